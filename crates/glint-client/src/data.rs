@@ -1,0 +1,222 @@
+//! Data calls: a range of a file becomes pieces of objects, and pieces become
+//! requests to OSTs.
+//!
+//! Invariant: what the objects say about size and times is asked from all objects
+//! of a file, and only believed while the inode says so (`size_on_ost`).
+
+use crate::client::Client;
+use crate::handles::OpenFile;
+use futures_util::future::try_join_all;
+use glint_net::Transport;
+use glint_proto::layout::Piece;
+use glint_proto::{
+    Attr, Bulk, Errno, FsResult, Ino, Layout, ObjectAttr, ObjectId, OstReply, OstRequest,
+};
+
+impl<T: Transport> Client<T> {
+    pub(crate) fn ost_of(&self, layout: Layout, stripe: u16) -> u16 {
+        layout.ost_of(stripe, self.osts)
+    }
+
+    /// One request to each object of a file, all at once.
+    async fn each_object(
+        &self,
+        ino: Ino,
+        layout: Layout,
+        request: impl Fn(ObjectId) -> OstRequest,
+    ) -> FsResult<Vec<OstReply>> {
+        let ask = |stripe| {
+            let request = request(ObjectId { ino, stripe });
+            self.transport.ost(self.ost_of(layout, stripe), request, Bulk::None)
+        };
+        if layout.stripe_count <= 1 {
+            return Ok(vec![ask(0).await?]);
+        }
+        try_join_all((0..layout.stripe_count).map(ask)).await
+    }
+
+    /// What the objects of a file say about it; `None` if it has no object.
+    pub(crate) async fn glimpse(&self, ino: Ino, layout: Layout) -> FsResult<Option<ObjectAttr>> {
+        let replies = self.each_object(ino, layout, |object| OstRequest::Stat { object }).await?;
+        let mut whole: Option<ObjectAttr> = None;
+        for (stripe, reply) in replies.into_iter().enumerate() {
+            let OstReply::Stat(stat) = reply else { return Err(Errno::EPROTO) };
+            let Some(object) = stat else { continue };
+            let whole = whole.get_or_insert_default();
+            whole.size = whole.size.max(layout.file_size(stripe as u16, object.size));
+            whole.blocks += object.blocks;
+            whole.mtime = whole.mtime.max(object.mtime);
+            whole.ctime = whole.ctime.max(object.ctime);
+        }
+        Ok(whole)
+    }
+
+    /// Puts into `attr` what only the objects know.
+    pub(crate) async fn complete(&self, mut attr: Attr) -> FsResult<Attr> {
+        if attr.size_on_ost && attr.is_file() {
+            match self.glimpse(attr.ino, attr.layout).await? {
+                Some(objects) => {
+                    attr.size = objects.size;
+                    attr.blocks = objects.blocks;
+                    attr.mtime = objects.mtime;
+                    attr.ctime = attr.ctime.max(objects.ctime);
+                }
+                None => (attr.size, attr.blocks) = (0, 0),
+            }
+        }
+        Ok(attr)
+    }
+
+    pub(crate) async fn truncate_objects(
+        &self,
+        ino: Ino,
+        layout: Layout,
+        size: u64,
+    ) -> FsResult<()> {
+        let request = |object: ObjectId| OstRequest::Truncate {
+            object,
+            size: layout.object_size(object.stripe, size),
+        };
+        self.each_object(ino, layout, request).await.map(drop)
+    }
+
+    pub(crate) async fn set_object_times(&self, attr: &Attr) -> FsResult<()> {
+        let request = |object| OstRequest::SetTime { object, mtime: attr.mtime };
+        self.each_object(attr.ino, attr.layout, request).await.map(drop)
+    }
+
+    pub(crate) async fn sync_objects(&self, ino: Ino, layout: Layout) -> FsResult<()> {
+        self.each_object(ino, layout, |object| OstRequest::Sync { object }).await.map(drop)
+    }
+
+    pub(crate) async fn read_file(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> FsResult<usize> {
+        let layout = file.layout;
+        let mut reads = Vec::new();
+        let mut rest = &mut *buffer;
+        for piece in layout.pieces(offset, rest.len() as u64) {
+            let (room, after) = rest.split_at_mut(piece.len as usize);
+            rest = after;
+            reads.push(self.read_piece(file.ino, layout, piece, room));
+        }
+        // One stripe needs no joining, and a short read is the end of the file.
+        if layout.stripe_count <= 1 {
+            return match reads.pop() {
+                Some(read) => read.await,
+                None => Ok(0),
+            };
+        }
+        let lengths = try_join_all(reads).await?;
+        let total = buffer.len();
+        if lengths.iter().sum::<usize>() == total {
+            return Ok(total);
+        }
+        // Some object ended early: a hole, or the end of the file.
+        let size = self.glimpse(file.ino, layout).await?.map_or(0, |objects| objects.size);
+        let end = (size.saturating_sub(offset) as usize).min(total);
+        for (piece, got) in layout.pieces(offset, total as u64).zip(lengths) {
+            let start = (piece.file_offset - offset) as usize;
+            buffer[start + got..start + piece.len as usize].fill(0);
+        }
+        Ok(end)
+    }
+
+    async fn read_piece(
+        &self,
+        ino: Ino,
+        layout: Layout,
+        piece: Piece,
+        room: &mut [u8],
+    ) -> FsResult<usize> {
+        let request = OstRequest::Read {
+            object: ObjectId { ino, stripe: piece.stripe },
+            offset: piece.object_offset,
+            len: room.len() as u32,
+        };
+        let ost = self.ost_of(layout, piece.stripe);
+        match self.transport.ost(ost, request, Bulk::In(room)).await? {
+            OstReply::Data(len) => Ok(len as usize),
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    pub(crate) async fn write_file(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        data: &[u8],
+    ) -> FsResult<()> {
+        let layout = file.layout;
+        let write = |piece: Piece| {
+            let start = (piece.file_offset - offset) as usize;
+            let request = OstRequest::Write {
+                object: ObjectId { ino: file.ino, stripe: piece.stripe },
+                offset: piece.object_offset,
+            };
+            let bulk = Bulk::Out(&data[start..start + piece.len as usize]);
+            self.transport.ost(self.ost_of(layout, piece.stripe), request, bulk)
+        };
+        let mut pieces = layout.pieces(offset, data.len() as u64);
+        if layout.stripe_count <= 1 {
+            return match pieces.next() {
+                Some(piece) => write(piece).await.map(drop),
+                None => Ok(()),
+            };
+        }
+        try_join_all(pieces.map(write)).await.map(drop)
+    }
+
+    pub(crate) async fn allocate_file(
+        &self,
+        file: &OpenFile,
+        mode: i32,
+        offset: u64,
+        len: u64,
+    ) -> FsResult<()> {
+        for piece in file.layout.pieces(offset, len) {
+            let request = OstRequest::Fallocate {
+                object: ObjectId { ino: file.ino, stripe: piece.stripe },
+                mode,
+                offset: piece.object_offset,
+                len: piece.len,
+            };
+            self.transport.ost(self.ost_of(file.layout, piece.stripe), request, Bulk::None).await?;
+        }
+        Ok(())
+    }
+
+    /// SEEK_DATA and SEEK_HOLE of lseek(2), in a file of `size` bytes.
+    pub(crate) async fn seek_file(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        size: u64,
+        hole: bool,
+    ) -> FsResult<u64> {
+        if offset >= size {
+            return Err(Errno::ENXIO);
+        }
+        for piece in file.layout.pieces(offset, size - offset) {
+            let request = OstRequest::Seek {
+                object: ObjectId { ino: file.ino, stripe: piece.stripe },
+                offset: piece.object_offset,
+                hole,
+            };
+            let ost = self.ost_of(file.layout, piece.stripe);
+            let OstReply::Offset(found) = self.transport.ost(ost, request, Bulk::None).await?
+            else {
+                return Err(Errno::EPROTO);
+            };
+            // Past the end of its object everything is a hole.
+            let found = found.or(hole.then_some(piece.object_offset));
+            if let Some(at) = found.filter(|at| *at < piece.object_offset + piece.len) {
+                return Ok(piece.file_offset + at.saturating_sub(piece.object_offset));
+            }
+        }
+        if hole { Ok(size) } else { Err(Errno::ENXIO) }
+    }
+}

@@ -1,0 +1,41 @@
+//! Open files of this client.
+
+use crate::vfs::Handle;
+use glint_proto::{Errno, FsResult, Ino, Layout};
+use parking_lot::RwLock;
+use slab::Slab;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// An open file or directory.
+pub(crate) struct OpenFile {
+    pub(crate) ino: Ino,
+    pub(crate) layout: Layout,
+    /// Counted as a writer at the MDS.
+    pub(crate) write: bool,
+    pub(crate) is_dir: bool,
+    /// Data was changed through this handle, so its release brings the size home.
+    pub(crate) wrote: AtomicBool,
+    /// The access time was seen to.
+    pub(crate) touched: AtomicBool,
+}
+
+/// The table.
+#[derive(Default)]
+pub(crate) struct Handles {
+    files: RwLock<Slab<Arc<OpenFile>>>,
+}
+
+impl Handles {
+    pub(crate) fn add(&self, file: OpenFile) -> Handle {
+        Handle(self.files.write().insert(Arc::new(file)) as u64)
+    }
+
+    pub(crate) fn get(&self, handle: Handle) -> FsResult<Arc<OpenFile>> {
+        self.files.read().get(handle.0 as usize).cloned().ok_or(Errno::EBADF)
+    }
+
+    pub(crate) fn remove(&self, handle: Handle) -> FsResult<Arc<OpenFile>> {
+        self.files.write().try_remove(handle.0 as usize).ok_or(Errno::EBADF)
+    }
+}

@@ -1,0 +1,89 @@
+//! What every engine must do, run against each of them.
+
+use crate::fjall::{FjallKv, Options};
+use crate::memory::MemoryKv;
+use crate::{Batch, Keyspace, Kv, KvError, Precondition};
+use futures_lite::future::{block_on, poll_once};
+use std::time::Duration;
+
+fn now<T>(future: impl Future<Output = T>) -> T {
+    block_on(poll_once(future)).expect("a local engine answers reads and commits at once")
+}
+
+fn open(path: &std::path::Path) -> FjallKv {
+    let options = Options {
+        cache_bytes: 1 << 20,
+        memtable_bytes: 1 << 20,
+        commit_interval: Duration::from_millis(50),
+    };
+    FjallKv::open(path, &Keyspace::ALL, options).unwrap()
+}
+
+fn reads_what_was_committed(kv: &impl Kv) {
+    let mut batch = Batch::new();
+    for i in 0u8..10 {
+        batch.put(Keyspace::Entry, &[i], &[i, i]);
+    }
+    batch.put(Keyspace::Inode, &[3], b"other keyspace");
+    batch.delete(Keyspace::Entry, &[5]);
+    now(kv.commit(batch, &[])).unwrap();
+    assert_eq!(now(kv.get(Keyspace::Entry, &[4])).unwrap().unwrap().as_ref(), &[4, 4]);
+    assert!(now(kv.get(Keyspace::Entry, &[5])).unwrap().is_none());
+    let keys: Vec<_> = now(kv.scan(Keyspace::Entry, &[3], &[8], 3)).unwrap();
+    let keys: Vec<u8> = keys.into_iter().map(|(key, _)| key[0]).collect();
+    assert_eq!(keys, [3, 4, 6]);
+    assert!(now(kv.scan(Keyspace::Entry, &[8], &[3], 3)).unwrap().is_empty());
+    let many = now(kv.multi_get(Keyspace::Entry, &[&[1], &[5], &[9]])).unwrap();
+    let many: Vec<_> = many.iter().map(|v| v.as_ref().map(|v| v.as_ref()[0])).collect();
+    assert_eq!(many, [Some(1), None, Some(9)]);
+}
+
+fn preconditions_hold_or_nothing_happens(kv: &impl Kv) {
+    let put = |value: &[u8]| {
+        let mut batch = Batch::new();
+        batch.put(Keyspace::Meta, b"k", value);
+        batch.put(Keyspace::Meta, value, b"");
+        batch
+    };
+    let expect = |expect: Option<&[u8]>| {
+        [Precondition {
+            keyspace: Keyspace::Meta,
+            key: b"k".to_vec(),
+            expect: expect.map(|e| e.to_vec()),
+        }]
+    };
+    now(kv.commit(put(b"one"), &expect(None))).unwrap();
+    assert!(matches!(now(kv.commit(put(b"two"), &expect(None))), Err(KvError::Conflict)));
+    assert!(now(kv.get(Keyspace::Meta, b"two")).unwrap().is_none());
+    now(kv.commit(put(b"two"), &expect(Some(b"one")))).unwrap();
+    assert_eq!(now(kv.get(Keyspace::Meta, b"k")).unwrap().unwrap().as_ref(), b"two");
+}
+
+#[test]
+fn memory() {
+    reads_what_was_committed(&MemoryKv::default());
+    preconditions_hold_or_nothing_happens(&MemoryKv::default());
+}
+
+#[test]
+fn fjall() {
+    let dir = tempfile::tempdir().unwrap();
+    let kv = open(dir.path());
+    reads_what_was_committed(&kv);
+    preconditions_hold_or_nothing_happens(&kv);
+    block_on(kv.sync()).unwrap();
+    drop(kv);
+    let kv = open(dir.path());
+    assert_eq!(now(kv.get(Keyspace::Meta, b"k")).unwrap().unwrap().as_ref(), b"two");
+}
+
+#[test]
+fn lost_power_takes_only_what_was_not_synced() {
+    let kv = MemoryKv::default();
+    reads_what_was_committed(&kv);
+    now(kv.sync()).unwrap();
+    preconditions_hold_or_nothing_happens(&kv);
+    kv.lose_power();
+    assert!(now(kv.get(Keyspace::Meta, b"k")).unwrap().is_none());
+    assert!(now(kv.get(Keyspace::Entry, &[4])).unwrap().is_some());
+}

@@ -1,0 +1,73 @@
+//! The ordered transactional key-value interface, and its engines.
+//!
+//! Promises: a committed batch is atomic, ordered after every batch whose commit
+//! had returned before, visible to every later read, and survives the death of
+//! the process. It is *accepted* when `commit` returns and *durable* (survives
+//! loss of power) when `sync` returned, or when [`Kv::durable`] has reached its
+//! transaction number.
+//!
+//! Does not know: what the keys mean. It is asynchronous so that an engine on a
+//! network can wait; an engine that can answer at once does so without yielding.
+
+mod batch;
+mod error;
+pub mod fjall;
+pub mod memory;
+
+pub use batch::{Batch, Keyspace, Precondition, Write};
+pub use error::KvError;
+
+use std::future::Future;
+
+/// A key and its value.
+pub type Pair = (Vec<u8>, Vec<u8>);
+
+/// Number of a committed transaction.
+pub type TransactionId = u64;
+
+/// An engine.
+pub trait Kv: Send + Sync + 'static {
+    /// How the engine hands out a value.
+    type Value: AsRef<[u8]>;
+
+    /// Value of `key`.
+    fn get(
+        &self,
+        keyspace: Keyspace,
+        key: &[u8],
+    ) -> impl Future<Output = Result<Option<Self::Value>, KvError>>;
+
+    /// Values of several keys, in their order.
+    fn multi_get(
+        &self,
+        keyspace: Keyspace,
+        keys: &[&[u8]],
+    ) -> impl Future<Output = Result<Vec<Option<Self::Value>>, KvError>>;
+
+    /// At most `limit` pairs with `from <= key < to`, in order.
+    fn scan(
+        &self,
+        keyspace: Keyspace,
+        from: &[u8],
+        to: &[u8],
+        limit: usize,
+    ) -> impl Future<Output = Result<Vec<Pair>, KvError>>;
+
+    /// Applies all of `batch` or nothing. A precondition that does not hold is
+    /// [`KvError::Conflict`].
+    fn commit(
+        &self,
+        batch: Batch,
+        preconditions: &[Precondition],
+    ) -> impl Future<Output = Result<TransactionId, KvError>>;
+
+    /// Returns when everything accepted before the call is durable. Callers that
+    /// wait at the same time share one flush.
+    fn sync(&self) -> impl Future<Output = Result<(), KvError>>;
+
+    /// Every transaction up to this one is durable.
+    fn durable(&self) -> TransactionId;
+}
+
+#[cfg(test)]
+mod conformance;

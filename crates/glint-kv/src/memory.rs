@@ -1,0 +1,97 @@
+//! An engine in memory, for tests and simulation. It can lose everything that
+//! was not synced, as a machine without power does.
+
+use crate::{Batch, Keyspace, Kv, KvError, Pair, Precondition, TransactionId};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+
+type Map = BTreeMap<(Keyspace, Vec<u8>), Vec<u8>>;
+
+#[derive(Default)]
+struct State {
+    accepted: Map,
+    durable: Map,
+    last: TransactionId,
+    last_durable: TransactionId,
+}
+
+/// The engine.
+#[derive(Default)]
+pub struct MemoryKv {
+    state: Mutex<State>,
+}
+
+impl MemoryKv {
+    /// Forgets every transaction that was not synced.
+    pub fn lose_power(&self) {
+        let mut state = self.state.lock();
+        state.accepted = state.durable.clone();
+        state.last = state.last_durable;
+    }
+}
+
+impl Kv for MemoryKv {
+    type Value = Vec<u8>;
+
+    async fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
+        Ok(self.state.lock().accepted.get(&(keyspace, key.to_vec())).cloned())
+    }
+
+    async fn multi_get(
+        &self,
+        keyspace: Keyspace,
+        keys: &[&[u8]],
+    ) -> Result<Vec<Option<Vec<u8>>>, KvError> {
+        let state = self.state.lock();
+        Ok(keys.iter().map(|key| state.accepted.get(&(keyspace, key.to_vec())).cloned()).collect())
+    }
+
+    async fn scan(
+        &self,
+        keyspace: Keyspace,
+        from: &[u8],
+        to: &[u8],
+        limit: usize,
+    ) -> Result<Vec<Pair>, KvError> {
+        if from >= to {
+            return Ok(Vec::new());
+        }
+        let state = self.state.lock();
+        let range = (keyspace, from.to_vec())..(keyspace, to.to_vec());
+        let found = state.accepted.range(range).take(limit);
+        Ok(found.map(|((_, key), value)| (key.clone(), value.clone())).collect())
+    }
+
+    async fn commit(
+        &self,
+        batch: Batch,
+        preconditions: &[Precondition],
+    ) -> Result<TransactionId, KvError> {
+        let mut state = self.state.lock();
+        for p in preconditions {
+            if state.accepted.get(&(p.keyspace, p.key.clone())) != p.expect.as_ref() {
+                return Err(KvError::Conflict);
+            }
+        }
+        for write in batch.into_writes() {
+            let key = (write.keyspace, write.key);
+            match write.value {
+                Some(value) => state.accepted.insert(key, value),
+                None => state.accepted.remove(&key),
+            };
+        }
+        state.last += 1;
+        Ok(state.last)
+    }
+
+    async fn sync(&self) -> Result<(), KvError> {
+        let mut state = self.state.lock();
+        state.durable = state.accepted.clone();
+        state.last_durable = state.last;
+        Ok(())
+    }
+
+    fn durable(&self) -> TransactionId {
+        self.state.lock().last_durable
+    }
+}

@@ -1,0 +1,38 @@
+//! The metadata server: inodes, entries, sessions, exactly-once replies.
+//!
+//! Promises: an operation is one atomic batch; in the batch of an operation that
+//! changes anything is also its reply record, so a request that is sent again is
+//! answered and not executed again; inode numbers are never reused.
+//!
+//! Does not know: sockets, FUSE, or where objects are. It asks a [`Destroyer`]
+//! to remove the objects of deleted files.
+//!
+//! Start at [`service`]; each operation is one file of [`ops`].
+
+mod acl;
+mod alloc;
+mod check;
+mod error;
+mod keys;
+mod locks;
+mod opens;
+mod ops;
+mod permission;
+mod reaper;
+mod record;
+mod service;
+mod session;
+
+pub use check::{CheckReport, Finding, check, objects_to_destroy};
+pub use error::MdsError;
+pub use keys::KEYSPACES;
+pub use reaper::Destroyer;
+pub use record::{InodeRecord, RecordError};
+pub use service::{Config, Mds};
+pub use session::SessionInfo;
+
+/// Decodes an inode record from untrusted bytes; for the fuzzer.
+pub fn fuzz_record(bytes: &[u8]) {
+    let _ = record::InodeRecord::decode(glint_proto::Ino(1), bytes);
+    let _ = acl::Acl::parse(bytes);
+}

@@ -1,0 +1,209 @@
+//! setattr (chmod, chown, truncate, utimens), atime, layouts.
+
+use crate::acl::XATTR_ACCESS;
+use crate::keys;
+use crate::locks::{Held, Key, Want};
+use crate::permission::{WRITE, permit_owner};
+use crate::record::InodeRecord;
+use crate::service::{Context, Mds};
+use glint_kv::{Batch, Keyspace, Kv};
+use glint_proto::limits::FILE_BYTES_MAX;
+use glint_proto::{Errno, FsResult, Ino, Layout, MdsReply, SetAttr, SetTime};
+
+/// mount(8): with relatime an atime is renewed at least daily.
+const RELATIME_SECS: i64 = 24 * 3600;
+const SETUID: u32 = 0o4000;
+const SETGID: u32 = 0o2000;
+const GROUP_EXEC: u32 = 0o010;
+const XATTR_CAPABILITY: &[u8] = b"security.capability";
+
+impl<K: Kv> Mds<K> {
+    /// Locks the attributes of an inode, of whichever type.
+    pub(crate) async fn lock_attributes(&self, ino: Ino) -> Held<'_> {
+        self.locks
+            .acquire(&[Want::exclusive(Key::Dir(ino)), Want::exclusive(Key::Inode(ino))])
+            .await
+    }
+
+    pub(crate) async fn setattr(
+        &self,
+        context: &Context<'_>,
+        ino: Ino,
+        set: &SetAttr,
+    ) -> FsResult<MdsReply> {
+        let _held = self.lock_attributes(ino).await;
+        let mut record = self.inode(ino).await?;
+        self.permit_setattr(context, &record, set).await?;
+        let mut batch = Batch::new();
+        if set.uid.is_some() || set.gid.is_some() {
+            record.attr.uid = set.uid.unwrap_or(record.attr.uid);
+            record.attr.gid = set.gid.unwrap_or(record.attr.gid);
+            if !record.attr.is_dir() {
+                self.kill_privileges(&mut record, &mut batch);
+            }
+        }
+        if let Some(mode) = set.mode {
+            self.chmod(context, &mut record, mode, &mut batch).await?;
+        }
+        if set.kill_suidgid {
+            self.kill_privileges(&mut record, &mut batch);
+        }
+        if let Some(size) = set.size {
+            if size > record.attr.size {
+                self.need_space()?;
+            }
+            // The caller now changes the objects; until its writers close they
+            // are what counts, so a crash in between leaves the old size.
+            record.attr.size = size;
+            record.attr.size_on_ost = true;
+            record.attr.mtime = context.now;
+        }
+        let time = |set: SetTime| match set {
+            SetTime::Now => context.now,
+            SetTime::At(time) => time,
+        };
+        if let Some(atime) = set.atime {
+            record.attr.atime = time(atime);
+        }
+        if let Some(mtime) = set.mtime {
+            record.attr.mtime = time(mtime);
+        }
+        record.attr.ctime = set.ctime.unwrap_or(context.now);
+        self.put_inode(&mut batch, &record);
+        self.commit(context, batch, MdsReply::Attr(record.attr)).await
+    }
+
+    /// chmod(2), chown(2), truncate(2) and utimensat(2) on who may do what.
+    async fn permit_setattr(
+        &self,
+        context: &Context<'_>,
+        record: &InodeRecord,
+        set: &SetAttr,
+    ) -> FsResult<()> {
+        let cred = context.cred;
+        if set.mode.is_some() {
+            permit_owner(record, cred)?;
+        }
+        if let Some(uid) = set.uid
+            && !cred.is_superuser()
+            && (uid != record.attr.uid || cred.uid != uid)
+        {
+            return Err(Errno::EPERM);
+        }
+        if let Some(gid) = set.gid
+            && !cred.is_superuser()
+            && (cred.uid != record.attr.uid || (gid != record.attr.gid && !cred.is_member(gid)))
+        {
+            return Err(Errno::EPERM);
+        }
+        if let Some(size) = set.size {
+            match record.attr.file_type() {
+                glint_proto::FileType::Regular => {}
+                glint_proto::FileType::Directory => return Err(Errno::EISDIR),
+                _ => return Err(Errno::EINVAL),
+            }
+            if size > FILE_BYTES_MAX {
+                return Err(Errno::EFBIG);
+            }
+            // Through an open descriptor the right was checked when it was opened.
+            if !self.opens.has_writer(record.attr.ino) {
+                self.permit(record, cred, WRITE).await?;
+            }
+        }
+        let explicit = |time: Option<SetTime>| matches!(time, Some(SetTime::At(_)));
+        if explicit(set.atime) || explicit(set.mtime) {
+            permit_owner(record, cred)?;
+        } else if (set.atime.is_some() || set.mtime.is_some())
+            && set.size.is_none()
+            && permit_owner(record, cred).is_err()
+        {
+            self.permit(record, cred, WRITE).await?;
+        }
+        Ok(())
+    }
+
+    async fn chmod(
+        &self,
+        context: &Context<'_>,
+        record: &mut InodeRecord,
+        mode: u32,
+        batch: &mut Batch,
+    ) -> FsResult<()> {
+        let mut mode = mode & 0o7777;
+        let cred = context.cred;
+        let foreign_group =
+            !cred.is_superuser() && cred.groups.is_some() && !cred.is_member(record.attr.gid);
+        if foreign_group && !record.attr.is_dir() {
+            mode &= !SETGID;
+        }
+        record.attr.mode = (record.attr.mode & !0o7777) | mode;
+        if record.has_acl
+            && let Some(mut acl) = self.acl(record.attr.ino, XATTR_ACCESS).await?
+        {
+            acl.chmod(mode);
+            let key = keys::xattr(record.attr.ino, XATTR_ACCESS);
+            batch.put(Keyspace::Xattr, &key, &acl.encode());
+        }
+        Ok(())
+    }
+
+    /// What a write, a truncation or a change of owner takes from an executable:
+    /// set-user-id, set-group-id, file capabilities (chown(2), capabilities(7)).
+    pub(crate) fn kill_privileges(&self, record: &mut InodeRecord, batch: &mut Batch) {
+        record.attr.mode &= !SETUID;
+        if record.attr.mode & GROUP_EXEC != 0 {
+            record.attr.mode &= !SETGID;
+        }
+        if record.has_xattr {
+            batch.delete(Keyspace::Xattr, &keys::xattr(record.attr.ino, XATTR_CAPABILITY));
+        }
+    }
+
+    /// The inode was read: relatime, as mount(8) describes it.
+    pub(crate) async fn touch(&self, context: &Context<'_>, ino: Ino) -> FsResult<MdsReply> {
+        let _held = self.lock_attributes(ino).await;
+        let mut record = self.inode(ino).await?;
+        let attr = &mut record.attr;
+        let stale = attr.atime <= attr.mtime
+            || attr.atime <= attr.ctime
+            || context.now.secs - attr.atime.secs >= RELATIME_SECS;
+        if !stale {
+            return Ok(MdsReply::Attr(record.attr));
+        }
+        attr.atime = context.now;
+        let mut batch = Batch::new();
+        self.put_inode(&mut batch, &record);
+        self.commit(context, batch, MdsReply::Attr(record.attr)).await
+    }
+
+    pub(crate) async fn set_layout(
+        &self,
+        context: &Context<'_>,
+        ino: Ino,
+        mut layout: Layout,
+    ) -> FsResult<MdsReply> {
+        let osts = self.config.osts.max(1);
+        if !layout.is_valid() || layout.stripe_count > osts {
+            return Err(Errno::EINVAL);
+        }
+        let _held = self.lock_attributes(ino).await;
+        let mut record = self.inode(ino).await?;
+        permit_owner(&record, context.cred)?;
+        match record.attr.file_type() {
+            glint_proto::FileType::Directory => record.layout_set = true,
+            // Data that is written stays where it is.
+            glint_proto::FileType::Regular if record.has_objects => return Err(Errno::EEXIST),
+            glint_proto::FileType::Regular => {
+                layout.stripe_count =
+                    if layout.stripe_count == 0 { osts } else { layout.stripe_count };
+                layout.first_ost = (ino.0 % osts as u64) as u16;
+            }
+            _ => return Err(Errno::EINVAL),
+        }
+        record.attr.layout = layout;
+        record.attr.ctime = context.now;
+        let mut batch = Batch::new();
+        self.put_inode(&mut batch, &record);
+        self.commit(context, batch, MdsReply::Attr(record.attr)).await
+    }
+}

@@ -1,0 +1,215 @@
+//! create+open, mknod, mkdir, symlink, and files without a name (O_TMPFILE).
+
+use super::touch_directory;
+use crate::acl::{Acl, XATTR_ACCESS, XATTR_DEFAULT};
+use crate::keys::{self, Orphan};
+use crate::locks::{Key, Want};
+use crate::permission::{EXEC, WRITE};
+use crate::record::InodeRecord;
+use crate::service::{Context, Mds};
+use glint_kv::{Batch, Keyspace, Kv};
+use glint_proto::limits::{LINK_COUNT_MAX, SYMLINK_BYTES_MAX};
+use glint_proto::message::check_name;
+use glint_proto::{Errno, FileType, FsResult, Ino, Layout, MdsReply, MdsRequest, OpenFlags};
+use std::sync::atomic::Ordering;
+
+/// What a new inode is to be.
+struct NewInode<'a> {
+    kind: FileType,
+    mode: u32,
+    umask: u32,
+    rdev: u32,
+    target: &'a [u8],
+}
+
+impl<K: Kv> Mds<K> {
+    pub(crate) async fn create(
+        &self,
+        context: &Context<'_>,
+        request: &MdsRequest<'_>,
+    ) -> FsResult<MdsReply> {
+        let MdsRequest::Create { parent, name, mode, umask, rdev, target, open, exclusive } =
+            *request
+        else {
+            return Err(Errno::EPROTO);
+        };
+        check_name(name)?;
+        let kind = FileType::from_mode(mode).ok_or(Errno::EINVAL)?;
+        match kind {
+            FileType::Symlink if target.is_empty() => return Err(Errno::ENOENT),
+            FileType::Symlink if target.len() > SYMLINK_BYTES_MAX => {
+                return Err(Errno::ENAMETOOLONG);
+            }
+            FileType::CharDevice | FileType::BlockDevice if !context.cred.is_superuser() => {
+                return Err(Errno::EPERM);
+            }
+            _ => {}
+        }
+        let is_dir = kind == FileType::Directory;
+        // A new directory changes its parent's link count; nothing else here
+        // changes the parent in a way that another create could undo.
+        let parent_key = Key::Dir(parent);
+        let parent_lock =
+            if is_dir { Want::exclusive(parent_key) } else { Want::shared(parent_key) };
+        let name_lock = Want::exclusive(Key::Name(parent, self.cookie(name)));
+        let _held = self.locks.acquire(&[parent_lock, name_lock]).await;
+
+        let mut directory = self.directory(parent).await?;
+        if let Some((ino, _)) = self.find_entry(parent, name).await? {
+            self.permit(&directory, context.cred, EXEC).await?;
+            return match open {
+                Some(flags) if !exclusive => self.open_existing(context, ino, flags).await,
+                _ => Err(Errno::EEXIST),
+            };
+        }
+        self.permit(&directory, context.cred, WRITE | EXEC).await?;
+        self.need_space()?;
+        if is_dir && directory.attr.nlink >= LINK_COUNT_MAX {
+            return Err(Errno::EMLINK);
+        }
+
+        let mut batch = Batch::new();
+        let new = NewInode { kind, mode, umask, rdev, target };
+        let mut record = self.new_inode(context, &directory, &new, &mut batch).await?;
+        record.attr.size_on_ost = open.is_some_and(|flags| flags.write);
+        if is_dir {
+            record.parent = parent;
+            directory.attr.nlink += 1;
+        }
+        touch_directory(&mut directory, context.now);
+        self.put_entry(&mut batch, parent, name, record.attr.ino, kind);
+        self.put_inode(&mut batch, &record);
+        self.put_inode(&mut batch, &directory);
+        let attr = record.attr;
+        let ino = attr.ino;
+        let reply = match open {
+            Some(_) => MdsReply::Opened { attr, created: true },
+            None => MdsReply::Attr(attr),
+        };
+        let reply = self.commit(context, batch, reply).await?;
+        if let Some(flags) = open {
+            self.opens.add(context.client, ino, flags.write);
+        }
+        self.inodes.fetch_add(1, Ordering::Relaxed);
+        Ok(reply)
+    }
+
+    /// O_TMPFILE: an open inode that no directory names, until it is linked.
+    pub(crate) async fn tmpfile(
+        &self,
+        context: &Context<'_>,
+        parent: Ino,
+        mode: u32,
+        umask: u32,
+    ) -> FsResult<MdsReply> {
+        let _held = self.locks.acquire(&[Want::shared(Key::Dir(parent))]).await;
+        let directory = self.directory(parent).await?;
+        self.permit(&directory, context.cred, WRITE | EXEC).await?;
+        self.need_space()?;
+        let mut batch = Batch::new();
+        let kind = FileType::Regular;
+        let new = NewInode { kind, mode, umask, rdev: 0, target: b"" };
+        let mut record = self.new_inode(context, &directory, &new, &mut batch).await?;
+        record.attr.nlink = 0;
+        record.attr.size_on_ost = true;
+        self.put_inode(&mut batch, &record);
+        let ino = record.attr.ino;
+        batch.put(Keyspace::Orphan, &ino.key(), &Orphan::Open.value());
+        // Counted as open before it can be seen, or the reaper might take it.
+        self.opens.add(context.client, ino, true);
+        let reply = MdsReply::Opened { attr: record.attr, created: true };
+        let reply = self.commit(context, batch, reply).await;
+        match &reply {
+            Ok(_) => {
+                self.inodes.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(_) => self.opens.remove(context.client, ino, true),
+        }
+        reply
+    }
+
+    /// The record of a new inode: owner, mode, layout and ACLs as its directory
+    /// and its creator make them (open(2), acl(5)).
+    async fn new_inode(
+        &self,
+        context: &Context<'_>,
+        directory: &InodeRecord,
+        new: &NewInode<'_>,
+        batch: &mut Batch,
+    ) -> FsResult<InodeRecord> {
+        let ino = self.allocator.allocate(&self.kv, directory.attr.ino).await?;
+        let mut mode = new.kind.mode_bits() | (new.mode & 0o7777);
+        let is_dir = new.kind == FileType::Directory;
+        let setgid_parent = directory.attr.mode & 0o2000 != 0;
+        if is_dir && setgid_parent {
+            mode |= 0o2000;
+        }
+        let default = match directory.has_default_acl && new.kind != FileType::Symlink {
+            true => self.acl(directory.attr.ino, XATTR_DEFAULT).await?,
+            false => None,
+        };
+        let mut own_acl = None;
+        match &default {
+            Some(default) => {
+                let (inherited, acl) = default.inherit(mode);
+                mode = inherited;
+                own_acl = (!acl.is_trivial()).then_some(acl);
+            }
+            None if new.kind == FileType::Symlink => mode |= 0o777,
+            None => mode &= !(new.umask & 0o777),
+        }
+        let mut record = InodeRecord::new(ino, mode, context.now);
+        record.attr.uid = context.cred.uid;
+        record.attr.gid = if setgid_parent { directory.attr.gid } else { context.cred.gid };
+        record.attr.rdev = new.rdev;
+        record.attr.layout = self.layout_for(directory, ino, is_dir);
+        record.layout_set = is_dir && directory.layout_set;
+        if is_dir {
+            record.attr.nlink = 2;
+        }
+        if new.kind == FileType::Symlink {
+            record.attr.size = new.target.len() as u64;
+            record.target = new.target.to_vec();
+        }
+        let mut put_acl = |name: &[u8], acl: &Acl| {
+            batch.put(Keyspace::Xattr, &keys::xattr(ino, name), &acl.encode());
+            record.has_xattr = true;
+        };
+        if let Some(acl) = &own_acl {
+            put_acl(XATTR_ACCESS, acl);
+            record.has_acl = true;
+        }
+        if let Some(acl) = default.as_ref().filter(|_| is_dir) {
+            put_acl(XATTR_DEFAULT, acl);
+            record.has_default_acl = true;
+        }
+        Ok(record)
+    }
+
+    /// A directory hands its layout down as it is; a file gets a definite number
+    /// of stripes, beginning at an OST that its number chooses.
+    fn layout_for(&self, directory: &InodeRecord, ino: Ino, is_dir: bool) -> Layout {
+        let mut layout = directory.attr.layout;
+        if !is_dir {
+            let osts = self.config.osts.max(1);
+            if layout.stripe_count == 0 || layout.stripe_count > osts {
+                layout.stripe_count = osts;
+            }
+            layout.first_ost = (ino.0 % osts as u64) as u16;
+        }
+        layout
+    }
+
+    /// `open` with O_CREAT of a name that exists. The name is locked.
+    async fn open_existing(
+        &self,
+        context: &Context<'_>,
+        ino: Ino,
+        flags: OpenFlags,
+    ) -> FsResult<MdsReply> {
+        match self.open(context, ino, flags).await? {
+            MdsReply::Attr(attr) => Ok(MdsReply::Opened { attr, created: false }),
+            other => Ok(other),
+        }
+    }
+}

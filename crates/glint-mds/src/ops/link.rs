@@ -1,0 +1,55 @@
+//! link: one more name for an inode.
+
+use super::touch_directory;
+use crate::locks::{Key, Want};
+use crate::permission::{EXEC, WRITE};
+use crate::service::{Context, Mds};
+use glint_kv::{Batch, Keyspace, Kv};
+use glint_proto::limits::LINK_COUNT_MAX;
+use glint_proto::message::check_name;
+use glint_proto::{Errno, FsResult, Ino, MdsReply};
+
+impl<K: Kv> Mds<K> {
+    pub(crate) async fn link(
+        &self,
+        context: &Context<'_>,
+        ino: Ino,
+        parent: Ino,
+        name: &[u8],
+    ) -> FsResult<MdsReply> {
+        check_name(name)?;
+        let _held = self
+            .locks
+            .acquire(&[
+                Want::shared(Key::Dir(parent)),
+                Want::exclusive(Key::Name(parent, self.cookie(name))),
+                Want::exclusive(Key::Inode(ino)),
+            ])
+            .await;
+        let mut directory = self.directory(parent).await?;
+        self.permit(&directory, context.cred, WRITE | EXEC).await?;
+        self.need_space()?;
+        let mut record = self.find_inode(ino).await?.ok_or(Errno::ENOENT)?;
+        if record.attr.is_dir() {
+            return Err(Errno::EPERM);
+        }
+        if record.attr.nlink >= LINK_COUNT_MAX {
+            return Err(Errno::EMLINK);
+        }
+        if self.find_entry(parent, name).await?.is_some() {
+            return Err(Errno::EEXIST);
+        }
+        let mut batch = Batch::new();
+        if record.attr.nlink == 0 {
+            // An O_TMPFILE gets its first name; the kernel admits nothing else.
+            batch.delete(Keyspace::Orphan, &ino.key());
+        }
+        record.attr.nlink += 1;
+        record.attr.ctime = context.now;
+        touch_directory(&mut directory, context.now);
+        self.put_entry(&mut batch, parent, name, ino, record.attr.file_type());
+        self.put_inode(&mut batch, &record);
+        self.put_inode(&mut batch, &directory);
+        self.commit(context, batch, MdsReply::Attr(record.attr)).await
+    }
+}

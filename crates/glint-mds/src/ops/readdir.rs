@@ -1,0 +1,106 @@
+//! readdir, with attributes if asked for.
+//!
+//! Invariant: entries come in the order of their cookies, and a cookie belongs to
+//! a name for good. So a listing that goes on after any change sees every entry
+//! that was there all the time exactly once.
+
+use crate::error::errno;
+use crate::keys::{self, COOKIE_DOT, COOKIE_DOT_DOT};
+use crate::permission::READ;
+use crate::record::InodeRecord;
+use crate::service::{Context, Mds};
+use glint_kv::{Keyspace, Kv};
+use glint_proto::limits::{DIR_PAGE_BYTES_MAX, DIR_PAGE_ENTRIES_MAX};
+use glint_proto::{DirEntry, DirPage, Errno, FileType, FsResult, Ino, MdsReply};
+
+/// Bytes that an entry takes on the wire beside its name, without attributes.
+const ENTRY_BYTES: usize = 24;
+/// The same with attributes.
+const ENTRY_PLUS_BYTES: usize = 128;
+
+impl<K: Kv> Mds<K> {
+    pub(crate) async fn readdir(
+        &self,
+        context: &Context<'_>,
+        ino: Ino,
+        cookie: u64,
+        bytes_max: u32,
+        plus: bool,
+    ) -> FsResult<MdsReply> {
+        let directory = self.inode(ino).await?;
+        if !directory.attr.is_dir() {
+            return Err(Errno::ENOTDIR);
+        }
+        if context.client != glint_proto::ClientId::IN_PROCESS || cookie == 0 {
+            self.permit(&directory, context.cred, READ).await.or_else(|error| {
+                // The right to list was checked when the directory was opened.
+                if self.opens.is_open(ino) { Ok(()) } else { Err(error) }
+            })?;
+        }
+        let mut page = DirPage::default();
+        if directory.attr.nlink == 0 {
+            page.end = true;
+            return Ok(MdsReply::Dir(page));
+        }
+        for (at, name, target) in
+            [(COOKIE_DOT, &b"."[..], ino), (COOKIE_DOT_DOT, &b".."[..], directory.parent)]
+        {
+            if cookie < at {
+                page.entries.push(DirEntry {
+                    ino: target,
+                    cookie: at,
+                    dirent_type: FileType::Directory.dirent_type(),
+                    name: name.to_vec(),
+                    attr: None,
+                });
+            }
+        }
+        let each = if plus { ENTRY_PLUS_BYTES } else { ENTRY_BYTES };
+        let budget = (bytes_max as usize).clamp(4096, DIR_PAGE_BYTES_MAX);
+        let limit = (budget / (each + 8)).min(DIR_PAGE_ENTRIES_MAX);
+        let from = keys::entry_from(ino, cookie.saturating_add(1));
+        let to = keys::after(ino);
+        let found = self.kv.scan(Keyspace::Entry, &from, &to, limit + 1).await.map_err(errno)?;
+        page.end = found.len() <= limit;
+        let mut bytes = 0;
+        for (key, value) in &found {
+            let parsed = keys::parse_entry(key).zip(keys::parse_entry_value(value));
+            let Some(((_, at, name), (target, kind))) = parsed else {
+                tracing::error!(directory = %ino, "damaged entry; run `glint fsck`");
+                return Err(Errno::EIO);
+            };
+            bytes += each + name.len();
+            // Names that share a cookie stay on one page: the next begins after it.
+            let same_cookie = page.entries.last().is_some_and(|last| last.cookie == at);
+            if (bytes > budget || page.entries.len() >= limit) && !same_cookie {
+                page.end = false;
+                break;
+            }
+            page.entries.push(DirEntry {
+                ino: target,
+                cookie: at,
+                dirent_type: kind.dirent_type(),
+                name: name.to_vec(),
+                attr: None,
+            });
+        }
+        if plus {
+            self.add_attributes(&mut page).await?;
+        }
+        Ok(MdsReply::Dir(page))
+    }
+
+    async fn add_attributes(&self, page: &mut DirPage) -> FsResult<()> {
+        let keys: Vec<[u8; 8]> = page.entries.iter().map(|entry| entry.ino.key()).collect();
+        let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_slice()).collect();
+        let records = self.kv.multi_get(Keyspace::Inode, &keys).await.map_err(errno)?;
+        for (entry, record) in page.entries.iter_mut().zip(records) {
+            let special = entry.cookie <= COOKIE_DOT_DOT;
+            entry.attr = record
+                .filter(|_| !special)
+                .and_then(|bytes| InodeRecord::decode(entry.ino, bytes.as_ref()).ok())
+                .map(|record| record.attr);
+        }
+        Ok(())
+    }
+}

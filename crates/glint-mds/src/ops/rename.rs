@@ -1,0 +1,214 @@
+//! rename, with RENAME_NOREPLACE and RENAME_EXCHANGE.
+
+use super::touch_directory;
+use crate::locks::{Key, Want};
+use crate::permission::{EXEC, WRITE, permit_sticky};
+use crate::record::InodeRecord;
+use crate::service::{Context, Mds};
+use glint_kv::{Batch, Kv};
+use glint_proto::message::check_name;
+use glint_proto::{Errno, FsResult, Ino, MdsReply, RenameFlags};
+
+/// Directories deeper than this are refused as a loop.
+const DEPTH_MAX: usize = 1 << 16;
+
+impl<K: Kv> Mds<K> {
+    pub(crate) async fn rename(
+        &self,
+        context: &Context<'_>,
+        (parent, name): (Ino, &[u8]),
+        (new_parent, new_name): (Ino, &[u8]),
+        flags: RenameFlags,
+    ) -> FsResult<MdsReply> {
+        if flags.exchange && flags.no_replace {
+            return Err(Errno::EINVAL);
+        }
+        check_name(name)?;
+        check_name(new_name)?;
+        loop {
+            // Which inodes take part must be known before the locks can be taken
+            // in order; the names are read again under them.
+            let source = self.find_entry(parent, name).await?.ok_or(Errno::ENOENT)?;
+            let target = self.find_entry(new_parent, new_name).await?;
+            let moves_directory = |entry: Option<(Ino, glint_proto::FileType)>| {
+                entry.is_some_and(|(_, kind)| kind == glint_proto::FileType::Directory)
+            };
+            let mut wanted = vec![
+                Want::exclusive(Key::Name(parent, self.cookie(name))),
+                Want::exclusive(Key::Name(new_parent, self.cookie(new_name))),
+            ];
+            let directories = moves_directory(Some(source)) || moves_directory(target);
+            for dir in [parent, new_parent] {
+                let key = Key::Dir(dir);
+                wanted.push(if directories { Want::exclusive(key) } else { Want::shared(key) });
+            }
+            if directories && parent != new_parent {
+                wanted.push(Want::exclusive(Key::Tree));
+            }
+            for (ino, _) in [Some(source), target].into_iter().flatten() {
+                wanted.push(Want::exclusive(Key::Dir(ino)));
+                wanted.push(Want::exclusive(Key::Inode(ino)));
+            }
+            let _held = self.locks.acquire(&wanted).await;
+            if self.find_entry(parent, name).await? != Some(source)
+                || self.find_entry(new_parent, new_name).await? != target
+            {
+                continue;
+            }
+            let ends = Ends {
+                parent,
+                name,
+                new_parent,
+                new_name,
+                source: source.0,
+                target: target.map(|(ino, _)| ino),
+            };
+            return self.rename_locked(context, &ends, flags).await;
+        }
+    }
+
+    async fn rename_locked(
+        &self,
+        context: &Context<'_>,
+        ends: &Ends<'_>,
+        flags: RenameFlags,
+    ) -> FsResult<MdsReply> {
+        let cred = context.cred;
+        let same_parent = ends.parent == ends.new_parent;
+        let mut from = self.directory(ends.parent).await?;
+        let mut to = self.directory(ends.new_parent).await?;
+        let mut source = self.find_inode(ends.source).await?.ok_or(Errno::EIO)?;
+        let mut target = match ends.target {
+            Some(ino) => Some(self.find_inode(ino).await?.ok_or(Errno::EIO)?),
+            None => None,
+        };
+        self.permit(&from, cred, WRITE | EXEC).await?;
+        self.permit(&to, cred, WRITE | EXEC).await?;
+        permit_sticky(&from, &source, cred)?;
+        if let Some(target) = &target {
+            permit_sticky(&to, target, cred)?;
+        }
+        if flags.no_replace && target.is_some() {
+            return Err(Errno::EEXIST);
+        }
+        if flags.exchange && target.is_none() {
+            return Err(Errno::ENOENT);
+        }
+        if ends.target == Some(ends.source) {
+            return Ok(MdsReply::Done);
+        }
+        if !same_parent {
+            self.check_move(context, &source, ends.new_parent).await?;
+            if let Some(target) = target.as_ref().filter(|_| flags.exchange) {
+                self.check_move(context, target, ends.parent).await?;
+            }
+        }
+        if !flags.exchange
+            && let Some(target) = &target
+        {
+            self.check_replace(&source, target).await?;
+        }
+        if target.is_none() {
+            self.need_space()?;
+        }
+
+        let mut batch = Batch::new();
+        let now = context.now;
+        source.attr.ctime = now;
+        let is_dir = |record: &InodeRecord| record.attr.is_dir();
+        match (&mut target, flags.exchange) {
+            (Some(target), true) => {
+                if !same_parent && is_dir(target) != is_dir(&source) {
+                    let (loses, gains) =
+                        if is_dir(&source) { (&mut from, &mut to) } else { (&mut to, &mut from) };
+                    loses.attr.nlink -= 1;
+                    gains.attr.nlink += 1;
+                }
+                target.attr.ctime = now;
+                if is_dir(target) {
+                    target.parent = ends.parent;
+                }
+                let kind = target.attr.file_type();
+                self.put_entry(&mut batch, ends.parent, ends.name, target.attr.ino, kind);
+                self.put_inode(&mut batch, target);
+            }
+            (replaced, _) => {
+                self.delete_entry(&mut batch, ends.parent, ends.name);
+                if is_dir(&source) {
+                    from.attr.nlink -= 1;
+                    let gains = if same_parent { &mut from } else { &mut to };
+                    gains.attr.nlink += 1;
+                }
+                if let Some(target) = replaced {
+                    target.attr.ctime = now;
+                    if is_dir(target) {
+                        let loses = if same_parent { &mut from } else { &mut to };
+                        loses.attr.nlink -= 1;
+                        self.drop_inode(&mut batch, target).await?;
+                    } else if target.attr.nlink > 1 {
+                        target.attr.nlink -= 1;
+                        self.put_inode(&mut batch, target);
+                    } else {
+                        self.drop_inode(&mut batch, target).await?;
+                    }
+                }
+            }
+        }
+        if is_dir(&source) {
+            source.parent = ends.new_parent;
+        }
+        let kind = source.attr.file_type();
+        self.put_entry(&mut batch, ends.new_parent, ends.new_name, source.attr.ino, kind);
+        self.put_inode(&mut batch, &source);
+        touch_directory(&mut from, now);
+        self.put_inode(&mut batch, &from);
+        if !same_parent {
+            touch_directory(&mut to, now);
+            self.put_inode(&mut batch, &to);
+        }
+        self.commit(context, batch, MdsReply::Done).await
+    }
+
+    /// Moving a directory to another parent: it must not become its own ancestor,
+    /// and its ".." changes, for which it must be writable.
+    async fn check_move(
+        &self,
+        context: &Context<'_>,
+        moved: &InodeRecord,
+        new_parent: Ino,
+    ) -> FsResult<()> {
+        if !moved.attr.is_dir() {
+            return Ok(());
+        }
+        let mut ancestor = new_parent;
+        for _ in 0..DEPTH_MAX {
+            if ancestor == moved.attr.ino {
+                return Err(Errno::EINVAL);
+            }
+            if ancestor == Ino::ROOT {
+                return self.permit(moved, context.cred, WRITE).await;
+            }
+            ancestor = self.directory(ancestor).await?.parent;
+        }
+        Err(Errno::ELOOP)
+    }
+
+    async fn check_replace(&self, source: &InodeRecord, target: &InodeRecord) -> FsResult<()> {
+        match (source.attr.is_dir(), target.attr.is_dir()) {
+            (true, false) => Err(Errno::ENOTDIR),
+            (false, true) => Err(Errno::EISDIR),
+            (true, true) if !self.is_empty(target.attr.ino).await? => Err(Errno::ENOTEMPTY),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Both ends of a rename, with the inodes found under the locks.
+struct Ends<'a> {
+    parent: Ino,
+    name: &'a [u8],
+    new_parent: Ino,
+    new_name: &'a [u8],
+    source: Ino,
+    target: Option<Ino>,
+}

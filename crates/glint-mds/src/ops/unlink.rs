@@ -1,0 +1,101 @@
+//! unlink and rmdir.
+
+use super::touch_directory;
+use crate::locks::{Key, Want};
+use crate::permission::{EXEC, WRITE, permit_sticky};
+use crate::service::{Context, Mds};
+use glint_kv::{Batch, Keyspace, Kv};
+use glint_proto::{Errno, FsResult, Ino, MdsReply};
+
+impl<K: Kv> Mds<K> {
+    pub(crate) async fn unlink(
+        &self,
+        context: &Context<'_>,
+        parent: Ino,
+        name: &[u8],
+    ) -> FsResult<MdsReply> {
+        let _name = self
+            .locks
+            .acquire(&[
+                Want::shared(Key::Dir(parent)),
+                Want::exclusive(Key::Name(parent, self.cookie(name))),
+            ])
+            .await;
+        let mut directory = self.directory(parent).await?;
+        let (ino, _) = self.find_entry(parent, name).await?.ok_or(Errno::ENOENT)?;
+        let _inode = self.locks.acquire(&[Want::exclusive(Key::Inode(ino))]).await;
+        let mut record = self.find_inode(ino).await?.ok_or(Errno::EIO)?;
+        self.permit(&directory, context.cred, WRITE | EXEC).await?;
+        permit_sticky(&directory, &record, context.cred)?;
+        if record.attr.is_dir() {
+            return Err(Errno::EISDIR);
+        }
+        let mut batch = Batch::new();
+        record.attr.nlink -= 1;
+        record.attr.ctime = context.now;
+        if record.attr.nlink == 0 {
+            self.drop_inode(&mut batch, &mut record).await?;
+        } else {
+            self.put_inode(&mut batch, &record);
+        }
+        touch_directory(&mut directory, context.now);
+        self.delete_entry(&mut batch, parent, name);
+        self.put_inode(&mut batch, &directory);
+        self.commit(context, batch, MdsReply::Done).await
+    }
+
+    pub(crate) async fn rmdir(
+        &self,
+        context: &Context<'_>,
+        parent: Ino,
+        name: &[u8],
+    ) -> FsResult<MdsReply> {
+        if name == b"." {
+            return Err(Errno::EINVAL);
+        }
+        if name == b".." {
+            return Err(Errno::ENOTEMPTY);
+        }
+        loop {
+            // The child must be known before the locks can be taken in order; the
+            // name is read again under them.
+            let (ino, _) = self.find_entry(parent, name).await?.ok_or(Errno::ENOENT)?;
+            let _held = self
+                .locks
+                .acquire(&[
+                    Want::exclusive(Key::Dir(parent)),
+                    Want::exclusive(Key::Dir(ino)),
+                    Want::exclusive(Key::Name(parent, self.cookie(name))),
+                ])
+                .await;
+            let mut directory = self.directory(parent).await?;
+            match self.find_entry(parent, name).await? {
+                None => return Err(Errno::ENOENT),
+                Some((now, _)) if now != ino => continue,
+                Some(_) => {}
+            }
+            let mut record = self.find_inode(ino).await?.ok_or(Errno::EIO)?;
+            self.permit(&directory, context.cred, WRITE | EXEC).await?;
+            permit_sticky(&directory, &record, context.cred)?;
+            if !record.attr.is_dir() {
+                return Err(Errno::ENOTDIR);
+            }
+            if !self.is_empty(ino).await? {
+                return Err(Errno::ENOTEMPTY);
+            }
+            let mut batch = Batch::new();
+            record.attr.ctime = context.now;
+            self.drop_inode(&mut batch, &mut record).await?;
+            directory.attr.nlink -= 1;
+            touch_directory(&mut directory, context.now);
+            self.delete_entry(&mut batch, parent, name);
+            self.put_inode(&mut batch, &directory);
+            return self.commit(context, batch, MdsReply::Done).await;
+        }
+    }
+
+    /// Whether a directory has no entries.
+    pub(crate) async fn is_empty(&self, ino: Ino) -> FsResult<bool> {
+        Ok(self.scan_inode(Keyspace::Entry, ino, 1).await?.is_empty())
+    }
+}

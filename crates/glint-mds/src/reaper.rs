@@ -1,0 +1,140 @@
+//! Removes what deleted files leave behind: open-unlinked inodes after their last
+//! close, and objects. Nobody waits for it.
+//!
+//! Invariant: the orphan key of a file is deleted only after its objects are gone,
+//! so a crash at any point leaves work for the next run and never a stray object.
+
+use crate::error::errno;
+use crate::keys::{self, Orphan};
+use crate::service::Mds;
+use glint_kv::{Batch, Keyspace, Kv};
+use glint_proto::{FsResult, Ino, Layout};
+use std::future::Future;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// Orphans handled between two looks at the rest of the world.
+const BATCH: usize = 256;
+
+/// Removes the objects of files.
+pub trait Destroyer {
+    /// Removes all objects of these files, wherever their layouts put them.
+    fn destroy(&self, files: &[(Ino, Layout)]) -> impl Future<Output = FsResult<()>>;
+}
+
+impl<K: Kv> Mds<K> {
+    /// Does what is due. Returns whether there may be more to do at once.
+    pub async fn reap(&self, destroyer: &impl Destroyer) -> FsResult<bool> {
+        self.expire_sessions(self.config.lease).await?;
+        if self.inodes.load(Ordering::Relaxed) != self.inodes_stored.load(Ordering::Relaxed) {
+            self.store_inode_count().await?;
+        }
+        if self.orphans.swap(0, Ordering::AcqRel) == 0 {
+            return Ok(false);
+        }
+        let recovering = self.recovery_until.is_some_and(|until| Instant::now() < until);
+        let mut from = Vec::new();
+        let mut kept = false;
+        loop {
+            let found = self.kv.scan(Keyspace::Orphan, &from, &[0xff; 9], BATCH);
+            let found = found.await.map_err(errno)?;
+            let Some((last, _)) = found.last() else { break };
+            from = [last.as_slice(), &[0]].concat();
+            let mut destroy = Vec::new();
+            for (key, value) in &found {
+                let Some(ino) = Ino::from_key(key) else { continue };
+                match Orphan::parse(value) {
+                    Some(Orphan::Open) if recovering || self.opens.is_open(ino) => kept = true,
+                    Some(Orphan::Open) => {
+                        // If it has objects, its key now says so and comes next time.
+                        self.forget_unlinked(ino).await?;
+                    }
+                    Some(Orphan::Destroy(layout)) => destroy.push((ino, layout)),
+                    None => tracing::error!(%ino, "damaged orphan key; run `glint fsck`"),
+                }
+            }
+            if !destroy.is_empty() {
+                destroyer.destroy(&destroy).await?;
+                let mut batch = Batch::new();
+                for (ino, _) in &destroy {
+                    batch.delete(Keyspace::Orphan, &ino.key());
+                }
+                self.kv.commit(batch, &[]).await.map_err(errno)?;
+            }
+        }
+        if kept && recovering {
+            // Look again when the clients had time to come back.
+            self.orphans.fetch_add(1, Ordering::AcqRel);
+        }
+        Ok(self.orphans.load(Ordering::Acquire) > 0 && !recovering)
+    }
+
+    /// Deletes the record of an inode without names, unless it was opened or linked
+    /// in the meantime.
+    async fn forget_unlinked(&self, ino: Ino) -> FsResult<()> {
+        use crate::locks::{Key, Want};
+        let _held = self
+            .locks
+            .acquire(&[Want::exclusive(Key::Dir(ino)), Want::exclusive(Key::Inode(ino))])
+            .await;
+        let mut batch = Batch::new();
+        match self.find_inode(ino).await? {
+            Some(_) if self.opens.is_open(ino) => return Ok(()),
+            Some(record) if record.attr.nlink == 0 => {
+                self.delete_inode(&mut batch, &record).await?;
+            }
+            _ => batch.delete(Keyspace::Orphan, &ino.key()),
+        }
+        self.kv.commit(batch, &[]).await.map_err(errno)?;
+        Ok(())
+    }
+
+    /// Puts into `batch` what removing an inode's last name means.
+    pub(crate) async fn drop_inode(
+        &self,
+        batch: &mut Batch,
+        record: &mut crate::record::InodeRecord,
+    ) -> FsResult<()> {
+        let ino = record.attr.ino;
+        record.attr.nlink = 0;
+        if self.opens.is_open(ino) {
+            self.put_inode(batch, record);
+            batch.put(Keyspace::Orphan, &ino.key(), &Orphan::Open.value());
+        } else {
+            self.delete_inode(batch, record).await?;
+        }
+        Ok(())
+    }
+
+    async fn delete_inode(
+        &self,
+        batch: &mut Batch,
+        record: &crate::record::InodeRecord,
+    ) -> FsResult<()> {
+        let ino = record.attr.ino;
+        if record.has_xattr {
+            for (key, _) in self.scan_inode(Keyspace::Xattr, ino, usize::MAX).await? {
+                batch.delete(Keyspace::Xattr, &key);
+            }
+        }
+        batch.delete(Keyspace::Inode, &ino.key());
+        if record.attr.is_file() && record.has_objects {
+            let destroy = Orphan::Destroy(record.attr.layout);
+            batch.put(Keyspace::Orphan, &ino.key(), &destroy.value());
+            self.orphans.fetch_add(1, Ordering::AcqRel);
+        } else {
+            batch.delete(Keyspace::Orphan, &ino.key());
+        }
+        self.inodes.fetch_sub(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(crate) async fn store_inode_count(&self) -> FsResult<()> {
+        let count = self.inodes.load(Ordering::Relaxed);
+        let mut batch = Batch::new();
+        batch.put(Keyspace::Meta, keys::META_INODES, &(count.max(0) as u64).to_be_bytes());
+        self.kv.commit(batch, &[]).await.map_err(errno)?;
+        self.inodes_stored.store(count, Ordering::Relaxed);
+        Ok(())
+    }
+}

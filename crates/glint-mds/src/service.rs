@@ -1,0 +1,360 @@
+//! The trust boundary of the MDS: every request enters at [`Mds::handle`], where
+//! its slot is checked and it is dispatched to its file in [`crate::ops`].
+
+use crate::alloc::Allocator;
+use crate::error::{MdsError, errno};
+use crate::keys;
+use crate::locks::Locks;
+use crate::opens::{Count, Opens};
+use crate::record::InodeRecord;
+use crate::session::{Answer, Sessions, encode_reply};
+use glint_kv::{Batch, Keyspace, Kv};
+use glint_proto::{
+    ClientId, Cred, Errno, FileType, FsResult, Ino, Layout, MdsReply, MdsRequest, RequestId,
+    Timestamp,
+};
+use glint_telemetry::{Counter, Layer, Span};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How an MDS is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Number of OSTs over which files are laid out.
+    pub osts: u16,
+    /// How long a client that is not heard of keeps its opens.
+    pub lease: Duration,
+    /// Layout of new files where no directory says otherwise.
+    pub layout: Layout,
+}
+
+/// A metadata server.
+pub struct Mds<K> {
+    pub(crate) kv: K,
+    pub(crate) config: Config,
+    pub(crate) locks: Locks,
+    pub(crate) opens: Opens,
+    pub(crate) allocator: Allocator,
+    pub(crate) sessions: Sessions,
+    pub(crate) inodes: AtomicI64,
+    pub(crate) inodes_stored: AtomicI64,
+    pub(crate) hash_seed: u64,
+    /// Set while the disk is too full to accept what needs space.
+    pub(crate) full: AtomicBool,
+    /// Signals the reaper that there is something to destroy.
+    pub(crate) orphans: AtomicU64,
+    /// Until then clients of the last run may say what they have open.
+    pub(crate) recovery_until: Option<Instant>,
+}
+
+/// Everything an operation knows about its caller.
+pub(crate) struct Context<'a> {
+    pub(crate) cred: &'a Cred,
+    pub(crate) client: ClientId,
+    pub(crate) now: Timestamp,
+    request_id: Option<RequestId>,
+}
+
+impl<K: Kv> Mds<K> {
+    /// Starts on an engine; makes the root if the engine is empty.
+    pub async fn start(kv: K, config: Config) -> Result<Mds<K>, MdsError> {
+        let read = |key: &'static [u8]| {
+            let kv = &kv;
+            async move {
+                let value = kv.get(Keyspace::Meta, key).await?;
+                Ok::<_, MdsError>(value.and_then(|value| keys::parse_u64(value.as_ref())))
+            }
+        };
+        let (hash_seed, mark, inodes) = match read(keys::META_HASH_SEED).await? {
+            Some(seed) => {
+                if kv.get(Keyspace::Inode, &Ino::ROOT.key()).await?.is_none() {
+                    return Err(MdsError::NoRoot);
+                }
+                let mark = read(keys::META_NEXT_INO).await?.unwrap_or(2);
+                (seed, mark, read(keys::META_INODES).await?.unwrap_or(1))
+            }
+            None => {
+                let seed = getrandom::u64().unwrap_or(0x5eed);
+                make_root(&kv, seed, config.layout).await?;
+                (seed, 2, 1)
+            }
+        };
+        let mut mds = Mds {
+            kv,
+            config,
+            locks: Locks::new(),
+            opens: Opens::new(),
+            allocator: Allocator::new(mark),
+            sessions: Sessions::default(),
+            inodes: AtomicI64::new(inodes as i64),
+            inodes_stored: AtomicI64::new(inodes as i64),
+            hash_seed,
+            full: AtomicBool::new(false),
+            orphans: AtomicU64::new(1),
+            recovery_until: None,
+        };
+        let returning = mds.load_sessions().await.map_err(|_| MdsError::NoRoot)?;
+        if returning > 0 {
+            tracing::info!(clients = returning, "waiting for clients of the last run");
+            mds.recovery_until = Some(Instant::now() + config.lease);
+        }
+        Ok(mds)
+    }
+
+    /// Executes a request. `id` is given for clients on a network.
+    pub async fn handle(
+        &self,
+        cred: &Cred,
+        id: Option<RequestId>,
+        request: &MdsRequest<'_>,
+    ) -> FsResult<MdsReply> {
+        let _span = Span::start(Layer::Handler, request.op() as u8);
+        let client = id.map_or(ClientId::IN_PROCESS, |id| id.client);
+        let context = Context { cred, client, now: Timestamp::now(), request_id: id };
+        match id {
+            Some(id) if request.is_modifying() => self.once(id, &context, request).await,
+            _ => self.execute(&context, request).await,
+        }
+    }
+
+    /// Executes a request unless it was answered before.
+    async fn once(
+        &self,
+        id: RequestId,
+        context: &Context<'_>,
+        request: &MdsRequest<'_>,
+    ) -> FsResult<MdsReply> {
+        let slot = self.slot(id).await?;
+        let mut last = slot.lock().await;
+        if id.xid < last.xid {
+            return Err(Errno::EPROTO);
+        }
+        if id.xid == last.xid
+            && let Some(reply) = last.reply.clone()
+        {
+            glint_telemetry::count(Counter::Replays, 1);
+            if std::mem::take(&mut last.recovered) {
+                self.recover_open(context, request, &reply);
+            }
+            return reply;
+        }
+        let reply = self.execute(context, request).await;
+        *last = Answer { xid: id.xid, reply: Some(reply.clone()), recovered: false };
+        reply
+    }
+
+    /// The batch of a create survived, but that it left the file open did not.
+    fn recover_open(
+        &self,
+        context: &Context<'_>,
+        request: &MdsRequest<'_>,
+        reply: &FsResult<MdsReply>,
+    ) {
+        let write = match request {
+            MdsRequest::Create { open: Some(flags), .. } => flags.write,
+            MdsRequest::Open { flags, .. } => flags.write,
+            MdsRequest::Tmpfile { .. } => true,
+            _ => return,
+        };
+        if let Ok(MdsReply::Opened { attr, .. } | MdsReply::Attr(attr)) = reply {
+            self.opens.add(context.client, attr.ino, write);
+        }
+    }
+
+    async fn execute(&self, context: &Context<'_>, request: &MdsRequest<'_>) -> FsResult<MdsReply> {
+        match *request {
+            MdsRequest::Lookup { parent, name } => self.lookup(context, parent, name).await,
+            MdsRequest::Getattr { ino } => self.getattr(ino).await,
+            MdsRequest::Setattr { ino, ref set } => self.setattr(context, ino, set).await,
+            MdsRequest::Create { .. } => self.create(context, request).await,
+            MdsRequest::Tmpfile { parent, mode, umask } => {
+                self.tmpfile(context, parent, mode, umask).await
+            }
+            MdsRequest::Link { ino, parent, name } => self.link(context, ino, parent, name).await,
+            MdsRequest::Unlink { parent, name } => self.unlink(context, parent, name).await,
+            MdsRequest::Rmdir { parent, name } => self.rmdir(context, parent, name).await,
+            MdsRequest::Rename { parent, name, new_parent, new_name, flags } => {
+                self.rename(context, (parent, name), (new_parent, new_name), flags).await
+            }
+            MdsRequest::Open { ino, flags } => self.open(context, ino, flags).await,
+            MdsRequest::Release { ino, write, wrote } => {
+                self.release(context, ino, write, wrote).await
+            }
+            MdsRequest::Readdir { ino, cookie, bytes_max, plus } => {
+                self.readdir(context, ino, cookie, bytes_max, plus).await
+            }
+            MdsRequest::Readlink { ino } => self.readlink(ino).await,
+            MdsRequest::Getxattr { ino, name } => self.getxattr(ino, name).await,
+            MdsRequest::Setxattr { ino, name, value, flags } => {
+                self.setxattr(context, ino, name, value, flags).await
+            }
+            MdsRequest::Listxattr { ino } => self.listxattr(ino).await,
+            MdsRequest::Removexattr { ino, name } => self.removexattr(context, ino, name).await,
+            MdsRequest::Statfs => {
+                let inodes = self.inodes.load(Ordering::Relaxed).max(0) as u64;
+                Ok(MdsReply::Statfs { inodes })
+            }
+            MdsRequest::Sync => {
+                self.kv.sync().await.map_err(errno)?;
+                Ok(MdsReply::Done)
+            }
+            MdsRequest::SetLayout { ino, layout } => self.set_layout(context, ino, layout).await,
+            MdsRequest::Reopen { ino, readers, writers } => {
+                self.opens.replace(context.client, ino, Count { readers, writers });
+                Ok(MdsReply::Done)
+            }
+            MdsRequest::Touch { ino } => self.touch(context, ino).await,
+        }
+    }
+
+    /// Commits an operation together with its reply record.
+    pub(crate) async fn commit(
+        &self,
+        context: &Context<'_>,
+        mut batch: Batch,
+        reply: MdsReply,
+    ) -> FsResult<MdsReply> {
+        if batch.is_empty() {
+            return Ok(reply);
+        }
+        if let Some(id) = context.request_id {
+            let value = encode_reply(id.xid, &reply)?;
+            batch.put(Keyspace::Reply, &keys::reply(id.client.0, id.slot), &value);
+        }
+        self.kv.commit(batch, &[]).await.map_err(errno)?;
+        Ok(reply)
+    }
+
+    /// ENOSPC while the disk is too full for anything that needs space.
+    pub(crate) fn need_space(&self) -> FsResult<()> {
+        if self.full.load(Ordering::Relaxed) { Err(Errno::ENOSPC) } else { Ok(()) }
+    }
+
+    /// Says whether the disk under the journal is too full.
+    pub fn set_full(&self, full: bool) {
+        if self.full.swap(full, Ordering::Relaxed) != full {
+            if full {
+                tracing::warn!("disk is full: only operations that free space are accepted");
+            } else {
+                tracing::info!("space is available again");
+            }
+        }
+    }
+
+    /// The record of an inode that a caller named by number: ESTALE if it is gone.
+    pub(crate) async fn inode(&self, ino: Ino) -> FsResult<InodeRecord> {
+        self.find_inode(ino).await?.ok_or(Errno::ESTALE)
+    }
+
+    /// The record of an inode, if there is one.
+    pub(crate) async fn find_inode(&self, ino: Ino) -> FsResult<Option<InodeRecord>> {
+        match self.kv.get(Keyspace::Inode, &ino.key()).await.map_err(errno)? {
+            None => Ok(None),
+            Some(bytes) => InodeRecord::decode(ino, bytes.as_ref())
+                .map(Some)
+                .map_err(|source| errno(MdsError::Record { ino, source })),
+        }
+    }
+
+    /// The record of a directory: ENOENT if it is gone or was removed while in
+    /// use, ENOTDIR if it is something else.
+    pub(crate) async fn directory(&self, ino: Ino) -> FsResult<InodeRecord> {
+        let record = self.find_inode(ino).await?.ok_or(Errno::ENOENT)?;
+        if !record.attr.is_dir() {
+            return Err(Errno::ENOTDIR);
+        }
+        if record.attr.nlink == 0 {
+            return Err(Errno::ENOENT);
+        }
+        Ok(record)
+    }
+
+    /// What a name in a directory stands for.
+    pub(crate) async fn find_entry(
+        &self,
+        parent: Ino,
+        name: &[u8],
+    ) -> FsResult<Option<(Ino, FileType)>> {
+        let key = keys::entry(parent, name, self.hash_seed);
+        match self.kv.get(Keyspace::Entry, &key).await.map_err(errno)? {
+            None => Ok(None),
+            Some(value) => keys::parse_entry_value(value.as_ref()).map(Some).ok_or_else(|| {
+                tracing::error!(%parent, "damaged entry; run `glint fsck`");
+                Errno::EIO
+            }),
+        }
+    }
+
+    /// Pairs of a keyspace whose keys begin with this inode.
+    pub(crate) async fn scan_inode(
+        &self,
+        keyspace: Keyspace,
+        ino: Ino,
+        limit: usize,
+    ) -> FsResult<Vec<glint_kv::Pair>> {
+        let (from, to) = (ino.key(), keys::after(ino));
+        self.kv.scan(keyspace, &from, &to, limit).await.map_err(errno)
+    }
+
+    pub(crate) fn put_inode(&self, batch: &mut Batch, record: &InodeRecord) {
+        batch.put(Keyspace::Inode, &record.attr.ino.key(), &record.encode());
+    }
+
+    pub(crate) fn put_entry(
+        &self,
+        batch: &mut Batch,
+        parent: Ino,
+        name: &[u8],
+        ino: Ino,
+        kind: FileType,
+    ) {
+        let key = keys::entry(parent, name, self.hash_seed);
+        batch.put(Keyspace::Entry, &key, &keys::entry_value(ino, kind));
+    }
+
+    pub(crate) fn delete_entry(&self, batch: &mut Batch, parent: Ino, name: &[u8]) {
+        batch.delete(Keyspace::Entry, &keys::entry(parent, name, self.hash_seed));
+    }
+
+    pub(crate) fn cookie(&self, name: &[u8]) -> u64 {
+        keys::cookie(name, self.hash_seed)
+    }
+
+    /// Everything accepted so far to stable storage.
+    pub async fn sync(&self) -> FsResult<()> {
+        self.kv.sync().await.map_err(errno)
+    }
+
+    /// The engine's count of durable transactions, for replies.
+    pub fn committed(&self) -> u64 {
+        self.kv.durable()
+    }
+
+    /// Number of inodes in use.
+    pub fn inode_count(&self) -> u64 {
+        self.inodes.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// Ends the service cleanly: nothing is open any more, everything is durable.
+    pub async fn shut_down(&self) -> FsResult<()> {
+        self.opens.forget_client(ClientId::IN_PROCESS);
+        self.store_inode_count().await?;
+        self.sync().await
+    }
+}
+
+async fn make_root(kv: &impl Kv, seed: u64, layout: Layout) -> Result<(), MdsError> {
+    let mode = FileType::Directory.mode_bits() | 0o755;
+    let mut root = InodeRecord::new(Ino::ROOT, mode, Timestamp::now());
+    root.attr.nlink = 2;
+    root.attr.layout = layout;
+    root.parent = Ino::ROOT;
+    let mut batch = Batch::new();
+    batch.put(Keyspace::Inode, &Ino::ROOT.key(), &root.encode());
+    batch.put(Keyspace::Meta, keys::META_HASH_SEED, &seed.to_be_bytes());
+    batch.put(Keyspace::Meta, keys::META_NEXT_INO, &2u64.to_be_bytes());
+    batch.put(Keyspace::Meta, keys::META_INODES, &1u64.to_be_bytes());
+    kv.commit(batch, &[]).await?;
+    kv.sync().await?;
+    Ok(())
+}

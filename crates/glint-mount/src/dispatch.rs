@@ -1,0 +1,436 @@
+//! A kernel request becomes a call of the file system. The same for both
+//! transports: fixed part, then a buffer that holds names and data and takes the
+//! reply.
+
+use crate::abi::*;
+use crate::reply::*;
+use glint_client::{Caller, Handle, Make, Vfs};
+use glint_proto::limits::FUSE_IO_BYTES_MAX;
+use glint_proto::{
+    Cred, Errno, FileType, FsResult, Ino, Op, OpenFlags, RenameFlags, SetAttr, SetTime, Timestamp,
+    XattrFlags,
+};
+use glint_telemetry::{Layer, Span};
+use std::sync::Arc;
+use std::time::Duration;
+use zerocopy::FromBytes;
+
+/// Block size that statfs reports.
+const STATFS_BLOCK: u64 = 4096;
+
+/// A request as a transport delivers it.
+pub(crate) struct Request<'a> {
+    pub(crate) header: InHeader,
+    /// Fixed part; at least as long as the opcode's.
+    pub(crate) fixed: &'a [u8],
+    /// Names and data in its first `len` bytes; takes the reply.
+    pub(crate) buffer: &'a mut [u8],
+    pub(crate) len: usize,
+}
+
+/// A mounted file system.
+pub(crate) struct Adapter<F> {
+    fs: Arc<F>,
+    cache: Duration,
+    alone: bool,
+}
+
+fn parse<T: FromBytes>(fixed: &[u8]) -> FsResult<T> {
+    T::read_from_prefix(fixed).map(|(value, _)| value).map_err(|_| Errno::EPROTO)
+}
+
+/// The name at the start of `bytes`, ended by a NUL, and what follows.
+fn name(bytes: &[u8]) -> FsResult<(&[u8], &[u8])> {
+    let end = bytes.iter().position(|b| *b == 0).ok_or(Errno::EPROTO)?;
+    Ok((&bytes[..end], &bytes[end + 1..]))
+}
+
+fn op_of(opcode: Opcode) -> Op {
+    match opcode {
+        Opcode::Lookup => Op::Lookup,
+        Opcode::Getattr => Op::Getattr,
+        Opcode::Setattr => Op::Setattr,
+        Opcode::Readlink => Op::Readlink,
+        Opcode::Symlink | Opcode::Mknod | Opcode::Mkdir | Opcode::Create => Op::Create,
+        Opcode::Unlink => Op::Unlink,
+        Opcode::Rmdir => Op::Rmdir,
+        Opcode::Rename | Opcode::Rename2 => Op::Rename,
+        Opcode::Link => Op::Link,
+        Opcode::Open | Opcode::Opendir => Op::Open,
+        Opcode::Read => Op::Read,
+        Opcode::Write => Op::Write,
+        Opcode::Statfs => Op::Statfs,
+        Opcode::Release | Opcode::Releasedir => Op::Release,
+        Opcode::Fsync | Opcode::Fsyncdir | Opcode::Syncfs => Op::Fsync,
+        Opcode::Setxattr => Op::Setxattr,
+        Opcode::Getxattr => Op::Getxattr,
+        Opcode::Listxattr => Op::Listxattr,
+        Opcode::Removexattr => Op::Removexattr,
+        Opcode::Readdir | Opcode::Readdirplus => Op::Readdir,
+        Opcode::Fallocate => Op::Fallocate,
+        Opcode::Lseek => Op::Seek,
+        Opcode::CopyFileRange => Op::CopyRange,
+        Opcode::Tmpfile => Op::Tmpfile,
+        Opcode::Forget | Opcode::BatchForget => Op::Forget,
+        _ => Op::Other,
+    }
+}
+
+impl<F: Vfs> Adapter<F> {
+    pub(crate) fn new(fs: Arc<F>) -> Adapter<F> {
+        Adapter { cache: fs.cache_time(), alone: fs.is_alone(), fs }
+    }
+
+    /// Whether the kernel may keep data of a file from one open to the next.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.alone
+    }
+
+    /// Executes a request. The reply is in its buffer afterwards.
+    pub(crate) async fn dispatch(&self, request: Request<'_>) -> Outcome {
+        let Some(opcode) = Opcode::from_u32(request.header.opcode) else {
+            return Outcome::Failed(Errno::ENOSYS);
+        };
+        if request.fixed.len() < opcode.in_len() || request.len > request.buffer.len() {
+            return Outcome::Failed(Errno::EPROTO);
+        }
+        match opcode {
+            // Node ids are inode numbers, so there is nothing to forget.
+            Opcode::Forget | Opcode::BatchForget => return Outcome::NoReply,
+            Opcode::Destroy => return Outcome::Done(0),
+            _ => {}
+        }
+        let _span = Span::start(Layer::Mount, op_of(opcode) as u8);
+        let header = request.header;
+        let call = Call {
+            adapter: self,
+            fs: &*self.fs,
+            caller: Caller {
+                cred: Cred { uid: header.uid, gid: header.gid, groups: None },
+                pid: header.pid,
+            },
+            ino: ino(header.nodeid),
+            fixed: request.fixed,
+            buffer: request.buffer,
+            len: request.len,
+        };
+        call.execute(opcode).await.into()
+    }
+}
+
+/// One request on its way.
+struct Call<'a, F> {
+    adapter: &'a Adapter<F>,
+    fs: &'a F,
+    caller: Caller,
+    ino: Ino,
+    fixed: &'a [u8],
+    buffer: &'a mut [u8],
+    len: usize,
+}
+
+impl<F: Vfs> Call<'_, F> {
+    async fn execute(self, opcode: Opcode) -> FsResult<usize> {
+        match opcode {
+            Opcode::Lookup => self.lookup().await,
+            Opcode::Getattr => self.getattr().await,
+            Opcode::Setattr => self.setattr().await,
+            Opcode::Readlink => self.readlink().await,
+            Opcode::Symlink => self.symlink().await,
+            Opcode::Mknod => self.mknod().await,
+            Opcode::Mkdir => self.mkdir().await,
+            Opcode::Create => self.create().await,
+            Opcode::Tmpfile => self.tmpfile().await,
+            Opcode::Unlink => self.unlink().await,
+            Opcode::Rmdir => self.rmdir().await,
+            Opcode::Rename => {
+                let newdir = parse::<RenameIn>(self.fixed)?.newdir;
+                self.rename(newdir, 0).await
+            }
+            Opcode::Rename2 => {
+                let arg: Rename2In = parse(self.fixed)?;
+                self.rename(arg.newdir, arg.flags).await
+            }
+            Opcode::Link => self.link().await,
+            Opcode::Open => self.open().await,
+            Opcode::Opendir => self.opendir().await,
+            Opcode::Read => self.read().await,
+            Opcode::Write => self.write().await,
+            Opcode::Readdir => self.readdir(false).await,
+            Opcode::Readdirplus => self.readdir(true).await,
+            Opcode::Release | Opcode::Releasedir => {
+                let arg: ReleaseIn = parse(self.fixed)?;
+                self.fs.release(Handle(arg.fh)).await.map(|()| 0)
+            }
+            Opcode::Fsync | Opcode::Fsyncdir => self.fs.fsync(self.ino).await.map(|()| 0),
+            Opcode::Syncfs => self.fs.sync().await.map(|()| 0),
+            // Nothing is cached above the servers, so a close has nothing to write.
+            Opcode::Flush => Ok(0),
+            Opcode::Statfs => self.statfs().await,
+            Opcode::Getxattr => self.getxattr().await,
+            Opcode::Listxattr => self.listxattr().await,
+            Opcode::Setxattr => self.setxattr().await,
+            Opcode::Removexattr => {
+                let (name, _) = name(&self.buffer[..self.len])?;
+                self.fs.removexattr(&self.caller, self.ino, name).await.map(|()| 0)
+            }
+            Opcode::Fallocate => {
+                let arg: FallocateIn = parse(self.fixed)?;
+                let mode = arg.mode as i32;
+                self.fs.fallocate(Handle(arg.fh), mode, arg.offset, arg.length).await.map(|()| 0)
+            }
+            Opcode::Lseek => self.lseek().await,
+            Opcode::CopyFileRange => self.copy_range().await,
+            // Permissions are checked by the kernel and by the MDS; locks are among
+            // the processes of one mount and stay in the kernel.
+            Opcode::Access | Opcode::Interrupt => Err(Errno::ENOSYS),
+            Opcode::Forget | Opcode::BatchForget | Opcode::Destroy | Opcode::Init => {
+                Err(Errno::EPROTO)
+            }
+        }
+    }
+
+    async fn lookup(self) -> FsResult<usize> {
+        let cache = self.adapter.cache;
+        let (name, _) = name(&self.buffer[..self.len])?;
+        match self.fs.lookup(&self.caller, self.ino, name).await {
+            Ok(attr) => put(self.buffer, &entry_out(&attr, cache)),
+            Err(Errno::ENOENT) => put(self.buffer, &negative_entry(cache)),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    async fn getattr(self) -> FsResult<usize> {
+        let attr = self.fs.getattr(self.ino).await?;
+        put(self.buffer, &getattr_out(&attr, self.adapter.cache))
+    }
+
+    async fn setattr(self) -> FsResult<usize> {
+        let arg: SetattrIn = parse(self.fixed)?;
+        let has = |bit| arg.valid & bit != 0;
+        let time = |set: u32, now: u32, secs: u64, nanos: u32| match (has(set), has(now)) {
+            (_, true) => Some(SetTime::Now),
+            (true, false) => Some(SetTime::At(Timestamp { secs: secs as i64, nanos })),
+            _ => None,
+        };
+        let set = SetAttr {
+            mode: has(FATTR_MODE).then_some(arg.mode & 0o7777),
+            uid: has(FATTR_UID).then_some(arg.uid),
+            gid: has(FATTR_GID).then_some(arg.gid),
+            size: has(FATTR_SIZE).then_some(arg.size),
+            atime: time(FATTR_ATIME, FATTR_ATIME_NOW, arg.atime, arg.atimensec),
+            mtime: time(FATTR_MTIME, FATTR_MTIME_NOW, arg.mtime, arg.mtimensec),
+            ctime: has(FATTR_CTIME)
+                .then_some(Timestamp { secs: arg.ctime as i64, nanos: arg.ctimensec }),
+            kill_suidgid: has(FATTR_KILL_SUIDGID),
+        };
+        let attr = self.fs.setattr(&self.caller, self.ino, &set).await?;
+        put(self.buffer, &getattr_out(&attr, self.adapter.cache))
+    }
+
+    async fn readlink(self) -> FsResult<usize> {
+        let target = self.fs.readlink(self.ino).await?;
+        put_at(self.buffer, 0, &target)
+    }
+
+    async fn make(self, name_len: usize, make: Make<'_>) -> FsResult<usize> {
+        let name = &self.buffer[..name_len];
+        let attr = self.fs.make(&self.caller, self.ino, name, make).await?;
+        put(self.buffer, &entry_out(&attr, self.adapter.cache))
+    }
+
+    async fn symlink(self) -> FsResult<usize> {
+        let (name, rest) = name(&self.buffer[..self.len])?;
+        let (target, _) = crate::dispatch::name(rest)?;
+        let mode = FileType::Symlink.mode_bits() | 0o777;
+        let make = Make { mode, umask: 0, rdev: 0, target };
+        let attr = self.fs.make(&self.caller, self.ino, name, make).await?;
+        put(self.buffer, &entry_out(&attr, self.adapter.cache))
+    }
+
+    async fn mknod(self) -> FsResult<usize> {
+        let arg: MknodIn = parse(self.fixed)?;
+        let name_len = name(&self.buffer[..self.len])?.0.len();
+        let make = Make { mode: arg.mode, umask: arg.umask, rdev: arg.rdev, target: b"" };
+        self.make(name_len, make).await
+    }
+
+    async fn mkdir(self) -> FsResult<usize> {
+        let arg: MkdirIn = parse(self.fixed)?;
+        let name_len = name(&self.buffer[..self.len])?.0.len();
+        let mode = FileType::Directory.mode_bits() | (arg.mode & 0o7777);
+        self.make(name_len, Make { mode, umask: arg.umask, rdev: 0, target: b"" }).await
+    }
+
+    /// What the kernel may do with an open file: data is written through, so a
+    /// close has nothing to flush; pages may be kept if nobody else can write.
+    fn open_flags(&self) -> u32 {
+        let keep = if self.adapter.alone { FOPEN_KEEP_CACHE } else { 0 };
+        FOPEN_NOFLUSH | FOPEN_PARALLEL_DIRECT_WRITES | keep
+    }
+
+    async fn create(self) -> FsResult<usize> {
+        let arg: CreateIn = parse(self.fixed)?;
+        let (name, _) = name(&self.buffer[..self.len])?;
+        let mode = FileType::Regular.mode_bits() | (arg.mode & 0o7777);
+        let make = Make { mode, umask: arg.umask, rdev: 0, target: b"" };
+        let open = self.fs.create(&self.caller, self.ino, name, make, arg.flags as i32).await?;
+        let flags = self.open_flags();
+        let at = put(self.buffer, &entry_out(&open.attr, self.adapter.cache))?;
+        put_at(self.buffer, at, zerocopy::IntoBytes::as_bytes(&open_out(open.handle, flags)))
+    }
+
+    async fn tmpfile(self) -> FsResult<usize> {
+        let arg: CreateIn = parse(self.fixed)?;
+        let open = self.fs.tmpfile(&self.caller, self.ino, arg.mode & 0o7777, arg.umask).await?;
+        let flags = self.open_flags();
+        let at = put(self.buffer, &entry_out(&open.attr, self.adapter.cache))?;
+        put_at(self.buffer, at, zerocopy::IntoBytes::as_bytes(&open_out(open.handle, flags)))
+    }
+
+    async fn unlink(self) -> FsResult<usize> {
+        let (name, _) = name(&self.buffer[..self.len])?;
+        self.fs.unlink(&self.caller, self.ino, name).await.map(|()| 0)
+    }
+
+    async fn rmdir(self) -> FsResult<usize> {
+        let (name, _) = name(&self.buffer[..self.len])?;
+        self.fs.rmdir(&self.caller, self.ino, name).await.map(|()| 0)
+    }
+
+    async fn rename(self, new_parent: u64, flags: u32) -> FsResult<usize> {
+        let (from, rest) = name(&self.buffer[..self.len])?;
+        let (to, _) = name(rest)?;
+        if flags & !(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let flags = RenameFlags {
+            no_replace: flags & libc::RENAME_NOREPLACE != 0,
+            exchange: flags & libc::RENAME_EXCHANGE != 0,
+        };
+        let (from, to) = ((self.ino, from), (ino(new_parent), to));
+        self.fs.rename(&self.caller, from, to, flags).await.map(|()| 0)
+    }
+
+    async fn link(self) -> FsResult<usize> {
+        let arg: LinkIn = parse(self.fixed)?;
+        let (name, _) = name(&self.buffer[..self.len])?;
+        let attr = self.fs.link(&self.caller, ino(arg.oldnodeid), self.ino, name).await?;
+        put(self.buffer, &entry_out(&attr, self.adapter.cache))
+    }
+
+    async fn open(self) -> FsResult<usize> {
+        let arg: OpenIn = parse(self.fixed)?;
+        let mut flags = OpenFlags::from_posix(arg.flags as i32);
+        flags.kill_suidgid = arg.open_flags & OPEN_KILL_SUIDGID != 0;
+        let open = self.fs.open(&self.caller, self.ino, flags).await?;
+        let out = open_out(open.handle, self.open_flags());
+        put(self.buffer, &out)
+    }
+
+    async fn opendir(self) -> FsResult<usize> {
+        let handle = self.fs.opendir(&self.caller, self.ino).await?;
+        put(self.buffer, &open_out(handle, 0))
+    }
+
+    async fn read(self) -> FsResult<usize> {
+        let arg: ReadIn = parse(self.fixed)?;
+        let room = self.buffer.get_mut(..arg.size as usize).ok_or(Errno::EINVAL)?;
+        self.fs.read(Handle(arg.fh), arg.offset, room).await
+    }
+
+    async fn write(self) -> FsResult<usize> {
+        let arg: WriteIn = parse(self.fixed)?;
+        let data = self.buffer[..self.len].get(..arg.size as usize).ok_or(Errno::EPROTO)?;
+        if arg.write_flags & WRITE_KILL_SUIDGID != 0 {
+            let set = SetAttr { kill_suidgid: true, ..SetAttr::default() };
+            self.fs.setattr(&Caller::ROOT, self.ino, &set).await?;
+        }
+        let sync = arg.flags as i32 & libc::O_DSYNC != 0;
+        self.fs.write(Handle(arg.fh), arg.offset, data, sync).await?;
+        put(self.buffer, &WriteOut { size: arg.size, padding: 0 })
+    }
+
+    async fn readdir(self, plus: bool) -> FsResult<usize> {
+        let arg: ReadIn = parse(self.fixed)?;
+        let size = (arg.size as usize).min(self.buffer.len());
+        let handle = Handle(arg.fh);
+        let page = self.fs.readdir(&self.caller, handle, arg.offset, size as u32, plus).await?;
+        Ok(put_entries(&mut self.buffer[..size], &page.entries, plus, self.adapter.cache))
+    }
+
+    async fn statfs(self) -> FsResult<usize> {
+        let stat = self.fs.statfs().await?;
+        // There is no table of inodes that could fill up: as many may be made as
+        // there is room for their records.
+        let free_inodes = stat.available / 512;
+        let out = StatfsOut {
+            blocks: stat.total / STATFS_BLOCK,
+            bfree: stat.free / STATFS_BLOCK,
+            bavail: stat.available / STATFS_BLOCK,
+            files: stat.inodes + free_inodes,
+            ffree: free_inodes,
+            bsize: FUSE_IO_BYTES_MAX as u32,
+            namelen: glint_proto::limits::NAME_BYTES_MAX as u32,
+            frsize: STATFS_BLOCK as u32,
+            ..StatfsOut::default()
+        };
+        put(self.buffer, &out)
+    }
+
+    /// A value or, if the caller only asks, its length.
+    fn put_sized(buffer: &mut [u8], room: u32, value: &[u8]) -> FsResult<usize> {
+        if room == 0 {
+            return put(buffer, &GetxattrOut { size: value.len() as u32, padding: 0 });
+        }
+        if value.len() > room as usize {
+            return Err(Errno::ERANGE);
+        }
+        put_at(buffer, 0, value)
+    }
+
+    async fn getxattr(self) -> FsResult<usize> {
+        let arg: GetxattrIn = parse(self.fixed)?;
+        let (name, _) = name(&self.buffer[..self.len])?;
+        let value = self.fs.getxattr(&self.caller, self.ino, name).await?;
+        Self::put_sized(self.buffer, arg.size, &value)
+    }
+
+    async fn listxattr(self) -> FsResult<usize> {
+        let arg: GetxattrIn = parse(self.fixed)?;
+        let names = self.fs.listxattr(self.ino).await?;
+        Self::put_sized(self.buffer, arg.size, &names)
+    }
+
+    async fn setxattr(self) -> FsResult<usize> {
+        let arg: SetxattrIn = parse(self.fixed)?;
+        let (name, rest) = name(&self.buffer[..self.len])?;
+        let value = rest.get(..arg.size as usize).ok_or(Errno::EPROTO)?;
+        let flags = XattrFlags {
+            create: arg.flags as i32 & libc::XATTR_CREATE != 0,
+            replace: arg.flags as i32 & libc::XATTR_REPLACE != 0,
+            kill_sgid: arg.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0,
+        };
+        self.fs.setxattr(&self.caller, self.ino, name, value, flags).await.map(|()| 0)
+    }
+
+    async fn lseek(self) -> FsResult<usize> {
+        let arg: LseekIn = parse(self.fixed)?;
+        let hole = match arg.whence as i32 {
+            libc::SEEK_DATA => false,
+            libc::SEEK_HOLE => true,
+            _ => return Err(Errno::EINVAL),
+        };
+        let offset = self.fs.lseek(Handle(arg.fh), arg.offset, hole).await?;
+        put(self.buffer, &LseekOut { offset })
+    }
+
+    async fn copy_range(self) -> FsResult<usize> {
+        let arg: CopyFileRangeIn = parse(self.fixed)?;
+        let (from, to) = ((Handle(arg.fh_in), arg.off_in), (Handle(arg.fh_out), arg.off_out));
+        // The kernel may ask for all at once; a bounded part keeps replies prompt.
+        let len = arg.len.min(64 << 20);
+        let size = self.fs.copy_range(from, to, len).await? as u32;
+        put(self.buffer, &WriteOut { size, padding: 0 })
+    }
+}

@@ -1,0 +1,24 @@
+//! FUSE adapter: a kernel request becomes a call of the file system client.
+//!
+//! Promises: both transports (FUSE over io_uring and /dev/fuse) go through one
+//! adapter and behave the same; a request that has to wait parks and never holds a
+//! thread; what comes from the kernel is checked before it is used.
+//!
+//! Does not know: networks, servers, or where anything is stored. It serves any
+//! [`glint_client::Vfs`].
+
+mod abi;
+mod devfuse;
+mod dispatch;
+mod error;
+mod mountpoint;
+mod null;
+mod reply;
+mod ring_entry;
+mod session;
+mod uring;
+
+pub use error::MountError;
+pub use mountpoint::{FS_TYPE, MountOptions, MountedAt, mounted_at, mounts, prepare, unmount};
+pub use null::NullFs;
+pub use session::{Mount, TransportKind, uring_hint};

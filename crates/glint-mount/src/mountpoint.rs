@@ -1,0 +1,183 @@
+//! Attaching to and detaching from the kernel's tree of mounts.
+
+use crate::error::MountError;
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{MountFlags, UnmountFlags};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// Options of a mount.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// What `mount` and `df` show as the source.
+    pub source: String,
+    /// Only reading is allowed.
+    pub read_only: bool,
+    /// Users other than the one who mounts may use it.
+    pub allow_other: bool,
+    /// Programs may be run (not `noexec`).
+    pub exec: bool,
+    /// Set-user-id bits count (not `nosuid`).
+    pub suid: bool,
+    /// Device files count (not `nodev`).
+    pub dev: bool,
+}
+
+/// An entry of /proc/self/mounts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MountedAt {
+    /// Source.
+    pub source: String,
+    /// Directory.
+    pub path: PathBuf,
+    /// Type.
+    pub kind: String,
+}
+
+/// File system type that mounts of Glint show.
+pub const FS_TYPE: &str = "fuse.glint";
+
+fn unescape(field: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = field.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        let octal = (byte == b'\\')
+            .then(|| after.get(..3).and_then(|d| std::str::from_utf8(d).ok()))
+            .flatten()
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match octal {
+            Some(value) => {
+                bytes.push(value);
+                rest = &after[3..];
+            }
+            None => {
+                bytes.push(byte);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// All mounts of this namespace, in order.
+pub fn mounts() -> Vec<MountedAt> {
+    let text = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    text.lines()
+        .filter_map(|line| {
+            let mut fields = line.split(' ');
+            let source = unescape(fields.next()?);
+            let path = PathBuf::from(unescape(fields.next()?));
+            Some(MountedAt { source, path, kind: fields.next()?.to_owned() })
+        })
+        .collect()
+}
+
+/// The topmost mount exactly at `path`.
+pub fn mounted_at(path: &Path) -> Option<MountedAt> {
+    mounts().into_iter().rev().find(|mount| mount.path == path)
+}
+
+/// Makes sure that a file system can be mounted at `path`: an existing, empty
+/// directory, or one left behind by a crashed daemon, which is cleaned up.
+pub fn prepare(path: &Path) -> Result<PathBuf, MountError> {
+    let refuse =
+        |reason: String| MountError::MountPoint { path: path.display().to_string(), reason };
+    // A dead mount answers ENOTCONN to everything, so the path is made absolute
+    // without touching its last part.
+    let absolute = std::path::absolute(path).map_err(|e| refuse(e.to_string()))?;
+    let parent = absolute.parent().and_then(|parent| parent.canonicalize().ok());
+    let resolved = match (parent, absolute.file_name()) {
+        (Some(parent), Some(name)) => parent.join(name),
+        _ => absolute,
+    };
+    if std::fs::metadata(&resolved).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN)) {
+        tracing::warn!(path = %resolved.display(), "cleaning up the mount of a daemon that is gone");
+        rustix::mount::unmount(&resolved, UnmountFlags::DETACH)
+            .map_err(|e| refuse(format!("stale mount could not be removed: {e}")))?;
+    }
+    let resolved = resolved.canonicalize().map_err(|e| {
+        let hint = if e.kind() == io::ErrorKind::NotFound { "; create it first" } else { "" };
+        refuse(format!("{e}{hint}"))
+    })?;
+    if !resolved.is_dir() {
+        return Err(refuse("not a directory".into()));
+    }
+    if let Some(mount) = mounted_at(&resolved).filter(|mount| mount.kind.starts_with("fuse")) {
+        let what = format!("{} ({}) is already mounted here", mount.source, mount.kind);
+        return Err(refuse(format!("{what}; unmount it first: glint umount {}", path.display())));
+    }
+    let mut entries = std::fs::read_dir(&resolved).map_err(|e| refuse(e.to_string()))?;
+    if entries.next().is_some() {
+        return Err(refuse("not empty; what is in it would be hidden, choose another".into()));
+    }
+    Ok(resolved)
+}
+
+/// Opens /dev/fuse and mounts it at `path`.
+pub(crate) fn mount(path: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let fd = rustix::fs::open("/dev/fuse", flags, Mode::empty())
+        .map_err(|e| MountError::NoDevice(e.into()))?;
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let mut data = format!(
+        "fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions,max_read={}",
+        fd.as_raw_fd(),
+        glint_proto::limits::FUSE_IO_BYTES_MAX,
+    );
+    if options.allow_other {
+        data.push_str(",allow_other");
+    }
+    let mut mount_flags = MountFlags::empty();
+    for (set, flag) in [
+        (options.read_only, MountFlags::RDONLY),
+        (!options.exec, MountFlags::NOEXEC),
+        (!options.suid, MountFlags::NOSUID),
+        (!options.dev, MountFlags::NODEV),
+    ] {
+        if set {
+            mount_flags |= flag;
+        }
+    }
+    let data = std::ffi::CString::new(data).map_err(|_| {
+        MountError::io("mount options", io::Error::from(io::ErrorKind::InvalidInput))
+    })?;
+    rustix::mount::mount(options.source.as_str(), path, FS_TYPE, mount_flags, data.as_c_str())
+        .map_err(|e| match e {
+            rustix::io::Errno::PERM => MountError::MountPoint {
+                path: path.display().to_string(),
+                reason: "mounting needs root (or CAP_SYS_ADMIN); run it with sudo".into(),
+            },
+            e => MountError::io("mount", e),
+        })?;
+    Ok(fd)
+}
+
+/// Unmounts `path`. With `lazy` it disappears at once and ends when its last user
+/// is gone; otherwise open files are EBUSY.
+pub fn unmount(path: &Path, lazy: bool) -> io::Result<()> {
+    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    Ok(rustix::mount::unmount(path, flags | UnmountFlags::NOFOLLOW)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_with_blanks_are_found() {
+        assert_eq!(unescape(r"/mnt/a\040b\134c"), r"/mnt/a b\c");
+        assert_eq!(unescape(r"/plain\"), r"/plain\");
+    }
+
+    #[test]
+    fn a_directory_with_files_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(prepare(dir.path()).is_ok());
+        std::fs::write(dir.path().join("x"), b"").unwrap();
+        let error = prepare(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("not empty"), "{error}");
+        let error = prepare(&dir.path().join("absent")).unwrap_err().to_string();
+        assert!(error.contains("create it first"), "{error}");
+    }
+}

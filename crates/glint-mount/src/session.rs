@@ -1,0 +1,190 @@
+//! The life of a mount: negotiation with the kernel, transports, end.
+
+use crate::abi::{
+    InHeader, InitIn, InitOut, KERNEL_MINOR_VERSION, KERNEL_VERSION, Opcode, OutHeader, init,
+};
+use crate::devfuse::{self, Pace};
+use crate::dispatch::Adapter;
+use crate::error::MountError;
+use crate::mountpoint::{self, MountOptions};
+use crate::uring;
+use glint_client::Vfs;
+use glint_proto::limits::FUSE_IO_BYTES_MAX;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Oldest protocol that has everything Glint relies on (FUSE_SETXATTR_EXT).
+const MINOR_MIN: u32 = 33;
+/// Requests the kernel may have in flight for read-ahead and writing back.
+const BACKGROUND_MAX: u16 = 64;
+
+/// How requests reach this process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TransportKind {
+    /// io_uring if the kernel offers it, else /dev/fuse.
+    Auto,
+    /// FUSE over io_uring.
+    Uring,
+    /// Reads and writes of /dev/fuse.
+    DevFuse,
+}
+
+/// A file system that is mounted.
+pub struct Mount {
+    path: PathBuf,
+    transport: TransportKind,
+    threads: Vec<JoinHandle<()>>,
+    fd: Arc<OwnedFd>,
+}
+
+impl Mount {
+    /// Mounts `fs` at `path`, which [`mountpoint::prepare`] has accepted.
+    pub fn new<F: Vfs>(
+        fs: Arc<F>,
+        path: &Path,
+        options: &MountOptions,
+        wanted: TransportKind,
+    ) -> Result<Mount, MountError> {
+        if wanted == TransportKind::Uring && !uring::is_enabled() {
+            return Err(MountError::NoUring);
+        }
+        let adapter = Arc::new(Adapter::new(fs));
+        let fd = Arc::new(mountpoint::mount(path, options)?);
+        let mount = Mount::serve(adapter, path, fd, wanted);
+        if mount.is_err() {
+            // Nobody would answer: do not leave a dead mount behind.
+            let _ = mountpoint::unmount(path, true);
+        }
+        mount
+    }
+
+    fn serve<F: Vfs>(
+        adapter: Arc<Adapter<F>>,
+        path: &Path,
+        fd: Arc<OwnedFd>,
+        wanted: TransportKind,
+    ) -> Result<Mount, MountError> {
+        let uring = negotiate(&fd, adapter.is_alone(), wanted != TransportKind::DevFuse)?;
+        if wanted == TransportKind::Uring && !uring {
+            return Err(MountError::NoUring);
+        }
+        let mut threads = Vec::new();
+        let pace = if uring { Pace::Lazy } else { Pace::Eager };
+        threads.push(devfuse::start(&fd, &adapter, pace)?);
+        if uring {
+            threads.extend(uring::start(&fd, &adapter)?);
+        }
+        let transport = if uring { TransportKind::Uring } else { TransportKind::DevFuse };
+        Ok(Mount { path: path.to_owned(), transport, threads, fd })
+    }
+
+    /// The transport in use.
+    pub fn transport(&self) -> TransportKind {
+        self.transport
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Unmounts. If files are still open the mount point is detached and they get
+    /// ENOTCONN when this process ends; that is reported as `false`.
+    pub fn unmount(&self) -> std::io::Result<bool> {
+        match mountpoint::unmount(&self.path, false) {
+            Ok(()) => Ok(true),
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
+                mountpoint::unmount(&self.path, true).map(|()| false)
+            }
+            // Somebody else unmounted it already.
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Ok(true),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Whether the file system was unmounted and all its threads have ended.
+    pub fn is_finished(&self) -> bool {
+        self.threads.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Waits until the file system is unmounted, by whomever.
+    pub fn wait(self) {
+        for thread in self.threads {
+            if thread.join().is_err() {
+                tracing::error!("a FUSE thread panicked");
+            }
+        }
+        drop(self.fd);
+    }
+}
+
+/// Answers the kernel's FUSE_INIT. Returns whether requests come through io_uring.
+fn negotiate(fd: &OwnedFd, alone: bool, allow_uring: bool) -> Result<bool, MountError> {
+    let mut buffer = vec![0u8; 64 << 10];
+    let len =
+        rustix::io::read(fd, &mut buffer).map_err(|e| MountError::io("reading FUSE_INIT", e))?;
+    let malformed = || MountError::io("FUSE_INIT", std::io::Error::from_raw_os_error(libc::EPROTO));
+    let (header, rest) = InHeader::read_from_prefix(&buffer[..len]).map_err(|_| malformed())?;
+    if Opcode::from_u32(header.opcode) != Some(Opcode::Init) {
+        return Err(malformed());
+    }
+    let (asked, _) = InitIn::read_from_prefix(rest).map_err(|_| malformed())?;
+    if asked.major != KERNEL_VERSION || asked.minor < MINOR_MIN {
+        return Err(MountError::Version(asked.major, asked.minor));
+    }
+    let offered = u64::from(asked.flags) | u64::from(asked.flags2) << 32;
+    let mut flags = init::ASYNC_READ
+        | init::ATOMIC_O_TRUNC
+        | init::EXPORT_SUPPORT
+        | init::BIG_WRITES
+        | init::DONT_MASK
+        | init::DO_READDIRPLUS
+        | init::READDIRPLUS_AUTO
+        | init::ASYNC_DIO
+        | init::PARALLEL_DIROPS
+        | init::POSIX_ACL
+        | init::MAX_PAGES
+        | init::CACHE_SYMLINKS
+        | init::HANDLE_KILLPRIV_V2
+        | init::SETXATTR_EXT
+        | init::INIT_EXT
+        | init::DIRECT_IO_ALLOW_MMAP;
+    if !alone {
+        // Somebody else may write: pages go when size or mtime changed.
+        flags |= init::AUTO_INVAL_DATA;
+    }
+    if allow_uring {
+        flags |= init::OVER_IO_URING;
+    }
+    flags &= offered;
+    let out = InitOut {
+        major: KERNEL_VERSION,
+        minor: KERNEL_MINOR_VERSION.min(asked.minor),
+        max_readahead: asked.max_readahead,
+        flags: flags as u32,
+        flags2: (flags >> 32) as u32,
+        max_background: BACKGROUND_MAX,
+        congestion_threshold: BACKGROUND_MAX * 3 / 4,
+        max_write: FUSE_IO_BYTES_MAX as u32,
+        time_gran: 1,
+        max_pages: (FUSE_IO_BYTES_MAX / 4096) as u16,
+        ..InitOut::default()
+    };
+    let len = (size_of::<OutHeader>() + size_of::<InitOut>()) as u32;
+    let header = OutHeader { len, error: 0, unique: header.unique };
+    let reply = [header.as_bytes(), out.as_bytes()].concat();
+    rustix::io::write(fd, &reply).map_err(|e| MountError::io("answering FUSE_INIT", e))?;
+    Ok(flags & init::OVER_IO_URING != 0)
+}
+
+/// Tells how to make mounts faster, if they could be.
+pub fn uring_hint() -> Option<&'static str> {
+    let possible = Path::new("/sys/module/fuse/parameters/enable_uring").exists();
+    (possible && !uring::is_enabled()).then_some(
+        "FUSE over io_uring is off; for about twice the speed: \
+         echo Y > /sys/module/fuse/parameters/enable_uring",
+    )
+}

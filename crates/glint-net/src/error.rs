@@ -1,0 +1,25 @@
+//! What can go wrong on a connection.
+
+use glint_proto::frame::FrameError;
+
+/// Error of a connection or a listener.
+#[derive(Debug, thiserror::Error)]
+pub enum NetError {
+    /// The peer sent something that is not a valid frame.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// The operating system refused.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// The connection ended.
+    #[error("the peer closed the connection")]
+    Closed,
+    /// The server does not take this client.
+    #[error("the server refused: {0}")]
+    Refused(String),
+}

@@ -1,0 +1,72 @@
+//! Open object files, so that a request costs no path walk.
+//!
+//! Bounded: when a shard is full the file that was opened first is closed.
+
+use glint_proto::ObjectId;
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+const SHARDS: usize = 32;
+const FILES_PER_SHARD: usize = 48;
+
+/// An open object.
+pub(crate) struct ObjectFile {
+    pub(crate) fd: OwnedFd,
+    /// Its directory entry may not be on stable storage yet.
+    pub(crate) fresh: AtomicBool,
+}
+
+#[derive(Default)]
+struct Shard {
+    open: HashMap<ObjectId, Arc<ObjectFile>>,
+    order: VecDeque<ObjectId>,
+}
+
+/// The cache.
+pub(crate) struct Files {
+    shards: Vec<Mutex<Shard>>,
+}
+
+impl Files {
+    pub(crate) fn new() -> Files {
+        Files { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+
+    fn shard(&self, object: ObjectId) -> &Mutex<Shard> {
+        &self.shards[(object.ino.0 as usize ^ object.stripe as usize) % SHARDS]
+    }
+
+    /// The open file of an object, opened by `open` if it is not there. `open` runs
+    /// under the shard's lock, so an object has one entry.
+    pub(crate) fn get<E>(
+        &self,
+        object: ObjectId,
+        open: impl FnOnce() -> Result<Option<ObjectFile>, E>,
+    ) -> Result<Option<Arc<ObjectFile>>, E> {
+        let mut shard = self.shard(object).lock();
+        if let Some(file) = shard.open.get(&object) {
+            return Ok(Some(file.clone()));
+        }
+        let Some(file) = open()? else { return Ok(None) };
+        let file = Arc::new(file);
+        if shard.order.len() >= FILES_PER_SHARD
+            && let Some(oldest) = shard.order.pop_front()
+        {
+            shard.open.remove(&oldest);
+        }
+        shard.open.insert(object, file.clone());
+        shard.order.push_back(object);
+        Ok(Some(file))
+    }
+
+    /// Forgets an object that is being removed.
+    pub(crate) fn forget(&self, object: ObjectId) {
+        let mut shard = self.shard(object).lock();
+        if shard.open.remove(&object).is_some() {
+            shard.order.retain(|other| *other != object);
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Object storage target: the data of files, as objects in a directory tree.
+//!
+//! Promises: a write that returned is in the operating system's buffers and
+//! survives the death of this process; a sync that returned is on stable storage;
+//! an object exists from its first write on; a full disk refuses a write and never
+//! loses an earlier one.
+//!
+//! Does not know: sockets, names of files, or who is allowed what.
+
+mod error;
+mod files;
+mod service;
+mod space;
+mod store;
+
+pub use error::OstError;
+pub use service::Ost;
+pub use store::{ObjectStore, StoredObject};

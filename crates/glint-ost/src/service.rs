@@ -1,0 +1,117 @@
+//! Requests of an OST. What may block on the disk runs on a pool of threads; what
+//! the page cache can answer is answered at once.
+
+use crate::error::OstError;
+use crate::store::ObjectStore;
+use glint_proto::{Bulk, Errno, FsResult, ObjectId, OstReply, OstRequest};
+use glint_telemetry::{Layer, Span};
+use rustix::io::ReadWriteFlags;
+use std::io;
+use std::sync::Arc;
+
+/// An object storage target.
+pub struct Ost {
+    store: Arc<ObjectStore>,
+}
+
+impl Ost {
+    /// Serves a store.
+    pub fn new(store: ObjectStore) -> Ost {
+        Ost { store: Arc::new(store) }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &ObjectStore {
+        &self.store
+    }
+
+    /// Executes a request.
+    pub async fn handle(&self, request: OstRequest, bulk: Bulk<'_>) -> FsResult<OstReply> {
+        let _span = Span::start(Layer::ObjectIo, request.op() as u8);
+        let store = &self.store;
+        let (object, result) = match request {
+            OstRequest::Read { object, offset, len } => {
+                let Bulk::In(buffer) = bulk else { return Err(Errno::EPROTO) };
+                let room = buffer.get_mut(..len as usize).ok_or(Errno::EPROTO)?;
+                (object, self.read(object, offset, room).await.map(OstReply::Data))
+            }
+            OstRequest::Write { object, offset } => {
+                let Bulk::Out(data) = bulk else { return Err(Errno::EPROTO) };
+                (object, store.write(object, offset, data).map(|()| OstReply::Done))
+            }
+            OstRequest::Truncate { object, size } => {
+                (object, store.truncate(object, size).map(|()| OstReply::Done))
+            }
+            OstRequest::Fallocate { object, mode, offset, len } => {
+                let result = self.in_pool(move |s| s.allocate(object, mode, offset, len)).await;
+                (object, result.map(|()| OstReply::Done))
+            }
+            OstRequest::Sync { object } => {
+                let result = self.in_pool(move |store| store.sync(object)).await;
+                (object, result.map(|()| OstReply::Done))
+            }
+            OstRequest::Stat { object } => (object, store.stat(object).map(OstReply::Stat)),
+            OstRequest::Seek { object, offset, hole } => {
+                (object, store.seek(object, offset, hole).map(OstReply::Offset))
+            }
+            OstRequest::SetTime { object, mtime } => {
+                (object, store.set_mtime(object, mtime).map(|()| OstReply::Done))
+            }
+            OstRequest::Space => {
+                let none = ObjectId { ino: glint_proto::Ino(0), stripe: 0 };
+                (none, store.space().map(OstReply::Space))
+            }
+        };
+        result.map_err(|source| {
+            let path = store.path().display().to_string();
+            OstError::Object { object, path, source }.errno()
+        })
+    }
+
+    /// Everything to stable storage.
+    pub async fn sync_all(&self) -> FsResult<()> {
+        self.in_pool(|store| store.sync_all()).await.map_err(|e| Errno::from_io(&e))
+    }
+
+    async fn in_pool<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&ObjectStore) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let store = self.store.clone();
+        blocking::unblock(move || work(&store)).await
+    }
+
+    /// Reads until `buffer` is full or the object ends. What is in memory is copied
+    /// at once; only a miss goes to the pool.
+    async fn read(&self, object: ObjectId, offset: u64, buffer: &mut [u8]) -> io::Result<u32> {
+        let Some(file) = self.store.file(object, false)? else { return Ok(0) };
+        let mut done = 0;
+        while done < buffer.len() {
+            let at = offset + done as u64;
+            let mut room = [io::IoSliceMut::new(&mut buffer[done..])];
+            let result = rustix::io::preadv2(&file.fd, &mut room, at, ReadWriteFlags::NOWAIT);
+            let n = match result {
+                Ok(n) => n,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::OPNOTSUPP) => {
+                    let (file, len) = (file.clone(), buffer.len() - done);
+                    let data = blocking::unblock(move || {
+                        let mut data = vec![0u8; len];
+                        let n = rustix::io::pread(&file.fd, &mut data, at)?;
+                        data.truncate(n);
+                        Ok::<_, rustix::io::Errno>(data)
+                    })
+                    .await?;
+                    buffer[done..done + data.len()].copy_from_slice(&data);
+                    data.len()
+                }
+                Err(error) => return Err(error.into()),
+            };
+            if n == 0 {
+                break;
+            }
+            done += n;
+        }
+        Ok(done as u32)
+    }
+}

@@ -1,0 +1,310 @@
+//! Objects as files in a sharded directory tree of the OST's file system.
+//!
+//! `objects/XX/INODE.STRIPE`, where `XX` is taken from the middle of the inode
+//! number: files made together lie in one directory, and all directories fill
+//! evenly. Every access is relative to a directory descriptor held open, so no
+//! path is walked.
+
+use crate::error::OstError;
+use crate::files::{Files, ObjectFile};
+use crate::space::Space;
+use glint_proto::{Ino, ObjectAttr, ObjectId, SpaceInfo, Timestamp};
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const DIRECTORIES: usize = 256;
+/// Inodes of one directory come in blocks of 64; this many blocks share a shard.
+const SHARD_SHIFT: u32 = 10;
+
+/// An object that was found on disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StoredObject {
+    /// Which.
+    pub object: ObjectId,
+    /// Its size.
+    pub size: u64,
+}
+
+/// The store.
+pub struct ObjectStore {
+    path: PathBuf,
+    directories: Vec<OwnedFd>,
+    files: Files,
+    space: Space,
+}
+
+fn name_of(object: ObjectId) -> String {
+    object.to_string()
+}
+
+fn parse_name(name: &str) -> Option<ObjectId> {
+    let (ino, stripe) = name.split_once('.')?;
+    let object = ObjectId {
+        ino: Ino(u64::from_str_radix(ino, 16).ok()?),
+        stripe: u16::from_str_radix(stripe, 16).ok()?,
+    };
+    (name_of(object) == name).then_some(object)
+}
+
+impl ObjectStore {
+    /// Opens the store in `path`, creating its directories if absent.
+    pub fn open(path: &Path) -> Result<ObjectStore, OstError> {
+        let setup = |path: &Path, source: io::Error| OstError::Setup {
+            path: path.display().to_string(),
+            source,
+        };
+        let mut directories = Vec::with_capacity(DIRECTORIES);
+        for index in 0..DIRECTORIES {
+            let directory = path.join("objects").join(format!("{index:02x}"));
+            std::fs::create_dir_all(&directory).map_err(|e| setup(&directory, e))?;
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let fd = rustix::fs::open(&directory, flags, Mode::empty())
+                .map_err(|e| setup(&directory, e.into()))?;
+            directories.push(fd);
+        }
+        Ok(ObjectStore {
+            path: path.to_owned(),
+            directories,
+            files: Files::new(),
+            space: Space::new(),
+        })
+    }
+
+    /// Directory of the store.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn directory(&self, object: ObjectId) -> &OwnedFd {
+        &self.directories[(object.ino.0 >> SHARD_SHIFT) as usize % DIRECTORIES]
+    }
+
+    /// The object's file; with `create` it comes into being.
+    pub(crate) fn file(
+        &self,
+        object: ObjectId,
+        create: bool,
+    ) -> io::Result<Option<Arc<ObjectFile>>> {
+        self.files.get(object, || {
+            let directory = self.directory(object);
+            let name = name_of(object);
+            let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOATIME;
+            match rustix::fs::openat(directory, &name, flags, Mode::empty()) {
+                Ok(fd) => Ok(Some(ObjectFile { fd, fresh: AtomicBool::new(false) })),
+                Err(Errno::NOENT) if create => {
+                    let flags = flags | OFlags::CREATE;
+                    let fd = rustix::fs::openat(directory, &name, flags, Mode::from(0o600))?;
+                    Ok(Some(ObjectFile { fd, fresh: AtomicBool::new(true) }))
+                }
+                Err(Errno::NOENT) => Ok(None),
+                Err(error) => Err(error.into()),
+            }
+        })
+    }
+
+    pub(crate) fn need(&self, object: ObjectId, bytes: u64) -> io::Result<()> {
+        self.space.take(self.directory(object).as_fd(), bytes)
+    }
+
+    /// Writes all of `data`.
+    pub fn write(&self, object: ObjectId, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.need(object, data.len() as u64)?;
+        let Some(file) = self.file(object, true)? else {
+            return Err(Errno::NOENT.into());
+        };
+        let mut done = 0;
+        while done < data.len() {
+            match rustix::io::pwrite(&file.fd, &data[done..], offset + done as u64) {
+                Ok(0) => return Err(Errno::IO.into()),
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the size. Shrinking what does not exist is nothing to do.
+    pub fn truncate(&self, object: ObjectId, size: u64) -> io::Result<()> {
+        match self.file(object, size > 0)? {
+            Some(file) => Ok(rustix::fs::ftruncate(&file.fd, size)?),
+            None => Ok(()),
+        }
+    }
+
+    /// fallocate(2).
+    pub fn allocate(&self, object: ObjectId, mode: i32, offset: u64, len: u64) -> io::Result<()> {
+        let flags = FallocateFlags::from_bits_retain(mode as u32);
+        let frees = flags.contains(FallocateFlags::PUNCH_HOLE);
+        if !frees {
+            self.need(object, len)?;
+        }
+        match self.file(object, !frees)? {
+            Some(file) => Ok(rustix::fs::fallocate(&file.fd, flags, offset, len)?),
+            None => Ok(()),
+        }
+    }
+
+    /// State of an object; `None` if it does not exist.
+    pub fn stat(&self, object: ObjectId) -> io::Result<Option<ObjectAttr>> {
+        let Some(file) = self.file(object, false)? else { return Ok(None) };
+        let stat = rustix::fs::fstat(&file.fd)?;
+        let time = |secs: i64, nanos: u64| Timestamp { secs, nanos: nanos as u32 };
+        Ok(Some(ObjectAttr {
+            size: stat.st_size as u64,
+            blocks: stat.st_blocks as u64,
+            mtime: time(stat.st_mtime, stat.st_mtime_nsec),
+            ctime: time(stat.st_ctime, stat.st_ctime_nsec),
+        }))
+    }
+
+    /// Sets the modification time, of an object that exists.
+    pub fn set_mtime(&self, object: ObjectId, mtime: Timestamp) -> io::Result<()> {
+        let Some(file) = self.file(object, false)? else { return Ok(()) };
+        let times = rustix::fs::Timestamps {
+            last_access: rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+            last_modification: rustix::fs::Timespec {
+                tv_sec: mtime.secs,
+                tv_nsec: mtime.nanos.into(),
+            },
+        };
+        Ok(rustix::fs::futimens(&file.fd, &times)?)
+    }
+
+    /// Next data or hole at or after `offset`.
+    pub fn seek(&self, object: ObjectId, offset: u64, hole: bool) -> io::Result<Option<u64>> {
+        let Some(file) = self.file(object, false)? else {
+            return Ok(if hole { Some(offset) } else { None });
+        };
+        let from = if hole {
+            rustix::fs::SeekFrom::Hole(offset)
+        } else {
+            rustix::fs::SeekFrom::Data(offset)
+        };
+        match rustix::fs::seek(&file.fd, from) {
+            Ok(found) => Ok(Some(found)),
+            Err(Errno::NXIO) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Data and, for a new object, its directory entry to stable storage.
+    pub fn sync(&self, object: ObjectId) -> io::Result<()> {
+        let Some(file) = self.file(object, false)? else { return Ok(()) };
+        rustix::fs::fsync(&file.fd)?;
+        if file.fresh.swap(false, Ordering::AcqRel) {
+            let synced = rustix::fs::fsync(self.directory(object));
+            if synced.is_err() {
+                file.fresh.store(true, Ordering::Release);
+            }
+            synced?;
+        }
+        Ok(())
+    }
+
+    /// Everything to stable storage.
+    pub fn sync_all(&self) -> io::Result<()> {
+        // SAFETY: syncfs takes a descriptor that is open for the whole call.
+        let failed = unsafe {
+            use std::os::fd::AsRawFd;
+            libc::syncfs(self.directories[0].as_raw_fd()) != 0
+        };
+        if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Removes an object if it exists.
+    pub fn remove(&self, object: ObjectId) -> io::Result<()> {
+        self.files.forget(object);
+        match rustix::fs::unlinkat(self.directory(object), name_of(object), AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Space of the disk.
+    pub fn space(&self) -> io::Result<SpaceInfo> {
+        Space::info(self.directories[0].as_fd())
+    }
+
+    /// Calls `visit` for every object; names that are not objects go to `stray`.
+    pub fn walk(
+        &self,
+        mut visit: impl FnMut(StoredObject),
+        mut stray: impl FnMut(PathBuf),
+    ) -> io::Result<()> {
+        for index in 0..DIRECTORIES {
+            let directory = self.path.join("objects").join(format!("{index:02x}"));
+            for entry in std::fs::read_dir(&directory)? {
+                let entry = entry?;
+                match entry.file_name().to_str().and_then(parse_name) {
+                    Some(object)
+                        if (object.ino.0 >> SHARD_SHIFT) as usize % DIRECTORIES == index =>
+                    {
+                        visit(StoredObject { object, size: entry.metadata()?.len() });
+                    }
+                    _ => stray(entry.path()),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(ino: u64) -> ObjectId {
+        ObjectId { ino: Ino(ino), stripe: 0 }
+    }
+
+    #[test]
+    fn an_object_exists_from_its_first_write_to_its_removal() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = ObjectStore::open(dir.path()).unwrap();
+        let id = object(0x12345);
+        assert_eq!(store.stat(id).unwrap(), None);
+        store.truncate(id, 0).unwrap();
+        assert_eq!(store.stat(id).unwrap(), None, "a truncation to nothing makes nothing");
+        store.write(id, 100, b"abc").unwrap();
+        store.sync(id).unwrap();
+        assert_eq!(store.stat(id).unwrap().unwrap().size, 103);
+        let mut found = Vec::new();
+        std::fs::write(dir.path().join("objects/00/junk"), b"").unwrap();
+        let mut strays = 0;
+        store.walk(|o| found.push(o), |_| strays += 1).unwrap();
+        assert_eq!(found, [StoredObject { object: id, size: 103 }]);
+        assert_eq!(strays, 1);
+        store.remove(id).unwrap();
+        assert_eq!(store.stat(id).unwrap(), None);
+    }
+
+    #[test]
+    fn closing_old_files_loses_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = ObjectStore::open(dir.path()).unwrap();
+        for ino in 0..4000 {
+            store.write(object(ino), 0, &ino.to_le_bytes()).unwrap();
+        }
+        for ino in 0..4000 {
+            assert_eq!(store.stat(object(ino)).unwrap().unwrap().size, 8);
+        }
+    }
+
+    #[test]
+    fn times_are_set_and_writes_renew_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = ObjectStore::open(dir.path()).unwrap();
+        store.write(object(1), 0, b"x").unwrap();
+        let past = Timestamp { secs: 1000, nanos: 5 };
+        store.set_mtime(object(1), past).unwrap();
+        assert_eq!(store.stat(object(1)).unwrap().unwrap().mtime, past);
+        store.write(object(1), 0, b"y").unwrap();
+        assert!(store.stat(object(1)).unwrap().unwrap().mtime > past);
+    }
+}

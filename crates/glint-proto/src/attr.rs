@@ -1,0 +1,156 @@
+//! File attributes, as stat(2) knows them.
+
+use crate::{Ino, Layout};
+use serde::{Deserialize, Serialize};
+
+/// Time since the epoch. `nanos` is below 1 000 000 000 also before 1970.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+pub struct Timestamp {
+    /// Seconds.
+    pub secs: i64,
+    /// Nanoseconds within the second.
+    pub nanos: u32,
+}
+
+impl Timestamp {
+    /// The wall clock.
+    pub fn now() -> Timestamp {
+        match std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH) {
+            Ok(since) => Timestamp { secs: since.as_secs() as i64, nanos: since.subsec_nanos() },
+            Err(_) => Timestamp::default(),
+        }
+    }
+}
+
+/// Type of an inode: the S_IFMT bits of a mode.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub enum FileType {
+    Fifo,
+    CharDevice,
+    Directory,
+    BlockDevice,
+    Regular,
+    Symlink,
+    Socket,
+}
+
+impl FileType {
+    /// From the S_IFMT bits of a mode; `None` if they name no type.
+    pub fn from_mode(mode: u32) -> Option<FileType> {
+        Some(match mode & libc::S_IFMT {
+            libc::S_IFIFO => FileType::Fifo,
+            libc::S_IFCHR => FileType::CharDevice,
+            libc::S_IFDIR => FileType::Directory,
+            libc::S_IFBLK => FileType::BlockDevice,
+            libc::S_IFREG => FileType::Regular,
+            libc::S_IFLNK => FileType::Symlink,
+            libc::S_IFSOCK => FileType::Socket,
+            _ => return None,
+        })
+    }
+
+    /// The S_IFMT bits.
+    pub fn mode_bits(self) -> u32 {
+        match self {
+            FileType::Fifo => libc::S_IFIFO,
+            FileType::CharDevice => libc::S_IFCHR,
+            FileType::Directory => libc::S_IFDIR,
+            FileType::BlockDevice => libc::S_IFBLK,
+            FileType::Regular => libc::S_IFREG,
+            FileType::Symlink => libc::S_IFLNK,
+            FileType::Socket => libc::S_IFSOCK,
+        }
+    }
+
+    /// The `d_type` of readdir(3), also the type byte of an entry on disk.
+    pub fn dirent_type(self) -> u8 {
+        (self.mode_bits() >> 12) as u8
+    }
+
+    /// Inverse of [`FileType::dirent_type`].
+    pub fn from_dirent_type(byte: u8) -> Option<FileType> {
+        FileType::from_mode((byte as u32) << 12)
+    }
+}
+
+/// What an inode is, apart from its names and its data.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Attr {
+    /// Inode number.
+    pub ino: Ino,
+    /// Type and permission bits.
+    pub mode: u32,
+    /// Links; 0 while an unlinked file is still open.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number, for devices.
+    pub rdev: u32,
+    /// Size in bytes. Not authoritative while `size_on_ost`.
+    pub size: u64,
+    /// Space used, in units of 512 bytes.
+    pub blocks: u64,
+    /// Last read.
+    pub atime: Timestamp,
+    /// Last change of data or entries.
+    pub mtime: Timestamp,
+    /// Last change of the inode.
+    pub ctime: Timestamp,
+    /// The objects know size, blocks and mtime better than the inode: the file
+    /// is, or was when a writer vanished, open for writing.
+    pub size_on_ost: bool,
+    /// Where the data lies; for a directory, what new files in it get.
+    pub layout: Layout,
+}
+
+impl Attr {
+    /// Type of the inode. Records with no valid type are refused when decoded.
+    pub fn file_type(&self) -> FileType {
+        FileType::from_mode(self.mode).unwrap_or(FileType::Regular)
+    }
+
+    /// Whether this is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.mode & libc::S_IFMT == libc::S_IFDIR
+    }
+
+    /// Whether this is a regular file.
+    pub fn is_file(&self) -> bool {
+        self.mode & libc::S_IFMT == libc::S_IFREG
+    }
+}
+
+/// A time to set: utimensat(2)'s UTIME_NOW or a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum SetTime {
+    /// The server's clock.
+    Now,
+    /// This time.
+    At(Timestamp),
+}
+
+/// Attributes to change; `None` leaves one alone.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct SetAttr {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Truncate or extend to this size.
+    pub size: Option<u64>,
+    /// Access time.
+    pub atime: Option<SetTime>,
+    /// Modification time.
+    pub mtime: Option<SetTime>,
+    /// Inode change time (only a kernel that caches writes sends it).
+    pub ctime: Option<Timestamp>,
+    /// Clear set-user-id and set-group-id, as a write by another user must.
+    pub kill_suidgid: bool,
+}

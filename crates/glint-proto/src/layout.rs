@@ -1,0 +1,164 @@
+//! Where the bytes of a file lie: RAID-0 over objects on OSTs.
+//!
+//! Stripe `i` of a file is object `(ino, i)` on OST `(first_ost + i) % osts`. File
+//! block `b` of `stripe_bytes` lies in stripe `b % stripe_count`, at block
+//! `b / stripe_count` of its object.
+
+use crate::limits::{
+    OST_COUNT_MAX, STRIPE_BYTES_LOG2_DEFAULT, STRIPE_BYTES_LOG2_MAX, STRIPE_BYTES_LOG2_MIN,
+};
+use serde::{Deserialize, Serialize};
+
+/// Layout of a file, or the default for new files of a directory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Layout {
+    /// Base-2 logarithm of the stripe size in bytes.
+    pub stripe_bytes_log2: u8,
+    /// Number of objects. In a directory 0 means "all OSTs".
+    pub stripe_count: u16,
+    /// OST of the first object.
+    pub first_ost: u16,
+}
+
+impl Default for Layout {
+    fn default() -> Layout {
+        Layout { stripe_bytes_log2: STRIPE_BYTES_LOG2_DEFAULT, stripe_count: 1, first_ost: 0 }
+    }
+}
+
+/// A contiguous piece of a file within one object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Piece {
+    /// Stripe index, the object.
+    pub stripe: u16,
+    /// Offset in the object.
+    pub object_offset: u64,
+    /// Offset in the file.
+    pub file_offset: u64,
+    /// Length in bytes.
+    pub len: u64,
+}
+
+impl Layout {
+    /// Stripe size in bytes.
+    pub fn stripe_bytes(&self) -> u64 {
+        1 << self.stripe_bytes_log2
+    }
+
+    /// Whether the values are inside their limits.
+    pub fn is_valid(&self) -> bool {
+        (STRIPE_BYTES_LOG2_MIN..=STRIPE_BYTES_LOG2_MAX).contains(&self.stripe_bytes_log2)
+            && self.stripe_count <= OST_COUNT_MAX
+            && self.first_ost < OST_COUNT_MAX
+    }
+
+    /// Index of the OST that holds a stripe, of `osts`.
+    pub fn ost_of(&self, stripe: u16, osts: u16) -> u16 {
+        ((self.first_ost as u32 + stripe as u32) % (osts.max(1) as u32)) as u16
+    }
+
+    /// Cuts the range `offset..offset + len` of the file into pieces, each in one
+    /// object, in file order. With one stripe that is always one piece.
+    pub fn pieces(&self, offset: u64, len: u64) -> Pieces {
+        Pieces { layout: *self, offset, end: offset.saturating_add(len) }
+    }
+
+    /// Offset in the file of `object_offset` in object `stripe`.
+    pub fn file_offset(&self, stripe: u16, object_offset: u64) -> u64 {
+        if self.stripe_count <= 1 {
+            return object_offset;
+        }
+        let block = object_offset >> self.stripe_bytes_log2;
+        let within = object_offset & (self.stripe_bytes() - 1);
+        let file_block = block.saturating_mul(self.stripe_count as u64) + stripe as u64;
+        file_block.saturating_mul(self.stripe_bytes()).saturating_add(within)
+    }
+
+    /// Size of the file if object `stripe` has `object_size` bytes and no other
+    /// object reaches further.
+    pub fn file_size(&self, stripe: u16, object_size: u64) -> u64 {
+        if object_size == 0 { 0 } else { self.file_offset(stripe, object_size - 1) + 1 }
+    }
+
+    /// Size of object `stripe` when the file has `file_size` bytes.
+    pub fn object_size(&self, stripe: u16, file_size: u64) -> u64 {
+        if self.stripe_count <= 1 {
+            return file_size;
+        }
+        let count = self.stripe_count as u64;
+        let full = file_size >> self.stripe_bytes_log2;
+        let rest = file_size & (self.stripe_bytes() - 1);
+        let blocks = full / count + u64::from(full % count > stripe as u64);
+        let tail = if full % count == stripe as u64 { rest } else { 0 };
+        blocks * self.stripe_bytes() + tail
+    }
+}
+
+/// Iterator of [`Layout::pieces`].
+#[derive(Clone, Debug)]
+pub struct Pieces {
+    layout: Layout,
+    offset: u64,
+    end: u64,
+}
+
+impl Iterator for Pieces {
+    type Item = Piece;
+
+    fn next(&mut self) -> Option<Piece> {
+        if self.offset >= self.end {
+            return None;
+        }
+        let file_offset = self.offset;
+        if self.layout.stripe_count <= 1 {
+            self.offset = self.end;
+            let len = self.end - file_offset;
+            return Some(Piece { stripe: 0, object_offset: file_offset, file_offset, len });
+        }
+        let size = self.layout.stripe_bytes();
+        let count = self.layout.stripe_count as u64;
+        let block = file_offset >> self.layout.stripe_bytes_log2;
+        let within = file_offset & (size - 1);
+        let len = (size - within).min(self.end - file_offset);
+        self.offset += len;
+        Some(Piece {
+            stripe: (block % count) as u16,
+            object_offset: (block / count) * size + within,
+            file_offset,
+            len,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn pieces_cover_the_range_and_map_back(
+            log2 in 16u8..=20, count in 1u16..9, offset in 0u64..1 << 30, len in 0u64..1 << 24
+        ) {
+            let layout = Layout { stripe_bytes_log2: log2, stripe_count: count, first_ost: 0 };
+            let mut at = offset;
+            for piece in layout.pieces(offset, len) {
+                prop_assert_eq!(piece.file_offset, at);
+                prop_assert_eq!(layout.file_offset(piece.stripe, piece.object_offset), at);
+                at += piece.len;
+            }
+            prop_assert_eq!(at, offset + len);
+        }
+
+        #[test]
+        fn object_sizes_and_file_size_agree(
+            log2 in 16u8..=20, count in 1u16..9, size in 0u64..1 << 26
+        ) {
+            let layout = Layout { stripe_bytes_log2: log2, stripe_count: count, first_ost: 0 };
+            let objects: Vec<u64> = (0..count).map(|i| layout.object_size(i, size)).collect();
+            prop_assert_eq!(objects.iter().sum::<u64>(), size);
+            let back = (0..count).map(|i| layout.file_size(i, objects[i as usize])).max();
+            prop_assert_eq!(back, Some(size));
+        }
+    }
+}

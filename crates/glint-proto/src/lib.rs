@@ -1,0 +1,27 @@
+//! The vocabulary of Glint: identifiers, attributes, layouts, errors, limits,
+//! and the catalogue of all messages with their encoding.
+//!
+//! Promises: every type that crosses a wire or reaches a disk is defined here
+//! once, decoding never panics and never allocates what a length field asks for
+//! before it was checked against what is really there.
+//!
+//! Does not know: sockets, storage, FUSE, or who sends what to whom.
+
+pub mod attr;
+pub mod cred;
+pub mod errno;
+pub mod frame;
+pub mod ids;
+pub mod layout;
+pub mod limits;
+pub mod message;
+
+pub use attr::{Attr, FileType, SetAttr, SetTime, Timestamp};
+pub use cred::Cred;
+pub use errno::{Errno, FsResult};
+pub use ids::{ClientId, Ino, ObjectId, RequestId};
+pub use layout::Layout;
+pub use message::{
+    Bulk, DirEntry, DirPage, MdsReply, MdsRequest, ObjectAttr, Op, OpenFlags, OstReply, OstRequest,
+    RenameFlags, SpaceInfo, XattrFlags,
+};

@@ -1,0 +1,81 @@
+//! Every limit of the system, its unit in its name, and the relations between
+//! limits asserted at compile time.
+
+/// Version of the wire protocol. A peer of another version is refused.
+pub const PROTOCOL_VERSION: u16 = 1;
+/// Version of a data directory.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// Longest name of an entry (NAME_MAX).
+pub const NAME_BYTES_MAX: usize = 255;
+/// Longest target of a symbolic link (PATH_MAX less its NUL).
+pub const SYMLINK_BYTES_MAX: usize = 4095;
+/// Longest name of an extended attribute (XATTR_NAME_MAX).
+pub const XATTR_NAME_BYTES_MAX: usize = 255;
+/// Longest value of an extended attribute (XATTR_SIZE_MAX).
+pub const XATTR_VALUE_BYTES_MAX: usize = 64 << 10;
+/// Longest list of attribute names (XATTR_LIST_MAX).
+pub const XATTR_LIST_BYTES_MAX: usize = 64 << 10;
+/// Most links to one inode.
+pub const LINK_COUNT_MAX: u32 = 1 << 31;
+/// Most supplementary groups that a request carries (NGROUPS_MAX).
+pub const GROUPS_MAX: usize = 65536;
+/// Largest file: what a signed 64-bit offset can say.
+pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+
+/// Smallest stripe.
+pub const STRIPE_BYTES_LOG2_MIN: u8 = 16;
+/// Largest stripe.
+pub const STRIPE_BYTES_LOG2_MAX: u8 = 26;
+/// Stripe size where nothing else was set: 1 MiB.
+pub const STRIPE_BYTES_LOG2_DEFAULT: u8 = 20;
+/// Most OSTs in one file system, and so most stripes of one file.
+pub const OST_COUNT_MAX: u16 = 1024;
+
+/// Largest bulk part of a frame, the maximum RPC size.
+pub const BULK_BYTES_MAX: usize = 4 << 20;
+/// Largest encoded body of a frame: the largest xattr and a rename fit with room.
+pub const BODY_BYTES_MAX: usize = 1 << 20;
+/// Largest read or write the kernel sends in one FUSE request.
+pub const FUSE_IO_BYTES_MAX: usize = 1 << 20;
+/// Most memory for the payload buffers of all FUSE queues together.
+pub const FUSE_QUEUE_BYTES_MAX: usize = 128 << 20;
+/// Most bytes of entries in one page of a directory.
+pub const DIR_PAGE_BYTES_MAX: usize = 64 << 10;
+/// Most entries in one page of a directory.
+pub const DIR_PAGE_ENTRIES_MAX: usize = 1024;
+
+/// Requests a client may have outstanding on one connection.
+pub const SLOTS_PER_CONNECTION: u16 = 64;
+/// Connections (one for each of its cores) a client may open.
+pub const CONNECTIONS_PER_CLIENT_MAX: u16 = 256;
+/// How long a client that is not heard of keeps its open files.
+pub const LEASE_MS: u64 = 30_000;
+/// How long attributes and entries may be cached while other clients exist and
+/// no locks protect them.
+pub const CACHE_MS_SHARED: u64 = 1_000;
+/// How long they may be cached when this client core is the only one.
+pub const CACHE_MS_ALONE: u64 = 3_600_000;
+/// Longest time between an acknowledged operation and stable storage.
+pub const COMMIT_INTERVAL_MS: u64 = 1_000;
+/// First and longest pause between attempts to reach a server again.
+pub const RECONNECT_MS_MIN: u64 = 20;
+/// See [`RECONNECT_MS_MIN`].
+pub const RECONNECT_MS_MAX: u64 = 1_000;
+
+/// Space that an OST keeps free below user data, so that the journal of the MDS
+/// and the object state can always be written.
+pub const RESERVE_BYTES_DATA: u64 = 48 << 20;
+/// Space below which operations that only free space are still accepted, and
+/// nothing else.
+pub const RESERVE_BYTES_METADATA: u64 = 32 << 20;
+
+const _: () = assert!(BODY_BYTES_MAX >= 2 * XATTR_VALUE_BYTES_MAX);
+const _: () = assert!(BODY_BYTES_MAX >= 4 * GROUPS_MAX + 2 * NAME_BYTES_MAX);
+const _: () = assert!(FUSE_IO_BYTES_MAX <= BULK_BYTES_MAX);
+const _: () = assert!(DIR_PAGE_BYTES_MAX <= BODY_BYTES_MAX / 2);
+const _: () = assert!(CACHE_MS_SHARED * 2 < LEASE_MS);
+const _: () = assert!(RECONNECT_MS_MAX < LEASE_MS);
+const _: () = assert!(RESERVE_BYTES_METADATA < RESERVE_BYTES_DATA);
+const _: () = assert!(STRIPE_BYTES_LOG2_MIN <= STRIPE_BYTES_LOG2_DEFAULT);
+const _: () = assert!(STRIPE_BYTES_LOG2_DEFAULT <= STRIPE_BYTES_LOG2_MAX);

@@ -1,0 +1,185 @@
+//! One shard of histograms per thread; readers add the shards up.
+
+use crate::{Histogram, Layer, OPS_MAX};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+const CELLS: usize = Layer::ALL.len() * OPS_MAX;
+
+/// Things that are only counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Counter {
+    /// Bytes read by users.
+    BytesRead,
+    /// Bytes written by users.
+    BytesWritten,
+    /// Frames received by a server.
+    Requests,
+    /// Passes of a server over its ready requests; replies of one pass leave together.
+    Passes,
+    /// Requests answered from their reply record instead of being executed again.
+    Replays,
+}
+
+impl Counter {
+    /// All counters.
+    pub const ALL: [Counter; 5] = [
+        Counter::BytesRead,
+        Counter::BytesWritten,
+        Counter::Requests,
+        Counter::Passes,
+        Counter::Replays,
+    ];
+
+    /// Lower-case name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Counter::BytesRead => "bytes_read",
+            Counter::BytesWritten => "bytes_written",
+            Counter::Requests => "requests",
+            Counter::Passes => "passes",
+            Counter::Replays => "replays",
+        }
+    }
+}
+
+struct Shard {
+    cells: [AtomicPtr<Histogram>; CELLS],
+    counters: [AtomicU64; Counter::ALL.len()],
+}
+
+static SHARDS: Mutex<Vec<&'static Shard>> = Mutex::new(Vec::new());
+static FREE: Mutex<Vec<&'static Shard>> = Mutex::new(Vec::new());
+
+/// Gives the shard back when its thread ends, so that shards are bounded by the
+/// largest number of threads alive at once.
+struct Lease(&'static Shard);
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        FREE.lock().unwrap_or_else(PoisonError::into_inner).push(self.0);
+    }
+}
+
+thread_local! {
+    static MINE: Lease = Lease(lease());
+}
+
+fn lease() -> &'static Shard {
+    if let Some(shard) = FREE.lock().unwrap_or_else(PoisonError::into_inner).pop() {
+        return shard;
+    }
+    let shard: &'static Shard = Box::leak(Box::new(Shard {
+        cells: [const { AtomicPtr::new(std::ptr::null_mut()) }; CELLS],
+        counters: [const { AtomicU64::new(0) }; Counter::ALL.len()],
+    }));
+    SHARDS.lock().unwrap_or_else(PoisonError::into_inner).push(shard);
+    shard
+}
+
+impl Shard {
+    fn get(&self, cell: usize) -> Option<&Histogram> {
+        // SAFETY: a cell is null or points to a histogram that was leaked by
+        // `record` and is never freed.
+        unsafe { self.cells[cell].load(Ordering::Acquire).as_ref() }
+    }
+}
+
+/// Adds one duration in nanoseconds.
+pub fn record(layer: Layer, op: u8, nanos: u64) {
+    // A thread that is being torn down loses its last values.
+    let _ = MINE.try_with(|lease| {
+        let cell = layer as usize * OPS_MAX + (op as usize).min(OPS_MAX - 1);
+        let histogram = lease.0.get(cell).unwrap_or_else(|| {
+            let new: &'static mut Histogram = Box::leak(Box::default());
+            lease.0.cells[cell].store(new, Ordering::Release);
+            new
+        });
+        histogram.add(nanos);
+    });
+}
+
+/// Adds to a counter.
+pub fn count(counter: Counter, by: u64) {
+    let _ = MINE.try_with(|lease| {
+        let cell = &lease.0.counters[counter as usize];
+        cell.store(cell.load(Ordering::Relaxed) + by, Ordering::Relaxed);
+    });
+}
+
+/// What was recorded for one layer and operation, over all threads.
+pub struct Row {
+    /// Layer.
+    pub layer: Layer,
+    /// Operation.
+    pub op: u8,
+    /// Values in nanoseconds.
+    pub histogram: Histogram,
+}
+
+/// Everything recorded so far, top layer first.
+pub fn snapshot() -> Vec<Row> {
+    let shards = SHARDS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let mut rows = Vec::new();
+    for layer in Layer::ALL {
+        for op in 0..OPS_MAX {
+            let cell = layer as usize * OPS_MAX + op;
+            let histogram = Histogram::default();
+            for part in shards.iter().filter_map(|shard| shard.get(cell)) {
+                histogram.merge(part);
+            }
+            if histogram.count() > 0 {
+                rows.push(Row { layer, op: op as u8, histogram });
+            }
+        }
+    }
+    rows
+}
+
+/// Value of every counter, over all threads.
+pub fn counters() -> [(Counter, u64); Counter::ALL.len()] {
+    let shards = SHARDS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    Counter::ALL.map(|counter| {
+        let total =
+            shards.iter().map(|s| s.counters[counter as usize].load(Ordering::Relaxed)).sum();
+        (counter, total)
+    })
+}
+
+/// Starts all histograms again. Values added at the same moment may be lost.
+pub fn reset() {
+    for shard in SHARDS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for cell in 0..CELLS {
+            if let Some(histogram) = shard.get(cell) {
+                histogram.clear();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_add_up() {
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                std::thread::spawn(|| {
+                    for _ in 0..1000 {
+                        record(Layer::Journal, 63, 10);
+                        count(Counter::Replays, 1);
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        let rows = snapshot();
+        let row = rows.iter().find(|r| r.layer == Layer::Journal && r.op == 63).unwrap();
+        assert_eq!(row.histogram.count(), 4000);
+        assert_eq!(counters()[Counter::Replays as usize].1, 4000);
+    }
+}

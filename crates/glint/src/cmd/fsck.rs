@@ -1,0 +1,102 @@
+//! `glint fsck`: offline check of a data directory.
+
+use crate::CommandResult;
+use crate::data_dir::DataDir;
+use crate::servers::engine_options;
+use glint_kv::fjall::FjallKv;
+use glint_ost::ObjectStore;
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Check a file system that is not being served: entries, inodes, link counts,
+/// objects, orphans.
+///
+/// Exits with 0 if it is sound (or was repaired), 1 if something is wrong, as
+/// fsck(8).
+#[derive(clap::Args)]
+pub struct Args {
+    /// The data directory.
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// Put right what can be put right. Unreachable inodes get a name in lost+found.
+    #[arg(long)]
+    repair: bool,
+    /// Print JSON: a line per finding, then a summary.
+    #[arg(long)]
+    json: bool,
+}
+
+struct Finding {
+    what: String,
+    repaired: bool,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> CommandResult {
+    let data = DataDir::open(&args.data)?;
+    let kv = FjallKv::open(&data.mds(), &glint_mds::KEYSPACES, engine_options())
+        .map_err(|e| format!("metadata cannot be opened: {e}"))?;
+    let report = futures_lite::future::block_on(glint_mds::check(&kv, args.repair))?;
+    let mut findings: Vec<Finding> = report
+        .findings
+        .iter()
+        .map(|finding| Finding { what: finding.what.clone(), repaired: finding.repaired })
+        .collect();
+    let waiting = futures_lite::future::block_on(glint_mds::objects_to_destroy(&kv))?;
+    let mut objects = 0u64;
+    let mut bytes = 0u64;
+    for index in 0..data.osts() {
+        let store = ObjectStore::open(&data.ost(index))?;
+        let mut lost = Vec::new();
+        let mut strays = Vec::new();
+        store.walk(
+            |found| {
+                objects += 1;
+                bytes += found.size;
+                let ino = found.object.ino;
+                if !report.files.contains(&ino) && !waiting.contains(&ino) {
+                    lost.push(found.object);
+                }
+            },
+            |path| strays.push(path),
+        )?;
+        for object in lost {
+            let what = format!("object {object} on OST {index} belongs to no file");
+            let repaired = args.repair && store.remove(object).is_ok();
+            findings.push(Finding { what, repaired });
+        }
+        for path in strays {
+            let what = format!("{} is not an object", path.display());
+            findings.push(Finding { what, repaired: false });
+        }
+    }
+    let wrong = findings.iter().filter(|finding| !finding.repaired).count();
+    if args.json {
+        for finding in &findings {
+            println!("{}", json!({"finding": finding.what, "repaired": finding.repaired}));
+        }
+        let summary = json!({
+            "inodes": report.inodes, "entries": report.entries, "orphans": report.orphans,
+            "objects": objects, "bytes": bytes, "findings": findings.len(), "unrepaired": wrong,
+        });
+        println!("{summary}");
+    } else {
+        for finding in &findings {
+            println!("{}{}", finding.what, if finding.repaired { " (repaired)" } else { "" });
+        }
+        println!(
+            "{} inodes, {} entries, {} orphans, {objects} objects: {}",
+            report.inodes,
+            report.entries,
+            report.orphans,
+            match (findings.len(), wrong) {
+                (0, _) => "sound".to_owned(),
+                (n, 0) => format!("{n} findings, all repaired"),
+                (n, _) if args.repair => format!("{n} findings, {wrong} not repaired"),
+                (n, _) => format!("{n} findings; --repair puts them right"),
+            }
+        );
+    }
+    Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

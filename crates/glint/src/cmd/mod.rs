@@ -1,0 +1,29 @@
+//! The subcommands, a file each.
+
+pub mod bench;
+pub mod fsck;
+pub mod mount;
+pub mod serve;
+pub mod stats;
+pub mod status;
+pub mod stripe;
+pub mod umount;
+pub mod up;
+
+use std::path::Path;
+
+/// The attribute `name` of the mount at `path`.
+fn ask_mount(path: &Path, name: &str) -> Result<String, String> {
+    let mut value = vec![0u8; 64 << 10];
+    match rustix::fs::getxattr(path, name, value.as_mut_slice()) {
+        Ok(len) => Ok(String::from_utf8_lossy(&value[..len]).into_owned()),
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NODATA) => {
+            Err(format!("{} is not in a Glint mount", path.display()))
+        }
+        Err(rustix::io::Errno::NOTCONN) => Err(format!(
+            "the daemon behind {} is gone; `glint umount {0}` cleans up",
+            path.display()
+        )),
+        Err(error) => Err(format!("{}: {error}", path.display())),
+    }
+}

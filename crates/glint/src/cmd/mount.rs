@@ -1,0 +1,157 @@
+//! `glint mount`: mount the file system of a server on the network. Also what
+//! `mount -t fuse.glint` and /etc/fstab call.
+
+use crate::signals::Stop;
+use crate::{CommandResult, daemon};
+use glint_client::Client;
+use glint_mount::{Mount, MountOptions, TransportKind};
+use glint_net::{Remote, RemoteOptions};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Mount the file system that a server at HOST:PORT serves.
+///
+/// Also as `mount -t fuse.glint HOST:PORT DIR` and in /etc/fstab, once `glint` is
+/// linked as /sbin/mount.fuse.glint (`make install` does it).
+#[derive(clap::Args)]
+pub struct Args {
+    /// The server.
+    #[arg(value_name = "HOST:PORT")]
+    server: String,
+    /// Where to mount; an empty directory.
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// Options, separated by commas: ro, rw, allow_other, noatime, noexec, nosuid,
+    /// nodev, transport=auto|uring|devfuse. Those of mount(8) that are its own
+    /// affair (defaults, _netdev, nofail, ...) are accepted.
+    #[arg(short = 'o', long = "options", value_name = "OPTIONS", value_delimiter = ',')]
+    options: Vec<String>,
+    /// Go to the background when the mount is ready.
+    #[arg(long)]
+    daemon: bool,
+}
+
+/// Parsed mount options.
+pub struct ParsedOptions {
+    /// For the kernel.
+    pub mount: MountOptions,
+    /// How requests reach us.
+    pub transport: TransportKind,
+    /// Reading never changes an inode.
+    pub noatime: bool,
+}
+
+/// Parses `-o` options; one that nobody knows is an error.
+pub fn parse_options(options: &[String]) -> Result<ParsedOptions, String> {
+    let mut parsed = ParsedOptions {
+        mount: MountOptions {
+            source: String::new(),
+            read_only: false,
+            allow_other: true,
+            exec: true,
+            suid: true,
+            dev: true,
+        },
+        transport: TransportKind::Auto,
+        noatime: false,
+    };
+    for option in options.iter().filter(|option| !option.is_empty()) {
+        match option.as_str() {
+            "ro" => parsed.mount.read_only = true,
+            "rw" => parsed.mount.read_only = false,
+            "allow_other" => parsed.mount.allow_other = true,
+            "exec" => parsed.mount.exec = true,
+            "noexec" => parsed.mount.exec = false,
+            "suid" => parsed.mount.suid = true,
+            "nosuid" => parsed.mount.suid = false,
+            "dev" => parsed.mount.dev = true,
+            "nodev" => parsed.mount.dev = false,
+            "noatime" => parsed.noatime = true,
+            "atime" | "relatime" => parsed.noatime = false,
+            "transport=auto" => parsed.transport = TransportKind::Auto,
+            "transport=uring" => parsed.transport = TransportKind::Uring,
+            "transport=devfuse" => parsed.transport = TransportKind::DevFuse,
+            "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "nofail" | "_netdev"
+            | "async" | "diratime" | "nodiratime" => {}
+            other if other.starts_with("x-") || other.starts_with("comment=") => {}
+            other => {
+                return Err(format!(
+                    "mount option {other}: unknown; see `glint mount --help` for those there are"
+                ));
+            }
+        }
+    }
+    Ok(parsed)
+}
+
+/// mount(8) calls its helpers as `mount.fuse.glint SOURCE DIR [-sfnv] [-o OPTIONS]`
+/// and expects the mount to be there when they return.
+pub fn helper_arguments(arguments: Vec<OsString>) -> Vec<OsString> {
+    let is_helper = arguments
+        .first()
+        .and_then(|name| std::path::Path::new(name).file_name())
+        .is_some_and(|name| name.to_string_lossy().starts_with("mount."));
+    if !is_helper {
+        return arguments;
+    }
+    let mut translated: Vec<OsString> = vec!["glint".into(), "mount".into(), "--daemon".into()];
+    let ignored = ["-s", "-f", "-n", "-v"];
+    let rest = arguments.into_iter().skip(1);
+    translated.extend(rest.filter(|argument| !ignored.iter().any(|i| argument == i)));
+    translated
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> CommandResult {
+    let options = parse_options(&args.options)?;
+    let mount_point = glint_mount::prepare(&args.directory)?;
+    if args.daemon && !daemon::is_background() {
+        let name = mount_point.display().to_string().replace('/', "-");
+        return daemon::start(&std::env::temp_dir().join(format!("glint-mount{name}.log")));
+    }
+    let start = Instant::now();
+    let stop = Stop::listen()?;
+    let remote = Remote::connect(RemoteOptions {
+        address: args.server.clone(),
+        mount_point: mount_point.display().to_string(),
+    })
+    .map_err(|e| format!("server {}: {e}", args.server))?;
+    let client = Client::new(remote, options.noatime);
+    let mount_options = MountOptions { source: args.server.clone(), ..options.mount };
+    let mount = Mount::new(Arc::new(client), &mount_point, &mount_options, options.transport)?;
+    super::up::announce(&mount, start.elapsed());
+    daemon::say_ready();
+    while !stop.is_asked() && !mount.is_finished() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    if mount.unmount()? {
+        mount.wait();
+    } else {
+        tracing::warn!("files are still open; the mount point is detached");
+    }
+    tracing::info!("unmounted {}", args.directory.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_mount_8_passes_is_understood() {
+        let call = ["/sbin/mount.fuse.glint", "host:1", "/mnt", "-n", "-o", "rw,noatime"];
+        let call: Vec<OsString> = call.iter().map(OsString::from).collect();
+        let expected = ["glint", "mount", "--daemon", "host:1", "/mnt", "-o", "rw,noatime"]
+            .map(OsString::from);
+        assert_eq!(helper_arguments(call), expected);
+    }
+
+    #[test]
+    fn an_unknown_option_is_named() {
+        let error = parse_options(&["ro".into(), "colour".into()]).err().unwrap();
+        assert!(error.contains("colour"), "{error}");
+    }
+}

@@ -1,0 +1,96 @@
+//! `glint serve`: the servers without a mount.
+
+use crate::data_dir::DataDir;
+use crate::live::Live;
+use crate::servers::Servers;
+use crate::signals::Stop;
+use crate::{CommandResult, daemon};
+use glint_net::{Server, ServerHandle};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Serve a file system to clients on the network; create it if there is none.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Directory that holds everything; created if absent.
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// Address to listen at.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:5640")]
+    listen: String,
+    /// Number of OSTs, fixed when the file system is created [default: 1].
+    #[arg(long, value_name = "N")]
+    osts: Option<u16>,
+    /// Allow to listen beyond this host, unencrypted and without authentication.
+    #[arg(long)]
+    insecure: bool,
+    /// Go to the background when the servers are ready.
+    #[arg(long)]
+    daemon: bool,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> CommandResult {
+    let data = DataDir::open_or_create(&args.data, args.osts)?;
+    if args.daemon && !daemon::is_background() {
+        let log = data.path().join("glint.log");
+        drop(data);
+        return daemon::start(&log);
+    }
+    let stop = Stop::listen()?;
+    let listener = Listener::bind(&args.listen, args.insecure)?;
+    let running = Servers::start(data, true)?;
+    let address = listener.address;
+    let server = listener.serve(running.servers.clone())?;
+    tracing::info!("serving {} at {address}", args.data.display());
+    daemon::say_ready();
+    let mut live = Live::new();
+    while !stop.is_asked() {
+        std::thread::sleep(Duration::from_millis(50));
+        live.tick(&running.servers);
+    }
+    live.end();
+    server.stop();
+    running.shut_down().map_err(|errno| format!("shutting down: {errno}"))?;
+    tracing::info!("stopped; everything is on disk");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A bound address, before anything is served at it.
+pub struct Listener {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl Listener {
+    /// Binds; refuses addresses that other hosts can reach unless `insecure`.
+    pub fn bind(address: &str, insecure: bool) -> Result<Listener, String> {
+        let resolved = address
+            .to_socket_addrs()
+            .ok()
+            .and_then(|mut found| found.next())
+            .ok_or_else(|| format!("--listen {address}: not an address; use HOST:PORT"))?;
+        if !resolved.ip().is_loopback() && !insecure {
+            return Err(format!(
+                "--listen {address} can be reached from other hosts, unencrypted and without \
+                 authentication; say --insecure if that is what you want"
+            ));
+        }
+        let listener = TcpListener::bind(resolved).map_err(|e| match e.kind() {
+            std::io::ErrorKind::AddrInUse => {
+                format!("--listen {address}: the port is in use; choose another or stop its user")
+            }
+            _ => format!("--listen {address}: {e}"),
+        })?;
+        let address = listener.local_addr().map_err(|e| e.to_string())?;
+        Ok(Listener { listener, address })
+    }
+
+    /// Serves clients from now on.
+    pub fn serve(self, servers: Arc<Servers>) -> Result<ServerHandle, String> {
+        Server::start(self.listener, servers).map_err(|e| e.to_string())
+    }
+}

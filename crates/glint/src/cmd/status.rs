@@ -1,0 +1,68 @@
+//! `glint status`.
+
+use crate::CommandResult;
+use crate::live::human_bytes;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Show servers, OSTs, clients, space and inodes.
+#[derive(clap::Args)]
+pub struct Args {
+    /// A mount point, or a server as HOST:PORT.
+    #[arg(value_name = "HOST:PORT|DIR", default_value = "127.0.0.1:5640")]
+    target: String,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Asks a mount or a server for its state dump or its statistics.
+pub fn ask(target: &str, what: &str) -> Result<serde_json::Value, Box<dyn std::error::Error>> {
+    let path = Path::new(target);
+    let text = if path.exists() || target.contains('/') {
+        super::ask_mount(path, &format!("glint.{what}"))?
+    } else {
+        glint_net::Remote::ask(target, what).map_err(|e| format!("server {target}: {e}"))?
+    };
+    Ok(serde_json::from_str(&text)?)
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> CommandResult {
+    let status = ask(&args.target, "status")?;
+    if args.json {
+        println!("{status}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or("?").to_owned();
+    let bytes = |value: &serde_json::Value| human_bytes(value.as_u64().unwrap_or(0));
+    println!("glint {} on {}", text(&status["version"]), text(&status["data"]));
+    println!("  uuid     {}", text(&status["uuid"]));
+    println!("  uptime   {} s, process {}", status["uptime_s"], status["pid"]);
+    println!("  inodes   {}", status["inodes"]);
+    let space = &status["space"];
+    println!(
+        "  space    {} of {} available",
+        bytes(&space["available_bytes"]),
+        bytes(&space["total_bytes"])
+    );
+    println!("  requests {}", status["operations"]);
+    for ost in status["osts"].as_array().into_iter().flatten() {
+        println!(
+            "  ost {:<4} {} free, {}",
+            ost["index"],
+            bytes(&ost["free_bytes"]),
+            text(&ost["path"])
+        );
+    }
+    for client in status["clients"].as_array().into_iter().flatten() {
+        println!(
+            "  client   {} {} at {}, {} connections",
+            text(&client["id"]),
+            text(&client["host"]),
+            text(&client["mount_point"]),
+            client["connections"],
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,43 @@
+//! `glint umount`.
+
+use crate::CommandResult;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Unmount a Glint file system, also one whose daemon is gone.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Where it is mounted.
+    directory: PathBuf,
+    /// Detach now, end when its last user is gone.
+    #[arg(long, short)]
+    lazy: bool,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> CommandResult {
+    let shown = args.directory.display();
+    let absolute = std::path::absolute(&args.directory)?;
+    // A dead mount cannot be looked at; everything above it can.
+    let resolved = match (absolute.parent().map(|p| p.canonicalize()), absolute.file_name()) {
+        (Some(Ok(parent)), Some(name)) => parent.join(name),
+        _ => absolute,
+    };
+    let dead =
+        std::fs::metadata(&resolved).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN));
+    match glint_mount::mounted_at(&resolved) {
+        None => return Err(format!("{shown} is not a mount point").into()),
+        Some(mount) if !mount.kind.starts_with("fuse.glint") => {
+            return Err(format!("{shown} is a {} mount, not Glint's", mount.kind).into());
+        }
+        Some(_) => {}
+    }
+    glint_mount::unmount(&resolved, args.lazy || dead).map_err(|e| match e.raw_os_error() {
+        Some(libc::EBUSY) => {
+            format!("{shown} is busy: files in it are open; close them or use --lazy")
+        }
+        Some(libc::EPERM) => format!("{shown}: unmounting needs root"),
+        _ => format!("{shown}: {e}"),
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,110 @@
+//! `glint up`: create if absent, serve, mount; one process.
+
+use crate::data_dir::DataDir;
+use crate::live::Live;
+use crate::servers::Servers;
+use crate::signals::Stop;
+use crate::{CommandResult, daemon};
+use glint_client::Client;
+use glint_mount::{Mount, MountOptions, TransportKind};
+use glint_net::InProcess;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Create a file system if there is none, serve it and mount it, in one process.
+///
+/// Runs until Ctrl-C, SIGTERM or `glint umount`, and then unmounts cleanly.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Directory that holds everything; created if absent.
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// Where to mount; an empty directory, created if absent.
+    #[arg(long, value_name = "DIR")]
+    mount: PathBuf,
+    /// Number of OSTs, fixed when the file system is created [default: 1].
+    #[arg(long, value_name = "N")]
+    osts: Option<u16>,
+    /// Serve other clients at this address too.
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<String>,
+    /// Allow to listen beyond this host, unencrypted and without authentication.
+    #[arg(long)]
+    insecure: bool,
+    /// Mount options, as of `glint mount`.
+    #[arg(short = 'o', long = "options", value_name = "OPTIONS", value_delimiter = ',')]
+    options: Vec<String>,
+    /// Go to the background when the mount is ready.
+    #[arg(long)]
+    daemon: bool,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> CommandResult {
+    let data = DataDir::open_or_create(&args.data, args.osts)?;
+    if args.daemon && !daemon::is_background() {
+        let log = data.path().join("glint.log");
+        drop(data);
+        return daemon::start(&log);
+    }
+    let start = Instant::now();
+    let options = super::mount::parse_options(&args.options)?;
+    if !args.mount.exists() {
+        std::fs::create_dir_all(&args.mount)
+            .map_err(|e| format!("mount point {}: {e}", args.mount.display()))?;
+    }
+    let mount_point = glint_mount::prepare(&args.mount)?;
+    let stop = Stop::listen()?;
+    let source = format!("glint:{}", args.data.display());
+    let listener = args
+        .listen
+        .as_deref()
+        .map(|address| super::serve::Listener::bind(address, args.insecure))
+        .transpose()?;
+    let running = Servers::start(data, listener.is_some())?;
+    let client = Client::new(InProcess::new(running.servers.clone()), options.noatime);
+    let mount_options = MountOptions { source, ..options.mount };
+    let mount = Mount::new(Arc::new(client), &mount_point, &mount_options, options.transport)?;
+    let server = listener.map(|listener| listener.serve(running.servers.clone())).transpose()?;
+    announce(&mount, start.elapsed());
+    daemon::say_ready();
+
+    let mut live = Live::new();
+    while !stop.is_asked() && !mount.is_finished() {
+        std::thread::sleep(Duration::from_millis(50));
+        live.tick(&running.servers);
+    }
+    live.end();
+    let clean = mount.unmount()?;
+    if let Some(server) = server {
+        server.stop();
+    }
+    if clean {
+        mount.wait();
+    } else {
+        tracing::warn!(
+            path = %mount_point.display(),
+            "files are still open; the mount point is detached, their users will get errors"
+        );
+    }
+    running.shut_down().map_err(|errno| format!("shutting down: {errno}"))?;
+    tracing::info!("stopped; everything is on disk");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says that a mount is usable, by which transport, and how it could be faster.
+pub fn announce(mount: &Mount, took: Duration) {
+    let transport = match mount.transport() {
+        TransportKind::Uring => "io_uring",
+        _ => "/dev/fuse",
+    };
+    if mount.transport() == TransportKind::DevFuse
+        && let Some(hint) = glint_mount::uring_hint()
+    {
+        tracing::info!("{hint}");
+    }
+    let ms = took.as_millis();
+    tracing::info!("mounted at {} through {transport} in {ms} ms", mount.path().display());
+}

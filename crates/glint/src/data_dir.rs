@@ -1,0 +1,265 @@
+//! The data directory of a server.
+//!
+//! ```text
+//! DATA/glint.json   format version, identity, number of OSTs
+//! DATA/lock         held while a process uses the directory
+//! DATA/mds          metadata engine
+//! DATA/ost0 ...     object stores
+//! ```
+
+use glint_proto::limits::{FORMAT_VERSION, OST_COUNT_MAX};
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+const IDENTITY: &str = "glint.json";
+
+/// Why a directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DataDirError {
+    /// The operating system refused.
+    #[error("data directory {path}: {source}")]
+    Io {
+        /// Which path.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// There is something else in it.
+    #[error("{0} is not empty and not a Glint data directory; choose another one")]
+    Foreign(String),
+    /// It was never created.
+    #[error(
+        "{0} is not a Glint data directory (there is no glint.json); `glint up` or `glint serve` creates one"
+    )]
+    Absent(String),
+    /// Its identity file does not parse.
+    #[error("{path} is damaged: {reason}")]
+    Damaged {
+        /// The identity file.
+        path: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// It belongs to another version.
+    #[error(
+        "{path} has format version {found}, this Glint reads version {FORMAT_VERSION}; use the version of Glint that made it"
+    )]
+    Version {
+        /// Directory.
+        path: String,
+        /// Its version.
+        found: u32,
+    },
+    /// Another process has it.
+    #[error("{path} is in use by process {pid}; stop it first")]
+    InUse {
+        /// Directory.
+        path: String,
+        /// Who has it.
+        pid: String,
+    },
+    /// The number of OSTs was fixed when it was created.
+    #[error("{path} has {has} OSTs, not {asked}; leave --osts out")]
+    Osts {
+        /// Directory.
+        path: String,
+        /// What it has.
+        has: u16,
+        /// What was asked for.
+        asked: u16,
+    },
+    /// An impossible number of OSTs.
+    #[error("--osts {0}: a file system has 1 to {OST_COUNT_MAX} OSTs")]
+    OstCount(u16),
+}
+
+/// What `glint.json` says.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Identity {
+    /// Format of the directory.
+    pub format: u32,
+    /// The file system, in hexadecimal.
+    pub uuid: String,
+    /// Number of OSTs.
+    pub osts: u16,
+}
+
+/// A data directory that this process has locked.
+pub struct DataDir {
+    path: PathBuf,
+    identity: Identity,
+    _lock: File,
+}
+
+fn io_error(path: &Path) -> impl FnOnce(std::io::Error) -> DataDirError + '_ {
+    move |source| DataDirError::Io { path: path.display().to_string(), source }
+}
+
+impl DataDir {
+    /// Opens a data directory, creating it if it is absent or empty.
+    pub fn open_or_create(path: &Path, osts: Option<u16>) -> Result<DataDir, DataDirError> {
+        if let Some(count) = osts.filter(|count| *count == 0 || *count > OST_COUNT_MAX) {
+            return Err(DataDirError::OstCount(count));
+        }
+        std::fs::create_dir_all(path).map_err(io_error(path))?;
+        let identity_path = path.join(IDENTITY);
+        if !identity_path.exists() {
+            let leftovers = |name: &std::ffi::OsStr| name == "lost+found" || name == "lock";
+            let entries = std::fs::read_dir(path).map_err(io_error(path))?;
+            if entries.flatten().any(|entry| !leftovers(&entry.file_name())) {
+                return Err(DataDirError::Foreign(path.display().to_string()));
+            }
+            let lock = lock(path)?;
+            let identity = create(path, &identity_path, osts.unwrap_or(1))?;
+            return Ok(DataDir { path: path.to_owned(), identity, _lock: lock });
+        }
+        let dir = DataDir::open(path)?;
+        match osts {
+            Some(asked) if asked != dir.identity.osts => Err(DataDirError::Osts {
+                path: path.display().to_string(),
+                has: dir.identity.osts,
+                asked,
+            }),
+            _ => Ok(dir),
+        }
+    }
+
+    /// Opens an existing data directory.
+    pub fn open(path: &Path) -> Result<DataDir, DataDirError> {
+        let identity_path = path.join(IDENTITY);
+        let text = match std::fs::read_to_string(&identity_path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                return Err(DataDirError::Absent(path.display().to_string()));
+            }
+            Err(e) => return Err(io_error(&identity_path)(e)),
+        };
+        let damaged = |reason: String| DataDirError::Damaged {
+            path: identity_path.display().to_string(),
+            reason,
+        };
+        // The version first: other fields may differ between versions.
+        let value: serde_json::Value =
+            serde_json::from_str(&text).map_err(|e| damaged(e.to_string()))?;
+        let found = value.get("format").and_then(serde_json::Value::as_u64);
+        match found.and_then(|found| u32::try_from(found).ok()) {
+            Some(FORMAT_VERSION) => {}
+            Some(found) => {
+                let path = path.display().to_string();
+                return Err(DataDirError::Version { path, found });
+            }
+            None => return Err(damaged("there is no format version".into())),
+        }
+        let identity: Identity =
+            serde_json::from_value(value).map_err(|e| damaged(e.to_string()))?;
+        if identity.osts == 0 || identity.osts > OST_COUNT_MAX {
+            return Err(damaged(format!("{} OSTs", identity.osts)));
+        }
+        let lock = lock(path)?;
+        Ok(DataDir { path: path.to_owned(), identity, _lock: lock })
+    }
+
+    /// Number of OSTs.
+    pub fn osts(&self) -> u16 {
+        self.identity.osts
+    }
+
+    /// Which file system this is.
+    pub fn uuid(&self) -> u128 {
+        u128::from_str_radix(&self.identity.uuid, 16).unwrap_or(0)
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the metadata engine is.
+    pub fn mds(&self) -> PathBuf {
+        self.path.join("mds")
+    }
+
+    /// Where an object store is.
+    pub fn ost(&self, index: u16) -> PathBuf {
+        self.path.join(format!("ost{index}"))
+    }
+}
+
+fn create(path: &Path, identity_path: &Path, osts: u16) -> Result<Identity, DataDirError> {
+    let uuid =
+        u128::from(getrandom::u64().unwrap_or(1)) << 64 | u128::from(getrandom::u64().unwrap_or(2));
+    let identity = Identity { format: FORMAT_VERSION, uuid: format!("{uuid:032x}"), osts };
+    let text = serde_json::to_string_pretty(&identity).unwrap_or_default();
+    // Written aside and renamed, so that it is whole or absent.
+    let draft = path.join("glint.json.new");
+    let mut file = File::create(&draft).map_err(io_error(&draft))?;
+    file.write_all(text.as_bytes()).map_err(io_error(&draft))?;
+    file.sync_all().map_err(io_error(&draft))?;
+    std::fs::rename(&draft, identity_path).map_err(io_error(identity_path))?;
+    File::open(path).and_then(|dir| dir.sync_all()).map_err(io_error(path))?;
+    Ok(identity)
+}
+
+fn lock(path: &Path) -> Result<File, DataDirError> {
+    let lock_path = path.join("lock");
+    let mut file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .open(&lock_path)
+        .map_err(io_error(&lock_path))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(std::fs::TryLockError::WouldBlock) => {
+            let mut pid = String::new();
+            let _ = file.read_to_string(&mut pid);
+            let pid = if pid.is_empty() { "?".into() } else { pid };
+            return Err(DataDirError::InUse { path: path.display().to_string(), pid });
+        }
+        Err(std::fs::TryLockError::Error(e)) => return Err(io_error(&lock_path)(e)),
+    }
+    file.set_len(0).map_err(io_error(&lock_path))?;
+    file.rewind().map_err(io_error(&lock_path))?;
+    write!(file, "{}", std::process::id()).map_err(io_error(&lock_path))?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(result: Result<DataDir, DataDirError>) -> String {
+        match result {
+            Ok(_) => panic!("should have been refused"),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn created_once_and_opened_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("data");
+        let uuid = DataDir::open_or_create(&path, Some(3)).unwrap().uuid();
+        let again = DataDir::open_or_create(&path, None).unwrap();
+        assert_eq!((again.uuid(), again.osts()), (uuid, 3));
+        assert!(message(DataDir::open(&path)).contains("in use by process"));
+        drop(again);
+        assert!(message(DataDir::open_or_create(&path, Some(4))).contains("has 3 OSTs"));
+    }
+
+    #[test]
+    fn what_is_not_ours_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(message(DataDir::open(dir.path())).contains("not a Glint data directory"));
+        std::fs::write(dir.path().join("thesis.tex"), b"").unwrap();
+        assert!(message(DataDir::open_or_create(dir.path(), None)).contains("not empty"));
+        let identity = dir.path().join(IDENTITY);
+        std::fs::write(&identity, b"{\"format\": 99}").unwrap();
+        assert!(message(DataDir::open(dir.path())).contains("format version 99"));
+        std::fs::write(&identity, b"{\"form").unwrap();
+        assert!(message(DataDir::open(dir.path())).contains("damaged"));
+    }
+}

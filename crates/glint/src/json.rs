@@ -1,0 +1,101 @@
+//! What `glint status` and `glint stats` show, as JSON.
+
+use crate::servers::Servers;
+use glint_proto::Op;
+use glint_telemetry::{Counter, Layer};
+use serde_json::{Value, json};
+
+/// State of the servers: OSTs, clients, space, inodes, totals of operations.
+pub fn status(servers: &Servers) -> Value {
+    let osts: Vec<Value> = servers
+        .ost_spaces()
+        .iter()
+        .enumerate()
+        .map(|(index, space)| {
+            json!({
+                "index": index,
+                "path": servers.data().ost(index as u16).display().to_string(),
+                "total_bytes": space.total,
+                "free_bytes": space.free,
+                "available_bytes": space.available,
+            })
+        })
+        .collect();
+    let clients: Vec<Value> = servers
+        .mds()
+        .sessions()
+        .iter()
+        .map(|session| {
+            json!({
+                "id": session.client.to_string(),
+                "host": session.host,
+                "mount_point": session.mount_point,
+                "connections": session.connections,
+            })
+        })
+        .collect();
+    let space = servers.space();
+    let counters: serde_json::Map<String, Value> =
+        glint_telemetry::counters().iter().map(|(c, n)| (c.name().into(), json!(n))).collect();
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "data": servers.data().path().display().to_string(),
+        "uuid": format!("{:032x}", servers.data().uuid()),
+        "uptime_s": servers.uptime().as_secs(),
+        "pid": std::process::id(),
+        "inodes": servers.mds().inode_count(),
+        "space": {
+            "total_bytes": space.total,
+            "free_bytes": space.free,
+            "available_bytes": space.available,
+        },
+        "osts": osts,
+        "clients": clients,
+        "operations": operations(),
+        "counters": counters,
+    })
+}
+
+/// Number of operations so far: of kernel requests if this process has a mount,
+/// else of requests.
+pub fn operations() -> u64 {
+    let count_of = |layer: Layer| -> u64 {
+        let rows = glint_telemetry::snapshot();
+        let of_layer = rows.iter().filter(|row| row.layer == layer);
+        of_layer.map(|row| row.histogram.count()).sum()
+    };
+    count_of(Layer::Mount).max(count_of(Layer::Handler))
+}
+
+/// Bytes read and written by users so far.
+pub fn bytes() -> (u64, u64) {
+    let counters = glint_telemetry::counters();
+    (counters[Counter::BytesRead as usize].1, counters[Counter::BytesWritten as usize].1)
+}
+
+/// Name of an operation in statistics. Work of an engine belongs to no single one.
+fn op_name(op: u8) -> &'static str {
+    Op::from_u8(op).map_or("-", Op::name)
+}
+
+/// Latencies per layer and operation, in microseconds.
+pub fn stats() -> Value {
+    let us = |nanos: u64| (nanos as f64 / 10.0).round() / 100.0;
+    let rows: Vec<Value> = glint_telemetry::snapshot()
+        .iter()
+        .map(|row| {
+            let h = &row.histogram;
+            json!({
+                "layer": row.layer.name(),
+                "op": op_name(row.op),
+                "count": h.count(),
+                "avg": us(h.sum() / h.count().max(1)),
+                "min": us(h.min()),
+                "max": us(h.max()),
+                "p50": us(h.quantile(0.50)),
+                "p99": us(h.quantile(0.99)),
+            })
+        })
+        .collect();
+    Value::Array(rows)
+}

@@ -1,0 +1,74 @@
+//! `glint`: one binary that serves, mounts, measures and repairs.
+//!
+//! This crate wires the others together and talks to people; it decides nothing
+//! about file systems. A subcommand is a file in `cmd`.
+
+mod cmd;
+mod daemon;
+mod data_dir;
+mod json;
+mod live;
+mod logging;
+mod servers;
+mod signals;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// A parallel file system: metadata servers, object storage targets, a caching
+/// client, a FUSE mount.
+///
+/// Try it: `glint up --data /tmp/glint-data --mount /mnt/glint` creates, serves and
+/// mounts a file system; Ctrl-C unmounts it, and everything is there next time.
+#[derive(Parser)]
+#[command(version, max_term_width = 100, subcommand_required = true, arg_required_else_help = true)]
+struct Cli {
+    /// Log more: -v for details, -vv for everything. GLINT_LOG takes filters as
+    /// RUST_LOG does.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Up(cmd::up::Args),
+    Serve(cmd::serve::Args),
+    Mount(cmd::mount::Args),
+    Umount(cmd::umount::Args),
+    Status(cmd::status::Args),
+    Stats(cmd::stats::Args),
+    Setstripe(cmd::stripe::SetArgs),
+    Getstripe(cmd::stripe::GetArgs),
+    Fsck(cmd::fsck::Args),
+    Bench(cmd::bench::Args),
+}
+
+/// What a command reports to the shell: a message that says what, where and what to
+/// do.
+pub type CommandResult = Result<ExitCode, Box<dyn std::error::Error>>;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse_from(cmd::mount::helper_arguments(std::env::args_os().collect()));
+    logging::start(cli.verbose);
+    let result = match cli.command {
+        Command::Up(args) => cmd::up::run(args),
+        Command::Serve(args) => cmd::serve::run(args),
+        Command::Mount(args) => cmd::mount::run(args),
+        Command::Umount(args) => cmd::umount::run(args),
+        Command::Status(args) => cmd::status::run(args),
+        Command::Stats(args) => cmd::stats::run(args),
+        Command::Setstripe(args) => cmd::stripe::set(args),
+        Command::Getstripe(args) => cmd::stripe::get(args),
+        Command::Fsck(args) => cmd::fsck::run(args),
+        Command::Bench(args) => cmd::bench::run(args),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("glint: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
