@@ -1,6 +1,11 @@
 //! `glint bench`: the experiments that Glint is built on.
 
+mod createmany;
+mod getattr;
+mod native;
 mod null_mount;
+mod posix;
+mod sample;
 
 use crate::CommandResult;
 
@@ -13,12 +18,19 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum Bench {
+    Createmany(createmany::Args),
+    Getattr(getattr::Args),
     NullMount(null_mount::Args),
+    #[command(hide = true)]
+    Worker(posix::WorkerArgs),
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
     match args.bench {
+        Bench::Createmany(args) => createmany::run(args),
+        Bench::Getattr(args) => getattr::run(args),
         Bench::NullMount(args) => null_mount::run(args),
+        Bench::Worker(args) => posix::work(args),
     }
 }

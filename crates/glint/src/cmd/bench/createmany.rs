@@ -1,0 +1,185 @@
+//! `glint bench createmany`: many files in one directory, the experiment of
+//! Lustre's createmany.
+//!
+//! The work is cut into rounds, and rounds on the target alternate with rounds on
+//! the directory to compare with, so that both see the same machine.
+
+use super::sample::Sample;
+use super::{native, posix};
+use crate::CommandResult;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Rounds into which the work is cut.
+const ROUNDS: u64 = 5;
+
+/// Create, stat, rename or remove many files in one directory, and compare.
+#[derive(clap::Args)]
+pub struct Args {
+    /// A directory (of a mount, say), `native` for the client library and the
+    /// servers in this process, or HOST:PORT for the client library over TCP.
+    #[arg(long, value_name = "DIR|native|HOST:PORT")]
+    target: String,
+    /// Number of files.
+    #[arg(long, default_value_t = 150_000)]
+    count: u64,
+    /// Processes (threads for `native` and HOST:PORT) that share the work.
+    #[arg(long, default_value_t = 1)]
+    procs: u64,
+    /// What to do.
+    #[arg(long, value_enum, default_value_t = Operation::Open)]
+    op: Operation,
+    /// Do the same in this directory, in turns, and print the ratio.
+    #[arg(long, value_name = "DIR")]
+    against: Option<PathBuf>,
+    /// With `native`: where the file system of the benchmark is made, and removed
+    /// afterwards [default: beside --against, or the temporary directory].
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Operation {
+    /// open(O_CREAT|O_EXCL|O_WRONLY) and close.
+    Open,
+    /// mknod of a regular file.
+    Mknod,
+    /// mkdir.
+    Mkdir,
+    /// unlink, of files made before.
+    Unlink,
+    /// stat, of files made before.
+    Stat,
+    /// rename within the directory, of files made before.
+    Rename,
+}
+
+impl Operation {
+    /// Name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Operation::Open => "open",
+            Operation::Mknod => "mknod",
+            Operation::Mkdir => "mkdir",
+            Operation::Unlink => "unlink",
+            Operation::Stat => "stat",
+            Operation::Rename => "rename",
+        }
+    }
+
+    /// Whether the files must be there first.
+    pub fn needs_files(self) -> bool {
+        matches!(self, Operation::Unlink | Operation::Stat | Operation::Rename)
+    }
+}
+
+/// A part of the work: files `from..from + count` by `procs` workers.
+#[derive(Clone, Copy, Debug)]
+pub struct Round {
+    /// What to do.
+    pub op: Operation,
+    /// First file.
+    pub from: u64,
+    /// Number of files.
+    pub count: u64,
+    /// Workers.
+    pub procs: u64,
+}
+
+impl Round {
+    /// The part of worker `index`.
+    pub fn share(&self, index: u64) -> (u64, u64) {
+        let from = self.count * index / self.procs;
+        let to = self.count * (index + 1) / self.procs;
+        (self.from + from, to - from)
+    }
+}
+
+/// Something that rounds can run on.
+pub trait Target {
+    /// Runs a round and says how long each operation took.
+    fn run(&mut self, round: Round) -> Result<Sample, Box<dyn std::error::Error>>;
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> CommandResult {
+    let count = args.count.max(ROUNDS);
+    let procs = args.procs.max(1);
+    let mut target = open_target(&args)?;
+    let mut against = match &args.against {
+        Some(dir) => Some(posix::Directory::new(dir)?),
+        None => None,
+    };
+    let (mut ours, mut theirs) = (Sample::default(), Sample::default());
+    for index in 0..ROUNDS {
+        let from = count * index / ROUNDS;
+        let round = Round {
+            op: args.op,
+            from,
+            count: count * (index + 1) / ROUNDS - from,
+            procs,
+        };
+        ours.add(&target.run(round)?);
+        if let Some(against) = &mut against {
+            theirs.add(&against.run(round)?);
+        }
+    }
+    let mut line = json!({
+        "bench": "createmany",
+        "op": args.op.name(),
+        "target": args.target,
+        "procs": procs,
+        "count": count,
+        "per_s": ours.per_s().round(),
+        "us_p50": ours.micros(0.50),
+        "us_p99": ours.micros(0.99),
+    });
+    if let (Some(against), Value::Object(map)) = (&args.against, &mut line) {
+        map.insert("against".into(), json!(against.display().to_string()));
+        map.insert("against_per_s".into(), json!(theirs.per_s().round()));
+        let ratio = ours.per_s() / theirs.per_s();
+        map.insert("ratio".into(), json!((ratio * 1000.0).round() / 1000.0));
+    }
+    if args.json {
+        println!("{line}");
+    } else {
+        println!(
+            "{} x {} by {procs} on {}: {:.0}/s, p50 {} us, p99 {} us",
+            count,
+            args.op.name(),
+            args.target,
+            ours.per_s(),
+            ours.micros(0.50),
+            ours.micros(0.99)
+        );
+        if let Some(dir) = &args.against {
+            let ratio = ours.per_s() / theirs.per_s();
+            println!("{}: {:.0}/s; ratio {ratio:.2}", dir.display(), theirs.per_s());
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn open_target(args: &Args) -> Result<Box<dyn Target>, Box<dyn std::error::Error>> {
+    if args.target == "native" {
+        let beside = args.data.clone().or_else(|| args.against.clone());
+        let parent = beside.unwrap_or_else(std::env::temp_dir);
+        return Ok(Box::new(native::InProcessTarget::new(&parent)?));
+    }
+    if Path::new(&args.target).is_dir() {
+        return Ok(Box::new(posix::Directory::new(Path::new(&args.target))?));
+    }
+    if args.target.contains('/') || !args.target.contains(':') {
+        return Err(format!(
+            "--target {}: no such directory; a server is HOST:PORT, the library `native`",
+            args.target
+        )
+        .into());
+    }
+    Ok(Box::new(native::RemoteTarget::new(&args.target)?))
+}
