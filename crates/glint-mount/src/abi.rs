@@ -75,6 +75,7 @@ pub const FATTR_MTIME_NOW: u32 = 1 << 8;
 pub const FATTR_CTIME: u32 = 1 << 10;
 pub const FATTR_KILL_SUIDGID: u32 = 1 << 11;
 
+pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
 pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 pub const FOPEN_NOFLUSH: u32 = 1 << 5;
 pub const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;

@@ -33,6 +33,7 @@ pub(crate) struct Adapter<F> {
     fs: Arc<F>,
     cache: Duration,
     alone: bool,
+    direct_io: bool,
 }
 
 fn parse<T: FromBytes>(fixed: &[u8]) -> FsResult<T> {
@@ -77,8 +78,9 @@ fn op_of(opcode: Opcode) -> Op {
 }
 
 impl<F: Vfs> Adapter<F> {
-    pub(crate) fn new(fs: Arc<F>) -> Adapter<F> {
-        Adapter { cache: fs.cache_time(), alone: fs.is_alone(), fs }
+    /// With `direct_io`, data never stays in the kernel's page cache.
+    pub(crate) fn new(fs: Arc<F>, direct_io: bool) -> Adapter<F> {
+        Adapter { cache: fs.cache_time(), alone: fs.is_alone(), direct_io, fs }
     }
 
     /// Whether the kernel may keep data of a file from one open to the next.
@@ -265,8 +267,12 @@ impl<F: Vfs> Call<'_, F> {
     /// What the kernel may do with an open file: data is written through, so a
     /// close has nothing to flush; pages may be kept if nobody else can write.
     fn open_flags(&self) -> u32 {
-        let keep = if self.adapter.alone { FOPEN_KEEP_CACHE } else { 0 };
-        FOPEN_NOFLUSH | FOPEN_PARALLEL_DIRECT_WRITES | keep
+        let pages = match (self.adapter.direct_io, self.adapter.alone) {
+            (true, _) => FOPEN_DIRECT_IO,
+            (false, true) => FOPEN_KEEP_CACHE,
+            (false, false) => 0,
+        };
+        FOPEN_NOFLUSH | FOPEN_PARALLEL_DIRECT_WRITES | pages
     }
 
     async fn create(self) -> FsResult<usize> {

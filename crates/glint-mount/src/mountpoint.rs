@@ -22,6 +22,9 @@ pub struct MountOptions {
     pub suid: bool,
     /// Device files count (not `nodev`).
     pub dev: bool,
+    /// Data never stays in the kernel's page cache, as if every file was opened
+    /// with O_DIRECT.
+    pub direct_io: bool,
 }
 
 /// An entry of /proc/self/mounts.

@@ -51,7 +51,7 @@ impl Mount {
         if wanted == TransportKind::Uring && !uring::is_enabled() {
             return Err(MountError::NoUring);
         }
-        let adapter = Arc::new(Adapter::new(fs));
+        let adapter = Arc::new(Adapter::new(fs, options.direct_io));
         let fd = Arc::new(mountpoint::mount(path, options)?);
         let mount = Mount::serve(adapter, path, fd, wanted);
         if mount.is_err() {

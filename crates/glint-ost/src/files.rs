@@ -1,23 +1,18 @@
 //! Open object files, so that a request costs no path walk.
 //!
 //! Bounded: when a shard is full the file that was opened first is closed.
+//!
+//! Invariant: an object has one [`ObjectFile`] at a time, because that is where its
+//! changes are counted; so one that is in use is not closed, even beyond the bound.
 
+use crate::object::ObjectFile;
 use glint_proto::ObjectId;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 const SHARDS: usize = 32;
 const FILES_PER_SHARD: usize = 48;
-
-/// An open object.
-pub(crate) struct ObjectFile {
-    pub(crate) fd: OwnedFd,
-    /// Its directory entry may not be on stable storage yet.
-    pub(crate) fresh: AtomicBool,
-}
 
 #[derive(Default)]
 struct Shard {
@@ -52,10 +47,16 @@ impl Files {
         }
         let Some(file) = open()? else { return Ok(None) };
         let file = Arc::new(file);
-        if shard.order.len() >= FILES_PER_SHARD
-            && let Some(oldest) = shard.order.pop_front()
-        {
-            shard.open.remove(&oldest);
+        for _ in 0..shard.order.len() {
+            if shard.order.len() < FILES_PER_SHARD {
+                break;
+            }
+            let Some(oldest) = shard.order.pop_front() else { break };
+            // Nobody can take a new reference while the shard is locked.
+            match shard.open.get(&oldest) {
+                Some(file) if Arc::strong_count(file) > 1 => shard.order.push_back(oldest),
+                _ => drop(shard.open.remove(&oldest)),
+            }
         }
         shard.open.insert(object, file.clone());
         shard.order.push_back(object);

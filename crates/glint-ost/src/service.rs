@@ -7,6 +7,7 @@ use glint_proto::{Bulk, Errno, FsResult, ObjectId, OstReply, OstRequest};
 use glint_telemetry::{Layer, Span};
 use rustix::io::ReadWriteFlags;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// An object storage target.
@@ -88,24 +89,28 @@ impl Ost {
         let mut done = 0;
         while done < buffer.len() {
             let at = offset + done as u64;
-            let mut room = [io::IoSliceMut::new(&mut buffer[done..])];
-            let result = rustix::io::preadv2(&file.fd, &mut room, at, ReadWriteFlags::NOWAIT);
-            let n = match result {
+            let cached = file.checked_read(at, &mut buffer[done..], |fd, room| {
+                let mut room = [io::IoSliceMut::new(room)];
+                Ok(rustix::io::preadv2(fd, &mut room, at, ReadWriteFlags::NOWAIT)?)
+            });
+            let n = match cached.map_err(|e| (e.raw_os_error(), e)) {
                 Ok(n) => n,
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::OPNOTSUPP) => {
+                Err((Some(libc::EINTR), _)) => continue,
+                Err((Some(libc::EAGAIN | libc::EOPNOTSUPP), _)) => {
                     let (file, len) = (file.clone(), buffer.len() - done);
                     let data = blocking::unblock(move || {
                         let mut data = vec![0u8; len];
-                        let n = rustix::io::pread(&file.fd, &mut data, at)?;
+                        let read =
+                            |fd: &OwnedFd, room: &mut [u8]| Ok(rustix::io::pread(fd, room, at)?);
+                        let n = file.checked_read(at, &mut data, read)?;
                         data.truncate(n);
-                        Ok::<_, rustix::io::Errno>(data)
+                        Ok::<_, io::Error>(data)
                     })
                     .await?;
                     buffer[done..done + data.len()].copy_from_slice(&data);
                     data.len()
                 }
-                Err(error) => return Err(error.into()),
+                Err((_, error)) => return Err(error),
             };
             if n == 0 {
                 break;

@@ -6,7 +6,9 @@
 //! path is walked.
 
 use crate::error::OstError;
-use crate::files::{Files, ObjectFile};
+use crate::files::Files;
+use crate::object::{ObjectFile, Touches};
+use crate::sealer::Sealer;
 use crate::space::Space;
 use glint_proto::{Ino, ObjectAttr, ObjectId, SpaceInfo, Timestamp};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
@@ -15,7 +17,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 const DIRECTORIES: usize = 256;
 /// Inodes of one directory come in blocks of 64; this many blocks share a shard.
@@ -36,6 +38,7 @@ pub struct ObjectStore {
     directories: Vec<OwnedFd>,
     files: Files,
     space: Space,
+    pub(crate) sealer: Sealer,
 }
 
 fn name_of(object: ObjectId) -> String {
@@ -72,6 +75,7 @@ impl ObjectStore {
             directories,
             files: Files::new(),
             space: Space::new(),
+            sealer: Sealer::default(),
         })
     }
 
@@ -95,11 +99,11 @@ impl ObjectStore {
             let name = name_of(object);
             let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOATIME;
             match rustix::fs::openat(directory, &name, flags, Mode::empty()) {
-                Ok(fd) => Ok(Some(ObjectFile { fd, fresh: AtomicBool::new(false) })),
+                Ok(fd) => Ok(Some(ObjectFile::new(fd, false))),
                 Err(Errno::NOENT) if create => {
                     let flags = flags | OFlags::CREATE;
                     let fd = rustix::fs::openat(directory, &name, flags, Mode::from(0o600))?;
-                    Ok(Some(ObjectFile { fd, fresh: AtomicBool::new(true) }))
+                    Ok(Some(ObjectFile::new(fd, true)))
                 }
                 Err(Errno::NOENT) => Ok(None),
                 Err(error) => Err(error.into()),
@@ -111,30 +115,44 @@ impl ObjectStore {
         self.space.take(self.directory(object).as_fd(), bytes)
     }
 
+    /// Changes an object and sees to it that the change becomes durable.
+    fn change<T>(
+        &self,
+        object: ObjectId,
+        file: &ObjectFile,
+        touches: Touches,
+        work: impl FnOnce(&OwnedFd) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let (result, first) = file.change(touches, work)?;
+        self.sealer.note(object, first);
+        result
+    }
+
     /// Writes all of `data`.
     pub fn write(&self, object: ObjectId, offset: u64, data: &[u8]) -> io::Result<()> {
         self.need(object, data.len() as u64)?;
         let Some(file) = self.file(object, true)? else {
             return Err(Errno::NOENT.into());
         };
-        let mut done = 0;
-        while done < data.len() {
-            match rustix::io::pwrite(&file.fd, &data[done..], offset + done as u64) {
-                Ok(0) => return Err(Errno::IO.into()),
-                Ok(n) => done += n,
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
+        self.change(object, &file, Touches::From(offset), |fd| {
+            let mut done = 0;
+            while done < data.len() {
+                match rustix::io::pwrite(fd, &data[done..], offset + done as u64) {
+                    Ok(0) => return Err(Errno::IO.into()),
+                    Ok(n) => done += n,
+                    Err(Errno::INTR) => {}
+                    Err(error) => return Err(error.into()),
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Sets the size. Shrinking what does not exist is nothing to do.
     pub fn truncate(&self, object: ObjectId, size: u64) -> io::Result<()> {
-        match self.file(object, size > 0)? {
-            Some(file) => Ok(rustix::fs::ftruncate(&file.fd, size)?),
-            None => Ok(()),
-        }
+        let Some(file) = self.file(object, size > 0)? else { return Ok(()) };
+        let touches = if size == 0 { Touches::Drops } else { Touches::From(size) };
+        self.change(object, &file, touches, |fd| Ok(rustix::fs::ftruncate(fd, size)?))
     }
 
     /// fallocate(2).
@@ -144,36 +162,27 @@ impl ObjectStore {
         if !frees {
             self.need(object, len)?;
         }
-        match self.file(object, !frees)? {
-            Some(file) => Ok(rustix::fs::fallocate(&file.fd, flags, offset, len)?),
-            None => Ok(()),
-        }
+        let Some(file) = self.file(object, !frees)? else { return Ok(()) };
+        let work = |fd: &OwnedFd| Ok(rustix::fs::fallocate(fd, flags, offset, len)?);
+        self.change(object, &file, Touches::From(offset), work)
     }
 
     /// State of an object; `None` if it does not exist.
     pub fn stat(&self, object: ObjectId) -> io::Result<Option<ObjectAttr>> {
         let Some(file) = self.file(object, false)? else { return Ok(None) };
-        let stat = rustix::fs::fstat(&file.fd)?;
-        let time = |secs: i64, nanos: u64| Timestamp { secs, nanos: nanos as u32 };
-        Ok(Some(ObjectAttr {
-            size: stat.st_size as u64,
-            blocks: stat.st_blocks as u64,
-            mtime: time(stat.st_mtime, stat.st_mtime_nsec),
-            ctime: time(stat.st_ctime, stat.st_ctime_nsec),
-        }))
+        let stat = rustix::fs::fstat(file.fd())?;
+        let mtime = Timestamp { secs: stat.st_mtime, nanos: stat.st_mtime_nsec as u32 };
+        let (mtime, ctime) = file.times(mtime);
+        let (size, blocks) = (stat.st_size as u64, stat.st_blocks as u64);
+        Ok(Some(ObjectAttr { size, blocks, mtime, ctime }))
     }
 
     /// Sets the modification time, of an object that exists.
     pub fn set_mtime(&self, object: ObjectId, mtime: Timestamp) -> io::Result<()> {
-        let Some(file) = self.file(object, false)? else { return Ok(()) };
-        let times = rustix::fs::Timestamps {
-            last_access: rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
-            last_modification: rustix::fs::Timespec {
-                tv_sec: mtime.secs,
-                tv_nsec: mtime.nanos.into(),
-            },
-        };
-        Ok(rustix::fs::futimens(&file.fd, &times)?)
+        match self.file(object, false)? {
+            Some(file) => file.set_mtime(mtime),
+            None => Ok(()),
+        }
     }
 
     /// Next data or hole at or after `offset`.
@@ -186,7 +195,7 @@ impl ObjectStore {
         } else {
             rustix::fs::SeekFrom::Data(offset)
         };
-        match rustix::fs::seek(&file.fd, from) {
+        match rustix::fs::seek(file.fd(), from) {
             Ok(found) => Ok(Some(found)),
             Err(Errno::NXIO) => Ok(None),
             Err(error) => Err(error.into()),
@@ -196,7 +205,7 @@ impl ObjectStore {
     /// Data and, for a new object, its directory entry to stable storage.
     pub fn sync(&self, object: ObjectId) -> io::Result<()> {
         let Some(file) = self.file(object, false)? else { return Ok(()) };
-        rustix::fs::fsync(&file.fd)?;
+        rustix::fs::fsync(file.fd())?;
         if file.fresh.swap(false, Ordering::AcqRel) {
             let synced = rustix::fs::fsync(self.directory(object));
             if synced.is_err() {
@@ -223,6 +232,14 @@ impl ObjectStore {
         match rustix::fs::unlinkat(self.directory(object), name_of(object), AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Compares an object with its checksums. Returns whether it has any.
+    pub fn check(&self, object: ObjectId) -> io::Result<bool> {
+        match self.file(object, false)? {
+            Some(file) => file.check(),
+            None => Ok(false),
         }
     }
 

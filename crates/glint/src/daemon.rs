@@ -24,6 +24,10 @@ pub fn start(log: &Path) -> crate::CommandResult {
         .map_err(|e| format!("log file {}: {e}", log.display()))?;
     let before = file.metadata().map(|m| m.len()).unwrap_or(0);
     let mut command = Command::new(std::env::current_exe()?);
+    if let Some(name) = std::env::args_os().next() {
+        // mount(8)'s helper is told by its name how it was called.
+        command.arg0(name);
+    }
     command
         .args(std::env::args_os().skip(1))
         .env(ENVIRONMENT, "1")

@@ -23,6 +23,8 @@ const CACHE_BYTES: u64 = 32 << 20;
 const MEMTABLE_BYTES: u64 = 16 << 20;
 /// How often the housekeeping thread looks around.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
+/// How long an object must be left alone to get its checksums.
+const SEAL_IDLE: Duration = Duration::from_secs(5);
 
 /// How the metadata engine of a data directory is opened, here and by fsck.
 pub fn engine_options() -> Options {
@@ -48,7 +50,7 @@ pub struct Running {
     /// The servers.
     pub servers: Arc<Servers>,
     stop: Arc<AtomicBool>,
-    housekeeper: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Servers {
@@ -76,11 +78,34 @@ impl Servers {
             started: Instant::now(),
         });
         let stop = Arc::new(AtomicBool::new(false));
-        let (for_thread, stop_thread) = (servers.clone(), stop.clone());
-        let housekeeper = std::thread::Builder::new()
-            .name("housekeeping".into())
-            .spawn(move || for_thread.keep_house(&stop_thread))?;
-        Ok(Running { servers, stop, housekeeper: Some(housekeeper) })
+        let spawn = |name: &str, work: fn(&Servers, &AtomicBool)| {
+            let (servers, stop) = (servers.clone(), stop.clone());
+            std::thread::Builder::new().name(name.into()).spawn(move || work(&servers, &stop))
+        };
+        let threads = vec![
+            spawn("housekeeping", Servers::keep_house)?,
+            spawn("settling", Servers::settle_objects)?,
+        ];
+        Ok(Running { servers, stop, threads })
+    }
+
+    /// Brings data to stable storage every commit interval and seals quiet objects. On
+    /// a thread of its own, because a flush may take long.
+    fn settle_objects(&self, stop: &AtomicBool) {
+        let mut last = Instant::now();
+        while !stop.load(Ordering::Acquire) {
+            std::thread::sleep(HOUSEKEEPING);
+            if last.elapsed() < Duration::from_millis(COMMIT_INTERVAL_MS) {
+                continue;
+            }
+            for ost in &self.osts {
+                if let Err(error) = ost.store().settle(SEAL_IDLE) {
+                    let path = ost.store().path().display();
+                    tracing::error!(%error, %path, "bringing data to stable storage");
+                }
+            }
+            last = Instant::now();
+        }
     }
 
     /// Removes what deleted files left and watches the space, until told to stop.
@@ -143,17 +168,15 @@ impl Running {
     /// Ends the servers cleanly: everything accepted is on stable storage after it.
     pub fn shut_down(mut self) -> FsResult<()> {
         self.stop.store(true, Ordering::Release);
-        if let Some(thread) = self.housekeeper.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the housekeeping thread panicked");
-        }
-        futures_lite::future::block_on(async {
-            for ost in &self.servers.osts {
-                ost.sync_all().await?;
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the servers panicked");
             }
-            self.servers.mds.shut_down().await
-        })
+        }
+        for ost in &self.servers.osts {
+            ost.store().settle_last().map_err(|e| Errno::from_io(&e))?;
+        }
+        futures_lite::future::block_on(self.servers.mds.shut_down())
     }
 }
 

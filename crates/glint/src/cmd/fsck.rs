@@ -6,8 +6,10 @@ use crate::servers::engine_options;
 use glint_kv::fjall::FjallKv;
 use glint_ost::ObjectStore;
 use serde_json::json;
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 /// Check a file system that is not being served: entries, inodes, link counts,
 /// objects, orphans.
@@ -22,6 +24,9 @@ pub struct Args {
     /// Put right what can be put right. Unreachable inodes get a name in lost+found.
     #[arg(long)]
     repair: bool,
+    /// Leave the data alone: do not compare it with its checksums.
+    #[arg(long)]
+    skip_data: bool,
     /// Print JSON: a line per finding, then a summary.
     #[arg(long)]
     json: bool,
@@ -46,9 +51,12 @@ pub fn run(args: Args) -> CommandResult {
     let waiting = futures_lite::future::block_on(glint_mds::objects_to_destroy(&kv))?;
     let mut objects = 0u64;
     let mut bytes = 0u64;
+    let mut checked = 0u64;
+    let mut progress = Progress::new();
     for index in 0..data.osts() {
         let store = ObjectStore::open(&data.ost(index))?;
         let mut lost = Vec::new();
+        let mut kept = Vec::new();
         let mut strays = Vec::new();
         store.walk(
             |found| {
@@ -57,6 +65,8 @@ pub fn run(args: Args) -> CommandResult {
                 let ino = found.object.ino;
                 if !report.files.contains(&ino) && !waiting.contains(&ino) {
                     lost.push(found.object);
+                } else if !args.skip_data {
+                    kept.push(found.object);
                 }
             },
             |path| strays.push(path),
@@ -66,6 +76,18 @@ pub fn run(args: Args) -> CommandResult {
             let repaired = args.repair && store.remove(object).is_ok();
             findings.push(Finding { what, repaired });
         }
+        for (done, object) in kept.iter().enumerate() {
+            progress.show(index, done, kept.len());
+            match store.check(*object) {
+                Ok(true) => checked += 1,
+                Ok(false) => {}
+                Err(error) => {
+                    let what = format!("object {object} on OST {index}: {error}");
+                    findings.push(Finding { what, repaired: false });
+                }
+            }
+        }
+        progress.end();
         for path in strays {
             let what = format!("{} is not an object", path.display());
             findings.push(Finding { what, repaired: false });
@@ -78,7 +100,7 @@ pub fn run(args: Args) -> CommandResult {
         }
         let summary = json!({
             "inodes": report.inodes, "entries": report.entries, "orphans": report.orphans,
-            "objects": objects, "bytes": bytes, "findings": findings.len(), "unrepaired": wrong,
+            "objects": objects, "checked": checked, "bytes": bytes, "findings": findings.len(), "unrepaired": wrong,
         });
         println!("{summary}");
     } else {
@@ -86,7 +108,7 @@ pub fn run(args: Args) -> CommandResult {
             println!("{}{}", finding.what, if finding.repaired { " (repaired)" } else { "" });
         }
         println!(
-            "{} inodes, {} entries, {} orphans, {objects} objects: {}",
+            "{} inodes, {} entries, {} orphans, {objects} objects ({checked} with checksums): {}",
             report.inodes,
             report.entries,
             report.orphans,
@@ -99,4 +121,29 @@ pub fn run(args: Args) -> CommandResult {
         );
     }
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// How far the comparison of data is, on a terminal.
+struct Progress {
+    terminal: bool,
+    last: Instant,
+}
+
+impl Progress {
+    fn new() -> Progress {
+        Progress { terminal: std::io::stderr().is_terminal(), last: Instant::now() }
+    }
+
+    fn show(&mut self, ost: u16, done: usize, of: usize) {
+        if self.terminal && self.last.elapsed() > Duration::from_millis(200) {
+            eprint!("\r\x1b[2KOST {ost}: {done} of {of} objects");
+            self.last = Instant::now();
+        }
+    }
+
+    fn end(&self) {
+        if self.terminal {
+            eprint!("\r\x1b[2K");
+        }
+    }
 }

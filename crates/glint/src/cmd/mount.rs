@@ -25,7 +25,7 @@ pub struct Args {
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     /// Options, separated by commas: ro, rw, allow_other, noatime, noexec, nosuid,
-    /// nodev, transport=auto|uring|devfuse. Those of mount(8) that are its own
+    /// nodev, direct_io, transport=auto|uring|devfuse. Those of mount(8) that are its own
     /// affair (defaults, _netdev, nofail, ...) are accepted.
     #[arg(short = 'o', long = "options", value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
@@ -54,6 +54,7 @@ pub fn parse_options(options: &[String]) -> Result<ParsedOptions, String> {
             exec: true,
             suid: true,
             dev: true,
+            direct_io: false,
         },
         transport: TransportKind::Auto,
         noatime: false,
@@ -69,6 +70,7 @@ pub fn parse_options(options: &[String]) -> Result<ParsedOptions, String> {
             "nosuid" => parsed.mount.suid = false,
             "dev" => parsed.mount.dev = true,
             "nodev" => parsed.mount.dev = false,
+            "direct_io" => parsed.mount.direct_io = true,
             "noatime" => parsed.noatime = true,
             "atime" | "relatime" => parsed.noatime = false,
             "transport=auto" => parsed.transport = TransportKind::Auto,
@@ -87,7 +89,8 @@ pub fn parse_options(options: &[String]) -> Result<ParsedOptions, String> {
     Ok(parsed)
 }
 
-/// mount(8) calls its helpers as `mount.fuse.glint SOURCE DIR [-sfnv] [-o OPTIONS]`
+/// mount(8) calls its helpers as
+/// `mount.fuse.glint SOURCE DIR [-sfnv] [-o OPTIONS] [-t TYPE]`
 /// and expects the mount to be there when they return.
 pub fn helper_arguments(arguments: Vec<OsString>) -> Vec<OsString> {
     let is_helper = arguments
@@ -99,8 +102,14 @@ pub fn helper_arguments(arguments: Vec<OsString>) -> Vec<OsString> {
     }
     let mut translated: Vec<OsString> = vec!["glint".into(), "mount".into(), "--daemon".into()];
     let ignored = ["-s", "-f", "-n", "-v"];
-    let rest = arguments.into_iter().skip(1);
-    translated.extend(rest.filter(|argument| !ignored.iter().any(|i| argument == i)));
+    let mut rest = arguments.into_iter().skip(1);
+    while let Some(argument) = rest.next() {
+        if argument == "-t" {
+            rest.next();
+        } else if !ignored.iter().any(|i| argument == *i) {
+            translated.push(argument);
+        }
+    }
     translated
 }
 
@@ -142,7 +151,16 @@ mod tests {
 
     #[test]
     fn what_mount_8_passes_is_understood() {
-        let call = ["/sbin/mount.fuse.glint", "host:1", "/mnt", "-n", "-o", "rw,noatime"];
+        let call = [
+            "/sbin/mount.fuse.glint",
+            "host:1",
+            "/mnt",
+            "-n",
+            "-t",
+            "fuse.glint",
+            "-o",
+            "rw,noatime",
+        ];
         let call: Vec<OsString> = call.iter().map(OsString::from).collect();
         let expected = ["glint", "mount", "--daemon", "host:1", "/mnt", "-o", "rw,noatime"]
             .map(OsString::from);

@@ -118,12 +118,7 @@ pub fn run(args: Args) -> CommandResult {
     let (mut ours, mut theirs) = (Sample::default(), Sample::default());
     for index in 0..ROUNDS {
         let from = count * index / ROUNDS;
-        let round = Round {
-            op: args.op,
-            from,
-            count: count * (index + 1) / ROUNDS - from,
-            procs,
-        };
+        let round = Round { op: args.op, from, count: count * (index + 1) / ROUNDS - from, procs };
         ours.add(&target.run(round)?);
         if let Some(against) = &mut against {
             theirs.add(&against.run(round)?);

@@ -34,10 +34,8 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
-    let options =
-        RemoteOptions { address: args.target.clone(), mount_point: "(benchmark)".into() };
-    let remote =
-        Remote::connect(options).map_err(|e| format!("server {}: {e}", args.target))?;
+    let options = RemoteOptions { address: args.target.clone(), mount_point: "(benchmark)".into() };
+    let remote = Remote::connect(options).map_err(|e| format!("server {}: {e}", args.target))?;
     let client = Client::new(remote, false);
     let runtime = compio_runtime::Runtime::new()?;
     let mut pings = PingPong::start()?;

@@ -1,0 +1,225 @@
+//! Checksums of an object at rest: one crc32c for each block.
+//!
+//! A block is 64 KiB, doubled until the sums of an object fit the extended
+//! attribute that holds them (`user.glint.sums`):
+//!
+//! ```text
+//! version 1 byte | log2 of block 1 | size 8 LE | crc32c 4 LE for each block | crc32c 4 LE of all before
+//! ```
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const VERSION: u8 = 1;
+const BLOCK_LOG2_MIN: u8 = 16;
+/// What fits beside the header in an attribute of 2 KiB, which every local file
+/// system takes.
+const BLOCKS_MAX: u64 = 500;
+/// Blocks up to this size are read whole to check a part of them.
+const BLOCK_LOG2_WHOLE_MAX: u8 = 20;
+
+/// The sums of an object, and which blocks were found right since it was opened.
+pub(crate) struct Sums {
+    size: u64,
+    block_log2: u8,
+    sums: Vec<u32>,
+    checked: Vec<AtomicU64>,
+}
+
+/// Bytes that are not what was written.
+#[derive(Debug, thiserror::Error)]
+#[error("bytes {from}..{to} do not match their checksum; restore the file from a copy")]
+pub struct Mismatch {
+    /// First byte of the block.
+    pub from: u64,
+    /// End of the block.
+    pub to: u64,
+}
+
+impl From<Mismatch> for io::Error {
+    fn from(mismatch: Mismatch) -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidData, mismatch)
+    }
+}
+
+fn read_full(fd: impl AsFd, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match rustix::io::pread(&fd, &mut buffer[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(done)
+}
+
+impl Sums {
+    fn new(size: u64, block_log2: u8, sums: Vec<u32>) -> Sums {
+        let checked = (0..sums.len().div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        Sums { size, block_log2, sums, checked }
+    }
+
+    /// Computes the sums of the first `size` bytes of a file.
+    pub(crate) fn compute(fd: impl AsFd, size: u64) -> io::Result<Sums> {
+        let mut block_log2 = BLOCK_LOG2_MIN;
+        while size.div_ceil(1 << block_log2) > BLOCKS_MAX {
+            block_log2 += 1;
+        }
+        let mut sums = Vec::new();
+        let mut buffer = vec![0u8; (1usize << BLOCK_LOG2_WHOLE_MAX).min(size as usize)];
+        let mut offset = 0;
+        while offset < size {
+            let end = (offset + (1 << block_log2)).min(size);
+            sums.push(crc_of(&fd, offset, end, &mut buffer)?);
+            offset = end;
+        }
+        Ok(Sums::new(size, block_log2, sums))
+    }
+
+    /// Size of the object when it was sealed.
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// As the value of the attribute.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut value = vec![VERSION, self.block_log2];
+        value.extend_from_slice(&self.size.to_le_bytes());
+        for sum in &self.sums {
+            value.extend_from_slice(&sum.to_le_bytes());
+        }
+        let all = crc32c::crc32c(&value);
+        value.extend_from_slice(&all.to_le_bytes());
+        value
+    }
+
+    /// Reads an attribute; `None` if it is damaged or of another version.
+    pub(crate) fn decode(value: &[u8]) -> Option<Sums> {
+        let (rest, all) = value.split_last_chunk::<4>()?;
+        if crc32c::crc32c(rest) != u32::from_le_bytes(*all) {
+            return None;
+        }
+        let (&[version, block_log2], rest) = rest.split_first_chunk::<2>()?;
+        let (size, rest) = rest.split_first_chunk::<8>()?;
+        let size = u64::from_le_bytes(*size);
+        let (sums, left) = rest.as_chunks::<4>();
+        let known = version == VERSION && (BLOCK_LOG2_MIN..64).contains(&block_log2);
+        if !known || !left.is_empty() || sums.len() as u64 != size.div_ceil(1 << block_log2) {
+            return None;
+        }
+        Some(Sums::new(size, block_log2, sums.iter().map(|s| u32::from_le_bytes(*s)).collect()))
+    }
+
+    fn block(&self, index: usize) -> (u64, u64) {
+        let from = (index as u64) << self.block_log2;
+        (from, (from + (1 << self.block_log2)).min(self.size))
+    }
+
+    /// Checks blocks that bytes `offset..` of a reply touch and that were not checked
+    /// before. Blocks that `data` holds wholly are taken from it, others are read.
+    pub(crate) fn check_read(&self, fd: impl AsFd, offset: u64, data: &[u8]) -> io::Result<()> {
+        if data.is_empty() || offset >= self.size {
+            return Ok(());
+        }
+        let end = (offset + data.len() as u64).min(self.size);
+        let (first, last) = (offset >> self.block_log2, (end - 1) >> self.block_log2);
+        for index in first as usize..=last as usize {
+            let (word, bit) = (&self.checked[index / 64], 1u64 << (index % 64));
+            if word.load(Ordering::Relaxed) & bit != 0 {
+                continue;
+            }
+            let (from, to) = self.block(index);
+            let sum = if from >= offset && to <= end {
+                crc32c::crc32c(&data[(from - offset) as usize..(to - offset) as usize])
+            } else if self.block_log2 <= BLOCK_LOG2_WHOLE_MAX {
+                crc_of(&fd, from, to, &mut vec![0u8; (to - from) as usize])?
+            } else {
+                continue;
+            };
+            if sum != self.sums[index] {
+                return Err(Mismatch { from, to }.into());
+            }
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Checks the whole object.
+    pub(crate) fn check_all(&self, fd: impl AsFd) -> io::Result<()> {
+        let mut buffer = vec![0u8; (1usize << BLOCK_LOG2_WHOLE_MAX).min(self.size as usize)];
+        for (index, expected) in self.sums.iter().enumerate() {
+            let (from, to) = self.block(index);
+            if crc_of(&fd, from, to, &mut buffer)? != *expected {
+                return Err(Mismatch { from, to }.into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sum of a range; what lies beyond the end of the file is missing from it.
+fn crc_of(fd: impl AsFd, from: u64, to: u64, buffer: &mut [u8]) -> io::Result<u32> {
+    let mut sum = 0;
+    let mut at = from;
+    while at < to {
+        let want = buffer.len().min((to - at) as usize);
+        let got = read_full(&fd, &mut buffer[..want], at)?;
+        sum = crc32c::crc32c_append(sum, &buffer[..got]);
+        if got < want {
+            break;
+        }
+        at += got as u64;
+    }
+    Ok(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::fs::FileExt;
+
+    fn file(len: usize) -> (std::fs::File, Vec<u8>) {
+        let data: Vec<u8> = (0..len).map(|i| (i * 31 >> 3) as u8).collect();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&data).unwrap();
+        (file, data)
+    }
+
+    #[test]
+    fn sums_survive_their_encoding_and_notice_a_flipped_bit() {
+        for len in [0, 1, 65536, 65537, 40_000_000] {
+            let (file, data) = file(len);
+            let sums = Sums::compute(&file, len as u64).unwrap();
+            let value = sums.encode();
+            assert!(value.len() <= 2048, "{}", value.len());
+            let sums = Sums::decode(&value).unwrap();
+            sums.check_all(&file).unwrap();
+            sums.check_read(&file, 0, &data).unwrap();
+            for cut in 0..value.len() {
+                assert!(Sums::decode(&value[..cut]).is_none());
+            }
+            if len > 0 {
+                let at = len as u64 / 2;
+                file.write_all_at(&[data[len / 2] ^ 4], at).unwrap();
+                assert!(sums.check_all(&file).is_err());
+                let fresh = Sums::decode(&value).unwrap();
+                let byte = [data[len / 2] ^ 4];
+                assert!(fresh.check_read(&file, at, &byte).is_err(), "a small read, too");
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_checked_is_not_read_again() {
+        let (file, data) = file(100_000);
+        let sums = Sums::compute(&file, 100_000).unwrap();
+        sums.check_read(&file, 0, &data[..10]).unwrap();
+        file.write_all_at(&[!data[0]], 0).unwrap();
+        sums.check_read(&file, 0, &[!data[0]]).unwrap();
+        assert!(sums.check_all(&file).is_err());
+    }
+}

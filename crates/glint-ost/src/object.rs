@@ -1,0 +1,269 @@
+//! An open object: its file, its times, and whether its checksums hold.
+//!
+//! Invariants:
+//! - The attribute with the checksums is on an object only while nobody changes it.
+//!   [`ObjectFile::change`] takes it off first; if the change overwrites what the
+//!   sums cover, it is off on stable storage before the first byte changes, so that
+//!   no crash leaves new data under old sums.
+//! - Sums are put on only after the data they describe is on stable storage and
+//!   if nothing changed while they were computed.
+
+use crate::checksum::Sums;
+use glint_proto::Timestamp;
+use parking_lot::RwLock;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+
+const ATTRIBUTE: &str = "user.glint.sums";
+const ATTRIBUTE_BYTES_MAX: usize = 4096;
+
+/// Whether the checksums of an object hold.
+enum Seal {
+    /// Not looked at yet.
+    Unknown,
+    /// It has none, or is being changed.
+    Open,
+    Sealed(Sums),
+}
+
+/// What a change does to the bytes that the checksums cover.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Touches {
+    /// Bytes from this offset on.
+    From(u64),
+    /// All of them go, and their blocks are freed, which the file system orders after
+    /// the end of the checksums by itself.
+    Drops,
+}
+
+/// An open object.
+pub(crate) struct ObjectFile {
+    fd: OwnedFd,
+    /// Its directory entry may not be on stable storage yet.
+    pub(crate) fresh: AtomicBool,
+    seal: RwLock<Seal>,
+    changes: AtomicU64,
+    /// Times in nanoseconds of the last change through this descriptor; 0 if the file
+    /// knows. The file's own clock is too coarse: it would put a write before a
+    /// create that came first.
+    mtime: AtomicI64,
+    ctime: AtomicI64,
+}
+
+impl ObjectFile {
+    /// `fresh` is an object that was just made.
+    pub(crate) fn new(fd: OwnedFd, fresh: bool) -> ObjectFile {
+        let seal = if fresh { Seal::Open } else { Seal::Unknown };
+        ObjectFile {
+            fd,
+            fresh: AtomicBool::new(fresh),
+            seal: RwLock::new(seal),
+            changes: AtomicU64::new(0),
+            mtime: AtomicI64::new(0),
+            ctime: AtomicI64::new(0),
+        }
+    }
+
+    pub(crate) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// Changes the object. Returns what `work` returned and whether this is the
+    /// first change since the object was sealed or opened.
+    pub(crate) fn change<T>(
+        &self,
+        touches: Touches,
+        work: impl FnOnce(&OwnedFd) -> io::Result<T>,
+    ) -> io::Result<(io::Result<T>, bool)> {
+        loop {
+            let seal = self.seal.read();
+            if matches!(*seal, Seal::Open) {
+                let before = self.changes.fetch_add(1, Ordering::AcqRel);
+                let result = work(&self.fd);
+                let now = nanos(Timestamp::now());
+                self.mtime.store(now, Ordering::Relaxed);
+                self.ctime.store(now, Ordering::Relaxed);
+                return Ok((result, before == 0));
+            }
+            drop(seal);
+            self.unseal(touches)?;
+        }
+    }
+
+    fn unseal(&self, touches: Touches) -> io::Result<()> {
+        let mut seal = self.seal.write();
+        if matches!(*seal, Seal::Unknown) {
+            *seal = self.load()?;
+        }
+        if let Seal::Sealed(sums) = &*seal {
+            rustix::fs::fremovexattr(&self.fd, ATTRIBUTE)?;
+            match touches {
+                Touches::From(offset) if offset < sums.size() => rustix::fs::fsync(&self.fd)?,
+                // What is written past the end becomes visible only with the new size,
+                // which the file system commits after the end of the attribute.
+                Touches::From(_) | Touches::Drops => {}
+            }
+        }
+        self.changes.store(0, Ordering::Release);
+        *seal = Seal::Open;
+        Ok(())
+    }
+
+    fn load(&self) -> io::Result<Seal> {
+        let mut value = [0u8; ATTRIBUTE_BYTES_MAX];
+        match rustix::fs::fgetxattr(&self.fd, ATTRIBUTE, &mut value[..]) {
+            Ok(len) => Ok(Sums::decode(&value[..len]).map_or(Seal::Open, Seal::Sealed)),
+            Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP) => Ok(Seal::Open),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Reads by `read`, which returns how much of `buffer` it filled from `offset` on,
+    /// and checks what it got.
+    pub(crate) fn checked_read(
+        &self,
+        offset: u64,
+        buffer: &mut [u8],
+        read: impl FnOnce(&OwnedFd, &mut [u8]) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let mut seal = self.seal.read();
+        if matches!(*seal, Seal::Unknown) {
+            drop(seal);
+            let mut exclusive = self.seal.write();
+            if matches!(*exclusive, Seal::Unknown) {
+                *exclusive = self.load()?;
+            }
+            seal = parking_lot::RwLockWriteGuard::downgrade(exclusive);
+        }
+        let n = read(&self.fd, buffer)?;
+        if let Seal::Sealed(sums) = &*seal {
+            sums.check_read(&self.fd, offset, &buffer[..n])?;
+        }
+        Ok(n)
+    }
+
+    /// Compares all data with its checksums. Returns whether it has any.
+    pub(crate) fn check(&self) -> io::Result<bool> {
+        match self.load()? {
+            Seal::Sealed(sums) => {
+                if rustix::fs::fstat(&self.fd)?.st_size as u64 != sums.size() {
+                    return Err(io::Error::new(
+                        io::ErrorKind::InvalidData,
+                        format!(
+                            "it should have {} bytes; restore the file from a copy",
+                            sums.size()
+                        ),
+                    ));
+                }
+                sums.check_all(&self.fd).map(|()| true)
+            }
+            Seal::Open | Seal::Unknown => Ok(false),
+        }
+    }
+
+    /// The number of changes so far, once none is going on.
+    pub(crate) fn settled(&self) -> u64 {
+        let _no_writer = self.seal.write();
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// Puts the checksums on, if there were no changes beyond `changes`, all of which
+    /// are on stable storage. Returns whether it did.
+    pub(crate) fn seal(&self, changes: u64) -> io::Result<bool> {
+        let size = rustix::fs::fstat(&self.fd)?.st_size as u64;
+        let sums = Sums::compute(&self.fd, size)?;
+        let mut seal = self.seal.write();
+        if !matches!(*seal, Seal::Open) || self.changes.load(Ordering::Acquire) != changes {
+            return Ok(false);
+        }
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::fsetxattr(&self.fd, ATTRIBUTE, &sums.encode(), flags)?;
+        self.changes.store(0, Ordering::Release);
+        *seal = Seal::Sealed(sums);
+        Ok(true)
+    }
+
+    /// When the object was last changed: modification, change.
+    pub(crate) fn times(&self, file_mtime: Timestamp) -> (Timestamp, Timestamp) {
+        let time = |nanos: i64| match nanos {
+            0 => file_mtime,
+            nanos => Timestamp {
+                secs: nanos.div_euclid(1_000_000_000),
+                nanos: nanos.rem_euclid(1_000_000_000) as u32,
+            },
+        };
+        (time(self.mtime.load(Ordering::Relaxed)), time(self.ctime.load(Ordering::Relaxed)))
+    }
+
+    /// Sets the modification time.
+    pub(crate) fn set_mtime(&self, mtime: Timestamp) -> io::Result<()> {
+        self.mtime.store(0, Ordering::Relaxed);
+        self.store_mtime(mtime)
+    }
+
+    fn store_mtime(&self, mtime: Timestamp) -> io::Result<()> {
+        let last_access = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+        let last_modification =
+            rustix::fs::Timespec { tv_sec: mtime.secs, tv_nsec: mtime.nanos.into() };
+        let times = rustix::fs::Timestamps { last_access, last_modification };
+        Ok(rustix::fs::futimens(&self.fd, &times)?)
+    }
+}
+
+impl Drop for ObjectFile {
+    fn drop(&mut self) {
+        // The exact time must not be older the next time the file is opened.
+        let (mtime, _) = self.times(Timestamp::default());
+        if *self.mtime.get_mut() != 0 {
+            let _ = self.store_mtime(mtime);
+        }
+    }
+}
+
+fn nanos(time: Timestamp) -> i64 {
+    time.secs.saturating_mul(1_000_000_000).saturating_add(time.nanos.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    fn object(file: &std::fs::File) -> ObjectFile {
+        ObjectFile::new(file.try_clone().unwrap().into(), false)
+    }
+
+    fn is_sealed(file: &std::fs::File) -> bool {
+        rustix::fs::fgetxattr(file, ATTRIBUTE, &mut [0u8; ATTRIBUTE_BYTES_MAX][..]).is_ok()
+    }
+
+    #[test]
+    fn a_change_breaks_the_seal_and_a_race_prevents_it() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = dir.path().join("object");
+        let open = || std::fs::File::options().read(true).write(true).open(&path).unwrap();
+        std::fs::write(&path, vec![7u8; 200_000]).unwrap();
+        let file = open();
+        let one = object(&file);
+        let write = |at| {
+            let work = |fd: &OwnedFd| Ok(rustix::io::pwrite(fd, b"new", at)?);
+            one.change(Touches::From(at), work).unwrap().1
+        };
+        assert!(write(5), "the first change is reported");
+        assert!(!write(5));
+        let before = one.settled();
+        write(9);
+        assert!(!one.seal(before).unwrap(), "it changed in the meantime");
+        assert!(one.seal(one.settled()).unwrap() && is_sealed(&file));
+        let again = object(&file);
+        assert!(again.check().unwrap());
+        file.write_all_at(b"rot", 100).unwrap();
+        assert!(again.check().is_err());
+        let mut buffer = [0u8; 3];
+        let read = |fd: &OwnedFd, b: &mut [u8]| Ok(rustix::io::pread(fd, b, 100)?);
+        assert!(again.checked_read(100, &mut buffer, read).is_err());
+        assert!(write(5), "the first change after a seal is reported");
+        assert!(!is_sealed(&file));
+    }
+}

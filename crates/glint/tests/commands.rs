@@ -1,0 +1,203 @@
+//! What a user types, and what comes back when it cannot be done.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+use support::*;
+
+#[test]
+fn what_was_there_is_there_after_a_restart() {
+    let world = World::new();
+    let up = world.up(&[]);
+    let mnt = world.mount_point();
+    fs::create_dir_all(mnt.join("a/b")).unwrap();
+    fs::write(mnt.join("a/b/f"), b"words").unwrap();
+    std::os::unix::fs::symlink("b/f", mnt.join("a/link")).unwrap();
+    up.stop();
+    assert_eq!(fs::read_dir(&mnt).unwrap().count(), 0, "nothing is left at the mount point");
+    world.assert_sound();
+
+    let up = world.up(&["-o", "ro"]);
+    assert_eq!(fs::read(mnt.join("a/link")).unwrap(), b"words");
+    let error = fs::write(mnt.join("a/new"), b"").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EROFS));
+    // A second server of the same data, a second mount at the same place.
+    let elsewhere = world.path("elsewhere");
+    let data = world.data();
+    let message = refused(glint().args(["up", "--data", text(&data), "--mount", text(&elsewhere)]));
+    assert!(message.contains(&format!("in use by process {}", up.pid())), "{message}");
+    let message = refused(glint().args(["fsck", "--data", text(&data)]));
+    assert!(message.contains("in use"), "{message}");
+    let other = world.path("other");
+    let message = refused(glint().args(["up", "--data", text(&other), "--mount", text(&mnt)]));
+    assert!(message.contains("already mounted"), "{message}");
+    // Ended by `glint umount` instead of Ctrl-C.
+    run(glint().args(["umount", text(&mnt)]));
+    eventually("the daemon ends", || up.log().contains("everything is on disk"));
+    let message = refused(glint().args(["umount", text(&mnt)]));
+    assert!(message.contains("not a mount point"), "{message}");
+}
+
+#[test]
+fn a_mount_left_by_a_crash_is_cleaned_up() {
+    let world = World::new();
+    let up = world.up(&[]);
+    fs::write(world.mount_point().join("f"), b"acknowledged").unwrap();
+    up_crashes(up);
+    let dead = fs::metadata(world.mount_point()).unwrap_err();
+    assert_eq!(dead.raw_os_error(), Some(libc::ENOTCONN));
+    let up = world.up(&[]);
+    assert!(up.log().contains("cleaning up"), "{}", up.log());
+    assert_eq!(fs::read(world.mount_point().join("f")).unwrap(), b"acknowledged");
+    up_crashes(up);
+    run(glint().args(["umount", text(&world.mount_point())]));
+    assert!(!is_mounted(&world.mount_point()));
+}
+
+/// Kills the process and leaves its mount, as a crash does.
+fn up_crashes(up: Process) {
+    let pid = up.pid();
+    run(Command::new("kill").args(["-9", &pid.to_string()]));
+    up.forget();
+}
+
+#[test]
+fn foreign_damaged_and_future_directories_are_refused() {
+    let world = World::new();
+    let (data, mnt) = (world.data(), world.mount_point());
+    let attempt = || refused(glint().args(["up", "--data", text(&data), "--mount", text(&mnt)]));
+
+    fs::create_dir_all(&data).unwrap();
+    fs::write(data.join("holiday.jpg"), b"").unwrap();
+    assert!(attempt().contains("not a Glint data directory"));
+    assert!(data.join("holiday.jpg").exists());
+    fs::remove_file(data.join("holiday.jpg")).unwrap();
+
+    world.up(&[]).stop();
+    let identity = data.join("glint.json");
+    let original = fs::read_to_string(&identity).unwrap();
+    fs::write(&identity, original.replace("\"format\": 1", "\"format\": 77")).unwrap();
+    assert!(attempt().contains("format version 77"));
+    fs::write(&identity, "{ half").unwrap();
+    assert!(attempt().contains("glint.json is damaged"));
+    fs::write(&identity, original).unwrap();
+
+    let message =
+        refused(glint().args(["up", "--data", text(&data), "--mount", text(&mnt), "--osts", "5"]));
+    assert!(message.contains("has 1 OSTs, not 5"), "{message}");
+
+    fs::write(mnt.join("in the way"), b"").unwrap();
+    assert!(attempt().contains("not empty"));
+    fs::remove_file(mnt.join("in the way")).unwrap();
+    fs::remove_dir(&mnt).unwrap();
+    fs::write(&mnt, b"").unwrap();
+    assert!(attempt().contains("not a directory"));
+}
+
+#[test]
+fn a_damaged_journal_is_named() {
+    let world = World::new();
+    let up = world.up(&[]);
+    for i in 0..2000 {
+        fs::write(world.mount_point().join(format!("f{i}")), b"").unwrap();
+    }
+    up.stop();
+    // In the middle of the journal, so that it is no torn end.
+    let journals = sh(&world.data(), "find mds -name '*.jnl' -size +0");
+    let journal = world.data().join(journals.lines().next().expect("a journal"));
+    let file = fs::OpenOptions::new().write(true).open(&journal).unwrap();
+    file.write_all_at(&[0xff; 64], 4000).unwrap();
+    let (data, mnt) = (world.data(), world.mount_point());
+    let message = refused(glint().args(["up", "--data", text(&data), "--mount", text(&mnt)]));
+    assert!(message.contains("mds"), "{message}");
+    let message = refused(glint().args(["fsck", "--data", text(&data)]));
+    assert!(message.contains("mds"), "{message}");
+}
+
+#[test]
+fn bad_arguments_get_a_reason() {
+    let world = World::new();
+    let mnt = world.mount_point();
+    let colour = refused(glint().args(["mount", "127.0.0.1:1", text(&mnt), "-o", "colour"]));
+    assert!(colour.contains("colour"), "{colour}");
+    let missing = refused(glint().args(["mount", "127.0.0.1:1", text(&mnt)]));
+    assert!(missing.contains("create it first"), "{missing}");
+    let data = world.data();
+    let none = refused(glint().args(["fsck", "--data", text(&data)]));
+    assert!(none.contains("not a Glint data directory"), "{none}");
+    let no_device = refused(Command::new("unshare").args([
+        "-m",
+        "sh",
+        "-c",
+        &format!(
+            "mount -t tmpfs none /dev && exec {} up --data {} --mount {}",
+            env!("CARGO_BIN_EXE_glint"),
+            text(&data),
+            text(&mnt)
+        ),
+    ]));
+    assert!(no_device.contains("/dev/fuse"), "{no_device}");
+    for command in ["up", "serve", "mount", "umount", "status", "stats", "fsck", "bench"] {
+        let help = run(glint().args([command, "--help"]));
+        assert!(help.stdout.len() > 200, "{command} --help");
+    }
+}
+
+#[test]
+fn mount_8_mounts_it_and_fstab_does_too() {
+    let helper = std::path::Path::new("/sbin/mount.fuse.glint");
+    let ours = !helper.exists();
+    if ours {
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_glint"), helper).unwrap();
+    }
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &[]);
+    let mnt = world.mount_point();
+    fs::create_dir(&mnt).unwrap();
+    run(Command::new("mount")
+        .args(["-t", "fuse.glint", "-o", "noatime", &address(port)])
+        .arg(&mnt));
+    fs::write(mnt.join("f"), b"x").unwrap();
+    run(Command::new("umount").arg(&mnt));
+
+    let fstab = world.path("fstab");
+    let line = format!("{} {} fuse.glint defaults,_netdev 0 0\n", address(port), text(&mnt));
+    fs::write(&fstab, line).unwrap();
+    run(Command::new("mount").arg("-T").arg(&fstab).arg(&mnt));
+    assert_eq!(fs::read(mnt.join("f")).unwrap(), b"x");
+    run(Command::new("umount").arg(&mnt));
+    if ours {
+        fs::remove_file(helper).unwrap();
+    }
+    server.stop();
+}
+
+#[test]
+fn a_damaged_object_is_reported_and_not_read() {
+    let world = World::new();
+    let up = world.up(&[]);
+    let data: Vec<u8> = (0..300_000u32).map(|i| (i % 251) as u8).collect();
+    fs::write(world.mount_point().join("f"), &data).unwrap();
+    up.stop();
+    world.assert_sound();
+    let object = sh(&world.data(), "find ost0/objects -type f").trim().to_owned();
+    let file = fs::OpenOptions::new().write(true).open(world.data().join(&object)).unwrap();
+    file.write_all_at(b"rust never sleeps", 100_000).unwrap();
+    drop(file);
+
+    let data = world.data();
+    let report = glint().args(["fsck", "--data", text(&data)]).output().unwrap();
+    assert!(!report.status.success());
+    let report = String::from_utf8_lossy(&report.stdout).into_owned();
+    let name = object.rsplit('/').next().unwrap();
+    assert!(report.contains(name), "{report}");
+
+    let up = world.up(&[]);
+    let error = fs::read(world.mount_point().join("f")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EIO));
+    assert!(up.log().contains(name), "{}", up.log());
+    up.stop();
+}

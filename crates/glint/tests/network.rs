@@ -1,0 +1,166 @@
+//! The same servers over TCP: several mounts of one server, lost servers, and what
+//! else comes in at a port.
+
+mod support;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+use support::*;
+
+#[test]
+fn two_mounts_see_one_file_system() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &["--osts", "3"]);
+    let (one, a) = world.mount(port, "a", &[]);
+    let (two, b) = world.mount(port, "b", &["-o", "transport=devfuse"]);
+
+    fs::create_dir(a.join("d")).unwrap();
+    let data: Vec<u8> = (0..5_000_000u32).map(|i| (i.wrapping_mul(i) >> 3) as u8).collect();
+    fs::write(a.join("d/f"), &data).unwrap();
+    assert!(fs::read(b.join("d/f")).unwrap() == data);
+    // What one mount knows of the other's changes is at most a second old.
+    fs::write(b.join("d/f"), b"short").unwrap();
+    fs::rename(b.join("d"), b.join("e")).unwrap();
+    std::thread::sleep(Duration::from_millis(1100));
+    assert_eq!(fs::read(a.join("e/f")).unwrap(), b"short");
+    assert!(!a.join("d").exists());
+
+    let status = run(glint().args(["status", "--json", &address(port)])).stdout;
+    let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
+    assert_eq!(status["clients"].as_array().unwrap().len(), 2, "{status}");
+    assert_eq!(status["osts"].as_array().unwrap().len(), 3);
+    run(glint().args(["stats", &address(port)]));
+    run(glint().args(["stats", text(&a)]));
+
+    one.stop();
+    two.stop();
+    server.stop();
+    world.assert_sound();
+}
+
+#[test]
+fn files_are_striped_as_their_directory_says() {
+    let world = World::new();
+    let up = world.up(&["--osts", "4"]);
+    let dir = world.mount_point().join("wide");
+    fs::create_dir(&dir).unwrap();
+    run(glint().args(["setstripe", "-c", "4", "-S", "64K", text(&dir)]));
+    let data: Vec<u8> = (0..1_000_003u32).map(|i| (i >> 5) as u8 ^ i as u8).collect();
+    let file = dir.join("f");
+    fs::write(&file, &data).unwrap();
+    assert!(fs::read(&file).unwrap() == data);
+    let shown = run(glint().args(["getstripe", text(&file)])).stdout;
+    let shown = String::from_utf8(shown).unwrap();
+    assert!(shown.contains('4') && shown.contains("65536"), "{shown}");
+    // Each OST has its share.
+    let used = sh(&world.data(), "for o in ost*; do du -s --apparent-size -B1 $o | cut -f1; done");
+    for bytes in used.lines() {
+        assert!(bytes.parse::<u64>().unwrap() > 240_000, "{used}");
+    }
+    fs::remove_file(&file).unwrap();
+    eventually("objects are destroyed", || {
+        sh(&world.data(), "find . -name '*.000*' -path '*objects*' | wc -l").trim() == "0"
+    });
+    up.stop();
+    world.assert_sound();
+}
+
+#[test]
+fn calls_wait_for_a_server_that_is_killed_and_go_on() {
+    let world = World::new();
+    let port = free_port();
+    let mut server = world.serve(port, &[]);
+    let (mount, dir) = world.mount(port, "m", &[]);
+    let held = fs::File::create(dir.join("held")).unwrap();
+    fs::remove_file(dir.join("held")).unwrap();
+    (&held).write_all(b"still here").unwrap();
+
+    let worker = {
+        let dir = dir.clone();
+        std::thread::spawn(move || {
+            let start = Instant::now();
+            let mut n = 0;
+            while start.elapsed() < Duration::from_secs(6) {
+                // Each fails if a request sent again is executed twice.
+                let path = dir.join(format!("w{n}"));
+                fs::create_dir(&path).unwrap();
+                fs::rename(&path, dir.join(format!("r{n}"))).unwrap();
+                n += 1;
+            }
+            n
+        })
+    };
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(1200));
+        server.kill();
+        std::thread::sleep(Duration::from_millis(300));
+        server = world.serve(port, &[]);
+    }
+    let n = worker.join().unwrap();
+    let names: Vec<String> = fs::read_dir(&dir)
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(names.len(), n, "every acknowledged rename, and nothing else");
+    assert!(names.iter().all(|name| name.starts_with('r')));
+    // The open file without a name lived through all of it.
+    assert_eq!(held.metadata().unwrap().size(), 10);
+    let mut text = String::new();
+    std::io::Seek::rewind(&mut &held).unwrap();
+    (&held).read_to_string(&mut text).ok();
+    drop(held);
+    mount.stop();
+    server.stop();
+    world.assert_sound();
+}
+
+#[test]
+fn strangers_get_one_clear_answer() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &[]);
+    let mut stream = TcpStream::connect(address(port)).unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    stream.write_all(&[0x5a; 4096]).ok();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).ok();
+    // Half a frame, and then silence, disturbs nobody.
+    let mut silent = TcpStream::connect(address(port)).unwrap();
+    silent.write_all(&answer[..answer.len().min(10)]).unwrap();
+
+    let (mount, dir) = world.mount(port, "m", &[]);
+    fs::write(dir.join("f"), b"x").unwrap();
+    mount.stop();
+    let log = server.log();
+    assert!(log.contains("not a Glint peer"), "{log}");
+    assert!(!log.contains("panicked"), "{log}");
+    server.stop();
+}
+
+#[test]
+fn listening_to_the_world_must_be_said() {
+    let world = World::new();
+    let data = world.data();
+    let mut serve = glint();
+    serve.args(["serve", "--data", text(&data), "--listen", "0.0.0.0:0"]);
+    assert!(refused(&mut serve).contains("--insecure"));
+
+    let port = free_port();
+    let server = world.serve(port, &[]);
+    let other = world.path("other");
+    let mut second = glint();
+    second.args(["serve", "--data", text(&other), "--listen", &address(port)]);
+    assert!(refused(&mut second).contains("in use"));
+    server.stop();
+
+    let nobody = free_port();
+    let dir = world.path("m");
+    fs::create_dir(&dir).unwrap();
+    let message = refused(glint().args(["mount", &address(nobody), text(&dir)]));
+    assert!(message.contains(&nobody.to_string()), "{message}");
+}

@@ -1,0 +1,243 @@
+//! A file system of the real binary on real mounts, for the end-to-end tests.
+//! They need root and /dev/fuse, and say so when they miss them.
+
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a start, a stop or a reconnection may take at most.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The binary under test.
+pub fn glint() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_glint"))
+}
+
+/// A directory on the disk of the build, removed at the end.
+pub fn scratch() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("e2e-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+/// Runs a command that must succeed.
+pub fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+/// Runs a shell script that must succeed, and returns what it printed.
+pub fn sh(directory: &Path, script: &str) -> String {
+    let script = format!("set -euo pipefail\n{script}");
+    let output = run(Command::new("bash").args(["-c", &script]).current_dir(directory));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Runs a command that must fail with one message and no panic; returns the message.
+pub fn refused(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{command:?} succeeded");
+    assert!(!text.contains("panicked"), "{text}");
+    text
+}
+
+/// Waits until something holds.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Whether a file system is mounted exactly there.
+pub fn is_mounted(path: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    mounts.lines().any(|line| line.split(' ').nth(1) == path.to_str())
+}
+
+/// A port that was free a moment ago.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// A process of Glint, with its log.
+pub struct Process {
+    child: Option<Child>,
+    log: PathBuf,
+    mount: Option<PathBuf>,
+}
+
+impl Process {
+    /// Starts `glint` with these arguments.
+    pub fn start(arguments: &[&str], log: PathBuf, mount: Option<&Path>) -> Process {
+        assert!(rustix::process::geteuid().is_root(), "the end-to-end tests need root");
+        let file = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
+        let child = glint()
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(file)
+            .spawn()
+            .unwrap();
+        Process { child: Some(child), log, mount: mount.map(Path::to_owned) }
+    }
+
+    /// What it logged so far.
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Waits for a line in the log.
+    pub fn wait_for(&mut self, text: &str) {
+        let start = Instant::now();
+        while !self.log().contains(text) {
+            let ended = self.child.as_mut().and_then(|child| child.try_wait().unwrap());
+            assert!(ended.is_none(), "ended before {text:?}: {}", self.log());
+            assert!(start.elapsed() < PATIENCE, "no {text:?} in: {}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().unwrap().id()
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(self.pid() as i32).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// As Ctrl-C does; it must end cleanly.
+    pub fn stop(mut self) {
+        self.signal(rustix::process::Signal::INT);
+        let status = self.child.take().unwrap().wait().unwrap();
+        assert!(status.success(), "{status}: {}", self.log());
+        assert!(!self.log().contains("panicked"), "{}", self.log());
+        if let Some(mount) = &self.mount {
+            assert!(!is_mounted(mount), "still mounted after a clean end");
+        }
+    }
+
+    /// The process is dead already; its mount is left as it is.
+    pub fn forget(mut self) {
+        self.child.take().unwrap().wait().unwrap();
+        self.mount = None;
+    }
+
+    /// As a crash does.
+    pub fn kill(mut self) {
+        let mut child = self.child.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            if std::thread::panicking() {
+                eprintln!("--- log of {}:\n{}", child.id(), self.log());
+            }
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if let Some(mount) = &self.mount {
+            let _ = rustix::mount::unmount(mount, rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+}
+
+/// A file system in a directory of its own.
+pub struct World {
+    dir: tempfile::TempDir,
+}
+
+impl World {
+    pub fn new() -> World {
+        World { dir: scratch() }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.path("data")
+    }
+
+    pub fn mount_point(&self) -> PathBuf {
+        self.path("mnt")
+    }
+
+    /// `glint up` with more arguments; returns when the mount is ready.
+    pub fn up(&self, more: &[&str]) -> Process {
+        let (data, mount) = (self.data(), self.mount_point());
+        let mut arguments = vec!["up", "--data", text(&data), "--mount", text(&mount)];
+        arguments.extend(more);
+        let log = self.path("up.log");
+        let _ = fs::remove_file(&log);
+        let mut process = Process::start(&arguments, log, Some(&mount));
+        process.wait_for("mounted at");
+        process
+    }
+
+    /// `glint serve` on a port, with more arguments.
+    pub fn serve(&self, port: u16, more: &[&str]) -> Process {
+        let (data, address) = (self.data(), address(port));
+        let mut arguments = vec!["serve", "--data", text(&data), "--listen", &address];
+        arguments.extend(more);
+        let log = self.path("serve.log");
+        let _ = fs::remove_file(&log);
+        let mut process = Process::start(&arguments, log, None);
+        process.wait_for("serving ");
+        process
+    }
+
+    /// `glint mount` of a port at a directory of this world.
+    pub fn mount(&self, port: u16, name: &str, more: &[&str]) -> (Process, PathBuf) {
+        let directory = self.path(name);
+        fs::create_dir_all(&directory).unwrap();
+        let address = address(port);
+        let mut arguments = vec!["mount", &address, text(&directory)];
+        arguments.extend(more);
+        let log = self.path(&format!("{name}.log"));
+        let mut process = Process::start(&arguments, log, Some(&directory));
+        process.wait_for("mounted at");
+        (process, directory)
+    }
+
+    /// `glint fsck` of the stopped file system must find nothing.
+    pub fn assert_sound(&self) {
+        let output = run(glint().args(["fsck", "--json", "--data", text(&self.data())]));
+        let report = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(report.contains("\"findings\":0"), "{report}");
+    }
+}
+
+pub fn address(port: u16) -> String {
+    format!("127.0.0.1:{port}")
+}
+
+pub fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Both ways in which requests come from the kernel.
+pub const TRANSPORTS: [&str; 2] = ["transport=uring", "transport=devfuse"];
+
+/// Enables FUSE over io_uring, where the kernel has it.
+pub fn enable_uring() -> bool {
+    let switch = "/sys/module/fuse/parameters/enable_uring";
+    fs::write(switch, "Y").is_ok()
+}
