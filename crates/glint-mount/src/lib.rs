@@ -19,6 +19,8 @@ mod session;
 mod uring;
 
 pub use error::MountError;
-pub use mountpoint::{FS_TYPE, MountOptions, MountedAt, mounted_at, mounts, prepare, unmount};
+pub use mountpoint::{
+    FS_TYPE, MountOptions, MountedAt, is_dead, mounted_at, mounts, prepare, remount, unmount,
+};
 pub use null::NullFs;
 pub use session::{Mount, TransportKind, uring_hint};

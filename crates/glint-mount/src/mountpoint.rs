@@ -81,12 +81,18 @@ pub fn mounted_at(path: &Path) -> Option<MountedAt> {
     mounts().into_iter().rev().find(|mount| mount.path == path)
 }
 
+/// Whether the daemon that served the mount at `path` is gone.
+pub fn is_dead(path: &Path) -> bool {
+    let dead = [Some(libc::ENOTCONN), Some(libc::ECONNABORTED)];
+    std::fs::metadata(path).is_err_and(|e| dead.contains(&e.raw_os_error()))
+}
+
 /// Makes sure that a file system can be mounted at `path`: an existing, empty
 /// directory, or one left behind by a crashed daemon, which is cleaned up.
 pub fn prepare(path: &Path) -> Result<PathBuf, MountError> {
     let refuse =
         |reason: String| MountError::MountPoint { path: path.display().to_string(), reason };
-    // A dead mount answers ENOTCONN to everything, so the path is made absolute
+    // A dead mount answers everything with an error, so the path is made absolute
     // without touching its last part.
     let absolute = std::path::absolute(path).map_err(|e| refuse(e.to_string()))?;
     let parent = absolute.parent().and_then(|parent| parent.canonicalize().ok());
@@ -94,7 +100,7 @@ pub fn prepare(path: &Path) -> Result<PathBuf, MountError> {
         (Some(parent), Some(name)) => parent.join(name),
         _ => absolute,
     };
-    if std::fs::metadata(&resolved).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN)) {
+    if is_dead(&resolved) {
         tracing::warn!(path = %resolved.display(), "cleaning up the mount of a daemon that is gone");
         rustix::mount::unmount(&resolved, UnmountFlags::DETACH)
             .map_err(|e| refuse(format!("stale mount could not be removed: {e}")))?;
@@ -117,6 +123,33 @@ pub fn prepare(path: &Path) -> Result<PathBuf, MountError> {
     Ok(resolved)
 }
 
+fn flags_of(options: &MountOptions) -> MountFlags {
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, options.read_only);
+    flags.set(MountFlags::NOEXEC, !options.exec);
+    flags.set(MountFlags::NOSUID, !options.suid);
+    flags.set(MountFlags::NODEV, !options.dev);
+    flags
+}
+
+/// Changes the flags of the mount at `path` (mount -o remount).
+pub fn remount(path: &Path, options: &MountOptions) -> Result<(), MountError> {
+    // The kernel closes files of FUSE in the background; one that was unlinked before
+    // makes the mount look busy for a moment.
+    let mut attempts = 50;
+    loop {
+        match rustix::mount::mount_remount(path, flags_of(options), "") {
+            Ok(()) => return Ok(()),
+            Err(rustix::io::Errno::BUSY) if attempts > 0 => attempts -= 1,
+            Err(e) => {
+                let path = path.display().to_string();
+                return Err(MountError::MountPoint { path, reason: format!("remount: {e}") });
+            }
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
 /// Opens /dev/fuse and mounts it at `path`.
 pub(crate) fn mount(path: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
@@ -131,17 +164,7 @@ pub(crate) fn mount(path: &Path, options: &MountOptions) -> Result<OwnedFd, Moun
     if options.allow_other {
         data.push_str(",allow_other");
     }
-    let mut mount_flags = MountFlags::empty();
-    for (set, flag) in [
-        (options.read_only, MountFlags::RDONLY),
-        (!options.exec, MountFlags::NOEXEC),
-        (!options.suid, MountFlags::NOSUID),
-        (!options.dev, MountFlags::NODEV),
-    ] {
-        if set {
-            mount_flags |= flag;
-        }
-    }
+    let mount_flags = flags_of(options);
     let data = std::ffi::CString::new(data).map_err(|_| {
         MountError::io("mount options", io::Error::from(io::ErrorKind::InvalidInput))
     })?;

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 const IDENTITY: &str = "glint.json";
 
@@ -159,6 +160,17 @@ impl DataDir {
         }
         let lock = lock(path)?;
         Ok(DataDir { path: path.to_owned(), identity, _lock: lock })
+    }
+
+    /// Waits until no process uses the directory any more, but not longer than `limit`.
+    pub fn wait_until_free(path: &Path, limit: Duration) {
+        let start = Instant::now();
+        while let Ok(file) = File::open(path.join("lock"))
+            && file.try_lock_shared().is_err()
+            && start.elapsed() < limit
+        {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Number of OSTs.

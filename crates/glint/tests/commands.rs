@@ -46,8 +46,7 @@ fn a_mount_left_by_a_crash_is_cleaned_up() {
     let up = world.up(&[]);
     fs::write(world.mount_point().join("f"), b"acknowledged").unwrap();
     up_crashes(up);
-    let dead = fs::metadata(world.mount_point()).unwrap_err();
-    assert_eq!(dead.raw_os_error(), Some(libc::ENOTCONN));
+    fs::metadata(world.mount_point()).unwrap_err();
     let up = world.up(&[]);
     assert!(up.log().contains("cleaning up"), "{}", up.log());
     assert_eq!(fs::read(world.mount_point().join("f")).unwrap(), b"acknowledged");

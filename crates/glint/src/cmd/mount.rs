@@ -25,7 +25,7 @@ pub struct Args {
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     /// Options, separated by commas: ro, rw, allow_other, noatime, noexec, nosuid,
-    /// nodev, direct_io, transport=auto|uring|devfuse. Those of mount(8) that are its own
+    /// nodev, direct_io, remount, transport=auto|uring|devfuse. Those of mount(8) that are its own
     /// affair (defaults, _netdev, nofail, ...) are accepted.
     #[arg(short = 'o', long = "options", value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
@@ -33,6 +33,8 @@ pub struct Args {
     #[arg(long)]
     daemon: bool,
 }
+
+const IGNORED_PREFIXES: [&str; 5] = ["x-", "comment=", "user_id=", "group_id=", "max_read="];
 
 /// Parsed mount options.
 pub struct ParsedOptions {
@@ -42,6 +44,8 @@ pub struct ParsedOptions {
     pub transport: TransportKind,
     /// Reading never changes an inode.
     pub noatime: bool,
+    /// Only change the flags of a mount that is there.
+    pub remount: bool,
 }
 
 /// Parses `-o` options; one that nobody knows is an error.
@@ -58,6 +62,7 @@ pub fn parse_options(options: &[String]) -> Result<ParsedOptions, String> {
         },
         transport: TransportKind::Auto,
         noatime: false,
+        remount: false,
     };
     for option in options.iter().filter(|option| !option.is_empty()) {
         match option.as_str() {
@@ -70,6 +75,7 @@ pub fn parse_options(options: &[String]) -> Result<ParsedOptions, String> {
             "nosuid" => parsed.mount.suid = false,
             "dev" => parsed.mount.dev = true,
             "nodev" => parsed.mount.dev = false,
+            "remount" => parsed.remount = true,
             "direct_io" => parsed.mount.direct_io = true,
             "noatime" => parsed.noatime = true,
             "atime" | "relatime" => parsed.noatime = false,
@@ -78,7 +84,9 @@ pub fn parse_options(options: &[String]) -> Result<ParsedOptions, String> {
             "transport=devfuse" => parsed.transport = TransportKind::DevFuse,
             "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "nofail" | "_netdev"
             | "async" | "diratime" | "nodiratime" => {}
-            other if other.starts_with("x-") || other.starts_with("comment=") => {}
+            // What the kernel shows of a mount, mount(8) passes again when it remounts.
+            "default_permissions" => {}
+            other if IGNORED_PREFIXES.iter().any(|prefix| other.starts_with(prefix)) => {}
             other => {
                 return Err(format!(
                     "mount option {other}: unknown; see `glint mount --help` for those there are"
@@ -116,6 +124,10 @@ pub fn helper_arguments(arguments: Vec<OsString>) -> Vec<OsString> {
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
     let options = parse_options(&args.options)?;
+    if options.remount {
+        glint_mount::remount(&args.directory, &options.mount)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let mount_point = glint_mount::prepare(&args.directory)?;
     if args.daemon && !daemon::is_background() {
         let name = mount_point.display().to_string().replace('/', "-");

@@ -1,8 +1,13 @@
 //! `glint umount`.
 
 use crate::CommandResult;
-use std::path::PathBuf;
+use crate::data_dir::DataDir;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// How long the daemon may take to bring everything to disk.
+const SHUTDOWN_MAX: Duration = Duration::from_secs(60);
 
 /// Unmount a Glint file system, also one whose daemon is gone.
 #[derive(clap::Args)]
@@ -23,15 +28,14 @@ pub fn run(args: Args) -> CommandResult {
         (Some(Ok(parent)), Some(name)) => parent.join(name),
         _ => absolute,
     };
-    let dead =
-        std::fs::metadata(&resolved).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN));
-    match glint_mount::mounted_at(&resolved) {
+    let dead = glint_mount::is_dead(&resolved);
+    let source = match glint_mount::mounted_at(&resolved) {
         None => return Err(format!("{shown} is not a mount point").into()),
         Some(mount) if !mount.kind.starts_with("fuse.glint") => {
             return Err(format!("{shown} is a {} mount, not Glint's", mount.kind).into());
         }
-        Some(_) => {}
-    }
+        Some(mount) => mount.source,
+    };
     glint_mount::unmount(&resolved, args.lazy || dead).map_err(|e| match e.raw_os_error() {
         Some(libc::EBUSY) => {
             format!("{shown} is busy: files in it are open; close them or use --lazy")
@@ -39,5 +43,9 @@ pub fn run(args: Args) -> CommandResult {
         Some(libc::EPERM) => format!("{shown}: unmounting needs root"),
         _ => format!("{shown}: {e}"),
     })?;
+    // After `umount` the data directory can be used at once.
+    if let Some(data) = source.strip_prefix("glint:").filter(|_| !args.lazy && !dead) {
+        DataDir::wait_until_free(Path::new(data), SHUTDOWN_MAX);
+    }
     Ok(ExitCode::SUCCESS)
 }

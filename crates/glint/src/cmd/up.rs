@@ -51,13 +51,15 @@ pub fn run(args: Args) -> CommandResult {
     }
     let start = Instant::now();
     let options = super::mount::parse_options(&args.options)?;
-    if !args.mount.exists() {
+    let looked = std::fs::symlink_metadata(&args.mount);
+    if looked.is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
         std::fs::create_dir_all(&args.mount)
             .map_err(|e| format!("mount point {}: {e}", args.mount.display()))?;
     }
     let mount_point = glint_mount::prepare(&args.mount)?;
     let stop = Stop::listen()?;
-    let source = format!("glint:{}", args.data.display());
+    let data_path = args.data.canonicalize().unwrap_or_else(|_| args.data.clone());
+    let source = format!("glint:{}", data_path.display());
     let listener = args
         .listen
         .as_deref()
