@@ -12,6 +12,7 @@ fn now<T>(future: impl Future<Output = T>) -> T {
 
 fn open(path: &std::path::Path) -> FjallKv {
     let options = Options {
+        journal_bytes: 64 << 20,
         cache_bytes: 1 << 20,
         memtable_bytes: 1 << 20,
         commit_interval: Duration::from_millis(50),

@@ -25,6 +25,8 @@ pub struct Options {
     pub cache_bytes: u64,
     /// A keyspace's memory table is written out at this size.
     pub memtable_bytes: u64,
+    /// Journals above this size are shortened by writing memory tables out.
+    pub journal_bytes: u64,
     /// Longest time between acceptance and durability.
     pub commit_interval: Duration,
 }
@@ -63,7 +65,7 @@ impl FjallKv {
         let db = Database::builder(path)
             .cache_size(options.cache_bytes)
             .worker_threads(1)
-            .max_journaling_size(256 << 20)
+            .max_journaling_size(options.journal_bytes)
             .open()
             .map_err(|e| convert(path, e))?;
         let mut opened = Vec::new();

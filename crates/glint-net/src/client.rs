@@ -382,6 +382,11 @@ impl Connection {
     async fn establish(&self) -> Result<FrameReader, NetError> {
         let io = |source| NetError::Io { what: "connecting".into(), source };
         let stream = TcpStream::connect(self.shared.options.address.as_str()).await.map_err(io)?;
+        if stream.local_addr().ok() == stream.peer_addr().ok() {
+            // TCP lets a socket connect to itself when nobody listens at a port that
+            // the kernel also hands out; that would keep the server from coming back.
+            return Err(NetError::Closed);
+        }
         stream.set_nodelay(true).map_err(io)?;
         let mut reader = FrameReader::new(stream.clone());
         let writer = Rc::new(FrameWriter::new(stream));

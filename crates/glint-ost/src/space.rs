@@ -4,18 +4,13 @@
 //! the same disk can always be written and nothing acknowledged is lost.
 
 use glint_proto::SpaceInfo;
-use glint_proto::limits::RESERVE_BYTES_DATA;
+use glint_proto::limits::reserve_data;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Instant;
 
 /// The disk is asked again after this time, because others use it too.
 const REFRESH_MS: u64 = 200;
-
-/// Bytes to keep free on a disk of `total` bytes.
-pub(crate) fn reserve(total: u64) -> u64 {
-    RESERVE_BYTES_DATA.min(total / 8)
-}
 
 /// Space of the disk under an OST.
 pub(crate) struct Space {
@@ -37,7 +32,7 @@ impl Space {
     pub(crate) fn info(dir: BorrowedFd<'_>) -> std::io::Result<SpaceInfo> {
         let vfs = rustix::fs::fstatvfs(dir)?;
         let total = vfs.f_blocks * vfs.f_frsize;
-        let available = (vfs.f_bavail * vfs.f_frsize).saturating_sub(reserve(total));
+        let available = (vfs.f_bavail * vfs.f_frsize).saturating_sub(reserve_data(total));
         let free = vfs.f_bfree * vfs.f_frsize;
         Ok(SpaceInfo { total, free, available, file_system: vfs.f_fsid })
     }

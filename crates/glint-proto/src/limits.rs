@@ -63,12 +63,39 @@ pub const RECONNECT_MS_MIN: u64 = 20;
 /// See [`RECONNECT_MS_MIN`].
 pub const RECONNECT_MS_MAX: u64 = 1_000;
 
-/// Space that an OST keeps free below user data, so that the journal of the MDS
-/// and the object state can always be written.
-pub const RESERVE_BYTES_DATA: u64 = 48 << 20;
-/// Space below which operations that only free space are still accepted, and
-/// nothing else.
-pub const RESERVE_BYTES_METADATA: u64 = 32 << 20;
+/// Bytes of journals that the metadata engine keeps, where the disk is large enough.
+pub const JOURNAL_BYTES_MAX: u64 = 256 << 20;
+/// Size at which the engine begins a new journal; it can keep no less.
+pub const JOURNAL_BYTES_MIN: u64 = 64 << 20;
+/// Room for the engine to rewrite tables in.
+const COMPACTION_BYTES: u64 = 32 << 20;
+
+/// Bytes of journals that the metadata engine keeps on a disk of `total` bytes.
+pub const fn journal_bytes(total: u64) -> u64 {
+    clamp(total / 16, JOURNAL_BYTES_MIN, JOURNAL_BYTES_MAX)
+}
+
+/// Free space below which operations that free space are accepted and nothing else:
+/// they need to be journalled, too.
+pub const fn reserve_metadata(total: u64) -> u64 {
+    let want = journal_bytes(total) + JOURNAL_BYTES_MIN + COMPACTION_BYTES;
+    clamp(want, 0, total / 2)
+}
+
+/// Free space that user data leaves alone.
+pub const fn reserve_data(total: u64) -> u64 {
+    reserve_metadata(total) + clamp(16 << 20, 0, total / 16)
+}
+
+const fn clamp(value: u64, min: u64, max: u64) -> u64 {
+    if value > max {
+        max
+    } else if value < min {
+        min
+    } else {
+        value
+    }
+}
 
 const _: () = assert!(BODY_BYTES_MAX >= 2 * XATTR_VALUE_BYTES_MAX);
 const _: () = assert!(BODY_BYTES_MAX >= 4 * GROUPS_MAX + 2 * NAME_BYTES_MAX);
@@ -76,6 +103,7 @@ const _: () = assert!(FUSE_IO_BYTES_MAX <= BULK_BYTES_MAX);
 const _: () = assert!(DIR_PAGE_BYTES_MAX <= BODY_BYTES_MAX / 2);
 const _: () = assert!(CACHE_MS_SHARED * 2 < LEASE_MS);
 const _: () = assert!(RECONNECT_MS_MAX < LEASE_MS);
-const _: () = assert!(RESERVE_BYTES_METADATA < RESERVE_BYTES_DATA);
+const _: () = assert!(reserve_metadata(1 << 40) < reserve_data(1 << 40));
+const _: () = assert!(reserve_data(1 << 20) < 1 << 20);
 const _: () = assert!(STRIPE_BYTES_LOG2_MIN <= STRIPE_BYTES_LOG2_DEFAULT);
 const _: () = assert!(STRIPE_BYTES_LOG2_DEFAULT <= STRIPE_BYTES_LOG2_MAX);

@@ -7,7 +7,7 @@ use glint_mds::{Config, Destroyer, Mds};
 use glint_net::Service;
 use glint_ost::{ObjectStore, Ost};
 use glint_proto::limits::{
-    CACHE_MS_ALONE, CACHE_MS_SHARED, COMMIT_INTERVAL_MS, LEASE_MS, RESERVE_BYTES_METADATA,
+    CACHE_MS_ALONE, CACHE_MS_SHARED, COMMIT_INTERVAL_MS, LEASE_MS, journal_bytes, reserve_metadata,
 };
 use glint_proto::message::{Hello, Welcome};
 use glint_proto::{
@@ -27,8 +27,11 @@ const HOUSEKEEPING: Duration = Duration::from_millis(100);
 const SEAL_IDLE: Duration = Duration::from_secs(5);
 
 /// How the metadata engine of a data directory is opened, here and by fsck.
-pub fn engine_options() -> Options {
+pub fn engine_options(data: &DataDir) -> Options {
+    let total =
+        rustix::fs::statvfs(data.path()).map_or(u64::MAX, |vfs| vfs.f_blocks * vfs.f_frsize);
     Options {
+        journal_bytes: journal_bytes(total),
         cache_bytes: CACHE_BYTES,
         memtable_bytes: MEMTABLE_BYTES,
         commit_interval: Duration::from_millis(COMMIT_INTERVAL_MS),
@@ -57,7 +60,7 @@ impl Servers {
     /// Starts the servers of a data directory. `shared` says that clients on a
     /// network may come.
     pub fn start(data: DataDir, shared: bool) -> Result<Running, Box<dyn std::error::Error>> {
-        let kv = FjallKv::open(&data.mds(), &glint_mds::KEYSPACES, engine_options())
+        let kv = FjallKv::open(&data.mds(), &glint_mds::KEYSPACES, engine_options(&data))
             .map_err(|e| format!("{e}; `glint fsck --data {}` says more", data.path().display()))?;
         let config = Config {
             osts: data.osts(),
@@ -123,8 +126,7 @@ impl Servers {
 
     fn watch_space(&self) {
         if let Some(Ok(space)) = self.osts.first().map(|ost| ost.store().space()) {
-            let reserve = RESERVE_BYTES_METADATA.min(space.total / 12);
-            self.mds.set_full(space.free < reserve);
+            self.mds.set_full(space.free < reserve_metadata(space.total));
         }
     }
 

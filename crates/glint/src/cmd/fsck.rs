@@ -40,7 +40,7 @@ struct Finding {
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
     let data = DataDir::open(&args.data)?;
-    let kv = FjallKv::open(&data.mds(), &glint_mds::KEYSPACES, engine_options())
+    let kv = FjallKv::open(&data.mds(), &glint_mds::KEYSPACES, engine_options(&data))
         .map_err(|e| format!("metadata cannot be opened: {e}"))?;
     let report = futures_lite::future::block_on(glint_mds::check(&kv, args.repair))?;
     let mut findings: Vec<Finding> = report

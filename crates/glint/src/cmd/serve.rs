@@ -6,11 +6,12 @@ use crate::servers::Servers;
 use crate::signals::Stop;
 use crate::{CommandResult, daemon};
 use glint_net::{Server, ServerHandle};
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Serve a file system to clients on the network; create it if there is none.
 #[derive(clap::Args)]
@@ -59,6 +60,22 @@ pub fn run(args: Args) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
+/// How long a server that was killed may still be seen holding its port, while the
+/// kernel takes its io_uring apart.
+const LINGER: Duration = Duration::from_secs(1);
+
+fn bind_patiently(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let start = Instant::now();
+    loop {
+        match TcpListener::bind(address) {
+            Err(e) if e.kind() == ErrorKind::AddrInUse && start.elapsed() < LINGER => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            result => return result,
+        }
+    }
+}
+
 /// A bound address, before anything is served at it.
 pub struct Listener {
     listener: TcpListener,
@@ -79,8 +96,8 @@ impl Listener {
                  authentication; say --insecure if that is what you want"
             ));
         }
-        let listener = TcpListener::bind(resolved).map_err(|e| match e.kind() {
-            std::io::ErrorKind::AddrInUse => {
+        let listener = bind_patiently(resolved).map_err(|e| match e.kind() {
+            ErrorKind::AddrInUse => {
                 format!("--listen {address}: the port is in use; choose another or stop its user")
             }
             _ => format!("--listen {address}: {e}"),

@@ -1,0 +1,160 @@
+//! `kill -9` of the server under load, again and again: what was acknowledged is
+//! there afterwards, and nothing else that was not at least asked for.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use support::*;
+
+/// What a name must be: the last acknowledged state, and the one that a call which
+/// failed may have left.
+#[derive(Clone, Default)]
+struct Expected {
+    acknowledged: Option<Vec<u8>>,
+    attempted: Option<Option<Vec<u8>>>,
+}
+
+type Model = BTreeMap<PathBuf, Expected>;
+
+/// Works in a directory until the server is gone; the model says what it did.
+fn work(dir: &Path, round: u64, stop: &AtomicBool) -> Model {
+    let mut model = Model::new();
+    let mut n = 0u64;
+    while !stop.load(Ordering::Relaxed) {
+        n += 1;
+        let path = dir.join(format!("r{round}-{n}"));
+        let content = format!("round {round}, file {n}\n").repeat((n % 50) as usize).into_bytes();
+        let expected = model.entry(path.clone()).or_default();
+        expected.attempted = Some(Some(Vec::new()));
+        let Ok(mut file) = fs::File::create_new(&path) else { return model };
+        expected.acknowledged = Some(Vec::new());
+        expected.attempted = Some(Some(content.clone()));
+        if file.write_all(&content).is_err() {
+            return model;
+        }
+        *expected = Expected { acknowledged: Some(content.clone()), attempted: None };
+        drop(file);
+        match n % 4 {
+            1 => {
+                expected.attempted = Some(None);
+                if fs::remove_file(&path).is_err() {
+                    return model;
+                }
+                model.remove(&path);
+                // It must stay away.
+                model.insert(path, Expected::default());
+            }
+            2 => {
+                let to = dir.join(format!("r{round}-{n}-renamed"));
+                expected.attempted = Some(None);
+                let target =
+                    Expected { acknowledged: None, attempted: Some(Some(content.clone())) };
+                model.insert(to.clone(), target);
+                if fs::rename(&path, &to).is_err() {
+                    return model;
+                }
+                model.insert(path, Expected::default());
+                model.insert(to, Expected { acknowledged: Some(content), attempted: None });
+            }
+            _ => {}
+        }
+    }
+    model
+}
+
+fn verify(model: &Model) {
+    for (path, expected) in model {
+        let found = fs::read(path).ok();
+        let allowed = found == expected.acknowledged
+            || expected.attempted.as_ref().is_some_and(|attempted| {
+                // A write that failed may have arrived in part.
+                match (attempted, &found) {
+                    (Some(whole), Some(part)) => whole.starts_with(part),
+                    (attempted, found) => attempted == found,
+                }
+            });
+        assert!(
+            allowed,
+            "{}: found {:?} bytes, acknowledged {:?}",
+            path.display(),
+            found.map(|f| f.len()),
+            expected.acknowledged.as_ref().map(Vec::len)
+        );
+    }
+}
+
+/// One process serves and mounts, and is killed: calls fail, and the next start has
+/// everything they had acknowledged.
+#[test]
+fn ten_kills_of_a_mount_lose_nothing_acknowledged() {
+    enable_uring();
+    let world = World::new();
+    let mut models = Vec::new();
+    let mut total = 0;
+    for round in 0..10u64 {
+        let up = world.up(&["-o", TRANSPORTS[round as usize % 2]]);
+        models.iter().for_each(verify);
+        let stop = Arc::new(AtomicBool::new(false));
+        let workers: Vec<_> = (0..3u64)
+            .map(|worker| {
+                let (stop, dir) = (stop.clone(), world.mount_point());
+                std::thread::spawn(move || work(&dir, round * 10 + worker, &stop))
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(150 + 97 * round));
+        up.kill();
+        stop.store(true, Ordering::Relaxed);
+        for worker in workers {
+            let model = worker.join().unwrap();
+            total += model.len();
+            models.push(model);
+        }
+        world.assert_sound();
+    }
+    let up = world.up(&[]);
+    models.iter().for_each(verify);
+    println!("{total} names compared");
+    assert!(total > 1000, "the load was too small to mean anything: {total}");
+    up.stop();
+    world.assert_sound();
+}
+
+/// The server is killed under a client that stays: no call fails, and all are
+/// executed exactly once.
+#[test]
+fn ten_kills_of_a_server_are_not_noticed_by_its_clients() {
+    let world = World::new();
+    let port = free_port();
+    let mut server = world.serve(port, &["--osts", "2"]);
+    let (mount, dir) = world.mount(port, "m", &[]);
+    let stop = Arc::new(AtomicBool::new(false));
+    let workers: Vec<_> = (0..2u64)
+        .map(|worker| {
+            let (stop, dir) = (stop.clone(), dir.clone());
+            std::thread::spawn(move || work(&dir, worker, &stop))
+        })
+        .collect();
+    for round in 0..10 {
+        std::thread::sleep(Duration::from_millis(200 + 61 * round));
+        server.kill();
+        server = world.serve(port, &[]);
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    stop.store(true, Ordering::Relaxed);
+    for worker in workers {
+        let model = worker.join().unwrap();
+        let failed = model.values().filter(|expected| expected.attempted.is_some()).count();
+        assert_eq!(failed, 0, "a call failed");
+        assert!(model.len() > 500, "the load was too small to mean anything: {}", model.len());
+        verify(&model);
+    }
+    mount.stop();
+    server.stop();
+    world.assert_sound();
+}

@@ -1,0 +1,109 @@
+//! A disk that runs full: ENOSPC at the call, nothing acknowledged lost, usable again
+//! once space is freed.
+
+mod support;
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+use support::*;
+
+/// A small disk of its own, on a loop device.
+struct Disk<'a>(&'a Path);
+
+impl Disk<'_> {
+    fn new<'a>(image: &Path, at: &'a Path, kind: &str, megabytes: u64) -> Disk<'a> {
+        let file = fs::File::create(image).unwrap();
+        file.set_len(megabytes << 20).unwrap();
+        run(Command::new(format!("mkfs.{kind}")).arg("-q").arg(image));
+        fs::create_dir_all(at).unwrap();
+        run(Command::new("mount").args(["-o", "loop"]).arg(image).arg(at));
+        Disk(at)
+    }
+}
+
+impl Drop for Disk<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0).status();
+    }
+}
+
+fn is_enospc(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ENOSPC)
+}
+
+fn fill_and_free(kind: &str) {
+    let world = World::new();
+    let at = world.data();
+    let image = world.path("image");
+    let disk = Disk::new(&image, &at, kind, 320);
+    let up = world.up(&[]);
+    let mnt = world.mount_point();
+
+    // With data.
+    let mut files = 0;
+    let refused = loop {
+        let content = vec![files as u8; 1 << 20];
+        let result = fs::File::create(mnt.join(format!("data{files}")))
+            .and_then(|mut file| file.write_all(&content).and_then(|()| file.sync_all()));
+        match result {
+            Ok(()) => files += 1,
+            Err(error) => break error,
+        }
+        assert!(files < 400, "a disk of 320 MiB took {files} MiB");
+    };
+    assert!(is_enospc(&refused), "{refused}");
+    assert!(files > 50, "only {files} MiB fitted");
+    // And then with names, which need less.
+    let mut names = 0;
+    let refused = loop {
+        match fs::create_dir(mnt.join(format!("{names:0>200}"))) {
+            Ok(()) => names += 1,
+            Err(error) => break Some(error),
+        }
+        if names == 200_000 {
+            break None;
+        }
+    };
+    assert!(refused.as_ref().is_none_or(is_enospc), "{refused:?}");
+
+    let check = || {
+        for index in 0..files {
+            let content = fs::read(mnt.join(format!("data{index}"))).unwrap();
+            assert!(content == vec![index as u8; 1 << 20], "data{index} is damaged");
+        }
+    };
+    check();
+    // Full, and ended, and started again.
+    up.stop();
+    world.assert_sound();
+    let up = world.up(&[]);
+    check();
+    // Freed by removing names and by removing data.
+    for name in 0..names {
+        fs::remove_dir(mnt.join(format!("{name:0>200}"))).unwrap();
+    }
+    for index in 0..files {
+        fs::remove_file(mnt.join(format!("data{index}"))).unwrap();
+    }
+    eventually("space is back", || {
+        let content = vec![1u8; 20 << 20];
+        let result = fs::write(mnt.join("again"), &content);
+        let _ = fs::remove_file(mnt.join("again"));
+        result.is_ok()
+    });
+    up.stop();
+    world.assert_sound();
+    drop(disk);
+}
+
+#[test]
+fn a_full_ext4() {
+    fill_and_free("ext4");
+}
+
+#[test]
+fn a_full_xfs() {
+    fill_and_free("xfs");
+}
