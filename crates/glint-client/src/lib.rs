@@ -9,6 +9,8 @@
 
 mod client;
 mod data;
+#[doc(hidden)]
+pub mod fuzz;
 mod groups;
 mod handles;
 mod vfs;

@@ -7,12 +7,14 @@
 //! Does not know: sockets, FUSE, or where objects are. It asks a [`Destroyer`]
 //! to remove the objects of deleted files.
 //!
-//! Start at [`service`]; each operation is one file of [`ops`].
+//! Start at `service`; each operation is one file of `ops`.
 
 mod acl;
 mod alloc;
 mod check;
 mod error;
+#[doc(hidden)]
+pub mod fuzz;
 mod keys;
 mod locks;
 mod opens;
@@ -30,9 +32,3 @@ pub use reaper::Destroyer;
 pub use record::{InodeRecord, RecordError};
 pub use service::{Config, Mds};
 pub use session::SessionInfo;
-
-/// Decodes an inode record from untrusted bytes; for the fuzzer.
-pub fn fuzz_record(bytes: &[u8]) {
-    let _ = record::InodeRecord::decode(glint_proto::Ino(1), bytes);
-    let _ = acl::Acl::parse(bytes);
-}

@@ -196,13 +196,14 @@ impl InodeRecord {
             has_acl: flags & FLAG_ACL != 0,
             has_default_acl: flags & FLAG_DEFAULT_ACL != 0,
             layout_set: flags & FLAG_LAYOUT_SET != 0,
-            has_objects: flags & FLAG_OBJECTS != 0,
+            has_objects: flags & (FLAG_OBJECTS | FLAG_SIZE_ON_OST) != 0,
             target: bytes[RECORD_BYTES..].to_vec(),
         })
     }
 }
 
-fn checksum(bytes: &[u8]) -> u32 {
+/// Sum over everything but itself.
+pub(crate) fn checksum(bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&bytes[..124]), &bytes[RECORD_BYTES..])
 }
 
@@ -236,7 +237,7 @@ mod tests {
 
         #[test]
         fn decoding_anything_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            crate::fuzz_record(&bytes);
+            crate::fuzz::record(&bytes);
         }
     }
 

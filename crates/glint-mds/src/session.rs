@@ -60,7 +60,7 @@ pub(crate) fn encode_reply(xid: u64, reply: &MdsReply) -> FsResult<Vec<u8>> {
     Ok(value)
 }
 
-fn decode_reply(value: &[u8]) -> FsResult<Answer> {
+pub(crate) fn decode_reply(value: &[u8]) -> FsResult<Answer> {
     let (xid, reply) = value.split_first_chunk::<8>().ok_or(Errno::EIO)?;
     Ok(Answer {
         xid: u64::from_be_bytes(*xid),

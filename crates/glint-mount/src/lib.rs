@@ -11,6 +11,8 @@ mod abi;
 mod devfuse;
 mod dispatch;
 mod error;
+#[doc(hidden)]
+pub mod fuzz;
 mod mountpoint;
 mod null;
 mod reply;

@@ -183,7 +183,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     fn file(len: usize) -> (std::fs::File, Vec<u8>) {
-        let data: Vec<u8> = (0..len).map(|i| (i * 31 >> 3) as u8).collect();
+        let data: Vec<u8> = (0..len).map(|i| ((i * 31) >> 3) as u8).collect();
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&data).unwrap();
         (file, data)

@@ -3,14 +3,16 @@
 //! Promises: a write that returned is in the operating system's buffers and
 //! survives the death of this process; a sync that returned is on stable storage;
 //! an object exists from its first write on; data at rest has checksums, and a read
-//! that does not match them is an error and never data; a full disk refuses a write and never
-//! loses an earlier one.
+//! that does not match them is an error and never data; a full disk refuses a write
+//! and never loses an earlier one.
 //!
 //! Does not know: sockets, names of files, or who is allowed what.
 
 mod checksum;
 mod error;
 mod files;
+#[doc(hidden)]
+pub mod fuzz;
 mod object;
 mod sealer;
 mod service;

@@ -45,7 +45,7 @@ fn name_of(object: ObjectId) -> String {
     object.to_string()
 }
 
-fn parse_name(name: &str) -> Option<ObjectId> {
+pub(crate) fn parse_name(name: &str) -> Option<ObjectId> {
     let (ino, stripe) = name.split_once('.')?;
     let object = ObjectId {
         ino: Ino(u64::from_str_radix(ino, 16).ok()?),

@@ -1,5 +1,7 @@
 //! What a user types, and what comes back when it cannot be done.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use std::fs;

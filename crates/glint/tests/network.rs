@@ -1,6 +1,8 @@
 //! The same servers over TCP: several mounts of one server, lost servers, and what
 //! else comes in at a port.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use std::fs;

@@ -1,6 +1,8 @@
 //! The suites of others on real mounts: pjdfstest, fsx, fio with verification; both
 //! transports of FUSE.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use std::fs;

@@ -1,6 +1,8 @@
 //! A disk that runs full: ENOSPC at the call, nothing acknowledged lost, usable again
 //! once space is freed.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use std::fs;

@@ -1,6 +1,8 @@
 //! Real trees: sources unpacked, compared, built, renamed and removed; a repository
 //! cloned, packed and checked; a directory of a million files.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use std::collections::HashSet;

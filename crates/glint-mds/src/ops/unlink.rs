@@ -31,7 +31,7 @@ impl<K: Kv> Mds<K> {
             return Err(Errno::EISDIR);
         }
         let mut batch = Batch::new();
-        record.attr.nlink -= 1;
+        record.attr.nlink = record.attr.nlink.saturating_sub(1);
         record.attr.ctime = context.now;
         if record.attr.nlink == 0 {
             self.drop_inode(&mut batch, &mut record).await?;
@@ -86,7 +86,7 @@ impl<K: Kv> Mds<K> {
             let mut batch = Batch::new();
             record.attr.ctime = context.now;
             self.drop_inode(&mut batch, &mut record).await?;
-            directory.attr.nlink -= 1;
+            directory.attr.nlink = directory.attr.nlink.saturating_sub(1);
             touch_directory(&mut directory, context.now);
             self.delete_entry(&mut batch, parent, name);
             self.put_inode(&mut batch, &directory);

@@ -1,0 +1,56 @@
+# The two commands: `make up` serves and mounts a file system, `make test` runs all
+# checks and tests. `make help` lists the others.
+
+DATA ?= /var/lib/glint
+MOUNT ?= /mnt/glint
+PREFIX ?= /usr/local
+# Mounting needs root.
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+GLINT := target/release/glint
+FUZZ_SECONDS ?= 5
+
+.PHONY: help up build install test check unit e2e fuzz bench tools clean
+
+help: ## Show this list
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+
+up: build ## Build Glint, create a file system in DATA if there is none, mount it at MOUNT until Ctrl-C
+	$(SUDO) $(GLINT) up --data $(DATA) --mount $(MOUNT)
+
+build: ## Build the release binary
+	cargo build --release --locked -p glint
+
+install: build ## Install the binary and the helper of mount(8)
+	$(SUDO) install -D -m 755 $(GLINT) $(DESTDIR)$(PREFIX)/bin/glint
+	$(SUDO) ln -sf $(PREFIX)/bin/glint $(DESTDIR)/sbin/mount.fuse.glint
+
+test: tools check unit e2e fuzz ## All checks and tests
+
+check: ## Formatting, lints, licences of dependencies, documentation
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo deny --log-level error check bans licenses sources
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
+
+unit: ## Unit and property tests, and the tests of this repository's own rules
+	cargo test --workspace --lib --bins --locked
+	cargo test -p glint --test tidy --locked
+
+e2e: ## The real binary on real mounts; needs root
+	cargo test -p glint --locked --no-run
+	$(SUDO) env "PATH=$$PATH" "HOME=$$HOME" cargo test -p glint --locked --no-fail-fast \
+		--test commands --test network --test posix --test crashes --test space --test trees \
+		-- --test-threads=2
+
+fuzz: ## Each decoder, FUZZ_SECONDS seconds
+	scripts/fuzz $(FUZZ_SECONDS)
+
+bench: build ## The figures of docs/benchmarks.md
+	scripts/bench
+
+tools: ## Install what the tests need
+	scripts/tools
+
+clean: ## Remove what was built
+	cargo clean
+	rm -rf fuzz/target

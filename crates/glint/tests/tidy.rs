@@ -1,0 +1,135 @@
+//! Rules of this repository that no compiler checks.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The crates, from the top down: each may import only those below it.
+const LAYERS: [&str; 9] = [
+    "glint",
+    "glint-mount",
+    "glint-client",
+    "glint-net",
+    "glint-mds",
+    "glint-ost",
+    "glint-kv",
+    "glint-telemetry",
+    "glint-proto",
+];
+
+/// Imports that go up the list or stay level, each with its reason.
+const EXCEPTIONS: [(&str, &str); 0] = [];
+
+/// Longest source file, in lines.
+const LINES_MAX: usize = 700;
+/// How many may be longer than a module should be.
+const LONG: (usize, usize) = (500, 3);
+
+/// The modules that may contain `unsafe`.
+const UNSAFE: [&str; 4] = [
+    "glint-mount/src/ring_entry.rs",
+    "glint-telemetry/src/recorder.rs",
+    "glint/src/daemon.rs",
+    "glint-ost/src/store.rs",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
+}
+
+fn files(extension: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut directories = vec![root()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() && !name.starts_with('.') && name != "target" && name != "corpus" {
+                directories.push(path);
+            } else if path.extension().is_some_and(|e| e == extension) {
+                let shown = path.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
+                found.push((shown, fs::read_to_string(&path).unwrap()));
+            }
+        }
+    }
+    assert!(!found.is_empty());
+    found
+}
+
+fn rank(name: &str) -> usize {
+    LAYERS.iter().position(|layer| *layer == name).unwrap_or_else(|| panic!("{name} has no layer"))
+}
+
+#[test]
+fn imports_go_down() {
+    for entry in fs::read_dir(root().join("crates")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let manifest = fs::read_to_string(path.join("Cargo.toml")).unwrap();
+        for line in manifest.lines().filter(|line| line.starts_with("glint-")) {
+            let import = line.split(['.', ' ', '=']).next().unwrap();
+            let allowed = EXCEPTIONS.contains(&(name.as_str(), import));
+            assert!(
+                allowed || rank(import) > rank(&name),
+                "{name} must not import {import}: arrows go down the list of ARCHITECTURE.md"
+            );
+        }
+    }
+}
+
+#[test]
+fn modules_are_small_and_begin_with_what_they_are() {
+    let mut long = 0;
+    for (path, text) in files("rs") {
+        let lines = text.lines().count();
+        assert!(lines <= LINES_MAX, "{path} has {lines} lines; split it");
+        long += usize::from(lines > LONG.0);
+        if !path.starts_with("fuzz/") {
+            assert!(text.starts_with("//!"), "{path} does not say what it is");
+        }
+        if path.ends_with("/lib.rs") {
+            for part in ["Promises", "Does not know"] {
+                assert!(text.contains(part), "{path} lacks its {part:?}");
+            }
+        }
+    }
+    assert!(long <= LONG.1, "{long} files are longer than {} lines", LONG.0);
+}
+
+#[test]
+fn unsafe_stays_where_it_is_argued() {
+    for (path, text) in files("rs") {
+        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let keyword = concat!("uns", "afe ");
+        if code.into_iter().any(|line| line.contains(keyword) && !line.contains('"')) {
+            assert!(UNSAFE.iter().any(|allowed| path.ends_with(allowed)), "{path} uses {keyword}");
+            assert!(text.contains("SAFETY:"), "{path} does not argue");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_left_for_later_without_an_issue() {
+    for (path, text) in files("rs") {
+        for word in [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")] {
+            for line in text.lines().filter(|line| line.contains(word)) {
+                assert!(line.contains('#'), "{path}: {line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn links_in_the_documents_lead_somewhere() {
+    for (path, text) in files("md") {
+        let directory = root().join(&path).parent().unwrap().to_owned();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if link.contains("://") || link.starts_with('#') {
+                continue;
+            }
+            let target = link.split('#').next().unwrap();
+            assert!(directory.join(target).exists(), "{path}: {link} does not exist");
+        }
+    }
+}
