@@ -53,7 +53,7 @@ impl Mount {
         }
         let adapter = Arc::new(Adapter::new(fs, options.direct_io));
         let fd = Arc::new(mountpoint::mount(path, options)?);
-        let mount = Mount::serve(adapter, path, fd, wanted);
+        let mount = Mount::serve(adapter, path, fd, wanted, options.keep_awake);
         if mount.is_err() {
             // Nobody would answer: do not leave a dead mount behind.
             let _ = mountpoint::unmount(path, true);
@@ -66,6 +66,7 @@ impl Mount {
         path: &Path,
         fd: Arc<OwnedFd>,
         wanted: TransportKind,
+        keep_awake: bool,
     ) -> Result<Mount, MountError> {
         let uring = negotiate(&fd, adapter.is_alone(), wanted != TransportKind::DevFuse)?;
         if wanted == TransportKind::Uring && !uring {
@@ -75,7 +76,7 @@ impl Mount {
         let pace = if uring { Pace::Lazy } else { Pace::Eager };
         threads.push(devfuse::start(&fd, &adapter, pace)?);
         if uring {
-            threads.extend(uring::start(&fd, &adapter)?);
+            threads.extend(uring::start(&fd, &adapter, keep_awake)?);
         }
         let transport = if uring { TransportKind::Uring } else { TransportKind::DevFuse };
         Ok(Mount { path: path.to_owned(), transport, threads, fd })

@@ -5,6 +5,7 @@
 
 use crate::dispatch::{Adapter, Request};
 use crate::error::MountError;
+use crate::keep_awake::KeepAwake;
 use crate::reply::Outcome;
 use crate::ring_entry::{Command, Entry};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -49,15 +50,18 @@ fn depth(queues: usize) -> usize {
 pub(crate) fn start<F: Vfs>(
     fd: &Arc<OwnedFd>,
     adapter: &Arc<Adapter<F>>,
+    keep_awake: bool,
 ) -> Result<Vec<std::thread::JoinHandle<()>>, MountError> {
     let queues = queue_count();
+    let awake = Arc::new(KeepAwake::new(if keep_awake { queues } else { 0 }));
     let mut threads = Vec::new();
     for queue in 0..queues {
-        let (fd, adapter) = (fd.clone(), adapter.clone());
+        let (fd, adapter, awake) = (fd.clone(), adapter.clone(), awake.clone());
         let thread = std::thread::Builder::new()
             .name(format!("fuse-uring-{queue}"))
             .spawn(move || {
-                if let Err(error) = serve_queue(&fd, &adapter, queue as u16, depth(queues)) {
+                if let Err(error) = serve_queue(&fd, &adapter, &awake, queue as u16, depth(queues))
+                {
                     tracing::error!(queue, %error, "FUSE queue ended");
                 }
             })
@@ -70,6 +74,7 @@ pub(crate) fn start<F: Vfs>(
 fn serve_queue<F: Vfs>(
     fd: &Arc<OwnedFd>,
     adapter: &Arc<Adapter<F>>,
+    awake: &Arc<KeepAwake>,
     queue: u16,
     depth: usize,
 ) -> io::Result<()> {
@@ -80,10 +85,10 @@ fn serve_queue<F: Vfs>(
     runtime.block_on(async {
         let mut entries: FuturesUnordered<_> = (0..depth)
             .map(|_| {
-                let (fd, adapter) = (fd.clone(), adapter.clone());
-                compio_runtime::spawn(
-                    async move { serve_entry(fd.as_raw_fd(), &adapter, queue).await },
-                )
+                let (fd, adapter, awake) = (fd.clone(), adapter.clone(), awake.clone());
+                compio_runtime::spawn(async move {
+                    serve_entry(fd.as_raw_fd(), &adapter, &awake, queue).await
+                })
             })
             .collect();
         while let Some(ended) = entries.next().await {
@@ -108,10 +113,16 @@ async fn submit(command: Command) -> io::Result<bool> {
     }
 }
 
-async fn serve_entry<F: Vfs>(fd: RawFd, adapter: &Adapter<F>, queue: u16) -> io::Result<()> {
+async fn serve_entry<F: Vfs>(
+    fd: RawFd,
+    adapter: &Adapter<F>,
+    awake: &KeepAwake,
+    queue: u16,
+) -> io::Result<()> {
     let mut entry = Entry::new(FUSE_IO_BYTES_MAX);
     let mut connected = submit(entry.register(fd, queue)).await?;
     while connected {
+        awake.beat(queue as usize);
         let header = entry.in_header();
         let fixed = entry.fixed();
         let (buffer, len) = entry.payload();

@@ -27,7 +27,8 @@ const LINES_MAX: usize = 700;
 const LONG: (usize, usize) = (500, 3);
 
 /// The modules that may contain `unsafe`.
-const UNSAFE: [&str; 4] = [
+const UNSAFE: [&str; 5] = [
+    "glint-mount/src/keep_awake.rs",
     "glint-mount/src/ring_entry.rs",
     "glint-telemetry/src/recorder.rs",
     "glint/src/daemon.rs",

@@ -121,7 +121,7 @@ impl<K: Kv> Mds<K> {
                 if !same_parent && is_dir(target) != is_dir(&source) {
                     let (loses, gains) =
                         if is_dir(&source) { (&mut from, &mut to) } else { (&mut to, &mut from) };
-                    loses.attr.nlink -= 1;
+                    loses.attr.nlink = loses.attr.nlink.saturating_sub(1);
                     gains.attr.nlink += 1;
                 }
                 target.attr.ctime = now;
@@ -135,7 +135,7 @@ impl<K: Kv> Mds<K> {
             (replaced, _) => {
                 self.delete_entry(&mut batch, ends.parent, ends.name);
                 if is_dir(&source) {
-                    from.attr.nlink -= 1;
+                    from.attr.nlink = from.attr.nlink.saturating_sub(1);
                     let gains = if same_parent { &mut from } else { &mut to };
                     gains.attr.nlink += 1;
                 }
@@ -143,10 +143,10 @@ impl<K: Kv> Mds<K> {
                     target.attr.ctime = now;
                     if is_dir(target) {
                         let loses = if same_parent { &mut from } else { &mut to };
-                        loses.attr.nlink -= 1;
+                        loses.attr.nlink = loses.attr.nlink.saturating_sub(1);
                         self.drop_inode(&mut batch, target).await?;
                     } else if target.attr.nlink > 1 {
-                        target.attr.nlink -= 1;
+                        target.attr.nlink = target.attr.nlink.saturating_sub(1);
                         self.put_inode(&mut batch, target);
                     } else {
                         self.drop_inode(&mut batch, target).await?;

@@ -25,7 +25,7 @@ pub struct Args {
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     /// Options, separated by commas: ro, rw, allow_other, noatime, noexec, nosuid,
-    /// nodev, direct_io, remount, transport=auto|uring|devfuse. Those of mount(8) that are its own
+    /// nodev, direct_io, remount, transport=auto|uring|devfuse, keep_awake=auto|off. Those of mount(8) that are its own
     /// affair (defaults, _netdev, nofail, ...) are accepted.
     #[arg(short = 'o', long = "options", value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
@@ -59,6 +59,7 @@ pub fn parse_options(options: &[String]) -> Result<ParsedOptions, String> {
             suid: true,
             dev: true,
             direct_io: false,
+            keep_awake: true,
         },
         transport: TransportKind::Auto,
         noatime: false,
@@ -77,6 +78,8 @@ pub fn parse_options(options: &[String]) -> Result<ParsedOptions, String> {
             "nodev" => parsed.mount.dev = false,
             "remount" => parsed.remount = true,
             "direct_io" => parsed.mount.direct_io = true,
+            "keep_awake=auto" => parsed.mount.keep_awake = true,
+            "keep_awake=off" => parsed.mount.keep_awake = false,
             "noatime" => parsed.noatime = true,
             "atime" | "relatime" => parsed.noatime = false,
             "transport=auto" => parsed.transport = TransportKind::Auto,

@@ -1,0 +1,206 @@
+//! Keeps a core out of its sleep state between two requests of a burst.
+//!
+//! A call on a mount makes its caller sleep and wake up again. If another core is
+//! idle the scheduler wakes the caller there, and a core that has gone to sleep takes
+//! up to 50 µs to come back, more than the whole request. So while requests come
+//! in bursts on a core, a thread of the policy SCHED_IDLE (sched(7)) keeps that core
+//! running. It takes no time from anybody: every other thread preempts it at once and
+//! the scheduler counts its core as idle. It ends within [`WINDOW`] of the mount's last
+//! burst and within [`HOLD`] of its own core's part in it, so an idle mount costs
+//! nothing and a core without callers is left alone.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+/// Requests that follow each other on a mount within this time are a burst.
+const BURST: Duration = Duration::from_micros(300);
+/// How long cores are kept awake after the last request of a burst.
+const WINDOW: Duration = Duration::from_millis(1);
+/// How long a core is kept awake after its last request, in a burst of others: callers
+/// move, and come back.
+const HOLD: Duration = Duration::from_millis(10);
+/// Times are renewed in steps of this, so that cores do not fight for a cache line.
+const STEP_NS: u64 = 20_000;
+/// Pauses between two looks at the clock.
+const PAUSES: usize = 32;
+
+#[repr(align(128))]
+#[derive(Default)]
+struct Core {
+    until_ns: AtomicU64,
+    /// The thread sleeps and has to be woken.
+    asleep: AtomicBool,
+    thread: Mutex<Option<Thread>>,
+}
+
+struct Shared {
+    cores: Vec<Core>,
+    start: Instant,
+    /// Last request on any core; 0 before the first.
+    last_ns: AtomicU64,
+    /// End of the window of the last burst.
+    until_ns: AtomicU64,
+    stop: AtomicBool,
+}
+
+/// The threads of one mount, started when they are first needed.
+pub(crate) struct KeepAwake {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl KeepAwake {
+    pub(crate) fn new(cores: usize) -> KeepAwake {
+        let cores = (0..cores).map(|_| Core { asleep: true.into(), ..Core::default() }).collect();
+        let shared = Arc::new(Shared {
+            cores,
+            start: Instant::now(),
+            last_ns: AtomicU64::new(0),
+            until_ns: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+        });
+        KeepAwake { shared, threads: Mutex::default() }
+    }
+
+    /// A request has come in on this core.
+    pub(crate) fn beat(&self, core: usize) {
+        let shared = &*self.shared;
+        let Some(state) = shared.cores.get(core) else { return };
+        let now = shared.now_ns();
+        let last = shared.last_ns.load(Ordering::Relaxed);
+        let gap = now.saturating_sub(last);
+        if gap > STEP_NS {
+            shared.last_ns.store(now, Ordering::Relaxed);
+        }
+        if last == 0 || gap > BURST.as_nanos() as u64 {
+            return;
+        }
+        for (until, length) in [(&shared.until_ns, WINDOW), (&state.until_ns, HOLD)] {
+            let end = now + length.as_nanos() as u64;
+            if until.load(Ordering::Relaxed) + STEP_NS < end {
+                until.store(end, Ordering::SeqCst);
+            }
+        }
+        if state.asleep.load(Ordering::SeqCst) && state.asleep.swap(false, Ordering::SeqCst) {
+            self.wake(core);
+        }
+    }
+
+    fn wake(&self, core: usize) {
+        let mut thread = lock(&self.shared.cores[core].thread);
+        if let Some(thread) = &*thread {
+            thread.unpark();
+            return;
+        }
+        let shared = self.shared.clone();
+        let name = format!("keep-awake-{core}");
+        let started = std::thread::Builder::new().name(name).spawn(move || shared.run(core));
+        // Without the thread everything works, only slower.
+        if let Ok(started) = started {
+            *thread = Some(started.thread().clone());
+            lock(&self.threads).push(started);
+        }
+    }
+}
+
+impl Drop for KeepAwake {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        for thread in lock(&self.threads).drain(..) {
+            thread.thread().unpark();
+            // It does not panic, and there is nothing to do if it did.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn now_ns(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    fn is_wanted(&self, core: &Core) -> bool {
+        let until = self.until_ns.load(Ordering::SeqCst).min(core.until_ns.load(Ordering::SeqCst));
+        self.now_ns() < until
+    }
+
+    fn run(&self, core: usize) {
+        if let Err(error) = become_idle_on(core) {
+            tracing::debug!(%error, core, "not keeping this core awake");
+            return;
+        }
+        let state = &self.cores[core];
+        while !self.stop.load(Ordering::SeqCst) {
+            if self.is_wanted(state) {
+                (0..PAUSES).for_each(|_| std::hint::spin_loop());
+                // A kernel with lazy preemption would let whoever was woken on this
+                // core wait for the next tick; a way through the kernel ends that.
+                rustix::thread::sched_yield();
+                continue;
+            }
+            state.asleep.store(true, Ordering::SeqCst);
+            // A request between the look at the clock and the line above has seen this
+            // thread awake.
+            if self.is_wanted(state) {
+                state.asleep.store(false, Ordering::SeqCst);
+                continue;
+            }
+            std::thread::park();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // What these hold is valid at any time.
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// This thread runs on one core from now on, and only when nobody else wants it.
+fn become_idle_on(core: usize) -> std::io::Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(core);
+    rustix::thread::sched_setaffinity(None, &set)?;
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the structure lives through the call, and 0 is the calling thread.
+    let failed = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &parameters) } != 0;
+    if failed { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cpu_ticks(name: &str) -> u64 {
+        let mut ticks = 0;
+        for task in std::fs::read_dir("/proc/self/task").unwrap() {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+            if stat.contains(name) {
+                let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split(' ').collect();
+                ticks += fields[12].parse::<u64>().unwrap() + fields[13].parse::<u64>().unwrap();
+            }
+        }
+        ticks
+    }
+
+    #[test]
+    fn it_runs_in_bursts_and_rests_afterwards() {
+        let awake = KeepAwake::new(1);
+        awake.beat(0);
+        std::thread::sleep(Duration::from_millis(2));
+        awake.beat(0);
+        assert!(lock(&awake.threads).is_empty(), "two calls far apart are no burst");
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(50) {
+            awake.beat(0);
+            std::thread::sleep(Duration::from_micros(20));
+        }
+        assert_eq!(lock(&awake.threads).len(), 1);
+        std::thread::sleep(Duration::from_millis(50));
+        let rested = cpu_ticks("keep-awake-0");
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(cpu_ticks("keep-awake-0"), rested, "it costs nothing when idle");
+        drop(awake);
+    }
+}
