@@ -264,10 +264,13 @@ impl<F: Vfs> Call<'_, F> {
         self.make(name_len, Make { mode, umask: arg.umask, rdev: 0, target: b"" }).await
     }
 
-    /// What the kernel may do with an open file: data is written through, so a
-    /// close has nothing to flush; pages may be kept if nobody else can write.
-    fn open_flags(&self) -> u32 {
-        let pages = match (self.adapter.direct_io, self.adapter.alone) {
+    /// What the kernel may do with a file opened with these flags of open(2). Data is
+    /// written through, so a close has nothing to flush. Pages may be kept if nobody
+    /// else can write. Who only writes has no use for pages: without them a write is
+    /// one copy less, and the data is in memory once.
+    fn open_flags(&self, flags: u32) -> u32 {
+        let only_writes = flags as i32 & libc::O_ACCMODE == libc::O_WRONLY;
+        let pages = match (self.adapter.direct_io || only_writes, self.adapter.alone) {
             (true, _) => FOPEN_DIRECT_IO,
             (false, true) => FOPEN_KEEP_CACHE,
             (false, false) => 0,
@@ -281,7 +284,7 @@ impl<F: Vfs> Call<'_, F> {
         let mode = FileType::Regular.mode_bits() | (arg.mode & 0o7777);
         let make = Make { mode, umask: arg.umask, rdev: 0, target: b"" };
         let open = self.fs.create(&self.caller, self.ino, name, make, arg.flags as i32).await?;
-        let flags = self.open_flags();
+        let flags = self.open_flags(arg.flags);
         let at = put(self.buffer, &entry_out(&open.attr, self.adapter.cache))?;
         put_at(self.buffer, at, zerocopy::IntoBytes::as_bytes(&open_out(open.handle, flags)))
     }
@@ -289,7 +292,7 @@ impl<F: Vfs> Call<'_, F> {
     async fn tmpfile(self) -> FsResult<usize> {
         let arg: CreateIn = parse(self.fixed)?;
         let open = self.fs.tmpfile(&self.caller, self.ino, arg.mode & 0o7777, arg.umask).await?;
-        let flags = self.open_flags();
+        let flags = self.open_flags(arg.flags);
         let at = put(self.buffer, &entry_out(&open.attr, self.adapter.cache))?;
         put_at(self.buffer, at, zerocopy::IntoBytes::as_bytes(&open_out(open.handle, flags)))
     }
@@ -330,7 +333,7 @@ impl<F: Vfs> Call<'_, F> {
         let mut flags = OpenFlags::from_posix(arg.flags as i32);
         flags.kill_suidgid = arg.open_flags & OPEN_KILL_SUIDGID != 0;
         let open = self.fs.open(&self.caller, self.ino, flags).await?;
-        let out = open_out(open.handle, self.open_flags());
+        let out = open_out(open.handle, self.open_flags(arg.flags));
         put(self.buffer, &out)
     }
 

@@ -1,6 +1,7 @@
 //! Attaching to and detaching from the kernel's tree of mounts.
 
 use crate::error::MountError;
+use glint_proto::limits::READ_AHEAD_BYTES;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::io;
@@ -179,6 +180,20 @@ pub(crate) fn mount(path: &Path, options: &MountOptions) -> Result<OwnedFd, Moun
             e => MountError::io("mount", e),
         })?;
     Ok(fd)
+}
+
+/// Lets the kernel read ahead further than its default of 128 KiB, so that several large
+/// requests are under way at once. Where sysfs cannot be written it stays as it is.
+pub(crate) fn set_read_ahead(path: &Path) {
+    let set = || {
+        let device = rustix::fs::stat(path)?.st_dev;
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+        std::fs::write(knob, (READ_AHEAD_BYTES / 1024).to_string())
+    };
+    if let Err(error) = set() {
+        tracing::debug!(%error, "read-ahead stays at the kernel's default");
+    }
 }
 
 /// Unmounts `path`. With `lazy` it disappears at once and ends when its last user

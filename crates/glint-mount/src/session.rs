@@ -54,9 +54,10 @@ impl Mount {
         let adapter = Arc::new(Adapter::new(fs, options.direct_io));
         let fd = Arc::new(mountpoint::mount(path, options)?);
         let mount = Mount::serve(adapter, path, fd, wanted, options.keep_awake);
-        if mount.is_err() {
+        match mount {
+            Ok(_) => mountpoint::set_read_ahead(path),
             // Nobody would answer: do not leave a dead mount behind.
-            let _ = mountpoint::unmount(path, true);
+            Err(_) => drop(mountpoint::unmount(path, true)),
         }
         mount
     }

@@ -38,6 +38,8 @@ pub const BULK_BYTES_MAX: usize = 4 << 20;
 pub const BODY_BYTES_MAX: usize = 1 << 20;
 /// Largest read or write the kernel sends in one FUSE request.
 pub const FUSE_IO_BYTES_MAX: usize = 1 << 20;
+/// How far the kernel reads ahead of a sequential reader.
+pub const READ_AHEAD_BYTES: usize = 2 << 20;
 /// Most memory for the payload buffers of all FUSE queues together.
 pub const FUSE_QUEUE_BYTES_MAX: usize = 128 << 20;
 /// Most bytes of entries in one page of a directory.
@@ -100,6 +102,7 @@ const fn clamp(value: u64, min: u64, max: u64) -> u64 {
 const _: () = assert!(BODY_BYTES_MAX >= 2 * XATTR_VALUE_BYTES_MAX);
 const _: () = assert!(BODY_BYTES_MAX >= 4 * GROUPS_MAX + 2 * NAME_BYTES_MAX);
 const _: () = assert!(FUSE_IO_BYTES_MAX <= BULK_BYTES_MAX);
+const _: () = assert!(READ_AHEAD_BYTES >= FUSE_IO_BYTES_MAX);
 const _: () = assert!(DIR_PAGE_BYTES_MAX <= BODY_BYTES_MAX / 2);
 const _: () = assert!(CACHE_MS_SHARED * 2 < LEASE_MS);
 const _: () = assert!(RECONNECT_MS_MAX < LEASE_MS);

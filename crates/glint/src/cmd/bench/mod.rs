@@ -6,6 +6,9 @@ mod native;
 mod null_mount;
 mod posix;
 mod sample;
+mod start;
+mod stream;
+mod untar;
 
 use crate::CommandResult;
 
@@ -21,6 +24,9 @@ enum Bench {
     Createmany(createmany::Args),
     Getattr(getattr::Args),
     NullMount(null_mount::Args),
+    Start(start::Args),
+    Stream(stream::Args),
+    Untar(untar::Args),
     #[command(hide = true)]
     Worker(posix::WorkerArgs),
 }
@@ -31,6 +37,9 @@ pub fn run(args: Args) -> CommandResult {
         Bench::Createmany(args) => createmany::run(args),
         Bench::Getattr(args) => getattr::run(args),
         Bench::NullMount(args) => null_mount::run(args),
+        Bench::Start(args) => start::run(args),
+        Bench::Stream(args) => stream::run(args),
+        Bench::Untar(args) => untar::run(args),
         Bench::Worker(args) => posix::work(args),
     }
 }
