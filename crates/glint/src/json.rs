@@ -1,8 +1,8 @@
 //! What `glint status` and `glint stats` show, as JSON.
 
+use crate::rates::Totals;
 use crate::servers::Servers;
 use glint_proto::Op;
-use glint_telemetry::{Counter, Layer};
 use serde_json::{Value, json};
 
 /// State of the servers: OSTs, clients, space, inodes, totals of operations.
@@ -35,6 +35,7 @@ pub fn status(servers: &Servers) -> Value {
         })
         .collect();
     let space = servers.space();
+    let rates = servers.rates();
     let counters: serde_json::Map<String, Value> =
         glint_telemetry::counters().iter().map(|(c, n)| (c.name().into(), json!(n))).collect();
     json!({
@@ -51,26 +52,15 @@ pub fn status(servers: &Servers) -> Value {
         },
         "osts": osts,
         "clients": clients,
-        "operations": operations(),
+        "operations": Totals::now().operations,
+        "per_s": {
+            "operations": rates.operations.round(),
+            "us_avg": (rates.us_avg * 10.0).round() / 10.0,
+            "read_bytes": rates.read.round(),
+            "written_bytes": rates.written.round(),
+        },
         "counters": counters,
     })
-}
-
-/// Number of operations so far: of kernel requests if this process has a mount,
-/// else of requests.
-pub fn operations() -> u64 {
-    let count_of = |layer: Layer| -> u64 {
-        let rows = glint_telemetry::snapshot();
-        let of_layer = rows.iter().filter(|row| row.layer == layer);
-        of_layer.map(|row| row.histogram.count()).sum()
-    };
-    count_of(Layer::Mount).max(count_of(Layer::Handler))
-}
-
-/// Bytes read and written by users so far.
-pub fn bytes() -> (u64, u64) {
-    let counters = glint_telemetry::counters();
-    (counters[Counter::BytesRead as usize].1, counters[Counter::BytesWritten as usize].1)
 }
 
 /// Name of an operation in statistics. Work of an engine belongs to no single one.

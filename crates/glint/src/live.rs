@@ -1,10 +1,10 @@
 //! What a server shows while it runs: one status line on a terminal, otherwise a
 //! log line a minute.
 
-use crate::json;
+use crate::rates::Totals;
 use crate::servers::Servers;
 use std::io::{IsTerminal, Write};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const REDRAW: Duration = Duration::from_secs(1);
 const LOG: Duration = Duration::from_secs(60);
@@ -12,9 +12,7 @@ const LOG: Duration = Duration::from_secs(60);
 /// The display.
 pub struct Live {
     terminal: bool,
-    last: Instant,
-    operations: u64,
-    bytes: (u64, u64),
+    last: Totals,
 }
 
 /// Bytes with a unit that leaves three digits.
@@ -32,27 +30,22 @@ pub fn human_bytes(bytes: u64) -> String {
 impl Live {
     /// Starts counting.
     pub fn new() -> Live {
-        Live {
-            terminal: std::io::stderr().is_terminal(),
-            last: Instant::now(),
-            operations: json::operations(),
-            bytes: json::bytes(),
-        }
+        Live { terminal: std::io::stderr().is_terminal(), last: Totals::now() }
     }
 
     /// Shows what happened since the last time, if it is time to.
     pub fn tick(&mut self, servers: &Servers) {
-        let elapsed = self.last.elapsed();
-        if elapsed < if self.terminal { REDRAW } else { LOG } {
+        if self.last.age() < if self.terminal { REDRAW } else { LOG } {
             return;
         }
-        let (operations, bytes) = (json::operations(), json::bytes());
-        let per_s = |now: u64, before: u64| (now - before) as f64 / elapsed.as_secs_f64();
-        let rate = per_s(operations, self.operations);
+        let now = Totals::now();
+        let rates = now.since(&self.last);
         let line = format!(
-            "{rate:.0} op/s  read {}/s  write {}/s  free {}  inodes {}  clients {}",
-            human_bytes(per_s(bytes.0, self.bytes.0) as u64),
-            human_bytes(per_s(bytes.1, self.bytes.1) as u64),
+            "{:.0} op/s  {:.1} us  read {}/s  write {}/s  free {}  inodes {}  clients {}",
+            rates.operations,
+            rates.us_avg,
+            human_bytes(rates.read as u64),
+            human_bytes(rates.written as u64),
             human_bytes(servers.space().available),
             servers.mds().inode_count(),
             servers.mds().sessions().len(),
@@ -60,11 +53,10 @@ impl Live {
         if self.terminal {
             eprint!("\r\x1b[2K{line}");
             let _ = std::io::stderr().flush();
-        } else if operations != self.operations {
+        } else if now.operations != self.last.operations {
             tracing::info!("{line}");
         }
-        self.last = Instant::now();
-        (self.operations, self.bytes) = (operations, bytes);
+        self.last = now;
     }
 
     /// Leaves the terminal clean.

@@ -2,6 +2,7 @@
 
 use crate::data_dir::DataDir;
 use crate::json;
+use crate::rates::{Rates, Totals};
 use glint_kv::fjall::{FjallKv, Options};
 use glint_mds::{Config, Destroyer, Mds};
 use glint_net::Service;
@@ -14,6 +15,7 @@ use glint_proto::{
     Bulk, ClientId, Cred, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, ObjectId, OstReply,
     OstRequest, RequestId, SpaceInfo,
 };
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -46,6 +48,8 @@ pub struct Servers {
     boot_verifier: u64,
     shared: bool,
     started: Instant,
+    /// Totals of the last two seconds.
+    totals: Mutex<[Totals; 2]>,
 }
 
 /// Servers and the thread that looks after them.
@@ -79,6 +83,7 @@ impl Servers {
             boot_verifier: getrandom::u64().unwrap_or(1),
             shared,
             started: Instant::now(),
+            totals: Mutex::new([Totals::now(); 2]),
         });
         let stop = Arc::new(AtomicBool::new(false));
         let spawn = |name: &str, work: fn(&Servers, &AtomicBool)| {
@@ -108,7 +113,14 @@ impl Servers {
                 }
             }
             last = Instant::now();
+            let mut totals = self.totals.lock();
+            *totals = [totals[1], Totals::now()];
         }
+    }
+
+    /// What happens per second, over the last one or two seconds.
+    pub fn rates(&self) -> Rates {
+        Totals::now().since(&self.totals.lock()[0])
     }
 
     /// Removes what deleted files left and watches the space, until told to stop.

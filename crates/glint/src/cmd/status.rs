@@ -46,7 +46,15 @@ pub fn run(args: Args) -> CommandResult {
         bytes(&space["available_bytes"]),
         bytes(&space["total_bytes"])
     );
-    println!("  requests {}", status["operations"]);
+    let per_s = &status["per_s"];
+    println!(
+        "  requests {}; now {}/s, {} us, read {}/s, write {}/s",
+        status["operations"],
+        per_s["operations"],
+        per_s["us_avg"],
+        human_bytes(per_s["read_bytes"].as_f64().unwrap_or(0.0) as u64),
+        human_bytes(per_s["written_bytes"].as_f64().unwrap_or(0.0) as u64),
+    );
     for ost in status["osts"].as_array().into_iter().flatten() {
         println!(
             "  ost {:<4} {} free, {}",

@@ -1,0 +1,70 @@
+//! What a server does per second, from totals that only grow.
+
+use glint_telemetry::{Counter, Layer};
+use std::time::Instant;
+
+/// Totals at one moment.
+#[derive(Clone, Copy)]
+pub struct Totals {
+    at: Instant,
+    /// Operations so far: of kernel requests if this process has a mount, else of
+    /// requests.
+    pub operations: u64,
+    nanos: u64,
+    read: u64,
+    written: u64,
+}
+
+/// What happened between two moments.
+#[derive(Clone, Copy, Default)]
+pub struct Rates {
+    /// Operations per second.
+    pub operations: f64,
+    /// Their average latency in microseconds.
+    pub us_avg: f64,
+    /// Bytes read by users per second.
+    pub read: f64,
+    /// Bytes written by users per second.
+    pub written: f64,
+}
+
+impl Totals {
+    /// Totals now.
+    pub fn now() -> Totals {
+        let rows = glint_telemetry::snapshot();
+        let of_layer = |layer: Layer| {
+            let rows = rows.iter().filter(|row| row.layer == layer);
+            rows.fold((0, 0), |(count, sum), row| {
+                (count + row.histogram.count(), sum + row.histogram.sum())
+            })
+        };
+        let (operations, nanos) = of_layer(Layer::Mount).max(of_layer(Layer::Handler));
+        let counters = glint_telemetry::counters();
+        Totals {
+            at: Instant::now(),
+            operations,
+            nanos,
+            read: counters[Counter::BytesRead as usize].1,
+            written: counters[Counter::BytesWritten as usize].1,
+        }
+    }
+
+    /// Time since these totals were taken.
+    pub fn age(&self) -> std::time::Duration {
+        self.at.elapsed()
+    }
+
+    /// What happened since an earlier moment.
+    pub fn since(&self, before: &Totals) -> Rates {
+        let seconds = (self.at - before.at).as_secs_f64().max(1e-9);
+        let per_s = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
+        let operations = self.operations.saturating_sub(before.operations);
+        let nanos = self.nanos.saturating_sub(before.nanos);
+        Rates {
+            operations: per_s(self.operations, before.operations),
+            us_avg: if operations == 0 { 0.0 } else { nanos as f64 / operations as f64 / 1000.0 },
+            read: per_s(self.read, before.read),
+            written: per_s(self.written, before.written),
+        }
+    }
+}
