@@ -37,6 +37,9 @@ pub struct Args {
     /// afterwards [default: beside --against, or the temporary directory].
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    /// Leave the files there (directories only).
+    #[arg(long)]
+    keep: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -112,7 +115,7 @@ pub fn run(args: Args) -> CommandResult {
     let procs = args.procs.max(1);
     let mut target = open_target(&args)?;
     let mut against = match &args.against {
-        Some(dir) => Some(posix::Directory::new(dir)?),
+        Some(dir) => Some(posix::Directory::new(dir, args.keep)?),
         None => None,
     };
     let (mut ours, mut theirs) = (Sample::default(), Sample::default());
@@ -167,7 +170,7 @@ fn open_target(args: &Args) -> Result<Box<dyn Target>, Box<dyn std::error::Error
         return Ok(Box::new(native::InProcessTarget::new(&parent)?));
     }
     if Path::new(&args.target).is_dir() {
-        return Ok(Box::new(posix::Directory::new(Path::new(&args.target))?));
+        return Ok(Box::new(posix::Directory::new(Path::new(&args.target), args.keep)?));
     }
     if args.target.contains('/') || !args.target.contains(':') {
         return Err(format!(

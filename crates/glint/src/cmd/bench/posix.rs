@@ -19,9 +19,10 @@ pub struct WorkerArgs {
     count: u64,
 }
 
-/// A directory in which rounds run; removed afterwards.
+/// A directory in which rounds run; removed afterwards unless it is to be kept.
 pub struct Directory {
     path: PathBuf,
+    keep: bool,
 }
 
 fn file(path: &Path, index: u64) -> PathBuf {
@@ -30,16 +31,18 @@ fn file(path: &Path, index: u64) -> PathBuf {
 
 impl Directory {
     /// Makes an empty directory in `parent`.
-    pub fn new(parent: &Path) -> Result<Directory, String> {
+    pub fn new(parent: &Path, keep: bool) -> Result<Directory, String> {
         let path = parent.join(format!("glint-bench-{}", std::process::id()));
         std::fs::create_dir_all(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-        Ok(Directory { path })
+        Ok(Directory { path, keep })
     }
 }
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.path);
+        if !self.keep {
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
     }
 }
 
