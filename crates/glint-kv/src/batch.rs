@@ -73,6 +73,11 @@ impl Batch {
         Batch { writes: Vec::with_capacity(6) }
     }
 
+    /// The writes so far.
+    pub fn writes(&self) -> &[Write] {
+        &self.writes
+    }
+
     /// Writes a pair.
     pub fn put(&mut self, keyspace: Keyspace, key: &[u8], value: &[u8]) {
         self.writes.push(Write { keyspace, key: key.to_vec(), value: Some(value.to_vec()) });

@@ -12,10 +12,12 @@
 mod acl;
 mod alloc;
 mod check;
+mod directories;
 mod error;
 #[doc(hidden)]
 pub mod fuzz;
 mod keys;
+mod later;
 mod locks;
 mod opens;
 mod ops;

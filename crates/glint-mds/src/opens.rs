@@ -20,7 +20,32 @@ impl Count {
     }
 }
 
-type Shard = HashMap<Ino, Vec<(ClientId, Count)>>;
+/// What is known of an inode while it is open.
+#[derive(Default)]
+struct OpenInode {
+    clients: Vec<(ClientId, Count)>,
+    /// Its last name is gone; so is the rest with the last close.
+    unlinked: bool,
+    /// Nobody wrote since its first writer opened it, so its record still knows its size.
+    unchanged: bool,
+    /// It was made by its first writer, so it had no objects.
+    fresh: bool,
+}
+
+/// What a close leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Left {
+    /// Somebody still has it open for writing.
+    pub(crate) writers: bool,
+    /// Nobody has it open any more, and it has no name.
+    pub(crate) gone: bool,
+    /// See [`Opens::first_writer`].
+    pub(crate) unchanged: bool,
+    /// It has no objects if it is unchanged.
+    pub(crate) fresh: bool,
+}
+
+type Shard = HashMap<Ino, OpenInode>;
 
 /// The table.
 pub(crate) struct Opens {
@@ -38,35 +63,79 @@ impl Opens {
 
     /// Counts an open.
     pub(crate) fn add(&self, client: ClientId, ino: Ino, write: bool) {
-        self.set(client, ino, |count| if write { count.writers += 1 } else { count.readers += 1 });
+        let count = |count: &mut Count| {
+            if write { count.writers += 1 } else { count.readers += 1 }
+        };
+        self.shard(ino).lock().entry(ino).or_default().set(client, count);
     }
 
-    /// Takes an open back.
-    pub(crate) fn remove(&self, client: ClientId, ino: Ino, write: bool) {
-        self.set(client, ino, |count| {
+    /// Counts an open for writing, of a file whose record knows its size until somebody
+    /// writes; `fresh` if this made it.
+    pub(crate) fn first_writer(&self, client: ClientId, ino: Ino, fresh: bool) {
+        let mut shard = self.shard(ino).lock();
+        let open = shard.entry(ino).or_default();
+        (open.unchanged, open.fresh) = (true, fresh);
+        open.set(client, |count| count.writers += 1);
+    }
+
+    /// Takes an open back. `wrote` says that it was written to.
+    pub(crate) fn remove(&self, client: ClientId, ino: Ino, write: bool, wrote: bool) -> Left {
+        let mut shard = self.shard(ino).lock();
+        let Some(open) = shard.get_mut(&ino) else {
+            return Left { writers: false, gone: false, unchanged: false, fresh: false };
+        };
+        open.unchanged &= !wrote;
+        open.set(client, |count| {
             let which = if write { &mut count.writers } else { &mut count.readers };
             *which = which.saturating_sub(1);
         });
+        let last = open.clients.is_empty();
+        let left = Left {
+            writers: open.has_writer(),
+            gone: last && open.unlinked,
+            unchanged: open.unchanged,
+            fresh: open.fresh,
+        };
+        if last {
+            shard.remove(&ino);
+        }
+        left
     }
 
     /// What a client has open, said by itself after a restart.
-    pub(crate) fn replace(&self, client: ClientId, ino: Ino, count: Count) {
-        self.set(client, ino, |old| *old = count);
+    pub(crate) fn replace(&self, client: ClientId, ino: Ino, count: Count, unlinked: bool) {
+        let mut shard = self.shard(ino).lock();
+        let open = shard.entry(ino).or_default();
+        open.unlinked |= unlinked;
+        open.set(client, |old| *old = count);
+        if open.clients.is_empty() {
+            shard.remove(&ino);
+        }
     }
 
-    fn set(&self, client: ClientId, ino: Ino, change: impl FnOnce(&mut Count)) {
-        let mut shard = self.shard(ino).lock();
-        let clients = shard.entry(ino).or_default();
-        let index = clients.iter().position(|(id, _)| *id == client).unwrap_or_else(|| {
-            clients.push((client, Count::default()));
-            clients.len() - 1
-        });
-        change(&mut clients[index].1);
-        if clients[index].1.is_zero() {
-            clients.swap_remove(index);
+    /// The last name of an inode goes. Returns whether it is open, and so stays.
+    pub(crate) fn unlink(&self, ino: Ino) -> bool {
+        match self.shard(ino).lock().get_mut(&ino) {
+            Some(open) => {
+                open.unlinked = true;
+                true
+            }
+            None => false,
         }
-        if clients.is_empty() {
-            shard.remove(&ino);
+    }
+
+    /// An open file without a name got one.
+    pub(crate) fn link(&self, ino: Ino) {
+        if let Some(open) = self.shard(ino).lock().get_mut(&ino) {
+            open.unlinked = false;
+        }
+    }
+
+    /// What somebody else than a writer did to the size of a file: its record is not to
+    /// be believed any more.
+    pub(crate) fn resized(&self, ino: Ino) {
+        if let Some(open) = self.shard(ino).lock().get_mut(&ino) {
+            open.unchanged = false;
         }
     }
 
@@ -75,22 +144,41 @@ impl Opens {
     }
 
     pub(crate) fn has_writer(&self, ino: Ino) -> bool {
-        let shard = self.shard(ino).lock();
-        shard.get(&ino).is_some_and(|clients| clients.iter().any(|(_, c)| c.writers > 0))
+        self.shard(ino).lock().get(&ino).is_some_and(OpenInode::has_writer)
     }
 
     /// A client is gone. Returns how many inodes it had open.
     pub(crate) fn forget_client(&self, client: ClientId) -> usize {
         let mut gone = 0;
         for shard in &self.shards {
-            shard.lock().retain(|_, clients| {
-                let before = clients.len();
-                clients.retain(|(id, _)| *id != client);
-                gone += before - clients.len();
-                !clients.is_empty()
+            shard.lock().retain(|_, open| {
+                let before = open.clients.len();
+                open.clients.retain(|(id, _)| *id != client);
+                // What it wrote, nobody has told.
+                open.unchanged &= before == open.clients.len();
+                gone += before - open.clients.len();
+                !open.clients.is_empty()
             });
         }
         gone
+    }
+}
+
+impl OpenInode {
+    fn set(&mut self, client: ClientId, change: impl FnOnce(&mut Count)) {
+        let known = self.clients.iter().position(|(id, _)| *id == client);
+        let index = known.unwrap_or_else(|| {
+            self.clients.push((client, Count::default()));
+            self.clients.len() - 1
+        });
+        change(&mut self.clients[index].1);
+        if self.clients[index].1.is_zero() {
+            self.clients.swap_remove(index);
+        }
+    }
+
+    fn has_writer(&self) -> bool {
+        self.clients.iter().any(|(_, count)| count.writers > 0)
     }
 }
 
@@ -105,11 +193,30 @@ mod tests {
         opens.add(a, Ino(5), true);
         opens.add(a, Ino(5), false);
         opens.add(b, Ino(5), false);
-        opens.remove(a, Ino(5), true);
+        assert!(!opens.remove(a, Ino(5), true, false).writers);
         assert!(!opens.has_writer(Ino(5)) && opens.is_open(Ino(5)));
         assert_eq!(opens.forget_client(a), 1);
         assert!(opens.is_open(Ino(5)));
-        opens.remove(b, Ino(5), false);
+        assert!(opens.unlink(Ino(5)));
+        assert!(opens.remove(b, Ino(5), false, false).gone);
         assert!(!opens.is_open(Ino(5)));
+    }
+
+    #[test]
+    fn a_record_is_believed_until_somebody_writes() {
+        let opens = Opens::new();
+        let (a, b, ino) = (ClientId(1), ClientId(2), Ino(7));
+        opens.first_writer(a, ino, false);
+        opens.add(b, ino, true);
+        assert!(opens.remove(b, ino, true, false).unchanged);
+        opens.add(b, ino, true);
+        opens.remove(b, ino, true, true);
+        assert!(!opens.remove(a, ino, true, false).unchanged, "b wrote");
+        opens.add(a, ino, true);
+        assert!(!opens.remove(a, ino, true, false).unchanged, "not known to be the first");
+        opens.first_writer(a, ino, false);
+        opens.add(b, ino, true);
+        opens.forget_client(b);
+        assert!(!opens.remove(a, ino, true, false).unchanged, "b may have written");
     }
 }

@@ -26,6 +26,7 @@ impl<K: Kv> Mds<K> {
     /// Does what is due. Returns whether there may be more to do at once.
     pub async fn reap(&self, destroyer: &impl Destroyer) -> FsResult<bool> {
         self.expire_sessions(self.config.lease).await?;
+        self.store_later().await?;
         if self.inodes.load(Ordering::Relaxed) != self.inodes_stored.load(Ordering::Relaxed) {
             self.store_inode_count().await?;
         }
@@ -85,7 +86,7 @@ impl<K: Kv> Mds<K> {
             }
             _ => batch.delete(Keyspace::Orphan, &ino.key()),
         }
-        self.kv.commit(batch, &[]).await.map_err(errno)?;
+        self.commit_batch(batch).await?;
         Ok(())
     }
 
@@ -97,7 +98,7 @@ impl<K: Kv> Mds<K> {
     ) -> FsResult<()> {
         let ino = record.attr.ino;
         record.attr.nlink = 0;
-        if self.opens.is_open(ino) {
+        if self.opens.unlink(ino) {
             self.put_inode(batch, record);
             batch.put(Keyspace::Orphan, &ino.key(), &Orphan::Open.value());
         } else {
@@ -117,6 +118,7 @@ impl<K: Kv> Mds<K> {
                 batch.delete(Keyspace::Xattr, &key);
             }
         }
+        self.later.remove(ino);
         batch.delete(Keyspace::Inode, &ino.key());
         if record.attr.is_file() && record.has_objects {
             let destroy = Orphan::Destroy(record.attr.layout);

@@ -2,8 +2,10 @@
 //! its slot is checked and it is dispatched to its file in [`crate::ops`].
 
 use crate::alloc::Allocator;
+use crate::directories::Directories;
 use crate::error::{MdsError, errno};
 use crate::keys;
+use crate::later::Later;
 use crate::locks::Locks;
 use crate::opens::{Count, Opens};
 use crate::record::InodeRecord;
@@ -34,6 +36,8 @@ pub struct Mds<K> {
     pub(crate) config: Config,
     pub(crate) locks: Locks,
     pub(crate) opens: Opens,
+    pub(crate) directories: Directories,
+    pub(crate) later: Later,
     pub(crate) allocator: Allocator,
     pub(crate) sessions: Sessions,
     pub(crate) inodes: AtomicI64,
@@ -84,6 +88,8 @@ impl<K: Kv> Mds<K> {
             config,
             locks: Locks::new(),
             opens: Opens::new(),
+            directories: Directories::new(),
+            later: Later::new(),
             allocator: Allocator::new(mark),
             sessions: Sessions::default(),
             inodes: AtomicI64::new(inodes as i64),
@@ -200,7 +206,9 @@ impl<K: Kv> Mds<K> {
             }
             MdsRequest::SetLayout { ino, layout } => self.set_layout(context, ino, layout).await,
             MdsRequest::Reopen { ino, readers, writers } => {
-                self.opens.replace(context.client, ino, Count { readers, writers });
+                let orphan = self.kv.get(Keyspace::Orphan, &ino.key()).await.map_err(errno)?;
+                let count = Count { readers, writers };
+                self.opens.replace(context.client, ino, count, orphan.is_some());
                 Ok(MdsReply::Done)
             }
             MdsRequest::Touch { ino } => self.touch(context, ino).await,
@@ -221,8 +229,16 @@ impl<K: Kv> Mds<K> {
             let value = encode_reply(id.xid, &reply)?;
             batch.put(Keyspace::Reply, &keys::reply(id.client.0, id.slot), &value);
         }
-        self.kv.commit(batch, &[]).await.map_err(errno)?;
+        self.commit_batch(batch).await?;
         Ok(reply)
+    }
+
+    /// Commits what may change inodes.
+    pub(crate) async fn commit_batch(&self, batch: Batch) -> FsResult<()> {
+        let renewal = self.directories.prepare(&batch);
+        self.kv.commit(batch, &[]).await.map_err(errno)?;
+        self.directories.renew(renewal);
+        Ok(())
     }
 
     /// ENOSPC while the disk is too full for anything that needs space.
@@ -248,12 +264,22 @@ impl<K: Kv> Mds<K> {
 
     /// The record of an inode, if there is one.
     pub(crate) async fn find_inode(&self, ino: Ino) -> FsResult<Option<InodeRecord>> {
-        match self.kv.get(Keyspace::Inode, &ino.key()).await.map_err(errno)? {
-            None => Ok(None),
-            Some(bytes) => InodeRecord::decode(ino, bytes.as_ref())
-                .map(Some)
-                .map_err(|source| errno(MdsError::Record { ino, source })),
+        if let Some(record) = self.later.get(ino) {
+            return Ok(Some(record));
         }
+        let missed = match self.directories.get(ino) {
+            Ok(record) => return Ok(Some(record)),
+            Err(missed) => missed,
+        };
+        let Some(bytes) = self.kv.get(Keyspace::Inode, &ino.key()).await.map_err(errno)? else {
+            return Ok(None);
+        };
+        let record = InodeRecord::decode(ino, bytes.as_ref())
+            .map_err(|source| errno(MdsError::Record { ino, source }))?;
+        if record.attr.is_dir() {
+            self.directories.keep(&record, missed);
+        }
+        Ok(Some(record))
     }
 
     /// The record of a directory: ENOENT if it is gone or was removed while in
@@ -297,6 +323,7 @@ impl<K: Kv> Mds<K> {
     }
 
     pub(crate) fn put_inode(&self, batch: &mut Batch, record: &InodeRecord) {
+        self.later.remove(record.attr.ino);
         batch.put(Keyspace::Inode, &record.attr.ino.key(), &record.encode());
     }
 
@@ -338,6 +365,7 @@ impl<K: Kv> Mds<K> {
     /// Ends the service cleanly: nothing is open any more, everything is durable.
     pub async fn shut_down(&self) -> FsResult<()> {
         self.opens.forget_client(ClientId::IN_PROCESS);
+        self.store_later().await?;
         self.store_inode_count().await?;
         self.sync().await
     }

@@ -13,6 +13,7 @@ use glint_proto::{ClientId, Errno, FsResult, MdsReply, RequestId, message};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// The last answer of a slot.
@@ -144,6 +145,8 @@ impl<K: Kv> Mds<K> {
         };
         for info in expired {
             let opens = self.opens.forget_client(info.client);
+            // Some may have had no name any more.
+            self.orphans.fetch_add(1, Ordering::AcqRel);
             tracing::warn!(
                 client = %info.client, host = info.host, opens,
                 "client was not heard of for {} s; its open files are closed", lease.as_secs()

@@ -75,7 +75,7 @@ impl Mount {
         }
         let mut threads = Vec::new();
         let pace = if uring { Pace::Lazy } else { Pace::Eager };
-        threads.push(devfuse::start(&fd, &adapter, pace)?);
+        threads.push(devfuse::start(&fd, &adapter, pace, keep_awake)?);
         if uring {
             threads.extend(uring::start(&fd, &adapter, keep_awake)?);
         }

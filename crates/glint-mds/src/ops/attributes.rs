@@ -57,6 +57,7 @@ impl<K: Kv> Mds<K> {
             record.attr.size = size;
             record.attr.size_on_ost = true;
             record.attr.mtime = context.now;
+            self.opens.resized(ino);
         }
         let time = |set: SetTime| match set {
             SetTime::Now => context.now,

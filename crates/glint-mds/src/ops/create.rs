@@ -87,8 +87,10 @@ impl<K: Kv> Mds<K> {
             None => MdsReply::Attr(attr),
         };
         let reply = self.commit(context, batch, reply).await?;
-        if let Some(flags) = open {
-            self.opens.add(context.client, ino, flags.write);
+        match open {
+            Some(flags) if flags.write => self.opens.first_writer(context.client, ino, true),
+            Some(_) => self.opens.add(context.client, ino, false),
+            None => {}
         }
         self.inodes.fetch_add(1, Ordering::Relaxed);
         Ok(reply)
@@ -116,14 +118,17 @@ impl<K: Kv> Mds<K> {
         let ino = record.attr.ino;
         batch.put(Keyspace::Orphan, &ino.key(), &Orphan::Open.value());
         // Counted as open before it can be seen, or the reaper might take it.
-        self.opens.add(context.client, ino, true);
+        self.opens.first_writer(context.client, ino, true);
+        self.opens.unlink(ino);
         let reply = MdsReply::Opened { attr: record.attr, created: true };
         let reply = self.commit(context, batch, reply).await;
         match &reply {
             Ok(_) => {
                 self.inodes.fetch_add(1, Ordering::Relaxed);
             }
-            Err(_) => self.opens.remove(context.client, ino, true),
+            Err(_) => {
+                self.opens.remove(context.client, ino, true, false);
+            }
         }
         reply
     }

@@ -50,6 +50,8 @@ impl<K: Kv> Mds<K> {
         self.put_entry(&mut batch, parent, name, ino, record.attr.file_type());
         self.put_inode(&mut batch, &record);
         self.put_inode(&mut batch, &directory);
-        self.commit(context, batch, MdsReply::Attr(record.attr)).await
+        let reply = self.commit(context, batch, MdsReply::Attr(record.attr)).await?;
+        self.opens.link(ino);
+        Ok(reply)
     }
 }

@@ -1,10 +1,9 @@
 //! open and release of existing files.
 
-use crate::error::errno;
 use crate::locks::{Key, Want};
 use crate::permission::{EXEC, READ, WRITE};
 use crate::service::{Context, Mds};
-use glint_kv::{Batch, Keyspace, Kv};
+use glint_kv::{Batch, Kv};
 use glint_proto::{Errno, FileType, FsResult, Ino, MdsReply, ObjectAttr, OpenFlags};
 use std::sync::atomic::Ordering;
 
@@ -49,7 +48,14 @@ impl<K: Kv> Mds<K> {
             self.put_inode(&mut batch, &record);
         }
         let reply = self.commit(context, batch, MdsReply::Attr(record.attr)).await?;
-        self.opens.add(context.client, ino, flags.write);
+        if first_writer && !flags.truncate {
+            self.opens.first_writer(context.client, ino, false);
+        } else {
+            self.opens.add(context.client, ino, flags.write);
+            if flags.truncate {
+                self.opens.resized(ino);
+            }
+        }
         Ok(reply)
     }
 
@@ -62,36 +68,34 @@ impl<K: Kv> Mds<K> {
         wrote: Option<ObjectAttr>,
     ) -> FsResult<MdsReply> {
         let _held = self.locks.acquire(&[Want::exclusive(Key::Inode(ino))]).await;
-        self.opens.remove(context.client, ino, write);
-        let record = match wrote {
-            Some(_) => self.find_inode(ino).await?,
-            None => None,
-        };
-        let mut batch = Batch::new();
-        if let (Some(objects), Some(mut record)) = (wrote, record)
-            && record.attr.size_on_ost
-            && !self.opens.has_writer(ino)
-        {
-            record.attr.size_on_ost = false;
-            record.has_objects = true;
-            record.attr.size = objects.size;
-            record.attr.blocks = objects.blocks;
-            record.attr.mtime = objects.mtime;
-            record.attr.ctime = record.attr.ctime.max(objects.ctime);
-            self.put_inode(&mut batch, &record);
-        }
-        if !self.opens.is_open(ino) {
-            // If it has no name left, it goes now.
-            self.orphan_closed(ino).await?;
-        }
-        self.commit(context, batch, MdsReply::Done).await
-    }
-
-    async fn orphan_closed(&self, ino: Ino) -> FsResult<()> {
-        let orphan = self.kv.get(Keyspace::Orphan, &ino.key()).await.map_err(errno)?;
-        if orphan.is_some() {
+        let left = self.opens.remove(context.client, ino, write, wrote.is_some());
+        if left.gone {
             self.orphans.fetch_add(1, Ordering::AcqRel);
         }
-        Ok(())
+        let knows = wrote.is_some() || (write && left.unchanged);
+        if !knows || left.writers || left.gone {
+            return Ok(MdsReply::Done);
+        }
+        let Some(mut record) = self.find_inode(ino).await? else { return Ok(MdsReply::Done) };
+        if !record.attr.size_on_ost {
+            return Ok(MdsReply::Done);
+        }
+        record.attr.size_on_ost = false;
+        match wrote {
+            Some(objects) => {
+                record.has_objects = true;
+                record.attr.size = objects.size;
+                record.attr.blocks = objects.blocks;
+                record.attr.mtime = objects.mtime;
+                record.attr.ctime = record.attr.ctime.max(objects.ctime);
+            }
+            None => record.has_objects &= !left.fresh,
+        }
+        if self.later.put(&record) {
+            return Ok(MdsReply::Done);
+        }
+        let mut batch = Batch::new();
+        self.put_inode(&mut batch, &record);
+        self.commit(context, batch, MdsReply::Done).await
     }
 }

@@ -96,10 +96,9 @@ impl<K: Kv> Mds<K> {
         let records = self.kv.multi_get(Keyspace::Inode, &keys).await.map_err(errno)?;
         for (entry, record) in page.entries.iter_mut().zip(records) {
             let special = entry.cookie <= COOKIE_DOT_DOT;
-            entry.attr = record
-                .filter(|_| !special)
-                .and_then(|bytes| InodeRecord::decode(entry.ino, bytes.as_ref()).ok())
-                .map(|record| record.attr);
+            let stored = || InodeRecord::decode(entry.ino, record?.as_ref()).ok();
+            let known = if special { None } else { self.later.get(entry.ino).or_else(stored) };
+            entry.attr = known.map(|record| record.attr);
         }
         Ok(())
     }
