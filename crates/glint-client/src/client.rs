@@ -387,6 +387,14 @@ impl<T: Transport> Vfs for Client<T> {
         value: &[u8],
         flags: XattrFlags,
     ) -> FsResult<()> {
+        if name == STATS {
+            // The only thing that can be done to statistics.
+            return match (value, caller.cred.is_superuser()) {
+                (b"reset", true) => self.transport.reset_stats().await,
+                (b"reset", false) => Err(Errno::EPERM),
+                _ => Err(Errno::EINVAL),
+            };
+        }
         if name == LAYOUT {
             let layout = parse_layout(value, self.layout_of(ino).await?)?;
             return self.mds(caller, &MdsRequest::SetLayout { ino, layout }).await.map(drop);

@@ -15,9 +15,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-/// Operation number under which engine work is recorded.
-const OP_NONE: u8 = glint_telemetry::OPS_MAX as u8 - 1;
-
 /// How much memory and disk the engine may use.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -121,7 +118,7 @@ impl Shared {
             let stopping = self.stop.load(Ordering::Acquire);
             let accepted = self.accepted.load(Ordering::Acquire);
             let result = if accepted > self.durable.load(Ordering::Acquire) {
-                let _span = Span::start(Layer::JournalSync, OP_NONE);
+                let _span = Span::part(Layer::JournalSync);
                 self.db.persist(PersistMode::SyncData)
             } else {
                 Ok(())
@@ -160,7 +157,7 @@ impl Kv for FjallKv {
     type Value = fjall::UserValue;
 
     async fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Self::Value>, KvError> {
-        let _span = Span::start(Layer::KvRead, OP_NONE);
+        let _span = Span::part(Layer::KvRead);
         self.keyspace(keyspace)?.get(key).map_err(|e| self.error(e))
     }
 
@@ -169,7 +166,7 @@ impl Kv for FjallKv {
         keyspace: Keyspace,
         keys: &[&[u8]],
     ) -> Result<Vec<Option<Self::Value>>, KvError> {
-        let _span = Span::start(Layer::KvRead, OP_NONE);
+        let _span = Span::part(Layer::KvRead);
         let handle = self.keyspace(keyspace)?;
         keys.iter().map(|key| handle.get(key).map_err(|e| self.error(e))).collect()
     }
@@ -184,7 +181,7 @@ impl Kv for FjallKv {
         if from >= to {
             return Ok(Vec::new());
         }
-        let _span = Span::start(Layer::KvRead, OP_NONE);
+        let _span = Span::part(Layer::KvRead);
         let mut pairs = Vec::new();
         for guard in self.keyspace(keyspace)?.range(from..to).take(limit) {
             let (key, value) = guard.into_inner().map_err(|e| self.error(e))?;
@@ -205,7 +202,7 @@ impl Kv for FjallKv {
                 return Err(KvError::Conflict);
             }
         }
-        let _span = Span::start(Layer::Journal, OP_NONE);
+        let _span = Span::part(Layer::Journal);
         let mut write = self.shared.db.batch().durability(Some(PersistMode::Buffer));
         for w in batch.into_writes() {
             let keyspace = self.keyspace(w.keyspace)?;

@@ -182,7 +182,7 @@ impl Locks {
                 return state.take(exclusive);
             }
         }
-        let _span = Span::start(Layer::LockWait, glint_telemetry::OPS_MAX as u8 - 1);
+        let _span = Span::part(Layer::LockWait);
         let mut place = Place { stripe, waiter: None };
         poll_fn(|context| {
             let mut state = stripe.lock();

@@ -10,7 +10,7 @@ use glint_proto::{
     Cred, Errno, FileType, FsResult, Ino, Op, OpenFlags, RenameFlags, SetAttr, SetTime, Timestamp,
     XattrFlags,
 };
-use glint_telemetry::{Layer, Span};
+use glint_telemetry::{Layer, Span, traced};
 use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::FromBytes;
@@ -102,7 +102,6 @@ impl<F: Vfs> Adapter<F> {
             Opcode::Destroy => return Outcome::Done(0),
             _ => {}
         }
-        let _span = Span::start(Layer::Mount, op_of(opcode) as u8);
         let header = request.header;
         let call = Call {
             adapter: self,
@@ -116,7 +115,12 @@ impl<F: Vfs> Adapter<F> {
             buffer: request.buffer,
             len: request.len,
         };
-        call.execute(opcode).await.into()
+        let op = op_of(opcode) as u8;
+        let whole = async {
+            let _span = Span::start(Layer::Mount, op);
+            call.execute(opcode).await
+        };
+        traced(whole).await.into()
     }
 }
 

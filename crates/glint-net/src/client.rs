@@ -141,9 +141,13 @@ impl Remote {
         }
     }
 
-    /// Asks a server for its `status` or `stats`, as JSON.
+    /// Asks a server for its `status` or `stats`, as JSON, or to `reset` the latter.
     pub fn ask(address: &str, what: &str) -> Result<String, NetError> {
-        let request = if what == "stats" { Request::Stats } else { Request::Status };
+        let request = match what {
+            "stats" => Request::Stats,
+            "reset" => Request::ResetStats,
+            _ => Request::Status,
+        };
         match ask_blocking(address, random_client(), &request)? {
             Reply::Json(text) => Ok(text),
             _ => Err(NetError::Refused("it sent something else than JSON".into())),
@@ -238,10 +242,20 @@ impl Transport for Remote {
     }
 
     async fn stats(&self) -> FsResult<String> {
-        match self.call(&Request::Stats, Bulk::None).await? {
-            Reply::Json(text) => Ok(text),
-            _ => Err(Errno::EPROTO),
+        let servers = match self.call(&Request::Stats, Bulk::None).await? {
+            Reply::Json(text) => serde_json::from_str(&text).map_err(|_| Errno::EPROTO)?,
+            _ => return Err(Errno::EPROTO),
+        };
+        let mut rows = crate::stats::rows("client");
+        if let serde_json::Value::Array(more) = servers {
+            rows.extend(more);
         }
+        Ok(serde_json::Value::Array(rows).to_string())
+    }
+
+    async fn reset_stats(&self) -> FsResult<()> {
+        glint_telemetry::reset();
+        self.call(&Request::ResetStats, Bulk::None).await.map(drop)
     }
 }
 

@@ -36,6 +36,11 @@ impl<S: Service> Transport for InProcess<S> {
     }
 
     async fn stats(&self) -> FsResult<String> {
-        Ok(self.service.stats())
+        Ok(crate::stats::as_json("server"))
+    }
+
+    async fn reset_stats(&self) -> FsResult<()> {
+        glint_telemetry::reset();
+        Ok(())
     }
 }

@@ -13,6 +13,7 @@ mod connection;
 mod error;
 mod inproc;
 mod server;
+pub mod stats;
 
 pub use client::{Remote, RemoteOptions};
 pub use error::NetError;
@@ -57,9 +58,6 @@ pub trait Service: Send + Sync + 'static {
 
     /// State dump as JSON.
     fn status(&self) -> String;
-
-    /// Statistics as JSON.
-    fn stats(&self) -> String;
 }
 
 /// How a client reaches the servers.
@@ -85,6 +83,9 @@ pub trait Transport: Send + Sync + 'static {
     /// State dump of the servers as JSON.
     fn status(&self) -> impl Future<Output = FsResult<String>>;
 
-    /// Statistics of the servers as JSON.
+    /// Statistics of this process and of the servers as JSON.
     fn stats(&self) -> impl Future<Output = FsResult<String>>;
+
+    /// Starts all statistics again.
+    fn reset_stats(&self) -> impl Future<Output = FsResult<()>>;
 }

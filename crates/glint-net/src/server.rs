@@ -5,12 +5,12 @@
 //! parked as a task; the replies of a pass leave in one write.
 
 use crate::connection::{Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame};
-use crate::{NetError, Service};
+use crate::{NetError, Service, stats};
 use compio_net::{TcpListener, TcpStream};
 use glint_proto::frame::FrameError;
 use glint_proto::message::{Reply, Request};
 use glint_proto::{Bulk, ClientId, FsResult, OstReply, OstRequest, RequestId};
-use glint_telemetry::Counter;
+use glint_telemetry::{Counter, traced};
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -166,7 +166,7 @@ async fn serve<S: Service>(stream: TcpStream, service: Arc<S>) -> Result<(), Net
         glint_telemetry::count(Counter::Passes, 1);
         glint_telemetry::count(Counter::Requests, frames.len() as u64);
         for frame in frames {
-            let mut answer = Box::pin(connection.clone().answer(pass.clone(), frame));
+            let mut answer = Box::pin(traced(connection.clone().answer(pass.clone(), frame)));
             match futures_util::poll!(answer.as_mut()) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => {
@@ -217,7 +217,11 @@ impl<S: Service> Connection<S> {
         let mut bulk = Vec::new();
         let reply = match request {
             Request::Status => Reply::Json(self.service.status()),
-            Request::Stats => Reply::Json(self.service.stats()),
+            Request::Stats => Reply::Json(stats::as_json("server")),
+            Request::ResetStats => {
+                glint_telemetry::reset();
+                Reply::Json("[]".into())
+            }
             Request::Hello(hello) => {
                 match self.service.connect(header.client, &hello).await {
                     Ok(()) => self.client.set(Some(header.client)),

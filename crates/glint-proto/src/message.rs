@@ -530,6 +530,8 @@ pub enum Request<'a> {
     Status,
     /// Statistics as JSON.
     Stats,
+    /// Start the statistics again.
+    ResetStats,
     /// For the MDS.
     Mds {
         /// Caller.
@@ -553,7 +555,7 @@ impl Request<'_> {
         match self {
             Request::Hello(_) => Op::Hello,
             Request::Status => Op::Status,
-            Request::Stats => Op::Stats,
+            Request::Stats | Request::ResetStats => Op::Stats,
             Request::Mds { request, .. } => request.op(),
             Request::Ost { request, .. } => request.op(),
         }

@@ -8,11 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const SUB_BITS: u32 = 3;
 const BUCKETS: usize = 40 << SUB_BITS;
 
-/// Count, sum, extremes and distribution of values.
+/// Count, sum, extremes and distribution of durations, and how much of them was spent
+/// in the layer itself.
 pub struct Histogram {
     buckets: [AtomicU64; BUCKETS],
     count: AtomicU64,
     sum: AtomicU64,
+    own: AtomicU64,
     min: AtomicU64,
     max: AtomicU64,
 }
@@ -23,6 +25,7 @@ impl Default for Histogram {
             buckets: [const { AtomicU64::new(0) }; BUCKETS],
             count: AtomicU64::new(0),
             sum: AtomicU64::new(0),
+            own: AtomicU64::new(0),
             min: AtomicU64::new(u64::MAX),
             max: AtomicU64::new(0),
         }
@@ -49,13 +52,15 @@ fn middle_of(bucket: usize) -> u64 {
 }
 
 impl Histogram {
-    /// Adds a value. Called by one thread at a time per histogram: the
-    /// read-modify-write is not atomic, because that would cost a locked bus cycle.
-    pub fn add(&self, value: u64) {
+    /// Adds a value, `own` of which was spent here and not in layers below. Called by one
+    /// thread at a time per histogram: the read-modify-write is not atomic, because that
+    /// would cost a locked bus cycle.
+    pub fn add(&self, value: u64, own: u64) {
         let bump = |cell: &AtomicU64, by: u64| cell.store(cell.load(Relaxed) + by, Relaxed);
         bump(&self.buckets[bucket_of(value)], 1);
         bump(&self.count, 1);
         bump(&self.sum, value);
+        bump(&self.own, own);
         if value < self.min.load(Relaxed) {
             self.min.store(value, Relaxed);
         }
@@ -71,6 +76,7 @@ impl Histogram {
         }
         self.count.fetch_add(other.count.load(Relaxed), Relaxed);
         self.sum.fetch_add(other.sum.load(Relaxed), Relaxed);
+        self.own.fetch_add(other.own.load(Relaxed), Relaxed);
         self.min.fetch_min(other.min.load(Relaxed), Relaxed);
         self.max.fetch_max(other.max.load(Relaxed), Relaxed);
     }
@@ -82,6 +88,7 @@ impl Histogram {
         }
         self.count.store(0, Relaxed);
         self.sum.store(0, Relaxed);
+        self.own.store(0, Relaxed);
         self.min.store(u64::MAX, Relaxed);
         self.max.store(0, Relaxed);
     }
@@ -94,6 +101,11 @@ impl Histogram {
     /// Sum of the values.
     pub fn sum(&self) -> u64 {
         self.sum.load(Relaxed)
+    }
+
+    /// Sum of what was spent here and not in layers below.
+    pub fn own(&self) -> u64 {
+        self.own.load(Relaxed)
     }
 
     /// Smallest value; 0 if there is none.
@@ -128,7 +140,7 @@ mod tests {
     fn quantiles_are_close() {
         let histogram = Histogram::default();
         for value in 1..=100_000u64 {
-            histogram.add(value);
+            histogram.add(value, value);
         }
         for (q, exact) in [(0.5, 50_000.0), (0.99, 99_000.0)] {
             let got = histogram.quantile(q) as f64;

@@ -9,14 +9,17 @@
 
 mod histogram;
 mod recorder;
+mod span;
 
 pub use histogram::Histogram;
 pub use recorder::{Counter, Row, count, counters, record, reset, snapshot};
 
-use std::time::Instant;
+pub use span::{Span, traced};
 
 /// Number of operations that can be told apart.
 pub const OPS_MAX: usize = 64;
+/// The operation of work that belongs to none.
+pub const OP_NONE: u8 = OPS_MAX as u8 - 1;
 
 /// Where time is spent, from the system call down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,26 +72,5 @@ impl Layer {
             Layer::JournalSync => "journal_sync",
             Layer::ObjectIo => "object_io",
         }
-    }
-}
-
-/// Times a piece of work; recorded when it goes out of scope.
-#[must_use]
-pub struct Span {
-    layer: Layer,
-    op: u8,
-    start: Instant,
-}
-
-impl Span {
-    /// Starts the clock.
-    pub fn start(layer: Layer, op: u8) -> Span {
-        Span { layer, op, start: Instant::now() }
-    }
-}
-
-impl Drop for Span {
-    fn drop(&mut self) {
-        record(self.layer, self.op, self.start.elapsed().as_nanos() as u64);
     }
 }

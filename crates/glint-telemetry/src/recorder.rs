@@ -86,8 +86,8 @@ impl Shard {
     }
 }
 
-/// Adds one duration in nanoseconds.
-pub fn record(layer: Layer, op: u8, nanos: u64) {
+/// Adds one duration in nanoseconds, `own` of which was spent in the layer itself.
+pub fn record(layer: Layer, op: u8, nanos: u64, own: u64) {
     // A thread that is being torn down loses its last values.
     let _ = MINE.try_with(|lease| {
         let cell = layer as usize * OPS_MAX + (op as usize).min(OPS_MAX - 1);
@@ -96,7 +96,7 @@ pub fn record(layer: Layer, op: u8, nanos: u64) {
             lease.0.cells[cell].store(new, Ordering::Release);
             new
         });
-        histogram.add(nanos);
+        histogram.add(nanos, own);
     });
 }
 
@@ -168,7 +168,7 @@ mod tests {
             .map(|_| {
                 std::thread::spawn(|| {
                     for _ in 0..1000 {
-                        record(Layer::Journal, 63, 10);
+                        record(Layer::Journal, 62, 10, 10);
                         count(Counter::Replays, 1);
                     }
                 })
@@ -178,7 +178,7 @@ mod tests {
             thread.join().unwrap();
         }
         let rows = snapshot();
-        let row = rows.iter().find(|r| r.layer == Layer::Journal && r.op == 63).unwrap();
+        let row = rows.iter().find(|r| r.layer == Layer::Journal && r.op == 62).unwrap();
         assert_eq!(row.histogram.count(), 4000);
         assert_eq!(counters()[Counter::Replays as usize].1, 4000);
     }

@@ -1,8 +1,7 @@
-//! What `glint status` and `glint stats` show, as JSON.
+//! What `glint status` shows, as JSON.
 
 use crate::rates::Totals;
 use crate::servers::Servers;
-use glint_proto::Op;
 use serde_json::{Value, json};
 
 /// State of the servers: OSTs, clients, space, inodes, totals of operations.
@@ -61,31 +60,4 @@ pub fn status(servers: &Servers) -> Value {
         },
         "counters": counters,
     })
-}
-
-/// Name of an operation in statistics. Work of an engine belongs to no single one.
-fn op_name(op: u8) -> &'static str {
-    Op::from_u8(op).map_or("-", Op::name)
-}
-
-/// Latencies per layer and operation, in microseconds.
-pub fn stats() -> Value {
-    let us = |nanos: u64| (nanos as f64 / 10.0).round() / 100.0;
-    let rows: Vec<Value> = glint_telemetry::snapshot()
-        .iter()
-        .map(|row| {
-            let h = &row.histogram;
-            json!({
-                "layer": row.layer.name(),
-                "op": op_name(row.op),
-                "count": h.count(),
-                "avg": us(h.sum() / h.count().max(1)),
-                "min": us(h.min()),
-                "max": us(h.max()),
-                "p50": us(h.quantile(0.50)),
-                "p99": us(h.quantile(0.99)),
-            })
-        })
-        .collect();
-    Value::Array(rows)
 }

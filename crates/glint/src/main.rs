@@ -9,6 +9,7 @@ mod data_dir;
 mod json;
 mod live;
 mod logging;
+mod metrics;
 mod rates;
 mod servers;
 mod signals;

@@ -246,8 +246,4 @@ impl Service for Servers {
     fn status(&self) -> String {
         json::status(self).to_string()
     }
-
-    fn stats(&self) -> String {
-        json::stats().to_string()
-    }
 }

@@ -5,6 +5,7 @@
 mod support;
 
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 use support::*;
@@ -200,5 +201,62 @@ fn a_damaged_object_is_reported_and_not_read() {
     let error = fs::read(world.mount_point().join("f")).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EIO));
     assert!(up.log().contains(name), "{}", up.log());
+    up.stop();
+}
+
+#[test]
+fn statistics_add_up_and_can_be_reset_watched_and_scraped() {
+    let world = World::new();
+    let metrics = address(free_port());
+    let up = world.up(&["--metrics", &metrics]);
+    let mnt = world.mount_point();
+    let work = |name: &str| {
+        for i in 0..200 {
+            fs::write(mnt.join(format!("{name}{i}")), b"some data").unwrap();
+        }
+    };
+    work("a");
+    let stats = || -> Vec<serde_json::Value> {
+        let output = run(glint().args(["stats", "--json", text(&mnt)])).stdout;
+        String::from_utf8(output)
+            .unwrap()
+            .lines()
+            .map(|l| serde_json::from_str(l).unwrap())
+            .collect()
+    };
+    let rows = stats();
+    let creates: Vec<_> = rows.iter().filter(|row| row["op"] == "create").collect();
+    let of = |layer: &str| creates.iter().find(|row| row["layer"] == layer).unwrap();
+    assert_eq!(of("mount")["count"], 200);
+    assert_eq!(of("handler")["count"], 200, "a create is one request");
+    let whole = of("mount")["sum"].as_f64().unwrap();
+    let parts: f64 = creates.iter().map(|row| row["self_sum"].as_f64().unwrap()).sum();
+    assert!((whole - parts).abs() < whole * 0.01, "whole {whole} us, parts {parts} us");
+
+    let mut scraped = String::new();
+    let mut http = std::net::TcpStream::connect(&metrics).unwrap();
+    http.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    http.read_to_string(&mut scraped).unwrap();
+    let wanted = "glint_operation_seconds_count{layer=\"mount\",op=\"create\"} 200";
+    assert!(scraped.contains(wanted), "{scraped}");
+
+    run(glint().args(["stats", "--reset", text(&mnt)]));
+    assert!(!stats().iter().any(|row| row["op"] == "create"), "they begin again");
+    let watch = glint()
+        .args(["stats", "--watch", "--json", text(&mnt)])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let start = std::time::Instant::now();
+    for round in 0.. {
+        work(&format!("b{round}-"));
+        if start.elapsed().as_millis() > 2500 {
+            break;
+        }
+    }
+    run(Command::new("kill").args(["-INT", &watch.id().to_string()]));
+    let output = watch.wait_with_output().unwrap();
+    assert!(output.status.success(), "Ctrl-C ends it cleanly");
+    assert!(String::from_utf8(output.stdout).unwrap().contains("\"op\":\"create\""));
     up.stop();
 }

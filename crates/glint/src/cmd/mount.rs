@@ -1,6 +1,7 @@
 //! `glint mount`: mount the file system of a server on the network. Also what
 //! `mount -t fuse.glint` and /etc/fstab call.
 
+use crate::metrics::Metrics;
 use crate::signals::Stop;
 use crate::{CommandResult, daemon};
 use glint_client::Client;
@@ -29,6 +30,9 @@ pub struct Args {
     /// affair (defaults, _netdev, nofail, ...) are accepted.
     #[arg(short = 'o', long = "options", value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
+    /// Serve statistics for Prometheus at http://HOST:PORT/metrics.
+    #[arg(long, value_name = "HOST:PORT")]
+    metrics: Option<String>,
     /// Go to the background when the mount is ready.
     #[arg(long)]
     daemon: bool,
@@ -146,6 +150,7 @@ pub fn run(args: Args) -> CommandResult {
     let client = Client::new(remote, options.noatime);
     let mount_options = MountOptions { source: args.server.clone(), ..options.mount };
     let mount = Mount::new(Arc::new(client), &mount_point, &mount_options, options.transport)?;
+    let _metrics = args.metrics.as_deref().map(|at| Metrics::start(at, None)).transpose()?;
     super::up::announce(&mount, start.elapsed());
     daemon::say_ready();
     while !stop.is_asked() && !mount.is_finished() {

@@ -2,6 +2,7 @@
 
 use crate::data_dir::DataDir;
 use crate::live::Live;
+use crate::metrics::Metrics;
 use crate::servers::Servers;
 use crate::signals::Stop;
 use crate::{CommandResult, daemon};
@@ -28,6 +29,9 @@ pub struct Args {
     /// Allow to listen beyond this host, unencrypted and without authentication.
     #[arg(long)]
     insecure: bool,
+    /// Serve statistics for Prometheus at http://HOST:PORT/metrics.
+    #[arg(long, value_name = "HOST:PORT")]
+    metrics: Option<String>,
     /// Go to the background when the servers are ready.
     #[arg(long)]
     daemon: bool,
@@ -46,6 +50,8 @@ pub fn run(args: Args) -> CommandResult {
     let running = Servers::start(data, true)?;
     let address = listener.address;
     let server = listener.serve(running.servers.clone())?;
+    let metrics = |at: &str| Metrics::start(at, Some(running.servers.clone()));
+    let metrics = args.metrics.as_deref().map(metrics).transpose()?;
     tracing::info!("serving {} at {address}", args.data.display());
     daemon::say_ready();
     let mut live = Live::new();
@@ -54,6 +60,7 @@ pub fn run(args: Args) -> CommandResult {
         live.tick(&running.servers);
     }
     live.end();
+    drop(metrics);
     server.stop();
     running.shut_down().map_err(|errno| format!("shutting down: {errno}"))?;
     tracing::info!("stopped; everything is on disk");

@@ -27,6 +27,18 @@ pub fn ask(target: &str, what: &str) -> Result<serde_json::Value, Box<dyn std::e
     Ok(serde_json::from_str(&text)?)
 }
 
+/// Starts the statistics of a mount or a server again.
+pub fn reset(target: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let path = Path::new(target);
+    if path.exists() || target.contains('/') {
+        let flags = rustix::fs::XattrFlags::empty();
+        return rustix::fs::setxattr(path, "glint.stats", b"reset", flags)
+            .map_err(|e| format!("{}: {e}", path.display()).into());
+    }
+    glint_net::Remote::ask(target, "reset").map_err(|e| format!("server {target}: {e}"))?;
+    Ok(())
+}
+
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
     let status = ask(&args.target, "status")?;

@@ -2,6 +2,7 @@
 
 use crate::data_dir::DataDir;
 use crate::live::Live;
+use crate::metrics::Metrics;
 use crate::servers::Servers;
 use crate::signals::Stop;
 use crate::{CommandResult, daemon};
@@ -36,6 +37,9 @@ pub struct Args {
     /// Mount options, as of `glint mount`.
     #[arg(short = 'o', long = "options", value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
+    /// Serve statistics for Prometheus at http://HOST:PORT/metrics.
+    #[arg(long, value_name = "HOST:PORT")]
+    metrics: Option<String>,
     /// Go to the background when the mount is ready.
     #[arg(long)]
     daemon: bool,
@@ -70,6 +74,8 @@ pub fn run(args: Args) -> CommandResult {
     let mount_options = MountOptions { source, ..options.mount };
     let mount = Mount::new(Arc::new(client), &mount_point, &mount_options, options.transport)?;
     let server = listener.map(|listener| listener.serve(running.servers.clone())).transpose()?;
+    let metrics = |at: &str| Metrics::start(at, Some(running.servers.clone()));
+    let metrics = args.metrics.as_deref().map(metrics).transpose()?;
     announce(&mount, start.elapsed());
     daemon::say_ready();
 
@@ -79,6 +85,7 @@ pub fn run(args: Args) -> CommandResult {
         live.tick(&running.servers);
     }
     live.end();
+    drop(metrics);
     let clean = mount.unmount()?;
     if let Some(server) = server {
         server.stop();

@@ -1,0 +1,112 @@
+//! Spans: pieces of work that are timed, nested as the layers are.
+//!
+//! What a layer spent itself is its time less that of the spans within. They are found by
+//! a sum that each thread keeps; [`traced`] gives every task its own, because tasks that
+//! wait are mixed on one thread.
+
+use crate::{Layer, OP_NONE, record};
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::time::Instant;
+
+/// Where a task is.
+#[derive(Clone, Copy)]
+struct Place {
+    /// Nanoseconds of finished spans within the one that is open.
+    within: u64,
+    /// Operation of the one that is open.
+    op: u8,
+}
+
+const NOWHERE: Place = Place { within: 0, op: OP_NONE };
+
+thread_local! {
+    static PLACE: Cell<Place> = const { Cell::new(NOWHERE) };
+}
+
+/// Times a piece of work; recorded when it goes out of scope.
+#[must_use]
+pub struct Span {
+    layer: Layer,
+    op: u8,
+    outer: Place,
+    start: Instant,
+}
+
+impl Span {
+    /// Starts the clock for an operation.
+    pub fn start(layer: Layer, op: u8) -> Span {
+        let outer = PLACE.replace(Place { within: 0, op });
+        Span { layer, op, outer, start: Instant::now() }
+    }
+
+    /// Starts the clock for a part of the operation that is under way.
+    pub fn part(layer: Layer) -> Span {
+        Span::start(layer, PLACE.get().op)
+    }
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        let nanos = self.start.elapsed().as_nanos() as u64;
+        let within = PLACE.get().within;
+        PLACE.set(Place { within: self.outer.within + nanos, op: self.outer.op });
+        record(self.layer, self.op, nanos, nanos.saturating_sub(within));
+    }
+}
+
+/// Runs a task whose spans are not mixed with those of others on its thread.
+pub async fn traced<F: Future>(task: F) -> F::Output {
+    let mut task = pin!(task);
+    let mut place = NOWHERE;
+    poll_fn(|context| {
+        let outer = PLACE.replace(place);
+        let polled = task.as_mut().poll(context);
+        place = PLACE.replace(outer);
+        polled
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot;
+    use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
+
+    /// Yields once.
+    async fn wait() {
+        let mut waited = false;
+        poll_fn(
+            |_| if std::mem::replace(&mut waited, true) { Poll::Ready(()) } else { Poll::Pending },
+        )
+        .await;
+    }
+
+    async fn operation(op: u8) {
+        let _whole = Span::start(Layer::Handler, op);
+        wait().await;
+        let _part = Span::part(Layer::KvRead);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+
+    #[test]
+    fn what_each_layer_spent_adds_up_although_tasks_are_mixed() {
+        let mut one = pin!(traced(operation(40)));
+        let mut two = pin!(traced(operation(41)));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(one.as_mut().poll(&mut context).is_pending());
+        assert!(two.as_mut().poll(&mut context).is_pending());
+        assert!(one.as_mut().poll(&mut context).is_ready());
+        assert!(two.as_mut().poll(&mut context).is_ready());
+        for op in [40, 41] {
+            let rows = snapshot();
+            let row = |layer| rows.iter().find(|r| r.layer == layer && r.op == op).unwrap();
+            let (whole, part) = (&row(Layer::Handler).histogram, &row(Layer::KvRead).histogram);
+            assert_eq!(whole.own() + part.own(), whole.sum());
+            assert!(part.own() >= 5_000_000);
+        }
+    }
+}
