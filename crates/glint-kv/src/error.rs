@@ -7,7 +7,7 @@ pub enum KvError {
     #[error("a precondition of the transaction no longer holds")]
     Conflict,
     /// The engine's files are damaged.
-    #[error("metadata in {path} is damaged: {reason}")]
+    #[error("metadata in {path} is damaged: {reason}; restore the data directory from a copy")]
     Corrupt {
         /// File or directory.
         path: String,

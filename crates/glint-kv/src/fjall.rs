@@ -141,7 +141,21 @@ impl Shared {
     }
 }
 
+/// The journals in a directory, for people.
+fn journals(path: &Path) -> String {
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| name.ends_with(".jnl"))
+        .collect();
+    names.sort();
+    format!("{}/{}", path.display(), names.join(" or "))
+}
+
 fn convert(path: &Path, error: fjall::Error) -> KvError {
+    if let fjall::Error::JournalRecovery(reason) = &error {
+        return KvError::Corrupt { path: journals(path), reason: format!("{reason:?}") };
+    }
     let path = path.display().to_string();
     match error {
         fjall::Error::Io(source) | fjall::Error::Storage(fjall::LsmError::Io(source)) => {

@@ -7,12 +7,11 @@
 use crate::abi::{InHeader, Opcode, OutHeader};
 use crate::dispatch::{Adapter, Request};
 use crate::error::MountError;
-use crate::keep_awake::KeepAwake;
 use crate::reply::Outcome;
-use crate::uring::queue_count;
 use compio_driver::op::{Interest, PollOnce};
 use futures_util::lock::Mutex;
 use glint_client::Vfs;
+use glint_net::keep_awake;
 use glint_proto::limits::FUSE_IO_BYTES_MAX;
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
@@ -43,38 +42,28 @@ pub(crate) fn start<F: Vfs>(
     fd: &Arc<OwnedFd>,
     adapter: &Arc<Adapter<F>>,
     pace: Pace,
-    keep_awake: bool,
 ) -> Result<std::thread::JoinHandle<()>, MountError> {
     rustix::io::ioctl_fionbio(&**fd, true).map_err(|e| MountError::io("/dev/fuse", e))?;
     let (fd, adapter) = (fd.clone(), adapter.clone());
-    let cores = if keep_awake && pace == Pace::Eager { queue_count() } else { 0 };
     std::thread::Builder::new()
         .name("fuse-dev".into())
         .spawn(move || {
-            if let Err(error) = serve(&fd, &adapter, pace, cores) {
+            if let Err(error) = serve(&fd, &adapter, pace) {
                 tracing::error!(%error, "FUSE device ended");
             }
         })
         .map_err(|e| MountError::io("starting a FUSE thread", e))
 }
 
-fn serve<F: Vfs>(
-    fd: &Arc<OwnedFd>,
-    adapter: &Arc<Adapter<F>>,
-    pace: Pace,
-    cores: usize,
-) -> io::Result<()> {
+fn serve<F: Vfs>(fd: &Arc<OwnedFd>, adapter: &Arc<Adapter<F>>, pace: Pace) -> io::Result<()> {
     let runtime = compio_runtime::Runtime::new()?;
     runtime.block_on(async {
         let turn = Rc::new(Mutex::new(()));
-        let awake = Rc::new(KeepAwake::new(cores));
         let tasks: Vec<_> = (0..TASKS)
             .map(|_| {
                 let (fd, adapter) = (fd.clone(), adapter.clone());
-                let (turn, awake) = (turn.clone(), awake.clone());
-                compio_runtime::spawn(async move {
-                    serve_task(&fd, &adapter, &turn, &awake, pace).await
-                })
+                let turn = turn.clone();
+                compio_runtime::spawn(async move { serve_task(&fd, &adapter, &turn, pace).await })
             })
             .collect();
         for task in tasks {
@@ -109,7 +98,6 @@ async fn serve_task<F: Vfs>(
     fd: &Arc<OwnedFd>,
     adapter: &Adapter<F>,
     turn: &Mutex<()>,
-    awake: &KeepAwake,
     pace: Pace,
 ) -> io::Result<()> {
     let mut buffer = vec![0u8; HEAD_BYTES + FUSE_IO_BYTES_MAX];
@@ -119,7 +107,9 @@ async fn serve_task<F: Vfs>(
             reading = Some(turn.lock().await);
         }
         let len = read_request(fd, &mut buffer).await?;
-        awake.beat(rustix::thread::sched_getcpu());
+        if pace == Pace::Eager {
+            keep_awake::beat_here();
+        }
         let Ok((header, _)) = InHeader::read_from_prefix(&buffer[..len]) else {
             return Ok(());
         };

@@ -13,7 +13,6 @@ mod dispatch;
 mod error;
 #[doc(hidden)]
 pub mod fuzz;
-mod keep_awake;
 mod mountpoint;
 mod null;
 mod reply;

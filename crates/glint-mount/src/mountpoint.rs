@@ -26,8 +26,6 @@ pub struct MountOptions {
     /// Data never stays in the kernel's page cache, as if every file was opened
     /// with O_DIRECT.
     pub direct_io: bool,
-    /// Cores are kept out of their sleep states while requests come in bursts.
-    pub keep_awake: bool,
 }
 
 /// An entry of /proc/self/mounts.

@@ -53,7 +53,7 @@ impl Mount {
         }
         let adapter = Arc::new(Adapter::new(fs, options.direct_io));
         let fd = Arc::new(mountpoint::mount(path, options)?);
-        let mount = Mount::serve(adapter, path, fd, wanted, options.keep_awake);
+        let mount = Mount::serve(adapter, path, fd, wanted);
         match mount {
             Ok(_) => mountpoint::set_read_ahead(path),
             // Nobody would answer: do not leave a dead mount behind.
@@ -67,7 +67,6 @@ impl Mount {
         path: &Path,
         fd: Arc<OwnedFd>,
         wanted: TransportKind,
-        keep_awake: bool,
     ) -> Result<Mount, MountError> {
         let uring = negotiate(&fd, adapter.is_alone(), wanted != TransportKind::DevFuse)?;
         if wanted == TransportKind::Uring && !uring {
@@ -75,9 +74,9 @@ impl Mount {
         }
         let mut threads = Vec::new();
         let pace = if uring { Pace::Lazy } else { Pace::Eager };
-        threads.push(devfuse::start(&fd, &adapter, pace, keep_awake)?);
+        threads.push(devfuse::start(&fd, &adapter, pace)?);
         if uring {
-            threads.extend(uring::start(&fd, &adapter, keep_awake)?);
+            threads.extend(uring::start(&fd, &adapter)?);
         }
         let transport = if uring { TransportKind::Uring } else { TransportKind::DevFuse };
         Ok(Mount { path: path.to_owned(), transport, threads, fd })

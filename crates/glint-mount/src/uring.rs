@@ -5,11 +5,11 @@
 
 use crate::dispatch::{Adapter, Request};
 use crate::error::MountError;
-use crate::keep_awake::KeepAwake;
 use crate::reply::Outcome;
 use crate::ring_entry::{Command, Entry};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use glint_client::Vfs;
+use glint_net::keep_awake;
 use glint_proto::limits::{FUSE_IO_BYTES_MAX, FUSE_QUEUE_BYTES_MAX};
 use std::collections::HashSet;
 use std::io;
@@ -20,19 +20,6 @@ use std::sync::Arc;
 const DEPTH_MAX: usize = 32;
 /// Fewest, however many CPUs there are.
 const DEPTH_MIN: usize = 2;
-
-/// Number of queues that the kernel makes: one per possible CPU.
-pub(crate) fn queue_count() -> usize {
-    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
-    let count = |range: &str| match range.split_once('-') {
-        Some((first, last)) => {
-            let (first, last) = (first.parse::<usize>().ok()?, last.parse::<usize>().ok()?);
-            Some(last.checked_sub(first)? + 1)
-        }
-        None => range.parse::<usize>().ok().map(|_| 1),
-    };
-    list.trim().split(',').filter_map(count).sum::<usize>().max(1)
-}
 
 /// Whether the administrator enabled the transport.
 pub(crate) fn is_enabled() -> bool {
@@ -50,18 +37,16 @@ fn depth(queues: usize) -> usize {
 pub(crate) fn start<F: Vfs>(
     fd: &Arc<OwnedFd>,
     adapter: &Arc<Adapter<F>>,
-    keep_awake: bool,
 ) -> Result<Vec<std::thread::JoinHandle<()>>, MountError> {
-    let queues = queue_count();
-    let awake = Arc::new(KeepAwake::new(if keep_awake { queues } else { 0 }));
+    // The kernel makes a queue for each possible CPU.
+    let queues = keep_awake::possible_cores();
     let mut threads = Vec::new();
     for queue in 0..queues {
-        let (fd, adapter, awake) = (fd.clone(), adapter.clone(), awake.clone());
+        let (fd, adapter) = (fd.clone(), adapter.clone());
         let thread = std::thread::Builder::new()
             .name(format!("fuse-uring-{queue}"))
             .spawn(move || {
-                if let Err(error) = serve_queue(&fd, &adapter, &awake, queue as u16, depth(queues))
-                {
+                if let Err(error) = serve_queue(&fd, &adapter, queue as u16, depth(queues)) {
                     tracing::error!(queue, %error, "FUSE queue ended");
                 }
             })
@@ -74,7 +59,6 @@ pub(crate) fn start<F: Vfs>(
 fn serve_queue<F: Vfs>(
     fd: &Arc<OwnedFd>,
     adapter: &Arc<Adapter<F>>,
-    awake: &Arc<KeepAwake>,
     queue: u16,
     depth: usize,
 ) -> io::Result<()> {
@@ -85,10 +69,10 @@ fn serve_queue<F: Vfs>(
     runtime.block_on(async {
         let mut entries: FuturesUnordered<_> = (0..depth)
             .map(|_| {
-                let (fd, adapter, awake) = (fd.clone(), adapter.clone(), awake.clone());
-                compio_runtime::spawn(async move {
-                    serve_entry(fd.as_raw_fd(), &adapter, &awake, queue).await
-                })
+                let (fd, adapter) = (fd.clone(), adapter.clone());
+                compio_runtime::spawn(
+                    async move { serve_entry(fd.as_raw_fd(), &adapter, queue).await },
+                )
             })
             .collect();
         while let Some(ended) = entries.next().await {
@@ -113,16 +97,11 @@ async fn submit(command: Command) -> io::Result<bool> {
     }
 }
 
-async fn serve_entry<F: Vfs>(
-    fd: RawFd,
-    adapter: &Adapter<F>,
-    awake: &KeepAwake,
-    queue: u16,
-) -> io::Result<()> {
+async fn serve_entry<F: Vfs>(fd: RawFd, adapter: &Adapter<F>, queue: u16) -> io::Result<()> {
     let mut entry = Entry::new(FUSE_IO_BYTES_MAX);
     let mut connected = submit(entry.register(fd, queue)).await?;
     while connected {
-        awake.beat(queue as usize);
+        keep_awake::beat(queue as usize);
         let header = entry.in_header();
         let fixed = entry.fixed();
         let (buffer, len) = entry.payload();

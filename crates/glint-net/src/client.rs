@@ -157,7 +157,9 @@ impl Remote {
     /// The connection of this thread, made when it is first needed.
     fn connection(&self) -> FsResult<Rc<Connection>> {
         CONNECTIONS.with_borrow_mut(|connections| {
-            if let Some(connection) = connections.get(&self.shared.client) {
+            if let Some(connection) = connections.get(&self.shared.client)
+                && connection.is_kept.get()
+            {
                 return Ok(connection.clone());
             }
             let number = self.shared.connections.fetch_add(1, Ordering::Relaxed);
@@ -278,6 +280,18 @@ struct Connection {
     next_xid: Cell<u64>,
     pending: RefCell<HashMap<u16, Pending>>,
     writer: RefCell<Option<Rc<FrameWriter>>>,
+    /// The task that keeps it connected lives; it ends with its runtime, and the thread
+    /// may have another one later.
+    is_kept: Cell<bool>,
+}
+
+/// Says when the task that keeps a connection is gone.
+struct Keeper<'a>(&'a Connection);
+
+impl Drop for Keeper<'_> {
+    fn drop(&mut self) {
+        self.0.is_kept.set(false);
+    }
 }
 
 impl Connection {
@@ -292,6 +306,7 @@ impl Connection {
             next_xid: Cell::new(1),
             pending: RefCell::default(),
             writer: RefCell::new(None),
+            is_kept: Cell::new(true),
         }
     }
 
@@ -363,6 +378,7 @@ impl Connection {
     /// Connects, serves the connection until it breaks, and connects again, for the
     /// life of the thread.
     async fn keep_connected(self: Rc<Self>) {
+        let _keeper = Keeper(&self);
         let mut pause = RECONNECT_MS_MIN;
         loop {
             let (connected, error) = self.connect_and_read().await;
@@ -475,6 +491,7 @@ impl Connection {
 
     async fn receive(&self, reader: &mut FrameReader) -> Result<(), NetError> {
         let (pass, frames) = reader.next_pass().await?;
+        crate::keep_awake::beat_here();
         for frame in &frames {
             let header = &frame.header;
             let reply: Result<Reply, Errno> = glint_proto::message::decode(pass.body(frame));

@@ -12,6 +12,7 @@ mod client;
 mod connection;
 mod error;
 mod inproc;
+pub mod keep_awake;
 mod server;
 pub mod stats;
 

@@ -5,7 +5,7 @@
 //! parked as a task; the replies of a pass leave in one write.
 
 use crate::connection::{Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame};
-use crate::{NetError, Service, stats};
+use crate::{NetError, Service, keep_awake, stats};
 use compio_net::{TcpListener, TcpStream};
 use glint_proto::frame::FrameError;
 use glint_proto::message::{Reply, Request};
@@ -163,6 +163,7 @@ async fn serve<S: Service>(stream: TcpStream, service: Arc<S>) -> Result<(), Net
                 return Err(error);
             }
         };
+        keep_awake::beat_here();
         glint_telemetry::count(Counter::Passes, 1);
         glint_telemetry::count(Counter::Requests, frames.len() as u64);
         for frame in frames {

@@ -64,8 +64,7 @@ impl Servers {
     /// Starts the servers of a data directory. `shared` says that clients on a
     /// network may come.
     pub fn start(data: DataDir, shared: bool) -> Result<Running, Box<dyn std::error::Error>> {
-        let kv = FjallKv::open(&data.mds(), &glint_mds::KEYSPACES, engine_options(&data))
-            .map_err(|e| format!("{e}; `glint fsck --data {}` says more", data.path().display()))?;
+        let kv = FjallKv::open(&data.mds(), &glint_mds::KEYSPACES, engine_options(&data))?;
         let config = Config {
             osts: data.osts(),
             lease: Duration::from_millis(LEASE_MS),

@@ -113,9 +113,9 @@ fn a_damaged_journal_is_named() {
     file.write_all_at(&[0xff; 64], 4000).unwrap();
     let (data, mnt) = (world.data(), world.mount_point());
     let message = refused(glint().args(["up", "--data", text(&data), "--mount", text(&mnt)]));
-    assert!(message.contains("mds"), "{message}");
+    assert!(message.contains(text(&journal)) && message.contains("damaged"), "{message}");
     let message = refused(glint().args(["fsck", "--data", text(&data)]));
-    assert!(message.contains("mds"), "{message}");
+    assert!(message.contains(text(&journal)), "{message}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt;
+use std::process::Command;
 use std::time::{Duration, Instant};
 use support::*;
 
@@ -165,4 +166,26 @@ fn listening_to_the_world_must_be_said() {
     fs::create_dir(&dir).unwrap();
     let message = refused(glint().args(["mount", &address(nobody), text(&dir)]));
     assert!(message.contains(&nobody.to_string()), "{message}");
+}
+
+/// The library is used from several runtimes of one thread, one after the other: each has
+/// to get a connection of its own.
+#[test]
+fn benchmarks_over_tcp_come_to_an_end_and_clean_up() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &[]);
+    for more in [&["--op", "open"][..], &["--op", "rename", "--procs", "2"]] {
+        let mut bench = Command::new("timeout");
+        bench.args(["60", env!("CARGO_BIN_EXE_glint"), "bench", "createmany", "--json"]);
+        bench.args(["--target", &address(port), "--count", "300"]).args(more);
+        let line = run(&mut bench).stdout;
+        let line: serde_json::Value = serde_json::from_slice(&line).unwrap();
+        assert!(line["per_s"].as_f64().unwrap() > 0.0, "{line}");
+    }
+    let status = run(glint().args(["status", "--json", &address(port)])).stdout;
+    let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
+    assert_eq!(status["inodes"], 1, "only the root is left");
+    server.stop();
+    world.assert_sound();
 }

@@ -28,7 +28,7 @@ const LONG: (usize, usize) = (500, 3);
 
 /// The modules that may contain `unsafe`.
 const UNSAFE: [&str; 5] = [
-    "glint-mount/src/keep_awake.rs",
+    "glint-net/src/keep_awake.rs",
     "glint-mount/src/ring_entry.rs",
     "glint-telemetry/src/recorder.rs",
     "glint/src/daemon.rs",

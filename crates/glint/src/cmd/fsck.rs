@@ -32,6 +32,14 @@ pub struct Args {
     json: bool,
 }
 
+/// Nothing can be checked: with --json that is a finding like any other.
+fn report_unreadable(error: &glint_kv::KvError, as_json: bool) {
+    if as_json {
+        println!("{}", json!({"finding": error.to_string(), "repaired": false}));
+        println!("{}", json!({"findings": 1, "unrepaired": 1}));
+    }
+}
+
 struct Finding {
     what: String,
     repaired: bool,
@@ -41,7 +49,7 @@ struct Finding {
 pub fn run(args: Args) -> CommandResult {
     let data = DataDir::open(&args.data)?;
     let kv = FjallKv::open(&data.mds(), &glint_mds::KEYSPACES, engine_options(&data))
-        .map_err(|e| format!("metadata cannot be opened: {e}"))?;
+        .inspect_err(|e| report_unreadable(e, args.json))?;
     let report = futures_lite::future::block_on(glint_mds::check(&kv, args.repair))?;
     let mut findings: Vec<Finding> = report
         .findings

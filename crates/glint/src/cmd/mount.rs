@@ -48,6 +48,8 @@ pub struct ParsedOptions {
     pub transport: TransportKind,
     /// Reading never changes an inode.
     pub noatime: bool,
+    /// Cores are kept out of their sleep states while requests come in bursts.
+    pub keep_awake: bool,
     /// Only change the flags of a mount that is there.
     pub remount: bool,
 }
@@ -63,10 +65,10 @@ pub fn parse_options(options: &[String]) -> Result<ParsedOptions, String> {
             suid: true,
             dev: true,
             direct_io: false,
-            keep_awake: true,
         },
         transport: TransportKind::Auto,
         noatime: false,
+        keep_awake: true,
         remount: false,
     };
     for option in options.iter().filter(|option| !option.is_empty()) {
@@ -82,8 +84,8 @@ pub fn parse_options(options: &[String]) -> Result<ParsedOptions, String> {
             "nodev" => parsed.mount.dev = false,
             "remount" => parsed.remount = true,
             "direct_io" => parsed.mount.direct_io = true,
-            "keep_awake=auto" => parsed.mount.keep_awake = true,
-            "keep_awake=off" => parsed.mount.keep_awake = false,
+            "keep_awake=auto" => parsed.keep_awake = true,
+            "keep_awake=off" => parsed.keep_awake = false,
             "noatime" => parsed.noatime = true,
             "atime" | "relatime" => parsed.noatime = false,
             "transport=auto" => parsed.transport = TransportKind::Auto,
@@ -131,6 +133,7 @@ pub fn helper_arguments(arguments: Vec<OsString>) -> Vec<OsString> {
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
     let options = parse_options(&args.options)?;
+    glint_net::keep_awake::enable(options.keep_awake);
     if options.remount {
         glint_mount::remount(&args.directory, &options.mount)?;
         return Ok(ExitCode::SUCCESS);

@@ -29,6 +29,9 @@ pub struct Args {
     /// Allow to listen beyond this host, unencrypted and without authentication.
     #[arg(long)]
     insecure: bool,
+    /// Let cores sleep between the requests of a burst: saves power, costs up to 50 us each.
+    #[arg(long)]
+    no_keep_awake: bool,
     /// Serve statistics for Prometheus at http://HOST:PORT/metrics.
     #[arg(long, value_name = "HOST:PORT")]
     metrics: Option<String>,
@@ -45,6 +48,7 @@ pub fn run(args: Args) -> CommandResult {
         drop(data);
         return daemon::start(&log);
     }
+    glint_net::keep_awake::enable(!args.no_keep_awake);
     let stop = Stop::listen()?;
     let listener = Listener::bind(&args.listen, args.insecure)?;
     let running = Servers::start(data, true)?;

@@ -55,6 +55,7 @@ pub fn run(args: Args) -> CommandResult {
     }
     let start = Instant::now();
     let options = super::mount::parse_options(&args.options)?;
+    glint_net::keep_awake::enable(options.keep_awake);
     let looked = std::fs::symlink_metadata(&args.mount);
     if looked.is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
         std::fs::create_dir_all(&args.mount)

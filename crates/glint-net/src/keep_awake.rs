@@ -1,20 +1,20 @@
 //! Keeps a core out of its sleep state between two requests of a burst.
 //!
-//! A call on a mount makes its caller sleep and wake up again. If another core is
-//! idle the scheduler wakes the caller there, and a core that has gone to sleep takes
-//! up to 50 µs to come back, more than the whole request. So while requests come
+//! Each request wakes somebody: a server, a client that waits for its reply, a caller of a
+//! mount, whom the scheduler wakes on any core that is idle. A core that has gone to sleep
+//! takes up to 50 µs to come back, more than the whole request. So while requests come
 //! in bursts on a core, a thread of the policy SCHED_IDLE (sched(7)) keeps that core
 //! running. It takes no time from anybody: every other thread preempts it at once and
-//! the scheduler counts its core as idle. It ends within [`WINDOW`] of the mount's last
-//! burst and within [`HOLD`] of its own core's part in it, so an idle mount costs
+//! the scheduler counts its core as idle. It ends within `WINDOW` of the last
+//! burst and within `HOLD` of its own core's part in it, so an idle mount costs
 //! nothing and a core without callers is left alone.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-/// Requests that follow each other on a mount within this time are a burst.
+/// Requests that follow each other within this time are a burst.
 const BURST: Duration = Duration::from_micros(300);
 /// How long cores are kept awake after the last request of a burst.
 const WINDOW: Duration = Duration::from_millis(1);
@@ -45,14 +45,47 @@ struct Shared {
     stop: AtomicBool,
 }
 
-/// The threads of one mount, started when they are first needed.
-pub(crate) struct KeepAwake {
+/// The threads of this process, started when they are first needed.
+struct KeepAwake {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
+static ENABLED: AtomicBool = AtomicBool::new(true);
+static GLOBAL: OnceLock<KeepAwake> = OnceLock::new();
+
+/// Whether this process keeps cores awake; it does unless it is told not to.
+pub fn enable(enabled: bool) {
+    ENABLED.store(enabled, Ordering::Relaxed);
+}
+
+/// A request or a reply has come in on this core.
+pub fn beat(core: usize) {
+    if ENABLED.load(Ordering::Relaxed) {
+        GLOBAL.get_or_init(|| KeepAwake::new(possible_cores())).beat(core);
+    }
+}
+
+/// A request or a reply has come in on the core that this thread runs on.
+pub fn beat_here() {
+    beat(rustix::thread::sched_getcpu());
+}
+
+/// Number of CPUs that this machine can have, online or not.
+pub fn possible_cores() -> usize {
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    let count = |range: &str| match range.split_once('-') {
+        Some((first, last)) => {
+            let (first, last) = (first.parse::<usize>().ok()?, last.parse::<usize>().ok()?);
+            Some(last.checked_sub(first)? + 1)
+        }
+        None => range.parse::<usize>().ok().map(|_| 1),
+    };
+    list.trim().split(',').filter_map(count).sum::<usize>().max(1)
+}
+
 impl KeepAwake {
-    pub(crate) fn new(cores: usize) -> KeepAwake {
+    fn new(cores: usize) -> KeepAwake {
         let cores = (0..cores).map(|_| Core { asleep: true.into(), ..Core::default() }).collect();
         let shared = Arc::new(Shared {
             cores,
@@ -64,8 +97,7 @@ impl KeepAwake {
         KeepAwake { shared, threads: Mutex::default() }
     }
 
-    /// A request has come in on this core.
-    pub(crate) fn beat(&self, core: usize) {
+    fn beat(&self, core: usize) {
         let shared = &*self.shared;
         let Some(state) = shared.cores.get(core) else { return };
         let now = shared.now_ns();
