@@ -8,8 +8,8 @@
 //!   else is sent to it.
 
 use crate::connection::{Envelope, FrameReader, FrameWriter, append_frame};
+use crate::stream::Address;
 use crate::{NetError, Transport};
-use compio_net::TcpStream;
 use glint_proto::frame::{HEADER_BYTES, Header};
 use glint_proto::limits::{
     CONNECTIONS_PER_CLIENT_MAX, RECONNECT_MS_MAX, RECONNECT_MS_MIN, SLOTS_PER_CONNECTION,
@@ -76,47 +76,36 @@ fn host_name() -> String {
 
 /// Sends one request and waits for its reply, on the calling thread.
 fn ask_blocking(address: &str, client: ClientId, request: &Request<'_>) -> Result<Reply, NetError> {
-    use std::net::ToSocketAddrs;
     let io = |what: &str| {
         let what = what.to_owned();
         move |source| NetError::Io { what, source }
     };
-    let mut last = NetError::Closed;
-    for resolved in address.to_socket_addrs().map_err(io("looking up the address"))? {
-        let mut stream = match std::net::TcpStream::connect_timeout(&resolved, CONNECT_TIMEOUT) {
-            Ok(stream) => stream,
-            Err(source) => {
-                last = NetError::Io { what: format!("connecting to {resolved}"), source };
-                continue;
-            }
-        };
-        stream.set_read_timeout(Some(CONNECT_TIMEOUT)).map_err(io("connecting"))?;
-        let mut out = Vec::new();
-        let envelope = Envelope {
-            op: request.op(),
-            reply: false,
-            client,
-            slot: 0,
-            xid: 0,
-            boot_verifier: 0,
-            committed: 0,
-        };
-        append_frame(&mut out, envelope, request, &[])
-            .map_err(|_| NetError::Refused("the request is too long".into()))?;
-        stream.write_all(&out).map_err(io("sending"))?;
-        let mut head = [0; HEADER_BYTES];
-        stream.read_exact(&mut head).map_err(io("waiting for an answer"))?;
-        let header = Header::decode(&head)?;
-        let mut body = vec![0; header.body_len as usize];
-        stream.read_exact(&mut body).map_err(io("receiving"))?;
-        header.check(&body, &[])?;
-        return match glint_proto::message::decode(&body) {
-            Ok(Reply::Refused(reason)) => Err(NetError::Refused(reason)),
-            Ok(reply) => Ok(reply),
-            Err(_) => Err(NetError::Refused("it sent something else than a reply".into())),
-        };
+    let address = Address::parse(address);
+    let mut stream = address.connect_blocking(CONNECT_TIMEOUT).map_err(io("connecting"))?;
+    let mut out = Vec::new();
+    let envelope = Envelope {
+        op: request.op(),
+        reply: false,
+        client,
+        slot: 0,
+        xid: 0,
+        boot_verifier: 0,
+        committed: 0,
+    };
+    append_frame(&mut out, envelope, request, &[])
+        .map_err(|_| NetError::Refused("the request is too long".into()))?;
+    stream.write_all(&out).map_err(io("sending"))?;
+    let mut head = [0; HEADER_BYTES];
+    stream.read_exact(&mut head).map_err(io("waiting for an answer"))?;
+    let header = Header::decode(&head)?;
+    let mut body = vec![0; header.body_len as usize];
+    stream.read_exact(&mut body).map_err(io("receiving"))?;
+    header.check(&body, &[])?;
+    match glint_proto::message::decode(&body) {
+        Ok(Reply::Refused(reason)) => Err(NetError::Refused(reason)),
+        Ok(reply) => Ok(reply),
+        Err(_) => Err(NetError::Refused("it sent something else than a reply".into())),
     }
-    Err(last)
 }
 
 impl Remote {
@@ -411,13 +400,8 @@ impl Connection {
 
     async fn establish(&self) -> Result<FrameReader, NetError> {
         let io = |source| NetError::Io { what: "connecting".into(), source };
-        let stream = TcpStream::connect(self.shared.options.address.as_str()).await.map_err(io)?;
-        if stream.local_addr().ok() == stream.peer_addr().ok() {
-            // TCP lets a socket connect to itself when nobody listens at a port that
-            // the kernel also hands out; that would keep the server from coming back.
-            return Err(NetError::Closed);
-        }
-        stream.set_nodelay(true).map_err(io)?;
+        let address = Address::parse(&self.shared.options.address);
+        let stream = address.connect().await.map_err(io)?;
         let mut reader = FrameReader::new(stream.clone());
         let writer = Rc::new(FrameWriter::new(stream));
         let hello = Request::Hello(Hello {

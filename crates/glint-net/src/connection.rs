@@ -2,9 +2,9 @@
 //! sending what is queued in as few writes as possible.
 
 use crate::NetError;
+use crate::stream::Stream;
 use compio_buf::BufResult;
 use compio_io::{AsyncReadExt, AsyncWriteExt};
-use compio_net::TcpStream;
 use glint_proto::frame::{FrameError, HEADER_BYTES, Header};
 use glint_proto::{ClientId, Op};
 use serde::Serialize;
@@ -39,13 +39,13 @@ impl Pass {
 
 /// Receives frames.
 pub(crate) struct FrameReader {
-    stream: TcpStream,
+    stream: Stream,
     /// The beginning of a frame whose end has not come yet.
     rest: Vec<u8>,
 }
 
 impl FrameReader {
-    pub(crate) fn new(stream: TcpStream) -> FrameReader {
+    pub(crate) fn new(stream: Stream) -> FrameReader {
         FrameReader { stream, rest: Vec::new() }
     }
 
@@ -149,14 +149,14 @@ pub(crate) fn append_frame(
 
 /// Sends frames. What is queued while a write is under way leaves with the next.
 pub(crate) struct FrameWriter {
-    stream: RefCell<TcpStream>,
+    stream: RefCell<Stream>,
     queued: RefCell<Vec<u8>>,
     writing: Cell<bool>,
     broken: Cell<bool>,
 }
 
 impl FrameWriter {
-    pub(crate) fn new(stream: TcpStream) -> FrameWriter {
+    pub(crate) fn new(stream: Stream) -> FrameWriter {
         FrameWriter {
             stream: RefCell::new(stream),
             queued: RefCell::default(),

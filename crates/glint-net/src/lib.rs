@@ -15,11 +15,13 @@ mod inproc;
 pub mod keep_awake;
 mod server;
 pub mod stats;
+mod stream;
 
 pub use client::{Remote, RemoteOptions};
 pub use error::NetError;
 pub use inproc::InProcess;
 pub use server::{Server, ServerHandle};
+pub use stream::{Address, Listener, UNIX_PREFIX};
 
 use glint_proto::message::{Hello, Welcome};
 use glint_proto::{

@@ -5,8 +5,8 @@
 //! parked as a task; the replies of a pass leave in one write.
 
 use crate::connection::{Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame};
+use crate::stream::{Listener, Stream};
 use crate::{NetError, Service, keep_awake, stats};
-use compio_net::{TcpListener, TcpStream};
 use glint_proto::frame::FrameError;
 use glint_proto::message::{Reply, Request};
 use glint_proto::{Bulk, ClientId, FsResult, OstReply, OstRequest, RequestId};
@@ -49,7 +49,7 @@ impl Stop {
     }
 }
 
-/// Serves a [`Service`] over TCP.
+/// Serves a [`Service`] at an address.
 pub struct Server;
 
 /// A server that runs.
@@ -60,10 +60,7 @@ pub struct ServerHandle {
 
 impl Server {
     /// Serves on `listener`, with a thread for each core.
-    pub fn start<S: Service>(
-        listener: std::net::TcpListener,
-        service: Arc<S>,
-    ) -> io::Result<ServerHandle> {
+    pub fn start<S: Service>(listener: Listener, service: Arc<S>) -> io::Result<ServerHandle> {
         let stop = Arc::new(Stop::default());
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mut threads = Vec::new();
@@ -93,14 +90,10 @@ impl ServerHandle {
     }
 }
 
-fn run<S: Service>(
-    listener: std::net::TcpListener,
-    service: Arc<S>,
-    stop: &Stop,
-) -> io::Result<()> {
+fn run<S: Service>(listener: Listener, service: Arc<S>, stop: &Stop) -> io::Result<()> {
     let runtime = compio_runtime::Runtime::new()?;
     runtime.block_on(async {
-        let listener = TcpListener::from_std(listener)?;
+        let listener = listener.accept_here()?;
         let accept = async {
             loop {
                 match listener.accept().await {
@@ -108,7 +101,7 @@ fn run<S: Service>(
                         let service = service.clone();
                         compio_runtime::spawn(async move {
                             if let Err(error) = serve(stream, service).await {
-                                tracing::warn!(%peer, "connection closed: {error}");
+                                tracing::warn!(peer, "connection closed: {error}");
                             }
                         })
                         .detach();
@@ -143,9 +136,7 @@ impl<S: Service> Drop for Connection<S> {
     }
 }
 
-async fn serve<S: Service>(stream: TcpStream, service: Arc<S>) -> Result<(), NetError> {
-    let io = |source| NetError::Io { what: "setting up a connection".into(), source };
-    stream.set_nodelay(true).map_err(io)?;
+async fn serve<S: Service>(stream: Stream, service: Arc<S>) -> Result<(), NetError> {
     let boot_verifier = service.welcome().boot_verifier;
     let mut reader = FrameReader::new(stream.clone());
     let connection = Rc::new(Connection {

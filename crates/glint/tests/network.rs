@@ -189,3 +189,34 @@ fn benchmarks_over_tcp_come_to_an_end_and_clean_up() {
     server.stop();
     world.assert_sound();
 }
+
+#[test]
+fn a_unix_socket_needs_no_permission_and_survives_a_crash() {
+    let world = World::new();
+    let (data, dir) = (world.data(), world.path("m"));
+    fs::create_dir(&dir).unwrap();
+    let socket = format!("unix:{}", text(&world.path("socket")));
+    let serve = || {
+        let arguments = ["serve", "--data", text(&data), "--listen", &socket];
+        let _ = fs::remove_file(world.path("serve.log"));
+        let mut server = Process::start(&arguments, world.path("serve.log"), None);
+        server.wait_for("serving ");
+        server
+    };
+    let server = serve();
+    let mut mount =
+        Process::start(&["mount", &socket, text(&dir)], world.path("m.log"), Some(&dir));
+    mount.wait_for("mounted at");
+    fs::write(dir.join("f"), b"local").unwrap();
+    let mut second = glint();
+    second.args(["serve", "--data", text(&world.path("other")), "--listen", &socket]);
+    assert!(refused(&mut second).contains("in use"));
+    server.kill();
+    let server = serve();
+    assert_eq!(fs::read(dir.join("f")).unwrap(), b"local");
+    run(glint().args(["status", &socket]));
+    mount.stop();
+    server.stop();
+    assert!(!world.path("socket").exists(), "it cleans up");
+    world.assert_sound();
+}

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// linked as /sbin/mount.fuse.glint (`make install` does it).
 #[derive(clap::Args)]
 pub struct Args {
-    /// The server.
+    /// The server: HOST:PORT, or unix:PATH on this host.
     #[arg(value_name = "HOST:PORT")]
     server: String,
     /// Where to mount; an empty directory.

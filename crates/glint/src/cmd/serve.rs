@@ -6,9 +6,8 @@ use crate::metrics::Metrics;
 use crate::servers::Servers;
 use crate::signals::Stop;
 use crate::{CommandResult, daemon};
-use glint_net::{Server, ServerHandle};
+use glint_net::{Address, Server, ServerHandle};
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -20,7 +19,7 @@ pub struct Args {
     /// Directory that holds everything; created if absent.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// Address to listen at.
+    /// Address to listen at; unix:PATH is a socket for clients on this host.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:5640")]
     listen: String,
     /// Number of OSTs, fixed when the file system is created [default: 1].
@@ -52,7 +51,7 @@ pub fn run(args: Args) -> CommandResult {
     let stop = Stop::listen()?;
     let listener = Listener::bind(&args.listen, args.insecure)?;
     let running = Servers::start(data, true)?;
-    let address = listener.address;
+    let address = listener.address.clone();
     let server = listener.serve(running.servers.clone())?;
     let metrics = |at: &str| Metrics::start(at, Some(running.servers.clone()));
     let metrics = args.metrics.as_deref().map(metrics).transpose()?;
@@ -66,6 +65,10 @@ pub fn run(args: Args) -> CommandResult {
     live.end();
     drop(metrics);
     server.stop();
+    if let Address::Unix(path) = &address {
+        // A socket that is left over is taken over by the next server.
+        let _ = std::fs::remove_file(path);
+    }
     running.shut_down().map_err(|errno| format!("shutting down: {errno}"))?;
     tracing::info!("stopped; everything is on disk");
     Ok(ExitCode::SUCCESS)
@@ -75,10 +78,10 @@ pub fn run(args: Args) -> CommandResult {
 /// kernel takes its io_uring apart.
 const LINGER: Duration = Duration::from_secs(1);
 
-fn bind_patiently(address: SocketAddr) -> std::io::Result<TcpListener> {
+fn bind_patiently(address: &Address) -> std::io::Result<glint_net::Listener> {
     let start = Instant::now();
     loop {
-        match TcpListener::bind(address) {
+        match glint_net::Listener::bind(address) {
             Err(e) if e.kind() == ErrorKind::AddrInUse && start.elapsed() < LINGER => {
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -89,31 +92,33 @@ fn bind_patiently(address: SocketAddr) -> std::io::Result<TcpListener> {
 
 /// A bound address, before anything is served at it.
 pub struct Listener {
-    listener: TcpListener,
-    address: SocketAddr,
+    listener: glint_net::Listener,
+    address: Address,
 }
 
 impl Listener {
     /// Binds; refuses addresses that other hosts can reach unless `insecure`.
-    pub fn bind(address: &str, insecure: bool) -> Result<Listener, String> {
-        let resolved = address
-            .to_socket_addrs()
-            .ok()
-            .and_then(|mut found| found.next())
-            .ok_or_else(|| format!("--listen {address}: not an address; use HOST:PORT"))?;
-        if !resolved.ip().is_loopback() && !insecure {
-            return Err(format!(
-                "--listen {address} can be reached from other hosts, unencrypted and without \
-                 authentication; say --insecure if that is what you want"
-            ));
-        }
-        let listener = bind_patiently(resolved).map_err(|e| match e.kind() {
-            ErrorKind::AddrInUse => {
-                format!("--listen {address}: the port is in use; choose another or stop its user")
+    pub fn bind(text: &str, insecure: bool) -> Result<Listener, String> {
+        let mut address = Address::parse(text);
+        if let Address::Tcp(_) = &address {
+            let resolved = address.resolve().ok().and_then(|found| found.first().copied());
+            let resolved = resolved.ok_or_else(|| {
+                format!("--listen {text}: not an address; use HOST:PORT or unix:PATH")
+            })?;
+            if !resolved.ip().is_loopback() && !insecure {
+                return Err(format!(
+                    "--listen {text} can be reached from other hosts, unencrypted and without \
+                     authentication; say --insecure if that is what you want"
+                ));
             }
-            _ => format!("--listen {address}: {e}"),
+            address = Address::Tcp(resolved.to_string());
+        }
+        let listener = bind_patiently(&address).map_err(|e| match e.kind() {
+            ErrorKind::AddrInUse => {
+                format!("--listen {text}: the port is in use; choose another or stop its user")
+            }
+            _ => format!("--listen {text}: {e}"),
         })?;
-        let address = listener.local_addr().map_err(|e| e.to_string())?;
         Ok(Listener { listener, address })
     }
 

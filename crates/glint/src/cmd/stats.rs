@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// the `self` of all layers of an operation add up to its whole.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A mount point, or a server as HOST:PORT.
+    /// A mount point, or a server as HOST:PORT or unix:PATH.
     #[arg(value_name = "HOST:PORT|DIR", default_value = "127.0.0.1:5640")]
     target: String,
     /// Show again every second what happened in it, until Ctrl-C; quantiles stay those of

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 /// Show servers, OSTs, clients, space and inodes.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A mount point, or a server as HOST:PORT.
+    /// A mount point, or a server as HOST:PORT or unix:PATH.
     #[arg(value_name = "HOST:PORT|DIR", default_value = "127.0.0.1:5640")]
     target: String,
     /// Print JSON.
@@ -16,10 +16,16 @@ pub struct Args {
     json: bool,
 }
 
+/// Whether this is a path in a mount, and not the address of a server.
+fn is_mount(target: &str) -> bool {
+    let is_path = Path::new(target).exists() || target.contains('/');
+    is_path && !target.starts_with(glint_net::UNIX_PREFIX)
+}
+
 /// Asks a mount or a server for its state dump or its statistics.
 pub fn ask(target: &str, what: &str) -> Result<serde_json::Value, Box<dyn std::error::Error>> {
     let path = Path::new(target);
-    let text = if path.exists() || target.contains('/') {
+    let text = if is_mount(target) {
         super::ask_mount(path, &format!("glint.{what}"))?
     } else {
         glint_net::Remote::ask(target, what).map_err(|e| format!("server {target}: {e}"))?
@@ -30,7 +36,7 @@ pub fn ask(target: &str, what: &str) -> Result<serde_json::Value, Box<dyn std::e
 /// Starts the statistics of a mount or a server again.
 pub fn reset(target: &str) -> Result<(), Box<dyn std::error::Error>> {
     let path = Path::new(target);
-    if path.exists() || target.contains('/') {
+    if is_mount(target) {
         let flags = rustix::fs::XattrFlags::empty();
         return rustix::fs::setxattr(path, "glint.stats", b"reset", flags)
             .map_err(|e| format!("{}: {e}", path.display()).into());

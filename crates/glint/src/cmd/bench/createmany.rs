@@ -172,7 +172,8 @@ fn open_target(args: &Args) -> Result<Box<dyn Target>, Box<dyn std::error::Error
     if Path::new(&args.target).is_dir() {
         return Ok(Box::new(posix::Directory::new(Path::new(&args.target), args.keep)?));
     }
-    if args.target.contains('/') || !args.target.contains(':') {
+    let is_socket = args.target.starts_with(glint_net::UNIX_PREFIX);
+    if !is_socket && (args.target.contains('/') || !args.target.contains(':')) {
         return Err(format!(
             "--target {}: no such directory; a server is HOST:PORT, the library `native`",
             args.target
