@@ -7,7 +7,7 @@ use crate::error::MdsError;
 use crate::keys::{self, Orphan};
 use crate::record::InodeRecord;
 use glint_kv::{Batch, Keyspace, Kv};
-use glint_proto::{FileType, Ino, Timestamp};
+use glint_proto::{FileType, Ino, Layout, Timestamp};
 use std::collections::{HashMap, HashSet};
 
 const PAGE: usize = 4096;
@@ -32,8 +32,18 @@ pub struct CheckReport {
     pub orphans: u64,
     /// Everything that is wrong.
     pub findings: Vec<Finding>,
-    /// Files whose objects must be kept.
-    pub files: HashSet<Ino>,
+    /// Files whose objects must be kept, and what these must add up to; `None` where
+    /// the objects know better.
+    pub files: HashMap<Ino, Option<Extent>>,
+}
+
+/// What the objects of a file must add up to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// Size of the file.
+    pub size: u64,
+    /// How it is cut.
+    pub layout: Layout,
 }
 
 struct Seen {
@@ -79,6 +89,21 @@ pub async fn check<K: Kv>(kv: &K, repair: bool) -> Result<CheckReport, MdsError>
     check.finish().await
 }
 
+/// From now on the sizes of these files are what their objects say.
+pub async fn believe_objects<K: Kv>(kv: &K, files: &[Ino]) -> Result<(), MdsError> {
+    let mut batch = Batch::new();
+    for &ino in files {
+        let Some(value) = kv.get(Keyspace::Inode, &ino.key()).await? else { continue };
+        let decoded = InodeRecord::decode(ino, value.as_ref());
+        let mut record = decoded.map_err(|source| MdsError::Record { ino, source })?;
+        record.attr.size_on_ost = true;
+        batch.put(Keyspace::Inode, &ino.key(), &record.encode());
+    }
+    kv.commit(batch, &[]).await?;
+    kv.sync().await?;
+    Ok(())
+}
+
 /// Deleted files whose objects have not been removed yet; not an error.
 pub async fn objects_to_destroy<K: Kv>(kv: &K) -> Result<HashSet<Ino>, MdsError> {
     let all = kv.scan(Keyspace::Orphan, &[], &[0xff; 9], usize::MAX).await?;
@@ -118,13 +143,16 @@ impl<K: Kv> Check<'_, K> {
                 match decoded {
                     Some((ino, Ok(record))) => {
                         if record.attr.is_file() {
-                            self.report.files.insert(ino);
+                            let attr = &record.attr;
+                            let extent = Extent { size: attr.size, layout: attr.layout };
+                            let known = (!attr.size_on_ost).then_some(extent);
+                            self.report.files.insert(ino, known);
                         }
                         self.inodes.insert(ino, Seen { record, links: 0, subdirectories: 0 });
                     }
                     Some((ino, Err(error))) => {
                         // Its objects stay: a person may still want the data.
-                        self.report.files.insert(ino);
+                        self.report.files.insert(ino, None);
                         if self.find(format!("inode {ino}: {error}; removed if repaired"), true) {
                             self.batch.delete(Keyspace::Inode, &key);
                         }

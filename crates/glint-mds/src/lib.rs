@@ -27,7 +27,7 @@ mod record;
 mod service;
 mod session;
 
-pub use check::{CheckReport, Finding, check, objects_to_destroy};
+pub use check::{CheckReport, Extent, Finding, believe_objects, check, objects_to_destroy};
 pub use error::MdsError;
 pub use keys::KEYSPACES;
 pub use reaper::Destroyer;

@@ -205,6 +205,34 @@ fn a_damaged_object_is_reported_and_not_read() {
 }
 
 #[test]
+fn a_lost_object_is_reported_and_its_file_put_right() {
+    let world = World::new();
+    let up = world.up(&["--osts", "2"]);
+    let mnt = world.mount_point();
+    run(glint().args(["setstripe", "-c", "2", "-S", "64K", text(&mnt)]));
+    fs::write(mnt.join("whole"), vec![1u8; 300_000]).unwrap();
+    fs::write(mnt.join("short"), vec![2u8; 150_000]).unwrap();
+    up.stop();
+    world.assert_sound();
+    // The last bytes of "short" lie in its first object, 65536..131072 in the other.
+    let ino = "$(ls ost0/objects/* | sort | uniq | grep -o '^[0-9a-f]*\\.' | sort | tail -1)";
+    sh(&world.data(), &format!("rm ost*/objects/*/{ino}0000"));
+    let data = world.data();
+    let report = glint().args(["fsck", "--data", text(&data)]).output().unwrap();
+    assert!(!report.status.success());
+    let text_of =
+        |output: &std::process::Output| String::from_utf8_lossy(&output.stdout).into_owned();
+    let report = text_of(&report);
+    assert!(report.contains("has 150000 bytes, its objects 131072"), "{report}");
+    run(glint().args(["fsck", "--repair", "--data", text(&data)]));
+    world.assert_sound();
+    let up = world.up(&[]);
+    assert_eq!(fs::metadata(mnt.join("short")).unwrap().len(), 131_072);
+    assert!(fs::read(mnt.join("whole")).unwrap() == vec![1u8; 300_000]);
+    up.stop();
+}
+
+#[test]
 fn statistics_add_up_and_can_be_reset_watched_and_scraped() {
     let world = World::new();
     let metrics = address(free_port());

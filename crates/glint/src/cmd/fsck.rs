@@ -5,7 +5,9 @@ use crate::data_dir::DataDir;
 use crate::servers::engine_options;
 use glint_kv::fjall::FjallKv;
 use glint_ost::ObjectStore;
+use glint_proto::Ino;
 use serde_json::json;
+use std::collections::HashMap;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -60,6 +62,7 @@ pub fn run(args: Args) -> CommandResult {
     let mut objects = 0u64;
     let mut bytes = 0u64;
     let mut checked = 0u64;
+    let mut sizes: HashMap<Ino, u64> = HashMap::new();
     let mut progress = Progress::new();
     for index in 0..data.osts() {
         let store = ObjectStore::open(&data.ost(index))?;
@@ -71,7 +74,12 @@ pub fn run(args: Args) -> CommandResult {
                 objects += 1;
                 bytes += found.size;
                 let ino = found.object.ino;
-                if !report.files.contains(&ino) && !waiting.contains(&ino) {
+                if let Some(Some(extent)) = report.files.get(&ino) {
+                    let reaches = extent.layout.file_size(found.object.stripe, found.size);
+                    let size = sizes.entry(ino).or_default();
+                    *size = reaches.max(*size);
+                }
+                if !report.files.contains_key(&ino) && !waiting.contains(&ino) {
                     lost.push(found.object);
                 } else if !args.skip_data {
                     kept.push(found.object);
@@ -100,6 +108,20 @@ pub fn run(args: Args) -> CommandResult {
             let what = format!("{} is not an object", path.display());
             findings.push(Finding { what, repaired: false });
         }
+    }
+    let mut doubted = Vec::new();
+    for (ino, extent) in &report.files {
+        let Some(extent) = extent else { continue };
+        let have = sizes.get(ino).copied().unwrap_or(0);
+        if have != extent.size {
+            let size = extent.size;
+            let what = format!("file {ino} has {size} bytes, its objects {have}; they count");
+            findings.push(Finding { what, repaired: args.repair });
+            doubted.push(*ino);
+        }
+    }
+    if args.repair && !doubted.is_empty() {
+        futures_lite::future::block_on(glint_mds::believe_objects(&kv, &doubted))?;
     }
     let wrong = findings.iter().filter(|finding| !finding.repaired).count();
     if args.json {
