@@ -150,7 +150,7 @@ async fn serve<S: Service>(stream: Stream, service: Arc<S>) -> Result<(), NetErr
             Ok(pass) => pass,
             Err(NetError::Closed) => return Ok(()),
             Err(error) => {
-                connection.refuse(&error.to_string()).await;
+                connection.refuse(&error).await;
                 return Err(error);
             }
         };
@@ -162,7 +162,7 @@ async fn serve<S: Service>(stream: Stream, service: Arc<S>) -> Result<(), NetErr
             match futures_util::poll!(answer.as_mut()) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => {
-                    connection.refuse(&error.to_string()).await;
+                    connection.refuse(&error).await;
                     return Err(error);
                 }
                 Poll::Pending => {
@@ -183,7 +183,11 @@ async fn serve<S: Service>(stream: Stream, service: Arc<S>) -> Result<(), NetErr
 
 impl<S: Service> Connection<S> {
     /// Tells the peer why, before the connection is closed.
-    async fn refuse(&self, reason: &str) {
+    async fn refuse(&self, error: &NetError) {
+        let reason = match error {
+            NetError::Refused(reason) => reason.clone(),
+            other => other.to_string(),
+        };
         let envelope = Envelope {
             op: glint_proto::Op::Other,
             reply: true,
@@ -193,7 +197,7 @@ impl<S: Service> Connection<S> {
             boot_verifier: self.boot_verifier,
             committed: 0,
         };
-        let reply = Reply::Refused(reason.to_owned());
+        let reply = Reply::Refused(reason);
         let queued = append_frame(&mut self.writer.queue(), envelope, &reply, &[]);
         if queued.is_ok() {
             // The peer may be gone; there is nobody else to tell.
