@@ -8,6 +8,7 @@ use crate::connection::{Envelope, Frame, FrameReader, FrameWriter, Pass, append_
 use crate::stream::{Listener, Stream};
 use crate::{NetError, Service, keep_awake, stats};
 use glint_proto::frame::FrameError;
+use glint_proto::limits::{CONNECTIONS_PER_CLIENT_MAX, SLOTS_PER_CONNECTION};
 use glint_proto::message::{Reply, Request};
 use glint_proto::{Bulk, ClientId, FsResult, OstReply, OstRequest, RequestId};
 use glint_telemetry::{Counter, traced};
@@ -20,6 +21,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Waker};
 use std::thread::JoinHandle;
+
+/// Slots of a client, over all its connections.
+const SLOTS_MAX: u16 = SLOTS_PER_CONNECTION * CONNECTIONS_PER_CLIENT_MAX;
 
 /// Ends the threads of a server.
 #[derive(Default)]
@@ -227,6 +231,12 @@ impl<S: Service> Connection<S> {
             }
             _ if self.client.get() != Some(header.client) => {
                 return Err(NetError::Refused("a request before hello".into()));
+            }
+            // A client's replies are remembered for each of its slots. Before it has any,
+            // it uses the highest number.
+            _ if header.slot >= SLOTS_MAX && header.slot != u16::MAX => {
+                let reason = format!("slot {}: a client has {SLOTS_MAX}", header.slot);
+                return Err(NetError::Refused(reason));
             }
             Request::Mds { cred, request } => {
                 let id = RequestId { client: header.client, slot: header.slot, xid: header.xid };
