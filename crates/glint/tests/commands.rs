@@ -149,11 +149,7 @@ fn bad_arguments_get_a_reason() {
 
 #[test]
 fn mount_8_mounts_it_and_fstab_does_too() {
-    let helper = std::path::Path::new("/sbin/mount.fuse.glint");
-    let ours = !helper.exists();
-    if ours {
-        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_glint"), helper).unwrap();
-    }
+    let _helper = MountHelper::install();
     let world = World::new();
     let port = free_port();
     let server = world.serve(port, &[]);
@@ -171,9 +167,6 @@ fn mount_8_mounts_it_and_fstab_does_too() {
     run(Command::new("mount").arg("-T").arg(&fstab).arg(&mnt));
     assert_eq!(fs::read(mnt.join("f")).unwrap(), b"x");
     run(Command::new("umount").arg(&mnt));
-    if ours {
-        fs::remove_file(helper).unwrap();
-    }
     server.stop();
 }
 

@@ -193,26 +193,15 @@ fn benchmarks_over_tcp_come_to_an_end_and_clean_up() {
 #[test]
 fn a_unix_socket_needs_no_permission_and_survives_a_crash() {
     let world = World::new();
-    let (data, dir) = (world.data(), world.path("m"));
-    fs::create_dir(&dir).unwrap();
     let socket = format!("unix:{}", text(&world.path("socket")));
-    let serve = || {
-        let arguments = ["serve", "--data", text(&data), "--listen", &socket];
-        let _ = fs::remove_file(world.path("serve.log"));
-        let mut server = Process::start(&arguments, world.path("serve.log"), None);
-        server.wait_for("serving ");
-        server
-    };
-    let server = serve();
-    let mut mount =
-        Process::start(&["mount", &socket, text(&dir)], world.path("m.log"), Some(&dir));
-    mount.wait_for("mounted at");
+    let server = world.serve_at(&socket, &[]);
+    let (mount, dir) = world.mount_from(&socket, "m", &[]);
     fs::write(dir.join("f"), b"local").unwrap();
     let mut second = glint();
     second.args(["serve", "--data", text(&world.path("other")), "--listen", &socket]);
     assert!(refused(&mut second).contains("in use"));
     server.kill();
-    let server = serve();
+    let server = world.serve_at(&socket, &[]);
     assert_eq!(fs::read(dir.join("f")).unwrap(), b"local");
     run(glint().args(["status", &socket]));
     mount.stop();

@@ -6,8 +6,6 @@
 mod support;
 
 use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::Path;
 use std::process::Command;
 use support::*;
 
@@ -60,8 +58,7 @@ fn pjdfstest(world: &World, remount: bool) -> usize {
 #[test]
 fn pjdfstest_on_both_transports() {
     assert!(enable_uring(), "this kernel has no FUSE over io_uring");
-    let helper = Path::new("/sbin/mount.fuse.glint");
-    let ours = !helper.exists() && symlink(env!("CARGO_BIN_EXE_glint"), helper).is_ok();
+    let _helper = MountHelper::install();
     for transport in TRANSPORTS {
         let world = World::new();
         let up = world.up(&["-o", transport]);
@@ -69,9 +66,6 @@ fn pjdfstest_on_both_transports() {
         pjdfstest(&world, true);
         up.stop();
         world.assert_sound();
-    }
-    if ours {
-        fs::remove_file(helper).unwrap();
     }
 }
 
@@ -143,7 +137,9 @@ fn fio_reads_what_it_wrote() {
             "--ioengine=libaio --direct=1 --rw=write --bs=1m --iodepth=4",
             "--ioengine=mmap --rw=randwrite --bs=8k",
         ] {
+            // fio leaves the state of its verification where it runs.
             run(Command::new("fio")
+                .current_dir(world.path(""))
                 .args(["--name=verify", "--size=48m", "--verify=crc32c", "--do_verify=1"])
                 .args(["--verify_fatal=1", "--end_fsync=1", "--group_reporting", "--unlink=1"])
                 .arg(format!("--directory={}", text(&world.mount_point())))

@@ -203,8 +203,13 @@ impl World {
 
     /// `glint serve` on a port, with more arguments.
     pub fn serve(&self, port: u16, more: &[&str]) -> Process {
-        let (data, address) = (self.data(), address(port));
-        let mut arguments = vec!["serve", "--data", text(&data), "--listen", &address];
+        self.serve_at(&address(port), more)
+    }
+
+    /// `glint serve` at any address.
+    pub fn serve_at(&self, address: &str, more: &[&str]) -> Process {
+        let data = self.data();
+        let mut arguments = vec!["serve", "--data", text(&data), "--listen", address];
         arguments.extend(more);
         let log = self.path("serve.log");
         let _ = fs::remove_file(&log);
@@ -215,10 +220,14 @@ impl World {
 
     /// `glint mount` of a port at a directory of this world.
     pub fn mount(&self, port: u16, name: &str, more: &[&str]) -> (Process, PathBuf) {
+        self.mount_from(&address(port), name, more)
+    }
+
+    /// `glint mount` of any address.
+    pub fn mount_from(&self, address: &str, name: &str, more: &[&str]) -> (Process, PathBuf) {
         let directory = self.path(name);
         fs::create_dir_all(&directory).unwrap();
-        let address = address(port);
-        let mut arguments = vec!["mount", &address, text(&directory)];
+        let mut arguments = vec!["mount", address, text(&directory)];
         arguments.extend(more);
         let log = self.path(&format!("{name}.log"));
         let mut process = Process::start(&arguments, log, Some(&directory));
@@ -231,6 +240,28 @@ impl World {
         let output = run(glint().args(["fsck", "--json", "--data", text(&self.data())]));
         let report = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(report.contains("\"findings\":0"), "{report}");
+    }
+}
+
+/// The helper that mount(8) calls, if it was not installed already; removed in the end.
+pub struct MountHelper(Option<&'static Path>);
+
+impl MountHelper {
+    pub fn install() -> MountHelper {
+        let path = Path::new("/sbin/mount.fuse.glint");
+        if path.exists() {
+            return MountHelper(None);
+        }
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_glint"), path).unwrap();
+        MountHelper(Some(path))
+    }
+}
+
+impl Drop for MountHelper {
+    fn drop(&mut self) {
+        if let Some(path) = self.0 {
+            let _ = fs::remove_file(path);
+        }
     }
 }
 
