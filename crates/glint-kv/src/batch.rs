@@ -18,13 +18,11 @@ pub enum Keyspace {
     Reply,
     /// Allocation marks and other single values
     Meta,
-    /// `(object) → state and checksums`, on an OST
-    Object,
 }
 
 impl Keyspace {
     /// All keyspaces.
-    pub const ALL: [Keyspace; 8] = [
+    pub const ALL: [Keyspace; 7] = [
         Keyspace::Entry,
         Keyspace::Inode,
         Keyspace::Xattr,
@@ -32,7 +30,6 @@ impl Keyspace {
         Keyspace::Session,
         Keyspace::Reply,
         Keyspace::Meta,
-        Keyspace::Object,
     ];
 
     /// Name on disk.
@@ -45,7 +42,6 @@ impl Keyspace {
             Keyspace::Session => "session",
             Keyspace::Reply => "reply",
             Keyspace::Meta => "meta",
-            Keyspace::Object => "object",
         }
     }
 }

@@ -33,7 +33,7 @@ struct OpenInode {
 }
 
 /// What a close leaves.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Left {
     /// Somebody still has it open for writing.
     pub(crate) writers: bool,
@@ -82,7 +82,7 @@ impl Opens {
     pub(crate) fn remove(&self, client: ClientId, ino: Ino, write: bool, wrote: bool) -> Left {
         let mut shard = self.shard(ino).lock();
         let Some(open) = shard.get_mut(&ino) else {
-            return Left { writers: false, gone: false, unchanged: false, fresh: false };
+            return Left::default();
         };
         open.unchanged &= !wrote;
         open.set(client, |count| {

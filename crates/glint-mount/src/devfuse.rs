@@ -61,8 +61,7 @@ fn serve<F: Vfs>(fd: &Arc<OwnedFd>, adapter: &Arc<Adapter<F>>, pace: Pace) -> io
         let turn = Rc::new(Mutex::new(()));
         let tasks: Vec<_> = (0..TASKS)
             .map(|_| {
-                let (fd, adapter) = (fd.clone(), adapter.clone());
-                let turn = turn.clone();
+                let (fd, adapter, turn) = (fd.clone(), adapter.clone(), turn.clone());
                 compio_runtime::spawn(async move { serve_task(&fd, &adapter, &turn, pace).await })
             })
             .collect();

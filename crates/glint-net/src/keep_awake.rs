@@ -9,9 +9,10 @@
 //! burst and within `HOLD` of its own core's part in it, so an idle mount costs
 //! nothing and a core without callers is left alone.
 
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
-use std::thread::{JoinHandle, Thread};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Requests that follow each other within this time are a burst.
@@ -32,7 +33,7 @@ struct Core {
     until_ns: AtomicU64,
     /// The thread sleeps and has to be woken.
     asleep: AtomicBool,
-    thread: Mutex<Option<Thread>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 struct Shared {
@@ -48,7 +49,6 @@ struct Shared {
 /// The threads of this process, started when they are first needed.
 struct KeepAwake {
     shared: Arc<Shared>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 static ENABLED: AtomicBool = AtomicBool::new(true);
@@ -94,7 +94,7 @@ impl KeepAwake {
             until_ns: AtomicU64::new(0),
             stop: AtomicBool::new(false),
         });
-        KeepAwake { shared, threads: Mutex::default() }
+        KeepAwake { shared }
     }
 
     fn beat(&self, core: usize) {
@@ -121,26 +121,23 @@ impl KeepAwake {
     }
 
     fn wake(&self, core: usize) {
-        let mut thread = lock(&self.shared.cores[core].thread);
-        if let Some(thread) = &*thread {
-            thread.unpark();
+        let mut thread = self.shared.cores[core].thread.lock();
+        if let Some(running) = &*thread {
+            running.thread().unpark();
             return;
         }
         let shared = self.shared.clone();
         let name = format!("keep-awake-{core}");
-        let started = std::thread::Builder::new().name(name).spawn(move || shared.run(core));
         // Without the thread everything works, only slower.
-        if let Ok(started) = started {
-            *thread = Some(started.thread().clone());
-            lock(&self.threads).push(started);
-        }
+        *thread = std::thread::Builder::new().name(name).spawn(move || shared.run(core)).ok();
     }
 }
 
 impl Drop for KeepAwake {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
-        for thread in lock(&self.threads).drain(..) {
+        for core in &self.shared.cores {
+            let Some(thread) = core.thread.lock().take() else { continue };
             thread.thread().unpark();
             // It does not panic, and there is nothing to do if it did.
             let _ = thread.join();
@@ -184,11 +181,6 @@ impl Shared {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // What these hold is valid at any time.
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
 /// This thread runs on one core from now on, and only when nobody else wants it.
 fn become_idle_on(core: usize) -> std::io::Result<()> {
     let mut set = rustix::thread::CpuSet::new();
@@ -222,13 +214,14 @@ mod tests {
         awake.beat(0);
         std::thread::sleep(Duration::from_millis(2));
         awake.beat(0);
-        assert!(lock(&awake.threads).is_empty(), "two calls far apart are no burst");
+        let is_running = || awake.shared.cores[0].thread.lock().is_some();
+        assert!(!is_running(), "two calls far apart are no burst");
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(50) {
             awake.beat(0);
             std::thread::sleep(Duration::from_micros(20));
         }
-        assert_eq!(lock(&awake.threads).len(), 1);
+        assert!(is_running());
         std::thread::sleep(Duration::from_millis(50));
         let rested = cpu_ticks("keep-awake-0");
         std::thread::sleep(Duration::from_millis(300));

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,6 +61,7 @@ pub struct Server;
 pub struct ServerHandle {
     stop: Arc<Stop>,
     threads: Vec<JoinHandle<()>>,
+    socket_file: Option<PathBuf>,
 }
 
 impl Server {
@@ -78,7 +80,7 @@ impl Server {
                 })?;
             threads.push(thread);
         }
-        Ok(ServerHandle { stop, threads })
+        Ok(ServerHandle { stop, threads, socket_file: listener.socket_file() })
     }
 }
 
@@ -90,6 +92,10 @@ impl ServerHandle {
             if thread.join().is_err() {
                 tracing::error!("a service thread panicked");
             }
+        }
+        if let Some(path) = self.socket_file {
+            // One that is left over is taken over by the next server.
+            let _ = std::fs::remove_file(path);
         }
     }
 }

@@ -94,8 +94,8 @@ impl<T: Read + Write> ReadWrite for T {}
 pub enum Listener {
     /// Of TCP.
     Tcp(std::net::TcpListener),
-    /// A Unix socket; its file is removed in the end.
-    Unix(unix::UnixListener),
+    /// A Unix socket, and its file.
+    Unix(unix::UnixListener, PathBuf),
 }
 
 impl Listener {
@@ -107,23 +107,32 @@ impl Listener {
             }
             Address::Unix(path) => path,
         };
-        match unix::UnixListener::bind(path) {
+        let listener = match unix::UnixListener::bind(path) {
             Err(e) if e.kind() == ErrorKind::AddrInUse => {
                 match unix::UnixStream::connect(path) {
                     Err(gone) if gone.kind() == ErrorKind::ConnectionRefused => {}
                     _ => return Err(e),
                 }
                 std::fs::remove_file(path)?;
-                unix::UnixListener::bind(path).map(Listener::Unix)
+                unix::UnixListener::bind(path)?
             }
-            bound => bound.map(Listener::Unix),
+            bound => bound?,
+        };
+        Ok(Listener::Unix(listener, path.clone()))
+    }
+
+    /// The file that is left when nobody listens any more.
+    pub(crate) fn socket_file(&self) -> Option<PathBuf> {
+        match self {
+            Listener::Tcp(_) => None,
+            Listener::Unix(_, path) => Some(path.clone()),
         }
     }
 
     pub(crate) fn try_clone(&self) -> io::Result<Listener> {
         Ok(match self {
             Listener::Tcp(listener) => Listener::Tcp(listener.try_clone()?),
-            Listener::Unix(listener) => Listener::Unix(listener.try_clone()?),
+            Listener::Unix(listener, path) => Listener::Unix(listener.try_clone()?, path.clone()),
         })
     }
 
@@ -131,7 +140,7 @@ impl Listener {
     pub(crate) fn accept_here(self) -> io::Result<Acceptor> {
         Ok(match self {
             Listener::Tcp(listener) => Acceptor::Tcp(TcpListener::from_std(listener)?),
-            Listener::Unix(listener) => Acceptor::Unix(UnixListener::from_std(listener)?),
+            Listener::Unix(listener, _) => Acceptor::Unix(UnixListener::from_std(listener)?),
         })
     }
 }

@@ -43,19 +43,6 @@ impl From<Mismatch> for io::Error {
     }
 }
 
-fn read_full(fd: impl AsFd, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-    let mut done = 0;
-    while done < buffer.len() {
-        match rustix::io::pread(&fd, &mut buffer[done..], offset + done as u64) {
-            Ok(0) => break,
-            Ok(n) => done += n,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(done)
-}
-
 impl Sums {
     fn new(size: u64, block_log2: u8, sums: Vec<u32>) -> Sums {
         let checked = (0..sums.len().div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
@@ -166,12 +153,15 @@ fn crc_of(fd: impl AsFd, from: u64, to: u64, buffer: &mut [u8]) -> io::Result<u3
     let mut at = from;
     while at < to {
         let want = buffer.len().min((to - at) as usize);
-        let got = read_full(&fd, &mut buffer[..want], at)?;
-        sum = crc32c::crc32c_append(sum, &buffer[..got]);
-        if got < want {
-            break;
+        match rustix::io::pread(&fd, &mut buffer[..want], at) {
+            Ok(0) => break,
+            Ok(got) => {
+                sum = crc32c::crc32c_append(sum, &buffer[..got]);
+                at += got as u64;
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
-        at += got as u64;
     }
     Ok(sum)
 }

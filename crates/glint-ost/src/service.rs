@@ -69,11 +69,6 @@ impl Ost {
         })
     }
 
-    /// Everything to stable storage.
-    pub async fn sync_all(&self) -> FsResult<()> {
-        self.in_pool(|store| store.sync_all()).await.map_err(|e| Errno::from_io(&e))
-    }
-
     async fn in_pool<T: Send + 'static>(
         &self,
         work: impl FnOnce(&ObjectStore) -> io::Result<T> + Send + 'static,

@@ -13,7 +13,6 @@ mod span;
 
 pub use histogram::Histogram;
 pub use recorder::{Counter, Row, count, counters, record, reset, snapshot};
-
 pub use span::{Span, traced};
 
 /// Number of operations that can be told apart.

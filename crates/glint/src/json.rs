@@ -34,7 +34,8 @@ pub fn status(servers: &Servers) -> Value {
         })
         .collect();
     let space = servers.space();
-    let rates = servers.rates();
+    let totals = Totals::now();
+    let rates = servers.rates(&totals);
     let counters: serde_json::Map<String, Value> =
         glint_telemetry::counters().iter().map(|(c, n)| (c.name().into(), json!(n))).collect();
     json!({
@@ -51,7 +52,7 @@ pub fn status(servers: &Servers) -> Value {
         },
         "osts": osts,
         "clients": clients,
-        "operations": Totals::now().operations,
+        "operations": totals.operations,
         "per_s": {
             "operations": rates.operations.round(),
             "us_avg": (rates.us_avg * 10.0).round() / 10.0,

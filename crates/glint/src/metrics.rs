@@ -13,8 +13,13 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Serves `/metrics` at `address`; of servers too, if this process has them.
-    pub fn start(address: &str, servers: Option<Arc<Servers>>) -> Result<Metrics, String> {
+    /// Serves `/metrics` at `address`, if one is given; of servers too, if this process
+    /// has them.
+    pub fn start(
+        address: Option<&str>,
+        servers: Option<Arc<Servers>>,
+    ) -> Result<Option<Metrics>, String> {
+        let Some(address) = address else { return Ok(None) };
         let failed = |e: String| format!("--metrics {address}: {e}");
         let server = tiny_http::Server::http(address).map_err(|e| failed(e.to_string()))?;
         let server = Arc::new(server);
@@ -24,7 +29,7 @@ impl Metrics {
             .name("metrics".into())
             .spawn(move || answer(&for_thread, servers.as_deref()))
             .map_err(|e| failed(e.to_string()))?;
-        Ok(Metrics { server, thread: Some(thread) })
+        Ok(Some(Metrics { server, thread: Some(thread) }))
     }
 }
 

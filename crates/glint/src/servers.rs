@@ -117,9 +117,9 @@ impl Servers {
         }
     }
 
-    /// What happens per second, over the last one or two seconds.
-    pub fn rates(&self) -> Rates {
-        Totals::now().since(&self.totals.lock()[0])
+    /// What happens per second, over the last one or two seconds before `now`.
+    pub fn rates(&self, now: &Totals) -> Rates {
+        now.since(&self.totals.lock()[0])
     }
 
     /// Removes what deleted files left and watches the space, until told to stop.

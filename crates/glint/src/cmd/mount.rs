@@ -153,7 +153,7 @@ pub fn run(args: Args) -> CommandResult {
     let client = Client::new(remote, options.noatime);
     let mount_options = MountOptions { source: args.server.clone(), ..options.mount };
     let mount = Mount::new(Arc::new(client), &mount_point, &mount_options, options.transport)?;
-    let _metrics = args.metrics.as_deref().map(|at| Metrics::start(at, None)).transpose()?;
+    let _metrics = Metrics::start(args.metrics.as_deref(), None)?;
     super::up::announce(&mount, start.elapsed());
     daemon::say_ready();
     while !stop.is_asked() && !mount.is_finished() {

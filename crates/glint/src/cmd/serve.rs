@@ -53,8 +53,7 @@ pub fn run(args: Args) -> CommandResult {
     let running = Servers::start(data, true)?;
     let address = listener.address.clone();
     let server = listener.serve(running.servers.clone())?;
-    let metrics = |at: &str| Metrics::start(at, Some(running.servers.clone()));
-    let metrics = args.metrics.as_deref().map(metrics).transpose()?;
+    let metrics = Metrics::start(args.metrics.as_deref(), Some(running.servers.clone()))?;
     tracing::info!("serving {} at {address}", args.data.display());
     daemon::say_ready();
     let mut live = Live::new();
@@ -65,10 +64,6 @@ pub fn run(args: Args) -> CommandResult {
     live.end();
     drop(metrics);
     server.stop();
-    if let Address::Unix(path) = &address {
-        // A socket that is left over is taken over by the next server.
-        let _ = std::fs::remove_file(path);
-    }
     running.shut_down().map_err(|errno| format!("shutting down: {errno}"))?;
     tracing::info!("stopped; everything is on disk");
     Ok(ExitCode::SUCCESS)

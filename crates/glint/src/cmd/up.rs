@@ -75,8 +75,7 @@ pub fn run(args: Args) -> CommandResult {
     let mount_options = MountOptions { source, ..options.mount };
     let mount = Mount::new(Arc::new(client), &mount_point, &mount_options, options.transport)?;
     let server = listener.map(|listener| listener.serve(running.servers.clone())).transpose()?;
-    let metrics = |at: &str| Metrics::start(at, Some(running.servers.clone()));
-    let metrics = args.metrics.as_deref().map(metrics).transpose()?;
+    let metrics = Metrics::start(args.metrics.as_deref(), Some(running.servers.clone()))?;
     announce(&mount, start.elapsed());
     daemon::say_ready();
 

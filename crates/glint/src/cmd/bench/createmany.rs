@@ -4,7 +4,7 @@
 //! The work is cut into rounds, and rounds on the target alternate with rounds on
 //! the directory to compare with, so that both see the same machine.
 
-use super::sample::Sample;
+use super::sample::{Sample, ratio};
 use super::{native, posix};
 use crate::CommandResult;
 use serde_json::{Value, json};
@@ -140,8 +140,7 @@ pub fn run(args: Args) -> CommandResult {
     if let (Some(against), Value::Object(map)) = (&args.against, &mut line) {
         map.insert("against".into(), json!(against.display().to_string()));
         map.insert("against_per_s".into(), json!(theirs.per_s().round()));
-        let ratio = ours.per_s() / theirs.per_s();
-        map.insert("ratio".into(), json!((ratio * 1000.0).round() / 1000.0));
+        map.insert("ratio".into(), json!(ratio(ours.per_s(), theirs.per_s())));
     }
     if args.json {
         println!("{line}");
@@ -156,7 +155,7 @@ pub fn run(args: Args) -> CommandResult {
             ours.micros(0.99)
         );
         if let Some(dir) = &args.against {
-            let ratio = ours.per_s() / theirs.per_s();
+            let ratio = ratio(ours.per_s(), theirs.per_s());
             println!("{}: {:.0}/s; ratio {ratio:.2}", dir.display(), theirs.per_s());
         }
     }

@@ -1,10 +1,10 @@
 //! `glint bench getattr`: round trips of the smallest request, beside a raw
 //! ping-pong over the same kind of socket in the same run.
 
-use super::sample::Sample;
+use super::native::connect;
+use super::sample::{Sample, ratio};
 use crate::CommandResult;
-use glint_client::{Client, Vfs};
-use glint_net::{Remote, RemoteOptions};
+use glint_client::Vfs;
 use glint_proto::Ino;
 use serde_json::json;
 use std::io::{Read, Write};
@@ -34,9 +34,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
-    let options = RemoteOptions { address: args.target.clone(), mount_point: "(benchmark)".into() };
-    let remote = Remote::connect(options).map_err(|e| format!("server {}: {e}", args.target))?;
-    let client = Client::new(remote, false);
+    let client = connect(&args.target)?;
     let runtime = compio_runtime::Runtime::new()?;
     let mut pings = PingPong::start()?;
     let (mut ours, mut raw) = (Sample::default(), Sample::default());
@@ -45,7 +43,7 @@ pub fn run(args: Args) -> CommandResult {
         ours.add(&runtime.block_on(getattrs(&client, round))?);
         raw.add(&pings.run(round)?);
     }
-    let ratio = ours.micros(0.5) / raw.micros(0.5);
+    let ratio = ratio(ours.micros(0.5), raw.micros(0.5));
     if args.json {
         let line = json!({
             "bench": "getattr",
@@ -57,7 +55,7 @@ pub fn run(args: Args) -> CommandResult {
             "us_p99": ours.micros(0.99),
             "ping_us_p50": raw.micros(0.50),
             "ping_us_p99": raw.micros(0.99),
-            "ratio": (ratio * 1000.0).round() / 1000.0,
+            "ratio": ratio,
         });
         println!("{line}");
     } else {

@@ -35,6 +35,13 @@ fn make(kind: FileType, permissions: u32) -> Make<'static> {
     Make { mode: kind.mode_bits() | permissions, umask: 0o22, rdev: 0, target: b"" }
 }
 
+/// The client library, connected to a server.
+pub fn connect(address: &str) -> Result<Client<Remote>, String> {
+    let options = RemoteOptions { address: address.to_owned(), mount_point: "(benchmark)".into() };
+    let remote = Remote::connect(options).map_err(|e| format!("server {address}: {e}"))?;
+    Ok(Client::new(remote, false))
+}
+
 impl InProcessTarget {
     /// Makes a file system in a new directory below `parent`.
     pub fn new(parent: &Path) -> Result<InProcessTarget, Box<dyn std::error::Error>> {
@@ -58,10 +65,7 @@ impl Drop for InProcessTarget {
 impl RemoteTarget {
     /// Connects to a server.
     pub fn new(address: &str) -> Result<RemoteTarget, Box<dyn std::error::Error>> {
-        let options =
-            RemoteOptions { address: address.to_owned(), mount_point: "(benchmark)".into() };
-        let remote = Remote::connect(options).map_err(|e| format!("server {address}: {e}"))?;
-        let client = Arc::new(Client::new(remote, false));
+        let client = Arc::new(connect(address)?);
         let directory = on_a_runtime(make_directory(&*client))??;
         Ok(RemoteTarget { client, directory, name: directory_name() })
     }

@@ -5,6 +5,17 @@ use hdrhistogram::Histogram;
 /// Longest latency that is told apart: a minute, in nanoseconds.
 const NANOS_MAX: u64 = 60_000_000_000;
 
+/// A ratio as reports show it, with three decimals.
+pub fn ratio(ours: f64, theirs: f64) -> f64 {
+    (ours / theirs * 1000.0).round() / 1000.0
+}
+
+/// The middle one of some measurements; of an even number, the upper one.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
 /// Latencies of operations, and the time they took together.
 pub struct Sample {
     histogram: Histogram<u64>,

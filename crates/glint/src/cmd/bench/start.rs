@@ -1,5 +1,6 @@
 //! `glint bench start`: from the command to a usable mount, and the memory it takes.
 
+use super::sample::median;
 use crate::CommandResult;
 use serde_json::json;
 use std::path::PathBuf;
@@ -54,22 +55,20 @@ pub fn run(args: Args) -> CommandResult {
         inodes = vfs.f_files - vfs.f_ffree;
         Command::new(&glint).arg("umount").arg(&args.mount).status()?;
     }
-    millis.sort_by(f64::total_cmp);
-    resident.sort_unstable();
-    let (ms, kib) = (millis[millis.len() / 2], resident[resident.len() / 2]);
+    let (ms, kib) = (median(millis), median(resident));
     if args.json {
         println!(
             "{}",
             json!({"bench": "start", "target": args.data.display().to_string(), "inodes": inodes,
-                   "ms": (ms * 10.0).round() / 10.0, "resident_kib": kib})
+                   "ms": (ms * 10.0).round() / 10.0, "resident_kib": kib as u64})
         );
     } else {
-        println!("{inodes} inodes: usable after {ms:.0} ms, {} MiB resident", kib / 1024);
+        println!("{inodes} inodes: usable after {ms:.0} ms, {} MiB resident", kib as u64 / 1024);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn resident_kib(pid: &str) -> Result<u64, Box<dyn std::error::Error>> {
+fn resident_kib(pid: &str) -> Result<f64, Box<dyn std::error::Error>> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));
     let number = line.and_then(|line| line.split_whitespace().nth(1)).ok_or("no VmRSS")?;

@@ -4,6 +4,7 @@
 //! from the server; with --cold the server's cache is dropped as well. Rounds on the
 //! target alternate with rounds on the directory to compare with.
 
+use super::sample::{median, ratio};
 use crate::CommandResult;
 use rustix::fs::{Advice, Mode, OFlags};
 use serde_json::json;
@@ -56,16 +57,16 @@ pub fn run(args: Args) -> CommandResult {
         }
     }
     for (index, op) in OPERATIONS.iter().enumerate() {
-        let mib_s = median(&ours, index);
+        let mib_s = of(&ours, index);
         let mut line = json!({
             "bench": "stream", "op": op, "target": args.target.display().to_string(),
             "mib": args.mib, "block": args.block, "cold": args.cold, "mib_per_s": mib_s.round(),
         });
-        let against_mib_s = (!theirs.is_empty()).then(|| median(&theirs, index));
+        let against_mib_s = (!theirs.is_empty()).then(|| of(&theirs, index));
         if let Some(against) = against_mib_s {
             line["against"] = json!(args.against.as_ref().map(|p| p.display().to_string()));
             line["against_mib_per_s"] = json!(against.round());
-            line["ratio"] = json!((mib_s / against * 1000.0).round() / 1000.0);
+            line["ratio"] = json!(ratio(mib_s, against));
         }
         if args.json {
             println!("{line}");
@@ -79,10 +80,9 @@ pub fn run(args: Args) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-fn median(rounds: &[Rates], index: usize) -> f64 {
-    let mut rates: Vec<f64> = rounds.iter().map(|rates| rates[index]).collect();
-    rates.sort_by(f64::total_cmp);
-    rates[rates.len() / 2]
+/// The median of one operation.
+fn of(rounds: &[Rates], index: usize) -> f64 {
+    median(rounds.iter().map(|rates| rates[index]).collect())
 }
 
 fn round(directory: &Path, args: &Args) -> Result<Rates, String> {

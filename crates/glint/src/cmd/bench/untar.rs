@@ -1,5 +1,6 @@
 //! `glint bench untar`: unpacking an archive of many files with tar(1), as users do.
 
+use super::sample::{median, ratio};
 use crate::CommandResult;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -42,27 +43,22 @@ pub fn run(args: Args) -> CommandResult {
             theirs.push(round(&args.archive, against)?);
         }
     }
-    let per_s = files as f64 / median(&mut ours);
+    let per_s = files as f64 / median(ours);
     let mut line = json!({
         "bench": "untar", "target": args.target.display().to_string(), "count": files,
         "per_s": per_s.round(),
     });
     let mut text = format!("{files} files: {per_s:.0}/s");
     if let Some(against) = &args.against {
-        let against_per_s = files as f64 / median(&mut theirs);
-        let ratio = per_s / against_per_s;
+        let against_per_s = files as f64 / median(theirs);
+        let ratio = ratio(per_s, against_per_s);
         line["against"] = json!(against.display().to_string());
         line["against_per_s"] = json!(against_per_s.round());
-        line["ratio"] = json!((ratio * 1000.0).round() / 1000.0);
+        line["ratio"] = json!(ratio);
         text += &format!("; {}: {against_per_s:.0}/s; ratio {ratio:.2}", against.display());
     }
     println!("{}", if args.json { line.to_string() } else { text });
     Ok(ExitCode::SUCCESS)
-}
-
-fn median(seconds: &mut [f64]) -> f64 {
-    seconds.sort_by(f64::total_cmp);
-    seconds[seconds.len() / 2]
 }
 
 /// Seconds for one time.
