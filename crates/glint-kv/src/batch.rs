@@ -1,4 +1,9 @@
-//! What one transaction writes.
+//! What one transaction writes, in the form in which it is journalled.
+//!
+//! ```text
+//! for each write:  keyspace u8 | key length u16 | value length u32 | key | value
+//! ```
+//! Little-endian; a value length of all ones deletes the key.
 
 /// The keyspaces of Glint. Keys are big-endian.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -47,51 +52,93 @@ impl Keyspace {
 }
 
 /// One write.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Write {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Write<'a> {
     /// Where.
     pub keyspace: Keyspace,
     /// Key.
-    pub key: Vec<u8>,
+    pub key: &'a [u8],
     /// New value; `None` deletes.
-    pub value: Option<Vec<u8>>,
+    pub value: Option<&'a [u8]>,
 }
+
+const DELETED: u32 = u32::MAX;
+const FIXED_BYTES: usize = 7;
+/// Room for a usual operation: an entry, two inodes and a reply.
+const USUAL_BYTES: usize = 512;
 
 /// The writes of one transaction, in order: a later write of a key wins.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Batch {
-    writes: Vec<Write>,
+    bytes: Vec<u8>,
 }
 
 impl Batch {
     /// An empty batch with room for a usual operation.
     pub fn new() -> Batch {
-        Batch { writes: Vec::with_capacity(6) }
+        Batch { bytes: Vec::with_capacity(USUAL_BYTES) }
     }
 
     /// The writes so far.
-    pub fn writes(&self) -> &[Write] {
-        &self.writes
+    pub fn writes(&self) -> Writes<'_> {
+        Writes(&self.bytes)
     }
 
     /// Writes a pair.
     pub fn put(&mut self, keyspace: Keyspace, key: &[u8], value: &[u8]) {
-        self.writes.push(Write { keyspace, key: key.to_vec(), value: Some(value.to_vec()) });
+        self.push(keyspace, key, value.len() as u32, value);
     }
 
     /// Deletes a key.
     pub fn delete(&mut self, keyspace: Keyspace, key: &[u8]) {
-        self.writes.push(Write { keyspace, key: key.to_vec(), value: None });
+        self.push(keyspace, key, DELETED, &[]);
+    }
+
+    fn push(&mut self, keyspace: Keyspace, key: &[u8], value_len: u32, value: &[u8]) {
+        debug_assert!(key.len() <= u16::MAX as usize, "keys are made of bounded parts");
+        self.bytes.push(keyspace as u8);
+        self.bytes.extend_from_slice(&(key.len() as u16).to_le_bytes());
+        self.bytes.extend_from_slice(&value_len.to_le_bytes());
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(value);
     }
 
     /// Whether it writes nothing.
     pub fn is_empty(&self) -> bool {
-        self.writes.is_empty()
+        self.bytes.is_empty()
     }
 
-    /// The writes in order.
-    pub fn into_writes(self) -> Vec<Write> {
-        self.writes
+    /// As it is journalled.
+    pub(crate) fn encoded(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// From a journal.
+    pub(crate) fn from_encoded(bytes: Vec<u8>) -> Batch {
+        Batch { bytes }
+    }
+}
+
+/// The writes of a batch. It ends early at bytes that are none.
+pub struct Writes<'a>(&'a [u8]);
+
+impl<'a> Iterator for Writes<'a> {
+    type Item = Write<'a>;
+
+    fn next(&mut self) -> Option<Write<'a>> {
+        let (fixed, rest) = self.0.split_first_chunk::<FIXED_BYTES>()?;
+        let [keyspace, k0, k1, v0, v1, v2, v3] = *fixed;
+        let keyspace = *Keyspace::ALL.get(keyspace as usize)?;
+        let (key, rest) = rest.split_at_checked(u16::from_le_bytes([k0, k1]) as usize)?;
+        let (value, rest) = match u32::from_le_bytes([v0, v1, v2, v3]) {
+            DELETED => (None, rest),
+            len => {
+                let (value, rest) = rest.split_at_checked(len as usize)?;
+                (Some(value), rest)
+            }
+        };
+        self.0 = rest;
+        Some(Write { keyspace, key, value })
     }
 }
 
@@ -104,4 +151,26 @@ pub struct Precondition {
     pub key: Vec<u8>,
     /// Its value must be this; `None`: it must not exist.
     pub expect: Option<Vec<u8>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_come_back_in_order() {
+        let mut batch = Batch::new();
+        batch.put(Keyspace::Entry, b"key", b"value");
+        batch.delete(Keyspace::Meta, b"gone");
+        batch.put(Keyspace::Reply, b"", b"");
+        let again = Batch::from_encoded(batch.encoded().to_vec());
+        let writes: Vec<Write<'_>> = again.writes().collect();
+        assert_eq!(writes.len(), 3);
+        assert_eq!((writes[0].key, writes[0].value), (&b"key"[..], Some(&b"value"[..])));
+        assert_eq!((writes[1].keyspace, writes[1].value), (Keyspace::Meta, None));
+        for end in 0..batch.encoded().len() {
+            let cut = Batch::from_encoded(batch.encoded()[..end].to_vec());
+            assert!(cut.writes().count() < 3);
+        }
+    }
 }

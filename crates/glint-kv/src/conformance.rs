@@ -1,6 +1,6 @@
 //! What every engine must do, run against each of them.
 
-use crate::fjall::{FjallKv, Options};
+use crate::local::{LocalKv, Options};
 use crate::memory::MemoryKv;
 use crate::{Batch, Keyspace, Kv, KvError, Precondition};
 use futures_lite::future::{block_on, poll_once};
@@ -10,14 +10,15 @@ fn now<T>(future: impl Future<Output = T>) -> T {
     block_on(poll_once(future)).expect("a local engine answers reads and commits at once")
 }
 
-fn open(path: &std::path::Path) -> FjallKv {
+fn open(path: &std::path::Path) -> LocalKv {
     let options = Options {
         journal_bytes: 64 << 20,
         cache_bytes: 1 << 20,
         memtable_bytes: 1 << 20,
+        segment_bytes: 1 << 20,
         commit_interval: Duration::from_millis(50),
     };
-    FjallKv::open(path, &Keyspace::ALL, options).unwrap()
+    LocalKv::open(path, options).unwrap()
 }
 
 fn reads_what_was_committed(kv: &impl Kv) {
@@ -67,7 +68,7 @@ fn memory() {
 }
 
 #[test]
-fn fjall() {
+fn local() {
     let dir = tempfile::tempdir().unwrap();
     let kv = open(dir.path());
     reads_what_was_committed(&kv);
@@ -87,4 +88,45 @@ fn lost_power_takes_only_what_was_not_synced() {
     kv.lose_power();
     assert!(now(kv.get(Keyspace::Meta, b"k")).unwrap().is_none());
     assert!(now(kv.get(Keyspace::Entry, &[4])).unwrap().is_some());
+}
+
+/// The engine and a map in memory, through the same random operations.
+#[test]
+fn recent_and_old_writes_are_one() {
+    use proptest::prelude::*;
+    use proptest::test_runner::{Config, TestRunner};
+    let dir = tempfile::tempdir().unwrap();
+    let kv = std::cell::RefCell::new(Some(open(dir.path())));
+    let model = MemoryKv::default();
+    let operation = (0u8..40, 0u8..3, 1usize..20, 0u8..120);
+    let mut runner = TestRunner::new(Config { cases: 3000, ..Config::default() });
+    runner
+        .run(&operation, |(key, keyspace, many, what)| {
+            let keyspace = Keyspace::ALL[keyspace as usize];
+            if what == 0 {
+                // All recent writes become old ones.
+                drop(kv.take());
+                kv.replace(Some(open(dir.path())));
+            }
+            let kv = kv.borrow();
+            let kv = kv.as_ref().unwrap();
+            let mut batch = Batch::new();
+            for i in 0..many as u8 {
+                match (key ^ i) % 3 {
+                    0 => batch.delete(keyspace, &[key + i]),
+                    _ => batch.put(keyspace, &[key + i], &[what, i]),
+                }
+            }
+            now(kv.commit(batch.clone(), &[])).unwrap();
+            now(model.commit(batch, &[])).unwrap();
+            let (from, to) = ([key / 2], [key + what]);
+            prop_assert_eq!(
+                now(kv.scan(keyspace, &from, &to, many)).unwrap(),
+                now(model.scan(keyspace, &from, &to, many)).unwrap()
+            );
+            let got = now(kv.get(keyspace, &[what])).unwrap().map(|v| v.to_vec());
+            prop_assert_eq!(got, now(model.get(keyspace, &[what])).unwrap());
+            Ok(())
+        })
+        .unwrap();
 }

@@ -11,10 +11,14 @@
 
 mod batch;
 mod error;
-pub mod fjall;
+mod journal;
+pub mod local;
 pub mod memory;
+mod overlay;
+mod segment;
+mod tables;
 
-pub use batch::{Batch, Keyspace, Precondition, Write};
+pub use batch::{Batch, Keyspace, Precondition, Write, Writes};
 pub use error::KvError;
 
 use std::future::Future;
@@ -67,6 +71,9 @@ pub trait Kv: Send + Sync + 'static {
 
     /// Every transaction up to this one is durable.
     fn durable(&self) -> TransactionId;
+
+    /// The last transaction.
+    fn accepted(&self) -> TransactionId;
 }
 
 #[cfg(test)]

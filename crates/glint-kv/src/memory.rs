@@ -73,10 +73,10 @@ impl Kv for MemoryKv {
                 return Err(KvError::Conflict);
             }
         }
-        for write in batch.into_writes() {
-            let key = (write.keyspace, write.key);
+        for write in batch.writes() {
+            let key = (write.keyspace, write.key.to_vec());
             match write.value {
-                Some(value) => state.accepted.insert(key, value),
+                Some(value) => state.accepted.insert(key, value.to_vec()),
                 None => state.accepted.remove(&key),
             };
         }
@@ -93,5 +93,9 @@ impl Kv for MemoryKv {
 
     fn durable(&self) -> TransactionId {
         self.state.lock().last_durable
+    }
+
+    fn accepted(&self) -> TransactionId {
+        self.state.lock().last
     }
 }

@@ -66,11 +66,11 @@ impl Directories {
     /// What a batch is going to change here.
     pub(crate) fn prepare(&self, batch: &Batch) -> Renewal {
         let mut renewal = Vec::new();
-        for write in batch.writes().iter().filter(|write| write.keyspace == Keyspace::Inode) {
-            let Some(ino) = Ino::from_key(&write.key) else { continue };
+        for write in batch.writes().filter(|write| write.keyspace == Keyspace::Inode) {
+            let Some(ino) = Ino::from_key(write.key) else { continue };
             // What is not here needs no decoding, only the end of what readers know.
             let known = self.shard(ino).lock().records.contains_key(&ino);
-            let value = write.value.as_deref().filter(|_| known);
+            let value = write.value.filter(|_| known);
             renewal.push((ino, value.and_then(|bytes| InodeRecord::decode(ino, bytes).ok())));
         }
         Renewal(renewal)

@@ -1,19 +1,7 @@
 //! Keys and small values. All integers are big-endian, so that keys sort.
 
-use glint_kv::Keyspace;
 use glint_proto::{FileType, Ino, Layout};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
-
-/// The keyspaces an MDS uses.
-pub const KEYSPACES: [Keyspace; 7] = [
-    Keyspace::Entry,
-    Keyspace::Inode,
-    Keyspace::Xattr,
-    Keyspace::Orphan,
-    Keyspace::Session,
-    Keyspace::Reply,
-    Keyspace::Meta,
-];
 
 /// Everything below this inode number was handed out.
 pub(crate) const META_NEXT_INO: &[u8] = b"next_ino";

@@ -29,7 +29,6 @@ mod session;
 
 pub use check::{CheckReport, Extent, Finding, believe_objects, check, objects_to_destroy};
 pub use error::MdsError;
-pub use keys::KEYSPACES;
 pub use reaper::Destroyer;
 pub use record::{InodeRecord, RecordError};
 pub use service::{Config, Mds};

@@ -3,8 +3,10 @@
 
 /// Version of the wire protocol. A peer of another version is refused.
 pub const PROTOCOL_VERSION: u16 = 1;
-/// Version of a data directory.
-pub const FORMAT_VERSION: u32 = 1;
+/// Version of a data directory. Version 2 has a journal in front of the tables.
+pub const FORMAT_VERSION: u32 = 2;
+/// Oldest version that is read, and written as the newest from then on.
+pub const FORMAT_VERSION_MIN: u32 = 1;
 
 /// Longest name of an entry (NAME_MAX).
 pub const NAME_BYTES_MAX: usize = 255;
@@ -75,6 +77,13 @@ const COMPACTION_BYTES: u64 = 32 << 20;
 /// Bytes of journals that the metadata engine keeps on a disk of `total` bytes.
 pub const fn journal_bytes(total: u64) -> u64 {
     clamp(total / 16, JOURNAL_BYTES_MIN, JOURNAL_BYTES_MAX)
+}
+
+/// Length of each of the three segments of the journal, whose blocks are allocated when
+/// they are made.
+pub const fn segment_bytes(total: u64) -> u64 {
+    // A multiple of the size of a page.
+    clamp(total / 128, 2 << 20, 32 << 20) & !0xffff
 }
 
 /// Free space below which operations that free space are accepted and nothing else:

@@ -20,16 +20,19 @@ pub enum Counter {
     Passes,
     /// Requests answered from their reply record instead of being executed again.
     Replays,
+    /// Writes to the journals on disk: flushes, and batches that reach the tables.
+    JournalWrites,
 }
 
 impl Counter {
     /// All counters.
-    pub const ALL: [Counter; 5] = [
+    pub const ALL: [Counter; 6] = [
         Counter::BytesRead,
         Counter::BytesWritten,
         Counter::Requests,
         Counter::Passes,
         Counter::Replays,
+        Counter::JournalWrites,
     ];
 
     /// Lower-case name.
@@ -40,6 +43,7 @@ impl Counter {
             Counter::Requests => "requests",
             Counter::Passes => "passes",
             Counter::Replays => "replays",
+            Counter::JournalWrites => "journal_writes",
         }
     }
 }

@@ -7,7 +7,7 @@
 //! DATA/ost0 ...     object stores
 //! ```
 
-use glint_proto::limits::{FORMAT_VERSION, OST_COUNT_MAX};
+use glint_proto::limits::{FORMAT_VERSION, FORMAT_VERSION_MIN, OST_COUNT_MAX};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -45,7 +45,7 @@ pub enum DataDirError {
     },
     /// It belongs to another version.
     #[error(
-        "{path} has format version {found}, this Glint reads version {FORMAT_VERSION}; use the version of Glint that made it"
+        "{path} has format version {found}, this Glint reads versions {FORMAT_VERSION_MIN} to {FORMAT_VERSION}; use the version of Glint that made it"
     )]
     Version {
         /// Directory.
@@ -113,7 +113,7 @@ impl DataDir {
                 return Err(DataDirError::Foreign(path.display().to_string()));
             }
             let lock = lock(path)?;
-            let identity = create(path, &identity_path, osts.unwrap_or(1))?;
+            let identity = create(path, osts.unwrap_or(1))?;
             return Ok(DataDir { path: path.to_owned(), identity, _lock: lock });
         }
         let dir = DataDir::open(path)?;
@@ -146,19 +146,24 @@ impl DataDir {
             serde_json::from_str(&text).map_err(|e| damaged(e.to_string()))?;
         let found = value.get("format").and_then(serde_json::Value::as_u64);
         match found.and_then(|found| u32::try_from(found).ok()) {
-            Some(FORMAT_VERSION) => {}
+            Some(FORMAT_VERSION_MIN..=FORMAT_VERSION) => {}
             Some(found) => {
                 let path = path.display().to_string();
                 return Err(DataDirError::Version { path, found });
             }
             None => return Err(damaged("there is no format version".into())),
         }
-        let identity: Identity =
+        let mut identity: Identity =
             serde_json::from_value(value).map_err(|e| damaged(e.to_string()))?;
         if identity.osts == 0 || identity.osts > OST_COUNT_MAX {
             return Err(damaged(format!("{} OSTs", identity.osts)));
         }
         let lock = lock(path)?;
+        if identity.format < FORMAT_VERSION {
+            // An older Glint would not see what this one writes.
+            identity.format = FORMAT_VERSION;
+            store(path, &identity)?;
+        }
         Ok(DataDir { path: path.to_owned(), identity, _lock: lock })
     }
 
@@ -199,19 +204,24 @@ impl DataDir {
     }
 }
 
-fn create(path: &Path, identity_path: &Path, osts: u16) -> Result<Identity, DataDirError> {
+fn create(path: &Path, osts: u16) -> Result<Identity, DataDirError> {
     let uuid =
         u128::from(getrandom::u64().unwrap_or(1)) << 64 | u128::from(getrandom::u64().unwrap_or(2));
     let identity = Identity { format: FORMAT_VERSION, uuid: format!("{uuid:032x}"), osts };
-    let text = serde_json::to_string_pretty(&identity).unwrap_or_default();
+    store(path, &identity)?;
+    Ok(identity)
+}
+
+fn store(path: &Path, identity: &Identity) -> Result<(), DataDirError> {
+    let identity_path = path.join(IDENTITY);
+    let text = serde_json::to_string_pretty(identity).unwrap_or_default();
     // Written aside and renamed, so that it is whole or absent.
     let draft = path.join("glint.json.new");
     let mut file = File::create(&draft).map_err(io_error(&draft))?;
     file.write_all(text.as_bytes()).map_err(io_error(&draft))?;
     file.sync_all().map_err(io_error(&draft))?;
-    std::fs::rename(&draft, identity_path).map_err(io_error(identity_path))?;
-    File::open(path).and_then(|dir| dir.sync_all()).map_err(io_error(path))?;
-    Ok(identity)
+    std::fs::rename(&draft, &identity_path).map_err(io_error(&identity_path))?;
+    File::open(path).and_then(|dir| dir.sync_all()).map_err(io_error(path))
 }
 
 fn lock(path: &Path) -> Result<File, DataDirError> {
@@ -271,6 +281,9 @@ mod tests {
         let identity = dir.path().join(IDENTITY);
         std::fs::write(&identity, b"{\"format\": 99}").unwrap();
         assert!(message(DataDir::open(dir.path())).contains("format version 99"));
+        std::fs::write(&identity, b"{\"format\": 1, \"uuid\": \"5\", \"osts\": 1}").unwrap();
+        assert_eq!(DataDir::open(dir.path()).unwrap().identity.format, FORMAT_VERSION);
+        assert!(std::fs::read_to_string(&identity).unwrap().contains("\"format\": 2"));
         std::fs::write(&identity, b"{\"form").unwrap();
         assert!(message(DataDir::open(dir.path())).contains("damaged"));
     }

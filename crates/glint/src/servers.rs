@@ -3,12 +3,13 @@
 use crate::data_dir::DataDir;
 use crate::json;
 use crate::rates::{Rates, Totals};
-use glint_kv::fjall::{FjallKv, Options};
+use glint_kv::local::{LocalKv, Options};
 use glint_mds::{Config, Destroyer, Mds};
 use glint_net::Service;
 use glint_ost::{ObjectStore, Ost};
 use glint_proto::limits::{
     CACHE_MS_ALONE, CACHE_MS_SHARED, COMMIT_INTERVAL_MS, LEASE_MS, journal_bytes, reserve_metadata,
+    segment_bytes,
 };
 use glint_proto::message::{Hello, Welcome};
 use glint_proto::{
@@ -34,6 +35,7 @@ pub fn engine_options(data: &DataDir) -> Options {
         rustix::fs::statvfs(data.path()).map_or(u64::MAX, |vfs| vfs.f_blocks * vfs.f_frsize);
     Options {
         journal_bytes: journal_bytes(total),
+        segment_bytes: segment_bytes(total),
         cache_bytes: CACHE_BYTES,
         memtable_bytes: MEMTABLE_BYTES,
         commit_interval: Duration::from_millis(COMMIT_INTERVAL_MS),
@@ -42,7 +44,7 @@ pub fn engine_options(data: &DataDir) -> Options {
 
 /// An MDS and its OSTs.
 pub struct Servers {
-    mds: Mds<FjallKv>,
+    mds: Mds<LocalKv>,
     osts: Vec<Ost>,
     data: DataDir,
     boot_verifier: u64,
@@ -64,7 +66,7 @@ impl Servers {
     /// Starts the servers of a data directory. `shared` says that clients on a
     /// network may come.
     pub fn start(data: DataDir, shared: bool) -> Result<Running, Box<dyn std::error::Error>> {
-        let kv = FjallKv::open(&data.mds(), &glint_mds::KEYSPACES, engine_options(&data))?;
+        let kv = LocalKv::open(&data.mds(), engine_options(&data))?;
         let config = Config {
             osts: data.osts(),
             lease: Duration::from_millis(LEASE_MS),
@@ -142,7 +144,7 @@ impl Servers {
     }
 
     /// The metadata server.
-    pub fn mds(&self) -> &Mds<FjallKv> {
+    pub fn mds(&self) -> &Mds<LocalKv> {
         &self.mds
     }
 

@@ -3,7 +3,7 @@
 use crate::CommandResult;
 use crate::data_dir::DataDir;
 use crate::servers::engine_options;
-use glint_kv::fjall::FjallKv;
+use glint_kv::local::LocalKv;
 use glint_ost::ObjectStore;
 use glint_proto::Ino;
 use serde_json::json;
@@ -50,7 +50,7 @@ struct Finding {
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
     let data = DataDir::open(&args.data)?;
-    let kv = FjallKv::open(&data.mds(), &glint_mds::KEYSPACES, engine_options(&data))
+    let kv = LocalKv::open(&data.mds(), engine_options(&data))
         .inspect_err(|e| report_unreadable(e, args.json))?;
     let report = futures_lite::future::block_on(glint_mds::check(&kv, args.repair))?;
     let mut findings: Vec<Finding> = report

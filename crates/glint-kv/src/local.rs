@@ -1,0 +1,456 @@
+//! The default engine: tables on a local disk, and a journal in front of them.
+//!
+//! A commit copies its batch into the journal, which is memory that the operating system
+//! keeps, and into the overlay, where readers find it. A thread applies what has gathered
+//! to the tables, many batches as one: a directory that had a thousand creates is written
+//! once. Another forces the journal to stable storage every commit interval, and at once
+//! while somebody waits.
+//!
+//! Invariants:
+//! - A commit returns only after its bytes are in the operating system's memory, so it
+//!   survives the death of this process.
+//! - Overlay and journal change under one lock, so that the newest write in the overlay is
+//!   the last one in the journal.
+//! - What is in the journal and not in the tables is in an overlay, active or frozen.
+
+use crate::journal::{Journal, NoRoom};
+use crate::overlay::{Overlay, Recent, merge};
+use crate::tables::{Limits, Tables};
+use crate::{Batch, Keyspace, Kv, KvError, Pair, Precondition, TransactionId};
+use fjall::Slice;
+use glint_telemetry::{Counter, Layer, Span};
+use parking_lot::{Condvar, Mutex, RwLock};
+use std::future::poll_fn;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Writes that gather before they are applied at once.
+const APPLY_WRITES: usize = 4096;
+/// Longest time that writes wait to be applied.
+const APPLY_INTERVAL: Duration = Duration::from_millis(50);
+/// Writes above which commits wait.
+const WRITES_MAX: usize = 16 * APPLY_WRITES;
+
+/// How much memory and disk the engine may use.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Cache of blocks read from disk, in bytes.
+    pub cache_bytes: u64,
+    /// A keyspace's memory table is written out at this size.
+    pub memtable_bytes: u64,
+    /// Journals of the tables above this size are shortened by writing memory tables out.
+    pub journal_bytes: u64,
+    /// Length of each of the three segments of the journal.
+    pub segment_bytes: u64,
+    /// Longest time between acceptance and durability.
+    pub commit_interval: Duration,
+}
+
+struct State {
+    journal: Journal,
+    active: Overlay,
+    frozen: Option<Arc<Overlay>>,
+}
+
+struct Shared {
+    path: PathBuf,
+    tables: Tables,
+    state: RwLock<State>,
+    durable: AtomicU64,
+    stop: AtomicBool,
+    /// Set for good when the disk failed: what was acknowledged may be gone.
+    failed: AtomicBool,
+    flusher: Mutex<Flusher>,
+    flush: Condvar,
+    applier: Mutex<Applier>,
+    apply: Condvar,
+}
+
+#[derive(Default)]
+struct Flusher {
+    /// Somebody waits for a transaction above `durable`.
+    wanted: bool,
+    waiters: Vec<Waker>,
+}
+
+#[derive(Default)]
+struct Applier {
+    wanted: bool,
+    /// Commits that wait for room.
+    waiters: Vec<Waker>,
+}
+
+/// The engine.
+pub struct LocalKv {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl LocalKv {
+    /// Opens the engine in `path`, creating it if absent.
+    pub fn open(path: &Path, options: Options) -> Result<LocalKv, KvError> {
+        let io = |source| KvError::Io { path: path.display().to_string(), source };
+        let limits = Limits {
+            cache_bytes: options.cache_bytes,
+            memtable_bytes: options.memtable_bytes,
+            journal_bytes: options.journal_bytes,
+        };
+        let tables = Tables::open(path, limits)?;
+        let mut found = Overlay::default();
+        let applied = tables.applied()?;
+        let mut journal =
+            Journal::open(path, options.segment_bytes as usize, applied, |batch| found.add(&batch))
+                .map_err(io)?;
+        if journal.last() > applied {
+            tracing::info!(records = journal.last() - applied, "continuing the journal");
+            tables.apply(&found, journal.last())?;
+        }
+        tables.persist()?;
+        journal.begin(getrandom::u64().unwrap_or(u64::from(std::process::id()))).map_err(io)?;
+        let shared = Arc::new(Shared {
+            path: path.to_owned(),
+            tables,
+            durable: AtomicU64::new(journal.last()),
+            state: RwLock::new(State { journal, active: Overlay::default(), frozen: None }),
+            stop: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+            flusher: Mutex::default(),
+            flush: Condvar::new(),
+            applier: Mutex::default(),
+            apply: Condvar::new(),
+        });
+        let mut threads = Vec::new();
+        let spawn = |name: &str, work: Box<dyn FnOnce(&Shared) + Send>| {
+            let shared = shared.clone();
+            std::thread::Builder::new().name(name.into()).spawn(move || work(&shared)).map_err(io)
+        };
+        let interval = options.commit_interval;
+        threads.push(spawn("journal-sync", Box::new(move |shared| shared.flush_loop(interval)))?);
+        threads.push(spawn("journal-apply", Box::new(Shared::apply_loop))?);
+        Ok(LocalKv { shared, threads })
+    }
+
+    /// Commits, or says what to wait for.
+    fn try_commit(
+        &self,
+        batch: &Batch,
+        preconditions: &[Precondition],
+        context: &mut Context<'_>,
+    ) -> Poll<Result<TransactionId, KvError>> {
+        let shared = &*self.shared;
+        let mut state = shared.state.write();
+        for p in preconditions {
+            let recent = state.recent(p.keyspace, &p.key).cloned();
+            let now = match recent {
+                Some(value) => value,
+                None => match shared.tables.get(p.keyspace, &p.key) {
+                    Ok(value) => value,
+                    Err(error) => return Poll::Ready(Err(error)),
+                },
+            };
+            if now.as_deref() != p.expect.as_deref() {
+                return Poll::Ready(Err(KvError::Conflict));
+            }
+        }
+        if shared.failed.load(Ordering::Acquire) {
+            return Poll::Ready(Err(shared.poisoned()));
+        }
+        let appended = match state.active.len() < WRITES_MAX {
+            true => state.journal.append(batch),
+            false => Err(NoRoom::Yet),
+        };
+        match appended {
+            Ok(number) => {
+                state.active.add(batch);
+                let many = state.active.len();
+                drop(state);
+                if many >= APPLY_WRITES && many - batch.writes().count() < APPLY_WRITES {
+                    shared.want_apply(None);
+                }
+                Poll::Ready(Ok(number))
+            }
+            Err(NoRoom::Yet) => {
+                // Registered under the lock that the applier needs to make room.
+                shared.want_apply(Some(context.waker().clone()));
+                Poll::Pending
+            }
+            Err(NoRoom::Ever) => {
+                let source =
+                    std::io::Error::from_raw_os_error(rustix::io::Errno::TOOBIG.raw_os_error());
+                Poll::Ready(Err(KvError::Io { path: shared.path.display().to_string(), source }))
+            }
+        }
+    }
+}
+
+impl State {
+    /// What was written to a key recently.
+    fn recent(&self, keyspace: Keyspace, key: &[u8]) -> Option<&Option<Slice>> {
+        let frozen = || self.frozen.as_ref().and_then(|frozen| frozen.get(keyspace, key));
+        self.active.get(keyspace, key).or_else(frozen)
+    }
+
+    /// Recent writes in a range, as far as `limit` live ones reach; and where the range
+    /// ends if they are more.
+    fn recent_range(
+        &self,
+        keyspace: Keyspace,
+        from: &[u8],
+        to: &[u8],
+        limit: usize,
+    ) -> (Vec<Recent>, Option<Slice>) {
+        let empty = Overlay::default();
+        let frozen = self.frozen.as_deref().unwrap_or(&empty);
+        let all = merge(self.active.range(keyspace, from, to), frozen.range(keyspace, from, to));
+        let (mut found, mut live) = (Vec::new(), 0);
+        for (key, value) in all {
+            if live == limit {
+                return (found, Some(key));
+            }
+            live += usize::from(value.is_some());
+            found.push((key, value));
+        }
+        (found, None)
+    }
+}
+
+impl Shared {
+    fn poisoned(&self) -> KvError {
+        KvError::Poisoned { path: self.path.display().to_string() }
+    }
+
+    fn want_apply(&self, waiter: Option<Waker>) {
+        let mut applier = self.applier.lock();
+        applier.wanted = true;
+        match waiter {
+            // The thread has gone and wakes nobody any more.
+            Some(waiter) if self.failed.load(Ordering::Acquire) => waiter.wake(),
+            waiter => applier.waiters.extend(waiter),
+        }
+        self.apply.notify_one();
+    }
+
+    /// Runs on its own thread, because a flush blocks for milliseconds.
+    fn flush_loop(&self, interval: Duration) {
+        loop {
+            let mut flusher = self.flusher.lock();
+            if !flusher.wanted && !self.stop.load(Ordering::Acquire) {
+                self.flush.wait_for(&mut flusher, interval);
+            }
+            flusher.wanted = false;
+            drop(flusher);
+            let stopping = self.stop.load(Ordering::Acquire);
+            let result = self.flush_journal();
+            let mut flusher = self.flusher.lock();
+            if let Err(error) = result {
+                tracing::error!(path = %self.path.display(), %error, "journal flush failed");
+                self.failed.store(true, Ordering::Release);
+            }
+            for waiter in flusher.waiters.drain(..) {
+                waiter.wake();
+            }
+            if stopping {
+                return;
+            }
+        }
+    }
+
+    fn flush_journal(&self) -> std::io::Result<()> {
+        if self.state.read().journal.last() == self.durable.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let (files, last) = {
+            let mut state = self.state.write();
+            (state.journal.take_dirty(), state.journal.last())
+        };
+        let _span = Span::part(Layer::JournalSync);
+        glint_telemetry::count(Counter::JournalWrites, files.len() as u64);
+        for file in files {
+            file.sync_data()?;
+        }
+        self.durable.store(last, Ordering::Release);
+        Ok(())
+    }
+
+    fn apply_loop(&self) {
+        loop {
+            let mut applier = self.applier.lock();
+            let stopping = self.stop.load(Ordering::Acquire);
+            if !applier.wanted && !stopping {
+                self.apply.wait_for(&mut applier, APPLY_INTERVAL);
+            }
+            applier.wanted = false;
+            drop(applier);
+            if let Err(error) = self.apply_writes(stopping) {
+                tracing::error!(path = %self.path.display(), %error, "writing metadata tables");
+                self.failed.store(true, Ordering::Release);
+            }
+            for waiter in self.applier.lock().waiters.drain(..) {
+                waiter.wake();
+            }
+            if stopping || self.failed.load(Ordering::Acquire) {
+                return;
+            }
+        }
+    }
+
+    fn apply_writes(&self, last_time: bool) -> Result<(), KvError> {
+        let (ahead, frozen, number, persist) = {
+            let state = self.state.read();
+            if state.active.len() == 0 && !last_time {
+                return Ok(());
+            }
+            drop(state);
+            let mut state = self.state.write();
+            let frozen = Arc::new(std::mem::take(&mut state.active));
+            state.frozen = Some(frozen.clone());
+            let persist = last_time || state.journal.wants_tables();
+            (state.journal.ahead(), frozen, state.journal.last(), persist)
+        };
+        let (pages, from, len) = ahead;
+        pages.prepare(from, len);
+        glint_telemetry::count(Counter::JournalWrites, 1);
+        self.tables.apply(&frozen, number)?;
+        if persist {
+            self.tables.persist()?;
+        }
+        let mut state = self.state.write();
+        state.frozen = None;
+        if persist {
+            state.journal.settle(number);
+        }
+        Ok(())
+    }
+}
+
+impl Kv for LocalKv {
+    type Value = Slice;
+
+    async fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Slice>, KvError> {
+        let _span = Span::part(Layer::KvRead);
+        let recent = self.shared.state.read().recent(keyspace, key).cloned();
+        match recent {
+            Some(value) => Ok(value),
+            None => self.shared.tables.get(keyspace, key),
+        }
+    }
+
+    async fn multi_get(
+        &self,
+        keyspace: Keyspace,
+        keys: &[&[u8]],
+    ) -> Result<Vec<Option<Slice>>, KvError> {
+        let _span = Span::part(Layer::KvRead);
+        let recent: Vec<_> = {
+            let state = self.shared.state.read();
+            keys.iter().map(|key| state.recent(keyspace, key).cloned()).collect()
+        };
+        let found = keys.iter().zip(recent).map(|(key, recent)| match recent {
+            Some(value) => Ok(value),
+            None => self.shared.tables.get(keyspace, key),
+        });
+        found.collect()
+    }
+
+    async fn scan(
+        &self,
+        keyspace: Keyspace,
+        from: &[u8],
+        to: &[u8],
+        limit: usize,
+    ) -> Result<Vec<Pair>, KvError> {
+        if from >= to {
+            return Ok(Vec::new());
+        }
+        let _span = Span::part(Layer::KvRead);
+        // One moment for both: the iterator sees the tables as they are now.
+        let state = self.shared.state.read();
+        let (recent, end) = state.recent_range(keyspace, from, to, limit);
+        let to = end.as_deref().unwrap_or(to);
+        let mut stored = self.shared.tables.range(keyspace, from, to).peekable();
+        drop(state);
+        let mut recent = recent.into_iter().peekable();
+        let mut pairs = Vec::new();
+        while pairs.len() < limit {
+            let from_tables = match (recent.peek(), stored.peek()) {
+                (None, None) => break,
+                (_, Some(Err(_))) | (None, Some(_)) => true,
+                (Some((new, _)), Some(Ok((old, _)))) => {
+                    let is_older = old < new;
+                    if old == new {
+                        stored.next();
+                    }
+                    is_older
+                }
+                (Some(_), None) => false,
+            };
+            if from_tables {
+                if let Some(pair) = stored.next() {
+                    let (key, value) = pair?;
+                    pairs.push((key.to_vec(), value.to_vec()));
+                }
+            } else if let Some((key, Some(value))) = recent.next() {
+                pairs.push((key.to_vec(), value.to_vec()));
+            }
+        }
+        Ok(pairs)
+    }
+
+    async fn commit(
+        &self,
+        batch: Batch,
+        preconditions: &[Precondition],
+    ) -> Result<TransactionId, KvError> {
+        let _span = Span::part(Layer::Journal);
+        poll_fn(|context| self.try_commit(&batch, preconditions, context)).await
+    }
+
+    async fn sync(&self) -> Result<(), KvError> {
+        let shared = &*self.shared;
+        let target = shared.state.read().journal.last();
+        poll_fn(|context| {
+            if shared.durable.load(Ordering::Acquire) >= target {
+                return Poll::Ready(Ok(()));
+            }
+            let mut flusher = shared.flusher.lock();
+            if shared.failed.load(Ordering::Acquire) {
+                return Poll::Ready(Err(shared.poisoned()));
+            }
+            if shared.durable.load(Ordering::Acquire) >= target {
+                return Poll::Ready(Ok(()));
+            }
+            flusher.wanted = true;
+            flusher.waiters.push(context.waker().clone());
+            shared.flush.notify_one();
+            Poll::Pending
+        })
+        .await
+    }
+
+    fn durable(&self) -> TransactionId {
+        self.shared.durable.load(Ordering::Acquire)
+    }
+
+    fn accepted(&self) -> TransactionId {
+        self.shared.state.read().journal.last()
+    }
+}
+
+impl Drop for LocalKv {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        // Under their locks, or a thread that is about to wait would miss it.
+        drop(self.shared.flusher.lock());
+        self.shared.flush.notify_one();
+        drop(self.shared.applier.lock());
+        self.shared.apply.notify_one();
+        for thread in self.threads.drain(..) {
+            // They do not panic; if one did, there is nothing left to save.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! The tables under the journal: fjall, an embedded log-structured merge tree.
+//!
+//! Invariant: a set of writes and the number up to which they reach are applied together,
+//! so that after any crash the journal is continued exactly where the tables end.
+
+use crate::overlay::Overlay;
+use crate::{Keyspace, KvError};
+use fjall::{Database, KeyspaceCreateOptions, PersistMode, Slice};
+use std::path::{Path, PathBuf};
+
+/// Keyspace and key of the number of the last applied record.
+const JOURNAL: &str = "journal";
+const APPLIED: &[u8] = b"applied";
+
+/// How much memory and disk the tables may use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) cache_bytes: u64,
+    pub(crate) memtable_bytes: u64,
+    pub(crate) journal_bytes: u64,
+}
+
+/// The tables.
+pub(crate) struct Tables {
+    db: Database,
+    path: PathBuf,
+    keyspaces: Vec<fjall::Keyspace>,
+    journal: fjall::Keyspace,
+}
+
+/// The journals in a directory, for people.
+fn journals(path: &Path) -> String {
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| name.ends_with(".jnl"))
+        .collect();
+    names.sort();
+    format!("{}/{}", path.display(), names.join(" or "))
+}
+
+fn convert(path: &Path, error: fjall::Error) -> KvError {
+    if let fjall::Error::JournalRecovery(reason) = &error {
+        return KvError::Corrupt { path: journals(path), reason: format!("{reason:?}") };
+    }
+    let path = path.display().to_string();
+    match error {
+        fjall::Error::Io(source) | fjall::Error::Storage(fjall::LsmError::Io(source)) => {
+            KvError::Io { path, source }
+        }
+        fjall::Error::Locked => KvError::Locked { path },
+        fjall::Error::Poisoned => KvError::Poisoned { path },
+        other => KvError::Corrupt { path, reason: format!("{other:?}") },
+    }
+}
+
+impl Tables {
+    /// Opens the tables in `path`, creating them if absent.
+    pub(crate) fn open(path: &Path, limits: Limits) -> Result<Tables, KvError> {
+        let db = Database::builder(path)
+            .cache_size(limits.cache_bytes)
+            .worker_threads(1)
+            .max_journaling_size(limits.journal_bytes)
+            .open()
+            .map_err(|e| convert(path, e))?;
+        let open = |name: &str| {
+            let options =
+                || KeyspaceCreateOptions::default().max_memtable_size(limits.memtable_bytes);
+            db.keyspace(name, options).map_err(|e| convert(path, e))
+        };
+        let keyspaces =
+            Keyspace::ALL.iter().map(|keyspace| open(keyspace.name())).collect::<Result<_, _>>()?;
+        let journal = open(JOURNAL)?;
+        Ok(Tables { path: path.to_owned(), keyspaces, journal, db })
+    }
+
+    fn error(&self, error: fjall::Error) -> KvError {
+        convert(&self.path, error)
+    }
+
+    /// Number of the last applied record.
+    pub(crate) fn applied(&self) -> Result<u64, KvError> {
+        let value = self.journal.get(APPLIED).map_err(|e| self.error(e))?;
+        Ok(value.and_then(|v| v.as_ref().try_into().ok().map(u64::from_be_bytes)).unwrap_or(0))
+    }
+
+    pub(crate) fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Slice>, KvError> {
+        self.keyspaces[keyspace as usize].get(key).map_err(|e| self.error(e))
+    }
+
+    /// Pairs with `from <= key < to`, as they are now.
+    pub(crate) fn range(
+        &self,
+        keyspace: Keyspace,
+        from: &[u8],
+        to: &[u8],
+    ) -> impl Iterator<Item = Result<(Slice, Slice), KvError>> + '_ {
+        let range = self.keyspaces[keyspace as usize].range(from..to);
+        range.map(|guard| guard.into_inner().map_err(|e| self.error(e)))
+    }
+
+    /// Applies writes that reach up to record `number`.
+    pub(crate) fn apply(&self, writes: &Overlay, number: u64) -> Result<(), KvError> {
+        let mut batch = self.db.batch().durability(Some(PersistMode::Buffer));
+        for (keyspace, key, value) in writes.iter() {
+            let keyspace = &self.keyspaces[keyspace as usize];
+            match value {
+                Some(value) => batch.insert(keyspace, key.clone(), value.clone()),
+                None => batch.remove(keyspace, key.clone()),
+            }
+        }
+        batch.insert(&self.journal, APPLIED, number.to_be_bytes());
+        batch.commit().map_err(|e| self.error(e))
+    }
+
+    /// Everything applied to stable storage.
+    pub(crate) fn persist(&self) -> Result<(), KvError> {
+        self.db.persist(PersistMode::SyncAll).map_err(|e| self.error(e))
+    }
+}
