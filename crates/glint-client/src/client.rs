@@ -230,7 +230,7 @@ impl<T: Transport> Vfs for Client<T> {
             false => None,
         };
         let request = MdsRequest::Release { ino: file.ino, write: file.write, wrote };
-        self.mds(&Caller::ROOT, &request).await.map(drop)
+        self.transport.mds_soon(&Caller::ROOT.cred, &request).await
     }
 
     async fn read(&self, handle: Handle, offset: u64, buffer: &mut [u8]) -> FsResult<usize> {

@@ -1,7 +1,7 @@
 //! Inode numbers: taken in blocks per directory, so that the inodes of one
 //! directory are neighbours.
 //!
-//! Invariant: a number is handed out only below a mark that is committed, and
+//! Invariant: a number is handed out only below a mark that is durable, and
 //! allocation begins at the mark after a restart. So none is ever reused; the
 //! rest of a block is given up.
 
@@ -56,11 +56,35 @@ impl Allocator {
                 }
                 state.next + MARK_STEP
             };
-            let mut batch = Batch::new();
-            batch.put(Keyspace::Meta, keys::META_NEXT_INO, &mark.to_be_bytes());
-            kv.commit(batch, &[]).await.map_err(errno)?;
-            self.state.lock().mark = mark;
+            self.extend(kv, mark).await?;
         }
+    }
+
+    /// The number that an inode had before it was lost.
+    pub(crate) async fn use_again(&self, kv: &impl Kv, ino: Ino) -> FsResult<Ino> {
+        loop {
+            {
+                let mut state = self.state.lock();
+                if ino.0 < state.mark {
+                    if ino.0 >= state.next {
+                        state.next = (ino.0 + 1).next_multiple_of(BLOCK);
+                    }
+                    return Ok(ino);
+                }
+            }
+            let _extending = self.extending.lock().await;
+            self.extend(kv, ino.0 + MARK_STEP).await?;
+        }
+    }
+
+    async fn extend(&self, kv: &impl Kv, mark: u64) -> FsResult<()> {
+        let mut batch = Batch::new();
+        batch.put(Keyspace::Meta, keys::META_NEXT_INO, &mark.to_be_bytes());
+        kv.commit(batch, &[]).await.map_err(errno)?;
+        // Numbers below it may reach OSTs, which may keep what the MDS loses.
+        kv.sync().await.map_err(errno)?;
+        self.state.lock().mark = mark;
+        Ok(())
     }
 
     /// A number from the directory's block, or the first of a new block.

@@ -24,8 +24,10 @@ mod ops;
 mod permission;
 mod reaper;
 mod record;
+mod recovery;
 mod service;
 mod session;
+mod sharing;
 
 pub use check::{CheckReport, Extent, Finding, believe_objects, check, objects_to_destroy};
 pub use error::MdsError;

@@ -14,6 +14,7 @@
 use glint_proto::Ino;
 use glint_telemetry::{Layer, Span};
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -36,20 +37,44 @@ pub(crate) enum Key {
     Inode(Ino),
 }
 
+impl Key {
+    /// Tells keys apart, but for one in 2^64.
+    pub(crate) fn fingerprint(self) -> u64 {
+        let (class, ino, cookie) = match self {
+            Key::Tree => (0, 0, 0),
+            Key::Dir(ino) => (1, ino.0, 0),
+            Key::Name(ino, cookie) => (2, ino.0, cookie),
+            Key::Inode(ino) => (3, ino.0, 0),
+        };
+        let mut bytes = [0; 17];
+        bytes[0] = class;
+        bytes[1..9].copy_from_slice(&ino.to_le_bytes());
+        bytes[9..].copy_from_slice(&cookie.to_le_bytes());
+        xxhash_rust::xxh3::xxh3_64(&bytes)
+    }
+}
+
 /// A lock to take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Want {
-    key: Key,
+    pub(crate) key: Key,
     exclusive: bool,
+    /// Who builds on the change builds on what was locked; see [`crate::sharing`].
+    pub(crate) shares: bool,
 }
 
 impl Want {
     pub(crate) fn shared(key: Key) -> Want {
-        Want { key, exclusive: false }
+        Want { key, exclusive: false, shares: false }
     }
 
     pub(crate) fn exclusive(key: Key) -> Want {
-        Want { key, exclusive: true }
+        Want { key, exclusive: true, shares: true }
+    }
+
+    /// A directory whose times and link count change with its names.
+    pub(crate) fn parent(directory: Ino) -> Want {
+        Want { key: Key::Dir(directory), exclusive: true, shares: false }
     }
 }
 
@@ -123,7 +148,7 @@ pub(crate) struct Locks {
 /// Locks held; released when dropped.
 pub(crate) struct Held<'a> {
     locks: &'a Locks,
-    held: Vec<(usize, bool)>,
+    held: SmallVec<[(usize, bool); 4]>,
 }
 
 impl Drop for Held<'_> {
@@ -161,12 +186,12 @@ impl Locks {
 
     /// Takes all of `wanted`, waiting in order.
     pub(crate) async fn acquire(&self, wanted: &[Want]) -> Held<'_> {
-        let mut order: Vec<(usize, bool)> =
+        let mut order: SmallVec<[(usize, bool); 4]> =
             wanted.iter().map(|want| (stripe_of(want.key), want.exclusive)).collect();
         // Exclusive first among equals, so that dedup keeps the stronger mode.
         order.sort_unstable_by_key(|&(stripe, exclusive)| (stripe, !exclusive));
-        order.dedup_by_key(|&mut (stripe, _)| stripe);
-        let mut held = Held { locks: self, held: Vec::with_capacity(order.len()) };
+        order.dedup_by_key(|(stripe, _)| *stripe);
+        let mut held = Held { locks: self, held: SmallVec::new() };
         for (stripe, exclusive) in order {
             self.acquire_one(stripe, exclusive).await;
             held.held.push((stripe, exclusive));

@@ -11,7 +11,6 @@ use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::{FsResult, Ino, Layout};
 use std::future::Future;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 /// Orphans handled between two looks at the rest of the world.
 const BATCH: usize = 256;
@@ -25,17 +24,17 @@ pub trait Destroyer {
 impl<K: Kv> Mds<K> {
     /// Does what is due. Returns whether there may be more to do at once.
     pub async fn reap(&self, destroyer: &impl Destroyer) -> FsResult<bool> {
+        self.end_recovery().await?;
         self.expire_sessions(self.config.lease).await?;
         self.store_later().await?;
         if self.inodes.load(Ordering::Relaxed) != self.inodes_stored.load(Ordering::Relaxed) {
             self.store_inode_count().await?;
         }
-        if self.orphans.swap(0, Ordering::AcqRel) == 0 {
+        // What a client replays may still be about objects that are to be destroyed.
+        if self.recovery.is_active() || self.orphans.swap(0, Ordering::AcqRel) == 0 {
             return Ok(false);
         }
-        let recovering = self.recovery_until.is_some_and(|until| Instant::now() < until);
         let mut from = Vec::new();
-        let mut kept = false;
         loop {
             let found = self.kv.scan(Keyspace::Orphan, &from, &[0xff; 9], BATCH);
             let found = found.await.map_err(errno)?;
@@ -45,7 +44,7 @@ impl<K: Kv> Mds<K> {
             for (key, value) in &found {
                 let Some(ino) = Ino::from_key(key) else { continue };
                 match Orphan::parse(value) {
-                    Some(Orphan::Open) if recovering || self.opens.is_open(ino) => kept = true,
+                    Some(Orphan::Open) if self.opens.is_open(ino) => {}
                     Some(Orphan::Open) => {
                         // If it has objects, its key now says so and comes next time.
                         self.forget_unlinked(ino).await?;
@@ -63,11 +62,7 @@ impl<K: Kv> Mds<K> {
                 self.kv.commit(batch, &[]).await.map_err(errno)?;
             }
         }
-        if kept && recovering {
-            // Look again when the clients had time to come back.
-            self.orphans.fetch_add(1, Ordering::AcqRel);
-        }
-        Ok(self.orphans.load(Ordering::Acquire) > 0 && !recovering)
+        Ok(self.orphans.load(Ordering::Acquire) > 0)
     }
 
     /// Deletes the record of an inode without names, unless it was opened or linked

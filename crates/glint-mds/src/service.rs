@@ -6,18 +6,22 @@ use crate::directories::Directories;
 use crate::error::{MdsError, errno};
 use crate::keys;
 use crate::later::Later;
-use crate::locks::Locks;
+use crate::locks::{Held, Key, Locks, Want};
 use crate::opens::{Count, Opens};
 use crate::record::InodeRecord;
-use crate::session::{Answer, Sessions, encode_reply};
+use crate::recovery::Recovery;
+use crate::session::{Last, Sessions, encode_reply};
+use crate::sharing::Sharing;
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::{
-    ClientId, Cred, Errno, FileType, FsResult, Ino, Layout, MdsReply, MdsRequest, RequestId,
-    Timestamp,
+    Answer, Arrival, ClientId, Cred, Errno, FileType, FsResult, Ino, Layout, MdsReply, MdsRequest,
+    RequestId, Timestamp,
 };
 use glint_telemetry::{Counter, Layer, Span};
+use smallvec::SmallVec;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How an MDS is set up.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +32,12 @@ pub struct Config {
     pub lease: Duration,
     /// Layout of new files where no directory says otherwise.
     pub layout: Layout,
+    /// Answer only after a change is on stable storage.
+    pub commit_sync: bool,
+    /// The disk may have lost what was not synced when the last run ended.
+    pub after_power_loss: bool,
+    /// A client shares this process.
+    pub mounted: bool,
 }
 
 /// A metadata server.
@@ -47,8 +57,10 @@ pub struct Mds<K> {
     pub(crate) full: AtomicBool,
     /// Signals the reaper that there is something to destroy.
     pub(crate) orphans: AtomicU64,
-    /// Until then clients of the last run may say what they have open.
-    pub(crate) recovery_until: Option<Instant>,
+    pub(crate) sharing: Sharing,
+    pub(crate) recovery: Recovery,
+    /// Last transaction that the last run left.
+    pub(crate) recovered: u64,
 }
 
 /// Everything an operation knows about its caller.
@@ -56,7 +68,31 @@ pub(crate) struct Context<'a> {
     pub(crate) cred: &'a Cred,
     pub(crate) client: ClientId,
     pub(crate) now: Timestamp,
-    request_id: Option<RequestId>,
+    arrival: &'a Arrival,
+    /// What it changes; see [`crate::sharing`].
+    changes: RefCell<SmallVec<[Key; 4]>>,
+    /// Number of its transaction, if it had one.
+    transaction: Cell<u64>,
+}
+
+impl Context<'_> {
+    /// Something changes that was not locked for it, because nobody knew it.
+    pub(crate) fn changes(&self, key: Key) {
+        self.changes.borrow_mut().push(key);
+    }
+
+    /// It was executed before, by a run that lost it.
+    pub(crate) fn is_replay(&self) -> bool {
+        self.arrival.replay.is_some()
+    }
+
+    /// The number that the new inode had then.
+    pub(crate) fn replayed_ino(&self) -> Option<Ino> {
+        match &self.arrival.replay {
+            Some(MdsReply::Attr(attr) | MdsReply::Opened { attr, .. }) => Some(attr.ino),
+            _ => None,
+        }
+    }
 }
 
 impl<K: Kv> Mds<K> {
@@ -97,30 +133,49 @@ impl<K: Kv> Mds<K> {
             hash_seed,
             full: AtomicBool::new(false),
             orphans: AtomicU64::new(1),
-            recovery_until: None,
+            sharing: Sharing::new(),
+            recovery: Recovery::default(),
+            recovered: 0,
         };
+        mds.recovered = mds.kv.accepted();
         let returning = mds.load_sessions().await.map_err(|_| MdsError::NoRoot)?;
-        if returning > 0 {
-            tracing::info!(clients = returning, "waiting for clients of the last run");
-            mds.recovery_until = Some(Instant::now() + config.lease);
+        if !returning.is_empty() {
+            let replays = config.after_power_loss;
+            tracing::info!(
+                clients = returning.len(),
+                replays,
+                "waiting for clients of the last run"
+            );
+            mds.recovery.begin(returning, config.lease, replays);
         }
         Ok(mds)
     }
 
-    /// Executes a request. `id` is given for clients on a network.
+    /// Executes a request.
     pub async fn handle(
         &self,
+        arrival: &Arrival,
         cred: &Cred,
-        id: Option<RequestId>,
         request: &MdsRequest<'_>,
-    ) -> FsResult<MdsReply> {
+    ) -> Answer<MdsReply> {
         let _span = Span::start(Layer::Handler, request.op() as u8);
-        let client = id.map_or(ClientId::IN_PROCESS, |id| id.client);
-        let context = Context { cred, client, now: Timestamp::now(), request_id: id };
-        match id {
+        let context = Context {
+            cred,
+            client: arrival.id.map_or(ClientId::IN_PROCESS, |id| id.client),
+            // It happened when it was first executed.
+            now: arrival.replay.as_ref().and_then(time_of).unwrap_or(arrival.now),
+            arrival,
+            changes: RefCell::default(),
+            transaction: Cell::new(0),
+        };
+        if !context.is_replay() && !matches!(request, MdsRequest::Reopen { .. }) {
+            self.recovery.permits_new().await;
+        }
+        let reply = match arrival.id {
             Some(id) if request.is_modifying() => self.once(id, &context, request).await,
             _ => self.execute(&context, request).await,
-        }
+        };
+        Answer { transaction: context.transaction.get(), reply }
     }
 
     /// Executes a request unless it was answered before.
@@ -132,20 +187,29 @@ impl<K: Kv> Mds<K> {
     ) -> FsResult<MdsReply> {
         let slot = self.slot(id).await?;
         let mut last = slot.lock().await;
+        let digest = context.arrival.digest;
         if id.xid < last.xid {
             return Err(Errno::EPROTO);
         }
         if id.xid == last.xid
             && let Some(reply) = last.reply.clone()
         {
+            if last.digest != digest && !context.is_replay() {
+                tracing::warn!(client = %id.client, slot = id.slot, xid = id.xid,
+                    "another request under the number of one that was answered: refused");
+                return Err(Errno::EPROTO);
+            }
             glint_telemetry::count(Counter::Replays, 1);
-            if std::mem::take(&mut last.recovered) {
+            if std::mem::take(&mut last.recovered) && !context.is_replay() {
                 self.recover_open(context, request, &reply);
             }
+            context.transaction.set(last.transaction);
             return reply;
         }
         let reply = self.execute(context, request).await;
-        *last = Answer { xid: id.xid, reply: Some(reply.clone()), recovered: false };
+        let transaction = context.transaction.get();
+        *last =
+            Last { xid: id.xid, digest, reply: Some(reply.clone()), transaction, recovered: false };
         reply
     }
 
@@ -225,20 +289,42 @@ impl<K: Kv> Mds<K> {
         if batch.is_empty() {
             return Ok(reply);
         }
-        if let Some(id) = context.request_id {
-            let value = encode_reply(id.xid, &reply)?;
+        if let Some(id) = context.arrival.id {
+            let value = encode_reply(id.xid, context.arrival.digest, &reply)?;
             batch.put(Keyspace::Reply, &keys::reply(id.client.0, id.slot), &value);
         }
-        self.commit_batch(batch).await?;
+        let transaction = self.commit_batch(batch).await?;
+        context.transaction.set(transaction);
+        for key in context.changes.borrow().iter() {
+            self.sharing.note(context.client, *key, transaction, self.kv.durable());
+        }
+        if self.config.commit_sync {
+            self.kv.sync().await.map_err(errno)?;
+        }
         Ok(reply)
     }
 
-    /// Commits what may change inodes.
-    pub(crate) async fn commit_batch(&self, batch: Batch) -> FsResult<()> {
+    /// Commits what may change inodes. Returns the transaction.
+    pub(crate) async fn commit_batch(&self, batch: Batch) -> FsResult<u64> {
         let renewal = self.directories.prepare(&batch);
-        self.kv.commit(batch, &[]).await.map_err(errno)?;
+        let transaction = self.kv.commit(batch, &[]).await.map_err(errno)?;
         self.directories.renew(renewal);
-        Ok(())
+        Ok(transaction)
+    }
+
+    /// Takes the locks of an operation. What other clients did to them is durable then.
+    pub(crate) async fn lock(&self, context: &Context<'_>, wanted: &[Want]) -> Held<'_> {
+        let held = self.locks.acquire(wanted).await;
+        let durable = self.kv.durable();
+        let depends = |want: &Want| self.sharing.depends(context.client, want.key, durable);
+        if wanted.iter().any(depends)
+            && let Err(error) = self.kv.sync().await
+        {
+            // The engine takes no more commits, so this operation will not succeed.
+            tracing::error!(%error, "committing what another client did");
+        }
+        context.changes.borrow_mut().extend(wanted.iter().filter(|w| w.shares).map(|w| w.key));
+        held
     }
 
     /// ENOSPC while the disk is too full for anything that needs space.
@@ -357,6 +443,11 @@ impl<K: Kv> Mds<K> {
         self.kv.durable()
     }
 
+    /// The last transaction that the last run left.
+    pub fn last_recovered(&self) -> u64 {
+        self.recovered
+    }
+
     /// Number of inodes in use.
     pub fn inode_count(&self) -> u64 {
         self.inodes.load(Ordering::Relaxed).max(0) as u64
@@ -368,6 +459,14 @@ impl<K: Kv> Mds<K> {
         self.store_later().await?;
         self.store_inode_count().await?;
         self.sync().await
+    }
+}
+
+/// When a request was executed, as its answer says.
+fn time_of(reply: &MdsReply) -> Option<Timestamp> {
+    match reply {
+        MdsReply::Attr(attr) | MdsReply::Opened { attr, .. } => Some(attr.ctime),
+        _ => None,
     }
 }
 

@@ -1,7 +1,8 @@
 //! Sessions and exactly-once.
 //!
 //! Invariant: a request is identified by (client, slot, xid). Within a slot xids
-//! rise, and a request is executed only if its xid is above the last one answered.
+//! rise, and a request is executed only if its xid is above the last one answered. Another
+//! request under the same xid is refused.
 //! The reply of an operation that changed anything is in the batch of the change,
 //! so the two survive or vanish together.
 
@@ -11,22 +12,26 @@ use crate::service::Mds;
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::{ClientId, Errno, FsResult, MdsReply, RequestId, message};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// The last answer of a slot.
 #[derive(Clone, Default)]
-pub(crate) struct Answer {
+pub(crate) struct Last {
     pub(crate) xid: u64,
+    /// Of the request.
+    pub(crate) digest: u32,
     pub(crate) reply: Option<FsResult<MdsReply>>,
+    /// What has to be durable for it to last.
+    pub(crate) transaction: u64,
     /// Read from its record, so this run of the server has not seen its effects on
     /// what is kept in memory.
     pub(crate) recovered: bool,
 }
 
-pub(crate) type SlotState = Arc<futures_util::lock::Mutex<Answer>>;
+pub(crate) type SlotState = Arc<futures_util::lock::Mutex<Last>>;
 
 /// A client, as `glint status` shows it.
 #[derive(Clone, Debug)]
@@ -39,12 +44,14 @@ pub struct SessionInfo {
     pub mount_point: String,
     /// Open connections.
     pub connections: usize,
+    /// Seconds since it was last heard of.
+    pub silent: Duration,
 }
 
 struct Session {
     info: SessionInfo,
-    /// When the last connection went; the lease runs from here.
-    since: Instant,
+    /// When it was last heard of; the lease runs from here.
+    heard: Instant,
     slots: HashMap<u16, SlotState>,
 }
 
@@ -54,53 +61,100 @@ pub(crate) struct Sessions {
     map: Mutex<HashMap<ClientId, Session>>,
 }
 
-/// The value of a reply record: xid, then the encoded reply.
-pub(crate) fn encode_reply(xid: u64, reply: &MdsReply) -> FsResult<Vec<u8>> {
-    let mut value = xid.to_be_bytes().to_vec();
+/// The value of a reply record: xid, digest of the request, encoded reply.
+pub(crate) fn encode_reply(xid: u64, digest: u32, reply: &MdsReply) -> FsResult<Vec<u8>> {
+    let mut value = Vec::with_capacity(128);
+    value.extend_from_slice(&xid.to_be_bytes());
+    value.extend_from_slice(&digest.to_be_bytes());
     message::encode(reply, &mut value)?;
     Ok(value)
 }
 
-pub(crate) fn decode_reply(value: &[u8]) -> FsResult<Answer> {
-    let (xid, reply) = value.split_first_chunk::<8>().ok_or(Errno::EIO)?;
-    Ok(Answer {
+pub(crate) fn decode_reply(value: &[u8]) -> FsResult<Last> {
+    let (xid, rest) = value.split_first_chunk::<8>().ok_or(Errno::EIO)?;
+    let (digest, reply) = rest.split_first_chunk::<4>().ok_or(Errno::EIO)?;
+    Ok(Last {
         xid: u64::from_be_bytes(*xid),
+        digest: u32::from_be_bytes(*digest),
         reply: Some(Ok(message::decode(reply)?)),
+        transaction: 0,
         recovered: true,
     })
 }
 
+/// The value of a session record: host, a zero, mount point. For people.
+fn session_value(host: &str, mount_point: &str) -> Vec<u8> {
+    [host.as_bytes(), &[0], mount_point.as_bytes()].concat()
+}
+
+fn parse_session(value: &[u8]) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let mut parts = value.splitn(2, |byte| *byte == 0);
+    (parts.next().map(text).unwrap_or_default(), parts.next().map(text).unwrap_or_default())
+}
+
 impl<K: Kv> Mds<K> {
-    /// A client connects, for the first time or again.
-    pub async fn connect(&self, client: ClientId, host: &str, mount_point: &str) -> FsResult<()> {
-        let is_new = {
+    /// A client connects, for the first time or again. Returns whether it was not known.
+    pub async fn connect(&self, client: ClientId, host: &str, mount_point: &str) -> FsResult<bool> {
+        let (is_new, clients) = {
             let mut map = self.sessions.map.lock();
             let is_new = !map.contains_key(&client);
             let session = map.entry(client).or_insert_with(|| Session::new(client));
             session.info.host = host.to_owned();
             session.info.mount_point = mount_point.to_owned();
             session.info.connections += 1;
-            is_new
+            session.heard = Instant::now();
+            (is_new, map.len())
         };
         if is_new {
             let mut batch = Batch::new();
-            batch.put(Keyspace::Session, &client.0.to_be_bytes(), b"");
+            let value = session_value(host, mount_point);
+            batch.put(Keyspace::Session, &client.0.to_be_bytes(), &value);
             self.kv.commit(batch, &[]).await.map_err(errno)?;
         }
-        Ok(())
+        // The client that shares this process is never in the map.
+        if (clients > 1 || self.config.mounted) && self.sharing.enable() {
+            self.sync().await?;
+        }
+        Ok(is_new)
     }
 
-    /// A connection of a client is gone. Its lease begins to run out with the last.
+    /// A connection of a client is gone.
     pub fn disconnect(&self, client: ClientId) {
         if let Some(session) = self.sessions.map.lock().get_mut(&client) {
             session.info.connections = session.info.connections.saturating_sub(1);
-            session.since = Instant::now();
         }
+    }
+
+    /// A client says that it lives. Returns whether it is known.
+    pub fn heard(&self, client: ClientId) -> bool {
+        match self.sessions.map.lock().get_mut(&client) {
+            Some(session) => {
+                session.heard = Instant::now();
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Whether a client is known.
+    pub fn knows(&self, client: ClientId) -> bool {
+        self.sessions.map.lock().contains_key(&client)
+    }
+
+    /// A client ends by itself.
+    pub async fn goodbye(&self, client: ClientId) -> FsResult<()> {
+        self.recovery.returned(client);
+        self.evict(client).await
     }
 
     /// All clients.
     pub fn sessions(&self) -> Vec<SessionInfo> {
-        self.sessions.map.lock().values().map(|session| session.info.clone()).collect()
+        self.sessions.map.lock().values().map(Session::describe).collect()
+    }
+
+    pub(crate) fn session(&self, client: ClientId) -> Option<SessionInfo> {
+        self.sessions.map.lock().get(&client).map(Session::describe)
     }
 
     /// State of a slot, read from its record if this server has not seen it yet.
@@ -114,8 +168,9 @@ impl<K: Kv> Mds<K> {
         }
         let key = keys::reply(id.client.0, id.slot);
         let answer = match self.kv.get(Keyspace::Reply, &key).await.map_err(errno)? {
-            Some(value) => decode_reply(value.as_ref())?,
-            None => Answer::default(),
+            // Its transaction is not known, but it was before the end of the last run.
+            Some(value) => Last { transaction: self.recovered, ..decode_reply(value.as_ref())? },
+            None => Last::default(),
         };
         let mut map = self.sessions.map.lock();
         let session = map.get_mut(&id.client).ok_or(Errno::ESTALE)?;
@@ -123,48 +178,59 @@ impl<K: Kv> Mds<K> {
     }
 
     /// After a restart: clients of the last run may come back within their lease.
-    pub(crate) async fn load_sessions(&self) -> FsResult<usize> {
+    pub(crate) async fn load_sessions(&self) -> FsResult<HashSet<ClientId>> {
         let all = self.kv.scan(Keyspace::Session, &[], &[0xff; 9], usize::MAX);
         let all = all.await.map_err(errno)?;
         let mut map = self.sessions.map.lock();
-        for (key, _) in all {
+        for (key, value) in all {
             let client = ClientId(keys::parse_u64(&key).ok_or(Errno::EIO)?);
-            map.insert(client, Session::new(client));
+            let mut session = Session::new(client);
+            (session.info.host, session.info.mount_point) = parse_session(&value);
+            map.insert(client, session);
         }
-        Ok(map.len())
+        Ok(map.keys().copied().collect())
     }
 
     /// Forgets clients whose lease ended: their opens and their replies.
     pub(crate) async fn expire_sessions(&self, lease: Duration) -> FsResult<()> {
         let expired: Vec<SessionInfo> = {
-            let mut map = self.sessions.map.lock();
-            let gone = |s: &Session| s.info.connections == 0 && s.since.elapsed() > lease;
-            let expired = map.values().filter(|s| gone(s)).map(|s| s.info.clone()).collect();
-            map.retain(|_, session| !gone(session));
-            expired
+            let map = self.sessions.map.lock();
+            let gone = map.values().filter(|session| session.heard.elapsed() > lease);
+            gone.map(Session::describe).collect()
         };
         for info in expired {
-            let opens = self.opens.forget_client(info.client);
-            // Some may have had no name any more.
-            self.orphans.fetch_add(1, Ordering::AcqRel);
             tracing::warn!(
-                client = %info.client, host = info.host, opens,
-                "client was not heard of for {} s; its open files are closed", lease.as_secs()
+                client = %info.client, host = info.host, mount_point = info.mount_point,
+                "client was not heard of for {} s and is evicted: its open files are closed",
+                lease.as_secs()
             );
-            let mut batch = Batch::new();
-            batch.delete(Keyspace::Session, &info.client.0.to_be_bytes());
-            let (from, to) = (keys::reply(info.client.0, 0), keys::reply(info.client.0, u16::MAX));
-            let replies = self.kv.scan(Keyspace::Reply, &from, &to, usize::MAX);
-            for (key, _) in replies.await.map_err(errno)? {
-                batch.delete(Keyspace::Reply, &key);
-            }
-            self.kv.commit(batch, &[]).await.map_err(errno)?;
+            self.evict(info.client).await?;
         }
         Ok(())
+    }
+
+    /// Forgets a client: its opens and its replies.
+    pub(crate) async fn evict(&self, client: ClientId) -> FsResult<()> {
+        self.sessions.map.lock().remove(&client);
+        self.opens.forget_client(client);
+        // Some may have had no name any more.
+        self.orphans.fetch_add(1, Ordering::AcqRel);
+        let mut batch = Batch::new();
+        batch.delete(Keyspace::Session, &client.0.to_be_bytes());
+        let (from, to) = (keys::reply(client.0, 0), keys::reply(client.0, u16::MAX));
+        let replies = self.kv.scan(Keyspace::Reply, &from, &to, usize::MAX);
+        for (key, _) in replies.await.map_err(errno)? {
+            batch.delete(Keyspace::Reply, &key);
+        }
+        self.kv.commit(batch, &[]).await.map_err(errno).map(drop)
     }
 }
 
 impl Session {
+    fn describe(&self) -> SessionInfo {
+        SessionInfo { silent: self.heard.elapsed(), ..self.info.clone() }
+    }
+
     fn new(client: ClientId) -> Session {
         Session {
             info: SessionInfo {
@@ -172,8 +238,9 @@ impl Session {
                 host: String::new(),
                 mount_point: String::new(),
                 connections: 0,
+                silent: Duration::ZERO,
             },
-            since: Instant::now(),
+            heard: Instant::now(),
             slots: HashMap::new(),
         }
     }

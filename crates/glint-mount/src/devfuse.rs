@@ -56,7 +56,7 @@ pub(crate) fn start<F: Vfs>(
 }
 
 fn serve<F: Vfs>(fd: &Arc<OwnedFd>, adapter: &Arc<Adapter<F>>, pace: Pace) -> io::Result<()> {
-    let runtime = compio_runtime::Runtime::new()?;
+    let runtime = glint_net::runtime(None)?;
     runtime.block_on(async {
         let turn = Rc::new(Mutex::new(()));
         let tasks: Vec<_> = (0..TASKS)

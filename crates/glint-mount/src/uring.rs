@@ -11,7 +11,6 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use glint_client::Vfs;
 use glint_net::keep_awake;
 use glint_proto::limits::{FUSE_IO_BYTES_MAX, FUSE_QUEUE_BYTES_MAX};
-use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -62,11 +61,7 @@ fn serve_queue<F: Vfs>(
     queue: u16,
     depth: usize,
 ) -> io::Result<()> {
-    let mut builder = compio_runtime::RuntimeBuilder::new();
-    // A CPU that is possible but offline has no thread to pin.
-    builder.thread_affinity(HashSet::from([queue as usize]));
-    let runtime = builder.build()?;
-    runtime.block_on(async {
+    glint_net::runtime(Some(queue as usize))?.block_on(async {
         let mut entries: FuturesUnordered<_> = (0..depth)
             .map(|_| {
                 let (fd, adapter) = (fd.clone(), adapter.clone());

@@ -3,7 +3,7 @@
 
 use crate::NetError;
 use crate::stream::Stream;
-use compio_buf::BufResult;
+use compio_buf::{BufResult, IntoInner, IoBuf};
 use compio_io::{AsyncReadExt, AsyncWriteExt};
 use glint_proto::frame::{FrameError, HEADER_BYTES, Header};
 use glint_proto::{ClientId, Op};
@@ -11,6 +11,7 @@ use serde::Serialize;
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Instant;
 
 /// Least room offered to one read.
 const READ_BYTES: usize = 64 << 10;
@@ -22,9 +23,41 @@ pub(crate) struct Frame {
     bulk: Range<usize>,
 }
 
+/// Buffers that a thread keeps for the next reads, and the largest of them.
+const SPARES: usize = 16;
+const SPARE_BYTES: usize = 256 << 10;
+
+thread_local! {
+    static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+fn take_spare() -> Vec<u8> {
+    SPARE.with_borrow_mut(Vec::pop).unwrap_or_default()
+}
+
+fn keep_spare(mut bytes: Vec<u8>) {
+    if bytes.capacity() > SPARE_BYTES {
+        return;
+    }
+    bytes.clear();
+    // A thread that is being torn down keeps nothing.
+    let _ = SPARE.try_with(|spares| {
+        let mut spares = spares.borrow_mut();
+        if spares.len() < SPARES {
+            spares.push(bytes);
+        }
+    });
+}
+
 /// Bytes received in one go; complete frames are borrowed from it.
 pub(crate) struct Pass {
     bytes: Vec<u8>,
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        keep_spare(std::mem::take(&mut self.bytes));
+    }
 }
 
 impl Pass {
@@ -42,11 +75,18 @@ pub(crate) struct FrameReader {
     stream: Stream,
     /// The beginning of a frame whose end has not come yet.
     rest: Vec<u8>,
+    /// Since when it has been waiting for that end.
+    unfinished: Rc<Cell<Option<Instant>>>,
 }
 
 impl FrameReader {
     pub(crate) fn new(stream: Stream) -> FrameReader {
-        FrameReader { stream, rest: Vec::new() }
+        FrameReader { stream, rest: take_spare(), unfinished: Rc::default() }
+    }
+
+    /// Since when the peer has been in the middle of a frame.
+    pub(crate) fn unfinished(&self) -> Rc<Cell<Option<Instant>>> {
+        self.unfinished.clone()
     }
 
     /// All frames that are ready, at least one. A stream that ends between frames is
@@ -56,11 +96,17 @@ impl FrameReader {
         loop {
             let missing = match cut(&bytes)? {
                 Cut::Frames(frames, end) => {
-                    self.rest = bytes[end..].to_vec();
+                    self.rest = take_spare();
+                    self.rest.extend_from_slice(&bytes[end..]);
+                    let unfinished = (!self.rest.is_empty()).then(Instant::now);
+                    self.unfinished.set(unfinished);
                     return Ok((Rc::new(Pass { bytes }), frames));
                 }
                 Cut::Missing(missing) => missing,
             };
+            if !bytes.is_empty() && self.unfinished.get().is_none() {
+                self.unfinished.set(Some(Instant::now()));
+            }
             bytes.reserve(missing.max(READ_BYTES));
             let BufResult(result, back) = self.stream.append(bytes).await;
             bytes = back;
@@ -118,6 +164,21 @@ pub(crate) struct Envelope {
     pub(crate) committed: u64,
 }
 
+impl Envelope {
+    /// Of a request that needs no slot, because executing it twice does no harm.
+    pub(crate) fn request(op: Op, client: ClientId) -> Envelope {
+        Envelope {
+            op,
+            reply: false,
+            client,
+            slot: u16::MAX,
+            xid: 0,
+            boot_verifier: 0,
+            committed: 0,
+        }
+    }
+}
+
 /// Appends a whole frame to `out`.
 pub(crate) fn append_frame(
     out: &mut Vec<u8>,
@@ -170,6 +231,17 @@ impl FrameWriter {
         self.queued.borrow_mut()
     }
 
+    /// Bytes that wait to be sent.
+    pub(crate) fn backlog(&self) -> usize {
+        self.queued.borrow().len()
+    }
+
+    /// Ends the connection: both sides see its end.
+    pub(crate) fn close(&self) {
+        self.broken.set(true);
+        self.stream.borrow().shut();
+    }
+
     /// Writes everything that is queued. If a write is already under way it takes
     /// the queue along, and this returns at once.
     pub(crate) async fn flush(&self) -> Result<(), NetError> {
@@ -184,12 +256,20 @@ impl FrameWriter {
             if self.queued.borrow().is_empty() {
                 break Ok(());
             }
-            let bytes =
+            let mut bytes =
                 std::mem::replace(&mut *self.queued.borrow_mut(), std::mem::take(&mut spare));
             // A clone is another handle of the same socket; the cell is not borrowed
             // while the write waits.
             let mut stream = self.stream.borrow().clone();
-            let BufResult(result, mut bytes) = stream.write_all(bytes).await;
+            // Most of the time the socket takes it all at once: one system call, and no
+            // completion that would wake this thread for nothing.
+            let mut result = stream.try_send(&bytes);
+            if let Ok(sent) = result
+                && sent < bytes.len()
+            {
+                let written = stream.write_all(bytes.slice(sent..)).await;
+                (result, bytes) = (written.0.map(|()| 0), written.1.into_inner());
+            }
             if let Err(source) = result {
                 self.broken.set(true);
                 break Err(NetError::Io { what: "sending".into(), source });
@@ -197,6 +277,9 @@ impl FrameWriter {
             bytes.clear();
             spare = bytes;
         };
+        if spare.capacity() <= SPARE_BYTES && self.queued.borrow().capacity() == 0 {
+            self.queued.replace(spare);
+        }
         self.writing.set(false);
         result
     }
@@ -209,15 +292,7 @@ mod tests {
 
     fn frame(bulk: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
-        let envelope = Envelope {
-            op: Op::Status,
-            reply: false,
-            client: ClientId(1),
-            slot: 2,
-            xid: 3,
-            boot_verifier: 0,
-            committed: 0,
-        };
+        let envelope = Envelope::request(Op::Status, ClientId(1));
         append_frame(&mut out, envelope, &Request::Status, bulk).unwrap();
         out
     }

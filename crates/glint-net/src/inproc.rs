@@ -3,7 +3,9 @@
 
 use crate::{Service, Transport};
 use glint_proto::message::Welcome;
-use glint_proto::{Bulk, Cred, FsResult, MdsReply, MdsRequest, OstReply, OstRequest};
+use glint_proto::{
+    Arrival, Bulk, Cred, FsResult, MdsReply, MdsRequest, OstReply, OstRequest, Timestamp,
+};
 use std::sync::Arc;
 
 /// Calls a service of this process.
@@ -20,11 +22,16 @@ impl<S> InProcess<S> {
 
 impl<S: Service> Transport for InProcess<S> {
     async fn mds(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<MdsReply> {
-        self.service.mds(cred, None, request).await
+        let arrival = Arrival { now: Timestamp::now(), ..Arrival::default() };
+        self.service.mds(&arrival, cred, request).await.reply
+    }
+
+    async fn mds_soon(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<()> {
+        self.mds(cred, request).await.map(drop)
     }
 
     async fn ost(&self, ost: u16, request: OstRequest, bulk: Bulk<'_>) -> FsResult<OstReply> {
-        self.service.ost(ost, request, bulk).await
+        self.service.ost(ost, request, bulk).await.reply
     }
 
     fn welcome(&self) -> Welcome {

@@ -2,42 +2,51 @@
 //!
 //! Promises: a frame that is damaged, too long or of another version closes its
 //! connection with a reason and never panics; a client reconnects by itself, and
-//! sends what got no answer again under the same identity, so that it is executed
-//! once; replies made in one pass leave in one write.
+//! sends what got no answer, and what a server lost, again under the same identity, so
+//! that it is executed once; replies made in one pass leave in one write; urgent requests
+//! go first, clients take turns, and none can fill a server's memory or time.
 //!
 //! Does not know: what requests mean. Servers are a [`Service`]; clients see a
 //! [`Transport`].
 
-mod client;
 mod connection;
+mod core;
 mod error;
 mod inproc;
 pub mod keep_awake;
+mod kept;
+mod link;
+pub mod polling;
+mod remote;
+mod runtime;
+mod scheduler;
 mod server;
 pub mod stats;
 mod stream;
 
-pub use client::{Remote, RemoteOptions};
 pub use error::NetError;
 pub use inproc::InProcess;
-pub use server::{Server, ServerHandle};
+pub use remote::{Remote, RemoteOptions};
+pub use runtime::runtime;
+pub use server::{Server, ServerHandle, ServerOptions};
 pub use stream::{Address, Listener, UNIX_PREFIX};
 
 use glint_proto::message::{Hello, Welcome};
 use glint_proto::{
-    Bulk, ClientId, Cred, FsResult, MdsReply, MdsRequest, OstReply, OstRequest, RequestId,
+    Answer, Arrival, Bulk, ClientId, Committed, Cred, FsResult, MdsReply, MdsRequest, OstReply,
+    OstRequest,
 };
 use std::future::Future;
 
 /// What a server process answers.
 pub trait Service: Send + Sync + 'static {
-    /// Executes a metadata request. `id` is given for clients on a network.
+    /// Executes a metadata request.
     fn mds(
         &self,
+        arrival: &Arrival,
         cred: &Cred,
-        id: Option<RequestId>,
         request: &MdsRequest<'_>,
-    ) -> impl Future<Output = FsResult<MdsReply>>;
+    ) -> impl Future<Output = Answer<MdsReply>>;
 
     /// Executes a data request.
     fn ost(
@@ -45,19 +54,34 @@ pub trait Service: Send + Sync + 'static {
         ost: u16,
         request: OstRequest,
         bulk: Bulk<'_>,
-    ) -> impl Future<Output = FsResult<OstReply>>;
+    ) -> impl Future<Output = Answer<OstReply>>;
 
     /// What every client must know first.
     fn welcome(&self) -> Welcome;
 
-    /// A client connects, for the first time or again.
-    fn connect(&self, client: ClientId, hello: &Hello) -> impl Future<Output = FsResult<()>>;
+    /// A client connects, for the first time or again. Returns whether it was not known.
+    fn connect(&self, client: ClientId, hello: &Hello) -> impl Future<Output = FsResult<bool>>;
+
+    /// Whether a client is known, and was not evicted.
+    fn knows(&self, client: ClientId) -> bool;
+
+    /// A client says that it lives.
+    fn heard(&self, client: ClientId);
+
+    /// A client of the last run has said all that it had to.
+    fn recovered(&self, client: ClientId);
+
+    /// A client ends.
+    fn goodbye(&self, client: ClientId) -> impl Future<Output = ()>;
+
+    /// Everything answered so far to stable storage.
+    fn commit(&self) -> impl Future<Output = FsResult<()>>;
 
     /// A connection of a client is gone.
     fn disconnect(&self, client: ClientId);
 
-    /// Every transaction up to this one is on stable storage.
-    fn committed(&self) -> u64;
+    /// What is on stable storage.
+    fn committed(&self) -> Committed;
 
     /// State dump as JSON.
     fn status(&self) -> String;
@@ -71,6 +95,11 @@ pub trait Transport: Send + Sync + 'static {
         cred: &Cred,
         request: &MdsRequest<'_>,
     ) -> impl Future<Output = FsResult<MdsReply>>;
+
+    /// Sends a metadata request whose answer nobody waits for. It goes with the next one, or
+    /// a little later.
+    fn mds_soon(&self, cred: &Cred, request: &MdsRequest<'_>)
+    -> impl Future<Output = FsResult<()>>;
 
     /// Sends a data request and waits for its answer.
     fn ost(

@@ -3,10 +3,14 @@
 
 use compio_buf::{BufResult, IoBuf, IoBufMut};
 use compio_io::{AsyncRead, AsyncWrite};
-use compio_net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use compio_net::{TcpStream, UnixStream};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, Shutdown};
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net as unix;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -129,42 +133,57 @@ impl Listener {
         }
     }
 
-    pub(crate) fn try_clone(&self) -> io::Result<Listener> {
-        Ok(match self {
-            Listener::Tcp(listener) => Listener::Tcp(listener.try_clone()?),
-            Listener::Unix(listener, path) => Listener::Unix(listener.try_clone()?, path.clone()),
-        })
-    }
-
-    /// For the runtime of this thread.
-    pub(crate) fn accept_here(self) -> io::Result<Acceptor> {
-        Ok(match self {
-            Listener::Tcp(listener) => Acceptor::Tcp(TcpListener::from_std(listener)?),
-            Listener::Unix(listener, _) => Acceptor::Unix(UnixListener::from_std(listener)?),
-        })
-    }
-}
-
-/// A listener within a runtime.
-pub(crate) enum Acceptor {
-    Tcp(TcpListener),
-    Unix(UnixListener),
-}
-
-impl Acceptor {
-    /// The next connection, and who it is, for people.
-    pub(crate) async fn accept(&self) -> io::Result<(Stream, String)> {
+    /// Waits for the next connection, on the calling thread. It can be carried to another
+    /// one. Also says who it is, for people.
+    pub(crate) fn accept(&self) -> io::Result<(Accepted, String)> {
         match self {
-            Acceptor::Tcp(listener) => {
-                let (stream, peer) = listener.accept().await?;
+            Listener::Tcp(listener) => {
+                let (stream, peer) = listener.accept()?;
                 stream.set_nodelay(true)?;
-                Ok((Stream::Tcp(stream), peer.to_string()))
+                Ok((Accepted::Tcp(stream), peer.to_string()))
             }
-            Acceptor::Unix(listener) => {
-                let (stream, _) = listener.accept().await?;
-                Ok((Stream::Unix(stream), "a local process".into()))
+            Listener::Unix(listener, _) => {
+                let (stream, _) = listener.accept()?;
+                Ok((Accepted::Unix(stream), "a local process".into()))
             }
         }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listener::Tcp(listener) => listener.as_fd(),
+            Listener::Unix(listener, _) => listener.as_fd(),
+        }
+    }
+
+    /// Waits until a connection can be accepted, for a time. Returns whether one can.
+    pub(crate) fn wait(&self, time: Duration) -> bool {
+        let fd = self.fd();
+        let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+        let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+        matches!(rustix::event::poll(&mut fds, Some(&time)), Ok(ready) if ready > 0)
+    }
+
+    /// Ends [`Listener::wait`] from now on.
+    pub(crate) fn close(&self) {
+        // Nobody waits any more; that is all it is for.
+        let _ = rustix::net::shutdown(self.fd(), Shutdown::Both);
+    }
+}
+
+/// A connection that belongs to no runtime yet.
+pub(crate) enum Accepted {
+    Tcp(std::net::TcpStream),
+    Unix(unix::UnixStream),
+}
+
+impl Accepted {
+    /// For the runtime of this thread.
+    pub(crate) fn attach(self) -> io::Result<Stream> {
+        Ok(match self {
+            Accepted::Tcp(stream) => Stream::Tcp(TcpStream::from_std(stream)?),
+            Accepted::Unix(stream) => Stream::Unix(UnixStream::from_std(stream)?),
+        })
     }
 }
 
@@ -173,6 +192,31 @@ impl Acceptor {
 pub(crate) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+}
+
+impl Stream {
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Stream::Tcp(stream) => stream.as_fd(),
+            Stream::Unix(stream) => stream.as_fd(),
+        }
+    }
+
+    /// Sends what the socket takes at once.
+    pub(crate) fn try_send(&self, bytes: &[u8]) -> io::Result<usize> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match rustix::net::send(self.fd(), bytes, flags) {
+            Ok(sent) => Ok(sent),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Both sides see the end of the stream.
+    pub(crate) fn shut(&self) {
+        // One that is gone needs no end.
+        let _ = rustix::net::shutdown(self.fd(), Shutdown::Both);
+    }
 }
 
 impl AsyncRead for Stream {

@@ -69,6 +69,24 @@ impl Ost {
         })
     }
 
+    /// What a request changed to stable storage.
+    pub async fn commit(&self, request: &OstRequest) -> FsResult<()> {
+        match *request {
+            OstRequest::Write { object, .. }
+            | OstRequest::Truncate { object, .. }
+            | OstRequest::Fallocate { object, .. }
+            | OstRequest::SetTime { object, .. } => {
+                self.handle(OstRequest::Sync { object }, Bulk::None).await.map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Everything to stable storage.
+    pub async fn commit_all(&self) -> FsResult<()> {
+        self.in_pool(ObjectStore::sync_all).await.map_err(|e| Errno::from_io(&e))
+    }
+
     async fn in_pool<T: Send + 'static>(
         &self,
         work: impl FnOnce(&ObjectStore) -> io::Result<T> + Send + 'static,

@@ -12,7 +12,7 @@
 //!     20     4  body length
 //!     24     8  sequence number within the slot (xid)
 //!     32     8  boot verifier (replies)
-//!     40     8  last committed transaction (replies)
+//!     40     8  last committed transaction (replies; of the kind of server that answers)
 //!     48     4  bulk length
 //!     52     4  crc32c of the bulk
 //!     56     4  crc32c of the body

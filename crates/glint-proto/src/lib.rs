@@ -15,6 +15,7 @@ pub mod ids;
 pub mod layout;
 pub mod limits;
 pub mod message;
+pub mod op;
 
 pub use attr::{Attr, FileType, SetAttr, SetTime, Timestamp};
 pub use cred::Cred;
@@ -22,6 +23,7 @@ pub use errno::{Errno, FsResult};
 pub use ids::{ClientId, Ino, ObjectId, RequestId};
 pub use layout::Layout;
 pub use message::{
-    Bulk, DirEntry, DirPage, MdsReply, MdsRequest, ObjectAttr, Op, OpenFlags, OstReply, OstRequest,
-    RenameFlags, SpaceInfo, XattrFlags,
+    Answer, Arrival, Bulk, Committed, DirEntry, DirPage, MdsReply, MdsRequest, ObjectAttr,
+    OpenFlags, OstReply, OstRequest, RenameFlags, SpaceInfo, XattrFlags,
 };
+pub use op::Op;

@@ -2,7 +2,7 @@
 //! limits asserted at compile time.
 
 /// Version of the wire protocol. A peer of another version is refused.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;
 /// Version of a data directory. Version 2 has a journal in front of the tables.
 pub const FORMAT_VERSION: u32 = 2;
 /// Oldest version that is read, and written as the newest from then on.
@@ -51,10 +51,28 @@ pub const DIR_PAGE_ENTRIES_MAX: usize = 1024;
 
 /// Requests a client may have outstanding on one connection.
 pub const SLOTS_PER_CONNECTION: u16 = 64;
+/// Requests that wait on one core of a server before it says that it is busy.
+pub const QUEUED_REQUESTS_MAX: usize = 8192;
+/// When a client that was told so may come back.
+pub const BUSY_RETRY_MS: u32 = 5;
+/// How long nothing more is read from a connection with more requests than slots.
+pub const FLOOD_PAUSE_MS: u64 = 10;
+/// How long a peer may take for the rest of a frame.
+pub const FRAME_MS_MAX: u64 = 10_000;
+/// How long a request that nobody waits for may wait for another to travel with.
+pub const SOON_MS: u64 = 2;
+/// Requests and bytes that a client keeps until they are on stable storage.
+pub const KEPT_REQUESTS_MAX: usize = 1 << 16;
+/// See [`KEPT_REQUESTS_MAX`].
+pub const KEPT_BYTES_MAX: usize = 256 << 20;
+/// How often a client says that it lives.
+pub const PING_MS: u64 = 1_000;
 /// Connections (one for each of its cores) a client may open.
 pub const CONNECTIONS_PER_CLIENT_MAX: u16 = 256;
 /// How long a client that is not heard of keeps its open files.
 pub const LEASE_MS: u64 = 30_000;
+/// Shortest lease.
+pub const LEASE_MS_MIN: u64 = 3_000;
 /// How long attributes and entries may be cached while other clients exist and
 /// no locks protect them.
 pub const CACHE_MS_SHARED: u64 = 1_000;
@@ -114,7 +132,8 @@ const _: () = assert!(FUSE_IO_BYTES_MAX <= BULK_BYTES_MAX);
 const _: () = assert!(READ_AHEAD_BYTES >= FUSE_IO_BYTES_MAX);
 const _: () = assert!(DIR_PAGE_BYTES_MAX <= BODY_BYTES_MAX / 2);
 const _: () = assert!(CACHE_MS_SHARED * 2 < LEASE_MS);
-const _: () = assert!(RECONNECT_MS_MAX < LEASE_MS);
+const _: () = assert!(RECONNECT_MS_MAX + PING_MS < LEASE_MS_MIN);
+const _: () = assert!(LEASE_MS_MIN <= LEASE_MS);
 const _: () = assert!(reserve_metadata(1 << 40) < reserve_data(1 << 40));
 const _: () = assert!(reserve_data(1 << 20) < 1 << 20);
 const _: () = assert!(STRIPE_BYTES_LOG2_MIN <= STRIPE_BYTES_LOG2_DEFAULT);

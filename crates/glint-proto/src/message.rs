@@ -7,162 +7,9 @@
 #![allow(missing_docs)] // Fields say what they are; shapes are documented on the variants.
 
 use crate::limits::*;
-use crate::{Attr, Cred, Errno, FsResult, Ino, Layout, ObjectId, SetAttr, Timestamp};
+use crate::op::Op;
+use crate::{Attr, Cred, Errno, FsResult, Ino, Layout, ObjectId, RequestId, SetAttr, Timestamp};
 use serde::{Deserialize, Serialize};
-
-/// Every operation, for dispatch, frames and statistics.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-#[allow(missing_docs)]
-pub enum Op {
-    Hello,
-    Status,
-    Stats,
-    Lookup,
-    Getattr,
-    Setattr,
-    Create,
-    Tmpfile,
-    Link,
-    Unlink,
-    Rmdir,
-    Rename,
-    Open,
-    Release,
-    Readdir,
-    Readlink,
-    Getxattr,
-    Setxattr,
-    Listxattr,
-    Removexattr,
-    Statfs,
-    Sync,
-    SetLayout,
-    Reopen,
-    Touch,
-    ObjRead,
-    ObjWrite,
-    ObjTruncate,
-    ObjFallocate,
-    ObjSync,
-    ObjStat,
-    ObjSeek,
-    ObjSetTime,
-    ObjSpace,
-    Read,
-    Write,
-    Fsync,
-    Fallocate,
-    Seek,
-    CopyRange,
-    Forget,
-    Other,
-}
-
-impl Op {
-    /// All operations in the order of their numbers.
-    pub const ALL: [Op; 42] = {
-        use Op::*;
-        [
-            Hello,
-            Status,
-            Stats,
-            Lookup,
-            Getattr,
-            Setattr,
-            Create,
-            Tmpfile,
-            Link,
-            Unlink,
-            Rmdir,
-            Rename,
-            Open,
-            Release,
-            Readdir,
-            Readlink,
-            Getxattr,
-            Setxattr,
-            Listxattr,
-            Removexattr,
-            Statfs,
-            Sync,
-            SetLayout,
-            Reopen,
-            Touch,
-            ObjRead,
-            ObjWrite,
-            ObjTruncate,
-            ObjFallocate,
-            ObjSync,
-            ObjStat,
-            ObjSeek,
-            ObjSetTime,
-            ObjSpace,
-            Read,
-            Write,
-            Fsync,
-            Fallocate,
-            Seek,
-            CopyRange,
-            Forget,
-            Other,
-        ]
-    };
-
-    /// Inverse of `op as u8`.
-    pub fn from_u8(byte: u8) -> Option<Op> {
-        Op::ALL.get(byte as usize).copied()
-    }
-
-    /// Lower-case name, as statistics show it.
-    pub fn name(self) -> &'static str {
-        const NAMES: [&str; 42] = [
-            "hello",
-            "status",
-            "stats",
-            "lookup",
-            "getattr",
-            "setattr",
-            "create",
-            "tmpfile",
-            "link",
-            "unlink",
-            "rmdir",
-            "rename",
-            "open",
-            "release",
-            "readdir",
-            "readlink",
-            "getxattr",
-            "setxattr",
-            "listxattr",
-            "removexattr",
-            "statfs",
-            "sync",
-            "set_layout",
-            "reopen",
-            "touch",
-            "obj_read",
-            "obj_write",
-            "obj_truncate",
-            "obj_fallocate",
-            "obj_sync",
-            "obj_stat",
-            "obj_seek",
-            "obj_set_time",
-            "obj_space",
-            "read",
-            "write",
-            "fsync",
-            "fallocate",
-            "seek",
-            "copy_range",
-            "forget",
-            "other",
-        ];
-        NAMES[self as usize]
-    }
-}
 
 /// How a file is opened, the flags of open(2) that a server needs to know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -431,6 +278,12 @@ pub enum OstRequest {
 }
 
 impl OstRequest {
+    /// Whether it changes data.
+    pub fn is_modifying(&self) -> bool {
+        use OstRequest::*;
+        matches!(self, Write { .. } | Truncate { .. } | Fallocate { .. } | SetTime { .. })
+    }
+
     /// Which operation this is.
     pub fn op(&self) -> Op {
         match self {
@@ -506,6 +359,8 @@ pub struct Hello {
     pub host: String,
     /// Where it is mounted, shown by `glint status`.
     pub mount_point: String,
+    /// It was welcomed before, by this or an earlier run of the server.
+    pub known: bool,
 }
 
 /// Answer to [`Hello`].
@@ -519,6 +374,54 @@ pub struct Welcome {
     pub osts: u16,
     /// How long a client may cache attributes and entries.
     pub cache_ms: u64,
+    /// How long a client may be silent before it is forgotten.
+    pub lease_ms: u64,
+    /// Transactions of the MDS up to this one survived the last end of the server.
+    pub recovered: u64,
+    /// So did all data that OSTs had answered for.
+    pub data_survived: bool,
+    /// The client said that it is known, and is not: it was evicted. What it had open is
+    /// closed, and what it still wanted to say is lost.
+    pub evicted: bool,
+}
+
+/// How a request came to its server.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Arrival {
+    /// Which request of which client; none if the client shares the process.
+    pub id: Option<RequestId>,
+    /// Tells a repetition from another request under the same number: crc32c of the body.
+    pub digest: u32,
+    /// Time of the pass in which it is handled.
+    pub now: Timestamp,
+    /// What it was answered by a run of the server that lost it, if it is sent for that.
+    pub replay: Option<MdsReply>,
+}
+
+/// An answer, and the transaction that has to be durable for it to last; 0 if it changed
+/// nothing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Answer<R> {
+    /// Number of the transaction.
+    pub transaction: u64,
+    /// The answer.
+    pub reply: FsResult<R>,
+}
+
+impl<R> Answer<R> {
+    /// An answer that changed nothing.
+    pub fn unchanged(reply: FsResult<R>) -> Answer<R> {
+        Answer { transaction: 0, reply }
+    }
+}
+
+/// Transactions that are on stable storage, of both kinds of servers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Committed {
+    /// Up to this one, of the MDS.
+    pub mds: u64,
+    /// Up to this one, of the OSTs.
+    pub ost: u64,
 }
 
 /// What a request frame carries: who asks and what.
@@ -532,6 +435,19 @@ pub enum Request<'a> {
     Stats,
     /// Start the statistics again.
     ResetStats,
+    /// The client lives; with `commit` everything answered so far to stable storage.
+    Ping { commit: bool },
+    /// A request that an earlier run of the server answered with `reply` and lost.
+    Replay {
+        cred: Cred,
+        #[serde(borrow)]
+        request: MdsRequest<'a>,
+        reply: MdsReply,
+    },
+    /// The client has replayed what it had to.
+    Recovered,
+    /// The client ends: what it did is made durable, and it is forgotten.
+    Bye,
     /// For the MDS.
     Mds {
         /// Caller.
@@ -556,6 +472,8 @@ impl Request<'_> {
             Request::Hello(_) => Op::Hello,
             Request::Status => Op::Status,
             Request::Stats | Request::ResetStats => Op::Stats,
+            Request::Ping { .. } | Request::Bye => Op::Ping,
+            Request::Replay { .. } | Request::Recovered => Op::Recovery,
             Request::Mds { request, .. } => request.op(),
             Request::Ost { request, .. } => request.op(),
         }
@@ -570,9 +488,26 @@ pub enum Reply {
     /// To [`Request::Status`] and [`Request::Stats`].
     Json(String),
     /// From the MDS.
-    Mds(FsResult<MdsReply>),
+    Mds {
+        /// See [`Answer`].
+        transaction: u64,
+        /// The answer.
+        reply: FsResult<MdsReply>,
+    },
     /// From an OST.
-    Ost(FsResult<OstReply>),
+    Ost {
+        /// See [`Answer`].
+        transaction: u64,
+        /// The answer.
+        reply: FsResult<OstReply>,
+    },
+    /// To [`Request::Ping`], [`Request::Recovered`] and [`Request::Bye`].
+    Pong(Committed),
+    /// The server has too much to do; ask again after this time.
+    Busy {
+        /// In milliseconds.
+        retry_ms: u32,
+    },
     /// The request could not be taken; the reason is for people.
     Refused(String),
 }
@@ -611,14 +546,6 @@ pub fn check_name(name: &[u8]) -> FsResult<()> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-
-    #[test]
-    fn every_operation_has_its_number_and_name() {
-        for (number, op) in Op::ALL.iter().enumerate() {
-            assert_eq!(*op as usize, number);
-            assert!(!op.name().is_empty());
-        }
-    }
 
     #[test]
     fn a_request_survives_the_wire() {

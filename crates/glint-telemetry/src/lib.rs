@@ -30,6 +30,8 @@ pub enum Layer {
     Client,
     /// A network request, from sending to its reply.
     Net,
+    /// A request in a server, from its reception to its turn.
+    NetQueue,
     /// A request in a server.
     Handler,
     /// Waiting for a lock inside the MDS.
@@ -46,10 +48,11 @@ pub enum Layer {
 
 impl Layer {
     /// All layers, top first.
-    pub const ALL: [Layer; 9] = [
+    pub const ALL: [Layer; 10] = [
         Layer::Mount,
         Layer::Client,
         Layer::Net,
+        Layer::NetQueue,
         Layer::Handler,
         Layer::LockWait,
         Layer::KvRead,
@@ -63,7 +66,8 @@ impl Layer {
         match self {
             Layer::Mount => "mount",
             Layer::Client => "client",
-            Layer::Net => "net",
+            Layer::Net => "net_send",
+            Layer::NetQueue => "net_queue",
             Layer::Handler => "handler",
             Layer::LockWait => "lock_wait",
             Layer::KvRead => "kv_read",

@@ -22,17 +22,20 @@ pub enum Counter {
     Replays,
     /// Writes to the journals on disk: flushes, and batches that reach the tables.
     JournalWrites,
+    /// Requests that were told to come back because too many waited.
+    Busy,
 }
 
 impl Counter {
     /// All counters.
-    pub const ALL: [Counter; 6] = [
+    pub const ALL: [Counter; 7] = [
         Counter::BytesRead,
         Counter::BytesWritten,
         Counter::Requests,
         Counter::Passes,
         Counter::Replays,
         Counter::JournalWrites,
+        Counter::Busy,
     ];
 
     /// Lower-case name.
@@ -44,6 +47,7 @@ impl Counter {
             Counter::Passes => "passes",
             Counter::Replays => "replays",
             Counter::JournalWrites => "journal_writes",
+            Counter::Busy => "busy",
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! DATA/glint.json   format version, identity, number of OSTs
+//! DATA/boot_id      of the host when it was last served
 //! DATA/lock         held while a process uses the directory
 //! DATA/mds          metadata engine
 //! DATA/ost0 ...     object stores
@@ -15,6 +16,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const IDENTITY: &str = "glint.json";
+/// The kernel's boot_id when the directory was last served.
+const BOOT: &str = "boot_id";
 
 /// Why a directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -178,6 +181,24 @@ impl DataDir {
         }
     }
 
+    /// Whether the host was started again since the directory was last served, so that what
+    /// was not synced may be lost.
+    pub fn is_after_restart_of_host(&self) -> bool {
+        let last = std::fs::read_to_string(self.path.join(BOOT));
+        last.is_ok_and(|last| last != boot_id())
+    }
+
+    /// The directory is served, and what was lost has been done again.
+    pub fn note_served(&self) -> Result<(), DataDirError> {
+        let path = self.path.join(BOOT);
+        if std::fs::read_to_string(&path).is_ok_and(|last| last == boot_id()) {
+            return Ok(());
+        }
+        let mut file = File::create(&path).map_err(io_error(&path))?;
+        file.write_all(boot_id().as_bytes()).map_err(io_error(&path))?;
+        file.sync_all().map_err(io_error(&path))
+    }
+
     /// Number of OSTs.
     pub fn osts(&self) -> u16 {
         self.identity.osts
@@ -202,6 +223,11 @@ impl DataDir {
     pub fn ost(&self, index: u16) -> PathBuf {
         self.path.join(format!("ost{index}"))
     }
+}
+
+/// Drawn by the kernel when it starts.
+fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default()
 }
 
 fn create(path: &Path, osts: u16) -> Result<Identity, DataDirError> {

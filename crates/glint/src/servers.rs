@@ -13,12 +13,12 @@ use glint_proto::limits::{
 };
 use glint_proto::message::{Hello, Welcome};
 use glint_proto::{
-    Bulk, ClientId, Cred, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, ObjectId, OstReply,
-    OstRequest, RequestId, SpaceInfo,
+    Answer, Arrival, Bulk, ClientId, Committed, Cred, Errno, FsResult, Ino, Layout, MdsReply,
+    MdsRequest, ObjectId, OstReply, OstRequest, SpaceInfo,
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ const HOUSEKEEPING: Duration = Duration::from_millis(100);
 const SEAL_IDLE: Duration = Duration::from_secs(5);
 
 /// How the metadata engine of a data directory is opened, here and by fsck.
-pub fn engine_options(data: &DataDir) -> Options {
+pub fn engine_options(data: &DataDir, commit_interval: Duration) -> Options {
     let total =
         rustix::fs::statvfs(data.path()).map_or(u64::MAX, |vfs| vfs.f_blocks * vfs.f_frsize);
     Options {
@@ -38,7 +38,37 @@ pub fn engine_options(data: &DataDir) -> Options {
         segment_bytes: segment_bytes(total),
         cache_bytes: CACHE_BYTES,
         memtable_bytes: MEMTABLE_BYTES,
-        commit_interval: Duration::from_millis(COMMIT_INTERVAL_MS),
+        commit_interval,
+    }
+}
+
+/// How servers are set up.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Clients on a network may come.
+    pub shared: bool,
+    /// A client shares this process.
+    pub mounted: bool,
+    /// Longest time between an answer and stable storage.
+    pub commit_interval: Duration,
+    /// Answer only after stable storage.
+    pub commit_sync: bool,
+    /// How long a client may be silent.
+    pub lease: Duration,
+    /// The disk lost what was not synced.
+    pub after_power_loss: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            shared: false,
+            mounted: false,
+            commit_interval: Duration::from_millis(COMMIT_INTERVAL_MS),
+            commit_sync: false,
+            lease: Duration::from_millis(LEASE_MS),
+            after_power_loss: false,
+        }
     }
 }
 
@@ -48,7 +78,11 @@ pub struct Servers {
     osts: Vec<Ost>,
     data: DataDir,
     boot_verifier: u64,
-    shared: bool,
+    settings: Settings,
+    /// Changes of data that OSTs have answered for, and those that are on stable storage.
+    data_accepted: AtomicU64,
+    data_committed: AtomicU64,
+    data_survived: bool,
     started: Instant,
     /// Totals of the last two seconds.
     totals: Mutex<[Totals; 2]>,
@@ -63,14 +97,17 @@ pub struct Running {
 }
 
 impl Servers {
-    /// Starts the servers of a data directory. `shared` says that clients on a
-    /// network may come.
-    pub fn start(data: DataDir, shared: bool) -> Result<Running, Box<dyn std::error::Error>> {
-        let kv = LocalKv::open(&data.mds(), engine_options(&data))?;
+    /// Starts the servers of a data directory.
+    pub fn start(data: DataDir, settings: Settings) -> Result<Running, Box<dyn std::error::Error>> {
+        let kv = LocalKv::open(&data.mds(), engine_options(&data, settings.commit_interval))?;
+        let data_survived = !data.is_after_restart_of_host() && !settings.after_power_loss;
         let config = Config {
             osts: data.osts(),
-            lease: Duration::from_millis(LEASE_MS),
+            lease: settings.lease,
             layout: Layout::default(),
+            commit_sync: settings.commit_sync,
+            after_power_loss: !data_survived,
+            mounted: settings.mounted,
         };
         let mds = futures_lite::future::block_on(Mds::start(kv, config))?;
         let mut osts = Vec::new();
@@ -82,7 +119,10 @@ impl Servers {
             osts,
             data,
             boot_verifier: getrandom::u64().unwrap_or(1),
-            shared,
+            settings,
+            data_accepted: AtomicU64::new(0),
+            data_committed: AtomicU64::new(0),
+            data_survived,
             started: Instant::now(),
             totals: Mutex::new([Totals::now(); 2]),
         });
@@ -104,14 +144,20 @@ impl Servers {
         let mut last = Instant::now();
         while !stop.load(Ordering::Acquire) {
             std::thread::sleep(HOUSEKEEPING);
-            if last.elapsed() < Duration::from_millis(COMMIT_INTERVAL_MS) {
+            if last.elapsed() < self.settings.commit_interval {
                 continue;
             }
+            let accepted = self.data_accepted.load(Ordering::Acquire);
+            let mut all = true;
             for ost in &self.osts {
                 if let Err(error) = ost.store().settle(SEAL_IDLE) {
+                    all = false;
                     let path = ost.store().path().display();
                     tracing::error!(%error, %path, "bringing data to stable storage");
                 }
+            }
+            if all {
+                self.data_committed.fetch_max(accepted, Ordering::AcqRel);
             }
             last = Instant::now();
             let mut totals = self.totals.lock();
@@ -126,7 +172,14 @@ impl Servers {
 
     /// Removes what deleted files left and watches the space, until told to stop.
     fn keep_house(&self, stop: &AtomicBool) {
+        let mut noted = false;
         while !stop.load(Ordering::Acquire) {
+            if !noted && !self.mds.is_recovering() {
+                noted = true;
+                if let Err(error) = self.data.note_served() {
+                    tracing::error!(%error, "noting that this host serves the directory");
+                }
+            }
             self.watch_space();
             match futures_lite::future::block_on(self.mds.reap(self)) {
                 Ok(true) => continue,
@@ -212,15 +265,29 @@ impl Destroyer for Servers {
 impl Service for Servers {
     async fn mds(
         &self,
+        arrival: &Arrival,
         cred: &Cred,
-        id: Option<RequestId>,
         request: &MdsRequest<'_>,
-    ) -> FsResult<MdsReply> {
-        self.mds.handle(cred, id, request).await
+    ) -> Answer<MdsReply> {
+        self.mds.handle(arrival, cred, request).await
     }
 
-    async fn ost(&self, ost: u16, request: OstRequest, bulk: Bulk<'_>) -> FsResult<OstReply> {
-        self.osts.get(ost as usize).ok_or(Errno::ENXIO)?.handle(request, bulk).await
+    async fn ost(&self, ost: u16, request: OstRequest, bulk: Bulk<'_>) -> Answer<OstReply> {
+        let Some(ost) = self.osts.get(ost as usize) else {
+            return Answer::unchanged(Err(Errno::ENXIO));
+        };
+        let mut reply = ost.handle(request, bulk).await;
+        if !request.is_modifying() || reply.is_err() {
+            return Answer::unchanged(reply);
+        }
+        if self.settings.commit_sync
+            && let Err(errno) = ost.commit(&request).await
+        {
+            reply = Err(errno);
+        }
+        // Counted after it is done, so that whoever flushes after reading the count has it.
+        let transaction = self.data_accepted.fetch_add(1, Ordering::AcqRel) + 1;
+        Answer { transaction, reply }
     }
 
     fn welcome(&self) -> Welcome {
@@ -228,11 +295,15 @@ impl Service for Servers {
             fs_uuid: self.data.uuid(),
             boot_verifier: self.boot_verifier,
             osts: self.data.osts(),
-            cache_ms: if self.shared { CACHE_MS_SHARED } else { CACHE_MS_ALONE },
+            cache_ms: if self.settings.shared { CACHE_MS_SHARED } else { CACHE_MS_ALONE },
+            lease_ms: self.settings.lease.as_millis() as u64,
+            recovered: self.mds.last_recovered(),
+            data_survived: self.data_survived,
+            evicted: false,
         }
     }
 
-    async fn connect(&self, client: ClientId, hello: &Hello) -> FsResult<()> {
+    async fn connect(&self, client: ClientId, hello: &Hello) -> FsResult<bool> {
         self.mds.connect(client, &hello.host, &hello.mount_point).await
     }
 
@@ -240,8 +311,37 @@ impl Service for Servers {
         self.mds.disconnect(client);
     }
 
-    fn committed(&self) -> u64 {
-        self.mds.committed()
+    fn knows(&self, client: ClientId) -> bool {
+        self.mds.knows(client)
+    }
+
+    fn heard(&self, client: ClientId) {
+        self.mds.heard(client);
+    }
+
+    fn recovered(&self, client: ClientId) {
+        self.mds.recovered(client);
+    }
+
+    async fn goodbye(&self, client: ClientId) {
+        if let Err(errno) = self.mds.goodbye(client).await {
+            tracing::warn!(%client, %errno, "forgetting a client that ended");
+        }
+    }
+
+    async fn commit(&self) -> FsResult<()> {
+        let accepted = self.data_accepted.load(Ordering::Acquire);
+        if accepted > self.data_committed.load(Ordering::Acquire) {
+            for ost in &self.osts {
+                ost.commit_all().await?;
+            }
+            self.data_committed.fetch_max(accepted, Ordering::AcqRel);
+        }
+        self.mds.sync().await
+    }
+
+    fn committed(&self) -> Committed {
+        Committed { mds: self.mds.committed(), ost: self.data_committed.load(Ordering::Acquire) }
     }
 
     fn status(&self) -> String {

@@ -19,9 +19,8 @@ const XATTR_CAPABILITY: &[u8] = b"security.capability";
 
 impl<K: Kv> Mds<K> {
     /// Locks the attributes of an inode, of whichever type.
-    pub(crate) async fn lock_attributes(&self, ino: Ino) -> Held<'_> {
-        self.locks
-            .acquire(&[Want::exclusive(Key::Dir(ino)), Want::exclusive(Key::Inode(ino))])
+    pub(crate) async fn lock_attributes(&self, context: &Context<'_>, ino: Ino) -> Held<'_> {
+        self.lock(context, &[Want::exclusive(Key::Dir(ino)), Want::exclusive(Key::Inode(ino))])
             .await
     }
 
@@ -31,7 +30,7 @@ impl<K: Kv> Mds<K> {
         ino: Ino,
         set: &SetAttr,
     ) -> FsResult<MdsReply> {
-        let _held = self.lock_attributes(ino).await;
+        let _held = self.lock_attributes(context, ino).await;
         let mut record = self.inode(ino).await?;
         self.permit_setattr(context, &record, set).await?;
         let mut batch = Batch::new();
@@ -162,7 +161,7 @@ impl<K: Kv> Mds<K> {
 
     /// The inode was read: relatime, as mount(8) describes it.
     pub(crate) async fn touch(&self, context: &Context<'_>, ino: Ino) -> FsResult<MdsReply> {
-        let _held = self.lock_attributes(ino).await;
+        let _held = self.lock_attributes(context, ino).await;
         let mut record = self.inode(ino).await?;
         let attr = &mut record.attr;
         let stale = attr.atime <= attr.mtime
@@ -187,7 +186,7 @@ impl<K: Kv> Mds<K> {
         if !layout.is_valid() || layout.stripe_count > osts {
             return Err(Errno::EINVAL);
         }
-        let _held = self.lock_attributes(ino).await;
+        let _held = self.lock_attributes(context, ino).await;
         let mut record = self.inode(ino).await?;
         permit_owner(&record, context.cred)?;
         match record.attr.file_type() {

@@ -48,11 +48,10 @@ impl<K: Kv> Mds<K> {
         let is_dir = kind == FileType::Directory;
         // A new directory changes its parent's link count; nothing else here
         // changes the parent in a way that another create could undo.
-        let parent_key = Key::Dir(parent);
         let parent_lock =
-            if is_dir { Want::exclusive(parent_key) } else { Want::shared(parent_key) };
+            if is_dir { Want::parent(parent) } else { Want::shared(Key::Dir(parent)) };
         let name_lock = Want::exclusive(Key::Name(parent, self.cookie(name)));
-        let _held = self.locks.acquire(&[parent_lock, name_lock]).await;
+        let _held = self.lock(context, &[parent_lock, name_lock]).await;
 
         let mut directory = self.directory(parent).await?;
         if let Some((ino, _)) = self.find_entry(parent, name).await? {
@@ -88,6 +87,8 @@ impl<K: Kv> Mds<K> {
         };
         let reply = self.commit(context, batch, reply).await?;
         match open {
+            // The client has said what it has open.
+            _ if context.is_replay() => {}
             Some(flags) if flags.write => self.opens.first_writer(context.client, ino, true),
             Some(_) => self.opens.add(context.client, ino, false),
             None => {}
@@ -104,7 +105,7 @@ impl<K: Kv> Mds<K> {
         mode: u32,
         umask: u32,
     ) -> FsResult<MdsReply> {
-        let _held = self.locks.acquire(&[Want::shared(Key::Dir(parent))]).await;
+        let _held = self.lock(context, &[Want::shared(Key::Dir(parent))]).await;
         let directory = self.directory(parent).await?;
         self.permit(&directory, context.cred, WRITE | EXEC).await?;
         self.need_space()?;
@@ -118,7 +119,9 @@ impl<K: Kv> Mds<K> {
         let ino = record.attr.ino;
         batch.put(Keyspace::Orphan, &ino.key(), &Orphan::Open.value());
         // Counted as open before it can be seen, or the reaper might take it.
-        self.opens.first_writer(context.client, ino, true);
+        if !context.is_replay() {
+            self.opens.first_writer(context.client, ino, true);
+        }
         self.opens.unlink(ino);
         let reply = MdsReply::Opened { attr: record.attr, created: true };
         let reply = self.commit(context, batch, reply).await;
@@ -142,9 +145,13 @@ impl<K: Kv> Mds<K> {
         new: &NewInode<'_>,
         batch: &mut Batch,
     ) -> FsResult<InodeRecord> {
-        let ino = self.allocator.allocate(&self.kv, directory.attr.ino).await?;
-        let mut mode = new.kind.mode_bits() | (new.mode & 0o7777);
         let is_dir = new.kind == FileType::Directory;
+        let ino = match context.replayed_ino() {
+            Some(ino) => self.allocator.use_again(&self.kv, ino).await?,
+            None => self.allocator.allocate(&self.kv, directory.attr.ino).await?,
+        };
+        context.changes(if is_dir { Key::Dir(ino) } else { Key::Inode(ino) });
+        let mut mode = new.kind.mode_bits() | (new.mode & 0o7777);
         let setgid_parent = directory.attr.mode & 0o2000 != 0;
         if is_dir && setgid_parent {
             mode |= 0o2000;

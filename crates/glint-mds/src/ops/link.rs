@@ -19,12 +19,14 @@ impl<K: Kv> Mds<K> {
     ) -> FsResult<MdsReply> {
         check_name(name)?;
         let _held = self
-            .locks
-            .acquire(&[
-                Want::shared(Key::Dir(parent)),
-                Want::exclusive(Key::Name(parent, self.cookie(name))),
-                Want::exclusive(Key::Inode(ino)),
-            ])
+            .lock(
+                context,
+                &[
+                    Want::shared(Key::Dir(parent)),
+                    Want::exclusive(Key::Name(parent, self.cookie(name))),
+                    Want::exclusive(Key::Inode(ino)),
+                ],
+            )
             .await;
         let mut directory = self.directory(parent).await?;
         self.permit(&directory, context.cred, WRITE | EXEC).await?;

@@ -14,7 +14,7 @@ impl<K: Kv> Mds<K> {
         ino: Ino,
         flags: OpenFlags,
     ) -> FsResult<MdsReply> {
-        let _held = self.locks.acquire(&[Want::exclusive(Key::Inode(ino))]).await;
+        let _held = self.lock(context, &[Want::exclusive(Key::Inode(ino))]).await;
         let mut record = self.inode(ino).await?;
         match record.attr.file_type() {
             FileType::Directory if flags.write || flags.truncate => return Err(Errno::EISDIR),
@@ -48,7 +48,10 @@ impl<K: Kv> Mds<K> {
             self.put_inode(&mut batch, &record);
         }
         let reply = self.commit(context, batch, MdsReply::Attr(record.attr)).await?;
-        if first_writer && !flags.truncate {
+        if context.is_replay() {
+            // The client has said what it has open.
+            self.opens.resized(ino);
+        } else if first_writer && !flags.truncate {
             self.opens.first_writer(context.client, ino, false);
         } else {
             self.opens.add(context.client, ino, flags.write);
@@ -67,7 +70,7 @@ impl<K: Kv> Mds<K> {
         write: bool,
         wrote: Option<ObjectAttr>,
     ) -> FsResult<MdsReply> {
-        let _held = self.locks.acquire(&[Want::exclusive(Key::Inode(ino))]).await;
+        let _held = self.lock(context, &[Want::exclusive(Key::Inode(ino))]).await;
         let left = self.opens.remove(context.client, ino, write, wrote.is_some());
         if left.gone {
             self.orphans.fetch_add(1, Ordering::AcqRel);

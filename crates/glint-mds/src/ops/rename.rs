@@ -39,8 +39,8 @@ impl<K: Kv> Mds<K> {
             ];
             let directories = moves_directory(Some(source)) || moves_directory(target);
             for dir in [parent, new_parent] {
-                let key = Key::Dir(dir);
-                wanted.push(if directories { Want::exclusive(key) } else { Want::shared(key) });
+                let shared = Want::shared(Key::Dir(dir));
+                wanted.push(if directories { Want::parent(dir) } else { shared });
             }
             if directories && parent != new_parent {
                 wanted.push(Want::exclusive(Key::Tree));
@@ -49,7 +49,7 @@ impl<K: Kv> Mds<K> {
                 wanted.push(Want::exclusive(Key::Dir(ino)));
                 wanted.push(Want::exclusive(Key::Inode(ino)));
             }
-            let _held = self.locks.acquire(&wanted).await;
+            let _held = self.lock(context, &wanted).await;
             if self.find_entry(parent, name).await? != Some(source)
                 || self.find_entry(new_parent, new_name).await? != target
             {

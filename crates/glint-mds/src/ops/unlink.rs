@@ -15,15 +15,17 @@ impl<K: Kv> Mds<K> {
         name: &[u8],
     ) -> FsResult<MdsReply> {
         let _name = self
-            .locks
-            .acquire(&[
-                Want::shared(Key::Dir(parent)),
-                Want::exclusive(Key::Name(parent, self.cookie(name))),
-            ])
+            .lock(
+                context,
+                &[
+                    Want::shared(Key::Dir(parent)),
+                    Want::exclusive(Key::Name(parent, self.cookie(name))),
+                ],
+            )
             .await;
         let mut directory = self.directory(parent).await?;
         let (ino, _) = self.find_entry(parent, name).await?.ok_or(Errno::ENOENT)?;
-        let _inode = self.locks.acquire(&[Want::exclusive(Key::Inode(ino))]).await;
+        let _inode = self.lock(context, &[Want::exclusive(Key::Inode(ino))]).await;
         let mut record = self.find_inode(ino).await?.ok_or(Errno::EIO)?;
         self.permit(&directory, context.cred, WRITE | EXEC).await?;
         permit_sticky(&directory, &record, context.cred)?;
@@ -61,12 +63,14 @@ impl<K: Kv> Mds<K> {
             // name is read again under them.
             let (ino, _) = self.find_entry(parent, name).await?.ok_or(Errno::ENOENT)?;
             let _held = self
-                .locks
-                .acquire(&[
-                    Want::exclusive(Key::Dir(parent)),
-                    Want::exclusive(Key::Dir(ino)),
-                    Want::exclusive(Key::Name(parent, self.cookie(name))),
-                ])
+                .lock(
+                    context,
+                    &[
+                        Want::parent(parent),
+                        Want::exclusive(Key::Dir(ino)),
+                        Want::exclusive(Key::Name(parent, self.cookie(name))),
+                    ],
+                )
                 .await;
             let mut directory = self.directory(parent).await?;
             match self.find_entry(parent, name).await? {

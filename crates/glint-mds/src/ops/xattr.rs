@@ -49,7 +49,7 @@ impl<K: Kv> Mds<K> {
         if value.len() > XATTR_VALUE_BYTES_MAX {
             return Err(Errno::E2BIG);
         }
-        let _held = self.lock_attributes(ino).await;
+        let _held = self.lock_attributes(context, ino).await;
         let mut record = self.inode(ino).await?;
         permit_xattr(&record, context, name)?;
         self.need_space()?;
@@ -103,7 +103,7 @@ impl<K: Kv> Mds<K> {
         ino: Ino,
         name: &[u8],
     ) -> FsResult<MdsReply> {
-        let _held = self.lock_attributes(ino).await;
+        let _held = self.lock_attributes(context, ino).await;
         let mut record = self.inode(ino).await?;
         permit_xattr(&record, context, name)?;
         let key = keys::xattr(ino, name);

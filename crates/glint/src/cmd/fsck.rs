@@ -2,7 +2,7 @@
 
 use crate::CommandResult;
 use crate::data_dir::DataDir;
-use crate::servers::engine_options;
+use crate::servers::{Settings, engine_options};
 use glint_kv::local::LocalKv;
 use glint_ost::ObjectStore;
 use glint_proto::Ino;
@@ -50,7 +50,7 @@ struct Finding {
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
     let data = DataDir::open(&args.data)?;
-    let kv = LocalKv::open(&data.mds(), engine_options(&data))
+    let kv = LocalKv::open(&data.mds(), engine_options(&data, Settings::default().commit_interval))
         .inspect_err(|e| report_unreadable(e, args.json))?;
     let report = futures_lite::future::block_on(glint_mds::check(&kv, args.repair))?;
     let mut findings: Vec<Finding> = report

@@ -4,6 +4,7 @@ pub mod bench;
 pub mod fsck;
 pub mod mount;
 pub mod serve;
+pub mod serving;
 pub mod stats;
 pub mod status;
 pub mod stripe;

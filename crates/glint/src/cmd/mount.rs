@@ -26,8 +26,8 @@ pub struct Args {
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     /// Options, separated by commas: ro, rw, allow_other, noatime, noexec, nosuid,
-    /// nodev, direct_io, remount, transport=auto|uring|devfuse, keep_awake=auto|off. Those of mount(8) that are its own
-    /// affair (defaults, _netdev, nofail, ...) are accepted.
+    /// nodev, direct_io, remount, transport=auto|uring|devfuse, keep_awake=auto|off,
+    /// polling=auto|off. Those of mount(8) that are its own affair (defaults, _netdev, nofail, ...) are accepted.
     #[arg(short = 'o', long = "options", value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
     /// Serve statistics for Prometheus at http://HOST:PORT/metrics.
@@ -50,8 +50,22 @@ pub struct ParsedOptions {
     pub noatime: bool,
     /// Cores are kept out of their sleep states while requests come in bursts.
     pub keep_awake: bool,
+    /// Threads look for replies for a short time before they sleep.
+    pub polling: bool,
     /// Only change the flags of a mount that is there.
     pub remount: bool,
+}
+
+impl ParsedOptions {
+    /// Sets this process up. What was switched off already stays off.
+    pub fn apply(&self) {
+        if !self.keep_awake {
+            glint_net::keep_awake::enable(false);
+        }
+        if !self.polling {
+            glint_net::polling::enable(false);
+        }
+    }
 }
 
 /// Parses `-o` options; one that nobody knows is an error.
@@ -69,6 +83,7 @@ pub fn parse_options(options: &[String]) -> Result<ParsedOptions, String> {
         transport: TransportKind::Auto,
         noatime: false,
         keep_awake: true,
+        polling: true,
         remount: false,
     };
     for option in options.iter().filter(|option| !option.is_empty()) {
@@ -86,6 +101,8 @@ pub fn parse_options(options: &[String]) -> Result<ParsedOptions, String> {
             "direct_io" => parsed.mount.direct_io = true,
             "keep_awake=auto" => parsed.keep_awake = true,
             "keep_awake=off" => parsed.keep_awake = false,
+            "polling=auto" => parsed.polling = true,
+            "polling=off" => parsed.polling = false,
             "noatime" => parsed.noatime = true,
             "atime" | "relatime" => parsed.noatime = false,
             "transport=auto" => parsed.transport = TransportKind::Auto,
@@ -133,7 +150,7 @@ pub fn helper_arguments(arguments: Vec<OsString>) -> Vec<OsString> {
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
     let options = parse_options(&args.options)?;
-    glint_net::keep_awake::enable(options.keep_awake);
+    options.apply();
     if options.remount {
         glint_mount::remount(&args.directory, &options.mount)?;
         return Ok(ExitCode::SUCCESS);

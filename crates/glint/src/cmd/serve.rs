@@ -1,12 +1,13 @@
 //! `glint serve`: the servers without a mount.
 
+use super::serving::Serving;
 use crate::data_dir::DataDir;
 use crate::live::Live;
 use crate::metrics::Metrics;
-use crate::servers::Servers;
+use crate::servers::{Servers, Settings};
 use crate::signals::Stop;
 use crate::{CommandResult, daemon};
-use glint_net::{Address, Server, ServerHandle};
+use glint_net::{Address, Server, ServerHandle, ServerOptions};
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -28,9 +29,8 @@ pub struct Args {
     /// Allow to listen beyond this host, unencrypted and without authentication.
     #[arg(long)]
     insecure: bool,
-    /// Let cores sleep between the requests of a burst: saves power, costs up to 50 us each.
-    #[arg(long)]
-    no_keep_awake: bool,
+    #[command(flatten)]
+    serving: Serving,
     /// Serve statistics for Prometheus at http://HOST:PORT/metrics.
     #[arg(long, value_name = "HOST:PORT")]
     metrics: Option<String>,
@@ -47,12 +47,12 @@ pub fn run(args: Args) -> CommandResult {
         drop(data);
         return daemon::start(&log);
     }
-    glint_net::keep_awake::enable(!args.no_keep_awake);
+    let settings = args.serving.apply();
     let stop = Stop::listen()?;
     let listener = Listener::bind(&args.listen, args.insecure)?;
-    let running = Servers::start(data, true)?;
+    let running = Servers::start(data, Settings { shared: true, ..settings })?;
     let address = listener.address.clone();
-    let server = listener.serve(running.servers.clone())?;
+    let server = listener.serve(running.servers.clone(), args.serving.threads())?;
     let metrics = Metrics::start(args.metrics.as_deref(), Some(running.servers.clone()))?;
     tracing::info!("serving {} at {address}", args.data.display());
     daemon::say_ready();
@@ -118,7 +118,11 @@ impl Listener {
     }
 
     /// Serves clients from now on.
-    pub fn serve(self, servers: Arc<Servers>) -> Result<ServerHandle, String> {
-        Server::start(self.listener, servers).map_err(|e| e.to_string())
+    pub fn serve(
+        self,
+        servers: Arc<Servers>,
+        threads: ServerOptions,
+    ) -> Result<ServerHandle, String> {
+        Server::start(self.listener, servers, threads).map_err(|e| e.to_string())
     }
 }

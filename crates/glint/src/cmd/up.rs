@@ -1,9 +1,10 @@
 //! `glint up`: create if absent, serve, mount; one process.
 
+use super::serving::Serving;
 use crate::data_dir::DataDir;
 use crate::live::Live;
 use crate::metrics::Metrics;
-use crate::servers::Servers;
+use crate::servers::{Servers, Settings};
 use crate::signals::Stop;
 use crate::{CommandResult, daemon};
 use glint_client::Client;
@@ -40,6 +41,8 @@ pub struct Args {
     /// Serve statistics for Prometheus at http://HOST:PORT/metrics.
     #[arg(long, value_name = "HOST:PORT")]
     metrics: Option<String>,
+    #[command(flatten)]
+    serving: Serving,
     /// Go to the background when the mount is ready.
     #[arg(long)]
     daemon: bool,
@@ -55,7 +58,8 @@ pub fn run(args: Args) -> CommandResult {
     }
     let start = Instant::now();
     let options = super::mount::parse_options(&args.options)?;
-    glint_net::keep_awake::enable(options.keep_awake);
+    let settings = args.serving.apply();
+    options.apply();
     let looked = std::fs::symlink_metadata(&args.mount);
     if looked.is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
         std::fs::create_dir_all(&args.mount)
@@ -70,11 +74,14 @@ pub fn run(args: Args) -> CommandResult {
         .as_deref()
         .map(|address| super::serve::Listener::bind(address, args.insecure))
         .transpose()?;
-    let running = Servers::start(data, listener.is_some())?;
+    let shared = listener.is_some();
+    let running = Servers::start(data, Settings { shared, mounted: true, ..settings })?;
     let client = Client::new(InProcess::new(running.servers.clone()), options.noatime);
     let mount_options = MountOptions { source, ..options.mount };
     let mount = Mount::new(Arc::new(client), &mount_point, &mount_options, options.transport)?;
-    let server = listener.map(|listener| listener.serve(running.servers.clone())).transpose()?;
+    let serve =
+        |l: super::serve::Listener| l.serve(running.servers.clone(), args.serving.threads());
+    let server = listener.map(serve).transpose()?;
     let metrics = Metrics::start(args.metrics.as_deref(), Some(running.servers.clone()))?;
     announce(&mount, start.elapsed());
     daemon::say_ready();

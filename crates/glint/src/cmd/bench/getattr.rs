@@ -35,7 +35,7 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
     let client = connect(&args.target)?;
-    let runtime = compio_runtime::Runtime::new()?;
+    let runtime = glint_net::runtime(None)?;
     let mut pings = PingPong::start()?;
     let (mut ours, mut raw) = (Sample::default(), Sample::default());
     for _ in 0..ROUNDS {

@@ -4,7 +4,7 @@
 use super::createmany::{Operation, Round, Target};
 use super::sample::Sample;
 use crate::data_dir::DataDir;
-use crate::servers::{Running, Servers};
+use crate::servers::{Running, Servers, Settings};
 use glint_client::{Caller, Client, Make, Vfs};
 use glint_net::{InProcess, Remote, RemoteOptions};
 use glint_proto::{FileType, FsResult, Ino, RenameFlags};
@@ -46,7 +46,8 @@ impl InProcessTarget {
     /// Makes a file system in a new directory below `parent`.
     pub fn new(parent: &Path) -> Result<InProcessTarget, Box<dyn std::error::Error>> {
         let path = parent.join(format!("{}-data", directory_name()));
-        let running = Servers::start(DataDir::open_or_create(&path, Some(1))?, false)?;
+        let running =
+            Servers::start(DataDir::open_or_create(&path, Some(1))?, Settings::default())?;
         let client = Arc::new(Client::new(InProcess::new(running.servers.clone()), false));
         let directory = on_a_runtime(make_directory(&*client))??;
         Ok(InProcessTarget { client, directory, running: Some(running), path })
@@ -90,7 +91,7 @@ impl Target for RemoteTarget {
 }
 
 fn on_a_runtime<T>(future: impl Future<Output = T>) -> std::io::Result<T> {
-    Ok(compio_runtime::Runtime::new()?.block_on(future))
+    Ok(glint_net::runtime(None)?.block_on(future))
 }
 
 async fn make_directory(fs: &impl Vfs) -> FsResult<Ino> {

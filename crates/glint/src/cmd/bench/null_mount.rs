@@ -23,7 +23,7 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
     let options = parse_options(&args.options)?;
-    glint_net::keep_awake::enable(options.keep_awake);
+    options.apply();
     let mount_point = glint_mount::prepare(&args.directory)?;
     let start = Instant::now();
     let stop = Stop::listen()?;

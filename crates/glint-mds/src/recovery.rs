@@ -1,0 +1,152 @@
+//! After a restart: clients of the last run come back, say what they have open and, where
+//! the disk lost what was not synced, do again what they remember.
+//!
+//! Invariants:
+//! - Until all clients of the last run have come back, or their time is over, nothing new
+//!   is executed where transactions may be missing: it could take the place of what is
+//!   still to be replayed.
+//! - Until then nothing that a client may still have open is removed.
+
+use crate::service::Mds;
+use crate::session::SessionInfo;
+use glint_kv::Kv;
+use glint_proto::{ClientId, FsResult};
+use parking_lot::Mutex;
+use std::collections::HashSet;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+#[derive(Default)]
+struct State {
+    waiting: HashSet<ClientId>,
+    until: Option<Instant>,
+    parked: Vec<Waker>,
+}
+
+/// Whom this run of the MDS waits for.
+#[derive(Default)]
+pub(crate) struct Recovery {
+    /// Somebody is waited for.
+    active: AtomicBool,
+    /// New requests wait, too.
+    blocks: AtomicBool,
+    state: Mutex<State>,
+}
+
+impl Recovery {
+    /// Begins to wait for `clients`.
+    pub(crate) fn begin(&self, clients: HashSet<ClientId>, time: Duration, blocks: bool) {
+        if clients.is_empty() {
+            return;
+        }
+        let mut state = self.state.lock();
+        state.waiting = clients;
+        state.until = Some(Instant::now() + time);
+        self.blocks.store(blocks, Ordering::Release);
+        self.active.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_active(&self) -> bool {
+        self.active.load(Ordering::Acquire)
+    }
+
+    /// A client has come back and said everything.
+    pub(crate) fn returned(&self, client: ClientId) {
+        let mut state = self.state.lock();
+        state.waiting.remove(&client);
+        if state.waiting.is_empty() {
+            self.end(&mut state);
+        }
+    }
+
+    fn end(&self, state: &mut State) {
+        self.active.store(false, Ordering::Release);
+        self.blocks.store(false, Ordering::Release);
+        state.until = None;
+        state.parked.drain(..).for_each(Waker::wake);
+    }
+
+    /// Ends the wait for clients that did not come in time, and names them.
+    fn overdue(&self) -> Vec<ClientId> {
+        let mut state = self.state.lock();
+        if state.until.is_none_or(|until| Instant::now() < until) {
+            return Vec::new();
+        }
+        let gone = state.waiting.drain().collect();
+        self.end(&mut state);
+        gone
+    }
+
+    /// Parks a new request until it may be executed.
+    pub(crate) async fn permits_new(&self) {
+        if !self.blocks.load(Ordering::Acquire) {
+            return;
+        }
+        poll_fn(|context| {
+            let mut state = self.state.lock();
+            if !self.blocks.load(Ordering::Acquire) {
+                return Poll::Ready(());
+            }
+            state.parked.push(context.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+impl<K: Kv> Mds<K> {
+    /// A client has come back and said everything.
+    pub fn recovered(&self, client: ClientId) {
+        self.recovery.returned(client);
+    }
+
+    /// Whether clients of the last run are waited for.
+    pub fn is_recovering(&self) -> bool {
+        self.recovery.is_active()
+    }
+
+    /// Gives up clients that did not come back.
+    pub(crate) async fn end_recovery(&self) -> FsResult<()> {
+        let lost = self.recovery.blocks.load(Ordering::Acquire);
+        for client in self.recovery.overdue() {
+            let Some(SessionInfo { host, mount_point, .. }) = self.session(client) else {
+                continue;
+            };
+            let loss = match lost {
+                true => "what it had not synced before the server lost power is lost",
+                false => "nothing that was acknowledged is lost",
+            };
+            tracing::warn!(
+                %client, host, mount_point,
+                "client did not come back within {} s and is evicted: {loss}; its open files \
+                 are closed", self.config.lease.as_secs()
+            );
+            self.evict(client).await?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_lite::future::{block_on, poll_once};
+
+    #[test]
+    fn new_requests_wait_for_all_who_may_come_back() {
+        let recovery = Recovery::default();
+        let clients = HashSet::from([ClientId(1), ClientId(2)]);
+        recovery.begin(clients, Duration::from_millis(50), true);
+        let mut new = Box::pin(recovery.permits_new());
+        assert!(block_on(poll_once(&mut new)).is_none());
+        recovery.returned(ClientId(1));
+        assert!(block_on(poll_once(&mut new)).is_none());
+        assert!(recovery.overdue().is_empty());
+        std::thread::sleep(Duration::from_millis(60));
+        assert_eq!(recovery.overdue(), [ClientId(2)]);
+        assert!(block_on(poll_once(&mut new)).is_some());
+        assert!(!recovery.is_active());
+    }
+}

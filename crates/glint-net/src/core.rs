@@ -1,0 +1,463 @@
+//! One core of a server: the connections it serves, and the passes over what has come in
+//! on them.
+//!
+//! A pass takes requests from the scheduler and executes each to its end, on this thread;
+//! one that has to wait is parked as a task. The replies of a pass leave in one write for
+//! each connection. Time is read once per pass.
+//!
+//! Invariants:
+//! - Nothing here waits while others could be served: not for a disk, not for a lock, not for
+//!   a client that does not read.
+//! - A client with more requests than slots, or one that does not take its replies, is not
+//!   read from until that is over; it costs others a few requests.
+
+use crate::connection::{Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame};
+use crate::polling::Poller;
+use crate::scheduler::Scheduler;
+use crate::stream::Stream;
+use crate::{NetError, Service, keep_awake, stats};
+use futures_util::poll;
+use glint_proto::frame::FrameError;
+use glint_proto::limits::*;
+use glint_proto::message::{Reply, Request};
+use glint_proto::{
+    Answer, Arrival, Bulk, ClientId, Errno, Op, OstReply, OstRequest, RequestId, Timestamp,
+};
+use glint_telemetry::{Counter, Layer, traced};
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// Slots of a client, over all its connections.
+const SLOTS_MAX: u16 = SLOTS_PER_CONNECTION * CONNECTIONS_PER_CLIENT_MAX;
+/// Slot of requests that are executed again if they are sent again.
+const NO_SLOT: u16 = u16::MAX;
+/// Requests of one pass.
+const PASS_REQUESTS: usize = 32;
+/// Requests that may be under way on one connection: its slots, and what needs none.
+const UNDER_WAY_MAX: usize = SLOTS_PER_CONNECTION as usize + 4;
+/// Replies that wait for a client that does not read them.
+const BACKLOG_BYTES_MAX: usize = 2 * BULK_BYTES_MAX;
+
+/// A core.
+pub(crate) struct Core<S: Service> {
+    service: Arc<S>,
+    boot_verifier: u64,
+    scheduler: RefCell<Scheduler<Job<S>>>,
+    worker: RefCell<Option<Waker>>,
+    poller: Rc<Poller>,
+    /// Connections with replies to send.
+    dirty: RefCell<Vec<Rc<Connection<S>>>>,
+    connections: RefCell<Vec<Weak<Connection<S>>>>,
+}
+
+/// A request that waits for its turn.
+struct Job<S: Service> {
+    connection: Rc<Connection<S>>,
+    pass: Rc<Pass>,
+    frame: Frame,
+    received: Instant,
+}
+
+/// One connection.
+struct Connection<S: Service> {
+    service: Arc<S>,
+    writer: FrameWriter,
+    /// Who is at the other end, once it has said so.
+    client: Cell<Option<ClientId>>,
+    /// Requests received and not yet answered.
+    under_way: Cell<usize>,
+    /// Its reader, while it waits for that to become less.
+    reader: RefCell<Option<Waker>>,
+    has_replies: Cell<bool>,
+    unfinished: Rc<Cell<Option<Instant>>>,
+}
+
+impl<S: Service> Drop for Connection<S> {
+    fn drop(&mut self) {
+        if let Some(client) = self.client.get() {
+            self.service.disconnect(client);
+        }
+    }
+}
+
+impl<S: Service> Connection<S> {
+    fn is_full(&self) -> bool {
+        self.under_way.get() >= UNDER_WAY_MAX || self.writer.backlog() > BACKLOG_BYTES_MAX
+    }
+
+    /// Until the client has taken some of its replies.
+    async fn room(&self) {
+        poll_fn(|context| {
+            if !self.is_full() {
+                return Poll::Ready(());
+            }
+            self.reader.replace(Some(context.waker().clone()));
+            Poll::Pending
+        })
+        .await
+    }
+
+    fn wake_reader(&self) {
+        if !self.is_full()
+            && let Some(reader) = self.reader.borrow_mut().take()
+        {
+            reader.wake();
+        }
+    }
+}
+
+/// Lets everything else that is ready go first.
+async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await
+}
+
+impl<S: Service> Core<S> {
+    /// Starts the tasks of a core, in the runtime of this thread.
+    pub(crate) fn start(service: Arc<S>) -> Rc<Core<S>> {
+        let core = Rc::new(Core {
+            boot_verifier: service.welcome().boot_verifier,
+            service,
+            scheduler: RefCell::new(Scheduler::new(QUEUED_REQUESTS_MAX)),
+            worker: RefCell::new(None),
+            poller: Poller::start(),
+            dirty: RefCell::default(),
+            connections: RefCell::default(),
+        });
+        compio_runtime::spawn(core.clone().work()).detach();
+        core
+    }
+
+    /// Serves a connection until its end.
+    pub(crate) async fn serve(self: Rc<Self>, stream: Stream) -> Result<(), NetError> {
+        let mut reader = FrameReader::new(stream.clone());
+        let connection = Rc::new(Connection {
+            service: self.service.clone(),
+            writer: FrameWriter::new(stream),
+            client: Cell::new(None),
+            under_way: Cell::new(0),
+            reader: RefCell::default(),
+            has_replies: Cell::new(false),
+            unfinished: reader.unfinished(),
+        });
+        self.connections.borrow_mut().push(Rc::downgrade(&connection));
+        loop {
+            let (pass, frames) = match reader.next_pass().await {
+                Ok(pass) => pass,
+                Err(NetError::Closed) => return Ok(()),
+                Err(error) => {
+                    self.refuse(&connection, &error).await;
+                    return Err(error);
+                }
+            };
+            let received = Instant::now();
+            let before = connection.under_way.get();
+            let excess = (before + frames.len()).saturating_sub(UNDER_WAY_MAX);
+            for frame in frames {
+                self.queue(Job {
+                    connection: connection.clone(),
+                    pass: pass.clone(),
+                    frame,
+                    received,
+                });
+            }
+            drop(pass);
+            self.poller.wait_ends();
+            if let Some(worker) = self.worker.borrow_mut().take() {
+                worker.wake();
+            }
+            if excess > 0 {
+                let client = connection.client.get().unwrap_or(ClientId(0));
+                tracing::debug!(%client, excess, "more requests than slots; reading slowly");
+                let pauses = 1 + (excess / UNDER_WAY_MAX) as u64;
+                connection.room().await;
+                let pause = Duration::from_millis(FLOOD_PAUSE_MS * pauses);
+                compio_runtime::time::sleep(pause).await;
+            }
+            connection.room().await;
+        }
+    }
+
+    /// Queues a request, or answers that there are too many.
+    fn queue(&self, job: Job<S>) {
+        let header = job.frame.header;
+        let connection = job.connection.clone();
+        connection.under_way.set(connection.under_way.get() + 1);
+        let pushed = self.scheduler.borrow_mut().push(header.client, header.op.is_urgent(), job);
+        if pushed.is_err() {
+            glint_telemetry::count(Counter::Busy, 1);
+            let busy = Reply::Busy { retry_ms: BUSY_RETRY_MS };
+            // It is short.
+            let _ = self.reply(&connection, &header, 0, &busy, &[]);
+        }
+    }
+
+    /// The passes.
+    async fn work(self: Rc<Self>) {
+        loop {
+            poll_fn(|context| {
+                if !self.scheduler.borrow().is_empty() || !self.dirty.borrow().is_empty() {
+                    return Poll::Ready(());
+                }
+                self.poller.wait_begins();
+                self.worker.replace(Some(context.waker().clone()));
+                Poll::Pending
+            })
+            .await;
+            self.pass();
+            self.send_replies();
+            // Requests that have come in meanwhile may be urgent.
+            yield_now().await;
+        }
+    }
+
+    fn pass(self: &Rc<Self>) {
+        if !self.poller.is_polling() {
+            keep_awake::beat_here();
+        }
+        let now = Timestamp::now();
+        let mut executed = 0;
+        while executed < PASS_REQUESTS {
+            let Some(job) = self.scheduler.borrow_mut().pop() else { break };
+            executed += 1;
+            let waited = job.received.elapsed().as_nanos() as u64;
+            glint_telemetry::record(Layer::NetQueue, job.frame.header.op as u8, waited, waited);
+            let mut answer = Box::pin(traced(self.clone().answer(job, now)));
+            let context = &mut std::task::Context::from_waker(Waker::noop());
+            if answer.as_mut().poll(context).is_pending() {
+                // Polled again at once with a waker of its own.
+                compio_runtime::spawn(answer).detach();
+            }
+        }
+        glint_telemetry::count(Counter::Passes, 1);
+        glint_telemetry::count(Counter::Requests, executed as u64);
+    }
+
+    /// Sends the replies of a pass, one write for each connection.
+    fn send_replies(&self) {
+        let mut dirty = std::mem::take(&mut *self.dirty.borrow_mut());
+        for connection in dirty.drain(..) {
+            connection.has_replies.set(false);
+            let context = &mut std::task::Context::from_waker(Waker::noop());
+            let mut sending = Box::pin(send(connection));
+            if sending.as_mut().poll(context).is_pending() {
+                // A client that does not read keeps nobody else waiting.
+                compio_runtime::spawn(sending).detach();
+            }
+        }
+        self.dirty.replace(dirty);
+    }
+
+    /// Executes one request and queues its reply.
+    async fn answer(self: Rc<Self>, job: Job<S>, now: Timestamp) {
+        let connection = job.connection.clone();
+        if let Err(error) = self.execute(job, now).await {
+            tracing::warn!(client = ?connection.client.get(), "request refused: {error}");
+            self.refuse(&connection, &error).await;
+        }
+    }
+
+    async fn execute(&self, job: Job<S>, now: Timestamp) -> Result<(), NetError> {
+        let Job { connection, pass, frame, .. } = job;
+        let header = frame.header;
+        let request: Request<'_> = glint_proto::message::decode(pass.body(&frame))
+            .map_err(|_| FrameError::Body(header.op.name()))?;
+        let client = header.client;
+        if !matches!(
+            request,
+            Request::Status | Request::Stats | Request::ResetStats | Request::Hello(_)
+        ) {
+            if connection.client.get() != Some(client) {
+                return Err(NetError::Refused("a request before hello".into()));
+            }
+            if !self.service.knows(client) {
+                let reason = "this client was evicted: it was not heard of for its whole lease";
+                return Err(NetError::Refused(reason.into()));
+            }
+        }
+        // A client's replies are remembered for each of its slots.
+        if header.slot >= SLOTS_MAX && header.slot != NO_SLOT {
+            let reason = format!("slot {}: a client has {SLOTS_MAX}", header.slot);
+            return Err(NetError::Refused(reason));
+        }
+        let arrival = |replay| Arrival {
+            id: Some(RequestId { client, slot: header.slot, xid: header.xid }),
+            digest: header.body_crc,
+            now,
+            replay,
+        };
+        let committed = self.service.committed();
+        let mut bulk = Vec::new();
+        let (committed, reply) = match request {
+            Request::Status => (0, Reply::Json(self.service.status())),
+            Request::Stats => (0, Reply::Json(stats::as_json("server"))),
+            Request::ResetStats => {
+                glint_telemetry::reset();
+                (0, Reply::Json("[]".into()))
+            }
+            Request::Hello(hello) => {
+                let evicted = match self.service.connect(client, &hello).await {
+                    Ok(is_new) => is_new && hello.known,
+                    Err(errno) => return Err(NetError::Refused(errno.to_string())),
+                };
+                connection.client.set(Some(client));
+                let mut welcome = self.service.welcome();
+                welcome.evicted = evicted;
+                (0, Reply::Welcome(welcome))
+            }
+            Request::Ping { commit } => {
+                self.service.heard(client);
+                if commit {
+                    self.service.commit().await.map_err(|e| NetError::Refused(e.to_string()))?;
+                }
+                (0, Reply::Pong(self.service.committed()))
+            }
+            Request::Bye => {
+                self.service.commit().await.map_err(|e| NetError::Refused(e.to_string()))?;
+                self.service.goodbye(client).await;
+                (0, Reply::Pong(self.service.committed()))
+            }
+            Request::Recovered => {
+                self.service.recovered(client);
+                (0, Reply::Pong(committed))
+            }
+            Request::Mds { cred, request } => {
+                let Answer { transaction, reply } =
+                    self.service.mds(&arrival(None), &cred, &request).await;
+                (self.service.committed().mds, Reply::Mds { transaction, reply })
+            }
+            Request::Replay { cred, request, reply } => {
+                let Answer { transaction, reply } =
+                    self.service.mds(&arrival(Some(reply)), &cred, &request).await;
+                (committed.mds, Reply::Mds { transaction, reply })
+            }
+            Request::Ost { ost, request } => {
+                let received = pass.bulk(&frame);
+                let Answer { transaction, reply } =
+                    self.ost(ost, request, received, &mut bulk).await;
+                (self.service.committed().ost, Reply::Ost { transaction, reply })
+            }
+        };
+        self.reply(&connection, &header, committed, &reply, &bulk)
+    }
+
+    async fn ost(
+        &self,
+        ost: u16,
+        request: OstRequest,
+        received: &[u8],
+        bulk: &mut Vec<u8>,
+    ) -> Answer<OstReply> {
+        let space = match request {
+            OstRequest::Write { .. } => Bulk::Out(received),
+            OstRequest::Read { len, .. } => {
+                if len as usize > BULK_BYTES_MAX {
+                    return Answer::unchanged(Err(Errno::EINVAL));
+                }
+                bulk.resize(len as usize, 0);
+                Bulk::In(bulk)
+            }
+            _ => Bulk::None,
+        };
+        let answer = self.service.ost(ost, request, space).await;
+        match answer.reply {
+            Ok(OstReply::Data(len)) => bulk.truncate(len as usize),
+            _ => bulk.clear(),
+        }
+        answer
+    }
+
+    /// Queues a reply; the end of the pass sends it.
+    fn reply(
+        &self,
+        connection: &Rc<Connection<S>>,
+        request: &glint_proto::frame::Header,
+        committed: u64,
+        reply: &Reply,
+        bulk: &[u8],
+    ) -> Result<(), NetError> {
+        let envelope = Envelope {
+            op: request.op,
+            reply: true,
+            client: request.client,
+            slot: request.slot,
+            xid: request.xid,
+            boot_verifier: self.boot_verifier,
+            committed,
+        };
+        append_frame(&mut connection.writer.queue(), envelope, reply, bulk)
+            .map_err(|_| FrameError::Body(request.op.name()))?;
+        connection.under_way.set(connection.under_way.get() - 1);
+        if !connection.has_replies.replace(true) {
+            self.dirty.borrow_mut().push(connection.clone());
+            // Replies of requests that were parked wait for no other pass.
+            if let Some(worker) = self.worker.borrow_mut().take() {
+                worker.wake();
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the peer why, and closes the connection.
+    async fn refuse(&self, connection: &Connection<S>, error: &NetError) {
+        let reason = match error {
+            NetError::Refused(reason) => reason.clone(),
+            other => other.to_string(),
+        };
+        let envelope = Envelope {
+            op: Op::Other,
+            reply: true,
+            client: ClientId(0),
+            slot: NO_SLOT,
+            xid: 0,
+            boot_verifier: self.boot_verifier,
+            committed: 0,
+        };
+        let reply = Reply::Refused(reason);
+        let queued = append_frame(&mut connection.writer.queue(), envelope, &reply, &[]);
+        if queued.is_ok() {
+            // The peer may be gone; there is nobody else to tell. And it gets what fits
+            // into its socket: one that does not read is not waited for.
+            let _ = poll!(Box::pin(connection.writer.flush()));
+        }
+        connection.writer.close();
+    }
+
+    /// Closes connections that stopped in the middle of a frame, and those of clients that
+    /// were evicted. To be called every now and then.
+    pub(crate) async fn care(&self) {
+        self.connections.borrow_mut().retain(|connection| connection.strong_count() > 0);
+        let all: Vec<Rc<Connection<S>>> =
+            self.connections.borrow().iter().filter_map(Weak::upgrade).collect();
+        for connection in all {
+            let limit = Duration::from_millis(FRAME_MS_MAX);
+            let stalled = connection.unfinished.get().is_some_and(|t| t.elapsed() > limit);
+            let evicted = connection.client.get().is_some_and(|c| !self.service.knows(c));
+            let reason = match (stalled, evicted) {
+                (true, _) => "nothing came after the beginning of a frame",
+                (_, true) => "this client was evicted",
+                _ => continue,
+            };
+            self.refuse(&connection, &NetError::Refused(reason.into())).await;
+        }
+    }
+}
+
+async fn send<S: Service>(connection: Rc<Connection<S>>) {
+    if let Err(error) = connection.writer.flush().await {
+        tracing::debug!(%error, "sending replies");
+        connection.writer.close();
+    }
+    connection.wake_reader();
+}

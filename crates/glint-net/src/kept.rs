@@ -1,0 +1,131 @@
+//! What a client keeps until it is on stable storage: requests that were answered, in the
+//! order of their transactions, to be sent again if a server loses them.
+//!
+//! Invariants:
+//! - A request leaves here only when a server has said that its transaction is durable.
+//! - Requests are given back in the order in which they were executed.
+
+use glint_proto::limits::{KEPT_BYTES_MAX, KEPT_REQUESTS_MAX};
+use glint_proto::{Committed, MdsReply};
+use std::collections::BTreeMap;
+use std::task::Waker;
+
+/// A request to an MDS, as it was sent, and its answer.
+#[derive(Clone)]
+pub(crate) struct KeptRequest {
+    pub(crate) frame: Vec<u8>,
+    pub(crate) reply: MdsReply,
+}
+
+/// What has to be sent again after a restart.
+#[derive(Default)]
+pub(crate) struct Lost {
+    pub(crate) mds: Vec<KeptRequest>,
+    pub(crate) ost: Vec<Vec<u8>>,
+}
+
+/// The requests of one client.
+#[derive(Default)]
+pub(crate) struct Kept {
+    mds: BTreeMap<u64, KeptRequest>,
+    ost: BTreeMap<u64, Vec<u8>>,
+    bytes: usize,
+    waiters: Vec<Waker>,
+}
+
+impl Kept {
+    pub(crate) fn len(&self) -> usize {
+        self.mds.len() + self.ost.len()
+    }
+
+    /// Half of the room is taken: servers should make it durable now.
+    pub(crate) fn is_filling(&self) -> bool {
+        self.len() >= KEPT_REQUESTS_MAX / 2 || self.bytes >= KEPT_BYTES_MAX / 2
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.len() >= KEPT_REQUESTS_MAX || self.bytes >= KEPT_BYTES_MAX
+    }
+
+    /// Woken when something leaves.
+    pub(crate) fn wait(&mut self, waker: Waker) {
+        self.waiters.push(waker);
+    }
+
+    pub(crate) fn add_mds(&mut self, transaction: u64, request: KeptRequest) {
+        self.bytes += request.frame.len();
+        self.mds.insert(transaction, request);
+    }
+
+    pub(crate) fn add_ost(&mut self, transaction: u64, frame: Vec<u8>) {
+        self.bytes += frame.len();
+        self.ost.insert(transaction, frame);
+    }
+
+    /// Servers have made transactions durable. Gives back buffers for others.
+    pub(crate) fn committed(&mut self, committed: Committed, spare: &mut impl FnMut(Vec<u8>)) {
+        let before = self.bytes;
+        while let Some(entry) = self.mds.first_entry().filter(|e| *e.key() <= committed.mds) {
+            let frame = entry.remove().frame;
+            self.bytes -= frame.len();
+            spare(frame);
+        }
+        while let Some(entry) = self.ost.first_entry().filter(|e| *e.key() <= committed.ost) {
+            let frame = entry.remove();
+            self.bytes -= frame.len();
+            spare(frame);
+        }
+        if self.bytes < before {
+            self.waiters.drain(..).for_each(Waker::wake);
+        }
+    }
+
+    /// A server has started again and knows transactions of the MDS up to `recovered`, and
+    /// all data if it survived. What is left has to be sent again.
+    pub(crate) fn after_restart(&mut self, recovered: u64, data_survived: bool) -> Lost {
+        let mds = std::mem::take(&mut self.mds).split_off(&(recovered + 1));
+        let ost = std::mem::take(&mut self.ost);
+        self.bytes = 0;
+        self.waiters.drain(..).for_each(Waker::wake);
+        Lost {
+            mds: mds.into_values().collect(),
+            ost: if data_survived { Vec::new() } else { ost.into_values().collect() },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(n: u8) -> KeptRequest {
+        KeptRequest { frame: vec![n; 10], reply: MdsReply::Done }
+    }
+
+    #[test]
+    fn what_is_durable_leaves_and_the_rest_comes_back_in_order() {
+        let mut kept = Kept::default();
+        for n in [5u8, 3, 9, 7] {
+            kept.add_mds(n.into(), request(n));
+            kept.add_ost(n.into(), vec![n; 100]);
+        }
+        let mut spares = 0;
+        kept.committed(Committed { mds: 4, ost: 5 }, &mut |_| spares += 1);
+        assert_eq!((spares, kept.len(), kept.bytes), (3, 5, 30 + 200));
+        let lost = kept.after_restart(5, false);
+        assert_eq!(lost.mds.iter().map(|r| r.frame[0]).collect::<Vec<_>>(), [7, 9]);
+        assert_eq!(lost.ost.iter().map(|f| f[0]).collect::<Vec<_>>(), [7, 9]);
+        assert_eq!((kept.len(), kept.bytes), (0, 0));
+    }
+
+    #[test]
+    fn it_is_full_by_bytes() {
+        let mut kept = Kept::default();
+        kept.add_ost(1, vec![0; KEPT_BYTES_MAX / 2]);
+        assert!(kept.is_filling() && !kept.is_full());
+        kept.add_ost(2, vec![0; KEPT_BYTES_MAX / 2]);
+        assert!(kept.is_full());
+        assert!(kept.after_restart(0, true).ost.is_empty());
+        assert!(!kept.is_filling());
+    }
+}

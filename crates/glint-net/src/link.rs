@@ -1,0 +1,527 @@
+//! The connection of one thread of a client to its server: it is made again whenever it
+//! breaks, and what had no answer is sent again on the next one.
+
+use crate::NetError;
+use crate::connection::{Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame};
+use crate::kept::{KeptRequest, Lost};
+use crate::polling::Poller;
+use crate::remote::Shared;
+use crate::stream::Address;
+use glint_proto::frame::{HEADER_BYTES, Header};
+use glint_proto::limits::{RECONNECT_MS_MAX, RECONNECT_MS_MIN, SLOTS_PER_CONNECTION, SOON_MS};
+use glint_proto::message::{Reply, Request, Welcome};
+use glint_proto::{Committed, Cred, Errno, FsResult, MdsRequest, Op};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+const SLOTS: usize = SLOTS_PER_CONNECTION as usize;
+/// Buffers kept for the next requests, and the largest of them.
+const SPARES: usize = 256;
+const SPARE_BYTES: usize = 4096;
+
+/// A request on its way.
+struct Pending {
+    /// The whole frame, to be sent again on the next connection.
+    frame: Vec<u8>,
+    xid: u64,
+    answer: Option<Result<(Reply, Vec<u8>), Errno>>,
+    waker: Option<Waker>,
+    /// Nobody waits any more; the slot is free once the answer is there.
+    abandoned: bool,
+}
+
+/// The connection of a thread.
+pub(crate) struct Link {
+    shared: Arc<Shared>,
+    first_slot: u16,
+    free_slots: RefCell<Vec<u16>>,
+    waiting_for_slot: RefCell<VecDeque<Waker>>,
+    next_xid: Cell<u64>,
+    pending: RefCell<[Option<Pending>; SLOTS]>,
+    /// How many of them are waited for.
+    awaited: Cell<usize>,
+    writer: RefCell<Option<Rc<FrameWriter>>>,
+    /// The task that keeps it connected lives; it ends with its runtime, and the thread
+    /// may have another one later.
+    kept: Cell<bool>,
+    poller: Rc<Poller>,
+    /// Something is queued that a timer sends if nothing else does before.
+    soon: Cell<bool>,
+    spares: RefCell<Vec<Vec<u8>>>,
+    /// Evictions when it was last connected.
+    evictions: Cell<u64>,
+}
+
+/// Says when the task that keeps a connection is gone.
+struct Keeper<'a>(&'a Link);
+
+impl Drop for Keeper<'_> {
+    fn drop(&mut self) {
+        self.0.kept.set(false);
+    }
+}
+
+impl Link {
+    /// Connects, in the runtime of this thread.
+    pub(crate) fn start(shared: Arc<Shared>, number: u16) -> Rc<Link> {
+        let link = Rc::new(Link {
+            first_slot: number * SLOTS_PER_CONNECTION,
+            free_slots: RefCell::new((0..SLOTS_PER_CONNECTION).rev().collect()),
+            waiting_for_slot: RefCell::default(),
+            // A slot's xids rise over all connections of this client's life.
+            next_xid: Cell::new(1),
+            pending: RefCell::new([const { None }; SLOTS]),
+            awaited: Cell::new(0),
+            writer: RefCell::new(None),
+            kept: Cell::new(true),
+            poller: Poller::start(),
+            soon: Cell::new(false),
+            spares: RefCell::default(),
+            evictions: Cell::new(shared.evictions.load(Ordering::Acquire)),
+            shared,
+        });
+        compio_runtime::spawn(link.clone().keep_connected()).detach();
+        link
+    }
+
+    /// Whether somebody keeps it connected.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.kept.get()
+    }
+
+    async fn take_slot(&self) -> u16 {
+        poll_fn(|context| match self.free_slots.borrow_mut().pop() {
+            Some(slot) => Poll::Ready(slot),
+            None => {
+                self.waiting_for_slot.borrow_mut().push_back(context.waker().clone());
+                Poll::Pending
+            }
+        })
+        .await
+    }
+
+    fn free_slot(&self, slot: u16) {
+        self.free_slots.borrow_mut().push(slot);
+        if let Some(waker) = self.waiting_for_slot.borrow_mut().pop_front() {
+            waker.wake();
+        }
+    }
+
+    fn keep_spare(&self, mut frame: Vec<u8>) {
+        let mut spares = self.spares.borrow_mut();
+        if frame.capacity() <= SPARE_BYTES && spares.len() < SPARES {
+            frame.clear();
+            spares.push(frame);
+        }
+    }
+
+    /// Puts a request into a slot and into the queue of the connection, if there is one.
+    async fn enqueue(&self, request: &Request<'_>, bulk: &[u8], abandoned: bool) -> FsResult<u16> {
+        self.shared.room().await;
+        if self.evictions.get() != self.shared.evictions.load(Ordering::Acquire)
+            && let Some(writer) = self.writer.take()
+        {
+            // The server must be told again what is open.
+            writer.close();
+        }
+        let slot = self.take_slot().await;
+        let xid = self.next_xid.get();
+        self.next_xid.set(xid + 1);
+        let envelope = Envelope {
+            slot: self.first_slot + slot,
+            xid,
+            ..Envelope::request(request.op(), self.shared.client)
+        };
+        let mut frame = self.spares.borrow_mut().pop().unwrap_or_default();
+        if let Err(errno) = append_frame(&mut frame, envelope, request, bulk) {
+            self.free_slot(slot);
+            return Err(errno);
+        }
+        if let Some(writer) = &*self.writer.borrow() {
+            writer.queue().extend_from_slice(&frame);
+        }
+        let pending = Pending { frame, xid, answer: None, waker: None, abandoned };
+        self.pending.borrow_mut()[slot as usize] = Some(pending);
+        Ok(slot)
+    }
+
+    async fn flush(&self) {
+        let writer = self.writer.borrow().clone();
+        if let Some(writer) = writer {
+            // If it fails, the keeper notices and sends it again.
+            let _ = writer.flush().await;
+        }
+    }
+
+    /// Sends a request and waits for its answer.
+    pub(crate) async fn call(
+        &self,
+        request: &Request<'_>,
+        bulk: &[u8],
+    ) -> FsResult<(Reply, Vec<u8>)> {
+        let slot = self.enqueue(request, bulk, false).await?;
+        self.awaited.set(self.awaited.get() + 1);
+        let mut call = CallGuard { link: self, slot, done: false };
+        loop {
+            self.flush().await;
+            self.poller.wait_begins();
+            let answer = poll_fn(|context| {
+                let mut all = self.pending.borrow_mut();
+                let Some(pending) = &mut all[slot as usize] else {
+                    return Poll::Ready(Err(Errno::EIO));
+                };
+                match pending.answer.take() {
+                    Some(answer) => Poll::Ready(answer),
+                    None => {
+                        pending.waker = Some(context.waker().clone());
+                        Poll::Pending
+                    }
+                }
+            })
+            .await;
+            if let Ok((Reply::Busy { retry_ms }, _)) = answer {
+                compio_runtime::time::sleep(Duration::from_millis(retry_ms.into())).await;
+                self.send_again(slot);
+                continue;
+            }
+            call.done = true;
+            self.awaited.set(self.awaited.get() - 1);
+            self.finish(slot);
+            return answer;
+        }
+    }
+
+    fn send_again(&self, slot: u16) {
+        if let (Some(writer), Some(pending)) =
+            (&*self.writer.borrow(), &self.pending.borrow()[slot as usize])
+        {
+            writer.queue().extend_from_slice(&pending.frame);
+        }
+    }
+
+    /// A request is answered.
+    fn finish(&self, slot: u16) {
+        let pending = self.pending.borrow_mut()[slot as usize].take();
+        if let Some(pending) = pending {
+            self.keep_spare(pending.frame);
+        }
+        self.free_slot(slot);
+    }
+
+    /// Sends a request whose answer nobody waits for: with the next one, or soon.
+    pub(crate) async fn post(self: Rc<Self>, request: &Request<'_>) -> FsResult<()> {
+        self.enqueue(request, &[], true).await?;
+        if !self.soon.replace(true) {
+            compio_runtime::spawn(async move {
+                compio_runtime::time::sleep(Duration::from_millis(SOON_MS)).await;
+                self.soon.set(false);
+                self.flush().await;
+            })
+            .detach();
+        }
+        Ok(())
+    }
+
+    /// Connects, serves the connection until it breaks, and connects again, for the
+    /// life of the thread.
+    async fn keep_connected(self: Rc<Self>) {
+        let _keeper = Keeper(&self);
+        let mut pause = RECONNECT_MS_MIN;
+        loop {
+            let (connected, error) = self.connect_and_read().await;
+            self.writer.replace(None);
+            if connected {
+                pause = RECONNECT_MS_MIN;
+            }
+            tracing::warn!(
+                server = self.shared.options.address,
+                "connection lost: {error}; trying again in {pause} ms"
+            );
+            compio_runtime::time::sleep(Duration::from_millis(pause)).await;
+            pause = (pause * 2).min(RECONNECT_MS_MAX);
+        }
+    }
+
+    /// Returns whether it was ever connected, and why it is not any more.
+    async fn connect_and_read(&self) -> (bool, NetError) {
+        let mut reader = match self.establish().await {
+            Ok(reader) => reader,
+            Err(error) => return (false, error),
+        };
+        loop {
+            if let Err(error) = self.receive(&mut reader).await {
+                return (true, error);
+            }
+        }
+    }
+
+    async fn establish(&self) -> Result<FrameReader, NetError> {
+        let io = |source| NetError::Io { what: "connecting".into(), source };
+        let address = Address::parse(&self.shared.options.address);
+        let stream = address.connect().await.map_err(io)?;
+        let mut reader = FrameReader::new(stream.clone());
+        let writer = Rc::new(FrameWriter::new(stream));
+        let welcome = match ask(&writer, &mut reader, self.request(&self.shared.hello())?).await? {
+            Reply::Welcome(welcome) => welcome,
+            _ => return Err(NetError::Refused("it did not welcome this client".into())),
+        };
+        if welcome.fs_uuid != self.shared.welcome.fs_uuid {
+            return Err(NetError::Refused(
+                "another file system is served at this address now".into(),
+            ));
+        }
+        if welcome.evicted {
+            self.shared.evicted();
+        }
+        self.recover(&writer, &mut reader, &welcome).await?;
+        let evictions = self.shared.evictions.load(Ordering::Acquire);
+        if self.evictions.replace(evictions) != evictions {
+            self.fail_all();
+        }
+        // Requests that were on their way, oldest first, under their old identity.
+        let mut again: Vec<(u64, Vec<u8>)> = self
+            .pending
+            .borrow()
+            .iter()
+            .flatten()
+            .filter(|pending| pending.answer.is_none())
+            .map(|pending| (pending.xid, pending.frame.clone()))
+            .collect();
+        again.sort_unstable_by_key(|(xid, _)| *xid);
+        for (_, frame) in again {
+            writer.queue().extend_from_slice(&frame);
+        }
+        self.writer.replace(Some(writer.clone()));
+        writer.flush().await?;
+        Ok(reader)
+    }
+
+    /// Requests under way were perhaps executed, and nobody can say any more.
+    fn fail_all(&self) {
+        for slot in 0..SLOTS {
+            let mut all = self.pending.borrow_mut();
+            let Some(pending) = &mut all[slot] else { continue };
+            if pending.abandoned {
+                drop(all);
+                self.finish(slot as u16);
+                continue;
+            }
+            pending.answer.get_or_insert(Err(Errno::EIO));
+            if let Some(waker) = pending.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+
+    /// A server that has started again, or evicted this client, is told what is open; what
+    /// it lost is sent again.
+    async fn recover(
+        &self,
+        writer: &FrameWriter,
+        reader: &mut FrameReader,
+        welcome: &Welcome,
+    ) -> Result<(), NetError> {
+        let mut reopened = self.shared.reopened.lock().await;
+        let now = (welcome.boot_verifier, self.shared.evictions.load(Ordering::Acquire));
+        if *reopened == now {
+            return Ok(());
+        }
+        for (ino, (readers, writers)) in self.shared.opens() {
+            let request = MdsRequest::Reopen { ino, readers, writers };
+            let request = Request::Mds { cred: Cred::ROOT, request };
+            ask(writer, reader, self.request(&request)?).await?;
+        }
+        if reopened.0 != now.0 {
+            self.shared.forget_committed();
+            let lost =
+                self.shared.kept.lock().after_restart(welcome.recovered, welcome.data_survived);
+            self.replay(writer, reader, lost).await?;
+        }
+        ask(writer, reader, self.request(&Request::Recovered)?).await?;
+        *reopened = now;
+        Ok(())
+    }
+
+    /// Sends again what a server answered and lost, in its order.
+    async fn replay(
+        &self,
+        writer: &FrameWriter,
+        reader: &mut FrameReader,
+        lost: Lost,
+    ) -> Result<(), NetError> {
+        let (requests, writes) = (lost.mds.len(), lost.ost.len());
+        if requests + writes == 0 {
+            return Ok(());
+        }
+        tracing::warn!(requests, writes, "the server lost what was not synced; replaying it");
+        for KeptRequest { frame, reply } in lost.mds {
+            let Some((header, request)) = parse(&frame) else { continue };
+            let Request::Mds { cred, request } = request else { continue };
+            let op = request.op();
+            let replay = Request::Replay { cred, request, reply: reply.clone() };
+            let envelope = Envelope {
+                slot: header.slot,
+                xid: header.xid,
+                ..Envelope::request(Op::Recovery, self.shared.client)
+            };
+            let mut out = Vec::new();
+            append_frame(&mut out, envelope, &replay, &[])
+                .map_err(|_| NetError::Refused("the request is too long".into()))?;
+            match ask(writer, reader, out).await? {
+                Reply::Mds { transaction, reply: Ok(_) } if transaction > 0 => {
+                    self.shared.keep_mds(transaction, frame, reply);
+                }
+                Reply::Mds { reply: Ok(_), .. } => {}
+                Reply::Mds { reply: Err(errno), .. } => tracing::error!(
+                    op = op.name(), %errno, "an operation that was acknowledged could not be replayed"
+                ),
+                _ => return Err(NetError::Refused("it did not answer a replay".into())),
+            }
+        }
+        for frame in lost.ost {
+            match ask(writer, reader, frame.clone()).await? {
+                Reply::Ost { transaction, reply: Ok(_) } => {
+                    self.shared.keep_ost(transaction, frame);
+                }
+                Reply::Ost { reply: Err(errno), .. } => {
+                    tracing::error!(%errno, "data that was acknowledged could not be written again");
+                }
+                _ => return Err(NetError::Refused("it did not answer a write".into())),
+            }
+        }
+        Ok(())
+    }
+
+    /// A frame of a request that needs no slot.
+    fn request(&self, request: &Request<'_>) -> Result<Vec<u8>, NetError> {
+        let mut out = Vec::new();
+        append_frame(&mut out, Envelope::request(request.op(), self.shared.client), request, &[])
+            .map_err(|_| NetError::Refused("the request is too long".into()))?;
+        Ok(out)
+    }
+
+    async fn receive(&self, reader: &mut FrameReader) -> Result<(), NetError> {
+        let (pass, frames) = reader.next_pass().await?;
+        if !self.poller.is_polling() {
+            crate::keep_awake::beat_here();
+        }
+        self.poller.wait_ends();
+        for frame in &frames {
+            self.answered(&pass, frame)?;
+        }
+        // Some may still be waited for.
+        if frames.len() < self.awaited.get() {
+            self.poller.wait_begins();
+        }
+        Ok(())
+    }
+
+    /// A reply has come.
+    fn answered(&self, pass: &Pass, frame: &Frame) -> Result<(), NetError> {
+        let header = &frame.header;
+        let reply: Result<Reply, Errno> = glint_proto::message::decode(pass.body(frame));
+        if header.op == Op::Other
+            && let Ok(Reply::Refused(reason)) = reply
+        {
+            return Err(NetError::Refused(reason));
+        }
+        let slot = header.slot.wrapping_sub(self.first_slot);
+        let mut all = self.pending.borrow_mut();
+        let Some(Some(pending)) = all.get_mut(slot as usize) else { return Ok(()) };
+        if pending.xid != header.xid || pending.answer.is_some() {
+            // An answer to a request that was sent twice and is done.
+            return Ok(());
+        }
+        match &reply {
+            Ok(Reply::Mds { transaction, reply: Ok(reply) }) if *transaction > 0 => {
+                let frame = std::mem::take(&mut pending.frame);
+                self.shared.keep_mds(*transaction, frame, reply.clone());
+            }
+            Ok(Reply::Ost { transaction, reply: Ok(_) }) if *transaction > 0 => {
+                self.shared.keep_ost(*transaction, std::mem::take(&mut pending.frame));
+            }
+            _ => {}
+        }
+        let committed = match reply {
+            Ok(Reply::Ost { .. }) => Committed { mds: 0, ost: header.committed },
+            _ => Committed { mds: header.committed, ost: 0 },
+        };
+        self.shared.committed(committed, &mut |frame| self.keep_spare(frame));
+        if let (true, Ok(Reply::Busy { .. })) = (pending.abandoned, &reply) {
+            // Nobody waits, but it has to be done.
+            drop(all);
+            self.send_again(slot);
+            return Ok(());
+        }
+        if pending.abandoned {
+            drop(all);
+            self.finish(slot);
+            return Ok(());
+        }
+        pending.answer = Some(reply.map(|reply| (reply, pass.bulk(frame).to_vec())));
+        if let Some(waker) = pending.waker.take() {
+            waker.wake();
+        }
+        Ok(())
+    }
+}
+
+/// A frame of this client, taken apart again.
+fn parse(frame: &[u8]) -> Option<(Header, Request<'_>)> {
+    let header = Header::decode(frame.first_chunk::<HEADER_BYTES>()?).ok()?;
+    let body = frame.get(HEADER_BYTES..HEADER_BYTES + header.body_len as usize)?;
+    Some((header, glint_proto::message::decode(body).ok()?))
+}
+
+/// A request and its answer, before the connection is open to others.
+async fn ask(
+    writer: &FrameWriter,
+    reader: &mut FrameReader,
+    frame: Vec<u8>,
+) -> Result<Reply, NetError> {
+    loop {
+        writer.queue().extend_from_slice(&frame);
+        writer.flush().await?;
+        let (pass, frames) = reader.next_pass().await?;
+        let first = frames.first().ok_or(NetError::Closed)?;
+        match glint_proto::message::decode(pass.body(first)) {
+            Ok(Reply::Busy { retry_ms }) => {
+                compio_runtime::time::sleep(Duration::from_millis(retry_ms.into())).await;
+            }
+            Ok(Reply::Refused(reason)) => return Err(NetError::Refused(reason)),
+            Ok(reply) => return Ok(reply),
+            Err(_) => return Err(NetError::Refused("it sent something else than a reply".into())),
+        }
+    }
+}
+
+/// Sees to the slot of a call that is dropped before it was answered.
+struct CallGuard<'a> {
+    link: &'a Link,
+    slot: u16,
+    done: bool,
+}
+
+impl Drop for CallGuard<'_> {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        self.link.awaited.set(self.link.awaited.get() - 1);
+        let mut all = self.link.pending.borrow_mut();
+        if let Some(pending) = &mut all[self.slot as usize]
+            && pending.answer.is_none()
+        {
+            pending.abandoned = true;
+            return;
+        }
+        drop(all);
+        self.link.finish(self.slot);
+    }
+}

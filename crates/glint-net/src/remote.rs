@@ -1,0 +1,418 @@
+//! The network transport of a client: one connection for each of its threads, so that a
+//! reply arrives on the core that waits for it, and one that says that the client lives.
+//!
+//! Invariants:
+//! - A request keeps its (client, slot, xid) until it is answered, over any number
+//!   of connections. So it is executed once.
+//! - After the server has started anew, it is told what is open, and what it lost is sent
+//!   again, before anything else is.
+//! - After this client was evicted, nothing that it was waiting for is sent again: its
+//!   replies are forgotten, so it might be executed twice.
+
+use crate::connection::{Envelope, append_frame};
+use crate::kept::{Kept, KeptRequest};
+use crate::link::Link;
+use crate::stream::{Address, ReadWrite};
+use crate::{NetError, Transport};
+use glint_proto::frame::{HEADER_BYTES, Header};
+use glint_proto::limits::{
+    CONNECTIONS_PER_CLIENT_MAX, PING_MS, RECONNECT_MS_MAX, RECONNECT_MS_MIN,
+};
+use glint_proto::message::{Hello, Reply, Request, Welcome};
+use glint_proto::{
+    Bulk, ClientId, Committed, Cred, Errno, FsResult, Ino, MdsReply, MdsRequest, OstReply,
+    OstRequest,
+};
+use glint_telemetry::{Layer, Span};
+use parking_lot::Mutex;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::Poll;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long the first connection may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Which server to use.
+#[derive(Clone, Debug)]
+pub struct RemoteOptions {
+    /// HOST:PORT.
+    pub address: String,
+    /// Shown by `glint status` of the server.
+    pub mount_point: String,
+}
+
+/// Opens of one inode: readers, writers.
+pub(crate) type OpenCount = (u32, u32);
+
+/// What all threads of a client share.
+pub(crate) struct Shared {
+    pub(crate) options: RemoteOptions,
+    host: String,
+    pub(crate) client: ClientId,
+    pub(crate) welcome: Welcome,
+    connections: AtomicU16,
+    opens: Mutex<HashMap<Ino, OpenCount>>,
+    pub(crate) kept: Mutex<Kept>,
+    /// The largest that was heard of.
+    committed: [AtomicU64; 2],
+    /// Boot verifier of the server that knows what is open, and evictions before that.
+    pub(crate) reopened: futures_util::lock::Mutex<(u64, u64)>,
+    /// Counts evictions.
+    pub(crate) evictions: AtomicU64,
+    stop: AtomicBool,
+    heartbeat: OnceLock<std::thread::Thread>,
+}
+
+/// A transport to servers on the network.
+pub struct Remote {
+    shared: Arc<Shared>,
+    heartbeat: Option<JoinHandle<()>>,
+}
+
+thread_local! {
+    static LINKS: RefCell<HashMap<ClientId, Rc<Link>>> = RefCell::default();
+}
+
+fn random_client() -> ClientId {
+    ClientId(getrandom::u64().unwrap_or(u64::from(std::process::id())).max(1))
+}
+
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
+}
+
+/// Sends one request and waits for its reply, on the calling thread.
+fn ask_on(
+    stream: &mut dyn ReadWrite,
+    client: ClientId,
+    request: &Request<'_>,
+) -> Result<Reply, NetError> {
+    let io = |what: &str| {
+        let what = what.to_owned();
+        move |source| NetError::Io { what, source }
+    };
+    let mut out = Vec::new();
+    append_frame(&mut out, Envelope::request(request.op(), client), request, &[])
+        .map_err(|_| NetError::Refused("the request is too long".into()))?;
+    stream.write_all(&out).map_err(io("sending"))?;
+    let mut head = [0; HEADER_BYTES];
+    stream.read_exact(&mut head).map_err(io("waiting for an answer"))?;
+    let header = Header::decode(&head)?;
+    let mut body = vec![0; header.body_len as usize];
+    stream.read_exact(&mut body).map_err(io("receiving"))?;
+    header.check(&body, &[])?;
+    match glint_proto::message::decode(&body) {
+        Ok(Reply::Refused(reason)) => Err(NetError::Refused(reason)),
+        Ok(reply) => Ok(reply),
+        Err(_) => Err(NetError::Refused("it sent something else than a reply".into())),
+    }
+}
+
+fn connect_blocking(address: &str) -> Result<Box<dyn ReadWrite>, NetError> {
+    let io = |source| NetError::Io { what: "connecting".into(), source };
+    Address::parse(address).connect_blocking(CONNECT_TIMEOUT).map_err(io)
+}
+
+fn ask_once(address: &str, client: ClientId, request: &Request<'_>) -> Result<Reply, NetError> {
+    ask_on(&mut *connect_blocking(address)?, client, request)
+}
+
+impl Remote {
+    /// Connects to a server and learns what it serves.
+    pub fn connect(options: RemoteOptions) -> Result<Remote, NetError> {
+        let client = random_client();
+        let host = host_name();
+        let hello =
+            Hello { host: host.clone(), mount_point: options.mount_point.clone(), known: false };
+        let Reply::Welcome(welcome) = ask_once(&options.address, client, &Request::Hello(hello))?
+        else {
+            return Err(NetError::Refused("it did not welcome this client".into()));
+        };
+        let shared = Arc::new(Shared {
+            options,
+            host,
+            client,
+            connections: AtomicU16::new(0),
+            opens: Mutex::default(),
+            kept: Mutex::default(),
+            committed: Default::default(),
+            reopened: futures_util::lock::Mutex::new((welcome.boot_verifier, 0)),
+            evictions: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            heartbeat: OnceLock::new(),
+            welcome,
+        });
+        let for_thread = shared.clone();
+        let heartbeat = std::thread::Builder::new()
+            .name("lease".into())
+            .spawn(move || for_thread.keep_lease())
+            .map_err(|source| NetError::Io { what: "starting a thread".into(), source })?;
+        let _ = shared.heartbeat.set(heartbeat.thread().clone());
+        Ok(Remote { shared, heartbeat: Some(heartbeat) })
+    }
+
+    /// Asks a server for its `status` or `stats`, as JSON, or to `reset` the latter.
+    pub fn ask(address: &str, what: &str) -> Result<String, NetError> {
+        let request = match what {
+            "stats" => Request::Stats,
+            "reset" => Request::ResetStats,
+            _ => Request::Status,
+        };
+        match ask_once(address, random_client(), &request)? {
+            Reply::Json(text) => Ok(text),
+            _ => Err(NetError::Refused("it sent something else than JSON".into())),
+        }
+    }
+
+    /// The connection of this thread, made when it is first needed.
+    fn link(&self) -> FsResult<Rc<Link>> {
+        LINKS.with_borrow_mut(|links| {
+            if let Some(link) = links.get(&self.shared.client)
+                && link.is_kept()
+            {
+                return Ok(link.clone());
+            }
+            let number = self.shared.connections.fetch_add(1, Ordering::Relaxed);
+            if number >= CONNECTIONS_PER_CLIENT_MAX {
+                return Err(Errno::EMFILE);
+            }
+            let link = Link::start(self.shared.clone(), number);
+            links.insert(self.shared.client, link.clone());
+            Ok(link)
+        })
+    }
+
+    async fn call(&self, request: &Request<'_>, bulk: Bulk<'_>) -> FsResult<Reply> {
+        let _span = Span::start(Layer::Net, request.op() as u8);
+        let link = self.link()?;
+        let (out, room) = match bulk {
+            Bulk::None => (&[][..], None),
+            Bulk::Out(data) => (data, None),
+            Bulk::In(room) => (&[][..], Some(room)),
+        };
+        let (reply, data) = link.call(request, out).await?;
+        if let Some(room) = room {
+            room.get_mut(..data.len()).ok_or(Errno::EPROTO)?.copy_from_slice(&data);
+        }
+        Ok(reply)
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        if let Some(heartbeat) = self.heartbeat.take() {
+            heartbeat.thread().unpark();
+            // It does not panic; and there is nothing left to do.
+            let _ = heartbeat.join();
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) fn hello(&self) -> Request<'static> {
+        Request::Hello(Hello {
+            host: self.host.clone(),
+            mount_point: self.options.mount_point.clone(),
+            known: true,
+        })
+    }
+
+    /// Follows what this client has open, to be able to say it again.
+    fn note_open(&self, request: &MdsRequest<'_>, reply: &FsResult<MdsReply>) {
+        let (ino, write, opened) = match (request, reply) {
+            (MdsRequest::Open { ino, flags }, Ok(_)) => (*ino, flags.write, true),
+            (MdsRequest::Create { open: Some(flags), .. }, Ok(MdsReply::Opened { attr, .. })) => {
+                (attr.ino, flags.write, true)
+            }
+            (MdsRequest::Tmpfile { .. }, Ok(MdsReply::Opened { attr, .. })) => {
+                (attr.ino, true, true)
+            }
+            (MdsRequest::Release { ino, write, .. }, _) => (*ino, *write, false),
+            _ => return,
+        };
+        let mut opens = self.opens.lock();
+        let count = opens.entry(ino).or_default();
+        let which = if write { &mut count.1 } else { &mut count.0 };
+        *which = if opened { *which + 1 } else { which.saturating_sub(1) };
+        if *count == (0, 0) {
+            opens.remove(&ino);
+        }
+    }
+
+    pub(crate) fn opens(&self) -> Vec<(Ino, OpenCount)> {
+        self.opens.lock().iter().map(|(ino, count)| (*ino, *count)).collect()
+    }
+
+    /// A server has said what is durable.
+    pub(crate) fn committed(&self, committed: Committed, spare: &mut impl FnMut(Vec<u8>)) {
+        let news = |which: usize, now: u64| {
+            now > self.committed[which].load(Ordering::Relaxed)
+                && self.committed[which].fetch_max(now, Ordering::AcqRel) < now
+        };
+        let (mds, ost) = (news(0, committed.mds), news(1, committed.ost));
+        if mds || ost {
+            self.kept.lock().committed(committed, spare);
+        }
+    }
+
+    /// A server has started again: its count of transactions of OSTs, too.
+    pub(crate) fn forget_committed(&self) {
+        self.committed.iter().for_each(|which| which.store(0, Ordering::Release));
+    }
+
+    /// Keeps a request until its transaction is durable.
+    pub(crate) fn keep_mds(&self, transaction: u64, frame: Vec<u8>, reply: MdsReply) {
+        let mut kept = self.kept.lock();
+        let was_filling = kept.is_filling();
+        kept.add_mds(transaction, KeptRequest { frame, reply });
+        self.hurry(!was_filling && kept.is_filling());
+    }
+
+    /// Keeps a change of data until it is durable.
+    pub(crate) fn keep_ost(&self, transaction: u64, frame: Vec<u8>) {
+        let mut kept = self.kept.lock();
+        let was_filling = kept.is_filling();
+        kept.add_ost(transaction, frame);
+        self.hurry(!was_filling && kept.is_filling());
+    }
+
+    fn hurry(&self, now: bool) {
+        if now && let Some(heartbeat) = self.heartbeat.get() {
+            heartbeat.unpark();
+        }
+    }
+
+    /// Until there is room to keep another request.
+    pub(crate) async fn room(&self) {
+        poll_fn(|context| {
+            let mut kept = self.kept.lock();
+            if !kept.is_full() {
+                return Poll::Ready(());
+            }
+            kept.wait(context.waker().clone());
+            self.hurry(true);
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// The server has forgotten this client.
+    pub(crate) fn evicted(&self) {
+        self.evictions.fetch_add(1, Ordering::AcqRel);
+        let lost = {
+            let mut kept = self.kept.lock();
+            let lost = kept.len();
+            kept.after_restart(u64::MAX - 1, true);
+            lost
+        };
+        self.forget_committed();
+        tracing::error!(
+            server = self.options.address,
+            lost,
+            open = self.opens.lock().len(),
+            "this client was evicted: the server had not heard of it for its whole lease; \
+             requests under way fail, and the last {lost} changes were perhaps not yet on \
+             stable storage"
+        );
+    }
+
+    /// Says every now and then that this client lives, and learns what is durable.
+    fn keep_lease(&self) {
+        let mut pause = RECONNECT_MS_MIN;
+        while !self.stop.load(Ordering::Acquire) {
+            let mut connected = false;
+            if let Err(error) = self.ping_until_end(&mut connected) {
+                tracing::debug!(%error, "keeping the lease");
+            }
+            if connected {
+                pause = RECONNECT_MS_MIN;
+            }
+            std::thread::park_timeout(Duration::from_millis(pause));
+            pause = (2 * pause).min(RECONNECT_MS_MAX);
+        }
+    }
+
+    fn ping_until_end(&self, connected: &mut bool) -> Result<(), NetError> {
+        let mut stream = connect_blocking(&self.options.address)?;
+        match ask_on(&mut *stream, self.client, &self.hello())? {
+            Reply::Welcome(welcome) if welcome.evicted => self.evicted(),
+            Reply::Welcome(_) => {}
+            _ => return Err(NetError::Closed),
+        }
+        *connected = true;
+        while !self.stop.load(Ordering::Acquire) {
+            let commit = self.kept.lock().is_filling();
+            let pong = ask_on(&mut *stream, self.client, &Request::Ping { commit })?;
+            if let Reply::Pong(committed) = pong {
+                self.committed(committed, &mut drop);
+            }
+            if !self.kept.lock().is_filling() {
+                std::thread::park_timeout(Duration::from_millis(PING_MS));
+            }
+        }
+        ask_on(&mut *stream, self.client, &Request::Bye).map(drop)
+    }
+}
+
+impl Transport for Remote {
+    async fn mds(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<MdsReply> {
+        let call = Request::Mds { cred: cred.clone(), request: request.clone() };
+        match self.call(&call, Bulk::None).await? {
+            Reply::Mds { reply, .. } => {
+                self.shared.note_open(request, &reply);
+                reply
+            }
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    async fn mds_soon(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<()> {
+        let call = Request::Mds { cred: cred.clone(), request: request.clone() };
+        let link = self.link()?;
+        self.shared.note_open(request, &Ok(MdsReply::Done));
+        link.post(&call).await
+    }
+
+    async fn ost(&self, ost: u16, request: OstRequest, bulk: Bulk<'_>) -> FsResult<OstReply> {
+        match self.call(&Request::Ost { ost, request }, bulk).await? {
+            Reply::Ost { reply, .. } => reply,
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    fn welcome(&self) -> Welcome {
+        self.shared.welcome.clone()
+    }
+
+    async fn status(&self) -> FsResult<String> {
+        match self.call(&Request::Status, Bulk::None).await? {
+            Reply::Json(text) => Ok(text),
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    async fn stats(&self) -> FsResult<String> {
+        let servers = match self.call(&Request::Stats, Bulk::None).await? {
+            Reply::Json(text) => serde_json::from_str(&text).map_err(|_| Errno::EPROTO)?,
+            _ => return Err(Errno::EPROTO),
+        };
+        let mut rows = crate::stats::rows("client");
+        if let serde_json::Value::Array(more) = servers {
+            rows.extend(more);
+        }
+        Ok(serde_json::Value::Array(rows).to_string())
+    }
+
+    async fn reset_stats(&self) -> FsResult<()> {
+        glint_telemetry::reset();
+        self.call(&Request::ResetStats, Bulk::None).await.map(drop)
+    }
+}

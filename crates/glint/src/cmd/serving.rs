@@ -1,0 +1,105 @@
+//! Options of servers, the same for `glint up` and `glint serve`.
+
+use crate::servers::Settings;
+use glint_net::ServerOptions;
+use glint_proto::limits::{COMMIT_INTERVAL_MS, LEASE_MS, LEASE_MS_MIN};
+use std::time::Duration;
+
+/// When an answered change is on stable storage.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Commit {
+    /// Before it is answered.
+    Sync,
+    /// Within this time.
+    Within(Duration),
+}
+
+impl Default for Commit {
+    fn default() -> Commit {
+        Commit::Within(Duration::from_millis(COMMIT_INTERVAL_MS))
+    }
+}
+
+impl std::fmt::Display for Commit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Commit::Sync => f.write_str("sync"),
+            Commit::Within(time) => write!(f, "{}", time.as_millis()),
+        }
+    }
+}
+
+impl std::str::FromStr for Commit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Commit, String> {
+        if text == "sync" {
+            return Ok(Commit::Sync);
+        }
+        match text.parse::<u64>() {
+            Ok(ms @ 1..=60_000) => Ok(Commit::Within(Duration::from_millis(ms))),
+            _ => Err("`sync`, or 1 to 60000 milliseconds".into()),
+        }
+    }
+}
+
+/// On or off.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Switch {
+    /// Where it pays, found out by itself.
+    Auto,
+    /// Never.
+    Off,
+}
+
+/// The options.
+#[derive(clap::Args)]
+pub struct Serving {
+    /// When a change is on stable storage: within so many milliseconds of its answer, or
+    /// `sync` for before it. (Calls of fsync(2) wait for it in any case.)
+    #[arg(long, value_name = "MS|sync", default_value_t = Commit::default())]
+    commit: Commit,
+    /// How long a client may be silent before it is evicted, and how long a server that has
+    /// started again waits for its clients.
+    #[arg(long, value_name = "SECONDS", default_value_t = LEASE_MS / 1000,
+          value_parser = clap::value_parser!(u64).range(LEASE_MS_MIN / 1000..=3600))]
+    lease: u64,
+    /// The disk lost what was not synced although this host kept running (a storage that was
+    /// reset, a snapshot that was restored): wait for clients to do it again. A restart of
+    /// the host is noticed without it.
+    #[arg(long)]
+    after_power_loss: bool,
+    /// Bind each service thread to a core.
+    #[arg(long)]
+    pin: bool,
+    /// Look for the next request for up to 100 us before going to sleep.
+    #[arg(long, value_enum, default_value_t = Switch::Auto)]
+    polling: Switch,
+    /// Let cores sleep between the requests of a burst: saves power, costs up to 50 us each.
+    #[arg(long)]
+    no_keep_awake: bool,
+}
+
+impl Serving {
+    /// Sets this process up, and says how its servers are to be.
+    pub fn apply(&self) -> Settings {
+        glint_net::polling::enable(self.polling == Switch::Auto);
+        glint_net::keep_awake::enable(!self.no_keep_awake);
+        let default = Settings::default();
+        Settings {
+            commit_interval: match self.commit {
+                Commit::Sync => default.commit_interval,
+                Commit::Within(time) => time,
+            },
+            commit_sync: self.commit == Commit::Sync,
+            lease: Duration::from_secs(self.lease),
+            after_power_loss: self.after_power_loss,
+            ..default
+        }
+    }
+
+    /// How its service threads are to be.
+    pub fn threads(&self) -> ServerOptions {
+        ServerOptions { pin: self.pin }
+    }
+}
