@@ -1,14 +1,16 @@
 //! Removes what deleted files leave behind: open-unlinked inodes after their last
 //! close, and objects. Nobody waits for it.
 //!
-//! Invariant: the orphan key of a file is deleted only after its objects are gone,
-//! so a crash at any point leaves work for the next run and never a stray object.
+//! Invariant: the orphan key of a file is deleted only after its objects are gone from stable
+//! storage, and with them every write to them that a client might still replay. So a crash
+//! or a loss of power at any point leaves work for the next run and never a stray object.
 
 use crate::error::errno;
 use crate::keys::{self, Orphan};
 use crate::service::Mds;
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::{FsResult, Ino, Layout};
+use std::collections::{HashSet, VecDeque};
 use std::future::Future;
 use std::sync::atomic::Ordering;
 
@@ -17,8 +19,39 @@ const BATCH: usize = 256;
 
 /// Removes the objects of files.
 pub trait Destroyer {
-    /// Removes all objects of these files, wherever their layouts put them.
-    fn destroy(&self, files: &[(Ino, Layout)]) -> impl Future<Output = FsResult<()>>;
+    /// Removes all objects of these files, wherever their layouts put them. Returns the
+    /// number of the change.
+    fn destroy(&self, files: &[(Ino, Layout)]) -> impl Future<Output = FsResult<u64>>;
+
+    /// Changes up to this number are on stable storage.
+    fn durable(&self) -> u64;
+}
+
+/// Files whose objects are removed, in the order of these changes.
+#[derive(Default)]
+pub(crate) struct Destroyed {
+    files: HashSet<Ino>,
+    changes: VecDeque<(u64, Vec<Ino>)>,
+}
+
+impl Destroyed {
+    fn add(&mut self, change: u64, files: Vec<Ino>) {
+        self.files.extend(&files);
+        self.changes.push_back((change, files));
+    }
+
+    /// Files whose removal is durable.
+    fn take(&mut self, durable: u64) -> Vec<Ino> {
+        let mut done = Vec::new();
+        while self.changes.front().is_some_and(|(change, _)| *change <= durable) {
+            let (_, files) = self.changes.pop_front().unwrap_or_default();
+            for ino in &files {
+                self.files.remove(ino);
+            }
+            done.extend(files);
+        }
+        done
+    }
 }
 
 impl<K: Kv> Mds<K> {
@@ -30,6 +63,7 @@ impl<K: Kv> Mds<K> {
         if self.inodes.load(Ordering::Relaxed) != self.inodes_stored.load(Ordering::Relaxed) {
             self.store_inode_count().await?;
         }
+        self.forget_destroyed(destroyer.durable()).await?;
         // What a client replays may still be about objects that are to be destroyed.
         if self.recovery.is_active() || self.orphans.swap(0, Ordering::AcqRel) == 0 {
             return Ok(false);
@@ -49,20 +83,31 @@ impl<K: Kv> Mds<K> {
                         // If it has objects, its key now says so and comes next time.
                         self.forget_unlinked(ino).await?;
                     }
+                    Some(Orphan::Destroy(_)) if self.destroyed.lock().files.contains(&ino) => {}
                     Some(Orphan::Destroy(layout)) => destroy.push((ino, layout)),
                     None => tracing::error!(%ino, "damaged orphan key; run `glint fsck`"),
                 }
             }
             if !destroy.is_empty() {
-                destroyer.destroy(&destroy).await?;
-                let mut batch = Batch::new();
-                for (ino, _) in &destroy {
-                    batch.delete(Keyspace::Orphan, &ino.key());
-                }
-                self.kv.commit(batch, &[]).await.map_err(errno)?;
+                let change = destroyer.destroy(&destroy).await?;
+                let files = destroy.into_iter().map(|(ino, _)| ino).collect();
+                self.destroyed.lock().add(change, files);
             }
         }
         Ok(self.orphans.load(Ordering::Acquire) > 0)
+    }
+
+    /// Deletes the keys of files whose objects are gone for good.
+    async fn forget_destroyed(&self, durable: u64) -> FsResult<()> {
+        let done = self.destroyed.lock().take(durable);
+        if done.is_empty() {
+            return Ok(());
+        }
+        let mut batch = Batch::new();
+        for ino in done {
+            batch.delete(Keyspace::Orphan, &ino.key());
+        }
+        self.kv.commit(batch, &[]).await.map_err(errno).map(drop)
     }
 
     /// Deletes the record of an inode without names, unless it was opened or linked

@@ -8,6 +8,7 @@ use crate::keys;
 use crate::later::Later;
 use crate::locks::{Held, Key, Locks, Want};
 use crate::opens::{Count, Opens};
+use crate::reaper::Destroyed;
 use crate::record::InodeRecord;
 use crate::recovery::Recovery;
 use crate::session::{Last, Sessions, encode_reply};
@@ -18,6 +19,7 @@ use glint_proto::{
     RequestId, Timestamp,
 };
 use glint_telemetry::{Counter, Layer, Span};
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -57,6 +59,7 @@ pub struct Mds<K> {
     pub(crate) full: AtomicBool,
     /// Signals the reaper that there is something to destroy.
     pub(crate) orphans: AtomicU64,
+    pub(crate) destroyed: Mutex<Destroyed>,
     pub(crate) sharing: Sharing,
     pub(crate) recovery: Recovery,
     /// Last transaction that the last run left.
@@ -133,6 +136,7 @@ impl<K: Kv> Mds<K> {
             hash_seed,
             full: AtomicBool::new(false),
             orphans: AtomicU64::new(1),
+            destroyed: Mutex::default(),
             sharing: Sharing::new(),
             recovery: Recovery::default(),
             recovered: 0,

@@ -7,7 +7,7 @@
 
 use glint_proto::limits::{KEPT_BYTES_MAX, KEPT_REQUESTS_MAX};
 use glint_proto::{Committed, MdsReply};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
 
 /// A request to an MDS, as it was sent, and its answer.
@@ -20,8 +20,8 @@ pub(crate) struct KeptRequest {
 /// What has to be sent again after a restart.
 #[derive(Default)]
 pub(crate) struct Lost {
-    pub(crate) mds: Vec<KeptRequest>,
-    pub(crate) ost: Vec<Vec<u8>>,
+    pub(crate) mds: VecDeque<KeptRequest>,
+    pub(crate) ost: VecDeque<Vec<u8>>,
 }
 
 /// The requests of one client.
@@ -29,6 +29,8 @@ pub(crate) struct Lost {
 pub(crate) struct Kept {
     mds: BTreeMap<u64, KeptRequest>,
     ost: BTreeMap<u64, Vec<u8>>,
+    /// Sent again in vain: their server was lost once more. Their old numbers say nothing.
+    again: Lost,
     bytes: usize,
     waiters: Vec<Waker>,
 }
@@ -83,14 +85,23 @@ impl Kept {
     /// A server has started again and knows transactions of the MDS up to `recovered`, and
     /// all data if it survived. What is left has to be sent again.
     pub(crate) fn after_restart(&mut self, recovered: u64, data_survived: bool) -> Lost {
+        let again = std::mem::take(&mut self.again);
         let mds = std::mem::take(&mut self.mds).split_off(&(recovered + 1));
-        let ost = std::mem::take(&mut self.ost);
+        let mut ost = std::mem::take(&mut self.ost);
+        if data_survived {
+            ost.clear();
+        }
         self.bytes = 0;
         self.waiters.drain(..).for_each(Waker::wake);
         Lost {
-            mds: mds.into_values().collect(),
-            ost: if data_survived { Vec::new() } else { ost.into_values().collect() },
+            mds: mds.into_values().chain(again.mds).collect(),
+            ost: ost.into_values().chain(again.ost).collect(),
         }
+    }
+
+    /// The rest of what had to be sent again could not be, because the server was lost again.
+    pub(crate) fn not_replayed(&mut self, rest: Lost) {
+        self.again = rest;
     }
 }
 
@@ -116,6 +127,21 @@ mod tests {
         assert_eq!(lost.mds.iter().map(|r| r.frame[0]).collect::<Vec<_>>(), [7, 9]);
         assert_eq!(lost.ost.iter().map(|f| f[0]).collect::<Vec<_>>(), [7, 9]);
         assert_eq!((kept.len(), kept.bytes), (0, 0));
+    }
+
+    #[test]
+    fn what_was_not_replayed_comes_after_what_was() {
+        let mut kept = Kept::default();
+        (1..=4).for_each(|n| kept.add_mds(n.into(), request(n)));
+        let mut lost = kept.after_restart(0, true);
+        // Two are sent again, and get new numbers; then the server is lost.
+        for number in [1, 2] {
+            kept.add_mds(number, lost.mds.pop_front().unwrap());
+        }
+        kept.not_replayed(lost);
+        // The second start knows the first one of them.
+        let lost = kept.after_restart(1, true);
+        assert_eq!(lost.mds.iter().map(|r| r.frame[0]).collect::<Vec<_>>(), [2, 3, 4]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::stream::Address;
 use glint_proto::frame::{HEADER_BYTES, Header};
 use glint_proto::limits::{RECONNECT_MS_MAX, RECONNECT_MS_MIN, SLOTS_PER_CONNECTION, SOON_MS};
 use glint_proto::message::{Reply, Request, Welcome};
-use glint_proto::{Committed, Cred, Errno, FsResult, MdsRequest, Op};
+use glint_proto::{Committed, Cred, Errno, FsResult, MdsReply, MdsRequest, Op};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -353,49 +353,76 @@ impl Link {
         &self,
         writer: &FrameWriter,
         reader: &mut FrameReader,
-        lost: Lost,
+        mut lost: Lost,
     ) -> Result<(), NetError> {
         let (requests, writes) = (lost.mds.len(), lost.ost.len());
         if requests + writes == 0 {
             return Ok(());
         }
         tracing::warn!(requests, writes, "the server lost what was not synced; replaying it");
-        for KeptRequest { frame, reply } in lost.mds {
-            let Some((header, request)) = parse(&frame) else { continue };
-            let Request::Mds { cred, request } = request else { continue };
-            let op = request.op();
-            let replay = Request::Replay { cred, request, reply: reply.clone() };
-            let envelope = Envelope {
-                slot: header.slot,
-                xid: header.xid,
-                ..Envelope::request(Op::Recovery, self.shared.client)
-            };
-            let mut out = Vec::new();
-            append_frame(&mut out, envelope, &replay, &[])
-                .map_err(|_| NetError::Refused("the request is too long".into()))?;
-            match ask(writer, reader, out).await? {
-                Reply::Mds { transaction, reply: Ok(_) } if transaction > 0 => {
-                    self.shared.keep_mds(transaction, frame, reply);
-                }
-                Reply::Mds { reply: Ok(_), .. } => {}
-                Reply::Mds { reply: Err(errno), .. } => tracing::error!(
-                    op = op.name(), %errno, "an operation that was acknowledged could not be replayed"
-                ),
-                _ => return Err(NetError::Refused("it did not answer a replay".into())),
-            }
+        let result = self.replay_all(writer, reader, &mut lost).await;
+        if result.is_err() {
+            self.shared.kept.lock().not_replayed(lost);
         }
-        for frame in lost.ost {
+        result
+    }
+
+    /// Takes out of `lost` what was sent again.
+    async fn replay_all(
+        &self,
+        writer: &FrameWriter,
+        reader: &mut FrameReader,
+        lost: &mut Lost,
+    ) -> Result<(), NetError> {
+        while let Some(KeptRequest { frame, reply }) = lost.mds.front() {
+            if let Some(replay) = self.as_replay(frame, reply)? {
+                match ask(writer, reader, replay).await? {
+                    Reply::Mds { transaction, reply: Ok(_) } if transaction > 0 => {
+                        self.shared.keep_mds(transaction, frame.clone(), reply.clone());
+                    }
+                    Reply::Mds { reply: Ok(_), .. } => {}
+                    Reply::Mds { reply: Err(errno), .. } => tracing::error!(
+                        %errno, "an operation that was acknowledged could not be replayed"
+                    ),
+                    _ => return Err(NetError::Refused("it did not answer a replay".into())),
+                }
+            }
+            lost.mds.pop_front();
+        }
+        while let Some(frame) = lost.ost.front() {
             match ask(writer, reader, frame.clone()).await? {
                 Reply::Ost { transaction, reply: Ok(_) } => {
-                    self.shared.keep_ost(transaction, frame);
+                    self.shared.keep_ost(transaction, frame.clone());
                 }
                 Reply::Ost { reply: Err(errno), .. } => {
-                    tracing::error!(%errno, "data that was acknowledged could not be written again");
+                    tracing::error!(%errno, "acknowledged data could not be written again");
                 }
                 _ => return Err(NetError::Refused("it did not answer a write".into())),
             }
+            lost.ost.pop_front();
         }
         Ok(())
+    }
+
+    /// The frame that replays a request, if it is one to an MDS.
+    fn as_replay(&self, frame: &[u8], reply: &MdsReply) -> Result<Option<Vec<u8>>, NetError> {
+        let Some((header, Request::Mds { cred, request })) = parse(frame) else {
+            return Ok(None);
+        };
+        let envelope = Envelope {
+            slot: header.slot,
+            xid: header.xid,
+            ..Envelope::request(Op::Recovery, self.shared.client)
+        };
+        let mut out = Vec::new();
+        append_frame(
+            &mut out,
+            envelope,
+            &Request::Replay { cred, request, reply: reply.clone() },
+            &[],
+        )
+        .map_err(|_| NetError::Refused("the request is too long".into()))?;
+        Ok(Some(out))
     }
 
     /// A frame of a request that needs no slot.

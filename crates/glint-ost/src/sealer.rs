@@ -31,11 +31,16 @@ pub(crate) struct Sealer {
 }
 
 impl Sealer {
-    /// An object changes, for the first time since it was sealed or opened if `first`.
-    pub(crate) fn note(&self, object: ObjectId, first: bool) {
+    /// Something changed that has to reach stable storage.
+    pub(crate) fn touch(&self) {
         if !self.dirty.load(Ordering::Relaxed) {
             self.dirty.store(true, Ordering::Release);
         }
+    }
+
+    /// An object changes, for the first time since it was sealed or opened if `first`.
+    pub(crate) fn note(&self, object: ObjectId, first: bool) {
+        self.touch();
         if first {
             let since = Instant::now();
             self.queue.lock().push_back(Changed { since, object, changes: 1 });

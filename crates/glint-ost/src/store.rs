@@ -230,7 +230,10 @@ impl ObjectStore {
     pub fn remove(&self, object: ObjectId) -> io::Result<()> {
         self.files.forget(object);
         match rustix::fs::unlinkat(self.directory(object), name_of(object), AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Ok(()) | Err(Errno::NOENT) => {
+                self.sealer.touch();
+                Ok(())
+            }
             Err(error) => Err(error.into()),
         }
     }

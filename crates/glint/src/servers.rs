@@ -249,7 +249,7 @@ impl Running {
 }
 
 impl Destroyer for Servers {
-    async fn destroy(&self, files: &[(Ino, Layout)]) -> FsResult<()> {
+    async fn destroy(&self, files: &[(Ino, Layout)]) -> FsResult<u64> {
         let osts = self.osts.len() as u16;
         for (ino, layout) in files {
             for stripe in 0..layout.stripe_count.max(1) {
@@ -258,7 +258,11 @@ impl Destroyer for Servers {
                 ost.store().remove(object).map_err(|e| Errno::from_io(&e))?;
             }
         }
-        Ok(())
+        Ok(self.data_accepted.fetch_add(1, Ordering::AcqRel) + 1)
+    }
+
+    fn durable(&self) -> u64 {
+        self.data_committed.load(Ordering::Acquire)
     }
 }
 

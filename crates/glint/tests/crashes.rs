@@ -5,91 +5,11 @@
 
 mod support;
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use support::load::{verify, work};
 use support::*;
-
-/// What a name must be: the last acknowledged state, and the one that a call which
-/// failed may have left.
-#[derive(Clone, Default)]
-struct Expected {
-    acknowledged: Option<Vec<u8>>,
-    attempted: Option<Option<Vec<u8>>>,
-}
-
-type Model = BTreeMap<PathBuf, Expected>;
-
-/// Works in a directory until the server is gone; the model says what it did.
-fn work(dir: &Path, round: u64, stop: &AtomicBool) -> Model {
-    let mut model = Model::new();
-    let mut n = 0u64;
-    while !stop.load(Ordering::Relaxed) {
-        n += 1;
-        let path = dir.join(format!("r{round}-{n}"));
-        let content = format!("round {round}, file {n}\n").repeat((n % 50) as usize).into_bytes();
-        let expected = model.entry(path.clone()).or_default();
-        expected.attempted = Some(Some(Vec::new()));
-        let Ok(mut file) = fs::File::create_new(&path) else { return model };
-        expected.acknowledged = Some(Vec::new());
-        expected.attempted = Some(Some(content.clone()));
-        if file.write_all(&content).is_err() {
-            return model;
-        }
-        *expected = Expected { acknowledged: Some(content.clone()), attempted: None };
-        drop(file);
-        match n % 4 {
-            1 => {
-                expected.attempted = Some(None);
-                if fs::remove_file(&path).is_err() {
-                    return model;
-                }
-                model.remove(&path);
-                // It must stay away.
-                model.insert(path, Expected::default());
-            }
-            2 => {
-                let to = dir.join(format!("r{round}-{n}-renamed"));
-                expected.attempted = Some(None);
-                let target =
-                    Expected { acknowledged: None, attempted: Some(Some(content.clone())) };
-                model.insert(to.clone(), target);
-                if fs::rename(&path, &to).is_err() {
-                    return model;
-                }
-                model.insert(path, Expected::default());
-                model.insert(to, Expected { acknowledged: Some(content), attempted: None });
-            }
-            _ => {}
-        }
-    }
-    model
-}
-
-fn verify(model: &Model) {
-    for (path, expected) in model {
-        let found = fs::read(path).ok();
-        let allowed = found == expected.acknowledged
-            || expected.attempted.as_ref().is_some_and(|attempted| {
-                // A write that failed may have arrived in part.
-                match (attempted, &found) {
-                    (Some(whole), Some(part)) => whole.starts_with(part),
-                    (attempted, found) => attempted == found,
-                }
-            });
-        assert!(
-            allowed,
-            "{}: found {:?} bytes, acknowledged {:?}",
-            path.display(),
-            found.map(|f| f.len()),
-            expected.acknowledged.as_ref().map(Vec::len)
-        );
-    }
-}
 
 /// One process serves and mounts, and is killed: calls fail, and the next start has
 /// everything they had acknowledged.

@@ -7,29 +7,8 @@ mod support;
 
 use std::fs;
 use std::io::Write;
-use std::path::Path;
-use std::process::Command;
+use support::disk::Disk;
 use support::*;
-
-/// A small disk of its own, on a loop device.
-struct Disk<'a>(&'a Path);
-
-impl Disk<'_> {
-    fn new<'a>(image: &Path, at: &'a Path, kind: &str, megabytes: u64) -> Disk<'a> {
-        let file = fs::File::create(image).unwrap();
-        file.set_len(megabytes << 20).unwrap();
-        run(Command::new(format!("mkfs.{kind}")).arg("-q").arg(image));
-        fs::create_dir_all(at).unwrap();
-        run(Command::new("mount").args(["-o", "loop"]).arg(image).arg(at));
-        Disk(at)
-    }
-}
-
-impl Drop for Disk<'_> {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.0).status();
-    }
-}
 
 fn is_enospc(error: &std::io::Error) -> bool {
     error.raw_os_error() == Some(libc::ENOSPC)

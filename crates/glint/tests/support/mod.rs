@@ -3,6 +3,9 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub mod disk;
+pub mod load;
+
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,94 @@
+//! Work on a directory that knows what must be there afterwards.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What a name must be: the last acknowledged state, and the one that a call which
+/// failed may have left.
+#[derive(Clone, Default)]
+pub struct Expected {
+    pub acknowledged: Option<Vec<u8>>,
+    pub attempted: Option<Option<Vec<u8>>>,
+}
+
+pub type Model = BTreeMap<PathBuf, Expected>;
+
+/// Works in a directory until the server is gone; the model says what it did.
+pub fn work(dir: &Path, round: u64, stop: &AtomicBool) -> Model {
+    let mut model = Model::new();
+    let mut n = 0u64;
+    while !stop.load(Ordering::Relaxed) {
+        n += 1;
+        let path = dir.join(format!("r{round}-{n}"));
+        let content = format!("round {round}, file {n}\n").repeat((n % 50) as usize).into_bytes();
+        let expected = model.entry(path.clone()).or_default();
+        expected.attempted = Some(Some(Vec::new()));
+        let mut file = match fs::File::create_new(&path) {
+            Ok(file) => file,
+            Err(error) => {
+                eprintln!("creating {}: {error}", path.display());
+                return model;
+            }
+        };
+        expected.acknowledged = Some(Vec::new());
+        expected.attempted = Some(Some(content.clone()));
+        if let Err(error) = file.write_all(&content) {
+            eprintln!("writing {}: {error}", path.display());
+            return model;
+        }
+        *expected = Expected { acknowledged: Some(content.clone()), attempted: None };
+        drop(file);
+        match n % 4 {
+            1 => {
+                expected.attempted = Some(None);
+                if let Err(error) = fs::remove_file(&path) {
+                    eprintln!("removing {}: {error}", path.display());
+                    return model;
+                }
+                model.remove(&path);
+                // It must stay away.
+                model.insert(path, Expected::default());
+            }
+            2 => {
+                let to = dir.join(format!("r{round}-{n}-renamed"));
+                expected.attempted = Some(None);
+                let target =
+                    Expected { acknowledged: None, attempted: Some(Some(content.clone())) };
+                model.insert(to.clone(), target);
+                if let Err(error) = fs::rename(&path, &to) {
+                    eprintln!("renaming {}: {error}", path.display());
+                    return model;
+                }
+                model.insert(path, Expected::default());
+                model.insert(to, Expected { acknowledged: Some(content), attempted: None });
+            }
+            _ => {}
+        }
+    }
+    model
+}
+
+/// Compares what is there with what must be.
+pub fn verify(model: &Model) {
+    for (path, expected) in model {
+        let found = fs::read(path).ok();
+        let allowed = found == expected.acknowledged
+            || expected.attempted.as_ref().is_some_and(|attempted| {
+                // A write that failed may have arrived in part.
+                match (attempted, &found) {
+                    (Some(whole), Some(part)) => whole.starts_with(part),
+                    (attempted, found) => attempted == found,
+                }
+            });
+        assert!(
+            allowed,
+            "{}: found {:?} bytes, acknowledged {:?}",
+            path.display(),
+            found.map(|f| f.len()),
+            expected.acknowledged.as_ref().map(Vec::len)
+        );
+    }
+}
