@@ -11,7 +11,7 @@ use glint_proto::{
     OstRequest, RenameFlags, SetAttr, XattrFlags,
 };
 use glint_telemetry::{Counter, Layer, Span};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A client core.
@@ -21,6 +21,8 @@ pub struct Client<T> {
     handles: Handles,
     cache_time: Duration,
     noatime: bool,
+    /// Counts what was asked of objects for closes.
+    glimpses: AtomicU64,
 }
 
 impl<T: Transport> Client<T> {
@@ -33,6 +35,7 @@ impl<T: Transport> Client<T> {
             handles: Handles::default(),
             cache_time: Duration::from_millis(welcome.cache_ms),
             noatime,
+            glimpses: AtomicU64::new(1),
         }
     }
 
@@ -226,7 +229,10 @@ impl<T: Transport> Vfs for Client<T> {
     async fn release(&self, handle: Handle) -> FsResult<()> {
         let file = self.handles.remove(handle)?;
         let wrote = match file.wrote.load(Ordering::Acquire) && !file.is_dir {
-            true => self.glimpse(file.ino, file.layout).await?,
+            true => {
+                let number = self.glimpses.fetch_add(1, Ordering::AcqRel);
+                self.glimpse(file.ino, file.layout).await?.map(|objects| (number, objects))
+            }
             false => None,
         };
         let request = MdsRequest::Release { ino: file.ino, write: file.write, wrote };

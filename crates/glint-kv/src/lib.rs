@@ -76,5 +76,51 @@ pub trait Kv: Send + Sync + 'static {
     fn accepted(&self) -> TransactionId;
 }
 
+impl<K: Kv> Kv for std::sync::Arc<K> {
+    type Value = K::Value;
+
+    async fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<K::Value>, KvError> {
+        (**self).get(keyspace, key).await
+    }
+
+    async fn multi_get(
+        &self,
+        keyspace: Keyspace,
+        keys: &[&[u8]],
+    ) -> Result<Vec<Option<K::Value>>, KvError> {
+        (**self).multi_get(keyspace, keys).await
+    }
+
+    async fn scan(
+        &self,
+        keyspace: Keyspace,
+        from: &[u8],
+        to: &[u8],
+        limit: usize,
+    ) -> Result<Vec<Pair>, KvError> {
+        (**self).scan(keyspace, from, to, limit).await
+    }
+
+    async fn commit(
+        &self,
+        batch: Batch,
+        preconditions: &[Precondition],
+    ) -> Result<TransactionId, KvError> {
+        (**self).commit(batch, preconditions).await
+    }
+
+    async fn sync(&self) -> Result<(), KvError> {
+        (**self).sync().await
+    }
+
+    fn durable(&self) -> TransactionId {
+        (**self).durable()
+    }
+
+    fn accepted(&self) -> TransactionId {
+        (**self).accepted()
+    }
+}
+
 #[cfg(test)]
 mod conformance;

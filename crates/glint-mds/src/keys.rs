@@ -7,6 +7,10 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 pub(crate) const META_NEXT_INO: &[u8] = b"next_ino";
 /// Number of inodes in use.
 pub(crate) const META_INODES: &[u8] = b"inodes";
+/// The runs of the server; see [`crate::runs`].
+pub(crate) const META_RUNS: &[u8] = b"runs";
+/// There while clients may still have to replay what a run lost.
+pub(crate) const META_REPLAYING: &[u8] = b"replaying";
 /// Seed of the name hash, random per file system.
 pub(crate) const META_HASH_SEED: &[u8] = b"hash_seed";
 

@@ -25,6 +25,7 @@ mod permission;
 mod reaper;
 mod record;
 mod recovery;
+mod runs;
 mod service;
 mod session;
 mod sharing;

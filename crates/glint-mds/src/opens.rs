@@ -1,7 +1,11 @@
 //! Which inodes are open, and by whom. In memory only: after a restart clients
 //! say again what they have open.
+//!
+//! Invariant: what a close says of a file's size is believed only if nothing can have changed
+//! the size since it was asked: no other writer, no truncation by another client, no later
+//! close. A close travels alone, and may arrive after what was done later.
 
-use glint_proto::{ClientId, Ino};
+use glint_proto::{ClientId, Ino, ObjectAttr};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
@@ -12,6 +16,8 @@ const SHARDS: usize = 64;
 pub(crate) struct Count {
     pub(crate) readers: u32,
     pub(crate) writers: u32,
+    /// What this client will say of the size may be old.
+    pub(crate) doubtful: bool,
 }
 
 impl Count {
@@ -30,7 +36,12 @@ struct OpenInode {
     unchanged: bool,
     /// It was made by its first writer, so it had no objects.
     fresh: bool,
+    /// What the latest close of a writer said, and its number.
+    latest: Option<(u64, ObjectAttr)>,
 }
+
+/// What a client says when it closes a file that it wrote, numbered in the order of asking.
+pub(crate) type Wrote = (u64, ObjectAttr);
 
 /// What a close leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -43,6 +54,10 @@ pub(crate) struct Left {
     pub(crate) unchanged: bool,
     /// It has no objects if it is unchanged.
     pub(crate) fresh: bool,
+    /// What the objects say, as far as it is to be believed.
+    pub(crate) wrote: Option<ObjectAttr>,
+    /// Somebody said something that is not to be believed.
+    pub(crate) doubtful: bool,
 }
 
 type Shard = HashMap<Ino, OpenInode>;
@@ -78,13 +93,29 @@ impl Opens {
         open.set(client, |count| count.writers += 1);
     }
 
-    /// Takes an open back. `wrote` says that it was written to.
-    pub(crate) fn remove(&self, client: ClientId, ino: Ino, write: bool, wrote: bool) -> Left {
+    /// Takes an open back.
+    pub(crate) fn remove(
+        &self,
+        client: ClientId,
+        ino: Ino,
+        write: bool,
+        wrote: Option<Wrote>,
+    ) -> Left {
         let mut shard = self.shard(ino).lock();
         let Some(open) = shard.get_mut(&ino) else {
-            return Left::default();
+            // Nobody knows what happened since.
+            return Left { doubtful: wrote.is_some(), ..Left::default() };
         };
-        open.unchanged &= !wrote;
+        open.unchanged &= wrote.is_none();
+        let mut doubtful = open.count(client).doubtful;
+        if let Some(wrote) = wrote {
+            // Others asked before this, or will.
+            open.doubt_all_but(client);
+            if open.latest.is_none_or(|latest| latest.0 < wrote.0) {
+                open.latest = Some(wrote);
+            }
+        }
+        doubtful &= open.latest.is_some();
         open.set(client, |count| {
             let which = if write { &mut count.writers } else { &mut count.readers };
             *which = which.saturating_sub(1);
@@ -95,6 +126,8 @@ impl Opens {
             gone: last && open.unlinked,
             unchanged: open.unchanged,
             fresh: open.fresh,
+            wrote: open.latest.map(|(_, wrote)| wrote).filter(|_| !doubtful),
+            doubtful,
         };
         if last {
             shard.remove(&ino);
@@ -107,7 +140,7 @@ impl Opens {
         let mut shard = self.shard(ino).lock();
         let open = shard.entry(ino).or_default();
         open.unlinked |= unlinked;
-        open.set(client, |old| *old = count);
+        open.set(client, |old| *old = Count { doubtful: true, ..count });
         if open.clients.is_empty() {
             shard.remove(&ino);
         }
@@ -131,11 +164,14 @@ impl Opens {
         }
     }
 
-    /// What somebody else than a writer did to the size of a file: its record is not to
-    /// be believed any more.
-    pub(crate) fn resized(&self, ino: Ino) {
+    /// A client set the size of a file: its record is not to be believed any more, nor what
+    /// others will say of it. (The client itself says nothing old: it waits for the answers
+    /// to its closes before it sets a size.)
+    pub(crate) fn resized(&self, client: ClientId, ino: Ino) {
         if let Some(open) = self.shard(ino).lock().get_mut(&ino) {
             open.unchanged = false;
+            open.latest = None;
+            open.doubt_all_but(client);
         }
     }
 
@@ -165,6 +201,17 @@ impl Opens {
 }
 
 impl OpenInode {
+    fn count(&self, client: ClientId) -> Count {
+        let known = self.clients.iter().find(|(id, _)| *id == client);
+        known.map(|(_, count)| *count).unwrap_or_default()
+    }
+
+    fn doubt_all_but(&mut self, client: ClientId) {
+        for (_, count) in self.clients.iter_mut().filter(|(id, _)| *id != client) {
+            count.doubtful = true;
+        }
+    }
+
     fn set(&mut self, client: ClientId, change: impl FnOnce(&mut Count)) {
         let known = self.clients.iter().position(|(id, _)| *id == client);
         let index = known.unwrap_or_else(|| {
@@ -193,12 +240,12 @@ mod tests {
         opens.add(a, Ino(5), true);
         opens.add(a, Ino(5), false);
         opens.add(b, Ino(5), false);
-        assert!(!opens.remove(a, Ino(5), true, false).writers);
+        assert!(!opens.remove(a, Ino(5), true, None).writers);
         assert!(!opens.has_writer(Ino(5)) && opens.is_open(Ino(5)));
         assert_eq!(opens.forget_client(a), 1);
         assert!(opens.is_open(Ino(5)));
         assert!(opens.unlink(Ino(5)));
-        assert!(opens.remove(b, Ino(5), false, false).gone);
+        assert!(opens.remove(b, Ino(5), false, None).gone);
         assert!(!opens.is_open(Ino(5)));
     }
 
@@ -208,15 +255,44 @@ mod tests {
         let (a, b, ino) = (ClientId(1), ClientId(2), Ino(7));
         opens.first_writer(a, ino, false);
         opens.add(b, ino, true);
-        assert!(opens.remove(b, ino, true, false).unchanged);
+        assert!(opens.remove(b, ino, true, None).unchanged);
         opens.add(b, ino, true);
-        opens.remove(b, ino, true, true);
-        assert!(!opens.remove(a, ino, true, false).unchanged, "b wrote");
+        opens.remove(b, ino, true, Some((1, ObjectAttr::default())));
+        assert!(!opens.remove(a, ino, true, None).unchanged, "b wrote");
         opens.add(a, ino, true);
-        assert!(!opens.remove(a, ino, true, false).unchanged, "not known to be the first");
+        assert!(!opens.remove(a, ino, true, None).unchanged, "not known to be the first");
         opens.first_writer(a, ino, false);
         opens.add(b, ino, true);
         opens.forget_client(b);
-        assert!(!opens.remove(a, ino, true, false).unchanged, "b may have written");
+        assert!(!opens.remove(a, ino, true, None).unchanged, "b may have written");
+    }
+
+    #[test]
+    fn a_close_that_arrives_late_is_not_believed() {
+        let opens = Opens::new();
+        let (a, b, ino) = (ClientId(1), ClientId(2), Ino(7));
+        let said = |number, size| Some((number, ObjectAttr { size, ..ObjectAttr::default() }));
+        let size = |left: Left| left.wrote.map(|wrote| wrote.size);
+        // Two closes of one client, the later one first.
+        opens.add(a, ino, true);
+        opens.add(a, ino, true);
+        assert!(opens.remove(a, ino, true, said(2, 20)).writers);
+        assert_eq!(size(opens.remove(a, ino, true, said(1, 10))), Some(20));
+        // Another client truncates, or writes and closes, in between.
+        opens.add(a, ino, true);
+        opens.resized(b, ino);
+        assert_eq!(size(opens.remove(a, ino, true, said(3, 30))), None);
+        opens.add(a, ino, true);
+        opens.add(b, ino, true);
+        opens.remove(b, ino, true, said(1, 40));
+        let left = opens.remove(a, ino, true, said(4, 30));
+        assert!(left.doubtful && left.wrote.is_none());
+        // The client itself.
+        opens.add(a, ino, true);
+        opens.resized(a, ino);
+        assert_eq!(size(opens.remove(a, ino, true, said(5, 30))), Some(30));
+        // After a restart nobody knows.
+        opens.replace(a, ino, Count { writers: 1, ..Count::default() }, false);
+        assert_eq!(size(opens.remove(a, ino, true, said(6, 30))), None);
     }
 }

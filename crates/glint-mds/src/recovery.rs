@@ -4,13 +4,15 @@
 //! Invariants:
 //! - Until all clients of the last run have come back, or their time is over, nothing new
 //!   is executed where transactions may be missing: it could take the place of what is
-//!   still to be replayed.
+//!   still to be replayed. That holds for the runs that follow, until one ends the wait.
 //! - Until then nothing that a client may still have open is removed.
 
+use crate::error::errno;
+use crate::keys;
 use crate::service::Mds;
 use crate::session::SessionInfo;
-use glint_kv::Kv;
-use glint_proto::{ClientId, FsResult};
+use glint_kv::{Batch, Keyspace, Kv};
+use glint_proto::{ClientId, FsResult, clock};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::future::poll_fn;
@@ -32,6 +34,8 @@ pub(crate) struct Recovery {
     active: AtomicBool,
     /// New requests wait, too.
     blocks: AtomicBool,
+    /// They did, and it is still written down that they must.
+    replayed: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -43,8 +47,9 @@ impl Recovery {
         }
         let mut state = self.state.lock();
         state.waiting = clients;
-        state.until = Some(Instant::now() + time);
+        state.until = Some(clock::now() + time);
         self.blocks.store(blocks, Ordering::Release);
+        self.replayed.store(blocks, Ordering::Release);
         self.active.store(true, Ordering::Release);
     }
 
@@ -71,7 +76,7 @@ impl Recovery {
     /// Ends the wait for clients that did not come in time, and names them.
     fn overdue(&self) -> Vec<ClientId> {
         let mut state = self.state.lock();
-        if state.until.is_none_or(|until| Instant::now() < until) {
+        if state.until.is_none_or(|until| clock::now() < until) {
             return Vec::new();
         }
         let gone = state.waiting.drain().collect();
@@ -110,6 +115,11 @@ impl<K: Kv> Mds<K> {
     /// Gives up clients that did not come back.
     pub(crate) async fn end_recovery(&self) -> FsResult<()> {
         let lost = self.recovery.blocks.load(Ordering::Acquire);
+        if !self.recovery.is_active() && self.recovery.replayed.swap(false, Ordering::AcqRel) {
+            let mut batch = Batch::new();
+            batch.delete(Keyspace::Meta, keys::META_REPLAYING);
+            self.kv.commit(batch, &[]).await.map_err(errno)?;
+        }
         for client in self.recovery.overdue() {
             let Some(SessionInfo { host, mount_point, .. }) = self.session(client) else {
                 continue;

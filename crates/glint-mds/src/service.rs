@@ -11,6 +11,7 @@ use crate::opens::{Count, Opens};
 use crate::reaper::Destroyed;
 use crate::record::InodeRecord;
 use crate::recovery::Recovery;
+use crate::runs::Runs;
 use crate::session::{Last, Sessions, encode_reply};
 use crate::sharing::Sharing;
 use glint_kv::{Batch, Keyspace, Kv};
@@ -40,6 +41,10 @@ pub struct Config {
     pub after_power_loss: bool,
     /// A client shares this process.
     pub mounted: bool,
+    /// Seed of the hash of names in a new file system; drawn at random if there is none.
+    pub hash_seed: Option<u64>,
+    /// Names this run.
+    pub boot_verifier: u64,
 }
 
 /// A metadata server.
@@ -64,6 +69,8 @@ pub struct Mds<K> {
     pub(crate) recovery: Recovery,
     /// Last transaction that the last run left.
     pub(crate) recovered: u64,
+    /// What earlier runs left to the ones that followed them.
+    pub(crate) runs: Runs,
 }
 
 /// Everything an operation knows about its caller.
@@ -117,7 +124,8 @@ impl<K: Kv> Mds<K> {
                 (seed, mark, read(keys::META_INODES).await?.unwrap_or(1))
             }
             None => {
-                let seed = getrandom::u64().unwrap_or(0x5eed);
+                let random = || getrandom::u64().unwrap_or(0x5eed);
+                let seed = config.hash_seed.unwrap_or_else(random);
                 make_root(&kv, seed, config.layout).await?;
                 (seed, 2, 1)
             }
@@ -140,11 +148,15 @@ impl<K: Kv> Mds<K> {
             sharing: Sharing::new(),
             recovery: Recovery::default(),
             recovered: 0,
+            runs: Runs::default(),
         };
         mds.recovered = mds.kv.accepted();
         let returning = mds.load_sessions().await.map_err(|_| MdsError::NoRoot)?;
+        // The last run may have ended before all had replayed what the one before it lost.
+        let unfinished = mds.kv.get(Keyspace::Meta, keys::META_REPLAYING).await?.is_some();
+        let replays = !returning.is_empty() && (config.after_power_loss || unfinished);
+        mds.begin_run(replays).await?;
         if !returning.is_empty() {
-            let replays = config.after_power_loss;
             tracing::info!(
                 clients = returning.len(),
                 replays,
@@ -275,7 +287,7 @@ impl<K: Kv> Mds<K> {
             MdsRequest::SetLayout { ino, layout } => self.set_layout(context, ino, layout).await,
             MdsRequest::Reopen { ino, readers, writers } => {
                 let orphan = self.kv.get(Keyspace::Orphan, &ino.key()).await.map_err(errno)?;
-                let count = Count { readers, writers };
+                let count = Count { readers, writers, doubtful: true };
                 self.opens.replace(context.client, ino, count, orphan.is_some());
                 Ok(MdsReply::Done)
             }
@@ -445,11 +457,6 @@ impl<K: Kv> Mds<K> {
     /// The engine's count of durable transactions, for replies.
     pub fn committed(&self) -> u64 {
         self.kv.durable()
-    }
-
-    /// The last transaction that the last run left.
-    pub fn last_recovered(&self) -> u64 {
-        self.recovered
     }
 
     /// Number of inodes in use.

@@ -10,7 +10,7 @@ use crate::error::errno;
 use crate::keys;
 use crate::service::Mds;
 use glint_kv::{Batch, Keyspace, Kv};
-use glint_proto::{ClientId, Errno, FsResult, MdsReply, RequestId, message};
+use glint_proto::{ClientId, Errno, FsResult, MdsReply, RequestId, clock, message};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -103,7 +103,7 @@ impl<K: Kv> Mds<K> {
             session.info.host = host.to_owned();
             session.info.mount_point = mount_point.to_owned();
             session.info.connections += 1;
-            session.heard = Instant::now();
+            session.heard = clock::now();
             (is_new, map.len())
         };
         if is_new {
@@ -130,7 +130,7 @@ impl<K: Kv> Mds<K> {
     pub fn heard(&self, client: ClientId) -> bool {
         match self.sessions.map.lock().get_mut(&client) {
             Some(session) => {
-                session.heard = Instant::now();
+                session.heard = clock::now();
                 true
             }
             None => false,
@@ -195,8 +195,10 @@ impl<K: Kv> Mds<K> {
     pub(crate) async fn expire_sessions(&self, lease: Duration) -> FsResult<()> {
         let expired: Vec<SessionInfo> = {
             let map = self.sessions.map.lock();
-            let gone = map.values().filter(|session| session.heard.elapsed() > lease);
-            gone.map(Session::describe).collect()
+            let gone = map.values().filter(|session| clock::since(session.heard) > lease);
+            let mut gone: Vec<SessionInfo> = gone.map(Session::describe).collect();
+            gone.sort_unstable_by_key(|info| info.client);
+            gone
         };
         for info in expired {
             tracing::warn!(
@@ -228,7 +230,7 @@ impl<K: Kv> Mds<K> {
 
 impl Session {
     fn describe(&self) -> SessionInfo {
-        SessionInfo { silent: self.heard.elapsed(), ..self.info.clone() }
+        SessionInfo { silent: clock::since(self.heard), ..self.info.clone() }
     }
 
     fn new(client: ClientId) -> Session {
@@ -240,7 +242,7 @@ impl Session {
                 connections: 0,
                 silent: Duration::ZERO,
             },
-            heard: Instant::now(),
+            heard: clock::now(),
             slots: HashMap::new(),
         }
     }

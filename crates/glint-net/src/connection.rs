@@ -6,7 +6,7 @@ use crate::stream::Stream;
 use compio_buf::{BufResult, IntoInner, IoBuf};
 use compio_io::{AsyncReadExt, AsyncWriteExt};
 use glint_proto::frame::{FrameError, HEADER_BYTES, Header};
-use glint_proto::{ClientId, Op};
+use glint_proto::{ClientId, Op, clock};
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -98,14 +98,14 @@ impl FrameReader {
                 Cut::Frames(frames, end) => {
                     self.rest = take_spare();
                     self.rest.extend_from_slice(&bytes[end..]);
-                    let unfinished = (!self.rest.is_empty()).then(Instant::now);
+                    let unfinished = (!self.rest.is_empty()).then(clock::now);
                     self.unfinished.set(unfinished);
                     return Ok((Rc::new(Pass { bytes }), frames));
                 }
                 Cut::Missing(missing) => missing,
             };
             if !bytes.is_empty() && self.unfinished.get().is_none() {
-                self.unfinished.set(Some(Instant::now()));
+                self.unfinished.set(Some(clock::now()));
             }
             bytes.reserve(missing.max(READ_BYTES));
             let BufResult(result, back) = self.stream.append(bytes).await;

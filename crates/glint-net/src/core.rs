@@ -12,16 +12,17 @@
 //!   read from until that is over; it costs others a few requests.
 
 use crate::connection::{Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame};
+use crate::once::Once;
 use crate::polling::Poller;
 use crate::scheduler::Scheduler;
 use crate::stream::Stream;
-use crate::{NetError, Service, keep_awake, stats};
+use crate::{NetError, Service, host, keep_awake, stats};
 use futures_util::poll;
 use glint_proto::frame::FrameError;
 use glint_proto::limits::*;
-use glint_proto::message::{Reply, Request};
+use glint_proto::message::{Reply, Request, Survived};
 use glint_proto::{
-    Answer, Arrival, Bulk, ClientId, Errno, Op, OstReply, OstRequest, RequestId, Timestamp,
+    Answer, Arrival, Bulk, ClientId, Errno, Op, OstReply, OstRequest, RequestId, Timestamp, clock,
 };
 use glint_telemetry::{Counter, Layer, traced};
 use std::cell::{Cell, RefCell};
@@ -46,6 +47,8 @@ const BACKLOG_BYTES_MAX: usize = 2 * BULK_BYTES_MAX;
 pub(crate) struct Core<S: Service> {
     service: Arc<S>,
     boot_verifier: u64,
+    /// Shared by all cores.
+    once: Arc<Once>,
     scheduler: RefCell<Scheduler<Job<S>>>,
     worker: RefCell<Option<Waker>>,
     poller: Rc<Poller>,
@@ -110,32 +113,20 @@ impl<S: Service> Connection<S> {
     }
 }
 
-/// Lets everything else that is ready go first.
-async fn yield_now() {
-    let mut yielded = false;
-    poll_fn(|context| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await
-}
-
 impl<S: Service> Core<S> {
     /// Starts the tasks of a core, in the runtime of this thread.
-    pub(crate) fn start(service: Arc<S>) -> Rc<Core<S>> {
+    pub(crate) fn start(service: Arc<S>, once: Arc<Once>) -> Rc<Core<S>> {
         let core = Rc::new(Core {
             boot_verifier: service.welcome().boot_verifier,
             service,
+            once,
             scheduler: RefCell::new(Scheduler::new(QUEUED_REQUESTS_MAX)),
             worker: RefCell::new(None),
             poller: Poller::start(),
             dirty: RefCell::default(),
             connections: RefCell::default(),
         });
-        compio_runtime::spawn(core.clone().work()).detach();
+        host::spawn(core.clone().work());
         core
     }
 
@@ -183,7 +174,7 @@ impl<S: Service> Core<S> {
                 let pauses = 1 + (excess / UNDER_WAY_MAX) as u64;
                 connection.room().await;
                 let pause = Duration::from_millis(FLOOD_PAUSE_MS * pauses);
-                compio_runtime::time::sleep(pause).await;
+                host::sleep(pause).await;
             }
             connection.room().await;
         }
@@ -218,7 +209,7 @@ impl<S: Service> Core<S> {
             self.pass();
             self.send_replies();
             // Requests that have come in meanwhile may be urgent.
-            yield_now().await;
+            host::yield_now().await;
         }
     }
 
@@ -237,7 +228,7 @@ impl<S: Service> Core<S> {
             let context = &mut std::task::Context::from_waker(Waker::noop());
             if answer.as_mut().poll(context).is_pending() {
                 // Polled again at once with a waker of its own.
-                compio_runtime::spawn(answer).detach();
+                host::spawn(answer);
             }
         }
         glint_telemetry::count(Counter::Passes, 1);
@@ -253,7 +244,7 @@ impl<S: Service> Core<S> {
             let mut sending = Box::pin(send(connection));
             if sending.as_mut().poll(context).is_pending() {
                 // A client that does not read keeps nobody else waiting.
-                compio_runtime::spawn(sending).detach();
+                host::spawn(sending);
             }
         }
         self.dirty.replace(dirty);
@@ -307,13 +298,15 @@ impl<S: Service> Core<S> {
                 (0, Reply::Json("[]".into()))
             }
             Request::Hello(hello) => {
-                let evicted = match self.service.connect(client, &hello).await {
-                    Ok(is_new) => is_new && hello.known,
+                let is_new = match self.service.connect(client, &hello).await {
+                    Ok(is_new) => is_new,
                     Err(errno) => return Err(NetError::Refused(errno.to_string())),
                 };
                 connection.client.set(Some(client));
+                let survived = self.service.survived(hello.boot_verifier);
                 let mut welcome = self.service.welcome();
-                welcome.evicted = evicted;
+                welcome.evicted = hello.known && (is_new || survived.is_none());
+                welcome.survived = survived.unwrap_or(Survived::ALL);
                 (0, Reply::Welcome(welcome))
             }
             Request::Ping { commit } => {
@@ -344,8 +337,11 @@ impl<S: Service> Core<S> {
             }
             Request::Ost { ost, request } => {
                 let received = pass.bulk(&frame);
-                let Answer { transaction, reply } =
-                    self.ost(ost, request, received, &mut bulk).await;
+                let change = self.ost(ost, request, received, &mut bulk);
+                let Answer { transaction, reply } = match arrival(None).id {
+                    Some(id) if request.is_modifying() => self.once.run(id, change).await,
+                    _ => change.await,
+                };
                 (self.service.committed().ost, Reply::Ost { transaction, reply })
             }
         };
@@ -437,12 +433,13 @@ impl<S: Service> Core<S> {
     /// Closes connections that stopped in the middle of a frame, and those of clients that
     /// were evicted. To be called every now and then.
     pub(crate) async fn care(&self) {
+        self.once.retain(|client| self.service.knows(client));
         self.connections.borrow_mut().retain(|connection| connection.strong_count() > 0);
         let all: Vec<Rc<Connection<S>>> =
             self.connections.borrow().iter().filter_map(Weak::upgrade).collect();
         for connection in all {
             let limit = Duration::from_millis(FRAME_MS_MAX);
-            let stalled = connection.unfinished.get().is_some_and(|t| t.elapsed() > limit);
+            let stalled = connection.unfinished.get().is_some_and(|t| clock::since(t) > limit);
             let evicted = connection.client.get().is_some_and(|c| !self.service.knows(c));
             let reason = match (stalled, evicted) {
                 (true, _) => "nothing came after the beginning of a frame",

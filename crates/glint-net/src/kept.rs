@@ -6,6 +6,7 @@
 //! - Requests are given back in the order in which they were executed.
 
 use glint_proto::limits::{KEPT_BYTES_MAX, KEPT_REQUESTS_MAX};
+use glint_proto::message::Survived;
 use glint_proto::{Committed, MdsReply};
 use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
@@ -82,13 +83,12 @@ impl Kept {
         }
     }
 
-    /// A server has started again and knows transactions of the MDS up to `recovered`, and
-    /// all data if it survived. What is left has to be sent again.
-    pub(crate) fn after_restart(&mut self, recovered: u64, data_survived: bool) -> Lost {
+    /// A server has started again. What did not survive has to be sent again.
+    pub(crate) fn after_restart(&mut self, survived: Survived) -> Lost {
         let again = std::mem::take(&mut self.again);
-        let mds = std::mem::take(&mut self.mds).split_off(&(recovered + 1));
+        let mds = std::mem::take(&mut self.mds).split_off(&survived.mds.saturating_add(1));
         let mut ost = std::mem::take(&mut self.ost);
-        if data_survived {
+        if survived.data {
             ost.clear();
         }
         self.bytes = 0;
@@ -97,6 +97,11 @@ impl Kept {
             mds: mds.into_values().chain(again.mds).collect(),
             ost: ost.into_values().chain(again.ost).collect(),
         }
+    }
+
+    /// What is still to be sent again.
+    pub(crate) fn left(&mut self) -> Lost {
+        std::mem::take(&mut self.again)
     }
 
     /// The rest of what had to be sent again could not be, because the server was lost again.
@@ -123,7 +128,7 @@ mod tests {
         let mut spares = 0;
         kept.committed(Committed { mds: 4, ost: 5 }, &mut |_| spares += 1);
         assert_eq!((spares, kept.len(), kept.bytes), (3, 5, 30 + 200));
-        let lost = kept.after_restart(5, false);
+        let lost = kept.after_restart(Survived { mds: 5, data: false });
         assert_eq!(lost.mds.iter().map(|r| r.frame[0]).collect::<Vec<_>>(), [7, 9]);
         assert_eq!(lost.ost.iter().map(|f| f[0]).collect::<Vec<_>>(), [7, 9]);
         assert_eq!((kept.len(), kept.bytes), (0, 0));
@@ -133,14 +138,14 @@ mod tests {
     fn what_was_not_replayed_comes_after_what_was() {
         let mut kept = Kept::default();
         (1..=4).for_each(|n| kept.add_mds(n.into(), request(n)));
-        let mut lost = kept.after_restart(0, true);
+        let mut lost = kept.after_restart(Survived { mds: 0, data: true });
         // Two are sent again, and get new numbers; then the server is lost.
         for number in [1, 2] {
             kept.add_mds(number, lost.mds.pop_front().unwrap());
         }
         kept.not_replayed(lost);
         // The second start knows the first one of them.
-        let lost = kept.after_restart(1, true);
+        let lost = kept.after_restart(Survived { mds: 1, data: true });
         assert_eq!(lost.mds.iter().map(|r| r.frame[0]).collect::<Vec<_>>(), [2, 3, 4]);
     }
 
@@ -151,7 +156,7 @@ mod tests {
         assert!(kept.is_filling() && !kept.is_full());
         kept.add_ost(2, vec![0; KEPT_BYTES_MAX / 2]);
         assert!(kept.is_full());
-        assert!(kept.after_restart(0, true).ost.is_empty());
+        assert!(kept.after_restart(Survived { mds: 0, data: true }).ost.is_empty());
         assert!(!kept.is_filling());
     }
 }

@@ -12,10 +12,12 @@
 mod connection;
 mod core;
 mod error;
+pub mod host;
 mod inproc;
 pub mod keep_awake;
 mod kept;
 mod link;
+mod once;
 pub mod polling;
 mod remote;
 mod runtime;
@@ -28,10 +30,10 @@ pub use error::NetError;
 pub use inproc::InProcess;
 pub use remote::{Remote, RemoteOptions};
 pub use runtime::runtime;
-pub use server::{Server, ServerHandle, ServerOptions};
+pub use server::{Server, ServerHandle, ServerOptions, SimulatedServer};
 pub use stream::{Address, Listener, UNIX_PREFIX};
 
-use glint_proto::message::{Hello, Welcome};
+use glint_proto::message::{Hello, Survived, Welcome};
 use glint_proto::{
     Answer, Arrival, Bulk, ClientId, Committed, Cred, FsResult, MdsReply, MdsRequest, OstReply,
     OstRequest,
@@ -61,6 +63,9 @@ pub trait Service: Send + Sync + 'static {
 
     /// A client connects, for the first time or again. Returns whether it was not known.
     fn connect(&self, client: ClientId, hello: &Hello) -> impl Future<Output = FsResult<bool>>;
+
+    /// What survived of the run that this verifier names; `None` if nobody knows any more.
+    fn survived(&self, boot_verifier: u64) -> Option<Survived>;
 
     /// Whether a client is known, and was not evicted.
     fn knows(&self, client: ClientId) -> bool;

@@ -1,12 +1,12 @@
 //! The connection of one thread of a client to its server: it is made again whenever it
 //! breaks, and what had no answer is sent again on the next one.
 
-use crate::NetError;
 use crate::connection::{Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame};
 use crate::kept::{KeptRequest, Lost};
 use crate::polling::Poller;
 use crate::remote::Shared;
 use crate::stream::Address;
+use crate::{NetError, host};
 use glint_proto::frame::{HEADER_BYTES, Header};
 use glint_proto::limits::{RECONNECT_MS_MAX, RECONNECT_MS_MIN, SLOTS_PER_CONNECTION, SOON_MS};
 use glint_proto::message::{Reply, Request, Welcome};
@@ -86,7 +86,7 @@ impl Link {
             evictions: Cell::new(shared.evictions.load(Ordering::Acquire)),
             shared,
         });
-        compio_runtime::spawn(link.clone().keep_connected()).detach();
+        host::spawn(link.clone().keep_connected());
         link
     }
 
@@ -186,7 +186,7 @@ impl Link {
             })
             .await;
             if let Ok((Reply::Busy { retry_ms }, _)) = answer {
-                compio_runtime::time::sleep(Duration::from_millis(retry_ms.into())).await;
+                host::sleep(Duration::from_millis(retry_ms.into())).await;
                 self.send_again(slot);
                 continue;
             }
@@ -218,12 +218,11 @@ impl Link {
     pub(crate) async fn post(self: Rc<Self>, request: &Request<'_>) -> FsResult<()> {
         self.enqueue(request, &[], true).await?;
         if !self.soon.replace(true) {
-            compio_runtime::spawn(async move {
-                compio_runtime::time::sleep(Duration::from_millis(SOON_MS)).await;
+            host::spawn(async move {
+                host::sleep(Duration::from_millis(SOON_MS)).await;
                 self.soon.set(false);
                 self.flush().await;
-            })
-            .detach();
+            });
         }
         Ok(())
     }
@@ -243,7 +242,7 @@ impl Link {
                 server = self.shared.options.address,
                 "connection lost: {error}; trying again in {pause} ms"
             );
-            compio_runtime::time::sleep(Duration::from_millis(pause)).await;
+            host::sleep(Duration::from_millis(pause)).await;
             pause = (pause * 2).min(RECONNECT_MS_MAX);
         }
     }
@@ -308,6 +307,9 @@ impl Link {
             let mut all = self.pending.borrow_mut();
             let Some(pending) = &mut all[slot] else { continue };
             if pending.abandoned {
+                if let Some((_, Request::Mds { request, .. })) = parse(&pending.frame) {
+                    self.shared.note_open(&request, &Err(Errno::EIO));
+                }
                 drop(all);
                 self.finish(slot as u16);
                 continue;
@@ -337,12 +339,12 @@ impl Link {
             let request = Request::Mds { cred: Cred::ROOT, request };
             ask(writer, reader, self.request(&request)?).await?;
         }
-        if reopened.0 != now.0 {
-            self.shared.forget_committed();
-            let lost =
-                self.shared.kept.lock().after_restart(welcome.recovered, welcome.data_survived);
-            self.replay(writer, reader, lost).await?;
-        }
+        let lost = match self.shared.run.load(Ordering::Acquire) == welcome.boot_verifier {
+            // What an attempt before this one left.
+            true => self.shared.kept.lock().left(),
+            false => self.shared.count_anew(welcome.boot_verifier, welcome.survived),
+        };
+        self.replay(writer, reader, lost).await?;
         ask(writer, reader, self.request(&Request::Recovered)?).await?;
         *reopened = now;
         Ok(())
@@ -458,12 +460,24 @@ impl Link {
         {
             return Err(NetError::Refused(reason));
         }
+        if header.boot_verifier != self.shared.run.load(Ordering::Acquire) {
+            // A run that has ended: what survived of it was asked on another connection, so
+            // this one asks again, too.
+            return Ok(());
+        }
         let slot = header.slot.wrapping_sub(self.first_slot);
         let mut all = self.pending.borrow_mut();
         let Some(Some(pending)) = all.get_mut(slot as usize) else { return Ok(()) };
         if pending.xid != header.xid || pending.answer.is_some() {
             // An answer to a request that was sent twice and is done.
             return Ok(());
+        }
+        if matches!(header.op, Op::Open | Op::Create | Op::Tmpfile | Op::Release)
+            && (!pending.abandoned || header.op == Op::Release)
+            && let Ok(Reply::Mds { reply, .. }) = &reply
+            && let Some((_, Request::Mds { request, .. })) = parse(&pending.frame)
+        {
+            self.shared.note_open(&request, reply);
         }
         match &reply {
             Ok(Reply::Mds { transaction, reply: Ok(reply) }) if *transaction > 0 => {
@@ -479,7 +493,8 @@ impl Link {
             Ok(Reply::Ost { .. }) => Committed { mds: 0, ost: header.committed },
             _ => Committed { mds: header.committed, ost: 0 },
         };
-        self.shared.committed(committed, &mut |frame| self.keep_spare(frame));
+        let spare = &mut |frame| self.keep_spare(frame);
+        self.shared.committed(header.boot_verifier, committed, spare);
         if let (true, Ok(Reply::Busy { .. })) = (pending.abandoned, &reply) {
             // Nobody waits, but it has to be done.
             drop(all);
@@ -519,7 +534,7 @@ async fn ask(
         let first = frames.first().ok_or(NetError::Closed)?;
         match glint_proto::message::decode(pass.body(first)) {
             Ok(Reply::Busy { retry_ms }) => {
-                compio_runtime::time::sleep(Duration::from_millis(retry_ms.into())).await;
+                host::sleep(Duration::from_millis(retry_ms.into())).await;
             }
             Ok(Reply::Refused(reason)) => return Err(NetError::Refused(reason)),
             Ok(reply) => return Ok(reply),

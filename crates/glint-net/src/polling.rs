@@ -7,6 +7,7 @@
 //! poll, but for a few tries a second. While it polls it lets every other thread of its
 //! core go first (sched_yield(2)), so it also works where cores are scarce.
 
+use crate::host;
 use compio_runtime::Runtime;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -89,13 +90,16 @@ impl Poller {
             waiting: Cell::new(None),
             waker: RefCell::new(None),
         });
-        compio_runtime::spawn(poller.clone().run()).detach();
+        if !host::is_simulated() {
+            host::spawn(poller.clone().run());
+        }
         poller
     }
 
     /// Something is waited for from now on.
     pub(crate) fn wait_begins(&self) {
-        if self.waiting.get().is_some() || !ENABLED.load(Ordering::Relaxed) {
+        if self.waiting.get().is_some() || !ENABLED.load(Ordering::Relaxed) || host::is_simulated()
+        {
             return;
         }
         let now = Instant::now();

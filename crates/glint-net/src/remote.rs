@@ -10,7 +10,7 @@
 //!   replies are forgotten, so it might be executed twice.
 
 use crate::connection::{Envelope, append_frame};
-use crate::kept::{Kept, KeptRequest};
+use crate::kept::{Kept, KeptRequest, Lost};
 use crate::link::Link;
 use crate::stream::{Address, ReadWrite};
 use crate::{NetError, Transport};
@@ -18,7 +18,7 @@ use glint_proto::frame::{HEADER_BYTES, Header};
 use glint_proto::limits::{
     CONNECTIONS_PER_CLIENT_MAX, PING_MS, RECONNECT_MS_MAX, RECONNECT_MS_MIN,
 };
-use glint_proto::message::{Hello, Reply, Request, Welcome};
+use glint_proto::message::{Hello, Reply, Request, Survived, Welcome};
 use glint_proto::{
     Bulk, ClientId, Committed, Cred, Errno, FsResult, Ino, MdsReply, MdsRequest, OstReply,
     OstRequest,
@@ -31,7 +31,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::Poll;
+use std::task::{Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -58,7 +58,11 @@ pub(crate) struct Shared {
     pub(crate) welcome: Welcome,
     connections: AtomicU16,
     opens: Mutex<HashMap<Ino, OpenCount>>,
+    /// Closes that were sent and not answered, and who waits for them.
+    closing: Mutex<HashMap<Ino, (u32, Vec<Waker>)>>,
     pub(crate) kept: Mutex<Kept>,
+    /// The run of the server whose transactions are counted here.
+    pub(crate) run: AtomicU64,
     /// The largest that was heard of.
     committed: [AtomicU64; 2],
     /// Boot verifier of the server that knows what is open, and evictions before that.
@@ -129,26 +133,17 @@ impl Remote {
     pub fn connect(options: RemoteOptions) -> Result<Remote, NetError> {
         let client = random_client();
         let host = host_name();
-        let hello =
-            Hello { host: host.clone(), mount_point: options.mount_point.clone(), known: false };
+        let hello = Hello {
+            host: host.clone(),
+            mount_point: options.mount_point.clone(),
+            known: false,
+            boot_verifier: 0,
+        };
         let Reply::Welcome(welcome) = ask_once(&options.address, client, &Request::Hello(hello))?
         else {
             return Err(NetError::Refused("it did not welcome this client".into()));
         };
-        let shared = Arc::new(Shared {
-            options,
-            host,
-            client,
-            connections: AtomicU16::new(0),
-            opens: Mutex::default(),
-            kept: Mutex::default(),
-            committed: Default::default(),
-            reopened: futures_util::lock::Mutex::new((welcome.boot_verifier, 0)),
-            evictions: AtomicU64::new(0),
-            stop: AtomicBool::new(false),
-            heartbeat: OnceLock::new(),
-            welcome,
-        });
+        let shared = Shared::new(options, host, client, welcome);
         let for_thread = shared.clone();
         let heartbeat = std::thread::Builder::new()
             .name("lease".into())
@@ -156,6 +151,26 @@ impl Remote {
             .map_err(|source| NetError::Io { what: "starting a thread".into(), source })?;
         let _ = shared.heartbeat.set(heartbeat.thread().clone());
         Ok(Remote { shared, heartbeat: Some(heartbeat) })
+    }
+
+    /// A client of a simulated world, which knows already what its server will say. Nobody
+    /// keeps its lease but [`Remote::ping`].
+    pub fn simulated(options: RemoteOptions, client: ClientId, welcome: Welcome) -> Remote {
+        let shared = Shared::new(options, "simulated".into(), client, welcome);
+        Remote { shared, heartbeat: None }
+    }
+
+    /// Says that this client lives, and learns what is durable.
+    pub async fn ping(&self) -> FsResult<()> {
+        let commit = self.shared.kept.lock().is_filling();
+        match self.call(&Request::Ping { commit }, Bulk::None).await? {
+            Reply::Pong(committed) => {
+                let run = self.shared.run.load(Ordering::Acquire);
+                self.shared.committed(run, committed, &mut drop);
+                Ok(())
+            }
+            _ => Err(Errno::EPROTO),
+        }
     }
 
     /// Asks a server for its `status` or `stats`, as JSON, or to `reset` the latter.
@@ -217,16 +232,42 @@ impl Drop for Remote {
 }
 
 impl Shared {
+    fn new(
+        options: RemoteOptions,
+        host: String,
+        client: ClientId,
+        welcome: Welcome,
+    ) -> Arc<Shared> {
+        Arc::new(Shared {
+            options,
+            host,
+            client,
+            connections: AtomicU16::new(0),
+            opens: Mutex::default(),
+            closing: Mutex::default(),
+            kept: Mutex::default(),
+            run: AtomicU64::new(welcome.boot_verifier),
+            committed: Default::default(),
+            reopened: futures_util::lock::Mutex::new((welcome.boot_verifier, 0)),
+            evictions: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            heartbeat: OnceLock::new(),
+            welcome,
+        })
+    }
+
     pub(crate) fn hello(&self) -> Request<'static> {
         Request::Hello(Hello {
             host: self.host.clone(),
             mount_point: self.options.mount_point.clone(),
             known: true,
+            boot_verifier: self.run.load(Ordering::Acquire),
         })
     }
 
-    /// Follows what this client has open, to be able to say it again.
-    fn note_open(&self, request: &MdsRequest<'_>, reply: &FsResult<MdsReply>) {
+    /// Follows what this client has open, to be able to say it again: from the answer of an
+    /// open to that of a close.
+    pub(crate) fn note_open(&self, request: &MdsRequest<'_>, reply: &FsResult<MdsReply>) {
         let (ino, write, opened) = match (request, reply) {
             (MdsRequest::Open { ino, flags }, Ok(_)) => (*ino, flags.write, true),
             (MdsRequest::Create { open: Some(flags), .. }, Ok(MdsReply::Opened { attr, .. })) => {
@@ -238,6 +279,9 @@ impl Shared {
             (MdsRequest::Release { ino, write, .. }, _) => (*ino, *write, false),
             _ => return,
         };
+        if !opened {
+            self.note_closed(ino);
+        }
         let mut opens = self.opens.lock();
         let count = opens.entry(ino).or_default();
         let which = if write { &mut count.1 } else { &mut count.0 };
@@ -247,12 +291,51 @@ impl Shared {
         }
     }
 
-    pub(crate) fn opens(&self) -> Vec<(Ino, OpenCount)> {
-        self.opens.lock().iter().map(|(ino, count)| (*ino, *count)).collect()
+    /// A close is sent.
+    pub(crate) fn closing(&self, ino: Ino) {
+        self.closing.lock().entry(ino).or_default().0 += 1;
     }
 
-    /// A server has said what is durable.
-    pub(crate) fn committed(&self, committed: Committed, spare: &mut impl FnMut(Vec<u8>)) {
+    /// Until no close of a file is under way: it would arrive after what is done next, and
+    /// bring an old size.
+    async fn closed(&self, ino: Ino) {
+        poll_fn(|context| match self.closing.lock().get_mut(&ino) {
+            Some((_, waiters)) => {
+                waiters.push(context.waker().clone());
+                Poll::Pending
+            }
+            None => Poll::Ready(()),
+        })
+        .await
+    }
+
+    /// A close is answered.
+    fn note_closed(&self, ino: Ino) {
+        let mut closing = self.closing.lock();
+        let Some((count, waiters)) = closing.get_mut(&ino) else { return };
+        *count -= 1;
+        if *count == 0 {
+            waiters.drain(..).for_each(Waker::wake);
+            closing.remove(&ino);
+        }
+    }
+
+    pub(crate) fn opens(&self) -> Vec<(Ino, OpenCount)> {
+        let mut opens: Vec<_> = self.opens.lock().iter().map(|(i, count)| (*i, *count)).collect();
+        opens.sort_unstable();
+        opens
+    }
+
+    /// A run of the server has said what is durable.
+    pub(crate) fn committed(
+        &self,
+        run: u64,
+        committed: Committed,
+        spare: &mut impl FnMut(Vec<u8>),
+    ) {
+        if run != self.run.load(Ordering::Acquire) {
+            return;
+        }
         let news = |which: usize, now: u64| {
             now > self.committed[which].load(Ordering::Relaxed)
                 && self.committed[which].fetch_max(now, Ordering::AcqRel) < now
@@ -263,9 +346,13 @@ impl Shared {
         }
     }
 
-    /// A server has started again: its count of transactions of OSTs, too.
-    pub(crate) fn forget_committed(&self) {
+    /// From now on transactions of this run are counted. Returns what of the last one has to
+    /// be sent again.
+    pub(crate) fn count_anew(&self, run: u64, survived: Survived) -> Lost {
+        let mut kept = self.kept.lock();
+        self.run.store(run, Ordering::Release);
         self.committed.iter().for_each(|which| which.store(0, Ordering::Release));
+        kept.after_restart(survived)
     }
 
     /// Keeps a request until its transaction is durable.
@@ -310,10 +397,9 @@ impl Shared {
         let lost = {
             let mut kept = self.kept.lock();
             let lost = kept.len();
-            kept.after_restart(u64::MAX - 1, true);
+            kept.after_restart(Survived::ALL);
             lost
         };
-        self.forget_committed();
         tracing::error!(
             server = self.options.address,
             lost,
@@ -342,17 +428,21 @@ impl Shared {
 
     fn ping_until_end(&self, connected: &mut bool) -> Result<(), NetError> {
         let mut stream = connect_blocking(&self.options.address)?;
-        match ask_on(&mut *stream, self.client, &self.hello())? {
-            Reply::Welcome(welcome) if welcome.evicted => self.evicted(),
-            Reply::Welcome(_) => {}
+        let run = match ask_on(&mut *stream, self.client, &self.hello())? {
+            Reply::Welcome(welcome) => {
+                if welcome.evicted {
+                    self.evicted();
+                }
+                welcome.boot_verifier
+            }
             _ => return Err(NetError::Closed),
-        }
+        };
         *connected = true;
         while !self.stop.load(Ordering::Acquire) {
             let commit = self.kept.lock().is_filling();
             let pong = ask_on(&mut *stream, self.client, &Request::Ping { commit })?;
             if let Reply::Pong(committed) = pong {
-                self.committed(committed, &mut drop);
+                self.committed(run, committed, &mut drop);
             }
             if !self.kept.lock().is_filling() {
                 std::thread::park_timeout(Duration::from_millis(PING_MS));
@@ -364,12 +454,14 @@ impl Shared {
 
 impl Transport for Remote {
     async fn mds(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<MdsReply> {
+        if let MdsRequest::Setattr { ino, set } = request
+            && set.size.is_some()
+        {
+            self.shared.closed(*ino).await;
+        }
         let call = Request::Mds { cred: cred.clone(), request: request.clone() };
         match self.call(&call, Bulk::None).await? {
-            Reply::Mds { reply, .. } => {
-                self.shared.note_open(request, &reply);
-                reply
-            }
+            Reply::Mds { reply, .. } => reply,
             _ => Err(Errno::EPROTO),
         }
     }
@@ -377,7 +469,9 @@ impl Transport for Remote {
     async fn mds_soon(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<()> {
         let call = Request::Mds { cred: cred.clone(), request: request.clone() };
         let link = self.link()?;
-        self.shared.note_open(request, &Ok(MdsReply::Done));
+        if let MdsRequest::Release { ino, .. } = request {
+            self.shared.closing(*ino);
+        }
         link.post(&call).await
     }
 

@@ -2,12 +2,15 @@
 //! core that has the fewest.
 
 use crate::core::Core;
+use crate::host::Pipe;
+use crate::once::Once;
 use crate::stream::{Accepted, Listener};
 use crate::{NetError, Service};
 use parking_lot::Mutex;
 use std::future::poll_fn;
 use std::io;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Poll, Waker};
@@ -86,12 +89,13 @@ impl Server {
             inboxes: (0..cores).map(|_| Arc::default()).collect(),
             threads: Vec::new(),
         };
+        let once = Arc::<Once>::default();
         for (core, inbox) in handle.inboxes.iter().enumerate() {
-            let (service, inbox) = (service.clone(), inbox.clone());
+            let (service, once, inbox) = (service.clone(), once.clone(), inbox.clone());
             let thread = std::thread::Builder::new().name(format!("serve-{core}"));
             handle.threads.push(thread.spawn(move || {
                 let pin = options.pin.then_some(core);
-                if let Err(error) = run(service, &inbox, pin) {
+                if let Err(error) = run(service, once, &inbox, pin) {
                     tracing::error!(%error, "service thread ended");
                 }
             })?);
@@ -101,6 +105,26 @@ impl Server {
         let thread = std::thread::Builder::new().name("accept".into());
         handle.threads.push(thread.spawn(move || accept(&listener, &stop, &inboxes))?);
         Ok(handle)
+    }
+}
+
+/// A core of a server in a simulated world.
+pub struct SimulatedServer<S: Service>(Rc<Core<S>>);
+
+impl<S: Service> SimulatedServer<S> {
+    /// Starts it, as the machine of the calling task.
+    pub fn start(service: Arc<S>) -> SimulatedServer<S> {
+        SimulatedServer(Core::start(service, Arc::default()))
+    }
+
+    /// Serves a connection until its end.
+    pub async fn serve(&self, pipe: Pipe) -> Result<(), NetError> {
+        self.0.clone().serve(pipe.into()).await
+    }
+
+    /// Looks after connections; to be called every now and then.
+    pub async fn care(&self) {
+        self.0.care().await;
     }
 }
 
@@ -159,9 +183,14 @@ fn accept(listener: &Listener, stop: &AtomicBool, inboxes: &[Arc<Inbox>]) {
     }
 }
 
-fn run<S: Service>(service: Arc<S>, inbox: &Arc<Inbox>, pin: Option<usize>) -> io::Result<()> {
+fn run<S: Service>(
+    service: Arc<S>,
+    once: Arc<Once>,
+    inbox: &Arc<Inbox>,
+    pin: Option<usize>,
+) -> io::Result<()> {
     crate::runtime(pin)?.block_on(async {
-        let core = Core::start(service);
+        let core = Core::start(service, once);
         loop {
             let accepted = inbox.next().await;
             if inbox.stop.load(Ordering::Acquire) {

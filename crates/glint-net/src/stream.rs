@@ -1,6 +1,7 @@
 //! Where servers are, and the byte streams that lead there: TCP, or a Unix socket on the
 //! same host (`unix:PATH`).
 
+use crate::host::{self, Pipe};
 use compio_buf::{BufResult, IoBuf, IoBufMut};
 use compio_io::{AsyncRead, AsyncWrite};
 use compio_net::{TcpStream, UnixStream};
@@ -66,6 +67,9 @@ impl Address {
 
     /// Connects.
     pub(crate) async fn connect(&self) -> io::Result<Stream> {
+        if let Some(world) = host::world() {
+            return world.connect(&self.to_string()).map(Stream::Simulated);
+        }
         match self {
             Address::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await?)),
             Address::Tcp(address) => {
@@ -192,20 +196,25 @@ impl Accepted {
 pub(crate) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+    Simulated(Pipe),
 }
 
 impl Stream {
-    fn fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Stream::Tcp(stream) => stream.as_fd(),
-            Stream::Unix(stream) => stream.as_fd(),
-        }
-    }
-
     /// Sends what the socket takes at once.
     pub(crate) fn try_send(&self, bytes: &[u8]) -> io::Result<usize> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        match rustix::net::send(self.fd(), bytes, flags) {
+        let fd = match self {
+            Stream::Tcp(stream) => stream.as_fd(),
+            Stream::Unix(stream) => stream.as_fd(),
+            Stream::Simulated(pipe) if pipe.outgoing.is_cut() => {
+                return Err(ErrorKind::BrokenPipe.into());
+            }
+            Stream::Simulated(pipe) => {
+                pipe.outgoing.put(bytes);
+                return Ok(bytes.len());
+            }
+        };
+        match rustix::net::send(fd, bytes, flags) {
             Ok(sent) => Ok(sent),
             Err(Errno::AGAIN | Errno::INTR) => Ok(0),
             Err(error) => Err(error.into()),
@@ -214,16 +223,25 @@ impl Stream {
 
     /// Both sides see the end of the stream.
     pub(crate) fn shut(&self) {
+        let fd = match self {
+            Stream::Tcp(stream) => stream.as_fd(),
+            Stream::Unix(stream) => stream.as_fd(),
+            Stream::Simulated(pipe) => return pipe.close(),
+        };
         // One that is gone needs no end.
-        let _ = rustix::net::shutdown(self.fd(), Shutdown::Both);
+        let _ = rustix::net::shutdown(fd, Shutdown::Both);
     }
 }
 
 impl AsyncRead for Stream {
-    async fn read<B: IoBufMut>(&mut self, buffer: B) -> BufResult<usize, B> {
+    async fn read<B: IoBufMut>(&mut self, mut buffer: B) -> BufResult<usize, B> {
         match self {
             Stream::Tcp(stream) => stream.read(buffer).await,
             Stream::Unix(stream) => stream.read(buffer).await,
+            Stream::Simulated(pipe) => {
+                let bytes = pipe.incoming.take_some(buffer.buf_capacity()).await;
+                AsyncRead::read(&mut bytes.as_slice(), buffer).await
+            }
         }
     }
 }
@@ -233,6 +251,10 @@ impl AsyncWrite for Stream {
         match self {
             Stream::Tcp(stream) => stream.write(buffer).await,
             Stream::Unix(stream) => stream.write(buffer).await,
+            Stream::Simulated(pipe) => {
+                pipe.outgoing.put(buffer.as_init());
+                BufResult(Ok(buffer.buf_len()), buffer)
+            }
         }
     }
 
@@ -244,6 +266,10 @@ impl AsyncWrite for Stream {
         match self {
             Stream::Tcp(stream) => stream.shutdown().await,
             Stream::Unix(stream) => stream.shutdown().await,
+            Stream::Simulated(pipe) => {
+                pipe.close();
+                Ok(())
+            }
         }
     }
 }

@@ -8,6 +8,7 @@
 //! Does not know: sockets, storage, FUSE, or who sends what to whom.
 
 pub mod attr;
+pub mod clock;
 pub mod cred;
 pub mod errno;
 pub mod frame;

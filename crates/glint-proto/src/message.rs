@@ -121,8 +121,9 @@ pub enum MdsRequest<'a> {
     },
     /// Open an existing file.
     Open { ino: Ino, flags: OpenFlags },
-    /// One open is gone. `wrote` brings what the objects say, if it wrote.
-    Release { ino: Ino, write: bool, wrote: Option<ObjectAttr> },
+    /// One open is gone. `wrote` brings what the objects say, if it wrote, and a number that
+    /// rises with each time a client asks them.
+    Release { ino: Ino, write: bool, wrote: Option<(u64, ObjectAttr)> },
     /// Entries from `cookie` on; with attributes if `plus`.
     Readdir { ino: Ino, cookie: u64, bytes_max: u32, plus: bool },
     /// Target of a symbolic link.
@@ -361,6 +362,22 @@ pub struct Hello {
     pub mount_point: String,
     /// It was welcomed before, by this or an earlier run of the server.
     pub known: bool,
+    /// The run whose transactions it counts.
+    pub boot_verifier: u64,
+}
+
+/// What a run of a server left to the next one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Survived {
+    /// Transactions of the MDS up to this one.
+    pub mds: u64,
+    /// All data that OSTs had answered for.
+    pub data: bool,
+}
+
+impl Survived {
+    /// Everything: it still runs.
+    pub const ALL: Survived = Survived { mds: u64::MAX, data: true };
 }
 
 /// Answer to [`Hello`].
@@ -376,10 +393,8 @@ pub struct Welcome {
     pub cache_ms: u64,
     /// How long a client may be silent before it is forgotten.
     pub lease_ms: u64,
-    /// Transactions of the MDS up to this one survived the last end of the server.
-    pub recovered: u64,
-    /// So did all data that OSTs had answered for.
-    pub data_survived: bool,
+    /// What survived of the run that the client counts transactions of.
+    pub survived: Survived,
     /// The client said that it is known, and is not: it was evicted. What it had open is
     /// closed, and what it still wanted to say is lost.
     pub evicted: bool,

@@ -11,7 +11,7 @@ use glint_proto::limits::{
     CACHE_MS_ALONE, CACHE_MS_SHARED, COMMIT_INTERVAL_MS, LEASE_MS, journal_bytes, reserve_metadata,
     segment_bytes,
 };
-use glint_proto::message::{Hello, Welcome};
+use glint_proto::message::{Hello, Survived, Welcome};
 use glint_proto::{
     Answer, Arrival, Bulk, ClientId, Committed, Cred, Errno, FsResult, Ino, Layout, MdsReply,
     MdsRequest, ObjectId, OstReply, OstRequest, SpaceInfo,
@@ -82,7 +82,6 @@ pub struct Servers {
     /// Changes of data that OSTs have answered for, and those that are on stable storage.
     data_accepted: AtomicU64,
     data_committed: AtomicU64,
-    data_survived: bool,
     started: Instant,
     /// Totals of the last two seconds.
     totals: Mutex<[Totals; 2]>,
@@ -101,6 +100,7 @@ impl Servers {
     pub fn start(data: DataDir, settings: Settings) -> Result<Running, Box<dyn std::error::Error>> {
         let kv = LocalKv::open(&data.mds(), engine_options(&data, settings.commit_interval))?;
         let data_survived = !data.is_after_restart_of_host() && !settings.after_power_loss;
+        let boot_verifier = getrandom::u64().unwrap_or(1);
         let config = Config {
             osts: data.osts(),
             lease: settings.lease,
@@ -108,21 +108,25 @@ impl Servers {
             commit_sync: settings.commit_sync,
             after_power_loss: !data_survived,
             mounted: settings.mounted,
+            hash_seed: None,
+            boot_verifier,
         };
         let mds = futures_lite::future::block_on(Mds::start(kv, config))?;
         let mut osts = Vec::new();
         for index in 0..data.osts() {
-            osts.push(Ost::new(ObjectStore::open(&data.ost(index))?));
+            let store = ObjectStore::open(&data.ost(index))?;
+            // Clients forget what survived the last run, so it must survive this one.
+            store.sync_all()?;
+            osts.push(Ost::new(store));
         }
         let servers = Arc::new(Servers {
             mds,
             osts,
             data,
-            boot_verifier: getrandom::u64().unwrap_or(1),
+            boot_verifier,
             settings,
             data_accepted: AtomicU64::new(0),
             data_committed: AtomicU64::new(0),
-            data_survived,
             started: Instant::now(),
             totals: Mutex::new([Totals::now(); 2]),
         });
@@ -301,8 +305,7 @@ impl Service for Servers {
             osts: self.data.osts(),
             cache_ms: if self.settings.shared { CACHE_MS_SHARED } else { CACHE_MS_ALONE },
             lease_ms: self.settings.lease.as_millis() as u64,
-            recovered: self.mds.last_recovered(),
-            data_survived: self.data_survived,
+            survived: Survived::ALL,
             evicted: false,
         }
     }
@@ -313,6 +316,10 @@ impl Service for Servers {
 
     fn disconnect(&self, client: ClientId) {
         self.mds.disconnect(client);
+    }
+
+    fn survived(&self, boot_verifier: u64) -> Option<Survived> {
+        self.mds.survived(boot_verifier)
     }
 
     fn knows(&self, client: ClientId) -> bool {

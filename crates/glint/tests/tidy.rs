@@ -6,8 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The crates, from the top down: each may import only those below it.
-const LAYERS: [&str; 9] = [
+const LAYERS: [&str; 10] = [
     "glint",
+    "glint-sim",
     "glint-mount",
     "glint-client",
     "glint-net",

@@ -56,7 +56,7 @@ impl<K: Kv> Mds<K> {
             record.attr.size = size;
             record.attr.size_on_ost = true;
             record.attr.mtime = context.now;
-            self.opens.resized(ino);
+            self.opens.resized(context.client, ino);
         }
         let time = |set: SetTime| match set {
             SetTime::Now => context.now,

@@ -130,7 +130,7 @@ impl<K: Kv> Mds<K> {
                 self.inodes.fetch_add(1, Ordering::Relaxed);
             }
             Err(_) => {
-                self.opens.remove(context.client, ino, true, false);
+                self.opens.remove(context.client, ino, true, None);
             }
         }
         reply

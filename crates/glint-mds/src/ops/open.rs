@@ -50,14 +50,14 @@ impl<K: Kv> Mds<K> {
         let reply = self.commit(context, batch, MdsReply::Attr(record.attr)).await?;
         if context.is_replay() {
             // The client has said what it has open.
-            self.opens.resized(ino);
+            self.opens.resized(context.client, ino);
         } else if first_writer && !flags.truncate {
             self.opens.first_writer(context.client, ino, false);
         } else {
-            self.opens.add(context.client, ino, flags.write);
             if flags.truncate {
-                self.opens.resized(ino);
+                self.opens.resized(context.client, ino);
             }
+            self.opens.add(context.client, ino, flags.write);
         }
         Ok(reply)
     }
@@ -68,15 +68,15 @@ impl<K: Kv> Mds<K> {
         context: &Context<'_>,
         ino: Ino,
         write: bool,
-        wrote: Option<ObjectAttr>,
+        wrote: Option<(u64, ObjectAttr)>,
     ) -> FsResult<MdsReply> {
         let _held = self.lock(context, &[Want::exclusive(Key::Inode(ino))]).await;
-        let left = self.opens.remove(context.client, ino, write, wrote.is_some());
+        let left = self.opens.remove(context.client, ino, write, wrote);
         if left.gone {
             self.orphans.fetch_add(1, Ordering::AcqRel);
         }
-        let knows = wrote.is_some() || (write && left.unchanged);
-        if !knows || left.writers || left.gone {
+        let knows = left.wrote.is_some() || (write && left.unchanged);
+        if !knows || left.doubtful || left.writers || left.gone {
             return Ok(MdsReply::Done);
         }
         let Some(mut record) = self.find_inode(ino).await? else { return Ok(MdsReply::Done) };
@@ -84,7 +84,7 @@ impl<K: Kv> Mds<K> {
             return Ok(MdsReply::Done);
         }
         record.attr.size_on_ost = false;
-        match wrote {
+        match left.wrote {
             Some(objects) => {
                 record.has_objects = true;
                 record.attr.size = objects.size;

@@ -1,0 +1,170 @@
+//! What the tasks of a thread run on: its runtime, or a simulation of many machines on one
+//! thread, in which the same code runs.
+
+use crate::stream::Stream;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+/// A task.
+pub type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+/// A simulated world.
+pub trait World {
+    /// Runs a task, on the machine of the task that asks for it.
+    fn spawn(&self, task: Task);
+
+    /// Ends when so much simulated time has passed.
+    fn sleep(&self, time: Duration) -> Task;
+
+    /// Connects to a server.
+    fn connect(&self, address: &str) -> io::Result<Pipe>;
+}
+
+thread_local! {
+    static WORLD: RefCell<Option<Rc<dyn World>>> = const { RefCell::new(None) };
+}
+
+/// From now on tasks of this thread run in a simulated world. `None` ends that.
+pub fn simulate(world: Option<Rc<dyn World>>) {
+    WORLD.replace(world);
+}
+
+pub(crate) fn world() -> Option<Rc<dyn World>> {
+    WORLD.with_borrow(Clone::clone)
+}
+
+pub(crate) fn is_simulated() -> bool {
+    WORLD.with_borrow(Option::is_some)
+}
+
+pub(crate) fn spawn(task: impl Future<Output = ()> + 'static) {
+    match world() {
+        Some(world) => world.spawn(Box::pin(task)),
+        None => compio_runtime::spawn(task).detach(),
+    }
+}
+
+pub(crate) async fn sleep(time: Duration) {
+    match world() {
+        Some(world) => world.sleep(time).await,
+        None => compio_runtime::time::sleep(time).await,
+    }
+}
+
+/// One direction of a simulated connection.
+#[derive(Default)]
+pub struct Wire {
+    bytes: RefCell<VecDeque<u8>>,
+    closed: Cell<bool>,
+    reader: RefCell<Option<Waker>>,
+}
+
+impl Wire {
+    /// Puts bytes on the wire.
+    pub fn put(&self, bytes: &[u8]) {
+        if !self.closed.get() {
+            self.bytes.borrow_mut().extend(bytes);
+            self.wake();
+        }
+    }
+
+    /// Nothing more comes, and what has not been read is lost.
+    pub fn cut(&self) {
+        self.closed.set(true);
+        self.bytes.borrow_mut().clear();
+        self.wake();
+    }
+
+    /// Whether it was cut.
+    pub fn is_cut(&self) -> bool {
+        self.closed.get()
+    }
+
+    fn wake(&self) {
+        if let Some(reader) = self.reader.borrow_mut().take() {
+            reader.wake();
+        }
+    }
+
+    /// All bytes that are there, at least one; none after the end.
+    pub async fn take(&self) -> Vec<u8> {
+        self.take_some(usize::MAX).await
+    }
+
+    /// As many of them as there is room for.
+    pub(crate) async fn take_some(&self, room: usize) -> Vec<u8> {
+        poll_fn(|context| {
+            let mut bytes = self.bytes.borrow_mut();
+            if bytes.is_empty() && !self.closed.get() {
+                self.reader.replace(Some(context.waker().clone()));
+                return Poll::Pending;
+            }
+            let some = room.min(bytes.len());
+            Poll::Ready(bytes.drain(..some).collect())
+        })
+        .await
+    }
+}
+
+/// An end of a simulated connection. It is closed when nobody has it any more.
+#[derive(Clone)]
+pub struct Pipe(Rc<Ends>);
+
+/// The wires of an end.
+pub struct Ends {
+    pub(crate) incoming: Rc<Wire>,
+    pub(crate) outgoing: Rc<Wire>,
+}
+
+impl Pipe {
+    /// An end with its two wires.
+    pub fn new(incoming: Rc<Wire>, outgoing: Rc<Wire>) -> Pipe {
+        Pipe(Rc::new(Ends { incoming, outgoing }))
+    }
+}
+
+impl Ends {
+    pub(crate) fn close(&self) {
+        self.outgoing.cut();
+        self.incoming.cut();
+    }
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl std::ops::Deref for Pipe {
+    type Target = Ends;
+
+    fn deref(&self) -> &Ends {
+        &self.0
+    }
+}
+
+impl From<Pipe> for Stream {
+    fn from(pipe: Pipe) -> Stream {
+        Stream::Simulated(pipe)
+    }
+}
+
+/// Lets everything else that is ready go first.
+pub(crate) async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await
+}

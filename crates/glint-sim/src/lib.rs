@@ -1,0 +1,21 @@
+//! Deterministic simulation of clients and servers that fail.
+//!
+//! Promises: the same seed gives the same run. The code under test is the real one: the
+//! client library, its connections and replay lists, frames, the service loop and its
+//! scheduler, the MDS. Only what touches a machine is simulated: the network, which delays,
+//! repeats and reorders requests and breaks connections anywhere; time; the disk, which
+//! keeps what was synced; objects. Processes are killed and power is lost at any point.
+//!
+//! The oracle: every call returns what it must, once, whatever happens in between; what the
+//! contract says survives is there; the namespace is consistent at the end; nothing hangs.
+//!
+//! Does not know: FUSE, threads, real disks. Those are what the end-to-end tests are for.
+
+mod executor;
+mod network;
+mod oracle;
+mod scenario;
+mod server;
+mod workload;
+
+pub use scenario::{Outcome, run};

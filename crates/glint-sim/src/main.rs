@@ -1,0 +1,85 @@
+//! Runs seeds of the simulation, and says how to run one that failed again.
+
+use clap::Parser;
+use glint_sim::Outcome;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Simulate clients and servers that fail, and check that nothing acknowledged is lost and
+/// nothing is executed twice.
+#[derive(Parser)]
+struct Args {
+    /// How many seeds to run.
+    #[arg(long, default_value_t = 1000)]
+    seeds: u64,
+    /// The first one.
+    #[arg(long, default_value_t = 0)]
+    from: u64,
+    /// Run this seed only, and log what happens.
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if let Some(seed) = args.seed {
+        let filter = tracing_subscriber::EnvFilter::new("debug");
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+        return match glint_sim::run(seed) {
+            Ok(outcome) => {
+                println!("seed {seed}: {outcome:?}");
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                println!("seed {seed}: {error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    let start = Instant::now();
+    let (next, failed) = (AtomicU64::new(args.from), AtomicU64::new(0));
+    let end = args.from + args.seeds;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut total = Outcome::default();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut total = Outcome::default();
+                    loop {
+                        let seed = next.fetch_add(1, Ordering::Relaxed);
+                        if seed >= end {
+                            return total;
+                        }
+                        match glint_sim::run(seed) {
+                            Ok(outcome) => total.add(&outcome),
+                            Err(error) => {
+                                failed.fetch_add(1, Ordering::Relaxed);
+                                println!("seed {seed}: {error}\n  again: glint-sim --seed {seed}");
+                            }
+                        }
+                    }
+                })
+            })
+            .collect();
+        for worker in workers {
+            if let Ok(part) = worker.join() {
+                total.add(&part);
+            }
+        }
+    });
+    let failed = failed.into_inner();
+    println!(
+        "{} seeds in {:.1} s, {failed} failed: {} steps, {} s of simulated time, {} kills, {} losses of \
+         power, {} dead clients",
+        args.seeds,
+        start.elapsed().as_secs_f64(),
+        total.steps,
+        total.seconds,
+        total.kills,
+        total.power_losses,
+        total.dead_clients
+    );
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

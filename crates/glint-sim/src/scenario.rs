@@ -1,0 +1,322 @@
+//! A run: some clients work, and everything that can fail does.
+
+use crate::executor::{Executor, Machine};
+use crate::oracle::Model;
+use crate::server::{self, Servers, Storage};
+use crate::workload::{Fs, Tally, Worker, list, make};
+use glint_client::{Caller, Client, Vfs};
+use glint_net::{Remote, RemoteOptions, Service};
+use glint_proto::message::Hello;
+use glint_proto::{ClientId, FileType, Ino};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Calls of each worker.
+const CALLS: u64 = 40;
+const WORKERS: u32 = 2;
+/// Things that go wrong in one run, at most.
+const HARMS: u64 = 24;
+/// A run that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(600);
+const PING: Duration = Duration::from_secs(1);
+
+/// What happened in a run.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Outcome {
+    /// Tasks that were run.
+    pub steps: u64,
+    /// Processes of servers that were killed.
+    pub kills: u64,
+    /// Losses of power.
+    pub power_losses: u64,
+    /// Clients that died.
+    pub dead_clients: u64,
+    /// Seconds of simulated time.
+    pub seconds: u64,
+}
+
+struct Member {
+    machine: Machine,
+    fs: Fs,
+    workers: Vec<Rc<Worker>>,
+    /// Workers that have not done all of their calls.
+    running: Cell<u32>,
+    dead: Cell<bool>,
+}
+
+struct Run {
+    executor: Rc<Executor>,
+    storage: Storage,
+    servers: RefCell<Arc<Servers>>,
+    members: RefCell<Vec<Rc<Member>>>,
+    tally: Tally,
+    outcome: Cell<Outcome>,
+    /// Things that may still go wrong.
+    harms_left: Cell<u64>,
+    failure: RefCell<Option<String>>,
+}
+
+/// Runs one seed. An error says what was wrong.
+pub fn run(seed: u64) -> Result<Outcome, String> {
+    // What a thread keeps of its connections goes with it.
+    let thread = std::thread::Builder::new().spawn(move || run_here(seed));
+    let joined = thread.map_err(|e| e.to_string())?.join();
+    joined.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+        Err(format!("panicked: {}", text.unwrap_or_default()))
+    })
+}
+
+fn run_here(seed: u64) -> Result<Outcome, String> {
+    let executor = Executor::new(seed);
+    let storage = Storage::default();
+    let servers = RefCell::new(storage.start(&executor, false));
+    let run = Rc::new(Run {
+        executor: executor.clone(),
+        storage,
+        servers,
+        members: RefCell::default(),
+        tally: Tally::default(),
+        outcome: Cell::default(),
+        harms_left: Cell::new(1 + executor.below(HARMS)),
+        failure: RefCell::new(None),
+    });
+    let result = executor.run(LIMIT, run.clone().main());
+    let mut outcome = run.outcome.get();
+    outcome.steps = executor.steps();
+    outcome.seconds = executor.now().as_secs();
+    let result = result.and_then(|result| result);
+    let result = result.and_then(|()| run.check());
+    executor.end();
+    result.map(|()| outcome)
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+impl Run {
+    async fn main(self: Rc<Self>) -> Result<(), String> {
+        self.executor.sleep(Duration::from_millis(1)).await;
+        let clients = 1 + self.executor.below(3) as u32;
+        let mut shared = None;
+        for index in 0..clients {
+            // Its connection belongs to its machine.
+            let (run, result) = (self.clone(), Rc::new(RefCell::new(None)));
+            let slot = result.clone();
+            self.executor.spawn_on(Machine(10 + index), async move {
+                let joined = run.join(index, shared).await;
+                slot.replace(Some(joined));
+            });
+            while result.borrow().is_none() {
+                self.executor.sleep(Duration::from_millis(1)).await;
+            }
+            let Some(joined) = result.take() else { continue };
+            let (member, directory) = joined?;
+            shared = Some(directory);
+            self.members.borrow_mut().push(member);
+        }
+        self.executor.network.harm.set([0, 1000, 300, 100][self.executor.below(4) as usize]);
+        for member in self.members.borrow().iter() {
+            for worker in &member.workers {
+                let (run, member, worker) = (self.clone(), member.clone(), worker.clone());
+                self.executor.spawn_on(member.machine, async move {
+                    for _ in 0..CALLS {
+                        if let Err(failure) = worker.step().await {
+                            run.failure.borrow_mut().get_or_insert(failure);
+                            break;
+                        }
+                    }
+                    member.running.set(member.running.get() - 1);
+                });
+            }
+        }
+        let is_running = |m: &Rc<Member>| !m.dead.get() && m.running.get() > 0;
+        while self.members.borrow().iter().any(is_running) && self.failure.borrow().is_none() {
+            let pause = Duration::from_micros(
+                1_000 + self.executor.below(1 << (10 + self.executor.below(11))),
+            );
+            self.executor.sleep(pause).await;
+            self.fate().await;
+        }
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        self.executor.network.harm.set(0);
+        if self.executor.one_in(2) {
+            self.restart(true).await;
+        }
+        self.verify(shared).await
+    }
+
+    /// A client mounts, and makes its directories.
+    async fn join(&self, index: u32, shared: Option<Ino>) -> Result<(Rc<Member>, Ino), String> {
+        let machine = Machine(10 + index);
+        let options =
+            RemoteOptions { address: "server".into(), mount_point: format!("/mnt{index}") };
+        let servers = self.servers.borrow().clone();
+        let client = ClientId(1000 + u64::from(index));
+        let hello = Hello {
+            host: String::new(),
+            mount_point: String::new(),
+            known: false,
+            boot_verifier: 0,
+        };
+        servers.connect(client, &hello).await.map_err(text)?;
+        servers.disconnect(client);
+        let welcome = servers.welcome();
+        let fs: Fs = Rc::new(Client::new(Remote::simulated(options, client, welcome), true));
+        let directory = async |name: String| {
+            let made =
+                fs.make(&Caller::ROOT, Ino::ROOT, name.as_bytes(), make(FileType::Directory));
+            made.await.map(|attr| attr.ino).map_err(text)
+        };
+        let shared = match shared {
+            Some(shared) => shared,
+            None => directory("shared".into()).await?,
+        };
+        let mut workers = Vec::new();
+        for number in 0..WORKERS {
+            workers.push(Rc::new(Worker {
+                executor: self.executor.clone(),
+                fs: fs.clone(),
+                own: directory(format!("c{index}w{number}")).await?,
+                shared,
+                model: Rc::new(RefCell::new(Model::default())),
+                tally: self.tally.clone(),
+            }));
+        }
+        fs.sync().await.map_err(text)?;
+        let (pinging, executor) = (fs.clone(), self.executor.clone());
+        self.executor.spawn_on(machine, async move {
+            loop {
+                executor.sleep(PING).await;
+                // It waits for the server as every call does.
+                let _ = pinging.transport().ping().await;
+            }
+        });
+        Ok((
+            Rc::new(Member {
+                machine,
+                fs,
+                workers,
+                running: Cell::new(WORKERS),
+                dead: Cell::new(false),
+            }),
+            shared,
+        ))
+    }
+
+    fn count(&self, what: impl FnOnce(&mut Outcome)) {
+        let mut outcome = self.outcome.get();
+        what(&mut outcome);
+        self.outcome.set(outcome);
+    }
+
+    /// Something happens, or nothing.
+    async fn fate(&self) {
+        if self.harms_left.get() == 0 {
+            return;
+        }
+        self.harms_left.set(self.harms_left.get() - 1);
+        match self.executor.below(8) {
+            0 => self.restart(false).await,
+            1 => self.restart(true).await,
+            2 => self.executor.network.cut(None),
+            3 if self.executor.one_in(6) => self.kill_a_client(),
+            _ => {}
+        }
+    }
+
+    async fn restart(&self, power_loss: bool) {
+        server::stop(&self.executor);
+        if power_loss {
+            self.storage.lose_power();
+        }
+        self.count(|outcome| {
+            let which = if power_loss { &mut outcome.power_losses } else { &mut outcome.kills };
+            *which += 1;
+        });
+        self.executor.sleep(Duration::from_millis(self.executor.below(500))).await;
+        self.servers.replace(self.storage.start(&self.executor, power_loss));
+    }
+
+    /// Not the last one.
+    fn kill_a_client(&self) {
+        let members = self.members.borrow();
+        let alive: Vec<&Rc<Member>> = members.iter().filter(|m| !m.dead.get()).collect();
+        if alive.len() < 2 {
+            return;
+        }
+        let member = alive[self.executor.below(alive.len() as u64) as usize];
+        member.dead.set(true);
+        self.executor.kill(member.machine);
+        self.executor.network.cut(Some(member.machine));
+        self.count(|outcome| outcome.dead_clients += 1);
+    }
+
+    async fn verify(&self, shared: Option<Ino>) -> Result<(), String> {
+        let members = self.members.borrow().clone();
+        let power_lost = self.outcome.get().power_losses > 0;
+        for member in members.iter().filter(|member| !member.dead.get()) {
+            for worker in &member.workers {
+                worker.verify_all().await?;
+            }
+        }
+        let Some(witness) = members.iter().find(|member| !member.dead.get()) else {
+            return Ok(());
+        };
+        for worker in members.iter().filter(|m| m.dead.get()).flat_map(|m| &m.workers) {
+            let found = list(&witness.fs, worker.own).await.map_err(text)?;
+            worker.model.borrow().accepts(&found, power_lost)?;
+        }
+        let any_dead = members.iter().any(|member| member.dead.get());
+        if let Some(shared) = shared.filter(|_| !any_dead) {
+            let found = list(&witness.fs, shared).await.map_err(text)?;
+            let tally = self.tally.borrow();
+            let must: BTreeSet<String> =
+                tally.iter().filter(|(_, n)| **n == 1).map(|(name, _)| name.clone()).collect();
+            if found != must || tally.values().any(|n| !(0..=1).contains(n)) {
+                return Err(format!("shared names are {found:?}, their tally {tally:?}"));
+            }
+        }
+        // Time for what is deleted to be destroyed, and for the dead to be forgotten.
+        self.executor.sleep(3 * server::LEASE).await;
+        let sessions = self.servers.borrow().mds().sessions().len();
+        let alive = members.iter().filter(|member| !member.dead.get()).count();
+        if sessions != alive {
+            return Err(format!("{sessions} sessions of {alive} clients"));
+        }
+        server::stop(&self.executor);
+        Ok(())
+    }
+
+    /// What is on the disk at the end.
+    fn check(&self) -> Result<(), String> {
+        let kv = &self.storage.disk;
+        let report = futures_lite::future::block_on(glint_mds::check(kv, false)).map_err(text)?;
+        if let Some(finding) = report.findings.first() {
+            return Err(format!("{finding:?}"));
+        }
+        let known: BTreeSet<Ino> = report.files.keys().copied().collect();
+        match self.storage.files_with_objects().into_iter().find(|ino| !known.contains(ino)) {
+            Some(ino) => Err(format!("an object belongs to no file: {ino}")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Outcome {
+    /// Adds another run.
+    pub fn add(&mut self, other: &Outcome) {
+        self.steps += other.steps;
+        self.kills += other.kills;
+        self.power_losses += other.power_losses;
+        self.dead_clients += other.dead_clients;
+        self.seconds += other.seconds;
+    }
+}

@@ -1,0 +1,320 @@
+//! What clients do, and whether what they are told is true.
+
+use crate::executor::Executor;
+use crate::oracle::Model;
+use glint_client::{Caller, Client, Handle, Make, Vfs};
+use glint_net::Remote;
+use glint_proto::{Errno, FileType, FsResult, Ino, OpenFlags, RenameFlags, SetAttr};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+pub(crate) type Fs = Rc<Client<Remote>>;
+
+/// Names that a worker uses in its own directory.
+const NAMES: u64 = 10;
+/// Names in the directory that all use.
+const SHARED_NAMES: u64 = 4;
+const ROOT: &Caller = &Caller::ROOT;
+
+/// Names in the shared directory: how often each was made, less how often it was removed.
+pub(crate) type Tally = Rc<RefCell<BTreeMap<String, i64>>>;
+
+/// A thread of a client.
+pub(crate) struct Worker {
+    pub(crate) executor: Rc<Executor>,
+    pub(crate) fs: Fs,
+    pub(crate) own: Ino,
+    pub(crate) shared: Ino,
+    pub(crate) model: Rc<RefCell<Model>>,
+    pub(crate) tally: Tally,
+}
+
+/// Whether a call returned what it must.
+fn expect<T>(what: &str, got: FsResult<T>, want: Result<(), Errno>) -> Result<Option<T>, String> {
+    match (got, want) {
+        (Ok(value), Ok(())) => Ok(Some(value)),
+        (Err(got), Err(want)) if got == want => Ok(None),
+        (got, want) => Err(format!("{what}: {:?} instead of {want:?}", got.map(drop))),
+    }
+}
+
+pub(crate) fn make(kind: FileType) -> Make<'static> {
+    Make { mode: kind.mode_bits() | 0o755, umask: 0, rdev: 0, target: b"" }
+}
+
+/// All names of a directory.
+pub(crate) async fn list(fs: &Fs, directory: Ino) -> FsResult<BTreeSet<String>> {
+    let handle = fs.opendir(ROOT, directory).await?;
+    let mut names = BTreeSet::new();
+    let mut cookie = 2;
+    loop {
+        let page = fs.readdir(ROOT, handle, cookie, 256, false).await?;
+        for entry in &page.entries {
+            names.insert(String::from_utf8_lossy(&entry.name).into_owned());
+            cookie = entry.cookie;
+        }
+        if page.end || page.entries.is_empty() {
+            break;
+        }
+    }
+    fs.release(handle).await?;
+    Ok(names)
+}
+
+impl Worker {
+    fn name(&self) -> String {
+        format!("n{}", self.executor.below(NAMES))
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let len = 1 + self.executor.below(300) as usize;
+        vec![self.executor.below(256) as u8; len]
+    }
+
+    /// One call, or a few that belong together.
+    pub(crate) async fn step(&self) -> Result<(), String> {
+        let (one, two) = (self.name(), self.name());
+        self.model.borrow_mut().begins(&[&one, &two]);
+        let result = match self.executor.below(16) {
+            0..=2 => self.create(&one).await,
+            3 => self.mkdir(&one).await,
+            4 => self.unlink(&one).await,
+            5 => self.rmdir(&one).await,
+            6 => self.rename(&one, &two).await,
+            7 => self.link(&one, &two).await,
+            8 => self.overwrite(&one).await,
+            9 => self.truncate(&one).await,
+            10 => self.verify(&one).await,
+            11 => self.verify_names().await,
+            12 => self.sync().await,
+            _ => self.share().await,
+        };
+        self.model.borrow_mut().ends();
+        result
+    }
+
+    async fn create(&self, name: &str) -> Result<(), String> {
+        let want = match self.model.borrow().names.contains_key(name) {
+            true => Err(Errno::EEXIST),
+            false => Ok(()),
+        };
+        let flags = libc_flags::O_CREAT | libc_flags::O_EXCL | libc_flags::O_RDWR;
+        let regular = make(FileType::Regular);
+        let got = self.fs.create(ROOT, self.own, name.as_bytes(), regular, flags).await;
+        let Some(open) = expect(&format!("create {name}"), got, want)? else { return Ok(()) };
+        self.model.borrow_mut().add(name, open.attr.ino, false);
+        self.write(name, open.handle, 0).await?;
+        self.release(open.handle).await
+    }
+
+    async fn write(&self, name: &str, handle: Handle, offset: usize) -> Result<(), String> {
+        let data = self.bytes();
+        let got = self.fs.write(handle, offset as u64, &data, false).await;
+        expect(&format!("write {name}"), got, Ok(()))?;
+        let mut model = self.model.borrow_mut();
+        let ino = model.names.get(name).copied();
+        if let Some(node) = ino.and_then(|ino| model.nodes.get_mut(&ino)) {
+            let end = offset + data.len();
+            let len = node.content.len().max(end);
+            node.content.resize(len, 0);
+            node.content[offset..end].copy_from_slice(&data);
+        }
+        Ok(())
+    }
+
+    async fn release(&self, handle: Handle) -> Result<(), String> {
+        expect("release", self.fs.release(handle).await, Ok(())).map(drop)
+    }
+
+    async fn mkdir(&self, name: &str) -> Result<(), String> {
+        let want = match self.model.borrow().names.contains_key(name) {
+            true => Err(Errno::EEXIST),
+            false => Ok(()),
+        };
+        let got = self.fs.make(ROOT, self.own, name.as_bytes(), make(FileType::Directory)).await;
+        if let Some(attr) = expect(&format!("mkdir {name}"), got, want)? {
+            self.model.borrow_mut().add(name, attr.ino, true);
+        }
+        Ok(())
+    }
+
+    async fn unlink(&self, name: &str) -> Result<(), String> {
+        let want = match self.model.borrow().node(name) {
+            None => Err(Errno::ENOENT),
+            Some(node) if node.is_dir => Err(Errno::EISDIR),
+            Some(_) => Ok(()),
+        };
+        let got = self.fs.unlink(ROOT, self.own, name.as_bytes()).await;
+        if expect(&format!("unlink {name}"), got, want)?.is_some() {
+            self.model.borrow_mut().remove(name);
+        }
+        Ok(())
+    }
+
+    async fn rmdir(&self, name: &str) -> Result<(), String> {
+        let want = match self.model.borrow().node(name) {
+            None => Err(Errno::ENOENT),
+            Some(node) if !node.is_dir => Err(Errno::ENOTDIR),
+            Some(_) => Ok(()),
+        };
+        let got = self.fs.rmdir(ROOT, self.own, name.as_bytes()).await;
+        if expect(&format!("rmdir {name}"), got, want)?.is_some() {
+            self.model.borrow_mut().remove(name);
+        }
+        Ok(())
+    }
+
+    async fn rename(&self, old: &str, new: &str) -> Result<(), String> {
+        let mut after = self.model.borrow().clone();
+        let want = after.rename(old, new);
+        let (from, to) = ((self.own, old.as_bytes()), (self.own, new.as_bytes()));
+        let got = self.fs.rename(ROOT, from, to, RenameFlags::default()).await;
+        if expect(&format!("rename {old} {new}"), got, want)?.is_some() {
+            self.model.replace(after);
+        }
+        Ok(())
+    }
+
+    async fn link(&self, old: &str, new: &str) -> Result<(), String> {
+        let Some(ino) = self.model.borrow().names.get(old).copied() else { return Ok(()) };
+        let want = match (self.model.borrow().node(old), self.model.borrow().node(new)) {
+            (Some(node), _) if node.is_dir => Err(Errno::EPERM),
+            (_, Some(_)) => Err(Errno::EEXIST),
+            _ => Ok(()),
+        };
+        let got = self.fs.link(ROOT, ino, self.own, new.as_bytes()).await;
+        if expect(&format!("link {old} {new}"), got, want)?.is_some() {
+            self.model.borrow_mut().link(old, new);
+        }
+        Ok(())
+    }
+
+    /// A name of a file, its number and its size.
+    fn file(&self, name: &str) -> Option<(Ino, usize)> {
+        let model = self.model.borrow();
+        let node = model.node(name).filter(|node| !node.is_dir)?;
+        Some((*model.names.get(name)?, node.content.len()))
+    }
+
+    async fn overwrite(&self, name: &str) -> Result<(), String> {
+        let Some((ino, size)) = self.file(name) else { return Ok(()) };
+        let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
+        let open = expect("open", self.fs.open(ROOT, ino, flags).await, Ok(()))?;
+        let Some(open) = open else { return Ok(()) };
+        for _ in 0..1 + self.executor.below(3) {
+            self.write(name, open.handle, self.executor.below(size as u64 + 50) as usize).await?;
+        }
+        self.release(open.handle).await
+    }
+
+    async fn truncate(&self, name: &str) -> Result<(), String> {
+        let Some((ino, size)) = self.file(name) else { return Ok(()) };
+        let to = self.executor.below(2 * size as u64 + 1);
+        let set = SetAttr { size: Some(to), ..SetAttr::default() };
+        expect("truncate", self.fs.setattr(ROOT, ino, &set).await, Ok(()))?;
+        if let Some(node) = self.model.borrow_mut().nodes.get_mut(&ino) {
+            node.content.resize(to as usize, 0);
+        }
+        Ok(())
+    }
+
+    /// A name is what it must be, with all of its content.
+    async fn verify(&self, name: &str) -> Result<(), String> {
+        let node = self.model.borrow().node(name).cloned();
+        let want = if node.is_some() { Ok(()) } else { Err(Errno::ENOENT) };
+        let got = self.fs.lookup(ROOT, self.own, name.as_bytes()).await;
+        let attr = expect(&format!("lookup {name}"), got, want)?;
+        let (Some(node), Some(attr)) = (node, attr) else { return Ok(()) };
+        let ino = self.model.borrow().names.get(name).copied();
+        let size = if node.is_dir { attr.size } else { node.content.len() as u64 };
+        if (Some(attr.ino), attr.nlink, attr.size) != (ino, node.links, size) {
+            return Err(format!("{name} is {attr:?}, and must be {ino:?} {} {size}", node.links));
+        }
+        if node.is_dir {
+            return Ok(());
+        }
+        let flags = OpenFlags { read: true, ..OpenFlags::default() };
+        let open = expect("open", self.fs.open(ROOT, attr.ino, flags).await, Ok(()))?;
+        let Some(open) = open else { return Ok(()) };
+        let mut data = vec![0; node.content.len() + 1];
+        let n = expect("read", self.fs.read(open.handle, 0, &mut data).await, Ok(()))?;
+        data.truncate(n.unwrap_or(0));
+        self.release(open.handle).await?;
+        match data == node.content {
+            true => Ok(()),
+            false => Err(format!("{name} has other content than was written")),
+        }
+    }
+
+    async fn verify_names(&self) -> Result<(), String> {
+        let got = expect("list", list(&self.fs, self.own).await, Ok(()))?.unwrap_or_default();
+        let want: BTreeSet<String> = self.model.borrow().names.keys().cloned().collect();
+        if got == want { Ok(()) } else { Err(format!("names are {got:?}, and must be {want:?}")) }
+    }
+
+    /// Everything.
+    pub(crate) async fn verify_all(&self) -> Result<(), String> {
+        self.verify_names().await?;
+        for n in 0..NAMES {
+            self.verify(&format!("n{n}")).await?;
+        }
+        Ok(())
+    }
+
+    async fn sync(&self) -> Result<(), String> {
+        expect("sync", self.fs.sync().await, Ok(()))?;
+        self.model.borrow_mut().synced();
+        Ok(())
+    }
+
+    /// A call on a name that others use, too: it may fail, but not succeed twice.
+    async fn share(&self) -> Result<(), String> {
+        let name = |n: u64| format!("s{n}");
+        let (one, two) =
+            (name(self.executor.below(SHARED_NAMES)), name(self.executor.below(SHARED_NAMES)));
+        let count = |name: &str, by: i64| {
+            *self.tally.borrow_mut().entry(name.to_owned()).or_default() += by;
+        };
+        let (got, allowed) = match self.executor.below(3) {
+            0 => {
+                let regular = make(FileType::Regular);
+                let got = self.fs.make(ROOT, self.shared, one.as_bytes(), regular).await;
+                if got.is_ok() {
+                    count(&one, 1);
+                }
+                (got.map(drop), [Errno::EEXIST, Errno::EEXIST])
+            }
+            1 => {
+                let got = self.fs.unlink(ROOT, self.shared, one.as_bytes()).await;
+                if got.is_ok() {
+                    count(&one, -1);
+                }
+                (got, [Errno::ENOENT, Errno::ENOENT])
+            }
+            _ => {
+                let flags = RenameFlags { no_replace: true, exchange: false };
+                let (from, to) = ((self.shared, one.as_bytes()), (self.shared, two.as_bytes()));
+                let got = self.fs.rename(ROOT, from, to, flags).await;
+                if got.is_ok() {
+                    count(&one, -1);
+                    count(&two, 1);
+                }
+                (got, [Errno::ENOENT, Errno::EEXIST])
+            }
+        };
+        match got {
+            Err(errno) if !allowed.contains(&errno) => {
+                Err(format!("in the shared directory: {errno}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Flags of open(2) on Linux.
+mod libc_flags {
+    pub(super) const O_RDWR: i32 = 0o2;
+    pub(super) const O_CREAT: i32 = 0o100;
+    pub(super) const O_EXCL: i32 = 0o200;
+}
