@@ -8,8 +8,9 @@ PREFIX ?= /usr/local
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 GLINT := target/release/glint
 FUZZ_SECONDS ?= 5
+SEEDS ?= 10000
 
-.PHONY: help up build install test check unit e2e fuzz bench tools clean
+.PHONY: help up build install test check unit sim e2e fuzz bench tools clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -24,7 +25,7 @@ install: build ## Install the binary and the helper of mount(8)
 	$(SUDO) install -D -m 755 $(GLINT) $(DESTDIR)$(PREFIX)/bin/glint
 	$(SUDO) ln -sf $(PREFIX)/bin/glint $(DESTDIR)/sbin/mount.fuse.glint
 
-test: tools check unit e2e fuzz ## All checks and tests
+test: tools check unit sim e2e fuzz ## All checks and tests
 
 check: ## Formatting, lints, licences of dependencies, documentation
 	cargo fmt --all --check
@@ -36,10 +37,13 @@ unit: ## Unit and property tests, and the tests of this repository's own rules
 	cargo test --workspace --lib --bins --locked
 	cargo test -p glint --test tidy --locked
 
+sim: ## The deterministic simulation, SEEDS seeds; SEED=n runs one again, with its log
+	cargo run -q -p glint-sim --locked -- $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
 e2e: ## The real binary on real mounts; needs root
 	cargo test -p glint --locked --no-run
 	$(SUDO) env "PATH=$$PATH" "HOME=$$HOME" cargo test -p glint --locked --no-fail-fast \
-		--test commands --test network --test posix --test crashes --test space --test trees \
+		--test commands --test network --test posix --test crashes --test power --test faults --test space --test trees \
 		-- --test-threads=2
 
 fuzz: ## Each decoder, FUZZ_SECONDS seconds

@@ -107,6 +107,9 @@ impl<K: Kv> Mds<K> {
         for ino in done {
             batch.delete(Keyspace::Orphan, &ino.key());
         }
+        // Clients may not have heard of it yet; after a loss of power they must not write
+        // again to what is forgotten now.
+        batch.put(Keyspace::Meta, keys::META_DATA_DURABLE, &durable.to_be_bytes());
         self.kv.commit(batch, &[]).await.map_err(errno).map(drop)
     }
 

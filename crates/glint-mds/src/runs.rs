@@ -15,7 +15,7 @@ use glint_proto::message::Survived;
 
 /// Runs that are remembered. A client that missed more of them is evicted.
 const RUNS: usize = 128;
-const RUN_BYTES: usize = 17;
+const RUN_BYTES: usize = 24;
 
 /// A run that has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,7 +37,7 @@ fn encode(runs: &Runs) -> Vec<u8> {
     for run in &runs.ended {
         bytes.extend_from_slice(&run.boot_verifier.to_be_bytes());
         bytes.extend_from_slice(&run.survived.mds.to_be_bytes());
-        bytes.push(run.survived.data.into());
+        bytes.extend_from_slice(&run.survived.ost.to_be_bytes());
     }
     bytes
 }
@@ -47,8 +47,9 @@ fn decode(bytes: &[u8]) -> Option<Runs> {
     let (runs, []) = rest.as_chunks::<RUN_BYTES>() else { return None };
     let parse = |run: &[u8; RUN_BYTES]| {
         let (boot_verifier, rest) = run.split_first_chunk::<8>()?;
-        let (mds, data) = rest.split_first_chunk::<8>()?;
-        let survived = Survived { mds: u64::from_be_bytes(*mds), data: data == [1] };
+        let (mds, ost) = rest.split_first_chunk::<8>()?;
+        let ost = keys::parse_u64(ost)?;
+        let survived = Survived { mds: u64::from_be_bytes(*mds), ost };
         Some(Run { boot_verifier: u64::from_be_bytes(*boot_verifier), survived })
     };
     let ended = runs.iter().map(parse).collect::<Option<_>>()?;
@@ -60,7 +61,11 @@ impl<K: Kv> Mds<K> {
     pub(crate) async fn begin_run(&mut self, replays: bool) -> Result<(), MdsError> {
         let stored = self.kv.get(Keyspace::Meta, keys::META_RUNS).await?;
         if let Some(mut runs) = stored.and_then(|value| decode(value.as_ref())) {
-            let survived = Survived { mds: self.recovered, data: !self.config.after_power_loss };
+            let ost = match self.config.after_power_loss {
+                true => self.read_u64(keys::META_DATA_DURABLE).await?.unwrap_or(0),
+                false => u64::MAX,
+            };
+            let survived = Survived { mds: self.recovered, ost };
             runs.ended.push(Run { boot_verifier: runs.current, survived });
             let many = runs.ended.len();
             runs.ended.drain(..many.saturating_sub(RUNS));
@@ -69,6 +74,7 @@ impl<K: Kv> Mds<K> {
         self.runs.current = self.config.boot_verifier;
         let mut batch = Batch::new();
         batch.put(Keyspace::Meta, keys::META_RUNS, &encode(&self.runs));
+        batch.delete(Keyspace::Meta, keys::META_DATA_DURABLE);
         match replays {
             true => batch.put(Keyspace::Meta, keys::META_REPLAYING, b""),
             false => batch.delete(Keyspace::Meta, keys::META_REPLAYING),
@@ -76,6 +82,11 @@ impl<K: Kv> Mds<K> {
         self.kv.commit(batch, &[]).await?;
         self.kv.sync().await?;
         Ok(())
+    }
+
+    async fn read_u64(&self, key: &[u8]) -> Result<Option<u64>, MdsError> {
+        let value = self.kv.get(Keyspace::Meta, key).await?;
+        Ok(value.and_then(|value| keys::parse_u64(value.as_ref())))
     }
 
     /// What survived of the run that this verifier names; `None` if nobody knows any more.
@@ -94,7 +105,7 @@ mod tests {
 
     #[test]
     fn runs_come_back() {
-        let run = |n| Run { boot_verifier: n, survived: Survived { mds: 7 * n, data: n % 2 == 0 } };
+        let run = |n| Run { boot_verifier: n, survived: Survived { mds: 7 * n, ost: n << 60 } };
         let runs = Runs { current: 5, ended: (1..5).map(run).collect() };
         let bytes = encode(&runs);
         let again = decode(&bytes).unwrap();

@@ -208,8 +208,10 @@ impl<S: Service> Core<S> {
             .await;
             self.pass();
             self.send_replies();
-            // Requests that have come in meanwhile may be urgent.
-            host::yield_now().await;
+            if !self.scheduler.borrow().is_empty() {
+                // Requests that have come in meanwhile may be urgent.
+                host::yield_now().await;
+            }
         }
     }
 

@@ -87,10 +87,7 @@ impl Kept {
     pub(crate) fn after_restart(&mut self, survived: Survived) -> Lost {
         let again = std::mem::take(&mut self.again);
         let mds = std::mem::take(&mut self.mds).split_off(&survived.mds.saturating_add(1));
-        let mut ost = std::mem::take(&mut self.ost);
-        if survived.data {
-            ost.clear();
-        }
+        let ost = std::mem::take(&mut self.ost).split_off(&survived.ost.saturating_add(1));
         self.bytes = 0;
         self.waiters.drain(..).for_each(Waker::wake);
         Lost {
@@ -128,7 +125,7 @@ mod tests {
         let mut spares = 0;
         kept.committed(Committed { mds: 4, ost: 5 }, &mut |_| spares += 1);
         assert_eq!((spares, kept.len(), kept.bytes), (3, 5, 30 + 200));
-        let lost = kept.after_restart(Survived { mds: 5, data: false });
+        let lost = kept.after_restart(Survived { mds: 5, ost: 0 });
         assert_eq!(lost.mds.iter().map(|r| r.frame[0]).collect::<Vec<_>>(), [7, 9]);
         assert_eq!(lost.ost.iter().map(|f| f[0]).collect::<Vec<_>>(), [7, 9]);
         assert_eq!((kept.len(), kept.bytes), (0, 0));
@@ -138,14 +135,14 @@ mod tests {
     fn what_was_not_replayed_comes_after_what_was() {
         let mut kept = Kept::default();
         (1..=4).for_each(|n| kept.add_mds(n.into(), request(n)));
-        let mut lost = kept.after_restart(Survived { mds: 0, data: true });
+        let mut lost = kept.after_restart(Survived { mds: 0, ost: u64::MAX });
         // Two are sent again, and get new numbers; then the server is lost.
         for number in [1, 2] {
             kept.add_mds(number, lost.mds.pop_front().unwrap());
         }
         kept.not_replayed(lost);
         // The second start knows the first one of them.
-        let lost = kept.after_restart(Survived { mds: 1, data: true });
+        let lost = kept.after_restart(Survived { mds: 1, ost: u64::MAX });
         assert_eq!(lost.mds.iter().map(|r| r.frame[0]).collect::<Vec<_>>(), [2, 3, 4]);
     }
 
@@ -156,7 +153,7 @@ mod tests {
         assert!(kept.is_filling() && !kept.is_full());
         kept.add_ost(2, vec![0; KEPT_BYTES_MAX / 2]);
         assert!(kept.is_full());
-        assert!(kept.after_restart(Survived { mds: 0, data: true }).ost.is_empty());
+        assert!(kept.after_restart(Survived { mds: 0, ost: u64::MAX }).ost.is_empty());
         assert!(!kept.is_filling());
     }
 }

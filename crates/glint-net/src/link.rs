@@ -53,6 +53,9 @@ pub(crate) struct Link {
     poller: Rc<Poller>,
     /// Something is queued that a timer sends if nothing else does before.
     soon: Cell<bool>,
+    /// Something is queued, and who sends it.
+    unsent: Cell<bool>,
+    flusher: RefCell<Option<Waker>>,
     spares: RefCell<Vec<Vec<u8>>>,
     /// Evictions when it was last connected.
     evictions: Cell<u64>,
@@ -82,11 +85,14 @@ impl Link {
             kept: Cell::new(true),
             poller: Poller::start(),
             soon: Cell::new(false),
+            unsent: Cell::new(false),
+            flusher: RefCell::default(),
             spares: RefCell::default(),
             evictions: Cell::new(shared.evictions.load(Ordering::Acquire)),
             shared,
         });
         host::spawn(link.clone().keep_connected());
+        host::spawn(link.clone().keep_flushing());
         link
     }
 
@@ -151,11 +157,30 @@ impl Link {
         Ok(slot)
     }
 
-    async fn flush(&self) {
-        let writer = self.writer.borrow().clone();
-        if let Some(writer) = writer {
-            // If it fails, the keeper notices and sends it again.
-            let _ = writer.flush().await;
+    /// Has what is queued sent when the tasks that are ready now have run: what they have to
+    /// send goes with it.
+    fn flush(&self) {
+        self.unsent.set(true);
+        if let Some(flusher) = self.flusher.borrow_mut().take() {
+            flusher.wake();
+        }
+    }
+
+    async fn keep_flushing(self: Rc<Self>) {
+        loop {
+            poll_fn(|context| {
+                if self.unsent.replace(false) {
+                    return Poll::Ready(());
+                }
+                self.flusher.replace(Some(context.waker().clone()));
+                Poll::Pending
+            })
+            .await;
+            let writer = self.writer.borrow().clone();
+            if let Some(writer) = writer {
+                // If it fails, the keeper notices and sends it again.
+                let _ = writer.flush().await;
+            }
         }
     }
 
@@ -169,7 +194,7 @@ impl Link {
         self.awaited.set(self.awaited.get() + 1);
         let mut call = CallGuard { link: self, slot, done: false };
         loop {
-            self.flush().await;
+            self.flush();
             self.poller.wait_begins();
             let answer = poll_fn(|context| {
                 let mut all = self.pending.borrow_mut();
@@ -221,7 +246,7 @@ impl Link {
             host::spawn(async move {
                 host::sleep(Duration::from_millis(SOON_MS)).await;
                 self.soon.set(false);
-                self.flush().await;
+                self.flush();
             });
         }
         Ok(())
@@ -499,6 +524,7 @@ impl Link {
             // Nobody waits, but it has to be done.
             drop(all);
             self.send_again(slot);
+            self.flush();
             return Ok(());
         }
         if pending.abandoned {

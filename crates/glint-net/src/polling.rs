@@ -24,9 +24,6 @@ const REST_MAX: Duration = Duration::from_secs(1);
 /// Weight of the last wait in the share of waits that were short: one in so many.
 const MEMORY: f32 = 16.0;
 
-/// Looks at the ring between two chances for other threads of this core.
-const LOOKS_PER_YIELD: u32 = 8;
-
 static ENABLED: AtomicBool = AtomicBool::new(true);
 
 /// Whether threads of this process poll; they do where it pays unless they are told not to.
@@ -126,19 +123,13 @@ impl Poller {
     async fn run(self: Rc<Self>) {
         // Waking the driver makes the next look at the ring return at once.
         let driver = Runtime::with_current(Runtime::waker);
-        let mut looks = 0u32;
         poll_fn(|context| {
             match self.waiting.get() {
                 Some((since, true)) if since.elapsed() < WINDOW => {
-                    if looks.is_multiple_of(LOOKS_PER_YIELD) {
-                        rustix::thread::sched_yield();
-                    }
-                    looks += 1;
                     driver.wake_by_ref();
                     context.waker().wake_by_ref();
                 }
                 _ => {
-                    looks = 0;
                     self.waker.replace(Some(context.waker().clone()));
                 }
             }

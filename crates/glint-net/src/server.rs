@@ -25,6 +25,8 @@ const CARE: Duration = Duration::from_secs(1);
 pub struct ServerOptions {
     /// Bind each thread to its core.
     pub pin: bool,
+    /// Number of threads, if not one for each core.
+    pub workers: Option<usize>,
 }
 
 /// What comes to a thread from outside.
@@ -81,7 +83,8 @@ impl Server {
         service: Arc<S>,
         options: ServerOptions,
     ) -> io::Result<ServerHandle> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let available = std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = options.workers.unwrap_or(available).max(1);
         let mut handle = ServerHandle {
             socket_file: listener.socket_file(),
             listener: Arc::new(listener),

@@ -371,13 +371,13 @@ pub struct Hello {
 pub struct Survived {
     /// Transactions of the MDS up to this one.
     pub mds: u64,
-    /// All data that OSTs had answered for.
-    pub data: bool,
+    /// Transactions of OSTs up to this one, and perhaps more.
+    pub ost: u64,
 }
 
 impl Survived {
     /// Everything: it still runs.
-    pub const ALL: Survived = Survived { mds: u64::MAX, data: true };
+    pub const ALL: Survived = Survived { mds: u64::MAX, ost: u64::MAX };
 }
 
 /// Answer to [`Hello`].

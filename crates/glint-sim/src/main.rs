@@ -56,7 +56,7 @@ fn main() -> ExitCode {
                             Ok(outcome) => total.add(&outcome),
                             Err(error) => {
                                 failed.fetch_add(1, Ordering::Relaxed);
-                                println!("seed {seed}: {error}\n  again: glint-sim --seed {seed}");
+                                println!("seed {seed}: {error}\n  again: make sim SEED={seed}");
                             }
                         }
                     }

@@ -69,6 +69,9 @@ pub struct Serving {
     /// the host is noticed without it.
     #[arg(long)]
     after_power_loss: bool,
+    /// Number of service threads [default: one for each core].
+    #[arg(long, value_name = "N")]
+    workers: Option<usize>,
     /// Bind each service thread to a core.
     #[arg(long)]
     pin: bool,
@@ -100,6 +103,6 @@ impl Serving {
 
     /// How its service threads are to be.
     pub fn threads(&self) -> ServerOptions {
-        ServerOptions { pin: self.pin }
+        ServerOptions { pin: self.pin, workers: self.workers }
     }
 }

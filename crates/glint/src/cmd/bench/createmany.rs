@@ -19,14 +19,17 @@ const ROUNDS: u64 = 5;
 pub struct Args {
     /// A directory (of a mount, say), `native` for the client library and the
     /// servers in this process, or HOST:PORT for the client library over TCP.
-    #[arg(long, value_name = "DIR|native|HOST:PORT")]
+    #[arg(long, value_name = "DIR|native|HOST:PORT", default_value = "native")]
     target: String,
     /// Number of files.
     #[arg(long, default_value_t = 150_000)]
     count: u64,
-    /// Processes (threads for `native` and HOST:PORT) that share the work.
+    /// Processes (threads for `native`, clients for HOST:PORT) that share the work.
     #[arg(long, default_value_t = 1)]
     procs: u64,
+    /// Operations that each worker has under way at once (`native` and HOST:PORT).
+    #[arg(long, default_value_t = 1)]
+    outstanding: u64,
     /// What to do.
     #[arg(long, value_enum, default_value_t = Operation::Open)]
     op: Operation,
@@ -43,6 +46,22 @@ pub struct Args {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    /// A whole experiment: 150 000 files in one directory, open, mknod and mkdir, one process,
+    /// five runs; native, mounted and over TCP, against the local file system and tmpfs.
+    /// Takes minutes; only --count, --data and --report are used beside it. Needs root.
+    #[arg(long, value_enum)]
+    experiment: Option<Experiment>,
+    /// Write a report of the experiment, with plots, into this directory.
+    #[arg(long, value_name = "DIR", requires = "experiment")]
+    report: Option<PathBuf>,
+}
+
+/// Experiments of this benchmark.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Experiment {
+    /// Lustre's createmany on a metadata server's own node.
+    #[value(name = "lustre-2009")]
+    Lustre2009,
 }
 
 /// What is measured.
@@ -92,6 +111,8 @@ pub struct Round {
     pub count: u64,
     /// Workers.
     pub procs: u64,
+    /// Operations that each has under way at once, where the target can do that.
+    pub outstanding: u64,
 }
 
 impl Round {
@@ -111,8 +132,13 @@ pub trait Target {
 
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
+    if let Some(Experiment::Lustre2009) = args.experiment {
+        let parent = args.data.clone().unwrap_or_else(std::env::temp_dir);
+        return super::lustre_2009::run(args.count, &parent, args.report.as_deref(), args.json);
+    }
     let count = args.count.max(ROUNDS);
     let procs = args.procs.max(1);
+    let outstanding = args.outstanding.max(1);
     let mut target = open_target(&args)?;
     let mut against = match &args.against {
         Some(dir) => Some(posix::Directory::new(dir, args.keep)?),
@@ -121,7 +147,13 @@ pub fn run(args: Args) -> CommandResult {
     let (mut ours, mut theirs) = (Sample::default(), Sample::default());
     for index in 0..ROUNDS {
         let from = count * index / ROUNDS;
-        let round = Round { op: args.op, from, count: count * (index + 1) / ROUNDS - from, procs };
+        let round = Round {
+            op: args.op,
+            from,
+            count: count * (index + 1) / ROUNDS - from,
+            procs,
+            outstanding,
+        };
         ours.add(&target.run(round)?);
         if let Some(against) = &mut against {
             theirs.add(&against.run(round)?);
@@ -132,6 +164,7 @@ pub fn run(args: Args) -> CommandResult {
         "op": args.op.name(),
         "target": args.target,
         "procs": procs,
+        "outstanding": outstanding,
         "count": count,
         "per_s": ours.per_s().round(),
         "us_p50": ours.micros(0.50),
@@ -179,5 +212,5 @@ fn open_target(args: &Args) -> Result<Box<dyn Target>, Box<dyn std::error::Error
         )
         .into());
     }
-    Ok(Box::new(native::RemoteTarget::new(&args.target)?))
+    Ok(Box::new(native::RemoteTarget::new(&args.target, args.procs.max(1))?))
 }

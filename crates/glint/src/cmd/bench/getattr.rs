@@ -7,8 +7,9 @@ use crate::CommandResult;
 use glint_client::Vfs;
 use glint_proto::Ino;
 use serde_json::json;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -30,13 +31,36 @@ pub struct Args {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    /// A whole experiment: servers with one thread and one per core, with and without polling,
+    /// on one core and on two; creates, and two clients with many creates under way. Only
+    /// --count, --data and --report are used beside it.
+    #[arg(long, value_enum)]
+    experiment: Option<Experiment>,
+    /// Where the file systems of the experiment lie [default: the temporary directory].
+    #[arg(long, value_name = "DIR", requires = "experiment")]
+    data: Option<PathBuf>,
+    /// Write a report of the experiment, with plots, into this directory.
+    #[arg(long, value_name = "DIR", requires = "experiment")]
+    report: Option<PathBuf>,
+}
+
+/// Experiments of this benchmark.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Experiment {
+    /// PVFS2's getattr with one client and one server.
+    #[value(name = "pvfs-2006")]
+    Pvfs2006,
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
+    if let Some(Experiment::Pvfs2006) = args.experiment {
+        let parent = args.data.clone().unwrap_or_else(std::env::temp_dir);
+        return super::pvfs_2006::run(args.count, &parent, args.report.as_deref(), args.json);
+    }
     let client = connect(&args.target)?;
     let runtime = glint_net::runtime(None)?;
-    let mut pings = PingPong::start()?;
+    let mut pings = PingPong::start(None, false)?;
     let (mut ours, mut raw) = (Sample::default(), Sample::default());
     for _ in 0..ROUNDS {
         let round = (args.count / ROUNDS).max(1);
@@ -71,7 +95,8 @@ pub fn run(args: Args) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn getattrs(client: &impl Vfs, count: u64) -> glint_proto::FsResult<Sample> {
+/// Asks for the attributes of the root, one request at a time.
+pub async fn getattrs(client: &impl Vfs, count: u64) -> glint_proto::FsResult<Sample> {
     let mut sample = Sample::default();
     let start = Instant::now();
     for _ in 0..count {
@@ -83,33 +108,56 @@ async fn getattrs(client: &impl Vfs, count: u64) -> glint_proto::FsResult<Sample
     Ok(sample)
 }
 
+/// Fills `bytes`, by looking again and again if the stream does not wait.
+fn receive(stream: &mut TcpStream, bytes: &mut [u8]) -> std::io::Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match stream.read(&mut bytes[done..]) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(n) => done += n,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
 /// A thread that sends back what it gets.
-struct PingPong {
+pub struct PingPong {
     stream: TcpStream,
 }
 
 impl PingPong {
-    fn start() -> std::io::Result<PingPong> {
+    /// On this core, if one is named. With `polling` neither side ever sleeps.
+    pub fn start(core: Option<usize>, polling: bool) -> std::io::Result<PingPong> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let stream = TcpStream::connect(listener.local_addr()?)?;
         stream.set_nodelay(true)?;
         let (mut peer, _) = listener.accept()?;
         peer.set_nodelay(true)?;
+        stream.set_nonblocking(polling)?;
+        peer.set_nonblocking(polling)?;
         std::thread::spawn(move || {
+            if let Some(core) = core {
+                let mut set = rustix::thread::CpuSet::new();
+                set.set(core);
+                let _ = rustix::thread::sched_setaffinity(None, &set);
+            }
             let mut bytes = [0; PING_BYTES];
-            while peer.read_exact(&mut bytes).is_ok() && peer.write_all(&bytes).is_ok() {}
+            while receive(&mut peer, &mut bytes).is_ok() && peer.write_all(&bytes).is_ok() {}
         });
         Ok(PingPong { stream })
     }
 
-    fn run(&mut self, count: u64) -> std::io::Result<Sample> {
+    /// So many round trips.
+    pub fn run(&mut self, count: u64) -> std::io::Result<Sample> {
         let mut sample = Sample::default();
         let mut bytes = [0; PING_BYTES];
         let start = Instant::now();
         for _ in 0..count {
             let before = Instant::now();
             self.stream.write_all(&bytes)?;
-            self.stream.read_exact(&mut bytes)?;
+            receive(&mut self.stream, &mut bytes)?;
             sample.record(before.elapsed().as_nanos() as u64);
         }
         sample.set_seconds(start.elapsed().as_secs_f64());

@@ -2,10 +2,14 @@
 
 mod createmany;
 mod getattr;
+mod lustre_2009;
 mod native;
 mod null_mount;
 mod posix;
+mod pvfs_2006;
+mod report;
 mod sample;
+mod stage;
 mod start;
 mod stream;
 mod untar;

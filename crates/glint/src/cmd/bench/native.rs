@@ -5,6 +5,7 @@ use super::createmany::{Operation, Round, Target};
 use super::sample::Sample;
 use crate::data_dir::DataDir;
 use crate::servers::{Running, Servers, Settings};
+use futures_util::StreamExt;
 use glint_client::{Caller, Client, Make, Vfs};
 use glint_net::{InProcess, Remote, RemoteOptions};
 use glint_proto::{FileType, FsResult, Ino, RenameFlags};
@@ -22,7 +23,7 @@ pub struct InProcessTarget {
 
 /// The library over TCP.
 pub struct RemoteTarget {
-    client: Arc<Client<Remote>>,
+    clients: Vec<Arc<Client<Remote>>>,
     directory: Ino,
     name: String,
 }
@@ -64,29 +65,30 @@ impl Drop for InProcessTarget {
 }
 
 impl RemoteTarget {
-    /// Connects to a server.
-    pub fn new(address: &str) -> Result<RemoteTarget, Box<dyn std::error::Error>> {
-        let client = Arc::new(connect(address)?);
-        let directory = on_a_runtime(make_directory(&*client))??;
-        Ok(RemoteTarget { client, directory, name: directory_name() })
+    /// Connects so many clients to a server.
+    pub fn new(address: &str, clients: u64) -> Result<RemoteTarget, Box<dyn std::error::Error>> {
+        let connect = |_| connect(address).map(Arc::new);
+        let clients = (0..clients).map(connect).collect::<Result<Vec<_>, _>>()?;
+        let directory = on_a_runtime(make_directory(&*clients[0]))??;
+        Ok(RemoteTarget { clients, directory, name: directory_name() })
     }
 }
 
 impl Drop for RemoteTarget {
     fn drop(&mut self) {
-        let _ = on_a_runtime(remove_directory(&*self.client, self.directory, &self.name));
+        let _ = on_a_runtime(remove_directory(&*self.clients[0], self.directory, &self.name));
     }
 }
 
 impl Target for InProcessTarget {
     fn run(&mut self, round: Round) -> Result<Sample, Box<dyn std::error::Error>> {
-        run_round(&self.client, self.directory, round)
+        run_round(std::slice::from_ref(&self.client), self.directory, round)
     }
 }
 
 impl Target for RemoteTarget {
     fn run(&mut self, round: Round) -> Result<Sample, Box<dyn std::error::Error>> {
-        run_round(&self.client, self.directory, round)
+        run_round(&self.clients, self.directory, round)
     }
 }
 
@@ -120,14 +122,14 @@ async fn remove_directory(fs: &impl Vfs, directory: Ino, name: &str) -> FsResult
 }
 
 fn run_round<F: Vfs>(
-    fs: &Arc<F>,
+    clients: &[Arc<F>],
     directory: Ino,
     round: Round,
 ) -> Result<Sample, Box<dyn std::error::Error>> {
     if round.op.needs_files() {
         on_a_runtime(async {
             for index in round.from..round.from + round.count {
-                one(&**fs, directory, Operation::Mknod, &format!("f{index}")).await?;
+                one(&*clients[0], directory, Operation::Mknod, &format!("f{index}")).await?;
             }
             FsResult::Ok(())
         })??;
@@ -135,17 +137,23 @@ fn run_round<F: Vfs>(
     let barrier = Arc::new(Barrier::new(round.procs as usize + 1));
     let threads: Vec<_> = (0..round.procs)
         .map(|index| {
-            let (fs, barrier, share) = (fs.clone(), barrier.clone(), round.share(index));
+            let fs = clients[index as usize % clients.len()].clone();
+            let (barrier, share) = (barrier.clone(), round.share(index));
             std::thread::spawn(move || -> Result<Sample, String> {
                 let names: Vec<String> =
                     (share.0..share.0 + share.1).map(|index| format!("f{index}")).collect();
                 let work = async {
                     let mut sample = Sample::default();
                     barrier.wait();
-                    for name in &names {
+                    let timed = async |name: &String| {
                         let start = Instant::now();
                         one(&*fs, directory, round.op, name).await?;
-                        sample.record(start.elapsed().as_nanos() as u64);
+                        FsResult::Ok(start.elapsed().as_nanos() as u64)
+                    };
+                    let all = futures_util::stream::iter(names.iter().map(timed));
+                    let mut all = all.buffer_unordered(round.outstanding as usize);
+                    while let Some(nanos) = all.next().await {
+                        sample.record(nanos?);
                     }
                     FsResult::Ok(sample)
                 };

@@ -1,0 +1,151 @@
+//! What an experiment needs: servers and mounts of this binary in processes of their own,
+//! and directories for them, all gone afterwards.
+
+use rustix::mount::UnmountFlags;
+use serde_json::Value;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a process may take until it is ready.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Directories and processes of one experiment.
+pub struct Stage {
+    directory: PathBuf,
+    processes: Vec<(Child, Option<PathBuf>)>,
+}
+
+/// A server.
+pub struct Served {
+    /// HOST:PORT.
+    pub address: String,
+    /// Its process.
+    pub pid: u32,
+}
+
+fn glint() -> std::io::Result<Command> {
+    Ok(Command::new(std::env::current_exe()?))
+}
+
+fn is_mount(path: &Path) -> bool {
+    let device = |path: &Path| rustix::fs::stat(path).map(|stat| stat.st_dev).ok();
+    path.parent().is_some_and(|parent| device(path).is_some() && device(path) != device(parent))
+}
+
+impl Stage {
+    /// Below `parent`, which decides which disk is measured.
+    pub fn new(parent: &Path) -> Result<Stage, String> {
+        let directory = parent.join(format!("glint-stage-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).map_err(|e| format!("{}: {e}", directory.display()))?;
+        Ok(Stage { directory, processes: Vec::new() })
+    }
+
+    /// A directory of the stage.
+    pub fn path(&self, name: &str) -> Result<PathBuf, String> {
+        let path = self.directory.join(name);
+        std::fs::create_dir_all(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        Ok(path)
+    }
+
+    fn wait(&mut self, what: &str, mut is_ready: impl FnMut() -> bool) -> Result<(), String> {
+        let start = Instant::now();
+        while !is_ready() {
+            let last = self.processes.last_mut();
+            let ended = last.is_some_and(|(child, _)| !matches!(child.try_wait(), Ok(None)));
+            if ended || start.elapsed() > PATIENCE {
+                return Err(format!("{what} did not start; try the same command by hand"));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// Runs `glint up`, or `glint bench null-mount` without data.
+    pub fn mount(&mut self, name: &str, data: bool, options: &str) -> Result<PathBuf, String> {
+        let at = self.path(name)?;
+        let mut command = glint().map_err(|e| e.to_string())?;
+        match data {
+            true => {
+                let data = self.path(&format!("{name}-data"))?;
+                command.arg("up").arg("--data").arg(data).arg("--mount").arg(&at);
+            }
+            false => drop(command.args(["bench", "null-mount"]).arg(&at)),
+        }
+        command.args(["-o", options]).stdin(Stdio::null());
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        self.processes.push((child.map_err(|e| e.to_string())?, Some(at.clone())));
+        self.wait(name, || is_mount(&at))?;
+        Ok(at)
+    }
+
+    /// Runs `glint serve`, on these cores only if any are named.
+    pub fn serve(&mut self, name: &str, cores: &str, more: &[&str]) -> Result<Served, String> {
+        let data = self.path(&format!("{name}-data"))?;
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let address = free.map_err(|e| e.to_string())?.to_string();
+        let glint = std::env::current_exe().map_err(|e| e.to_string())?;
+        let mut command = match cores {
+            "" => Command::new(glint),
+            cores => {
+                let mut command = Command::new("taskset");
+                command.args(["-c", cores]).arg(glint);
+                command
+            }
+        };
+        command.arg("serve").arg("--data").arg(data).args(["--listen", &address]).args(more);
+        let child =
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let child = child.map_err(|e| e.to_string())?;
+        let pid = child.id();
+        self.processes.push((child, None));
+        self.wait(name, || glint_net::Remote::ask(&address, "status").is_ok())?;
+        Ok(Served { address, pid })
+    }
+
+    /// Ends all processes.
+    pub fn clear(&mut self) {
+        for (mut child, mount) in self.processes.drain(..).rev() {
+            if let Some(pid) = rustix::process::Pid::from_raw(child.id() as i32) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
+            }
+            let _ = child.wait();
+            if let Some(mount) = mount.filter(|mount| is_mount(mount)) {
+                let _ = rustix::mount::unmount(mount, UnmountFlags::DETACH);
+            }
+        }
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.clear();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+impl Served {
+    /// `status` or `stats`.
+    pub fn ask(&self, what: &str) -> Result<Value, String> {
+        let text = glint_net::Remote::ask(&self.address, what).map_err(|e| e.to_string())?;
+        serde_json::from_str(&text).map_err(|e| e.to_string())
+    }
+
+    /// One of its counters.
+    pub fn counter(&self, name: &str) -> Result<u64, String> {
+        Ok(self.ask("status")?["counters"][name].as_u64().unwrap_or(0))
+    }
+
+    /// Voluntary context switches of its service threads so far: how often one slept.
+    pub fn sleeps(&self) -> u64 {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten();
+        let of_task = |path: PathBuf| {
+            let name = std::fs::read_to_string(path.join("comm")).ok()?;
+            let status = std::fs::read_to_string(path.join("status")).ok()?;
+            let count = status.lines().find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"))?;
+            name.starts_with("serve-").then(|| count.trim().parse::<u64>().ok())?
+        };
+        tasks.flatten().filter_map(|task| of_task(task.path())).sum()
+    }
+}
