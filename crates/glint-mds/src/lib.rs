@@ -17,8 +17,8 @@ mod error;
 #[doc(hidden)]
 pub mod fuzz;
 mod keys;
-mod later;
 mod locks;
+mod names;
 mod opens;
 mod ops;
 mod permission;

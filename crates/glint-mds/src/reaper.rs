@@ -59,7 +59,6 @@ impl<K: Kv> Mds<K> {
     pub async fn reap(&self, destroyer: &impl Destroyer) -> FsResult<bool> {
         self.end_recovery().await?;
         self.expire_sessions(self.config.lease).await?;
-        self.store_later().await?;
         if self.inodes.load(Ordering::Relaxed) != self.inodes_stored.load(Ordering::Relaxed) {
             self.store_inode_count().await?;
         }
@@ -161,8 +160,10 @@ impl<K: Kv> Mds<K> {
                 batch.delete(Keyspace::Xattr, &key);
             }
         }
-        self.later.remove(ino);
         batch.delete(Keyspace::Inode, &ino.key());
+        if record.attr.is_dir() {
+            self.names.forget(ino);
+        }
         if record.attr.is_file() && record.has_objects {
             let destroy = Orphan::Destroy(record.attr.layout);
             batch.put(Keyspace::Orphan, &ino.key(), &destroy.value());

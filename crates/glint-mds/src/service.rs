@@ -5,8 +5,8 @@ use crate::alloc::Allocator;
 use crate::directories::Directories;
 use crate::error::{MdsError, errno};
 use crate::keys;
-use crate::later::Later;
 use crate::locks::{Held, Key, Locks, Want};
+use crate::names::Names;
 use crate::opens::{Count, Opens};
 use crate::reaper::Destroyed;
 use crate::record::InodeRecord;
@@ -54,7 +54,7 @@ pub struct Mds<K> {
     pub(crate) locks: Locks,
     pub(crate) opens: Opens,
     pub(crate) directories: Directories,
-    pub(crate) later: Later,
+    pub(crate) names: Names,
     pub(crate) allocator: Allocator,
     pub(crate) sessions: Sessions,
     pub(crate) inodes: AtomicI64,
@@ -136,7 +136,7 @@ impl<K: Kv> Mds<K> {
             locks: Locks::new(),
             opens: Opens::new(),
             directories: Directories::new(),
-            later: Later::new(),
+            names: Names::new(),
             allocator: Allocator::new(mark),
             sessions: Sessions::default(),
             inodes: AtomicI64::new(inodes as i64),
@@ -366,9 +366,6 @@ impl<K: Kv> Mds<K> {
 
     /// The record of an inode, if there is one.
     pub(crate) async fn find_inode(&self, ino: Ino) -> FsResult<Option<InodeRecord>> {
-        if let Some(record) = self.later.get(ino) {
-            return Ok(Some(record));
-        }
         let missed = match self.directories.get(ino) {
             Ok(record) => return Ok(Some(record)),
             Err(missed) => missed,
@@ -403,6 +400,9 @@ impl<K: Kv> Mds<K> {
         parent: Ino,
         name: &[u8],
     ) -> FsResult<Option<(Ino, FileType)>> {
+        if !self.names.may_exist(parent, self.cookie(name)) {
+            return Ok(None);
+        }
         let key = keys::entry(parent, name, self.hash_seed);
         match self.kv.get(Keyspace::Entry, &key).await.map_err(errno)? {
             None => Ok(None),
@@ -425,7 +425,6 @@ impl<K: Kv> Mds<K> {
     }
 
     pub(crate) fn put_inode(&self, batch: &mut Batch, record: &InodeRecord) {
-        self.later.remove(record.attr.ino);
         batch.put(Keyspace::Inode, &record.attr.ino.key(), &record.encode());
     }
 
@@ -437,6 +436,7 @@ impl<K: Kv> Mds<K> {
         ino: Ino,
         kind: FileType,
     ) {
+        self.names.add(parent, self.cookie(name));
         let key = keys::entry(parent, name, self.hash_seed);
         batch.put(Keyspace::Entry, &key, &keys::entry_value(ino, kind));
     }
@@ -467,7 +467,6 @@ impl<K: Kv> Mds<K> {
     /// Ends the service cleanly: nothing is open any more, everything is durable.
     pub async fn shut_down(&self) -> FsResult<()> {
         self.opens.forget_client(ClientId::IN_PROCESS);
-        self.store_later().await?;
         self.store_inode_count().await?;
         self.sync().await
     }

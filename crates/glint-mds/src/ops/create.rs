@@ -74,6 +74,7 @@ impl<K: Kv> Mds<K> {
         if is_dir {
             record.parent = parent;
             directory.attr.nlink += 1;
+            self.names.begin(record.attr.ino);
         }
         touch_directory(&mut directory, context.now);
         self.put_entry(&mut batch, parent, name, record.attr.ino, kind);

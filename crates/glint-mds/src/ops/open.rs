@@ -94,9 +94,6 @@ impl<K: Kv> Mds<K> {
             }
             None => record.has_objects &= !left.fresh,
         }
-        if self.later.put(&record) {
-            return Ok(MdsReply::Done);
-        }
         let mut batch = Batch::new();
         self.put_inode(&mut batch, &record);
         self.commit(context, batch, MdsReply::Done).await

@@ -97,7 +97,7 @@ impl<K: Kv> Mds<K> {
         for (entry, record) in page.entries.iter_mut().zip(records) {
             let special = entry.cookie <= COOKIE_DOT_DOT;
             let stored = || InodeRecord::decode(entry.ino, record?.as_ref()).ok();
-            let known = if special { None } else { self.later.get(entry.ino).or_else(stored) };
+            let known = if special { None } else { stored() };
             entry.attr = known.map(|record| record.attr);
         }
         Ok(())
