@@ -13,7 +13,7 @@ mod span;
 
 pub use histogram::Histogram;
 pub use recorder::{Counter, Row, count, counters, record, reset, snapshot};
-pub use span::{Span, traced};
+pub use span::{Span, enable, traced};
 
 /// Number of operations that can be told apart.
 pub const OPS_MAX: usize = 64;

@@ -78,7 +78,7 @@ fn a_git_repository_is_cloned_packed_and_checked() {
     let script = format!(
         "mkdir one && cd one && {git} init -q && cp -r {} . && git add . && {git} commit -qm one
          for i in 1 2 3 4 5; do
-             find . -name '*.rs' | head -n $((i * 7)) | xargs sed -i \"s/the/th$i/\"
+             find . -name '*.rs' | sed -n \"1,$((i * 7))p\" | xargs sed -i \"s/the/th$i/\"
              {git} commit -qam \"$i\"
          done
          cd .. && git clone -q --no-hardlinks one two && cd two

@@ -40,6 +40,9 @@ pub struct Args {
     /// afterwards [default: beside --against, or the temporary directory].
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    /// Do not keep statistics in this process: shows what they cost (`native`).
+    #[arg(long)]
+    no_stats: bool,
     /// Leave the files there (directories only).
     #[arg(long)]
     keep: bool,
@@ -136,6 +139,7 @@ pub fn run(args: Args) -> CommandResult {
         let parent = args.data.clone().unwrap_or_else(std::env::temp_dir);
         return super::lustre_2009::run(args.count, &parent, args.report.as_deref(), args.json);
     }
+    glint_telemetry::enable(!args.no_stats);
     let count = args.count.max(ROUNDS);
     let procs = args.procs.max(1);
     let outstanding = args.outstanding.max(1);

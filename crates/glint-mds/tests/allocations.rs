@@ -1,0 +1,89 @@
+//! Allocations of requests on their steady path, counted.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use allocation_counter::measure;
+use futures_lite::future::block_on;
+use glint_kv::local::{LocalKv, Options};
+use glint_mds::{Config, Mds};
+use glint_proto::{Arrival, Cred, FileType, Ino, Layout, MdsReply, MdsRequest, Timestamp};
+use std::time::Duration;
+
+fn start(path: &std::path::Path) -> Mds<LocalKv> {
+    let options = Options {
+        cache_bytes: 1 << 20,
+        memtable_bytes: 16 << 20,
+        journal_bytes: 64 << 20,
+        segment_bytes: 32 << 20,
+        commit_interval: Duration::from_secs(1),
+    };
+    let config = Config {
+        osts: 1,
+        lease: Duration::from_secs(30),
+        layout: Layout::default(),
+        commit_sync: false,
+        after_power_loss: false,
+        mounted: false,
+        hash_seed: None,
+        boot_verifier: 1,
+    };
+    block_on(Mds::start(LocalKv::open(path, options).unwrap(), config)).unwrap()
+}
+
+fn make(parent: Ino, name: &[u8], kind: FileType) -> MdsRequest<'_> {
+    let mode = kind.mode_bits() | 0o755;
+    let (umask, rdev, target) = (0, 0, &b""[..]);
+    MdsRequest::Create { parent, name, mode, umask, rdev, target, open: None, exclusive: true }
+}
+
+/// Allocations of each of many requests, on average.
+fn each(
+    mds: &Mds<LocalKv>,
+    mut request: impl FnMut(u64) -> Vec<u8>,
+    parent: Ino,
+    create: bool,
+) -> f64 {
+    const MANY: u64 = 2000;
+    let names: Vec<Vec<u8>> = (0..MANY).map(&mut request).collect();
+    let arrival = Arrival { now: Timestamp::now(), ..Arrival::default() };
+    let counted = measure(|| {
+        for name in &names {
+            let request = match create {
+                true => make(parent, name, FileType::Regular),
+                false if name.is_empty() => MdsRequest::Getattr { ino: parent },
+                false => MdsRequest::Lookup { parent, name },
+            };
+            // A name that is not there is an answer, too.
+            let _ = block_on(mds.handle(&arrival, &Cred::ROOT, &request));
+        }
+    });
+    counted.count_total as f64 / MANY as f64
+}
+
+#[test]
+fn a_request_allocates_what_it_keeps_and_hardly_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let mds = start(dir.path());
+    let arrival = Arrival { now: Timestamp::now(), ..Arrival::default() };
+    let made = block_on(mds.handle(
+        &arrival,
+        &Cred::ROOT,
+        &make(Ino::ROOT, b"directory", FileType::Directory),
+    ));
+    let Ok(MdsReply::Attr(directory)) = made.reply else { panic!("{made:?}") };
+    let parent = directory.ino;
+    let name = |n: u64| format!("a name of usual length {n}").into_bytes();
+    each(&mds, name, parent, true);
+
+    let getattr = each(&mds, |_| Vec::new(), parent, false);
+    let absent = each(&mds, |n| format!("absent {n}").into_bytes(), parent, false);
+    let present = each(&mds, name, parent, false);
+    let create = each(&mds, |n| format!("another name {n}").into_bytes(), parent, true);
+    println!("getattr {getattr}, lookup {absent} (absent) {present} (there), create {create}");
+    assert!(getattr < 0.01, "getattr: {getattr}");
+    assert!(absent < 0.01, "lookup of what is not there: {absent}");
+    // The key; what is found is shared with the engine.
+    assert!(present < 2.01, "lookup: {present}");
+    // The batch, keys and values that stay among the newest writes, and nodes of its maps.
+    assert!(create < 13.0, "create: {create}");
+}
