@@ -219,12 +219,12 @@ impl<S: Service> Core<S> {
         if !self.poller.is_polling() {
             keep_awake::beat_here();
         }
-        let now = Timestamp::now();
+        let (now, started) = (Timestamp::now(), Instant::now());
         let mut executed = 0;
         while executed < PASS_REQUESTS {
             let Some(job) = self.scheduler.borrow_mut().pop() else { break };
             executed += 1;
-            let waited = job.received.elapsed().as_nanos() as u64;
+            let waited = started.saturating_duration_since(job.received).as_nanos() as u64;
             glint_telemetry::record(Layer::NetQueue, job.frame.header.op as u8, waited, waited);
             let mut answer = Box::pin(traced(self.clone().answer(job, now)));
             let context = &mut std::task::Context::from_waker(Waker::noop());

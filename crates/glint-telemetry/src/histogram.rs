@@ -13,6 +13,7 @@ const BUCKETS: usize = 40 << SUB_BITS;
 pub struct Histogram {
     buckets: [AtomicU64; BUCKETS],
     count: AtomicU64,
+    timed: AtomicU64,
     sum: AtomicU64,
     own: AtomicU64,
     min: AtomicU64,
@@ -24,6 +25,7 @@ impl Default for Histogram {
         Histogram {
             buckets: [const { AtomicU64::new(0) }; BUCKETS],
             count: AtomicU64::new(0),
+            timed: AtomicU64::new(0),
             sum: AtomicU64::new(0),
             own: AtomicU64::new(0),
             min: AtomicU64::new(u64::MAX),
@@ -59,6 +61,7 @@ impl Histogram {
         let bump = |cell: &AtomicU64, by: u64| cell.store(cell.load(Relaxed) + by, Relaxed);
         bump(&self.buckets[bucket_of(value)], 1);
         bump(&self.count, 1);
+        bump(&self.timed, 1);
         bump(&self.sum, value);
         bump(&self.own, own);
         if value < self.min.load(Relaxed) {
@@ -69,12 +72,18 @@ impl Histogram {
         }
     }
 
+    /// Counts a value that was not timed. Called as [`Histogram::add`] is.
+    pub fn tick(&self) {
+        self.count.store(self.count.load(Relaxed) + 1, Relaxed);
+    }
+
     /// Adds everything in `other`.
     pub fn merge(&self, other: &Histogram) {
         for (mine, theirs) in self.buckets.iter().zip(&other.buckets) {
             mine.fetch_add(theirs.load(Relaxed), Relaxed);
         }
         self.count.fetch_add(other.count.load(Relaxed), Relaxed);
+        self.timed.fetch_add(other.timed.load(Relaxed), Relaxed);
         self.sum.fetch_add(other.sum.load(Relaxed), Relaxed);
         self.own.fetch_add(other.own.load(Relaxed), Relaxed);
         self.min.fetch_min(other.min.load(Relaxed), Relaxed);
@@ -87,6 +96,7 @@ impl Histogram {
             bucket.store(0, Relaxed);
         }
         self.count.store(0, Relaxed);
+        self.timed.store(0, Relaxed);
         self.sum.store(0, Relaxed);
         self.own.store(0, Relaxed);
         self.min.store(u64::MAX, Relaxed);
@@ -98,19 +108,24 @@ impl Histogram {
         self.count.load(Relaxed)
     }
 
-    /// Sum of the values.
+    /// Sum of the values; those that were not timed count as the average of the others.
     pub fn sum(&self) -> u64 {
-        self.sum.load(Relaxed)
+        self.scaled(self.sum.load(Relaxed))
+    }
+
+    fn scaled(&self, sum: u64) -> u64 {
+        let (count, timed) = (self.count(), self.timed.load(Relaxed).max(1));
+        (u128::from(sum) * u128::from(count) / u128::from(timed)) as u64
     }
 
     /// Sum of what was spent here and not in layers below.
     pub fn own(&self) -> u64 {
-        self.own.load(Relaxed)
+        self.scaled(self.own.load(Relaxed))
     }
 
     /// Smallest value; 0 if there is none.
     pub fn min(&self) -> u64 {
-        if self.count() == 0 { 0 } else { self.min.load(Relaxed) }
+        if self.timed.load(Relaxed) == 0 { 0 } else { self.min.load(Relaxed) }
     }
 
     /// Largest value.
@@ -120,7 +135,7 @@ impl Histogram {
 
     /// The value below which a share `q` (0 to 1) of all values lies.
     pub fn quantile(&self, q: f64) -> u64 {
-        let rank = (self.count() as f64 * q).ceil().max(1.0) as u64;
+        let rank = (self.timed.load(Relaxed) as f64 * q).ceil().max(1.0) as u64;
         let mut seen = 0;
         for (index, bucket) in self.buckets.iter().enumerate() {
             seen += bucket.load(Relaxed);

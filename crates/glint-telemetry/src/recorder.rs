@@ -58,6 +58,9 @@ struct Shard {
 }
 
 static SHARDS: Mutex<Vec<&'static Shard>> = Mutex::new(Vec::new());
+/// Counts resets; after one, threads time everything again for a while.
+pub(crate) static RESETS: AtomicU64 = AtomicU64::new(0);
+
 static FREE: Mutex<Vec<&'static Shard>> = Mutex::new(Vec::new());
 
 /// Gives the shard back when its thread ends, so that shards are bounded by the
@@ -96,6 +99,15 @@ impl Shard {
 
 /// Adds one duration in nanoseconds, `own` of which was spent in the layer itself.
 pub fn record(layer: Layer, op: u8, nanos: u64, own: u64) {
+    with_histogram(layer, op, |histogram| histogram.add(nanos, own));
+}
+
+/// Counts something that was not timed.
+pub(crate) fn tick(layer: Layer, op: u8) {
+    with_histogram(layer, op, Histogram::tick);
+}
+
+fn with_histogram(layer: Layer, op: u8, work: impl FnOnce(&Histogram)) {
     // A thread that is being torn down loses its last values.
     let _ = MINE.try_with(|lease| {
         let cell = layer as usize * OPS_MAX + (op as usize).min(OPS_MAX - 1);
@@ -104,7 +116,7 @@ pub fn record(layer: Layer, op: u8, nanos: u64, own: u64) {
             lease.0.cells[cell].store(new, Ordering::Release);
             new
         });
-        histogram.add(nanos, own);
+        work(histogram);
     });
 }
 
@@ -157,6 +169,7 @@ pub fn counters() -> [(Counter, u64); Counter::ALL.len()] {
 
 /// Starts all histograms again. Values added at the same moment may be lost.
 pub fn reset() {
+    RESETS.fetch_add(1, Ordering::Relaxed);
     for shard in SHARDS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
         for cell in 0..CELLS {
             if let Some(histogram) = shard.get(cell) {

@@ -11,7 +11,7 @@ use super::stage::Stage;
 use crate::CommandResult;
 use serde_json::json;
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 /// Rounds in which what is compared takes turns.
 const ROUNDS: u64 = 5;
@@ -132,7 +132,7 @@ fn measure(setup: &Setup, count: u64, parent: &Path) -> Result<Row, Box<dyn std:
         }
     }
     row.sleeps = slept as f64 / (round * ROUNDS) as f64;
-    row.calls = system_calls(served.pid, || {
+    row.calls = served.system_calls(|| {
         runtime.block_on(getattrs(&client, round)).map(drop).map_err(|e| e.to_string())
     });
     drop(client);
@@ -143,23 +143,6 @@ fn measure(setup: &Setup, count: u64, parent: &Path) -> Result<Row, Box<dyn std:
         row.create.add(&target.run(work)?);
     }
     Ok(row)
-}
-
-/// System calls of a process while `work` runs, per getattr, if perf(1) is there to count.
-fn system_calls(pid: u32, work: impl Fn() -> Result<(), String>) -> Option<f64> {
-    let perf = Command::new("perf")
-        .args(["stat", "-x", ",", "-e", "raw_syscalls:sys_enter", "-p", &pid.to_string()])
-        .stderr(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::null())
-        .spawn()
-        .ok()?;
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    work().ok()?;
-    let perf_pid = rustix::process::Pid::from_raw(perf.id() as i32)?;
-    rustix::process::kill_process(perf_pid, rustix::process::Signal::INT).ok()?;
-    let output = perf.wait_with_output().ok()?;
-    let text = String::from_utf8(output.stderr).ok()?;
-    text.lines().find(|l| l.contains("sys_enter"))?.split(',').next()?.parse().ok()
 }
 
 /// Creates of two clients with many under way.

@@ -137,15 +137,44 @@ impl Served {
         Ok(self.ask("status")?["counters"][name].as_u64().unwrap_or(0))
     }
 
+    /// Its service threads, in /proc.
+    fn threads(&self) -> Vec<PathBuf> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten();
+        let serves = |path: &PathBuf| {
+            std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name.starts_with("serve-"))
+        };
+        tasks.flatten().map(|task| task.path()).filter(serves).collect()
+    }
+
     /// Voluntary context switches of its service threads so far: how often one slept.
     pub fn sleeps(&self) -> u64 {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten();
-        let of_task = |path: PathBuf| {
-            let name = std::fs::read_to_string(path.join("comm")).ok()?;
+        let of_thread = |path: &PathBuf| {
             let status = std::fs::read_to_string(path.join("status")).ok()?;
             let count = status.lines().find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"))?;
-            name.starts_with("serve-").then(|| count.trim().parse::<u64>().ok())?
+            count.trim().parse::<u64>().ok()
         };
-        tasks.flatten().filter_map(|task| of_task(task.path())).sum()
+        self.threads().iter().filter_map(of_thread).sum()
+    }
+
+    /// System calls of its service threads while `work` runs, if perf(1) is there to count.
+    pub fn system_calls(&self, work: impl Fn() -> Result<(), String>) -> Option<f64> {
+        let numbers: Vec<String> = self
+            .threads()
+            .iter()
+            .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
+            .collect();
+        let perf = Command::new("perf")
+            .args(["stat", "-x", ",", "-e", "raw_syscalls:sys_enter", "-t", &numbers.join(",")])
+            .stderr(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .ok()?;
+        // It has to attach first.
+        std::thread::sleep(Duration::from_millis(300));
+        work().ok()?;
+        let pid = rustix::process::Pid::from_raw(perf.id() as i32)?;
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).ok()?;
+        let text = String::from_utf8(perf.wait_with_output().ok()?.stderr).ok()?;
+        text.lines().find(|line| line.contains("sys_enter"))?.split(',').next()?.parse().ok()
     }
 }
