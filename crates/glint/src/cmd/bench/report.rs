@@ -64,7 +64,7 @@ impl Report {
         }
         let path = directory.join(format!("{}.md", self.name));
         std::fs::write(&path, &self.text).map_err(|e| failed(&path, &e))?;
-        println!("{}", path.display());
+        eprintln!("{}", path.display());
         Ok(())
     }
 }
