@@ -15,7 +15,7 @@
 
 use crate::journal::{Journal, NoRoom};
 use crate::overlay::{Overlay, Recent, merge};
-use crate::tables::{Limits, Tables};
+use crate::tables::Tables;
 use crate::{Batch, Keyspace, Kv, KvError, Pair, Precondition, TransactionId};
 use fjall::Slice;
 use glint_telemetry::{Counter, Layer, Span};
@@ -94,12 +94,7 @@ impl LocalKv {
     /// Opens the engine in `path`, creating it if absent.
     pub fn open(path: &Path, options: Options) -> Result<LocalKv, KvError> {
         let io = |source| KvError::Io { path: path.display().to_string(), source };
-        let limits = Limits {
-            cache_bytes: options.cache_bytes,
-            memtable_bytes: options.memtable_bytes,
-            journal_bytes: options.journal_bytes,
-        };
-        let tables = Tables::open(path, limits)?;
+        let tables = Tables::open(path, &options)?;
         let mut found = Overlay::default();
         let applied = tables.applied()?;
         let mut journal =
@@ -145,12 +140,9 @@ impl LocalKv {
         let mut state = shared.state.write();
         for p in preconditions {
             let recent = state.recent(p.keyspace, &p.key).cloned();
-            let now = match recent {
-                Some(value) => value,
-                None => match shared.tables.get(p.keyspace, &p.key) {
-                    Ok(value) => value,
-                    Err(error) => return Poll::Ready(Err(error)),
-                },
+            let now = match shared.recent_or_stored(recent, p.keyspace, &p.key) {
+                Ok(value) => value,
+                Err(error) => return Poll::Ready(Err(error)),
             };
             if now.as_deref() != p.expect.as_deref() {
                 return Poll::Ready(Err(KvError::Conflict));
@@ -221,6 +213,16 @@ impl State {
 impl Shared {
     fn poisoned(&self) -> KvError {
         KvError::Poisoned { path: self.path.display().to_string() }
+    }
+
+    /// What a key holds: what was written recently, if anything was, or what the tables have.
+    fn recent_or_stored(
+        &self,
+        recent: Option<Option<Slice>>,
+        keyspace: Keyspace,
+        key: &[u8],
+    ) -> Result<Option<Slice>, KvError> {
+        recent.map_or_else(|| self.tables.get(keyspace, key), Ok)
     }
 
     fn want_apply(&self, waiter: Option<Waker>) {
@@ -333,10 +335,7 @@ impl Kv for LocalKv {
     async fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Slice>, KvError> {
         let _span = Span::part(Layer::KvRead);
         let recent = self.shared.state.read().recent(keyspace, key).cloned();
-        match recent {
-            Some(value) => Ok(value),
-            None => self.shared.tables.get(keyspace, key),
-        }
+        self.shared.recent_or_stored(recent, keyspace, key)
     }
 
     async fn multi_get(
@@ -349,11 +348,8 @@ impl Kv for LocalKv {
             let state = self.shared.state.read();
             keys.iter().map(|key| state.recent(keyspace, key).cloned()).collect()
         };
-        let found = keys.iter().zip(recent).map(|(key, recent)| match recent {
-            Some(value) => Ok(value),
-            None => self.shared.tables.get(keyspace, key),
-        });
-        found.collect()
+        let found = keys.iter().zip(recent);
+        found.map(|(key, recent)| self.shared.recent_or_stored(recent, keyspace, key)).collect()
     }
 
     async fn scan(

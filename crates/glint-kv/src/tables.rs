@@ -3,6 +3,7 @@
 //! Invariant: a set of writes and the number up to which they reach are applied together,
 //! so that after any crash the journal is continued exactly where the tables end.
 
+use crate::local::Options;
 use crate::overlay::Overlay;
 use crate::{Keyspace, KvError};
 use fjall::{Database, KeyspaceCreateOptions, PersistMode, Slice};
@@ -11,14 +12,6 @@ use std::path::{Path, PathBuf};
 /// Keyspace and key of the number of the last applied record.
 const JOURNAL: &str = "journal";
 const APPLIED: &[u8] = b"applied";
-
-/// How much memory and disk the tables may use.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    pub(crate) cache_bytes: u64,
-    pub(crate) memtable_bytes: u64,
-    pub(crate) journal_bytes: u64,
-}
 
 /// The tables.
 pub(crate) struct Tables {
@@ -56,17 +49,16 @@ fn convert(path: &Path, error: fjall::Error) -> KvError {
 
 impl Tables {
     /// Opens the tables in `path`, creating them if absent.
-    pub(crate) fn open(path: &Path, limits: Limits) -> Result<Tables, KvError> {
+    pub(crate) fn open(path: &Path, options: &Options) -> Result<Tables, KvError> {
         let db = Database::builder(path)
-            .cache_size(limits.cache_bytes)
+            .cache_size(options.cache_bytes)
             .worker_threads(1)
-            .max_journaling_size(limits.journal_bytes)
+            .max_journaling_size(options.journal_bytes)
             .open()
             .map_err(|e| convert(path, e))?;
         let open = |name: &str| {
-            let options =
-                || KeyspaceCreateOptions::default().max_memtable_size(limits.memtable_bytes);
-            db.keyspace(name, options).map_err(|e| convert(path, e))
+            let new = || KeyspaceCreateOptions::default().max_memtable_size(options.memtable_bytes);
+            db.keyspace(name, new).map_err(|e| convert(path, e))
         };
         let keyspaces =
             Keyspace::ALL.iter().map(|keyspace| open(keyspace.name())).collect::<Result<_, _>>()?;

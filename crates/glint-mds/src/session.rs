@@ -44,8 +44,6 @@ pub struct SessionInfo {
     pub mount_point: String,
     /// Open connections.
     pub connections: usize,
-    /// Seconds since it was last heard of.
-    pub silent: Duration,
 }
 
 struct Session {
@@ -126,14 +124,10 @@ impl<K: Kv> Mds<K> {
         }
     }
 
-    /// A client says that it lives. Returns whether it is known.
-    pub fn heard(&self, client: ClientId) -> bool {
-        match self.sessions.map.lock().get_mut(&client) {
-            Some(session) => {
-                session.heard = clock::now();
-                true
-            }
-            None => false,
+    /// A client says that it lives.
+    pub fn heard(&self, client: ClientId) {
+        if let Some(session) = self.sessions.map.lock().get_mut(&client) {
+            session.heard = clock::now();
         }
     }
 
@@ -150,11 +144,11 @@ impl<K: Kv> Mds<K> {
 
     /// All clients.
     pub fn sessions(&self) -> Vec<SessionInfo> {
-        self.sessions.map.lock().values().map(Session::describe).collect()
+        self.sessions.map.lock().values().map(|session| session.info.clone()).collect()
     }
 
     pub(crate) fn session(&self, client: ClientId) -> Option<SessionInfo> {
-        self.sessions.map.lock().get(&client).map(Session::describe)
+        self.sessions.map.lock().get(&client).map(|session| session.info.clone())
     }
 
     /// State of a slot, read from its record if this server has not seen it yet.
@@ -196,7 +190,7 @@ impl<K: Kv> Mds<K> {
         let expired: Vec<SessionInfo> = {
             let map = self.sessions.map.lock();
             let gone = map.values().filter(|session| clock::since(session.heard) > lease);
-            let mut gone: Vec<SessionInfo> = gone.map(Session::describe).collect();
+            let mut gone: Vec<SessionInfo> = gone.map(|session| session.info.clone()).collect();
             gone.sort_unstable_by_key(|info| info.client);
             gone
         };
@@ -229,10 +223,6 @@ impl<K: Kv> Mds<K> {
 }
 
 impl Session {
-    fn describe(&self) -> SessionInfo {
-        SessionInfo { silent: clock::since(self.heard), ..self.info.clone() }
-    }
-
     fn new(client: ClientId) -> Session {
         Session {
             info: SessionInfo {
@@ -240,7 +230,6 @@ impl Session {
                 host: String::new(),
                 mount_point: String::new(),
                 connections: 0,
-                silent: Duration::ZERO,
             },
             heard: clock::now(),
             slots: HashMap::new(),

@@ -5,7 +5,8 @@ use crate::NetError;
 use crate::stream::Stream;
 use compio_buf::{BufResult, IntoInner, IoBuf};
 use compio_io::{AsyncReadExt, AsyncWriteExt};
-use glint_proto::frame::{FrameError, HEADER_BYTES, Header};
+use glint_proto::frame::{FrameError, HEADER_BYTES, Header, NO_SLOT};
+use glint_proto::message::{Reply, Request};
 use glint_proto::{ClientId, Op, clock};
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
@@ -167,15 +168,7 @@ pub(crate) struct Envelope {
 impl Envelope {
     /// Of a request that needs no slot, because executing it twice does no harm.
     pub(crate) fn request(op: Op, client: ClientId) -> Envelope {
-        Envelope {
-            op,
-            reply: false,
-            client,
-            slot: u16::MAX,
-            xid: 0,
-            boot_verifier: 0,
-            committed: 0,
-        }
+        Envelope { op, reply: false, client, slot: NO_SLOT, xid: 0, boot_verifier: 0, committed: 0 }
     }
 }
 
@@ -206,6 +199,26 @@ pub(crate) fn append_frame(
     out[start..start + HEADER_BYTES].copy_from_slice(&header.encode());
     out.extend_from_slice(bulk);
     Ok(())
+}
+
+/// A whole frame of a request without bulk.
+pub(crate) fn request_frame(
+    envelope: Envelope,
+    request: &Request<'_>,
+) -> Result<Vec<u8>, NetError> {
+    let mut out = Vec::new();
+    append_frame(&mut out, envelope, request, &[])
+        .map_err(|_| NetError::Refused("the request is too long".into()))?;
+    Ok(out)
+}
+
+/// The reply that a body holds; a refusal is an error.
+pub(crate) fn reply_of(body: &[u8]) -> Result<Reply, NetError> {
+    match glint_proto::message::decode(body) {
+        Ok(Reply::Refused(reason)) => Err(NetError::Refused(reason)),
+        Ok(reply) => Ok(reply),
+        Err(_) => Err(NetError::Refused("it sent something else than a reply".into())),
+    }
 }
 
 /// Sends frames. What is queued while a write is under way leaves with the next.
@@ -288,7 +301,6 @@ impl FrameWriter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glint_proto::message::{Reply, Request};
 
     fn frame(bulk: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();

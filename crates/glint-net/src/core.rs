@@ -18,7 +18,7 @@ use crate::scheduler::Scheduler;
 use crate::stream::Stream;
 use crate::{NetError, Service, host, keep_awake, stats};
 use futures_util::poll;
-use glint_proto::frame::FrameError;
+use glint_proto::frame::{FrameError, NO_SLOT};
 use glint_proto::limits::*;
 use glint_proto::message::{Reply, Request, Survived};
 use glint_proto::{
@@ -34,8 +34,6 @@ use std::time::{Duration, Instant};
 
 /// Slots of a client, over all its connections.
 const SLOTS_MAX: u16 = SLOTS_PER_CONNECTION * CONNECTIONS_PER_CLIENT_MAX;
-/// Slot of requests that are executed again if they are sent again.
-const NO_SLOT: u16 = u16::MAX;
 /// Requests of one pass.
 const PASS_REQUESTS: usize = 32;
 /// Requests that may be under way on one connection: its slots, and what needs none.
@@ -226,12 +224,7 @@ impl<S: Service> Core<S> {
             executed += 1;
             let waited = started.saturating_duration_since(job.received).as_nanos() as u64;
             glint_telemetry::record(Layer::NetQueue, job.frame.header.op as u8, waited, waited);
-            let mut answer = Box::pin(traced(self.clone().answer(job, now)));
-            let context = &mut std::task::Context::from_waker(Waker::noop());
-            if answer.as_mut().poll(context).is_pending() {
-                // Polled again at once with a waker of its own.
-                host::spawn(answer);
-            }
+            host::run_or_spawn(traced(self.clone().answer(job, now)));
         }
         glint_telemetry::count(Counter::Passes, 1);
         glint_telemetry::count(Counter::Requests, executed as u64);
@@ -242,12 +235,8 @@ impl<S: Service> Core<S> {
         let mut dirty = std::mem::take(&mut *self.dirty.borrow_mut());
         for connection in dirty.drain(..) {
             connection.has_replies.set(false);
-            let context = &mut std::task::Context::from_waker(Waker::noop());
-            let mut sending = Box::pin(send(connection));
-            if sending.as_mut().poll(context).is_pending() {
-                // A client that does not read keeps nobody else waiting.
-                host::spawn(sending);
-            }
+            // A client that does not read keeps nobody else waiting.
+            host::run_or_spawn(send(connection));
         }
         self.dirty.replace(dirty);
     }
@@ -284,20 +273,19 @@ impl<S: Service> Core<S> {
             let reason = format!("slot {}: a client has {SLOTS_MAX}", header.slot);
             return Err(NetError::Refused(reason));
         }
-        let arrival = |replay| Arrival {
-            id: Some(RequestId { client, slot: header.slot, xid: header.xid }),
-            digest: header.body_crc,
-            now,
-            replay,
+        let id = RequestId { client, slot: header.slot, xid: header.xid };
+        let metadata = async |cred, request, replay| {
+            let arrival = Arrival { id: Some(id), digest: header.body_crc, now, replay };
+            let Answer { transaction, reply } = self.service.mds(&arrival, cred, request).await;
+            Reply::Mds { transaction, reply }
         };
-        let committed = self.service.committed();
         let mut bulk = Vec::new();
-        let (committed, reply) = match request {
-            Request::Status => (0, Reply::Json(self.service.status())),
-            Request::Stats => (0, Reply::Json(stats::as_json("server"))),
+        let reply = match request {
+            Request::Status => Reply::Json(self.service.status()),
+            Request::Stats => Reply::Json(stats::as_json("server")),
             Request::ResetStats => {
                 glint_telemetry::reset();
-                (0, Reply::Json("[]".into()))
+                Reply::Json("[]".into())
             }
             Request::Hello(hello) => {
                 let is_new = match self.service.connect(client, &hello).await {
@@ -309,43 +297,42 @@ impl<S: Service> Core<S> {
                 let mut welcome = self.service.welcome();
                 welcome.evicted = hello.known && (is_new || survived.is_none());
                 welcome.survived = survived.unwrap_or(Survived::ALL);
-                (0, Reply::Welcome(welcome))
+                Reply::Welcome(welcome)
             }
             Request::Ping { commit } => {
                 self.service.heard(client);
                 if commit {
                     self.service.commit().await.map_err(|e| NetError::Refused(e.to_string()))?;
                 }
-                (0, Reply::Pong(self.service.committed()))
+                Reply::Pong(self.service.committed())
             }
             Request::Bye => {
                 self.service.commit().await.map_err(|e| NetError::Refused(e.to_string()))?;
                 self.service.goodbye(client).await;
-                (0, Reply::Pong(self.service.committed()))
+                Reply::Pong(self.service.committed())
             }
             Request::Recovered => {
                 self.service.recovered(client);
-                (0, Reply::Pong(committed))
+                Reply::Pong(self.service.committed())
             }
-            Request::Mds { cred, request } => {
-                let Answer { transaction, reply } =
-                    self.service.mds(&arrival(None), &cred, &request).await;
-                (self.service.committed().mds, Reply::Mds { transaction, reply })
-            }
+            Request::Mds { cred, request } => metadata(&cred, &request, None).await,
             Request::Replay { cred, request, reply } => {
-                let Answer { transaction, reply } =
-                    self.service.mds(&arrival(Some(reply)), &cred, &request).await;
-                (committed.mds, Reply::Mds { transaction, reply })
+                metadata(&cred, &request, Some(reply)).await
             }
             Request::Ost { ost, request } => {
                 let received = pass.bulk(&frame);
                 let change = self.ost(ost, request, received, &mut bulk);
-                let Answer { transaction, reply } = match arrival(None).id {
-                    Some(id) if request.is_modifying() => self.once.run(id, change).await,
-                    _ => change.await,
+                let Answer { transaction, reply } = match request.is_modifying() {
+                    true => self.once.run(id, change).await,
+                    false => change.await,
                 };
-                (self.service.committed().ost, Reply::Ost { transaction, reply })
+                Reply::Ost { transaction, reply }
             }
+        };
+        let committed = match reply {
+            Reply::Mds { .. } => self.service.committed().mds,
+            Reply::Ost { .. } => self.service.committed().ost,
+            _ => 0,
         };
         self.reply(&connection, &header, committed, &reply, &bulk)
     }

@@ -8,7 +8,7 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// A task.
@@ -47,6 +47,15 @@ pub(crate) fn spawn(task: impl Future<Output = ()> + 'static) {
     match world() {
         Some(world) => world.spawn(Box::pin(task)),
         None => compio_runtime::spawn(task).detach(),
+    }
+}
+
+/// Runs a task here as far as it gets at once; if it has to wait, it goes on by itself.
+pub(crate) fn run_or_spawn(task: impl Future<Output = ()> + 'static) {
+    let mut task = Box::pin(task);
+    if task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+        // Polled again at once with a waker of its own.
+        spawn(task);
     }
 }
 

@@ -1,7 +1,9 @@
 //! The connection of one thread of a client to its server: it is made again whenever it
 //! breaks, and what had no answer is sent again on the next one.
 
-use crate::connection::{Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame};
+use crate::connection::{
+    Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame, reply_of, request_frame,
+};
 use crate::kept::{KeptRequest, Lost};
 use crate::polling::Poller;
 use crate::remote::Shared;
@@ -441,23 +443,13 @@ impl Link {
             xid: header.xid,
             ..Envelope::request(Op::Recovery, self.shared.client)
         };
-        let mut out = Vec::new();
-        append_frame(
-            &mut out,
-            envelope,
-            &Request::Replay { cred, request, reply: reply.clone() },
-            &[],
-        )
-        .map_err(|_| NetError::Refused("the request is too long".into()))?;
-        Ok(Some(out))
+        let replay = Request::Replay { cred, request, reply: reply.clone() };
+        request_frame(envelope, &replay).map(Some)
     }
 
     /// A frame of a request that needs no slot.
     fn request(&self, request: &Request<'_>) -> Result<Vec<u8>, NetError> {
-        let mut out = Vec::new();
-        append_frame(&mut out, Envelope::request(request.op(), self.shared.client), request, &[])
-            .map_err(|_| NetError::Refused("the request is too long".into()))?;
-        Ok(out)
+        request_frame(Envelope::request(request.op(), self.shared.client), request)
     }
 
     async fn receive(&self, reader: &mut FrameReader) -> Result<(), NetError> {
@@ -558,13 +550,11 @@ async fn ask(
         writer.flush().await?;
         let (pass, frames) = reader.next_pass().await?;
         let first = frames.first().ok_or(NetError::Closed)?;
-        match glint_proto::message::decode(pass.body(first)) {
-            Ok(Reply::Busy { retry_ms }) => {
+        match reply_of(pass.body(first))? {
+            Reply::Busy { retry_ms } => {
                 host::sleep(Duration::from_millis(retry_ms.into())).await;
             }
-            Ok(Reply::Refused(reason)) => return Err(NetError::Refused(reason)),
-            Ok(reply) => return Ok(reply),
-            Err(_) => return Err(NetError::Refused("it sent something else than a reply".into())),
+            reply => return Ok(reply),
         }
     }
 }

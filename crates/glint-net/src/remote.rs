@@ -9,7 +9,7 @@
 //! - After this client was evicted, nothing that it was waiting for is sent again: its
 //!   replies are forgotten, so it might be executed twice.
 
-use crate::connection::{Envelope, append_frame};
+use crate::connection::{Envelope, reply_of, request_frame};
 use crate::kept::{Kept, KeptRequest, Lost};
 use crate::link::Link;
 use crate::stream::{Address, ReadWrite};
@@ -102,9 +102,7 @@ fn ask_on(
         let what = what.to_owned();
         move |source| NetError::Io { what, source }
     };
-    let mut out = Vec::new();
-    append_frame(&mut out, Envelope::request(request.op(), client), request, &[])
-        .map_err(|_| NetError::Refused("the request is too long".into()))?;
+    let out = request_frame(Envelope::request(request.op(), client), request)?;
     stream.write_all(&out).map_err(io("sending"))?;
     let mut head = [0; HEADER_BYTES];
     stream.read_exact(&mut head).map_err(io("waiting for an answer"))?;
@@ -112,11 +110,7 @@ fn ask_on(
     let mut body = vec![0; header.body_len as usize];
     stream.read_exact(&mut body).map_err(io("receiving"))?;
     header.check(&body, &[])?;
-    match glint_proto::message::decode(&body) {
-        Ok(Reply::Refused(reason)) => Err(NetError::Refused(reason)),
-        Ok(reply) => Ok(reply),
-        Err(_) => Err(NetError::Refused("it sent something else than a reply".into())),
-    }
+    reply_of(&body)
 }
 
 fn connect_blocking(address: &str) -> Result<Box<dyn ReadWrite>, NetError> {
@@ -357,22 +351,26 @@ impl Shared {
 
     /// Keeps a request until its transaction is durable.
     pub(crate) fn keep_mds(&self, transaction: u64, frame: Vec<u8>, reply: MdsReply) {
-        let mut kept = self.kept.lock();
-        let was_filling = kept.is_filling();
-        kept.add_mds(transaction, KeptRequest { frame, reply });
-        self.hurry(!was_filling && kept.is_filling());
+        self.keep(|kept| kept.add_mds(transaction, KeptRequest { frame, reply }));
     }
 
     /// Keeps a change of data until it is durable.
     pub(crate) fn keep_ost(&self, transaction: u64, frame: Vec<u8>) {
-        let mut kept = self.kept.lock();
-        let was_filling = kept.is_filling();
-        kept.add_ost(transaction, frame);
-        self.hurry(!was_filling && kept.is_filling());
+        self.keep(|kept| kept.add_ost(transaction, frame));
     }
 
-    fn hurry(&self, now: bool) {
-        if now && let Some(heartbeat) = self.heartbeat.get() {
+    fn keep(&self, add: impl FnOnce(&mut Kept)) {
+        let mut kept = self.kept.lock();
+        let was_filling = kept.is_filling();
+        add(&mut kept);
+        if !was_filling && kept.is_filling() {
+            self.hurry();
+        }
+    }
+
+    /// Has the server make things durable now.
+    fn hurry(&self) {
+        if let Some(heartbeat) = self.heartbeat.get() {
             heartbeat.unpark();
         }
     }
@@ -385,7 +383,7 @@ impl Shared {
                 return Poll::Ready(());
             }
             kept.wait(context.waker().clone());
-            self.hurry(true);
+            self.hurry();
             Poll::Pending
         })
         .await

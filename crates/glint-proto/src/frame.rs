@@ -25,6 +25,8 @@ use crate::{ClientId, Op};
 
 /// Length of the header.
 pub const HEADER_BYTES: usize = 64;
+/// Slot of requests that may be executed again if they are sent again.
+pub const NO_SLOT: u16 = u16::MAX;
 const MAGIC: [u8; 4] = *b"GLNT";
 const FLAG_REPLY: u8 = 1;
 

@@ -391,8 +391,6 @@ pub struct Welcome {
     pub osts: u16,
     /// How long a client may cache attributes and entries.
     pub cache_ms: u64,
-    /// How long a client may be silent before it is forgotten.
-    pub lease_ms: u64,
     /// What survived of the run that the client counts transactions of.
     pub survived: Survived,
     /// The client said that it is known, and is not: it was evicted. What it had open is

@@ -1,108 +1,78 @@
 //! The operations: for dispatch, frames and statistics.
 
-/// Every operation, for dispatch, frames and statistics.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-#[allow(missing_docs)]
-pub enum Op {
-    Hello,
-    Status,
-    Stats,
-    Lookup,
-    Getattr,
-    Setattr,
-    Create,
-    Tmpfile,
-    Link,
-    Unlink,
-    Rmdir,
-    Rename,
-    Open,
-    Release,
-    Readdir,
-    Readlink,
-    Getxattr,
-    Setxattr,
-    Listxattr,
-    Removexattr,
-    Statfs,
-    Sync,
-    SetLayout,
-    Reopen,
-    Touch,
-    ObjRead,
-    ObjWrite,
-    ObjTruncate,
-    ObjFallocate,
-    ObjSync,
-    ObjStat,
-    ObjSeek,
-    ObjSetTime,
-    ObjSpace,
-    Read,
-    Write,
-    Fsync,
-    Fallocate,
-    Seek,
-    CopyRange,
-    Forget,
-    Ping,
-    Recovery,
-    Other,
+macro_rules! operations {
+    ($($op:ident = $name:literal,)*) => {
+        /// Every operation, for dispatch, frames and statistics.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[repr(u8)]
+        #[allow(missing_docs)]
+        pub enum Op {
+            $($op,)*
+        }
+
+        impl Op {
+            /// All operations in the order of their numbers.
+            pub const ALL: &[Op] = &[$(Op::$op),*];
+
+            /// Lower-case name, as statistics show it.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Op::$op => $name,)*
+                }
+            }
+        }
+    };
+}
+
+// Their order is that of their numbers on the wire.
+operations! {
+    Hello = "hello",
+    Status = "status",
+    Stats = "stats",
+    Lookup = "lookup",
+    Getattr = "getattr",
+    Setattr = "setattr",
+    Create = "create",
+    Tmpfile = "tmpfile",
+    Link = "link",
+    Unlink = "unlink",
+    Rmdir = "rmdir",
+    Rename = "rename",
+    Open = "open",
+    Release = "release",
+    Readdir = "readdir",
+    Readlink = "readlink",
+    Getxattr = "getxattr",
+    Setxattr = "setxattr",
+    Listxattr = "listxattr",
+    Removexattr = "removexattr",
+    Statfs = "statfs",
+    Sync = "sync",
+    SetLayout = "set_layout",
+    Reopen = "reopen",
+    Touch = "touch",
+    ObjRead = "obj_read",
+    ObjWrite = "obj_write",
+    ObjTruncate = "obj_truncate",
+    ObjFallocate = "obj_fallocate",
+    ObjSync = "obj_sync",
+    ObjStat = "obj_stat",
+    ObjSeek = "obj_seek",
+    ObjSetTime = "obj_set_time",
+    ObjSpace = "obj_space",
+    Read = "read",
+    Write = "write",
+    Fsync = "fsync",
+    Fallocate = "fallocate",
+    Seek = "seek",
+    CopyRange = "copy_range",
+    Forget = "forget",
+    Ping = "ping",
+    Recovery = "recovery",
+    Other = "other",
 }
 
 impl Op {
-    /// All operations in the order of their numbers.
-    pub const ALL: [Op; 44] = {
-        use Op::*;
-        [
-            Hello,
-            Status,
-            Stats,
-            Lookup,
-            Getattr,
-            Setattr,
-            Create,
-            Tmpfile,
-            Link,
-            Unlink,
-            Rmdir,
-            Rename,
-            Open,
-            Release,
-            Readdir,
-            Readlink,
-            Getxattr,
-            Setxattr,
-            Listxattr,
-            Removexattr,
-            Statfs,
-            Sync,
-            SetLayout,
-            Reopen,
-            Touch,
-            ObjRead,
-            ObjWrite,
-            ObjTruncate,
-            ObjFallocate,
-            ObjSync,
-            ObjStat,
-            ObjSeek,
-            ObjSetTime,
-            ObjSpace,
-            Read,
-            Write,
-            Fsync,
-            Fallocate,
-            Seek,
-            CopyRange,
-            Forget,
-            Ping,
-            Recovery,
-            Other,
-        ]
-    };
-
     /// Whether others wait for it to be answered: it goes before all that is not.
     pub fn is_urgent(self) -> bool {
         matches!(self, Op::Hello | Op::Ping | Op::Recovery | Op::Reopen)
@@ -111,57 +81,6 @@ impl Op {
     /// Inverse of `op as u8`.
     pub fn from_u8(byte: u8) -> Option<Op> {
         Op::ALL.get(byte as usize).copied()
-    }
-
-    /// Lower-case name, as statistics show it.
-    pub fn name(self) -> &'static str {
-        const NAMES: [&str; 44] = [
-            "hello",
-            "status",
-            "stats",
-            "lookup",
-            "getattr",
-            "setattr",
-            "create",
-            "tmpfile",
-            "link",
-            "unlink",
-            "rmdir",
-            "rename",
-            "open",
-            "release",
-            "readdir",
-            "readlink",
-            "getxattr",
-            "setxattr",
-            "listxattr",
-            "removexattr",
-            "statfs",
-            "sync",
-            "set_layout",
-            "reopen",
-            "touch",
-            "obj_read",
-            "obj_write",
-            "obj_truncate",
-            "obj_fallocate",
-            "obj_sync",
-            "obj_stat",
-            "obj_seek",
-            "obj_set_time",
-            "obj_space",
-            "read",
-            "write",
-            "fsync",
-            "fallocate",
-            "seek",
-            "copy_range",
-            "forget",
-            "ping",
-            "recovery",
-            "other",
-        ];
-        NAMES[self as usize]
     }
 }
 

@@ -5,14 +5,11 @@
 
 use crate::executor::{Executor, Machine, NOWHERE};
 use glint_net::host::{Pipe, Wire};
-use glint_proto::frame::{HEADER_BYTES, Header};
+use glint_proto::frame::{HEADER_BYTES, Header, NO_SLOT};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
-
-/// Slot of requests that are not made to be sent twice.
-const NO_SLOT: u16 = u16::MAX;
 
 type Accept = Rc<dyn Fn(Pipe)>;
 

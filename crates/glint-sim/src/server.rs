@@ -278,7 +278,6 @@ impl Service for Servers {
             boot_verifier: self.boot_verifier,
             osts: 1,
             cache_ms: 1_000,
-            lease_ms: LEASE.as_millis() as u64,
             survived: Survived::ALL,
             evicted: false,
         }

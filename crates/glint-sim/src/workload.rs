@@ -99,7 +99,7 @@ impl Worker {
             true => Err(Errno::EEXIST),
             false => Ok(()),
         };
-        let flags = libc_flags::O_CREAT | libc_flags::O_EXCL | libc_flags::O_RDWR;
+        let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR;
         let regular = make(FileType::Regular);
         let got = self.fs.create(ROOT, self.own, name.as_bytes(), regular, flags).await;
         let Some(open) = expect(&format!("create {name}"), got, want)? else { return Ok(()) };
@@ -310,11 +310,4 @@ impl Worker {
             _ => Ok(()),
         }
     }
-}
-
-/// Flags of open(2) on Linux.
-mod libc_flags {
-    pub(super) const O_RDWR: i32 = 0o2;
-    pub(super) const O_CREAT: i32 = 0o100;
-    pub(super) const O_EXCL: i32 = 0o200;
 }

@@ -304,7 +304,6 @@ impl Service for Servers {
             boot_verifier: self.boot_verifier,
             osts: self.data.osts(),
             cache_ms: if self.settings.shared { CACHE_MS_SHARED } else { CACHE_MS_ALONE },
-            lease_ms: self.settings.lease.as_millis() as u64,
             survived: Survived::ALL,
             evicted: false,
         }

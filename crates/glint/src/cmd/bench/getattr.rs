@@ -122,6 +122,13 @@ fn receive(stream: &mut TcpStream, bytes: &mut [u8]) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Binds this thread to a core. Where that cannot be, it is not; the figures would show it.
+pub fn bind(core: usize) {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(core);
+    let _ = rustix::thread::sched_setaffinity(None, &set);
+}
+
 /// A thread that sends back what it gets.
 pub struct PingPong {
     stream: TcpStream,
@@ -139,9 +146,7 @@ impl PingPong {
         peer.set_nonblocking(polling)?;
         std::thread::spawn(move || {
             if let Some(core) = core {
-                let mut set = rustix::thread::CpuSet::new();
-                set.set(core);
-                let _ = rustix::thread::sched_setaffinity(None, &set);
+                bind(core);
             }
             let mut bytes = [0; PING_BYTES];
             while receive(&mut peer, &mut bytes).is_ok() && peer.write_all(&bytes).is_ok() {}

@@ -3,7 +3,7 @@
 //! on one core and on two.
 
 use super::createmany::{Operation, Round, Target};
-use super::getattr::{PingPong, getattrs};
+use super::getattr::{PingPong, bind, getattrs};
 use super::native::{RemoteTarget, connect};
 use super::report::{Plot, Report};
 use super::sample::{Sample, ratio};
@@ -61,17 +61,6 @@ struct Row {
     calls: Option<f64>,
 }
 
-fn bind(core: Option<usize>) {
-    let mut set = rustix::thread::CpuSet::new();
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    match core {
-        Some(core) => set.set(core),
-        None => (0..cores.max(2)).for_each(|core| set.set(core)),
-    }
-    // Where it cannot be bound, it is not; the report would show it.
-    let _ = rustix::thread::sched_setaffinity(None, &set);
-}
-
 /// Runs the experiment.
 pub fn run(count: u64, parent: &Path, report: Option<&Path>, as_json: bool) -> CommandResult {
     let mut rows = Vec::new();
@@ -104,7 +93,9 @@ fn measure(setup: &Setup, count: u64, parent: &Path) -> Result<Row, Box<dyn std:
     }
     let served = stage.serve("server", setup.server, &options)?;
     glint_net::polling::enable(setup.polling);
-    bind(setup.client);
+    if let Some(core) = setup.client {
+        bind(core);
+    }
     let peer = setup.server.parse::<usize>().ok();
     let mut sleeping = PingPong::start(peer, false)?;
     let client = connect(&served.address)?;
