@@ -7,6 +7,7 @@ use crate::local::Options;
 use crate::overlay::Overlay;
 use crate::{Keyspace, KvError};
 use fjall::{Database, KeyspaceCreateOptions, PersistMode, Slice};
+use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 
 /// Keyspace and key of the number of the last applied record.
@@ -47,15 +48,27 @@ fn convert(path: &Path, error: fjall::Error) -> KvError {
     }
 }
 
+/// Calls `open`, which asserts where a damaged journal should be an error.
+fn without_panic<R>(path: &Path, open: impl FnOnce() -> R) -> Result<R, KvError> {
+    // The damage is reported once, by the error, and not by the hook as well.
+    let hook = panic::take_hook();
+    panic::set_hook(Box::new(|info| tracing::debug!("{info}")));
+    let result = panic::catch_unwind(AssertUnwindSafe(open));
+    panic::set_hook(hook);
+    result.map_err(|_| KvError::Corrupt {
+        path: journals(path),
+        reason: "lengths do not agree".into(),
+    })
+}
+
 impl Tables {
     /// Opens the tables in `path`, creating them if absent.
     pub(crate) fn open(path: &Path, options: &Options) -> Result<Tables, KvError> {
-        let db = Database::builder(path)
+        let builder = Database::builder(path)
             .cache_size(options.cache_bytes)
             .worker_threads(1)
-            .max_journaling_size(options.journal_bytes)
-            .open()
-            .map_err(|e| convert(path, e))?;
+            .max_journaling_size(options.journal_bytes);
+        let db = without_panic(path, || builder.open())?.map_err(|e| convert(path, e))?;
         let open = |name: &str| {
             let new = || KeyspaceCreateOptions::default().max_memtable_size(options.memtable_bytes);
             db.keyspace(name, new).map_err(|e| convert(path, e))
