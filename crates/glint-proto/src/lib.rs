@@ -15,6 +15,7 @@ pub mod frame;
 pub mod ids;
 pub mod layout;
 pub mod limits;
+pub mod lock;
 pub mod message;
 pub mod op;
 

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The crates, from the top down: each may import only those below it.
-const LAYERS: [&str; 10] = [
+const LAYERS: [&str; 11] = [
     "glint",
     "glint-sim",
     "glint-mount",
@@ -14,6 +14,7 @@ const LAYERS: [&str; 10] = [
     "glint-net",
     "glint-mds",
     "glint-ost",
+    "glint-lock",
     "glint-kv",
     "glint-telemetry",
     "glint-proto",

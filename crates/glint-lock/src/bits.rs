@@ -1,0 +1,266 @@
+//! The server's table of inode bits.
+//!
+//! A client gets bits with the answer that told it what they protect, and keeps them until
+//! somebody else changes that. Bits are only ever shared: a change does not hold them, it
+//! makes sure that no other client does, and that none is given while it lasts.
+//!
+//! Invariants:
+//! - While a change of some bits goes on, only the client that changes may hold them.
+//! - Who waits to change is not overtaken: bits that are wanted are given to nobody.
+//! - A grant has a number, and a call-back takes back all grants with lower numbers. So it
+//!   does not matter in which order a client hears of the two.
+
+use glint_proto::lock::{Bits, Callback};
+use glint_proto::{ClientId, Ino};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+
+#[derive(Clone, Copy)]
+struct Holder {
+    client: ClientId,
+    bits: Bits,
+    /// Asked back and not yet given up.
+    asked: Bits,
+    /// Of the last call-back.
+    number: u64,
+}
+
+#[derive(Default)]
+struct Claims {
+    holders: SmallVec<[Holder; 2]>,
+    /// Changes that go on, and that wait, each with its bits.
+    changing: SmallVec<[Bits; 2]>,
+    wanted: SmallVec<[Bits; 2]>,
+}
+
+/// What a client is to be told.
+pub type Message = (ClientId, Callback);
+
+/// The table.
+#[derive(Default)]
+pub struct BitTable {
+    inodes: HashMap<Ino, Claims>,
+    next: u64,
+}
+
+fn union(all: &[Bits]) -> Bits {
+    all.iter().fold(Bits::NONE, |sum, bits| sum | *bits)
+}
+
+fn remove_one(all: &mut SmallVec<[Bits; 2]>, bits: Bits) {
+    if let Some(at) = all.iter().position(|other| *other == bits) {
+        all.swap_remove(at);
+    }
+}
+
+impl Claims {
+    fn is_empty(&self) -> bool {
+        self.holders.is_empty() && self.changing.is_empty() && self.wanted.is_empty()
+    }
+
+    fn others(&self, client: ClientId, bits: Bits) -> bool {
+        self.holders.iter().any(|h| h.client != client && !(h.bits & bits).is_empty())
+    }
+}
+
+impl BitTable {
+    /// Gives `client` those of `bits` that it may have. Returns them, and the grant's number.
+    pub fn grant(&mut self, client: ClientId, ino: Ino, bits: Bits) -> (Bits, u64) {
+        self.next += 1;
+        let claims = self.inodes.entry(ino).or_default();
+        let refused = union(&claims.changing) | union(&claims.wanted);
+        let bits = bits & !refused;
+        if bits.is_empty() {
+            if claims.is_empty() {
+                self.inodes.remove(&ino);
+            }
+            return (Bits::NONE, self.next);
+        }
+        match claims.holders.iter_mut().find(|holder| holder.client == client) {
+            // What was asked back is given up first.
+            Some(holder) if !(holder.asked & bits).is_empty() => {
+                let bits = bits & !holder.asked;
+                holder.bits |= bits;
+                (bits, self.next)
+            }
+            Some(holder) => {
+                holder.bits |= bits;
+                (bits, self.next)
+            }
+            None => {
+                let holder = Holder { client, bits, asked: Bits::NONE, number: 0 };
+                claims.holders.push(holder);
+                (bits, self.next)
+            }
+        }
+    }
+
+    /// `client` begins to change what `bits` protect, unless somebody else holds them.
+    pub fn begin_change(&mut self, client: ClientId, ino: Ino, bits: Bits) -> bool {
+        let claims = self.inodes.entry(ino).or_default();
+        if claims.others(client, bits) {
+            return false;
+        }
+        claims.changing.push(bits);
+        true
+    }
+
+    /// The change is made.
+    pub fn end_change(&mut self, ino: Ino, bits: Bits) {
+        if let Some(claims) = self.inodes.get_mut(&ino) {
+            remove_one(&mut claims.changing, bits);
+            self.tidy(ino);
+        }
+    }
+
+    /// `client` waits to change: nobody is given these bits any more, and who holds them is
+    /// asked. Ends with [`BitTable::unwant`].
+    pub fn want(&mut self, client: ClientId, ino: Ino, bits: Bits, out: &mut Vec<Message>) {
+        let claims = self.inodes.entry(ino).or_default();
+        claims.wanted.push(bits);
+        for holder in claims.holders.iter_mut().filter(|holder| holder.client != client) {
+            let ask = holder.bits & bits & !holder.asked;
+            if ask.is_empty() {
+                continue;
+            }
+            self.next += 1;
+            holder.asked |= ask;
+            holder.number = self.next;
+            out.push((holder.client, Callback::Bits { ino, bits: ask, number: self.next }));
+        }
+    }
+
+    /// Whether nobody but `client` holds any of these.
+    pub fn is_free(&self, client: ClientId, ino: Ino, bits: Bits) -> bool {
+        self.inodes.get(&ino).is_none_or(|claims| !claims.others(client, bits))
+    }
+
+    /// Who waited does so no more.
+    pub fn unwant(&mut self, ino: Ino, bits: Bits) {
+        if let Some(claims) = self.inodes.get_mut(&ino) {
+            remove_one(&mut claims.wanted, bits);
+            self.tidy(ino);
+        }
+    }
+
+    /// `client` gives bits up, as a call-back asked it to or by itself (number 0: all).
+    pub fn cancel(&mut self, client: ClientId, ino: Ino, bits: Bits) {
+        if let Some(claims) = self.inodes.get_mut(&ino) {
+            if let Some(at) = claims.holders.iter().position(|holder| holder.client == client) {
+                let holder = &mut claims.holders[at];
+                holder.bits = holder.bits & !bits;
+                holder.asked = holder.asked & !bits;
+                if holder.bits.is_empty() {
+                    claims.holders.swap_remove(at);
+                }
+            }
+            self.tidy(ino);
+        }
+    }
+
+    /// A client is gone. Returns the inodes it held bits of.
+    pub fn evict(&mut self, client: ClientId) -> Vec<Ino> {
+        let mut freed = Vec::new();
+        self.inodes.retain(|ino, claims| {
+            let before = claims.holders.len();
+            claims.holders.retain(|holder| holder.client != client);
+            if claims.holders.len() < before {
+                freed.push(*ino);
+            }
+            !claims.is_empty()
+        });
+        freed
+    }
+
+    /// What a client holds of an inode.
+    pub fn held(&self, client: ClientId, ino: Ino) -> Bits {
+        let holders = self.inodes.get(&ino).map(|claims| &claims.holders);
+        let holder = holders.and_then(|all| all.iter().find(|holder| holder.client == client));
+        holder.map_or(Bits::NONE, |holder| holder.bits)
+    }
+
+    /// Inodes with holders, changes or waiters.
+    pub fn len(&self) -> usize {
+        self.inodes.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.inodes.is_empty()
+    }
+
+    fn tidy(&mut self, ino: Ino) {
+        if self.inodes.get(&ino).is_some_and(Claims::is_empty) {
+            self.inodes.remove(&ino);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const A: ClientId = ClientId(1);
+    const B: ClientId = ClientId(2);
+    const INO: Ino = Ino(9);
+
+    #[test]
+    fn a_change_waits_for_others_and_nobody_overtakes_it() {
+        let mut table = BitTable::default();
+        assert_eq!(table.grant(A, INO, Bits::ATTR | Bits::ENTRY).0, Bits::ATTR | Bits::ENTRY);
+        assert!(table.begin_change(A, INO, Bits::ATTR), "its own do not hinder it");
+        table.end_change(INO, Bits::ATTR);
+        assert!(!table.begin_change(B, INO, Bits::ATTR));
+        let mut out = Vec::new();
+        table.want(B, INO, Bits::ATTR, &mut out);
+        assert!(matches!(out[..], [(A, Callback::Bits { bits: Bits::ATTR, .. })]));
+        assert_eq!(table.grant(A, INO, Bits::ATTR).0, Bits::NONE, "it is wanted");
+        table.want(B, INO, Bits::ATTR, &mut out);
+        assert_eq!(out.len(), 1, "a holder is asked once");
+        table.cancel(A, INO, Bits::ATTR);
+        assert!(table.begin_change(B, INO, Bits::ATTR));
+        assert_eq!(table.grant(A, INO, Bits::ATTR).0, Bits::NONE, "it is being changed");
+        table.unwant(INO, Bits::ATTR);
+        table.unwant(INO, Bits::ATTR);
+        table.end_change(INO, Bits::ATTR);
+        assert_eq!(table.grant(B, INO, Bits::ATTR).0, Bits::ATTR);
+        assert_eq!(table.held(A, INO), Bits::ENTRY);
+        table.evict(A);
+        table.evict(B);
+        assert!(table.is_empty());
+    }
+
+    proptest! {
+        /// Clients are granted, asked, and answer in any order; changes see no other holder.
+        #[test]
+        fn no_change_beside_a_holder(steps in proptest::collection::vec((0u8..6, 0u64..3, 0u8..16), 0..200)) {
+            let mut table = BitTable::default();
+            let mut changing: Vec<(ClientId, Bits)> = Vec::new();
+            let mut wanted: Vec<Bits> = Vec::new();
+            for (step, client, bits) in steps {
+                let (client, bits) = (ClientId(client + 1), Bits(bits));
+                match step {
+                    0 => { table.grant(client, INO, bits); }
+                    1 => if table.begin_change(client, INO, bits) { changing.push((client, bits)) },
+                    2 => if let Some((_, bits)) = changing.pop() { table.end_change(INO, bits) },
+                    3 => { table.want(client, INO, bits, &mut Vec::new()); wanted.push(bits) }
+                    4 => table.cancel(client, INO, bits),
+                    _ => { table.evict(client); }
+                }
+                for (changer, bits) in &changing {
+                    for other in [1, 2, 3].map(ClientId) {
+                        if other != *changer && !(table.held(other, INO) & *bits).is_empty() {
+                            // Only if both changes had begun before either held it.
+                            prop_assert!(changing.iter().any(|(c, _)| *c == other));
+                        }
+                    }
+                }
+            }
+            for (_, bits) in changing { table.end_change(INO, bits) }
+            for bits in wanted { table.unwant(INO, bits) }
+            for client in [1, 2, 3] { table.evict(ClientId(client)); }
+            prop_assert!(table.is_empty(), "nothing is left behind");
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! What a client holds: the counterpart of [`crate::bits`] and [`crate::extents`].
+//!
+//! Answers and call-backs come on different connections, so a lock may be asked back before
+//! the client has heard that it has it.
+//!
+//! Invariants:
+//! - Bits that were asked back are never used on the word of a grant that is older.
+//! - A lock on data that is asked back is given up when nobody uses it, and nobody begins to
+//!   use it after that, but for requests that the kernel cannot do without: see [`Use`].
+//! - A lock that is asked back and not known is given up when every answer that might have
+//!   brought it is there.
+
+use glint_proto::lock::{Bits, DataLock, Range};
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+
+/// Bits of one inode.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct HeldBits {
+    bits: Bits,
+    /// For each bit, the number of its last call-back.
+    asked: [u64; 4],
+}
+
+impl HeldBits {
+    /// What may be used.
+    pub fn bits(&self) -> Bits {
+        self.bits
+    }
+
+    /// Whether all of these may be used.
+    pub fn has(&self, bits: Bits) -> bool {
+        self.bits.contains(bits)
+    }
+
+    /// A grant has come. Returns what of it may be used.
+    pub fn grant(&mut self, bits: Bits, number: u64) -> Bits {
+        let mut usable = Bits::NONE;
+        for (at, asked) in self.asked.iter().enumerate() {
+            if *asked < number {
+                usable |= Bits(1 << at) & bits;
+            }
+        }
+        self.bits |= usable;
+        usable
+    }
+
+    /// Bits are asked back. Returns those that were held.
+    pub fn take_back(&mut self, bits: Bits, number: u64) -> Bits {
+        for (at, asked) in self.asked.iter_mut().enumerate() {
+            if bits.contains(Bits(1 << at)) {
+                *asked = number.max(*asked);
+            }
+        }
+        let lost = self.bits & bits;
+        self.bits = self.bits & !bits;
+        lost
+    }
+
+    /// Gives bits up without having been asked.
+    pub fn drop_all(&mut self) -> Bits {
+        std::mem::take(&mut self.bits)
+    }
+}
+
+/// What a lock on data is used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Use {
+    /// For a call that can wait for another lock.
+    Call,
+    /// For pages of the kernel, which it keeps locked meanwhile: forgetting them waits for
+    /// this, so this must not wait for a lock.
+    Pages,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Data {
+    lock: DataLock,
+    users: u32,
+    asked: bool,
+    /// Its pages have been forgotten; nobody may use it any more.
+    closed: bool,
+}
+
+/// Locks on the data of one inode.
+#[derive(Default, Debug)]
+pub struct HeldData {
+    locks: SmallVec<[Data; 1]>,
+    /// Asked back before they came.
+    early: SmallVec<[u64; 1]>,
+}
+
+impl HeldData {
+    /// Begins to use a lock that covers a range. Returns its number.
+    pub fn begin(&mut self, range: Range, write: bool, purpose: Use) -> Option<u64> {
+        let usable = |data: &Data| match purpose {
+            Use::Call => !data.asked,
+            Use::Pages => !data.closed,
+        };
+        let covers = |data: &&mut Data| {
+            usable(data) && data.lock.range.contains(range) && (data.lock.write || !write)
+        };
+        let data = self.locks.iter_mut().find(covers)?;
+        data.users += 1;
+        Some(data.lock.number)
+    }
+
+    /// Ends a use. Returns whether the lock is to be given up now.
+    pub fn end(&mut self, number: u64) -> bool {
+        let Some(data) = self.find(number) else { return false };
+        data.users -= 1;
+        data.users == 0 && data.asked
+    }
+
+    /// A lock has come, with its first use if somebody asked for it. Returns whether it has
+    /// been asked back already.
+    pub fn add(&mut self, lock: DataLock, used: bool) -> bool {
+        let early = self.early.iter().position(|number| *number == lock.number);
+        if let Some(at) = early {
+            self.early.swap_remove(at);
+        }
+        let asked = early.is_some();
+        self.locks.push(Data { lock, users: u32::from(used), asked, closed: false });
+        asked
+    }
+
+    /// A lock is asked back. Returns whether it is there; if not, it may be on its way.
+    pub fn take_back(&mut self, number: u64) -> bool {
+        match self.find(number) {
+            Some(data) => {
+                data.asked = true;
+                true
+            }
+            None => {
+                self.early.push(number);
+                false
+            }
+        }
+    }
+
+    /// It has not come, and will not any more. Returns whether that is so.
+    pub fn is_not_coming(&mut self, number: u64) -> bool {
+        let at = self.early.iter().position(|early| *early == number);
+        if let Some(at) = at {
+            self.early.swap_remove(at);
+        }
+        at.is_some()
+    }
+
+    /// The lock, if it is asked back and nobody uses it.
+    pub fn idle(&self, number: u64) -> Option<DataLock> {
+        let data = self.locks.iter().find(|data| data.lock.number == number)?;
+        (data.users == 0 && data.asked).then_some(data.lock)
+    }
+
+    /// Nobody may begin to use it any more, if nobody does now.
+    pub fn close(&mut self, number: u64) -> bool {
+        match self.find(number) {
+            Some(data) if data.users == 0 => {
+                data.closed = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// It is given up.
+    pub fn remove(&mut self, number: u64) {
+        self.locks.retain(|data| data.lock.number != number);
+    }
+
+    /// Locks that nobody asked back, to be given up by the client itself.
+    pub fn unasked(&self) -> Vec<u64> {
+        let unasked = self.locks.iter().filter(|data| !data.asked);
+        unasked.map(|data| data.lock.number).collect()
+    }
+
+    /// All locks.
+    pub fn all(&self) -> impl Iterator<Item = DataLock> + '_ {
+        self.locks.iter().map(|data| data.lock)
+    }
+
+    /// The server has forgotten them.
+    pub fn clear(&mut self) {
+        self.locks.clear();
+        self.early.clear();
+    }
+
+    /// Whether there is nothing to remember.
+    pub fn is_empty(&self) -> bool {
+        self.locks.is_empty() && self.early.is_empty()
+    }
+
+    /// Whether a lock to write covers this range, asked back or not.
+    pub fn covers_write(&self, range: Range) -> bool {
+        self.locks.iter().any(|data| data.lock.write && data.lock.range.contains(range))
+    }
+
+    fn find(&mut self, number: u64) -> Option<&mut Data> {
+        self.locks.iter_mut().find(|data| data.lock.number == number)
+    }
+}
+
+/// Requests under way, to know when all that were sent before a moment are answered.
+#[derive(Default, Debug)]
+pub struct Flight {
+    generation: u64,
+    counts: BTreeMap<u64, u32>,
+}
+
+impl Flight {
+    /// A request is sent. Returns what ends it.
+    pub fn begin(&mut self) -> u64 {
+        *self.counts.entry(self.generation).or_default() += 1;
+        self.generation
+    }
+
+    /// It is answered, and what the answer says is known.
+    pub fn end(&mut self, generation: u64) {
+        if let Some(count) = self.counts.get_mut(&generation) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&generation);
+            }
+        }
+    }
+
+    /// Names this moment.
+    pub fn fence(&mut self) -> u64 {
+        self.generation += 1;
+        self.generation
+    }
+
+    /// Whether all requests sent before a fence are answered.
+    pub fn is_past(&self, fence: u64) -> bool {
+        self.counts.first_key_value().is_none_or(|(oldest, _)| *oldest >= fence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_grant_brings_nothing_back() {
+        let mut held = HeldBits::default();
+        assert!(held.grant(Bits::ATTR | Bits::ENTRY, 5).contains(Bits::ATTR));
+        assert_eq!(held.take_back(Bits::ATTR, 8), Bits::ATTR);
+        assert_eq!(held.grant(Bits::ATTR | Bits::DIR, 7), Bits::DIR);
+        assert!(!held.has(Bits::ATTR));
+        assert_eq!(held.grant(Bits::ATTR, 9), Bits::ATTR);
+        assert_eq!(held.take_back(Bits::OPEN, 10), Bits::NONE);
+    }
+
+    #[test]
+    fn pages_may_use_a_lock_until_they_are_forgotten() {
+        let mut held = HeldData::default();
+        let lock = DataLock { number: 3, range: Range::ALL, write: false };
+        assert!(!held.add(lock, true));
+        assert!(held.begin(Range::of(0, 9), true, Use::Call).is_none(), "it is to read");
+        assert!(held.take_back(3));
+        assert!(held.begin(Range::of(0, 9), false, Use::Call).is_none());
+        assert_eq!(held.begin(Range::of(0, 9), false, Use::Pages), Some(3));
+        assert!(!held.end(3) && held.idle(3).is_none());
+        assert!(!held.close(3), "somebody uses it");
+        assert!(held.end(3) && held.idle(3).is_some());
+        assert!(held.close(3));
+        assert!(held.begin(Range::of(0, 9), false, Use::Pages).is_none());
+        held.remove(3);
+        assert!(!held.take_back(4), "it is on its way");
+        assert!(held.add(DataLock { number: 4, ..lock }, false));
+        assert!(!held.is_not_coming(4) && !held.is_empty());
+    }
+
+    #[test]
+    fn a_fence_is_past_when_all_before_it_are_answered() {
+        let mut flight = Flight::default();
+        let (a, b) = (flight.begin(), flight.begin());
+        let fence = flight.fence();
+        let later = flight.begin();
+        assert!(!flight.is_past(fence));
+        flight.end(b);
+        assert!(!flight.is_past(fence));
+        flight.end(a);
+        assert!(flight.is_past(fence));
+        assert!(!flight.is_past(later + 1));
+    }
+}

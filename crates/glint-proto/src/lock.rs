@@ -1,0 +1,181 @@
+//! The vocabulary of locks: what of an inode is locked, ranges of its data, and what
+//! servers and clients tell each other about it.
+
+use crate::{Ino, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::ops::{BitAnd, BitOr, BitOrAssign, Not};
+
+/// What of an inode a client may keep, each a lock of its own (the inode bits of Lustre).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct Bits(pub u8);
+
+impl Bits {
+    /// Nothing.
+    pub const NONE: Bits = Bits(0);
+    /// That the names known for it lead to it.
+    pub const ENTRY: Bits = Bits(1);
+    /// Its attributes, extended ones and link target among them.
+    pub const ATTR: Bits = Bits(2);
+    /// Which names there are not in a directory.
+    pub const DIR: Bits = Bits(4);
+    /// That it can be opened for reading without asking.
+    pub const OPEN: Bits = Bits(8);
+    /// All of them.
+    pub const ALL: Bits = Bits(15);
+
+    /// Whether there are none.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Whether all of `other` are among these.
+    pub fn contains(self, other: Bits) -> bool {
+        self & other == other
+    }
+}
+
+impl BitOr for Bits {
+    type Output = Bits;
+    fn bitor(self, other: Bits) -> Bits {
+        Bits(self.0 | other.0)
+    }
+}
+
+impl BitOrAssign for Bits {
+    fn bitor_assign(&mut self, other: Bits) {
+        self.0 |= other.0;
+    }
+}
+
+impl BitAnd for Bits {
+    type Output = Bits;
+    fn bitand(self, other: Bits) -> Bits {
+        Bits(self.0 & other.0)
+    }
+}
+
+impl Not for Bits {
+    type Output = Bits;
+    fn not(self) -> Bits {
+        Bits(!self.0 & Bits::ALL.0)
+    }
+}
+
+/// Bytes `start..end` of a file; `u64::MAX` is beyond any end.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Range {
+    /// First byte.
+    pub start: u64,
+    /// After the last byte.
+    pub end: u64,
+}
+
+impl Range {
+    /// The whole file, however long it gets.
+    pub const ALL: Range = Range { start: 0, end: u64::MAX };
+
+    /// `len` bytes from `start` on.
+    pub fn of(start: u64, len: u64) -> Range {
+        Range { start, end: start.saturating_add(len) }
+    }
+
+    /// Whether both have bytes in common.
+    pub fn overlaps(self, other: Range) -> bool {
+        self.start < other.end && other.start < self.end
+    }
+
+    /// Whether all of `other` is in this one.
+    pub fn contains(self, other: Range) -> bool {
+        self.start <= other.start && other.end <= self.end
+    }
+}
+
+/// A lock on data: the number that names it, its range, and whether it is exclusive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DataLock {
+    /// Names the lock.
+    pub number: u64,
+    /// What it covers.
+    pub range: Range,
+    /// To write, which excludes all others.
+    pub write: bool,
+}
+
+/// A lock that comes with an answer, though nobody asked for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Grant {
+    /// Bits of an inode. A call-back with a higher number takes them back.
+    Bits {
+        /// Which inode.
+        ino: Ino,
+        /// Which bits.
+        bits: Bits,
+        /// Of this grant.
+        number: u64,
+    },
+    /// Data of an inode.
+    Data {
+        /// Which inode.
+        ino: Ino,
+        /// The lock.
+        lock: DataLock,
+    },
+}
+
+/// What a server asks of a client that holds locks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Callback {
+    /// Give these bits up: all that were granted under a number below this one.
+    Bits {
+        /// Which inode.
+        ino: Ino,
+        /// Which bits.
+        bits: Bits,
+        /// Of this call-back.
+        number: u64,
+    },
+    /// Write what is dirty, forget what is cached, and give this lock up.
+    Data {
+        /// Which inode.
+        ino: Ino,
+        /// The lock.
+        number: u64,
+    },
+    /// Say how large the file is for you.
+    Glimpse {
+        /// Which inode.
+        ino: Ino,
+        /// Names the question.
+        number: u64,
+    },
+}
+
+/// What a client gives up, or says when it is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Cancel {
+    /// Bits of an inode that were granted under a number below this one.
+    Bits {
+        /// Which inode.
+        ino: Ino,
+        /// Which bits.
+        bits: Bits,
+        /// See [`Callback::Bits`].
+        number: u64,
+    },
+    /// A lock on data.
+    Data {
+        /// Which inode.
+        ino: Ino,
+        /// The lock.
+        number: u64,
+    },
+    /// Answer to [`Callback::Glimpse`]: what this client has written, if it has.
+    Glimpse {
+        /// Which inode.
+        ino: Ino,
+        /// Names the question.
+        number: u64,
+        /// Size and time of the last write.
+        seen: Option<(u64, Timestamp)>,
+    },
+}
