@@ -1,32 +1,47 @@
-//! The client of one file system, on any transport.
+//! The client of one file system, on any transport: what its calls are made of.
 
+use crate::cache::Cache;
 use crate::groups::supplementary_groups;
 use crate::handles::{Handles, OpenFile};
-use crate::vfs::{Caller, FsStat, Handle, Make, Open, Vfs};
-use crate::virtual_xattr::{LAYOUT, STATS, STATUS, format_layout, parse_layout};
-use glint_net::Transport;
-use glint_proto::limits::{CACHE_MS_SHARED, FILE_BYTES_MAX, FUSE_IO_BYTES_MAX};
-use glint_proto::{
-    Attr, Bulk, DirPage, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, OpenFlags, OstReply,
-    OstRequest, RenameFlags, SetAttr, XattrFlags,
-};
-use glint_telemetry::{Counter, Layer, Span};
+use crate::keeper::Inbox;
+use crate::node::Node;
+use crate::vfs::{Caller, Found, Handle, Open, Valid};
+use crate::write_back::WriteBack;
+use glint_lock::held::Use;
+use glint_net::{Granting, Transport};
+use glint_proto::limits::CACHE_MS_SHARED;
+use glint_proto::lock::{Bits, Range};
+use glint_proto::{Attr, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, OpenFlags, Timestamp};
+use glint_telemetry::{Layer, Span};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
+
+/// mount(8): with relatime an atime is renewed at least daily.
+const RELATIME_SECS: i64 = 24 * 3600;
 
 /// A client core.
 pub struct Client<T> {
     pub(crate) transport: T,
     pub(crate) osts: u16,
-    handles: Handles,
-    cache_time: Duration,
+    pub(crate) handles: Handles,
+    pub(crate) cache_time: Duration,
     noatime: bool,
     /// Counts what was asked of objects for closes.
-    glimpses: AtomicU64,
+    pub(crate) glimpses: AtomicU64,
+    locks: bool,
+    pub(crate) lease_ms: u64,
+    pub(crate) me: OnceLock<Weak<Client<T>>>,
+    pub(crate) cache: Cache,
+    pub(crate) write_back: WriteBack,
+    pub(crate) inbox: Inbox,
+    /// The servers have been silent for so long that nothing cached is used.
+    pub(crate) suspended: AtomicBool,
 }
 
 impl<T: Transport> Client<T> {
-    /// A client on `transport`. With `noatime` reading never changes an inode.
+    /// A client on `transport`, without locks if nobody keeps them: see [`crate::Running`].
+    /// With `noatime` reading never changes an inode.
     pub fn new(transport: T, noatime: bool) -> Client<T> {
         let welcome = transport.welcome();
         Client {
@@ -36,6 +51,13 @@ impl<T: Transport> Client<T> {
             cache_time: Duration::from_millis(welcome.cache_ms),
             noatime,
             glimpses: AtomicU64::new(1),
+            locks: welcome.locks,
+            lease_ms: welcome.lease_ms,
+            me: OnceLock::new(),
+            cache: Cache::new(),
+            write_back: WriteBack::default(),
+            inbox: Inbox::default(),
+            suspended: AtomicBool::new(false),
         }
     }
 
@@ -44,397 +66,269 @@ impl<T: Transport> Client<T> {
         &self.transport
     }
 
-    /// Asks the MDS; once more with supplementary groups if it refuses without.
-    async fn mds(&self, caller: &Caller, request: &MdsRequest<'_>) -> FsResult<MdsReply> {
-        let _span = Span::start(Layer::Client, request.op() as u8);
-        let cred = &caller.cred;
-        match self.transport.mds(cred, request).await {
-            Err(Errno::EACCES | Errno::EPERM)
-                if caller.pid != 0 && cred.groups.is_none() && !cred.is_superuser() =>
-            {
-                let mut cred = cred.clone();
-                cred.groups = Some(supplementary_groups(caller.pid));
-                self.transport.mds(&cred, request).await
-            }
-            reply => reply,
-        }
+    /// Whether the servers give locks, and this client keeps them.
+    pub(crate) fn has_locks(&self) -> bool {
+        self.locks && self.me.get().is_some()
     }
 
-    async fn mds_attr(&self, caller: &Caller, request: &MdsRequest<'_>) -> FsResult<Attr> {
+    pub(crate) fn is_alone(&self) -> bool {
+        !self.locks && self.cache_time > Duration::from_millis(CACHE_MS_SHARED)
+    }
+
+    /// Asks the MDS; once more with supplementary groups if it refuses without. What the
+    /// answer grants is known afterwards.
+    pub(crate) async fn mds(
+        &self,
+        caller: &Caller,
+        request: &MdsRequest<'_>,
+    ) -> FsResult<MdsReply> {
+        let _span = Span::start(Layer::Client, request.op() as u8);
+        let cred = &caller.cred;
+        let _under_way = self.cache.under_way();
+        let (mut reply, mut grants): Granting = self.transport.mds(cred, request).await;
+        if matches!(reply, Err(Errno::EACCES | Errno::EPERM))
+            && caller.pid != 0
+            && cred.groups.is_none()
+            && !cred.is_superuser()
+        {
+            let mut cred = cred.clone();
+            cred.groups = Some(supplementary_groups(caller.pid));
+            (reply, grants) = self.transport.mds(&cred, request).await;
+        }
+        if !grants.is_empty() {
+            self.cache.granted(&grants);
+        }
+        reply
+    }
+
+    /// The same for this client itself.
+    pub(crate) async fn ask(&self, request: &MdsRequest<'_>) -> FsResult<MdsReply> {
+        self.mds(&Caller::ROOT, request).await
+    }
+
+    /// Asks for attributes.
+    pub(crate) async fn mds_attr(
+        &self,
+        caller: &Caller,
+        request: &MdsRequest<'_>,
+    ) -> FsResult<Attr> {
         match self.mds(caller, request).await? {
             MdsReply::Attr(attr) => self.complete(attr).await,
+            MdsReply::Glimpsed { attr, size, mtime } => {
+                let mut attr = self.complete(attr).await?;
+                attr.size = attr.size.max(size);
+                attr.mtime = attr.mtime.max(mtime);
+                attr.ctime = attr.ctime.max(mtime);
+                Ok(attr)
+            }
             _ => Err(Errno::EPROTO),
         }
     }
 
-    async fn mds_bytes(&self, caller: &Caller, request: &MdsRequest<'_>) -> FsResult<Vec<u8>> {
+    pub(crate) async fn mds_bytes(
+        &self,
+        caller: &Caller,
+        request: &MdsRequest<'_>,
+    ) -> FsResult<Vec<u8>> {
         match self.mds(caller, request).await? {
             MdsReply::Bytes(bytes) => Ok(bytes),
             _ => Err(Errno::EPROTO),
         }
     }
 
-    fn add_handle(&self, attr: &Attr, flags: OpenFlags) -> Handle {
+    /// What this client has of an inode, if it keeps locks.
+    pub(crate) fn node(&self, ino: Ino) -> Option<Arc<Node>> {
+        self.has_locks().then(|| self.cache.node(ino))
+    }
+
+    /// For how long a caller may rely on what was just learned.
+    pub(crate) fn found(&self, attr: Attr, changes: u64) -> Found {
+        match self.has_locks() {
+            true => self.cache.learn(attr, changes),
+            false => Found { attr, valid: Valid::timed(self.cache_time) },
+        }
+    }
+
+    /// The same for a name.
+    pub(crate) fn found_name(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        attr: Attr,
+        changes: Option<u64>,
+    ) -> Found {
+        match self.has_locks() {
+            true => self.cache.learn_name(parent, name, &attr, changes),
+            false => Found { attr, valid: Valid::timed(self.cache_time) },
+        }
+    }
+
+    pub(crate) fn add_handle(&self, attr: &Attr, flags: OpenFlags, declared: bool) -> Handle {
+        let mut told = 0;
+        if let Some(node) = self.node(attr.ino)
+            && attr.is_file()
+        {
+            let mut state = node.state();
+            state.layout = Some(attr.layout);
+            told = state.error.map_or(0, |(number, _)| number);
+            if flags.read && flags.write {
+                state.shared_writers += 1;
+            }
+        }
         self.handles.add(OpenFile {
             ino: attr.ino,
             layout: attr.layout,
             write: flags.write,
             is_dir: attr.is_dir(),
+            append: flags.append,
+            shared: flags.read && flags.write,
+            declared: AtomicBool::new(declared),
+            told: AtomicU64::new(told),
             wrote: AtomicBool::new(flags.truncate),
             touched: AtomicBool::new(self.noatime),
         })
     }
 
     /// An open that the MDS has granted: truncates if that was asked for.
-    async fn opened(&self, attr: Attr, flags: OpenFlags) -> FsResult<Open> {
+    pub(crate) async fn opened(&self, attr: Attr, flags: OpenFlags) -> FsResult<Open> {
         if flags.truncate && attr.is_file() {
-            self.truncate_objects(attr.ino, attr.layout, 0).await?;
+            self.cut(attr.ino, attr.layout, 0).await?;
         }
+        if flags.read
+            && flags.write
+            && attr.is_file()
+            && let Some(node) = self.node(attr.ino)
+            && node.state().pages
+        {
+            // From now on pages may become dirty, so none may be there that were only read.
+            self.give_up_data(&node, true).await;
+        }
+        let changes = self.cache.changes(attr.ino);
         let attr = self.complete(attr).await?;
-        let handle = self.add_handle(&attr, flags);
-        Ok(Open { attr, handle })
+        let handle = self.add_handle(&attr, flags, true);
+        let Found { attr, valid } = self.found(attr, changes);
+        Ok(Open { attr, handle, valid })
     }
 
-    async fn size_of(&self, ino: Ino) -> FsResult<u64> {
-        Ok(self.getattr(ino).await?.size)
-    }
-
-    async fn touch(&self, file: &OpenFile) {
-        if !file.touched.swap(true, Ordering::Relaxed) {
-            // A read does not fail because its time could not be noted.
-            let request = MdsRequest::Touch { ino: file.ino };
-            if let Err(errno) = self.mds(&Caller::ROOT, &request).await {
-                tracing::debug!(ino = %file.ino, %errno, "access time not set");
+    /// Opens to read what may be opened without asking.
+    pub(crate) fn open_here(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Option<Open> {
+        let checked = caller.pid != 0 || caller.cred.is_superuser();
+        if !self.has_locks() || !checked || flags.write || flags.truncate {
+            return None;
+        }
+        let attr = {
+            let node = self.cache.find(ino)?;
+            let mut state = node.state();
+            if !state.bits.has(Bits::OPEN) {
+                return None;
             }
-        }
-    }
-
-    async fn layout_of(&self, ino: Ino) -> FsResult<Layout> {
-        match self.mds(&Caller::ROOT, &MdsRequest::Getattr { ino }).await? {
-            MdsReply::Attr(attr) => Ok(attr.layout),
-            _ => Err(Errno::EPROTO),
-        }
-    }
-}
-
-impl<T: Transport> Vfs for Client<T> {
-    fn cache_time(&self) -> Duration {
-        self.cache_time
-    }
-
-    fn is_alone(&self) -> bool {
-        self.cache_time > Duration::from_millis(CACHE_MS_SHARED)
-    }
-
-    async fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
-        self.mds_attr(caller, &MdsRequest::Lookup { parent, name }).await
-    }
-
-    async fn getattr(&self, ino: Ino) -> FsResult<Attr> {
-        self.mds_attr(&Caller::ROOT, &MdsRequest::Getattr { ino }).await
-    }
-
-    async fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> FsResult<Attr> {
-        let request = MdsRequest::Setattr { ino, set: set.clone() };
-        let MdsReply::Attr(attr) = self.mds(caller, &request).await? else {
-            return Err(Errno::EPROTO);
+            let attr = state.attributes()?.clone();
+            if !attr.is_file() && !attr.is_dir() {
+                return None;
+            }
+            state.opens += 1;
+            attr
         };
-        if let Some(size) = set.size {
-            self.truncate_objects(ino, attr.layout, size).await?;
-        }
-        if set.mtime.is_some() && attr.is_file() {
-            // While the file is being written the objects are asked for the time,
-            // so they must know what was set.
-            self.set_object_times(&attr).await?;
-            let ctime = attr.ctime;
-            let mut attr = self.complete(attr).await?;
-            attr.ctime = ctime;
-            return Ok(attr);
-        }
-        self.complete(attr).await
+        let handle = self.add_handle(&attr, flags, false);
+        Some(Open { attr, handle, valid: Valid::under(false, true) })
     }
 
-    async fn readlink(&self, ino: Ino) -> FsResult<Vec<u8>> {
-        self.mds_bytes(&Caller::ROOT, &MdsRequest::Readlink { ino }).await
+    /// A name was made, with a new inode.
+    pub(crate) fn made(&self, parent: Ino, name: &[u8], attr: Attr) -> Found {
+        if attr.is_dir()
+            && let Some(node) = self.node(attr.ino)
+        {
+            let mut state = node.state();
+            state.complete = state.bits.has(Bits::DIR);
+        }
+        self.found_name(parent, name, attr, Some(0))
     }
 
-    async fn make(
+    /// Removes a name.
+    pub(crate) async fn remove(
         &self,
         caller: &Caller,
         parent: Ino,
         name: &[u8],
-        make: Make<'_>,
-    ) -> FsResult<Attr> {
-        let Make { mode, umask, rdev, target } = make;
-        let request = MdsRequest::Create {
-            parent,
-            name,
-            mode,
-            umask,
-            rdev,
-            target,
-            open: None,
-            exclusive: true,
-        };
-        self.mds_attr(caller, &request).await
-    }
-
-    async fn create(
-        &self,
-        caller: &Caller,
-        parent: Ino,
-        name: &[u8],
-        make: Make<'_>,
-        flags: i32,
-    ) -> FsResult<Open> {
-        let open = OpenFlags::from_posix(flags);
-        let request = MdsRequest::Create {
-            parent,
-            name,
-            mode: make.mode,
-            umask: make.umask,
-            rdev: 0,
-            target: b"",
-            open: Some(open),
-            exclusive: flags & libc::O_EXCL != 0,
-        };
-        match self.mds(caller, &request).await? {
-            MdsReply::Opened { attr, created: true } => {
-                let handle = self.add_handle(&attr, OpenFlags { truncate: false, ..open });
-                Ok(Open { attr, handle })
-            }
-            MdsReply::Opened { attr, created: false } => self.opened(attr, open).await,
-            _ => Err(Errno::EPROTO),
+        request: &MdsRequest<'_>,
+    ) -> FsResult<()> {
+        if !self.has_locks() {
+            return self.mds(caller, request).await.map(drop);
         }
-    }
-
-    async fn tmpfile(&self, caller: &Caller, parent: Ino, mode: u32, umask: u32) -> FsResult<Open> {
-        match self.mds(caller, &MdsRequest::Tmpfile { parent, mode, umask }).await? {
-            MdsReply::Opened { attr, .. } => {
-                let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
-                let handle = self.add_handle(&attr, flags);
-                Ok(Open { attr, handle })
-            }
-            _ => Err(Errno::EPROTO),
-        }
-    }
-
-    async fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> FsResult<Open> {
-        match self.mds(caller, &MdsRequest::Open { ino, flags }).await? {
-            MdsReply::Attr(attr) => self.opened(attr, flags).await,
-            _ => Err(Errno::EPROTO),
-        }
-    }
-
-    async fn release(&self, handle: Handle) -> FsResult<()> {
-        let file = self.handles.remove(handle)?;
-        let wrote = match file.wrote.load(Ordering::Acquire) && !file.is_dir {
-            true => {
-                let number = self.glimpses.fetch_add(1, Ordering::AcqRel);
-                self.glimpse(file.ino, file.layout).await?.map(|objects| (number, objects))
-            }
-            false => None,
-        };
-        let request = MdsRequest::Release { ino: file.ino, write: file.write, wrote };
-        self.transport.mds_soon(&Caller::ROOT.cred, &request).await
-    }
-
-    async fn read(&self, handle: Handle, offset: u64, buffer: &mut [u8]) -> FsResult<usize> {
-        let file = self.handles.get(handle)?;
-        self.touch(&file).await;
-        let n = self.read_file(&file, offset, buffer).await?;
-        glint_telemetry::count(Counter::BytesRead, n as u64);
-        Ok(n)
-    }
-
-    async fn write(&self, handle: Handle, offset: u64, data: &[u8], sync: bool) -> FsResult<()> {
-        let file = self.handles.get(handle)?;
-        if offset.checked_add(data.len() as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
-            return Err(Errno::EFBIG);
-        }
-        file.wrote.store(true, Ordering::Release);
-        self.write_file(&file, offset, data).await?;
-        glint_telemetry::count(Counter::BytesWritten, data.len() as u64);
-        if sync {
-            self.fsync(file.ino).await?;
-        }
+        let mut inos = vec![parent];
+        inos.extend(self.cache.child(parent, name));
+        let change = self.cache.change(&inos);
+        self.mds(caller, request).await?;
+        drop(change);
+        self.cache.forget_name(parent, name);
         Ok(())
     }
 
-    async fn fsync(&self, ino: Ino) -> FsResult<()> {
-        let MdsReply::Attr(attr) = self.mds(&Caller::ROOT, &MdsRequest::Getattr { ino }).await?
-        else {
-            return Err(Errno::EPROTO);
+    /// Where a file ends. A lock to write all of it is held.
+    pub(crate) async fn end_of(&self, node: &Arc<Node>, file: &OpenFile) -> FsResult<u64> {
+        let known = node.state().attributes().map(|attr| attr.size);
+        if let Some(size) = known {
+            return Ok(size);
+        }
+        self.flush_node(node).await?;
+        Ok(self.glimpse(file.ino, file.layout).await?.map_or(0, |objects| objects.size))
+    }
+
+    /// Truncates the data of a file, which nobody else reads or writes meanwhile.
+    pub(crate) async fn cut(&self, ino: Ino, layout: Layout, size: u64) -> FsResult<()> {
+        let Some(node) = self.node(ino) else {
+            return self.truncate_objects(ino, layout, size).await;
         };
-        let metadata = self.mds(&Caller::ROOT, &MdsRequest::Sync);
-        if !attr.is_file() {
-            return metadata.await.map(drop);
+        let _guard = self.lock_data(&node, Range::ALL, true, Use::Call).await?;
+        node.state().layout = Some(layout);
+        // An error is told to whoever wrote; what is cut off is of no interest any more.
+        let _ = self.flush_node(&node).await;
+        self.truncate_objects(ino, layout, size).await?;
+        node.state().objects.clear();
+        Ok(())
+    }
+
+    pub(crate) async fn size_of(&self, ino: Ino) -> FsResult<u64> {
+        match self.cache.attributes(ino) {
+            Some(found) => Ok(found.attr.size),
+            None => Ok(self.mds_attr(&Caller::ROOT, &MdsRequest::Getattr { ino }).await?.size),
         }
-        let data = self.sync_objects(ino, attr.layout);
-        futures_util::future::try_join(data, metadata).await.map(drop)
     }
 
-    async fn sync(&self) -> FsResult<()> {
-        self.mds(&Caller::ROOT, &MdsRequest::Sync).await.map(drop)
-    }
-
-    async fn fallocate(&self, handle: Handle, mode: i32, offset: u64, len: u64) -> FsResult<()> {
-        let file = self.handles.get(handle)?;
-        let known =
-            libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE;
-        if mode & !known != 0 {
-            return Err(Errno::EOPNOTSUPP);
+    pub(crate) async fn touch(&self, file: &OpenFile) {
+        if file.touched.swap(true, Ordering::Relaxed) {
+            return;
         }
-        if offset.checked_add(len).is_none_or(|end| end > FILE_BYTES_MAX) {
-            return Err(Errno::EFBIG);
+        let now = Timestamp::now().secs;
+        let stale = |attr: &Attr| {
+            attr.atime <= attr.mtime
+                || attr.atime <= attr.ctime
+                || now - attr.atime.secs >= RELATIME_SECS
+        };
+        if self.cache.attributes(file.ino).is_some_and(|found| !stale(&found.attr)) {
+            return;
         }
-        file.wrote.store(true, Ordering::Release);
-        self.allocate_file(&file, mode, offset, len).await
-    }
-
-    async fn lseek(&self, handle: Handle, offset: u64, hole: bool) -> FsResult<u64> {
-        let file = self.handles.get(handle)?;
-        let size = self.size_of(file.ino).await?;
-        self.seek_file(&file, offset, size, hole).await
-    }
-
-    async fn copy_range(
-        &self,
-        (from, mut from_offset): (Handle, u64),
-        (to, mut to_offset): (Handle, u64),
-        len: u64,
-    ) -> FsResult<u64> {
-        let mut buffer = vec![0u8; (len as usize).min(FUSE_IO_BYTES_MAX)];
-        let mut done = 0;
-        while done < len {
-            let want = ((len - done) as usize).min(buffer.len());
-            let n = self.read(from, from_offset, &mut buffer[..want]).await?;
-            if n == 0 {
-                break;
+        // A read does not fail because its time could not be noted.
+        let change = self.has_locks().then(|| self.cache.change(&[file.ino]));
+        match self.ask(&MdsRequest::Touch { ino: file.ino }).await {
+            Ok(MdsReply::Attr(attr)) if !attr.size_on_ost => {
+                if let Some(change) = change {
+                    change.learn(&attr);
+                }
             }
-            match self.write(to, to_offset, &buffer[..n], false).await {
-                Err(errno) if done == 0 => return Err(errno),
-                Err(_) => break,
-                Ok(()) => {}
-            }
-            (from_offset, to_offset) = (from_offset + n as u64, to_offset + n as u64);
-            done += n as u64;
+            Ok(_) => {}
+            Err(errno) => tracing::debug!(ino = %file.ino, %errno, "access time not set"),
         }
-        Ok(done)
     }
 
-    async fn opendir(&self, caller: &Caller, ino: Ino) -> FsResult<Handle> {
-        let flags = OpenFlags { read: true, ..OpenFlags::default() };
-        match self.mds(caller, &MdsRequest::Open { ino, flags }).await? {
-            MdsReply::Attr(attr) => Ok(self.add_handle(&attr, flags)),
+    pub(crate) async fn layout_of(&self, ino: Ino) -> FsResult<Layout> {
+        let known = self.cache.find(ino).and_then(|node| node.state().layout);
+        if let Some(layout) = known {
+            return Ok(layout);
+        }
+        match self.ask(&MdsRequest::Getattr { ino }).await? {
+            MdsReply::Attr(attr) | MdsReply::Glimpsed { attr, .. } => Ok(attr.layout),
             _ => Err(Errno::EPROTO),
         }
-    }
-
-    async fn readdir(
-        &self,
-        caller: &Caller,
-        handle: Handle,
-        cookie: u64,
-        bytes_max: u32,
-        plus: bool,
-    ) -> FsResult<DirPage> {
-        let file = self.handles.get(handle)?;
-        self.touch(&file).await;
-        let request = MdsRequest::Readdir { ino: file.ino, cookie, bytes_max, plus };
-        let MdsReply::Dir(mut page) = self.mds(caller, &request).await? else {
-            return Err(Errno::EPROTO);
-        };
-        for entry in &mut page.entries {
-            if let Some(attr) = entry.attr.take() {
-                entry.attr = Some(self.complete(attr).await?);
-            }
-        }
-        Ok(page)
-    }
-
-    async fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Attr> {
-        self.mds_attr(caller, &MdsRequest::Link { ino, parent, name }).await
-    }
-
-    async fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
-        self.mds(caller, &MdsRequest::Unlink { parent, name }).await.map(drop)
-    }
-
-    async fn rmdir(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
-        self.mds(caller, &MdsRequest::Rmdir { parent, name }).await.map(drop)
-    }
-
-    async fn rename(
-        &self,
-        caller: &Caller,
-        (parent, name): (Ino, &[u8]),
-        (new_parent, new_name): (Ino, &[u8]),
-        flags: RenameFlags,
-    ) -> FsResult<()> {
-        let request = MdsRequest::Rename { parent, name, new_parent, new_name, flags };
-        self.mds(caller, &request).await.map(drop)
-    }
-
-    async fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
-        match name {
-            LAYOUT => Ok(format_layout(self.layout_of(ino).await?)),
-            STATUS => Ok(self.transport.status().await?.into_bytes()),
-            STATS => Ok(self.transport.stats().await?.into_bytes()),
-            _ => self.mds_bytes(caller, &MdsRequest::Getxattr { ino, name }).await,
-        }
-    }
-
-    async fn setxattr(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        name: &[u8],
-        value: &[u8],
-        flags: XattrFlags,
-    ) -> FsResult<()> {
-        if name == STATS {
-            // The only thing that can be done to statistics.
-            return match (value, caller.cred.is_superuser()) {
-                (b"reset", true) => self.transport.reset_stats().await,
-                (b"reset", false) => Err(Errno::EPERM),
-                _ => Err(Errno::EINVAL),
-            };
-        }
-        if name == LAYOUT {
-            let layout = parse_layout(value, self.layout_of(ino).await?)?;
-            return self.mds(caller, &MdsRequest::SetLayout { ino, layout }).await.map(drop);
-        }
-        self.mds(caller, &MdsRequest::Setxattr { ino, name, value, flags }).await.map(drop)
-    }
-
-    async fn listxattr(&self, ino: Ino) -> FsResult<Vec<u8>> {
-        self.mds_bytes(&Caller::ROOT, &MdsRequest::Listxattr { ino }).await
-    }
-
-    async fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<()> {
-        self.mds(caller, &MdsRequest::Removexattr { ino, name }).await.map(drop)
-    }
-
-    async fn statfs(&self) -> FsResult<FsStat> {
-        let MdsReply::Statfs { inodes } = self.mds(&Caller::ROOT, &MdsRequest::Statfs).await?
-        else {
-            return Err(Errno::EPROTO);
-        };
-        let mut stat = FsStat { inodes, ..FsStat::default() };
-        let mut counted = Vec::new();
-        for ost in 0..self.osts {
-            match self.transport.ost(ost, OstRequest::Space, Bulk::None).await? {
-                OstReply::Space(space) if counted.contains(&space.file_system) => {}
-                OstReply::Space(space) => {
-                    counted.push(space.file_system);
-                    stat.total += space.total;
-                    stat.free += space.free;
-                    stat.available += space.available;
-                }
-                _ => return Err(Errno::EPROTO),
-            }
-        }
-        Ok(stat)
     }
 }

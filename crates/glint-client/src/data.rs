@@ -156,6 +156,7 @@ impl<T: Transport> Client<T> {
             let request = OstRequest::Write {
                 object: ObjectId { ino: file.ino, stripe: piece.stripe },
                 offset: piece.object_offset,
+                mtime: None,
             };
             let bulk = Bulk::Out(&data[start..start + piece.len as usize]);
             self.transport.ost(self.ost_of(layout, piece.stripe), request, bulk)

@@ -5,7 +5,7 @@ use glint_proto::{Errno, FsResult, Ino, Layout};
 use parking_lot::RwLock;
 use slab::Slab;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// An open file or directory.
 pub(crate) struct OpenFile {
@@ -16,6 +16,14 @@ pub(crate) struct OpenFile {
     pub(crate) is_dir: bool,
     /// Data was changed through this handle, so its release brings the size home.
     pub(crate) wrote: AtomicBool,
+    /// Writes go to the end (O_APPEND).
+    pub(crate) append: bool,
+    /// Open to read and write.
+    pub(crate) shared: bool,
+    /// The servers know of it.
+    pub(crate) declared: AtomicBool,
+    /// The last error of writing behind that it was told of.
+    pub(crate) told: AtomicU64,
     /// The access time was seen to.
     pub(crate) touched: AtomicBool,
 }

@@ -1,10 +1,12 @@
 //! The calls that a file system answers, by inode number. Errors are those of the
 //! system calls of the same name.
 
+use crate::kernel::Kernel;
 use glint_proto::{
-    Attr, Cred, DirPage, FsResult, Ino, OpenFlags, RenameFlags, SetAttr, XattrFlags,
+    AdvisoryLock, Attr, Cred, DirEntry, FsResult, Ino, OpenFlags, RenameFlags, SetAttr, XattrFlags,
 };
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Who calls.
@@ -26,11 +28,73 @@ impl Caller {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Handle(pub u64);
 
+/// For how long a caller may rely on an answer without asking again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Valid {
+    /// That the name leads to the inode.
+    pub entry: Duration,
+    /// The attributes.
+    pub attr: Duration,
+}
+
+impl Valid {
+    /// For ever: a lock protects it, and whoever relies on it is told.
+    pub const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
+
+    /// Under the locks that are held.
+    pub fn under(entry: bool, attr: bool) -> Valid {
+        let time = |held| if held { Valid::FOREVER } else { Duration::ZERO };
+        Valid { entry: time(entry), attr: time(attr) }
+    }
+
+    /// Without locks, for some time.
+    pub fn timed(time: Duration) -> Valid {
+        Valid { entry: time, attr: time }
+    }
+
+    /// The same, but for the attributes: they may have changed before the caller hears of
+    /// them.
+    pub fn without_attr(self) -> Valid {
+        Valid { attr: Duration::ZERO, ..self }
+    }
+}
+
+/// An inode that was found.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// What it is.
+    pub attr: Attr,
+    /// For how long.
+    pub valid: Valid,
+}
+
+/// A page of a directory.
+#[derive(Clone, Debug, Default)]
+pub struct Listing {
+    /// Names, and inodes if they were asked for.
+    pub entries: Vec<DirEntry>,
+    /// For each of them.
+    pub valid: Vec<Valid>,
+}
+
+/// How far a file system can be cached by who calls it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Caching {
+    /// No other client can change anything.
+    Alone,
+    /// Locks protect what is cached.
+    Locked,
+    /// For a time.
+    Timed,
+}
+
 /// An open file.
 #[derive(Clone, Debug)]
 pub struct Open {
     /// Its attributes when it was opened.
     pub attr: Attr,
+    /// For how long.
+    pub valid: Valid,
     /// Names it.
     pub handle: Handle,
 }
@@ -61,27 +125,40 @@ pub struct FsStat {
     pub inodes: u64,
 }
 
+/// How data is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WriteHow {
+    /// It is on stable storage before the call returns (O_SYNC).
+    pub sync: bool,
+    /// It comes from pages of the kernel, which stay locked meanwhile.
+    pub pages: bool,
+}
+
 /// A file system.
 #[allow(missing_docs)] // Each call is documented by its man page, section 2.
 pub trait Vfs: Send + Sync + 'static {
-    /// How long attributes and entries may be cached.
-    fn cache_time(&self) -> Duration;
-    /// Whether no other client can change anything.
-    fn is_alone(&self) -> bool;
+    /// How far it can be cached.
+    fn caching(&self) -> Caching;
+    /// How long it may be remembered that a name is free.
+    fn negative_time(&self) -> Duration;
+    /// There is a kernel that remembers what it is told, until it says that it forgets.
+    fn set_kernel(&self, kernel: Arc<dyn Kernel>);
+    /// The kernel forgets an inode that it was told of so many times.
+    fn forget(&self, ino: Ino, lookups: u64);
 
     fn lookup(
         &self,
         caller: &Caller,
         parent: Ino,
         name: &[u8],
-    ) -> impl Future<Output = FsResult<Attr>>;
-    fn getattr(&self, ino: Ino) -> impl Future<Output = FsResult<Attr>>;
+    ) -> impl Future<Output = FsResult<Found>>;
+    fn getattr(&self, ino: Ino) -> impl Future<Output = FsResult<Found>>;
     fn setattr(
         &self,
         caller: &Caller,
         ino: Ino,
         set: &SetAttr,
-    ) -> impl Future<Output = FsResult<Attr>>;
+    ) -> impl Future<Output = FsResult<Found>>;
     fn readlink(&self, ino: Ino) -> impl Future<Output = FsResult<Vec<u8>>>;
     fn make(
         &self,
@@ -89,7 +166,7 @@ pub trait Vfs: Send + Sync + 'static {
         parent: Ino,
         name: &[u8],
         make: Make<'_>,
-    ) -> impl Future<Output = FsResult<Attr>>;
+    ) -> impl Future<Output = FsResult<Found>>;
     fn create(
         &self,
         caller: &Caller,
@@ -123,8 +200,12 @@ pub trait Vfs: Send + Sync + 'static {
         handle: Handle,
         offset: u64,
         data: &[u8],
-        sync: bool,
+        how: WriteHow,
     ) -> impl Future<Output = FsResult<()>>;
+    fn flush(&self, handle: Handle) -> impl Future<Output = FsResult<()>>;
+    /// Whether a program of this client may hold locks of fcntl(2) on a file.
+    fn may_have_locks(&self, ino: Ino) -> bool;
+    fn advisory(&self, lock: AdvisoryLock) -> impl Future<Output = FsResult<Option<AdvisoryLock>>>;
     fn fsync(&self, ino: Ino) -> impl Future<Output = FsResult<()>>;
     fn sync(&self) -> impl Future<Output = FsResult<()>>;
     fn fallocate(
@@ -150,14 +231,14 @@ pub trait Vfs: Send + Sync + 'static {
         cookie: u64,
         bytes_max: u32,
         plus: bool,
-    ) -> impl Future<Output = FsResult<DirPage>>;
+    ) -> impl Future<Output = FsResult<Listing>>;
     fn link(
         &self,
         caller: &Caller,
         ino: Ino,
         parent: Ino,
         name: &[u8],
-    ) -> impl Future<Output = FsResult<Attr>>;
+    ) -> impl Future<Output = FsResult<Found>>;
     fn unlink(
         &self,
         caller: &Caller,

@@ -21,8 +21,8 @@ struct Holder {
     bits: Bits,
     /// Asked back and not yet given up.
     asked: Bits,
-    /// Of the last call-back.
-    number: u64,
+    /// Of the last grant.
+    granted: u64,
 }
 
 #[derive(Default)]
@@ -76,23 +76,18 @@ impl BitTable {
             }
             return (Bits::NONE, self.next);
         }
-        match claims.holders.iter_mut().find(|holder| holder.client == client) {
-            // What was asked back is given up first.
-            Some(holder) if !(holder.asked & bits).is_empty() => {
-                let bits = bits & !holder.asked;
-                holder.bits |= bits;
-                (bits, self.next)
-            }
-            Some(holder) => {
-                holder.bits |= bits;
-                (bits, self.next)
-            }
-            None => {
-                let holder = Holder { client, bits, asked: Bits::NONE, number: 0 };
-                claims.holders.push(holder);
-                (bits, self.next)
-            }
-        }
+        let known = claims.holders.iter().position(|holder| holder.client == client);
+        let at = known.unwrap_or_else(|| {
+            let none = Bits::NONE;
+            claims.holders.push(Holder { client, bits: none, asked: none, granted: 0 });
+            claims.holders.len() - 1
+        });
+        let holder = &mut claims.holders[at];
+        // What was asked back is given up first.
+        let bits = bits & !holder.asked;
+        holder.bits |= bits;
+        holder.granted = self.next;
+        (bits, self.next)
     }
 
     /// `client` begins to change what `bits` protect, unless somebody else holds them.
@@ -125,7 +120,6 @@ impl BitTable {
             }
             self.next += 1;
             holder.asked |= ask;
-            holder.number = self.next;
             out.push((holder.client, Callback::Bits { ino, bits: ask, number: self.next }));
         }
     }
@@ -143,13 +137,15 @@ impl BitTable {
         }
     }
 
-    /// `client` gives bits up, as a call-back asked it to or by itself (number 0: all).
-    pub fn cancel(&mut self, client: ClientId, ino: Ino, bits: Bits) {
+    /// `client` gives bits up: because it was asked to, or by itself, and then only what it
+    /// was given up to `number`: a later grant is on its way to it.
+    pub fn cancel(&mut self, client: ClientId, ino: Ino, bits: Bits, number: u64) {
         if let Some(claims) = self.inodes.get_mut(&ino) {
             if let Some(at) = claims.holders.iter().position(|holder| holder.client == client) {
                 let holder = &mut claims.holders[at];
-                holder.bits = holder.bits & !bits;
-                holder.asked = holder.asked & !bits;
+                let given_up = if holder.granted <= number { bits } else { bits & holder.asked };
+                holder.bits = holder.bits & !given_up;
+                holder.asked = holder.asked & !given_up;
                 if holder.bits.is_empty() {
                     claims.holders.swap_remove(at);
                 }
@@ -218,11 +214,13 @@ mod tests {
         assert_eq!(table.grant(A, INO, Bits::ATTR).0, Bits::NONE, "it is wanted");
         table.want(B, INO, Bits::ATTR, &mut out);
         assert_eq!(out.len(), 1, "a holder is asked once");
-        table.cancel(A, INO, Bits::ATTR);
+        table.cancel(A, INO, Bits::ATTR, 0);
         assert!(table.begin_change(B, INO, Bits::ATTR));
         assert_eq!(table.grant(A, INO, Bits::ATTR).0, Bits::NONE, "it is being changed");
         table.unwant(INO, Bits::ATTR);
         table.unwant(INO, Bits::ATTR);
+        table.cancel(A, INO, Bits::ENTRY, 0);
+        assert_eq!(table.held(A, INO), Bits::ENTRY, "it was given again since");
         table.end_change(INO, Bits::ATTR);
         assert_eq!(table.grant(B, INO, Bits::ATTR).0, Bits::ATTR);
         assert_eq!(table.held(A, INO), Bits::ENTRY);
@@ -245,7 +243,7 @@ mod tests {
                     1 => if table.begin_change(client, INO, bits) { changing.push((client, bits)) },
                     2 => if let Some((_, bits)) = changing.pop() { table.end_change(INO, bits) },
                     3 => { table.want(client, INO, bits, &mut Vec::new()); wanted.push(bits) }
-                    4 => table.cancel(client, INO, bits),
+                    4 => table.cancel(client, INO, bits, u64::MAX),
                     _ => { table.evict(client); }
                 }
                 for (changer, bits) in &changing {

@@ -23,6 +23,9 @@ pub enum MdsError {
     NoRoot,
 }
 
+/// An operation ends without having done anything, to begin again; no caller sees it.
+pub(crate) const RESTART: Errno = Errno(512);
+
 /// The one table from internal errors to errno. What a caller cannot act on is
 /// logged here, with its context, because the errno loses it.
 pub(crate) fn errno(error: impl Into<MdsError>) -> Errno {

@@ -10,8 +10,11 @@
 //! Start at `service`; each operation is one file of `ops`.
 
 mod acl;
+mod advisory;
 mod alloc;
+mod callbacks;
 mod check;
+mod claims;
 mod directories;
 mod error;
 #[doc(hidden)]

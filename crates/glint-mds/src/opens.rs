@@ -183,6 +183,13 @@ impl Opens {
         self.shard(ino).lock().get(&ino).is_some_and(OpenInode::has_writer)
     }
 
+    /// Whether another client has it open for writing.
+    pub(crate) fn has_other_writer(&self, client: ClientId, ino: Ino) -> bool {
+        let shard = self.shard(ino).lock();
+        let open = shard.get(&ino);
+        open.is_some_and(|o| o.clients.iter().any(|(id, count)| *id != client && count.writers > 0))
+    }
+
     /// A client is gone. Returns how many inodes it had open.
     pub(crate) fn forget_client(&self, client: ClientId) -> usize {
         let mut gone = 0;

@@ -59,6 +59,7 @@ impl<K: Kv> Mds<K> {
     pub async fn reap(&self, destroyer: &impl Destroyer) -> FsResult<bool> {
         self.end_recovery().await?;
         self.expire_sessions(self.config.lease).await?;
+        self.expire_questions(self.config.lease).await?;
         if self.inodes.load(Ordering::Relaxed) != self.inodes_stored.load(Ordering::Relaxed) {
             self.store_inode_count().await?;
         }

@@ -1,7 +1,9 @@
 //! The trust boundary of the MDS: every request enters at [`Mds::handle`], where
 //! its slot is checked and it is dispatched to its file in [`crate::ops`].
 
+use crate::advisory::Advisory;
 use crate::alloc::Allocator;
+use crate::claims::Claims;
 use crate::directories::Directories;
 use crate::error::{MdsError, errno};
 use crate::keys;
@@ -15,6 +17,7 @@ use crate::runs::Runs;
 use crate::session::{Last, Sessions, encode_reply};
 use crate::sharing::Sharing;
 use glint_kv::{Batch, Keyspace, Kv};
+use glint_proto::lock::{Bits, Grant};
 use glint_proto::{
     Answer, Arrival, ClientId, Cred, Errno, FileType, FsResult, Ino, Layout, MdsReply, MdsRequest,
     RequestId, Timestamp,
@@ -41,6 +44,8 @@ pub struct Config {
     pub after_power_loss: bool,
     /// A client shares this process.
     pub mounted: bool,
+    /// Clients are given locks.
+    pub locks: bool,
     /// Seed of the hash of names in a new file system; drawn at random if there is none.
     pub hash_seed: Option<u64>,
     /// Names this run.
@@ -52,6 +57,8 @@ pub struct Mds<K> {
     pub(crate) kv: K,
     pub(crate) config: Config,
     pub(crate) locks: Locks,
+    pub(crate) claims: Claims,
+    pub(crate) advisory: Advisory,
     pub(crate) opens: Opens,
     pub(crate) directories: Directories,
     pub(crate) names: Names,
@@ -83,6 +90,11 @@ pub(crate) struct Context<'a> {
     changes: RefCell<SmallVec<[Key; 4]>>,
     /// Number of its transaction, if it had one.
     transaction: Cell<u64>,
+    /// What it changes, what others still hold of that, and what its caller is given; see
+    /// [`crate::claims`].
+    pub(crate) changing: RefCell<SmallVec<[(Ino, Bits); 4]>>,
+    pub(crate) conflicts: RefCell<SmallVec<[(Ino, Bits); 2]>>,
+    pub(crate) grants: RefCell<Vec<Grant>>,
 }
 
 impl Context<'_> {
@@ -134,6 +146,8 @@ impl<K: Kv> Mds<K> {
             kv,
             config,
             locks: Locks::new(),
+            claims: Claims::new(config.locks),
+            advisory: Advisory::default(),
             opens: Opens::new(),
             directories: Directories::new(),
             names: Names::new(),
@@ -183,15 +197,25 @@ impl<K: Kv> Mds<K> {
             arrival,
             changes: RefCell::default(),
             transaction: Cell::new(0),
+            changing: RefCell::default(),
+            conflicts: RefCell::default(),
+            grants: RefCell::default(),
         };
-        if !context.is_replay() && !matches!(request, MdsRequest::Reopen { .. }) {
+        let says_again = matches!(
+            request,
+            MdsRequest::Reopen { .. }
+                | MdsRequest::AddOpens { .. }
+                | MdsRequest::Lock { reclaim: true, .. }
+        );
+        if !context.is_replay() && !says_again {
             self.recovery.permits_new().await;
         }
         let reply = match arrival.id {
             Some(id) if request.is_modifying() => self.once(id, &context, request).await,
-            _ => self.execute(&context, request).await,
+            _ => self.execute_claiming(&context, request).await,
         };
-        Answer { transaction: context.transaction.get(), reply }
+        let grants = context.grants.into_inner();
+        Answer { transaction: context.transaction.get(), reply, grants }
     }
 
     /// Executes a request unless it was answered before.
@@ -222,7 +246,7 @@ impl<K: Kv> Mds<K> {
             context.transaction.set(last.transaction);
             return reply;
         }
-        let reply = self.execute(context, request).await;
+        let reply = self.execute_claiming(context, request).await;
         let transaction = context.transaction.get();
         *last =
             Last { xid: id.xid, digest, reply: Some(reply.clone()), transaction, recovered: false };
@@ -247,10 +271,14 @@ impl<K: Kv> Mds<K> {
         }
     }
 
-    async fn execute(&self, context: &Context<'_>, request: &MdsRequest<'_>) -> FsResult<MdsReply> {
+    pub(crate) async fn execute(
+        &self,
+        context: &Context<'_>,
+        request: &MdsRequest<'_>,
+    ) -> FsResult<MdsReply> {
         match *request {
             MdsRequest::Lookup { parent, name } => self.lookup(context, parent, name).await,
-            MdsRequest::Getattr { ino } => self.getattr(ino).await,
+            MdsRequest::Getattr { ino } => self.getattr(context, ino).await,
             MdsRequest::Setattr { ino, ref set } => self.setattr(context, ino, set).await,
             MdsRequest::Create { .. } => self.create(context, request).await,
             MdsRequest::Tmpfile { parent, mode, umask } => {
@@ -292,6 +320,16 @@ impl<K: Kv> Mds<K> {
                 Ok(MdsReply::Done)
             }
             MdsRequest::Touch { ino } => self.touch(context, ino).await,
+            MdsRequest::Lock { ino, range, write, reclaim } => {
+                self.lock_data(context, ino, range, write, reclaim).await
+            }
+            MdsRequest::AddOpens { ino, readers } => {
+                for _ in 0..readers {
+                    self.opens.add(context.client, ino, false);
+                }
+                Ok(MdsReply::Done)
+            }
+            MdsRequest::Advisory(lock) => self.lock_for_program(context, lock).await,
         }
     }
 

@@ -205,9 +205,24 @@ impl<K: Kv> Mds<K> {
         Ok(())
     }
 
+    /// Forgets clients that were asked for a lock and have not given it up in their lease.
+    pub(crate) async fn expire_questions(&self, lease: Duration) -> FsResult<()> {
+        for client in self.claims.mailboxes.overdue(lease) {
+            tracing::warn!(
+                %client,
+                "client was asked for a lock and has not given it up in {} s: it is evicted",
+                lease.as_secs()
+            );
+            self.evict(client).await?;
+        }
+        Ok(())
+    }
+
     /// Forgets a client: its opens and its replies.
     pub(crate) async fn evict(&self, client: ClientId) -> FsResult<()> {
         self.sessions.map.lock().remove(&client);
+        self.claims.evict(client);
+        self.advisory.evict(client);
         self.opens.forget_client(client);
         // Some may have had no name any more.
         self.orphans.fetch_add(1, Ordering::AcqRel);

@@ -23,6 +23,7 @@ fn start(path: &std::path::Path) -> Mds<LocalKv> {
         layout: Layout::default(),
         commit_sync: false,
         after_power_loss: false,
+        locks: false,
         mounted: false,
         hash_seed: None,
         boot_verifier: 1,

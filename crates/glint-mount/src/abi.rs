@@ -35,8 +35,9 @@ opcodes! {
     Write = 16, WriteIn; Statfs = 17, (); Release = 18, ReleaseIn; Fsync = 20, FsyncIn;
     Setxattr = 21, SetxattrIn; Getxattr = 22, GetxattrIn; Listxattr = 23, GetxattrIn;
     Removexattr = 24, (); Flush = 25, FlushIn; Init = 26, InitIn; Opendir = 27, OpenIn;
-    Readdir = 28, ReadIn; Releasedir = 29, ReleaseIn; Fsyncdir = 30, FsyncIn; Access = 34, AccessIn;
-    Create = 35, CreateIn; Interrupt = 36, u64; Destroy = 38, (); BatchForget = 42, ForgetIn;
+    Readdir = 28, ReadIn; Releasedir = 29, ReleaseIn; Fsyncdir = 30, FsyncIn; Getlk = 31, LkIn; Setlk = 32, LkIn; Setlkw = 33, LkIn;
+    Access = 34, AccessIn;
+    Create = 35, CreateIn; Interrupt = 36, u64; Destroy = 38, (); BatchForget = 42, BatchForgetIn;
     Fallocate = 43, FallocateIn; Readdirplus = 44, ReadIn; Rename2 = 45, Rename2In;
     Lseek = 46, LseekIn; CopyFileRange = 47, CopyFileRangeIn; Syncfs = 50, u64;
     Tmpfile = 51, CreateIn;
@@ -45,10 +46,12 @@ opcodes! {
 pub mod init {
     //! Capabilities, `FUSE_*` of the init request.
     pub const ASYNC_READ: u64 = 1 << 0;
+    pub const POSIX_LOCKS: u64 = 1 << 1;
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
     pub const EXPORT_SUPPORT: u64 = 1 << 4;
     pub const BIG_WRITES: u64 = 1 << 5;
     pub const DONT_MASK: u64 = 1 << 6;
+    pub const FLOCK_LOCKS: u64 = 1 << 10;
     pub const AUTO_INVAL_DATA: u64 = 1 << 12;
     pub const DO_READDIRPLUS: u64 = 1 << 13;
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
@@ -80,6 +83,18 @@ pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 pub const FOPEN_NOFLUSH: u32 = 1 << 5;
 pub const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 
+pub mod notify {
+    //! Codes of messages to the kernel that answer no request.
+    pub const INVAL_INODE: i32 = 2;
+    pub const INVAL_ENTRY: i32 = 3;
+    pub const INC_EPOCH: i32 = 8;
+}
+
+/// Data of a write that comes from the page cache.
+pub const WRITE_CACHE: u32 = 1 << 0;
+pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
+pub const LK_FLOCK: u32 = 1 << 0;
+
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
@@ -102,6 +117,13 @@ wire! {
     }
     OutHeader { len: u32, error: i32, unique: u64 }
     ForgetIn { nlookup: u64 }
+    BatchForgetIn { count: u32, dummy: u32 }
+    ForgetOne { nodeid: u64, nlookup: u64 }
+    FileLock { start: u64, end: u64, kind: u32, pid: u32 }
+    LkIn { fh: u64, owner: u64, lk: FileLock, lk_flags: u32, padding: u32 }
+    LkOut { lk: FileLock }
+    InvalInodeOut { ino: u64, off: i64, len: i64 }
+    InvalEntryOut { parent: u64, namelen: u32, flags: u32 }
     GetattrIn { flags: u32, dummy: u32, fh: u64 }
     SetattrIn {
         valid: u32, padding: u32, fh: u64, size: u64, lock_owner: u64, atime: u64, mtime: u64,

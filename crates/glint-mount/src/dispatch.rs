@@ -3,12 +3,14 @@
 //! reply.
 
 use crate::abi::*;
+use crate::advisory::{advisory_lock, file_lock};
 use crate::reply::*;
-use glint_client::{Caller, Handle, Make, Vfs};
+use glint_client::{Caching, Caller, Handle, Make, Vfs, WriteHow};
 use glint_proto::limits::FUSE_IO_BYTES_MAX;
+use glint_proto::lock::Range;
 use glint_proto::{
-    Cred, Errno, FileType, FsResult, Ino, Op, OpenFlags, RenameFlags, SetAttr, SetTime, Timestamp,
-    XattrFlags,
+    AdvisoryHow, AdvisoryLock, AdvisoryMode, Cred, Errno, FileType, FsResult, Ino, Op, OpenFlags,
+    RenameFlags, SetAttr, SetTime, Timestamp, XattrFlags,
 };
 use glint_telemetry::{Layer, Span, traced};
 use std::sync::Arc;
@@ -31,8 +33,7 @@ pub(crate) struct Request<'a> {
 /// A mounted file system.
 pub(crate) struct Adapter<F> {
     fs: Arc<F>,
-    cache: Duration,
-    alone: bool,
+    caching: Caching,
     direct_io: bool,
 }
 
@@ -73,6 +74,8 @@ fn op_of(opcode: Opcode) -> Op {
         Opcode::CopyFileRange => Op::CopyRange,
         Opcode::Tmpfile => Op::Tmpfile,
         Opcode::Forget | Opcode::BatchForget => Op::Forget,
+        Opcode::Flush => Op::Flush,
+        Opcode::Getlk | Opcode::Setlk | Opcode::Setlkw => Op::Flock,
         _ => Op::Other,
     }
 }
@@ -80,12 +83,12 @@ fn op_of(opcode: Opcode) -> Op {
 impl<F: Vfs> Adapter<F> {
     /// With `direct_io`, data never stays in the kernel's page cache.
     pub(crate) fn new(fs: Arc<F>, direct_io: bool) -> Adapter<F> {
-        Adapter { cache: fs.cache_time(), alone: fs.is_alone(), direct_io, fs }
+        Adapter { caching: fs.caching(), direct_io, fs }
     }
 
-    /// Whether the kernel may keep data of a file from one open to the next.
-    pub(crate) fn is_alone(&self) -> bool {
-        self.alone
+    /// How far the kernel may cache.
+    pub(crate) fn caching(&self) -> Caching {
+        self.caching
     }
 
     /// Executes a request. The reply is in its buffer afterwards.
@@ -97,8 +100,20 @@ impl<F: Vfs> Adapter<F> {
             return Outcome::Failed(Errno::EPROTO);
         }
         match opcode {
-            // Node ids are inode numbers, so there is nothing to forget.
-            Opcode::Forget | Opcode::BatchForget => return Outcome::NoReply,
+            Opcode::Forget => {
+                if let Ok(arg) = parse::<ForgetIn>(request.fixed) {
+                    self.fs.forget(ino(request.header.nodeid), arg.nlookup);
+                }
+                return Outcome::NoReply;
+            }
+            Opcode::BatchForget => {
+                let mut rest = &request.buffer[..request.len];
+                while let Ok((one, after)) = ForgetOne::read_from_prefix(rest) {
+                    self.fs.forget(ino(one.nodeid), one.nlookup);
+                    rest = after;
+                }
+                return Outcome::NoReply;
+            }
             Opcode::Destroy => return Outcome::Done(0),
             _ => {}
         }
@@ -164,14 +179,11 @@ impl<F: Vfs> Call<'_, F> {
             Opcode::Write => self.write().await,
             Opcode::Readdir => self.readdir(false).await,
             Opcode::Readdirplus => self.readdir(true).await,
-            Opcode::Release | Opcode::Releasedir => {
-                let arg: ReleaseIn = parse(self.fixed)?;
-                self.fs.release(Handle(arg.fh)).await.map(|()| 0)
-            }
+            Opcode::Release | Opcode::Releasedir => self.release().await,
             Opcode::Fsync | Opcode::Fsyncdir => self.fs.fsync(self.ino).await.map(|()| 0),
             Opcode::Syncfs => self.fs.sync().await.map(|()| 0),
-            // Nothing is cached above the servers, so a close has nothing to write.
-            Opcode::Flush => Ok(0),
+            Opcode::Flush => self.flush().await,
+            Opcode::Getlk | Opcode::Setlk | Opcode::Setlkw => self.lock(opcode).await,
             Opcode::Statfs => self.statfs().await,
             Opcode::Getxattr => self.getxattr().await,
             Opcode::Listxattr => self.listxattr().await,
@@ -187,8 +199,7 @@ impl<F: Vfs> Call<'_, F> {
             }
             Opcode::Lseek => self.lseek().await,
             Opcode::CopyFileRange => self.copy_range().await,
-            // Permissions are checked by the kernel and by the MDS; locks are among
-            // the processes of one mount and stay in the kernel.
+            // Permissions are checked by the kernel and by the MDS.
             Opcode::Access | Opcode::Interrupt => Err(Errno::ENOSYS),
             Opcode::Forget | Opcode::BatchForget | Opcode::Destroy | Opcode::Init => {
                 Err(Errno::EPROTO)
@@ -197,18 +208,20 @@ impl<F: Vfs> Call<'_, F> {
     }
 
     async fn lookup(self) -> FsResult<usize> {
-        let cache = self.adapter.cache;
         let (name, _) = name(&self.buffer[..self.len])?;
         match self.fs.lookup(&self.caller, self.ino, name).await {
-            Ok(attr) => put(self.buffer, &entry_out(&attr, cache)),
-            Err(Errno::ENOENT) => put(self.buffer, &negative_entry(cache)),
+            Ok(found) => put(self.buffer, &entry_out(&found.attr, found.valid)),
+            Err(Errno::ENOENT) => match self.fs.negative_time() {
+                Duration::ZERO => Err(Errno::ENOENT),
+                time => put(self.buffer, &negative_entry(time)),
+            },
             Err(errno) => Err(errno),
         }
     }
 
     async fn getattr(self) -> FsResult<usize> {
-        let attr = self.fs.getattr(self.ino).await?;
-        put(self.buffer, &getattr_out(&attr, self.adapter.cache))
+        let found = self.fs.getattr(self.ino).await?;
+        put(self.buffer, &getattr_out(&found.attr, found.valid.attr))
     }
 
     async fn setattr(self) -> FsResult<usize> {
@@ -230,8 +243,8 @@ impl<F: Vfs> Call<'_, F> {
                 .then_some(Timestamp { secs: arg.ctime as i64, nanos: arg.ctimensec }),
             kill_suidgid: has(FATTR_KILL_SUIDGID),
         };
-        let attr = self.fs.setattr(&self.caller, self.ino, &set).await?;
-        put(self.buffer, &getattr_out(&attr, self.adapter.cache))
+        let found = self.fs.setattr(&self.caller, self.ino, &set).await?;
+        put(self.buffer, &getattr_out(&found.attr, found.valid.attr))
     }
 
     async fn readlink(self) -> FsResult<usize> {
@@ -241,8 +254,8 @@ impl<F: Vfs> Call<'_, F> {
 
     async fn make(self, name_len: usize, make: Make<'_>) -> FsResult<usize> {
         let name = &self.buffer[..name_len];
-        let attr = self.fs.make(&self.caller, self.ino, name, make).await?;
-        put(self.buffer, &entry_out(&attr, self.adapter.cache))
+        let found = self.fs.make(&self.caller, self.ino, name, make).await?;
+        put(self.buffer, &entry_out(&found.attr, found.valid))
     }
 
     async fn symlink(self) -> FsResult<usize> {
@@ -250,8 +263,8 @@ impl<F: Vfs> Call<'_, F> {
         let (target, _) = crate::dispatch::name(rest)?;
         let mode = FileType::Symlink.mode_bits() | 0o777;
         let make = Make { mode, umask: 0, rdev: 0, target };
-        let attr = self.fs.make(&self.caller, self.ino, name, make).await?;
-        put(self.buffer, &entry_out(&attr, self.adapter.cache))
+        let found = self.fs.make(&self.caller, self.ino, name, make).await?;
+        put(self.buffer, &entry_out(&found.attr, found.valid))
     }
 
     async fn mknod(self) -> FsResult<usize> {
@@ -273,13 +286,20 @@ impl<F: Vfs> Call<'_, F> {
     /// else can write. Who only writes has no use for pages: without them a write is
     /// one copy less, and the data is in memory once.
     fn open_flags(&self, flags: u32) -> u32 {
-        let only_writes = flags as i32 & libc::O_ACCMODE == libc::O_WRONLY;
-        let pages = match (self.adapter.direct_io || only_writes, self.adapter.alone) {
-            (true, _) => FOPEN_DIRECT_IO,
-            (false, true) => FOPEN_KEEP_CACHE,
-            (false, false) => 0,
+        let access = flags as i32 & libc::O_ACCMODE;
+        // Where pages are under locks, no page may wait for one in the middle of a write.
+        let writes = match self.adapter.caching {
+            Caching::Locked => access != libc::O_RDONLY,
+            _ => access == libc::O_WRONLY,
         };
-        FOPEN_NOFLUSH | FOPEN_PARALLEL_DIRECT_WRITES | pages
+        let pages = match (self.adapter.direct_io || writes, self.adapter.caching) {
+            (true, _) => FOPEN_DIRECT_IO,
+            (false, Caching::Timed) => 0,
+            (false, _) => FOPEN_KEEP_CACHE,
+        };
+        // With locks a close tells of errors, and ends the locks of its process (fcntl(2)).
+        let flush = if self.adapter.caching == Caching::Locked { 0 } else { FOPEN_NOFLUSH };
+        flush | FOPEN_PARALLEL_DIRECT_WRITES | pages
     }
 
     async fn create(self) -> FsResult<usize> {
@@ -289,7 +309,7 @@ impl<F: Vfs> Call<'_, F> {
         let make = Make { mode, umask: arg.umask, rdev: 0, target: b"" };
         let open = self.fs.create(&self.caller, self.ino, name, make, arg.flags as i32).await?;
         let flags = self.open_flags(arg.flags);
-        let at = put(self.buffer, &entry_out(&open.attr, self.adapter.cache))?;
+        let at = put(self.buffer, &entry_out(&open.attr, open.valid))?;
         put_at(self.buffer, at, zerocopy::IntoBytes::as_bytes(&open_out(open.handle, flags)))
     }
 
@@ -297,7 +317,7 @@ impl<F: Vfs> Call<'_, F> {
         let arg: CreateIn = parse(self.fixed)?;
         let open = self.fs.tmpfile(&self.caller, self.ino, arg.mode & 0o7777, arg.umask).await?;
         let flags = self.open_flags(arg.flags);
-        let at = put(self.buffer, &entry_out(&open.attr, self.adapter.cache))?;
+        let at = put(self.buffer, &entry_out(&open.attr, open.valid))?;
         put_at(self.buffer, at, zerocopy::IntoBytes::as_bytes(&open_out(open.handle, flags)))
     }
 
@@ -328,8 +348,8 @@ impl<F: Vfs> Call<'_, F> {
     async fn link(self) -> FsResult<usize> {
         let arg: LinkIn = parse(self.fixed)?;
         let (name, _) = name(&self.buffer[..self.len])?;
-        let attr = self.fs.link(&self.caller, ino(arg.oldnodeid), self.ino, name).await?;
-        put(self.buffer, &entry_out(&attr, self.adapter.cache))
+        let found = self.fs.link(&self.caller, ino(arg.oldnodeid), self.ino, name).await?;
+        put(self.buffer, &entry_out(&found.attr, found.valid))
     }
 
     async fn open(self) -> FsResult<usize> {
@@ -359,9 +379,52 @@ impl<F: Vfs> Call<'_, F> {
             let set = SetAttr { kill_suidgid: true, ..SetAttr::default() };
             self.fs.setattr(&Caller::ROOT, self.ino, &set).await?;
         }
-        let sync = arg.flags as i32 & libc::O_DSYNC != 0;
-        self.fs.write(Handle(arg.fh), arg.offset, data, sync).await?;
+        let how = WriteHow {
+            sync: arg.flags as i32 & libc::O_DSYNC != 0,
+            pages: arg.write_flags & WRITE_CACHE != 0,
+        };
+        self.fs.write(Handle(arg.fh), arg.offset, data, how).await?;
         put(self.buffer, &WriteOut { size: arg.size, padding: 0 })
+    }
+
+    async fn flush(self) -> FsResult<usize> {
+        let arg: FlushIn = parse(self.fixed)?;
+        let result = self.fs.flush(Handle(arg.fh)).await.map(|()| 0);
+        if self.adapter.caching == Caching::Locked && self.fs.may_have_locks(self.ino) {
+            // fcntl(2): any close of a file ends the locks of its process on it.
+            self.unlock(arg.lock_owner, false).await?;
+        }
+        result
+    }
+
+    async fn release(self) -> FsResult<usize> {
+        let arg: ReleaseIn = parse(self.fixed)?;
+        if arg.release_flags & RELEASE_FLOCK_UNLOCK != 0 {
+            self.unlock(arg.lock_owner, true).await?;
+        }
+        self.fs.release(Handle(arg.fh)).await.map(|()| 0)
+    }
+
+    /// Ends all locks of an owner on a file.
+    async fn unlock(&self, owner: u64, flock: bool) -> FsResult<()> {
+        let (mode, how) = (AdvisoryMode::Unlock, AdvisoryHow::Try);
+        let range = Range::ALL;
+        let lock = AdvisoryLock { ino: self.ino, owner, pid: 0, range, mode, flock, how };
+        self.fs.advisory(lock).await.map(drop)
+    }
+
+    /// flock(2), and fcntl(2) with F_GETLK, F_SETLK, F_SETLKW.
+    async fn lock(self, opcode: Opcode) -> FsResult<usize> {
+        if self.adapter.caching != Caching::Locked {
+            return Err(Errno::ENOSYS);
+        }
+        let arg: LkIn = parse(self.fixed)?;
+        let asks = advisory_lock(self.ino, &arg, opcode)?;
+        let found = self.fs.advisory(asks).await?;
+        if opcode != Opcode::Getlk {
+            return Ok(0);
+        }
+        put(self.buffer, &LkOut { lk: file_lock(&arg.lk, found) })
     }
 
     async fn readdir(self, plus: bool) -> FsResult<usize> {
@@ -369,7 +432,15 @@ impl<F: Vfs> Call<'_, F> {
         let size = (arg.size as usize).min(self.buffer.len());
         let handle = Handle(arg.fh);
         let page = self.fs.readdir(&self.caller, handle, arg.offset, size as u32, plus).await?;
-        Ok(put_entries(&mut self.buffer[..size], &page.entries, plus, self.adapter.cache))
+        let valid = |index: usize| page.valid.get(index).copied().unwrap_or_default();
+        let (len, put) = put_entries(&mut self.buffer[..size], &page.entries, plus, valid);
+        // What did not fit the kernel does not hear of.
+        for entry in &page.entries[put..] {
+            if let Some(attr) = &entry.attr {
+                self.fs.forget(attr.ino, 1);
+            }
+        }
+        Ok(len)
     }
 
     async fn statfs(self) -> FsResult<usize> {

@@ -8,12 +8,14 @@
 //! [`glint_client::Vfs`].
 
 mod abi;
+mod advisory;
 mod devfuse;
 mod dispatch;
 mod error;
 #[doc(hidden)]
 pub mod fuzz;
 mod mountpoint;
+mod notify;
 mod null;
 mod reply;
 mod ring_entry;

@@ -1,14 +1,23 @@
 //! A file system that answers from memory and stores no data: the limit of what a
 //! mount can do, against which `glint bench` compares.
 
-use glint_client::{Caller, FsStat, Handle, Make, Open, Vfs};
+use glint_client::{
+    Caching, Caller, Found, FsStat, Handle, Kernel, Listing, Make, Open, Valid, Vfs, WriteHow,
+};
 use glint_proto::{
-    Attr, DirEntry, DirPage, Errno, FileType, FsResult, Ino, Layout, OpenFlags, RenameFlags,
+    AdvisoryLock, Attr, DirEntry, Errno, FileType, FsResult, Ino, Layout, OpenFlags, RenameFlags,
     SetAttr, SetTime, Timestamp, XattrFlags,
 };
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
+
+const CACHE_TIME: Duration = Duration::from_millis(glint_proto::limits::CACHE_MS_ALONE);
+
+fn found(attr: Attr) -> Found {
+    Found { attr, valid: Valid::timed(CACHE_TIME) }
+}
 
 struct Node {
     attr: Attr,
@@ -93,25 +102,41 @@ impl Tree {
 }
 
 impl Vfs for NullFs {
-    fn cache_time(&self) -> Duration {
-        Duration::from_millis(glint_proto::limits::CACHE_MS_ALONE)
+    fn caching(&self) -> Caching {
+        Caching::Alone
     }
 
-    fn is_alone(&self) -> bool {
-        true
+    fn negative_time(&self) -> Duration {
+        CACHE_TIME
     }
 
-    async fn lookup(&self, _: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
+    fn set_kernel(&self, _: Arc<dyn Kernel>) {}
+
+    fn forget(&self, _: Ino, _: u64) {}
+
+    async fn flush(&self, _: Handle) -> FsResult<()> {
+        Ok(())
+    }
+
+    fn may_have_locks(&self, _: Ino) -> bool {
+        false
+    }
+
+    async fn advisory(&self, _: AdvisoryLock) -> FsResult<Option<AdvisoryLock>> {
+        Err(Errno::ENOSYS)
+    }
+
+    async fn lookup(&self, _: &Caller, parent: Ino, name: &[u8]) -> FsResult<Found> {
         let mut tree = self.tree.lock();
         let ino = tree.find(parent, name)?;
-        Ok(tree.node(ino)?.attr.clone())
+        Ok(found(tree.node(ino)?.attr.clone()))
     }
 
-    async fn getattr(&self, ino: Ino) -> FsResult<Attr> {
-        Ok(self.tree.lock().node(ino)?.attr.clone())
+    async fn getattr(&self, ino: Ino) -> FsResult<Found> {
+        Ok(found(self.tree.lock().node(ino)?.attr.clone()))
     }
 
-    async fn setattr(&self, _: &Caller, ino: Ino, set: &SetAttr) -> FsResult<Attr> {
+    async fn setattr(&self, _: &Caller, ino: Ino, set: &SetAttr) -> FsResult<Found> {
         let mut tree = self.tree.lock();
         let attr = &mut tree.node(ino)?.attr;
         let time = |set| match set {
@@ -124,7 +149,7 @@ impl Vfs for NullFs {
         attr.size = set.size.unwrap_or(attr.size);
         attr.atime = set.atime.map_or(attr.atime, time);
         attr.mtime = set.mtime.map_or(attr.mtime, time);
-        Ok(attr.clone())
+        Ok(found(attr.clone()))
     }
 
     async fn readlink(&self, ino: Ino) -> FsResult<Vec<u8>> {
@@ -137,8 +162,8 @@ impl Vfs for NullFs {
         parent: Ino,
         name: &[u8],
         make: Make<'_>,
-    ) -> FsResult<Attr> {
-        self.tree.lock().make(caller, parent, name, make)
+    ) -> FsResult<Found> {
+        self.tree.lock().make(caller, parent, name, make).map(found)
     }
 
     async fn create(
@@ -157,7 +182,7 @@ impl Vfs for NullFs {
             }
             attr => attr?,
         };
-        Ok(Open { handle: Handle(attr.ino.0), attr })
+        Ok(Open { handle: Handle(attr.ino.0), attr, valid: Valid::timed(CACHE_TIME) })
     }
 
     async fn tmpfile(&self, _: &Caller, _: Ino, _: u32, _: u32) -> FsResult<Open> {
@@ -170,7 +195,7 @@ impl Vfs for NullFs {
         if flags.truncate {
             attr.size = 0;
         }
-        Ok(Open { attr: attr.clone(), handle: Handle(ino.0) })
+        Ok(Open { attr: attr.clone(), handle: Handle(ino.0), valid: Valid::timed(CACHE_TIME) })
     }
 
     async fn release(&self, _: Handle) -> FsResult<()> {
@@ -184,7 +209,7 @@ impl Vfs for NullFs {
         Ok(len)
     }
 
-    async fn write(&self, handle: Handle, offset: u64, data: &[u8], _: bool) -> FsResult<()> {
+    async fn write(&self, handle: Handle, offset: u64, data: &[u8], _: WriteHow) -> FsResult<()> {
         let mut tree = self.tree.lock();
         let attr = &mut tree.node(Ino(handle.0))?.attr;
         attr.size = attr.size.max(offset + data.len() as u64);
@@ -222,7 +247,7 @@ impl Vfs for NullFs {
         cookie: u64,
         _: u32,
         plus: bool,
-    ) -> FsResult<DirPage> {
+    ) -> FsResult<Listing> {
         let mut tree = self.tree.lock();
         let all: Vec<(Vec<u8>, Ino)> = tree
             .node(Ino(handle.0))?
@@ -232,9 +257,10 @@ impl Vfs for NullFs {
             .take(256)
             .map(|(name, ino)| (name.clone(), *ino))
             .collect();
-        let mut page = DirPage::default();
+        let mut page = Listing::default();
         for (index, (name, ino)) in all.into_iter().enumerate() {
             let attr = tree.node(ino)?.attr.clone();
+            page.valid.push(Valid::timed(CACHE_TIME));
             page.entries.push(DirEntry {
                 ino,
                 cookie: cookie + index as u64 + 1,
@@ -243,16 +269,15 @@ impl Vfs for NullFs {
                 attr: plus.then_some(attr),
             });
         }
-        page.end = page.entries.is_empty();
         Ok(page)
     }
 
-    async fn link(&self, _: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Attr> {
+    async fn link(&self, _: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Found> {
         let mut tree = self.tree.lock();
         tree.node(parent)?.entries.insert(name.to_vec(), ino);
         let attr = &mut tree.node(ino)?.attr;
         attr.nlink += 1;
-        Ok(attr.clone())
+        Ok(found(attr.clone()))
     }
 
     async fn unlink(&self, _: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {

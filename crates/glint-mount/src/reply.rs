@@ -1,7 +1,7 @@
 //! Writing replies into the buffer that the kernel reads.
 
 use crate::abi::{AttrOut, Dirent, EntryOut, GetattrOut, OpenOut};
-use glint_client::Handle;
+use glint_client::{Handle, Valid};
 use glint_proto::{Attr, DirEntry, Errno, FsResult, Ino};
 use std::time::Duration;
 use zerocopy::{Immutable, IntoBytes};
@@ -58,14 +58,14 @@ fn attr_out(attr: &Attr) -> AttrOut {
     }
 }
 
-pub(crate) fn entry_out(attr: &Attr, cache: Duration) -> EntryOut {
+pub(crate) fn entry_out(attr: &Attr, valid: Valid) -> EntryOut {
     EntryOut {
         nodeid: attr.ino.0,
         generation: 0,
-        entry_valid: cache.as_secs(),
-        attr_valid: cache.as_secs(),
-        entry_valid_nsec: cache.subsec_nanos(),
-        attr_valid_nsec: cache.subsec_nanos(),
+        entry_valid: valid.entry.as_secs(),
+        attr_valid: valid.attr.as_secs(),
+        entry_valid_nsec: valid.entry.subsec_nanos(),
+        attr_valid_nsec: valid.attr.subsec_nanos(),
         attr: attr_out(attr),
     }
 }
@@ -92,32 +92,33 @@ pub(crate) fn open_out(handle: Handle, open_flags: u32) -> OpenOut {
     OpenOut { fh: handle.0, open_flags, backing_id: 0 }
 }
 
-/// Entries of a directory as the kernel wants them; stops when the buffer is full.
+/// Entries of a directory as the kernel wants them; stops when the buffer is full. Returns how
+/// many bytes and entries that are.
 pub(crate) fn put_entries(
     buffer: &mut [u8],
     entries: &[DirEntry],
     plus: bool,
-    cache: Duration,
-) -> usize {
+    valid: impl Fn(usize) -> Valid,
+) -> (usize, usize) {
     let head = if plus { size_of::<EntryOut>() } else { 0 };
-    let (mut at, mut last_start) = (0, 0);
+    let (mut at, mut last_start) = (0, (0, 0));
     for (index, entry) in entries.iter().enumerate() {
         let len = (head + size_of::<Dirent>() + entry.name.len()).next_multiple_of(8);
         let Some(room) = buffer.get_mut(at..at + len) else {
             // Names that share a cookie must not be parted: the next page begins
             // after the cookie.
             let parted = index > 0 && entries[index - 1].cookie == entry.cookie;
-            return if parted { last_start } else { at };
+            return if parted { last_start } else { (at, index) };
         };
         if index == 0 || entries[index - 1].cookie != entry.cookie {
-            last_start = at;
+            last_start = (at, index);
         }
         room.fill(0);
         if plus {
             // Without attributes (".", "..", or gone meanwhile) nodeid 0 says that
             // this is not a lookup.
             let out = match &entry.attr {
-                Some(attr) => entry_out(attr, cache),
+                Some(attr) => entry_out(attr, valid(index)),
                 None => EntryOut::default(),
             };
             room[..head].copy_from_slice(out.as_bytes());
@@ -133,7 +134,7 @@ pub(crate) fn put_entries(
         room[name_at..name_at + entry.name.len()].copy_from_slice(&entry.name);
         at += len;
     }
-    at
+    (at, entries.len())
 }
 
 /// The inode that a node id stands for.
@@ -154,13 +155,13 @@ mod tests {
     fn a_full_buffer_stops_between_entries() {
         let entries = [entry(1, "a"), entry(2, "bb"), entry(3, "ccc")];
         let mut buffer = [0; 70];
-        assert_eq!(put_entries(&mut buffer, &entries, false, Duration::ZERO), 64);
+        assert_eq!(put_entries(&mut buffer, &entries, false, |_| Valid::default()), (64, 2));
     }
 
     #[test]
     fn names_with_one_cookie_stay_together() {
         let entries = [entry(1, "a"), entry(2, "b"), entry(2, "c")];
         let mut buffer = [0; 70];
-        assert_eq!(put_entries(&mut buffer, &entries, false, Duration::ZERO), 32);
+        assert_eq!(put_entries(&mut buffer, &entries, false, |_| Valid::default()), (32, 1));
     }
 }

@@ -7,8 +7,9 @@ use crate::devfuse::{self, Pace};
 use crate::dispatch::Adapter;
 use crate::error::MountError;
 use crate::mountpoint::{self, MountOptions};
+use crate::notify::Notifier;
 use crate::uring;
-use glint_client::Vfs;
+use glint_client::{Caching, Vfs};
 use glint_proto::limits::FUSE_IO_BYTES_MAX;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -51,8 +52,9 @@ impl Mount {
         if wanted == TransportKind::Uring && !uring::is_enabled() {
             return Err(MountError::NoUring);
         }
-        let adapter = Arc::new(Adapter::new(fs, options.direct_io));
         let fd = Arc::new(mountpoint::mount(path, options)?);
+        fs.set_kernel(Arc::new(Notifier::new(fd.clone())));
+        let adapter = Arc::new(Adapter::new(fs, options.direct_io));
         let mount = Mount::serve(adapter, path, fd, wanted);
         match mount {
             Ok(_) => mountpoint::set_read_ahead(path),
@@ -68,7 +70,7 @@ impl Mount {
         fd: Arc<OwnedFd>,
         wanted: TransportKind,
     ) -> Result<Mount, MountError> {
-        let uring = negotiate(&fd, adapter.is_alone(), wanted != TransportKind::DevFuse)?;
+        let uring = negotiate(&fd, adapter.caching(), wanted != TransportKind::DevFuse)?;
         if wanted == TransportKind::Uring && !uring {
             return Err(MountError::NoUring);
         }
@@ -123,7 +125,7 @@ impl Mount {
 }
 
 /// Answers the kernel's FUSE_INIT. Returns whether requests come through io_uring.
-fn negotiate(fd: &OwnedFd, alone: bool, allow_uring: bool) -> Result<bool, MountError> {
+fn negotiate(fd: &OwnedFd, caching: Caching, allow_uring: bool) -> Result<bool, MountError> {
     let mut buffer = vec![0u8; 64 << 10];
     let len =
         rustix::io::read(fd, &mut buffer).map_err(|e| MountError::io("reading FUSE_INIT", e))?;
@@ -153,9 +155,12 @@ fn negotiate(fd: &OwnedFd, alone: bool, allow_uring: bool) -> Result<bool, Mount
         | init::SETXATTR_EXT
         | init::INIT_EXT
         | init::DIRECT_IO_ALLOW_MMAP;
-    if !alone {
+    match caching {
+        Caching::Alone => {}
+        // Locks of programs hold on all mounts.
+        Caching::Locked => flags |= init::POSIX_LOCKS | init::FLOCK_LOCKS,
         // Somebody else may write: pages go when size or mtime changed.
-        flags |= init::AUTO_INVAL_DATA;
+        Caching::Timed => flags |= init::AUTO_INVAL_DATA,
     }
     if allow_uring {
         flags |= init::OVER_IO_URING;

@@ -250,7 +250,7 @@ impl<S: Service> Core<S> {
         }
     }
 
-    async fn execute(&self, job: Job<S>, now: Timestamp) -> Result<(), NetError> {
+    async fn execute(self: &Rc<Self>, job: Job<S>, now: Timestamp) -> Result<(), NetError> {
         let Job { connection, pass, frame, .. } = job;
         let header = frame.header;
         let request: Request<'_> = glint_proto::message::decode(pass.body(&frame))
@@ -276,8 +276,9 @@ impl<S: Service> Core<S> {
         let id = RequestId { client, slot: header.slot, xid: header.xid };
         let metadata = async |cred, request, replay| {
             let arrival = Arrival { id: Some(id), digest: header.body_crc, now, replay };
-            let Answer { transaction, reply } = self.service.mds(&arrival, cred, request).await;
-            Reply::Mds { transaction, reply }
+            let Answer { transaction, reply, grants } =
+                self.service.mds(&arrival, cred, request).await;
+            Reply::Mds { transaction, reply, grants }
         };
         let mut bulk = Vec::new();
         let reply = match request {
@@ -315,6 +316,15 @@ impl<S: Service> Core<S> {
                 self.service.recovered(client);
                 Reply::Pong(self.service.committed())
             }
+            Request::Cancel(cancels) => {
+                self.service.cancel(client, &cancels);
+                Reply::Pong(self.service.committed())
+            }
+            Request::Listen => {
+                let listening = self.service.listen(client);
+                host::spawn(self.clone().call_back(connection.clone(), client, listening));
+                Reply::Callbacks(Vec::new())
+            }
             Request::Mds { cred, request } => metadata(&cred, &request, None).await,
             Request::Replay { cred, request, reply } => {
                 metadata(&cred, &request, Some(reply)).await
@@ -322,7 +332,7 @@ impl<S: Service> Core<S> {
             Request::Ost { ost, request } => {
                 let received = pass.bulk(&frame);
                 let change = self.ost(ost, request, received, &mut bulk);
-                let Answer { transaction, reply } = match request.is_modifying() {
+                let Answer { transaction, reply, .. } = match request.is_modifying() {
                     true => self.once.run(id, change).await,
                     false => change.await,
                 };
@@ -335,6 +345,28 @@ impl<S: Service> Core<S> {
             _ => 0,
         };
         self.reply(&connection, &header, committed, &reply, &bulk)
+    }
+
+    /// Says on a connection what its client is asked, until one of them is gone.
+    async fn call_back(
+        self: Rc<Self>,
+        connection: Rc<Connection<S>>,
+        client: ClientId,
+        listening: u64,
+    ) {
+        while let Some(callbacks) = self.service.callbacks(client, listening).await {
+            let envelope = Envelope {
+                reply: true,
+                boot_verifier: self.boot_verifier,
+                ..Envelope::request(Op::Callback, client)
+            };
+            let reply = Reply::Callbacks(callbacks);
+            let queued = append_frame(&mut connection.writer.queue(), envelope, &reply, &[]);
+            if queued.is_err() || connection.writer.flush().await.is_err() {
+                // What was asked is said again when the client listens anew.
+                return;
+            }
+        }
     }
 
     async fn ost(

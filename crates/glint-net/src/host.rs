@@ -43,7 +43,8 @@ pub(crate) fn is_simulated() -> bool {
     WORLD.with_borrow(Option::is_some)
 }
 
-pub(crate) fn spawn(task: impl Future<Output = ()> + 'static) {
+/// Runs a task on this thread.
+pub fn spawn(task: impl Future<Output = ()> + 'static) {
     match world() {
         Some(world) => world.spawn(Box::pin(task)),
         None => compio_runtime::spawn(task).detach(),
@@ -59,7 +60,8 @@ pub(crate) fn run_or_spawn(task: impl Future<Output = ()> + 'static) {
     }
 }
 
-pub(crate) async fn sleep(time: Duration) {
+/// Ends when so much time has passed.
+pub async fn sleep(time: Duration) {
     match world() {
         Some(world) => world.sleep(time).await,
         None => compio_runtime::time::sleep(time).await,

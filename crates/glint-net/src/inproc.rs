@@ -1,33 +1,37 @@
 //! The in-process transport: calls the handler on the caller's core. No copy, no
 //! queue, no thread.
 
-use crate::{Service, Transport};
+use crate::{Granting, Holder, Service, Transport};
+use glint_proto::lock::Cancel;
 use glint_proto::message::Welcome;
 use glint_proto::{
-    Arrival, Bulk, Cred, FsResult, MdsReply, MdsRequest, OstReply, OstRequest, Timestamp,
+    Arrival, Bulk, ClientId, Cred, FsResult, MdsRequest, OstReply, OstRequest, Timestamp,
 };
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 /// Calls a service of this process.
 pub struct InProcess<S> {
     service: Arc<S>,
+    holder: OnceLock<Weak<dyn Holder>>,
 }
 
 impl<S> InProcess<S> {
     /// A transport to `service`.
     pub fn new(service: Arc<S>) -> InProcess<S> {
-        InProcess { service }
+        InProcess { service, holder: OnceLock::new() }
     }
 }
 
 impl<S: Service> Transport for InProcess<S> {
-    async fn mds(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<MdsReply> {
+    async fn mds(&self, cred: &Cred, request: &MdsRequest<'_>) -> Granting {
         let arrival = Arrival { now: Timestamp::now(), ..Arrival::default() };
-        self.service.mds(&arrival, cred, request).await.reply
+        let answer = self.service.mds(&arrival, cred, request).await;
+        (answer.reply, answer.grants)
     }
 
     async fn mds_soon(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<()> {
-        self.mds(cred, request).await.map(drop)
+        self.mds(cred, request).await.0.map(drop)
     }
 
     async fn ost(&self, ost: u16, request: OstRequest, bulk: Bulk<'_>) -> FsResult<OstReply> {
@@ -36,6 +40,27 @@ impl<S: Service> Transport for InProcess<S> {
 
     fn welcome(&self) -> Welcome {
         self.service.welcome()
+    }
+
+    fn set_holder(&self, holder: Weak<dyn Holder>) {
+        let _ = self.holder.set(holder);
+    }
+
+    async fn listen(&self) {
+        let listening = self.service.listen(ClientId::IN_PROCESS);
+        while let Some(callbacks) = self.service.callbacks(ClientId::IN_PROCESS, listening).await {
+            let Some(holder) = self.holder.get().and_then(Weak::upgrade) else { return };
+            holder.asked(callbacks);
+        }
+    }
+
+    fn silence(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    async fn cancel(&self, cancels: Vec<Cancel>) -> FsResult<()> {
+        self.service.cancel(ClientId::IN_PROCESS, &cancels);
+        Ok(())
     }
 
     async fn status(&self) -> FsResult<String> {

@@ -17,6 +17,7 @@ mod inproc;
 pub mod keep_awake;
 mod kept;
 mod link;
+mod listen;
 mod once;
 pub mod polling;
 mod remote;
@@ -33,12 +34,16 @@ pub use runtime::runtime;
 pub use server::{Server, ServerHandle, ServerOptions, SimulatedServer};
 pub use stream::{Address, Listener, UNIX_PREFIX};
 
+use glint_proto::lock::{Callback, Cancel, Grant};
 use glint_proto::message::{Hello, Survived, Welcome};
 use glint_proto::{
     Answer, Arrival, Bulk, ClientId, Committed, Cred, FsResult, MdsReply, MdsRequest, OstReply,
     OstRequest,
 };
 use std::future::Future;
+use std::pin::Pin;
+use std::sync::Weak;
+use std::time::Duration;
 
 /// What a server process answers.
 pub trait Service: Send + Sync + 'static {
@@ -88,18 +93,47 @@ pub trait Service: Send + Sync + 'static {
     /// What is on stable storage.
     fn committed(&self) -> Committed;
 
+    /// A client gives locks up, or answers what it was asked.
+    fn cancel(&self, client: ClientId, cancels: &[Cancel]);
+
+    /// A client begins to listen to call-backs. Returns what names its listening.
+    fn listen(&self, client: ClientId) -> u64;
+
+    /// The next call-backs for a client; `None` when it is gone, or listens anew.
+    fn callbacks(
+        &self,
+        client: ClientId,
+        listening: u64,
+    ) -> impl Future<Output = Option<Vec<Callback>>>;
+
     /// State dump as JSON.
     fn status(&self) -> String;
+}
+
+/// An answer, and the locks that come with it.
+pub type Granting = (FsResult<MdsReply>, Vec<Grant>);
+
+/// Who keeps the locks of a client.
+pub trait Holder: Send + Sync + 'static {
+    /// Servers ask for locks, or how large a file is. Returns at once.
+    fn asked(&self, callbacks: Vec<Callback>);
+
+    /// The servers have forgotten all locks: they have started again, or (`evicted`) they
+    /// have given this client up, and what it had not written is lost. What is cached must be
+    /// gone when this ends. Returns what has to be said to go on.
+    fn forgotten(
+        &self,
+        evicted: bool,
+    ) -> Pin<Box<dyn Future<Output = Vec<MdsRequest<'static>>> + '_>>;
+
+    /// The answer to one of these.
+    fn reclaimed(&self, request: &MdsRequest<'static>, reply: FsResult<MdsReply>);
 }
 
 /// How a client reaches the servers.
 pub trait Transport: Send + Sync + 'static {
     /// Sends a metadata request and waits for its answer.
-    fn mds(
-        &self,
-        cred: &Cred,
-        request: &MdsRequest<'_>,
-    ) -> impl Future<Output = FsResult<MdsReply>>;
+    fn mds(&self, cred: &Cred, request: &MdsRequest<'_>) -> impl Future<Output = Granting>;
 
     /// Sends a metadata request whose answer nobody waits for. It goes with the next one, or
     /// a little later.
@@ -116,6 +150,19 @@ pub trait Transport: Send + Sync + 'static {
 
     /// What the servers said of themselves.
     fn welcome(&self) -> Welcome;
+
+    /// From now on there is somebody who keeps locks. Before that none are given.
+    fn set_holder(&self, holder: Weak<dyn Holder>);
+
+    /// Brings call-backs to the holder, until the client ends. For a thread that does nothing
+    /// that they could wait for.
+    fn listen(&self) -> impl Future<Output = ()>;
+
+    /// How long nothing was heard of the servers.
+    fn silence(&self) -> Duration;
+
+    /// Gives locks up, and answers questions.
+    fn cancel(&self, cancels: Vec<Cancel>) -> impl Future<Output = FsResult<()>>;
 
     /// State dump of the servers as JSON.
     fn status(&self) -> impl Future<Output = FsResult<String>>;

@@ -366,6 +366,17 @@ impl Link {
             let request = Request::Mds { cred: Cred::ROOT, request };
             ask(writer, reader, self.request(&request)?).await?;
         }
+        let evicted = now.1 != reopened.1;
+        if let Some(holder) = self.shared.holder() {
+            for request in holder.forgotten(evicted).await {
+                let frame = Request::Mds { cred: Cred::ROOT, request: request.clone() };
+                if let Reply::Mds { reply, .. } = ask(writer, reader, self.request(&frame)?).await?
+                {
+                    self.shared.note_open(&request, &reply);
+                    holder.reclaimed(&request, reply);
+                }
+            }
+        }
         let lost = match self.shared.run.load(Ordering::Acquire) == welcome.boot_verifier {
             // What an attempt before this one left.
             true => self.shared.kept.lock().left(),
@@ -406,7 +417,7 @@ impl Link {
         while let Some(KeptRequest { frame, reply }) = lost.mds.front() {
             if let Some(replay) = self.as_replay(frame, reply)? {
                 match ask(writer, reader, replay).await? {
-                    Reply::Mds { transaction, reply: Ok(_) } if transaction > 0 => {
+                    Reply::Mds { transaction, reply: Ok(_), .. } if transaction > 0 => {
                         self.shared.keep_mds(transaction, frame.clone(), reply.clone());
                     }
                     Reply::Mds { reply: Ok(_), .. } => {}
@@ -497,7 +508,7 @@ impl Link {
             self.shared.note_open(&request, reply);
         }
         match &reply {
-            Ok(Reply::Mds { transaction, reply: Ok(reply) }) if *transaction > 0 => {
+            Ok(Reply::Mds { transaction, reply: Ok(reply), .. }) if *transaction > 0 => {
                 let frame = std::mem::take(&mut pending.frame);
                 self.shared.keep_mds(*transaction, frame, reply.clone());
             }

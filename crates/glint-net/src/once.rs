@@ -65,7 +65,7 @@ mod tests {
             let id = RequestId { client: ClientId(1), slot: 3, xid };
             block_on(once.run(id, async {
                 executed.set(executed.get() + 1);
-                Answer { transaction: xid, reply: Ok(OstReply::Done) }
+                Answer::changed(xid, Ok(OstReply::Done))
             }))
         };
         assert_eq!(send(5).transaction, 5);

@@ -13,15 +13,16 @@ use crate::connection::{Envelope, reply_of, request_frame};
 use crate::kept::{Kept, KeptRequest, Lost};
 use crate::link::Link;
 use crate::stream::{Address, ReadWrite};
-use crate::{NetError, Transport};
+use crate::{Granting, Holder, NetError, Transport};
 use glint_proto::frame::{HEADER_BYTES, Header};
 use glint_proto::limits::{
     CONNECTIONS_PER_CLIENT_MAX, PING_MS, RECONNECT_MS_MAX, RECONNECT_MS_MIN,
 };
+use glint_proto::lock::Cancel;
 use glint_proto::message::{Hello, Reply, Request, Survived, Welcome};
 use glint_proto::{
     Bulk, ClientId, Committed, Cred, Errno, FsResult, Ino, MdsReply, MdsRequest, OstReply,
-    OstRequest,
+    OstRequest, clock,
 };
 use glint_telemetry::{Layer, Span};
 use parking_lot::Mutex;
@@ -30,10 +31,10 @@ use std::collections::HashMap;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Poll, Waker};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the first connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -71,6 +72,9 @@ pub(crate) struct Shared {
     pub(crate) evictions: AtomicU64,
     stop: AtomicBool,
     heartbeat: OnceLock<std::thread::Thread>,
+    /// When the last ping that was answered was sent.
+    heard: Mutex<Instant>,
+    holder: OnceLock<Weak<dyn Holder>>,
 }
 
 /// A transport to servers on the network.
@@ -246,8 +250,19 @@ impl Shared {
             evictions: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             heartbeat: OnceLock::new(),
+            heard: Mutex::new(clock::now()),
+            holder: OnceLock::new(),
             welcome,
         })
+    }
+
+    /// Who keeps the locks of this client.
+    pub(crate) fn holder(&self) -> Option<Arc<dyn Holder>> {
+        self.holder.get().and_then(Weak::upgrade)
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
     }
 
     pub(crate) fn hello(&self) -> Request<'static> {
@@ -269,6 +284,10 @@ impl Shared {
             }
             (MdsRequest::Tmpfile { .. }, Ok(MdsReply::Opened { attr, .. })) => {
                 (attr.ino, true, true)
+            }
+            (MdsRequest::AddOpens { ino, readers }, Ok(_)) => {
+                self.opens.lock().entry(*ino).or_default().0 += readers;
+                return;
             }
             (MdsRequest::Release { ino, write, .. }, _) => (*ino, *write, false),
             _ => return,
@@ -438,7 +457,9 @@ impl Shared {
         *connected = true;
         while !self.stop.load(Ordering::Acquire) {
             let commit = self.kept.lock().is_filling();
+            let sent = clock::now();
             let pong = ask_on(&mut *stream, self.client, &Request::Ping { commit })?;
+            *self.heard.lock() = sent;
             if let Reply::Pong(committed) = pong {
                 self.committed(run, committed, &mut drop);
             }
@@ -451,16 +472,17 @@ impl Shared {
 }
 
 impl Transport for Remote {
-    async fn mds(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<MdsReply> {
+    async fn mds(&self, cred: &Cred, request: &MdsRequest<'_>) -> Granting {
         if let MdsRequest::Setattr { ino, set } = request
             && set.size.is_some()
         {
             self.shared.closed(*ino).await;
         }
         let call = Request::Mds { cred: cred.clone(), request: request.clone() };
-        match self.call(&call, Bulk::None).await? {
-            Reply::Mds { reply, .. } => reply,
-            _ => Err(Errno::EPROTO),
+        match self.call(&call, Bulk::None).await {
+            Ok(Reply::Mds { reply, grants, .. }) => (reply, grants),
+            Ok(_) => (Err(Errno::EPROTO), Vec::new()),
+            Err(errno) => (Err(errno), Vec::new()),
         }
     }
 
@@ -482,6 +504,22 @@ impl Transport for Remote {
 
     fn welcome(&self) -> Welcome {
         self.shared.welcome.clone()
+    }
+
+    fn set_holder(&self, holder: Weak<dyn Holder>) {
+        let _ = self.shared.holder.set(holder);
+    }
+
+    async fn listen(&self) {
+        crate::listen::listen(&self.shared).await;
+    }
+
+    fn silence(&self) -> Duration {
+        clock::since(*self.shared.heard.lock())
+    }
+
+    async fn cancel(&self, cancels: Vec<Cancel>) -> FsResult<()> {
+        self.call(&Request::Cancel(cancels), Bulk::None).await.map(drop)
     }
 
     async fn status(&self) -> FsResult<String> {

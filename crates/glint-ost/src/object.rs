@@ -196,6 +196,11 @@ impl ObjectFile {
         (time(self.mtime.load(Ordering::Relaxed)), time(self.ctime.load(Ordering::Relaxed)))
     }
 
+    /// What was just written is from this time.
+    pub(crate) fn is_from(&self, mtime: Timestamp) {
+        self.mtime.store(nanos(mtime), Ordering::Relaxed);
+    }
+
     /// Sets the modification time.
     pub(crate) fn set_mtime(&self, mtime: Timestamp) -> io::Result<()> {
         self.mtime.store(0, Ordering::Relaxed);

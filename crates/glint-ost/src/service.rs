@@ -36,9 +36,9 @@ impl Ost {
                 let room = buffer.get_mut(..len as usize).ok_or(Errno::EPROTO)?;
                 (object, self.read(object, offset, room).await.map(OstReply::Data))
             }
-            OstRequest::Write { object, offset } => {
+            OstRequest::Write { object, offset, mtime } => {
                 let Bulk::Out(data) = bulk else { return Err(Errno::EPROTO) };
-                (object, store.write(object, offset, data).map(|()| OstReply::Done))
+                (object, store.write(object, offset, data, mtime).map(OstReply::Written))
             }
             OstRequest::Truncate { object, size } => {
                 (object, store.truncate(object, size).map(|()| OstReply::Done))

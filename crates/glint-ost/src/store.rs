@@ -128,8 +128,15 @@ impl ObjectStore {
         result
     }
 
-    /// Writes all of `data`.
-    pub fn write(&self, object: ObjectId, offset: u64, data: &[u8]) -> io::Result<()> {
+    /// Writes all of `data`, which is from the time `mtime` if that is given. Returns the
+    /// state after it.
+    pub fn write(
+        &self,
+        object: ObjectId,
+        offset: u64,
+        data: &[u8],
+        mtime: Option<Timestamp>,
+    ) -> io::Result<ObjectAttr> {
         self.need(object, data.len() as u64)?;
         let Some(file) = self.file(object, true)? else {
             return Err(Errno::NOENT.into());
@@ -145,7 +152,11 @@ impl ObjectStore {
                 }
             }
             Ok(())
-        })
+        })?;
+        if let Some(mtime) = mtime {
+            file.is_from(mtime);
+        }
+        state(&file)
     }
 
     /// Sets the size. Shrinking what does not exist is nothing to do.
@@ -170,11 +181,7 @@ impl ObjectStore {
     /// State of an object; `None` if it does not exist.
     pub fn stat(&self, object: ObjectId) -> io::Result<Option<ObjectAttr>> {
         let Some(file) = self.file(object, false)? else { return Ok(None) };
-        let stat = rustix::fs::fstat(file.fd())?;
-        let mtime = Timestamp { secs: stat.st_mtime, nanos: stat.st_mtime_nsec as u32 };
-        let (mtime, ctime) = file.times(mtime);
-        let (size, blocks) = (stat.st_size as u64, stat.st_blocks as u64);
-        Ok(Some(ObjectAttr { size, blocks, mtime, ctime }))
+        state(&file).map(Some)
     }
 
     /// Sets the modification time, of an object that exists.
@@ -275,6 +282,14 @@ impl ObjectStore {
     }
 }
 
+fn state(file: &ObjectFile) -> io::Result<ObjectAttr> {
+    let stat = rustix::fs::fstat(file.fd())?;
+    let mtime = Timestamp { secs: stat.st_mtime, nanos: stat.st_mtime_nsec as u32 };
+    let (mtime, ctime) = file.times(mtime);
+    let (size, blocks) = (stat.st_size as u64, stat.st_blocks as u64);
+    Ok(ObjectAttr { size, blocks, mtime, ctime })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -291,7 +306,7 @@ mod tests {
         assert_eq!(store.stat(id).unwrap(), None);
         store.truncate(id, 0).unwrap();
         assert_eq!(store.stat(id).unwrap(), None, "a truncation to nothing makes nothing");
-        store.write(id, 100, b"abc").unwrap();
+        store.write(id, 100, b"abc", None).unwrap();
         store.sync(id).unwrap();
         assert_eq!(store.stat(id).unwrap().unwrap().size, 103);
         let mut found = Vec::new();
@@ -309,7 +324,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = ObjectStore::open(dir.path()).unwrap();
         for ino in 0..4000 {
-            store.write(object(ino), 0, &ino.to_le_bytes()).unwrap();
+            store.write(object(ino), 0, &ino.to_le_bytes(), None).unwrap();
         }
         for ino in 0..4000 {
             assert_eq!(store.stat(object(ino)).unwrap().unwrap().size, 8);
@@ -320,11 +335,11 @@ mod tests {
     fn times_are_set_and_writes_renew_them() {
         let dir = tempfile::tempdir().unwrap();
         let store = ObjectStore::open(dir.path()).unwrap();
-        store.write(object(1), 0, b"x").unwrap();
+        store.write(object(1), 0, b"x", None).unwrap();
         let past = Timestamp { secs: 1000, nanos: 5 };
         store.set_mtime(object(1), past).unwrap();
         assert_eq!(store.stat(object(1)).unwrap().unwrap().mtime, past);
-        store.write(object(1), 0, b"y").unwrap();
+        store.write(object(1), 0, b"y", None).unwrap();
         assert!(store.stat(object(1)).unwrap().unwrap().mtime > past);
     }
 }

@@ -18,6 +18,7 @@ pub mod limits;
 pub mod lock;
 pub mod message;
 pub mod op;
+mod rpc;
 
 pub use attr::{Attr, FileType, SetAttr, SetTime, Timestamp};
 pub use cred::Cred;
@@ -25,7 +26,8 @@ pub use errno::{Errno, FsResult};
 pub use ids::{ClientId, Ino, ObjectId, RequestId};
 pub use layout::Layout;
 pub use message::{
-    Answer, Arrival, Bulk, Committed, DirEntry, DirPage, MdsReply, MdsRequest, ObjectAttr,
-    OpenFlags, OstReply, OstRequest, RenameFlags, SpaceInfo, XattrFlags,
+    AdvisoryHow, AdvisoryLock, AdvisoryMode, Answer, Arrival, Bulk, Committed, DirEntry, DirPage,
+    MdsReply, MdsRequest, ObjectAttr, OpenFlags, OstReply, OstRequest, RenameFlags, SpaceInfo,
+    XattrFlags,
 };
 pub use op::Op;

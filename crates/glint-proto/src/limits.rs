@@ -2,7 +2,7 @@
 //! limits asserted at compile time.
 
 /// Version of the wire protocol. A peer of another version is refused.
-pub const PROTOCOL_VERSION: u16 = 2;
+pub const PROTOCOL_VERSION: u16 = 3;
 /// Version of a data directory. Version 2 has a journal in front of the tables.
 pub const FORMAT_VERSION: u32 = 2;
 /// Oldest version that is read, and written as the newest from then on.
@@ -65,6 +65,12 @@ pub const SOON_MS: u64 = 2;
 pub const KEPT_REQUESTS_MAX: usize = 1 << 16;
 /// See [`KEPT_REQUESTS_MAX`].
 pub const KEPT_BYTES_MAX: usize = 256 << 20;
+/// Most data that a client has written and not sent, for one OST and in all.
+pub const DIRTY_BYTES_PER_OST_MAX: usize = 64 << 20;
+/// See [`DIRTY_BYTES_PER_OST_MAX`].
+pub const DIRTY_BYTES_MAX: usize = 256 << 20;
+/// Requests with data that a client has on their way to one OST.
+pub const RPCS_PER_OST_MAX: usize = 8;
 /// How often a client says that it lives.
 pub const PING_MS: u64 = 1_000;
 /// Connections (one for each of its cores) a client may open.

@@ -7,8 +7,10 @@
 #![allow(missing_docs)] // Fields say what they are; shapes are documented on the variants.
 
 use crate::limits::*;
+use crate::lock::{DataLock, Range};
 use crate::op::Op;
-use crate::{Attr, Cred, Errno, FsResult, Ino, Layout, ObjectId, RequestId, SetAttr, Timestamp};
+pub use crate::rpc::*;
+use crate::{Attr, Errno, FsResult, Ino, Layout, ObjectId, SetAttr, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// How a file is opened, the flags of open(2) that a server needs to know.
@@ -24,6 +26,8 @@ pub struct OpenFlags {
     pub exec: bool,
     /// Clear set-id bits together with the truncation.
     pub kill_suidgid: bool,
+    /// Writes go to the end (O_APPEND).
+    pub append: bool,
 }
 
 impl OpenFlags {
@@ -37,6 +41,7 @@ impl OpenFlags {
             truncate: flags & libc::O_TRUNC != 0,
             exec: flags & FMODE_EXEC != 0,
             kill_suidgid: false,
+            append: flags & libc::O_APPEND != 0,
         }
     }
 }
@@ -161,6 +166,13 @@ pub enum MdsRequest<'a> {
     Reopen { ino: Ino, readers: u32, writers: u32 },
     /// The inode was read: set atime if relatime asks for it (mount(8)).
     Touch { ino: Ino },
+    /// A lock on data; answered when it is granted. With `reclaim` the client had it before
+    /// the server started again, and is answered at once.
+    Lock { ino: Ino, range: Range, write: bool, reclaim: bool },
+    /// Opens that the client made by itself, under a lock that it is about to give up.
+    AddOpens { ino: Ino, readers: u32 },
+    /// flock(2), fcntl(2).
+    Advisory(AdvisoryLock),
 }
 
 impl MdsRequest<'_> {
@@ -189,6 +201,9 @@ impl MdsRequest<'_> {
             MdsRequest::SetLayout { .. } => Op::SetLayout,
             MdsRequest::Reopen { .. } => Op::Reopen,
             MdsRequest::Touch { .. } => Op::Touch,
+            MdsRequest::Lock { .. } => Op::Lock,
+            MdsRequest::AddOpens { .. } => Op::Open,
+            MdsRequest::Advisory(_) => Op::Flock,
         }
     }
 
@@ -210,6 +225,7 @@ impl MdsRequest<'_> {
                 | Setxattr { .. }
                 | Removexattr { .. }
                 | SetLayout { .. }
+                | AddOpens { .. }
         )
     }
 }
@@ -229,6 +245,48 @@ pub enum MdsReply {
     Bytes(Vec<u8>),
     /// `statfs`: inodes in use.
     Statfs { inodes: u64 },
+    /// `lookup`, `getattr` of a file that another client writes: what that has not yet sent
+    /// to the objects.
+    Glimpsed { attr: Attr, size: u64, mtime: Timestamp },
+    /// A lock on data.
+    Locked(DataLock),
+    /// What is in the way of a lock of a program; `None` if nothing is.
+    Blocked(Option<AdvisoryLock>),
+}
+
+/// A lock that a program takes, gives up, or asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AdvisoryLock {
+    /// On which inode.
+    pub ino: Ino,
+    /// As the client's kernel names it.
+    pub owner: u64,
+    /// Process.
+    pub pid: u32,
+    /// Of the file.
+    pub range: Range,
+    /// To read, to write, or none.
+    pub mode: AdvisoryMode,
+    /// flock(2), not fcntl(2).
+    pub flock: bool,
+    /// Wait for it (F_SETLKW), take it or not (F_SETLK), or only ask (F_GETLK).
+    pub how: AdvisoryHow,
+}
+
+/// F_RDLCK, F_WRLCK, F_UNLCK.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum AdvisoryMode {
+    Read,
+    Write,
+    Unlock,
+}
+
+/// F_SETLKW, F_SETLK, F_GETLK.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum AdvisoryHow {
+    Wait,
+    Try,
+    Test,
 }
 
 /// A page of a directory.
@@ -260,8 +318,8 @@ pub struct DirEntry {
 pub enum OstRequest {
     /// Read; the data comes as bulk, short at the end of the object.
     Read { object: ObjectId, offset: u64, len: u32 },
-    /// Write the bulk of the request.
-    Write { object: ObjectId, offset: u64 },
+    /// Write the bulk of the request, which was written at `mtime` if that is given.
+    Write { object: ObjectId, offset: u64, mtime: Option<Timestamp> },
     /// Set the size of the object.
     Truncate { object: ObjectId, size: u64 },
     /// fallocate(2) on the object.
@@ -308,6 +366,8 @@ pub enum OstReply {
     Done,
     /// This many bytes of bulk.
     Data(u32),
+    /// It was written; the state of the object after it.
+    Written(ObjectAttr),
     /// State of an object; `None` if it was never written.
     Stat(Option<ObjectAttr>),
     /// Offset found; `None` if there is none (ENXIO).
@@ -353,178 +413,6 @@ pub enum Bulk<'a> {
     In(&'a mut [u8]),
 }
 
-/// First message on a connection, from the client.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Hello {
-    /// Name of the client's host, shown by `glint status`.
-    pub host: String,
-    /// Where it is mounted, shown by `glint status`.
-    pub mount_point: String,
-    /// It was welcomed before, by this or an earlier run of the server.
-    pub known: bool,
-    /// The run whose transactions it counts.
-    pub boot_verifier: u64,
-}
-
-/// What a run of a server left to the next one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Survived {
-    /// Transactions of the MDS up to this one.
-    pub mds: u64,
-    /// Transactions of OSTs up to this one, and perhaps more.
-    pub ost: u64,
-}
-
-impl Survived {
-    /// Everything: it still runs.
-    pub const ALL: Survived = Survived { mds: u64::MAX, ost: u64::MAX };
-}
-
-/// Answer to [`Hello`].
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Welcome {
-    /// Which file system this is.
-    pub fs_uuid: u128,
-    /// Changes whenever the server starts.
-    pub boot_verifier: u64,
-    /// Number of OSTs.
-    pub osts: u16,
-    /// How long a client may cache attributes and entries.
-    pub cache_ms: u64,
-    /// What survived of the run that the client counts transactions of.
-    pub survived: Survived,
-    /// The client said that it is known, and is not: it was evicted. What it had open is
-    /// closed, and what it still wanted to say is lost.
-    pub evicted: bool,
-}
-
-/// How a request came to its server.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Arrival {
-    /// Which request of which client; none if the client shares the process.
-    pub id: Option<RequestId>,
-    /// Tells a repetition from another request under the same number: crc32c of the body.
-    pub digest: u32,
-    /// Time of the pass in which it is handled.
-    pub now: Timestamp,
-    /// What it was answered by a run of the server that lost it, if it is sent for that.
-    pub replay: Option<MdsReply>,
-}
-
-/// An answer, and the transaction that has to be durable for it to last; 0 if it changed
-/// nothing.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Answer<R> {
-    /// Number of the transaction.
-    pub transaction: u64,
-    /// The answer.
-    pub reply: FsResult<R>,
-}
-
-impl<R> Answer<R> {
-    /// An answer that changed nothing.
-    pub fn unchanged(reply: FsResult<R>) -> Answer<R> {
-        Answer { transaction: 0, reply }
-    }
-}
-
-/// Transactions that are on stable storage, of both kinds of servers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Committed {
-    /// Up to this one, of the MDS.
-    pub mds: u64,
-    /// Up to this one, of the OSTs.
-    pub ost: u64,
-}
-
-/// What a request frame carries: who asks and what.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Request<'a> {
-    /// Opens the conversation.
-    Hello(Hello),
-    /// State dump as JSON.
-    Status,
-    /// Statistics as JSON.
-    Stats,
-    /// Start the statistics again.
-    ResetStats,
-    /// The client lives; with `commit` everything answered so far to stable storage.
-    Ping { commit: bool },
-    /// A request that an earlier run of the server answered with `reply` and lost.
-    Replay {
-        cred: Cred,
-        #[serde(borrow)]
-        request: MdsRequest<'a>,
-        reply: MdsReply,
-    },
-    /// The client has replayed what it had to.
-    Recovered,
-    /// The client ends: what it did is made durable, and it is forgotten.
-    Bye,
-    /// For the MDS.
-    Mds {
-        /// Caller.
-        cred: Cred,
-        /// What to do.
-        #[serde(borrow)]
-        request: MdsRequest<'a>,
-    },
-    /// For one OST.
-    Ost {
-        /// Index of the OST.
-        ost: u16,
-        /// What to do.
-        request: OstRequest,
-    },
-}
-
-impl Request<'_> {
-    /// Which operation this is.
-    pub fn op(&self) -> Op {
-        match self {
-            Request::Hello(_) => Op::Hello,
-            Request::Status => Op::Status,
-            Request::Stats | Request::ResetStats => Op::Stats,
-            Request::Ping { .. } | Request::Bye => Op::Ping,
-            Request::Replay { .. } | Request::Recovered => Op::Recovery,
-            Request::Mds { request, .. } => request.op(),
-            Request::Ost { request, .. } => request.op(),
-        }
-    }
-}
-
-/// What a reply frame carries.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Reply {
-    /// To [`Request::Hello`].
-    Welcome(Welcome),
-    /// To [`Request::Status`] and [`Request::Stats`].
-    Json(String),
-    /// From the MDS.
-    Mds {
-        /// See [`Answer`].
-        transaction: u64,
-        /// The answer.
-        reply: FsResult<MdsReply>,
-    },
-    /// From an OST.
-    Ost {
-        /// See [`Answer`].
-        transaction: u64,
-        /// The answer.
-        reply: FsResult<OstReply>,
-    },
-    /// To [`Request::Ping`], [`Request::Recovered`] and [`Request::Bye`].
-    Pong(Committed),
-    /// The server has too much to do; ask again after this time.
-    Busy {
-        /// In milliseconds.
-        retry_ms: u32,
-    },
-    /// The request could not be taken; the reason is for people.
-    Refused(String),
-}
-
 /// Encodes a message after what `buffer` already holds.
 pub fn encode<T: Serialize>(message: &T, buffer: &mut Vec<u8>) -> Result<(), Errno> {
     let taken = std::mem::take(buffer);
@@ -558,6 +446,7 @@ pub fn check_name(name: &[u8]) -> FsResult<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Cred;
     use proptest::prelude::*;
 
     #[test]

@@ -69,13 +69,18 @@ operations! {
     Forget = "forget",
     Ping = "ping",
     Recovery = "recovery",
+    Lock = "lock",
+    Cancel = "cancel",
+    Flock = "flock",
+    Callback = "callback",
+    Flush = "flush",
     Other = "other",
 }
 
 impl Op {
     /// Whether others wait for it to be answered: it goes before all that is not.
     pub fn is_urgent(self) -> bool {
-        matches!(self, Op::Hello | Op::Ping | Op::Recovery | Op::Reopen)
+        matches!(self, Op::Hello | Op::Ping | Op::Recovery | Op::Reopen | Op::Cancel)
     }
 
     /// Inverse of `op as u8`.

@@ -173,7 +173,7 @@ impl Run {
         let directory = async |name: String| {
             let made =
                 fs.make(&Caller::ROOT, Ino::ROOT, name.as_bytes(), make(FileType::Directory));
-            made.await.map(|attr| attr.ino).map_err(text)
+            made.await.map(|found| found.attr.ino).map_err(text)
         };
         let shared = match shared {
             Some(shared) => shared,

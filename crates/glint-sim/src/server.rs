@@ -7,6 +7,7 @@ use glint_kv::{Batch, Keyspace, Kv, KvError, Pair, Precondition, TransactionId};
 use glint_mds::{Config, Destroyer, Mds};
 use glint_net::host::Pipe;
 use glint_net::{Service, SimulatedServer};
+use glint_proto::lock::{Callback, Cancel};
 use glint_proto::message::{Hello, Survived, Welcome};
 use glint_proto::{
     Answer, Arrival, Bulk, ClientId, Committed, Cred, Errno, FsResult, Ino, Layout, MdsReply,
@@ -136,6 +137,7 @@ impl Storage {
             commit_sync: false,
             after_power_loss,
             mounted: false,
+            locks: false,
             hash_seed: Some(executor.below(u64::MAX)),
             boot_verifier,
         };
@@ -214,12 +216,12 @@ impl Servers {
                 room[..n].copy_from_slice(&from[..n]);
                 OstReply::Data(n as u32)
             }
-            (OstRequest::Write { object, offset }, Bulk::Out(data)) => {
+            (OstRequest::Write { object, offset, .. }, Bulk::Out(data)) => {
                 let content = all.now.entry(object).or_default();
                 let end = offset as usize + data.len();
                 content.resize(content.len().max(end), 0);
                 content[offset as usize..end].copy_from_slice(data);
-                OstReply::Done
+                OstReply::Written(ObjectAttr::default())
             }
             (OstRequest::Truncate { object, size }, _) => {
                 if size > 0 || all.now.contains_key(&object) {
@@ -269,7 +271,7 @@ impl Service for Servers {
         let mut objects = self.objects.lock();
         objects.accepted += 1;
         tracing::debug!(transaction = objects.accepted, ?request, "data");
-        Answer { transaction: objects.accepted, reply }
+        Answer::changed(objects.accepted, reply)
     }
 
     fn welcome(&self) -> Welcome {
@@ -277,6 +279,8 @@ impl Service for Servers {
             fs_uuid: 1,
             boot_verifier: self.boot_verifier,
             osts: 1,
+            lease_ms: LEASE.as_millis() as u64,
+            locks: false,
             cache_ms: 1_000,
             survived: Survived::ALL,
             evicted: false,
@@ -322,6 +326,18 @@ impl Service for Servers {
 
     fn committed(&self) -> Committed {
         Committed { mds: self.mds.committed(), ost: self.objects.lock().committed }
+    }
+
+    fn cancel(&self, client: ClientId, cancels: &[Cancel]) {
+        self.mds.cancel(client, cancels);
+    }
+
+    fn listen(&self, client: ClientId) -> u64 {
+        self.mds.listen(client)
+    }
+
+    async fn callbacks(&self, client: ClientId, listening: u64) -> Option<Vec<Callback>> {
+        self.mds.callbacks(client, listening).await
     }
 
     fn status(&self) -> String {

@@ -2,7 +2,7 @@
 
 use crate::executor::Executor;
 use crate::oracle::Model;
-use glint_client::{Caller, Client, Handle, Make, Vfs};
+use glint_client::{Caller, Client, Handle, Make, Vfs, WriteHow};
 use glint_net::Remote;
 use glint_proto::{Errno, FileType, FsResult, Ino, OpenFlags, RenameFlags, SetAttr};
 use std::cell::RefCell;
@@ -54,7 +54,7 @@ pub(crate) async fn list(fs: &Fs, directory: Ino) -> FsResult<BTreeSet<String>> 
             names.insert(String::from_utf8_lossy(&entry.name).into_owned());
             cookie = entry.cookie;
         }
-        if page.end || page.entries.is_empty() {
+        if page.entries.is_empty() {
             break;
         }
     }
@@ -110,7 +110,7 @@ impl Worker {
 
     async fn write(&self, name: &str, handle: Handle, offset: usize) -> Result<(), String> {
         let data = self.bytes();
-        let got = self.fs.write(handle, offset as u64, &data, false).await;
+        let got = self.fs.write(handle, offset as u64, &data, WriteHow::default()).await;
         expect(&format!("write {name}"), got, Ok(()))?;
         let mut model = self.model.borrow_mut();
         let ino = model.names.get(name).copied();
@@ -133,8 +133,8 @@ impl Worker {
             false => Ok(()),
         };
         let got = self.fs.make(ROOT, self.own, name.as_bytes(), make(FileType::Directory)).await;
-        if let Some(attr) = expect(&format!("mkdir {name}"), got, want)? {
-            self.model.borrow_mut().add(name, attr.ino, true);
+        if let Some(found) = expect(&format!("mkdir {name}"), got, want)? {
+            self.model.borrow_mut().add(name, found.attr.ino, true);
         }
         Ok(())
     }
@@ -224,8 +224,8 @@ impl Worker {
         let node = self.model.borrow().node(name).cloned();
         let want = if node.is_some() { Ok(()) } else { Err(Errno::ENOENT) };
         let got = self.fs.lookup(ROOT, self.own, name.as_bytes()).await;
-        let attr = expect(&format!("lookup {name}"), got, want)?;
-        let (Some(node), Some(attr)) = (node, attr) else { return Ok(()) };
+        let found = expect(&format!("lookup {name}"), got, want)?;
+        let (Some(node), Some(attr)) = (node, found.map(|found| found.attr)) else { return Ok(()) };
         let ino = self.model.borrow().names.get(name).copied();
         let size = if node.is_dir { attr.size } else { node.content.len() as u64 };
         if (Some(attr.ino), attr.nlink, attr.size) != (ino, node.links, size) {

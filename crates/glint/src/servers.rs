@@ -11,6 +11,7 @@ use glint_proto::limits::{
     CACHE_MS_ALONE, CACHE_MS_SHARED, COMMIT_INTERVAL_MS, LEASE_MS, journal_bytes, reserve_metadata,
     segment_bytes,
 };
+use glint_proto::lock::{Callback, Cancel};
 use glint_proto::message::{Hello, Survived, Welcome};
 use glint_proto::{
     Answer, Arrival, Bulk, ClientId, Committed, Cred, Errno, FsResult, Ino, Layout, MdsReply,
@@ -108,6 +109,7 @@ impl Servers {
             commit_sync: settings.commit_sync,
             after_power_loss: !data_survived,
             mounted: settings.mounted,
+            locks: settings.shared,
             hash_seed: None,
             boot_verifier,
         };
@@ -295,7 +297,7 @@ impl Service for Servers {
         }
         // Counted after it is done, so that whoever flushes after reading the count has it.
         let transaction = self.data_accepted.fetch_add(1, Ordering::AcqRel) + 1;
-        Answer { transaction, reply }
+        Answer::changed(transaction, reply)
     }
 
     fn welcome(&self) -> Welcome {
@@ -303,6 +305,8 @@ impl Service for Servers {
             fs_uuid: self.data.uuid(),
             boot_verifier: self.boot_verifier,
             osts: self.data.osts(),
+            lease_ms: self.settings.lease.as_millis() as u64,
+            locks: self.settings.shared,
             cache_ms: if self.settings.shared { CACHE_MS_SHARED } else { CACHE_MS_ALONE },
             survived: Survived::ALL,
             evicted: false,
@@ -352,6 +356,18 @@ impl Service for Servers {
 
     fn committed(&self) -> Committed {
         Committed { mds: self.mds.committed(), ost: self.data_committed.load(Ordering::Acquire) }
+    }
+
+    fn cancel(&self, client: ClientId, cancels: &[Cancel]) {
+        self.mds.cancel(client, cancels);
+    }
+
+    fn listen(&self, client: ClientId) -> u64 {
+        self.mds.listen(client)
+    }
+
+    async fn callbacks(&self, client: ClientId, listening: u64) -> Option<Vec<Callback>> {
+        self.mds.callbacks(client, listening).await
     }
 
     fn status(&self) -> String {

@@ -8,6 +8,7 @@ use crate::record::InodeRecord;
 use crate::service::{Context, Mds};
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::limits::FILE_BYTES_MAX;
+use glint_proto::lock::Bits;
 use glint_proto::{Errno, FsResult, Ino, Layout, MdsReply, SetAttr, SetTime};
 
 /// mount(8): with relatime an atime is renewed at least daily.
@@ -24,6 +25,14 @@ impl<K: Kv> Mds<K> {
             .await
     }
 
+    /// Gives the client the attributes of an inode, unless another one is writing it: then
+    /// they change without word.
+    pub(crate) fn grant_attributes(&self, context: &Context<'_>, ino: Ino) {
+        if !self.opens.has_other_writer(context.client, ino) {
+            self.grant(context, ino, Bits::ATTR | Bits::OPEN);
+        }
+    }
+
     pub(crate) async fn setattr(
         &self,
         context: &Context<'_>,
@@ -33,6 +42,8 @@ impl<K: Kv> Mds<K> {
         let _held = self.lock_attributes(context, ino).await;
         let mut record = self.inode(ino).await?;
         self.permit_setattr(context, &record, set).await?;
+        self.claim(context, ino, Bits::ATTR)?;
+        self.grant_attributes(context, ino);
         let mut batch = Batch::new();
         if set.uid.is_some() || set.gid.is_some() {
             record.attr.uid = set.uid.unwrap_or(record.attr.uid);
@@ -170,6 +181,7 @@ impl<K: Kv> Mds<K> {
         if !stale {
             return Ok(MdsReply::Attr(record.attr));
         }
+        self.claim(context, ino, Bits::ATTR)?;
         attr.atime = context.now;
         let mut batch = Batch::new();
         self.put_inode(&mut batch, &record);
@@ -200,6 +212,7 @@ impl<K: Kv> Mds<K> {
             }
             _ => return Err(Errno::EINVAL),
         }
+        self.claim(context, ino, Bits::ATTR)?;
         record.attr.layout = layout;
         record.attr.ctime = context.now;
         let mut batch = Batch::new();

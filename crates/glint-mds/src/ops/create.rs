@@ -9,6 +9,7 @@ use crate::record::InodeRecord;
 use crate::service::{Context, Mds};
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::limits::{LINK_COUNT_MAX, SYMLINK_BYTES_MAX};
+use glint_proto::lock::Bits;
 use glint_proto::message::check_name;
 use glint_proto::{Errno, FileType, FsResult, Ino, Layout, MdsReply, MdsRequest, OpenFlags};
 use std::sync::atomic::Ordering;
@@ -63,6 +64,7 @@ impl<K: Kv> Mds<K> {
         }
         self.permit(&directory, context.cred, WRITE | EXEC).await?;
         self.need_space()?;
+        self.claim(context, parent, Bits::DIR | Bits::ATTR)?;
         if is_dir && directory.attr.nlink >= LINK_COUNT_MAX {
             return Err(Errno::EMLINK);
         }
@@ -86,6 +88,11 @@ impl<K: Kv> Mds<K> {
             Some(_) => MdsReply::Opened { attr, created: true },
             None => MdsReply::Attr(attr),
         };
+        // Nobody else knows it before the commit.
+        self.grant(context, ino, Bits::ALL);
+        if let Some(flags) = open {
+            self.grant_data(context, ino, flags.write);
+        }
         let reply = self.commit(context, batch, reply).await?;
         match open {
             // The client has said what it has open.
@@ -118,6 +125,8 @@ impl<K: Kv> Mds<K> {
         record.attr.size_on_ost = true;
         self.put_inode(&mut batch, &record);
         let ino = record.attr.ino;
+        self.grant(context, ino, Bits::ATTR);
+        self.grant_data(context, ino, true);
         batch.put(Keyspace::Orphan, &ino.key(), &Orphan::Open.value());
         // Counted as open before it can be seen, or the reaper might take it.
         if !context.is_replay() {

@@ -6,6 +6,7 @@ use crate::permission::{EXEC, WRITE};
 use crate::service::{Context, Mds};
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::limits::LINK_COUNT_MAX;
+use glint_proto::lock::Bits;
 use glint_proto::message::check_name;
 use glint_proto::{Errno, FsResult, Ino, MdsReply};
 
@@ -41,6 +42,8 @@ impl<K: Kv> Mds<K> {
         if self.find_entry(parent, name).await?.is_some() {
             return Err(Errno::EEXIST);
         }
+        self.claim(context, parent, Bits::DIR | Bits::ATTR)?;
+        self.claim(context, ino, Bits::ATTR)?;
         let mut batch = Batch::new();
         if record.attr.nlink == 0 {
             // An O_TMPFILE gets its first name; the kernel admits nothing else.

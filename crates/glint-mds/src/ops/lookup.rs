@@ -4,7 +4,8 @@ use crate::permission::EXEC;
 use crate::service::{Context, Mds};
 use glint_kv::Kv;
 use glint_proto::limits::NAME_BYTES_MAX;
-use glint_proto::{Errno, FsResult, Ino, MdsReply};
+use glint_proto::lock::Bits;
+use glint_proto::{Attr, Errno, FsResult, Ino, MdsReply};
 
 impl<K: Kv> Mds<K> {
     pub(crate) async fn lookup(
@@ -18,18 +19,49 @@ impl<K: Kv> Mds<K> {
         }
         let directory = self.directory(parent).await?;
         self.permit(&directory, context.cred, EXEC).await?;
-        let ino = match name {
-            b"." => parent,
-            b".." => directory.parent,
-            _ => self.find_entry(parent, name).await?.ok_or(Errno::ENOENT)?.0,
+        let mut ino = match name {
+            b"." => Some(parent),
+            b".." => Some(directory.parent),
+            _ => self.find_entry(parent, name).await?.map(|(ino, _)| ino),
         };
+        if self.is_locking(context) {
+            // What is granted is read after the grant was entered.
+            match ino {
+                Some(ino) => {
+                    self.grant(context, ino, Bits::ENTRY);
+                    self.grant_attributes(context, ino);
+                }
+                None => self.grant(context, parent, Bits::DIR),
+            }
+            if !matches!(name, b"." | b"..") {
+                let again = self.find_entry(parent, name).await?.map(|(ino, _)| ino);
+                if again != ino {
+                    // It changed in between: no locks, and no cache.
+                    self.take_back_grants(context);
+                    ino = again;
+                }
+            }
+        }
         // An unlink between the two reads is as if it had come before both.
-        let record = self.find_inode(ino).await?.ok_or(Errno::ENOENT)?;
-        Ok(MdsReply::Attr(record.attr))
+        let record = self.find_inode(ino.ok_or(Errno::ENOENT)?).await?.ok_or(Errno::ENOENT)?;
+        self.attributes(context, record.attr).await
     }
 
-    pub(crate) async fn getattr(&self, ino: Ino) -> FsResult<MdsReply> {
-        Ok(MdsReply::Attr(self.inode(ino).await?.attr))
+    pub(crate) async fn getattr(&self, context: &Context<'_>, ino: Ino) -> FsResult<MdsReply> {
+        self.grant_attributes(context, ino);
+        let attr = self.inode(ino).await?.attr;
+        self.attributes(context, attr).await
+    }
+
+    /// Attributes as an answer, with what writers have not yet sent to the objects.
+    async fn attributes(&self, context: &Context<'_>, attr: Attr) -> FsResult<MdsReply> {
+        if attr.size_on_ost
+            && attr.is_file()
+            && let Some((size, mtime)) = self.glimpse(context, attr.ino).await
+        {
+            return Ok(MdsReply::Glimpsed { attr, size, mtime });
+        }
+        Ok(MdsReply::Attr(attr))
     }
 
     pub(crate) async fn readlink(&self, ino: Ino) -> FsResult<MdsReply> {

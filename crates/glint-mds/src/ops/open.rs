@@ -4,6 +4,7 @@ use crate::locks::{Key, Want};
 use crate::permission::{EXEC, READ, WRITE};
 use crate::service::{Context, Mds};
 use glint_kv::{Batch, Kv};
+use glint_proto::lock::Bits;
 use glint_proto::{Errno, FileType, FsResult, Ino, MdsReply, ObjectAttr, OpenFlags};
 use std::sync::atomic::Ordering;
 
@@ -31,6 +32,9 @@ impl<K: Kv> Mds<K> {
             want |= WRITE;
         }
         self.permit(&record, context.cred, want).await?;
+        if flags.write || flags.truncate {
+            self.claim(context, ino, Bits::ATTR)?;
+        }
         let mut batch = Batch::new();
         let is_file = record.attr.is_file();
         if is_file && flags.truncate {
@@ -46,6 +50,10 @@ impl<K: Kv> Mds<K> {
         if first_writer || (is_file && flags.truncate) {
             record.attr.size_on_ost = true;
             self.put_inode(&mut batch, &record);
+        }
+        self.grant_attributes(context, ino);
+        if is_file {
+            self.grant_data(context, ino, flags.write);
         }
         let reply = self.commit(context, batch, MdsReply::Attr(record.attr)).await?;
         if context.is_replay() {
@@ -71,6 +79,9 @@ impl<K: Kv> Mds<K> {
         wrote: Option<(u64, ObjectAttr)>,
     ) -> FsResult<MdsReply> {
         let _held = self.lock(context, &[Want::exclusive(Key::Inode(ino))]).await;
+        if write || wrote.is_some() {
+            self.claim(context, ino, Bits::ATTR)?;
+        }
         let left = self.opens.remove(context.client, ino, write, wrote);
         if left.gone {
             self.orphans.fetch_add(1, Ordering::AcqRel);

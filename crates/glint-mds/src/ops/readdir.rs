@@ -11,6 +11,7 @@ use crate::record::InodeRecord;
 use crate::service::{Context, Mds};
 use glint_kv::{Keyspace, Kv};
 use glint_proto::limits::{DIR_PAGE_BYTES_MAX, DIR_PAGE_ENTRIES_MAX};
+use glint_proto::lock::Bits;
 use glint_proto::{DirEntry, DirPage, Errno, FileType, FsResult, Ino, MdsReply};
 
 /// Bytes that an entry takes on the wire beside its name, without attributes.
@@ -85,12 +86,25 @@ impl<K: Kv> Mds<K> {
             });
         }
         if plus {
-            self.add_attributes(&mut page).await?;
+            self.add_attributes(context, &mut page).await?;
+            if self.is_locking(context) {
+                // The names were read before they were granted.
+                let again = self.kv.scan(Keyspace::Entry, &from, &to, limit + 1).await;
+                if again.map_err(errno)? != found {
+                    self.take_back_grants(context);
+                }
+            }
         }
         Ok(MdsReply::Dir(page))
     }
 
-    async fn add_attributes(&self, page: &mut DirPage) -> FsResult<()> {
+    async fn add_attributes(&self, context: &Context<'_>, page: &mut DirPage) -> FsResult<()> {
+        if self.is_locking(context) {
+            for entry in page.entries.iter().filter(|entry| entry.cookie > COOKIE_DOT_DOT) {
+                self.grant(context, entry.ino, Bits::ENTRY);
+                self.grant_attributes(context, entry.ino);
+            }
+        }
         let keys: Vec<[u8; 8]> = page.entries.iter().map(|entry| entry.ino.key()).collect();
         let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_slice()).collect();
         let records = self.kv.multi_get(Keyspace::Inode, &keys).await.map_err(errno)?;

@@ -6,6 +6,7 @@ use crate::permission::{EXEC, WRITE, permit_sticky};
 use crate::record::InodeRecord;
 use crate::service::{Context, Mds};
 use glint_kv::{Batch, Kv};
+use glint_proto::lock::Bits;
 use glint_proto::message::check_name;
 use glint_proto::{Errno, FsResult, Ino, MdsReply, RenameFlags};
 
@@ -110,6 +111,12 @@ impl<K: Kv> Mds<K> {
         }
         if target.is_none() {
             self.need_space()?;
+        }
+        self.claim(context, ends.parent, Bits::ATTR)?;
+        self.claim(context, ends.new_parent, Bits::ATTR | Bits::DIR)?;
+        self.claim(context, ends.source, Bits::ENTRY | Bits::ATTR)?;
+        if let Some(target) = ends.target {
+            self.claim(context, target, Bits::ALL)?;
         }
 
         let mut batch = Batch::new();

@@ -5,6 +5,7 @@ use crate::locks::{Key, Want};
 use crate::permission::{EXEC, WRITE, permit_sticky};
 use crate::service::{Context, Mds};
 use glint_kv::{Batch, Keyspace, Kv};
+use glint_proto::lock::Bits;
 use glint_proto::{Errno, FsResult, Ino, MdsReply};
 
 impl<K: Kv> Mds<K> {
@@ -32,6 +33,10 @@ impl<K: Kv> Mds<K> {
         if record.attr.is_dir() {
             return Err(Errno::EISDIR);
         }
+        self.claim(context, parent, Bits::ATTR)?;
+        let last = record.attr.nlink <= 1;
+        let opened = if last { Bits::OPEN } else { Bits::NONE };
+        self.claim(context, ino, Bits::ENTRY | Bits::ATTR | opened)?;
         let mut batch = Batch::new();
         record.attr.nlink = record.attr.nlink.saturating_sub(1);
         record.attr.ctime = context.now;
@@ -87,6 +92,8 @@ impl<K: Kv> Mds<K> {
             if !self.is_empty(ino).await? {
                 return Err(Errno::ENOTEMPTY);
             }
+            self.claim(context, parent, Bits::ATTR)?;
+            self.claim(context, ino, Bits::ALL)?;
             let mut batch = Batch::new();
             record.attr.ctime = context.now;
             self.drop_inode(&mut batch, &mut record).await?;

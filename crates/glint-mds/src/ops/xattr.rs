@@ -8,6 +8,7 @@ use crate::record::InodeRecord;
 use crate::service::{Context, Mds};
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::limits::{XATTR_LIST_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
+use glint_proto::lock::Bits;
 use glint_proto::{Errno, FsResult, Ino, MdsReply, XattrFlags};
 
 impl<K: Kv> Mds<K> {
@@ -53,6 +54,7 @@ impl<K: Kv> Mds<K> {
         let mut record = self.inode(ino).await?;
         permit_xattr(&record, context, name)?;
         self.need_space()?;
+        self.claim(context, ino, Bits::ATTR)?;
         let key = keys::xattr(ino, name);
         let old = self.kv.get(Keyspace::Xattr, &key).await.map_err(errno)?;
         if flags.create && old.is_some() {
@@ -110,6 +112,7 @@ impl<K: Kv> Mds<K> {
         if self.kv.get(Keyspace::Xattr, &key).await.map_err(errno)?.is_none() {
             return Err(Errno::ENODATA);
         }
+        self.claim(context, ino, Bits::ATTR)?;
         match name {
             XATTR_ACCESS => record.has_acl = false,
             XATTR_DEFAULT => record.has_default_acl = false,

@@ -4,13 +4,12 @@
 use crate::metrics::Metrics;
 use crate::signals::Stop;
 use crate::{CommandResult, daemon};
-use glint_client::Client;
+use glint_client::Running;
 use glint_mount::{Mount, MountOptions, TransportKind};
 use glint_net::{Remote, RemoteOptions};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Mount the file system that a server at HOST:PORT serves.
@@ -167,9 +166,9 @@ pub fn run(args: Args) -> CommandResult {
         mount_point: mount_point.display().to_string(),
     })
     .map_err(|e| format!("server {}: {e}", args.server))?;
-    let client = Client::new(remote, options.noatime);
+    let client = Running::start(remote, options.noatime)?;
     let mount_options = MountOptions { source: args.server.clone(), ..options.mount };
-    let mount = Mount::new(Arc::new(client), &mount_point, &mount_options, options.transport)?;
+    let mount = Mount::new(client.clone(), &mount_point, &mount_options, options.transport)?;
     let _metrics = Metrics::start(args.metrics.as_deref(), None)?;
     super::up::announce(&mount, start.elapsed());
     daemon::say_ready();
@@ -181,6 +180,7 @@ pub fn run(args: Args) -> CommandResult {
     } else {
         tracing::warn!("files are still open; the mount point is detached");
     }
+    drop(client);
     tracing::info!("unmounted {}", args.directory.display());
     Ok(ExitCode::SUCCESS)
 }

@@ -7,12 +7,11 @@ use crate::metrics::Metrics;
 use crate::servers::{Servers, Settings};
 use crate::signals::Stop;
 use crate::{CommandResult, daemon};
-use glint_client::Client;
+use glint_client::Running;
 use glint_mount::{Mount, MountOptions, TransportKind};
 use glint_net::InProcess;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Create a file system if there is none, serve it and mount it, in one process.
@@ -76,9 +75,9 @@ pub fn run(args: Args) -> CommandResult {
         .transpose()?;
     let shared = listener.is_some();
     let running = Servers::start(data, Settings { shared, mounted: true, ..settings })?;
-    let client = Client::new(InProcess::new(running.servers.clone()), options.noatime);
+    let client = Running::start(InProcess::new(running.servers.clone()), options.noatime)?;
     let mount_options = MountOptions { source, ..options.mount };
-    let mount = Mount::new(Arc::new(client), &mount_point, &mount_options, options.transport)?;
+    let mount = Mount::new(client.clone(), &mount_point, &mount_options, options.transport)?;
     let serve =
         |l: super::serve::Listener| l.serve(running.servers.clone(), args.serving.threads());
     let server = listener.map(serve).transpose()?;
@@ -105,6 +104,7 @@ pub fn run(args: Args) -> CommandResult {
             "files are still open; the mount point is detached, their users will get errors"
         );
     }
+    drop(client);
     running.shut_down().map_err(|errno| format!("shutting down: {errno}"))?;
     tracing::info!("stopped; everything is on disk");
     Ok(ExitCode::SUCCESS)

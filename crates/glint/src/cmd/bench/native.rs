@@ -99,7 +99,7 @@ fn on_a_runtime<T>(future: impl Future<Output = T>) -> std::io::Result<T> {
 async fn make_directory(fs: &impl Vfs) -> FsResult<Ino> {
     let name = directory_name();
     let make = make(FileType::Directory, 0o755);
-    Ok(fs.make(&Caller::ROOT, Ino::ROOT, name.as_bytes(), make).await?.ino)
+    Ok(fs.make(&Caller::ROOT, Ino::ROOT, name.as_bytes(), make).await?.attr.ino)
 }
 
 async fn remove_directory(fs: &impl Vfs, directory: Ino, name: &str) -> FsResult<()> {

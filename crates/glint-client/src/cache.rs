@@ -1,0 +1,382 @@
+//! The inodes that a client knows.
+
+use crate::kernel::Kernel;
+use crate::node::{Node, State};
+use crate::vfs::{Caller, Found, Valid};
+use glint_lock::held::Flight;
+use glint_proto::lock::{Bits, Cancel, Grant};
+use glint_proto::{Attr, Errno, FsResult, Ino, Timestamp};
+use parking_lot::{Mutex, RwLock};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+const SHARDS: usize = 64;
+/// Inodes above which those that nobody uses are given up.
+pub(crate) const NODES_MAX: usize = 200_000;
+
+/// All of them.
+pub(crate) struct Cache {
+    shards: Vec<RwLock<HashMap<Ino, Arc<Node>>>>,
+    count: AtomicUsize,
+    /// Nodes that the kernel has forgotten, oldest first.
+    idle: Mutex<VecDeque<Ino>>,
+    pub(crate) flight: Mutex<Flight>,
+    kernel: OnceLock<Arc<dyn Kernel>>,
+    /// Changes that this client has begun.
+    changes: AtomicU64,
+    /// Locks to give up.
+    pub(crate) cancels: Mutex<Vec<Cancel>>,
+}
+
+/// A request on its way; what its answer grants is known when this is dropped.
+pub(crate) struct Under<'a>(&'a Cache, u64);
+
+impl Drop for Under<'_> {
+    fn drop(&mut self) {
+        self.0.flight.lock().end(self.1);
+    }
+}
+
+/// A change of inodes by this client. Until it ends nothing is known of their attributes.
+pub(crate) struct Change {
+    nodes: Vec<Changed>,
+}
+
+struct Changed {
+    node: Arc<Node>,
+    /// How many changes there were before, and what was known then.
+    changes: u64,
+    before: Option<Attr>,
+}
+
+impl Changed {
+    /// Its state, if nothing else has happened meanwhile and the attributes may be kept.
+    fn undisturbed(&self) -> Option<parking_lot::MutexGuard<'_, State>> {
+        let state = self.node.state();
+        let alone = state.changing == 1 && state.changes == self.changes;
+        (alone && state.bits.has(Bits::ATTR)).then_some(state)
+    }
+}
+
+impl Change {
+    /// The servers said what the attributes of one of them are now.
+    pub(crate) fn learn(&self, attr: &Attr) {
+        let changed = self.nodes.iter().find(|changed| changed.node.ino == attr.ino);
+        if let Some(mut state) = changed.and_then(Changed::undisturbed) {
+            state.attr = Some(attr.clone());
+        }
+    }
+
+    /// A name was made in a directory at this time.
+    pub(crate) fn made_in(&self, directory: Ino, time: Timestamp, is_dir: bool) {
+        let changed = self.nodes.iter().find(|changed| changed.node.ino == directory);
+        if let Some(changed) = changed
+            && let Some(before) = &changed.before
+            && let Some(mut state) = changed.undisturbed()
+        {
+            let nlink = before.nlink + u32::from(is_dir);
+            state.attr = Some(Attr { mtime: time, ctime: time, nlink, ..before.clone() });
+        }
+    }
+}
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        for changed in &self.nodes {
+            let mut state = changed.node.state();
+            state.changing -= 1;
+            state.changes += 1;
+            if state.changing > 0 {
+                state.attr = None;
+            }
+        }
+    }
+}
+
+impl Cache {
+    pub(crate) fn new() -> Cache {
+        Cache {
+            shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
+            count: AtomicUsize::new(0),
+            idle: Mutex::default(),
+            flight: Mutex::default(),
+            kernel: OnceLock::new(),
+            changes: AtomicU64::new(0),
+            cancels: Mutex::default(),
+        }
+    }
+
+    fn shard(&self, ino: Ino) -> &RwLock<HashMap<Ino, Arc<Node>>> {
+        &self.shards[ino.0 as usize % SHARDS]
+    }
+
+    pub(crate) fn find(&self, ino: Ino) -> Option<Arc<Node>> {
+        self.shard(ino).read().get(&ino).cloned()
+    }
+
+    pub(crate) fn node(&self, ino: Ino) -> Arc<Node> {
+        if let Some(node) = self.find(ino) {
+            return node;
+        }
+        let mut shard = self.shard(ino).write();
+        let new = || {
+            self.count.fetch_add(1, Ordering::Relaxed);
+            Arc::new(Node::new(ino))
+        };
+        shard.entry(ino).or_insert_with(new).clone()
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Node>> {
+        self.shards
+            .iter()
+            .flat_map(|shard| shard.read().values().cloned().collect::<Vec<_>>())
+            .collect()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_kernel(&self, kernel: Arc<dyn Kernel>) {
+        let _ = self.kernel.set(kernel);
+    }
+
+    pub(crate) fn kernel(&self) -> Option<&Arc<dyn Kernel>> {
+        self.kernel.get()
+    }
+
+    /// A request is about to be sent.
+    pub(crate) fn under_way(&self) -> Under<'_> {
+        Under(self, self.flight.lock().begin())
+    }
+
+    /// Locks have come with an answer.
+    pub(crate) fn granted(&self, grants: &[Grant]) {
+        for grant in grants {
+            match *grant {
+                Grant::Bits { ino, bits, number } => {
+                    let node = self.node(ino);
+                    let mut state = node.state();
+                    let new = bits & !state.bits.bits();
+                    state.granted = state.granted.max(number);
+                    let usable = state.bits.grant(bits, number);
+                    if new.contains(Bits::ATTR) && usable.contains(Bits::ATTR) {
+                        state.attr = None;
+                    }
+                }
+                Grant::Data { ino, lock } => {
+                    let node = self.node(ino);
+                    let mut state = node.state();
+                    if state.shared_writers > 0 && !lock.write {
+                        // Of no use: see `State::shared_writers`.
+                        self.cancels.lock().push(Cancel::Data { ino, number: lock.number });
+                        continue;
+                    }
+                    state.data.add(lock, false);
+                    drop(state);
+                    node.wake();
+                }
+            }
+        }
+    }
+
+    /// This client begins to change inodes.
+    pub(crate) fn change(&self, inos: &[Ino]) -> Change {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        let mut inos = inos.to_vec();
+        inos.sort_unstable();
+        inos.dedup();
+        let begin = |ino| {
+            let node = self.node(ino);
+            let mut state = node.state();
+            state.changing += 1;
+            let (changes, before) = (state.changes, state.attr.take());
+            drop(state);
+            Changed { node, changes, before }
+        };
+        Change { nodes: inos.into_iter().map(begin).collect() }
+    }
+
+    /// What is known of a name, without asking.
+    pub(crate) fn lookup(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+    ) -> Option<FsResult<Found>> {
+        let directory = self.find(parent)?;
+        let child = {
+            let state = directory.state();
+            let from_kernel = caller.pid != 0 || caller.cred.is_superuser();
+            if !from_kernel {
+                // It would have to be checked whether the caller may.
+                return None;
+            }
+            match state.children.get(name) {
+                Some(Some(child)) => *child,
+                Some(None) if state.bits.has(Bits::DIR) => return Some(Err(Errno::ENOENT)),
+                None if state.complete && state.bits.has(Bits::DIR) => {
+                    return Some(Err(Errno::ENOENT));
+                }
+                _ => return None,
+            }
+        };
+        let node = self.find(child)?;
+        let mut state = node.state();
+        if !state.bits.has(Bits::ENTRY) {
+            return None;
+        }
+        let attr = state.attributes()?.clone();
+        Some(Ok(self.found(&mut state, attr)))
+    }
+
+    /// An answer to the kernel, which remembers the inode from now on.
+    fn found(&self, state: &mut State, attr: Attr) -> Found {
+        if self.kernel.get().is_some() {
+            state.lookups += 1;
+        }
+        let valid = Valid::under(state.bits.has(Bits::ENTRY), state.attributes().is_some());
+        Found { attr, valid }
+    }
+
+    /// A name was looked up or made: `attr` is what the servers said of its inode.
+    pub(crate) fn learn_name(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        attr: &Attr,
+        changes: Option<u64>,
+    ) -> Found {
+        let node = self.node(attr.ino);
+        let held = {
+            let state = node.state();
+            state.bits.has(Bits::ENTRY) && name != b"." && name != b".."
+        };
+        if held {
+            let directory = self.node(parent);
+            directory.state().children.insert(name.into(), Some(attr.ino));
+        }
+        let mut state = node.state();
+        if let Some(changes) = changes {
+            state.learn(attr, changes);
+        }
+        if held && state.bits.has(Bits::ENTRY) {
+            let known = state.names.iter().any(|(p, n)| *p == parent && **n == *name);
+            if !known {
+                state.names.push((parent, name.into()));
+            }
+        }
+        self.found(&mut state, attr.clone())
+    }
+
+    /// A name is free.
+    pub(crate) fn learn_absence(&self, parent: Ino, name: &[u8]) {
+        let directory = self.node(parent);
+        let mut state = directory.state();
+        if state.bits.has(Bits::DIR) {
+            state.children.insert(name.into(), None);
+        }
+    }
+
+    /// This client removed or moved a name, or put another inode in its place.
+    pub(crate) fn forget_name(&self, parent: Ino, name: &[u8]) -> Option<Ino> {
+        let directory = self.find(parent)?;
+        let child = {
+            let mut state = directory.state();
+            let child = state.children.remove(name).flatten();
+            if state.bits.has(Bits::DIR) && child.is_some() {
+                state.children.insert(name.into(), None);
+            }
+            child
+        }?;
+        if let Some(node) = self.find(child) {
+            node.state().names.retain(|(p, n)| *p != parent || **n != *name);
+        }
+        Some(child)
+    }
+
+    /// A name leads to something now that is not known here.
+    pub(crate) fn name_made(&self, parent: Ino, name: &[u8]) {
+        if let Some(directory) = self.find(parent) {
+            let mut state = directory.state();
+            state.children.remove(name);
+            // There is a name that is not among the children.
+            state.complete = false;
+        }
+    }
+
+    /// Counts changes of this client, of any inode.
+    pub(crate) fn changes_so_far(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// What a name stands for, if that is known.
+    pub(crate) fn child(&self, parent: Ino, name: &[u8]) -> Option<Ino> {
+        self.find(parent)?.state().children.get(name).copied().flatten()
+    }
+
+    /// How many times an inode was changed by this client, to learn from a later answer.
+    pub(crate) fn changes(&self, ino: Ino) -> u64 {
+        self.find(ino).map_or(0, |node| node.state().changes)
+    }
+
+    /// Attributes that are known, as an answer.
+    pub(crate) fn attributes(&self, ino: Ino) -> Option<Found> {
+        let node = self.find(ino)?;
+        let state = node.state();
+        let attr = state.attributes()?.clone();
+        Some(Found { attr, valid: Valid::under(false, true) })
+    }
+
+    /// The servers said what the attributes are.
+    pub(crate) fn learn(&self, attr: Attr, changes: u64) -> Found {
+        let node = self.node(attr.ino);
+        let mut state = node.state();
+        state.learn(&attr, changes);
+        let valid = Valid::under(false, state.attributes().is_some());
+        Found { attr, valid }
+    }
+
+    /// The kernel forgets.
+    pub(crate) fn forget(&self, ino: Ino, lookups: u64) {
+        let Some(node) = self.find(ino) else { return };
+        let mut state = node.state();
+        state.lookups = state.lookups.saturating_sub(lookups);
+        if state.lookups == 0 {
+            drop(state);
+            self.is_idle(ino);
+        }
+    }
+
+    /// Nobody needs an inode just now.
+    pub(crate) fn is_idle(&self, ino: Ino) {
+        self.idle.lock().push_back(ino);
+    }
+
+    /// Gives inodes up that nobody uses, until there are few enough.
+    pub(crate) fn shrink(&self, limit: usize) {
+        while self.len() > limit {
+            let Some(ino) = self.idle.lock().pop_front() else { return };
+            let mut shard = self.shard(ino).write();
+            let Some(node) = shard.get(&ino).filter(|node| node.is_idle()) else { continue };
+            let node = node.clone();
+            shard.remove(&ino);
+            self.count.fetch_sub(1, Ordering::Relaxed);
+            drop(shard);
+            let mut state = node.state();
+            let names = std::mem::take(&mut state.names);
+            let bits = state.bits.drop_all();
+            if !bits.is_empty() {
+                let number = state.granted;
+                self.cancels.lock().push(Cancel::Bits { ino, bits, number });
+            }
+            drop(state);
+            for (parent, name) in names {
+                if let Some(directory) = self.find(parent) {
+                    directory.state().children.remove(&name);
+                }
+            }
+        }
+    }
+}

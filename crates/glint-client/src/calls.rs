@@ -1,0 +1,581 @@
+//! The calls of a file system, each with what it does to the cache.
+
+use crate::client::Client;
+use crate::keeper::undeclared_release;
+use crate::kernel::Kernel;
+use crate::vfs::{
+    Caching, Caller, Found, FsStat, Handle, Listing, Make, Open, Valid, Vfs, WriteHow,
+};
+use crate::virtual_xattr::{LAYOUT, STATS, STATUS, format_layout, parse_layout};
+use glint_lock::held::Use;
+use glint_net::Transport;
+use glint_proto::limits::{FILE_BYTES_MAX, FUSE_IO_BYTES_MAX};
+use glint_proto::lock::Range;
+use glint_proto::{
+    AdvisoryLock, Bulk, Errno, FsResult, Ino, MdsReply, MdsRequest, OpenFlags, OstReply,
+    OstRequest, RenameFlags, SetAttr, XattrFlags,
+};
+use glint_telemetry::Counter;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+impl<T: Transport> Vfs for Client<T> {
+    fn caching(&self) -> Caching {
+        match (self.has_locks(), self.is_alone()) {
+            (true, _) => Caching::Locked,
+            (false, true) => Caching::Alone,
+            (false, false) => Caching::Timed,
+        }
+    }
+
+    fn negative_time(&self) -> Duration {
+        // Under locks this client remembers it: the kernel could not be told in time.
+        if self.has_locks() { Duration::ZERO } else { self.cache_time }
+    }
+
+    fn set_kernel(&self, kernel: Arc<dyn Kernel>) {
+        self.cache.set_kernel(kernel);
+    }
+
+    fn forget(&self, ino: Ino, lookups: u64) {
+        if self.has_locks() {
+            self.cache.forget(ino, lookups);
+        }
+    }
+
+    async fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Found> {
+        if let Some(known) = self.cache.lookup(caller, parent, name) {
+            return known;
+        }
+        let before = self.cache.child(parent, name);
+        let changes = before.map(|ino| self.cache.changes(ino));
+        match self.mds_attr(caller, &MdsRequest::Lookup { parent, name }).await {
+            Ok(attr) => {
+                let changes = match before {
+                    Some(ino) if ino == attr.ino => changes,
+                    // It was not known before it was asked for, so nothing can have changed.
+                    _ => Some(0),
+                };
+                Ok(self.found_name(parent, name, attr, changes))
+            }
+            Err(Errno::ENOENT) => {
+                if self.has_locks() {
+                    self.cache.learn_absence(parent, name);
+                }
+                Err(Errno::ENOENT)
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+
+    async fn getattr(&self, ino: Ino) -> FsResult<Found> {
+        if let Some(known) = self.cache.attributes(ino) {
+            return Ok(known);
+        }
+        let changes = self.cache.changes(ino);
+        let attr = self.mds_attr(&Caller::ROOT, &MdsRequest::Getattr { ino }).await?;
+        Ok(self.found(attr, changes))
+    }
+
+    async fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> FsResult<Found> {
+        let node = self.node(ino);
+        // Nobody reads or writes while a size is set.
+        let _guard = match (&node, set.size) {
+            (Some(node), Some(_)) => {
+                let guard = self.lock_data(node, Range::ALL, true, Use::Call).await?;
+                self.flush_node(node).await?;
+                Some(guard)
+            }
+            _ => None,
+        };
+        let change = node.as_ref().map(|_| self.cache.change(&[ino]));
+        let request = MdsRequest::Setattr { ino, set: set.clone() };
+        let MdsReply::Attr(mut attr) = self.mds(caller, &request).await? else {
+            return Err(Errno::EPROTO);
+        };
+        if let Some(size) = set.size {
+            self.truncate_objects(ino, attr.layout, size).await?;
+        }
+        let (mtime, ctime) = (attr.mtime, attr.ctime);
+        if let Some(node) = &node {
+            let mut state = node.state();
+            if set.size.is_some() {
+                state.objects.clear();
+            }
+            if set.mtime.is_some() || set.size.is_some() {
+                // What is written later is written with it, unless somebody writes anew.
+                state.mtime = Some(mtime);
+            }
+        }
+        if set.mtime.is_some() && attr.is_file() && attr.size_on_ost {
+            // While the file is being written the objects are asked for the time,
+            // so they must know what was set.
+            self.set_object_times(&attr).await?;
+            attr = self.complete(attr).await?;
+            (attr.mtime, attr.ctime) = (mtime, ctime);
+        } else {
+            attr = self.complete(attr).await?;
+        }
+        match (node, change) {
+            (Some(node), Some(change)) => {
+                change.learn(&attr);
+                drop(change);
+                let valid = Valid::under(false, node.state().attributes().is_some());
+                Ok(Found { attr, valid: valid.without_attr() })
+            }
+            _ => Ok(Found { attr, valid: Valid::timed(self.cache_time) }),
+        }
+    }
+
+    async fn readlink(&self, ino: Ino) -> FsResult<Vec<u8>> {
+        self.mds_bytes(&Caller::ROOT, &MdsRequest::Readlink { ino }).await
+    }
+
+    async fn make(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        make: Make<'_>,
+    ) -> FsResult<Found> {
+        let Make { mode, umask, rdev, target } = make;
+        let request = MdsRequest::Create {
+            parent,
+            name,
+            mode,
+            umask,
+            rdev,
+            target,
+            open: None,
+            exclusive: true,
+        };
+        let change = self.has_locks().then(|| self.cache.change(&[parent]));
+        let attr = self.mds_attr(caller, &request).await?;
+        if let Some(change) = change {
+            change.made_in(parent, attr.ctime, attr.is_dir());
+        }
+        Ok(self.made(parent, name, attr))
+    }
+
+    async fn create(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        make: Make<'_>,
+        flags: i32,
+    ) -> FsResult<Open> {
+        let open = OpenFlags::from_posix(flags);
+        let request = MdsRequest::Create {
+            parent,
+            name,
+            mode: make.mode,
+            umask: make.umask,
+            rdev: 0,
+            target: b"",
+            open: Some(open),
+            exclusive: flags & libc::O_EXCL != 0,
+        };
+        let change = self.has_locks().then(|| self.cache.change(&[parent]));
+        match self.mds(caller, &request).await? {
+            MdsReply::Opened { attr, created: true } => {
+                if let Some(change) = change {
+                    change.made_in(parent, attr.ctime, false);
+                }
+                let handle = self.add_handle(&attr, OpenFlags { truncate: false, ..open }, true);
+                let Found { attr, valid } = self.made(parent, name, attr);
+                Ok(Open { attr, handle, valid })
+            }
+            MdsReply::Opened { attr, created: false } => {
+                drop(change);
+                let change = self.has_locks().then(|| self.cache.change(&[attr.ino]));
+                drop(change);
+                let opened = self.opened(attr, open).await?;
+                let found = self.found_name(parent, name, opened.attr, None);
+                Ok(Open { attr: found.attr, valid: found.valid.without_attr(), ..opened })
+            }
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    async fn tmpfile(&self, caller: &Caller, parent: Ino, mode: u32, umask: u32) -> FsResult<Open> {
+        match self.mds(caller, &MdsRequest::Tmpfile { parent, mode, umask }).await? {
+            MdsReply::Opened { attr, .. } => {
+                let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
+                let handle = self.add_handle(&attr, flags, true);
+                let Found { attr, valid } = self.found_name(parent, b"", attr, Some(0));
+                Ok(Open { attr, handle, valid: Valid { entry: Duration::ZERO, ..valid } })
+            }
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    async fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> FsResult<Open> {
+        if let Some(open) = self.open_here(caller, ino, flags) {
+            return Ok(open);
+        }
+        let truncates = flags.truncate && self.has_locks();
+        let change = truncates.then(|| self.cache.change(&[ino]));
+        match self.mds(caller, &MdsRequest::Open { ino, flags }).await? {
+            MdsReply::Attr(attr) => {
+                let opened = self.opened(attr, flags).await;
+                drop(change);
+                opened
+            }
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    async fn release(&self, handle: Handle) -> FsResult<()> {
+        let file = self.handles.remove(handle)?;
+        let node = self.node(file.ino);
+        if let Some(node) = &node {
+            if file.shared && !file.is_dir {
+                node.state().shared_writers -= 1;
+            }
+            if !file.declared.load(Ordering::Acquire) && undeclared_release(node).await {
+                self.cache.is_idle(file.ino);
+                return Ok(());
+            }
+        }
+        let wrote = match file.wrote.load(Ordering::Acquire) && !file.is_dir {
+            true => {
+                let number = self.glimpses.fetch_add(1, Ordering::AcqRel);
+                let mut known = None;
+                if let Some(node) = &node {
+                    // An error is told at the next write, fsync or close of another handle.
+                    let _ = self.flush_node(node).await;
+                    known = self.written(node, file.layout);
+                }
+                let objects = match known {
+                    Some(objects) => Some(objects),
+                    None => self.glimpse(file.ino, file.layout).await?,
+                };
+                objects.map(|objects| (number, objects))
+            }
+            false => None,
+        };
+        self.cache.is_idle(file.ino);
+        let request = MdsRequest::Release { ino: file.ino, write: file.write, wrote };
+        self.transport.mds_soon(&Caller::ROOT.cred, &request).await
+    }
+
+    async fn flush(&self, handle: Handle) -> FsResult<()> {
+        let file = self.handles.get(handle)?;
+        match self.node(file.ino) {
+            Some(node) if file.write => self.error_of(&node, &file),
+            _ => Ok(()),
+        }
+    }
+
+    fn may_have_locks(&self, ino: Ino) -> bool {
+        self.cache.find(ino).is_some_and(|node| node.state().locked)
+    }
+
+    async fn advisory(&self, lock: AdvisoryLock) -> FsResult<Option<AdvisoryLock>> {
+        if let (Some(node), false) = (self.node(lock.ino), lock.flock) {
+            node.state().locked = true;
+        }
+        match self.ask(&MdsRequest::Advisory(lock)).await? {
+            MdsReply::Blocked(found) => Ok(found),
+            _ => Ok(None),
+        }
+    }
+
+    async fn read(&self, handle: Handle, offset: u64, buffer: &mut [u8]) -> FsResult<usize> {
+        let file = self.handles.get(handle)?;
+        self.touch(&file).await;
+        let n = match self.node(file.ino) {
+            Some(node) => {
+                let _guard = self.lock_data(&node, Range::ALL, false, Use::Pages).await?;
+                {
+                    let mut state = node.state();
+                    (state.pages, state.page_uses) = (true, state.page_uses + 1);
+                }
+                self.flush_node(&node).await?;
+                self.read_file(&file, offset, buffer).await?
+            }
+            None => self.read_file(&file, offset, buffer).await?,
+        };
+        glint_telemetry::count(Counter::BytesRead, n as u64);
+        Ok(n)
+    }
+
+    async fn write(&self, handle: Handle, offset: u64, data: &[u8], how: WriteHow) -> FsResult<()> {
+        let file = self.handles.get(handle)?;
+        if offset.checked_add(data.len() as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
+            return Err(Errno::EFBIG);
+        }
+        file.wrote.store(true, Ordering::Release);
+        match self.node(file.ino) {
+            Some(node) => {
+                self.error_of(&node, &file)?;
+                self.room_to_write(&file, offset, data.len()).await;
+                let at_end = file.append && !how.pages;
+                let range = if at_end { Range::ALL } else { Range::of(offset, data.len() as u64) };
+                let purpose = if how.pages { Use::Pages } else { Use::Call };
+                let _guard = self.lock_data(&node, range, true, purpose).await?;
+                let offset = if at_end { self.end_of(&node, &file).await? } else { offset };
+                self.write_behind(&node, &file, offset, data).await;
+            }
+            None => self.write_file(&file, offset, data).await?,
+        }
+        glint_telemetry::count(Counter::BytesWritten, data.len() as u64);
+        if how.sync {
+            self.fsync(file.ino).await?;
+        }
+        Ok(())
+    }
+
+    async fn fsync(&self, ino: Ino) -> FsResult<()> {
+        let mut known = None;
+        if let Some(node) = self.node(ino) {
+            self.flush_node(&node).await?;
+            let state = node.state();
+            known = state.attributes().cloned();
+        }
+        let attr = match known {
+            Some(attr) => attr,
+            None => match self.ask(&MdsRequest::Getattr { ino }).await? {
+                MdsReply::Attr(attr) | MdsReply::Glimpsed { attr, .. } => attr,
+                _ => return Err(Errno::EPROTO),
+            },
+        };
+        let metadata = self.ask(&MdsRequest::Sync);
+        if !attr.is_file() {
+            return metadata.await.map(drop);
+        }
+        let data = self.sync_objects(ino, attr.layout);
+        futures_util::future::try_join(data, metadata).await.map(drop)
+    }
+
+    async fn sync(&self) -> FsResult<()> {
+        if self.has_locks() {
+            for node in self.cache.all() {
+                self.flush_node(&node).await?;
+            }
+        }
+        self.ask(&MdsRequest::Sync).await.map(drop)
+    }
+
+    async fn fallocate(&self, handle: Handle, mode: i32, offset: u64, len: u64) -> FsResult<()> {
+        let file = self.handles.get(handle)?;
+        let known =
+            libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE;
+        if mode & !known != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if offset.checked_add(len).is_none_or(|end| end > FILE_BYTES_MAX) {
+            return Err(Errno::EFBIG);
+        }
+        file.wrote.store(true, Ordering::Release);
+        let Some(node) = self.node(file.ino) else {
+            return self.allocate_file(&file, mode, offset, len).await;
+        };
+        let _guard = self.lock_data(&node, Range::ALL, true, Use::Call).await?;
+        self.flush_node(&node).await?;
+        let change = self.cache.change(&[file.ino]);
+        let result = self.allocate_file(&file, mode, offset, len).await;
+        drop(change);
+        node.state().objects.clear();
+        result
+    }
+
+    async fn lseek(&self, handle: Handle, offset: u64, hole: bool) -> FsResult<u64> {
+        let file = self.handles.get(handle)?;
+        let _guard = match self.node(file.ino) {
+            Some(node) => {
+                let guard = self.lock_data(&node, Range::ALL, false, Use::Call).await?;
+                self.flush_node(&node).await?;
+                Some(guard)
+            }
+            None => None,
+        };
+        let size = self.size_of(file.ino).await?;
+        self.seek_file(&file, offset, size, hole).await
+    }
+
+    async fn copy_range(
+        &self,
+        (from, mut from_offset): (Handle, u64),
+        (to, mut to_offset): (Handle, u64),
+        len: u64,
+    ) -> FsResult<u64> {
+        let mut buffer = vec![0u8; (len as usize).min(FUSE_IO_BYTES_MAX)];
+        let mut done = 0;
+        while done < len {
+            let want = ((len - done) as usize).min(buffer.len());
+            let n = self.read(from, from_offset, &mut buffer[..want]).await?;
+            if n == 0 {
+                break;
+            }
+            match self.write(to, to_offset, &buffer[..n], WriteHow::default()).await {
+                Err(errno) if done == 0 => return Err(errno),
+                Err(_) => break,
+                Ok(()) => {}
+            }
+            (from_offset, to_offset) = (from_offset + n as u64, to_offset + n as u64);
+            done += n as u64;
+        }
+        Ok(done)
+    }
+
+    async fn opendir(&self, caller: &Caller, ino: Ino) -> FsResult<Handle> {
+        let flags = OpenFlags { read: true, ..OpenFlags::default() };
+        if let Some(open) = self.open_here(caller, ino, flags) {
+            return Ok(open.handle);
+        }
+        match self.mds(caller, &MdsRequest::Open { ino, flags }).await? {
+            MdsReply::Attr(attr) => Ok(self.add_handle(&attr, flags, true)),
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    async fn readdir(
+        &self,
+        caller: &Caller,
+        handle: Handle,
+        cookie: u64,
+        bytes_max: u32,
+        plus: bool,
+    ) -> FsResult<Listing> {
+        let file = self.handles.get(handle)?;
+        self.touch(&file).await;
+        let request = MdsRequest::Readdir { ino: file.ino, cookie, bytes_max, plus };
+        let fence = self.cache.changes_so_far();
+        let MdsReply::Dir(page) = self.mds(caller, &request).await? else {
+            return Err(Errno::EPROTO);
+        };
+        let mut listing = Listing { valid: Vec::new(), entries: page.entries };
+        for entry in &mut listing.entries {
+            let mut valid = Valid::default();
+            if let Some(attr) = entry.attr.take() {
+                let attr = match attr.size_on_ost && self.has_locks() {
+                    // What its writer has not sent is asked for when it is looked at.
+                    true => attr,
+                    false => self.complete(attr).await?,
+                };
+                let doubtful = attr.size_on_ost || self.cache.changes_so_far() != fence;
+                let changes = if doubtful { None } else { Some(self.cache.changes(attr.ino)) };
+                let found = self.found_name(file.ino, &entry.name, attr, changes);
+                (entry.attr, valid) = (Some(found.attr), found.valid);
+            }
+            listing.valid.push(valid);
+        }
+        Ok(listing)
+    }
+
+    async fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Found> {
+        let change = self.has_locks().then(|| self.cache.change(&[ino, parent]));
+        let attr = self.mds_attr(caller, &MdsRequest::Link { ino, parent, name }).await?;
+        if let Some(change) = change {
+            change.learn(&attr);
+            change.made_in(parent, attr.ctime, false);
+        }
+        let found = self.found_name(parent, name, attr, None);
+        Ok(Found { valid: found.valid.without_attr(), ..found })
+    }
+
+    async fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
+        self.remove(caller, parent, name, &MdsRequest::Unlink { parent, name }).await
+    }
+
+    async fn rmdir(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
+        self.remove(caller, parent, name, &MdsRequest::Rmdir { parent, name }).await
+    }
+
+    async fn rename(
+        &self,
+        caller: &Caller,
+        (parent, name): (Ino, &[u8]),
+        (new_parent, new_name): (Ino, &[u8]),
+        flags: RenameFlags,
+    ) -> FsResult<()> {
+        let request = MdsRequest::Rename { parent, name, new_parent, new_name, flags };
+        if !self.has_locks() {
+            return self.mds(caller, &request).await.map(drop);
+        }
+        let ends = [(parent, name), (new_parent, new_name)];
+        let known = ends.map(|(parent, name)| self.cache.child(parent, name));
+        let mut inos = vec![parent, new_parent];
+        inos.extend(known.into_iter().flatten());
+        let change = self.cache.change(&inos);
+        self.mds(caller, &request).await?;
+        drop(change);
+        for (parent, name) in ends {
+            self.cache.forget_name(parent, name);
+        }
+        self.cache.name_made(new_parent, new_name);
+        Ok(())
+    }
+
+    async fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
+        match name {
+            LAYOUT => Ok(format_layout(self.layout_of(ino).await?)),
+            STATUS => Ok(self.transport.status().await?.into_bytes()),
+            STATS => Ok(self.transport.stats().await?.into_bytes()),
+            _ => self.mds_bytes(caller, &MdsRequest::Getxattr { ino, name }).await,
+        }
+    }
+
+    async fn setxattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> FsResult<()> {
+        if name == STATS {
+            // The only thing that can be done to statistics.
+            return match (value, caller.cred.is_superuser()) {
+                (b"reset", true) => self.transport.reset_stats().await,
+                (b"reset", false) => Err(Errno::EPERM),
+                _ => Err(Errno::EINVAL),
+            };
+        }
+        if name == LAYOUT {
+            let layout = parse_layout(value, self.layout_of(ino).await?)?;
+            let _change = self.has_locks().then(|| self.cache.change(&[ino]));
+            let reply = self.mds(caller, &MdsRequest::SetLayout { ino, layout }).await?;
+            if let (Some(node), MdsReply::Attr(attr)) = (self.node(ino), reply) {
+                node.state().layout = attr.is_file().then_some(attr.layout);
+            }
+            return Ok(());
+        }
+        let _change = self.has_locks().then(|| self.cache.change(&[ino]));
+        self.mds(caller, &MdsRequest::Setxattr { ino, name, value, flags }).await.map(drop)
+    }
+
+    async fn listxattr(&self, ino: Ino) -> FsResult<Vec<u8>> {
+        self.mds_bytes(&Caller::ROOT, &MdsRequest::Listxattr { ino }).await
+    }
+
+    async fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<()> {
+        let _change = self.has_locks().then(|| self.cache.change(&[ino]));
+        self.mds(caller, &MdsRequest::Removexattr { ino, name }).await.map(drop)
+    }
+
+    async fn statfs(&self) -> FsResult<FsStat> {
+        let MdsReply::Statfs { inodes } = self.mds(&Caller::ROOT, &MdsRequest::Statfs).await?
+        else {
+            return Err(Errno::EPROTO);
+        };
+        let mut stat = FsStat { inodes, ..FsStat::default() };
+        let mut counted = Vec::new();
+        for ost in 0..self.osts {
+            match self.transport.ost(ost, OstRequest::Space, Bulk::None).await? {
+                OstReply::Space(space) if counted.contains(&space.file_system) => {}
+                OstReply::Space(space) => {
+                    counted.push(space.file_system);
+                    stat.total += space.total;
+                    stat.free += space.free;
+                    stat.available += space.available;
+                }
+                _ => return Err(Errno::EPROTO),
+            }
+        }
+        Ok(stat)
+    }
+}

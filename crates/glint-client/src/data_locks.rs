@@ -1,0 +1,152 @@
+//! Locks on data: taken before it is read or written, kept until a server asks for them.
+//!
+//! Invariants:
+//! - A lock is given up only when nobody uses it, the kernel has forgotten the pages that were
+//!   read under it, and everything that was written under it is at the OSTs.
+//! - A request that comes from pages of the kernel waits for a lock only while this client
+//!   holds none on the inode: the kernel keeps such pages locked, and giving a lock up waits
+//!   for pages.
+//! - While the inode is open to read and write, only locks to write are taken, because pages
+//!   that are mapped become dirty without a word.
+
+use crate::client::Client;
+use crate::node::Node;
+use glint_lock::held::Use;
+use glint_net::Transport;
+use glint_proto::lock::{Cancel, Range};
+use glint_proto::{Errno, FsResult, MdsReply, MdsRequest};
+use std::sync::Arc;
+
+/// A lock in use.
+pub(crate) struct Guard {
+    node: Arc<Node>,
+    number: u64,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let give_up = self.node.state().data.end(self.number);
+        if give_up {
+            self.node.wake();
+        }
+    }
+}
+
+/// The turn to ask for a lock on an inode.
+struct Turn<'a>(&'a Node);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.state().acquiring = false;
+        self.0.wake();
+    }
+}
+
+impl<T: Transport> Client<T> {
+    /// A lock that covers `range`, to write or to read.
+    pub(crate) async fn lock_data(
+        &self,
+        node: &Arc<Node>,
+        range: Range,
+        write: bool,
+        purpose: Use,
+    ) -> FsResult<Guard> {
+        let held = node
+            .until(|state| {
+                let write = write || (purpose == Use::Pages && state.shared_writers > 0);
+                if let Some(number) = state.data.begin(range, write, purpose) {
+                    return Some(Ok(number));
+                }
+                if state.acquiring {
+                    return None;
+                }
+                state.acquiring = true;
+                Some(Err(write))
+            })
+            .await;
+        let write = match held {
+            Ok(number) => return Ok(Guard { node: node.clone(), number }),
+            Err(write) => write,
+        };
+        let _turn = Turn(node);
+        let range = match purpose {
+            Use::Pages => {
+                self.give_up_data(node, false).await;
+                Range::ALL
+            }
+            Use::Call => range,
+        };
+        let request = MdsRequest::Lock { ino: node.ino, range, write, reclaim: false };
+        let _under_way = self.cache.under_way();
+        match self.ask(&request).await? {
+            MdsReply::Locked(lock) => {
+                node.state().data.add(lock, true);
+                Ok(Guard { node: node.clone(), number: lock.number })
+            }
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    /// Gives all locks on the data of an inode up. `pages` of the kernel go with them; without,
+    /// there must be none.
+    pub(crate) async fn give_up_data(&self, node: &Arc<Node>, pages: bool) {
+        let numbers = node.state().data.unasked();
+        for number in numbers {
+            if node.state().data.take_back(number) {
+                self.give_up(node, number, pages).await;
+            }
+        }
+        // And those that a server asked for are on their way out.
+        if !pages {
+            node.until(|state| state.data.is_empty().then_some(())).await;
+        }
+        self.send_cancels().await;
+    }
+
+    /// Gives a lock up that was asked back.
+    pub(crate) async fn give_up(&self, node: &Arc<Node>, number: u64, pages: bool) {
+        loop {
+            let Some(lock) = node
+                .until(|state| {
+                    let known = state.data.all().any(|lock| lock.number == number);
+                    match state.data.idle(number) {
+                        Some(lock) => Some(Some(lock)),
+                        None => (!known).then_some(None),
+                    }
+                })
+                .await
+            else {
+                return;
+            };
+            let (has_pages, uses) = {
+                let state = node.state();
+                (state.pages, state.page_uses)
+            };
+            if has_pages
+                && pages
+                && let Some(kernel) = self.cache.kernel().cloned()
+            {
+                let (ino, range) = (node.ino, lock.range);
+                blocking::unblock(move || kernel.forget_pages(ino, range)).await;
+            }
+            let mut state = node.state();
+            // What was read meanwhile is in the kernel again.
+            if state.page_uses == uses && state.data.close(number) {
+                if lock.range == Range::ALL {
+                    state.pages = false;
+                }
+                break;
+            }
+        }
+        if let Err(errno) = self.flush_node(node).await {
+            tracing::debug!(ino = %node.ino, %errno, "writing what was cached");
+        }
+        let mut state = node.state();
+        state.data.remove(number);
+        // What is known of the objects was true under the lock.
+        state.objects.clear();
+        drop(state);
+        node.wake();
+        self.cache.cancels.lock().push(Cancel::Data { ino: node.ino, number });
+    }
+}

@@ -1,0 +1,417 @@
+//! The thread that keeps the locks of a client: it answers call-backs, writes old data, and
+//! gives up what is not used. It serves no requests, so nothing that it waits for can wait for
+//! it.
+//!
+//! Invariants:
+//! - A call-back is answered only when nothing of what it asks for is used or cached any more,
+//!   here or in the kernel.
+//! - A client that has not heard of its servers for most of its lease stops to rely on what it
+//!   has cached: when the servers give its locks to others, it knows nothing that could be old.
+
+use crate::cache::NODES_MAX;
+use crate::client::Client;
+use crate::dirty::Due;
+use crate::kernel::Kernel;
+use crate::node::{Name, Node};
+use crate::write_back::AGE_MAX;
+use glint_net::{Holder, Transport, host};
+use glint_proto::lock::{Bits, Callback, Cancel, Range};
+use glint_proto::{FsResult, MdsReply, MdsRequest};
+use parking_lot::Mutex;
+use std::future::{Future, poll_fn};
+use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Poll, Waker};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How often it looks for what has become old.
+const ROUND: Duration = Duration::from_millis(100);
+/// How long a name may take to be forgotten before all are.
+const NAME_PATIENCE: Duration = Duration::from_millis(5);
+/// Pause before the kernel is asked again for an inode that is on its way to it.
+const RETRY: Duration = Duration::from_millis(1);
+const RETRIES: usize = 1000;
+
+/// What comes to the thread from others.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    callbacks: Mutex<Vec<Callback>>,
+    waker: Mutex<Option<Waker>>,
+    stop: AtomicBool,
+}
+
+impl Inbox {
+    fn wake(&self) {
+        if let Some(waker) = self.waker.lock().take() {
+            waker.wake();
+        }
+    }
+
+    async fn next(&self) -> Option<Vec<Callback>> {
+        poll_fn(|context| {
+            self.waker.lock().replace(context.waker().clone());
+            let callbacks = std::mem::take(&mut *self.callbacks.lock());
+            match (callbacks.is_empty(), self.stop.load(Ordering::Acquire)) {
+                (false, _) => Poll::Ready(Some(callbacks)),
+                (true, true) => Poll::Ready(None),
+                (true, false) => Poll::Pending,
+            }
+        })
+        .await
+    }
+}
+
+/// A client and the thread that keeps its locks. What was written is at the OSTs when it is
+/// dropped.
+pub struct Running<T: Transport> {
+    client: Arc<Client<T>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<T: Transport> Deref for Running<T> {
+    type Target = Arc<Client<T>>;
+
+    fn deref(&self) -> &Arc<Client<T>> {
+        &self.client
+    }
+}
+
+impl<T: Transport> Running<T> {
+    /// Starts a client on `transport`. With `noatime` reading never changes an inode.
+    pub fn start(transport: T, noatime: bool) -> std::io::Result<Running<T>> {
+        let client = Arc::new(Client::new(transport, noatime));
+        let _ = client.me.set(Arc::downgrade(&client));
+        if !client.has_locks() {
+            return Ok(Running { client, thread: None });
+        }
+        let holder: Arc<dyn Holder> = client.clone();
+        client.transport.set_holder(Arc::downgrade(&holder));
+        let kept = client.clone();
+        let thread =
+            std::thread::Builder::new().name("locks".into()).spawn(
+                move || match glint_net::runtime(None) {
+                    Ok(runtime) => runtime.block_on(kept.keep()),
+                    Err(error) => tracing::error!(%error, "starting the thread that keeps locks"),
+                },
+            )?;
+        Ok(Running { client, thread: Some(thread) })
+    }
+}
+
+impl<T: Transport> Drop for Running<T> {
+    fn drop(&mut self) {
+        self.client.inbox.stop.store(true, Ordering::Release);
+        self.client.inbox.wake();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that keeps locks panicked");
+        }
+    }
+}
+
+impl<T: Transport> Holder for Client<T> {
+    fn asked(&self, callbacks: Vec<Callback>) {
+        self.inbox.callbacks.lock().extend(callbacks);
+        self.inbox.wake();
+    }
+
+    fn forgotten(
+        &self,
+        evicted: bool,
+    ) -> Pin<Box<dyn Future<Output = Vec<MdsRequest<'static>>> + '_>> {
+        Box::pin(self.start_anew(evicted))
+    }
+
+    fn reclaimed(&self, request: &MdsRequest<'static>, reply: FsResult<MdsReply>) {
+        let MdsRequest::Lock { ino, .. } = request else { return };
+        let node = self.cache.node(*ino);
+        match reply {
+            Ok(MdsReply::Locked(lock)) => {
+                node.state().data.add(lock, false);
+            }
+            _ => {
+                let lost = self.discard(&node);
+                tracing::error!(%ino, lost, "a lock was not given again; what was cached is lost");
+            }
+        }
+        node.wake();
+    }
+}
+
+impl<T: Transport> Client<T> {
+    async fn keep(self: Arc<Self>) {
+        let listening = self.clone();
+        host::spawn(async move { listening.transport.listen().await });
+        let caring = self.clone();
+        host::spawn(async move {
+            while !caring.inbox.stop.load(Ordering::Acquire) {
+                host::sleep(ROUND).await;
+                caring.care().await;
+            }
+        });
+        while let Some(callbacks) = self.inbox.next().await {
+            for callback in callbacks {
+                let client = self.clone();
+                host::spawn(async move {
+                    client.answer(callback).await;
+                    client.send_cancels().await;
+                });
+            }
+        }
+        // The end: everything to the OSTs.
+        for node in self.cache.all() {
+            if let Err(errno) = self.flush_node(&node).await {
+                tracing::error!(ino = %node.ino, %errno, "writing what was cached");
+            }
+        }
+    }
+
+    /// Writes what has become old, and gives up what nobody uses.
+    async fn care(self: &Arc<Self>) {
+        let old = Instant::now().checked_sub(AGE_MAX);
+        if let Some(old) = old
+            && self.write_back.counts().0 > 0
+        {
+            for node in self.cache.all() {
+                let due = {
+                    let state = node.state();
+                    state.dirty.oldest().is_some_and(|oldest| oldest <= old).then_some(state.layout)
+                };
+                if let Some(Some(layout)) = due {
+                    let client = self.clone();
+                    host::spawn(async move {
+                        client.send_due(&node, layout, Due::Before(old)).await;
+                    });
+                }
+            }
+        }
+        self.cache.shrink(NODES_MAX);
+        self.send_cancels().await;
+        let silent = self.transport.silence();
+        let lease = Duration::from_millis(self.lease_ms);
+        if silent > lease * 2 / 3 {
+            if !self.suspended.swap(true, Ordering::AcqRel) {
+                tracing::warn!(
+                    "no word from the servers for {} s: what is cached is not used",
+                    silent.as_secs()
+                );
+                self.forget_cached();
+            }
+        } else {
+            self.suspended.store(false, Ordering::Release);
+        }
+    }
+
+    /// Sends the locks that are given up.
+    pub(crate) async fn send_cancels(&self) {
+        loop {
+            let cancels = std::mem::take(&mut *self.cache.cancels.lock());
+            if cancels.is_empty() {
+                return;
+            }
+            if let Err(errno) = self.transport.cancel(cancels).await {
+                // The servers have forgotten them anyway.
+                tracing::debug!(%errno, "giving locks up");
+            }
+        }
+    }
+
+    async fn answer(&self, callback: Callback) {
+        match callback {
+            Callback::Bits { ino, bits, number } => {
+                let node = self.cache.node(ino);
+                self.give_up_bits(&node, bits, number).await;
+                self.cache.is_idle(ino);
+                self.cache.cancels.lock().push(Cancel::Bits { ino, bits, number });
+            }
+            Callback::Data { ino, number } => {
+                let node = self.cache.node(ino);
+                let fence = self.cache.flight.lock().fence();
+                if !node.state().data.take_back(number)
+                    && !self.has_come(&node, number, fence).await
+                {
+                    self.cache.cancels.lock().push(Cancel::Data { ino, number });
+                    return;
+                }
+                node.wake();
+                self.give_up(&node, number, true).await;
+            }
+            Callback::Glimpse { ino, number } => {
+                let seen = self.cache.find(ino).and_then(|node| {
+                    let state = node.state();
+                    let attr = state.attributes().filter(|_| !state.dirty.is_clean())?;
+                    Some((attr.size, attr.mtime))
+                });
+                self.cache.cancels.lock().push(Cancel::Glimpse { ino, number, seen });
+            }
+        }
+    }
+
+    /// Whether a lock that was asked back before it was here has come.
+    async fn has_come(&self, node: &Node, number: u64, fence: u64) -> bool {
+        loop {
+            if node.state().data.all().any(|lock| lock.number == number) {
+                return true;
+            }
+            if self.cache.flight.lock().is_past(fence) {
+                return !node.state().data.is_not_coming(number);
+            }
+            host::sleep(RETRY).await;
+        }
+    }
+
+    /// Stops to use bits of an inode, and has the kernel forget what they protect.
+    async fn give_up_bits(&self, node: &Arc<Node>, bits: Bits, number: u64) {
+        let (names, lookups, opens) = {
+            let mut state = node.state();
+            state.bits.take_back(bits, number);
+            let names = state.lose(bits);
+            let mut opens = 0;
+            if bits.contains(Bits::OPEN) && state.opens > 0 {
+                opens = std::mem::take(&mut state.opens);
+                state.declaring = true;
+            }
+            (names, state.lookups, opens)
+        };
+        if opens > 0 {
+            let request = MdsRequest::AddOpens { ino: node.ino, readers: opens };
+            if let Err(errno) = self.ask(&request).await {
+                tracing::warn!(ino = %node.ino, %errno, "telling the servers what is open");
+            }
+            node.state().declaring = false;
+            node.wake();
+        }
+        self.forget_children(&names);
+        let Some(kernel) = self.cache.kernel().cloned() else { return };
+        if bits.contains(Bits::ATTR) && lookups > 0 {
+            self.forget_attributes(node, &*kernel).await;
+        }
+        if !names.is_empty() {
+            forget_names(kernel, names.into_vec()).await;
+        }
+    }
+
+    fn forget_children(&self, names: &[Name]) {
+        for (parent, name) in names {
+            if let Some(directory) = self.cache.find(*parent) {
+                directory.state().children.remove(name);
+            }
+        }
+    }
+
+    async fn forget_attributes(&self, node: &Node, kernel: &dyn Kernel) {
+        for _ in 0..RETRIES {
+            // One that it does not know and was told of is on its way to it.
+            if kernel.forget_attributes(node.ino) || node.state().lookups == 0 {
+                return;
+            }
+            host::sleep(RETRY).await;
+        }
+    }
+
+    /// Relies on nothing that locks on inodes protect.
+    fn forget_cached(&self) {
+        let kernel = self.cache.kernel().cloned();
+        let nodes = self.cache.all();
+        for node in &nodes {
+            let mut state = node.state();
+            state.bits.drop_all();
+            state.lose(Bits::ALL);
+            state.children.clear();
+        }
+        let Some(kernel) = kernel else { return };
+        if !kernel.forget_all_names() {
+            tracing::warn!(
+                "this kernel cannot forget all names at once; they are looked up anew \
+                            when their inodes are"
+            );
+        }
+        for node in &nodes {
+            let (known, pages) = {
+                let state = node.state();
+                (state.lookups > 0, state.pages)
+            };
+            if known {
+                kernel.forget_attributes(node.ino);
+            }
+            if pages {
+                // Not waited for: it may wait for requests that wait for the servers.
+                let (kernel, ino) = (kernel.clone(), node.ino);
+                blocking::unblock(move || kernel.forget_pages(ino, Range::ALL)).detach();
+            }
+        }
+    }
+
+    /// The servers have forgotten all locks. Returns what has to be said to keep those on data.
+    async fn start_anew(&self, evicted: bool) -> Vec<MdsRequest<'static>> {
+        self.cache.cancels.lock().clear();
+        let mut requests = Vec::new();
+        let mut lost = 0;
+        for node in self.cache.all() {
+            let mut state = node.state();
+            state.bits = Default::default();
+            state.granted = 0;
+            let locks: Vec<_> = state.data.all().collect();
+            state.data.clear();
+            let opens = std::mem::take(&mut state.opens);
+            drop(state);
+            if opens > 0 {
+                requests.push(MdsRequest::AddOpens { ino: node.ino, readers: opens });
+            }
+            if evicted {
+                lost += self.discard(&node);
+                continue;
+            }
+            for lock in locks {
+                let (range, write) = (lock.range, lock.write);
+                requests.push(MdsRequest::Lock { ino: node.ino, range, write, reclaim: true });
+            }
+        }
+        if lost > 0 {
+            tracing::error!(lost, "bytes that were written and not yet sent are lost");
+        }
+        self.forget_cached();
+        requests
+    }
+}
+
+/// Has the kernel forget names; if that takes long, because somebody waits in their directory
+/// for what another client waits for with us, all names.
+async fn forget_names(kernel: Arc<dyn Kernel>, names: Vec<Name>) {
+    let forgetting = kernel.clone();
+    let mut work = blocking::unblock(move || {
+        for (parent, name) in names {
+            forgetting.forget_name(parent, &name);
+        }
+    });
+    let patience = std::pin::pin!(host::sleep(NAME_PATIENCE));
+    if let futures_util::future::Either::Right(_) =
+        futures_util::future::select(&mut work, patience).await
+    {
+        if kernel.forget_all_names() {
+            // The names themselves are forgotten when their directory is free.
+            work.detach();
+        } else {
+            work.await;
+        }
+    }
+}
+
+/// Opens under OPEN are counted until the servers are told.
+pub(crate) async fn undeclared_release(node: &Node) -> bool {
+    node.until(|state| {
+        if state.declaring {
+            return None;
+        }
+        if state.opens > 0 {
+            state.opens -= 1;
+            return Some(true);
+        }
+        Some(false)
+    })
+    .await
+}

@@ -1,0 +1,186 @@
+//! What a client knows of an inode, and under which locks.
+//!
+//! Invariant: everything here that the servers could change is used only while the lock that
+//! protects it is held. Giving a lock up and forgetting what it protects are one step.
+
+use crate::dirty::Dirty;
+use glint_lock::held::{HeldBits, HeldData};
+use glint_proto::limits::BULK_BYTES_MAX;
+use glint_proto::lock::{Bits, Range};
+use glint_proto::{Attr, Errno, Ino, Layout, ObjectAttr, Timestamp};
+use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::task::{Poll, Waker};
+
+/// A name, and the directory that has it.
+pub(crate) type Name = (Ino, Box<[u8]>);
+
+/// What is known.
+pub(crate) struct State {
+    pub(crate) bits: HeldBits,
+    /// The highest number of a grant.
+    pub(crate) granted: u64,
+    /// Under ATTR.
+    pub(crate) attr: Option<Attr>,
+    /// Changes of this inode by this client, that are under way and that are done.
+    pub(crate) changing: u32,
+    pub(crate) changes: u64,
+    /// Names that lead here, each under ENTRY of this inode.
+    pub(crate) names: SmallVec<[Name; 1]>,
+    /// Of a directory: inodes of names, and names that are free (these under DIR).
+    pub(crate) children: HashMap<Box<[u8]>, Option<Ino>>,
+    /// All names of the directory are among them.
+    pub(crate) complete: bool,
+    /// References of the kernel.
+    pub(crate) lookups: u64,
+    /// Opens that the servers do not know, under OPEN; and whether they are being told.
+    pub(crate) opens: u32,
+    pub(crate) declaring: bool,
+    /// Opens to read and write, whose pages may become dirty without a word.
+    pub(crate) shared_writers: u32,
+    pub(crate) data: HeldData,
+    /// Somebody asks for a lock on data.
+    pub(crate) acquiring: bool,
+    /// The kernel may have pages; counts what it was given.
+    pub(crate) pages: bool,
+    pub(crate) page_uses: u64,
+    pub(crate) dirty: Dirty,
+    /// What the objects said when they were last written, by stripe.
+    pub(crate) objects: HashMap<u16, ObjectAttr>,
+    /// Where its data lies, once it was opened.
+    pub(crate) layout: Option<Layout>,
+    /// Set by a program; what is written to the objects later takes it along.
+    pub(crate) mtime: Option<Timestamp>,
+    /// A program took a lock of fcntl(2).
+    pub(crate) locked: bool,
+    /// The last error of writing behind, and its number.
+    pub(crate) error: Option<(u64, Errno)>,
+    wakers: Vec<Waker>,
+}
+
+/// An inode.
+pub(crate) struct Node {
+    pub(crate) ino: Ino,
+    state: Mutex<State>,
+}
+
+impl Node {
+    pub(crate) fn new(ino: Ino) -> Node {
+        let state = State {
+            bits: HeldBits::default(),
+            granted: 0,
+            attr: None,
+            changing: 0,
+            changes: 0,
+            names: SmallVec::new(),
+            children: HashMap::new(),
+            complete: false,
+            lookups: 0,
+            opens: 0,
+            declaring: false,
+            shared_writers: 0,
+            data: HeldData::default(),
+            acquiring: false,
+            pages: false,
+            page_uses: 0,
+            dirty: Dirty::new(BULK_BYTES_MAX),
+            objects: HashMap::new(),
+            layout: None,
+            mtime: None,
+            locked: false,
+            error: None,
+            wakers: Vec::new(),
+        };
+        Node { ino, state: Mutex::new(state) }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Waits until `look` finds what it wants.
+    pub(crate) async fn until<R>(&self, mut look: impl FnMut(&mut State) -> Option<R>) -> R {
+        poll_fn(|context| {
+            let mut state = self.state.lock();
+            match look(&mut state) {
+                Some(found) => Poll::Ready(found),
+                None => {
+                    state.wakers.push(context.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// A change that somebody may wait for.
+    pub(crate) fn wake(&self) {
+        let wakers = std::mem::take(&mut self.state.lock().wakers);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Whether nothing here would be missed.
+    pub(crate) fn is_idle(&self) -> bool {
+        let state = self.state.lock();
+        state.lookups == 0
+            && state.opens == 0
+            && state.changing == 0
+            && state.data.is_empty()
+            && state.dirty.is_clean()
+            && state.error.is_none()
+            && state.children.values().all(Option::is_none)
+    }
+}
+
+impl State {
+    /// The attributes, if they are known.
+    pub(crate) fn attributes(&self) -> Option<&Attr> {
+        self.attr.as_ref().filter(|_| self.bits.has(Bits::ATTR))
+    }
+
+    /// The servers said what the attributes are, in answer to a question that was asked when
+    /// there had been `changes` and none was under way.
+    pub(crate) fn learn(&mut self, attr: &Attr, changes: u64) {
+        if self.bits.has(Bits::ATTR) && self.changing == 0 && self.changes == changes {
+            self.attr = Some(attr.clone());
+        }
+    }
+
+    /// Bits are given up. Returns the names that are not to be relied on any more.
+    pub(crate) fn lose(&mut self, bits: Bits) -> SmallVec<[Name; 1]> {
+        if bits.contains(Bits::ATTR) {
+            self.attr = None;
+        }
+        if bits.contains(Bits::DIR) {
+            self.complete = false;
+            self.children.retain(|_, child| child.is_some());
+        }
+        match bits.contains(Bits::ENTRY) {
+            true => std::mem::take(&mut self.names),
+            false => SmallVec::new(),
+        }
+    }
+
+    /// Something was written: the attributes follow, if they are known.
+    pub(crate) fn wrote(&mut self, end: u64, now: Timestamp) {
+        self.mtime = Some(now);
+        if let Some(attr) = &mut self.attr {
+            attr.size = attr.size.max(end);
+            attr.blocks = attr.blocks.max(end.div_ceil(512));
+            (attr.mtime, attr.ctime) = (now, now);
+        }
+    }
+
+    /// Whether this client alone knows the size.
+    pub(crate) fn owns_size(&self) -> bool {
+        self.data.covers_write(Range::ALL) && self.attributes().is_some()
+    }
+
+    /// Notes an error of writing behind.
+    pub(crate) fn fail(&mut self, errno: Errno) {
+        let number = self.error.map_or(1, |(number, _)| number + 1);
+        self.error = Some((number, errno));
+    }
+}

@@ -1,0 +1,329 @@
+//! Sends what was written to the OSTs: full extents at once, the rest when it is asked for or
+//! has become old.
+//!
+//! Invariants:
+//! - Dirty data is limited, for each OST and in all; who writes waits for room.
+//! - An error is not lost: each open file hears of it once, at its next write, fsync or close.
+
+use crate::client::Client;
+use crate::dirty::{Due, Flying};
+use crate::handles::OpenFile;
+use crate::node::Node;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use glint_net::{Transport, host};
+use glint_proto::limits::{
+    BULK_BYTES_MAX, DIRTY_BYTES_MAX, DIRTY_BYTES_PER_OST_MAX, RPCS_PER_OST_MAX,
+};
+use glint_proto::{Bulk, Errno, FsResult, Layout, ObjectAttr, ObjectId, OstReply, OstRequest};
+use parking_lot::Mutex;
+use std::future::poll_fn;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// Longest time that written data stays in memory only.
+pub(crate) const AGE_MAX: Duration = Duration::from_secs(1);
+/// Buffers kept for the next extents.
+const SPARES: usize = 32;
+
+#[derive(Default)]
+struct Room {
+    total: usize,
+    osts: Vec<Ost>,
+    waiting: Vec<Waker>,
+    spares: Vec<Vec<u8>>,
+    errors: u64,
+}
+
+#[derive(Clone, Default)]
+struct Ost {
+    dirty: usize,
+    requests: usize,
+}
+
+/// Limits of what is written behind.
+#[derive(Default)]
+pub(crate) struct WriteBack {
+    room: Mutex<Room>,
+}
+
+/// Permission to have a request on its way to an OST.
+struct Permit<'a>(&'a WriteBack, u16);
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        let mut room = self.0.room.lock();
+        room.ost(self.1).requests -= 1;
+        room.wake();
+    }
+}
+
+impl Room {
+    fn ost(&mut self, ost: u16) -> &mut Ost {
+        let index = usize::from(ost);
+        if self.osts.len() <= index {
+            self.osts.resize(index + 1, Ost::default());
+        }
+        &mut self.osts[index]
+    }
+
+    fn wake(&mut self) {
+        self.waiting.drain(..).for_each(Waker::wake);
+    }
+}
+
+impl WriteBack {
+    /// Waits for room for data of an OST.
+    async fn room(&self, ost: u16) {
+        self.until(|room| {
+            let full =
+                room.total >= DIRTY_BYTES_MAX || room.ost(ost).dirty >= DIRTY_BYTES_PER_OST_MAX;
+            (!full).then_some(())
+        })
+        .await
+    }
+
+    async fn permit(&self, ost: u16) -> Permit<'_> {
+        self.until(|room| {
+            let ost = room.ost(ost);
+            (ost.requests < RPCS_PER_OST_MAX).then(|| ost.requests += 1)
+        })
+        .await;
+        Permit(self, ost)
+    }
+
+    async fn until<R>(&self, mut look: impl FnMut(&mut Room) -> Option<R>) -> R {
+        poll_fn(|context| {
+            let mut room = self.room.lock();
+            match look(&mut room) {
+                Some(found) => Poll::Ready(found),
+                None => {
+                    room.waiting.push(context.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    fn added(&self, ost: u16, bytes: usize) {
+        let mut room = self.room.lock();
+        room.total += bytes;
+        room.ost(ost).dirty += bytes;
+    }
+
+    fn removed(&self, ost: u16, bytes: usize, spare: Option<Vec<u8>>) {
+        let mut room = self.room.lock();
+        room.total = room.total.saturating_sub(bytes);
+        let dirty = &mut room.ost(ost).dirty;
+        *dirty = dirty.saturating_sub(bytes);
+        if let Some(mut spare) = spare
+            && spare.capacity() >= BULK_BYTES_MAX
+            && room.spares.len() < SPARES
+        {
+            spare.clear();
+            room.spares.push(spare);
+        }
+        room.wake();
+    }
+
+    /// Memory for an extent that begins with `len` bytes. Small ones get what they need, and
+    /// grow if more comes.
+    fn buffer(&self, len: usize) -> Vec<u8> {
+        if len < 64 << 10 {
+            return Vec::with_capacity(len);
+        }
+        self.room.lock().spares.pop().unwrap_or_else(|| Vec::with_capacity(BULK_BYTES_MAX))
+    }
+
+    /// Data was given up.
+    fn forgotten(&self, ost: u16, bytes: usize) {
+        let mut room = self.room.lock();
+        room.total = room.total.saturating_sub(bytes);
+        let dirty = &mut room.ost(ost).dirty;
+        *dirty = dirty.saturating_sub(bytes);
+        room.errors += 1;
+        room.wake();
+    }
+
+    /// Dirty bytes, and errors so far.
+    pub(crate) fn counts(&self) -> (usize, u64) {
+        let room = self.room.lock();
+        (room.total, room.errors)
+    }
+}
+
+impl<T: Transport> Client<T> {
+    /// Puts data into the write cache. A lock on it is held.
+    pub(crate) async fn write_behind(
+        &self,
+        node: &Arc<Node>,
+        file: &OpenFile,
+        offset: u64,
+        data: &[u8],
+    ) {
+        let now = Instant::now();
+        let mut full = false;
+        for piece in file.layout.pieces(offset, data.len() as u64) {
+            let ost = self.ost_of(file.layout, piece.stripe);
+            let start = (piece.file_offset - offset) as usize;
+            let part = &data[start..start + piece.len as usize];
+            let mut buffer = |len| self.write_back.buffer(len);
+            let mut state = node.state();
+            let grown =
+                state.dirty.write(piece.stripe, piece.object_offset, part, now, &mut buffer);
+            full |= state.dirty.has_full();
+            drop(state);
+            self.write_back.added(ost, grown);
+        }
+        let mut state = node.state();
+        state.wrote(offset + data.len() as u64, glint_proto::Timestamp::now());
+        drop(state);
+        if full && let Some(client) = self.me.get().and_then(Weak::upgrade) {
+            let (node, layout) = (node.clone(), file.layout);
+            host::spawn(async move { client.send_due(&node, layout, Due::Full).await });
+        }
+    }
+
+    /// Waits until there is room to write to a file.
+    pub(crate) async fn room_to_write(&self, file: &OpenFile, offset: u64, len: usize) {
+        for piece in file.layout.pieces(offset, len as u64) {
+            self.write_back.room(self.ost_of(file.layout, piece.stripe)).await;
+        }
+    }
+
+    /// Sends what is due of a file, and waits for it.
+    pub(crate) async fn send_due(&self, node: &Arc<Node>, layout: Layout, due: Due) {
+        let mut sending = FuturesUnordered::new();
+        loop {
+            while let Some(flying) = {
+                let taken = node.state().dirty.take(due);
+                taken
+            } {
+                sending.push(self.send(node, layout, flying));
+            }
+            if sending.next().await.is_none() {
+                return;
+            }
+        }
+    }
+
+    async fn send(&self, node: &Arc<Node>, layout: Layout, flying: Flying) {
+        let Flying { stripe, offset, data } = flying;
+        let ost = self.ost_of(layout, stripe);
+        let permit = self.write_back.permit(ost).await;
+        let mtime = node.state().mtime;
+        let object = ObjectId { ino: node.ino, stripe };
+        let request = OstRequest::Write { object, offset, mtime };
+        let result = self.transport.ost(ost, request, Bulk::Out(&data)).await;
+        drop(permit);
+        let mut state = node.state();
+        state.dirty.landed(stripe, offset);
+        match result {
+            Ok(OstReply::Written(attr)) => {
+                let known = state.objects.entry(stripe).or_insert(attr);
+                known.size = known.size.max(attr.size);
+                known.blocks = known.blocks.max(attr.blocks);
+                known.mtime = known.mtime.max(attr.mtime);
+                known.ctime = known.ctime.max(attr.ctime);
+            }
+            Ok(_) => state.fail(Errno::EPROTO),
+            Err(errno) => {
+                tracing::error!(ino = %node.ino, stripe, offset, len = data.len(), %errno,
+                    "writing cached data failed; it is lost");
+                state.fail(errno);
+            }
+        }
+        let failed = result.is_err();
+        drop(state);
+        if failed {
+            self.write_back.room.lock().errors += 1;
+        }
+        let len = data.len();
+        self.write_back.removed(ost, len, Some(data));
+        node.wake();
+    }
+
+    /// Everything written to an inode to its OSTs.
+    pub(crate) async fn flush_node(&self, node: &Arc<Node>) -> FsResult<()> {
+        let layout = {
+            let state = node.state();
+            if state.dirty.is_clean() {
+                return Ok(());
+            }
+            state.layout
+        };
+        let before = node.state().error;
+        let Some(layout) = layout else { return Err(Errno::EIO) };
+        self.send_due(node, layout, Due::All).await;
+        // What others send, or what overlapped it.
+        loop {
+            let more = node
+                .until(|state| match state.dirty.oldest() {
+                    Some(_) => Some(true),
+                    None => state.dirty.is_clean().then_some(false),
+                })
+                .await;
+            if !more {
+                break;
+            }
+            self.send_due(node, layout, Due::All).await;
+            let waits = node.state().dirty.oldest().is_some();
+            if waits {
+                // It overlaps something that another task has on its way.
+                host::sleep(Duration::from_micros(100)).await;
+            }
+        }
+        match node.state().error {
+            Some((number, errno)) if before.is_none_or(|(old, _)| old < number) => Err(errno),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives up what was not written of an inode.
+    pub(crate) fn discard(&self, node: &Node) -> usize {
+        let mut state = node.state();
+        let Some(layout) = state.layout else { return 0 };
+        let lost = state.dirty.discard();
+        if lost > 0 {
+            state.fail(Errno::EIO);
+            drop(state);
+            // Which OSTs they were for is of no interest any more.
+            let ost = self.ost_of(layout, 0);
+            self.write_back.forgotten(ost, lost);
+        }
+        lost
+    }
+
+    /// The error of writing behind that this open file has not been told of.
+    pub(crate) fn error_of(&self, node: &Node, file: &OpenFile) -> FsResult<()> {
+        let Some((number, errno)) = node.state().error else { return Ok(()) };
+        match file.told.fetch_max(number, Ordering::AcqRel) < number {
+            true => Err(errno),
+            false => Ok(()),
+        }
+    }
+
+    /// What the objects of a file say, if it was all heard when they were written.
+    pub(crate) fn written(&self, node: &Node, layout: Layout) -> Option<ObjectAttr> {
+        let state = node.state();
+        if !state.owns_size() || state.objects.is_empty() {
+            return None;
+        }
+        let attr = state.attributes()?;
+        let mut whole = ObjectAttr { size: attr.size, ..ObjectAttr::default() };
+        for stripe in 0..layout.stripe_count.max(1) {
+            let object = match state.objects.get(&stripe) {
+                Some(object) => *object,
+                // It has none if the file ends before it.
+                None if layout.object_size(stripe, attr.size) == 0 => continue,
+                None => return None,
+            };
+            whole.blocks += object.blocks;
+            whole.mtime = whole.mtime.max(object.mtime);
+            whole.ctime = whole.ctime.max(object.ctime);
+        }
+        Some(whole)
+    }
+}

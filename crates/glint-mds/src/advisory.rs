@@ -1,0 +1,177 @@
+//! The locks of programs, flock(2) and fcntl(2), for all clients.
+//!
+//! In memory only: a server that starts again has forgotten them, as with NFS a client has to
+//! say them again, which it does not yet; programs see EIO then only if they ask.
+
+use crate::service::{Context, Mds};
+use glint_kv::Kv;
+use glint_lock::advisory::{AdvisoryTable, Kind, Lock, Outcome, Owner};
+use glint_proto::{
+    AdvisoryHow, AdvisoryLock, AdvisoryMode, ClientId, Errno, FsResult, Ino, MdsReply, Op,
+};
+use glint_telemetry::{Layer, Span};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::task::{Poll, Waker};
+
+#[derive(Default)]
+struct State {
+    table: AdvisoryTable,
+    /// Requests that wait: whose, and whether they have got it.
+    waiting: HashMap<u64, (ClientId, Waker, bool)>,
+}
+
+/// All of them.
+#[derive(Default)]
+pub(crate) struct Advisory(Mutex<State>);
+
+/// A request that waits; taken back when nobody does any more.
+struct Ticket<'a> {
+    all: &'a Advisory,
+    ino: Ino,
+    kind: Kind,
+    number: u64,
+    taken: bool,
+    lock: Lock,
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        let mut state = self.all.0.lock();
+        let got = state.waiting.remove(&self.number).is_some_and(|(_, _, got)| got);
+        if self.taken {
+            return;
+        }
+        let mut granted = Vec::new();
+        match got {
+            true => {
+                let (owner, range) = (self.lock.owner, self.lock.range);
+                state.table.unlock(self.ino, self.kind, owner, range, &mut granted);
+            }
+            false => state.table.forget(self.ino, self.kind, self.number, &mut granted),
+        }
+        state.hand_out(granted);
+    }
+}
+
+impl State {
+    fn hand_out(&mut self, granted: Vec<u64>) {
+        for number in granted {
+            if let Some((_, waker, got)) = self.waiting.get_mut(&number) {
+                *got = true;
+                waker.wake_by_ref();
+            }
+        }
+    }
+}
+
+impl Advisory {
+    /// A client is gone, and its locks.
+    pub(crate) fn evict(&self, client: ClientId) {
+        let mut state = self.0.lock();
+        let mut granted = Vec::new();
+        state.table.evict(client, &mut granted);
+        state.hand_out(granted);
+        state.waiting.retain(|_, (waits, waker, _)| {
+            if *waits == client {
+                waker.wake_by_ref();
+            }
+            *waits != client
+        });
+    }
+
+    /// How many are held.
+    pub(crate) fn count(&self) -> usize {
+        self.0.lock().table.len()
+    }
+}
+
+impl<K: Kv> Mds<K> {
+    pub(crate) async fn lock_for_program(
+        &self,
+        context: &Context<'_>,
+        asks: AdvisoryLock,
+    ) -> FsResult<MdsReply> {
+        let AdvisoryLock { ino, owner, pid, range, mode, flock, how } = asks;
+        let kind = if flock { Kind::Flock } else { Kind::Posix };
+        let owner = Owner { client: context.client, number: owner };
+        let lock = Lock { owner, pid, range, write: mode == AdvisoryMode::Write };
+        if range.start >= range.end {
+            return Err(Errno::EINVAL);
+        }
+        let mut granted = Vec::new();
+        let outcome = {
+            let mut state = self.advisory.0.lock();
+            let outcome = match (how, mode) {
+                (AdvisoryHow::Test, _) => {
+                    let found = state.table.test(ino, kind, &lock);
+                    return Ok(MdsReply::Blocked(found.map(|lock| AdvisoryLock {
+                        pid: lock.pid,
+                        range: lock.range,
+                        mode: if lock.write { AdvisoryMode::Write } else { AdvisoryMode::Read },
+                        ..asks
+                    })));
+                }
+                (_, AdvisoryMode::Unlock) => {
+                    state.table.unlock(ino, kind, owner, range, &mut granted);
+                    Outcome::Granted
+                }
+                _ => {
+                    if flock {
+                        // flock(2): a conversion gives the old lock up first.
+                        state.table.unlock(ino, kind, owner, range, &mut granted);
+                    }
+                    state.table.lock(ino, kind, lock, how == AdvisoryHow::Wait, &mut granted)
+                }
+            };
+            if let Outcome::Waits(number) = outcome {
+                let waits = (context.client, Waker::noop().clone(), false);
+                state.waiting.insert(number, waits);
+            }
+            state.hand_out(granted);
+            outcome
+        };
+        match outcome {
+            Outcome::Granted => Ok(MdsReply::Done),
+            Outcome::Busy => Err(Errno::EAGAIN),
+            Outcome::Deadlock => Err(Errno::EDEADLK),
+            Outcome::Waits(number) => {
+                self.wait_for_program(Ticket {
+                    all: &self.advisory,
+                    ino,
+                    kind,
+                    number,
+                    taken: false,
+                    lock,
+                })
+                .await
+            }
+        }
+    }
+
+    async fn wait_for_program(&self, mut ticket: Ticket<'_>) -> FsResult<MdsReply> {
+        let _span = Span::start(Layer::LockWait, Op::Flock as u8);
+        let number = ticket.number;
+        let got = poll_fn(|context| {
+            let mut state = self.advisory.0.lock();
+            match state.waiting.get_mut(&number) {
+                Some((_, _, true)) => Poll::Ready(true),
+                Some((_, waker, false)) => {
+                    waker.clone_from(context.waker());
+                    Poll::Pending
+                }
+                // Its client was evicted.
+                None => Poll::Ready(false),
+            }
+        })
+        .await;
+        ticket.taken = true;
+        if got { Ok(MdsReply::Done) } else { Err(Errno::ESTALE) }
+    }
+
+    /// How many locks of programs are held, for `glint status`.
+    pub fn advisory_count(&self) -> usize {
+        self.advisory.count()
+    }
+}

@@ -1,0 +1,199 @@
+//! What clients are asked: a mailbox for each that listens.
+//!
+//! Invariant: what was asked stays in the mailbox until it is answered, and is said again to
+//! a client that listens anew. So a broken connection loses no question.
+
+use glint_proto::lock::{Callback, Cancel};
+use glint_proto::{ClientId, Ino, Timestamp, clock};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+struct Question {
+    callback: Callback,
+    asked: Instant,
+    sent: bool,
+}
+
+/// What a client has seen of a file that it writes.
+type Seen = Option<(u64, Timestamp)>;
+
+struct Glimpse {
+    client: ClientId,
+    waker: Waker,
+    answer: Option<Seen>,
+}
+
+#[derive(Default)]
+struct Mailbox {
+    questions: Vec<Question>,
+    /// Names the connection that listens.
+    listening: u64,
+    waker: Option<Waker>,
+}
+
+impl Mailbox {
+    fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    boxes: HashMap<ClientId, Mailbox>,
+    glimpses: HashMap<u64, Glimpse>,
+    next: u64,
+}
+
+/// All mailboxes.
+#[derive(Default)]
+pub(crate) struct Mailboxes {
+    state: Mutex<State>,
+}
+
+/// A glimpse that is waited for; forgotten when nobody does any more.
+struct Waiting<'a>(&'a Mailboxes, u64);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().glimpses.remove(&self.1);
+    }
+}
+
+fn is_answer(callback: &Callback, cancel: &Cancel) -> bool {
+    match (*callback, *cancel) {
+        (Callback::Bits { ino, bits, number }, Cancel::Bits { ino: i, bits: b, number: n }) => {
+            ino == i && b.contains(bits) && n >= number
+        }
+        (Callback::Data { ino, number }, Cancel::Data { ino: i, number: n })
+        | (Callback::Glimpse { ino, number }, Cancel::Glimpse { ino: i, number: n, .. }) => {
+            ino == i && number == n
+        }
+        _ => false,
+    }
+}
+
+impl Mailboxes {
+    pub(crate) fn has(&self, client: ClientId) -> bool {
+        self.state.lock().boxes.contains_key(&client)
+    }
+
+    /// A client listens, from the first question that it has not answered.
+    pub(crate) fn listen(&self, client: ClientId) -> u64 {
+        let mut state = self.state.lock();
+        state.next += 1;
+        let listening = state.next;
+        let mailbox = state.boxes.entry(client).or_default();
+        mailbox.listening = listening;
+        mailbox.questions.iter_mut().for_each(|question| question.sent = false);
+        mailbox.wake();
+        listening
+    }
+
+    /// What to say next; `None` when there is no more.
+    pub(crate) async fn next(&self, client: ClientId, listening: u64) -> Option<Vec<Callback>> {
+        poll_fn(|context| {
+            let mut state = self.state.lock();
+            let Some(mailbox) = state.boxes.get_mut(&client) else { return Poll::Ready(None) };
+            if mailbox.listening != listening {
+                return Poll::Ready(None);
+            }
+            let mut news = Vec::new();
+            for question in mailbox.questions.iter_mut().filter(|question| !question.sent) {
+                question.sent = true;
+                news.push(question.callback);
+            }
+            if news.is_empty() {
+                mailbox.waker = Some(context.waker().clone());
+                return Poll::Pending;
+            }
+            Poll::Ready(Some(news))
+        })
+        .await
+    }
+
+    /// Puts questions into their mailboxes. One to a client that is gone is answered by that.
+    pub(crate) fn post(&self, messages: crate::claims::Messages) {
+        if messages.is_empty() {
+            return;
+        }
+        let mut state = self.state.lock();
+        for (client, callback) in messages {
+            if let Some(mailbox) = state.boxes.get_mut(&client) {
+                mailbox.questions.push(Question { callback, asked: clock::now(), sent: false });
+                mailbox.wake();
+            }
+        }
+    }
+
+    /// A client has answered.
+    pub(crate) fn answered(&self, client: ClientId, cancel: &Cancel) {
+        let mut state = self.state.lock();
+        if let Some(mailbox) = state.boxes.get_mut(&client) {
+            mailbox.questions.retain(|question| !is_answer(&question.callback, cancel));
+        }
+        if let Cancel::Glimpse { number, seen, .. } = cancel
+            && let Some(glimpse) = state.glimpses.get_mut(number)
+        {
+            glimpse.answer = Some(*seen);
+            glimpse.waker.wake_by_ref();
+        }
+    }
+
+    /// Asks a client what it has seen of a file.
+    pub(crate) async fn glimpse(&self, client: ClientId, ino: Ino) -> Seen {
+        let number = {
+            let mut state = self.state.lock();
+            state.next += 1;
+            let number = state.next;
+            let waker = Waker::noop().clone();
+            state.glimpses.insert(number, Glimpse { client, waker, answer: None });
+            number
+        };
+        let _waiting = Waiting(self, number);
+        self.post(vec![(client, Callback::Glimpse { ino, number })]);
+        poll_fn(|context| {
+            let mut state = self.state.lock();
+            let is_gone = !state.boxes.contains_key(&client);
+            let Some(glimpse) = state.glimpses.get_mut(&number) else { return Poll::Ready(None) };
+            match glimpse.answer {
+                Some(seen) => Poll::Ready(seen),
+                None if is_gone => Poll::Ready(None),
+                None => {
+                    glimpse.waker.clone_from(context.waker());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// A client is gone.
+    pub(crate) fn remove(&self, client: ClientId) {
+        let mut state = self.state.lock();
+        if let Some(mut mailbox) = state.boxes.remove(&client) {
+            mailbox.wake();
+        }
+        for glimpse in state.glimpses.values().filter(|glimpse| glimpse.client == client) {
+            glimpse.waker.wake_by_ref();
+        }
+    }
+
+    /// Clients that owe an answer for longer than `limit`.
+    pub(crate) fn overdue(&self, limit: Duration) -> Vec<ClientId> {
+        let state = self.state.lock();
+        let late = |question: &Question| clock::since(question.asked) > limit;
+        let mut late: Vec<ClientId> = state
+            .boxes
+            .iter()
+            .filter(|(_, mailbox)| mailbox.questions.iter().any(late))
+            .map(|(client, _)| *client)
+            .collect();
+        late.sort_unstable();
+        late
+    }
+}

@@ -1,0 +1,393 @@
+//! Locks of clients on inodes and their data: who may keep what, and the waiting for it.
+//!
+//! The tables are those of `glint-lock`; here are their tasks: operations that wait until
+//! others have given up what they change, requests for locks that wait for their turn.
+//!
+//! Invariants:
+//! - An operation changes something only after every other client has given up its lock on
+//!   it, and nobody is given one until the change is made. It finds out under the locks of
+//!   [`crate::locks`], waits without them, and begins again.
+//! - A grant is entered before what it protects is read.
+
+use crate::callbacks::Mailboxes;
+use crate::error::RESTART;
+use crate::service::{Context, Mds};
+use glint_kv::Kv;
+use glint_lock::bits::{BitTable, Message};
+use glint_lock::extents::{ExtentTable, Granted};
+use glint_proto::lock::{Bits, Cancel, DataLock, Grant, Range};
+use glint_proto::{ClientId, Errno, FsResult, Ino, MdsReply, Timestamp};
+use glint_telemetry::{Layer, Span};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::task::{Poll, Waker};
+
+const SHARDS: usize = 64;
+
+#[derive(Default)]
+struct Shard {
+    bits: BitTable,
+    extents: ExtentTable,
+    /// Operations that wait until bits of an inode are free.
+    waiting: HashMap<Ino, Vec<Waker>>,
+    /// Requests for data that wait, and what they got.
+    tickets: HashMap<u64, (Waker, Option<DataLock>)>,
+}
+
+impl Shard {
+    fn wake(&mut self, ino: Ino) {
+        for waker in self.waiting.remove(&ino).unwrap_or_default() {
+            waker.wake();
+        }
+    }
+
+    fn hand_out(&mut self, granted: Vec<Granted>) {
+        for (ticket, lock) in granted {
+            if let Some((waker, got)) = self.tickets.get_mut(&ticket) {
+                *got = Some(lock);
+                waker.wake_by_ref();
+            }
+        }
+    }
+}
+
+/// All locks of clients.
+pub(crate) struct Claims {
+    used: bool,
+    shards: Vec<Mutex<Shard>>,
+    pub(crate) mailboxes: Mailboxes,
+}
+
+/// Bits that an operation waits for; nobody else is given them meanwhile.
+pub(crate) struct Wanted<'a> {
+    claims: &'a Claims,
+    ino: Ino,
+    bits: Bits,
+}
+
+impl Drop for Wanted<'_> {
+    fn drop(&mut self) {
+        self.claims.shard(self.ino).lock().bits.unwant(self.ino, self.bits);
+    }
+}
+
+/// A request for data that waits.
+struct Ticket<'a> {
+    claims: &'a Claims,
+    client: ClientId,
+    ino: Ino,
+    number: u64,
+    taken: bool,
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        let (mut granted, mut out) = (Vec::new(), Vec::new());
+        let mut shard = self.claims.shard(self.ino).lock();
+        let got = shard.tickets.remove(&self.number).and_then(|(_, got)| got);
+        if self.taken {
+            return;
+        }
+        match got {
+            // Granted, and nobody there to hear it.
+            Some(lock) => {
+                let table = &mut shard.extents;
+                table.cancel(self.client, self.ino, lock.number, &mut granted, &mut out);
+            }
+            None => shard.extents.forget(self.ino, self.number, &mut granted, &mut out),
+        }
+        shard.hand_out(granted);
+        drop(shard);
+        self.claims.mailboxes.post(out);
+    }
+}
+
+impl Claims {
+    /// A table that gives locks, or none at all.
+    pub(crate) fn new(used: bool) -> Claims {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Claims { used, shards, mailboxes: Mailboxes::default() }
+    }
+
+    fn shard(&self, ino: Ino) -> &Mutex<Shard> {
+        &self.shards[ino.0 as usize % SHARDS]
+    }
+
+    /// Whether clients are given locks.
+    pub(crate) fn is_used(&self) -> bool {
+        self.used
+    }
+
+    fn begin_change(&self, client: ClientId, ino: Ino, bits: Bits) -> bool {
+        self.shard(ino).lock().bits.begin_change(client, ino, bits)
+    }
+
+    pub(crate) fn end_change(&self, ino: Ino, bits: Bits) {
+        self.shard(ino).lock().bits.end_change(ino, bits);
+    }
+
+    fn grant(&self, client: ClientId, ino: Ino, bits: Bits) -> Option<Grant> {
+        let (bits, number) = self.shard(ino).lock().bits.grant(client, ino, bits);
+        (!bits.is_empty()).then_some(Grant::Bits { ino, bits, number })
+    }
+
+    /// Waits until nobody but `client` holds any of `bits`.
+    async fn clear(&self, client: ClientId, ino: Ino, bits: Bits) -> Wanted<'_> {
+        let mut out = Vec::new();
+        self.shard(ino).lock().bits.want(client, ino, bits, &mut out);
+        self.mailboxes.post(out);
+        let wanted = Wanted { claims: self, ino, bits };
+        poll_fn(|context| {
+            let mut shard = self.shard(ino).lock();
+            if shard.bits.is_free(client, ino, bits) {
+                return Poll::Ready(());
+            }
+            shard.waiting.entry(ino).or_default().push(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+        wanted
+    }
+
+    /// A lock on data, when its turn comes.
+    pub(crate) async fn data(
+        &self,
+        client: ClientId,
+        ino: Ino,
+        range: Range,
+        write: bool,
+    ) -> DataLock {
+        let mut out = Vec::new();
+        let asked = {
+            let mut shard = self.shard(ino).lock();
+            let asked = shard.extents.ask(client, ino, range, write, &mut out);
+            if let Err(number) = asked {
+                shard.tickets.insert(number, (Waker::noop().clone(), None));
+            }
+            asked
+        };
+        self.mailboxes.post(out);
+        let number = match asked {
+            Ok(lock) => return lock,
+            Err(number) => number,
+        };
+        let mut ticket = Ticket { claims: self, client, ino, number, taken: false };
+        let lock = poll_fn(|context| {
+            let mut shard = self.shard(ino).lock();
+            match shard.tickets.get_mut(&number) {
+                Some((_, Some(lock))) => Poll::Ready(Some(*lock)),
+                Some((waker, None)) => {
+                    waker.clone_from(context.waker());
+                    Poll::Pending
+                }
+                None => Poll::Ready(None),
+            }
+        })
+        .await;
+        ticket.taken = true;
+        lock.unwrap_or(DataLock { number: 0, range: Range { start: 0, end: 0 }, write })
+    }
+
+    /// What clients give up or answer.
+    pub(crate) fn cancel(&self, client: ClientId, cancels: &[Cancel]) {
+        let mut out = Vec::new();
+        for cancel in cancels {
+            match *cancel {
+                Cancel::Bits { ino, bits, number } => {
+                    let mut shard = self.shard(ino).lock();
+                    shard.bits.cancel(client, ino, bits, number);
+                    shard.wake(ino);
+                }
+                Cancel::Data { ino, number } => {
+                    let mut granted = Vec::new();
+                    let mut shard = self.shard(ino).lock();
+                    shard.extents.cancel(client, ino, number, &mut granted, &mut out);
+                    shard.hand_out(granted);
+                }
+                Cancel::Glimpse { .. } => {}
+            }
+            self.mailboxes.answered(client, cancel);
+        }
+        self.mailboxes.post(out);
+    }
+
+    /// A client is gone, with all its locks.
+    pub(crate) fn evict(&self, client: ClientId) {
+        self.mailboxes.remove(client);
+        let mut out = Vec::new();
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            for ino in shard.bits.evict(client) {
+                shard.wake(ino);
+            }
+            let mut granted = Vec::new();
+            shard.extents.evict(client, &mut granted, &mut out);
+            shard.hand_out(granted);
+        }
+        self.mailboxes.post(out);
+    }
+
+    /// Inodes and data that are locked, for `glint status`.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let mut counts = (0, 0);
+        for shard in &self.shards {
+            let shard = shard.lock();
+            counts = (counts.0 + shard.bits.len(), counts.1 + shard.extents.len());
+        }
+        counts
+    }
+}
+
+impl<K: Kv> Mds<K> {
+    /// The operation changes what `bits` protect. If another client holds them, the
+    /// operation ends here, without having done anything, and begins again when they are free.
+    pub(crate) fn claim(&self, context: &Context<'_>, ino: Ino, bits: Bits) -> FsResult<()> {
+        if !self.claims.is_used() {
+            return Ok(());
+        }
+        if self.claims.begin_change(context.client, ino, bits) {
+            context.changing.borrow_mut().push((ino, bits));
+            return Ok(());
+        }
+        context.conflicts.borrow_mut().push((ino, bits));
+        Err(RESTART)
+    }
+
+    /// Gives the client bits with the answer, if it listens to call-backs.
+    pub(crate) fn grant(&self, context: &Context<'_>, ino: Ino, bits: Bits) {
+        if self.is_locking(context) {
+            let granted = self.claims.grant(context.client, ino, bits);
+            context.grants.borrow_mut().extend(granted);
+        }
+    }
+
+    /// Gives the client the data of a file with the answer, if nobody else has any of it.
+    pub(crate) fn grant_data(&self, context: &Context<'_>, ino: Ino, write: bool) {
+        if self.is_locking(context) {
+            let table = &mut self.claims.shard(ino).lock().extents;
+            let lock = table.try_all(context.client, ino, write);
+            context.grants.borrow_mut().extend(lock.map(|lock| Grant::Data { ino, lock }));
+        }
+    }
+
+    /// The grants so far are not for what was read.
+    pub(crate) fn take_back_grants(&self, context: &Context<'_>) {
+        for grant in context.grants.borrow_mut().drain(..) {
+            if let Grant::Bits { ino, bits, number } = grant {
+                self.claims.shard(ino).lock().bits.cancel(context.client, ino, bits, number);
+            }
+        }
+    }
+
+    /// Whether the client gets locks.
+    pub(crate) fn is_locking(&self, context: &Context<'_>) -> bool {
+        self.claims.is_used() && self.claims.mailboxes.has(context.client)
+    }
+
+    /// Executes an operation until no other client holds what it changes.
+    pub(crate) async fn execute_claiming(
+        &self,
+        context: &Context<'_>,
+        request: &glint_proto::MdsRequest<'_>,
+    ) -> FsResult<MdsReply> {
+        let mut wanted = Vec::new();
+        loop {
+            let reply = self.execute(context, request).await;
+            for (ino, bits) in context.changing.take() {
+                self.claims.end_change(ino, bits);
+            }
+            let conflicts = context.conflicts.take();
+            if conflicts.is_empty() {
+                return reply;
+            }
+            context.grants.borrow_mut().clear();
+            let _span = Span::start(Layer::LockWait, request.op() as u8);
+            for (ino, bits) in conflicts {
+                wanted.push(self.claims.clear(context.client, ino, bits).await);
+            }
+        }
+    }
+
+    /// A client asks for a lock on data.
+    pub(crate) async fn lock_data(
+        &self,
+        context: &Context<'_>,
+        ino: Ino,
+        range: Range,
+        write: bool,
+        reclaim: bool,
+    ) -> FsResult<MdsReply> {
+        if range.start >= range.end {
+            return Err(Errno::EINVAL);
+        }
+        if !self.is_locking(context) {
+            // It did not listen in time, or was evicted: it must not keep anything.
+            return Err(Errno::ESTALE);
+        }
+        if reclaim {
+            let table = &mut self.claims.shard(ino).lock().extents;
+            let lock = table.reclaim(context.client, ino, range, write);
+            return lock.map(MdsReply::Locked).ok_or(Errno::ESTALE);
+        }
+        let _span = Span::start(Layer::LockWait, request_op());
+        let lock = self.claims.data(context.client, ino, range, write).await;
+        match lock.number {
+            0 => Err(Errno::ESTALE),
+            _ => Ok(MdsReply::Locked(lock)),
+        }
+    }
+
+    /// What clients that write a file have not yet sent to its objects: the largest size and
+    /// the latest time.
+    pub(crate) async fn glimpse(
+        &self,
+        context: &Context<'_>,
+        ino: Ino,
+    ) -> Option<(u64, Timestamp)> {
+        if !self.claims.is_used() {
+            return None;
+        }
+        let writers = self.claims.shard(ino).lock().extents.writers(ino, context.client);
+        let mut seen: Option<(u64, Timestamp)> = None;
+        for writer in writers {
+            let Some((size, time)) = self.claims.mailboxes.glimpse(writer, ino).await else {
+                continue;
+            };
+            let so_far = seen.unwrap_or_default();
+            seen = Some((so_far.0.max(size), so_far.1.max(time)));
+        }
+        seen
+    }
+
+    /// What clients give up or answer.
+    pub fn cancel(&self, client: ClientId, cancels: &[Cancel]) {
+        self.claims.cancel(client, cancels);
+    }
+
+    /// The next call-backs for a client; `None` when it is gone or listens elsewhere.
+    pub async fn callbacks(
+        &self,
+        client: ClientId,
+        listening: u64,
+    ) -> Option<Vec<glint_proto::lock::Callback>> {
+        self.claims.mailboxes.next(client, listening).await
+    }
+
+    /// A client begins to listen to call-backs. Returns what names its listening.
+    pub fn listen(&self, client: ClientId) -> u64 {
+        self.claims.mailboxes.listen(client)
+    }
+
+    /// Inodes and data that clients hold locks on, for `glint status`.
+    pub fn lock_counts(&self) -> (usize, usize) {
+        self.claims.counts()
+    }
+}
+
+fn request_op() -> u8 {
+    glint_proto::Op::Lock as u8
+}
+
+/// Messages of the tables, for their mailboxes.
+pub(crate) type Messages = Vec<Message>;

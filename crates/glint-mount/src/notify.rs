@@ -1,0 +1,79 @@
+//! Tells the kernel to forget: FUSE_NOTIFY_* messages, written to /dev/fuse.
+//!
+//! Some of them wait for locks of the kernel that a request under way may hold, so they must
+//! not be sent by a thread that serves requests.
+
+use crate::abi::{InvalEntryOut, InvalInodeOut, OutHeader, notify};
+use glint_client::Kernel;
+use glint_proto::Ino;
+use glint_proto::lock::Range;
+use rustix::io::Errno;
+use std::io::IoSlice;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use zerocopy::IntoBytes;
+
+/// The kernel of a mount.
+pub(crate) struct Notifier {
+    fd: Arc<OwnedFd>,
+    /// It knows FUSE_NOTIFY_INC_EPOCH (Linux 6.16).
+    epochs: AtomicBool,
+}
+
+impl Notifier {
+    pub(crate) fn new(fd: Arc<OwnedFd>) -> Notifier {
+        Notifier { fd, epochs: AtomicBool::new(true) }
+    }
+
+    fn send(&self, code: i32, parts: &[&[u8]]) -> Result<(), Errno> {
+        let len = size_of::<OutHeader>() + parts.iter().map(|part| part.len()).sum::<usize>();
+        let header = OutHeader { len: len as u32, error: code, unique: 0 };
+        let mut slices = vec![IoSlice::new(header.as_bytes())];
+        slices.extend(parts.iter().map(|part| IoSlice::new(part)));
+        loop {
+            match rustix::io::writev(&*self.fd, &slices) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl Kernel for Notifier {
+    fn forget_attributes(&self, ino: Ino) -> bool {
+        // A negative offset leaves the pages alone.
+        let out = InvalInodeOut { ino: ino.0, off: -1, len: 0 };
+        self.send(notify::INVAL_INODE, &[out.as_bytes()]) != Err(Errno::NOENT)
+    }
+
+    fn forget_pages(&self, ino: Ino, range: Range) {
+        // A length of zero is up to the end.
+        let len = if range.end > i64::MAX as u64 { 0 } else { (range.end - range.start) as i64 };
+        let out = InvalInodeOut { ino: ino.0, off: range.start.min(i64::MAX as u64) as i64, len };
+        match self.send(notify::INVAL_INODE, &[out.as_bytes()]) {
+            Ok(()) | Err(Errno::NOENT | Errno::NODEV | Errno::NOTCONN) => {}
+            Err(error) => tracing::error!(%ino, %error, "having the kernel forget pages"),
+        }
+    }
+
+    fn forget_name(&self, parent: Ino, name: &[u8]) {
+        let out = InvalEntryOut { parent: parent.0, namelen: name.len() as u32, flags: 0 };
+        // It may not know the name (ENOENT), or use it as a mount point (ENOTEMPTY).
+        let _ = self.send(notify::INVAL_ENTRY, &[out.as_bytes(), name, &[0]]);
+    }
+
+    fn forget_all_names(&self) -> bool {
+        if !self.epochs.load(Ordering::Relaxed) {
+            return false;
+        }
+        match self.send(notify::INC_EPOCH, &[]) {
+            Err(Errno::INVAL) => {
+                self.epochs.store(false, Ordering::Relaxed);
+                false
+            }
+            _ => true,
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The conversation between clients and servers: who speaks, how a request came, what an
+//! answer brings beside its content.
+
+#![allow(missing_docs)] // Fields say what they are; shapes are documented on the variants.
+
+use crate::lock::{Callback, Cancel, Grant};
+use crate::message::{MdsReply, MdsRequest, OstReply, OstRequest};
+use crate::op::Op;
+use crate::{Cred, FsResult, RequestId, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// First message on a connection, from the client.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Hello {
+    /// Name of the client's host, shown by `glint status`.
+    pub host: String,
+    /// Where it is mounted, shown by `glint status`.
+    pub mount_point: String,
+    /// It was welcomed before, by this or an earlier run of the server.
+    pub known: bool,
+    /// The run whose transactions it counts.
+    pub boot_verifier: u64,
+}
+
+/// What a run of a server left to the next one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Survived {
+    /// Transactions of the MDS up to this one.
+    pub mds: u64,
+    /// Transactions of OSTs up to this one, and perhaps more.
+    pub ost: u64,
+}
+
+impl Survived {
+    /// Everything: it still runs.
+    pub const ALL: Survived = Survived { mds: u64::MAX, ost: u64::MAX };
+}
+
+/// Answer to [`Hello`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Welcome {
+    /// Which file system this is.
+    pub fs_uuid: u128,
+    /// Changes whenever the server starts.
+    pub boot_verifier: u64,
+    /// Number of OSTs.
+    pub osts: u16,
+    /// How long a client may cache attributes and entries without locks.
+    pub cache_ms: u64,
+    /// How long a client may be silent before it is forgotten.
+    pub lease_ms: u64,
+    /// Locks are given to clients that listen to call-backs.
+    pub locks: bool,
+    /// What survived of the run that the client counts transactions of.
+    pub survived: Survived,
+    /// The client said that it is known, and is not: it was evicted. What it had open is
+    /// closed, and what it still wanted to say is lost.
+    pub evicted: bool,
+}
+
+/// How a request came to its server.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Arrival {
+    /// Which request of which client; none if the client shares the process.
+    pub id: Option<RequestId>,
+    /// Tells a repetition from another request under the same number: crc32c of the body.
+    pub digest: u32,
+    /// Time of the pass in which it is handled.
+    pub now: Timestamp,
+    /// What it was answered by a run of the server that lost it, if it is sent for that.
+    pub replay: Option<MdsReply>,
+}
+
+/// An answer, and the transaction that has to be durable for it to last; 0 if it changed
+/// nothing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Answer<R> {
+    /// Number of the transaction.
+    pub transaction: u64,
+    /// The answer.
+    pub reply: FsResult<R>,
+    /// Locks that come with it.
+    pub grants: Vec<Grant>,
+}
+
+impl<R> Answer<R> {
+    /// An answer that changed nothing.
+    pub fn unchanged(reply: FsResult<R>) -> Answer<R> {
+        Answer::changed(0, reply)
+    }
+
+    /// An answer that changed something, in a transaction.
+    pub fn changed(transaction: u64, reply: FsResult<R>) -> Answer<R> {
+        Answer { transaction, reply, grants: Vec::new() }
+    }
+}
+
+/// Transactions that are on stable storage, of both kinds of servers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Committed {
+    /// Up to this one, of the MDS.
+    pub mds: u64,
+    /// Up to this one, of the OSTs.
+    pub ost: u64,
+}
+
+/// What a request frame carries: who asks and what.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Request<'a> {
+    /// Opens the conversation.
+    Hello(Hello),
+    /// State dump as JSON.
+    Status,
+    /// Statistics as JSON.
+    Stats,
+    /// Start the statistics again.
+    ResetStats,
+    /// The client lives; with `commit` everything answered so far to stable storage.
+    Ping { commit: bool },
+    /// A request that an earlier run of the server answered with `reply` and lost.
+    Replay {
+        cred: Cred,
+        #[serde(borrow)]
+        request: MdsRequest<'a>,
+        reply: MdsReply,
+    },
+    /// The client has replayed what it had to.
+    Recovered,
+    /// From now on this connection carries call-backs, and nothing else.
+    Listen,
+    /// Locks are given up, questions answered.
+    Cancel(Vec<Cancel>),
+    /// The client ends: what it did is made durable, and it is forgotten.
+    Bye,
+    /// For the MDS.
+    Mds {
+        /// Caller.
+        cred: Cred,
+        /// What to do.
+        #[serde(borrow)]
+        request: MdsRequest<'a>,
+    },
+    /// For one OST.
+    Ost {
+        /// Index of the OST.
+        ost: u16,
+        /// What to do.
+        request: OstRequest,
+    },
+}
+
+impl Request<'_> {
+    /// Which operation this is.
+    pub fn op(&self) -> Op {
+        match self {
+            Request::Hello(_) => Op::Hello,
+            Request::Status => Op::Status,
+            Request::Stats | Request::ResetStats => Op::Stats,
+            Request::Ping { .. } | Request::Bye => Op::Ping,
+            Request::Replay { .. } | Request::Recovered => Op::Recovery,
+            Request::Listen | Request::Cancel(_) => Op::Cancel,
+            Request::Mds { request, .. } => request.op(),
+            Request::Ost { request, .. } => request.op(),
+        }
+    }
+}
+
+/// What a reply frame carries.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Reply {
+    /// To [`Request::Hello`].
+    Welcome(Welcome),
+    /// To [`Request::Status`] and [`Request::Stats`].
+    Json(String),
+    /// From the MDS.
+    Mds {
+        /// See [`Answer`].
+        transaction: u64,
+        /// The answer.
+        reply: FsResult<MdsReply>,
+        /// See [`Answer`].
+        grants: Vec<Grant>,
+    },
+    /// From an OST.
+    Ost {
+        /// See [`Answer`].
+        transaction: u64,
+        /// The answer.
+        reply: FsResult<OstReply>,
+    },
+    /// To [`Request::Ping`], [`Request::Recovered`], [`Request::Cancel`] and [`Request::Bye`].
+    Pong(Committed),
+    /// To [`Request::Listen`], again and again.
+    Callbacks(Vec<Callback>),
+    /// The server has too much to do; ask again after this time.
+    Busy {
+        /// In milliseconds.
+        retry_ms: u32,
+    },
+    /// The request could not be taken; the reason is for people.
+    Refused(String),
+}
