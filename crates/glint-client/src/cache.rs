@@ -296,13 +296,24 @@ impl Cache {
         Some(child)
     }
 
-    /// A name leads to something now that is not known here.
-    pub(crate) fn name_made(&self, parent: Ino, name: &[u8]) {
+    /// A name leads to another inode now; to one that is not known here, perhaps. The kernel
+    /// has moved what it knew in the same way.
+    pub(crate) fn renamed(&self, parent: Ino, name: &[u8], ino: Option<Ino>) {
+        let node = ino.and_then(|ino| self.find(ino));
+        let held = node.filter(|node| node.state().bits.has(Bits::ENTRY));
         if let Some(directory) = self.find(parent) {
             let mut state = directory.state();
-            state.children.remove(name);
-            // There is a name that is not among the children.
-            state.complete = false;
+            match &held {
+                Some(node) => state.children.insert(name.into(), Some(node.ino)),
+                None => {
+                    // There is a name that is not among the children.
+                    state.complete = false;
+                    state.children.remove(name)
+                }
+            };
+        }
+        if let Some(node) = held {
+            node.state().names.push((parent, name.into()));
         }
     }
 

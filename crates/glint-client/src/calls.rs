@@ -506,7 +506,10 @@ impl<T: Transport> Vfs for Client<T> {
         for (parent, name) in ends {
             self.cache.forget_name(parent, name);
         }
-        self.cache.name_made(new_parent, new_name);
+        self.cache.renamed(new_parent, new_name, known[0]);
+        if flags.exchange {
+            self.cache.renamed(parent, name, known[1]);
+        }
         Ok(())
     }
 

@@ -112,17 +112,22 @@ impl<T: Transport> Client<T> {
         caller: &Caller,
         request: &MdsRequest<'_>,
     ) -> FsResult<Attr> {
-        match self.mds(caller, request).await? {
-            MdsReply::Attr(attr) => self.complete(attr).await,
-            MdsReply::Glimpsed { attr, size, mtime } => {
-                let mut attr = self.complete(attr).await?;
-                attr.size = attr.size.max(size);
-                attr.mtime = attr.mtime.max(mtime);
-                attr.ctime = attr.ctime.max(mtime);
-                Ok(attr)
-            }
-            _ => Err(Errno::EPROTO),
+        let (attr, others) = match self.mds(caller, request).await? {
+            MdsReply::Attr(attr) => (attr, None),
+            MdsReply::Glimpsed { attr, size, mtime } => (attr, Some((size, mtime))),
+            _ => return Err(Errno::EPROTO),
+        };
+        // Before the objects are asked: what is sent meanwhile they know.
+        let node = if attr.size_on_ost { self.cache.find(attr.ino) } else { None };
+        let own = node.and_then(|node| node.state().unsent());
+        let mut attr = self.complete(attr).await?;
+        for (size, mtime) in [others, own].into_iter().flatten() {
+            attr.size = attr.size.max(size);
+            attr.blocks = attr.blocks.max(size.div_ceil(512));
+            attr.mtime = attr.mtime.max(mtime);
+            attr.ctime = attr.ctime.max(mtime);
         }
+        Ok(attr)
     }
 
     pub(crate) async fn mds_bytes(

@@ -241,11 +241,7 @@ impl<T: Transport> Client<T> {
                 self.give_up(&node, number, true).await;
             }
             Callback::Glimpse { ino, number } => {
-                let seen = self.cache.find(ino).and_then(|node| {
-                    let state = node.state();
-                    let attr = state.attributes().filter(|_| !state.dirty.is_clean())?;
-                    Some((attr.size, attr.mtime))
-                });
+                let seen = self.cache.find(ino).and_then(|node| node.state().unsent());
                 self.cache.cancels.lock().push(Cancel::Glimpse { ino, number, seen });
             }
         }

@@ -47,6 +47,8 @@ pub(crate) struct State {
     pub(crate) pages: bool,
     pub(crate) page_uses: u64,
     pub(crate) dirty: Dirty,
+    /// Where the furthest write ended since all was clean, and when the last one was made.
+    pub(crate) wrote_to: Option<(u64, Timestamp)>,
     /// What the objects said when they were last written, by stripe.
     pub(crate) objects: HashMap<u16, ObjectAttr>,
     /// Where its data lies, once it was opened.
@@ -86,6 +88,7 @@ impl Node {
             pages: false,
             page_uses: 0,
             dirty: Dirty::new(BULK_BYTES_MAX),
+            wrote_to: None,
             objects: HashMap::new(),
             layout: None,
             mtime: None,
@@ -166,11 +169,21 @@ impl State {
     /// Something was written: the attributes follow, if they are known.
     pub(crate) fn wrote(&mut self, end: u64, now: Timestamp) {
         self.mtime = Some(now);
+        let before = self.wrote_to.map_or(0, |(end, _)| end);
+        self.wrote_to = Some((before.max(end), now));
         if let Some(attr) = &mut self.attr {
             attr.size = attr.size.max(end);
             attr.blocks = attr.blocks.max(end.div_ceil(512));
             (attr.mtime, attr.ctime) = (now, now);
         }
+    }
+
+    /// What was written and is perhaps not at the OSTs: size and time.
+    pub(crate) fn unsent(&mut self) -> Option<(u64, Timestamp)> {
+        if self.dirty.is_clean() {
+            self.wrote_to = None;
+        }
+        self.wrote_to
     }
 
     /// Whether this client alone knows the size.

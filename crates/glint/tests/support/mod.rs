@@ -5,6 +5,7 @@
 
 pub mod disk;
 pub mod load;
+pub mod mapped;
 
 use std::fs;
 use std::net::TcpListener;

@@ -1,0 +1,12 @@
+//! Files mapped into memory, shared.
+
+use memmap2::MmapMut;
+use std::fs::OpenOptions;
+use std::path::Path;
+
+/// Maps a file to read and write it. Nobody may truncate it meanwhile.
+pub fn map(path: &Path) -> MmapMut {
+    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    // SAFETY: the tests that map a file leave its length alone.
+    unsafe { MmapMut::map_mut(&file).unwrap() }
+}
