@@ -12,8 +12,8 @@ use glint_net::Transport;
 use glint_proto::limits::{FILE_BYTES_MAX, FUSE_IO_BYTES_MAX};
 use glint_proto::lock::Range;
 use glint_proto::{
-    AdvisoryLock, Bulk, Errno, FsResult, Ino, MdsReply, MdsRequest, OpenFlags, OstReply,
-    OstRequest, RenameFlags, SetAttr, XattrFlags,
+    AdvisoryHow, AdvisoryLock, AdvisoryMode, Bulk, Errno, FsResult, Ino, MdsReply, MdsRequest,
+    OpenFlags, OstReply, OstRequest, RenameFlags, SetAttr, XattrFlags,
 };
 use glint_telemetry::Counter;
 use std::sync::Arc;
@@ -185,7 +185,7 @@ impl<T: Transport> Vfs for Client<T> {
                 }
                 let handle = self.add_handle(&attr, OpenFlags { truncate: false, ..open }, true);
                 let Found { attr, valid } = self.made(parent, name, attr);
-                Ok(Open { attr, handle, valid })
+                Ok(Open { attr, handle, valid, created: true })
             }
             MdsReply::Opened { attr, created: false } => {
                 drop(change);
@@ -205,7 +205,8 @@ impl<T: Transport> Vfs for Client<T> {
                 let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
                 let handle = self.add_handle(&attr, flags, true);
                 let Found { attr, valid } = self.found_name(parent, b"", attr, Some(0));
-                Ok(Open { attr, handle, valid: Valid { entry: Duration::ZERO, ..valid } })
+                let valid = Valid { entry: Duration::ZERO, ..valid };
+                Ok(Open { attr, handle, valid, created: true })
             }
             _ => Err(Errno::EPROTO),
         }
@@ -230,6 +231,7 @@ impl<T: Transport> Vfs for Client<T> {
     async fn release(&self, handle: Handle) -> FsResult<()> {
         let file = self.handles.remove(handle)?;
         let node = self.node(file.ino);
+        self.end_locks(&file).await;
         if let Some(node) = &node {
             if file.shared && !file.is_dir {
                 node.state().shared_writers -= 1;
@@ -273,9 +275,17 @@ impl<T: Transport> Vfs for Client<T> {
         self.cache.find(ino).is_some_and(|node| node.state().locked)
     }
 
-    async fn advisory(&self, lock: AdvisoryLock) -> FsResult<Option<AdvisoryLock>> {
-        if let (Some(node), false) = (self.node(lock.ino), lock.flock) {
-            node.state().locked = true;
+    async fn advisory(&self, handle: Handle, lock: AdvisoryLock) -> FsResult<Option<AdvisoryLock>> {
+        let takes = !lock.flock && lock.mode != AdvisoryMode::Unlock;
+        if takes && lock.how != AdvisoryHow::Test {
+            if let Some(node) = self.node(lock.ino) {
+                node.state().locked = true;
+            }
+            let file = self.handles.get(handle)?;
+            let mut owners = file.lock_owners.lock();
+            if !owners.contains(&lock.owner) {
+                owners.push(lock.owner);
+            }
         }
         match self.ask(&MdsRequest::Advisory(lock)).await? {
             MdsReply::Blocked(found) => Ok(found),
@@ -318,6 +328,9 @@ impl<T: Transport> Vfs for Client<T> {
                 let _guard = self.lock_data(&node, range, true, purpose).await?;
                 let offset = if at_end { self.end_of(&node, &file).await? } else { offset };
                 self.write_behind(&node, &file, offset, data).await;
+                if self.write_through {
+                    self.flush_node(&node).await?;
+                }
             }
             None => self.write_file(&file, offset, data).await?,
         }

@@ -11,8 +11,12 @@ use glint_lock::held::Use;
 use glint_net::{Granting, Transport};
 use glint_proto::limits::CACHE_MS_SHARED;
 use glint_proto::lock::{Bits, Range};
-use glint_proto::{Attr, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, OpenFlags, Timestamp};
+use glint_proto::{
+    AdvisoryHow, AdvisoryLock, AdvisoryMode, Attr, Errno, FsResult, Ino, Layout, MdsReply,
+    MdsRequest, OpenFlags, Timestamp,
+};
 use glint_telemetry::{Layer, Span};
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -30,11 +34,14 @@ pub struct Client<T> {
     /// Counts what was asked of objects for closes.
     pub(crate) glimpses: AtomicU64,
     locks: bool,
+    /// Data is at its OST when a write returns.
+    pub(crate) write_through: bool,
     pub(crate) lease_ms: u64,
     pub(crate) me: OnceLock<Weak<Client<T>>>,
     pub(crate) cache: Cache,
     pub(crate) write_back: WriteBack,
     pub(crate) inbox: Inbox,
+    pub(crate) counts_pages: AtomicBool,
     /// The servers have been silent for so long that nothing cached is used.
     pub(crate) suspended: AtomicBool,
 }
@@ -52,13 +59,21 @@ impl<T: Transport> Client<T> {
             noatime,
             glimpses: AtomicU64::new(1),
             locks: welcome.locks,
+            write_through: welcome.commit_sync,
             lease_ms: welcome.lease_ms,
             me: OnceLock::new(),
             cache: Cache::new(),
             write_back: WriteBack::default(),
             inbox: Inbox::default(),
+            counts_pages: AtomicBool::new(false),
             suspended: AtomicBool::new(false),
         }
+    }
+
+    /// From now on data is sent when there are enough dirty pages for a request, contiguous or
+    /// not: what clients did before they looked for full extents. For a benchmark.
+    pub fn count_pages(&self) {
+        self.counts_pages.store(true, Ordering::Relaxed);
     }
 
     /// The transport.
@@ -189,6 +204,7 @@ impl<T: Transport> Client<T> {
             shared: flags.read && flags.write,
             declared: AtomicBool::new(declared),
             told: AtomicU64::new(told),
+            lock_owners: Mutex::default(),
             wrote: AtomicBool::new(flags.truncate),
             touched: AtomicBool::new(self.noatime),
         })
@@ -212,7 +228,7 @@ impl<T: Transport> Client<T> {
         let attr = self.complete(attr).await?;
         let handle = self.add_handle(&attr, flags, true);
         let Found { attr, valid } = self.found(attr, changes);
-        Ok(Open { attr, handle, valid })
+        Ok(Open { attr, handle, valid, created: false })
     }
 
     /// Opens to read what may be opened without asking.
@@ -235,7 +251,7 @@ impl<T: Transport> Client<T> {
             attr
         };
         let handle = self.add_handle(&attr, flags, false);
-        Some(Open { attr, handle, valid: Valid::under(false, true) })
+        Some(Open { attr, handle, valid: Valid::under(false, true), created: false })
     }
 
     /// A name was made, with a new inode.
@@ -267,6 +283,25 @@ impl<T: Transport> Client<T> {
         drop(change);
         self.cache.forget_name(parent, name);
         Ok(())
+    }
+
+    /// Ends the locks of fcntl(2) that were taken through a file which is closed for good.
+    pub(crate) async fn end_locks(&self, file: &OpenFile) {
+        let owners = std::mem::take(&mut *file.lock_owners.lock());
+        for owner in owners {
+            let lock = AdvisoryLock {
+                ino: file.ino,
+                owner,
+                pid: 0,
+                range: Range::ALL,
+                mode: AdvisoryMode::Unlock,
+                flock: false,
+                how: AdvisoryHow::Try,
+            };
+            if let Err(errno) = self.ask(&MdsRequest::Advisory(lock)).await {
+                tracing::warn!(ino = %file.ino, %errno, "ending the locks of a closed file");
+            }
+        }
     }
 
     /// Where a file ends. A lock to write all of it is held.

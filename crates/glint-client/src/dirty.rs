@@ -33,6 +33,8 @@ pub(crate) enum Due {
     Full,
     /// Those, and what was written before this moment.
     Before(Instant),
+    /// One of them, whichever: enough is dirty.
+    Some,
     /// All.
     All,
 }
@@ -59,6 +61,11 @@ impl Dirty {
     /// Whether an extent is full.
     pub(crate) fn has_full(&self) -> bool {
         self.full > 0
+    }
+
+    /// How much waits.
+    pub(crate) fn bytes(&self) -> usize {
+        self.extents.values().map(|extent| extent.data.len()).sum()
     }
 
     /// When the oldest data that waits was written.
@@ -146,6 +153,7 @@ impl Dirty {
     pub(crate) fn take(&mut self, due: Due) -> Option<Flying> {
         let is_due = |extent: &Extent| match due {
             Due::All => true,
+            Due::Some => self.bytes() >= self.block as usize,
             Due::Full => extent.data.len() as u64 == self.block,
             Due::Before(then) => extent.since <= then || extent.data.len() as u64 == self.block,
         };

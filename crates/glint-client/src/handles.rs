@@ -2,8 +2,9 @@
 
 use crate::vfs::Handle;
 use glint_proto::{Errno, FsResult, Ino, Layout};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use slab::Slab;
+use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
@@ -24,6 +25,8 @@ pub(crate) struct OpenFile {
     pub(crate) declared: AtomicBool,
     /// The last error of writing behind that it was told of.
     pub(crate) told: AtomicU64,
+    /// Who took locks of fcntl(2) through it.
+    pub(crate) lock_owners: Mutex<SmallVec<[u64; 1]>>,
     /// The access time was seen to.
     pub(crate) touched: AtomicBool,
 }

@@ -95,6 +95,8 @@ pub struct Open {
     pub attr: Attr,
     /// For how long.
     pub valid: Valid,
+    /// This open made it.
+    pub created: bool,
     /// Names it.
     pub handle: Handle,
 }
@@ -205,7 +207,11 @@ pub trait Vfs: Send + Sync + 'static {
     fn flush(&self, handle: Handle) -> impl Future<Output = FsResult<()>>;
     /// Whether a program of this client may hold locks of fcntl(2) on a file.
     fn may_have_locks(&self, ino: Ino) -> bool;
-    fn advisory(&self, lock: AdvisoryLock) -> impl Future<Output = FsResult<Option<AdvisoryLock>>>;
+    fn advisory(
+        &self,
+        handle: Handle,
+        lock: AdvisoryLock,
+    ) -> impl Future<Output = FsResult<Option<AdvisoryLock>>>;
     fn fsync(&self, ino: Ino) -> impl Future<Output = FsResult<()>>;
     fn sync(&self) -> impl Future<Output = FsResult<()>>;
     fn fallocate(

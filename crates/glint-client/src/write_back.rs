@@ -164,7 +164,7 @@ impl<T: Transport> Client<T> {
         data: &[u8],
     ) {
         let now = Instant::now();
-        let mut full = false;
+        let (mut full, mut due) = (false, Due::Full);
         for piece in file.layout.pieces(offset, data.len() as u64) {
             let ost = self.ost_of(file.layout, piece.stripe);
             let start = (piece.file_offset - offset) as usize;
@@ -174,6 +174,9 @@ impl<T: Transport> Client<T> {
             let grown =
                 state.dirty.write(piece.stripe, piece.object_offset, part, now, &mut buffer);
             full |= state.dirty.has_full();
+            if self.counts_pages.load(Ordering::Relaxed) && state.dirty.bytes() >= BULK_BYTES_MAX {
+                (full, due) = (true, Due::Some);
+            }
             drop(state);
             self.write_back.added(ost, grown);
         }
@@ -182,7 +185,7 @@ impl<T: Transport> Client<T> {
         drop(state);
         if full && let Some(client) = self.me.get().and_then(Weak::upgrade) {
             let (node, layout) = (node.clone(), file.layout);
-            host::spawn(async move { client.send_due(&node, layout, Due::Full).await });
+            host::spawn(async move { client.send_due(&node, layout, due).await });
         }
     }
 

@@ -285,7 +285,7 @@ impl<F: Vfs> Call<'_, F> {
     /// written through, so a close has nothing to flush. Pages may be kept if nobody
     /// else can write. Who only writes has no use for pages: without them a write is
     /// one copy less, and the data is in memory once.
-    fn open_flags(&self, flags: u32) -> u32 {
+    fn open_flags(&self, ino: Ino, flags: u32, created: bool) -> u32 {
         let access = flags as i32 & libc::O_ACCMODE;
         // Where pages are under locks, no page may wait for one in the middle of a write.
         let writes = match self.adapter.caching {
@@ -297,8 +297,12 @@ impl<F: Vfs> Call<'_, F> {
             (false, Caching::Timed) => 0,
             (false, _) => FOPEN_KEEP_CACHE,
         };
-        // With locks a close tells of errors, and ends the locks of its process (fcntl(2)).
-        let flush = if self.adapter.caching == Caching::Locked { 0 } else { FOPEN_NOFLUSH };
+        // A close tells of errors of writing behind, and ends the locks of its process
+        // (fcntl(2)). What was just made has neither, for all that anybody knows.
+        let flushes = self.adapter.caching == Caching::Locked
+            && !created
+            && (writes || self.fs.may_have_locks(ino));
+        let flush = if flushes { 0 } else { FOPEN_NOFLUSH };
         flush | FOPEN_PARALLEL_DIRECT_WRITES | pages
     }
 
@@ -308,7 +312,7 @@ impl<F: Vfs> Call<'_, F> {
         let mode = FileType::Regular.mode_bits() | (arg.mode & 0o7777);
         let make = Make { mode, umask: arg.umask, rdev: 0, target: b"" };
         let open = self.fs.create(&self.caller, self.ino, name, make, arg.flags as i32).await?;
-        let flags = self.open_flags(arg.flags);
+        let flags = self.open_flags(open.attr.ino, arg.flags, open.created);
         let at = put(self.buffer, &entry_out(&open.attr, open.valid))?;
         put_at(self.buffer, at, zerocopy::IntoBytes::as_bytes(&open_out(open.handle, flags)))
     }
@@ -316,7 +320,7 @@ impl<F: Vfs> Call<'_, F> {
     async fn tmpfile(self) -> FsResult<usize> {
         let arg: CreateIn = parse(self.fixed)?;
         let open = self.fs.tmpfile(&self.caller, self.ino, arg.mode & 0o7777, arg.umask).await?;
-        let flags = self.open_flags(arg.flags);
+        let flags = self.open_flags(open.attr.ino, arg.flags, true);
         let at = put(self.buffer, &entry_out(&open.attr, open.valid))?;
         put_at(self.buffer, at, zerocopy::IntoBytes::as_bytes(&open_out(open.handle, flags)))
     }
@@ -357,7 +361,8 @@ impl<F: Vfs> Call<'_, F> {
         let mut flags = OpenFlags::from_posix(arg.flags as i32);
         flags.kill_suidgid = arg.open_flags & OPEN_KILL_SUIDGID != 0;
         let open = self.fs.open(&self.caller, self.ino, flags).await?;
-        let out = open_out(open.handle, self.open_flags(arg.flags));
+        let flags = self.open_flags(self.ino, arg.flags, false);
+        let out = open_out(open.handle, flags);
         put(self.buffer, &out)
     }
 
@@ -392,7 +397,7 @@ impl<F: Vfs> Call<'_, F> {
         let result = self.fs.flush(Handle(arg.fh)).await.map(|()| 0);
         if self.adapter.caching == Caching::Locked && self.fs.may_have_locks(self.ino) {
             // fcntl(2): any close of a file ends the locks of its process on it.
-            self.unlock(arg.lock_owner, false).await?;
+            self.unlock(Handle(arg.fh), arg.lock_owner, false).await?;
         }
         result
     }
@@ -400,17 +405,17 @@ impl<F: Vfs> Call<'_, F> {
     async fn release(self) -> FsResult<usize> {
         let arg: ReleaseIn = parse(self.fixed)?;
         if arg.release_flags & RELEASE_FLOCK_UNLOCK != 0 {
-            self.unlock(arg.lock_owner, true).await?;
+            self.unlock(Handle(arg.fh), arg.lock_owner, true).await?;
         }
         self.fs.release(Handle(arg.fh)).await.map(|()| 0)
     }
 
     /// Ends all locks of an owner on a file.
-    async fn unlock(&self, owner: u64, flock: bool) -> FsResult<()> {
+    async fn unlock(&self, handle: Handle, owner: u64, flock: bool) -> FsResult<()> {
         let (mode, how) = (AdvisoryMode::Unlock, AdvisoryHow::Try);
         let range = Range::ALL;
         let lock = AdvisoryLock { ino: self.ino, owner, pid: 0, range, mode, flock, how };
-        self.fs.advisory(lock).await.map(drop)
+        self.fs.advisory(handle, lock).await.map(drop)
     }
 
     /// flock(2), and fcntl(2) with F_GETLK, F_SETLK, F_SETLKW.
@@ -420,7 +425,7 @@ impl<F: Vfs> Call<'_, F> {
         }
         let arg: LkIn = parse(self.fixed)?;
         let asks = advisory_lock(self.ino, &arg, opcode)?;
-        let found = self.fs.advisory(asks).await?;
+        let found = self.fs.advisory(Handle(arg.fh), asks).await?;
         if opcode != Opcode::Getlk {
             return Ok(0);
         }

@@ -122,7 +122,7 @@ impl Vfs for NullFs {
         false
     }
 
-    async fn advisory(&self, _: AdvisoryLock) -> FsResult<Option<AdvisoryLock>> {
+    async fn advisory(&self, _: Handle, _: AdvisoryLock) -> FsResult<Option<AdvisoryLock>> {
         Err(Errno::ENOSYS)
     }
 
@@ -182,7 +182,8 @@ impl Vfs for NullFs {
             }
             attr => attr?,
         };
-        Ok(Open { handle: Handle(attr.ino.0), attr, valid: Valid::timed(CACHE_TIME) })
+        let valid = Valid::timed(CACHE_TIME);
+        Ok(Open { handle: Handle(attr.ino.0), attr, valid, created: true })
     }
 
     async fn tmpfile(&self, _: &Caller, _: Ino, _: u32, _: u32) -> FsResult<Open> {
@@ -195,7 +196,8 @@ impl Vfs for NullFs {
         if flags.truncate {
             attr.size = 0;
         }
-        Ok(Open { attr: attr.clone(), handle: Handle(ino.0), valid: Valid::timed(CACHE_TIME) })
+        let valid = Valid::timed(CACHE_TIME);
+        Ok(Open { attr: attr.clone(), handle: Handle(ino.0), valid, created: false })
     }
 
     async fn release(&self, _: Handle) -> FsResult<()> {

@@ -97,6 +97,10 @@ impl Mount {
     /// Unmounts. If files are still open the mount point is detached and they get
     /// ENOTCONN when this process ends; that is reported as `false`.
     pub fn unmount(&self) -> std::io::Result<bool> {
+        if self.is_finished() {
+            // What is mounted there now is something else.
+            return Ok(true);
+        }
         match mountpoint::unmount(&self.path, false) {
             Ok(()) => Ok(true),
             Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {

@@ -8,6 +8,7 @@
 //!
 //! Does not know: sockets, names of files, or who is allowed what.
 
+mod bandwidth;
 mod checksum;
 mod error;
 mod files;
@@ -19,6 +20,7 @@ mod service;
 mod space;
 mod store;
 
+pub use bandwidth::Bandwidth;
 pub use error::OstError;
 pub use service::Ost;
 pub use store::{ObjectStore, StoredObject};

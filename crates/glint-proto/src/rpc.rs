@@ -47,6 +47,8 @@ pub struct Welcome {
     pub osts: u16,
     /// How long a client may cache attributes and entries without locks.
     pub cache_ms: u64,
+    /// Nothing is answered before it is on stable storage, so clients write nothing behind.
+    pub commit_sync: bool,
     /// How long a client may be silent before it is forgotten.
     pub lease_ms: u64,
     /// Locks are given to clients that listen to call-backs.

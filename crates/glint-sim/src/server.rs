@@ -279,6 +279,7 @@ impl Service for Servers {
             fs_uuid: 1,
             boot_verifier: self.boot_verifier,
             osts: 1,
+            commit_sync: false,
             lease_ms: LEASE.as_millis() as u64,
             locks: false,
             cache_ms: 1_000,

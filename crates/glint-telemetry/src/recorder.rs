@@ -24,11 +24,21 @@ pub enum Counter {
     JournalWrites,
     /// Requests that were told to come back because too many waited.
     Busy,
+    /// Writes to objects, by the data that one request brings: up to 64 KiB.
+    WritesTo64K,
+    /// Up to 1 MiB.
+    WritesTo1M,
+    /// Below the largest request.
+    WritesBelowFull,
+    /// As much as a request can bring.
+    WritesFull,
+    /// Locks that were asked back.
+    Callbacks,
 }
 
 impl Counter {
     /// All counters.
-    pub const ALL: [Counter; 7] = [
+    pub const ALL: [Counter; 12] = [
         Counter::BytesRead,
         Counter::BytesWritten,
         Counter::Requests,
@@ -36,6 +46,11 @@ impl Counter {
         Counter::Replays,
         Counter::JournalWrites,
         Counter::Busy,
+        Counter::WritesTo64K,
+        Counter::WritesTo1M,
+        Counter::WritesBelowFull,
+        Counter::WritesFull,
+        Counter::Callbacks,
     ];
 
     /// Lower-case name.
@@ -48,6 +63,11 @@ impl Counter {
             Counter::Replays => "replays",
             Counter::JournalWrites => "journal_writes",
             Counter::Busy => "busy",
+            Counter::WritesTo64K => "object_writes_to_64k",
+            Counter::WritesTo1M => "object_writes_to_1m",
+            Counter::WritesBelowFull => "object_writes_below_4m",
+            Counter::WritesFull => "object_writes_4m",
+            Counter::Callbacks => "callbacks",
         }
     }
 }

@@ -6,10 +6,10 @@ use crate::rates::{Rates, Totals};
 use glint_kv::local::{LocalKv, Options};
 use glint_mds::{Config, Destroyer, Mds};
 use glint_net::Service;
-use glint_ost::{ObjectStore, Ost};
+use glint_ost::{Bandwidth, ObjectStore, Ost};
 use glint_proto::limits::{
-    CACHE_MS_ALONE, CACHE_MS_SHARED, COMMIT_INTERVAL_MS, LEASE_MS, journal_bytes, reserve_metadata,
-    segment_bytes,
+    BULK_BYTES_MAX, CACHE_MS_ALONE, CACHE_MS_SHARED, COMMIT_INTERVAL_MS, LEASE_MS, journal_bytes,
+    reserve_metadata, segment_bytes,
 };
 use glint_proto::lock::{Callback, Cancel};
 use glint_proto::message::{Hello, Survived, Welcome};
@@ -17,6 +17,7 @@ use glint_proto::{
     Answer, Arrival, Bulk, ClientId, Committed, Cred, Errno, FsResult, Ino, Layout, MdsReply,
     MdsRequest, ObjectId, OstReply, OstRequest, SpaceInfo,
 };
+use glint_telemetry::Counter;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -58,6 +59,8 @@ pub struct Settings {
     pub lease: Duration,
     /// The disk lost what was not synced.
     pub after_power_loss: bool,
+    /// Bytes that each OST moves in a second, if that is limited.
+    pub ost_bandwidth: Option<u64>,
 }
 
 impl Default for Settings {
@@ -69,6 +72,7 @@ impl Default for Settings {
             commit_sync: false,
             lease: Duration::from_millis(LEASE_MS),
             after_power_loss: false,
+            ost_bandwidth: None,
         }
     }
 }
@@ -77,6 +81,8 @@ impl Default for Settings {
 pub struct Servers {
     mds: Mds<LocalKv>,
     osts: Vec<Ost>,
+    /// Of each OST, if there are limits.
+    bandwidth: Vec<Bandwidth>,
     data: DataDir,
     boot_verifier: u64,
     settings: Settings,
@@ -121,9 +127,14 @@ impl Servers {
             store.sync_all()?;
             osts.push(Ost::new(store));
         }
+        let limits = settings
+            .ost_bandwidth
+            .map(|limit| (0..data.osts()).map(move |_| Bandwidth::new(limit)));
+        let bandwidth = limits.into_iter().flatten().collect();
         let servers = Arc::new(Servers {
             mds,
             osts,
+            bandwidth,
             data,
             boot_verifier,
             settings,
@@ -202,6 +213,24 @@ impl Servers {
         }
     }
 
+    /// Waits for the turn of a transfer, where bandwidth is limited.
+    async fn pace(&self, ost: usize, request: &OstRequest, bulk: &Bulk<'_>) {
+        let bytes = match (request, bulk) {
+            (OstRequest::Write { .. }, Bulk::Out(data)) => {
+                glint_telemetry::count(size_class(data.len()), 1);
+                data.len() as u64
+            }
+            (OstRequest::Read { len, .. }, _) => u64::from(*len),
+            _ => return,
+        };
+        if let Some(limit) = self.bandwidth.get(ost) {
+            let pause = limit.take(bytes, Instant::now());
+            if !pause.is_zero() {
+                glint_net::host::sleep(pause).await;
+            }
+        }
+    }
+
     /// The metadata server.
     pub fn mds(&self) -> &Mds<LocalKv> {
         &self.mds
@@ -254,6 +283,16 @@ impl Running {
     }
 }
 
+/// Counts requests by how much data they bring.
+fn size_class(bytes: usize) -> Counter {
+    match bytes {
+        0..=0x1_0000 => Counter::WritesTo64K,
+        0x1_0001..=0x10_0000 => Counter::WritesTo1M,
+        BULK_BYTES_MAX.. => Counter::WritesFull,
+        _ => Counter::WritesBelowFull,
+    }
+}
+
 impl Destroyer for Servers {
     async fn destroy(&self, files: &[(Ino, Layout)]) -> FsResult<u64> {
         let osts = self.osts.len() as u16;
@@ -283,9 +322,11 @@ impl Service for Servers {
     }
 
     async fn ost(&self, ost: u16, request: OstRequest, bulk: Bulk<'_>) -> Answer<OstReply> {
-        let Some(ost) = self.osts.get(ost as usize) else {
+        let index = ost as usize;
+        let Some(ost) = self.osts.get(index) else {
             return Answer::unchanged(Err(Errno::ENXIO));
         };
+        self.pace(index, &request, &bulk).await;
         let mut reply = ost.handle(request, bulk).await;
         if !request.is_modifying() || reply.is_err() {
             return Answer::unchanged(reply);
@@ -305,6 +346,7 @@ impl Service for Servers {
             fs_uuid: self.data.uuid(),
             boot_verifier: self.boot_verifier,
             osts: self.data.osts(),
+            commit_sync: self.settings.commit_sync,
             lease_ms: self.settings.lease.as_millis() as u64,
             locks: self.settings.shared,
             cache_ms: if self.settings.shared { CACHE_MS_SHARED } else { CACHE_MS_ALONE },

@@ -37,6 +37,10 @@ pub struct Args {
     daemon: bool,
 }
 
+/// Set by `glint bench ior --experiment lustre-ssf`, to show what it was like to count dirty
+/// pages instead of looking for what is contiguous.
+pub const COUNT_PAGES: &str = "GLINT_BENCH_COUNT_PAGES";
+
 const IGNORED_PREFIXES: [&str; 5] = ["x-", "comment=", "user_id=", "group_id=", "max_read="];
 
 /// Parsed mount options.
@@ -167,6 +171,9 @@ pub fn run(args: Args) -> CommandResult {
     })
     .map_err(|e| format!("server {}: {e}", args.server))?;
     let client = Running::start(remote, options.noatime)?;
+    if std::env::var_os(COUNT_PAGES).is_some() {
+        client.count_pages();
+    }
     let mount_options = MountOptions { source: args.server.clone(), ..options.mount };
     let mount = Mount::new(client.clone(), &mount_point, &mount_options, options.transport)?;
     let _metrics = Metrics::start(args.metrics.as_deref(), None)?;

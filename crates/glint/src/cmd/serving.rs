@@ -52,6 +52,19 @@ pub enum Switch {
     Off,
 }
 
+/// A number of bytes with an optional K, M or G (powers of 1000), at least 1000.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let wrong = || "a number with K, M or G, such as 50M, and at least 1K".to_owned();
+    let (digits, unit) = match text.char_indices().next_back() {
+        Some((at, 'k' | 'K')) => (&text[..at], 1_000),
+        Some((at, 'm' | 'M')) => (&text[..at], 1_000_000),
+        Some((at, 'g' | 'G')) => (&text[..at], 1_000_000_000),
+        _ => (text, 1),
+    };
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    number.checked_mul(unit).filter(|bytes| *bytes >= 1000).ok_or_else(wrong)
+}
+
 /// The options.
 #[derive(clap::Args)]
 pub struct Serving {
@@ -69,6 +82,10 @@ pub struct Serving {
     /// the host is noticed without it.
     #[arg(long)]
     after_power_loss: bool,
+    /// Most bytes that each OST reads and writes in a second, as 50M or 2G: keeps room on a
+    /// disk or a network for others.
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    ost_bandwidth: Option<u64>,
     /// Number of service threads [default: one for each core].
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
@@ -97,6 +114,7 @@ impl Serving {
             commit_sync: self.commit == Commit::Sync,
             lease: Duration::from_secs(self.lease),
             after_power_loss: self.after_power_loss,
+            ost_bandwidth: self.ost_bandwidth,
             ..default
         }
     }

@@ -2,7 +2,9 @@
 
 mod createmany;
 mod getattr;
+mod ior;
 mod lustre_2009;
+mod lustre_ssf;
 mod native;
 mod null_mount;
 mod posix;
@@ -27,6 +29,7 @@ pub struct Args {
 enum Bench {
     Createmany(createmany::Args),
     Getattr(getattr::Args),
+    Ior(ior::Args),
     NullMount(null_mount::Args),
     Start(start::Args),
     Stream(stream::Args),
@@ -40,6 +43,7 @@ pub fn run(args: Args) -> CommandResult {
     match args.bench {
         Bench::Createmany(args) => createmany::run(args),
         Bench::Getattr(args) => getattr::run(args),
+        Bench::Ior(args) => ior::run(args),
         Bench::NullMount(args) => null_mount::run(args),
         Bench::Start(args) => start::run(args),
         Bench::Stream(args) => stream::run(args),

@@ -80,6 +80,26 @@ impl Stage {
         Ok(at)
     }
 
+    /// Runs `glint mount`. With `pages` it counts dirty pages to decide what to send.
+    pub fn mount_remote(
+        &mut self,
+        name: &str,
+        address: &str,
+        pages: bool,
+    ) -> Result<PathBuf, String> {
+        let at = self.path(name)?;
+        let mut command = glint().map_err(|e| e.to_string())?;
+        command.args(["mount", address]).arg(&at);
+        if pages {
+            command.env(crate::cmd::mount::COUNT_PAGES, "1");
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().map_err(|e| e.to_string())?;
+        self.processes.push((child, Some(at.clone())));
+        self.wait(name, || is_mount(&at))?;
+        Ok(at)
+    }
+
     /// Runs `glint serve`, on these cores only if any are named.
     pub fn serve(&mut self, name: &str, cores: &str, more: &[&str]) -> Result<Served, String> {
         let data = self.path(&format!("{name}-data"))?;
