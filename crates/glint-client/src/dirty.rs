@@ -151,6 +151,11 @@ impl Dirty {
 
     /// Takes an extent out that is due and may be sent.
     pub(crate) fn take(&mut self, due: Due) -> Option<Flying> {
+        self.take_of(due, |_| true)
+    }
+
+    /// The same, of some stripes only.
+    pub(crate) fn take_of(&mut self, due: Due, stripes: impl Fn(u16) -> bool) -> Option<Flying> {
         let is_due = |extent: &Extent| match due {
             Due::All => true,
             Due::Some => self.bytes() >= self.block as usize,
@@ -162,7 +167,8 @@ impl Dirty {
         };
         let key = self.extents.iter().find_map(|((stripe, start), extent)| {
             let end = start + extent.data.len() as u64;
-            (is_due(extent) && !overlaps(*stripe, *start, end)).then_some((*stripe, *start))
+            (is_due(extent) && stripes(*stripe) && !overlaps(*stripe, *start, end))
+                .then_some((*stripe, *start))
         })?;
         let extent = self.extents.remove(&key)?;
         if extent.data.len() as u64 == self.block {

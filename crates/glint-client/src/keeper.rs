@@ -45,7 +45,8 @@ pub(crate) struct Inbox {
 
 impl Inbox {
     fn wake(&self) {
-        if let Some(waker) = self.waker.lock().take() {
+        let waker = self.waker.lock().take();
+        if let Some(waker) = waker {
             waker.wake();
         }
     }
@@ -172,7 +173,9 @@ impl<T: Transport> Client<T> {
 
     /// Writes what has become old, and gives up what nobody uses.
     async fn care(self: &Arc<Self>) {
-        let old = Instant::now().checked_sub(AGE_MAX);
+        // With memory full of half extents, these have to go.
+        let age = if self.write_back.is_stuck() { Duration::ZERO } else { AGE_MAX };
+        let old = Instant::now().checked_sub(age);
         if let Some(old) = old
             && self.write_back.counts().0 > 0
         {

@@ -179,11 +179,8 @@ impl State {
     }
 
     /// What was written and is perhaps not at the OSTs: size and time.
-    pub(crate) fn unsent(&mut self) -> Option<(u64, Timestamp)> {
-        if self.dirty.is_clean() {
-            self.wrote_to = None;
-        }
-        self.wrote_to
+    pub(crate) fn unsent(&self) -> Option<(u64, Timestamp)> {
+        self.wrote_to.filter(|_| !self.dirty.is_clean())
     }
 
     /// Whether this client alone knows the size.

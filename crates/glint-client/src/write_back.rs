@@ -15,7 +15,7 @@ use glint_proto::limits::{
     BULK_BYTES_MAX, DIRTY_BYTES_MAX, DIRTY_BYTES_PER_OST_MAX, RPCS_PER_OST_MAX,
 };
 use glint_proto::{Bulk, Errno, FsResult, Layout, ObjectAttr, ObjectId, OstReply, OstRequest};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::future::poll_fn;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -30,6 +30,7 @@ const SPARES: usize = 32;
 #[derive(Default)]
 struct Room {
     total: usize,
+    total_max: Option<usize>,
     osts: Vec<Ost>,
     waiting: Vec<Waker>,
     spares: Vec<Vec<u8>>,
@@ -55,7 +56,7 @@ impl Drop for Permit<'_> {
     fn drop(&mut self) {
         let mut room = self.0.room.lock();
         room.ost(self.1).requests -= 1;
-        room.wake();
+        wake(room);
     }
 }
 
@@ -67,10 +68,26 @@ impl Room {
         }
         &mut self.osts[index]
     }
+}
 
-    fn wake(&mut self) {
-        self.waiting.drain(..).for_each(Waker::wake);
+impl Room {
+    /// An eighth of the memory of this machine, and not more than the limit.
+    fn total_max(&mut self) -> usize {
+        *self.total_max.get_or_insert_with(|| {
+            let bytes = match rustix::system::sysinfo() {
+                info if info.mem_unit > 0 => info.totalram as usize * info.mem_unit as usize,
+                info => info.totalram as usize,
+            };
+            (bytes / 8).clamp(2 * DIRTY_BYTES_PER_OST_MAX, DIRTY_BYTES_MAX)
+        })
     }
+}
+
+/// Wakes all who wait. Not under the lock, which they may be waiting for.
+fn wake(mut room: MutexGuard<'_, Room>) {
+    let waiting = std::mem::take(&mut room.waiting);
+    drop(room);
+    waiting.into_iter().for_each(Waker::wake);
 }
 
 impl WriteBack {
@@ -78,7 +95,7 @@ impl WriteBack {
     async fn room(&self, ost: u16) {
         self.until(|room| {
             let full =
-                room.total >= DIRTY_BYTES_MAX || room.ost(ost).dirty >= DIRTY_BYTES_PER_OST_MAX;
+                room.total >= room.total_max() || room.ost(ost).dirty >= DIRTY_BYTES_PER_OST_MAX;
             (!full).then_some(())
         })
         .await
@@ -125,7 +142,7 @@ impl WriteBack {
             spare.clear();
             room.spares.push(spare);
         }
-        room.wake();
+        wake(room);
     }
 
     /// Memory for an extent that begins with `len` bytes. Small ones get what they need, and
@@ -144,7 +161,19 @@ impl WriteBack {
         let dirty = &mut room.ost(ost).dirty;
         *dirty = dirty.saturating_sub(bytes);
         room.errors += 1;
-        room.wake();
+        wake(room);
+    }
+
+    /// Whether an OST has as many requests as it gets: more of them, and smaller ones, would
+    /// bring nothing there any sooner.
+    pub(crate) fn is_busy(&self, ost: u16) -> bool {
+        self.room.lock().ost(ost).requests >= RPCS_PER_OST_MAX
+    }
+
+    /// Whether somebody waits for room, and nothing is on its way that would make some.
+    pub(crate) fn is_stuck(&self) -> bool {
+        let room = self.room.lock();
+        !room.waiting.is_empty() && room.osts.iter().all(|ost| ost.requests == 0)
     }
 
     /// Dirty bytes, and errors so far.
@@ -199,11 +228,16 @@ impl<T: Transport> Client<T> {
     /// Sends what is due of a file, and waits for it.
     pub(crate) async fn send_due(&self, node: &Arc<Node>, layout: Layout, due: Due) {
         let mut sending = FuturesUnordered::new();
+        let take = || match due {
+            // What is old waits for OSTs that have enough to do, and may become full meanwhile.
+            Due::Before(_) => {
+                let busy = |stripe| self.write_back.is_busy(self.ost_of(layout, stripe));
+                node.state().dirty.take_of(due, |stripe| !busy(stripe))
+            }
+            _ => node.state().dirty.take(due),
+        };
         loop {
-            while let Some(flying) = {
-                let taken = node.state().dirty.take(due);
-                taken
-            } {
+            while let Some(flying) = take() {
                 sending.push(self.send(node, layout, flying));
             }
             if sending.next().await.is_none() {
@@ -237,6 +271,10 @@ impl<T: Transport> Client<T> {
                     "writing cached data failed; it is lost");
                 state.fail(errno);
             }
+        }
+        if state.dirty.is_clean() {
+            // From now on the objects know.
+            state.wrote_to = None;
         }
         let failed = result.is_err();
         drop(state);

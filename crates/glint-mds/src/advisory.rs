@@ -3,6 +3,7 @@
 //! In memory only: a server that starts again has forgotten them, as with NFS a client has to
 //! say them again, which it does not yet; programs see EIO then only if they ask.
 
+use crate::claims::wake;
 use crate::service::{Context, Mds};
 use glint_kv::Kv;
 use glint_lock::advisory::{AdvisoryTable, Kind, Lock, Outcome, Owner};
@@ -51,18 +52,22 @@ impl Drop for Ticket<'_> {
             }
             false => state.table.forget(self.ino, self.kind, self.number, &mut granted),
         }
-        state.hand_out(granted);
+        let wakers = state.hand_out(granted);
+        drop(state);
+        wake(wakers);
     }
 }
 
 impl State {
-    fn hand_out(&mut self, granted: Vec<u64>) {
+    fn hand_out(&mut self, granted: Vec<u64>) -> Vec<Waker> {
+        let mut wakers = Vec::new();
         for number in granted {
             if let Some((_, waker, got)) = self.waiting.get_mut(&number) {
                 *got = true;
-                waker.wake_by_ref();
+                wakers.push(waker.clone());
             }
         }
+        wakers
     }
 }
 
@@ -72,13 +77,15 @@ impl Advisory {
         let mut state = self.0.lock();
         let mut granted = Vec::new();
         state.table.evict(client, &mut granted);
-        state.hand_out(granted);
+        let mut wakers = state.hand_out(granted);
         state.waiting.retain(|_, (waits, waker, _)| {
             if *waits == client {
-                waker.wake_by_ref();
+                wakers.push(waker.clone());
             }
             *waits != client
         });
+        drop(state);
+        wake(wakers);
     }
 
     /// How many are held.
@@ -129,7 +136,9 @@ impl<K: Kv> Mds<K> {
                 let waits = (context.client, Waker::noop().clone(), false);
                 state.waiting.insert(number, waits);
             }
-            state.hand_out(granted);
+            let wakers = state.hand_out(granted);
+            drop(state);
+            wake(wakers);
             outcome
         };
         match outcome {

@@ -3,8 +3,10 @@
 //! Invariant: what was asked stays in the mailbox until it is answered, and is said again to
 //! a client that listens anew. So a broken connection loses no question.
 
+use crate::claims::wake;
 use glint_proto::lock::{Callback, Cancel};
 use glint_proto::{ClientId, Ino, Timestamp, clock};
+use glint_telemetry::Counter;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -32,14 +34,6 @@ struct Mailbox {
     /// Names the connection that listens.
     listening: u64,
     waker: Option<Waker>,
-}
-
-impl Mailbox {
-    fn wake(&mut self) {
-        if let Some(waker) = self.waker.take() {
-            waker.wake();
-        }
-    }
 }
 
 #[derive(Default)]
@@ -90,7 +84,9 @@ impl Mailboxes {
         let mailbox = state.boxes.entry(client).or_default();
         mailbox.listening = listening;
         mailbox.questions.iter_mut().for_each(|question| question.sent = false);
-        mailbox.wake();
+        let waker = mailbox.waker.take();
+        drop(state);
+        wake(waker.into_iter().collect());
         listening
     }
 
@@ -121,13 +117,17 @@ impl Mailboxes {
         if messages.is_empty() {
             return;
         }
+        glint_telemetry::count(Counter::Callbacks, messages.len() as u64);
+        let mut wakers = Vec::new();
         let mut state = self.state.lock();
         for (client, callback) in messages {
             if let Some(mailbox) = state.boxes.get_mut(&client) {
                 mailbox.questions.push(Question { callback, asked: clock::now(), sent: false });
-                mailbox.wake();
+                wakers.extend(mailbox.waker.take());
             }
         }
+        drop(state);
+        wake(wakers);
     }
 
     /// A client has answered.
@@ -140,7 +140,9 @@ impl Mailboxes {
             && let Some(glimpse) = state.glimpses.get_mut(number)
         {
             glimpse.answer = Some(*seen);
-            glimpse.waker.wake_by_ref();
+            let waker = glimpse.waker.clone();
+            drop(state);
+            waker.wake();
         }
     }
 
@@ -175,12 +177,14 @@ impl Mailboxes {
     /// A client is gone.
     pub(crate) fn remove(&self, client: ClientId) {
         let mut state = self.state.lock();
+        let mut wakers = Vec::new();
         if let Some(mut mailbox) = state.boxes.remove(&client) {
-            mailbox.wake();
+            wakers.extend(mailbox.waker.take());
         }
-        for glimpse in state.glimpses.values().filter(|glimpse| glimpse.client == client) {
-            glimpse.waker.wake_by_ref();
-        }
+        let waiting = state.glimpses.values().filter(|glimpse| glimpse.client == client);
+        wakers.extend(waiting.map(|glimpse| glimpse.waker.clone()));
+        drop(state);
+        wake(wakers);
     }
 
     /// Clients that owe an answer for longer than `limit`.

@@ -36,20 +36,27 @@ struct Shard {
 }
 
 impl Shard {
-    fn wake(&mut self, ino: Ino) {
-        for waker in self.waiting.remove(&ino).unwrap_or_default() {
-            waker.wake();
-        }
+    /// Who waits for an inode.
+    fn waiting(&mut self, ino: Ino) -> Vec<Waker> {
+        self.waiting.remove(&ino).unwrap_or_default()
     }
 
-    fn hand_out(&mut self, granted: Vec<Granted>) {
+    /// Who has got what it waited for.
+    fn hand_out(&mut self, granted: Vec<Granted>) -> Vec<Waker> {
+        let mut wakers = Vec::new();
         for (ticket, lock) in granted {
             if let Some((waker, got)) = self.tickets.get_mut(&ticket) {
                 *got = Some(lock);
-                waker.wake_by_ref();
+                wakers.push(waker.clone());
             }
         }
+        wakers
     }
+}
+
+/// Wakes tasks, of any thread. Never under a lock that these could wait for.
+pub(crate) fn wake(wakers: Vec<Waker>) {
+    wakers.into_iter().for_each(Waker::wake);
 }
 
 /// All locks of clients.
@@ -97,8 +104,9 @@ impl Drop for Ticket<'_> {
             }
             None => shard.extents.forget(self.ino, self.number, &mut granted, &mut out),
         }
-        shard.hand_out(granted);
+        let wakers = shard.hand_out(granted);
         drop(shard);
+        wake(wakers);
         self.claims.mailboxes.post(out);
     }
 }
@@ -197,13 +205,17 @@ impl Claims {
                 Cancel::Bits { ino, bits, number } => {
                     let mut shard = self.shard(ino).lock();
                     shard.bits.cancel(client, ino, bits, number);
-                    shard.wake(ino);
+                    let wakers = shard.waiting(ino);
+                    drop(shard);
+                    wake(wakers);
                 }
                 Cancel::Data { ino, number } => {
                     let mut granted = Vec::new();
                     let mut shard = self.shard(ino).lock();
                     shard.extents.cancel(client, ino, number, &mut granted, &mut out);
-                    shard.hand_out(granted);
+                    let wakers = shard.hand_out(granted);
+                    drop(shard);
+                    wake(wakers);
                 }
                 Cancel::Glimpse { .. } => {}
             }
@@ -218,12 +230,15 @@ impl Claims {
         let mut out = Vec::new();
         for shard in &self.shards {
             let mut shard = shard.lock();
+            let mut wakers = Vec::new();
             for ino in shard.bits.evict(client) {
-                shard.wake(ino);
+                wakers.extend(shard.waiting(ino));
             }
             let mut granted = Vec::new();
             shard.extents.evict(client, &mut granted, &mut out);
-            shard.hand_out(granted);
+            wakers.extend(shard.hand_out(granted));
+            drop(shard);
+            wake(wakers);
         }
         self.mailboxes.post(out);
     }

@@ -5,6 +5,10 @@ use compio_runtime::{Runtime, RuntimeBuilder};
 use std::collections::HashSet;
 use std::io;
 
+/// Tasks of a thread that others may have woken before it looks. Who wakes one more waits for
+/// it to look, so nobody may wake while it holds what that thread could wait for.
+const WAKES_MAX: usize = 1 << 14;
+
 /// A runtime for this thread, bound to `core` if one is given. (A core that is possible but
 /// offline has no thread to bind.)
 ///
@@ -16,7 +20,7 @@ pub fn runtime(core: Option<usize>) -> io::Result<Runtime> {
         let mut proactor = ProactorBuilder::new();
         proactor.single_issuer(deferred).defer_taskrun(deferred).taskrun_flag(deferred);
         let mut builder = RuntimeBuilder::new();
-        builder.with_proactor(proactor);
+        builder.with_proactor(proactor).sync_queue_size(WAKES_MAX);
         if let Some(core) = core {
             builder.thread_affinity(HashSet::from([core]));
         }

@@ -43,7 +43,8 @@ struct Inbox {
 
 impl Inbox {
     fn wake(&self) {
-        if let Some(waker) = self.waker.lock().take() {
+        let waker = self.waker.lock().take();
+        if let Some(waker) = waker {
             waker.wake();
         }
     }

@@ -102,7 +102,7 @@ impl Pattern {
 fn fill(buffer: &mut [u8], offset: u64) {
     for (index, word) in buffer.chunks_exact_mut(8).enumerate() {
         let at = offset + index as u64 * 8;
-        word.copy_from_slice(&at.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+        word.copy_from_slice(&at.to_le_bytes());
     }
 }
 
@@ -135,16 +135,23 @@ pub fn run_pattern(targets: &[PathBuf], name: &str, pattern: Pattern) -> Result<
     let path = |writer: usize| targets[writer % targets.len()].join(name);
     let failed = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
     File::create(path(0)).map_err(|e| failed(&path(0), e))?;
+    let written = Barrier::new(pattern.writers);
     let write = |writer: usize| {
         let path = path(writer);
-        let file = OpenOptions::new().write(true).open(&path).map_err(|e| failed(&path, e))?;
-        let mut buffer = vec![0; pattern.transfer];
-        for call in 0..pattern.calls() {
-            let offset = pattern.offset(writer, call);
-            fill(&mut buffer, offset);
-            file.write_all_at(&buffer, offset).map_err(|e| failed(&path, e))?;
-        }
-        file.sync_all().map_err(|e| failed(&path, e))
+        let work = || {
+            let file = OpenOptions::new().write(true).open(&path)?;
+            let mut buffer = vec![0; pattern.transfer];
+            for call in 0..pattern.calls() {
+                let offset = pattern.offset(writer, call);
+                fill(&mut buffer, offset);
+                file.write_all_at(&buffer, offset)?;
+            }
+            Ok(file)
+        };
+        let file = work();
+        // fsync(2) is of the whole file: it waits until all have written, or failed.
+        written.wait();
+        file.and_then(|file| file.sync_all()).map_err(|e| failed(&path, e))
     };
     let write_s = at_once(pattern.writers, write)?;
     // Needs root; without it what is read may come from the client's cache.
@@ -191,7 +198,7 @@ pub fn run(args: Args) -> CommandResult {
         total: args.total,
         strided: args.strided,
     };
-    if pattern.transfer == 0 || pattern.transfer % 8 != 0 || pattern.calls() == 0 {
+    if pattern.transfer == 0 || !pattern.transfer.is_multiple_of(8) || pattern.calls() == 0 {
         let reason = "--transfer must be a multiple of 8, and --total enough for each writer";
         return Err(reason.into());
     }

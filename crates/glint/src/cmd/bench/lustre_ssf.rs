@@ -93,8 +93,7 @@ pub fn run(parent: &Path, limit: u64, report: Option<&Path>, as_json: bool) -> C
     for case in &CASES {
         let mut stage = Stage::new(parent)?;
         let (osts, limit_text) = (STRIPES[STRIPES.len() - 1].to_string(), limit.to_string());
-        let served =
-            stage.serve("ssf", "", &["--osts", &osts, "--ost-bandwidth", &limit_text])?;
+        let served = stage.serve("ssf", "", &["--osts", &osts, "--ost-bandwidth", &limit_text])?;
         let mounts = (0..case.mounts)
             .map(|n| stage.mount_remote(&format!("mnt{n}"), &served.address, case.pages))
             .collect::<Result<Vec<PathBuf>, String>>()?;
@@ -218,7 +217,8 @@ fn describe(rows: &[Row], limit: u64) -> Report {
 
 /// A name that fits below a bar.
 fn short(case: &Case) -> String {
-    let writers = if case.mounts > 1 { "8 m" } else { if case.writers == 1 { "1 w" } else { "8 w" } };
+    let writers =
+        if case.mounts > 1 { "8 m" } else { if case.writers == 1 { "1 w" } else { "8 w" } };
     let kind = match (case.pages, case.transfer, case.strided) {
         (true, ..) => " pages",
         (_, ODD, _) => " odd",
