@@ -7,7 +7,7 @@ use glint_lock::held::Flight;
 use glint_proto::lock::{Bits, Cancel, Grant};
 use glint_proto::{Attr, Errno, FsResult, Ino, Timestamp};
 use parking_lot::{Mutex, RwLock};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -21,6 +21,8 @@ pub(crate) struct Cache {
     count: AtomicUsize,
     /// Nodes that the kernel has forgotten, oldest first.
     idle: Mutex<VecDeque<Ino>>,
+    /// Nodes with data that is not at its OSTs, and some that had.
+    dirty: Mutex<HashSet<Ino>>,
     pub(crate) flight: Mutex<Flight>,
     kernel: OnceLock<Arc<dyn Kernel>>,
     /// Changes that this client has begun.
@@ -100,6 +102,7 @@ impl Cache {
             shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
             count: AtomicUsize::new(0),
             idle: Mutex::default(),
+            dirty: Mutex::default(),
             flight: Mutex::default(),
             kernel: OnceLock::new(),
             changes: AtomicU64::new(0),
@@ -362,31 +365,61 @@ impl Cache {
 
     /// Nobody needs an inode just now.
     pub(crate) fn is_idle(&self, ino: Ino) {
-        self.idle.lock().push_back(ino);
+        let first = {
+            let mut idle = self.idle.lock();
+            idle.push_back(ino);
+            // An inode is noted each time, so the list has its own limit.
+            if idle.len() > 2 * NODES_MAX { idle.pop_front() } else { None }
+        };
+        if let Some(first) = first {
+            self.give_up(first);
+        }
+    }
+
+    /// Something was written to an inode.
+    pub(crate) fn is_dirty(&self, ino: Ino) {
+        self.dirty.lock().insert(ino);
+    }
+
+    /// Inodes that something was written to.
+    pub(crate) fn dirty(&self) -> Vec<Arc<Node>> {
+        let mut dirty = self.dirty.lock();
+        let mut nodes = Vec::new();
+        dirty.retain(|ino| {
+            let node = self.find(*ino).filter(|node| !node.state().dirty.is_clean());
+            nodes.extend(node.clone());
+            node.is_some()
+        });
+        nodes
     }
 
     /// Gives inodes up that nobody uses, until there are few enough.
     pub(crate) fn shrink(&self, limit: usize) {
         while self.len() > limit {
             let Some(ino) = self.idle.lock().pop_front() else { return };
-            let mut shard = self.shard(ino).write();
-            let Some(node) = shard.get(&ino).filter(|node| node.is_idle()) else { continue };
-            let node = node.clone();
-            shard.remove(&ino);
-            self.count.fetch_sub(1, Ordering::Relaxed);
-            drop(shard);
-            let mut state = node.state();
-            let names = std::mem::take(&mut state.names);
-            let bits = state.bits.drop_all();
-            if !bits.is_empty() {
-                let number = state.granted;
-                self.cancels.lock().push(Cancel::Bits { ino, bits, number });
-            }
-            drop(state);
-            for (parent, name) in names {
-                if let Some(directory) = self.find(parent) {
-                    directory.state().children.remove(&name);
-                }
+            self.give_up(ino);
+        }
+    }
+
+    /// Gives an inode up, if nobody uses it.
+    fn give_up(&self, ino: Ino) {
+        let mut shard = self.shard(ino).write();
+        let Some(node) = shard.get(&ino).filter(|node| node.is_idle()) else { return };
+        let node = node.clone();
+        shard.remove(&ino);
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        drop(shard);
+        let mut state = node.state();
+        let names = std::mem::take(&mut state.names);
+        let bits = state.bits.drop_all();
+        if !bits.is_empty() {
+            let number = state.granted;
+            self.cancels.lock().push(Cancel::Bits { ino, bits, number });
+        }
+        drop(state);
+        for (parent, name) in names {
+            if let Some(directory) = self.find(parent) {
+                directory.state().children.remove(&name);
             }
         }
     }

@@ -327,7 +327,10 @@ impl<T: Transport> Vfs for Client<T> {
                 let purpose = if how.pages { Use::Pages } else { Use::Call };
                 let _guard = self.lock_data(&node, range, true, purpose).await?;
                 let offset = if at_end { self.end_of(&node, &file).await? } else { offset };
-                self.write_behind(&node, &file, offset, data).await;
+                match self.space_is_kept(&file, offset, data.len()).await {
+                    true => self.write_behind(&node, &file, offset, data).await,
+                    false => self.write_now(&node, &file, offset, data).await?,
+                }
                 if self.write_through {
                     self.flush_node(&node).await?;
                 }
@@ -529,7 +532,7 @@ impl<T: Transport> Vfs for Client<T> {
     async fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
         match name {
             LAYOUT => Ok(format_layout(self.layout_of(ino).await?)),
-            STATUS => Ok(self.transport.status().await?.into_bytes()),
+            STATUS => Ok(self.status(self.transport.status().await?)),
             STATS => Ok(self.transport.stats().await?.into_bytes()),
             _ => self.mds_bytes(caller, &MdsRequest::Getxattr { ino, name }).await,
         }

@@ -285,6 +285,20 @@ impl<T: Transport> Client<T> {
         Ok(())
     }
 
+    /// The state of the servers, with that of this client.
+    pub(crate) fn status(&self, servers: String) -> Vec<u8> {
+        let Some(rest) = servers.strip_prefix('{').filter(|_| self.has_locks()) else {
+            return servers.into_bytes();
+        };
+        let (unsent, errors) = self.write_back.counts();
+        let inodes = self.cache.len();
+        format!(
+            "{{\"client\":{{\"cached_inodes\":{inodes},\"unsent_bytes\":{unsent},\
+             \"write_errors\":{errors}}},{rest}"
+        )
+        .into_bytes()
+    }
+
     /// Ends the locks of fcntl(2) that were taken through a file which is closed for good.
     pub(crate) async fn end_locks(&self, file: &OpenFile) {
         let owners = std::mem::take(&mut *file.lock_owners.lock());

@@ -184,11 +184,11 @@ impl Dirty {
         self.flying.retain(|(s, start, _)| (*s, *start) != (stripe, offset));
     }
 
-    /// Gives all that waits up. Returns how much it was.
-    pub(crate) fn discard(&mut self) -> usize {
+    /// Gives all that waits up. Returns how much it was, by stripe.
+    pub(crate) fn discard(&mut self) -> Vec<(u16, usize)> {
         self.full = 0;
         let all = std::mem::take(&mut self.extents);
-        all.values().map(|extent| extent.data.len()).sum()
+        all.into_iter().map(|((stripe, _), extent)| (stripe, extent.data.len())).collect()
     }
 }
 

@@ -179,7 +179,7 @@ impl<T: Transport> Client<T> {
         if let Some(old) = old
             && self.write_back.counts().0 > 0
         {
-            for node in self.cache.all() {
+            for node in self.cache.dirty() {
                 let due = {
                     let state = node.state();
                     state.dirty.oldest().is_some_and(|oldest| oldest <= old).then_some(state.layout)

@@ -3,6 +3,7 @@
 //!
 //! Invariants:
 //! - Dirty data is limited, for each OST and in all; who writes waits for room.
+//! - Nothing is written behind for which no OST keeps space: a full disk is an error of the write.
 //! - An error is not lost: each open file hears of it once, at its next write, fsync or close.
 
 use crate::client::Client;
@@ -12,7 +13,7 @@ use crate::node::Node;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use glint_net::{Transport, host};
 use glint_proto::limits::{
-    BULK_BYTES_MAX, DIRTY_BYTES_MAX, DIRTY_BYTES_PER_OST_MAX, RPCS_PER_OST_MAX,
+    BULK_BYTES_MAX, DIRTY_BYTES_MAX, DIRTY_BYTES_PER_OST_MAX, RESERVE_BYTES, RPCS_PER_OST_MAX,
 };
 use glint_proto::{Bulk, Errno, FsResult, Layout, ObjectAttr, ObjectId, OstReply, OstRequest};
 use parking_lot::{Mutex, MutexGuard};
@@ -41,6 +42,8 @@ struct Room {
 struct Ost {
     dirty: usize,
     requests: usize,
+    /// Space that it keeps for this client.
+    kept: u64,
 }
 
 /// Limits of what is written behind.
@@ -132,9 +135,8 @@ impl WriteBack {
 
     fn removed(&self, ost: u16, bytes: usize, spare: Option<Vec<u8>>) {
         let mut room = self.room.lock();
-        room.total = room.total.saturating_sub(bytes);
-        let dirty = &mut room.ost(ost).dirty;
-        *dirty = dirty.saturating_sub(bytes);
+        room.total -= bytes;
+        room.ost(ost).dirty -= bytes;
         if let Some(mut spare) = spare
             && spare.capacity() >= BULK_BYTES_MAX
             && room.spares.len() < SPARES
@@ -152,16 +154,6 @@ impl WriteBack {
             return Vec::with_capacity(len);
         }
         self.room.lock().spares.pop().unwrap_or_else(|| Vec::with_capacity(BULK_BYTES_MAX))
-    }
-
-    /// Data was given up.
-    fn forgotten(&self, ost: u16, bytes: usize) {
-        let mut room = self.room.lock();
-        room.total = room.total.saturating_sub(bytes);
-        let dirty = &mut room.ost(ost).dirty;
-        *dirty = dirty.saturating_sub(bytes);
-        room.errors += 1;
-        wake(room);
     }
 
     /// Whether an OST has as many requests as it gets: more of them, and smaller ones, would
@@ -198,6 +190,8 @@ impl<T: Transport> Client<T> {
             let ost = self.ost_of(file.layout, piece.stripe);
             let start = (piece.file_offset - offset) as usize;
             let part = &data[start..start + piece.len as usize];
+            // Counted first: it may have been sent before this task goes on.
+            self.write_back.added(ost, part.len());
             let mut buffer = |len| self.write_back.buffer(len);
             let mut state = node.state();
             let grown =
@@ -207,15 +201,67 @@ impl<T: Transport> Client<T> {
                 (full, due) = (true, Due::Some);
             }
             drop(state);
-            self.write_back.added(ost, grown);
+            if grown < part.len() {
+                self.write_back.removed(ost, part.len() - grown, None);
+            }
         }
         let mut state = node.state();
+        let first = state.wrote_to.is_none();
         state.wrote(offset + data.len() as u64, glint_proto::Timestamp::now());
         drop(state);
+        if first {
+            self.cache.is_dirty(node.ino);
+        }
         if full && let Some(client) = self.me.get().and_then(Weak::upgrade) {
             let (node, layout) = (node.clone(), file.layout);
             host::spawn(async move { client.send_due(&node, layout, due).await });
         }
+    }
+
+    /// Whether the OSTs keep space for this data, so that it can be written behind.
+    pub(crate) async fn space_is_kept(&self, file: &OpenFile, offset: u64, len: usize) -> bool {
+        for piece in file.layout.pieces(offset, len as u64) {
+            let ost = self.ost_of(file.layout, piece.stripe);
+            let take = || {
+                let mut room = self.write_back.room.lock();
+                let kept = &mut room.ost(ost).kept;
+                let enough = *kept >= piece.len;
+                *kept -= if enough { piece.len } else { 0 };
+                enough
+            };
+            if take() {
+                continue;
+            }
+            let bytes = RESERVE_BYTES.max(piece.len);
+            let reserve = OstRequest::Reserve { bytes };
+            if let Ok(OstReply::Reserved(more)) = self.transport.ost(ost, reserve, Bulk::None).await
+            {
+                self.write_back.room.lock().ost(ost).kept += more;
+            }
+            if !take() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Writes at once what could not be written behind. A lock on it is held.
+    pub(crate) async fn write_now(
+        &self,
+        node: &Arc<Node>,
+        file: &OpenFile,
+        offset: u64,
+        data: &[u8],
+    ) -> FsResult<()> {
+        self.flush_node(node).await?;
+        self.write_file(file, offset, data).await?;
+        let mut state = node.state();
+        state.objects.clear();
+        state.wrote(offset + data.len() as u64, glint_proto::Timestamp::now());
+        if state.dirty.is_clean() {
+            state.wrote_to = None;
+        }
+        Ok(())
     }
 
     /// Waits until there is room to write to a file.
@@ -326,13 +372,15 @@ impl<T: Transport> Client<T> {
     pub(crate) fn discard(&self, node: &Node) -> usize {
         let mut state = node.state();
         let Some(layout) = state.layout else { return 0 };
-        let lost = state.dirty.discard();
+        let discarded = state.dirty.discard();
+        let lost = discarded.iter().map(|(_, bytes)| bytes).sum();
         if lost > 0 {
             state.fail(Errno::EIO);
             drop(state);
-            // Which OSTs they were for is of no interest any more.
-            let ost = self.ost_of(layout, 0);
-            self.write_back.forgotten(ost, lost);
+            for (stripe, bytes) in discarded {
+                self.write_back.removed(self.ost_of(layout, stripe), bytes, None);
+            }
+            self.write_back.room.lock().errors += 1;
         }
         lost
     }

@@ -331,7 +331,7 @@ impl<S: Service> Core<S> {
             }
             Request::Ost { ost, request } => {
                 let received = pass.bulk(&frame);
-                let change = self.ost(ost, request, received, &mut bulk);
+                let change = self.ost(client, ost, request, received, &mut bulk);
                 let Answer { transaction, reply, .. } = match request.is_modifying() {
                     true => self.once.run(id, change).await,
                     false => change.await,
@@ -371,6 +371,7 @@ impl<S: Service> Core<S> {
 
     async fn ost(
         &self,
+        client: ClientId,
         ost: u16,
         request: OstRequest,
         received: &[u8],
@@ -387,7 +388,7 @@ impl<S: Service> Core<S> {
             }
             _ => Bulk::None,
         };
-        let answer = self.service.ost(ost, request, space).await;
+        let answer = self.service.ost(client, ost, request, space).await;
         match answer.reply {
             Ok(OstReply::Data(len)) => bulk.truncate(len as usize),
             _ => bulk.clear(),

@@ -35,7 +35,7 @@ impl<S: Service> Transport for InProcess<S> {
     }
 
     async fn ost(&self, ost: u16, request: OstRequest, bulk: Bulk<'_>) -> FsResult<OstReply> {
-        self.service.ost(ost, request, bulk).await.reply
+        self.service.ost(ClientId::IN_PROCESS, ost, request, bulk).await.reply
     }
 
     fn welcome(&self) -> Welcome {

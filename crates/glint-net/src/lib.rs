@@ -58,6 +58,7 @@ pub trait Service: Send + Sync + 'static {
     /// Executes a data request.
     fn ost(
         &self,
+        client: ClientId,
         ost: u16,
         request: OstRequest,
         bulk: Bulk<'_>,

@@ -14,6 +14,7 @@ mod error;
 mod files;
 #[doc(hidden)]
 pub mod fuzz;
+mod grants;
 mod object;
 mod sealer;
 mod service;
@@ -22,5 +23,6 @@ mod store;
 
 pub use bandwidth::Bandwidth;
 pub use error::OstError;
+pub use grants::Grants;
 pub use service::Ost;
 pub use store::{ObjectStore, StoredObject};

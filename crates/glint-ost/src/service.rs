@@ -3,7 +3,7 @@
 
 use crate::error::OstError;
 use crate::store::ObjectStore;
-use glint_proto::{Bulk, Errno, FsResult, ObjectId, OstReply, OstRequest};
+use glint_proto::{Bulk, ClientId, Errno, FsResult, ObjectId, OstReply, OstRequest};
 use glint_telemetry::{Layer, Span};
 use rustix::io::ReadWriteFlags;
 use std::io;
@@ -27,7 +27,12 @@ impl Ost {
     }
 
     /// Executes a request.
-    pub async fn handle(&self, request: OstRequest, bulk: Bulk<'_>) -> FsResult<OstReply> {
+    pub async fn handle(
+        &self,
+        client: ClientId,
+        request: OstRequest,
+        bulk: Bulk<'_>,
+    ) -> FsResult<OstReply> {
         let _span = Span::start(Layer::ObjectIo, request.op() as u8);
         let store = &self.store;
         let (object, result) = match request {
@@ -38,6 +43,7 @@ impl Ost {
             }
             OstRequest::Write { object, offset, mtime } => {
                 let Bulk::Out(data) = bulk else { return Err(Errno::EPROTO) };
+                store.grants().use_up(client, data.len() as u64);
                 (object, store.write(object, offset, data, mtime).map(OstReply::Written))
             }
             OstRequest::Truncate { object, size } => {
@@ -62,6 +68,10 @@ impl Ost {
                 let none = ObjectId { ino: glint_proto::Ino(0), stripe: 0 };
                 (none, store.space().map(OstReply::Space))
             }
+            OstRequest::Reserve { bytes } => {
+                let none = ObjectId { ino: glint_proto::Ino(0), stripe: 0 };
+                (none, store.reserve(client, bytes).map(OstReply::Reserved))
+            }
         };
         result.map_err(|source| {
             let path = store.path().display().to_string();
@@ -75,9 +85,10 @@ impl Ost {
             OstRequest::Write { object, .. }
             | OstRequest::Truncate { object, .. }
             | OstRequest::Fallocate { object, .. }
-            | OstRequest::SetTime { object, .. } => {
-                self.handle(OstRequest::Sync { object }, Bulk::None).await.map(drop)
-            }
+            | OstRequest::SetTime { object, .. } => self
+                .handle(ClientId::IN_PROCESS, OstRequest::Sync { object }, Bulk::None)
+                .await
+                .map(drop),
             _ => Ok(()),
         }
     }

@@ -37,14 +37,20 @@ impl Space {
         Ok(SpaceInfo { total, free, available, file_system: vfs.f_fsid })
     }
 
-    /// Takes `bytes` from what may be written; ENOSPC if there is not enough.
-    pub(crate) fn take(&self, dir: BorrowedFd<'_>, bytes: u64) -> std::io::Result<()> {
+    /// So much of what may be written is kept for somebody.
+    pub(crate) fn keep(&self, bytes: u64) {
+        self.budget.fetch_sub(bytes as i64, Ordering::Relaxed);
+    }
+
+    /// Takes `bytes` from what may be written, less what is `kept` for others; ENOSPC if there
+    /// is not enough.
+    pub(crate) fn take(&self, dir: BorrowedFd<'_>, bytes: u64, kept: u64) -> std::io::Result<()> {
         let now = self.start.elapsed().as_millis() as u64;
         let stale = now.wrapping_sub(self.refreshed_ms.load(Ordering::Relaxed)) > REFRESH_MS;
         if !stale && self.budget.fetch_sub(bytes as i64, Ordering::Relaxed) >= bytes as i64 {
             return Ok(());
         }
-        let available = Space::info(dir)?.available as i64;
+        let available = Space::info(dir)?.available.saturating_sub(kept) as i64;
         self.refreshed_ms.store(now, Ordering::Relaxed);
         self.budget.store(available - bytes as i64, Ordering::Relaxed);
         if available >= bytes as i64 {

@@ -7,10 +7,11 @@
 
 use crate::error::OstError;
 use crate::files::Files;
+use crate::grants::Grants;
 use crate::object::{ObjectFile, Touches};
 use crate::sealer::Sealer;
 use crate::space::Space;
-use glint_proto::{Ino, ObjectAttr, ObjectId, SpaceInfo, Timestamp};
+use glint_proto::{ClientId, Ino, ObjectAttr, ObjectId, SpaceInfo, Timestamp};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
@@ -34,6 +35,7 @@ pub struct StoredObject {
 
 /// The store.
 pub struct ObjectStore {
+    grants: Arc<Grants>,
     path: PathBuf,
     directories: Vec<OwnedFd>,
     files: Files,
@@ -56,7 +58,7 @@ pub(crate) fn parse_name(name: &str) -> Option<ObjectId> {
 
 impl ObjectStore {
     /// Opens the store in `path`, creating its directories if absent.
-    pub fn open(path: &Path) -> Result<ObjectStore, OstError> {
+    pub fn open(path: &Path, grants: Arc<Grants>) -> Result<ObjectStore, OstError> {
         let setup = |path: &Path, source: io::Error| OstError::Setup {
             path: path.display().to_string(),
             source,
@@ -71,6 +73,7 @@ impl ObjectStore {
             directories.push(fd);
         }
         Ok(ObjectStore {
+            grants,
             path: path.to_owned(),
             directories,
             files: Files::new(),
@@ -112,7 +115,7 @@ impl ObjectStore {
     }
 
     pub(crate) fn need(&self, object: ObjectId, bytes: u64) -> io::Result<()> {
-        self.space.take(self.directory(object).as_fd(), bytes)
+        self.space.take(self.directory(object).as_fd(), bytes, self.grants.total())
     }
 
     /// Changes an object and sees to it that the change becomes durable.
@@ -157,6 +160,18 @@ impl ObjectStore {
             file.is_from(mtime);
         }
         state(&file)
+    }
+
+    /// Keeps space for what a client will write. Returns how much.
+    pub fn reserve(&self, client: ClientId, bytes: u64) -> io::Result<u64> {
+        let granted = self.grants.reserve(client, bytes, self.space()?.available);
+        self.space.keep(granted);
+        Ok(granted)
+    }
+
+    /// Space that is kept for clients.
+    pub fn grants(&self) -> &Grants {
+        &self.grants
     }
 
     /// Sets the size. Shrinking what does not exist is nothing to do.
@@ -301,7 +316,7 @@ mod tests {
     #[test]
     fn an_object_exists_from_its_first_write_to_its_removal() {
         let dir = tempfile::tempdir().unwrap();
-        let store = ObjectStore::open(dir.path()).unwrap();
+        let store = ObjectStore::open(dir.path(), Arc::default()).unwrap();
         let id = object(0x12345);
         assert_eq!(store.stat(id).unwrap(), None);
         store.truncate(id, 0).unwrap();
@@ -322,7 +337,7 @@ mod tests {
     #[test]
     fn closing_old_files_loses_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let store = ObjectStore::open(dir.path()).unwrap();
+        let store = ObjectStore::open(dir.path(), Arc::default()).unwrap();
         for ino in 0..4000 {
             store.write(object(ino), 0, &ino.to_le_bytes(), None).unwrap();
         }
@@ -334,7 +349,7 @@ mod tests {
     #[test]
     fn times_are_set_and_writes_renew_them() {
         let dir = tempfile::tempdir().unwrap();
-        let store = ObjectStore::open(dir.path()).unwrap();
+        let store = ObjectStore::open(dir.path(), Arc::default()).unwrap();
         store.write(object(1), 0, b"x", None).unwrap();
         let past = Timestamp { secs: 1000, nanos: 5 };
         store.set_mtime(object(1), past).unwrap();

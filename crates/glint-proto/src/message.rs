@@ -334,6 +334,8 @@ pub enum OstRequest {
     SetTime { object: ObjectId, mtime: Timestamp },
     /// Space of the OST.
     Space,
+    /// Space to keep for what this client will write.
+    Reserve { bytes: u64 },
 }
 
 impl OstRequest {
@@ -355,6 +357,7 @@ impl OstRequest {
             OstRequest::Seek { .. } => Op::ObjSeek,
             OstRequest::SetTime { .. } => Op::ObjSetTime,
             OstRequest::Space => Op::ObjSpace,
+            OstRequest::Reserve { .. } => Op::ObjReserve,
         }
     }
 }
@@ -374,6 +377,8 @@ pub enum OstReply {
     Offset(Option<u64>),
     /// Space.
     Space(SpaceInfo),
+    /// So many bytes are kept, perhaps fewer than were asked for.
+    Reserved(u64),
 }
 
 /// What an object, or all objects of a file together, say about the data.

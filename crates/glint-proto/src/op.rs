@@ -74,6 +74,7 @@ operations! {
     Flock = "flock",
     Callback = "callback",
     Flush = "flush",
+    ObjReserve = "obj_reserve",
     Other = "other",
 }
 

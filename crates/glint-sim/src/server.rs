@@ -263,7 +263,13 @@ impl Service for Servers {
         answer
     }
 
-    async fn ost(&self, _ost: u16, request: OstRequest, bulk: Bulk<'_>) -> Answer<OstReply> {
+    async fn ost(
+        &self,
+        _client: ClientId,
+        _ost: u16,
+        request: OstRequest,
+        bulk: Bulk<'_>,
+    ) -> Answer<OstReply> {
         let reply = self.object(request, bulk);
         if !request.is_modifying() || reply.is_err() {
             return Answer::unchanged(reply);

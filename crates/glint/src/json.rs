@@ -36,6 +36,7 @@ pub fn status(servers: &Servers) -> Value {
     let space = servers.space();
     let totals = Totals::now();
     let rates = servers.rates(&totals);
+    let (locked_inodes, locked_data) = servers.mds().lock_counts();
     let counters: serde_json::Map<String, Value> =
         glint_telemetry::counters().iter().map(|(c, n)| (c.name().into(), json!(n))).collect();
     json!({
@@ -52,6 +53,11 @@ pub fn status(servers: &Servers) -> Value {
         },
         "osts": osts,
         "clients": clients,
+        "locks": {
+            "inodes": locked_inodes,
+            "data": locked_data,
+            "programs": servers.mds().advisory_count(),
+        },
         "operations": totals.operations,
         "per_s": {
             "operations": rates.operations.round(),

@@ -6,7 +6,7 @@ use crate::rates::{Rates, Totals};
 use glint_kv::local::{LocalKv, Options};
 use glint_mds::{Config, Destroyer, Mds};
 use glint_net::Service;
-use glint_ost::{Bandwidth, ObjectStore, Ost};
+use glint_ost::{Bandwidth, Grants, ObjectStore, Ost};
 use glint_proto::limits::{
     BULK_BYTES_MAX, CACHE_MS_ALONE, CACHE_MS_SHARED, COMMIT_INTERVAL_MS, LEASE_MS, journal_bytes,
     reserve_metadata, segment_bytes,
@@ -81,6 +81,7 @@ impl Default for Settings {
 pub struct Servers {
     mds: Mds<LocalKv>,
     osts: Vec<Ost>,
+    grants: Arc<Grants>,
     /// Of each OST, if there are limits.
     bandwidth: Vec<Bandwidth>,
     data: DataDir,
@@ -120,9 +121,10 @@ impl Servers {
             boot_verifier,
         };
         let mds = futures_lite::future::block_on(Mds::start(kv, config))?;
+        let grants = Arc::<Grants>::default();
         let mut osts = Vec::new();
         for index in 0..data.osts() {
-            let store = ObjectStore::open(&data.ost(index))?;
+            let store = ObjectStore::open(&data.ost(index), grants.clone())?;
             // Clients forget what survived the last run, so it must survive this one.
             store.sync_all()?;
             osts.push(Ost::new(store));
@@ -134,6 +136,7 @@ impl Servers {
         let servers = Arc::new(Servers {
             mds,
             osts,
+            grants,
             bandwidth,
             data,
             boot_verifier,
@@ -198,6 +201,7 @@ impl Servers {
                 }
             }
             self.watch_space();
+            self.grants.retain(|c| c == ClientId::IN_PROCESS || self.mds.knows(c));
             match futures_lite::future::block_on(self.mds.reap(self)) {
                 Ok(true) => continue,
                 Ok(false) => {}
@@ -321,13 +325,19 @@ impl Service for Servers {
         self.mds.handle(arrival, cred, request).await
     }
 
-    async fn ost(&self, ost: u16, request: OstRequest, bulk: Bulk<'_>) -> Answer<OstReply> {
+    async fn ost(
+        &self,
+        client: ClientId,
+        ost: u16,
+        request: OstRequest,
+        bulk: Bulk<'_>,
+    ) -> Answer<OstReply> {
         let index = ost as usize;
         let Some(ost) = self.osts.get(index) else {
             return Answer::unchanged(Err(Errno::ENXIO));
         };
         self.pace(index, &request, &bulk).await;
-        let mut reply = ost.handle(request, bulk).await;
+        let mut reply = ost.handle(client, request, bulk).await;
         if !request.is_modifying() || reply.is_err() {
             return Answer::unchanged(reply);
         }

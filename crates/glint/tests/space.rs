@@ -88,3 +88,55 @@ fn a_full_ext4() {
 fn a_full_xfs() {
     fill_and_free("xfs");
 }
+
+/// What two clients have written behind always finds its space: the write that has none is
+/// told so, and none of those before it is lost.
+#[test]
+fn two_clients_fill_a_disk_and_lose_nothing() {
+    let world = World::new();
+    let at = world.data();
+    let image = world.path("image");
+    let disk = Disk::new(&image, &at, "ext4", 320);
+    let port = free_port();
+    let server = world.serve(port, &[]);
+    let mounts = ["a", "b"].map(|name| world.mount(port, name, &[]));
+    let writers: Vec<_> = mounts
+        .iter()
+        .enumerate()
+        .map(|(who, (_, mount))| {
+            let path = mount.join(format!("f{who}"));
+            std::thread::spawn(move || {
+                let mut file = fs::File::create(&path).unwrap();
+                let mut written = 0u64;
+                let refused = loop {
+                    let content = vec![(written >> 16) as u8; 1 << 16];
+                    match file.write_all(&content) {
+                        Ok(()) => written += 1 << 16,
+                        Err(error) => break error,
+                    }
+                    assert!(written < 400 << 20, "a disk of 320 MiB took more");
+                };
+                assert!(is_enospc(&refused), "{refused}");
+                file.sync_all().unwrap();
+                (path, written)
+            })
+        })
+        .collect();
+    let mut sum = 0;
+    for writer in writers {
+        let (path, written) = writer.join().unwrap();
+        let content = fs::read(&path).unwrap();
+        assert!(content.len() as u64 >= written, "{} of {written}", content.len());
+        for (index, block) in content[..written as usize].chunks(1 << 16).enumerate() {
+            assert!(block.iter().all(|byte| *byte == index as u8), "block {index}");
+        }
+        sum += written;
+    }
+    assert!(sum > 50 << 20, "only {sum} bytes fitted");
+    for (mount, _) in mounts {
+        mount.stop();
+    }
+    server.stop();
+    world.assert_sound();
+    drop(disk);
+}

@@ -65,7 +65,7 @@ pub fn run(args: Args) -> CommandResult {
     let mut sizes: HashMap<Ino, u64> = HashMap::new();
     let mut progress = Progress::new();
     for index in 0..data.osts() {
-        let store = ObjectStore::open(&data.ost(index))?;
+        let store = ObjectStore::open(&data.ost(index), Default::default())?;
         let mut lost = Vec::new();
         let mut kept = Vec::new();
         let mut strays = Vec::new();

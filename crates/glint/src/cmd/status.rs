@@ -73,6 +73,19 @@ pub fn run(args: Args) -> CommandResult {
         human_bytes(per_s["read_bytes"].as_f64().unwrap_or(0.0) as u64),
         human_bytes(per_s["written_bytes"].as_f64().unwrap_or(0.0) as u64),
     );
+    let locks = &status["locks"];
+    println!(
+        "  locks    of clients on {} inodes and {} ranges of data; of programs {}",
+        locks["inodes"], locks["data"], locks["programs"]
+    );
+    if let Some(client) = status["client"].as_object() {
+        println!(
+            "  mount    {} inodes cached, {} not sent, {} errors of writing behind",
+            client["cached_inodes"],
+            bytes(&client["unsent_bytes"]),
+            client["write_errors"]
+        );
+    }
     for ost in status["osts"].as_array().into_iter().flatten() {
         println!(
             "  ost {:<4} {} free, {}",

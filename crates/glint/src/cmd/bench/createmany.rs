@@ -80,6 +80,8 @@ pub enum Operation {
     Unlink,
     /// stat, of files made before.
     Stat,
+    /// open(O_RDONLY) and close of a file that is there.
+    Read,
     /// rename within the directory, of files made before.
     Rename,
 }
@@ -93,13 +95,15 @@ impl Operation {
             Operation::Mkdir => "mkdir",
             Operation::Unlink => "unlink",
             Operation::Stat => "stat",
+            Operation::Read => "read",
             Operation::Rename => "rename",
         }
     }
 
     /// Whether the files must be there first.
     pub fn needs_files(self) -> bool {
-        matches!(self, Operation::Unlink | Operation::Stat | Operation::Rename)
+        use Operation::{Read, Rename, Stat, Unlink};
+        matches!(self, Unlink | Stat | Read | Rename)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::servers::{Running, Servers, Settings};
 use futures_util::StreamExt;
 use glint_client::{Caller, Client, Make, Vfs};
 use glint_net::{InProcess, Remote, RemoteOptions};
-use glint_proto::{FileType, FsResult, Ino, RenameFlags};
+use glint_proto::{FileType, FsResult, Ino, OpenFlags, RenameFlags};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
@@ -189,6 +189,12 @@ async fn one(fs: &impl Vfs, directory: Ino, op: Operation, name: &str) -> FsResu
         }
         Operation::Unlink => fs.unlink(root, directory, name).await,
         Operation::Stat => fs.lookup(root, directory, name).await.map(drop),
+        Operation::Read => {
+            let found = fs.lookup(root, directory, name).await?;
+            let flags = OpenFlags { read: true, ..OpenFlags::default() };
+            let open = fs.open(root, found.attr.ino, flags).await?;
+            fs.release(open.handle).await
+        }
         Operation::Rename => {
             let new = [name, b"r"].concat();
             let (from, to) = ((directory, name), (directory, new.as_slice()));

@@ -146,6 +146,7 @@ fn one(op: Operation, path: &Path) -> rustix::io::Result<()> {
         Operation::Mkdir => rustix::fs::mkdir(path, Mode::from(0o755)),
         Operation::Unlink => rustix::fs::unlink(path),
         Operation::Stat => rustix::fs::stat(path).map(drop),
+        Operation::Read => rustix::fs::open(path, OFlags::RDONLY, Mode::empty()).map(drop),
         Operation::Rename => {
             let mut new = path.as_os_str().to_owned();
             new.push("r");

@@ -1,0 +1,80 @@
+//! Space that is kept for clients: what they have in their write caches must not meet a full
+//! disk when it comes.
+//!
+//! Invariant: what is kept for one client nobody else can use up. A write takes from what is
+//! kept for its client first.
+
+use glint_proto::ClientId;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A client is given at most this part of what is available.
+const PART: u64 = 8;
+
+/// What is kept, of the disks under all OSTs of a server together.
+#[derive(Default)]
+pub struct Grants {
+    clients: Mutex<HashMap<ClientId, u64>>,
+    total: AtomicU64,
+}
+
+impl Grants {
+    /// Keeps up to `bytes` of the `available` ones for a client. Returns how many.
+    pub fn reserve(&self, client: ClientId, bytes: u64, available: u64) -> u64 {
+        let mut clients = self.clients.lock();
+        let free = available.saturating_sub(self.total());
+        let granted = bytes.min(free / PART);
+        *clients.entry(client).or_default() += granted;
+        self.total.fetch_add(granted, Ordering::Relaxed);
+        granted
+    }
+
+    /// A client writes.
+    pub fn use_up(&self, client: ClientId, bytes: u64) {
+        if self.total() == 0 {
+            return;
+        }
+        if let Some(kept) = self.clients.lock().get_mut(&client) {
+            let used = bytes.min(*kept);
+            *kept -= used;
+            self.total.fetch_sub(used, Ordering::Relaxed);
+        }
+    }
+
+    /// Keeps nothing for clients that are gone.
+    pub fn retain(&self, is_known: impl Fn(ClientId) -> bool) {
+        self.clients.lock().retain(|client, kept| {
+            let known = is_known(*client);
+            if !known {
+                self.total.fetch_sub(*kept, Ordering::Relaxed);
+            }
+            known
+        });
+    }
+
+    /// What is kept in all.
+    pub fn total(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_for_one_is_not_given_to_another() {
+        let grants = Grants::default();
+        let (a, b) = (ClientId(1), ClientId(2));
+        assert_eq!(grants.reserve(a, 100, 8000), 100);
+        assert_eq!(grants.reserve(b, 100_000, 8100), 1000);
+        grants.use_up(a, 30);
+        assert_eq!(grants.total(), 1070);
+        grants.use_up(a, 1000);
+        assert_eq!(grants.total(), 1000, "no more than was kept for it");
+        assert_eq!(grants.reserve(a, 1, 900), 0);
+        grants.retain(|client| client == a);
+        assert_eq!(grants.total(), 0);
+    }
+}
