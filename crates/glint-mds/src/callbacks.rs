@@ -76,6 +76,11 @@ impl Mailboxes {
         self.state.lock().boxes.contains_key(&client)
     }
 
+    /// A client will listen; until then its questions wait.
+    pub(crate) fn expect(&self, client: ClientId) {
+        self.state.lock().boxes.entry(client).or_default();
+    }
+
     /// A client listens, from the first question that it has not answered.
     pub(crate) fn listen(&self, client: ClientId) -> u64 {
         let mut state = self.state.lock();

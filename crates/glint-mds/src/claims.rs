@@ -336,10 +336,11 @@ impl<K: Kv> Mds<K> {
         if range.start >= range.end {
             return Err(Errno::EINVAL);
         }
-        if !self.is_locking(context) {
-            // It did not listen in time, or was evicted: it must not keep anything.
-            return Err(Errno::ESTALE);
+        if !self.claims.is_used() {
+            return Err(Errno::EOPNOTSUPP);
         }
+        // After a restart it may ask before it listens; what it is asked waits until it does.
+        self.claims.mailboxes.expect(context.client);
         if reclaim {
             let table = &mut self.claims.shard(ino).lock().extents;
             let lock = table.reclaim(context.client, ino, range, write);
