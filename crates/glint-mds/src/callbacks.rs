@@ -33,6 +33,8 @@ struct Mailbox {
     questions: Vec<Question>,
     /// Names the connection that listens.
     listening: u64,
+    /// When it last wrote data, which may be what it was asked for.
+    wrote: Option<Instant>,
     waker: Option<Waker>,
 }
 
@@ -192,14 +194,28 @@ impl Mailboxes {
         wake(wakers);
     }
 
-    /// Clients that owe an answer for longer than `limit`.
+    /// A client writes data: it is about to answer.
+    pub(crate) fn wrote(&self, client: ClientId) {
+        if let Some(mailbox) = self.state.lock().boxes.get_mut(&client)
+            && !mailbox.questions.is_empty()
+        {
+            mailbox.wrote = Some(clock::now());
+        }
+    }
+
+    /// Clients that owe an answer for longer than `limit`, and have not written meanwhile.
     pub(crate) fn overdue(&self, limit: Duration) -> Vec<ClientId> {
         let state = self.state.lock();
-        let late = |question: &Question| clock::since(question.asked) > limit;
+        let late = |mailbox: &Mailbox| {
+            let asked = mailbox.questions.iter().map(|question| question.asked).min();
+            asked.is_some_and(|asked| {
+                clock::since(mailbox.wrote.unwrap_or(asked).max(asked)) > limit
+            })
+        };
         let mut late: Vec<ClientId> = state
             .boxes
             .iter()
-            .filter(|(_, mailbox)| mailbox.questions.iter().any(late))
+            .filter(|(_, mailbox)| late(mailbox))
             .map(|(client, _)| *client)
             .collect();
         late.sort_unstable();

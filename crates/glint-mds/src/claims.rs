@@ -381,6 +381,11 @@ impl<K: Kv> Mds<K> {
         self.claims.cancel(client, cancels);
     }
 
+    /// A client writes data, perhaps because it was asked to.
+    pub fn wrote(&self, client: ClientId) {
+        self.claims.mailboxes.wrote(client);
+    }
+
     /// The next call-backs for a client; `None` when it is gone or listens elsewhere.
     pub async fn callbacks(
         &self,

@@ -337,6 +337,9 @@ impl Service for Servers {
             return Answer::unchanged(Err(Errno::ENXIO));
         };
         self.pace(index, &request, &bulk).await;
+        if self.settings.shared && matches!(request, OstRequest::Write { .. }) {
+            self.mds.wrote(client);
+        }
         let mut reply = ost.handle(client, request, bulk).await;
         if !request.is_modifying() || reply.is_err() {
             return Answer::unchanged(reply);

@@ -12,6 +12,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use support::namespace::Host;
 use support::*;
 
 /// Two mounts, and a server for both.
@@ -532,6 +533,57 @@ fn a_server_is_killed_while_clients_flush() {
     }
     one.stop();
     two.stop();
+    server.stop();
+    world.assert_sound();
+}
+
+/// A host is cut off while its kernel has cached what another one changes: the other one goes
+/// on when the lease is over, and the one that was cut off shows nothing old.
+#[test]
+fn a_host_is_cut_off_while_it_holds_locks() {
+    let world = World::new();
+    let host = Host::new(1);
+    let address = format!("{}:{}", host.address, free_port());
+    let server = world.serve_at(&address, &["--insecure", "--lease", "3"]);
+    let (stays, b) = world.mount_from(&address, "b", &[]);
+    let a = world.path("a");
+    fs::create_dir(&a).unwrap();
+    let mut mount = host.command(env!("CARGO_BIN_EXE_glint"));
+    mount.args(["mount", &address, text(&a)]);
+    let mut cut_off = Process::start_as(&mut mount, world.path("a.log"), Some(&a));
+    cut_off.wait_for("mounted at");
+
+    fs::write(a.join("f"), b"old").unwrap();
+    fs::write(a.join("gone"), b"").unwrap();
+    assert_eq!(fs::read(b.join("f")).unwrap(), b"old");
+    assert_eq!(fs::read(a.join("f")).unwrap(), b"old");
+    assert!(a.join("gone").exists());
+    host.connect(false);
+    let started = Instant::now();
+    fs::write(b.join("f"), b"newer").unwrap();
+    fs::remove_file(b.join("gone")).unwrap();
+    assert!(started.elapsed() > Duration::from_secs(1), "it had to wait for the lease");
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+    // Whatever the other host says now, it must not be what was.
+    let asking = {
+        let (f, gone) = (a.join("f"), a.join("gone"));
+        std::thread::spawn(move || (fs::metadata(f).map(|meta| meta.len()), gone.exists()))
+    };
+    std::thread::sleep(Duration::from_secs(1));
+    host.connect(true);
+    let (size, exists) = asking.join().unwrap();
+    // A call that was under way when the client was evicted fails.
+    assert!(size.as_ref().map_or(true, |size| *size == 5), "{size:?}");
+    assert!(!exists);
+    eventually("it goes on as a new client", || {
+        fs::read(a.join("f")).is_ok_and(|content| content == b"newer")
+    });
+    assert!(cut_off.log().contains("evicted"), "{}", cut_off.log());
+    // Each of its connections may fail what was under way when it hears of it.
+    eventually("it writes again", || fs::write(a.join("f"), b"and back").is_ok());
+    assert_eq!(fs::read(b.join("f")).unwrap(), b"and back");
+    cut_off.stop();
+    stays.stop();
     server.stop();
     world.assert_sound();
 }

@@ -6,6 +6,7 @@
 pub mod disk;
 pub mod load;
 pub mod mapped;
+pub mod namespace;
 
 use std::fs;
 use std::net::TcpListener;
@@ -94,15 +95,15 @@ pub struct Process {
 impl Process {
     /// Starts `glint` with these arguments.
     pub fn start(arguments: &[&str], log: PathBuf, mount: Option<&Path>) -> Process {
+        Process::start_as(glint().args(arguments), log, mount)
+    }
+
+    /// Starts a command that becomes `glint`.
+    pub fn start_as(command: &mut Command, log: PathBuf, mount: Option<&Path>) -> Process {
         assert!(rustix::process::geteuid().is_root(), "the end-to-end tests need root");
         let file = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
-        let child = glint()
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(file)
-            .spawn()
-            .unwrap();
+        let child =
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).spawn().unwrap();
         Process { child: Some(child), log, mount: mount.map(Path::to_owned) }
     }
 
