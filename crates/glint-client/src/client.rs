@@ -1,5 +1,6 @@
 //! The client of one file system, on any transport: what its calls are made of.
 
+use crate::advisory::Programs;
 use crate::cache::Cache;
 use crate::groups::supplementary_groups;
 use crate::handles::{Handles, OpenFile};
@@ -11,10 +12,7 @@ use glint_lock::held::Use;
 use glint_net::{Granting, Transport};
 use glint_proto::limits::CACHE_MS_SHARED;
 use glint_proto::lock::{Bits, Range};
-use glint_proto::{
-    AdvisoryHow, AdvisoryLock, AdvisoryMode, Attr, Errno, FsResult, Ino, Layout, MdsReply,
-    MdsRequest, OpenFlags, Timestamp,
-};
+use glint_proto::{Attr, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, OpenFlags, Timestamp};
 use glint_telemetry::{Layer, Span};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -41,6 +39,7 @@ pub struct Client<T> {
     pub(crate) cache: Cache,
     pub(crate) write_back: WriteBack,
     pub(crate) inbox: Inbox,
+    pub(crate) programs: Programs,
     pub(crate) counts_pages: AtomicBool,
     /// The servers have been silent for so long that nothing cached is used.
     pub(crate) suspended: AtomicBool,
@@ -65,6 +64,7 @@ impl<T: Transport> Client<T> {
             cache: Cache::new(),
             write_back: WriteBack::default(),
             inbox: Inbox::default(),
+            programs: Programs::default(),
             counts_pages: AtomicBool::new(false),
             suspended: AtomicBool::new(false),
         }
@@ -297,25 +297,6 @@ impl<T: Transport> Client<T> {
              \"write_errors\":{errors}}},{rest}"
         )
         .into_bytes()
-    }
-
-    /// Ends the locks of fcntl(2) that were taken through a file which is closed for good.
-    pub(crate) async fn end_locks(&self, file: &OpenFile) {
-        let owners = std::mem::take(&mut *file.lock_owners.lock());
-        for owner in owners {
-            let lock = AdvisoryLock {
-                ino: file.ino,
-                owner,
-                pid: 0,
-                range: Range::ALL,
-                mode: AdvisoryMode::Unlock,
-                flock: false,
-                how: AdvisoryHow::Try,
-            };
-            if let Err(errno) = self.ask(&MdsRequest::Advisory(lock)).await {
-                tracing::warn!(ino = %file.ino, %errno, "ending the locks of a closed file");
-            }
-        }
     }
 
     /// Where a file ends. A lock to write all of it is held.

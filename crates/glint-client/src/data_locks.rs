@@ -20,12 +20,12 @@ use std::sync::Arc;
 /// A lock in use.
 pub(crate) struct Guard {
     node: Arc<Node>,
-    number: u64,
+    id: u64,
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let give_up = self.node.state().data.end(self.number);
+        let give_up = self.node.state().data.end(self.id);
         if give_up {
             self.node.wake();
         }
@@ -54,8 +54,8 @@ impl<T: Transport> Client<T> {
         let held = node
             .until(|state| {
                 let write = write || (purpose == Use::Pages && state.shared_writers > 0);
-                if let Some(number) = state.data.begin(range, write, purpose) {
-                    return Some(Ok(number));
+                if let Some(id) = state.data.begin(range, write, purpose) {
+                    return Some(Ok(id));
                 }
                 if state.acquiring {
                     return None;
@@ -65,7 +65,7 @@ impl<T: Transport> Client<T> {
             })
             .await;
         let write = match held {
-            Ok(number) => return Ok(Guard { node: node.clone(), number }),
+            Ok(id) => return Ok(Guard { node: node.clone(), id }),
             Err(write) => write,
         };
         let _turn = Turn(node);
@@ -80,8 +80,8 @@ impl<T: Transport> Client<T> {
         let _under_way = self.cache.under_way();
         match self.ask(&request).await? {
             MdsReply::Locked(lock) => {
-                node.state().data.add(lock, true);
-                Ok(Guard { node: node.clone(), number: lock.number })
+                let id = node.state().data.add(lock, true);
+                Ok(Guard { node: node.clone(), id })
             }
             _ => Err(Errno::EPROTO),
         }
@@ -90,11 +90,10 @@ impl<T: Transport> Client<T> {
     /// Gives all locks on the data of an inode up. `pages` of the kernel go with them; without,
     /// there must be none.
     pub(crate) async fn give_up_data(&self, node: &Arc<Node>, pages: bool) {
-        let numbers = node.state().data.unasked();
-        for number in numbers {
-            if node.state().data.take_back(number) {
-                self.give_up(node, number, pages).await;
-            }
+        let locks = node.state().data.unasked();
+        for id in locks {
+            node.state().data.release(id);
+            self.give_up(node, id, pages).await;
         }
         // And those that a server asked for are on their way out.
         if !pages {
@@ -104,20 +103,14 @@ impl<T: Transport> Client<T> {
     }
 
     /// Gives a lock up that was asked back.
-    pub(crate) async fn give_up(&self, node: &Arc<Node>, number: u64, pages: bool) {
+    pub(crate) async fn give_up(&self, node: &Arc<Node>, id: u64, pages: bool) {
         loop {
-            let Some(lock) = node
-                .until(|state| {
-                    let known = state.data.all().any(|lock| lock.number == number);
-                    match state.data.idle(number) {
-                        Some(lock) => Some(Some(lock)),
-                        None => (!known).then_some(None),
-                    }
-                })
-                .await
-            else {
-                return;
-            };
+            let idle = node.until(|state| match state.data.idle(id) {
+                Some(range) => Some(Some(range)),
+                // Somebody else gave it up, or it is lost.
+                None => (!state.data.has(id)).then_some(None),
+            });
+            let Some(range) = idle.await else { return };
             let (has_pages, uses) = {
                 let state = node.state();
                 (state.pages, state.page_uses)
@@ -126,13 +119,13 @@ impl<T: Transport> Client<T> {
                 && pages
                 && let Some(kernel) = self.cache.kernel().cloned()
             {
-                let (ino, range) = (node.ino, lock.range);
+                let ino = node.ino;
                 blocking::unblock(move || kernel.forget_pages(ino, range)).await;
             }
             let mut state = node.state();
             // What was read meanwhile is in the kernel again.
-            if state.page_uses == uses && state.data.close(number) {
-                if lock.range == Range::ALL {
+            if state.page_uses == uses && state.data.close(id) {
+                if range == Range::ALL {
                     state.pages = false;
                 }
                 break;
@@ -142,11 +135,13 @@ impl<T: Transport> Client<T> {
             tracing::debug!(ino = %node.ino, %errno, "writing what was cached");
         }
         let mut state = node.state();
-        state.data.remove(number);
+        let number = state.data.remove(id);
         // What is known of the objects was true under the lock.
         state.objects.clear();
         drop(state);
         node.wake();
-        self.cache.cancels.lock().push(Cancel::Data { ino: node.ino, number });
+        if let Some(number) = number {
+            self.cache.cancels.lock().push(Cancel::Data { ino: node.ino, number });
+        }
     }
 }

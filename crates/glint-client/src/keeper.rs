@@ -131,10 +131,9 @@ impl<T: Transport> Holder for Client<T> {
         let MdsRequest::Lock { ino, .. } = request else { return };
         let node = self.cache.node(*ino);
         match reply {
-            Ok(MdsReply::Locked(lock)) => {
-                node.state().data.add(lock, false);
-            }
+            Ok(MdsReply::Locked(lock)) => node.state().data.found(lock),
             _ => {
+                node.state().data.forget_lost();
                 let lost = self.discard(&node);
                 tracing::error!(%ino, lost, "a lock was not given again; what was cached is lost");
             }
@@ -234,14 +233,17 @@ impl<T: Transport> Client<T> {
             Callback::Data { ino, number } => {
                 let node = self.cache.node(ino);
                 let fence = self.cache.flight.lock().fence();
-                if !node.state().data.take_back(number)
+                if node.state().data.take_back(number).is_none()
                     && !self.has_come(&node, number, fence).await
                 {
                     self.cache.cancels.lock().push(Cancel::Data { ino, number });
                     return;
                 }
                 node.wake();
-                self.give_up(&node, number, true).await;
+                let id = node.state().data.id_of(number);
+                if let Some(id) = id {
+                    self.give_up(&node, id, true).await;
+                }
             }
             Callback::Glimpse { ino, number } => {
                 let seen = self.cache.find(ino).and_then(|node| node.state().unsent());
@@ -253,7 +255,7 @@ impl<T: Transport> Client<T> {
     /// Whether a lock that was asked back before it was here has come.
     async fn has_come(&self, node: &Node, number: u64, fence: u64) -> bool {
         loop {
-            if node.state().data.all().any(|lock| lock.number == number) {
+            if node.state().data.id_of(number).is_some() {
                 return true;
             }
             if self.cache.flight.lock().is_past(fence) {
@@ -354,10 +356,13 @@ impl<T: Transport> Client<T> {
             let mut state = node.state();
             state.bits = Default::default();
             state.granted = 0;
-            let locks: Vec<_> = state.data.all().collect();
-            state.data.clear();
+            let locks = state.data.lose();
+            if evicted {
+                state.data.forget_lost();
+            }
             let opens = std::mem::take(&mut state.opens);
             drop(state);
+            node.wake();
             if opens > 0 {
                 requests.push(MdsRequest::AddOpens { ino: node.ino, readers: opens });
             }
@@ -369,6 +374,15 @@ impl<T: Transport> Client<T> {
                 let (range, write) = (lock.range, lock.write);
                 requests.push(MdsRequest::Lock { ino: node.ino, range, write, reclaim: true });
             }
+        }
+        match evicted {
+            true => {
+                let locks = self.programs.clear();
+                if locks > 0 {
+                    tracing::error!(locks, "locks that programs had taken are lost");
+                }
+            }
+            false => requests.extend(self.programs.to_reclaim()),
         }
         if lost > 0 {
             tracing::error!(lost, "bytes that were written and not yet sent are lost");

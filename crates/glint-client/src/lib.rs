@@ -7,12 +7,14 @@
 //!
 //! Does not know: FUSE. A mount and a benchmark use the same [`Vfs`].
 
+mod advisory;
 mod cache;
 mod calls;
 mod client;
 mod data;
 mod data_locks;
 mod dirty;
+mod file_calls;
 #[doc(hidden)]
 pub mod fuzz;
 mod groups;

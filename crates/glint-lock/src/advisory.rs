@@ -187,7 +187,13 @@ impl AdvisoryTable {
         }
     }
 
-    /// All locks that are held.
+    /// All of them.
+    pub fn held(&self) -> impl Iterator<Item = (Ino, Kind, &Lock)> {
+        let files = self.files.iter();
+        files.flat_map(|((ino, kind), file)| file.held.iter().map(|lock| (*ino, *kind, lock)))
+    }
+
+    /// How many are held.
     pub fn len(&self) -> usize {
         self.files.values().map(|file| file.held.len()).sum()
     }

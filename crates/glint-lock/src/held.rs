@@ -75,66 +75,86 @@ pub enum Use {
 
 #[derive(Clone, Copy, Debug)]
 struct Data {
+    /// Names it here. The servers' number is another after they have started again.
+    id: u64,
     lock: DataLock,
     users: u32,
     asked: bool,
     /// Its pages have been forgotten; nobody may use it any more.
     closed: bool,
+    /// The servers have forgotten it, and have not yet given it again.
+    lost: bool,
 }
 
 /// Locks on the data of one inode.
 #[derive(Default, Debug)]
 pub struct HeldData {
     locks: SmallVec<[Data; 1]>,
+    next: u64,
     /// Asked back before they came.
     early: SmallVec<[u64; 1]>,
 }
 
 impl HeldData {
-    /// Begins to use a lock that covers a range. Returns its number.
+    /// Begins to use a lock that covers a range. Returns its id.
     pub fn begin(&mut self, range: Range, write: bool, purpose: Use) -> Option<u64> {
         let usable = |data: &Data| match purpose {
-            Use::Call => !data.asked,
-            Use::Pages => !data.closed,
+            Use::Call => !data.asked && !data.lost,
+            Use::Pages => !data.closed && !data.lost,
         };
         let covers = |data: &&mut Data| {
             usable(data) && data.lock.range.contains(range) && (data.lock.write || !write)
         };
         let data = self.locks.iter_mut().find(covers)?;
         data.users += 1;
-        Some(data.lock.number)
+        Some(data.id)
     }
 
     /// Ends a use. Returns whether the lock is to be given up now.
-    pub fn end(&mut self, number: u64) -> bool {
-        let Some(data) = self.find(number) else { return false };
+    pub fn end(&mut self, id: u64) -> bool {
+        let Some(data) = self.find(id) else { return false };
         data.users -= 1;
         data.users == 0 && data.asked
     }
 
-    /// A lock has come, with its first use if somebody asked for it. Returns whether it has
-    /// been asked back already.
-    pub fn add(&mut self, lock: DataLock, used: bool) -> bool {
+    /// A lock has come, with its first use if somebody asked for it. Returns its id.
+    pub fn add(&mut self, lock: DataLock, used: bool) -> u64 {
         let early = self.early.iter().position(|number| *number == lock.number);
         if let Some(at) = early {
             self.early.swap_remove(at);
         }
-        let asked = early.is_some();
-        self.locks.push(Data { lock, users: u32::from(used), asked, closed: false });
-        asked
+        self.next += 1;
+        self.locks.push(Data {
+            id: self.next,
+            lock,
+            users: u32::from(used),
+            asked: early.is_some(),
+            closed: false,
+            lost: false,
+        });
+        self.next
     }
 
-    /// A lock is asked back. Returns whether it is there; if not, it may be on its way.
-    pub fn take_back(&mut self, number: u64) -> bool {
-        match self.find(number) {
-            Some(data) => {
-                data.asked = true;
-                true
-            }
-            None => {
-                self.early.push(number);
-                false
-            }
+    /// The lock that the servers call so.
+    pub fn id_of(&self, number: u64) -> Option<u64> {
+        let named = |data: &&Data| data.lock.number == number && !data.lost;
+        self.locks.iter().find(named).map(|data| data.id)
+    }
+
+    /// The servers ask for a lock. Returns its id if it is there; it may be on its way.
+    pub fn take_back(&mut self, number: u64) -> Option<u64> {
+        let id = self.id_of(number);
+        match id {
+            Some(id) => self.release(id),
+            None => self.early.push(number),
+        }
+        id
+    }
+
+    /// A lock is to be given up when nobody uses it.
+    pub fn release(&mut self, id: u64) {
+        if let Some(data) = self.find(id) {
+            data.asked = true;
         }
     }
 
@@ -147,15 +167,20 @@ impl HeldData {
         at.is_some()
     }
 
-    /// The lock, if it is asked back and nobody uses it.
-    pub fn idle(&self, number: u64) -> Option<DataLock> {
-        let data = self.locks.iter().find(|data| data.lock.number == number)?;
-        (data.users == 0 && data.asked).then_some(data.lock)
+    /// Whether it is there, or will be given again.
+    pub fn has(&self, id: u64) -> bool {
+        self.locks.iter().any(|data| data.id == id)
+    }
+
+    /// What it covers, if it is to be given up and nobody uses it.
+    pub fn idle(&self, id: u64) -> Option<Range> {
+        let data = self.locks.iter().find(|data| data.id == id && !data.lost)?;
+        (data.users == 0 && data.asked).then_some(data.lock.range)
     }
 
     /// Nobody may begin to use it any more, if nobody does now.
-    pub fn close(&mut self, number: u64) -> bool {
-        match self.find(number) {
+    pub fn close(&mut self, id: u64) -> bool {
+        match self.find(id) {
             Some(data) if data.users == 0 => {
                 data.closed = true;
                 true
@@ -164,26 +189,44 @@ impl HeldData {
         }
     }
 
-    /// It is given up.
-    pub fn remove(&mut self, number: u64) {
-        self.locks.retain(|data| data.lock.number != number);
+    /// It is given up. Returns the servers' number, if they still know it.
+    pub fn remove(&mut self, id: u64) -> Option<u64> {
+        let at = self.locks.iter().position(|data| data.id == id)?;
+        let data = self.locks.swap_remove(at);
+        (!data.lost).then_some(data.lock.number)
     }
 
-    /// Locks that nobody asked back, to be given up by the client itself.
+    /// Locks that nobody asked for, to be given up by the client itself.
     pub fn unasked(&self) -> Vec<u64> {
-        let unasked = self.locks.iter().filter(|data| !data.asked);
-        unasked.map(|data| data.lock.number).collect()
+        let unasked = self.locks.iter().filter(|data| !data.asked && !data.lost);
+        unasked.map(|data| data.id).collect()
     }
 
-    /// All locks.
-    pub fn all(&self) -> impl Iterator<Item = DataLock> + '_ {
-        self.locks.iter().map(|data| data.lock)
-    }
-
-    /// The server has forgotten them.
-    pub fn clear(&mut self) {
-        self.locks.clear();
+    /// The servers have forgotten all of them. Returns what they were.
+    pub fn lose(&mut self) -> Vec<DataLock> {
         self.early.clear();
+        let lose = |data: &mut Data| {
+            // What is to be given up still is, once it was given again.
+            (data.lost, data.closed) = (true, false);
+            data.lock
+        };
+        self.locks.iter_mut().map(lose).collect()
+    }
+
+    /// One of those was given again, with whoever uses it.
+    pub fn found(&mut self, lock: DataLock) {
+        let same = |data: &&mut Data| {
+            data.lost && data.lock.range == lock.range && data.lock.write == lock.write
+        };
+        match self.locks.iter_mut().find(same) {
+            Some(data) => (data.lost, data.lock) = (false, lock),
+            None => drop(self.add(lock, false)),
+        }
+    }
+
+    /// Those that were not given again are gone.
+    pub fn forget_lost(&mut self) {
+        self.locks.retain(|data| !data.lost);
     }
 
     /// Whether there is nothing to remember.
@@ -193,11 +236,12 @@ impl HeldData {
 
     /// Whether a lock to write covers this range, asked back or not.
     pub fn covers_write(&self, range: Range) -> bool {
-        self.locks.iter().any(|data| data.lock.write && data.lock.range.contains(range))
+        let covers = |data: &Data| data.lock.write && data.lock.range.contains(range);
+        self.locks.iter().any(|data| covers(data) && !data.lost)
     }
 
-    fn find(&mut self, number: u64) -> Option<&mut Data> {
-        self.locks.iter_mut().find(|data| data.lock.number == number)
+    fn find(&mut self, id: u64) -> Option<&mut Data> {
+        self.locks.iter_mut().find(|data| data.id == id)
     }
 }
 
@@ -256,20 +300,41 @@ mod tests {
     fn pages_may_use_a_lock_until_they_are_forgotten() {
         let mut held = HeldData::default();
         let lock = DataLock { number: 3, range: Range::ALL, write: false };
-        assert!(!held.add(lock, true));
+        let id = held.add(lock, true);
         assert!(held.begin(Range::of(0, 9), true, Use::Call).is_none(), "it is to read");
-        assert!(held.take_back(3));
+        assert_eq!(held.take_back(3), Some(id));
         assert!(held.begin(Range::of(0, 9), false, Use::Call).is_none());
-        assert_eq!(held.begin(Range::of(0, 9), false, Use::Pages), Some(3));
-        assert!(!held.end(3) && held.idle(3).is_none());
-        assert!(!held.close(3), "somebody uses it");
-        assert!(held.end(3) && held.idle(3).is_some());
-        assert!(held.close(3));
+        assert_eq!(held.begin(Range::of(0, 9), false, Use::Pages), Some(id));
+        assert!(!held.end(id) && held.idle(id).is_none());
+        assert!(!held.close(id), "somebody uses it");
+        assert!(held.end(id) && held.idle(id).is_some());
+        assert!(held.close(id));
         assert!(held.begin(Range::of(0, 9), false, Use::Pages).is_none());
-        held.remove(3);
-        assert!(!held.take_back(4), "it is on its way");
-        assert!(held.add(DataLock { number: 4, ..lock }, false));
-        assert!(!held.is_not_coming(4) && !held.is_empty());
+        assert_eq!(held.remove(id), Some(3));
+        assert!(held.take_back(4).is_none(), "it is on its way");
+        let late = held.add(DataLock { number: 4, ..lock }, false);
+        assert!(held.idle(late).is_some() && !held.is_not_coming(4) && !held.is_empty());
+    }
+
+    #[test]
+    fn a_restart_of_the_servers_does_not_lose_who_uses_a_lock() {
+        let mut held = HeldData::default();
+        let lock = DataLock { number: 7, range: Range::ALL, write: true };
+        let used = held.add(lock, true);
+        assert_eq!(held.lose(), [lock]);
+        assert!(held.begin(Range::ALL, true, Use::Call).is_none());
+        // The servers count from the beginning.
+        held.found(DataLock { number: 1, ..lock });
+        assert_eq!(held.take_back(1), Some(used));
+        assert!(held.idle(used).is_none(), "it is still used");
+        assert!(held.end(used) && held.idle(used).is_some());
+        held.lose();
+        assert_eq!(held.remove(used), None, "there is nobody to tell");
+        assert!(!held.end(used));
+        held.add(lock, false);
+        held.lose();
+        held.forget_lost();
+        assert!(held.is_empty());
     }
 
     #[test]

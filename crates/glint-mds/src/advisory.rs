@@ -1,7 +1,7 @@
 //! The locks of programs, flock(2) and fcntl(2), for all clients.
 //!
-//! In memory only: a server that starts again has forgotten them, as with NFS a client has to
-//! say them again, which it does not yet; programs see EIO then only if they ask.
+//! In memory only: after a restart clients say again what their programs hold, before anybody
+//! is given a new one.
 
 use crate::claims::wake;
 use crate::service::{Context, Mds};

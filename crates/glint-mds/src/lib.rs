@@ -15,6 +15,7 @@ mod alloc;
 mod callbacks;
 mod check;
 mod claims;
+mod context;
 mod directories;
 mod error;
 #[doc(hidden)]

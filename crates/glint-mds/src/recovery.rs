@@ -5,15 +5,18 @@
 //! - Until all clients of the last run have come back, or their time is over, nothing new
 //!   is executed where transactions may be missing: it could take the place of what is
 //!   still to be replayed. That holds for the runs that follow, until one ends the wait.
+//! - Nor is anything where clients hold locks: nobody is given what another one still has, and
+//!   says again.
 //! - Until then nothing that a client may still have open is removed.
 
+use crate::claims::wake;
 use crate::error::errno;
 use crate::keys;
 use crate::service::Mds;
 use crate::session::SessionInfo;
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::{ClientId, FsResult, clock};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashSet;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,15 +44,21 @@ pub(crate) struct Recovery {
 
 impl Recovery {
     /// Begins to wait for `clients`.
-    pub(crate) fn begin(&self, clients: HashSet<ClientId>, time: Duration, blocks: bool) {
+    pub(crate) fn begin(
+        &self,
+        clients: HashSet<ClientId>,
+        time: Duration,
+        replays: bool,
+        locks: bool,
+    ) {
         if clients.is_empty() {
             return;
         }
         let mut state = self.state.lock();
         state.waiting = clients;
         state.until = Some(clock::now() + time);
-        self.blocks.store(blocks, Ordering::Release);
-        self.replayed.store(blocks, Ordering::Release);
+        self.blocks.store(replays || locks, Ordering::Release);
+        self.replayed.store(replays, Ordering::Release);
         self.active.store(true, Ordering::Release);
     }
 
@@ -62,15 +71,17 @@ impl Recovery {
         let mut state = self.state.lock();
         state.waiting.remove(&client);
         if state.waiting.is_empty() {
-            self.end(&mut state);
+            self.end(state);
         }
     }
 
-    fn end(&self, state: &mut State) {
+    fn end(&self, mut state: MutexGuard<'_, State>) {
         self.active.store(false, Ordering::Release);
         self.blocks.store(false, Ordering::Release);
         state.until = None;
-        state.parked.drain(..).for_each(Waker::wake);
+        let parked = std::mem::take(&mut state.parked);
+        drop(state);
+        wake(parked);
     }
 
     /// Ends the wait for clients that did not come in time, and names them.
@@ -80,7 +91,7 @@ impl Recovery {
             return Vec::new();
         }
         let gone = state.waiting.drain().collect();
-        self.end(&mut state);
+        self.end(state);
         gone
     }
 
@@ -114,7 +125,7 @@ impl<K: Kv> Mds<K> {
 
     /// Gives up clients that did not come back.
     pub(crate) async fn end_recovery(&self) -> FsResult<()> {
-        let lost = self.recovery.blocks.load(Ordering::Acquire);
+        let lost = self.recovery.replayed.load(Ordering::Acquire);
         if !self.recovery.is_active() && self.recovery.replayed.swap(false, Ordering::AcqRel) {
             let mut batch = Batch::new();
             batch.delete(Keyspace::Meta, keys::META_REPLAYING);
@@ -148,7 +159,7 @@ mod tests {
     fn new_requests_wait_for_all_who_may_come_back() {
         let recovery = Recovery::default();
         let clients = HashSet::from([ClientId(1), ClientId(2)]);
-        recovery.begin(clients, Duration::from_millis(50), true);
+        recovery.begin(clients, Duration::from_millis(50), false, true);
         let mut new = Box::pin(recovery.permits_new());
         assert!(block_on(poll_once(&mut new)).is_none());
         recovery.returned(ClientId(1));

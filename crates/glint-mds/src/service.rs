@@ -4,10 +4,11 @@
 use crate::advisory::Advisory;
 use crate::alloc::Allocator;
 use crate::claims::Claims;
+pub(crate) use crate::context::Context;
 use crate::directories::Directories;
 use crate::error::{MdsError, errno};
 use crate::keys;
-use crate::locks::{Held, Key, Locks, Want};
+use crate::locks::{Held, Locks, Want};
 use crate::names::Names;
 use crate::opens::{Count, Opens};
 use crate::reaper::Destroyed;
@@ -17,15 +18,12 @@ use crate::runs::Runs;
 use crate::session::{Last, Sessions, encode_reply};
 use crate::sharing::Sharing;
 use glint_kv::{Batch, Keyspace, Kv};
-use glint_proto::lock::{Bits, Grant};
 use glint_proto::{
-    Answer, Arrival, ClientId, Cred, Errno, FileType, FsResult, Ino, Layout, MdsReply, MdsRequest,
-    RequestId, Timestamp,
+    AdvisoryHow, AdvisoryLock, Answer, Arrival, ClientId, Cred, Errno, FileType, FsResult, Ino,
+    Layout, MdsReply, MdsRequest, RequestId, Timestamp,
 };
 use glint_telemetry::{Counter, Layer, Span};
 use parking_lot::Mutex;
-use smallvec::SmallVec;
-use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -78,43 +76,6 @@ pub struct Mds<K> {
     pub(crate) recovered: u64,
     /// What earlier runs left to the ones that followed them.
     pub(crate) runs: Runs,
-}
-
-/// Everything an operation knows about its caller.
-pub(crate) struct Context<'a> {
-    pub(crate) cred: &'a Cred,
-    pub(crate) client: ClientId,
-    pub(crate) now: Timestamp,
-    arrival: &'a Arrival,
-    /// What it changes; see [`crate::sharing`].
-    changes: RefCell<SmallVec<[Key; 4]>>,
-    /// Number of its transaction, if it had one.
-    transaction: Cell<u64>,
-    /// What it changes, what others still hold of that, and what its caller is given; see
-    /// [`crate::claims`].
-    pub(crate) changing: RefCell<SmallVec<[(Ino, Bits); 4]>>,
-    pub(crate) conflicts: RefCell<SmallVec<[(Ino, Bits); 2]>>,
-    pub(crate) grants: RefCell<Vec<Grant>>,
-}
-
-impl Context<'_> {
-    /// Something changes that was not locked for it, because nobody knew it.
-    pub(crate) fn changes(&self, key: Key) {
-        self.changes.borrow_mut().push(key);
-    }
-
-    /// It was executed before, by a run that lost it.
-    pub(crate) fn is_replay(&self) -> bool {
-        self.arrival.replay.is_some()
-    }
-
-    /// The number that the new inode had then.
-    pub(crate) fn replayed_ino(&self) -> Option<Ino> {
-        match &self.arrival.replay {
-            Some(MdsReply::Attr(attr) | MdsReply::Opened { attr, .. }) => Some(attr.ino),
-            _ => None,
-        }
-    }
 }
 
 impl<K: Kv> Mds<K> {
@@ -176,7 +137,7 @@ impl<K: Kv> Mds<K> {
                 replays,
                 "waiting for clients of the last run"
             );
-            mds.recovery.begin(returning, config.lease, replays);
+            mds.recovery.begin(returning, config.lease, replays, config.locks);
         }
         Ok(mds)
     }
@@ -189,23 +150,13 @@ impl<K: Kv> Mds<K> {
         request: &MdsRequest<'_>,
     ) -> Answer<MdsReply> {
         let _span = Span::start(Layer::Handler, request.op() as u8);
-        let context = Context {
-            cred,
-            client: arrival.id.map_or(ClientId::IN_PROCESS, |id| id.client),
-            // It happened when it was first executed.
-            now: arrival.replay.as_ref().and_then(time_of).unwrap_or(arrival.now),
-            arrival,
-            changes: RefCell::default(),
-            transaction: Cell::new(0),
-            changing: RefCell::default(),
-            conflicts: RefCell::default(),
-            grants: RefCell::default(),
-        };
+        let context = Context::new(arrival, cred);
         let says_again = matches!(
             request,
             MdsRequest::Reopen { .. }
                 | MdsRequest::AddOpens { .. }
                 | MdsRequest::Lock { reclaim: true, .. }
+                | MdsRequest::Advisory(AdvisoryLock { how: AdvisoryHow::Reclaim, .. })
         );
         if !context.is_replay() && !says_again {
             self.recovery.permits_new().await;
@@ -507,14 +458,6 @@ impl<K: Kv> Mds<K> {
         self.opens.forget_client(ClientId::IN_PROCESS);
         self.store_inode_count().await?;
         self.sync().await
-    }
-}
-
-/// When a request was executed, as its answer says.
-fn time_of(reply: &MdsReply) -> Option<Timestamp> {
-    match reply {
-        MdsReply::Attr(attr) | MdsReply::Opened { attr, .. } => Some(attr.ctime),
-        _ => None,
     }
 }
 

@@ -4,12 +4,13 @@
 
 use crate::abi::*;
 use crate::advisory::{advisory_lock, file_lock};
+use crate::opcode::op_of;
 use crate::reply::*;
 use glint_client::{Caching, Caller, Handle, Make, Vfs, WriteHow};
 use glint_proto::limits::FUSE_IO_BYTES_MAX;
 use glint_proto::lock::Range;
 use glint_proto::{
-    AdvisoryHow, AdvisoryLock, AdvisoryMode, Cred, Errno, FileType, FsResult, Ino, Op, OpenFlags,
+    AdvisoryHow, AdvisoryLock, AdvisoryMode, Cred, Errno, FileType, FsResult, Ino, OpenFlags,
     RenameFlags, SetAttr, SetTime, Timestamp, XattrFlags,
 };
 use glint_telemetry::{Layer, Span, traced};
@@ -45,39 +46,6 @@ fn parse<T: FromBytes>(fixed: &[u8]) -> FsResult<T> {
 fn name(bytes: &[u8]) -> FsResult<(&[u8], &[u8])> {
     let end = bytes.iter().position(|b| *b == 0).ok_or(Errno::EPROTO)?;
     Ok((&bytes[..end], &bytes[end + 1..]))
-}
-
-fn op_of(opcode: Opcode) -> Op {
-    match opcode {
-        Opcode::Lookup => Op::Lookup,
-        Opcode::Getattr => Op::Getattr,
-        Opcode::Setattr => Op::Setattr,
-        Opcode::Readlink => Op::Readlink,
-        Opcode::Symlink | Opcode::Mknod | Opcode::Mkdir | Opcode::Create => Op::Create,
-        Opcode::Unlink => Op::Unlink,
-        Opcode::Rmdir => Op::Rmdir,
-        Opcode::Rename | Opcode::Rename2 => Op::Rename,
-        Opcode::Link => Op::Link,
-        Opcode::Open | Opcode::Opendir => Op::Open,
-        Opcode::Read => Op::Read,
-        Opcode::Write => Op::Write,
-        Opcode::Statfs => Op::Statfs,
-        Opcode::Release | Opcode::Releasedir => Op::Release,
-        Opcode::Fsync | Opcode::Fsyncdir | Opcode::Syncfs => Op::Fsync,
-        Opcode::Setxattr => Op::Setxattr,
-        Opcode::Getxattr => Op::Getxattr,
-        Opcode::Listxattr => Op::Listxattr,
-        Opcode::Removexattr => Op::Removexattr,
-        Opcode::Readdir | Opcode::Readdirplus => Op::Readdir,
-        Opcode::Fallocate => Op::Fallocate,
-        Opcode::Lseek => Op::Seek,
-        Opcode::CopyFileRange => Op::CopyRange,
-        Opcode::Tmpfile => Op::Tmpfile,
-        Opcode::Forget | Opcode::BatchForget => Op::Forget,
-        Opcode::Flush => Op::Flush,
-        Opcode::Getlk | Opcode::Setlk | Opcode::Setlkw => Op::Flock,
-        _ => Op::Other,
-    }
 }
 
 impl<F: Vfs> Adapter<F> {

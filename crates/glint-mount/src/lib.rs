@@ -17,6 +17,7 @@ pub mod fuzz;
 mod mountpoint;
 mod notify;
 mod null;
+mod opcode;
 mod reply;
 mod ring_entry;
 mod session;

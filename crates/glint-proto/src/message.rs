@@ -281,12 +281,13 @@ pub enum AdvisoryMode {
     Unlock,
 }
 
-/// F_SETLKW, F_SETLK, F_GETLK.
+/// F_SETLKW, F_SETLK, F_GETLK; and what was held before the server started again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum AdvisoryHow {
     Wait,
     Try,
     Test,
+    Reclaim,
 }
 
 /// A page of a directory.

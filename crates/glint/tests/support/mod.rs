@@ -7,6 +7,7 @@ pub mod disk;
 pub mod load;
 pub mod mapped;
 pub mod namespace;
+pub mod pair;
 
 use std::fs;
 use std::net::TcpListener;

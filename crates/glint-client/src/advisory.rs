@@ -1,0 +1,101 @@
+//! Locks that programs of this client hold, flock(2) and fcntl(2): what the servers granted, to
+//! be said again when they have started anew.
+
+use crate::client::Client;
+use crate::handles::OpenFile;
+use glint_lock::advisory::{AdvisoryTable, Kind, Lock, Owner};
+use glint_net::Transport;
+use glint_proto::lock::Range;
+use glint_proto::{
+    AdvisoryHow, AdvisoryLock, AdvisoryMode, ClientId, FsResult, MdsReply, MdsRequest,
+};
+use parking_lot::Mutex;
+
+/// What is held.
+#[derive(Default)]
+pub(crate) struct Programs(Mutex<AdvisoryTable>);
+
+impl Programs {
+    /// The servers have granted this, or taken it back.
+    fn note(&self, lock: &AdvisoryLock) {
+        let kind = if lock.flock { Kind::Flock } else { Kind::Posix };
+        let owner = Owner { client: ClientId::IN_PROCESS, number: lock.owner };
+        let mut table = self.0.lock();
+        // Nobody waits here.
+        let granted = &mut Vec::new();
+        match lock.mode {
+            AdvisoryMode::Unlock => table.unlock(lock.ino, kind, owner, lock.range, granted),
+            mode => {
+                let write = mode == AdvisoryMode::Write;
+                let held = Lock { owner, pid: lock.pid, range: lock.range, write };
+                table.lock(lock.ino, kind, held, false, granted);
+            }
+        }
+    }
+
+    /// What has to be said to servers that have started again.
+    pub(crate) fn to_reclaim(&self) -> Vec<MdsRequest<'static>> {
+        let table = self.0.lock();
+        let request = |(ino, kind, lock): (_, Kind, &Lock)| {
+            MdsRequest::Advisory(AdvisoryLock {
+                ino,
+                owner: lock.owner.number,
+                pid: lock.pid,
+                range: lock.range,
+                mode: if lock.write { AdvisoryMode::Write } else { AdvisoryMode::Read },
+                flock: kind == Kind::Flock,
+                how: AdvisoryHow::Reclaim,
+            })
+        };
+        table.held().map(request).collect()
+    }
+
+    /// They are lost. Returns how many there were.
+    pub(crate) fn clear(&self) -> usize {
+        std::mem::take(&mut *self.0.lock()).len()
+    }
+}
+
+impl<T: Transport> Client<T> {
+    /// Takes, gives up or asks for a lock of a program.
+    pub(crate) async fn lock_for_program(
+        &self,
+        file: &OpenFile,
+        lock: AdvisoryLock,
+    ) -> FsResult<Option<AdvisoryLock>> {
+        let takes = lock.mode != AdvisoryMode::Unlock && lock.how != AdvisoryHow::Test;
+        if takes && !lock.flock {
+            if let Some(node) = self.node(lock.ino) {
+                node.state().locked = true;
+            }
+            let mut owners = file.lock_owners.lock();
+            if !owners.contains(&lock.owner) {
+                owners.push(lock.owner);
+            }
+        }
+        if lock.mode == AdvisoryMode::Unlock {
+            // Not said again from now on, whatever becomes of the request.
+            self.programs.note(&lock);
+        }
+        match self.ask(&MdsRequest::Advisory(lock)).await? {
+            MdsReply::Blocked(found) => Ok(found),
+            _ => {
+                self.programs.note(&lock);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Ends the locks of fcntl(2) that were taken through a file which is closed for good.
+    pub(crate) async fn end_locks(&self, file: &OpenFile) {
+        let owners = std::mem::take(&mut *file.lock_owners.lock());
+        for owner in owners {
+            let (mode, how) = (AdvisoryMode::Unlock, AdvisoryHow::Try);
+            let (ino, range) = (file.ino, Range::ALL);
+            let lock = AdvisoryLock { ino, owner, pid: 0, range, mode, flock: false, how };
+            if let Err(errno) = self.lock_for_program(file, lock).await {
+                tracing::warn!(%ino, %errno, "ending the locks of a closed file");
+            }
+        }
+    }
+}

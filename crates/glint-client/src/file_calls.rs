@@ -1,0 +1,166 @@
+//! The calls that touch the data of files: what they lock, flush and learn.
+
+use crate::client::Client;
+use crate::keeper::undeclared_release;
+use crate::vfs::{Caller, Found, Handle, Valid, Vfs, WriteHow};
+use glint_lock::held::Use;
+use glint_net::Transport;
+use glint_proto::limits::FILE_BYTES_MAX;
+use glint_proto::lock::Range;
+use glint_proto::{Errno, FsResult, Ino, MdsReply, MdsRequest, SetAttr};
+use glint_telemetry::Counter;
+use std::sync::atomic::Ordering;
+
+impl<T: Transport> Client<T> {
+    pub(crate) async fn set_attributes(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        set: &SetAttr,
+    ) -> FsResult<Found> {
+        let node = self.node(ino);
+        // Nobody reads or writes while a size is set.
+        let _guard = match (&node, set.size) {
+            (Some(node), Some(_)) => {
+                let guard = self.lock_data(node, Range::ALL, true, Use::Call).await?;
+                self.flush_node(node).await?;
+                Some(guard)
+            }
+            _ => None,
+        };
+        let change = node.as_ref().map(|_| self.cache.change(&[ino]));
+        let request = MdsRequest::Setattr { ino, set: set.clone() };
+        let MdsReply::Attr(mut attr) = self.mds(caller, &request).await? else {
+            return Err(Errno::EPROTO);
+        };
+        if let Some(size) = set.size {
+            self.truncate_objects(ino, attr.layout, size).await?;
+        }
+        let (mtime, ctime) = (attr.mtime, attr.ctime);
+        if let Some(node) = &node {
+            let mut state = node.state();
+            if set.size.is_some() {
+                state.objects.clear();
+            }
+            if set.mtime.is_some() || set.size.is_some() {
+                // What is written later is written with it, unless somebody writes anew.
+                state.mtime = Some(mtime);
+            }
+        }
+        if set.mtime.is_some() && attr.is_file() && attr.size_on_ost {
+            // While the file is being written the objects are asked for the time,
+            // so they must know what was set.
+            self.set_object_times(&attr).await?;
+            attr = self.complete(attr).await?;
+            (attr.mtime, attr.ctime) = (mtime, ctime);
+        } else {
+            attr = self.complete(attr).await?;
+        }
+        match (node, change) {
+            (Some(node), Some(change)) => {
+                change.learn(&attr);
+                drop(change);
+                let valid = Valid::under(false, node.state().attributes().is_some());
+                Ok(Found { attr, valid: valid.without_attr() })
+            }
+            _ => Ok(Found { attr, valid: Valid::timed(self.cache_time) }),
+        }
+    }
+
+    pub(crate) async fn release_file(&self, handle: Handle) -> FsResult<()> {
+        let file = self.handles.remove(handle)?;
+        let node = self.node(file.ino);
+        self.end_locks(&file).await;
+        if let Some(node) = &node {
+            if file.shared && !file.is_dir {
+                node.state().shared_writers -= 1;
+            }
+            if !file.declared.load(Ordering::Acquire) && undeclared_release(node).await {
+                self.cache.is_idle(file.ino);
+                return Ok(());
+            }
+        }
+        let wrote = match file.wrote.load(Ordering::Acquire) && !file.is_dir {
+            true => {
+                let number = self.glimpses.fetch_add(1, Ordering::AcqRel);
+                let mut known = None;
+                if let Some(node) = &node {
+                    // An error is told at the next write, fsync or close of another handle.
+                    let _ = self.flush_node(node).await;
+                    known = self.written(node, file.layout);
+                }
+                let objects = match known {
+                    Some(objects) => Some(objects),
+                    None => self.glimpse(file.ino, file.layout).await?,
+                };
+                objects.map(|objects| (number, objects))
+            }
+            false => None,
+        };
+        self.cache.is_idle(file.ino);
+        let request = MdsRequest::Release { ino: file.ino, write: file.write, wrote };
+        self.transport.mds_soon(&Caller::ROOT.cred, &request).await
+    }
+
+    pub(crate) async fn read_open(
+        &self,
+        handle: Handle,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> FsResult<usize> {
+        let file = self.handles.get(handle)?;
+        self.touch(&file).await;
+        let n = match self.node(file.ino) {
+            Some(node) => {
+                let _guard = self.lock_data(&node, Range::ALL, false, Use::Pages).await?;
+                {
+                    let mut state = node.state();
+                    (state.pages, state.page_uses) = (true, state.page_uses + 1);
+                }
+                self.flush_node(&node).await?;
+                self.read_file(&file, offset, buffer).await?
+            }
+            None => self.read_file(&file, offset, buffer).await?,
+        };
+        glint_telemetry::count(Counter::BytesRead, n as u64);
+        Ok(n)
+    }
+
+    pub(crate) async fn write_open(
+        &self,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        how: WriteHow,
+    ) -> FsResult<()> {
+        let file = self.handles.get(handle)?;
+        if offset.checked_add(data.len() as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
+            return Err(Errno::EFBIG);
+        }
+        file.wrote.store(true, Ordering::Release);
+        match self.node(file.ino) {
+            Some(node) => {
+                self.error_of(&node, &file)?;
+                self.room_to_write(&file, offset, data.len()).await;
+                let at_end = file.append && !how.pages;
+                let range = if at_end { Range::ALL } else { Range::of(offset, data.len() as u64) };
+                let purpose = if how.pages { Use::Pages } else { Use::Call };
+                let _guard = self.lock_data(&node, range, true, purpose).await?;
+                let offset = if at_end { self.end_of(&node, &file).await? } else { offset };
+                match self.space_is_kept(&file, offset, data.len()).await {
+                    true => self.write_behind(&node, &file, offset, data).await,
+                    false => self.write_now(&node, &file, offset, data).await?,
+                }
+                if self.write_through {
+                    self.flush_node(&node).await?;
+                }
+            }
+            None => self.write_file(&file, offset, data).await?,
+        }
+        glint_telemetry::count(Counter::BytesWritten, data.len() as u64);
+        if how.sync {
+            Vfs::fsync(self, file.ino).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,68 @@
+//! What an operation knows about its caller, and what it leaves for its answer.
+
+use crate::locks::Key;
+use glint_proto::lock::{Bits, Grant};
+use glint_proto::{Arrival, ClientId, Cred, Ino, MdsReply, Timestamp};
+use smallvec::SmallVec;
+use std::cell::{Cell, RefCell};
+
+/// Everything an operation knows about its caller.
+pub(crate) struct Context<'a> {
+    pub(crate) cred: &'a Cred,
+    pub(crate) client: ClientId,
+    pub(crate) now: Timestamp,
+    pub(crate) arrival: &'a Arrival,
+    /// What it changes; see [`crate::sharing`].
+    pub(crate) changes: RefCell<SmallVec<[Key; 4]>>,
+    /// Number of its transaction, if it had one.
+    pub(crate) transaction: Cell<u64>,
+    /// What it changes, what others still hold of that, and what its caller is given; see
+    /// [`crate::claims`].
+    pub(crate) changing: RefCell<SmallVec<[(Ino, Bits); 4]>>,
+    pub(crate) conflicts: RefCell<SmallVec<[(Ino, Bits); 2]>>,
+    pub(crate) grants: RefCell<Vec<Grant>>,
+}
+
+impl<'a> Context<'a> {
+    /// Of a request that has just come.
+    pub(crate) fn new(arrival: &'a Arrival, cred: &'a Cred) -> Context<'a> {
+        Context {
+            cred,
+            client: arrival.id.map_or(ClientId::IN_PROCESS, |id| id.client),
+            // It happened when it was first executed.
+            now: arrival.replay.as_ref().and_then(time_of).unwrap_or(arrival.now),
+            arrival,
+            changes: RefCell::default(),
+            transaction: Cell::new(0),
+            changing: RefCell::default(),
+            conflicts: RefCell::default(),
+            grants: RefCell::default(),
+        }
+    }
+
+    /// Something changes that was not locked for it, because nobody knew it.
+    pub(crate) fn changes(&self, key: Key) {
+        self.changes.borrow_mut().push(key);
+    }
+
+    /// It was executed before, by a run that lost it.
+    pub(crate) fn is_replay(&self) -> bool {
+        self.arrival.replay.is_some()
+    }
+
+    /// The number that the new inode had then.
+    pub(crate) fn replayed_ino(&self) -> Option<Ino> {
+        match &self.arrival.replay {
+            Some(MdsReply::Attr(attr) | MdsReply::Opened { attr, .. }) => Some(attr.ino),
+            _ => None,
+        }
+    }
+}
+
+/// When a request was executed, as its answer says.
+fn time_of(reply: &MdsReply) -> Option<Timestamp> {
+    match reply {
+        MdsReply::Attr(attr) | MdsReply::Opened { attr, .. } => Some(attr.ctime),
+        _ => None,
+    }
+}
