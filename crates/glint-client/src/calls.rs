@@ -8,7 +8,7 @@ use crate::vfs::{
 use crate::virtual_xattr::{LAYOUT, STATS, STATUS, format_layout, parse_layout};
 use glint_lock::held::Use;
 use glint_net::Transport;
-use glint_proto::limits::{FILE_BYTES_MAX, FUSE_IO_BYTES_MAX};
+use glint_proto::limits::{FILE_BYTES_MAX, FUSE_IO_BYTES_MAX, NAME_BYTES_MAX};
 use glint_proto::lock::Range;
 use glint_proto::{
     AdvisoryLock, Bulk, Errno, FsResult, Ino, MdsReply, MdsRequest, OpenFlags, OstReply,
@@ -43,6 +43,9 @@ impl<T: Transport> Vfs for Client<T> {
     }
 
     async fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Found> {
+        if name.len() > NAME_BYTES_MAX {
+            return Err(Errno::ENAMETOOLONG);
+        }
         if let Some(known) = self.cache.lookup(caller, parent, name) {
             return known;
         }

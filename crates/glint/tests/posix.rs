@@ -6,6 +6,7 @@
 mod support;
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use support::*;
 
@@ -28,8 +29,8 @@ entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
 const SKIPPED: [&str; 1] = ["link::link_count_max"];
 
 /// Runs pjdfstest and returns how many tests passed; none may fail.
-fn pjdfstest(world: &World, remount: bool) -> usize {
-    let directory = world.mount_point().join("pjd");
+fn pjdfstest(world: &World, mount: &Path, remount: bool) -> usize {
+    let directory = mount.join("pjd");
     fs::create_dir_all(&directory).unwrap();
     let (config, second) = (world.path("pjd.toml"), world.path("second"));
     fs::create_dir_all(&second).unwrap();
@@ -62,11 +63,25 @@ fn pjdfstest_on_both_transports() {
     for transport in TRANSPORTS {
         let world = World::new();
         let up = world.up(&["-o", transport]);
-        pjdfstest(&world, false);
-        pjdfstest(&world, true);
+        pjdfstest(&world, &world.mount_point(), false);
+        pjdfstest(&world, &world.mount_point(), true);
         up.stop();
         world.assert_sound();
     }
+}
+
+/// The same where everything is cached under locks.
+#[test]
+fn pjdfstest_and_fsx_on_a_mount_with_locks() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &["--osts", "3"]);
+    let (mount, directory) = world.mount(port, "mnt", &[]);
+    pjdfstest(&world, &directory, false);
+    run_fsx(&world, &directory, 4, 20_000);
+    mount.stop();
+    server.stop();
+    world.assert_sound();
 }
 
 const FSX: &str = r#"
@@ -88,22 +103,25 @@ posix_fadvise = 1
 copy_file_range = 1
 "#;
 
-/// 100 000 operations, with mmap, in a file of three stripes.
-fn fsx(seed: u32, options: &str) {
-    enable_uring();
-    let world = World::new();
-    let up = world.up(&["--osts", "3", "-o", options]);
-    let mount = world.mount_point();
-    run(glint().args(["setstripe", "-c", "3", "-S", "64K", text(&mount)]));
+/// Operations with mmap and holes, in a file of three stripes.
+fn run_fsx(world: &World, mount: &Path, seed: u32, operations: u32) {
+    run(glint().args(["setstripe", "-c", "3", "-S", "64K", text(mount)]));
     let config = world.path("fsx.toml");
     fs::write(&config, FSX).unwrap();
     run(Command::new("fsx")
-        .args(["-q", "-N", "100000", "-S", &seed.to_string()])
+        .args(["-q", "-N", &operations.to_string(), "-S", &seed.to_string()])
         .arg("-P")
         .arg(world.path(""))
         .arg("-f")
         .arg(&config)
         .arg(mount.join("fsx")));
+}
+
+fn fsx(seed: u32, options: &str) {
+    enable_uring();
+    let world = World::new();
+    let up = world.up(&["--osts", "3", "-o", options]);
+    run_fsx(&world, &world.mount_point(), seed, 100_000);
     up.stop();
     world.assert_sound();
 }
