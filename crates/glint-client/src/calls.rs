@@ -46,7 +46,9 @@ impl<T: Transport> Vfs for Client<T> {
         if name.len() > NAME_BYTES_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
-        if let Some(known) = self.cache.lookup(caller, parent, name) {
+        if self.has_locks()
+            && let Some(known) = self.cache.lookup(caller, parent, name)
+        {
             return known;
         }
         let before = self.cache.child(parent, name);

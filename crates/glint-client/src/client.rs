@@ -99,7 +99,7 @@ impl<T: Transport> Client<T> {
     ) -> FsResult<MdsReply> {
         let _span = Span::start(Layer::Client, request.op() as u8);
         let cred = &caller.cred;
-        let _under_way = self.cache.under_way();
+        let _under_way = self.has_locks().then(|| self.cache.under_way());
         let (mut reply, mut grants): Granting = self.transport.mds(cred, request).await;
         if matches!(reply, Err(Errno::EACCES | Errno::EPERM))
             && caller.pid != 0

@@ -144,7 +144,11 @@ impl<S: Service> Core<S> {
         loop {
             let (pass, frames) = match reader.next_pass().await {
                 Ok(pass) => pass,
-                Err(NetError::Closed) => return Ok(()),
+                Err(NetError::Closed) => {
+                    // Requests that are parked keep the connection, and nobody reads from it.
+                    connection.writer.close();
+                    return Ok(());
+                }
                 Err(error) => {
                     self.refuse(&connection, &error).await;
                     return Err(error);
