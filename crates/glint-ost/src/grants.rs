@@ -30,16 +30,18 @@ impl Grants {
         granted
     }
 
-    /// A client writes.
-    pub fn use_up(&self, client: ClientId, bytes: u64) {
+    /// A client writes. Returns whether all of it was kept for it, so that it must not be
+    /// refused: what the disk lost to others meanwhile, the reserve has room for.
+    pub fn use_up(&self, client: ClientId, bytes: u64) -> bool {
         if self.total() == 0 {
-            return;
+            return false;
         }
-        if let Some(kept) = self.clients.lock().get_mut(&client) {
-            let used = bytes.min(*kept);
-            *kept -= used;
-            self.total.fetch_sub(used, Ordering::Relaxed);
-        }
+        let mut clients = self.clients.lock();
+        let Some(kept) = clients.get_mut(&client) else { return false };
+        let used = bytes.min(*kept);
+        *kept -= used;
+        self.total.fetch_sub(used, Ordering::Relaxed);
+        used == bytes
     }
 
     /// Keeps nothing for clients that are gone.
@@ -69,9 +71,9 @@ mod tests {
         let (a, b) = (ClientId(1), ClientId(2));
         assert_eq!(grants.reserve(a, 100, 8000), 100);
         assert_eq!(grants.reserve(b, 100_000, 8100), 1000);
-        grants.use_up(a, 30);
+        assert!(grants.use_up(a, 30));
         assert_eq!(grants.total(), 1070);
-        grants.use_up(a, 1000);
+        assert!(!grants.use_up(a, 1000));
         assert_eq!(grants.total(), 1000, "no more than was kept for it");
         assert_eq!(grants.reserve(a, 1, 900), 0);
         grants.retain(|client| client == a);

@@ -43,8 +43,8 @@ impl Ost {
             }
             OstRequest::Write { object, offset, mtime } => {
                 let Bulk::Out(data) = bulk else { return Err(Errno::EPROTO) };
-                store.grants().use_up(client, data.len() as u64);
-                (object, store.write(object, offset, data, mtime).map(OstReply::Written))
+                let kept = store.grants().use_up(client, data.len() as u64);
+                (object, store.write(object, offset, data, mtime, kept).map(OstReply::Written))
             }
             OstRequest::Truncate { object, size } => {
                 (object, store.truncate(object, size).map(|()| OstReply::Done))

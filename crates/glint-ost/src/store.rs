@@ -131,7 +131,8 @@ impl ObjectStore {
         result
     }
 
-    /// Writes all of `data`, which is from the time `mtime` if that is given. Returns the
+    /// Writes all of `data`, which is from the time `mtime` if that is given; into space that
+    /// was `kept` for it, or into what is free. Returns the
     /// state after it.
     pub fn write(
         &self,
@@ -139,8 +140,11 @@ impl ObjectStore {
         offset: u64,
         data: &[u8],
         mtime: Option<Timestamp>,
+        kept: bool,
     ) -> io::Result<ObjectAttr> {
-        self.need(object, data.len() as u64)?;
+        if !kept {
+            self.need(object, data.len() as u64)?;
+        }
         let Some(file) = self.file(object, true)? else {
             return Err(Errno::NOENT.into());
         };
@@ -321,7 +325,7 @@ mod tests {
         assert_eq!(store.stat(id).unwrap(), None);
         store.truncate(id, 0).unwrap();
         assert_eq!(store.stat(id).unwrap(), None, "a truncation to nothing makes nothing");
-        store.write(id, 100, b"abc", None).unwrap();
+        store.write(id, 100, b"abc", None, false).unwrap();
         store.sync(id).unwrap();
         assert_eq!(store.stat(id).unwrap().unwrap().size, 103);
         let mut found = Vec::new();
@@ -339,7 +343,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = ObjectStore::open(dir.path(), Arc::default()).unwrap();
         for ino in 0..4000 {
-            store.write(object(ino), 0, &ino.to_le_bytes(), None).unwrap();
+            store.write(object(ino), 0, &ino.to_le_bytes(), None, false).unwrap();
         }
         for ino in 0..4000 {
             assert_eq!(store.stat(object(ino)).unwrap().unwrap().size, 8);
@@ -350,11 +354,11 @@ mod tests {
     fn times_are_set_and_writes_renew_them() {
         let dir = tempfile::tempdir().unwrap();
         let store = ObjectStore::open(dir.path(), Arc::default()).unwrap();
-        store.write(object(1), 0, b"x", None).unwrap();
+        store.write(object(1), 0, b"x", None, false).unwrap();
         let past = Timestamp { secs: 1000, nanos: 5 };
         store.set_mtime(object(1), past).unwrap();
         assert_eq!(store.stat(object(1)).unwrap().unwrap().mtime, past);
-        store.write(object(1), 0, b"y", None).unwrap();
+        store.write(object(1), 0, b"y", None, false).unwrap();
         assert!(store.stat(object(1)).unwrap().unwrap().mtime > past);
     }
 }

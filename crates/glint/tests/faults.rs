@@ -4,6 +4,7 @@
 
 mod support;
 
+use glint_proto::frame::NO_SLOT;
 use glint_proto::frame::{HEADER_BYTES, Header};
 use glint_proto::message::{Hello, Reply, Request, decode, encode};
 use glint_proto::{ClientId, Cred, Errno, Ino, MdsReply, MdsRequest};
@@ -248,6 +249,8 @@ fn a_slot_used_twice_with_other_content_is_refused() {
     server.kill();
     let server = world.serve(port, &[]);
     let mut peer = Peer::connect(port, 7);
+    // Nothing new is accepted before it has said that it holds nothing.
+    assert!(matches!(peer.ask(NO_SLOT, 0, &Request::Recovered), Reply::Pong(_)));
     let Reply::Mds { reply, .. } = peer.ask(3, 10, &create(b"one")) else { panic!("no answer") };
     assert_eq!(reply, Ok(MdsReply::Attr(attr.clone())));
     assert!(refused(peer.ask(3, 10, &create(b"two"))));
