@@ -210,12 +210,10 @@ impl Cache {
     ) -> Option<FsResult<Found>> {
         let directory = self.find(parent)?;
         let child = {
-            let state = directory.state();
-            let from_kernel = caller.pid != 0 || caller.cred.is_superuser();
-            if !from_kernel {
-                // It would have to be checked whether the caller may.
+            if !caller.may_all() {
                 return None;
             }
+            let state = directory.state();
             match state.children.get(name) {
                 Some(Some(child)) => *child,
                 Some(None) if state.bits.has(Bits::DIR) => return Some(Err(Errno::ENOENT)),
@@ -283,8 +281,8 @@ impl Cache {
     }
 
     /// This client removed or moved a name, or put another inode in its place.
-    pub(crate) fn forget_name(&self, parent: Ino, name: &[u8]) -> Option<Ino> {
-        let directory = self.find(parent)?;
+    pub(crate) fn forget_name(&self, parent: Ino, name: &[u8]) {
+        let Some(directory) = self.find(parent) else { return };
         let child = {
             let mut state = directory.state();
             let child = state.children.remove(name).flatten();
@@ -292,11 +290,10 @@ impl Cache {
                 state.children.insert(name.into(), None);
             }
             child
-        }?;
-        if let Some(node) = self.find(child) {
+        };
+        if let Some(node) = child.and_then(|child| self.find(child)) {
             node.state().names.retain(|(p, n)| *p != parent || **n != *name);
         }
-        Some(child)
     }
 
     /// A name leads to another inode now; to one that is not known here, perhaps. The kernel
@@ -359,12 +356,12 @@ impl Cache {
         state.lookups = state.lookups.saturating_sub(lookups);
         if state.lookups == 0 {
             drop(state);
-            self.is_idle(ino);
+            self.note_idle(ino);
         }
     }
 
     /// Nobody needs an inode just now.
-    pub(crate) fn is_idle(&self, ino: Ino) {
+    pub(crate) fn note_idle(&self, ino: Ino) {
         let first = {
             let mut idle = self.idle.lock();
             idle.push_back(ino);
@@ -377,7 +374,7 @@ impl Cache {
     }
 
     /// Something was written to an inode.
-    pub(crate) fn is_dirty(&self, ino: Ino) {
+    pub(crate) fn note_dirty(&self, ino: Ino) {
         self.dirty.lock().insert(ino);
     }
 

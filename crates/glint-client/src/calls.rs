@@ -107,7 +107,7 @@ impl<T: Transport> Vfs for Client<T> {
             open: None,
             exclusive: true,
         };
-        let change = self.has_locks().then(|| self.cache.change(&[parent]));
+        let change = self.change(&[parent]);
         let attr = self.mds_attr(caller, &request).await?;
         if let Some(change) = change {
             change.made_in(parent, attr.ctime, attr.is_dir());
@@ -134,7 +134,7 @@ impl<T: Transport> Vfs for Client<T> {
             open: Some(open),
             exclusive: flags & libc::O_EXCL != 0,
         };
-        let change = self.has_locks().then(|| self.cache.change(&[parent]));
+        let change = self.change(&[parent]);
         match self.mds(caller, &request).await? {
             MdsReply::Opened { attr, created: true } => {
                 if let Some(change) = change {
@@ -146,8 +146,8 @@ impl<T: Transport> Vfs for Client<T> {
             }
             MdsReply::Opened { attr, created: false } => {
                 drop(change);
-                let change = self.has_locks().then(|| self.cache.change(&[attr.ino]));
-                drop(change);
+                // It may have been truncated.
+                drop(self.change(&[attr.ino]));
                 let opened = self.opened(attr, open).await?;
                 let found = self.found_name(parent, name, opened.attr, None);
                 Ok(Open { attr: found.attr, valid: found.valid.without_attr(), ..opened })
@@ -173,8 +173,7 @@ impl<T: Transport> Vfs for Client<T> {
         if let Some(open) = self.open_here(caller, ino, flags) {
             return Ok(open);
         }
-        let truncates = flags.truncate && self.has_locks();
-        let change = truncates.then(|| self.cache.change(&[ino]));
+        let change = if flags.truncate { self.change(&[ino]) } else { None };
         match self.mds(caller, &MdsRequest::Open { ino, flags }).await? {
             MdsReply::Attr(attr) => {
                 let opened = self.opened(attr, flags).await;
@@ -353,7 +352,7 @@ impl<T: Transport> Vfs for Client<T> {
     }
 
     async fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Found> {
-        let change = self.has_locks().then(|| self.cache.change(&[ino, parent]));
+        let change = self.change(&[ino, parent]);
         let attr = self.mds_attr(caller, &MdsRequest::Link { ino, parent, name }).await?;
         if let Some(change) = change {
             change.learn(&attr);
@@ -426,14 +425,14 @@ impl<T: Transport> Vfs for Client<T> {
         }
         if name == LAYOUT {
             let layout = parse_layout(value, self.layout_of(ino).await?)?;
-            let _change = self.has_locks().then(|| self.cache.change(&[ino]));
+            let _change = self.change(&[ino]);
             let reply = self.mds(caller, &MdsRequest::SetLayout { ino, layout }).await?;
             if let (Some(node), MdsReply::Attr(attr)) = (self.node(ino), reply) {
                 node.state().layout = attr.is_file().then_some(attr.layout);
             }
             return Ok(());
         }
-        let _change = self.has_locks().then(|| self.cache.change(&[ino]));
+        let _change = self.change(&[ino]);
         self.mds(caller, &MdsRequest::Setxattr { ino, name, value, flags }).await.map(drop)
     }
 
@@ -442,7 +441,7 @@ impl<T: Transport> Vfs for Client<T> {
     }
 
     async fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<()> {
-        let _change = self.has_locks().then(|| self.cache.change(&[ino]));
+        let _change = self.change(&[ino]);
         self.mds(caller, &MdsRequest::Removexattr { ino, name }).await.map(drop)
     }
 

@@ -1,7 +1,7 @@
 //! The client of one file system, on any transport: what its calls are made of.
 
 use crate::advisory::Programs;
-use crate::cache::Cache;
+use crate::cache::{Cache, Change};
 use crate::groups::supplementary_groups;
 use crate::handles::{Handles, OpenFile};
 use crate::keeper::Inbox;
@@ -18,9 +18,6 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
-
-/// mount(8): with relatime an atime is renewed at least daily.
-const RELATIME_SECS: i64 = 24 * 3600;
 
 /// A client core.
 pub struct Client<T> {
@@ -161,6 +158,11 @@ impl<T: Transport> Client<T> {
         self.has_locks().then(|| self.cache.node(ino))
     }
 
+    /// This client begins to change inodes of which it may know something.
+    pub(crate) fn change(&self, inos: &[Ino]) -> Option<Change> {
+        self.has_locks().then(|| self.cache.change(inos))
+    }
+
     /// For how long a caller may rely on what was just learned.
     pub(crate) fn found(&self, attr: Attr, changes: u64) -> Found {
         match self.has_locks() {
@@ -202,7 +204,7 @@ impl<T: Transport> Client<T> {
             is_dir: attr.is_dir(),
             append: flags.append,
             shared: flags.read && flags.write,
-            declared: AtomicBool::new(declared),
+            declared,
             told: AtomicU64::new(told),
             lock_owners: Mutex::default(),
             wrote: AtomicBool::new(flags.truncate),
@@ -233,8 +235,7 @@ impl<T: Transport> Client<T> {
 
     /// Opens to read what may be opened without asking.
     pub(crate) fn open_here(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Option<Open> {
-        let checked = caller.pid != 0 || caller.cred.is_superuser();
-        if !self.has_locks() || !checked || flags.write || flags.truncate {
+        if !self.has_locks() || !caller.may_all() || flags.write || flags.truncate {
             return None;
         }
         let attr = {
@@ -334,17 +335,12 @@ impl<T: Transport> Client<T> {
         if file.touched.swap(true, Ordering::Relaxed) {
             return;
         }
-        let now = Timestamp::now().secs;
-        let stale = |attr: &Attr| {
-            attr.atime <= attr.mtime
-                || attr.atime <= attr.ctime
-                || now - attr.atime.secs >= RELATIME_SECS
-        };
-        if self.cache.attributes(file.ino).is_some_and(|found| !stale(&found.attr)) {
+        let now = Timestamp::now();
+        if self.cache.attributes(file.ino).is_some_and(|found| !found.attr.needs_atime(now)) {
             return;
         }
         // A read does not fail because its time could not be noted.
-        let change = self.has_locks().then(|| self.cache.change(&[file.ino]));
+        let change = self.change(&[file.ino]);
         match self.ask(&MdsRequest::Touch { ino: file.ino }).await {
             Ok(MdsReply::Attr(attr)) if !attr.size_on_ost => {
                 if let Some(change) = change {

@@ -44,9 +44,7 @@ impl<T: Transport> Client<T> {
             let Some(object) = stat else { continue };
             let whole = whole.get_or_insert_default();
             whole.size = whole.size.max(layout.file_size(stripe as u16, object.size));
-            whole.blocks += object.blocks;
-            whole.mtime = whole.mtime.max(object.mtime);
-            whole.ctime = whole.ctime.max(object.ctime);
+            whole.add(&object);
         }
         Ok(whole)
     }

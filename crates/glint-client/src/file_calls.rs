@@ -75,8 +75,8 @@ impl<T: Transport> Client<T> {
             if file.shared && !file.is_dir {
                 node.state().shared_writers -= 1;
             }
-            if !file.declared.load(Ordering::Acquire) && undeclared_release(node).await {
-                self.cache.is_idle(file.ino);
+            if !file.declared && undeclared_release(node).await {
+                self.cache.note_idle(file.ino);
                 return Ok(());
             }
         }
@@ -97,7 +97,7 @@ impl<T: Transport> Client<T> {
             }
             false => None,
         };
-        self.cache.is_idle(file.ino);
+        self.cache.note_idle(file.ino);
         let request = MdsRequest::Release { ino: file.ino, write: file.write, wrote };
         self.transport.mds_soon(&Caller::ROOT.cred, &request).await
     }

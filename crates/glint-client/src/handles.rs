@@ -22,7 +22,7 @@ pub(crate) struct OpenFile {
     /// Open to read and write.
     pub(crate) shared: bool,
     /// The servers know of it.
-    pub(crate) declared: AtomicBool,
+    pub(crate) declared: bool,
     /// The last error of writing behind that it was told of.
     pub(crate) told: AtomicU64,
     /// Who took locks of fcntl(2) through it.

@@ -227,7 +227,7 @@ impl<T: Transport> Client<T> {
             Callback::Bits { ino, bits, number } => {
                 let node = self.cache.node(ino);
                 self.give_up_bits(&node, bits, number).await;
-                self.cache.is_idle(ino);
+                self.cache.note_idle(ino);
                 self.cache.cancels.lock().push(Cancel::Bits { ino, bits, number });
             }
             Callback::Data { ino, number } => {

@@ -71,16 +71,12 @@ impl Room {
         }
         &mut self.osts[index]
     }
-}
 
-impl Room {
     /// An eighth of the memory of this machine, and not more than the limit.
     fn total_max(&mut self) -> usize {
         *self.total_max.get_or_insert_with(|| {
-            let bytes = match rustix::system::sysinfo() {
-                info if info.mem_unit > 0 => info.totalram as usize * info.mem_unit as usize,
-                info => info.totalram as usize,
-            };
+            let info = rustix::system::sysinfo();
+            let bytes = info.totalram as usize * (info.mem_unit as usize).max(1);
             (bytes / 8).clamp(2 * DIRTY_BYTES_PER_OST_MAX, DIRTY_BYTES_MAX)
         })
     }
@@ -210,7 +206,7 @@ impl<T: Transport> Client<T> {
         state.wrote(offset + data.len() as u64, glint_proto::Timestamp::now());
         drop(state);
         if first {
-            self.cache.is_dirty(node.ino);
+            self.cache.note_dirty(node.ino);
         }
         if full && let Some(client) = self.me.get().and_then(Weak::upgrade) {
             let (node, layout) = (node.clone(), file.layout);
@@ -334,14 +330,13 @@ impl<T: Transport> Client<T> {
 
     /// Everything written to an inode to its OSTs.
     pub(crate) async fn flush_node(&self, node: &Arc<Node>) -> FsResult<()> {
-        let layout = {
+        let (layout, before) = {
             let state = node.state();
             if state.dirty.is_clean() {
                 return Ok(());
             }
-            state.layout
+            (state.layout, state.error)
         };
-        let before = node.state().error;
         let Some(layout) = layout else { return Err(Errno::EIO) };
         self.send_due(node, layout, Due::All).await;
         // What others send, or what overlapped it.
@@ -403,15 +398,12 @@ impl<T: Transport> Client<T> {
         let attr = state.attributes()?;
         let mut whole = ObjectAttr { size: attr.size, ..ObjectAttr::default() };
         for stripe in 0..layout.stripe_count.max(1) {
-            let object = match state.objects.get(&stripe) {
-                Some(object) => *object,
+            match state.objects.get(&stripe) {
+                Some(object) => whole.add(object),
                 // It has none if the file ends before it.
-                None if layout.object_size(stripe, attr.size) == 0 => continue,
+                None if layout.object_size(stripe, attr.size) == 0 => {}
                 None => return None,
-            };
-            whole.blocks += object.blocks;
-            whole.mtime = whole.mtime.max(object.mtime);
-            whole.ctime = whole.ctime.max(object.ctime);
+            }
         }
         Some(whole)
     }

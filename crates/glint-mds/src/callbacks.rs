@@ -4,6 +4,7 @@
 //! a client that listens anew. So a broken connection loses no question.
 
 use crate::claims::wake;
+use glint_lock::bits::Message;
 use glint_proto::lock::{Callback, Cancel};
 use glint_proto::{ClientId, Ino, Timestamp, clock};
 use glint_telemetry::Counter;
@@ -120,7 +121,7 @@ impl Mailboxes {
     }
 
     /// Puts questions into their mailboxes. One to a client that is gone is answered by that.
-    pub(crate) fn post(&self, messages: crate::claims::Messages) {
+    pub(crate) fn post(&self, messages: Vec<Message>) {
         if messages.is_empty() {
             return;
         }

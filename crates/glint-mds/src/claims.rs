@@ -13,10 +13,10 @@ use crate::callbacks::Mailboxes;
 use crate::error::RESTART;
 use crate::service::{Context, Mds};
 use glint_kv::Kv;
-use glint_lock::bits::{BitTable, Message};
+use glint_lock::bits::BitTable;
 use glint_lock::extents::{ExtentTable, Granted};
 use glint_proto::lock::{Bits, Cancel, DataLock, Grant, Range};
-use glint_proto::{ClientId, Errno, FsResult, Ino, MdsReply, Timestamp};
+use glint_proto::{ClientId, Errno, FsResult, Ino, MdsReply, Op, Timestamp};
 use glint_telemetry::{Layer, Span};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -346,7 +346,7 @@ impl<K: Kv> Mds<K> {
             let lock = table.reclaim(context.client, ino, range, write);
             return lock.map(MdsReply::Locked).ok_or(Errno::ESTALE);
         }
-        let _span = Span::start(Layer::LockWait, request_op());
+        let _span = Span::start(Layer::LockWait, Op::Lock as u8);
         let lock = self.claims.data(context.client, ino, range, write).await;
         match lock.number {
             0 => Err(Errno::ESTALE),
@@ -405,10 +405,3 @@ impl<K: Kv> Mds<K> {
         self.claims.counts()
     }
 }
-
-fn request_op() -> u8 {
-    glint_proto::Op::Lock as u8
-}
-
-/// Messages of the tables, for their mailboxes.
-pub(crate) type Messages = Vec<Message>;

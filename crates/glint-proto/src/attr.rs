@@ -3,6 +3,9 @@
 use crate::{Ino, Layout};
 use serde::{Deserialize, Serialize};
 
+/// mount(8): with relatime an atime is renewed at least daily.
+const RELATIME_SECS: i64 = 24 * 3600;
+
 /// Time since the epoch. `nanos` is below 1 000 000 000 also before 1970.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
@@ -112,6 +115,14 @@ impl Attr {
     /// Type of the inode. Records with no valid type are refused when decoded.
     pub fn file_type(&self) -> FileType {
         FileType::from_mode(self.mode).unwrap_or(FileType::Regular)
+    }
+
+    /// Whether reading the inode at `now` renews its access time: relatime, as mount(8)
+    /// describes it.
+    pub fn needs_atime(&self, now: Timestamp) -> bool {
+        self.atime <= self.mtime
+            || self.atime <= self.ctime
+            || now.secs - self.atime.secs >= RELATIME_SECS
     }
 
     /// Whether this is a directory.

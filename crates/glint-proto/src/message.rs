@@ -395,6 +395,15 @@ pub struct ObjectAttr {
     pub ctime: Timestamp,
 }
 
+impl ObjectAttr {
+    /// One more object of the file; how that changes the size, its layout says.
+    pub fn add(&mut self, object: &ObjectAttr) {
+        self.blocks += object.blocks;
+        self.mtime = self.mtime.max(object.mtime);
+        self.ctime = self.ctime.max(object.ctime);
+    }
+}
+
 /// Space of an OST in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SpaceInfo {

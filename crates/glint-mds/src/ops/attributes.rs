@@ -11,8 +11,6 @@ use glint_proto::limits::FILE_BYTES_MAX;
 use glint_proto::lock::Bits;
 use glint_proto::{Errno, FsResult, Ino, Layout, MdsReply, SetAttr, SetTime};
 
-/// mount(8): with relatime an atime is renewed at least daily.
-const RELATIME_SECS: i64 = 24 * 3600;
 const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
 const GROUP_EXEC: u32 = 0o010;
@@ -174,15 +172,11 @@ impl<K: Kv> Mds<K> {
     pub(crate) async fn touch(&self, context: &Context<'_>, ino: Ino) -> FsResult<MdsReply> {
         let _held = self.lock_attributes(context, ino).await;
         let mut record = self.inode(ino).await?;
-        let attr = &mut record.attr;
-        let stale = attr.atime <= attr.mtime
-            || attr.atime <= attr.ctime
-            || context.now.secs - attr.atime.secs >= RELATIME_SECS;
-        if !stale {
+        if !record.attr.needs_atime(context.now) {
             return Ok(MdsReply::Attr(record.attr));
         }
         self.claim(context, ino, Bits::ATTR)?;
-        attr.atime = context.now;
+        record.attr.atime = context.now;
         let mut batch = Batch::new();
         self.put_inode(&mut batch, &record);
         self.commit(context, batch, MdsReply::Attr(record.attr)).await
