@@ -1,5 +1,6 @@
 //! The inodes that a client knows.
 
+use crate::backlog::Backlog;
 use crate::kernel::Kernel;
 use crate::node::{Node, State};
 use crate::vfs::{Caller, Found, Valid};
@@ -27,6 +28,7 @@ pub(crate) struct Cache {
     kernel: OnceLock<Arc<dyn Kernel>>,
     /// Changes that this client has begun.
     changes: AtomicU64,
+    backlog: Arc<Backlog>,
     /// Locks to give up.
     pub(crate) cancels: Mutex<Vec<Cancel>>,
 }
@@ -97,7 +99,7 @@ impl Drop for Change {
 }
 
 impl Cache {
-    pub(crate) fn new() -> Cache {
+    pub(crate) fn new(backlog: Arc<Backlog>) -> Cache {
         Cache {
             shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
             count: AtomicUsize::new(0),
@@ -106,6 +108,7 @@ impl Cache {
             flight: Mutex::default(),
             kernel: OnceLock::new(),
             changes: AtomicU64::new(0),
+            backlog,
             cancels: Mutex::default(),
         }
     }
@@ -164,7 +167,10 @@ impl Cache {
                     let new = bits & !state.bits.bits();
                     state.granted = state.granted.max(number);
                     let usable = state.bits.grant(bits, number);
-                    if new.contains(Bits::ATTR) && usable.contains(Bits::ATTR) {
+                    if usable.contains(Bits::OWN) {
+                        state.own = true;
+                    }
+                    if new.contains(Bits::ATTR) && usable.contains(Bits::ATTR) && !state.is_ours() {
                         state.attr = None;
                     }
                 }
@@ -216,16 +222,16 @@ impl Cache {
             let state = directory.state();
             match state.children.get(name) {
                 Some(Some(child)) => *child,
-                Some(None) if state.bits.has(Bits::DIR) => return Some(Err(Errno::ENOENT)),
-                None if state.complete && state.bits.has(Bits::DIR) => {
+                Some(None) if state.bits.has(Bits::DIR) || state.own => {
                     return Some(Err(Errno::ENOENT));
                 }
+                None if state.knows_all() => return Some(Err(Errno::ENOENT)),
                 _ => return None,
             }
         };
         let node = self.find(child)?;
         let mut state = node.state();
-        if !state.bits.has(Bits::ENTRY) {
+        if !state.bits.has(Bits::ENTRY) && state.home != Some(parent) {
             return None;
         }
         let attr = state.attributes()?.clone();
@@ -233,11 +239,12 @@ impl Cache {
     }
 
     /// An answer to the kernel, which remembers the inode from now on.
-    fn found(&self, state: &mut State, attr: Attr) -> Found {
+    pub(crate) fn found(&self, state: &mut State, attr: Attr) -> Found {
         if self.kernel.get().is_some() {
             state.lookups += 1;
         }
-        let valid = Valid::under(state.bits.has(Bits::ENTRY), state.attributes().is_some());
+        let entry = state.bits.has(Bits::ENTRY) || state.home.is_some();
+        let valid = Valid::under(entry, state.attributes().is_some());
         Found { attr, valid }
     }
 
@@ -254,9 +261,15 @@ impl Cache {
             let state = node.state();
             state.bits.has(Bits::ENTRY) && name != b"." && name != b".."
         };
-        if held {
-            let directory = self.node(parent);
-            directory.state().children.insert(name.into(), Some(attr.ino));
+        let directory = if held { Some(self.node(parent)) } else { self.find(parent) };
+        if let Some(directory) = directory {
+            let mut state = directory.state();
+            if held {
+                state.children.insert(name.into(), Some(attr.ino));
+            } else if name != b"." && name != b".." && !state.children.contains_key(name) {
+                // There is a name that is not among the children.
+                state.complete = false;
+            }
         }
         let mut state = node.state();
         if let Some(changes) = changes {
@@ -268,7 +281,9 @@ impl Cache {
                 state.names.push((parent, name.into()));
             }
         }
-        self.found(&mut state, attr.clone())
+        // What is known under a lock is no older than what was just heard.
+        let attr = state.attributes().unwrap_or(attr).clone();
+        self.found(&mut state, attr)
     }
 
     /// A name is free.
@@ -286,7 +301,7 @@ impl Cache {
         let child = {
             let mut state = directory.state();
             let child = state.children.remove(name).flatten();
-            if state.bits.has(Bits::DIR) && child.is_some() {
+            if (state.bits.has(Bits::DIR) && child.is_some()) && !state.own {
                 state.children.insert(name.into(), None);
             }
             child
@@ -300,7 +315,12 @@ impl Cache {
     /// has moved what it knew in the same way.
     pub(crate) fn renamed(&self, parent: Ino, name: &[u8], ino: Option<Ino>) {
         let node = ino.and_then(|ino| self.find(ino));
-        let held = node.filter(|node| node.state().bits.has(Bits::ENTRY));
+        let held = node.filter(|node| {
+            let mut state = node.state();
+            // It is not where it was made any more.
+            state.home = None;
+            state.bits.has(Bits::ENTRY)
+        });
         if let Some(directory) = self.find(parent) {
             let mut state = directory.state();
             match &held {
@@ -401,22 +421,36 @@ impl Cache {
     /// Gives an inode up, if nobody uses it.
     fn give_up(&self, ino: Ino) {
         let mut shard = self.shard(ino).write();
-        let Some(node) = shard.get(&ino).filter(|node| node.is_idle()) else { return };
-        let node = node.clone();
-        shard.remove(&ino);
+        // Nobody else has it, and while this shard is locked nobody gets it.
+        let unused = |node: &&Arc<Node>| {
+            Arc::strong_count(node) == 1 && node.is_idle(|number| self.backlog.is_pending(number))
+        };
+        if shard.get(&ino).filter(unused).is_none() {
+            return;
+        }
+        let Some(node) = shard.remove(&ino) else { return };
         self.count.fetch_sub(1, Ordering::Relaxed);
         drop(shard);
         let mut state = node.state();
         let names = std::mem::take(&mut state.names);
         let bits = state.bits.drop_all();
+        let data = state.data.give_up_unused();
+        let mut cancels = self.cancels.lock();
         if !bits.is_empty() {
             let number = state.granted;
-            self.cancels.lock().push(Cancel::Bits { ino, bits, number });
+            cancels.push(Cancel::Bits { ino, bits, number });
         }
+        cancels.extend(data.into_iter().map(|number| Cancel::Data { ino, number }));
+        drop(cancels);
         drop(state);
         for (parent, name) in names {
             if let Some(directory) = self.find(parent) {
-                directory.state().children.remove(&name);
+                let mut state = directory.state();
+                if !state.own {
+                    // It is not the only name that is not known, from now on.
+                    state.complete = false;
+                    state.children.remove(&name);
+                }
             }
         }
     }

@@ -96,7 +96,13 @@ impl<T: Transport> Vfs for Client<T> {
         name: &[u8],
         make: Make<'_>,
     ) -> FsResult<Found> {
+        if let Some(found) = self.make_here(caller, parent, name, make, None).await {
+            return Ok(found);
+        }
         let Make { mode, umask, rdev, target } = make;
+        if mode & libc::S_IFMT == libc::S_IFDIR {
+            self.prepare_to_own().await;
+        }
         let request = MdsRequest::Create {
             parent,
             name,
@@ -124,6 +130,9 @@ impl<T: Transport> Vfs for Client<T> {
         flags: i32,
     ) -> FsResult<Open> {
         let open = OpenFlags::from_posix(flags);
+        if let Some(found) = self.make_here(caller, parent, name, make, Some(open)).await {
+            return Ok(self.opened_here(found, open));
+        }
         let request = MdsRequest::Create {
             parent,
             name,
@@ -353,6 +362,10 @@ impl<T: Transport> Vfs for Client<T> {
 
     async fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Found> {
         let change = self.change(&[ino, parent]);
+        if let Some(node) = self.node(ino) {
+            // It will be seen elsewhere.
+            node.state().home = None;
+        }
         let attr = self.mds_attr(caller, &MdsRequest::Link { ino, parent, name }).await?;
         if let Some(change) = change {
             change.learn(&attr);
@@ -382,6 +395,9 @@ impl<T: Transport> Vfs for Client<T> {
             return self.mds(caller, &request).await.map(drop);
         }
         let ends = [(parent, name), (new_parent, new_name)];
+        if self.rename_here(caller, ends[0], ends[1], flags).is_some() {
+            return Ok(());
+        }
         let known = ends.map(|(parent, name)| self.cache.child(parent, name));
         let mut inos = vec![parent, new_parent];
         inos.extend(known.into_iter().flatten());
@@ -433,6 +449,10 @@ impl<T: Transport> Vfs for Client<T> {
             return Ok(());
         }
         let _change = self.change(&[ino]);
+        if let Some(node) = self.node(ino) {
+            // Its access list may say what new inodes get, and this client does not know.
+            node.state().complete = false;
+        }
         self.mds(caller, &MdsRequest::Setxattr { ino, name, value, flags }).await.map(drop)
     }
 

@@ -1,6 +1,7 @@
 //! The client of one file system, on any transport: what its calls are made of.
 
 use crate::advisory::Programs;
+use crate::backlog::Backlog;
 use crate::cache::{Cache, Change};
 use crate::groups::supplementary_groups;
 use crate::handles::{Handles, OpenFile};
@@ -36,6 +37,7 @@ pub struct Client<T> {
     pub(crate) cache: Cache,
     pub(crate) write_back: WriteBack,
     pub(crate) inbox: Inbox,
+    pub(crate) backlog: Arc<Backlog>,
     pub(crate) programs: Programs,
     pub(crate) counts_pages: AtomicBool,
     /// The servers have been silent for so long that nothing cached is used.
@@ -47,6 +49,10 @@ impl<T: Transport> Client<T> {
     /// With `noatime` reading never changes an inode.
     pub fn new(transport: T, noatime: bool) -> Client<T> {
         let welcome = transport.welcome();
+        let backlog = Arc::new(Backlog::default());
+        if welcome.commit_sync {
+            backlog.turn_off();
+        }
         Client {
             transport,
             osts: welcome.osts,
@@ -58,7 +64,8 @@ impl<T: Transport> Client<T> {
             write_through: welcome.commit_sync,
             lease_ms: welcome.lease_ms,
             me: OnceLock::new(),
-            cache: Cache::new(),
+            cache: Cache::new(backlog.clone()),
+            backlog,
             write_back: WriteBack::default(),
             inbox: Inbox::default(),
             programs: Programs::default(),
@@ -71,6 +78,11 @@ impl<T: Transport> Client<T> {
     /// not: what clients did before they looked for full extents. For a benchmark.
     pub fn count_pages(&self) {
         self.counts_pages.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on every change of metadata is made by the servers before its call returns.
+    pub fn tell_changes_at_once(&self) {
+        self.backlog.turn_off();
     }
 
     /// The transport.
@@ -95,6 +107,9 @@ impl<T: Transport> Client<T> {
         request: &MdsRequest<'_>,
     ) -> FsResult<MdsReply> {
         let _span = Span::start(Layer::Client, request.op() as u8);
+        if self.backlog.is_busy() {
+            self.settle(request).await;
+        }
         let cred = &caller.cred;
         let _under_way = self.has_locks().then(|| self.cache.under_way());
         let (mut reply, mut grants): Granting = self.transport.mds(cred, request).await;
@@ -186,8 +201,23 @@ impl<T: Transport> Client<T> {
     }
 
     pub(crate) fn add_handle(&self, attr: &Attr, flags: OpenFlags, declared: bool) -> Handle {
+        self.add_open(attr, flags, declared, 0)
+    }
+
+    /// The same for a file that this client has made by itself with the change `made`.
+    pub(crate) fn add_open(
+        &self,
+        attr: &Attr,
+        flags: OpenFlags,
+        declared: bool,
+        made: u64,
+    ) -> Handle {
         let mut told = 0;
-        if let Some(node) = self.node(attr.ino)
+        let node = self.node(attr.ino);
+        if let Some(node) = &node {
+            node.state().handles += 1;
+        }
+        if let Some(node) = node
             && attr.is_file()
         {
             let mut state = node.state();
@@ -205,6 +235,7 @@ impl<T: Transport> Client<T> {
             append: flags.append,
             shared: flags.read && flags.write,
             declared,
+            made,
             told: AtomicU64::new(told),
             lock_owners: Mutex::default(),
             wrote: AtomicBool::new(flags.truncate),
@@ -261,7 +292,10 @@ impl<T: Transport> Client<T> {
             && let Some(node) = self.node(attr.ino)
         {
             let mut state = node.state();
-            state.complete = state.bits.has(Bits::DIR);
+            state.complete = state.bits.has(Bits::DIR) || state.own;
+            if state.own {
+                self.backlog.owns(attr.ino);
+            }
         }
         self.found_name(parent, name, attr, Some(0))
     }
@@ -276,6 +310,9 @@ impl<T: Transport> Client<T> {
     ) -> FsResult<()> {
         if !self.has_locks() {
             return self.mds(caller, request).await.map(drop);
+        }
+        if self.remove_here(caller, parent, name, request).is_some() {
+            return Ok(());
         }
         let mut inos = vec![parent];
         inos.extend(self.cache.child(parent, name));
@@ -292,9 +329,10 @@ impl<T: Transport> Client<T> {
             return servers.into_bytes();
         };
         let (unsent, errors) = self.write_back.counts();
-        let inodes = self.cache.len();
+        let (inodes, changes) = (self.cache.len(), self.backlog.len());
         format!(
             "{{\"client\":{{\"cached_inodes\":{inodes},\"unsent_bytes\":{unsent},\
+             \"unsent_changes\":{changes},\
              \"write_errors\":{errors}}},{rest}"
         )
         .into_bytes()

@@ -155,6 +155,7 @@ impl<T: Transport> Client<T> {
                 object: ObjectId { ino: file.ino, stripe: piece.stripe },
                 offset: piece.object_offset,
                 mtime: None,
+                kept: false,
             };
             let bulk = Bulk::Out(&data[start..start + piece.len as usize]);
             self.transport.ost(self.ost_of(layout, piece.stripe), request, bulk)

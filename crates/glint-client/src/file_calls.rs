@@ -18,6 +18,9 @@ impl<T: Transport> Client<T> {
         ino: Ino,
         set: &SetAttr,
     ) -> FsResult<Found> {
+        if let Some(found) = self.setattr_here(caller, ino, set) {
+            return Ok(found);
+        }
         let node = self.node(ino);
         // Nobody reads or writes while a size is set.
         let _guard = match (&node, set.size) {
@@ -72,6 +75,7 @@ impl<T: Transport> Client<T> {
         let node = self.node(file.ino);
         self.end_locks(&file).await;
         if let Some(node) = &node {
+            node.state().handles -= 1;
             if file.shared && !file.is_dir {
                 node.state().shared_writers -= 1;
             }
@@ -79,6 +83,10 @@ impl<T: Transport> Client<T> {
                 self.cache.note_idle(file.ino);
                 return Ok(());
             }
+        }
+        if file.made > 0 {
+            let made = file.made;
+            return self.close_here(file, made);
         }
         let wrote = match file.wrote.load(Ordering::Acquire) && !file.is_dir {
             true => {

@@ -23,6 +23,8 @@ pub(crate) struct OpenFile {
     pub(crate) shared: bool,
     /// The servers know of it.
     pub(crate) declared: bool,
+    /// The change in the backlog that made and opened it, if this client did; or 0.
+    pub(crate) made: u64,
     /// The last error of writing behind that it was told of.
     pub(crate) told: AtomicU64,
     /// Who took locks of fcntl(2) through it.

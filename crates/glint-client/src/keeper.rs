@@ -27,6 +27,8 @@ use std::task::{Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+/// How old a change may become before it is sent.
+const CHANGE_AGE_MAX: Duration = Duration::from_millis(500);
 /// How often it looks for what has become old.
 const ROUND: Duration = Duration::from_millis(100);
 /// How long a name may take to be forgotten before all are.
@@ -153,6 +155,8 @@ impl<T: Transport> Client<T> {
                 caring.care().await;
             }
         });
+        let sending = self.clone();
+        host::spawn(async move { sending.send_backlog().await });
         while let Some(callbacks) = self.inbox.next().await {
             for callback in callbacks {
                 let client = self.clone();
@@ -168,6 +172,7 @@ impl<T: Transport> Client<T> {
                 tracing::error!(ino = %node.ino, %errno, "writing what was cached");
             }
         }
+        self.settle_all().await;
     }
 
     /// Writes what has become old, and gives up what nobody uses.
@@ -191,6 +196,12 @@ impl<T: Transport> Client<T> {
                 }
             }
         }
+        if self.backlog.is_busy()
+            && let Some(old) = Instant::now().checked_sub(CHANGE_AGE_MAX)
+        {
+            self.backlog.hurry_old(old);
+        }
+        self.give_up_owned().await;
         self.cache.shrink(NODES_MAX);
         self.send_cancels().await;
         let silent = self.transport.silence();
@@ -201,6 +212,7 @@ impl<T: Transport> Client<T> {
                     "no word from the servers for {} s: what is cached is not used",
                     silent.as_secs()
                 );
+                self.disown_all();
                 self.forget_cached();
             }
         } else {
@@ -226,6 +238,9 @@ impl<T: Transport> Client<T> {
         match callback {
             Callback::Bits { ino, bits, number } => {
                 let node = self.cache.node(ino);
+                if bits.contains(Bits::OWN) {
+                    self.disown(&node).await;
+                }
                 self.give_up_bits(&node, bits, number).await;
                 self.cache.note_idle(ino);
                 self.cache.cancels.lock().push(Cancel::Bits { ino, bits, number });
@@ -322,8 +337,11 @@ impl<T: Transport> Client<T> {
             let mut state = node.state();
             state.bits.drop_all();
             state.lose(Bits::ALL);
-            state.children.clear();
+            if !state.own {
+                state.children.clear();
+            }
         }
+        self.forget_foreign_children(&nodes);
         let Some(kernel) = kernel else { return };
         if !kernel.forget_all_names() {
             tracing::warn!(
@@ -361,6 +379,7 @@ impl<T: Transport> Client<T> {
                 state.data.forget_lost();
             }
             let opens = std::mem::take(&mut state.opens);
+            let owns = state.own || (state.complete && self.backlog.is_pending(state.queued));
             drop(state);
             node.wake();
             if opens > 0 {
@@ -370,6 +389,9 @@ impl<T: Transport> Client<T> {
                 lost += self.discard(&node);
                 continue;
             }
+            if owns {
+                requests.push(MdsRequest::Own { ino: node.ino });
+            }
             for lock in locks {
                 let (range, write) = (lock.range, lock.write);
                 requests.push(MdsRequest::Lock { ino: node.ino, range, write, reclaim: true });
@@ -377,6 +399,7 @@ impl<T: Transport> Client<T> {
         }
         match evicted {
             true => {
+                self.lose_backlog();
                 let locks = self.programs.clear();
                 if locks > 0 {
                     tracing::error!(locks, "locks that programs had taken are lost");

@@ -3,16 +3,20 @@
 //!
 //! Promises: what a call returned is what every later call of any client sees, as far as the
 //! servers give locks; data that was written is at its OST within a second, at a close or an
-//! fsync, and before anybody else reads it. Start at `calls`.
+//! fsync, and before anybody else reads it; what was changed in a directory that this client
+//! has for itself is at its MDS within a second, at an fsync, and before anybody else looks,
+//! and so is the data of a file made there, close or not. Start at `calls`.
 //!
 //! Does not know: FUSE. A mount and a benchmark use the same [`Vfs`].
 
 mod advisory;
+mod backlog;
 mod cache;
 mod calls;
 mod client;
 mod data;
 mod data_locks;
+mod deferred;
 mod dirty;
 mod file_calls;
 #[doc(hidden)]
@@ -22,6 +26,7 @@ mod handles;
 mod keeper;
 mod kernel;
 mod node;
+mod send_backlog;
 mod vfs;
 mod virtual_xattr;
 mod write_back;

@@ -33,6 +33,17 @@ pub(crate) struct State {
     pub(crate) children: HashMap<Box<[u8]>, Option<Ino>>,
     /// All names of the directory are among them.
     pub(crate) complete: bool,
+    /// Of a directory: nobody else looks at it, so this client changes it by itself; see
+    /// [`crate::deferred`].
+    pub(crate) own: bool,
+    /// It was made in this directory, since this client has that for itself.
+    pub(crate) home: Option<Ino>,
+    /// Numbers of its last change in the backlog, and of that which made it.
+    pub(crate) queued: u64,
+    pub(crate) made: u64,
+    /// Closes whose data is still here; and open files.
+    pub(crate) closing: u32,
+    pub(crate) handles: u32,
     /// References of the kernel.
     pub(crate) lookups: u64,
     /// Opens that the servers do not know, under OPEN; and whether they are being told.
@@ -79,6 +90,12 @@ impl Node {
             names: SmallVec::new(),
             children: HashMap::new(),
             complete: false,
+            own: false,
+            home: None,
+            queued: 0,
+            made: 0,
+            closing: 0,
+            handles: 0,
             lookups: 0,
             opens: 0,
             declaring: false,
@@ -103,6 +120,11 @@ impl Node {
         self.state.lock()
     }
 
+    /// The state, if nobody has it just now.
+    pub(crate) fn try_state(&self) -> Option<MutexGuard<'_, State>> {
+        self.state.try_lock()
+    }
+
     /// Waits until `look` finds what it wants.
     pub(crate) async fn until<R>(&self, mut look: impl FnMut(&mut State) -> Option<R>) -> R {
         poll_fn(|context| {
@@ -125,14 +147,18 @@ impl Node {
     }
 
     /// Whether nothing here would be missed.
-    pub(crate) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self, is_pending: impl Fn(u64) -> bool) -> bool {
         let state = self.state.lock();
         state.lookups == 0
             && state.opens == 0
+            && state.handles == 0
+            && state.closing == 0
             && state.changing == 0
-            && state.data.is_empty()
+            && !state.own
+            && state.data.is_unused()
             && state.dirty.is_clean()
             && state.error.is_none()
+            && !is_pending(state.queued)
             && state.children.values().all(Option::is_none)
     }
 }
@@ -140,12 +166,26 @@ impl Node {
 impl State {
     /// The attributes, if they are known.
     pub(crate) fn attributes(&self) -> Option<&Attr> {
-        self.attr.as_ref().filter(|_| self.bits.has(Bits::ATTR))
+        self.attr.as_ref().filter(|_| self.bits.has(Bits::ATTR) || self.is_ours())
+    }
+
+    /// Whether nobody else can change its attributes, or has seen them.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.own || self.home.is_some()
+    }
+
+    /// Whether a name that is not known here does not exist.
+    pub(crate) fn knows_all(&self) -> bool {
+        self.complete && (self.own || self.bits.has(Bits::DIR))
     }
 
     /// The servers said what the attributes are, in answer to a question that was asked when
     /// there had been `changes` and none was under way.
     pub(crate) fn learn(&mut self, attr: &Attr, changes: u64) {
+        if self.is_ours() && self.attr.is_some() {
+            // The servers may not have heard the latest.
+            return;
+        }
         if self.bits.has(Bits::ATTR) && self.changing == 0 && self.changes == changes {
             self.attr = Some(attr.clone());
         }
@@ -153,14 +193,14 @@ impl State {
 
     /// Bits are given up. Returns the names that are not to be relied on any more.
     pub(crate) fn lose(&mut self, bits: Bits) -> SmallVec<[Name; 1]> {
-        if bits.contains(Bits::ATTR) {
+        if bits.contains(Bits::ATTR) && !self.is_ours() {
             self.attr = None;
         }
-        if bits.contains(Bits::DIR) {
+        if bits.contains(Bits::DIR) && !self.own {
             self.complete = false;
             self.children.retain(|_, child| child.is_some());
         }
-        match bits.contains(Bits::ENTRY) {
+        match bits.contains(Bits::ENTRY) && self.home.is_none() {
             true => std::mem::take(&mut self.names),
             false => SmallVec::new(),
         }

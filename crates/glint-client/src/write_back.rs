@@ -164,6 +164,11 @@ impl WriteBack {
         !room.waiting.is_empty() && room.osts.iter().all(|ost| ost.requests == 0)
     }
 
+    /// Something that was accepted is lost.
+    pub(crate) fn count_error(&self) {
+        self.room.lock().errors += 1;
+    }
+
     /// Dirty bytes, and errors so far.
     pub(crate) fn counts(&self) -> (usize, u64) {
         let room = self.room.lock();
@@ -291,10 +296,15 @@ impl<T: Transport> Client<T> {
     async fn send(&self, node: &Arc<Node>, layout: Layout, flying: Flying) {
         let Flying { stripe, offset, data } = flying;
         let ost = self.ost_of(layout, stripe);
+        let made = node.state().made;
+        if self.backlog.is_pending(made) {
+            // No object without an inode that it belongs to.
+            self.backlog.until(made).await;
+        }
         let permit = self.write_back.permit(ost).await;
         let mtime = node.state().mtime;
         let object = ObjectId { ino: node.ino, stripe };
-        let request = OstRequest::Write { object, offset, mtime };
+        let request = OstRequest::Write { object, offset, mtime, kept: true };
         let result = self.transport.ost(ost, request, Bulk::Out(&data)).await;
         drop(permit);
         let mut state = node.state();

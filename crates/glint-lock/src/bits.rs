@@ -1,11 +1,12 @@
 //! The server's table of inode bits.
 //!
 //! A client gets bits with the answer that told it what they protect, and keeps them until
-//! somebody else changes that. Bits are only ever shared: a change does not hold them, it
+//! somebody else changes that. Most are only ever shared: a change does not hold them, it
 //! makes sure that no other client does, and that none is given while it lasts.
 //!
 //! Invariants:
 //! - While a change of some bits goes on, only the client that changes may hold them.
+//! - Where a client holds [`Bits::OWN`], nobody else holds anything.
 //! - Who waits to change is not overtaken: bits that are wanted are given to nobody.
 //! - A grant has a number, and a call-back takes back all grants with lower numbers. So it
 //!   does not matter in which order a client hears of the two.
@@ -68,7 +69,12 @@ impl BitTable {
     pub fn grant(&mut self, client: ClientId, ino: Ino, bits: Bits) -> (Bits, u64) {
         self.next += 1;
         let claims = self.inodes.entry(ino).or_default();
-        let refused = union(&claims.changing) | union(&claims.wanted);
+        let mut refused = union(&claims.changing) | union(&claims.wanted);
+        if claims.others(client, Bits::OWN) {
+            refused = Bits::ALL;
+        } else if claims.others(client, Bits::ALL) {
+            refused |= Bits::OWN;
+        }
         let bits = bits & !refused;
         if bits.is_empty() {
             if claims.is_empty() {
@@ -232,7 +238,7 @@ mod tests {
     proptest! {
         /// Clients are granted, asked, and answer in any order; changes see no other holder.
         #[test]
-        fn no_change_beside_a_holder(steps in proptest::collection::vec((0u8..6, 0u64..3, 0u8..16), 0..200)) {
+        fn no_change_beside_a_holder(steps in proptest::collection::vec((0u8..6, 0u64..3, 0u8..32), 0..200)) {
             let mut table = BitTable::default();
             let mut changing: Vec<(ClientId, Bits)> = Vec::new();
             let mut wanted: Vec<Bits> = Vec::new();
@@ -253,6 +259,10 @@ mod tests {
                             prop_assert!(changing.iter().any(|(c, _)| *c == other));
                         }
                     }
+                }
+                let holds = |client| table.held(ClientId(client), INO);
+                for owner in [1, 2, 3].into_iter().filter(|c| holds(*c).contains(Bits::OWN)) {
+                    prop_assert!([1, 2, 3].iter().all(|c| *c == owner || holds(*c).is_empty()));
                 }
             }
             for (_, bits) in changing { table.end_change(INO, bits) }

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 pub struct HeldBits {
     bits: Bits,
     /// For each bit, the number of its last call-back.
-    asked: [u64; 4],
+    asked: [u64; Bits::COUNT],
 }
 
 impl HeldBits {
@@ -117,8 +117,28 @@ impl HeldData {
         data.users == 0 && data.asked
     }
 
+    /// A lock on all of a file that this client has just made, and that will come when the
+    /// servers hear of it: nobody else can have one.
+    pub fn expect(&mut self, write: bool) {
+        self.add(DataLock { number: 0, range: Range::ALL, write }, false);
+    }
+
     /// A lock has come, with its first use if somebody asked for it. Returns its id.
     pub fn add(&mut self, lock: DataLock, used: bool) -> u64 {
+        let expected = |data: &&mut Data| {
+            data.lock.number == 0 && !data.lost && data.lock.write == lock.write && !used
+        };
+        if lock.number != 0
+            && lock.range == Range::ALL
+            && let Some(data) = self.locks.iter_mut().find(expected)
+        {
+            data.lock = lock;
+            let id = data.id;
+            if self.is_not_coming(lock.number) {
+                self.release(id);
+            }
+            return id;
+        }
         let early = self.early.iter().position(|number| *number == lock.number);
         if let Some(at) = early {
             self.early.swap_remove(at);
@@ -193,7 +213,7 @@ impl HeldData {
     pub fn remove(&mut self, id: u64) -> Option<u64> {
         let at = self.locks.iter().position(|data| data.id == id)?;
         let data = self.locks.swap_remove(at);
-        (!data.lost).then_some(data.lock.number)
+        (!data.lost && data.lock.number != 0).then_some(data.lock.number)
     }
 
     /// Locks that nobody asked for, to be given up by the client itself.
@@ -227,6 +247,18 @@ impl HeldData {
     /// Those that were not given again are gone.
     pub fn forget_lost(&mut self) {
         self.locks.retain(|data| !data.lost);
+    }
+
+    /// Whether nobody uses any of them, and all could be given up at once.
+    pub fn is_unused(&self) -> bool {
+        let unused =
+            |data: &Data| data.users == 0 && !data.asked && !data.lost && data.lock.number != 0;
+        self.early.is_empty() && self.locks.iter().all(unused)
+    }
+
+    /// Gives all of them up. Returns the servers' numbers.
+    pub fn give_up_unused(&mut self) -> Vec<u64> {
+        self.locks.drain(..).map(|data| data.lock.number).collect()
     }
 
     /// Whether there is nothing to remember.

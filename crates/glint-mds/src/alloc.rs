@@ -77,6 +77,29 @@ impl Allocator {
         }
     }
 
+    /// `count` numbers for a client, which begin a block.
+    pub(crate) async fn lease(&self, kv: &impl Kv, count: u32) -> FsResult<u64> {
+        let count = u64::from(count).next_multiple_of(BLOCK);
+        loop {
+            {
+                let mut state = self.state.lock();
+                if state.next + count <= state.mark {
+                    let first = state.next;
+                    state.next += count;
+                    return Ok(first);
+                }
+            }
+            let _extending = self.extending.lock().await;
+            let mark = self.state.lock().next + count + MARK_STEP;
+            self.extend(kv, mark).await?;
+        }
+    }
+
+    /// Whether a number was handed out; by this run or one before.
+    pub(crate) fn was_given(&self, ino: Ino) -> bool {
+        ino.0 > Ino::ROOT.0 && ino.0 < self.state.lock().next
+    }
+
     async fn extend(&self, kv: &impl Kv, mark: u64) -> FsResult<()> {
         let mut batch = Batch::new();
         batch.put(Keyspace::Meta, keys::META_NEXT_INO, &mark.to_be_bytes());

@@ -34,6 +34,8 @@ struct Mailbox {
     questions: Vec<Question>,
     /// Names the connection that listens.
     listening: u64,
+    /// It makes changes by itself, and tells them later.
+    writes_back: bool,
     /// When it last wrote data, which may be what it was asked for.
     wrote: Option<Instant>,
     waker: Option<Waker>,
@@ -77,6 +79,17 @@ fn is_answer(callback: &Callback, cancel: &Cancel) -> bool {
 impl Mailboxes {
     pub(crate) fn has(&self, client: ClientId) -> bool {
         self.state.lock().boxes.contains_key(&client)
+    }
+
+    /// A client makes changes by itself.
+    pub(crate) fn writes_back(&self, client: ClientId) {
+        if let Some(mailbox) = self.state.lock().boxes.get_mut(&client) {
+            mailbox.writes_back = true;
+        }
+    }
+
+    pub(crate) fn does_write_back(&self, client: ClientId) -> bool {
+        self.state.lock().boxes.get(&client).is_some_and(|mailbox| mailbox.writes_back)
     }
 
     /// A client will listen; until then its questions wait.

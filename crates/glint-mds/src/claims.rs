@@ -21,6 +21,7 @@ use glint_telemetry::{Layer, Span};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Waker};
 
 const SHARDS: usize = 64;
@@ -62,6 +63,8 @@ pub(crate) fn wake(wakers: Vec<Waker>) {
 /// All locks of clients.
 pub(crate) struct Claims {
     used: bool,
+    /// Some client had a directory for itself.
+    owned: AtomicBool,
     shards: Vec<Mutex<Shard>>,
     pub(crate) mailboxes: Mailboxes,
 }
@@ -115,7 +118,7 @@ impl Claims {
     /// A table that gives locks, or none at all.
     pub(crate) fn new(used: bool) -> Claims {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Claims { used, shards, mailboxes: Mailboxes::default() }
+        Claims { used, owned: AtomicBool::new(false), shards, mailboxes: Mailboxes::default() }
     }
 
     fn shard(&self, ino: Ino) -> &Mutex<Shard> {
@@ -125,6 +128,12 @@ impl Claims {
     /// Whether clients are given locks.
     pub(crate) fn is_used(&self) -> bool {
         self.used
+    }
+
+    /// Whether no other client has a directory for itself.
+    pub(crate) fn is_visible(&self, client: ClientId, ino: Ino) -> bool {
+        !self.owned.load(Ordering::Acquire)
+            || self.shard(ino).lock().bits.is_free(client, ino, Bits::OWN)
     }
 
     fn begin_change(&self, client: ClientId, ino: Ino, bits: Bits) -> bool {
@@ -261,12 +270,42 @@ impl<K: Kv> Mds<K> {
         if !self.claims.is_used() {
             return Ok(());
         }
+        // Who has a directory for itself knows better what times and entries it has.
+        let contents = !(bits & (Bits::ATTR | Bits::DIR)).is_empty();
+        let bits = if contents { bits | Bits::OWN } else { bits };
         if self.claims.begin_change(context.client, ino, bits) {
             context.changing.borrow_mut().push((ino, bits));
             return Ok(());
         }
         context.conflicts.borrow_mut().push((ino, bits));
         Err(RESTART)
+    }
+
+    /// The operation looks at a directory: nobody else may have it for itself. Nobody is
+    /// given that later, either: only who makes a directory is.
+    pub(crate) fn look(&self, context: &Context<'_>, ino: Ino) -> FsResult<()> {
+        if !self.claims.is_used() || self.claims.is_visible(context.client, ino) {
+            return Ok(());
+        }
+        context.conflicts.borrow_mut().push((ino, Bits::OWN));
+        Err(RESTART)
+    }
+
+    /// Gives the client a directory that it makes for itself, if it has use for that.
+    pub(crate) fn grant_own(&self, context: &Context<'_>, ino: Ino) {
+        if self.is_locking(context) && self.claims.mailboxes.does_write_back(context.client) {
+            self.claims.owned.store(true, Ordering::Release);
+            self.grant(context, ino, Bits::OWN);
+        }
+    }
+
+    /// After a restart: the client had the directory for itself. Nobody was let in since.
+    pub(crate) fn own_again(&self, context: &Context<'_>, ino: Ino) -> MdsReply {
+        self.claims.mailboxes.expect(context.client);
+        self.claims.mailboxes.writes_back(context.client);
+        self.claims.owned.store(true, Ordering::Release);
+        self.claims.grant(context.client, ino, Bits::OWN);
+        MdsReply::Done
     }
 
     /// Gives the client bits with the answer, if it listens to call-backs.
@@ -297,7 +336,12 @@ impl<K: Kv> Mds<K> {
 
     /// Whether the client gets locks.
     pub(crate) fn is_locking(&self, context: &Context<'_>) -> bool {
-        self.claims.is_used() && self.claims.mailboxes.has(context.client)
+        if let Some(known) = context.locking.get() {
+            return known;
+        }
+        let locking = self.claims.is_used() && self.claims.mailboxes.has(context.client);
+        context.locking.set(Some(locking));
+        locking
     }
 
     /// Executes an operation until no other client holds what it changes.
@@ -317,6 +361,8 @@ impl<K: Kv> Mds<K> {
                 return reply;
             }
             context.grants.borrow_mut().clear();
+            // It may be another client by then, to which nobody listens.
+            context.locking.set(None);
             let _span = Span::start(Layer::LockWait, request.op() as u8);
             for (ino, bits) in conflicts {
                 wanted.push(self.claims.clear(context.client, ino, bits).await);

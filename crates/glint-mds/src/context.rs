@@ -12,6 +12,12 @@ pub(crate) struct Context<'a> {
     pub(crate) client: ClientId,
     pub(crate) now: Timestamp,
     pub(crate) arrival: &'a Arrival,
+    /// Of a change of a batch: the number of the inode that it makes, and what the reply
+    /// record says after it.
+    given: Option<Ino>,
+    pub(crate) progress: Option<MdsReply>,
+    /// Whether the client gets locks, once somebody asked.
+    pub(crate) locking: Cell<Option<bool>>,
     /// What it changes; see [`crate::sharing`].
     pub(crate) changes: RefCell<SmallVec<[Key; 4]>>,
     /// Number of its transaction, if it had one.
@@ -32,6 +38,9 @@ impl<'a> Context<'a> {
             // It happened when it was first executed.
             now: arrival.replay.as_ref().and_then(time_of).unwrap_or(arrival.now),
             arrival,
+            given: None,
+            progress: None,
+            locking: Cell::new(None),
             changes: RefCell::default(),
             transaction: Cell::new(0),
             changing: RefCell::default(),
@@ -50,8 +59,24 @@ impl<'a> Context<'a> {
         self.arrival.replay.is_some()
     }
 
-    /// The number that the new inode had then.
-    pub(crate) fn replayed_ino(&self) -> Option<Ino> {
+    /// Of one change of a batch.
+    pub(crate) fn part<'b>(
+        &'b self,
+        cred: &'b Cred,
+        now: Timestamp,
+        given: Option<Ino>,
+        progress: MdsReply,
+    ) -> Context<'b> {
+        let part = Context::new(self.arrival, cred);
+        let locking = self.locking.clone();
+        Context { now, given, progress: Some(progress), locking, ..part }
+    }
+
+    /// The number that the new inode has: from its client, or from when it was first made.
+    pub(crate) fn given_ino(&self) -> Option<Ino> {
+        if self.given.is_some() {
+            return self.given;
+        }
         match &self.arrival.replay {
             Some(MdsReply::Attr(attr) | MdsReply::Opened { attr, .. }) => Some(attr.ino),
             _ => None,

@@ -12,6 +12,7 @@
 mod acl;
 mod advisory;
 mod alloc;
+mod batch;
 mod callbacks;
 mod check;
 mod claims;

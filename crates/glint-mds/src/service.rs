@@ -155,6 +155,7 @@ impl<K: Kv> Mds<K> {
             request,
             MdsRequest::Reopen { .. }
                 | MdsRequest::AddOpens { .. }
+                | MdsRequest::Own { .. }
                 | MdsRequest::Lock { reclaim: true, .. }
                 | MdsRequest::Advisory(AdvisoryLock { how: AdvisoryHow::Reclaim, .. })
         );
@@ -176,6 +177,7 @@ impl<K: Kv> Mds<K> {
         context: &Context<'_>,
         request: &MdsRequest<'_>,
     ) -> FsResult<MdsReply> {
+        let mut begun = None;
         let slot = self.slot(id).await?;
         let mut last = slot.lock().await;
         let digest = context.arrival.digest;
@@ -191,13 +193,21 @@ impl<K: Kv> Mds<K> {
                 return Err(Errno::EPROTO);
             }
             glint_telemetry::count(Counter::Replays, 1);
-            if std::mem::take(&mut last.recovered) && !context.is_replay() {
+            let again = std::mem::take(&mut last.recovered);
+            if again && !context.is_replay() {
                 self.recover_open(context, request, &reply);
             }
             context.transaction.set(last.transaction);
-            return reply;
+            match (request, reply) {
+                // Its record may be of a part of it.
+                (MdsRequest::Batch { .. }, Ok(done)) if again => begun = Some(done),
+                (_, reply) => return reply,
+            }
         }
-        let reply = self.execute_claiming(context, request).await;
+        let reply = match *request {
+            MdsRequest::Batch { changes } => self.run_batch(context, changes, begun).await,
+            _ => self.execute_claiming(context, request).await,
+        };
         let transaction = context.transaction.get();
         *last =
             Last { xid: id.xid, digest, reply: Some(reply.clone()), transaction, recovered: false };
@@ -215,6 +225,12 @@ impl<K: Kv> Mds<K> {
             MdsRequest::Create { open: Some(flags), .. } => flags.write,
             MdsRequest::Open { flags, .. } => flags.write,
             MdsRequest::Tmpfile { .. } => true,
+            MdsRequest::Batch { changes } => {
+                if let Ok(MdsReply::Batched { done, .. }) = reply {
+                    self.recover_batch(context, changes, *done);
+                }
+                return;
+            }
             _ => return,
         };
         if let Ok(MdsReply::Opened { attr, .. } | MdsReply::Attr(attr)) = reply {
@@ -281,6 +297,10 @@ impl<K: Kv> Mds<K> {
                 Ok(MdsReply::Done)
             }
             MdsRequest::Advisory(lock) => self.lock_for_program(context, lock).await,
+            MdsRequest::LeaseInodes { count } => self.lease_inodes(context, count).await,
+            MdsRequest::Own { ino } => Ok(self.own_again(context, ino)),
+            // Only with what makes sure that it is executed once.
+            MdsRequest::Batch { .. } => Err(Errno::EOPNOTSUPP),
         }
     }
 
@@ -295,7 +315,8 @@ impl<K: Kv> Mds<K> {
             return Ok(reply);
         }
         if let Some(id) = context.arrival.id {
-            let value = encode_reply(id.xid, context.arrival.digest, &reply)?;
+            let record = context.progress.as_ref().unwrap_or(&reply);
+            let value = encode_reply(id.xid, context.arrival.digest, record)?;
             batch.put(Keyspace::Reply, &keys::reply(id.client.0, id.slot), &value);
         }
         let transaction = self.commit_batch(batch).await?;

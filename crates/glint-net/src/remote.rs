@@ -14,6 +14,7 @@ use crate::kept::{Kept, KeptRequest, Lost};
 use crate::link::Link;
 use crate::stream::{Address, ReadWrite};
 use crate::{Granting, Holder, NetError, Transport};
+use glint_proto::deferred::Change;
 use glint_proto::frame::{HEADER_BYTES, Header};
 use glint_proto::limits::{
     CONNECTIONS_PER_CLIENT_MAX, PING_MS, RECONNECT_MS_MAX, RECONNECT_MS_MIN,
@@ -22,7 +23,7 @@ use glint_proto::lock::Cancel;
 use glint_proto::message::{Hello, Reply, Request, Survived, Welcome};
 use glint_proto::{
     Bulk, ClientId, Committed, Cred, Errno, FsResult, Ino, MdsReply, MdsRequest, OstReply,
-    OstRequest, clock,
+    OstRequest, clock, deferred,
 };
 use glint_telemetry::{Layer, Span};
 use parking_lot::Mutex;
@@ -277,6 +278,21 @@ impl Shared {
     /// Follows what this client has open, to be able to say it again: from the answer of an
     /// open to that of a close.
     pub(crate) fn note_open(&self, request: &MdsRequest<'_>, reply: &FsResult<MdsReply>) {
+        if let (MdsRequest::Batch { changes }, Ok(MdsReply::Batched { failed, .. })) =
+            (request, reply)
+        {
+            let failed = |at: usize| failed.iter().any(|(number, _)| *number as usize == at);
+            for (at, change) in deferred::changes(changes).flatten().enumerate() {
+                match change.change {
+                    Change::Create { ino, open: Some(flags), .. } if !failed(at) => {
+                        self.count_open(ino, flags.write, true);
+                    }
+                    Change::Release { ino, write, .. } => self.count_open(ino, write, false),
+                    _ => {}
+                }
+            }
+            return;
+        }
         let (ino, write, opened) = match (request, reply) {
             (MdsRequest::Open { ino, flags }, Ok(_)) => (*ino, flags.write, true),
             (MdsRequest::Create { open: Some(flags), .. }, Ok(MdsReply::Opened { attr, .. })) => {
@@ -295,6 +311,10 @@ impl Shared {
         if !opened {
             self.note_closed(ino);
         }
+        self.count_open(ino, write, opened);
+    }
+
+    fn count_open(&self, ino: Ino, write: bool, opened: bool) {
         let mut opens = self.opens.lock();
         let count = opens.entry(ino).or_default();
         let which = if write { &mut count.1 } else { &mut count.0 };

@@ -41,9 +41,10 @@ impl Ost {
                 let room = buffer.get_mut(..len as usize).ok_or(Errno::EPROTO)?;
                 (object, self.read(object, offset, room).await.map(OstReply::Data))
             }
-            OstRequest::Write { object, offset, mtime } => {
+            OstRequest::Write { object, offset, mtime, kept } => {
                 let Bulk::Out(data) = bulk else { return Err(Errno::EPROTO) };
-                let kept = store.grants().use_up(client, data.len() as u64);
+                // What was not must leave the rest to what was written before it.
+                let kept = kept && store.grants().use_up(client, data.len() as u64);
                 (object, store.write(object, offset, data, mtime, kept).map(OstReply::Written))
             }
             OstRequest::Truncate { object, size } => {

@@ -4,6 +4,7 @@
 //! block `b` of `stripe_bytes` lies in stripe `b % stripe_count`, at block
 //! `b / stripe_count` of its object.
 
+use crate::Ino;
 use crate::limits::{
     OST_COUNT_MAX, STRIPE_BYTES_LOG2_DEFAULT, STRIPE_BYTES_LOG2_MAX, STRIPE_BYTES_LOG2_MIN,
 };
@@ -50,6 +51,20 @@ impl Layout {
         (STRIPE_BYTES_LOG2_MIN..=STRIPE_BYTES_LOG2_MAX).contains(&self.stripe_bytes_log2)
             && self.stripe_count <= OST_COUNT_MAX
             && self.first_ost < OST_COUNT_MAX
+    }
+
+    /// What a new inode gets in a directory with this layout, on `osts`: a directory the same,
+    /// a file a definite number of stripes, beginning at an OST that its number chooses.
+    pub fn inherit(&self, ino: Ino, is_dir: bool, osts: u16) -> Layout {
+        let mut layout = *self;
+        if !is_dir {
+            let osts = osts.max(1);
+            if layout.stripe_count == 0 || layout.stripe_count > osts {
+                layout.stripe_count = osts;
+            }
+            layout.first_ost = (ino.0 % u64::from(osts)) as u16;
+        }
+        layout
     }
 
     /// Index of the OST that holds a stripe, of `osts`.

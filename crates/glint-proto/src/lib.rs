@@ -10,6 +10,7 @@
 pub mod attr;
 pub mod clock;
 pub mod cred;
+pub mod deferred;
 pub mod errno;
 pub mod frame;
 pub mod ids;

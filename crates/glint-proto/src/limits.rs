@@ -2,7 +2,7 @@
 //! limits asserted at compile time.
 
 /// Version of the wire protocol. A peer of another version is refused.
-pub const PROTOCOL_VERSION: u16 = 3;
+pub const PROTOCOL_VERSION: u16 = 4;
 /// Version of a data directory. Version 2 has a journal in front of the tables.
 pub const FORMAT_VERSION: u32 = 2;
 /// Oldest version that is read, and written as the newest from then on.
@@ -73,6 +73,12 @@ pub const DIRTY_BYTES_MAX: usize = 1 << 30;
 pub const RESERVE_BYTES: u64 = 64 << 20;
 /// Requests with data that a client has on their way to one OST.
 pub const RPCS_PER_OST_MAX: usize = 8;
+/// Changes of metadata that a client sends in one request, and their bytes.
+pub const BATCH_CHANGES_MAX: u32 = 512;
+/// See [`BATCH_CHANGES_MAX`].
+pub const BATCH_BYTES_MAX: usize = 256 << 10;
+/// Inode numbers that a client is given at once.
+pub const INODES_PER_LEASE_MAX: u32 = 1 << 16;
 /// How often a client says that it lives.
 pub const PING_MS: u64 = 1_000;
 /// Connections (one for each of its cores) a client may open.

@@ -7,6 +7,8 @@
 #![allow(missing_docs)] // Fields say what they are; shapes are documented on the variants.
 
 use crate::limits::*;
+#[cfg(doc)]
+use crate::lock::Bits;
 use crate::lock::{DataLock, Range};
 use crate::op::Op;
 pub use crate::rpc::*;
@@ -173,6 +175,15 @@ pub enum MdsRequest<'a> {
     AddOpens { ino: Ino, readers: u32 },
     /// flock(2), fcntl(2).
     Advisory(AdvisoryLock),
+    /// Inode numbers for what the client will make by itself.
+    LeaseInodes { count: u32 },
+    /// After a server restart: this client had the directory for itself ([`Bits::OWN`]).
+    Own { ino: Ino },
+    /// What the client has done by itself, in its order; see [`crate::deferred`].
+    Batch {
+        #[serde(borrow)]
+        changes: &'a [u8],
+    },
 }
 
 impl MdsRequest<'_> {
@@ -204,6 +215,9 @@ impl MdsRequest<'_> {
             MdsRequest::Lock { .. } => Op::Lock,
             MdsRequest::AddOpens { .. } => Op::Open,
             MdsRequest::Advisory(_) => Op::Flock,
+            MdsRequest::LeaseInodes { .. } => Op::LeaseInodes,
+            MdsRequest::Own { .. } => Op::Lock,
+            MdsRequest::Batch { .. } => Op::Batch,
         }
     }
 
@@ -226,6 +240,7 @@ impl MdsRequest<'_> {
                 | Removexattr { .. }
                 | SetLayout { .. }
                 | AddOpens { .. }
+                | Batch { .. }
         )
     }
 }
@@ -252,6 +267,10 @@ pub enum MdsReply {
     Locked(DataLock),
     /// What is in the way of a lock of a program; `None` if nothing is.
     Blocked(Option<AdvisoryLock>),
+    /// `count` inode numbers from `first` on.
+    Inodes { first: u64, count: u32 },
+    /// `batch`: so many changes were executed, and these of them, counted from 0, failed.
+    Batched { done: u32, failed: Vec<(u32, Errno)> },
 }
 
 /// A lock that a program takes, gives up, or asks for.
@@ -319,8 +338,9 @@ pub struct DirEntry {
 pub enum OstRequest {
     /// Read; the data comes as bulk, short at the end of the object.
     Read { object: ObjectId, offset: u64, len: u32 },
-    /// Write the bulk of the request, which was written at `mtime` if that is given.
-    Write { object: ObjectId, offset: u64, mtime: Option<Timestamp> },
+    /// Write the bulk of the request, which was written at `mtime` if that is given. `kept`
+    /// says that it takes of the space that is kept for the client.
+    Write { object: ObjectId, offset: u64, mtime: Option<Timestamp>, kept: bool },
     /// Set the size of the object.
     Truncate { object: ObjectId, size: u64 },
     /// fallocate(2) on the object.
@@ -444,6 +464,11 @@ pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Errno> {
         Ok((message, [])) => Ok(message),
         _ => Err(Errno::EPROTO),
     }
+}
+
+/// Decodes a message that `bytes` begin with, and returns what follows.
+pub fn decode_first<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(T, &'a [u8]), Errno> {
+    postcard::take_from_bytes(bytes).map_err(|_| Errno::EPROTO)
 }
 
 /// Whether `name` may name an entry.

@@ -75,6 +75,8 @@ operations! {
     Callback = "callback",
     Flush = "flush",
     ObjReserve = "obj_reserve",
+    LeaseInodes = "lease_inodes",
+    Batch = "batch",
     Other = "other",
 }
 

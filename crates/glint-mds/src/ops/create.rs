@@ -11,7 +11,7 @@ use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::limits::{LINK_COUNT_MAX, SYMLINK_BYTES_MAX};
 use glint_proto::lock::Bits;
 use glint_proto::message::check_name;
-use glint_proto::{Errno, FileType, FsResult, Ino, Layout, MdsReply, MdsRequest, OpenFlags};
+use glint_proto::{Errno, FileType, FsResult, Ino, MdsReply, MdsRequest, OpenFlags};
 use std::sync::atomic::Ordering;
 
 /// What a new inode is to be.
@@ -82,14 +82,18 @@ impl<K: Kv> Mds<K> {
         self.put_entry(&mut batch, parent, name, record.attr.ino, kind);
         self.put_inode(&mut batch, &record);
         self.put_inode(&mut batch, &directory);
+        let ino = record.attr.ino;
+        let has_default_acl = record.has_default_acl;
         let attr = record.attr;
-        let ino = attr.ino;
         let reply = match open {
             Some(_) => MdsReply::Opened { attr, created: true },
             None => MdsReply::Attr(attr),
         };
         // Nobody else knows it before the commit.
-        self.grant(context, ino, Bits::ALL);
+        self.grant(context, ino, Bits::SHARED);
+        if is_dir && !has_default_acl {
+            self.grant_own(context, ino);
+        }
         if let Some(flags) = open {
             self.grant_data(context, ino, flags.write);
         }
@@ -156,7 +160,7 @@ impl<K: Kv> Mds<K> {
         batch: &mut Batch,
     ) -> FsResult<InodeRecord> {
         let is_dir = new.kind == FileType::Directory;
-        let ino = match context.replayed_ino() {
+        let ino = match context.given_ino() {
             Some(ino) => self.allocator.use_again(&self.kv, ino).await?,
             None => self.allocator.allocate(&self.kv, directory.attr.ino).await?,
         };
@@ -184,7 +188,7 @@ impl<K: Kv> Mds<K> {
         record.attr.uid = context.cred.uid;
         record.attr.gid = if setgid_parent { directory.attr.gid } else { context.cred.gid };
         record.attr.rdev = new.rdev;
-        record.attr.layout = self.layout_for(directory, ino, is_dir);
+        record.attr.layout = directory.attr.layout.inherit(ino, is_dir, self.config.osts);
         record.layout_set = is_dir && directory.layout_set;
         if is_dir {
             record.attr.nlink = 2;
@@ -206,20 +210,6 @@ impl<K: Kv> Mds<K> {
             record.has_default_acl = true;
         }
         Ok(record)
-    }
-
-    /// A directory hands its layout down as it is; a file gets a definite number
-    /// of stripes, beginning at an OST that its number chooses.
-    fn layout_for(&self, directory: &InodeRecord, ino: Ino, is_dir: bool) -> Layout {
-        let mut layout = directory.attr.layout;
-        if !is_dir {
-            let osts = self.config.osts.max(1);
-            if layout.stripe_count == 0 || layout.stripe_count > osts {
-                layout.stripe_count = osts;
-            }
-            layout.first_ost = (ino.0 % osts as u64) as u16;
-        }
-        layout
     }
 
     /// `open` with O_CREAT of a name that exists. The name is locked.

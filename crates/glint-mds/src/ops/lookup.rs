@@ -17,6 +17,7 @@ impl<K: Kv> Mds<K> {
         if name.len() > NAME_BYTES_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
+        self.look(context, parent)?;
         let directory = self.directory(parent).await?;
         self.permit(&directory, context.cred, EXEC).await?;
         let mut ino = match name {
@@ -24,6 +25,9 @@ impl<K: Kv> Mds<K> {
             b".." => Some(directory.parent),
             _ => self.find_entry(parent, name).await?.map(|(ino, _)| ino),
         };
+        if let Some(ino) = ino {
+            self.look(context, ino)?;
+        }
         if self.is_locking(context) {
             // What is granted is read after the grant was entered.
             match ino {
@@ -48,6 +52,7 @@ impl<K: Kv> Mds<K> {
     }
 
     pub(crate) async fn getattr(&self, context: &Context<'_>, ino: Ino) -> FsResult<MdsReply> {
+        self.look(context, ino)?;
         self.grant_attributes(context, ino);
         let attr = self.inode(ino).await?.attr;
         self.attributes(context, attr).await

@@ -16,6 +16,7 @@ impl<K: Kv> Mds<K> {
         flags: OpenFlags,
     ) -> FsResult<MdsReply> {
         let _held = self.lock(context, &[Want::exclusive(Key::Inode(ino))]).await;
+        self.look(context, ino)?;
         let mut record = self.inode(ino).await?;
         match record.attr.file_type() {
             FileType::Directory if flags.write || flags.truncate => return Err(Errno::EISDIR),

@@ -28,6 +28,7 @@ impl<K: Kv> Mds<K> {
         bytes_max: u32,
         plus: bool,
     ) -> FsResult<MdsReply> {
+        self.look(context, ino)?;
         let directory = self.inode(ino).await?;
         if !directory.attr.is_dir() {
             return Err(Errno::ENOTDIR);
@@ -109,7 +110,9 @@ impl<K: Kv> Mds<K> {
         let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_slice()).collect();
         let records = self.kv.multi_get(Keyspace::Inode, &keys).await.map_err(errno)?;
         for (entry, record) in page.entries.iter_mut().zip(records) {
-            let special = entry.cookie <= COOKIE_DOT_DOT;
+            // Who has a directory for itself is asked only by who looks at that.
+            let special = entry.cookie <= COOKIE_DOT_DOT
+                || !self.claims.is_visible(context.client, entry.ino);
             let stored = || InodeRecord::decode(entry.ino, record?.as_ref()).ok();
             let known = if special { None } else { stored() };
             entry.attr = known.map(|record| record.attr);

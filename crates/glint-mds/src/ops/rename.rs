@@ -76,6 +76,9 @@ impl<K: Kv> Mds<K> {
     ) -> FsResult<MdsReply> {
         let cred = context.cred;
         let same_parent = ends.parent == ends.new_parent;
+        for ino in [Some(ends.source), ends.target].into_iter().flatten() {
+            self.look(context, ino)?;
+        }
         let mut from = self.directory(ends.parent).await?;
         let mut to = self.directory(ends.new_parent).await?;
         let mut source = self.find_inode(ends.source).await?.ok_or(Errno::EIO)?;

@@ -83,6 +83,7 @@ impl<K: Kv> Mds<K> {
                 Some((now, _)) if now != ino => continue,
                 Some(_) => {}
             }
+            self.look(context, ino)?;
             let mut record = self.find_inode(ino).await?.ok_or(Errno::EIO)?;
             self.permit(&directory, context.cred, WRITE | EXEC).await?;
             permit_sticky(&directory, &record, context.cred)?;

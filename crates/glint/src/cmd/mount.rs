@@ -26,7 +26,8 @@ pub struct Args {
     directory: PathBuf,
     /// Options, separated by commas: ro, rw, allow_other, noatime, noexec, nosuid,
     /// nodev, direct_io, remount, transport=auto|uring|devfuse, keep_awake=auto|off,
-    /// polling=auto|off. Those of mount(8) that are its own affair (defaults, _netdev, nofail, ...) are accepted.
+    /// polling=auto|off, wbmeta (the default) or nowbmeta: whether changes in directories
+    /// that nobody else uses may be told to the server up to a second later. Those of mount(8) that are its own affair (defaults, _netdev, nofail, ...) are accepted.
     #[arg(short = 'o', long = "options", value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
     /// Serve statistics for Prometheus at http://HOST:PORT/metrics.
@@ -55,6 +56,8 @@ pub struct ParsedOptions {
     pub keep_awake: bool,
     /// Threads look for replies for a short time before they sleep.
     pub polling: bool,
+    /// Changes in directories that this client has for itself are told to servers later.
+    pub write_back_metadata: bool,
     /// Only change the flags of a mount that is there.
     pub remount: bool,
 }
@@ -87,6 +90,7 @@ pub fn parse_options(options: &[String]) -> Result<ParsedOptions, String> {
         noatime: false,
         keep_awake: true,
         polling: true,
+        write_back_metadata: true,
         remount: false,
     };
     for option in options.iter().filter(|option| !option.is_empty()) {
@@ -106,6 +110,8 @@ pub fn parse_options(options: &[String]) -> Result<ParsedOptions, String> {
             "keep_awake=off" => parsed.keep_awake = false,
             "polling=auto" => parsed.polling = true,
             "polling=off" => parsed.polling = false,
+            "wbmeta" => parsed.write_back_metadata = true,
+            "nowbmeta" => parsed.write_back_metadata = false,
             "noatime" => parsed.noatime = true,
             "atime" | "relatime" => parsed.noatime = false,
             "transport=auto" => parsed.transport = TransportKind::Auto,
@@ -171,6 +177,9 @@ pub fn run(args: Args) -> CommandResult {
     })
     .map_err(|e| format!("server {}: {e}", args.server))?;
     let client = Running::start(remote, options.noatime)?;
+    if !options.write_back_metadata {
+        client.tell_changes_at_once();
+    }
     if std::env::var_os(COUNT_PAGES).is_some() {
         client.count_pages();
     }

@@ -1,0 +1,370 @@
+//! Changes that this client has made by itself, and not yet told the servers.
+//!
+//! Invariants:
+//! - Changes are sent in the order in which they were made, one batch after the other.
+//! - A change is counted as done only when the servers have answered it. So who waits for a
+//!   number knows that everything up to it can be seen by others.
+
+use crate::handles::OpenFile;
+use glint_proto::deferred::Deferred;
+use glint_proto::limits::{BATCH_BYTES_MAX, BATCH_CHANGES_MAX, NAME_BYTES_MAX};
+use glint_proto::{FsResult, Ino};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Poll, Waker};
+use std::time::Instant;
+
+/// Changes that are sent without waiting for more.
+const ENOUGH: u64 = BATCH_CHANGES_MAX as u64 / 2;
+/// Changes above which those who make more wait.
+const CHANGES_MAX: u64 = 8 * BATCH_CHANGES_MAX as u64;
+/// A change takes no more than this: two names, or a name and the target of a link.
+const CHANGE_BYTES_MAX: usize = 8192 + 2 * NAME_BYTES_MAX;
+
+/// Changes that travel together.
+pub(crate) struct Part {
+    pub(crate) changes: Vec<u8>,
+    pub(crate) count: u32,
+    /// When the first was made.
+    made: Instant,
+}
+
+/// A file that was made here and closed, whose data has to go first.
+pub(crate) struct Closed {
+    pub(crate) file: Arc<OpenFile>,
+    /// Number of the change that made it.
+    pub(crate) made: u64,
+}
+
+#[derive(Default)]
+struct State {
+    parts: VecDeque<Part>,
+    closed: VecDeque<Closed>,
+    /// Somebody waits for changes up to this one, and for closed files.
+    wanted: u64,
+    hurry: bool,
+    waiters: Vec<(u64, Waker)>,
+    sender: Option<Waker>,
+    /// Inode numbers to give.
+    numbers: VecDeque<Range<u64>>,
+    /// Directories that this client has for itself, oldest first.
+    owned: VecDeque<Ino>,
+}
+
+/// All of them.
+#[derive(Default)]
+pub(crate) struct Backlog {
+    /// The servers want none, or the user.
+    off: AtomicBool,
+    made: AtomicU64,
+    done: AtomicU64,
+    /// Closed files whose end is not among the changes yet.
+    closing: AtomicU64,
+    state: Mutex<State>,
+}
+
+impl Backlog {
+    /// From now on everything is told at once.
+    pub(crate) fn turn_off(&self) {
+        self.off.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        !self.off.load(Ordering::Acquire)
+    }
+
+    /// Whether there is anything that the servers have not answered.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.len() > 0 || self.closing.load(Ordering::Acquire) > 0
+    }
+
+    /// Changes that the servers have not answered.
+    pub(crate) fn len(&self) -> u64 {
+        let done = self.done.load(Ordering::Acquire);
+        self.made.load(Ordering::Acquire).saturating_sub(done)
+    }
+
+    /// Number of the last change.
+    pub(crate) fn last(&self) -> u64 {
+        self.made.load(Ordering::Acquire)
+    }
+
+    /// Whether the servers have not answered this change.
+    pub(crate) fn is_pending(&self, number: u64) -> bool {
+        number > self.done.load(Ordering::Acquire)
+    }
+
+    /// A change was made. Returns its number.
+    pub(crate) fn push(&self, change: &Deferred<'_>) -> FsResult<u64> {
+        let mut state = self.state.lock();
+        let fits = |part: &Part| {
+            part.count < BATCH_CHANGES_MAX
+                && part.changes.len() + CHANGE_BYTES_MAX < BATCH_BYTES_MAX
+        };
+        if !state.parts.back().is_some_and(fits) {
+            let changes = Vec::with_capacity(64 * BATCH_CHANGES_MAX as usize);
+            state.parts.push_back(Part { changes, count: 0, made: Instant::now() });
+        }
+        let Some(part) = state.parts.back_mut() else { return Ok(0) };
+        change.encode(&mut part.changes)?;
+        part.count += 1;
+        let number = self.made.fetch_add(1, Ordering::AcqRel) + 1;
+        let waker = if self.len() == ENOUGH { state.sender.take() } else { None };
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        Ok(number)
+    }
+
+    /// A file was closed whose data is still here.
+    pub(crate) fn close(&self, closed: Closed) {
+        self.closing.fetch_add(1, Ordering::AcqRel);
+        self.state.lock().closed.push_back(closed);
+    }
+
+    /// Its end is among the changes now.
+    pub(crate) fn has_closed(&self) {
+        self.closing.fetch_sub(1, Ordering::AcqRel);
+        self.wake_waiters();
+    }
+
+    /// Until all changes up to this one are done.
+    pub(crate) async fn until(&self, number: u64) {
+        poll_fn(|context| {
+            if !self.is_pending(number) {
+                return Poll::Ready(());
+            }
+            let mut state = self.state.lock();
+            // It may have been done since.
+            if !self.is_pending(number) {
+                return Poll::Ready(());
+            }
+            state.wanted = state.wanted.max(number);
+            state.waiters.push((number, context.waker().clone()));
+            let sender = state.sender.take();
+            drop(state);
+            if let Some(waker) = sender {
+                waker.wake();
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Has closed files written now.
+    pub(crate) fn hurry(&self) {
+        let mut state = self.state.lock();
+        state.hurry = true;
+        let sender = state.sender.take();
+        drop(state);
+        if let Some(waker) = sender {
+            waker.wake();
+        }
+    }
+
+    /// Has everything sent that was made before this time, and closed files written.
+    pub(crate) fn hurry_old(&self, before: Instant) {
+        let mut state = self.state.lock();
+        let old = |part: &Part| part.made <= before;
+        let closed = state.closed.front().is_some_and(|closed| !self.is_pending(closed.made));
+        if !state.parts.front().is_some_and(old) && !closed {
+            return;
+        }
+        if state.parts.front().is_some_and(old) {
+            state.wanted = self.last();
+        }
+        let sender = state.sender.take();
+        drop(state);
+        if let Some(waker) = sender {
+            waker.wake();
+        }
+    }
+
+    /// Until there is room for another change.
+    pub(crate) async fn room(&self) {
+        let crowded = || self.len() + self.closing.load(Ordering::Acquire) >= CHANGES_MAX;
+        poll_fn(|context| {
+            if !crowded() {
+                return Poll::Ready(());
+            }
+            let mut state = self.state.lock();
+            if !crowded() {
+                return Poll::Ready(());
+            }
+            // Woken at each end of a batch or a file.
+            state.waiters.push((0, context.waker().clone()));
+            (state.wanted, state.hurry) = (self.last(), true);
+            let sender = state.sender.take();
+            drop(state);
+            if let Some(waker) = sender {
+                waker.wake();
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// What the sender has to do next: changes to send, closed files to write.
+    pub(crate) async fn next(&self) -> (Option<Part>, Vec<Closed>) {
+        poll_fn(|context| {
+            let mut state = self.state.lock();
+            let enough = self.len() >= ENOUGH || state.wanted > self.done.load(Ordering::Acquire);
+            let part = if enough { state.parts.pop_front() } else { None };
+            let hurry = std::mem::take(&mut state.hurry);
+            let ready = |closed: &Closed| hurry || !self.is_pending(closed.made);
+            let count = state.closed.iter().take_while(|closed| ready(closed)).count();
+            let closed: Vec<_> = state.closed.drain(..count).collect();
+            if part.is_none() && closed.is_empty() {
+                state.sender = Some(context.waker().clone());
+                return Poll::Pending;
+            }
+            Poll::Ready((part, closed))
+        })
+        .await
+    }
+
+    /// The servers have answered so many more.
+    pub(crate) fn done(&self, count: u32) {
+        self.done.fetch_add(u64::from(count), Ordering::AcqRel);
+        self.wake_waiters();
+    }
+
+    fn wake_waiters(&self) {
+        let done = self.done.load(Ordering::Acquire);
+        let mut woken = Vec::new();
+        self.state.lock().waiters.retain(|(number, waker)| {
+            let waits = *number > done;
+            if !waits {
+                woken.push(waker.clone());
+            }
+            waits
+        });
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// Nobody will hear of what was not sent. Returns how many changes that are.
+    pub(crate) fn lose(&self) -> u32 {
+        let parts = std::mem::take(&mut self.state.lock().parts);
+        let count = parts.iter().map(|part| part.count).sum();
+        self.done(count);
+        count
+    }
+
+    /// Until every file that was closed is among the changes.
+    pub(crate) async fn none_closing(&self) {
+        let none = || self.closing.load(Ordering::Acquire) == 0;
+        poll_fn(|context| {
+            if none() {
+                return Poll::Ready(());
+            }
+            let mut state = self.state.lock();
+            if none() {
+                return Poll::Ready(());
+            }
+            state.waiters.push((0, context.waker().clone()));
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Whether there are numbers for new inodes.
+    pub(crate) fn has_numbers(&self) -> bool {
+        !self.state.lock().numbers.is_empty()
+    }
+
+    /// A number for a new inode.
+    pub(crate) fn number(&self) -> Option<Ino> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(number) = state.numbers.front_mut()?.next() {
+                return Some(Ino(number));
+            }
+            state.numbers.pop_front();
+        }
+    }
+
+    /// More of them.
+    pub(crate) fn add_numbers(&self, numbers: Range<u64>) {
+        self.state.lock().numbers.push_back(numbers);
+    }
+
+    /// Numbers of servers that are gone.
+    pub(crate) fn forget_numbers(&self) {
+        self.state.lock().numbers.clear();
+    }
+
+    /// This client has a directory for itself.
+    pub(crate) fn owns(&self, ino: Ino) {
+        self.state.lock().owned.push_back(ino);
+    }
+
+    /// The one that it has had longest, if there are more than `limit`.
+    pub(crate) fn oldest_owned(&self, limit: usize) -> Option<Ino> {
+        let mut state = self.state.lock();
+        if state.owned.len() > limit { state.owned.pop_front() } else { None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+    use glint_proto::Timestamp;
+    use glint_proto::deferred::Change;
+
+    fn push(backlog: &Backlog, name: &[u8]) -> u64 {
+        let change = Change::Unlink { parent: Ino(1), name };
+        backlog.push(&Deferred { uid: 0, gid: 0, time: Timestamp::default(), change }).unwrap()
+    }
+
+    #[test]
+    fn changes_wait_for_others_until_somebody_waits_for_them() {
+        let backlog = Backlog::default();
+        assert_eq!((push(&backlog, b"a"), push(&backlog, b"b")), (1, 2));
+        assert!(backlog.is_busy() && backlog.is_pending(1));
+        assert!(backlog.next().now_or_never().is_none(), "two are not enough");
+        let mut waiting = Box::pin(backlog.until(1));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        let (part, _) = backlog.next().now_or_never().unwrap();
+        assert_eq!(part.unwrap().count, 2);
+        assert!(waiting.as_mut().now_or_never().is_none(), "sent is not done");
+        backlog.done(2);
+        assert!(waiting.now_or_never().is_some());
+        assert!(!backlog.is_busy());
+    }
+
+    #[test]
+    fn batches_have_their_limits() {
+        let backlog = Backlog::default();
+        for _ in 0..BATCH_CHANGES_MAX + 1 {
+            push(&backlog, b"n");
+        }
+        assert_eq!(backlog.next().now_or_never().unwrap().0.unwrap().count, BATCH_CHANGES_MAX);
+        for _ in 0..2 * CHANGES_MAX {
+            push(&backlog, &[7; NAME_BYTES_MAX]);
+        }
+        assert!(backlog.room().now_or_never().is_none());
+        while let Some((Some(part), _)) = backlog.next().now_or_never() {
+            assert!(part.count <= BATCH_CHANGES_MAX && part.changes.len() <= BATCH_BYTES_MAX);
+            backlog.done(part.count);
+        }
+        backlog.lose();
+        backlog.done(BATCH_CHANGES_MAX);
+        assert!(backlog.room().now_or_never().is_some() && !backlog.is_busy());
+    }
+
+    #[test]
+    fn numbers_are_given_once() {
+        let backlog = Backlog::default();
+        assert_eq!(backlog.number(), None);
+        backlog.add_numbers(5..7);
+        backlog.add_numbers(20..21);
+        let all: Vec<_> = std::iter::from_fn(|| backlog.number()).collect();
+        assert_eq!(all, [Ino(5), Ino(6), Ino(20)]);
+    }
+}

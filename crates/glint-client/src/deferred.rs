@@ -1,0 +1,535 @@
+//! Changes that this client makes by itself: in a directory that it has for itself
+//! ([`Bits::OWN`]), on inodes that it made there. The servers hear of them later.
+//!
+//! Invariants:
+//! - Nobody else can have seen what is changed here: whoever looks at the directory has it
+//!   taken from this client first, and that waits until the servers know everything.
+//! - A change is made and put into the backlog under the locks of its nodes, so changes are
+//!   sent in the order in which they became visible here. The first of these locks is waited
+//!   for, the others are only tried: so it does not matter in which order others take them.
+//! - Only what the servers would do in the same way is done here. Everything else is asked of
+//!   them, after they have been told what is in the way: see [`Client::settle`].
+
+use crate::backlog::Closed;
+use crate::client::Client;
+use crate::handles::OpenFile;
+use crate::node::{Node, State};
+use crate::vfs::{Caller, Found, Make, Open, Valid};
+use glint_net::Transport;
+use glint_proto::deferred::{Change, Deferred};
+use glint_proto::limits::{LINK_COUNT_MAX, SYMLINK_BYTES_MAX};
+#[cfg(doc)]
+use glint_proto::lock::Bits;
+use glint_proto::message::check_name;
+use glint_proto::{
+    Attr, Errno, FileType, FsResult, Ino, MdsReply, MdsRequest, OpenFlags, RenameFlags, SetAttr,
+    SetTime, Timestamp,
+};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const SETUID: u32 = 0o4000;
+const SETGID: u32 = 0o2000;
+/// Inode numbers that are asked for at once.
+const NUMBERS: u32 = 1 << 14;
+
+impl State {
+    /// Whether `caller` may change the entries of this directory here.
+    fn takes_changes_of(&self, caller: &Caller) -> bool {
+        let Some(attr) = self.attributes().filter(|_| self.own && self.complete) else {
+            return false;
+        };
+        let owner_may = caller.cred.uid == attr.uid && attr.mode & 0o300 == 0o300;
+        attr.nlink > 0
+            && attr.mode & SETGID == 0
+            && caller.may_all()
+            && (caller.cred.is_superuser() || owner_may)
+    }
+
+    fn child(&self, name: &[u8]) -> Option<Ino> {
+        self.children.get(name).copied().flatten()
+    }
+
+    /// The entries changed.
+    fn entries_changed(&mut self, now: Timestamp, number: u64) {
+        self.queued = number;
+        if let Some(attr) = &mut self.attr {
+            (attr.mtime, attr.ctime) = (now, now);
+        }
+    }
+
+    /// Whether this is a file, link or the like with one name, which nobody uses.
+    fn may_go(&self, parent: Ino) -> bool {
+        let alone = |attr: &Attr| attr.nlink == 1 && !attr.is_dir();
+        self.home == Some(parent)
+            && self.attributes().is_some_and(alone)
+            && self.handles == 0
+            && self.closing == 0
+            && self.dirty.is_clean()
+    }
+
+    /// Whether this is a directory without entries, which nobody uses.
+    fn is_empty_directory(&self, parent: Ino) -> bool {
+        self.home == Some(parent)
+            && (self.own && self.complete)
+            && self.attributes().is_some_and(|attr| attr.nlink == 2)
+            && self.children.values().all(Option::is_none)
+            && self.handles == 0
+    }
+
+    /// It has no name any more.
+    fn gone(&mut self, number: u64) {
+        self.queued = number;
+        self.names.clear();
+        (self.home, self.attr) = (None, None);
+        self.own = false;
+    }
+}
+
+impl<T: Transport> Client<T> {
+    fn may_defer(&self) -> bool {
+        self.backlog.is_on() && self.has_locks() && !self.suspended.load(Ordering::Acquire)
+    }
+
+    fn push(&self, caller: &Caller, time: Timestamp, change: Change<'_>) -> FsResult<u64> {
+        let (uid, gid) = (caller.cred.uid, caller.cred.gid);
+        self.backlog.push(&Deferred { uid, gid, time, change })
+    }
+
+    /// A number for a new inode.
+    async fn number(&self) -> Option<Ino> {
+        loop {
+            if let Some(ino) = self.backlog.number() {
+                return Some(ino);
+            }
+            if !self.ask_for_numbers().await {
+                return None;
+            }
+        }
+    }
+
+    /// Asks for inode numbers; the servers know then that this client makes changes by itself.
+    async fn ask_for_numbers(&self) -> bool {
+        match self.ask(&MdsRequest::LeaseInodes { count: NUMBERS }).await {
+            Ok(MdsReply::Inodes { first, count }) => {
+                self.backlog.add_numbers(first..first + u64::from(count));
+                true
+            }
+            Err(Errno::EOPNOTSUPP) => {
+                self.backlog.turn_off();
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// Before a directory is made, so that this client gets it for itself.
+    pub(crate) async fn prepare_to_own(&self) {
+        if self.may_defer() && !self.backlog.has_numbers() {
+            self.ask_for_numbers().await;
+        }
+    }
+
+    /// Makes an inode with a name. `None` if the servers have to be asked.
+    pub(crate) async fn make_here(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        make: Make<'_>,
+        open: Option<OpenFlags>,
+    ) -> Option<Found> {
+        if !self.may_defer() {
+            return None;
+        }
+        let directory = self.cache.find(parent)?;
+        let kind = FileType::from_mode(make.mode)?;
+        let takes = |state: &State| {
+            state.takes_changes_of(caller)
+                && state.child(name).is_none()
+                && (kind != FileType::Directory
+                    || state.attributes().is_some_and(|attr| attr.nlink < LINK_COUNT_MAX))
+        };
+        let device = matches!(kind, FileType::CharDevice | FileType::BlockDevice);
+        let target_fits = match kind {
+            FileType::Symlink => (1..=SYMLINK_BYTES_MAX).contains(&make.target.len()),
+            _ => true,
+        };
+        if !takes(&directory.state())
+            || check_name(name).is_err()
+            || !target_fits
+            || (device && !caller.cred.is_superuser())
+        {
+            return None;
+        }
+        self.backlog.room().await;
+        let ino = self.number().await?;
+        let now = Timestamp::now();
+        let is_dir = kind == FileType::Directory;
+        let permissions = match kind {
+            FileType::Symlink => 0o777,
+            _ => make.mode & 0o7777 & !(make.umask & 0o777),
+        };
+        let mut attr = Attr {
+            ino,
+            mode: kind.mode_bits() | permissions,
+            nlink: if is_dir { 2 } else { 1 },
+            uid: caller.cred.uid,
+            gid: caller.cred.gid,
+            rdev: make.rdev,
+            size: make.target.len() as u64,
+            blocks: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            size_on_ost: open.is_some_and(|flags| flags.write),
+            layout: glint_proto::Layout::default(),
+        };
+        let node = self.cache.node(ino);
+        let mut state = directory.state();
+        if !takes(&state) {
+            drop(state);
+            self.cache.note_idle(ino);
+            return None;
+        }
+        if let Some(directory) = &state.attr {
+            attr.layout = directory.layout.inherit(ino, is_dir, self.osts);
+        }
+        let change = Change::Create {
+            ino,
+            parent,
+            name,
+            mode: attr.mode,
+            rdev: make.rdev,
+            target: make.target,
+            open,
+        };
+        let number = self.push(caller, now, change).ok()?;
+        let found = {
+            let mut child = node.state();
+            child.home = Some(parent);
+            child.names.push((parent, name.into()));
+            child.attr = Some(attr.clone());
+            (child.queued, child.made) = (number, number);
+            (child.own, child.complete) = (is_dir, is_dir);
+            if let Some(flags) = open {
+                child.layout = Some(attr.layout);
+                child.data.expect(flags.write);
+            }
+            self.cache.found(&mut child, attr)
+        };
+        state.children.insert(name.into(), Some(ino));
+        state.entries_changed(now, number);
+        if is_dir && let Some(attr) = &mut state.attr {
+            attr.nlink += 1;
+        }
+        drop(state);
+        if is_dir {
+            self.backlog.owns(ino);
+        }
+        Some(found)
+    }
+
+    /// A file that was made here is open.
+    pub(crate) fn opened_here(&self, found: Found, flags: OpenFlags) -> Open {
+        let Found { attr, valid } = found;
+        let made = self.cache.find(attr.ino).map_or(0, |node| node.state().made);
+        let flags = OpenFlags { truncate: false, ..flags };
+        let handle = self.add_open(&attr, flags, true, made);
+        Open { attr, handle, valid, created: true }
+    }
+
+    /// Sets attributes of an inode that was made here.
+    pub(crate) fn setattr_here(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Option<Found> {
+        if !self.may_defer() || set.size.is_some() {
+            return None;
+        }
+        let node = self.cache.find(ino)?;
+        let mut state = node.state();
+        state.home?;
+        let attr = state.attributes()?;
+        let root = caller.cred.is_superuser();
+        if !root && (caller.cred.uid != attr.uid || set.uid.is_some() || set.gid.is_some()) {
+            return None;
+        }
+        // What takes rights away is not repeated here.
+        let mode = set.mode.unwrap_or(attr.mode) | attr.mode;
+        if mode & (SETUID | SETGID) != 0 && (set.uid.is_some() || set.gid.is_some() || !root) {
+            return None;
+        }
+        if set.kill_suidgid && mode & (SETUID | SETGID) != 0 {
+            return None;
+        }
+        // Objects that were written have a time of their own until the file is closed.
+        if set.mtime.is_some() && attr.is_file() && !state.objects.is_empty() {
+            return None;
+        }
+        let now = Timestamp::now();
+        let number = self.push(caller, now, Change::Setattr { ino, set: set.clone() }).ok()?;
+        state.queued = number;
+        let attr = state.attr.as_mut()?;
+        let time = |set: SetTime| match set {
+            SetTime::Now => now,
+            SetTime::At(time) => time,
+        };
+        if let Some(mode) = set.mode {
+            attr.mode = (attr.mode & !0o7777) | (mode & 0o7777);
+        }
+        attr.uid = set.uid.unwrap_or(attr.uid);
+        attr.gid = set.gid.unwrap_or(attr.gid);
+        attr.atime = set.atime.map_or(attr.atime, time);
+        attr.mtime = set.mtime.map_or(attr.mtime, time);
+        attr.ctime = set.ctime.unwrap_or(now);
+        let attr = attr.clone();
+        if set.mtime.is_some() {
+            state.mtime = Some(attr.mtime);
+        }
+        Some(Found { attr, valid: Valid::under(false, true) })
+    }
+
+    /// The inode of a name in a directory, and whether that takes changes.
+    fn child_here(&self, caller: &Caller, parent: &Node, name: &[u8]) -> Option<Arc<Node>> {
+        let child = {
+            let state = parent.state();
+            if !state.takes_changes_of(caller) {
+                return None;
+            }
+            state.child(name)?
+        };
+        self.cache.find(child)
+    }
+
+    /// Removes a name that was made here: of a file, or of an empty directory.
+    pub(crate) fn remove_here(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        request: &MdsRequest<'_>,
+    ) -> Option<()> {
+        if !self.may_defer() {
+            return None;
+        }
+        let is_dir = matches!(request, MdsRequest::Rmdir { .. });
+        let directory = self.cache.find(parent)?;
+        let node = self.child_here(caller, &directory, name)?;
+        let mut state = directory.state();
+        if !state.takes_changes_of(caller) || state.child(name) != Some(node.ino) {
+            return None;
+        }
+        let mut child = node.try_state()?;
+        let may = match is_dir {
+            true => child.is_empty_directory(parent),
+            false => child.may_go(parent),
+        };
+        if !may {
+            return None;
+        }
+        let change = match is_dir {
+            true => Change::Rmdir { parent, name },
+            false => Change::Unlink { parent, name },
+        };
+        let now = Timestamp::now();
+        let number = self.push(caller, now, change).ok()?;
+        child.gone(number);
+        drop(child);
+        state.children.remove(name);
+        state.entries_changed(now, number);
+        if is_dir && let Some(attr) = &mut state.attr {
+            attr.nlink -= 1;
+        }
+        Some(())
+    }
+
+    /// Renames what was made here, between directories that this client has for itself.
+    pub(crate) fn rename_here(
+        &self,
+        caller: &Caller,
+        (parent, name): (Ino, &[u8]),
+        (new_parent, new_name): (Ino, &[u8]),
+        flags: RenameFlags,
+    ) -> Option<()> {
+        if !self.may_defer() || flags.exchange || check_name(new_name).is_err() {
+            return None;
+        }
+        let (from, to) = (self.cache.find(parent)?, self.cache.find(new_parent)?);
+        let same = parent == new_parent;
+        let source = self.child_here(caller, &from, name)?;
+        let known = to.state().child(new_name);
+        let target = match known {
+            Some(ino) if flags.no_replace || ino == source.ino => return None,
+            Some(ino) => Some(self.cache.find(ino)?),
+            None => None,
+        };
+        let target_ino = target.as_ref().map(|node| node.ino);
+        if source.ino == new_parent || target_ino == Some(parent) {
+            return None;
+        }
+        let mut from_state = from.state();
+        let mut to_state = if same { None } else { Some(to.try_state()?) };
+        let takes = |state: &State| state.takes_changes_of(caller);
+        let to_now = to_state.as_ref().unwrap_or(&from_state).child(new_name);
+        if !takes(&from_state)
+            || !to_state.as_deref().is_none_or(takes)
+            || from_state.child(name) != Some(source.ino)
+            || to_now != known
+        {
+            return None;
+        }
+        let mut moved = source.try_state()?;
+        let is_dir = moved.attributes()?.is_dir();
+        // A directory could become its own ancestor, and nothing of it is known further up.
+        if moved.home != Some(parent) || (is_dir && (!same || target.is_some())) {
+            return None;
+        }
+        let mut replaced = match &target {
+            Some(target) => Some(target.try_state()?),
+            None => None,
+        };
+        if replaced.as_ref().is_some_and(|state| !state.may_go(new_parent)) {
+            return None;
+        }
+        let now = Timestamp::now();
+        let change = Change::Rename { parent, name, new_parent, new_name };
+        let number = self.push(caller, now, change).ok()?;
+        if let Some(replaced) = &mut replaced {
+            replaced.gone(number);
+        }
+        moved.names.clear();
+        moved.names.push((new_parent, new_name.into()));
+        moved.home = Some(new_parent);
+        moved.queued = number;
+        if let Some(attr) = &mut moved.attr {
+            attr.ctime = now;
+        }
+        from_state.children.remove(name);
+        from_state.entries_changed(now, number);
+        let to_state = to_state.as_mut().unwrap_or(&mut from_state);
+        to_state.children.insert(new_name.into(), Some(source.ino));
+        to_state.entries_changed(now, number);
+        Some(())
+    }
+
+    /// A file that was made here is closed. Its data goes before its end does.
+    pub(crate) fn close_here(&self, file: Arc<OpenFile>, made: u64) -> FsResult<()> {
+        let Some(node) = self.node(file.ino) else { return Ok(()) };
+        if file.wrote.load(Ordering::Acquire) {
+            node.state().closing += 1;
+            self.backlog.close(Closed { file, made });
+            return Ok(());
+        }
+        let change = Change::Release { ino: file.ino, write: file.write, wrote: None };
+        let mut state = node.state();
+        if let Some(attr) = state.attr.as_mut().filter(|_| file.write) {
+            attr.size_on_ost = false;
+        }
+        state.queued = self.push(&Caller::ROOT, Timestamp::now(), change)?;
+        drop(state);
+        self.cache.note_idle(file.ino);
+        Ok(())
+    }
+
+    /// Writes what is still here of a file that was closed, and says that it was.
+    pub(crate) async fn finish_closed(&self, file: &OpenFile) {
+        let node = self.cache.node(file.ino);
+        let number = self.glimpses.fetch_add(1, Ordering::AcqRel);
+        // An error is told at the next write, fsync or close of another handle.
+        let _ = self.flush_node(&node).await;
+        let objects = match self.written(&node, file.layout) {
+            Some(objects) => Some(objects),
+            None => self.glimpse(file.ino, file.layout).await.unwrap_or(None),
+        };
+        let mut state = node.state();
+        let mut wrote = objects.map(|objects| (number, objects));
+        if let Some((_, objects)) = &mut wrote
+            && let Some(attr) = &mut state.attr
+        {
+            // What was set since is in the backlog before this.
+            attr.blocks = objects.blocks;
+            objects.mtime = attr.mtime;
+            objects.ctime = attr.ctime;
+        }
+        let change = Change::Release { ino: file.ino, write: file.write, wrote };
+        match self.push(&Caller::ROOT, Timestamp::now(), change) {
+            Ok(number) => state.queued = number,
+            Err(errno) => state.fail(errno),
+        }
+        state.closing -= 1;
+        drop(state);
+        node.wake();
+        self.backlog.has_closed();
+        self.cache.note_idle(file.ino);
+    }
+
+    /// Tells the servers what is in the way of a request.
+    pub(crate) async fn settle(&self, request: &MdsRequest<'_>) {
+        match *request {
+            MdsRequest::LeaseInodes { .. } | MdsRequest::Batch { .. } | MdsRequest::Statfs => {}
+            MdsRequest::Sync => self.settle_all().await,
+            MdsRequest::Create { parent, name, .. }
+            | MdsRequest::Lookup { parent, name }
+            | MdsRequest::Unlink { parent, name }
+            | MdsRequest::Rmdir { parent, name } => self.settle_name(parent, name).await,
+            MdsRequest::Link { ino, parent, name } => {
+                self.settle_inode(ino).await;
+                self.settle_name(parent, name).await;
+            }
+            MdsRequest::Rename { parent, name, new_parent, new_name, .. } => {
+                self.settle_name(parent, name).await;
+                self.settle_name(new_parent, new_name).await;
+            }
+            MdsRequest::Tmpfile { parent: ino, .. }
+            | MdsRequest::Getattr { ino }
+            | MdsRequest::Setattr { ino, .. }
+            | MdsRequest::Open { ino, .. }
+            | MdsRequest::Release { ino, .. }
+            | MdsRequest::Readdir { ino, .. }
+            | MdsRequest::Readlink { ino }
+            | MdsRequest::Getxattr { ino, .. }
+            | MdsRequest::Setxattr { ino, .. }
+            | MdsRequest::Listxattr { ino }
+            | MdsRequest::Removexattr { ino, .. }
+            | MdsRequest::SetLayout { ino, .. }
+            | MdsRequest::Reopen { ino, .. }
+            | MdsRequest::Touch { ino }
+            | MdsRequest::AddOpens { ino, .. }
+            | MdsRequest::Own { ino } => self.settle_inode(ino).await,
+            // The data of a file goes while it is being closed, and needs its lock for that.
+            MdsRequest::Lock { ino, .. } => self.settle_changes(ino).await,
+            MdsRequest::Advisory(lock) => self.settle_changes(lock.ino).await,
+        }
+    }
+
+    async fn settle_name(&self, parent: Ino, name: &[u8]) {
+        if let Some(ino) = self.cache.child(parent, name) {
+            self.settle_inode(ino).await;
+        }
+        self.settle_inode(parent).await;
+    }
+
+    async fn settle_inode(&self, ino: Ino) {
+        let Some(node) = self.cache.find(ino) else { return };
+        let closing = node.state().closing > 0;
+        if closing {
+            self.backlog.hurry();
+            node.until(|state| (state.closing == 0).then_some(())).await;
+        }
+        self.settle_changes(ino).await;
+    }
+
+    /// Until the servers know all changes of an inode that were made here.
+    pub(crate) async fn settle_changes(&self, ino: Ino) {
+        let Some(node) = self.cache.find(ino) else { return };
+        let number = node.state().queued;
+        self.backlog.until(number).await;
+    }
+
+    /// Until the servers know everything.
+    pub(crate) async fn settle_all(&self) {
+        while self.backlog.is_busy() {
+            self.backlog.hurry();
+            self.backlog.until(self.backlog.last()).await;
+            self.backlog.none_closing().await;
+        }
+    }
+}

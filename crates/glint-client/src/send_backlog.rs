@@ -1,0 +1,171 @@
+//! Sends what this client has changed by itself, and ends that: when somebody else looks at
+//! a directory, when the servers are silent, when they have forgotten this client.
+
+use crate::backlog::Part;
+use crate::client::Client;
+use crate::node::Node;
+use glint_net::{Transport, host};
+use glint_proto::deferred::{self, Change, Deferred};
+use glint_proto::lock::{Bits, Cancel};
+use glint_proto::{Cred, Errno, MdsReply, MdsRequest};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// Directories that a client has for itself at most.
+const OWNED_MAX: usize = 4096;
+
+impl<T: Transport> Client<T> {
+    /// Sends changes, and the data of files that were made with them and closed. Never ends.
+    pub(crate) async fn send_backlog(self: Arc<Self>) {
+        loop {
+            let (part, closed) = self.backlog.next().await;
+            for closed in closed {
+                let client = self.clone();
+                host::spawn(async move { client.finish_closed(&closed.file).await });
+            }
+            if let Some(part) = part {
+                self.send_part(&part).await;
+                self.backlog.done(part.count);
+            }
+        }
+    }
+
+    async fn send_part(&self, part: &Part) {
+        let request = MdsRequest::Batch { changes: &part.changes };
+        let _under_way = self.cache.under_way();
+        let (reply, grants) = self.transport.mds(&Cred::ROOT, &request).await;
+        self.cache.granted(&grants);
+        let failed = match reply {
+            Ok(MdsReply::Batched { failed, .. }) => failed,
+            other => {
+                let errno = other.err().unwrap_or(Errno::EPROTO);
+                tracing::error!(%errno, lost = part.count, "changes that were made here are lost");
+                (0..part.count).map(|at| (at, errno)).collect()
+            }
+        };
+        if failed.is_empty() {
+            return;
+        }
+        for (at, change) in deferred::changes(&part.changes).flatten().enumerate() {
+            if let Some((_, errno)) = failed.iter().find(|(number, _)| *number as usize == at) {
+                self.change_failed(&change, *errno).await;
+            }
+        }
+    }
+
+    /// A change that was made here could not be made by the servers. What is known here is
+    /// wrong now, and asked anew.
+    async fn change_failed(&self, change: &Deferred<'_>, errno: Errno) {
+        tracing::warn!(%errno, ?change, "a change that was made here was refused; it is lost");
+        self.write_back.count_error();
+        let name = match change.change {
+            Change::Create { parent, name, .. }
+            | Change::Unlink { parent, name }
+            | Change::Rmdir { parent, name } => Some((parent, name)),
+            Change::Rename { new_parent, new_name, .. } => Some((new_parent, new_name)),
+            Change::Setattr { .. } | Change::Release { .. } => None,
+        };
+        let ino = match change.change {
+            Change::Create { ino, .. }
+            | Change::Setattr { ino, .. }
+            | Change::Release { ino, .. } => Some(ino),
+            _ => None,
+        };
+        if let Some(node) = ino.and_then(|ino| self.cache.find(ino)) {
+            let mut state = node.state();
+            state.fail(errno);
+            (state.home, state.attr, state.own) = (None, None, false);
+        }
+        let Some((parent, name)) = name else { return };
+        if let Some(directory) = self.cache.find(parent) {
+            let mut state = directory.state();
+            state.complete = false;
+            state.children.remove(name);
+            state.attr = None;
+        }
+        if let Some(kernel) = self.cache.kernel().cloned() {
+            let name = name.to_vec();
+            blocking::unblock(move || kernel.forget_name(parent, &name)).detach();
+        }
+    }
+
+    /// Others may look at a directory from now on. Ends when the servers know all of it.
+    pub(crate) async fn disown(&self, directory: &Arc<Node>) {
+        let number = self.stop_owning(directory);
+        self.backlog.until(number).await;
+    }
+
+    /// Changes nothing in a directory without asking any more. Returns the number of the last
+    /// change there.
+    fn stop_owning(&self, directory: &Node) -> u64 {
+        let (children, mut number) = {
+            let mut state = directory.state();
+            state.own = false;
+            let children: Vec<_> = state.children.values().flatten().copied().collect();
+            (children, state.queued)
+        };
+        for node in children.into_iter().filter_map(|child| self.cache.find(child)) {
+            let mut state = node.state();
+            if state.home == Some(directory.ino) {
+                state.home = None;
+                number = number.max(state.queued);
+            }
+        }
+        number
+    }
+
+    /// Gives directories up that this client has had for itself longest, if they are many.
+    pub(crate) async fn give_up_owned(&self) {
+        while let Some(ino) = self.backlog.oldest_owned(OWNED_MAX) {
+            let Some(node) = self.cache.find(ino).filter(|node| node.state().own) else { continue };
+            self.disown(&node).await;
+            let number = node.state().granted;
+            self.cache.cancels.lock().push(Cancel::Bits { ino, bits: Bits::OWN, number });
+            self.cache.note_idle(ino);
+        }
+    }
+
+    /// Changes nothing without asking, until the servers are heard of again.
+    pub(crate) fn disown_all(&self) {
+        for node in self.cache.all() {
+            let owns = node.state().own;
+            if owns {
+                self.stop_owning(&node);
+            }
+        }
+    }
+
+    /// The servers have forgotten this client, with all that it might have told them.
+    pub(crate) fn lose_backlog(&self) {
+        self.disown_all();
+        self.backlog.forget_numbers();
+        let lost = self.backlog.lose();
+        if lost > 0 {
+            self.write_back.count_error();
+            tracing::error!(lost, "changes that were made here and not yet sent are lost");
+        }
+    }
+
+    /// Names in directories of this client lead to what it knows, or it does not know all.
+    pub(crate) fn forget_foreign_children(&self, nodes: &[Arc<Node>]) {
+        for node in nodes {
+            let children: Vec<_> = {
+                let state = node.state();
+                if !state.own {
+                    continue;
+                }
+                state.children.values().flatten().copied().collect()
+            };
+            let foreign = |ino: &glint_proto::Ino| {
+                let child = self.cache.find(*ino);
+                child.is_some_and(|child| child.state().home != Some(node.ino))
+            };
+            let foreign: HashSet<_> = children.into_iter().filter(foreign).collect();
+            if !foreign.is_empty() {
+                let mut state = node.state();
+                state.complete = false;
+                state.children.retain(|_, ino| ino.is_none_or(|ino| !foreign.contains(&ino)));
+            }
+        }
+    }
+}
