@@ -419,6 +419,7 @@ impl<T: Transport> Vfs for Client<T> {
             LAYOUT => Ok(format_layout(self.layout_of(ino).await?)),
             STATUS => Ok(self.status(self.transport.status().await?)),
             STATS => Ok(self.transport.stats().await?.into_bytes()),
+            _ if self.has_no_xattrs(ino) => Err(Errno::ENODATA),
             _ => self.mds_bytes(caller, &MdsRequest::Getxattr { ino, name }).await,
         }
     }
@@ -450,13 +451,15 @@ impl<T: Transport> Vfs for Client<T> {
         }
         let _change = self.change(&[ino]);
         if let Some(node) = self.node(ino) {
-            // Its access list may say what new inodes get, and this client does not know.
-            node.state().complete = false;
+            node.state().gets_xattr();
         }
         self.mds(caller, &MdsRequest::Setxattr { ino, name, value, flags }).await.map(drop)
     }
 
     async fn listxattr(&self, ino: Ino) -> FsResult<Vec<u8>> {
+        if self.has_no_xattrs(ino) {
+            return Ok(Vec::new());
+        }
         self.mds_bytes(&Caller::ROOT, &MdsRequest::Listxattr { ino }).await
     }
 

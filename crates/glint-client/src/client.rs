@@ -144,6 +144,16 @@ impl<T: Transport> Client<T> {
             MdsReply::Glimpsed { attr, size, mtime } => (attr, Some((size, mtime))),
             _ => return Err(Errno::EPROTO),
         };
+        self.with_unsent(attr, others).await
+    }
+
+    /// Attributes that the MDS said, with what the objects say if they know better, and what
+    /// writers have not yet sent to them.
+    pub(crate) async fn with_unsent(
+        &self,
+        attr: Attr,
+        others: Option<(u64, Timestamp)>,
+    ) -> FsResult<Attr> {
         // Before the objects are asked: what is sent meanwhile they know.
         let node = if attr.size_on_ost { self.cache.find(attr.ino) } else { None };
         let own = node.and_then(|node| node.state().unsent());
@@ -360,6 +370,11 @@ impl<T: Transport> Client<T> {
         self.truncate_objects(ino, layout, size).await?;
         node.state().objects.clear();
         Ok(())
+    }
+
+    /// Whether an inode was made here without extended attributes, and nobody else has seen it.
+    pub(crate) fn has_no_xattrs(&self, ino: Ino) -> bool {
+        self.cache.find(ino).is_some_and(|node| node.state().has_no_xattrs())
     }
 
     pub(crate) async fn size_of(&self, ino: Ino) -> FsResult<u64> {

@@ -8,7 +8,7 @@
 //!   sent in the order in which they became visible here. The first of these locks is waited
 //!   for, the others are only tried: so it does not matter in which order others take them.
 //! - Only what the servers would do in the same way is done here. Everything else is asked of
-//!   them, after they have been told what is in the way: see [`Client::settle`].
+//!   them, after they have been told what is in the way: see `settle.rs`.
 
 use crate::backlog::Closed;
 use crate::client::Client;
@@ -207,7 +207,7 @@ impl<T: Transport> Client<T> {
         let number = self.push(caller, now, change).ok()?;
         let found = {
             let mut child = node.state();
-            child.home = Some(parent);
+            child.made_in(parent);
             child.names.push((parent, name.into()));
             child.attr = Some(attr.clone());
             (child.queued, child.made) = (number, number);
@@ -446,8 +446,7 @@ impl<T: Transport> Client<T> {
         {
             // What was set since is in the backlog before this.
             attr.blocks = objects.blocks;
-            objects.mtime = attr.mtime;
-            objects.ctime = attr.ctime;
+            (objects.mtime, objects.ctime) = (attr.mtime, attr.ctime);
         }
         let change = Change::Release { ino: file.ino, write: file.write, wrote };
         match self.push(&Caller::ROOT, Timestamp::now(), change) {
@@ -459,77 +458,5 @@ impl<T: Transport> Client<T> {
         node.wake();
         self.backlog.has_closed();
         self.cache.note_idle(file.ino);
-    }
-
-    /// Tells the servers what is in the way of a request.
-    pub(crate) async fn settle(&self, request: &MdsRequest<'_>) {
-        match *request {
-            MdsRequest::LeaseInodes { .. } | MdsRequest::Batch { .. } | MdsRequest::Statfs => {}
-            MdsRequest::Sync => self.settle_all().await,
-            MdsRequest::Create { parent, name, .. }
-            | MdsRequest::Lookup { parent, name }
-            | MdsRequest::Unlink { parent, name }
-            | MdsRequest::Rmdir { parent, name } => self.settle_name(parent, name).await,
-            MdsRequest::Link { ino, parent, name } => {
-                self.settle_inode(ino).await;
-                self.settle_name(parent, name).await;
-            }
-            MdsRequest::Rename { parent, name, new_parent, new_name, .. } => {
-                self.settle_name(parent, name).await;
-                self.settle_name(new_parent, new_name).await;
-            }
-            MdsRequest::Tmpfile { parent: ino, .. }
-            | MdsRequest::Getattr { ino }
-            | MdsRequest::Setattr { ino, .. }
-            | MdsRequest::Open { ino, .. }
-            | MdsRequest::Release { ino, .. }
-            | MdsRequest::Readdir { ino, .. }
-            | MdsRequest::Readlink { ino }
-            | MdsRequest::Getxattr { ino, .. }
-            | MdsRequest::Setxattr { ino, .. }
-            | MdsRequest::Listxattr { ino }
-            | MdsRequest::Removexattr { ino, .. }
-            | MdsRequest::SetLayout { ino, .. }
-            | MdsRequest::Reopen { ino, .. }
-            | MdsRequest::Touch { ino }
-            | MdsRequest::AddOpens { ino, .. }
-            | MdsRequest::Own { ino } => self.settle_inode(ino).await,
-            // The data of a file goes while it is being closed, and needs its lock for that.
-            MdsRequest::Lock { ino, .. } => self.settle_changes(ino).await,
-            MdsRequest::Advisory(lock) => self.settle_changes(lock.ino).await,
-        }
-    }
-
-    async fn settle_name(&self, parent: Ino, name: &[u8]) {
-        if let Some(ino) = self.cache.child(parent, name) {
-            self.settle_inode(ino).await;
-        }
-        self.settle_inode(parent).await;
-    }
-
-    async fn settle_inode(&self, ino: Ino) {
-        let Some(node) = self.cache.find(ino) else { return };
-        let closing = node.state().closing > 0;
-        if closing {
-            self.backlog.hurry();
-            node.until(|state| (state.closing == 0).then_some(())).await;
-        }
-        self.settle_changes(ino).await;
-    }
-
-    /// Until the servers know all changes of an inode that were made here.
-    pub(crate) async fn settle_changes(&self, ino: Ino) {
-        let Some(node) = self.cache.find(ino) else { return };
-        let number = node.state().queued;
-        self.backlog.until(number).await;
-    }
-
-    /// Until the servers know everything.
-    pub(crate) async fn settle_all(&self) {
-        while self.backlog.is_busy() {
-            self.backlog.hurry();
-            self.backlog.until(self.backlog.last()).await;
-            self.backlog.none_closing().await;
-        }
     }
 }

@@ -54,10 +54,10 @@ impl<T: Transport> Client<T> {
             // While the file is being written the objects are asked for the time,
             // so they must know what was set.
             self.set_object_times(&attr).await?;
-            attr = self.complete(attr).await?;
+            attr = self.with_unsent(attr, None).await?;
             (attr.mtime, attr.ctime) = (mtime, ctime);
         } else {
-            attr = self.complete(attr).await?;
+            attr = self.with_unsent(attr, None).await?;
         }
         match (node, change) {
             (Some(node), Some(change)) => {
@@ -149,6 +149,9 @@ impl<T: Transport> Client<T> {
         match self.node(file.ino) {
             Some(node) => {
                 self.error_of(&node, &file)?;
+                if node.state().unborn {
+                    return Err(Errno::EIO);
+                }
                 self.room_to_write(&file, offset, data.len()).await;
                 let at_end = file.append && !how.pages;
                 let range = if at_end { Range::ALL } else { Range::of(offset, data.len() as u64) };

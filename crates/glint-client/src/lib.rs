@@ -27,6 +27,7 @@ mod keeper;
 mod kernel;
 mod node;
 mod send_backlog;
+mod settle;
 mod vfs;
 mod virtual_xattr;
 mod write_back;

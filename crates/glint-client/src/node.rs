@@ -41,6 +41,10 @@ pub(crate) struct State {
     /// Numbers of its last change in the backlog, and of that which made it.
     pub(crate) queued: u64,
     pub(crate) made: u64,
+    /// It was made without extended attributes, and got none since.
+    plain: bool,
+    /// The servers never heard of it, and will not: nothing of it may reach an OST.
+    pub(crate) unborn: bool,
     /// Closes whose data is still here; and open files.
     pub(crate) closing: u32,
     pub(crate) handles: u32,
@@ -94,6 +98,8 @@ impl Node {
             home: None,
             queued: 0,
             made: 0,
+            plain: false,
+            unborn: false,
             closing: 0,
             handles: 0,
             lookups: 0,
@@ -169,6 +175,23 @@ impl State {
         self.attr.as_ref().filter(|_| self.bits.has(Bits::ATTR) || self.is_ours())
     }
 
+    /// It was made here, in this directory.
+    pub(crate) fn made_in(&mut self, home: Ino) {
+        self.home = Some(home);
+        self.plain = true;
+    }
+
+    /// Whether it has no extended attributes.
+    pub(crate) fn has_no_xattrs(&self) -> bool {
+        self.home.is_some() && self.plain
+    }
+
+    /// It gets one. An access list may also say what new inodes in a directory get, and this
+    /// client does not know.
+    pub(crate) fn gets_xattr(&mut self) {
+        (self.plain, self.complete) = (false, false);
+    }
+
     /// Whether nobody else can change its attributes, or has seen them.
     pub(crate) fn is_ours(&self) -> bool {
         self.own || self.home.is_some()
@@ -215,6 +238,9 @@ impl State {
             attr.size = attr.size.max(end);
             attr.blocks = attr.blocks.max(end.div_ceil(512));
             (attr.mtime, attr.ctime) = (now, now);
+        } else {
+            // Whoever asks just now may hear of the time before this.
+            self.changes += 1;
         }
     }
 

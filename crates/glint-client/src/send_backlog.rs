@@ -74,6 +74,7 @@ impl<T: Transport> Client<T> {
         if let Some(node) = ino.and_then(|ino| self.cache.find(ino)) {
             let mut state = node.state();
             state.fail(errno);
+            state.unborn |= change.change.made().is_some();
             (state.home, state.attr, state.own) = (None, None, false);
         }
         let Some((parent, name)) = name else { return };
@@ -137,6 +138,13 @@ impl<T: Transport> Client<T> {
 
     /// The servers have forgotten this client, with all that it might have told them.
     pub(crate) fn lose_backlog(&self) {
+        for node in self.cache.all() {
+            let mut state = node.state();
+            if self.backlog.is_pending(state.made) {
+                state.unborn = true;
+                state.fail(Errno::EIO);
+            }
+        }
         self.disown_all();
         self.backlog.forget_numbers();
         let lost = self.backlog.lose();

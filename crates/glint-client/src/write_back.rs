@@ -301,11 +301,15 @@ impl<T: Transport> Client<T> {
             // No object without an inode that it belongs to.
             self.backlog.until(made).await;
         }
+        let unborn = node.state().unborn;
         let permit = self.write_back.permit(ost).await;
         let mtime = node.state().mtime;
         let object = ObjectId { ino: node.ino, stripe };
         let request = OstRequest::Write { object, offset, mtime, kept: true };
-        let result = self.transport.ost(ost, request, Bulk::Out(&data)).await;
+        let result = match unborn {
+            true => Err(Errno::EIO),
+            false => self.transport.ost(ost, request, Bulk::Out(&data)).await,
+        };
         drop(permit);
         let mut state = node.state();
         state.dirty.landed(stripe, offset);
@@ -407,6 +411,9 @@ impl<T: Transport> Client<T> {
         }
         let attr = state.attributes()?;
         let mut whole = ObjectAttr { size: attr.size, ..ObjectAttr::default() };
+        // Nobody else writes, so the times are what was done here: those of the objects may be
+        // of before a program set them.
+        let times = (attr.mtime, attr.ctime);
         for stripe in 0..layout.stripe_count.max(1) {
             match state.objects.get(&stripe) {
                 Some(object) => whole.add(object),
@@ -415,6 +422,7 @@ impl<T: Transport> Client<T> {
                 None => return None,
             }
         }
+        (whole.mtime, whole.ctime) = times;
         Some(whole)
     }
 }

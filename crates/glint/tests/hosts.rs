@@ -13,17 +13,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use support::namespace::Host;
 use support::pair::pair;
+use support::random::Random;
 use support::*;
-
-/// A generator of numbers that a seed decides.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) % limit
-    }
-}
 
 /// What fsx does, on several mounts at once: every operation goes through another mount, open
 /// in another way, and what is read must be what was written last.

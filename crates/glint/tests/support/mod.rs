@@ -8,6 +8,7 @@ pub mod load;
 pub mod mapped;
 pub mod namespace;
 pub mod pair;
+pub mod random;
 
 use std::fs;
 use std::net::TcpListener;
