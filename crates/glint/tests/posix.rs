@@ -41,8 +41,11 @@ fn pjdfstest(world: &World, mount: &Path, remount: bool) -> usize {
     if remount {
         command.arg("erofs");
     }
-    let output = run(&mut command);
+    let output = command.output().unwrap();
     let report = String::from_utf8_lossy(&output.stdout).into_owned();
+    let bad: Vec<_> = report.lines().filter(|line| !line.ends_with(" ok")).collect();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "pjdfstest: {}\n{}\n{errors}", output.status, bad.join("\n"));
     for line in report.lines().filter(|line| line.ends_with("skipped")) {
         let name = line.split_whitespace().next().unwrap();
         assert!(SKIPPED.contains(&name) || name.contains("erofs"), "{name} was skipped");

@@ -102,6 +102,7 @@ fn a_directory_of_a_million_files() {
     let world = World::new();
     let up = world.up(&[]);
     let dir = world.mount_point().join("million");
+    let making = std::time::Instant::now();
     fs::create_dir(&dir).unwrap();
     let makers: Vec<_> = (0..2)
         .map(|part| {
@@ -117,6 +118,7 @@ fn a_directory_of_a_million_files() {
     for maker in makers {
         maker.join().unwrap();
     }
+    let made = making.elapsed();
     // Listing while others come and go: each name that stays is seen exactly once.
     let churn = {
         let dir = dir.clone();
@@ -143,8 +145,9 @@ fn a_directory_of_a_million_files() {
     let up = world.up(&[]);
     assert_eq!(fs::metadata(dir.join("file-777777")).unwrap().size(), 0);
     let took = start.elapsed();
-    println!("start with a million files: {took:?}");
-    assert!(took.as_secs() < 5, "{took:?}");
+    println!("start with a million files: {took:?}, made in {made:?}");
+    // It reads the engine's journal, not the files; how long that takes, the machine says.
+    assert!(took < made / 4, "{took:?}, and they were made in {made:?}");
     up.stop();
     world.assert_sound();
 }
