@@ -276,7 +276,16 @@ impl FrameWriter {
             let mut stream = self.stream.borrow().clone();
             // Most of the time the socket takes it all at once: one system call, and no
             // completion that would wake this thread for nothing.
-            let mut result = stream.try_send(&bytes);
+            let mut result = match stream.seal(bytes) {
+                Ok(sealed) => {
+                    bytes = sealed;
+                    stream.try_send(&bytes)
+                }
+                Err(error) => {
+                    bytes = Vec::new();
+                    Err(error)
+                }
+            };
             if let Ok(sent) = result
                 && sent < bytes.len()
             {

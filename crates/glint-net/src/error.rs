@@ -16,6 +16,14 @@ pub enum NetError {
         /// Why it failed.
         source: std::io::Error,
     },
+    /// A file of an identity cannot be used.
+    #[error("certificate {}: {reason}", path.display())]
+    Certificate {
+        /// Which.
+        path: std::path::PathBuf,
+        /// Why not.
+        reason: String,
+    },
     /// The connection ended.
     #[error("the peer closed the connection")]
     Closed,

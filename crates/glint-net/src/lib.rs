@@ -4,7 +4,8 @@
 //! connection with a reason and never panics; a client reconnects by itself, and
 //! sends what got no answer, and what a server lost, again under the same identity, so
 //! that it is executed once; replies made in one pass leave in one write; urgent requests
-//! go first, clients take turns, and none can fill a server's memory or time.
+//! go first, clients take turns, and none can fill a server's memory or time; with an
+//! identity nobody else understands, changes or says what goes over a network.
 //!
 //! Does not know: what requests mean. Servers are a [`Service`]; clients see a
 //! [`Transport`].
@@ -26,6 +27,7 @@ mod scheduler;
 mod server;
 pub mod stats;
 mod stream;
+pub mod tls;
 
 pub use error::NetError;
 pub use inproc::InProcess;

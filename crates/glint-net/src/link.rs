@@ -7,7 +7,6 @@ use crate::connection::{
 use crate::kept::{KeptRequest, Lost};
 use crate::polling::Poller;
 use crate::remote::Shared;
-use crate::stream::Address;
 use crate::{NetError, host};
 use glint_proto::frame::{HEADER_BYTES, Header};
 use glint_proto::limits::{RECONNECT_MS_MAX, RECONNECT_MS_MIN, SLOTS_PER_CONNECTION, SOON_MS};
@@ -266,7 +265,7 @@ impl Link {
                 pause = RECONNECT_MS_MIN;
             }
             tracing::warn!(
-                server = self.shared.options.address,
+                server = %self.shared.options.address,
                 "connection lost: {error}; trying again in {pause} ms"
             );
             host::sleep(Duration::from_millis(pause)).await;
@@ -289,8 +288,7 @@ impl Link {
 
     async fn establish(&self) -> Result<FrameReader, NetError> {
         let io = |source| NetError::Io { what: "connecting".into(), source };
-        let address = Address::parse(&self.shared.options.address);
-        let stream = address.connect().await.map_err(io)?;
+        let stream = self.shared.options.address.connect().await.map_err(io)?;
         let mut reader = FrameReader::new(stream.clone());
         let writer = Rc::new(FrameWriter::new(stream));
         let welcome = match ask(&writer, &mut reader, self.request(&self.shared.hello())?).await? {

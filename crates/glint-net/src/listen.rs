@@ -3,7 +3,6 @@
 
 use crate::connection::{Envelope, FrameReader, FrameWriter, reply_of, request_frame};
 use crate::remote::Shared;
-use crate::stream::Address;
 use crate::{NetError, host};
 use glint_proto::limits::{RECONNECT_MS_MAX, RECONNECT_MS_MIN};
 use glint_proto::message::{Reply, Request};
@@ -30,7 +29,7 @@ pub(crate) async fn listen(shared: &Arc<Shared>) {
 
 async fn listen_once(shared: &Arc<Shared>, connected: &mut bool) -> Result<(), NetError> {
     let io = |source| NetError::Io { what: "connecting".into(), source };
-    let stream = Address::parse(&shared.options.address).connect().await.map_err(io)?;
+    let stream = shared.options.address.connect().await.map_err(io)?;
     let mut reader = FrameReader::new(stream.clone());
     let writer = FrameWriter::new(stream);
     let send = |request: &Request<'_>| {

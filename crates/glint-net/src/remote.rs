@@ -30,6 +30,7 @@ use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::future::poll_fn;
+use std::io::ErrorKind;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -43,8 +44,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Which server to use.
 #[derive(Clone, Debug)]
 pub struct RemoteOptions {
-    /// HOST:PORT.
-    pub address: String,
+    /// Where it is.
+    pub address: Address,
     /// Shown by `glint status` of the server.
     pub mount_point: String,
 }
@@ -118,13 +119,32 @@ fn ask_on(
     reply_of(&body)
 }
 
-fn connect_blocking(address: &str) -> Result<Box<dyn ReadWrite>, NetError> {
+fn connect_blocking(address: &Address) -> Result<Box<dyn ReadWrite>, NetError> {
     let io = |source| NetError::Io { what: "connecting".into(), source };
-    Address::parse(address).connect_blocking(CONNECT_TIMEOUT).map_err(io)
+    address.connect_blocking(CONNECT_TIMEOUT).map_err(io)
 }
 
-fn ask_once(address: &str, client: ClientId, request: &Request<'_>) -> Result<Reply, NetError> {
-    ask_on(&mut *connect_blocking(address)?, client, request)
+fn ask_once(address: &Address, client: ClientId, request: &Request<'_>) -> Result<Reply, NetError> {
+    let asked = ask_on(&mut *connect_blocking(address)?, client, request);
+    asked.map_err(|error| match (error, address) {
+        // It would not say so in words that the other side understands.
+        (NetError::Io { source, .. }, Address::Tcp(_))
+            if source.kind() == ErrorKind::UnexpectedEof =>
+        {
+            NetError::Refused(
+                "it closed the connection; one that runs with --cert listens only to those who \
+                 say --cert, too"
+                    .into(),
+            )
+        }
+        (NetError::Io { what, source }, Address::Tls(..))
+            if source.kind() == ErrorKind::UnexpectedEof =>
+        {
+            let what = format!("{what} (does it run with --cert?)");
+            NetError::Io { what, source }
+        }
+        (error, _) => error,
+    })
 }
 
 impl Remote {
@@ -173,7 +193,7 @@ impl Remote {
     }
 
     /// Asks a server for its `status` or `stats`, as JSON, or to `reset` the latter.
-    pub fn ask(address: &str, what: &str) -> Result<String, NetError> {
+    pub fn ask(address: &Address, what: &str) -> Result<String, NetError> {
         let request = match what {
             "stats" => Request::Stats,
             "reset" => Request::ResetStats,
@@ -438,7 +458,7 @@ impl Shared {
             lost
         };
         tracing::error!(
-            server = self.options.address,
+            server = %self.options.address,
             lost,
             open = self.opens.lock().len(),
             "this client was evicted: the server had not heard of it for its whole lease; \

@@ -206,7 +206,7 @@ fn run<S: Service>(
             for (stream, peer) in accepted {
                 let (core, inbox) = (core.clone(), inbox.clone());
                 compio_runtime::spawn(async move {
-                    let served = match stream.attach() {
+                    let served = match stream.attach().await {
                         Ok(stream) => core.serve(stream).await,
                         Err(source) => Err(NetError::Io { what: "accepting".into(), source }),
                     };

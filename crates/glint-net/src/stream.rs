@@ -1,10 +1,13 @@
-//! Where servers are, and the byte streams that lead there: TCP, or a Unix socket on the
-//! same host (`unix:PATH`).
+//! Where servers are, and the byte streams that lead there: TCP, encrypted or not, or a Unix
+//! socket on the same host (`unix:PATH`).
 
 use crate::host::{self, Pipe};
+use crate::tls::{Identity, TlsStream};
 use compio_buf::{BufResult, IoBuf, IoBufMut};
 use compio_io::{AsyncRead, AsyncWrite};
 use compio_net::{TcpStream, UnixStream};
+use futures_util::future::{Either, select};
+use glint_proto::limits::FRAME_MS_MAX;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown};
@@ -20,10 +23,12 @@ use std::time::Duration;
 pub const UNIX_PREFIX: &str = "unix:";
 
 /// Where a server is.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub enum Address {
     /// Name or number of a host, and port.
     Tcp(String),
+    /// The same, and who this process is there: what is said is encrypted.
+    Tls(String, Identity),
     /// Path of a socket.
     Unix(PathBuf),
 }
@@ -37,10 +42,20 @@ impl Address {
         }
     }
 
+    /// The same; encrypted, if it leads out of this host and there is an identity.
+    pub fn parse_as(text: &str, identity: Option<Identity>) -> Address {
+        match (Address::parse(text), identity) {
+            (Address::Tcp(address), Some(identity)) => Address::Tls(address, identity),
+            (address, _) => address,
+        }
+    }
+
     /// The socket addresses that a TCP address stands for, none for others.
     pub fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         match self {
-            Address::Tcp(address) => Ok(address.to_socket_addrs()?.collect()),
+            Address::Tcp(address) | Address::Tls(address, _) => {
+                Ok(address.to_socket_addrs()?.collect())
+            }
             Address::Unix(_) => Ok(Vec::new()),
         }
     }
@@ -57,7 +72,12 @@ impl Address {
             match std::net::TcpStream::connect_timeout(&address, limit) {
                 Ok(stream) => {
                     stream.set_read_timeout(Some(limit))?;
-                    return Ok(Box::new(stream));
+                    return match self {
+                        Address::Tls(address, identity) => {
+                            Ok(Box::new(identity.connect_blocking(address, stream)?))
+                        }
+                        _ => Ok(Box::new(stream)),
+                    };
                 }
                 Err(error) => last = error,
             }
@@ -72,7 +92,7 @@ impl Address {
         }
         match self {
             Address::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await?)),
-            Address::Tcp(address) => {
+            Address::Tcp(address) | Address::Tls(address, _) => {
                 let stream = TcpStream::connect(address.as_str()).await?;
                 if stream.local_addr().ok() == stream.peer_addr().ok() {
                     // TCP lets a socket connect to itself when nobody listens at a port that
@@ -80,7 +100,12 @@ impl Address {
                     return Err(ErrorKind::ConnectionRefused.into());
                 }
                 stream.set_nodelay(true)?;
-                Ok(Stream::Tcp(stream))
+                match self {
+                    Address::Tls(_, identity) => {
+                        Ok(Stream::Tls(identity.connect(address, stream).await?))
+                    }
+                    _ => Ok(Stream::Tcp(stream)),
+                }
             }
         }
     }
@@ -89,7 +114,7 @@ impl Address {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Address::Tcp(address) => f.write_str(address),
+            Address::Tcp(address) | Address::Tls(address, _) => f.write_str(address),
             Address::Unix(path) => write!(f, "{UNIX_PREFIX}{}", path.display()),
         }
     }
@@ -100,8 +125,8 @@ impl<T: Read + Write> ReadWrite for T {}
 
 /// A bound address.
 pub enum Listener {
-    /// Of TCP.
-    Tcp(std::net::TcpListener),
+    /// Of TCP; encrypted, if this process has an identity.
+    Tcp(std::net::TcpListener, Option<Identity>),
     /// A Unix socket, and its file.
     Unix(unix::UnixListener, PathBuf),
 }
@@ -111,7 +136,12 @@ impl Listener {
     pub fn bind(address: &Address) -> io::Result<Listener> {
         let path = match address {
             Address::Tcp(address) => {
-                return std::net::TcpListener::bind(address.as_str()).map(Listener::Tcp);
+                let listener = std::net::TcpListener::bind(address.as_str())?;
+                return Ok(Listener::Tcp(listener, None));
+            }
+            Address::Tls(address, identity) => {
+                let listener = std::net::TcpListener::bind(address.as_str())?;
+                return Ok(Listener::Tcp(listener, Some(identity.clone())));
             }
             Address::Unix(path) => path,
         };
@@ -132,7 +162,7 @@ impl Listener {
     /// The file that is left when nobody listens any more.
     pub(crate) fn socket_file(&self) -> Option<PathBuf> {
         match self {
-            Listener::Tcp(_) => None,
+            Listener::Tcp(..) => None,
             Listener::Unix(_, path) => Some(path.clone()),
         }
     }
@@ -141,10 +171,10 @@ impl Listener {
     /// one. Also says who it is, for people.
     pub(crate) fn accept(&self) -> io::Result<(Accepted, String)> {
         match self {
-            Listener::Tcp(listener) => {
+            Listener::Tcp(listener, identity) => {
                 let (stream, peer) = listener.accept()?;
                 stream.set_nodelay(true)?;
-                Ok((Accepted::Tcp(stream), peer.to_string()))
+                Ok((Accepted::Tcp(stream, identity.clone()), peer.to_string()))
             }
             Listener::Unix(listener, _) => {
                 let (stream, _) = listener.accept()?;
@@ -155,7 +185,7 @@ impl Listener {
 
     fn fd(&self) -> BorrowedFd<'_> {
         match self {
-            Listener::Tcp(listener) => listener.as_fd(),
+            Listener::Tcp(listener, _) => listener.as_fd(),
             Listener::Unix(listener, _) => listener.as_fd(),
         }
     }
@@ -177,15 +207,24 @@ impl Listener {
 
 /// A connection that belongs to no runtime yet.
 pub(crate) enum Accepted {
-    Tcp(std::net::TcpStream),
+    Tcp(std::net::TcpStream, Option<Identity>),
     Unix(unix::UnixStream),
 }
 
 impl Accepted {
-    /// For the runtime of this thread.
-    pub(crate) fn attach(self) -> io::Result<Stream> {
+    /// For the runtime of this thread. A peer that does not say who it is in time is refused.
+    pub(crate) async fn attach(self) -> io::Result<Stream> {
         Ok(match self {
-            Accepted::Tcp(stream) => Stream::Tcp(TcpStream::from_std(stream)?),
+            Accepted::Tcp(stream, None) => Stream::Tcp(TcpStream::from_std(stream)?),
+            Accepted::Tcp(stream, Some(identity)) => {
+                let stream = TcpStream::from_std(stream)?;
+                let accepting = std::pin::pin!(identity.accept(stream));
+                let limit = std::pin::pin!(host::sleep(Duration::from_millis(FRAME_MS_MAX)));
+                match select(accepting, limit).await {
+                    Either::Left((accepted, _)) => Stream::Tls(accepted?),
+                    Either::Right(_) => return Err(ErrorKind::TimedOut.into()),
+                }
+            }
             Accepted::Unix(stream) => Stream::Unix(UnixStream::from_std(stream)?),
         })
     }
@@ -195,16 +234,26 @@ impl Accepted {
 #[derive(Clone)]
 pub(crate) enum Stream {
     Tcp(TcpStream),
+    Tls(TlsStream),
     Unix(UnixStream),
     Simulated(Pipe),
 }
 
 impl Stream {
+    /// What has to be sent to say `bytes`. All of it must be, before something else is.
+    pub(crate) fn seal(&self, bytes: Vec<u8>) -> io::Result<Vec<u8>> {
+        match self {
+            Stream::Tls(stream) => stream.encrypt(&bytes),
+            _ => Ok(bytes),
+        }
+    }
+
     /// Sends what the socket takes at once.
     pub(crate) fn try_send(&self, bytes: &[u8]) -> io::Result<usize> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let fd = match self {
             Stream::Tcp(stream) => stream.as_fd(),
+            Stream::Tls(stream) => stream.tcp.as_fd(),
             Stream::Unix(stream) => stream.as_fd(),
             Stream::Simulated(pipe) if pipe.outgoing.is_cut() => {
                 return Err(ErrorKind::BrokenPipe.into());
@@ -225,6 +274,7 @@ impl Stream {
     pub(crate) fn shut(&self) {
         let fd = match self {
             Stream::Tcp(stream) => stream.as_fd(),
+            Stream::Tls(stream) => stream.tcp.as_fd(),
             Stream::Unix(stream) => stream.as_fd(),
             Stream::Simulated(pipe) => return pipe.close(),
         };
@@ -237,6 +287,7 @@ impl AsyncRead for Stream {
     async fn read<B: IoBufMut>(&mut self, mut buffer: B) -> BufResult<usize, B> {
         match self {
             Stream::Tcp(stream) => stream.read(buffer).await,
+            Stream::Tls(stream) => stream.read(buffer).await,
             Stream::Unix(stream) => stream.read(buffer).await,
             Stream::Simulated(pipe) => {
                 let bytes = pipe.incoming.take_some(buffer.buf_capacity()).await;
@@ -246,10 +297,12 @@ impl AsyncRead for Stream {
     }
 }
 
+/// Of what is sealed already.
 impl AsyncWrite for Stream {
     async fn write<B: IoBuf>(&mut self, buffer: B) -> BufResult<usize, B> {
         match self {
             Stream::Tcp(stream) => stream.write(buffer).await,
+            Stream::Tls(stream) => stream.tcp.write(buffer).await,
             Stream::Unix(stream) => stream.write(buffer).await,
             Stream::Simulated(pipe) => {
                 pipe.outgoing.put(buffer.as_init());
@@ -265,6 +318,7 @@ impl AsyncWrite for Stream {
     async fn shutdown(&mut self) -> io::Result<()> {
         match self {
             Stream::Tcp(stream) => stream.shutdown().await,
+            Stream::Tls(stream) => stream.tcp.shutdown().await,
             Stream::Unix(stream) => stream.shutdown().await,
             Stream::Simulated(pipe) => {
                 pipe.close();

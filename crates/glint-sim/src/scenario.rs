@@ -5,7 +5,7 @@ use crate::oracle::Model;
 use crate::server::{self, Servers, Storage};
 use crate::workload::{Fs, Tally, Worker, list, make};
 use glint_client::{Caller, Client, Vfs};
-use glint_net::{Remote, RemoteOptions, Service};
+use glint_net::{Address, Remote, RemoteOptions, Service};
 use glint_proto::message::Hello;
 use glint_proto::{ClientId, FileType, Ino};
 use std::cell::{Cell, RefCell};
@@ -156,8 +156,10 @@ impl Run {
     /// A client mounts, and makes its directories.
     async fn join(&self, index: u32, shared: Option<Ino>) -> Result<(Rc<Member>, Ino), String> {
         let machine = Machine(10 + index);
-        let options =
-            RemoteOptions { address: "server".into(), mount_point: format!("/mnt{index}") };
+        let options = RemoteOptions {
+            address: Address::parse("server"),
+            mount_point: format!("/mnt{index}"),
+        };
         let servers = self.servers.borrow().clone();
         let client = ClientId(1000 + u64::from(index));
         let hello = Hello {

@@ -6,6 +6,7 @@
 mod cmd;
 mod daemon;
 mod data_dir;
+mod identity;
 mod json;
 mod live;
 mod logging;
@@ -29,6 +30,10 @@ struct Cli {
     /// RUST_LOG does.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     verbose: u8,
+    /// Who this process is on a network: a directory that `glint cert issue` made.
+    /// Everything that goes over TCP is encrypted then, and both sides show certificates.
+    #[arg(long, global = true, env = "GLINT_CERT", value_name = "DIR")]
+    cert: Option<std::path::PathBuf>,
     #[command(subcommand)]
     command: Command,
 }
@@ -44,6 +49,8 @@ enum Command {
     Setstripe(cmd::stripe::SetArgs),
     Getstripe(cmd::stripe::GetArgs),
     Fsck(cmd::fsck::Args),
+    #[command(subcommand)]
+    Cert(cmd::cert::Command),
     Bench(cmd::bench::Args),
 }
 
@@ -54,6 +61,7 @@ pub type CommandResult = Result<ExitCode, Box<dyn std::error::Error>>;
 fn main() -> ExitCode {
     let cli = Cli::parse_from(cmd::mount::helper_arguments(std::env::args_os().collect()));
     logging::start(cli.verbose);
+    identity::set(cli.cert);
     let result = match cli.command {
         Command::Up(args) => cmd::up::run(args),
         Command::Serve(args) => cmd::serve::run(args),
@@ -64,6 +72,7 @@ fn main() -> ExitCode {
         Command::Setstripe(args) => cmd::stripe::set(args),
         Command::Getstripe(args) => cmd::stripe::get(args),
         Command::Fsck(args) => cmd::fsck::run(args),
+        Command::Cert(command) => cmd::cert::run(command),
         Command::Bench(args) => cmd::bench::run(args),
     };
     match result {

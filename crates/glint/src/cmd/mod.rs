@@ -1,6 +1,7 @@
 //! The subcommands, a file each.
 
 pub mod bench;
+pub mod cert;
 pub mod fsck;
 pub mod mount;
 pub mod serve;

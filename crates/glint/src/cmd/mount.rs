@@ -26,7 +26,7 @@ pub struct Args {
     directory: PathBuf,
     /// Options, separated by commas: ro, rw, allow_other, noatime, noexec, nosuid,
     /// nodev, direct_io, remount, transport=auto|uring|devfuse, keep_awake=auto|off,
-    /// polling=auto|off, wbmeta (the default) or nowbmeta: whether changes in directories
+    /// polling=auto|off, cert=DIR (the same as --cert), wbmeta (the default) or nowbmeta: whether changes in directories
     /// that nobody else uses may be told to the server up to a second later. Those of mount(8) that are its own affair (defaults, _netdev, nofail, ...) are accepted.
     #[arg(short = 'o', long = "options", value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
@@ -58,6 +58,8 @@ pub struct ParsedOptions {
     pub polling: bool,
     /// Changes in directories that this client has for itself are told to servers later.
     pub write_back_metadata: bool,
+    /// Who this host is; see `--cert`.
+    pub cert: Option<PathBuf>,
     /// Only change the flags of a mount that is there.
     pub remount: bool,
 }
@@ -65,6 +67,7 @@ pub struct ParsedOptions {
 impl ParsedOptions {
     /// Sets this process up. What was switched off already stays off.
     pub fn apply(&self) {
+        crate::identity::set(self.cert.clone());
         if !self.keep_awake {
             glint_net::keep_awake::enable(false);
         }
@@ -91,6 +94,7 @@ pub fn parse_options(options: &[String]) -> Result<ParsedOptions, String> {
         keep_awake: true,
         polling: true,
         write_back_metadata: true,
+        cert: None,
         remount: false,
     };
     for option in options.iter().filter(|option| !option.is_empty()) {
@@ -113,6 +117,9 @@ pub fn parse_options(options: &[String]) -> Result<ParsedOptions, String> {
             "wbmeta" => parsed.write_back_metadata = true,
             "nowbmeta" => parsed.write_back_metadata = false,
             "noatime" => parsed.noatime = true,
+            other if other.starts_with("cert=") => {
+                parsed.cert = Some(other["cert=".len()..].into());
+            }
             "atime" | "relatime" => parsed.noatime = false,
             "transport=auto" => parsed.transport = TransportKind::Auto,
             "transport=uring" => parsed.transport = TransportKind::Uring,
@@ -172,7 +179,7 @@ pub fn run(args: Args) -> CommandResult {
     let start = Instant::now();
     let stop = Stop::listen()?;
     let remote = Remote::connect(RemoteOptions {
-        address: args.server.clone(),
+        address: crate::identity::address(&args.server)?,
         mount_point: mount_point.display().to_string(),
     })
     .map_err(|e| format!("server {}: {e}", args.server))?;

@@ -26,7 +26,7 @@ pub struct Args {
     /// Number of OSTs, fixed when the file system is created [default: 1].
     #[arg(long, value_name = "N")]
     osts: Option<u16>,
-    /// Allow to listen beyond this host, unencrypted and without authentication.
+    /// Allow to listen beyond this host without --cert: unencrypted, and to everybody.
     #[arg(long)]
     insecure: bool,
     #[command(flatten)]
@@ -94,19 +94,21 @@ pub struct Listener {
 impl Listener {
     /// Binds; refuses addresses that other hosts can reach unless `insecure`.
     pub fn bind(text: &str, insecure: bool) -> Result<Listener, String> {
+        let identity = crate::identity::get()?;
         let mut address = Address::parse(text);
         if let Address::Tcp(_) = &address {
             let resolved = address.resolve().ok().and_then(|found| found.first().copied());
             let resolved = resolved.ok_or_else(|| {
                 format!("--listen {text}: not an address; use HOST:PORT or unix:PATH")
             })?;
-            if !resolved.ip().is_loopback() && !insecure {
+            if !resolved.ip().is_loopback() && identity.is_none() && !insecure {
                 return Err(format!(
                     "--listen {text} can be reached from other hosts, unencrypted and without \
-                     authentication; say --insecure if that is what you want"
+                     authentication; say --cert DIR (`glint cert --help` tells how to make it), \
+                     or --insecure if that is what you want"
                 ));
             }
-            address = Address::Tcp(resolved.to_string());
+            address = Address::parse_as(&resolved.to_string(), identity);
         }
         let listener = bind_patiently(&address).map_err(|e| match e.kind() {
             ErrorKind::AddrInUse => {

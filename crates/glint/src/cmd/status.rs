@@ -28,7 +28,8 @@ pub fn ask(target: &str, what: &str) -> Result<serde_json::Value, Box<dyn std::e
     let text = if is_mount(target) {
         super::ask_mount(path, &format!("glint.{what}"))?
     } else {
-        glint_net::Remote::ask(target, what).map_err(|e| format!("server {target}: {e}"))?
+        glint_net::Remote::ask(&crate::identity::address(target)?, what)
+            .map_err(|e| format!("server {target}: {e}"))?
     };
     Ok(serde_json::from_str(&text)?)
 }
@@ -41,7 +42,8 @@ pub fn reset(target: &str) -> Result<(), Box<dyn std::error::Error>> {
         return rustix::fs::setxattr(path, "glint.stats", b"reset", flags)
             .map_err(|e| format!("{}: {e}", path.display()).into());
     }
-    glint_net::Remote::ask(target, "reset").map_err(|e| format!("server {target}: {e}"))?;
+    glint_net::Remote::ask(&crate::identity::address(target)?, "reset")
+        .map_err(|e| format!("server {target}: {e}"))?;
     Ok(())
 }
 

@@ -38,7 +38,8 @@ fn make(kind: FileType, permissions: u32) -> Make<'static> {
 
 /// The client library, connected to a server.
 pub fn connect(address: &str) -> Result<Client<Remote>, String> {
-    let options = RemoteOptions { address: address.to_owned(), mount_point: "(benchmark)".into() };
+    let mount_point = "(benchmark)".into();
+    let options = RemoteOptions { address: crate::identity::address(address)?, mount_point };
     let remote = Remote::connect(options).map_err(|e| format!("server {address}: {e}"))?;
     Ok(Client::new(remote, false))
 }

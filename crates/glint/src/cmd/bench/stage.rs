@@ -120,7 +120,8 @@ impl Stage {
         let child = child.map_err(|e| e.to_string())?;
         let pid = child.id();
         self.processes.push((child, None));
-        self.wait(name, || glint_net::Remote::ask(&address, "status").is_ok())?;
+        let at = crate::identity::address(&address)?;
+        self.wait(name, || glint_net::Remote::ask(&at, "status").is_ok())?;
         Ok(Served { address, pid })
     }
 
@@ -148,7 +149,8 @@ impl Drop for Stage {
 impl Served {
     /// `status` or `stats`.
     pub fn ask(&self, what: &str) -> Result<Value, String> {
-        let text = glint_net::Remote::ask(&self.address, what).map_err(|e| e.to_string())?;
+        let address = crate::identity::address(&self.address)?;
+        let text = glint_net::Remote::ask(&address, what).map_err(|e| e.to_string())?;
         serde_json::from_str(&text).map_err(|e| e.to_string())
     }
 

@@ -1,0 +1,246 @@
+//! TLS 1.3 with certificates on both sides (RFC 8446), by rustls: who a peer is, and nobody
+//! reads or changes what is said.
+//!
+//! Invariants:
+//! - A peer whose certificate the file system's own authority has not issued gets no further
+//!   than the handshake.
+//! - What was encrypted leaves in the order in which it was: only the writer of a connection
+//!   encrypts, and it sends all of that before it encrypts more.
+
+use crate::NetError;
+use compio_buf::{BufResult, IoBufMut};
+use compio_io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use compio_net::TcpStream;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::version::TLS13;
+use rustls::{
+    ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection,
+    StreamOwned,
+};
+use std::cell::RefCell;
+use std::fmt;
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Files of an identity: the authority's certificate, its own, and its key.
+pub const CA_FILE: &str = "ca.pem";
+/// See [`CA_FILE`].
+pub const CERT_FILE: &str = "cert.pem";
+/// See [`CA_FILE`].
+pub const KEY_FILE: &str = "key.pem";
+
+/// Least room offered to one read.
+const READ_BYTES: usize = 64 << 10;
+
+/// Who this process is, and which authority it believes.
+#[derive(Clone)]
+pub struct Identity {
+    client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Identity")
+    }
+}
+
+impl Identity {
+    /// Reads the files of an identity from a directory; `glint cert issue` makes them.
+    pub fn load(directory: &Path) -> Result<Identity, NetError> {
+        let path = |name: &str| directory.join(name);
+        let bad = |name: &str, error: &dyn fmt::Display| NetError::Certificate {
+            path: directory.join(name),
+            reason: error.to_string(),
+        };
+        let certificates = |name: &str| -> Result<Vec<CertificateDer<'static>>, NetError> {
+            let all = CertificateDer::pem_file_iter(path(name)).map_err(|e| bad(name, &e))?;
+            all.collect::<Result<_, _>>().map_err(|e| bad(name, &e))
+        };
+        let mut roots = RootCertStore::empty();
+        for root in certificates(CA_FILE)? {
+            roots.add(root).map_err(|e| bad(CA_FILE, &e))?;
+        }
+        let roots = Arc::new(roots);
+        let chain = certificates(CERT_FILE)?;
+        let key = || PrivateKeyDer::from_pem_file(path(KEY_FILE)).map_err(|e| bad(KEY_FILE, &e));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let client = ClientConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[&TLS13])
+            .map_err(|e| bad(CERT_FILE, &e))?
+            .with_root_certificates(roots.clone())
+            .with_client_auth_cert(chain.clone(), key()?)
+            .map_err(|e| bad(CERT_FILE, &e))?;
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone())
+            .build()
+            .map_err(|e| bad(CA_FILE, &e))?;
+        let mut server = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])
+            .map_err(|e| bad(CERT_FILE, &e))?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(chain, key()?)
+            .map_err(|e| bad(CERT_FILE, &e))?;
+        // Connections last; nobody comes back with a ticket.
+        server.send_tls13_tickets = 0;
+        Ok(Identity { client: Arc::new(client), server: Arc::new(server) })
+    }
+
+    fn client(&self, address: &str) -> io::Result<ClientConnection> {
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let name = ServerName::try_from(host.to_owned()).map_err(|error| {
+            io::Error::new(ErrorKind::InvalidInput, format!("server name {host}: {error}"))
+        })?;
+        ClientConnection::new(self.client.clone(), name).map_err(other)
+    }
+
+    /// Begins to talk to the server at `address`, on the calling thread.
+    pub(crate) fn connect_blocking(
+        &self,
+        address: &str,
+        stream: std::net::TcpStream,
+    ) -> io::Result<impl Read + Write + use<>> {
+        Ok(StreamOwned::new(self.client(address)?, stream))
+    }
+
+    /// Begins to talk to the server at `address`.
+    pub(crate) async fn connect(&self, address: &str, tcp: TcpStream) -> io::Result<TlsStream> {
+        TlsStream::shake_hands(tcp, self.client(address)?.into()).await
+    }
+
+    /// Begins to talk to a client that has connected.
+    pub(crate) async fn accept(&self, tcp: TcpStream) -> io::Result<TlsStream> {
+        let connection = ServerConnection::new(self.server.clone()).map_err(other)?;
+        TlsStream::shake_hands(tcp, connection.into()).await
+    }
+}
+
+fn other(error: rustls::Error) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, error)
+}
+
+/// An encrypted stream. Its clones are the same stream.
+#[derive(Clone)]
+pub(crate) struct TlsStream {
+    pub(crate) tcp: TcpStream,
+    state: Rc<RefCell<State>>,
+}
+
+struct State {
+    connection: Connection,
+    /// Decrypted, and read up to a point.
+    plain: Vec<u8>,
+    read: usize,
+    /// Room for what comes next.
+    received: Vec<u8>,
+}
+
+impl TlsStream {
+    async fn shake_hands(tcp: TcpStream, mut connection: Connection) -> io::Result<TlsStream> {
+        connection.set_buffer_limit(None);
+        let (plain, received) = (Vec::new(), Vec::new());
+        let state = State { connection, plain, read: 0, received };
+        let stream = TlsStream { tcp, state: Rc::new(RefCell::new(state)) };
+        loop {
+            stream.send_encrypted().await?;
+            if !stream.state.borrow().connection.is_handshaking() {
+                return Ok(stream);
+            }
+            match stream.receive().await {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(_) => {}
+                Err(error) => {
+                    // The peer is told why; it may be gone.
+                    let _ = stream.send_encrypted().await;
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    async fn send_encrypted(&self) -> io::Result<()> {
+        let out = self.state.borrow_mut().take_encrypted()?;
+        match out.is_empty() {
+            true => Ok(()),
+            false => self.tcp.clone().write_all(out).await.0,
+        }
+    }
+
+    /// `bytes` as they are to be sent.
+    pub(crate) fn encrypt(&self, bytes: &[u8]) -> io::Result<Vec<u8>> {
+        let mut state = self.state.borrow_mut();
+        state.connection.writer().write_all(bytes)?;
+        state.take_encrypted()
+    }
+
+    /// Receives something, and decrypts what of it is complete. 0 is the end.
+    async fn receive(&self) -> io::Result<usize> {
+        let mut room = std::mem::take(&mut self.state.borrow_mut().received);
+        room.clear();
+        room.reserve(READ_BYTES);
+        let BufResult(result, room) = self.tcp.clone().append(room).await;
+        let n = result?;
+        let mut state = self.state.borrow_mut();
+        state.decrypt(&room)?;
+        state.received = room;
+        Ok(n)
+    }
+
+    /// Reads what has been decrypted; waits until something has.
+    pub(crate) async fn read<B: IoBufMut>(&self, buffer: B) -> BufResult<usize, B> {
+        loop {
+            let ready = self.state.borrow().has_plain();
+            if ready {
+                break;
+            }
+            match self.receive().await {
+                Ok(0) => return BufResult(Ok(0), buffer),
+                Ok(_) => {}
+                Err(error) => return BufResult(Err(error), buffer),
+            }
+        }
+        let (plain, from) = {
+            let mut state = self.state.borrow_mut();
+            (std::mem::take(&mut state.plain), state.read)
+        };
+        let result = AsyncRead::read(&mut &plain[from..], buffer).await;
+        let mut state = self.state.borrow_mut();
+        state.read = from + *result.0.as_ref().unwrap_or(&0);
+        state.plain = plain;
+        if !state.has_plain() {
+            state.plain.clear();
+            state.read = 0;
+        }
+        result
+    }
+}
+
+impl State {
+    fn has_plain(&self) -> bool {
+        self.read < self.plain.len()
+    }
+
+    fn take_encrypted(&mut self) -> io::Result<Vec<u8>> {
+        let mut out = Vec::new();
+        while self.connection.wants_write() {
+            self.connection.write_tls(&mut out)?;
+        }
+        Ok(out)
+    }
+
+    fn decrypt(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            self.connection.read_tls(&mut bytes)?;
+            let ready =
+                self.connection.process_new_packets().map_err(other)?.plaintext_bytes_to_read();
+            let start = self.plain.len();
+            self.plain.resize(start + ready, 0);
+            self.connection.reader().read_exact(&mut self.plain[start..])?;
+        }
+        Ok(())
+    }
+}

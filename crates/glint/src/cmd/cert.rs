@@ -1,0 +1,155 @@
+//! `glint cert`: a private certificate authority, and certificates of it for servers and
+//! clients.
+
+use crate::CommandResult;
+use glint_net::tls::{CA_FILE, CERT_FILE, KEY_FILE};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use time::{Duration, OffsetDateTime};
+
+/// Key of the authority. It stays where it was made.
+const CA_KEY_FILE: &str = "ca-key.pem";
+/// Clocks of hosts may differ by so much.
+const SKEW: Duration = Duration::hours(1);
+
+/// Make certificates: who may serve a file system, and who may mount it.
+///
+/// `glint cert init DIR` makes an authority of your own. `glint cert issue DIR NAME` makes a
+/// certificate, with all that host NAME needs in DIR/NAME: copy that directory there, and
+/// say it with --cert, `-o cert=` or GLINT_CERT. DIR/ca-key.pem makes new certificates; keep it
+/// on a host that serves nothing.
+#[derive(clap::Subcommand)]
+pub enum Command {
+    Init(InitArgs),
+    Issue(IssueArgs),
+}
+
+/// Make an authority.
+#[derive(clap::Args)]
+pub struct InitArgs {
+    /// Where to; made if absent.
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// How it is called in certificates [default: Glint authority, and a number of its own].
+    #[arg(long)]
+    name: Option<String>,
+    /// How long it is valid.
+    #[arg(long, default_value_t = 3650, value_parser = clap::value_parser!(u16).range(1..))]
+    days: u16,
+}
+
+/// Make a certificate for a host.
+#[derive(clap::Args)]
+pub struct IssueArgs {
+    /// Of the authority.
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// Name of the host.
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Other names and numbers that clients call it by, separated by commas.
+    #[arg(long, value_name = "HOST", value_delimiter = ',')]
+    host: Vec<String>,
+    /// For a client only: it cannot pass for a server.
+    #[arg(long)]
+    client: bool,
+    /// How long it is valid.
+    #[arg(long, default_value_t = 825, value_parser = clap::value_parser!(u16).range(1..))]
+    days: u16,
+    /// Where to [default: DIR/NAME].
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+/// Runs the command.
+pub fn run(command: Command) -> CommandResult {
+    match command {
+        Command::Init(args) => init(&args),
+        Command::Issue(args) => issue(&args),
+    }
+}
+
+fn valid_for(params: &mut CertificateParams, days: u16) {
+    params.not_before = OffsetDateTime::now_utc() - SKEW;
+    params.not_after = OffsetDateTime::now_utc() + Duration::days(days.into());
+}
+
+fn init(args: &InitArgs) -> CommandResult {
+    make_directory(&args.directory)?;
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::default();
+    // Two authorities of one name would be taken for each other, until a signature differs.
+    let own = || format!("Glint authority {:016x}", getrandom::u64().unwrap_or_default());
+    params.distinguished_name.push(DnType::CommonName, args.name.clone().unwrap_or_else(own));
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    valid_for(&mut params, args.days);
+    let certificate = params.self_signed(&key)?;
+    // The key first: it is what must not be replaced.
+    write_new(&args.directory.join(CA_KEY_FILE), &key.serialize_pem(), 0o600)?;
+    write_new(&args.directory.join(CA_FILE), &certificate.pem(), 0o644)?;
+    println!(
+        "{}: an authority; keep {CA_KEY_FILE} to yourself. Next: glint cert issue {0} HOST",
+        args.directory.display()
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+fn issue(args: &IssueArgs) -> CommandResult {
+    if args.name.is_empty() || args.name.contains('/') || args.name.starts_with('.') {
+        return Err(format!("name {:?}: use that of a host", args.name).into());
+    }
+    let read = |name: &str| {
+        let path = args.directory.join(name);
+        fs::read_to_string(&path).map_err(|error| {
+            format!("{}: {error}; `glint cert init` makes an authority", path.display())
+        })
+    };
+    let (authority, authority_key) = (read(CA_FILE)?, read(CA_KEY_FILE)?);
+    let issuer = Issuer::from_ca_cert_pem(&authority, KeyPair::from_pem(&authority_key)?)
+        .map_err(|error| format!("{}: {error}", args.directory.join(CA_FILE).display()))?;
+    let mut names = vec![args.name.clone()];
+    names.extend(args.host.iter().filter(|host| **host != args.name).cloned());
+    let mut params = CertificateParams::new(names.clone())
+        .map_err(|error| format!("names {}: {error}", names.join(", ")))?;
+    params.distinguished_name.push(DnType::CommonName, args.name.as_str());
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    if !args.client {
+        params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+    }
+    params.use_authority_key_identifier_extension = true;
+    valid_for(&mut params, args.days);
+    let key = KeyPair::generate()?;
+    let certificate = params.signed_by(&key, &issuer)?;
+    let out = args.out.clone().unwrap_or_else(|| args.directory.join(&args.name));
+    make_directory(&out)?;
+    write_new(&out.join(KEY_FILE), &key.serialize_pem(), 0o600)?;
+    write_new(&out.join(CERT_FILE), &certificate.pem(), 0o644)?;
+    write_new(&out.join(CA_FILE), &authority, 0o644)?;
+    println!("{}: for {}, {} days", out.display(), names.join(", "), args.days);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn make_directory(path: &Path) -> Result<(), String> {
+    fs::create_dir_all(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// Writes a file that must not be there yet.
+fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), String> {
+    let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
+    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => {
+            format!("{}: is there already; remove it to make another", path.display())
+        }
+        _ => format!("{}: {error}", path.display()),
+    })
+}
