@@ -13,6 +13,9 @@ use std::sync::Arc;
 
 /// Directories that a client has for itself at most.
 const OWNED_MAX: usize = 4096;
+/// A directory that one of so many last changes was made in is kept. A change is made in two at
+/// most, so these are fewer than there may be.
+const RECENT: u64 = OWNED_MAX as u64 / 4;
 
 impl<T: Transport> Client<T> {
     /// Sends changes, and the data of files that were made with them and closed. Never ends.
@@ -115,10 +118,17 @@ impl<T: Transport> Client<T> {
         number
     }
 
-    /// Gives directories up that this client has had for itself longest, if they are many.
+    /// Gives directories up that this client has had for itself longest, if they are many, and
+    /// was not busy in just now.
     pub(crate) async fn give_up_owned(&self) {
         while let Some(ino) = self.backlog.oldest_owned(OWNED_MAX) {
             let Some(node) = self.cache.find(ino).filter(|node| node.state().own) else { continue };
+            let queued = node.state().queued;
+            if queued + RECENT > self.backlog.last() {
+                // Fewer than are too many can be that.
+                self.backlog.owns(ino);
+                continue;
+            }
             self.disown(&node).await;
             let number = node.state().granted;
             self.cache.cancels.lock().push(Cancel::Bits { ino, bits: Bits::OWN, number });

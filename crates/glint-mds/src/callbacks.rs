@@ -133,10 +133,13 @@ impl Mailboxes {
         .await
     }
 
-    /// Puts questions into their mailboxes. One to a client that is gone is answered by that.
-    pub(crate) fn post(&self, messages: Vec<Message>) {
+    /// Puts questions into their mailboxes. Returns those to clients that are gone, and will
+    /// not answer.
+    #[must_use]
+    pub(crate) fn post(&self, messages: Vec<Message>) -> Vec<Message> {
+        let mut gone = Vec::new();
         if messages.is_empty() {
-            return;
+            return gone;
         }
         glint_telemetry::count(Counter::Callbacks, messages.len() as u64);
         let mut wakers = Vec::new();
@@ -145,10 +148,13 @@ impl Mailboxes {
             if let Some(mailbox) = state.boxes.get_mut(&client) {
                 mailbox.questions.push(Question { callback, asked: clock::now(), sent: false });
                 wakers.extend(mailbox.waker.take());
+            } else {
+                gone.push((client, callback));
             }
         }
         drop(state);
         wake(wakers);
+        gone
     }
 
     /// A client has answered.
@@ -178,7 +184,8 @@ impl Mailboxes {
             number
         };
         let _waiting = Waiting(self, number);
-        self.post(vec![(client, Callback::Glimpse { ino, number })]);
+        // Nobody answers for a client that is gone, and that is seen below.
+        let _ = self.post(vec![(client, Callback::Glimpse { ino, number })]);
         poll_fn(|context| {
             let mut state = self.state.lock();
             let is_gone = !state.boxes.contains_key(&client);

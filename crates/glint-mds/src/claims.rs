@@ -13,9 +13,9 @@ use crate::callbacks::Mailboxes;
 use crate::error::RESTART;
 use crate::service::{Context, Mds};
 use glint_kv::Kv;
-use glint_lock::bits::BitTable;
+use glint_lock::bits::{BitTable, Message};
 use glint_lock::extents::{ExtentTable, Granted};
-use glint_proto::lock::{Bits, Cancel, DataLock, Grant, Range};
+use glint_proto::lock::{Bits, Callback, Cancel, DataLock, Grant, Range};
 use glint_proto::{ClientId, Errno, FsResult, Ino, MdsReply, Op, Timestamp};
 use glint_telemetry::{Layer, Span};
 use parking_lot::Mutex;
@@ -64,7 +64,7 @@ pub(crate) fn wake(wakers: Vec<Waker>) {
 pub(crate) struct Claims {
     used: bool,
     /// Some client had a directory for itself.
-    owned: AtomicBool,
+    pub(crate) owned: AtomicBool,
     shards: Vec<Mutex<Shard>>,
     pub(crate) mailboxes: Mailboxes,
 }
@@ -110,7 +110,7 @@ impl Drop for Ticket<'_> {
         let wakers = shard.hand_out(granted);
         drop(shard);
         wake(wakers);
-        self.claims.mailboxes.post(out);
+        self.claims.post(out);
     }
 }
 
@@ -144,16 +144,45 @@ impl Claims {
         self.shard(ino).lock().bits.end_change(ino, bits);
     }
 
-    fn grant(&self, client: ClientId, ino: Ino, bits: Bits) -> Option<Grant> {
+    pub(crate) fn grant(&self, client: ClientId, ino: Ino, bits: Bits) -> Option<Grant> {
         let (bits, number) = self.shard(ino).lock().bits.grant(client, ino, bits);
         (!bits.is_empty()).then_some(Grant::Bits { ino, bits, number })
+    }
+
+    /// Asks clients for what they hold. Who is gone was perhaps granted it when it was being
+    /// forgotten, and holds nothing any more.
+    fn post(&self, mut messages: Vec<Message>) {
+        while !messages.is_empty() {
+            let mut more = Vec::new();
+            for (client, callback) in self.mailboxes.post(messages) {
+                match callback {
+                    Callback::Bits { ino, bits, .. } => {
+                        let mut shard = self.shard(ino).lock();
+                        shard.bits.cancel(client, ino, bits, u64::MAX);
+                        let wakers = shard.waiting(ino);
+                        drop(shard);
+                        wake(wakers);
+                    }
+                    Callback::Data { ino, number } => {
+                        let mut granted = Vec::new();
+                        let mut shard = self.shard(ino).lock();
+                        shard.extents.cancel(client, ino, number, &mut granted, &mut more);
+                        let wakers = shard.hand_out(granted);
+                        drop(shard);
+                        wake(wakers);
+                    }
+                    Callback::Glimpse { .. } => {}
+                }
+            }
+            messages = more;
+        }
     }
 
     /// Waits until nobody but `client` holds any of `bits`.
     async fn clear(&self, client: ClientId, ino: Ino, bits: Bits) -> Wanted<'_> {
         let mut out = Vec::new();
         self.shard(ino).lock().bits.want(client, ino, bits, &mut out);
-        self.mailboxes.post(out);
+        self.post(out);
         let wanted = Wanted { claims: self, ino, bits };
         poll_fn(|context| {
             let mut shard = self.shard(ino).lock();
@@ -184,7 +213,7 @@ impl Claims {
             }
             asked
         };
-        self.mailboxes.post(out);
+        self.post(out);
         let number = match asked {
             Ok(lock) => return lock,
             Err(number) => number,
@@ -230,7 +259,7 @@ impl Claims {
             }
             self.mailboxes.answered(client, cancel);
         }
-        self.mailboxes.post(out);
+        self.post(out);
     }
 
     /// A client is gone, with all its locks.
@@ -249,7 +278,7 @@ impl Claims {
             drop(shard);
             wake(wakers);
         }
-        self.mailboxes.post(out);
+        self.post(out);
     }
 
     /// Inodes and data that are locked, for `glint status`.
@@ -279,33 +308,6 @@ impl<K: Kv> Mds<K> {
         }
         context.conflicts.borrow_mut().push((ino, bits));
         Err(RESTART)
-    }
-
-    /// The operation looks at a directory: nobody else may have it for itself. Nobody is
-    /// given that later, either: only who makes a directory is.
-    pub(crate) fn look(&self, context: &Context<'_>, ino: Ino) -> FsResult<()> {
-        if !self.claims.is_used() || self.claims.is_visible(context.client, ino) {
-            return Ok(());
-        }
-        context.conflicts.borrow_mut().push((ino, Bits::OWN));
-        Err(RESTART)
-    }
-
-    /// Gives the client a directory that it makes for itself, if it has use for that.
-    pub(crate) fn grant_own(&self, context: &Context<'_>, ino: Ino) {
-        if self.is_locking(context) && self.claims.mailboxes.does_write_back(context.client) {
-            self.claims.owned.store(true, Ordering::Release);
-            self.grant(context, ino, Bits::OWN);
-        }
-    }
-
-    /// After a restart: the client had the directory for itself. Nobody was let in since.
-    pub(crate) fn own_again(&self, context: &Context<'_>, ino: Ino) -> MdsReply {
-        self.claims.mailboxes.expect(context.client);
-        self.claims.mailboxes.writes_back(context.client);
-        self.claims.owned.store(true, Ordering::Release);
-        self.claims.grant(context.client, ino, Bits::OWN);
-        MdsReply::Done
     }
 
     /// Gives the client bits with the answer, if it listens to call-backs.
@@ -449,5 +451,25 @@ impl<K: Kv> Mds<K> {
     /// Inodes and data that clients hold locks on, for `glint status`.
     pub fn lock_counts(&self) -> (usize, usize) {
         self.claims.counts()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+
+    #[test]
+    fn who_was_granted_something_while_it_was_forgotten_holds_nobody_up() {
+        let claims = Claims::new(true);
+        let (gone, other, ino) = (ClientId(1), ClientId(2), Ino(7));
+        claims.mailboxes.expect(gone);
+        claims.evict(gone);
+        // An operation of that client was under way, and looked before the eviction.
+        assert!(claims.grant(gone, ino, Bits::ATTR | Bits::OWN).is_some());
+        assert!(claims.shard(ino).lock().extents.try_all(gone, ino, true).is_some());
+        assert!(claims.clear(other, ino, Bits::ALL).now_or_never().is_some());
+        assert!(claims.data(other, ino, Range::ALL, true).now_or_never().is_some());
+        assert_eq!(claims.counts().0, 0);
     }
 }

@@ -26,6 +26,7 @@ mod locks;
 mod names;
 mod opens;
 mod ops;
+mod own;
 mod permission;
 mod reaper;
 mod record;

@@ -335,3 +335,49 @@ fn a_host_is_cut_off_with_changes_that_it_has_not_sent() {
     server.stop();
     world.assert_sound();
 }
+
+/// What a client remembers of inodes has its limit, in number and so in memory.
+#[test]
+fn memory_of_many_cached_files() {
+    const FILES: u64 = 100_000;
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &[]);
+    let (mount, a) = world.mount(port, "a", &[]);
+    let resident = |pid: u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().split(' ').next().unwrap().parse::<u64>().unwrap() << 10
+    };
+    let cached = || {
+        let status = run(glint().args(["status", "--json", text(&a)])).stdout;
+        let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
+        status["client"]["cached_inodes"].as_u64().unwrap()
+    };
+    let make = |name: &str, files: u64| {
+        let directory = a.join(name);
+        fs::create_dir(&directory).unwrap();
+        let directory = File::open(&directory).unwrap();
+        for i in 0..files {
+            let kind = rustix::fs::FileType::RegularFile;
+            rustix::fs::mknodat(&directory, format!("file-{i}"), kind, 0o644.into(), 0).unwrap();
+        }
+    };
+    let before = resident(mount.pid());
+    make("first", FILES);
+    assert!(cached() >= FILES);
+    let each = (resident(mount.pid()) - before) / FILES;
+    assert!(each < 2048, "{each} bytes for each cached file");
+    make("second", FILES + 20_000);
+    // The kernel gives up what nobody uses, and then the client does.
+    fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+    eventually("no more are cached than may be", || cached() <= 200_000);
+    for name in ["first/file-7", "second/file-99999"] {
+        assert_eq!(fs::metadata(a.join(name)).unwrap().len(), 0);
+    }
+    assert!(!a.join("first/file-100000").exists());
+    assert_eq!(fs::read_dir(a.join("first")).unwrap().count() as u64, FILES);
+    mount.stop();
+    server.stop();
+    world.assert_sound();
+}
