@@ -14,6 +14,7 @@
 use crate::connection::{Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame};
 use crate::once::Once;
 use crate::polling::Poller;
+use crate::rights::Rights;
 use crate::scheduler::Scheduler;
 use crate::stream::Stream;
 use crate::{NetError, Service, host, keep_awake, stats};
@@ -22,7 +23,8 @@ use glint_proto::frame::{FrameError, NO_SLOT};
 use glint_proto::limits::*;
 use glint_proto::message::{Reply, Request, Survived};
 use glint_proto::{
-    Answer, Arrival, Bulk, ClientId, Errno, Op, OstReply, OstRequest, RequestId, Timestamp, clock,
+    Answer, Arrival, Bulk, ClientId, Cred, Errno, MdsRequest, Op, OstReply, OstRequest, RequestId,
+    Timestamp, clock,
 };
 use glint_telemetry::{Counter, Layer, traced};
 use std::cell::{Cell, RefCell};
@@ -67,6 +69,8 @@ struct Job<S: Service> {
 struct Connection<S: Service> {
     service: Arc<S>,
     writer: FrameWriter,
+    /// What the other end may do; `None` if that is everything.
+    rights: Option<Rights>,
     /// Who is at the other end, once it has said so.
     client: Cell<Option<ClientId>>,
     /// Requests received and not yet answered.
@@ -130,10 +134,12 @@ impl<S: Service> Core<S> {
 
     /// Serves a connection until its end.
     pub(crate) async fn serve(self: Rc<Self>, stream: Stream) -> Result<(), NetError> {
+        let rights = stream.rights()?;
         let mut reader = FrameReader::new(stream.clone());
         let connection = Rc::new(Connection {
             service: self.service.clone(),
             writer: FrameWriter::new(stream),
+            rights: (!rights.is_all()).then_some(rights),
             client: Cell::new(None),
             under_way: Cell::new(0),
             reader: RefCell::default(),
@@ -278,10 +284,17 @@ impl<S: Service> Core<S> {
             return Err(NetError::Refused(reason));
         }
         let id = RequestId { client, slot: header.slot, xid: header.xid };
-        let metadata = async |cred, request, replay| {
+        let rights = connection.rights.as_ref();
+        let metadata = async |cred: Cred, request: MdsRequest<'_>, replay| {
             let arrival = Arrival { id: Some(id), digest: header.body_crc, now, replay };
-            let Answer { transaction, reply, grants } =
-                self.service.mds(&arrival, cred, request).await;
+            let Answer { transaction, mut reply, grants } =
+                match Rights::admit(rights, cred, request) {
+                    Ok((cred, request)) => self.service.mds(&arrival, &cred, &request).await,
+                    Err(errno) => Answer::unchanged(Err(errno)),
+                };
+            if let (Some(rights), Ok(reply)) = (rights, &mut reply) {
+                rights.reply(reply);
+            }
             Reply::Mds { transaction, reply, grants }
         };
         let mut bulk = Vec::new();
@@ -329,9 +342,12 @@ impl<S: Service> Core<S> {
                 host::spawn(self.clone().call_back(connection.clone(), client, listening));
                 Reply::Callbacks(Vec::new())
             }
-            Request::Mds { cred, request } => metadata(&cred, &request, None).await,
-            Request::Replay { cred, request, reply } => {
-                metadata(&cred, &request, Some(reply)).await
+            Request::Mds { cred, request } => metadata(cred, request, None).await,
+            Request::Replay { cred, request, reply } => metadata(cred, request, Some(reply)).await,
+            Request::Ost { request, .. }
+                if let Some(Err(errno)) = rights.map(|rights| rights.ost(&request)) =>
+            {
+                Reply::Ost { transaction: 0, reply: Err(errno) }
             }
             Request::Ost { ost, request } => {
                 let received = pass.bulk(&frame);
@@ -433,10 +449,7 @@ impl<S: Service> Core<S> {
 
     /// Tells the peer why, and closes the connection.
     async fn refuse(&self, connection: &Connection<S>, error: &NetError) {
-        let reason = match error {
-            NetError::Refused(reason) => reason.clone(),
-            other => other.to_string(),
-        };
+        let reason = error.reason();
         let envelope = Envelope {
             op: Op::Other,
             reply: true,

@@ -31,3 +31,13 @@ pub enum NetError {
     #[error("the server refused: {0}")]
     Refused(String),
 }
+
+impl NetError {
+    /// What the peer is told.
+    pub(crate) fn reason(&self) -> String {
+        match self {
+            NetError::Refused(reason) => reason.clone(),
+            other => other.to_string(),
+        }
+    }
+}

@@ -22,6 +22,7 @@ mod listen;
 mod once;
 pub mod polling;
 mod remote;
+pub mod rights;
 mod runtime;
 mod scheduler;
 mod server;

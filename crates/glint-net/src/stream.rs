@@ -1,7 +1,9 @@
 //! Where servers are, and the byte streams that lead there: TCP, encrypted or not, or a Unix
 //! socket on the same host (`unix:PATH`).
 
+use crate::NetError;
 use crate::host::{self, Pipe};
+use crate::rights::Rights;
 use crate::tls::{Identity, TlsStream};
 use compio_buf::{BufResult, IoBuf, IoBufMut};
 use compio_io::{AsyncRead, AsyncWrite};
@@ -245,6 +247,14 @@ impl Stream {
         match self {
             Stream::Tls(stream) => stream.encrypt(&bytes),
             _ => Ok(bytes),
+        }
+    }
+
+    /// What the peer may do; everything, if nobody asked who it is.
+    pub(crate) fn rights(&self) -> Result<Rights, NetError> {
+        match self {
+            Stream::Tls(stream) => stream.rights(),
+            _ => Ok(Rights::default()),
         }
     }
 

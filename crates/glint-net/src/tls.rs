@@ -8,6 +8,7 @@
 //!   encrypts, and it sends all of that before it encrypts more.
 
 use crate::NetError;
+use crate::rights::{RIGHTS_OID, Rights};
 use compio_buf::{BufResult, IoBufMut};
 use compio_io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use compio_net::TcpStream;
@@ -25,6 +26,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use x509_parser::der_parser::oid::Oid;
 
 /// Files of an identity: the authority's certificate, its own, and its key.
 pub const CA_FILE: &str = "ca.pem";
@@ -167,6 +169,26 @@ impl TlsStream {
         match out.is_empty() {
             true => Ok(()),
             false => self.tcp.clone().write_all(out).await.0,
+        }
+    }
+
+    /// What the peer's certificate says that it may do: everything, if it says nothing.
+    pub(crate) fn rights(&self) -> Result<Rights, NetError> {
+        let state = self.state.borrow();
+        let Some([certificate, ..]) = state.connection.peer_certificates() else {
+            return Err(NetError::Refused("it shows no certificate".into()));
+        };
+        let bad = |what: &str| NetError::Refused(format!("its certificate: {what}"));
+        let (_, certificate) = x509_parser::parse_x509_certificate(certificate)
+            .map_err(|_| bad("not to be understood"))?;
+        let oid = Oid::from(&RIGHTS_OID).map_err(|_| bad("no such name"))?;
+        match certificate.get_extension_unique(&oid) {
+            Ok(None) => Ok(Rights::default()),
+            Ok(Some(extension)) => {
+                let text = std::str::from_utf8(extension.value).map_err(|_| bad("not text"))?;
+                text.parse().map_err(|error: String| bad(&error))
+            }
+            Err(_) => Err(bad("says twice what it may do")),
         }
     }
 

@@ -8,8 +8,9 @@ mod support;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use support::*;
@@ -159,6 +160,77 @@ fn who_is_not_let_in() {
     world.assert_sound();
 }
 
+/// What a certificate says holds for every request, whatever the mount thinks.
+#[test]
+fn rights_in_a_certificate() {
+    let world = World::new();
+    let (server_cert, admin_cert) = authority(&world, "ca");
+    let ca = world.path("ca");
+    let issue = |name: &str, rights: &[&str]| {
+        run(glint().args(["cert", "issue", text(&ca), name, "--client"]).args(rights));
+        ca.join(name)
+    };
+    let reader = issue("reader", &["--read-only"]);
+    let squashed = issue("squashed", &["--squash", "root"]);
+    let mapped = issue("mapped", &["--map-uid", "1000:5000:10", "--map-gid", "1000:6000"]);
+    let port = free_port();
+    let server = world.serve(port, &["--cert", text(&server_cert)]);
+    let mount = |name: &str, cert: &PathBuf| world.mount(port, name, &["--cert", text(cert)]);
+    let (admin_mount, admin) = mount("admin", &admin_cert);
+    fs::write(admin.join("f"), b"content").unwrap();
+    fs::set_permissions(admin.join("f"), fs::Permissions::from_mode(0o600)).unwrap();
+    fs::create_dir(admin.join("open")).unwrap();
+    fs::set_permissions(admin.join("open"), fs::Permissions::from_mode(0o777)).unwrap();
+
+    let (reader_mount, root) = mount("reader", &reader);
+    assert_eq!(fs::read(root.join("f")).unwrap(), b"content");
+    let refused = |result: std::io::Result<()>| {
+        assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EROFS));
+    };
+    refused(fs::write(root.join("f"), b"more"));
+    refused(fs::write(root.join("open/new"), b""));
+    refused(fs::create_dir(root.join("d")));
+    refused(fs::remove_file(root.join("f")));
+    refused(fs::rename(root.join("f"), root.join("g")));
+    refused(fs::set_permissions(root.join("f"), fs::Permissions::from_mode(0o777)));
+    // What others change it sees.
+    fs::write(admin.join("f"), b"changed").unwrap();
+    assert_eq!(fs::read(root.join("f")).unwrap(), b"changed");
+    reader_mount.stop();
+
+    let (squashed_mount, root) = mount("squashed", &squashed);
+    let denied = fs::create_dir(root.join("d")).unwrap_err();
+    assert_eq!(denied.kind(), std::io::ErrorKind::PermissionDenied, "root is nobody here");
+    fs::create_dir(root.join("open/d")).unwrap();
+    fs::write(root.join("open/d/f"), b"").unwrap();
+    for path in ["open/d", "open/d/f"] {
+        assert_eq!(fs::metadata(admin.join(path)).unwrap().uid(), 65534, "{path}");
+        assert_eq!(fs::metadata(root.join(path)).unwrap().uid(), 65534, "{path}");
+    }
+    squashed_mount.stop();
+
+    let (mapped_mount, root) = mount("mapped", &mapped);
+    let as_user = |script: &str| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=1003", "--regid=1000", "--clear-groups", "sh", "-c", script]);
+        let output = run(command.current_dir(root.join("open")));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    };
+    as_user("mkdir mine && echo text > mine/f && cat mine/f && chmod 600 mine/f");
+    assert_eq!(as_user("stat -c '%u %g' mine mine/f"), "1003 1000\n1003 1000");
+    for path in ["open/mine", "open/mine/f"] {
+        let meta = fs::metadata(admin.join(path)).unwrap();
+        assert_eq!((meta.uid(), meta.gid()), (5003, 6000), "{path}");
+    }
+    std::os::unix::fs::chown(admin.join("open/mine/f"), Some(7), Some(6000)).unwrap();
+    let meta = fs::metadata(root.join("open/mine/f")).unwrap();
+    assert_eq!((meta.uid(), meta.gid()), (65534, 1000), "a stranger's");
+    mapped_mount.stop();
+    admin_mount.stop();
+    server.stop();
+    world.assert_sound();
+}
+
 #[test]
 fn what_the_commands_make_and_refuse() {
     let world = World::new();
@@ -172,6 +244,7 @@ fn what_the_commands_make_and_refuse() {
         (vec!["cert", "init", text(&ca)], "is there already"),
         (vec!["cert", "issue", text(&ca), "server"], "is there already"),
         (vec!["cert", "issue", text(&ca), "../up"], "name"),
+        (vec!["cert", "issue", text(&ca), "x", "--map-uid", "1:2:0"], "CLIENT:SERVER"),
         (vec!["cert", "issue", text(&world.path("nowhere")), "x"], "glint cert init"),
     ] {
         let said = refused(glint().args(&arguments));

@@ -2,10 +2,11 @@
 //! clients.
 
 use crate::CommandResult;
+use glint_net::rights::{IdMap, RIGHTS_OID, Rights, Squash};
 use glint_net::tls::{CA_FILE, CERT_FILE, KEY_FILE};
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    BasicConstraints, CertificateParams, CustomExtension, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose,
 };
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -45,7 +46,14 @@ pub struct InitArgs {
     days: u16,
 }
 
-/// Make a certificate for a host.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Squashed {
+    None,
+    Root,
+    All,
+}
+
+/// Make a certificate for a host, with what it may do when it mounts.
 #[derive(clap::Args)]
 pub struct IssueArgs {
     /// Of the authority.
@@ -60,6 +68,19 @@ pub struct IssueArgs {
     /// For a client only: it cannot pass for a server.
     #[arg(long)]
     client: bool,
+    /// It changes nothing.
+    #[arg(long)]
+    read_only: bool,
+    /// Whose rights are not taken over: those of the superuser of the client, or anybody's.
+    #[arg(long, value_name = "WHOM", default_value = "none")]
+    squash: Squashed,
+    /// Users of the client and who they are for the servers, each COUNT from there on; who
+    /// is not among them is nobody. Can be said several times.
+    #[arg(long, value_name = "CLIENT:SERVER[:COUNT]")]
+    map_uid: Vec<IdMap>,
+    /// The same for groups.
+    #[arg(long, value_name = "CLIENT:SERVER[:COUNT]")]
+    map_gid: Vec<IdMap>,
     /// How long it is valid.
     #[arg(long, default_value_t = 825, value_parser = clap::value_parser!(u16).range(1..))]
     days: u16,
@@ -126,6 +147,20 @@ fn issue(args: &IssueArgs) -> CommandResult {
         params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
     }
     params.use_authority_key_identifier_extension = true;
+    let rights = Rights {
+        read_only: args.read_only,
+        squash: match args.squash {
+            Squashed::None => Squash::None,
+            Squashed::Root => Squash::Root,
+            Squashed::All => Squash::All,
+        },
+        users: args.map_uid.clone(),
+        groups: args.map_gid.clone(),
+    };
+    let said = rights.to_string();
+    params
+        .custom_extensions
+        .push(CustomExtension::from_oid_content(&RIGHTS_OID, said.clone().into()));
     valid_for(&mut params, args.days);
     let key = KeyPair::generate()?;
     let certificate = params.signed_by(&key, &issuer)?;
@@ -134,7 +169,7 @@ fn issue(args: &IssueArgs) -> CommandResult {
     write_new(&out.join(KEY_FILE), &key.serialize_pem(), 0o600)?;
     write_new(&out.join(CERT_FILE), &certificate.pem(), 0o644)?;
     write_new(&out.join(CA_FILE), &authority, 0o644)?;
-    println!("{}: for {}, {} days", out.display(), names.join(", "), args.days);
+    println!("{}: for {}, {said}, {} days", out.display(), names.join(", "), args.days);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,0 +1,301 @@
+//! What a client may do: a mount token, which the authority has put into its certificate.
+//!
+//! Invariants:
+//! - Every request of a connection is looked at before a server executes it: nothing that a
+//!   client says gives it more than its certificate does.
+//! - A client whose ids are not those of the servers sees its own and says its own; what has no
+//!   counterpart is nobody's.
+
+use glint_proto::{Attr, Cred, Errno, FsResult, MdsReply, MdsRequest, OstRequest, SetAttr};
+use std::fmt;
+use std::str::FromStr;
+
+/// Where certificates say it: an arc of its own below that of UUIDs (X.667).
+pub const RIGHTS_OID: [u64; 3] = [2, 25, 7_236_415_927_081_633];
+/// Who nobody is.
+const NOBODY: u32 = 65534;
+
+/// Whose rights are not taken over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Squash {
+    /// Everybody is who the client says.
+    #[default]
+    None,
+    /// The superuser of the client is nobody.
+    Root,
+    /// Everybody is nobody.
+    All,
+}
+
+/// `count` ids from `client` on are those from `server` on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IdMap {
+    /// As the client says.
+    pub client: u32,
+    /// As the servers say.
+    pub server: u32,
+    /// How many.
+    pub count: u32,
+}
+
+/// What a client may do. The default is everything.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Rights {
+    /// It changes nothing.
+    pub read_only: bool,
+    /// See [`Squash`].
+    pub squash: Squash,
+    /// Users; all are the same if there are none.
+    pub users: Vec<IdMap>,
+    /// Groups; all are the same if there are none.
+    pub groups: Vec<IdMap>,
+}
+
+fn shift(id: u32, from: u32, to: u32, count: u32) -> Option<u32> {
+    let at = id.checked_sub(from).filter(|at| *at < count)?;
+    to.checked_add(at)
+}
+
+fn to_server(maps: &[IdMap], id: u32) -> u32 {
+    if maps.is_empty() {
+        return id;
+    }
+    maps.iter().find_map(|map| shift(id, map.client, map.server, map.count)).unwrap_or(NOBODY)
+}
+
+fn to_client(maps: &[IdMap], id: u32) -> u32 {
+    if maps.is_empty() {
+        return id;
+    }
+    maps.iter().find_map(|map| shift(id, map.server, map.client, map.count)).unwrap_or(NOBODY)
+}
+
+impl Rights {
+    /// Whether everything is allowed, by everybody who says so.
+    pub fn is_all(&self) -> bool {
+        *self == Rights::default()
+    }
+
+    /// Whether ids are the same on both sides.
+    fn changes_ids(&self) -> bool {
+        self.squash != Squash::None || !self.users.is_empty() || !self.groups.is_empty()
+    }
+
+    /// What is executed for a request to the MDS, and for whom.
+    pub fn admit<'a>(
+        rights: Option<&Rights>,
+        cred: Cred,
+        request: MdsRequest<'a>,
+    ) -> FsResult<(Cred, MdsRequest<'a>)> {
+        match rights {
+            None => Ok((cred, request)),
+            Some(rights) => Ok((rights.cred(cred), rights.mds(request)?)),
+        }
+    }
+
+    /// Who the caller is for the servers.
+    pub fn cred(&self, cred: Cred) -> Cred {
+        let squashed = match self.squash {
+            Squash::None => false,
+            Squash::Root => cred.uid == 0,
+            Squash::All => true,
+        };
+        if squashed {
+            return Cred { uid: NOBODY, gid: NOBODY, groups: cred.groups.map(|_| Vec::new()) };
+        }
+        let group = |gid: u32| match (self.squash, gid) {
+            (Squash::Root, 0) => NOBODY,
+            _ => to_server(&self.groups, gid),
+        };
+        Cred {
+            uid: to_server(&self.users, cred.uid),
+            gid: group(cred.gid),
+            groups: cred.groups.map(|groups| groups.into_iter().map(group).collect()),
+        }
+    }
+
+    /// The request that is executed for one to the MDS.
+    pub fn mds<'a>(&self, request: MdsRequest<'a>) -> FsResult<MdsRequest<'a>> {
+        use MdsRequest::*;
+        if self.read_only {
+            match &request {
+                Setattr { .. }
+                | Create { .. }
+                | Tmpfile { .. }
+                | Link { .. }
+                | Unlink { .. }
+                | Rmdir { .. }
+                | Rename { .. }
+                | Setxattr { .. }
+                | Removexattr { .. }
+                | SetLayout { .. }
+                | LeaseInodes { .. }
+                | Own { .. }
+                | Batch { .. }
+                | Lock { write: true, .. }
+                | Release { write: true, .. }
+                | Release { wrote: Some(_), .. } => return Err(Errno::EROFS),
+                Open { flags, .. } if flags.write || flags.truncate => return Err(Errno::EROFS),
+                Reopen { writers: 1.., .. } => return Err(Errno::EROFS),
+                // Reading leaves no trace.
+                Touch { ino } => return Ok(Getattr { ino: *ino }),
+                _ => {}
+            }
+        }
+        match request {
+            // A client does by itself only what it can foresee, and it does not know who it is.
+            LeaseInodes { .. } | Own { .. } | Batch { .. } if self.changes_ids() => {
+                Err(Errno::EOPNOTSUPP)
+            }
+            Setattr { ino, set } => {
+                let uid = set.uid.map(|uid| to_server(&self.users, uid));
+                let gid = set.gid.map(|gid| to_server(&self.groups, gid));
+                Ok(Setattr { ino, set: SetAttr { uid, gid, ..set } })
+            }
+            request => Ok(request),
+        }
+    }
+
+    /// Whether a request to an OST is executed.
+    pub fn ost(&self, request: &OstRequest) -> FsResult<()> {
+        let writes = request.is_modifying() || matches!(request, OstRequest::Reserve { .. });
+        if self.read_only && writes { Err(Errno::EROFS) } else { Ok(()) }
+    }
+
+    /// What the client is told.
+    pub fn reply(&self, reply: &mut MdsReply) {
+        let tell = |attr: &mut Attr| {
+            attr.uid = to_client(&self.users, attr.uid);
+            attr.gid = to_client(&self.groups, attr.gid);
+        };
+        match reply {
+            MdsReply::Attr(attr)
+            | MdsReply::Opened { attr, .. }
+            | MdsReply::Glimpsed { attr, .. } => tell(attr),
+            MdsReply::Dir(page) => {
+                page.entries.iter_mut().filter_map(|entry| entry.attr.as_mut()).for_each(tell);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// As certificates say it: words with spaces between them.
+impl fmt::Display for Rights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.read_only { "ro" } else { "rw" })?;
+        match self.squash {
+            Squash::None => {}
+            Squash::Root => f.write_str(" squash=root")?,
+            Squash::All => f.write_str(" squash=all")?,
+        }
+        for (name, maps) in [("uid", &self.users), ("gid", &self.groups)] {
+            for map in maps {
+                write!(f, " {name}={}:{}:{}", map.client, map.server, map.count)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for IdMap {
+    type Err = String;
+
+    /// `CLIENT:SERVER[:COUNT]`.
+    fn from_str(text: &str) -> Result<IdMap, String> {
+        let numbers: Result<Vec<u32>, _> = text.split(':').map(str::parse).collect();
+        let map = match numbers.as_deref() {
+            Ok([client, server]) => IdMap { client: *client, server: *server, count: 1 },
+            Ok([client, server, count]) if *count > 0 => {
+                IdMap { client: *client, server: *server, count: *count }
+            }
+            _ => return Err(format!("ids {text:?}: use CLIENT:SERVER or CLIENT:SERVER:COUNT")),
+        };
+        match map.client.max(map.server).checked_add(map.count) {
+            Some(_) => Ok(map),
+            None => Err(format!("ids {text:?}: too many")),
+        }
+    }
+}
+
+impl FromStr for Rights {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Rights, String> {
+        let mut rights = Rights::default();
+        for word in text.split(' ') {
+            match word.split_once('=') {
+                None if word == "ro" => rights.read_only = true,
+                None if word == "rw" => {}
+                Some(("squash", "root")) => rights.squash = Squash::Root,
+                Some(("squash", "all")) => rights.squash = Squash::All,
+                Some(("uid", map)) => rights.users.push(map.parse()?),
+                Some(("gid", map)) => rights.groups.push(map.parse()?),
+                // A server that does not understand a limit must not let its holder in.
+                _ => return Err(format!("right {word:?}: unknown to this version")),
+            }
+        }
+        Ok(rights)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glint_proto::{Ino, OpenFlags};
+
+    #[test]
+    fn words_and_rights_are_the_same() {
+        let text = "ro squash=root uid=1000:5000:10 uid=0:65534:1 gid=7:8:1";
+        let rights: Rights = text.parse().unwrap();
+        assert_eq!(rights.to_string(), text);
+        assert!("rw".parse::<Rights>().unwrap().is_all());
+        for bad in ["", "subtree=/x", "uid=1", "uid=1:2:0", "gid=4294967295:0:2", "squash=none"] {
+            assert!(bad.parse::<Rights>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn ids_go_there_and_come_back() {
+        let rights: Rights = "rw squash=root uid=1000:5000:10".parse().unwrap();
+        let cred = |uid, gid| Cred { uid, gid, groups: Some(vec![0, 9]) };
+        let said = |uid, gid| {
+            let cred = rights.cred(cred(uid, gid));
+            (cred.uid, cred.gid, cred.groups.unwrap())
+        };
+        assert_eq!(said(1003, 9), (5003, 9, vec![NOBODY, 9]));
+        assert_eq!(said(1010, 0), (NOBODY, NOBODY, vec![NOBODY, 9]), "not among them");
+        assert_eq!(said(0, 9), (NOBODY, NOBODY, vec![]), "squashed");
+        for (server, client) in [(5009, 1009), (1003, NOBODY), (0, NOBODY)] {
+            assert_eq!(to_client(&rights.users, server), client);
+        }
+        let set = SetAttr { uid: Some(1001), gid: Some(3), ..SetAttr::default() };
+        let request = rights.mds(MdsRequest::Setattr { ino: Ino(5), set }).unwrap();
+        let MdsRequest::Setattr { set, .. } = request else { panic!("{request:?}") };
+        assert_eq!((set.uid, set.gid), (Some(5001), Some(3)));
+        let batch = rights.mds(MdsRequest::Batch { changes: b"" });
+        assert_eq!(batch, Err(Errno::EOPNOTSUPP), "it carries ids of its own");
+    }
+
+    #[test]
+    fn who_only_reads_changes_nothing() {
+        let rights: Rights = "ro".parse().unwrap();
+        let write = OpenFlags { write: true, ..OpenFlags::default() };
+        for request in [
+            MdsRequest::Open { ino: Ino(2), flags: write },
+            MdsRequest::Unlink { parent: Ino(1), name: b"x" },
+            MdsRequest::Batch { changes: b"" },
+            MdsRequest::Reopen { ino: Ino(2), readers: 1, writers: 1 },
+            MdsRequest::Release { ino: Ino(2), write: true, wrote: None },
+        ] {
+            assert_eq!(rights.mds(request.clone()), Err(Errno::EROFS), "{request:?}");
+        }
+        // Everything that is recorded as a change is refused or leaves none.
+        let read = OpenFlags { read: true, ..OpenFlags::default() };
+        assert!(rights.mds(MdsRequest::Open { ino: Ino(2), flags: read }).is_ok());
+        let touch = rights.mds(MdsRequest::Touch { ino: Ino(2) });
+        assert_eq!(touch, Ok(MdsRequest::Getattr { ino: Ino(2) }));
+        assert_eq!(rights.ost(&OstRequest::Reserve { bytes: 1 }), Err(Errno::EROFS));
+        assert!(rights.ost(&OstRequest::Space).is_ok());
+    }
+}
