@@ -19,6 +19,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl<T: Transport> Vfs for Client<T> {
+    fn root(&self) -> Ino {
+        self.root
+    }
+
     fn caching(&self) -> Caching {
         match (self.has_locks(), self.is_alone()) {
             (true, _) => Caching::Locked,

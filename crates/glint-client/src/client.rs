@@ -24,6 +24,7 @@ use std::time::Duration;
 pub struct Client<T> {
     pub(crate) transport: T,
     pub(crate) osts: u16,
+    pub(crate) root: Ino,
     pub(crate) handles: Handles,
     pub(crate) cache_time: Duration,
     noatime: bool,
@@ -56,6 +57,7 @@ impl<T: Transport> Client<T> {
         Client {
             transport,
             osts: welcome.osts,
+            root: welcome.root,
             handles: Handles::default(),
             cache_time: Duration::from_millis(welcome.cache_ms),
             noatime,

@@ -144,6 +144,10 @@ pub struct WriteHow {
 /// A file system.
 #[allow(missing_docs)] // Each call is documented by its man page, section 2.
 pub trait Vfs: Send + Sync + 'static {
+    /// The directory that is its root.
+    fn root(&self) -> Ino {
+        Ino::ROOT
+    }
     /// How far it can be cached.
     fn caching(&self) -> Caching;
     /// How long it may be remembered that a name is free.

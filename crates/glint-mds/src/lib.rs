@@ -35,6 +35,7 @@ mod runs;
 mod service;
 mod session;
 mod sharing;
+mod subtree;
 
 pub use check::{CheckReport, Extent, Finding, believe_objects, check, objects_to_destroy};
 pub use error::MdsError;

@@ -19,7 +19,7 @@
 //!     48    12  atime (seconds 8, nanoseconds 4)
 //!     60    12  mtime
 //!     72    12  ctime
-//!     84     8  parent (directories)
+//!     84     8  parent; of what is no directory, that of its first name or the last rename
 //!     92    32  zero
 //!    124     4  crc32c of all other bytes, the target included
 //! ```
@@ -58,7 +58,8 @@ pub enum RecordError {
 pub struct InodeRecord {
     /// What callers see.
     pub attr: Attr,
-    /// Directory that holds this directory; 0 for other types.
+    /// Directory that holds this directory. Of other types one that held it, when it was made or
+    /// last renamed; 0 in records of before that was noted.
     pub parent: Ino,
     /// Some extended attribute may exist.
     pub has_xattr: bool,

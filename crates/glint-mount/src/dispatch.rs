@@ -59,6 +59,11 @@ impl<F: Vfs> Adapter<F> {
         self.caching
     }
 
+    /// The inode that a node id stands for.
+    fn ino(&self, nodeid: u64) -> Ino {
+        if nodeid == ROOT_NODE { self.fs.root() } else { Ino(nodeid) }
+    }
+
     /// Executes a request. The reply is in its buffer afterwards.
     pub(crate) async fn dispatch(&self, request: Request<'_>) -> Outcome {
         let Some(opcode) = Opcode::from_u32(request.header.opcode) else {
@@ -70,14 +75,14 @@ impl<F: Vfs> Adapter<F> {
         match opcode {
             Opcode::Forget => {
                 if let Ok(arg) = parse::<ForgetIn>(request.fixed) {
-                    self.fs.forget(ino(request.header.nodeid), arg.nlookup);
+                    self.fs.forget(self.ino(request.header.nodeid), arg.nlookup);
                 }
                 return Outcome::NoReply;
             }
             Opcode::BatchForget => {
                 let mut rest = &request.buffer[..request.len];
                 while let Ok((one, after)) = ForgetOne::read_from_prefix(rest) {
-                    self.fs.forget(ino(one.nodeid), one.nlookup);
+                    self.fs.forget(self.ino(one.nodeid), one.nlookup);
                     rest = after;
                 }
                 return Outcome::NoReply;
@@ -93,7 +98,7 @@ impl<F: Vfs> Adapter<F> {
                 cred: Cred { uid: header.uid, gid: header.gid, groups: None },
                 pid: header.pid,
             },
-            ino: ino(header.nodeid),
+            ino: self.ino(header.nodeid),
             fixed: request.fixed,
             buffer: request.buffer,
             len: request.len,
@@ -313,14 +318,15 @@ impl<F: Vfs> Call<'_, F> {
             no_replace: flags & libc::RENAME_NOREPLACE != 0,
             exchange: flags & libc::RENAME_EXCHANGE != 0,
         };
-        let (from, to) = ((self.ino, from), (ino(new_parent), to));
+        let (from, to) = ((self.ino, from), (self.adapter.ino(new_parent), to));
         self.fs.rename(&self.caller, from, to, flags).await.map(|()| 0)
     }
 
     async fn link(self) -> FsResult<usize> {
         let arg: LinkIn = parse(self.fixed)?;
         let (name, _) = name(&self.buffer[..self.len])?;
-        let found = self.fs.link(&self.caller, ino(arg.oldnodeid), self.ino, name).await?;
+        let found =
+            self.fs.link(&self.caller, self.adapter.ino(arg.oldnodeid), self.ino, name).await?;
         put(self.buffer, &entry_out(&found.attr, found.valid))
     }
 

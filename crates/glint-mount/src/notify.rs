@@ -4,6 +4,7 @@
 //! not be sent by a thread that serves requests.
 
 use crate::abi::{InvalEntryOut, InvalInodeOut, OutHeader, notify};
+use crate::reply::ROOT_NODE;
 use glint_client::Kernel;
 use glint_proto::Ino;
 use glint_proto::lock::Range;
@@ -17,13 +18,19 @@ use zerocopy::IntoBytes;
 /// The kernel of a mount.
 pub(crate) struct Notifier {
     fd: Arc<OwnedFd>,
+    root: Ino,
     /// It knows FUSE_NOTIFY_INC_EPOCH (Linux 6.16).
     epochs: AtomicBool,
 }
 
 impl Notifier {
-    pub(crate) fn new(fd: Arc<OwnedFd>) -> Notifier {
-        Notifier { fd, epochs: AtomicBool::new(true) }
+    pub(crate) fn new(fd: Arc<OwnedFd>, root: Ino) -> Notifier {
+        Notifier { fd, root, epochs: AtomicBool::new(true) }
+    }
+
+    /// What the kernel calls an inode.
+    fn node(&self, ino: Ino) -> u64 {
+        if ino == self.root { ROOT_NODE } else { ino.0 }
     }
 
     fn send(&self, code: i32, parts: &[&[u8]]) -> Result<(), Errno> {
@@ -44,14 +51,15 @@ impl Notifier {
 impl Kernel for Notifier {
     fn forget_attributes(&self, ino: Ino) -> bool {
         // A negative offset leaves the pages alone.
-        let out = InvalInodeOut { ino: ino.0, off: -1, len: 0 };
+        let out = InvalInodeOut { ino: self.node(ino), off: -1, len: 0 };
         self.send(notify::INVAL_INODE, &[out.as_bytes()]) != Err(Errno::NOENT)
     }
 
     fn forget_pages(&self, ino: Ino, range: Range) {
         // A length of zero is up to the end.
         let len = if range.end > i64::MAX as u64 { 0 } else { (range.end - range.start) as i64 };
-        let out = InvalInodeOut { ino: ino.0, off: range.start.min(i64::MAX as u64) as i64, len };
+        let off = range.start.min(i64::MAX as u64) as i64;
+        let out = InvalInodeOut { ino: self.node(ino), off, len };
         match self.send(notify::INVAL_INODE, &[out.as_bytes()]) {
             Ok(()) | Err(Errno::NOENT | Errno::NODEV | Errno::NOTCONN) => {}
             Err(error) => tracing::error!(%ino, %error, "having the kernel forget pages"),
@@ -59,7 +67,7 @@ impl Kernel for Notifier {
     }
 
     fn forget_name(&self, parent: Ino, name: &[u8]) {
-        let out = InvalEntryOut { parent: parent.0, namelen: name.len() as u32, flags: 0 };
+        let out = InvalEntryOut { parent: self.node(parent), namelen: name.len() as u32, flags: 0 };
         // It may not know the name (ENOENT), or use it as a mount point (ENOTEMPTY).
         let _ = self.send(notify::INVAL_ENTRY, &[out.as_bytes(), name, &[0]]);
     }

@@ -2,7 +2,7 @@
 
 use crate::abi::{AttrOut, Dirent, EntryOut, GetattrOut, OpenOut};
 use glint_client::{Handle, Valid};
-use glint_proto::{Attr, DirEntry, Errno, FsResult, Ino};
+use glint_proto::{Attr, DirEntry, Errno, FsResult};
 use std::time::Duration;
 use zerocopy::{Immutable, IntoBytes};
 
@@ -137,14 +137,13 @@ pub(crate) fn put_entries(
     (at, entries.len())
 }
 
-/// The inode that a node id stands for.
-pub(crate) fn ino(nodeid: u64) -> Ino {
-    Ino(nodeid)
-}
+/// How the kernel calls the root.
+pub(crate) const ROOT_NODE: u64 = 1;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use glint_proto::Ino;
 
     fn entry(cookie: u64, name: &str) -> DirEntry {
         let name = name.as_bytes().to_vec();

@@ -53,7 +53,7 @@ impl Mount {
             return Err(MountError::NoUring);
         }
         let fd = Arc::new(mountpoint::mount(path, options)?);
-        fs.set_kernel(Arc::new(Notifier::new(fd.clone())));
+        fs.set_kernel(Arc::new(Notifier::new(fd.clone(), fs.root())));
         let adapter = Arc::new(Adapter::new(fs, options.direct_io));
         let mount = Mount::serve(adapter, path, fd, wanted);
         match mount {

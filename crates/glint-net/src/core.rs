@@ -16,15 +16,16 @@ use crate::once::Once;
 use crate::polling::Poller;
 use crate::rights::Rights;
 use crate::scheduler::Scheduler;
+use crate::served::{Connection, UNDER_WAY_MAX};
 use crate::stream::Stream;
-use crate::{NetError, Service, host, keep_awake, stats};
+use crate::{NetError, Service, host, keep_awake, stats, subtree};
 use futures_util::poll;
 use glint_proto::frame::{FrameError, NO_SLOT};
 use glint_proto::limits::*;
 use glint_proto::message::{Reply, Request, Survived};
 use glint_proto::{
-    Answer, Arrival, Bulk, ClientId, Cred, Errno, MdsRequest, Op, OstReply, OstRequest, RequestId,
-    Timestamp, clock,
+    Answer, Arrival, Bulk, ClientId, Cred, Errno, FsResult, MdsRequest, Op, OstReply, OstRequest,
+    RequestId, Timestamp, clock,
 };
 use glint_telemetry::{Counter, Layer, traced};
 use std::cell::{Cell, RefCell};
@@ -38,10 +39,6 @@ use std::time::{Duration, Instant};
 const SLOTS_MAX: u16 = SLOTS_PER_CONNECTION * CONNECTIONS_PER_CLIENT_MAX;
 /// Requests of one pass.
 const PASS_REQUESTS: usize = 32;
-/// Requests that may be under way on one connection: its slots, and what needs none.
-const UNDER_WAY_MAX: usize = SLOTS_PER_CONNECTION as usize + 4;
-/// Replies that wait for a client that does not read them.
-const BACKLOG_BYTES_MAX: usize = 2 * BULK_BYTES_MAX;
 
 /// A core.
 pub(crate) struct Core<S: Service> {
@@ -63,56 +60,6 @@ struct Job<S: Service> {
     pass: Rc<Pass>,
     frame: Frame,
     received: Instant,
-}
-
-/// One connection.
-struct Connection<S: Service> {
-    service: Arc<S>,
-    writer: FrameWriter,
-    /// What the other end may do; `None` if that is everything.
-    rights: Option<Rights>,
-    /// Who is at the other end, once it has said so.
-    client: Cell<Option<ClientId>>,
-    /// Requests received and not yet answered.
-    under_way: Cell<usize>,
-    /// Its reader, while it waits for that to become less.
-    reader: RefCell<Option<Waker>>,
-    has_replies: Cell<bool>,
-    unfinished: Rc<Cell<Option<Instant>>>,
-}
-
-impl<S: Service> Drop for Connection<S> {
-    fn drop(&mut self) {
-        if let Some(client) = self.client.get() {
-            self.service.disconnect(client);
-        }
-    }
-}
-
-impl<S: Service> Connection<S> {
-    fn is_full(&self) -> bool {
-        self.under_way.get() >= UNDER_WAY_MAX || self.writer.backlog() > BACKLOG_BYTES_MAX
-    }
-
-    /// Until the client has taken some of its replies.
-    async fn room(&self) {
-        poll_fn(|context| {
-            if !self.is_full() {
-                return Poll::Ready(());
-            }
-            self.reader.replace(Some(context.waker().clone()));
-            Poll::Pending
-        })
-        .await
-    }
-
-    fn wake_reader(&self) {
-        if !self.is_full()
-            && let Some(reader) = self.reader.borrow_mut().take()
-        {
-            reader.wake();
-        }
-    }
 }
 
 impl<S: Service> Core<S> {
@@ -140,6 +87,7 @@ impl<S: Service> Core<S> {
             service: self.service.clone(),
             writer: FrameWriter::new(stream),
             rights: (!rights.is_all()).then_some(rights),
+            top: Cell::new(None),
             client: Cell::new(None),
             under_way: Cell::new(0),
             reader: RefCell::default(),
@@ -288,7 +236,7 @@ impl<S: Service> Core<S> {
         let metadata = async |cred: Cred, request: MdsRequest<'_>, replay| {
             let arrival = Arrival { id: Some(id), digest: header.body_crc, now, replay };
             let Answer { transaction, mut reply, grants } =
-                match Rights::admit(rights, cred, request) {
+                match self.admit(&connection, cred, request).await {
                     Ok((cred, request)) => self.service.mds(&arrival, &cred, &request).await,
                     Err(errno) => Answer::unchanged(Err(errno)),
                 };
@@ -306,13 +254,20 @@ impl<S: Service> Core<S> {
                 Reply::Json("[]".into())
             }
             Request::Hello(hello) => {
+                let mut welcome = self.service.welcome();
+                // Before it is known to anybody: who is refused is not waited for later.
+                if let Some(path) = rights.and_then(|rights| rights.subtree.as_deref()) {
+                    let found = self.service.resolve(path).await;
+                    let absent = |errno| NetError::Refused(format!("its subtree {path}: {errno}"));
+                    welcome.root = found.map_err(absent)?;
+                    connection.top.set(Some(welcome.root));
+                }
                 let is_new = match self.service.connect(client, &hello).await {
                     Ok(is_new) => is_new,
                     Err(errno) => return Err(NetError::Refused(errno.to_string())),
                 };
                 connection.client.set(Some(client));
                 let survived = self.service.survived(hello.boot_verifier);
-                let mut welcome = self.service.welcome();
                 welcome.evicted = hello.known && (is_new || survived.is_none());
                 welcome.survived = survived.unwrap_or(Survived::ALL);
                 Reply::Welcome(welcome)
@@ -344,18 +299,15 @@ impl<S: Service> Core<S> {
             }
             Request::Mds { cred, request } => metadata(cred, request, None).await,
             Request::Replay { cred, request, reply } => metadata(cred, request, Some(reply)).await,
-            Request::Ost { request, .. }
-                if let Some(Err(errno)) = rights.map(|rights| rights.ost(&request)) =>
-            {
-                Reply::Ost { transaction: 0, reply: Err(errno) }
-            }
             Request::Ost { ost, request } => {
                 let received = pass.bulk(&frame);
                 let change = self.ost(client, ost, request, received, &mut bulk);
-                let Answer { transaction, reply, .. } = match request.is_modifying() {
-                    true => self.once.run(id, change).await,
-                    false => change.await,
-                };
+                let Answer { transaction, reply, .. } =
+                    match self.admit_ost(&connection, &request).await {
+                        Err(errno) => Answer::unchanged(Err(errno)),
+                        Ok(()) if request.is_modifying() => self.once.run(id, change).await,
+                        Ok(()) => change.await,
+                    };
                 Reply::Ost { transaction, reply }
             }
         };
@@ -365,6 +317,24 @@ impl<S: Service> Core<S> {
             _ => 0,
         };
         self.reply(&connection, &header, committed, &reply, &bulk)
+    }
+
+    /// What is executed for a request of a client, if it may say that.
+    async fn admit<'a>(
+        &self,
+        connection: &Connection<S>,
+        cred: Cred,
+        request: MdsRequest<'a>,
+    ) -> FsResult<(Cred, MdsRequest<'a>)> {
+        subtree::admit(&*self.service, connection.top.get(), &request).await?;
+        Rights::admit(connection.rights.as_ref(), cred, request)
+    }
+
+    async fn admit_ost(&self, connection: &Connection<S>, request: &OstRequest) -> FsResult<()> {
+        if let (Some(top), Some(object)) = (connection.top.get(), request.object()) {
+            subtree::admit_inode(&*self.service, Some(top), object.ino).await?;
+        }
+        connection.rights.as_ref().map_or(Ok(()), |rights| rights.ost(request))
     }
 
     /// Says on a connection what its client is asked, until one of them is gone.

@@ -25,9 +25,11 @@ mod remote;
 pub mod rights;
 mod runtime;
 mod scheduler;
+mod served;
 mod server;
 pub mod stats;
 mod stream;
+mod subtree;
 pub mod tls;
 
 pub use error::NetError;
@@ -40,8 +42,8 @@ pub use stream::{Address, Listener, UNIX_PREFIX};
 use glint_proto::lock::{Callback, Cancel, Grant};
 use glint_proto::message::{Hello, Survived, Welcome};
 use glint_proto::{
-    Answer, Arrival, Bulk, ClientId, Committed, Cred, FsResult, MdsReply, MdsRequest, OstReply,
-    OstRequest,
+    Answer, Arrival, Bulk, ClientId, Committed, Cred, FsResult, Ino, MdsReply, MdsRequest,
+    OstReply, OstRequest,
 };
 use std::future::Future;
 use std::pin::Pin;
@@ -72,6 +74,12 @@ pub trait Service: Send + Sync + 'static {
 
     /// A client connects, for the first time or again. Returns whether it was not known.
     fn connect(&self, client: ClientId, hello: &Hello) -> impl Future<Output = FsResult<bool>>;
+
+    /// The directory at a path, as the root of a client that is bound to it.
+    fn resolve(&self, path: &str) -> impl Future<Output = FsResult<Ino>>;
+
+    /// Whether an inode is in the part of the tree below `top`.
+    fn is_within(&self, top: Ino, ino: Ino) -> impl Future<Output = FsResult<bool>>;
 
     /// What survived of the run that this verifier names; `None` if nobody knows any more.
     fn survived(&self, boot_verifier: u64) -> Option<Survived>;

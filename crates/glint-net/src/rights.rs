@@ -41,6 +41,8 @@ pub struct IdMap {
 /// What a client may do. The default is everything.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Rights {
+    /// It sees the file system from this directory on.
+    pub subtree: Option<String>,
     /// It changes nothing.
     pub read_only: bool,
     /// See [`Squash`].
@@ -144,7 +146,9 @@ impl Rights {
         }
         match request {
             // A client does by itself only what it can foresee, and it does not know who it is.
-            LeaseInodes { .. } | Own { .. } | Batch { .. } if self.changes_ids() => {
+            LeaseInodes { .. } | Own { .. } | Batch { .. }
+                if self.changes_ids() || self.subtree.is_some() =>
+            {
                 Err(Errno::EOPNOTSUPP)
             }
             Setattr { ino, set } => {
@@ -184,6 +188,9 @@ impl Rights {
 impl fmt::Display for Rights {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.read_only { "ro" } else { "rw" })?;
+        if let Some(subtree) = &self.subtree {
+            write!(f, " subtree={subtree}")?;
+        }
         match self.squash {
             Squash::None => {}
             Squash::Root => f.write_str(" squash=root")?,
@@ -229,6 +236,9 @@ impl FromStr for Rights {
                 None if word == "rw" => {}
                 Some(("squash", "root")) => rights.squash = Squash::Root,
                 Some(("squash", "all")) => rights.squash = Squash::All,
+                Some(("subtree", path)) if path.starts_with('/') => {
+                    rights.subtree = Some(path.to_owned());
+                }
                 Some(("uid", map)) => rights.users.push(map.parse()?),
                 Some(("gid", map)) => rights.groups.push(map.parse()?),
                 // A server that does not understand a limit must not let its holder in.
@@ -246,11 +256,11 @@ mod tests {
 
     #[test]
     fn words_and_rights_are_the_same() {
-        let text = "ro squash=root uid=1000:5000:10 uid=0:65534:1 gid=7:8:1";
+        let text = "ro subtree=/a/b squash=root uid=1000:5000:10 uid=0:65534:1 gid=7:8:1";
         let rights: Rights = text.parse().unwrap();
         assert_eq!(rights.to_string(), text);
         assert!("rw".parse::<Rights>().unwrap().is_all());
-        for bad in ["", "subtree=/x", "uid=1", "uid=1:2:0", "gid=4294967295:0:2", "squash=none"] {
+        for bad in ["", "subtree=x", "uid=1", "uid=1:2:0", "gid=4294967295:0:2", "squash=none"] {
             assert!(bad.parse::<Rights>().is_err(), "{bad}");
         }
     }

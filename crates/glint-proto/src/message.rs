@@ -366,6 +366,21 @@ impl OstRequest {
         matches!(self, Write { .. } | Truncate { .. } | Fallocate { .. } | SetTime { .. })
     }
 
+    /// Which object it is about, if it is about one.
+    pub fn object(&self) -> Option<ObjectId> {
+        match *self {
+            OstRequest::Read { object, .. }
+            | OstRequest::Write { object, .. }
+            | OstRequest::Truncate { object, .. }
+            | OstRequest::Fallocate { object, .. }
+            | OstRequest::Sync { object }
+            | OstRequest::Stat { object }
+            | OstRequest::Seek { object, .. }
+            | OstRequest::SetTime { object, .. } => Some(object),
+            OstRequest::Space | OstRequest::Reserve { .. } => None,
+        }
+    }
+
     /// Which operation this is.
     pub fn op(&self) -> Op {
         match self {

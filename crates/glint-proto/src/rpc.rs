@@ -6,7 +6,7 @@
 use crate::lock::{Callback, Cancel, Grant};
 use crate::message::{MdsReply, MdsRequest, OstReply, OstRequest};
 use crate::op::Op;
-use crate::{Cred, FsResult, RequestId, Timestamp};
+use crate::{Cred, FsResult, Ino, RequestId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// First message on a connection, from the client.
@@ -53,6 +53,8 @@ pub struct Welcome {
     pub lease_ms: u64,
     /// Locks are given to clients that listen to call-backs.
     pub locks: bool,
+    /// What the client sees as its root.
+    pub root: Ino,
     /// What survived of the run that the client counts transactions of.
     pub survived: Survived,
     /// The client said that it is known, and is not: it was evicted. What it had open is

@@ -289,6 +289,7 @@ impl Service for Servers {
             lease_ms: LEASE.as_millis() as u64,
             locks: false,
             cache_ms: 1_000,
+            root: Ino::ROOT,
             survived: Survived::ALL,
             evicted: false,
         }
@@ -296,6 +297,14 @@ impl Service for Servers {
 
     async fn connect(&self, client: ClientId, hello: &Hello) -> FsResult<bool> {
         self.mds.connect(client, &hello.host, &hello.mount_point).await
+    }
+
+    async fn resolve(&self, path: &str) -> FsResult<Ino> {
+        self.mds.resolve(path).await
+    }
+
+    async fn is_within(&self, top: Ino, ino: Ino) -> FsResult<bool> {
+        self.mds.is_within(top, ino).await
     }
 
     fn survived(&self, boot_verifier: u64) -> Option<Survived> {

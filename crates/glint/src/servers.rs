@@ -363,6 +363,7 @@ impl Service for Servers {
             lease_ms: self.settings.lease.as_millis() as u64,
             locks: self.settings.shared,
             cache_ms: if self.settings.shared { CACHE_MS_SHARED } else { CACHE_MS_ALONE },
+            root: Ino::ROOT,
             survived: Survived::ALL,
             evicted: false,
         }
@@ -374,6 +375,14 @@ impl Service for Servers {
 
     fn disconnect(&self, client: ClientId) {
         self.mds.disconnect(client);
+    }
+
+    async fn resolve(&self, path: &str) -> FsResult<Ino> {
+        self.mds.resolve(path).await
+    }
+
+    async fn is_within(&self, top: Ino, ino: Ino) -> FsResult<bool> {
+        self.mds.is_within(top, ino).await
     }
 
     fn survived(&self, boot_verifier: u64) -> Option<Survived> {

@@ -232,6 +232,63 @@ fn rights_in_a_certificate() {
 }
 
 #[test]
+fn a_client_that_is_bound_to_a_subtree() {
+    let world = World::new();
+    let (server_cert, admin_cert) = authority(&world, "ca");
+    let ca = world.path("ca");
+    run(glint()
+        .args(["cert", "issue", text(&ca), "bound", "--client"])
+        .args(["--subtree", "/projects/one"]));
+    let bound_cert = ca.join("bound");
+    let port = free_port();
+    let mut server = world.serve(port, &["--cert", text(&server_cert)]);
+    let (admin_mount, admin) = world.mount(port, "admin", &["--cert", text(&admin_cert)]);
+    let at = address(port);
+    let nowhere = world.path("nowhere");
+    fs::create_dir(&nowhere).unwrap();
+    let said = refused(glint().args(["mount", &at, text(&nowhere), "--cert", text(&bound_cert)]));
+    assert!(said.contains("/projects/one"), "{said}");
+
+    fs::create_dir_all(admin.join("projects/one/d")).unwrap();
+    fs::write(admin.join("projects/one/d/f"), b"mine").unwrap();
+    fs::write(admin.join("projects/secret"), b"theirs").unwrap();
+    fs::hard_link(admin.join("projects/secret"), admin.join("projects/one/link")).unwrap();
+    let (bound_mount, root) = world.mount(port, "bound", &["--cert", text(&bound_cert)]);
+    let names = || {
+        let mut names: Vec<_> = fs::read_dir(&root)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(), ["d", "link"]);
+    assert_eq!(fs::read(root.join("d/f")).unwrap(), b"mine");
+    // Everything works there, also after the server has started again, and others see it.
+    fs::create_dir(root.join("new")).unwrap();
+    fs::write(root.join("new/f"), vec![7; 100_000]).unwrap();
+    fs::rename(root.join("new/f"), root.join("d/g")).unwrap();
+    assert_eq!(fs::read(admin.join("projects/one/d/g")).unwrap(), vec![7; 100_000]);
+    fs::write(admin.join("projects/one/at the top"), b"").unwrap();
+    assert_eq!(names(), ["at the top", "d", "link", "new"]);
+    server.kill();
+    server = world.serve(port, &["--cert", text(&server_cert)]);
+    assert_eq!(fs::read(root.join("d/g")).unwrap(), vec![7; 100_000]);
+    fs::write(root.join("d/g"), b"again").unwrap();
+    assert_eq!(fs::read(admin.join("projects/one/d/g")).unwrap(), b"again");
+    // What was made elsewhere stays there, whatever it is called here.
+    let denied = fs::read(root.join("link")).unwrap_err();
+    assert_eq!(denied.kind(), std::io::ErrorKind::PermissionDenied);
+    // Moved out of its sight while it is mounted.
+    fs::rename(admin.join("projects/one/d"), admin.join("projects/two")).unwrap();
+    assert_eq!(fs::read(root.join("d/f")).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    bound_mount.stop();
+    admin_mount.stop();
+    server.stop();
+    world.assert_sound();
+}
+
+#[test]
 fn what_the_commands_make_and_refuse() {
     let world = World::new();
     let (server_cert, _) = authority(&world, "ca");
@@ -244,6 +301,7 @@ fn what_the_commands_make_and_refuse() {
         (vec!["cert", "init", text(&ca)], "is there already"),
         (vec!["cert", "issue", text(&ca), "server"], "is there already"),
         (vec!["cert", "issue", text(&ca), "../up"], "name"),
+        (vec!["cert", "issue", text(&ca), "x", "--subtree", "/a/../b"], "path from the root"),
         (vec!["cert", "issue", text(&ca), "x", "--map-uid", "1:2:0"], "CLIENT:SERVER"),
         (vec!["cert", "issue", text(&world.path("nowhere")), "x"], "glint cert init"),
     ] {

@@ -73,8 +73,8 @@ impl<K: Kv> Mds<K> {
         let new = NewInode { kind, mode, umask, rdev, target };
         let mut record = self.new_inode(context, &directory, &new, &mut batch).await?;
         record.attr.size_on_ost = open.is_some_and(|flags| flags.write);
+        record.parent = parent;
         if is_dir {
-            record.parent = parent;
             directory.attr.nlink += 1;
             self.names.begin(record.attr.ino);
         }
@@ -126,6 +126,7 @@ impl<K: Kv> Mds<K> {
         let new = NewInode { kind, mode, umask, rdev: 0, target: b"" };
         let mut record = self.new_inode(context, &directory, &new, &mut batch).await?;
         record.attr.nlink = 0;
+        record.parent = parent;
         record.attr.size_on_ost = true;
         self.put_inode(&mut batch, &record);
         let ino = record.attr.ino;

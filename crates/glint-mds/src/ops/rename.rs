@@ -135,9 +135,7 @@ impl<K: Kv> Mds<K> {
                     gains.attr.nlink += 1;
                 }
                 target.attr.ctime = now;
-                if is_dir(target) {
-                    target.parent = ends.parent;
-                }
+                target.parent = ends.parent;
                 let kind = target.attr.file_type();
                 self.put_entry(&mut batch, ends.parent, ends.name, target.attr.ino, kind);
                 self.put_inode(&mut batch, target);
@@ -164,9 +162,7 @@ impl<K: Kv> Mds<K> {
                 }
             }
         }
-        if is_dir(&source) {
-            source.parent = ends.new_parent;
-        }
+        source.parent = ends.new_parent;
         let kind = source.attr.file_type();
         self.put_entry(&mut batch, ends.new_parent, ends.new_name, source.attr.ino, kind);
         self.put_inode(&mut batch, &source);

@@ -68,6 +68,9 @@ pub struct IssueArgs {
     /// For a client only: it cannot pass for a server.
     #[arg(long)]
     client: bool,
+    /// It sees only what is below this directory of the file system, as its root.
+    #[arg(long, value_name = "PATH", value_parser = subtree)]
+    subtree: Option<String>,
     /// It changes nothing.
     #[arg(long)]
     read_only: bool,
@@ -148,6 +151,7 @@ fn issue(args: &IssueArgs) -> CommandResult {
     }
     params.use_authority_key_identifier_extension = true;
     let rights = Rights {
+        subtree: args.subtree.clone(),
         read_only: args.read_only,
         squash: match args.squash {
             Squashed::None => Squash::None,
@@ -171,6 +175,15 @@ fn issue(args: &IssueArgs) -> CommandResult {
     write_new(&out.join(CA_FILE), &authority, 0o644)?;
     println!("{}: for {}, {said}, {} days", out.display(), names.join(", "), args.days);
     Ok(ExitCode::SUCCESS)
+}
+
+/// A path from the root, in words of a certificate.
+fn subtree(text: &str) -> Result<String, String> {
+    let strange = |c: char| c.is_whitespace() || c.is_control();
+    match text.starts_with('/') && !text.contains(strange) && !text.contains("/..") {
+        true => Ok(text.to_owned()),
+        false => Err("use a path from the root, without spaces".into()),
+    }
 }
 
 fn make_directory(path: &Path) -> Result<(), String> {

@@ -1,0 +1,40 @@
+//! Parts of the tree that clients are bound to.
+//!
+//! Invariant: an inode is taken to be in a part only if a chain of directories that hold each
+//! other leads from it to there. A file with several names counts as where it was made, or
+//! last renamed to.
+
+use crate::service::Mds;
+use glint_kv::Kv;
+use glint_proto::{Errno, FsResult, Ino};
+
+/// Directories deeper than this are in no part.
+const DEPTH_MAX: usize = 4096;
+
+impl<K: Kv> Mds<K> {
+    /// The directory at a path from the root.
+    pub async fn resolve(&self, path: &str) -> FsResult<Ino> {
+        let mut at = Ino::ROOT;
+        for name in path.split('/').filter(|name| !name.is_empty()) {
+            let entry = self.find_entry(at, name.as_bytes()).await?;
+            at = entry.ok_or(Errno::ENOENT)?.0;
+            self.directory(at).await?;
+        }
+        Ok(at)
+    }
+
+    /// Whether an inode is in the part of the tree below `top`, or is it.
+    pub async fn is_within(&self, top: Ino, ino: Ino) -> FsResult<bool> {
+        let mut at = ino;
+        for _ in 0..DEPTH_MAX {
+            if at == top {
+                return Ok(true);
+            }
+            if at == Ino::ROOT || at == Ino(0) {
+                return Ok(false);
+            }
+            at = self.inode(at).await?.parent;
+        }
+        Ok(false)
+    }
+}

@@ -1,0 +1,70 @@
+//! A connection, as the server that serves it sees it.
+
+use crate::Service;
+use crate::connection::FrameWriter;
+use crate::rights::Rights;
+use glint_proto::limits::{BULK_BYTES_MAX, SLOTS_PER_CONNECTION};
+use glint_proto::{ClientId, Ino};
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::Instant;
+
+/// Requests that may be under way on one connection: its slots, and what needs none.
+pub(crate) const UNDER_WAY_MAX: usize = SLOTS_PER_CONNECTION as usize + 4;
+/// Replies that wait for a client that does not read them.
+const BACKLOG_BYTES_MAX: usize = 2 * BULK_BYTES_MAX;
+
+/// One connection.
+pub(crate) struct Connection<S: Service> {
+    pub(crate) service: Arc<S>,
+    pub(crate) writer: FrameWriter,
+    /// What the other end may do; `None` if that is everything.
+    pub(crate) rights: Option<Rights>,
+    /// The part of the tree that it is bound to, if it is.
+    pub(crate) top: Cell<Option<Ino>>,
+    /// Who is at the other end, once it has said so.
+    pub(crate) client: Cell<Option<ClientId>>,
+    /// Requests received and not yet answered.
+    pub(crate) under_way: Cell<usize>,
+    /// Its reader, while it waits for that to become less.
+    pub(crate) reader: RefCell<Option<Waker>>,
+    pub(crate) has_replies: Cell<bool>,
+    pub(crate) unfinished: Rc<Cell<Option<Instant>>>,
+}
+
+impl<S: Service> Drop for Connection<S> {
+    fn drop(&mut self) {
+        if let Some(client) = self.client.get() {
+            self.service.disconnect(client);
+        }
+    }
+}
+
+impl<S: Service> Connection<S> {
+    pub(crate) fn is_full(&self) -> bool {
+        self.under_way.get() >= UNDER_WAY_MAX || self.writer.backlog() > BACKLOG_BYTES_MAX
+    }
+
+    /// Until the client has taken some of its replies.
+    pub(crate) async fn room(&self) {
+        poll_fn(|context| {
+            if !self.is_full() {
+                return Poll::Ready(());
+            }
+            self.reader.replace(Some(context.waker().clone()));
+            Poll::Pending
+        })
+        .await
+    }
+
+    pub(crate) fn wake_reader(&self) {
+        if !self.is_full()
+            && let Some(reader) = self.reader.borrow_mut().take()
+        {
+            reader.wake();
+        }
+    }
+}
