@@ -31,7 +31,7 @@ use std::sync::atomic::Ordering;
 const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
 /// Inode numbers that are asked for at once.
-const NUMBERS: u32 = 1 << 14;
+const NUMBERS: u32 = 1 << 12;
 
 impl State {
     /// Whether `caller` may change the entries of this directory here.

@@ -112,7 +112,7 @@ impl<K: Kv> Mds<K> {
         if !self.is_locking(context) || self.config.commit_sync {
             return Err(Errno::EOPNOTSUPP);
         }
-        self.need_space()?;
+        self.need_space(context)?;
         self.claims.mailboxes.writes_back(context.client);
         let count = count.clamp(1, INODES_PER_LEASE_MAX);
         let first = self.allocator.lease(&self.kv, count).await?;

@@ -353,9 +353,12 @@ impl<K: Kv> Mds<K> {
         held
     }
 
-    /// ENOSPC while the disk is too full for anything that needs space.
-    pub(crate) fn need_space(&self) -> FsResult<()> {
-        if self.full.load(Ordering::Relaxed) { Err(Errno::ENOSPC) } else { Ok(()) }
+    /// ENOSPC while the disk is too full for anything that needs space. What a client has done
+    /// by itself was acknowledged long ago: for that there is the reserve, and it ends with the
+    /// inode numbers that were given out.
+    pub(crate) fn need_space(&self, context: &Context<'_>) -> FsResult<()> {
+        let full = self.full.load(Ordering::Relaxed) && context.progress.is_none();
+        if full { Err(Errno::ENOSPC) } else { Ok(()) }
     }
 
     /// Says whether the disk under the journal is too full.

@@ -140,3 +140,56 @@ fn two_clients_fill_a_disk_and_lose_nothing() {
     world.assert_sound();
     drop(disk);
 }
+
+/// A client that tells of its files later is told in time that there is no room for more.
+#[test]
+fn a_client_that_writes_metadata_back_loses_nothing_on_a_full_disk() {
+    let world = World::new();
+    let at = world.data();
+    let image = world.path("image");
+    let disk = Disk::new(&image, &at, "ext4", 320);
+    let port = free_port();
+    let server = world.serve(port, &[]);
+    let (mount, directory) = world.mount(port, "a", &[]);
+    let content = |file: u64| vec![file as u8; 20_000];
+    let path = |file: u64| directory.join(format!("d{}/f{file}", file / 500));
+    let mut files = 0;
+    let refused = loop {
+        let made = match files % 500 {
+            0 => fs::create_dir(directory.join(format!("d{}", files / 500))),
+            _ => Ok(()),
+        };
+        match made.and_then(|()| fs::write(path(files), content(files))) {
+            Ok(()) => files += 1,
+            Err(error) => break error,
+        }
+        assert!(files < 20_000, "a disk of 320 MiB took more");
+    };
+    assert!(is_enospc(&refused), "{refused}");
+    assert!(files > 2000, "only {files} files fitted");
+    // And then names alone, until there is no room for these either.
+    fs::create_dir(directory.join("names")).unwrap();
+    let name = |name: u64| directory.join(format!("names/{name:0>200}"));
+    let mut names = 0;
+    while names < 30_000 {
+        match fs::File::create_new(name(names)) {
+            Ok(_) => names += 1,
+            Err(error) => {
+                assert!(is_enospc(&error), "{error}");
+                break;
+            }
+        }
+    }
+    let (other, seen) = world.mount(port, "b", &[]);
+    for file in 0..files {
+        let found = fs::read(seen.join(path(file).strip_prefix(&directory).unwrap())).unwrap();
+        assert!(found == content(file), "file {file} of {files}");
+    }
+    assert_eq!(fs::read_dir(seen.join("names")).unwrap().count() as u64, names);
+    assert!(!mount.log().contains("lost"), "{}", mount.log());
+    mount.stop();
+    other.stop();
+    server.stop();
+    world.assert_sound();
+    drop(disk);
+}

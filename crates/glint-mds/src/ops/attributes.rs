@@ -58,7 +58,7 @@ impl<K: Kv> Mds<K> {
         }
         if let Some(size) = set.size {
             if size > record.attr.size {
-                self.need_space()?;
+                self.need_space(context)?;
             }
             // The caller now changes the objects; until its writers close they
             // are what counts, so a crash in between leaves the old size.

@@ -63,7 +63,7 @@ impl<K: Kv> Mds<K> {
             };
         }
         self.permit(&directory, context.cred, WRITE | EXEC).await?;
-        self.need_space()?;
+        self.need_space(context)?;
         self.claim(context, parent, Bits::DIR | Bits::ATTR)?;
         if is_dir && directory.attr.nlink >= LINK_COUNT_MAX {
             return Err(Errno::EMLINK);
@@ -120,7 +120,7 @@ impl<K: Kv> Mds<K> {
         let _held = self.lock(context, &[Want::shared(Key::Dir(parent))]).await;
         let directory = self.directory(parent).await?;
         self.permit(&directory, context.cred, WRITE | EXEC).await?;
-        self.need_space()?;
+        self.need_space(context)?;
         let mut batch = Batch::new();
         let kind = FileType::Regular;
         let new = NewInode { kind, mode, umask, rdev: 0, target: b"" };

@@ -31,7 +31,7 @@ impl<K: Kv> Mds<K> {
             .await;
         let mut directory = self.directory(parent).await?;
         self.permit(&directory, context.cred, WRITE | EXEC).await?;
-        self.need_space()?;
+        self.need_space(context)?;
         let mut record = self.find_inode(ino).await?.ok_or(Errno::ENOENT)?;
         if record.attr.is_dir() {
             return Err(Errno::EPERM);

@@ -113,7 +113,7 @@ impl<K: Kv> Mds<K> {
             self.check_replace(&source, target).await?;
         }
         if target.is_none() {
-            self.need_space()?;
+            self.need_space(context)?;
         }
         self.claim(context, ends.parent, Bits::ATTR)?;
         self.claim(context, ends.new_parent, Bits::ATTR | Bits::DIR)?;

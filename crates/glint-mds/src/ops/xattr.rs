@@ -53,7 +53,7 @@ impl<K: Kv> Mds<K> {
         let _held = self.lock_attributes(context, ino).await;
         let mut record = self.inode(ino).await?;
         permit_xattr(&record, context, name)?;
-        self.need_space()?;
+        self.need_space(context)?;
         self.claim(context, ino, Bits::ATTR)?;
         let key = keys::xattr(ino, name);
         let old = self.kv.get(Keyspace::Xattr, &key).await.map_err(errno)?;
