@@ -8,7 +8,7 @@
 use crate::handles::OpenFile;
 use glint_proto::deferred::Deferred;
 use glint_proto::limits::{BATCH_BYTES_MAX, BATCH_CHANGES_MAX, NAME_BYTES_MAX};
-use glint_proto::{FsResult, Ino};
+use glint_proto::{FsResult, Ino, clock};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -107,7 +107,7 @@ impl Backlog {
         };
         if !state.parts.back().is_some_and(fits) {
             let changes = Vec::with_capacity(64 * BATCH_CHANGES_MAX as usize);
-            state.parts.push_back(Part { changes, count: 0, made: Instant::now() });
+            state.parts.push_back(Part { changes, count: 0, made: clock::now() });
         }
         let Some(part) = state.parts.back_mut() else { return Ok(0) };
         change.encode(&mut part.changes)?;

@@ -6,9 +6,9 @@ use crate::node::{Node, State};
 use crate::vfs::{Caller, Found, Valid};
 use glint_lock::held::Flight;
 use glint_proto::lock::{Bits, Cancel, Grant};
-use glint_proto::{Attr, Errno, FsResult, Ino, Timestamp};
+use glint_proto::{Attr, Errno, FsResult, Ino, MdsReply, Timestamp};
 use parking_lot::{Mutex, RwLock};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -23,7 +23,7 @@ pub(crate) struct Cache {
     /// Nodes that the kernel has forgotten, oldest first.
     idle: Mutex<VecDeque<Ino>>,
     /// Nodes with data that is not at its OSTs, and some that had.
-    dirty: Mutex<HashSet<Ino>>,
+    dirty: Mutex<BTreeSet<Ino>>,
     pub(crate) flight: Mutex<Flight>,
     kernel: OnceLock<Arc<dyn Kernel>>,
     /// Changes that this client has begun.
@@ -134,10 +134,13 @@ impl Cache {
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Node>> {
-        self.shards
-            .iter()
-            .flat_map(|shard| shard.read().values().cloned().collect::<Vec<_>>())
-            .collect()
+        let of = |shard: &RwLock<HashMap<Ino, Arc<Node>>>| {
+            shard.read().values().cloned().collect::<Vec<_>>()
+        };
+        let mut nodes: Vec<_> = self.shards.iter().flat_map(of).collect();
+        // So that one seed of the simulation is always the same run.
+        nodes.sort_unstable_by_key(|node| node.ino);
+        nodes
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -266,8 +269,12 @@ impl Cache {
             let mut state = directory.state();
             if held {
                 state.children.insert(name.into(), Some(attr.ino));
-            } else if name != b"." && name != b".." && !state.children.contains_key(name) {
-                // There is a name that is not among the children.
+            } else if name != b"."
+                && name != b".."
+                && state.children.get(name) != Some(&Some(attr.ino))
+            {
+                // There is a name that is not among the children, or was free before.
+                state.children.remove(name);
                 state.complete = false;
             }
         }
@@ -308,6 +315,36 @@ impl Cache {
         };
         if let Some(node) = child.and_then(|child| self.find(child)) {
             node.state().names.retain(|(p, n)| *p != parent || **n != *name);
+        }
+    }
+
+    /// This client has taken a name from an inode, perhaps one that it knew by another name.
+    pub(crate) fn removed(&self, reply: &MdsReply) {
+        let MdsReply::Removed { ino } = reply else { return };
+        if let Some(node) = self.find(*ino) {
+            let mut state = node.state();
+            state.attr = None;
+            state.changes += 1;
+        }
+    }
+
+    /// Whether it is known that there is no such name.
+    pub(crate) fn is_free(&self, parent: Ino, name: &[u8]) -> bool {
+        let Some(directory) = self.find(parent) else { return false };
+        let state = directory.state();
+        match state.children.get(name) {
+            Some(child) => child.is_none() && (state.own || state.bits.has(Bits::DIR)),
+            None => state.knows_all(),
+        }
+    }
+
+    /// A name leads where it led, or elsewhere, or is gone.
+    pub(crate) fn doubt_name(&self, parent: Ino, name: &[u8]) {
+        self.forget_name(parent, name);
+        if let Some(directory) = self.find(parent) {
+            let mut state = directory.state();
+            state.children.remove(name);
+            state.complete = false;
         }
     }
 

@@ -390,32 +390,11 @@ impl<T: Transport> Vfs for Client<T> {
     async fn rename(
         &self,
         caller: &Caller,
-        (parent, name): (Ino, &[u8]),
-        (new_parent, new_name): (Ino, &[u8]),
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
         flags: RenameFlags,
     ) -> FsResult<()> {
-        let request = MdsRequest::Rename { parent, name, new_parent, new_name, flags };
-        if !self.has_locks() {
-            return self.mds(caller, &request).await.map(drop);
-        }
-        let ends = [(parent, name), (new_parent, new_name)];
-        if self.rename_here(caller, ends[0], ends[1], flags).is_some() {
-            return Ok(());
-        }
-        let known = ends.map(|(parent, name)| self.cache.child(parent, name));
-        let mut inos = vec![parent, new_parent];
-        inos.extend(known.into_iter().flatten());
-        let change = self.cache.change(&inos);
-        self.mds(caller, &request).await?;
-        drop(change);
-        for (parent, name) in ends {
-            self.cache.forget_name(parent, name);
-        }
-        self.cache.renamed(new_parent, new_name, known[0]);
-        if flags.exchange {
-            self.cache.renamed(parent, name, known[1]);
-        }
-        Ok(())
+        self.rename_names(caller, from, to, flags).await
     }
 
     async fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {

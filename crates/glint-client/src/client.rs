@@ -13,7 +13,9 @@ use glint_lock::held::Use;
 use glint_net::{Granting, Transport};
 use glint_proto::limits::CACHE_MS_SHARED;
 use glint_proto::lock::{Bits, Range};
-use glint_proto::{Attr, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, OpenFlags, Timestamp};
+use glint_proto::{
+    Attr, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, OpenFlags, RenameFlags, Timestamp,
+};
 use glint_telemetry::{Layer, Span};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -329,9 +331,54 @@ impl<T: Transport> Client<T> {
         let mut inos = vec![parent];
         inos.extend(self.cache.child(parent, name));
         let change = self.cache.change(&inos);
-        self.mds(caller, request).await?;
+        let reply = self.mds(caller, request).await?;
         drop(change);
+        self.cache.removed(&reply);
         self.cache.forget_name(parent, name);
+        Ok(())
+    }
+
+    /// Moves a name, or exchanges two.
+    pub(crate) async fn rename_names(
+        &self,
+        caller: &Caller,
+        (parent, name): (Ino, &[u8]),
+        (new_parent, new_name): (Ino, &[u8]),
+        flags: RenameFlags,
+    ) -> FsResult<()> {
+        let request = MdsRequest::Rename { parent, name, new_parent, new_name, flags };
+        if !self.has_locks() {
+            return self.mds(caller, &request).await.map(drop);
+        }
+        let ends = [(parent, name), (new_parent, new_name)];
+        if self.rename_here(caller, ends[0], ends[1], flags).is_some() {
+            return Ok(());
+        }
+        let known = ends.map(|(parent, name)| self.cache.child(parent, name));
+        // Two names of one file: nothing happens, and both stay.
+        let may_be_one = match known {
+            [Some(source), Some(target)] => source == target,
+            _ => !self.cache.is_free(new_parent, new_name),
+        };
+        let mut inos = vec![parent, new_parent];
+        inos.extend(known.into_iter().flatten());
+        let change = self.cache.change(&inos);
+        let reply = self.mds(caller, &request).await?;
+        drop(change);
+        self.cache.removed(&reply);
+        if may_be_one && !flags.exchange {
+            for (parent, name) in ends {
+                self.cache.doubt_name(parent, name);
+            }
+            return Ok(());
+        }
+        for (parent, name) in ends {
+            self.cache.forget_name(parent, name);
+        }
+        self.cache.renamed(new_parent, new_name, known[0]);
+        if flags.exchange {
+            self.cache.renamed(parent, name, known[1]);
+        }
         Ok(())
     }
 

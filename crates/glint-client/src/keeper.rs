@@ -16,7 +16,7 @@ use crate::node::{Name, Node};
 use crate::write_back::AGE_MAX;
 use glint_net::{Holder, Transport, host};
 use glint_proto::lock::{Bits, Callback, Cancel, Range};
-use glint_proto::{FsResult, MdsReply, MdsRequest};
+use glint_proto::{FsResult, MdsReply, MdsRequest, clock};
 use parking_lot::Mutex;
 use std::future::{Future, poll_fn};
 use std::ops::Deref;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Waker};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How old a change may become before it is sent.
 const CHANGE_AGE_MAX: Duration = Duration::from_millis(500);
@@ -145,6 +145,19 @@ impl<T: Transport> Holder for Client<T> {
 }
 
 impl<T: Transport> Client<T> {
+    /// A client in a simulated world. What it does by itself belongs to the machine of the
+    /// calling task.
+    pub fn simulated(transport: T, noatime: bool) -> Arc<Client<T>> {
+        let client = Arc::new(Client::new(transport, noatime));
+        let _ = client.me.set(Arc::downgrade(&client));
+        if client.has_locks() {
+            let holder: Arc<dyn Holder> = client.clone();
+            client.transport.set_holder(Arc::downgrade(&holder));
+            host::spawn(client.clone().keep());
+        }
+        client
+    }
+
     async fn keep(self: Arc<Self>) {
         let listening = self.clone();
         host::spawn(async move { listening.transport.listen().await });
@@ -179,7 +192,7 @@ impl<T: Transport> Client<T> {
     async fn care(self: &Arc<Self>) {
         // With memory full of half extents, these have to go.
         let age = if self.write_back.is_stuck() { Duration::ZERO } else { AGE_MAX };
-        let old = Instant::now().checked_sub(age);
+        let old = clock::now().checked_sub(age);
         if let Some(old) = old
             && self.write_back.counts().0 > 0
         {
@@ -197,7 +210,7 @@ impl<T: Transport> Client<T> {
             }
         }
         if self.backlog.is_busy()
-            && let Some(old) = Instant::now().checked_sub(CHANGE_AGE_MAX)
+            && let Some(old) = clock::now().checked_sub(CHANGE_AGE_MAX)
         {
             self.backlog.hurry_old(old);
         }

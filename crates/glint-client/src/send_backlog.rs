@@ -124,7 +124,7 @@ impl<T: Transport> Client<T> {
         while let Some(ino) = self.backlog.oldest_owned(OWNED_MAX) {
             let Some(node) = self.cache.find(ino).filter(|node| node.state().own) else { continue };
             let queued = node.state().queued;
-            if queued + RECENT > self.backlog.last() {
+            if queued > 0 && queued + RECENT > self.backlog.last() {
                 // Fewer than are too many can be that.
                 self.backlog.owns(ino);
                 continue;

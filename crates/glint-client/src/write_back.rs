@@ -15,13 +15,15 @@ use glint_net::{Transport, host};
 use glint_proto::limits::{
     BULK_BYTES_MAX, DIRTY_BYTES_MAX, DIRTY_BYTES_PER_OST_MAX, RESERVE_BYTES, RPCS_PER_OST_MAX,
 };
-use glint_proto::{Bulk, Errno, FsResult, Layout, ObjectAttr, ObjectId, OstReply, OstRequest};
+use glint_proto::{
+    Bulk, Errno, FsResult, Layout, ObjectAttr, ObjectId, OstReply, OstRequest, clock,
+};
 use parking_lot::{Mutex, MutexGuard};
 use std::future::poll_fn;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::task::{Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Longest time that written data stays in memory only.
 pub(crate) const AGE_MAX: Duration = Duration::from_secs(1);
@@ -185,7 +187,7 @@ impl<T: Transport> Client<T> {
         offset: u64,
         data: &[u8],
     ) {
-        let now = Instant::now();
+        let now = clock::now();
         let (mut full, mut due) = (false, Due::Full);
         for piece in file.layout.pieces(offset, data.len() as u64) {
             let ost = self.ost_of(file.layout, piece.stripe);

@@ -109,10 +109,12 @@ impl<K: Kv> Mds<K> {
         context: &Context<'_>,
         count: u32,
     ) -> FsResult<MdsReply> {
-        if !self.is_locking(context) || self.config.commit_sync {
+        if !self.claims.is_used() || self.config.commit_sync {
             return Err(Errno::EOPNOTSUPP);
         }
         self.need_space(context)?;
+        // It may ask before it listens; what it is asked waits until it does.
+        self.claims.mailboxes.expect(context.client);
         self.claims.mailboxes.writes_back(context.client);
         let count = count.clamp(1, INODES_PER_LEASE_MAX);
         let first = self.allocator.lease(&self.kv, count).await?;

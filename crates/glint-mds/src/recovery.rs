@@ -10,12 +10,13 @@
 //! - Until then nothing that a client may still have open is removed.
 
 use crate::claims::wake;
+use crate::context::Context;
 use crate::error::errno;
 use crate::keys;
 use crate::service::Mds;
 use crate::session::SessionInfo;
 use glint_kv::{Batch, Keyspace, Kv};
-use glint_proto::{ClientId, FsResult, clock};
+use glint_proto::{ClientId, FsResult, MdsReply, MdsRequest, clock};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashSet;
 use std::future::poll_fn;
@@ -113,6 +114,30 @@ impl Recovery {
 }
 
 impl<K: Kv> Mds<K> {
+    /// The batch of a create survived, but that it left the file open did not.
+    pub(crate) fn recover_open(
+        &self,
+        context: &Context<'_>,
+        request: &MdsRequest<'_>,
+        reply: &FsResult<MdsReply>,
+    ) {
+        let write = match request {
+            MdsRequest::Create { open: Some(flags), .. } => flags.write,
+            MdsRequest::Open { flags, .. } => flags.write,
+            MdsRequest::Tmpfile { .. } => true,
+            MdsRequest::Batch { changes } => {
+                if let Ok(MdsReply::Batched { done, .. }) = reply {
+                    self.recover_batch(context, changes, *done);
+                }
+                return;
+            }
+            _ => return,
+        };
+        if let Ok(MdsReply::Opened { attr, .. } | MdsReply::Attr(attr)) = reply {
+            self.opens.add(context.client, attr.ino, write);
+        }
+    }
+
     /// A client has come back and said everything.
     pub fn recovered(&self, client: ClientId) {
         self.recovery.returned(client);

@@ -214,30 +214,6 @@ impl<K: Kv> Mds<K> {
         reply
     }
 
-    /// The batch of a create survived, but that it left the file open did not.
-    fn recover_open(
-        &self,
-        context: &Context<'_>,
-        request: &MdsRequest<'_>,
-        reply: &FsResult<MdsReply>,
-    ) {
-        let write = match request {
-            MdsRequest::Create { open: Some(flags), .. } => flags.write,
-            MdsRequest::Open { flags, .. } => flags.write,
-            MdsRequest::Tmpfile { .. } => true,
-            MdsRequest::Batch { changes } => {
-                if let Ok(MdsReply::Batched { done, .. }) = reply {
-                    self.recover_batch(context, changes, *done);
-                }
-                return;
-            }
-            _ => return,
-        };
-        if let Ok(MdsReply::Opened { attr, .. } | MdsReply::Attr(attr)) = reply {
-            self.opens.add(context.client, attr.ino, write);
-        }
-    }
-
     pub(crate) async fn execute(
         &self,
         context: &Context<'_>,

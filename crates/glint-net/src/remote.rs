@@ -182,8 +182,10 @@ impl Remote {
     /// Says that this client lives, and learns what is durable.
     pub async fn ping(&self) -> FsResult<()> {
         let commit = self.shared.kept.lock().is_filling();
+        let sent = clock::now();
         match self.call(&Request::Ping { commit }, Bulk::None).await? {
             Reply::Pong(committed) => {
+                *self.shared.heard.lock() = sent;
                 let run = self.shared.run.load(Ordering::Acquire);
                 self.shared.committed(run, committed, &mut drop);
                 Ok(())

@@ -250,6 +250,8 @@ impl MdsRequest<'_> {
 pub enum MdsReply {
     /// Done.
     Done,
+    /// Done, and this inode has a name less.
+    Removed { ino: Ino },
     /// An entry or an inode.
     Attr(Attr),
     /// `Create` with `open`: the inode, and whether it was made by this request.

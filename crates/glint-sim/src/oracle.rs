@@ -19,14 +19,21 @@ pub(crate) struct Model {
     /// As of the last sync, and names that changed since.
     synced: BTreeSet<String>,
     changed: BTreeSet<String>,
-    /// Names of the call that is under way.
+    /// Names of the call that is under way, and the number of calls so far.
     under_way: Vec<String>,
+    calls: u64,
 }
 
 impl Model {
     /// A call on these names begins.
     pub(crate) fn begins(&mut self, names: &[&str]) {
         self.under_way = names.iter().map(|name| (*name).to_owned()).collect();
+        self.calls += 1;
+    }
+
+    /// How many calls there have been, if none is under way.
+    pub(crate) fn quiet(&self) -> Option<u64> {
+        self.under_way.is_empty().then_some(self.calls)
     }
 
     /// It has returned.
@@ -88,10 +95,11 @@ impl Model {
     }
 
     /// What a listing by others must show of a client that died: everything that was
-    /// answered; if power was lost as well, what was synced and did not change since.
-    pub(crate) fn accepts(&self, found: &BTreeSet<String>, power_lost: bool) -> Result<(), String> {
+    /// answered; if power was lost as well, or it told of its changes later (`forgets`), what was
+    /// synced and did not change since.
+    pub(crate) fn accepts(&self, found: &BTreeSet<String>, forgets: bool) -> Result<(), String> {
         let mut doubtful: BTreeSet<&String> = self.under_way.iter().collect();
-        let must: BTreeSet<String> = match power_lost {
+        let must: BTreeSet<String> = match forgets {
             true => {
                 doubtful.extend(&self.changed);
                 self.synced.clone()

@@ -51,6 +51,9 @@ struct Run {
     executor: Rc<Executor>,
     storage: Storage,
     servers: RefCell<Arc<Servers>>,
+    /// Clients keep locks, write data behind, and change directories by themselves.
+    locks: bool,
+    workers: Rc<RefCell<Vec<Rc<Worker>>>>,
     members: RefCell<Vec<Rc<Member>>>,
     tally: Tally,
     outcome: Cell<Outcome>,
@@ -74,11 +77,14 @@ pub fn run(seed: u64) -> Result<Outcome, String> {
 fn run_here(seed: u64) -> Result<Outcome, String> {
     let executor = Executor::new(seed);
     let storage = Storage::default();
-    let servers = RefCell::new(storage.start(&executor, false));
+    let locks = executor.one_in(2);
+    let servers = RefCell::new(storage.start(&executor, false, locks));
     let run = Rc::new(Run {
         executor: executor.clone(),
         storage,
         servers,
+        locks,
+        workers: Rc::default(),
         members: RefCell::default(),
         tally: Tally::default(),
         outcome: Cell::default(),
@@ -171,7 +177,7 @@ impl Run {
         servers.connect(client, &hello).await.map_err(text)?;
         servers.disconnect(client);
         let welcome = servers.welcome();
-        let fs: Fs = Rc::new(Client::new(Remote::simulated(options, client, welcome), true));
+        let fs: Fs = Client::simulated(Remote::simulated(options, client, welcome), true);
         let directory = async |name: String| {
             let made =
                 fs.make(&Caller::ROOT, Ino::ROOT, name.as_bytes(), make(FileType::Directory));
@@ -189,9 +195,12 @@ impl Run {
                 own: directory(format!("c{index}w{number}")).await?,
                 shared,
                 model: Rc::new(RefCell::new(Model::default())),
+                dead: Cell::new(false),
+                all: self.workers.clone(),
                 tally: self.tally.clone(),
             }));
         }
+        self.workers.borrow_mut().extend(workers.iter().cloned());
         fs.sync().await.map_err(text)?;
         let (pinging, executor) = (fs.clone(), self.executor.clone());
         self.executor.spawn_on(machine, async move {
@@ -244,7 +253,7 @@ impl Run {
             *which += 1;
         });
         self.executor.sleep(Duration::from_millis(self.executor.below(500))).await;
-        self.servers.replace(self.storage.start(&self.executor, power_loss));
+        self.servers.replace(self.storage.start(&self.executor, power_loss, self.locks));
     }
 
     /// Not the last one.
@@ -256,6 +265,7 @@ impl Run {
         }
         let member = alive[self.executor.below(alive.len() as u64) as usize];
         member.dead.set(true);
+        member.workers.iter().for_each(|worker| worker.dead.set(true));
         self.executor.kill(member.machine);
         self.executor.network.cut(Some(member.machine));
         self.count(|outcome| outcome.dead_clients += 1);
@@ -263,7 +273,7 @@ impl Run {
 
     async fn verify(&self, shared: Option<Ino>) -> Result<(), String> {
         let members = self.members.borrow().clone();
-        let power_lost = self.outcome.get().power_losses > 0;
+        let forgets = self.locks || self.outcome.get().power_losses > 0;
         for member in members.iter().filter(|member| !member.dead.get()) {
             for worker in &member.workers {
                 worker.verify_all().await?;
@@ -274,7 +284,7 @@ impl Run {
         };
         for worker in members.iter().filter(|m| m.dead.get()).flat_map(|m| &m.workers) {
             let found = list(&witness.fs, worker.own).await.map_err(text)?;
-            worker.model.borrow().accepts(&found, power_lost)?;
+            worker.model.borrow().accepts(&found, forgets)?;
         }
         let any_dead = members.iter().any(|member| member.dead.get());
         if let Some(shared) = shared.filter(|_| !any_dead) {

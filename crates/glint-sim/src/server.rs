@@ -111,6 +111,7 @@ pub(crate) struct Servers {
     mds: Mds<Arc<Disk>>,
     objects: Arc<Mutex<Objects>>,
     boot_verifier: u64,
+    locks: bool,
 }
 
 impl Storage {
@@ -127,7 +128,12 @@ impl Storage {
     }
 
     /// Starts the servers.
-    pub(crate) fn start(&self, executor: &Rc<Executor>, after_power_loss: bool) -> Arc<Servers> {
+    pub(crate) fn start(
+        &self,
+        executor: &Rc<Executor>,
+        after_power_loss: bool,
+        locks: bool,
+    ) -> Arc<Servers> {
         EXECUTOR.replace(None);
         let boot_verifier = executor.below(u64::MAX);
         let config = Config {
@@ -137,7 +143,7 @@ impl Storage {
             commit_sync: false,
             after_power_loss,
             mounted: false,
-            locks: false,
+            locks,
             hash_seed: Some(executor.below(u64::MAX)),
             boot_verifier,
         };
@@ -155,6 +161,7 @@ impl Storage {
             mds: mds.unwrap_or_else(|error| panic!("starting the MDS: {error}")),
             objects: self.objects.clone(),
             boot_verifier,
+            locks,
         });
         let (world, service) = (executor.clone(), servers.clone());
         executor.spawn_on(SERVER, async move {
@@ -244,6 +251,7 @@ impl Servers {
                 OstReply::Done
             }
             (OstRequest::SetTime { .. }, _) => OstReply::Done,
+            (OstRequest::Reserve { bytes }, _) => OstReply::Reserved(bytes),
             (OstRequest::Space, _) => OstReply::Space(SpaceInfo::default()),
             _ => return Err(Errno::EOPNOTSUPP),
         };
@@ -287,7 +295,7 @@ impl Service for Servers {
             osts: 1,
             commit_sync: false,
             lease_ms: LEASE.as_millis() as u64,
-            locks: false,
+            locks: self.locks,
             cache_ms: 1_000,
             root: Ino::ROOT,
             survived: Survived::ALL,

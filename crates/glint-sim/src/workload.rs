@@ -5,11 +5,13 @@ use crate::oracle::Model;
 use glint_client::{Caller, Client, Handle, Make, Vfs, WriteHow};
 use glint_net::Remote;
 use glint_proto::{Errno, FileType, FsResult, Ino, OpenFlags, RenameFlags, SetAttr};
+use std::cell::Cell;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::sync::Arc;
 
-pub(crate) type Fs = Rc<Client<Remote>>;
+pub(crate) type Fs = Arc<Client<Remote>>;
 
 /// Names that a worker uses in its own directory.
 const NAMES: u64 = 10;
@@ -27,6 +29,10 @@ pub(crate) struct Worker {
     pub(crate) own: Ino,
     pub(crate) shared: Ino,
     pub(crate) model: Rc<RefCell<Model>>,
+    /// Its client has died.
+    pub(crate) dead: Cell<bool>,
+    /// All workers of all clients.
+    pub(crate) all: Rc<RefCell<Vec<Rc<Worker>>>>,
     pub(crate) tally: Tally,
 }
 
@@ -88,6 +94,7 @@ impl Worker {
             10 => self.verify(&one).await,
             11 => self.verify_names().await,
             12 => self.sync().await,
+            13 => self.peek().await,
             _ => self.share().await,
         };
         self.model.borrow_mut().ends();
@@ -266,6 +273,23 @@ impl Worker {
         expect("sync", self.fs.sync().await, Ok(()))?;
         self.model.borrow_mut().synced();
         Ok(())
+    }
+
+    /// What another client sees of a directory is what its worker was told last, if that
+    /// does nothing meanwhile.
+    async fn peek(&self) -> Result<(), String> {
+        let other = {
+            let all = self.all.borrow();
+            all[self.executor.below(all.len() as u64) as usize].clone()
+        };
+        let quiet = || (!other.dead.get()).then(|| other.model.borrow().quiet()).flatten();
+        let Some(before) = quiet() else { return Ok(()) };
+        let want: BTreeSet<String> = other.model.borrow().names.keys().cloned().collect();
+        let got = expect("list", list(&self.fs, other.own).await, Ok(()))?.unwrap_or_default();
+        if quiet() != Some(before) || got == want {
+            return Ok(());
+        }
+        Err(format!("another client sees {got:?}, and must see {want:?}"))
     }
 
     /// A call on a name that others use, too: it may fail, but not succeed twice.

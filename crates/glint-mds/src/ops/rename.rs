@@ -172,7 +172,11 @@ impl<K: Kv> Mds<K> {
             touch_directory(&mut to, now);
             self.put_inode(&mut batch, &to);
         }
-        self.commit(context, batch, MdsReply::Done).await
+        let reply = match ends.target {
+            Some(ino) if !flags.exchange => MdsReply::Removed { ino },
+            _ => MdsReply::Done,
+        };
+        self.commit(context, batch, reply).await
     }
 
     /// Moving a directory to another parent: it must not become its own ancestor,

@@ -48,7 +48,7 @@ impl<K: Kv> Mds<K> {
         touch_directory(&mut directory, context.now);
         self.delete_entry(&mut batch, parent, name);
         self.put_inode(&mut batch, &directory);
-        self.commit(context, batch, MdsReply::Done).await
+        self.commit(context, batch, MdsReply::Removed { ino }).await
     }
 
     pub(crate) async fn rmdir(
@@ -102,7 +102,7 @@ impl<K: Kv> Mds<K> {
             touch_directory(&mut directory, context.now);
             self.delete_entry(&mut batch, parent, name);
             self.put_inode(&mut batch, &directory);
-            return self.commit(context, batch, MdsReply::Done).await;
+            return self.commit(context, batch, MdsReply::Removed { ino }).await;
         }
     }
 
