@@ -9,7 +9,7 @@ use crate::handles::OpenFile;
 use glint_proto::deferred::Deferred;
 use glint_proto::limits::{BATCH_BYTES_MAX, BATCH_CHANGES_MAX, NAME_BYTES_MAX};
 use glint_proto::{FsResult, Ino, clock};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::ops::Range;
@@ -29,6 +29,8 @@ const CHANGE_BYTES_MAX: usize = 8192 + 2 * NAME_BYTES_MAX;
 pub(crate) struct Part {
     pub(crate) changes: Vec<u8>,
     pub(crate) count: u32,
+    /// See [`Backlog::life`].
+    pub(crate) life: u64,
     /// When the first was made.
     made: Instant,
 }
@@ -55,6 +57,15 @@ struct State {
     owned: VecDeque<Ino>,
 }
 
+/// Wakes the sender, not under a lock that it waits for.
+fn wake_sender(mut state: MutexGuard<'_, State>) {
+    let sender = state.sender.take();
+    drop(state);
+    if let Some(waker) = sender {
+        waker.wake();
+    }
+}
+
 /// All of them.
 #[derive(Default)]
 pub(crate) struct Backlog {
@@ -62,6 +73,8 @@ pub(crate) struct Backlog {
     off: AtomicBool,
     made: AtomicU64,
     done: AtomicU64,
+    /// How often the servers have forgotten this client.
+    life: AtomicU64,
     /// Closed files whose end is not among the changes yet.
     closing: AtomicU64,
     state: Mutex<State>,
@@ -107,16 +120,15 @@ impl Backlog {
         };
         if !state.parts.back().is_some_and(fits) {
             let changes = Vec::with_capacity(64 * BATCH_CHANGES_MAX as usize);
-            state.parts.push_back(Part { changes, count: 0, made: clock::now() });
+            let life = self.life();
+            state.parts.push_back(Part { changes, count: 0, life, made: clock::now() });
         }
         let Some(part) = state.parts.back_mut() else { return Ok(0) };
         change.encode(&mut part.changes)?;
         part.count += 1;
         let number = self.made.fetch_add(1, Ordering::AcqRel) + 1;
-        let waker = if self.len() == ENOUGH { state.sender.take() } else { None };
-        drop(state);
-        if let Some(waker) = waker {
-            waker.wake();
+        if self.len() == ENOUGH {
+            wake_sender(state);
         }
         Ok(number)
     }
@@ -146,11 +158,7 @@ impl Backlog {
             }
             state.wanted = state.wanted.max(number);
             state.waiters.push((number, context.waker().clone()));
-            let sender = state.sender.take();
-            drop(state);
-            if let Some(waker) = sender {
-                waker.wake();
-            }
+            wake_sender(state);
             Poll::Pending
         })
         .await
@@ -160,11 +168,7 @@ impl Backlog {
     pub(crate) fn hurry(&self) {
         let mut state = self.state.lock();
         state.hurry = true;
-        let sender = state.sender.take();
-        drop(state);
-        if let Some(waker) = sender {
-            waker.wake();
-        }
+        wake_sender(state);
     }
 
     /// Has everything sent that was made before this time, and closed files written.
@@ -178,11 +182,7 @@ impl Backlog {
         if state.parts.front().is_some_and(old) {
             state.wanted = self.last();
         }
-        let sender = state.sender.take();
-        drop(state);
-        if let Some(waker) = sender {
-            waker.wake();
-        }
+        wake_sender(state);
     }
 
     /// Until there is room for another change.
@@ -199,11 +199,7 @@ impl Backlog {
             // Woken at each end of a batch or a file.
             state.waiters.push((0, context.waker().clone()));
             (state.wanted, state.hurry) = (self.last(), true);
-            let sender = state.sender.take();
-            drop(state);
-            if let Some(waker) = sender {
-                waker.wake();
-            }
+            wake_sender(state);
             Poll::Pending
         })
         .await
@@ -247,8 +243,14 @@ impl Backlog {
         woken.into_iter().for_each(Waker::wake);
     }
 
+    /// What was changed in another life of this client is not to be done any more.
+    pub(crate) fn life(&self) -> u64 {
+        self.life.load(Ordering::Acquire)
+    }
+
     /// Nobody will hear of what was not sent. Returns how many changes that are.
     pub(crate) fn lose(&self) -> u32 {
+        self.life.fetch_add(1, Ordering::AcqRel);
         let parts = std::mem::take(&mut self.state.lock().parts);
         let count = parts.iter().map(|part| part.count).sum();
         self.done(count);

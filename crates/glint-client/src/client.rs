@@ -362,6 +362,10 @@ impl<T: Transport> Client<T> {
         };
         let mut inos = vec![parent, new_parent];
         inos.extend(known.into_iter().flatten());
+        for node in known.into_iter().flatten().filter_map(|ino| self.cache.find(ino)) {
+            // It will be where others see it.
+            node.state().home = None;
+        }
         let change = self.cache.change(&inos);
         let reply = self.mds(caller, &request).await?;
         drop(change);

@@ -110,7 +110,8 @@ impl<T: Transport> Client<T> {
 
     /// Asks for inode numbers; the servers know then that this client makes changes by itself.
     async fn ask_for_numbers(&self) -> bool {
-        match self.ask(&MdsRequest::LeaseInodes { count: NUMBERS }).await {
+        match self.ask(&MdsRequest::LeaseInodes { count: NUMBERS, life: self.backlog.life() }).await
+        {
             Ok(MdsReply::Inodes { first, count }) => {
                 self.backlog.add_numbers(first..first + u64::from(count));
                 true

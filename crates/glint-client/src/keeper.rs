@@ -382,6 +382,9 @@ impl<T: Transport> Client<T> {
     async fn start_anew(&self, evicted: bool) -> Vec<MdsRequest<'static>> {
         self.cache.cancels.lock().clear();
         let mut requests = Vec::new();
+        if !evicted && self.backlog.is_on() {
+            requests.push(MdsRequest::WritesBack { life: self.backlog.life() });
+        }
         let mut lost = 0;
         for node in self.cache.all() {
             let mut state = node.state();

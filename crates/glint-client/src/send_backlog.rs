@@ -34,7 +34,7 @@ impl<T: Transport> Client<T> {
     }
 
     async fn send_part(&self, part: &Part) {
-        let request = MdsRequest::Batch { changes: &part.changes };
+        let request = MdsRequest::Batch { life: part.life, changes: &part.changes };
         let _under_way = self.cache.under_way();
         let (reply, grants) = self.transport.mds(&Cred::ROOT, &request).await;
         self.cache.granted(&grants);

@@ -11,7 +11,10 @@ impl<T: Transport> Client<T> {
     /// Tells the servers what is in the way of a request.
     pub(crate) async fn settle(&self, request: &MdsRequest<'_>) {
         match *request {
-            MdsRequest::LeaseInodes { .. } | MdsRequest::Batch { .. } | MdsRequest::Statfs => {}
+            MdsRequest::LeaseInodes { .. }
+            | MdsRequest::WritesBack { .. }
+            | MdsRequest::Batch { .. }
+            | MdsRequest::Statfs => {}
             MdsRequest::Sync => self.settle_all().await,
             MdsRequest::Create { parent, name, .. }
             | MdsRequest::Lookup { parent, name }

@@ -4,6 +4,7 @@
 //! - The changes of a batch are executed in their order, each once. The reply record that is
 //!   committed with each of them says how many are done, so a batch that comes again after a
 //!   restart goes on where it ended.
+//! - What a client did before it was evicted is not executed after that.
 //! - A client makes inodes only under numbers that were given out and that nobody has.
 
 use crate::context::Context;
@@ -23,9 +24,14 @@ impl<K: Kv> Mds<K> {
     pub(crate) async fn run_batch(
         &self,
         context: &Context<'_>,
+        life: u64,
         changes: &[u8],
         begun: Option<MdsReply>,
     ) -> FsResult<MdsReply> {
+        if !context.is_replay() && self.claims.mailboxes.life(context.client) != Some(life) {
+            // It was made before the client was evicted. Others have changed things since.
+            return Err(Errno::ESTALE);
+        }
         let (start, mut failed) = match begun {
             Some(MdsReply::Batched { done, failed }) => (done, failed),
             Some(_) => return Err(Errno::EPROTO),
@@ -108,14 +114,13 @@ impl<K: Kv> Mds<K> {
         &self,
         context: &Context<'_>,
         count: u32,
+        life: u64,
     ) -> FsResult<MdsReply> {
         if !self.claims.is_used() || self.config.commit_sync {
             return Err(Errno::EOPNOTSUPP);
         }
         self.need_space(context)?;
-        // It may ask before it listens; what it is asked waits until it does.
-        self.claims.mailboxes.expect(context.client);
-        self.claims.mailboxes.writes_back(context.client);
+        self.claims.mailboxes.writes_back(context.client, life);
         let count = count.clamp(1, INODES_PER_LEASE_MAX);
         let first = self.allocator.lease(&self.kv, count).await?;
         Ok(MdsReply::Inodes { first, count })

@@ -34,8 +34,8 @@ struct Mailbox {
     questions: Vec<Question>,
     /// Names the connection that listens.
     listening: u64,
-    /// It makes changes by itself, and tells them later.
-    writes_back: bool,
+    /// It makes changes by itself, in this life, and tells them later.
+    life: Option<u64>,
     /// When it last wrote data, which may be what it was asked for.
     wrote: Option<Instant>,
     waker: Option<Waker>,
@@ -81,15 +81,14 @@ impl Mailboxes {
         self.state.lock().boxes.contains_key(&client)
     }
 
-    /// A client makes changes by itself.
-    pub(crate) fn writes_back(&self, client: ClientId) {
-        if let Some(mailbox) = self.state.lock().boxes.get_mut(&client) {
-            mailbox.writes_back = true;
-        }
+    /// A client makes changes by itself from now on. It may not listen yet.
+    pub(crate) fn writes_back(&self, client: ClientId, life: u64) {
+        self.state.lock().boxes.entry(client).or_default().life = Some(life);
     }
 
-    pub(crate) fn does_write_back(&self, client: ClientId) -> bool {
-        self.state.lock().boxes.get(&client).is_some_and(|mailbox| mailbox.writes_back)
+    /// The life of a client that makes changes by itself.
+    pub(crate) fn life(&self, client: ClientId) -> Option<u64> {
+        self.state.lock().boxes.get(&client).and_then(|mailbox| mailbox.life)
     }
 
     /// A client will listen; until then its questions wait.

@@ -149,6 +149,23 @@ impl Claims {
         (!bits.is_empty()).then_some(Grant::Bits { ino, bits, number })
     }
 
+    fn cancel_bits(&self, client: ClientId, ino: Ino, bits: Bits, number: u64) {
+        let mut shard = self.shard(ino).lock();
+        shard.bits.cancel(client, ino, bits, number);
+        let wakers = shard.waiting(ino);
+        drop(shard);
+        wake(wakers);
+    }
+
+    fn cancel_data(&self, client: ClientId, ino: Ino, number: u64, out: &mut Vec<Message>) {
+        let mut granted = Vec::new();
+        let mut shard = self.shard(ino).lock();
+        shard.extents.cancel(client, ino, number, &mut granted, out);
+        let wakers = shard.hand_out(granted);
+        drop(shard);
+        wake(wakers);
+    }
+
     /// Asks clients for what they hold. Who is gone was perhaps granted it when it was being
     /// forgotten, and holds nothing any more.
     fn post(&self, mut messages: Vec<Message>) {
@@ -157,19 +174,10 @@ impl Claims {
             for (client, callback) in self.mailboxes.post(messages) {
                 match callback {
                     Callback::Bits { ino, bits, .. } => {
-                        let mut shard = self.shard(ino).lock();
-                        shard.bits.cancel(client, ino, bits, u64::MAX);
-                        let wakers = shard.waiting(ino);
-                        drop(shard);
-                        wake(wakers);
+                        self.cancel_bits(client, ino, bits, u64::MAX);
                     }
                     Callback::Data { ino, number } => {
-                        let mut granted = Vec::new();
-                        let mut shard = self.shard(ino).lock();
-                        shard.extents.cancel(client, ino, number, &mut granted, &mut more);
-                        let wakers = shard.hand_out(granted);
-                        drop(shard);
-                        wake(wakers);
+                        self.cancel_data(client, ino, number, &mut more);
                     }
                     Callback::Glimpse { .. } => {}
                 }
@@ -240,21 +248,8 @@ impl Claims {
         let mut out = Vec::new();
         for cancel in cancels {
             match *cancel {
-                Cancel::Bits { ino, bits, number } => {
-                    let mut shard = self.shard(ino).lock();
-                    shard.bits.cancel(client, ino, bits, number);
-                    let wakers = shard.waiting(ino);
-                    drop(shard);
-                    wake(wakers);
-                }
-                Cancel::Data { ino, number } => {
-                    let mut granted = Vec::new();
-                    let mut shard = self.shard(ino).lock();
-                    shard.extents.cancel(client, ino, number, &mut granted, &mut out);
-                    let wakers = shard.hand_out(granted);
-                    drop(shard);
-                    wake(wakers);
-                }
+                Cancel::Bits { ino, bits, number } => self.cancel_bits(client, ino, bits, number),
+                Cancel::Data { ino, number } => self.cancel_data(client, ino, number, &mut out),
                 Cancel::Glimpse { .. } => {}
             }
             self.mailboxes.answered(client, cancel);

@@ -32,7 +32,7 @@ impl<K: Kv> Mds<K> {
 
     /// Gives the client a directory that it makes for itself, if it has use for that.
     pub(crate) fn grant_own(&self, context: &Context<'_>, ino: Ino) {
-        if self.is_locking(context) && self.claims.mailboxes.does_write_back(context.client) {
+        if self.is_locking(context) && self.claims.mailboxes.life(context.client).is_some() {
             self.claims.note_owned();
             self.grant(context, ino, Bits::OWN);
         }
@@ -41,7 +41,6 @@ impl<K: Kv> Mds<K> {
     /// After a restart: the client had the directory for itself. Nobody was let in since.
     pub(crate) fn own_again(&self, context: &Context<'_>, ino: Ino) -> MdsReply {
         self.claims.mailboxes.expect(context.client);
-        self.claims.mailboxes.writes_back(context.client);
         self.claims.note_owned();
         self.claims.grant(context.client, ino, Bits::OWN);
         MdsReply::Done

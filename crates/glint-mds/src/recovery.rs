@@ -125,7 +125,7 @@ impl<K: Kv> Mds<K> {
             MdsRequest::Create { open: Some(flags), .. } => flags.write,
             MdsRequest::Open { flags, .. } => flags.write,
             MdsRequest::Tmpfile { .. } => true,
-            MdsRequest::Batch { changes } => {
+            MdsRequest::Batch { changes, .. } => {
                 if let Ok(MdsReply::Batched { done, .. }) = reply {
                     self.recover_batch(context, changes, *done);
                 }

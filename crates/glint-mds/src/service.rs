@@ -156,6 +156,7 @@ impl<K: Kv> Mds<K> {
             MdsRequest::Reopen { .. }
                 | MdsRequest::AddOpens { .. }
                 | MdsRequest::Own { .. }
+                | MdsRequest::WritesBack { .. }
                 | MdsRequest::Lock { reclaim: true, .. }
                 | MdsRequest::Advisory(AdvisoryLock { how: AdvisoryHow::Reclaim, .. })
         );
@@ -205,7 +206,9 @@ impl<K: Kv> Mds<K> {
             }
         }
         let reply = match *request {
-            MdsRequest::Batch { changes } => self.run_batch(context, changes, begun).await,
+            MdsRequest::Batch { life, changes } => {
+                self.run_batch(context, life, changes, begun).await
+            }
             _ => self.execute_claiming(context, request).await,
         };
         let transaction = context.transaction.get();
@@ -273,7 +276,13 @@ impl<K: Kv> Mds<K> {
                 Ok(MdsReply::Done)
             }
             MdsRequest::Advisory(lock) => self.lock_for_program(context, lock).await,
-            MdsRequest::LeaseInodes { count } => self.lease_inodes(context, count).await,
+            MdsRequest::LeaseInodes { count, life } => {
+                self.lease_inodes(context, count, life).await
+            }
+            MdsRequest::WritesBack { life } => {
+                self.claims.mailboxes.writes_back(context.client, life);
+                Ok(MdsReply::Done)
+            }
             MdsRequest::Own { ino } => Ok(self.own_again(context, ino)),
             // Only with what makes sure that it is executed once.
             MdsRequest::Batch { .. } => Err(Errno::EOPNOTSUPP),

@@ -300,7 +300,7 @@ impl Shared {
     /// Follows what this client has open, to be able to say it again: from the answer of an
     /// open to that of a close.
     pub(crate) fn note_open(&self, request: &MdsRequest<'_>, reply: &FsResult<MdsReply>) {
-        if let (MdsRequest::Batch { changes }, Ok(MdsReply::Batched { failed, .. })) =
+        if let (MdsRequest::Batch { changes, .. }, Ok(MdsReply::Batched { failed, .. })) =
             (request, reply)
         {
             let failed = |at: usize| failed.iter().any(|(number, _)| *number as usize == at);

@@ -133,6 +133,7 @@ impl Rights {
                 | SetLayout { .. }
                 | LeaseInodes { .. }
                 | Own { .. }
+                | WritesBack { .. }
                 | Batch { .. }
                 | Lock { write: true, .. }
                 | Release { write: true, .. }
@@ -146,7 +147,7 @@ impl Rights {
         }
         match request {
             // A client does by itself only what it can foresee, and it does not know who it is.
-            LeaseInodes { .. } | Own { .. } | Batch { .. }
+            LeaseInodes { .. } | WritesBack { .. } | Own { .. } | Batch { .. }
                 if self.changes_ids() || self.subtree.is_some() =>
             {
                 Err(Errno::EOPNOTSUPP)
@@ -283,7 +284,7 @@ mod tests {
         let request = rights.mds(MdsRequest::Setattr { ino: Ino(5), set }).unwrap();
         let MdsRequest::Setattr { set, .. } = request else { panic!("{request:?}") };
         assert_eq!((set.uid, set.gid), (Some(5001), Some(3)));
-        let batch = rights.mds(MdsRequest::Batch { changes: b"" });
+        let batch = rights.mds(MdsRequest::Batch { life: 1, changes: b"" });
         assert_eq!(batch, Err(Errno::EOPNOTSUPP), "it carries ids of its own");
     }
 
@@ -294,7 +295,7 @@ mod tests {
         for request in [
             MdsRequest::Open { ino: Ino(2), flags: write },
             MdsRequest::Unlink { parent: Ino(1), name: b"x" },
-            MdsRequest::Batch { changes: b"" },
+            MdsRequest::Batch { life: 1, changes: b"" },
             MdsRequest::Reopen { ino: Ino(2), readers: 1, writers: 1 },
             MdsRequest::Release { ino: Ino(2), write: true, wrote: None },
         ] {

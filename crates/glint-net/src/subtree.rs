@@ -32,7 +32,7 @@ fn named(request: &MdsRequest<'_>) -> [Option<Ino>; 2] {
         | Own { ino } => [Some(ino), None],
         Advisory(lock) => [Some(lock.ino), None],
         // These name none; and a batch is for those who are bound to nothing.
-        Statfs | Sync | LeaseInodes { .. } | Batch { .. } => [None, None],
+        Statfs | Sync | LeaseInodes { .. } | WritesBack { .. } | Batch { .. } => [None, None],
     }
 }
 

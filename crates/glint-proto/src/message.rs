@@ -175,12 +175,16 @@ pub enum MdsRequest<'a> {
     AddOpens { ino: Ino, readers: u32 },
     /// flock(2), fcntl(2).
     Advisory(AdvisoryLock),
-    /// Inode numbers for what the client will make by itself.
-    LeaseInodes { count: u32 },
+    /// Inode numbers for what the client will make by itself, in the life that `life` names:
+    /// it begins another one when it hears that it was evicted.
+    LeaseInodes { count: u32, life: u64 },
+    /// After a server restart: this client makes changes by itself.
+    WritesBack { life: u64 },
     /// After a server restart: this client had the directory for itself ([`Bits::OWN`]).
     Own { ino: Ino },
     /// What the client has done by itself, in its order; see [`crate::deferred`].
     Batch {
+        life: u64,
         #[serde(borrow)]
         changes: &'a [u8],
     },
@@ -216,7 +220,7 @@ impl MdsRequest<'_> {
             MdsRequest::AddOpens { .. } => Op::Open,
             MdsRequest::Advisory(_) => Op::Flock,
             MdsRequest::LeaseInodes { .. } => Op::LeaseInodes,
-            MdsRequest::Own { .. } => Op::Lock,
+            MdsRequest::Own { .. } | MdsRequest::WritesBack { .. } => Op::Lock,
             MdsRequest::Batch { .. } => Op::Batch,
         }
     }

@@ -298,12 +298,7 @@ fn a_host_is_cut_off_with_changes_that_it_has_not_sent() {
     let address = format!("{}:{}", host.address, free_port());
     let server = world.serve_at(&address, &["--insecure", "--lease", "3"]);
     let (stays, b) = world.mount_from(&address, "b", &[]);
-    let a = world.path("a");
-    fs::create_dir(&a).unwrap();
-    let mut mount = host.command(env!("CARGO_BIN_EXE_glint"));
-    mount.args(["mount", &address, text(&a)]);
-    let mut cut_off = Process::start_as(&mut mount, world.path("a.log"), Some(&a));
-    cut_off.wait_for("mounted at");
+    let (cut_off, a) = host.mount(&world, &address);
 
     fs::create_dir(a.join("d")).unwrap();
     fs::write(a.join("d/seen"), b"1").unwrap();

@@ -1,6 +1,8 @@
 //! Another host: a network namespace, with a cable that can be pulled.
 
-use super::run;
+use super::{Process, World, run, text};
+use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 
 /// A host of its own.
@@ -38,6 +40,17 @@ impl Host {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/run/netns/{}", self.name)).arg(program);
         command
+    }
+
+    /// Mounts a server there, at `a` in `world`.
+    pub fn mount(&self, world: &World, address: &str) -> (Process, PathBuf) {
+        let directory = world.path("a");
+        fs::create_dir(&directory).unwrap();
+        let mut mount = self.command(env!("CARGO_BIN_EXE_glint"));
+        mount.args(["mount", address, text(&directory)]);
+        let mut process = Process::start_as(&mut mount, world.path("a.log"), Some(&directory));
+        process.wait_for("mounted at");
+        (process, directory)
     }
 
     /// Pulls the cable, or puts it in again.
