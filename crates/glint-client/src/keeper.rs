@@ -395,7 +395,8 @@ impl<T: Transport> Client<T> {
                 state.data.forget_lost();
             }
             let opens = std::mem::take(&mut state.opens);
-            let owns = state.own || (state.complete && self.backlog.is_pending(state.queued));
+            // Also what is being given up just now: nobody may look before the changes are there.
+            let owns = state.own || self.backlog.is_pending(state.queued);
             drop(state);
             node.wake();
             if opens > 0 {
