@@ -10,7 +10,7 @@ GLINT := target/release/glint
 FUZZ_SECONDS ?= 5
 SEEDS ?= 10000
 
-.PHONY: help up build install test check unit sim e2e fuzz bench tools clean
+.PHONY: help up build install test check unit sim e2e fuzz long bench tools clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -49,6 +49,14 @@ e2e: ## The real binary on real mounts; needs root
 
 fuzz: ## Each decoder, FUZZ_SECONDS seconds
 	scripts/fuzz $(FUZZ_SECONDS)
+
+long: ## The random tests for hours: other seeds, more rounds, more fuzzing
+	$(MAKE) sim SEEDS=200000
+	for seed in $$(seq 1 20); do \
+		$(SUDO) env "PATH=$$PATH" "HOME=$$HOME" SEED=$$seed ROUNDS=1000 cargo test -p glint --locked \
+			--test write_back --test hosts random || exit 1; \
+	done
+	scripts/fuzz 600
 
 bench: build ## The figures of docs/benchmarks.md
 	scripts/bench
