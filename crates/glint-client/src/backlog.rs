@@ -35,17 +35,11 @@ pub(crate) struct Part {
     made: Instant,
 }
 
-/// A file that was made here and closed, whose data has to go first.
-pub(crate) struct Closed {
-    pub(crate) file: Arc<OpenFile>,
-    /// Number of the change that made it.
-    pub(crate) made: u64,
-}
-
 #[derive(Default)]
 struct State {
     parts: VecDeque<Part>,
-    closed: VecDeque<Closed>,
+    /// Files that were made here and closed, whose data has to go before their end.
+    closed: VecDeque<Arc<OpenFile>>,
     /// Somebody waits for changes up to this one, and for closed files.
     wanted: u64,
     hurry: bool,
@@ -134,9 +128,9 @@ impl Backlog {
     }
 
     /// A file was closed whose data is still here.
-    pub(crate) fn close(&self, closed: Closed) {
+    pub(crate) fn close(&self, file: Arc<OpenFile>) {
         self.closing.fetch_add(1, Ordering::AcqRel);
-        self.state.lock().closed.push_back(closed);
+        self.state.lock().closed.push_back(file);
     }
 
     /// Its end is among the changes now.
@@ -145,23 +139,30 @@ impl Backlog {
         self.wake_waiters();
     }
 
-    /// Until all changes up to this one are done.
-    pub(crate) async fn until(&self, number: u64) {
+    /// Waits until `ready`, or what was changed up to `number` is done and it is to be looked at
+    /// again. `urge` says what the sender has to do for that.
+    async fn wait(&self, number: u64, ready: impl Fn() -> bool, urge: impl Fn(&mut State)) {
         poll_fn(|context| {
-            if !self.is_pending(number) {
+            if ready() {
                 return Poll::Ready(());
             }
             let mut state = self.state.lock();
-            // It may have been done since.
-            if !self.is_pending(number) {
+            // It may have become so since.
+            if ready() {
                 return Poll::Ready(());
             }
-            state.wanted = state.wanted.max(number);
             state.waiters.push((number, context.waker().clone()));
+            urge(&mut state);
             wake_sender(state);
             Poll::Pending
         })
         .await
+    }
+
+    /// Until all changes up to this one are done.
+    pub(crate) async fn until(&self, number: u64) {
+        let urge = |state: &mut State| state.wanted = state.wanted.max(number);
+        self.wait(number, || !self.is_pending(number), urge).await;
     }
 
     /// Has closed files written now.
@@ -174,12 +175,12 @@ impl Backlog {
     /// Has everything sent that was made before this time, and closed files written.
     pub(crate) fn hurry_old(&self, before: Instant) {
         let mut state = self.state.lock();
-        let old = |part: &Part| part.made <= before;
-        let closed = state.closed.front().is_some_and(|closed| !self.is_pending(closed.made));
-        if !state.parts.front().is_some_and(old) && !closed {
+        let old = state.parts.front().is_some_and(|part| part.made <= before);
+        let closed = state.closed.front().is_some_and(|file| !self.is_pending(file.made));
+        if !old && !closed {
             return;
         }
-        if state.parts.front().is_some_and(old) {
+        if old {
             state.wanted = self.last();
         }
         wake_sender(state);
@@ -187,33 +188,21 @@ impl Backlog {
 
     /// Until there is room for another change.
     pub(crate) async fn room(&self) {
-        let crowded = || self.len() + self.closing.load(Ordering::Acquire) >= CHANGES_MAX;
-        poll_fn(|context| {
-            if !crowded() {
-                return Poll::Ready(());
-            }
-            let mut state = self.state.lock();
-            if !crowded() {
-                return Poll::Ready(());
-            }
-            // Woken at each end of a batch or a file.
-            state.waiters.push((0, context.waker().clone()));
-            (state.wanted, state.hurry) = (self.last(), true);
-            wake_sender(state);
-            Poll::Pending
-        })
-        .await
+        let room = || self.len() + self.closing.load(Ordering::Acquire) < CHANGES_MAX;
+        let urge = |state: &mut State| (state.wanted, state.hurry) = (self.last(), true);
+        // Woken at each end of a batch or a file.
+        self.wait(0, room, urge).await;
     }
 
     /// What the sender has to do next: changes to send, closed files to write.
-    pub(crate) async fn next(&self) -> (Option<Part>, Vec<Closed>) {
+    pub(crate) async fn next(&self) -> (Option<Part>, Vec<Arc<OpenFile>>) {
         poll_fn(|context| {
             let mut state = self.state.lock();
             let enough = self.len() >= ENOUGH || state.wanted > self.done.load(Ordering::Acquire);
             let part = if enough { state.parts.pop_front() } else { None };
             let hurry = std::mem::take(&mut state.hurry);
-            let ready = |closed: &Closed| hurry || !self.is_pending(closed.made);
-            let count = state.closed.iter().take_while(|closed| ready(closed)).count();
+            let ready = |file: &OpenFile| hurry || !self.is_pending(file.made);
+            let count = state.closed.iter().take_while(|file| ready(file)).count();
             let closed: Vec<_> = state.closed.drain(..count).collect();
             if part.is_none() && closed.is_empty() {
                 state.sender = Some(context.waker().clone());
@@ -259,19 +248,7 @@ impl Backlog {
 
     /// Until every file that was closed is among the changes.
     pub(crate) async fn none_closing(&self) {
-        let none = || self.closing.load(Ordering::Acquire) == 0;
-        poll_fn(|context| {
-            if none() {
-                return Poll::Ready(());
-            }
-            let mut state = self.state.lock();
-            if none() {
-                return Poll::Ready(());
-            }
-            state.waiters.push((0, context.waker().clone()));
-            Poll::Pending
-        })
-        .await
+        self.wait(0, || self.closing.load(Ordering::Acquire) == 0, |_| {}).await;
     }
 
     /// Whether there are numbers for new inodes.

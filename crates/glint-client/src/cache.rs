@@ -223,13 +223,9 @@ impl Cache {
                 return None;
             }
             let state = directory.state();
-            match state.children.get(name) {
-                Some(Some(child)) => *child,
-                Some(None) if state.bits.has(Bits::DIR) || state.own => {
-                    return Some(Err(Errno::ENOENT));
-                }
-                None if state.knows_all() => return Some(Err(Errno::ENOENT)),
-                _ => return None,
+            match state.child(name) {
+                None if state.is_free(name) => return Some(Err(Errno::ENOENT)),
+                child => child?,
             }
         };
         let node = self.find(child)?;
@@ -330,12 +326,7 @@ impl Cache {
 
     /// Whether it is known that there is no such name.
     pub(crate) fn is_free(&self, parent: Ino, name: &[u8]) -> bool {
-        let Some(directory) = self.find(parent) else { return false };
-        let state = directory.state();
-        match state.children.get(name) {
-            Some(child) => child.is_none() && (state.own || state.bits.has(Bits::DIR)),
-            None => state.knows_all(),
-        }
+        self.find(parent).is_some_and(|directory| directory.state().is_free(name))
     }
 
     /// A name leads where it led, or elsewhere, or is gone.
@@ -381,7 +372,7 @@ impl Cache {
 
     /// What a name stands for, if that is known.
     pub(crate) fn child(&self, parent: Ino, name: &[u8]) -> Option<Ino> {
-        self.find(parent)?.state().children.get(name).copied().flatten()
+        self.find(parent)?.state().child(name)
     }
 
     /// How many times an inode was changed by this client, to learn from a later answer.

@@ -10,7 +10,6 @@
 //! - Only what the servers would do in the same way is done here. Everything else is asked of
 //!   them, after they have been told what is in the way: see `settle.rs`.
 
-use crate::backlog::Closed;
 use crate::client::Client;
 use crate::handles::OpenFile;
 use crate::node::{Node, State};
@@ -44,10 +43,6 @@ impl State {
             && attr.mode & SETGID == 0
             && caller.may_all()
             && (caller.cred.is_superuser() || owner_may)
-    }
-
-    fn child(&self, name: &[u8]) -> Option<Ino> {
-        self.children.get(name).copied().flatten()
     }
 
     /// The entries changed.
@@ -412,11 +407,11 @@ impl<T: Transport> Client<T> {
     }
 
     /// A file that was made here is closed. Its data goes before its end does.
-    pub(crate) fn close_here(&self, file: Arc<OpenFile>, made: u64) -> FsResult<()> {
+    pub(crate) fn close_here(&self, file: Arc<OpenFile>) -> FsResult<()> {
         let Some(node) = self.node(file.ino) else { return Ok(()) };
         if file.wrote.load(Ordering::Acquire) {
             node.state().closing += 1;
-            self.backlog.close(Closed { file, made });
+            self.backlog.close(file);
             return Ok(());
         }
         let change = Change::Release { ino: file.ino, write: file.write, wrote: None };

@@ -85,8 +85,7 @@ impl<T: Transport> Client<T> {
             }
         }
         if file.made > 0 {
-            let made = file.made;
-            return self.close_here(file, made);
+            return self.close_here(file);
         }
         let wrote = match file.wrote.load(Ordering::Acquire) && !file.is_dir {
             true => {

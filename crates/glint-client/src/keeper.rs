@@ -85,13 +85,10 @@ impl<T: Transport> Deref for Running<T> {
 impl<T: Transport> Running<T> {
     /// Starts a client on `transport`. With `noatime` reading never changes an inode.
     pub fn start(transport: T, noatime: bool) -> std::io::Result<Running<T>> {
-        let client = Arc::new(Client::new(transport, noatime));
-        let _ = client.me.set(Arc::downgrade(&client));
+        let client = Client::holder(transport, noatime);
         if !client.has_locks() {
             return Ok(Running { client, thread: None });
         }
-        let holder: Arc<dyn Holder> = client.clone();
-        client.transport.set_holder(Arc::downgrade(&holder));
         let kept = client.clone();
         let thread =
             std::thread::Builder::new().name("locks".into()).spawn(
@@ -148,12 +145,20 @@ impl<T: Transport> Client<T> {
     /// A client in a simulated world. What it does by itself belongs to the machine of the
     /// calling task.
     pub fn simulated(transport: T, noatime: bool) -> Arc<Client<T>> {
+        let client = Client::holder(transport, noatime);
+        if client.has_locks() {
+            host::spawn(client.clone().keep());
+        }
+        client
+    }
+
+    /// A client that keeps locks, if somebody gives them; `keep` has to be run then.
+    fn holder(transport: T, noatime: bool) -> Arc<Client<T>> {
         let client = Arc::new(Client::new(transport, noatime));
         let _ = client.me.set(Arc::downgrade(&client));
         if client.has_locks() {
             let holder: Arc<dyn Holder> = client.clone();
             client.transport.set_holder(Arc::downgrade(&holder));
-            host::spawn(client.clone().keep());
         }
         client
     }

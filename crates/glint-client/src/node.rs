@@ -197,6 +197,19 @@ impl State {
         self.own || self.home.is_some()
     }
 
+    /// The inode that a name is known to lead to.
+    pub(crate) fn child(&self, name: &[u8]) -> Option<Ino> {
+        self.children.get(name).copied().flatten()
+    }
+
+    /// Whether it is known that there is no such name.
+    pub(crate) fn is_free(&self, name: &[u8]) -> bool {
+        match self.children.get(name) {
+            Some(child) => child.is_none() && (self.own || self.bits.has(Bits::DIR)),
+            None => self.knows_all(),
+        }
+    }
+
     /// Whether a name that is not known here does not exist.
     pub(crate) fn knows_all(&self) -> bool {
         self.complete && (self.own || self.bits.has(Bits::DIR))

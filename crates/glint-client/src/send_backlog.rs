@@ -22,9 +22,9 @@ impl<T: Transport> Client<T> {
     pub(crate) async fn send_backlog(self: Arc<Self>) {
         loop {
             let (part, closed) = self.backlog.next().await;
-            for closed in closed {
+            for file in closed {
                 let client = self.clone();
-                host::spawn(async move { client.finish_closed(&closed.file).await });
+                host::spawn(async move { client.finish_closed(&file).await });
             }
             if let Some(part) = part {
                 self.send_part(&part).await;
@@ -138,11 +138,8 @@ impl<T: Transport> Client<T> {
 
     /// Changes nothing without asking, until the servers are heard of again.
     pub(crate) fn disown_all(&self) {
-        for node in self.cache.all() {
-            let owns = node.state().own;
-            if owns {
-                self.stop_owning(&node);
-            }
+        for node in self.cache.all().iter().filter(|node| node.state().own) {
+            self.stop_owning(node);
         }
     }
 

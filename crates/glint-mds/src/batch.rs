@@ -12,7 +12,7 @@ use crate::error::errno;
 use crate::service::Mds;
 use futures_lite::future::yield_now;
 use glint_kv::{Keyspace, Kv};
-use glint_proto::deferred::{self, Change, Deferred};
+use glint_proto::deferred::{self, Deferred};
 use glint_proto::limits::{BATCH_CHANGES_MAX, INODES_PER_LEASE_MAX};
 use glint_proto::{Errno, FsResult, Ino, MdsReply};
 
@@ -97,14 +97,12 @@ impl<K: Kv> Mds<K> {
     /// did not.
     pub(crate) fn recover_batch(&self, context: &Context<'_>, changes: &[u8], done: u32) {
         for change in deferred::changes(changes).take(done as usize).flatten() {
-            match change.change {
-                Change::Create { ino, open: Some(flags), .. } => {
-                    self.opens.add(context.client, ino, flags.write);
-                }
-                Change::Release { ino, write, .. } => {
+            match change.change.opening() {
+                Some((ino, write, true)) => self.opens.add(context.client, ino, write),
+                Some((ino, write, false)) => {
                     self.opens.remove(context.client, ino, write, None);
                 }
-                _ => {}
+                None => {}
             }
         }
     }

@@ -332,7 +332,7 @@ impl<S: Service> Core<S> {
 
     async fn admit_ost(&self, connection: &Connection<S>, request: &OstRequest) -> FsResult<()> {
         if let (Some(top), Some(object)) = (connection.top.get(), request.object()) {
-            subtree::admit_inode(&*self.service, Some(top), object.ino).await?;
+            subtree::admit_inode(&*self.service, top, object.ino).await?;
         }
         connection.rights.as_ref().map_or(Ok(()), |rights| rights.ost(request))
     }

@@ -14,7 +14,6 @@ use crate::kept::{Kept, KeptRequest, Lost};
 use crate::link::Link;
 use crate::stream::{Address, ReadWrite};
 use crate::{Granting, Holder, NetError, Transport};
-use glint_proto::deferred::Change;
 use glint_proto::frame::{HEADER_BYTES, Header};
 use glint_proto::limits::{
     CONNECTIONS_PER_CLIENT_MAX, PING_MS, RECONNECT_MS_MAX, RECONNECT_MS_MIN,
@@ -305,12 +304,10 @@ impl Shared {
         {
             let failed = |at: usize| failed.iter().any(|(number, _)| *number as usize == at);
             for (at, change) in deferred::changes(changes).flatten().enumerate() {
-                match change.change {
-                    Change::Create { ino, open: Some(flags), .. } if !failed(at) => {
-                        self.count_open(ino, flags.write, true);
-                    }
-                    Change::Release { ino, write, .. } => self.count_open(ino, write, false),
-                    _ => {}
+                match change.change.opening() {
+                    Some((_, _, true)) if failed(at) => {}
+                    Some((ino, write, opened)) => self.count_open(ino, write, opened),
+                    None => {}
                 }
             }
             return;

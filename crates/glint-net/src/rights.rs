@@ -121,27 +121,16 @@ impl Rights {
         use MdsRequest::*;
         if self.read_only {
             match &request {
-                Setattr { .. }
-                | Create { .. }
-                | Tmpfile { .. }
-                | Link { .. }
-                | Unlink { .. }
-                | Rmdir { .. }
-                | Rename { .. }
-                | Setxattr { .. }
-                | Removexattr { .. }
-                | SetLayout { .. }
-                | LeaseInodes { .. }
-                | Own { .. }
-                | WritesBack { .. }
-                | Batch { .. }
-                | Lock { write: true, .. }
-                | Release { write: true, .. }
-                | Release { wrote: Some(_), .. } => return Err(Errno::EROFS),
-                Open { flags, .. } if flags.write || flags.truncate => return Err(Errno::EROFS),
-                Reopen { writers: 1.., .. } => return Err(Errno::EROFS),
                 // Reading leaves no trace.
                 Touch { ino } => return Ok(Getattr { ino: *ino }),
+                Open { flags, .. } if !flags.write && !flags.truncate => {}
+                Release { write: false, wrote: None, .. } | AddOpens { .. } => {}
+                LeaseInodes { .. }
+                | Own { .. }
+                | WritesBack { .. }
+                | Lock { write: true, .. }
+                | Reopen { writers: 1.., .. } => return Err(Errno::EROFS),
+                request if request.is_modifying() => return Err(Errno::EROFS),
                 _ => {}
             }
         }

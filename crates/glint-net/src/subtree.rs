@@ -47,19 +47,12 @@ pub(crate) async fn admit<S: Service>(
         return Err(Errno::EACCES);
     }
     for ino in named(request).into_iter().flatten() {
-        admit_inode(service, Some(top), ino).await?;
+        admit_inode(service, top, ino).await?;
     }
     Ok(())
 }
 
 /// The same for an inode.
-pub(crate) async fn admit_inode<S: Service>(
-    service: &S,
-    top: Option<Ino>,
-    ino: Ino,
-) -> FsResult<()> {
-    match top {
-        Some(top) if !service.is_within(top, ino).await? => Err(Errno::EACCES),
-        _ => Ok(()),
-    }
+pub(crate) async fn admit_inode<S: Service>(service: &S, top: Ino, ino: Ino) -> FsResult<()> {
+    if service.is_within(top, ino).await? { Ok(()) } else { Err(Errno::EACCES) }
 }

@@ -94,6 +94,15 @@ impl<'a> Change<'a> {
         }
     }
 
+    /// The file that it opens or closes: which, whether to write, and whether it opens it.
+    pub fn opening(&self) -> Option<(Ino, bool, bool)> {
+        match *self {
+            Change::Create { ino, open: Some(flags), .. } => Some((ino, flags.write, true)),
+            Change::Release { ino, write, .. } => Some((ino, write, false)),
+            _ => None,
+        }
+    }
+
     /// The inode that it makes.
     pub fn made(&self) -> Option<Ino> {
         match self {
