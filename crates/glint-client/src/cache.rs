@@ -94,6 +94,8 @@ impl Drop for Change {
             if state.changing > 0 {
                 state.attr = None;
             }
+            drop(state);
+            changed.node.wake();
         }
     }
 }

@@ -257,7 +257,8 @@ impl<T: Transport> Client<T> {
             return None;
         }
         // Objects that were written have a time of their own until the file is closed.
-        if set.mtime.is_some() && attr.is_file() && !state.objects.is_empty() {
+        let sent = !state.objects.is_empty() || state.dirty.is_flying();
+        if set.mtime.is_some() && attr.is_file() && sent {
             return None;
         }
         let now = Timestamp::now();
@@ -278,7 +279,7 @@ impl<T: Transport> Client<T> {
         attr.ctime = set.ctime.unwrap_or(now);
         let attr = attr.clone();
         if set.mtime.is_some() {
-            state.mtime = Some(attr.mtime);
+            state.dated(attr.mtime);
         }
         Some(Found { attr, valid: Valid::under(false, true) })
     }

@@ -58,6 +58,11 @@ impl Dirty {
         self.extents.is_empty() && self.flying.is_empty()
     }
 
+    /// Whether something is on its way.
+    pub(crate) fn is_flying(&self) -> bool {
+        !self.flying.is_empty()
+    }
+
     /// Whether an extent is full.
     pub(crate) fn has_full(&self) -> bool {
         self.full > 0

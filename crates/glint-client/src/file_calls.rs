@@ -2,6 +2,7 @@
 
 use crate::client::Client;
 use crate::keeper::undeclared_release;
+use crate::node::Node;
 use crate::vfs::{Caller, Found, Handle, Valid, Vfs, WriteHow};
 use glint_lock::held::Use;
 use glint_net::Transport;
@@ -10,6 +11,24 @@ use glint_proto::lock::Range;
 use glint_proto::{Errno, FsResult, Ino, MdsReply, MdsRequest, SetAttr};
 use glint_telemetry::Counter;
 use std::sync::atomic::Ordering;
+
+/// A close finds out what to say of a file. It waits for changes of the file, and they for it:
+/// what it says would otherwise be older than what they set, and arrive later.
+struct Telling<'a>(&'a Node);
+
+impl Telling<'_> {
+    async fn begin(node: &Node) -> Telling<'_> {
+        node.until(|state| (state.changing == 0).then(|| state.closing += 1)).await;
+        Telling(node)
+    }
+}
+
+impl Drop for Telling<'_> {
+    fn drop(&mut self) {
+        self.0.state().closing -= 1;
+        self.0.wake();
+    }
+}
 
 impl<T: Transport> Client<T> {
     pub(crate) async fn set_attributes(
@@ -22,15 +41,18 @@ impl<T: Transport> Client<T> {
             return Ok(found);
         }
         let node = self.node(ino);
-        // Nobody reads or writes while a size is set.
-        let _guard = match (&node, set.size) {
-            (Some(node), Some(_)) => {
-                let guard = self.lock_data(node, Range::ALL, true, Use::Call).await?;
-                self.flush_node(node).await?;
-                Some(guard)
+        // Nobody reads or writes while a size is set, and nobody else has unsent data that is
+        // older than a time that is set.
+        let mut guard = None;
+        if let Some(node) = &node {
+            let dates = set.mtime.is_some() && node.state().objects_have_times();
+            if set.size.is_some() || dates {
+                guard = Some(self.lock_data(node, Range::ALL, true, Use::Call).await?);
             }
-            _ => None,
-        };
+            if set.size.is_some() {
+                self.flush_node(node).await?;
+            }
+        }
         let change = node.as_ref().map(|_| self.cache.change(&[ino]));
         let request = MdsRequest::Setattr { ino, set: set.clone() };
         let MdsReply::Attr(mut attr) = self.mds(caller, &request).await? else {
@@ -46,19 +68,25 @@ impl<T: Transport> Client<T> {
                 state.objects.clear();
             }
             if set.mtime.is_some() || set.size.is_some() {
-                // What is written later is written with it, unless somebody writes anew.
-                state.mtime = Some(mtime);
+                state.dated(mtime);
             }
         }
         if set.mtime.is_some() && attr.is_file() && attr.size_on_ost {
             // While the file is being written the objects are asked for the time,
-            // so they must know what was set.
+            // so they must know what was set; and last, whatever is on its way to them.
+            if let Some(node) = &node {
+                if guard.is_none() {
+                    guard = Some(self.lock_data(node, Range::ALL, true, Use::Call).await?);
+                }
+                node.until(|state| (!state.dirty.is_flying()).then_some(())).await;
+            }
             self.set_object_times(&attr).await?;
             attr = self.with_unsent(attr, None).await?;
             (attr.mtime, attr.ctime) = (mtime, ctime);
         } else {
             attr = self.with_unsent(attr, None).await?;
         }
+        drop(guard);
         match (node, change) {
             (Some(node), Some(change)) => {
                 change.learn(&attr);
@@ -87,15 +115,17 @@ impl<T: Transport> Client<T> {
         if file.made > 0 {
             return self.close_here(file);
         }
-        let wrote = match file.wrote.load(Ordering::Acquire) && !file.is_dir {
+        let wrote = file.wrote.load(Ordering::Acquire) && !file.is_dir;
+        let mut telling = None;
+        if wrote && let Some(node) = &node {
+            // An error is told at the next write, fsync or close of another handle.
+            let _ = self.flush_node(node).await;
+            telling = Some(Telling::begin(node).await);
+        }
+        let wrote = match wrote {
             true => {
                 let number = self.glimpses.fetch_add(1, Ordering::AcqRel);
-                let mut known = None;
-                if let Some(node) = &node {
-                    // An error is told at the next write, fsync or close of another handle.
-                    let _ = self.flush_node(node).await;
-                    known = self.written(node, file.layout);
-                }
+                let known = node.as_ref().and_then(|node| self.written(node, file.layout));
                 let objects = match known {
                     Some(objects) => Some(objects),
                     None => self.glimpse(file.ino, file.layout).await?,
@@ -104,9 +134,11 @@ impl<T: Transport> Client<T> {
             }
             false => None,
         };
-        self.cache.note_idle(file.ino);
         let request = MdsRequest::Release { ino: file.ino, write: file.write, wrote };
-        self.transport.mds_soon(&Caller::ROOT.cred, &request).await
+        let result = self.transport.mds_soon(&Caller::ROOT.cred, &request).await;
+        drop(telling);
+        self.cache.note_idle(file.ino);
+        result
     }
 
     pub(crate) async fn read_open(

@@ -257,6 +257,21 @@ impl State {
         }
     }
 
+    /// A program set the time of the last change of its data. What is written later is sent
+    /// with it, unless somebody writes anew.
+    pub(crate) fn dated(&mut self, mtime: Timestamp) {
+        self.mtime = Some(mtime);
+        if let Some((_, time)) = &mut self.wrote_to {
+            *time = mtime;
+        }
+    }
+
+    /// Whether its objects have a time that is not, or not only, in its record.
+    pub(crate) fn objects_have_times(&self) -> bool {
+        let written = |attr: &Attr| attr.is_file() && attr.size_on_ost;
+        !self.dirty.is_clean() || self.attributes().is_some_and(written)
+    }
+
     /// What was written and is perhaps not at the OSTs: size and time.
     pub(crate) fn unsent(&self) -> Option<(u64, Timestamp)> {
         self.wrote_to.filter(|_| !self.dirty.is_clean())

@@ -5,7 +5,7 @@
 //! the size since it was asked: no other writer, no truncation by another client, no later
 //! close. A close travels alone, and may arrive after what was done later.
 
-use glint_proto::{ClientId, Ino, ObjectAttr};
+use glint_proto::{ClientId, Ino, ObjectAttr, Timestamp};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
@@ -175,6 +175,16 @@ impl Opens {
         }
     }
 
+    /// A client set the time of a file: what others will say of it may be older.
+    pub(crate) fn dated(&self, client: ClientId, ino: Ino, mtime: Timestamp) {
+        if let Some(open) = self.shard(ino).lock().get_mut(&ino) {
+            if let Some((_, said)) = &mut open.latest {
+                said.mtime = mtime;
+            }
+            open.doubt_all_but(client);
+        }
+    }
+
     pub(crate) fn is_open(&self, ino: Ino) -> bool {
         self.shard(ino).lock().contains_key(&ino)
     }
@@ -298,8 +308,19 @@ mod tests {
         opens.add(a, ino, true);
         opens.resized(a, ino);
         assert_eq!(size(opens.remove(a, ino, true, said(5, 30))), Some(30));
+        // Another client sets a time: whoever closes may say an older one.
+        let noon = Timestamp { secs: 12 * 3600, nanos: 0 };
+        opens.add(a, ino, true);
+        opens.add(a, ino, true);
+        opens.remove(a, ino, true, said(6, 60));
+        opens.dated(a, ino, noon);
+        let left = opens.remove(a, ino, true, None);
+        assert_eq!(left.wrote.map(|wrote| (wrote.size, wrote.mtime)), Some((60, noon)));
+        opens.add(a, ino, true);
+        opens.dated(b, ino, noon);
+        assert_eq!(size(opens.remove(a, ino, true, said(7, 70))), None);
         // After a restart nobody knows.
         opens.replace(a, ino, Count { writers: 1, ..Count::default() }, false);
-        assert_eq!(size(opens.remove(a, ino, true, said(6, 30))), None);
+        assert_eq!(size(opens.remove(a, ino, true, said(8, 30))), None);
     }
 }

@@ -513,7 +513,7 @@ impl Shared {
 impl Transport for Remote {
     async fn mds(&self, cred: &Cred, request: &MdsRequest<'_>) -> Granting {
         if let MdsRequest::Setattr { ino, set } = request
-            && set.size.is_some()
+            && (set.size.is_some() || set.mtime.is_some())
         {
             self.shared.closed(*ino).await;
         }

@@ -52,39 +52,47 @@ pub(crate) struct ObjectFile {
 }
 
 impl ObjectFile {
-    /// `fresh` is an object that was just made.
-    pub(crate) fn new(fd: OwnedFd, fresh: bool) -> ObjectFile {
-        let seal = if fresh { Seal::Open } else { Seal::Unknown };
+    /// An object that was there.
+    pub(crate) fn new(fd: OwnedFd) -> ObjectFile {
         ObjectFile {
             fd,
-            fresh: AtomicBool::new(fresh),
-            seal: RwLock::new(seal),
+            fresh: AtomicBool::new(false),
+            seal: RwLock::new(Seal::Unknown),
             changes: AtomicU64::new(0),
             mtime: AtomicI64::new(0),
             ctime: AtomicI64::new(0),
         }
     }
 
+    /// An object that was just made, by a change from the time `mtime`.
+    pub(crate) fn fresh(fd: OwnedFd, mtime: Timestamp) -> ObjectFile {
+        let mut file = ObjectFile::new(fd);
+        *file.fresh.get_mut() = true;
+        *file.seal.get_mut() = Seal::Open;
+        *file.mtime.get_mut() = nanos(mtime);
+        file
+    }
+
     pub(crate) fn fd(&self) -> &OwnedFd {
         &self.fd
     }
 
-    /// Changes the object. Returns what `work` returned and whether this is the
-    /// first change since the object was sealed or opened.
+    /// Changes the object, from the time `mtime` on. Returns what `work` returned and whether
+    /// this is the first change since the object was sealed or opened.
     pub(crate) fn change<T>(
         &self,
         touches: Touches,
+        mtime: Timestamp,
         work: impl FnOnce(&OwnedFd) -> io::Result<T>,
     ) -> io::Result<(io::Result<T>, bool)> {
         loop {
             let seal = self.seal.read();
             if matches!(*seal, Seal::Open) {
                 let before = self.changes.fetch_add(1, Ordering::AcqRel);
-                let result = work(&self.fd);
-                let now = nanos(Timestamp::now());
-                self.mtime.store(now, Ordering::Relaxed);
-                self.ctime.store(now, Ordering::Relaxed);
-                return Ok((result, before == 0));
+                // Before: nobody may see the time at which the file system does it.
+                self.mtime.store(nanos(mtime), Ordering::Relaxed);
+                self.ctime.store(nanos(Timestamp::now()), Ordering::Relaxed);
+                return Ok((work(&self.fd), before == 0));
             }
             drop(seal);
             self.unseal(touches)?;
@@ -196,14 +204,9 @@ impl ObjectFile {
         (time(self.mtime.load(Ordering::Relaxed)), time(self.ctime.load(Ordering::Relaxed)))
     }
 
-    /// What was just written is from this time.
-    pub(crate) fn is_from(&self, mtime: Timestamp) {
-        self.mtime.store(nanos(mtime), Ordering::Relaxed);
-    }
-
     /// Sets the modification time.
     pub(crate) fn set_mtime(&self, mtime: Timestamp) -> io::Result<()> {
-        self.mtime.store(0, Ordering::Relaxed);
+        self.mtime.store(nanos(mtime), Ordering::Relaxed);
         self.store_mtime(mtime)
     }
 
@@ -236,7 +239,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     fn object(file: &std::fs::File) -> ObjectFile {
-        ObjectFile::new(file.try_clone().unwrap().into(), false)
+        ObjectFile::new(file.try_clone().unwrap().into())
     }
 
     fn is_sealed(file: &std::fs::File) -> bool {
@@ -253,7 +256,7 @@ mod tests {
         let one = object(&file);
         let write = |at| {
             let work = |fd: &OwnedFd| Ok(rustix::io::pwrite(fd, b"new", at)?);
-            one.change(Touches::From(at), work).unwrap().1
+            one.change(Touches::From(at), Timestamp::now(), work).unwrap().1
         };
         assert!(write(5), "the first change is reported");
         assert!(!write(5));

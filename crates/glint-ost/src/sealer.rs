@@ -67,7 +67,7 @@ impl ObjectStore {
             while quiet.len() < BATCH
                 && let Some(mut changed) = self.sealer.next(idle)
             {
-                let Some(file) = self.file(changed.object, false)? else { continue };
+                let Some(file) = self.file(changed.object, None)? else { continue };
                 let changes = file.settled();
                 if changes == changed.changes || idle.is_zero() {
                     quiet.push((file, changes));

@@ -110,7 +110,7 @@ impl Ost {
     /// Reads until `buffer` is full or the object ends. What is in memory is copied
     /// at once; only a miss goes to the pool.
     async fn read(&self, object: ObjectId, offset: u64, buffer: &mut [u8]) -> io::Result<u32> {
-        let Some(file) = self.store.file(object, false)? else { return Ok(0) };
+        let Some(file) = self.store.file(object, None)? else { return Ok(0) };
         let mut done = 0;
         while done < buffer.len() {
             let at = offset + done as u64;

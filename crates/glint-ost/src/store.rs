@@ -91,24 +91,24 @@ impl ObjectStore {
         &self.directories[(object.ino.0 >> SHARD_SHIFT) as usize % DIRECTORIES]
     }
 
-    /// The object's file; with `create` it comes into being.
+    /// The object's file. If there is none, a change from the time `create` makes it.
     pub(crate) fn file(
         &self,
         object: ObjectId,
-        create: bool,
+        create: Option<Timestamp>,
     ) -> io::Result<Option<Arc<ObjectFile>>> {
         self.files.get(object, || {
             let directory = self.directory(object);
             let name = name_of(object);
             let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOATIME;
             match rustix::fs::openat(directory, &name, flags, Mode::empty()) {
-                Ok(fd) => Ok(Some(ObjectFile::new(fd, false))),
-                Err(Errno::NOENT) if create => {
+                Ok(fd) => Ok(Some(ObjectFile::new(fd))),
+                Err(Errno::NOENT) => {
+                    let Some(mtime) = create else { return Ok(None) };
                     let flags = flags | OFlags::CREATE;
                     let fd = rustix::fs::openat(directory, &name, flags, Mode::from(0o600))?;
-                    Ok(Some(ObjectFile::new(fd, true)))
+                    Ok(Some(ObjectFile::fresh(fd, mtime)))
                 }
-                Err(Errno::NOENT) => Ok(None),
                 Err(error) => Err(error.into()),
             }
         })
@@ -124,16 +124,16 @@ impl ObjectStore {
         object: ObjectId,
         file: &ObjectFile,
         touches: Touches,
+        mtime: Timestamp,
         work: impl FnOnce(&OwnedFd) -> io::Result<T>,
     ) -> io::Result<T> {
-        let (result, first) = file.change(touches, work)?;
+        let (result, first) = file.change(touches, mtime, work)?;
         self.sealer.note(object, first);
         result
     }
 
     /// Writes all of `data`, which is from the time `mtime` if that is given; into space that
-    /// was `kept` for it, or into what is free. Returns the
-    /// state after it.
+    /// was `kept` for it, or into what is free. Returns the state after it.
     pub fn write(
         &self,
         object: ObjectId,
@@ -145,10 +145,11 @@ impl ObjectStore {
         if !kept {
             self.need(object, data.len() as u64)?;
         }
-        let Some(file) = self.file(object, true)? else {
+        let mtime = mtime.unwrap_or_else(Timestamp::now);
+        let Some(file) = self.file(object, Some(mtime))? else {
             return Err(Errno::NOENT.into());
         };
-        self.change(object, &file, Touches::From(offset), |fd| {
+        self.change(object, &file, Touches::From(offset), mtime, |fd| {
             let mut done = 0;
             while done < data.len() {
                 match rustix::io::pwrite(fd, &data[done..], offset + done as u64) {
@@ -160,9 +161,6 @@ impl ObjectStore {
             }
             Ok(())
         })?;
-        if let Some(mtime) = mtime {
-            file.is_from(mtime);
-        }
         state(&file)
     }
 
@@ -180,9 +178,10 @@ impl ObjectStore {
 
     /// Sets the size. Shrinking what does not exist is nothing to do.
     pub fn truncate(&self, object: ObjectId, size: u64) -> io::Result<()> {
-        let Some(file) = self.file(object, size > 0)? else { return Ok(()) };
+        let now = Timestamp::now();
+        let Some(file) = self.file(object, (size > 0).then_some(now))? else { return Ok(()) };
         let touches = if size == 0 { Touches::Drops } else { Touches::From(size) };
-        self.change(object, &file, touches, |fd| Ok(rustix::fs::ftruncate(fd, size)?))
+        self.change(object, &file, touches, now, |fd| Ok(rustix::fs::ftruncate(fd, size)?))
     }
 
     /// fallocate(2).
@@ -192,20 +191,21 @@ impl ObjectStore {
         if !frees {
             self.need(object, len)?;
         }
-        let Some(file) = self.file(object, !frees)? else { return Ok(()) };
+        let now = Timestamp::now();
+        let Some(file) = self.file(object, (!frees).then_some(now))? else { return Ok(()) };
         let work = |fd: &OwnedFd| Ok(rustix::fs::fallocate(fd, flags, offset, len)?);
-        self.change(object, &file, Touches::From(offset), work)
+        self.change(object, &file, Touches::From(offset), now, work)
     }
 
     /// State of an object; `None` if it does not exist.
     pub fn stat(&self, object: ObjectId) -> io::Result<Option<ObjectAttr>> {
-        let Some(file) = self.file(object, false)? else { return Ok(None) };
+        let Some(file) = self.file(object, None)? else { return Ok(None) };
         state(&file).map(Some)
     }
 
     /// Sets the modification time, of an object that exists.
     pub fn set_mtime(&self, object: ObjectId, mtime: Timestamp) -> io::Result<()> {
-        match self.file(object, false)? {
+        match self.file(object, None)? {
             Some(file) => file.set_mtime(mtime),
             None => Ok(()),
         }
@@ -213,7 +213,7 @@ impl ObjectStore {
 
     /// Next data or hole at or after `offset`.
     pub fn seek(&self, object: ObjectId, offset: u64, hole: bool) -> io::Result<Option<u64>> {
-        let Some(file) = self.file(object, false)? else {
+        let Some(file) = self.file(object, None)? else {
             return Ok(if hole { Some(offset) } else { None });
         };
         let from = if hole {
@@ -230,7 +230,7 @@ impl ObjectStore {
 
     /// Data and, for a new object, its directory entry to stable storage.
     pub fn sync(&self, object: ObjectId) -> io::Result<()> {
-        let Some(file) = self.file(object, false)? else { return Ok(()) };
+        let Some(file) = self.file(object, None)? else { return Ok(()) };
         rustix::fs::fsync(file.fd())?;
         if file.fresh.swap(false, Ordering::AcqRel) {
             let synced = rustix::fs::fsync(self.directory(object));
@@ -266,7 +266,7 @@ impl ObjectStore {
 
     /// Compares an object with its checksums. Returns whether it has any.
     pub fn check(&self, object: ObjectId) -> io::Result<bool> {
-        match self.file(object, false)? {
+        match self.file(object, None)? {
             Some(file) => file.check(),
             None => Ok(false),
         }

@@ -121,6 +121,46 @@ fn attributes() {
     });
 }
 
+/// A time that is set stays, whoever has written before it and has not sent that yet.
+#[test]
+fn times_of_files_being_written() {
+    let pair = pair();
+    both_ways(&pair, "times", |x, y| {
+        let time_of = |round| std::time::UNIX_EPOCH + Duration::from_secs(1000 + round);
+        let same = |round: u64, when: &str| {
+            for path in [y.join(format!("f{round}")), x.join(format!("f{round}"))] {
+                let found = fs::metadata(&path).unwrap().modified().unwrap();
+                assert_eq!(found, time_of(round), "{when}: {}", path.display());
+            }
+        };
+        for round in 0..60 {
+            let (here, there) = (x.join(format!("f{round}")), y.join(format!("f{round}")));
+            let time = time_of(round);
+            // Alternately in a directory that one client has for itself, and in one it shares.
+            if round % 2 == 0 {
+                fs::metadata(y).unwrap();
+            }
+            let writer = File::create(&here).unwrap();
+            let reader = (round % 3 == 0).then(|| File::open(&there).unwrap());
+            writer.write_all_at(&[round as u8; 5000], 100 * round).unwrap();
+            let setter = if round % 5 < 2 { &there } else { &here };
+            if round % 7 < 3 {
+                drop(writer);
+                File::options().write(true).open(setter).unwrap().set_modified(time).unwrap();
+                same(round, "after the close");
+            } else {
+                File::options().write(true).open(setter).unwrap().set_modified(time).unwrap();
+                same(round, "before the close");
+                drop(writer);
+                same(round, "just closed");
+            }
+            drop(reader);
+        }
+        std::thread::sleep(Duration::from_millis(1200));
+        (0..60).for_each(|round| same(round, "later"));
+    });
+}
+
 #[test]
 fn data_through_open_files() {
     let pair = pair();

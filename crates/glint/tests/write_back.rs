@@ -5,7 +5,7 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
@@ -141,12 +141,12 @@ fn difference(
     found: &BTreeMap<PathBuf, String>,
     expected: &BTreeMap<PathBuf, String>,
 ) -> Vec<String> {
-    let paths = found.keys().chain(expected.keys());
+    let paths: BTreeSet<&PathBuf> = found.keys().chain(expected.keys()).collect();
     let differs = |path: &&PathBuf| found.get(*path) != expected.get(*path);
     let say = |path: &PathBuf| {
         format!("{}: {:?}, not {:?}", path.display(), found.get(path), expected.get(path))
     };
-    paths.filter(differs).map(say).collect()
+    paths.into_iter().filter(differs).map(say).collect()
 }
 
 /// What the server did, by operation.

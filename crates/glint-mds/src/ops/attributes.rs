@@ -76,6 +76,7 @@ impl<K: Kv> Mds<K> {
         }
         if let Some(mtime) = set.mtime {
             record.attr.mtime = time(mtime);
+            self.opens.dated(context.client, ino, record.attr.mtime);
         }
         record.attr.ctime = set.ctime.unwrap_or(context.now);
         self.put_inode(&mut batch, &record);
