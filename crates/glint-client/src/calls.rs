@@ -254,7 +254,8 @@ impl<T: Transport> Vfs for Client<T> {
                 self.flush_node(&node).await?;
             }
         }
-        self.ask(&MdsRequest::Sync).await.map(drop)
+        self.settle(&MdsRequest::Sync).await;
+        self.transport.commit().await
     }
 
     async fn fallocate(&self, handle: Handle, mode: i32, offset: u64, len: u64) -> FsResult<()> {
@@ -458,16 +459,21 @@ impl<T: Transport> Vfs for Client<T> {
         };
         let mut stat = FsStat { inodes, ..FsStat::default() };
         let mut counted = Vec::new();
-        for ost in 0..self.osts {
+        let mut spaces = Vec::new();
+        for ost in 0..self.own_osts {
             match self.transport.ost(ost, OstRequest::Space, Bulk::None).await? {
-                OstReply::Space(space) if counted.contains(&space.file_system) => {}
-                OstReply::Space(space) => {
-                    counted.push(space.file_system);
-                    stat.total += space.total;
-                    stat.free += space.free;
-                    stat.available += space.available;
-                }
+                OstReply::Space(space) => spaces.push(space),
                 _ => return Err(Errno::EPROTO),
+            }
+        }
+        // The others may be out of reach; the MDS knows what they said last.
+        spaces.extend(self.transport.osses().await?.into_iter().flat_map(|oss| oss.space));
+        for space in spaces {
+            if !counted.contains(&space.file_system) {
+                counted.push(space.file_system);
+                stat.total += space.total;
+                stat.free += space.free;
+                stat.available += space.available;
             }
         }
         Ok(stat)

@@ -18,14 +18,16 @@ use glint_proto::{
 };
 use glint_telemetry::{Layer, Span};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 /// A client core.
 pub struct Client<T> {
     pub(crate) transport: T,
-    pub(crate) osts: u16,
+    /// Over which files are laid out that are made here.
+    pub(crate) osts: AtomicU16,
+    pub(crate) own_osts: u16,
     pub(crate) root: Ino,
     pub(crate) handles: Handles,
     pub(crate) cache_time: Duration,
@@ -58,7 +60,8 @@ impl<T: Transport> Client<T> {
         }
         Client {
             transport,
-            osts: welcome.osts,
+            osts: AtomicU16::new(welcome.osts),
+            own_osts: welcome.own_osts,
             root: welcome.root,
             handles: Handles::default(),
             cache_time: Duration::from_millis(welcome.cache_ms),

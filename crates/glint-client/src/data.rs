@@ -15,7 +15,7 @@ use glint_proto::{
 
 impl<T: Transport> Client<T> {
     pub(crate) fn ost_of(&self, layout: Layout, stripe: u16) -> u16 {
-        layout.ost_of(stripe, self.osts)
+        layout.ost_of(stripe, self.own_osts)
     }
 
     /// One request to each object of a file, all at once.

@@ -107,7 +107,8 @@ impl<T: Transport> Client<T> {
     async fn ask_for_numbers(&self) -> bool {
         match self.ask(&MdsRequest::LeaseInodes { count: NUMBERS, life: self.backlog.life() }).await
         {
-            Ok(MdsReply::Inodes { first, count }) => {
+            Ok(MdsReply::Inodes { first, count, osts }) => {
+                self.osts.store(osts, Ordering::Relaxed);
                 self.backlog.add_numbers(first..first + u64::from(count));
                 true
             }
@@ -181,6 +182,7 @@ impl<T: Transport> Client<T> {
             size_on_ost: open.is_some_and(|flags| flags.write),
             layout: glint_proto::Layout::default(),
         };
+        let osts = self.osts.load(Ordering::Relaxed);
         let node = self.cache.node(ino);
         let mut state = directory.state();
         if !takes(&state) {
@@ -189,10 +191,11 @@ impl<T: Transport> Client<T> {
             return None;
         }
         if let Some(directory) = &state.attr {
-            attr.layout = directory.layout.inherit(ino, is_dir, self.osts);
+            attr.layout = directory.layout.inherit(ino, is_dir, osts);
         }
         let change = Change::Create {
             ino,
+            osts,
             parent,
             name,
             mode: attr.mode,

@@ -2,7 +2,7 @@
 //!
 //! | name | value |
 //! |---|---|
-//! | `glint.layout` | `stripe_count=N stripe_size=BYTES first_ost=N`, readable and writable |
+//! | `glint.layout` | `stripe_count=N stripe_size=BYTES first_ost=N osts=N`, readable and writable |
 //! | `glint.status` | state dump of the servers, JSON |
 //! | `glint.stats` | statistics of the servers and this client, JSON |
 
@@ -13,13 +13,10 @@ pub(crate) const STATUS: &[u8] = b"glint.status";
 pub(crate) const STATS: &[u8] = b"glint.stats";
 
 pub(crate) fn format_layout(layout: Layout) -> Vec<u8> {
-    format!(
-        "stripe_count={} stripe_size={} first_ost={}",
-        layout.stripe_count,
-        layout.stripe_bytes(),
-        layout.first_ost
-    )
-    .into_bytes()
+    let Layout { stripe_count, first_ost, osts, .. } = layout;
+    let size = layout.stripe_bytes();
+    format!("stripe_count={stripe_count} stripe_size={size} first_ost={first_ost} osts={osts}")
+        .into_bytes()
 }
 
 /// Parses what [`format_layout`] writes; what is left out keeps its value in `old`.
@@ -36,7 +33,7 @@ pub(crate) fn parse_layout(value: &[u8], old: Layout) -> FsResult<Layout> {
             "stripe_size" if value.is_power_of_two() => {
                 layout.stripe_bytes_log2 = value.trailing_zeros() as u8;
             }
-            "first_ost" => {}
+            "first_ost" | "osts" => {}
             _ => return Err(Errno::EINVAL),
         }
     }
@@ -49,7 +46,7 @@ mod tests {
 
     #[test]
     fn a_layout_can_be_written_and_read() {
-        let layout = Layout { stripe_bytes_log2: 20, stripe_count: 4, first_ost: 0 };
+        let layout = Layout { stripe_bytes_log2: 20, stripe_count: 4, ..Layout::default() };
         assert_eq!(parse_layout(&format_layout(layout), Layout::default()), Ok(layout));
         for bad in ["stripe_size=1000", "stripe_size=1", "stripe_count=x", "what=1", "nonsense"] {
             assert_eq!(parse_layout(bad.as_bytes(), layout), Err(Errno::EINVAL), "{bad}");

@@ -68,8 +68,11 @@ impl<K: Kv> Mds<K> {
         done: u32,
         failed: &[(u32, Errno)],
     ) -> FsResult<()> {
-        if let Some(ino) = change.change.made() {
+        if let Some((ino, osts)) = change.change.made() {
             self.check_given(ino).await?;
+            if osts == 0 || osts > self.osts() {
+                return Err(Errno::EINVAL);
+            }
         }
         let cred = change.cred();
         let progress = MdsReply::Batched { done, failed: failed.to_vec() };
@@ -121,6 +124,6 @@ impl<K: Kv> Mds<K> {
         self.claims.mailboxes.writes_back(context.client, life);
         let count = count.clamp(1, INODES_PER_LEASE_MAX);
         let first = self.allocator.lease(&self.kv, count).await?;
-        Ok(MdsReply::Inodes { first, count })
+        Ok(MdsReply::Inodes { first, count, osts: self.osts() })
     }
 }

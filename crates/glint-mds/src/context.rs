@@ -12,9 +12,9 @@ pub(crate) struct Context<'a> {
     pub(crate) client: ClientId,
     pub(crate) now: Timestamp,
     pub(crate) arrival: &'a Arrival,
-    /// Of a change of a batch: the number of the inode that it makes, and what the reply
-    /// record says after it.
-    given: Option<Ino>,
+    /// Of a change of a batch: the number of the inode that it makes, over how many OSTs that
+    /// is laid out, and what the reply record says after it.
+    given: Option<(Ino, u16)>,
     pub(crate) progress: Option<MdsReply>,
     /// Whether the client gets locks, once somebody asked.
     pub(crate) locking: Cell<Option<bool>>,
@@ -64,7 +64,7 @@ impl<'a> Context<'a> {
         &'b self,
         cred: &'b Cred,
         now: Timestamp,
-        given: Option<Ino>,
+        given: Option<(Ino, u16)>,
         progress: MdsReply,
     ) -> Context<'b> {
         let part = Context::new(self.arrival, cred);
@@ -72,10 +72,22 @@ impl<'a> Context<'a> {
         Context { now, given, progress: Some(progress), locking, ..part }
     }
 
+    /// Over how many OSTs a new file is laid out, if somebody has said it before.
+    pub(crate) fn given_osts(&self) -> Option<u16> {
+        if let Some((_, osts)) = self.given {
+            return Some(osts);
+        }
+        match &self.arrival.replay {
+            Some(MdsReply::Attr(attr) | MdsReply::Opened { attr, .. }) => Some(attr.layout.osts),
+            _ => None,
+        }
+        .filter(|osts| *osts > 0)
+    }
+
     /// The number that the new inode has: from its client, or from when it was first made.
     pub(crate) fn given_ino(&self) -> Option<Ino> {
-        if self.given.is_some() {
-            return self.given;
+        if let Some((ino, _)) = self.given {
+            return Some(ino);
         }
         match &self.arrival.replay {
             Some(MdsReply::Attr(attr) | MdsReply::Opened { attr, .. }) => Some(attr.ino),

@@ -110,6 +110,7 @@ impl Orphan {
                 let mut value = vec![1, layout.stripe_bytes_log2];
                 value.extend_from_slice(&layout.stripe_count.to_be_bytes());
                 value.extend_from_slice(&layout.first_ost.to_be_bytes());
+                value.extend_from_slice(&layout.osts.to_be_bytes());
                 value
             }
         }
@@ -118,10 +119,16 @@ impl Orphan {
     pub(crate) fn parse(value: &[u8]) -> Option<Orphan> {
         match *value {
             [0] => Some(Orphan::Open),
-            [1, stripe_bytes_log2, a, b, c, d] => {
+            [1, stripe_bytes_log2, a, b, c, d, ref rest @ ..] => {
                 let (stripe_count, first_ost) =
                     (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
-                let layout = Layout { stripe_bytes_log2, stripe_count, first_ost };
+                let osts = match *rest {
+                    // Before format 3.
+                    [] => 0,
+                    [e, f] => u16::from_be_bytes([e, f]),
+                    _ => return None,
+                };
+                let layout = Layout { stripe_bytes_log2, stripe_count, first_ost, osts };
                 layout.is_valid().then_some(Orphan::Destroy(layout))
             }
             _ => None,

@@ -4,7 +4,7 @@
 //! changes anything is also its reply record, so a request that is sent again is
 //! answered and not executed again; inode numbers are never reused.
 //!
-//! Does not know: sockets, FUSE, or where objects are. It asks a [`Destroyer`]
+//! Does not know: sockets, FUSE, or where objects are. It asks a [`Targets`]
 //! to remove the objects of deleted files.
 //!
 //! Start at `service`; each operation is one file of `ops`.
@@ -39,7 +39,7 @@ mod subtree;
 
 pub use check::{CheckReport, Extent, Finding, believe_objects, check, objects_to_destroy};
 pub use error::MdsError;
-pub use reaper::Destroyer;
+pub use reaper::Targets;
 pub use record::{InodeRecord, RecordError};
 pub use service::{Config, Mds};
 pub use session::SessionInfo;

@@ -17,14 +17,17 @@ use std::sync::atomic::Ordering;
 /// Orphans handled between two looks at the rest of the world.
 const BATCH: usize = 256;
 
-/// Removes the objects of files.
-pub trait Destroyer {
+/// The OSTs, as the MDS needs them.
+pub trait Targets {
     /// Removes all objects of these files, wherever their layouts put them. Returns the
     /// number of the change.
     fn destroy(&self, files: &[(Ino, Layout)]) -> impl Future<Output = FsResult<u64>>;
 
     /// Changes up to this number are on stable storage.
     fn durable(&self) -> u64;
+
+    /// Until no OST executes anything of a session any more, whatever its client still sends.
+    fn fence(&self, session: u64) -> impl Future<Output = ()>;
 }
 
 /// Files whose objects are removed, in the order of these changes.
@@ -56,14 +59,14 @@ impl Destroyed {
 
 impl<K: Kv> Mds<K> {
     /// Does what is due. Returns whether there may be more to do at once.
-    pub async fn reap(&self, destroyer: &impl Destroyer) -> FsResult<bool> {
-        self.end_recovery().await?;
-        self.expire_sessions(self.config.lease).await?;
-        self.expire_questions(self.config.lease).await?;
+    pub async fn reap(&self, targets: &impl Targets) -> FsResult<bool> {
+        self.end_recovery(targets).await?;
+        self.expire_sessions(self.config.lease, targets).await?;
+        self.expire_questions(self.config.lease, targets).await?;
         if self.inodes.load(Ordering::Relaxed) != self.inodes_stored.load(Ordering::Relaxed) {
             self.store_inode_count().await?;
         }
-        self.forget_destroyed(destroyer.durable()).await?;
+        self.forget_destroyed(targets.durable()).await?;
         // What a client replays may still be about objects that are to be destroyed.
         if self.recovery.is_active() || self.orphans.swap(0, Ordering::AcqRel) == 0 {
             return Ok(false);
@@ -89,7 +92,7 @@ impl<K: Kv> Mds<K> {
                 }
             }
             if !destroy.is_empty() {
-                let change = destroyer.destroy(&destroy).await?;
+                let change = targets.destroy(&destroy).await?;
                 let files = destroy.into_iter().map(|(ino, _)| ino).collect();
                 self.destroyed.lock().add(change, files);
             }

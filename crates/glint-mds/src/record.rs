@@ -13,7 +13,8 @@
 //!     16     4  owner
 //!     20     4  group
 //!     24     4  device
-//!     28     4  zero
+//!     28     2  OSTs that the file is laid out over, 0 for those of the MDS's own server
+//!     30     2  zero
 //!     32     8  size
 //!     40     8  blocks of 512 bytes
 //!     48    12  atime (seconds 8, nanoseconds 4)
@@ -129,6 +130,7 @@ impl InodeRecord {
         bytes[2] = a.layout.stripe_bytes_log2;
         bytes[4..6].copy_from_slice(&a.layout.stripe_count.to_le_bytes());
         bytes[6..8].copy_from_slice(&a.layout.first_ost.to_le_bytes());
+        bytes[28..30].copy_from_slice(&a.layout.osts.to_le_bytes());
         for (at, value) in [(8, a.mode), (12, a.nlink), (16, a.uid), (20, a.gid), (24, a.rdev)] {
             bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
         }
@@ -179,6 +181,7 @@ impl InodeRecord {
                 stripe_bytes_log2: bytes[2],
                 stripe_count: u16_at(4),
                 first_ost: u16_at(6),
+                osts: u16_at(28),
             },
         };
         if FileType::from_mode(attr.mode).is_none() {

@@ -13,6 +13,7 @@ use crate::claims::wake;
 use crate::context::Context;
 use crate::error::errno;
 use crate::keys;
+use crate::reaper::Targets;
 use crate::service::Mds;
 use crate::session::SessionInfo;
 use glint_kv::{Batch, Keyspace, Kv};
@@ -85,15 +86,11 @@ impl Recovery {
         wake(parked);
     }
 
-    /// Ends the wait for clients that did not come in time, and names them.
-    fn overdue(&self) -> Vec<ClientId> {
+    /// Clients that did not come in time. Until they are given up the others go on waiting.
+    fn overdue(&self) -> Option<Vec<ClientId>> {
         let mut state = self.state.lock();
-        if state.until.is_none_or(|until| clock::now() < until) {
-            return Vec::new();
-        }
-        let gone = state.waiting.drain().collect();
-        self.end(state);
-        gone
+        let over = state.until.is_some_and(|until| clock::now() >= until);
+        over.then(|| state.waiting.drain().collect())
     }
 
     /// Parks a new request until it may be executed.
@@ -149,14 +146,15 @@ impl<K: Kv> Mds<K> {
     }
 
     /// Gives up clients that did not come back.
-    pub(crate) async fn end_recovery(&self) -> FsResult<()> {
+    pub(crate) async fn end_recovery(&self, targets: &impl Targets) -> FsResult<()> {
         let lost = self.recovery.replayed.load(Ordering::Acquire);
         if !self.recovery.is_active() && self.recovery.replayed.swap(false, Ordering::AcqRel) {
             let mut batch = Batch::new();
             batch.delete(Keyspace::Meta, keys::META_REPLAYING);
             self.kv.commit(batch, &[]).await.map_err(errno)?;
         }
-        for client in self.recovery.overdue() {
+        let Some(overdue) = self.recovery.overdue() else { return Ok(()) };
+        for client in overdue {
             let Some(SessionInfo { host, mount_point, .. }) = self.session(client) else {
                 continue;
             };
@@ -169,8 +167,9 @@ impl<K: Kv> Mds<K> {
                 "client did not come back within {} s and is evicted: {loss}; its open files \
                  are closed", self.config.lease.as_secs()
             );
-            self.evict(client).await?;
+            self.fence_and_evict(client, targets).await?;
         }
+        self.recovery.end(self.recovery.state.lock());
         Ok(())
     }
 }
@@ -189,9 +188,11 @@ mod tests {
         assert!(block_on(poll_once(&mut new)).is_none());
         recovery.returned(ClientId(1));
         assert!(block_on(poll_once(&mut new)).is_none());
-        assert!(recovery.overdue().is_empty());
+        assert!(recovery.overdue().is_none());
         std::thread::sleep(Duration::from_millis(60));
-        assert_eq!(recovery.overdue(), [ClientId(2)]);
+        assert_eq!(recovery.overdue(), Some(vec![ClientId(2)]));
+        assert!(block_on(poll_once(&mut new)).is_none(), "before it is fenced");
+        recovery.end(recovery.state.lock());
         assert!(block_on(poll_once(&mut new)).is_some());
         assert!(!recovery.is_active());
     }

@@ -24,13 +24,13 @@ use glint_proto::{
 };
 use glint_telemetry::{Counter, Layer, Span};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How an MDS is set up.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Number of OSTs over which files are laid out.
+    /// Number of OSTs, those of all servers.
     pub osts: u16,
     /// How long a client that is not heard of keeps its opens.
     pub lease: Duration,
@@ -54,6 +54,8 @@ pub struct Config {
 pub struct Mds<K> {
     pub(crate) kv: K,
     pub(crate) config: Config,
+    /// Over which new files are laid out.
+    pub(crate) osts: AtomicU16,
     pub(crate) locks: Locks,
     pub(crate) claims: Claims,
     pub(crate) advisory: Advisory,
@@ -105,6 +107,7 @@ impl<K: Kv> Mds<K> {
         };
         let mut mds = Mds {
             kv,
+            osts: AtomicU16::new(config.osts),
             config,
             locks: Locks::new(),
             claims: Claims::new(config.locks),
@@ -140,6 +143,16 @@ impl<K: Kv> Mds<K> {
             mds.recovery.begin(returning, config.lease, replays, config.locks);
         }
         Ok(mds)
+    }
+
+    /// Over how many OSTs new files are laid out.
+    pub fn osts(&self) -> u16 {
+        self.osts.load(Ordering::Acquire)
+    }
+
+    /// There are more OSTs than before.
+    pub fn has_osts(&self, osts: u16) {
+        self.osts.fetch_max(osts, Ordering::AcqRel);
     }
 
     /// Executes a request.

@@ -8,13 +8,14 @@
 
 use crate::error::errno;
 use crate::keys;
+use crate::reaper::Targets;
 use crate::service::Mds;
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::{ClientId, Errno, FsResult, MdsReply, RequestId, clock, message};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// The last answer of a slot.
@@ -38,6 +39,8 @@ pub(crate) type SlotState = Arc<futures_util::lock::Mutex<Last>>;
 pub struct SessionInfo {
     /// Identity.
     pub client: ClientId,
+    /// Names the time until it ends or is evicted: no two sessions have the same number.
+    pub session: u64,
     /// Name of its host.
     pub host: String,
     /// Where it is mounted.
@@ -57,6 +60,8 @@ struct Session {
 #[derive(Default)]
 pub(crate) struct Sessions {
     map: Mutex<HashMap<ClientId, Session>>,
+    /// How many there have been in this run.
+    count: AtomicU64,
 }
 
 /// The value of a reply record: xid, digest of the request, encoded reply.
@@ -80,41 +85,61 @@ pub(crate) fn decode_reply(value: &[u8]) -> FsResult<Last> {
     })
 }
 
-/// The value of a session record: host, a zero, mount point. For people.
-fn session_value(host: &str, mount_point: &str) -> Vec<u8> {
-    [host.as_bytes(), &[0], mount_point.as_bytes()].concat()
+/// The value of a session record: host, mount point, number, with zeros between.
+fn session_value(info: &SessionInfo) -> Vec<u8> {
+    format!("{}\0{}\0{:x}", info.host, info.mount_point, info.session).into_bytes()
 }
 
-fn parse_session(value: &[u8]) -> (String, String) {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let mut parts = value.splitn(2, |byte| *byte == 0);
-    (parts.next().map(text).unwrap_or_default(), parts.next().map(text).unwrap_or_default())
+fn parse_session(client: ClientId, value: &[u8]) -> SessionInfo {
+    let text = String::from_utf8_lossy(value);
+    let mut parts = text.split('\0');
+    let mut next = || parts.next().unwrap_or_default();
+    let (host, mount_point) = (next().to_owned(), next().to_owned());
+    // One from before sessions had numbers has none at an OSS either.
+    let session = u64::from_str_radix(next(), 16).unwrap_or(0);
+    SessionInfo { client, session, host, mount_point, connections: 0 }
 }
 
 impl<K: Kv> Mds<K> {
-    /// A client connects, for the first time or again. Returns whether it was not known.
-    pub async fn connect(&self, client: ClientId, host: &str, mount_point: &str) -> FsResult<bool> {
-        let (is_new, clients) = {
+    /// A client connects, for the first time or again. Returns whether it was not known, and
+    /// the number of its session.
+    pub async fn connect(
+        &self,
+        client: ClientId,
+        host: &str,
+        mount_point: &str,
+    ) -> FsResult<(bool, u64)> {
+        let (is_new, info, clients) = {
             let mut map = self.sessions.map.lock();
             let is_new = !map.contains_key(&client);
-            let session = map.entry(client).or_insert_with(|| Session::new(client));
+            let session = map.entry(client).or_insert_with(|| {
+                let info = parse_session(client, b"");
+                let number = self.sessions.count.fetch_add(1, Ordering::AcqRel) + 1;
+                let session = self.config.boot_verifier.wrapping_add(number);
+                Session::new(SessionInfo { session, ..info })
+            });
             session.info.host = host.to_owned();
             session.info.mount_point = mount_point.to_owned();
             session.info.connections += 1;
             session.heard = clock::now();
-            (is_new, map.len())
+            (is_new, session.info.clone(), map.len())
         };
         if is_new {
             let mut batch = Batch::new();
-            let value = session_value(host, mount_point);
-            batch.put(Keyspace::Session, &client.0.to_be_bytes(), &value);
+            batch.put(Keyspace::Session, &client.0.to_be_bytes(), &session_value(&info));
             self.kv.commit(batch, &[]).await.map_err(errno)?;
         }
         // The client that shares this process is never in the map.
         if (clients > 1 || self.config.mounted) && self.sharing.enable() {
             self.sync().await?;
         }
-        Ok(is_new)
+        Ok((is_new, info.session))
+    }
+
+    /// Whether there is a session of this number.
+    pub fn has_session(&self, session: u64) -> bool {
+        let map = self.sessions.map.lock();
+        session != 0 && map.values().any(|known| known.info.session == session)
     }
 
     /// A connection of a client is gone.
@@ -139,6 +164,7 @@ impl<K: Kv> Mds<K> {
     /// A client ends by itself.
     pub async fn goodbye(&self, client: ClientId) -> FsResult<()> {
         self.recovery.returned(client);
+        self.forget_session(client);
         self.evict(client).await
     }
 
@@ -178,15 +204,17 @@ impl<K: Kv> Mds<K> {
         let mut map = self.sessions.map.lock();
         for (key, value) in all {
             let client = ClientId(keys::parse_u64(&key).ok_or(Errno::EIO)?);
-            let mut session = Session::new(client);
-            (session.info.host, session.info.mount_point) = parse_session(&value);
-            map.insert(client, session);
+            map.insert(client, Session::new(parse_session(client, &value)));
         }
         Ok(map.keys().copied().collect())
     }
 
     /// Forgets clients whose lease ended: their opens and their replies.
-    pub(crate) async fn expire_sessions(&self, lease: Duration) -> FsResult<()> {
+    pub(crate) async fn expire_sessions(
+        &self,
+        lease: Duration,
+        targets: &impl Targets,
+    ) -> FsResult<()> {
         let expired: Vec<SessionInfo> = {
             let map = self.sessions.map.lock();
             let gone = map.values().filter(|session| clock::since(session.heard) > lease);
@@ -200,27 +228,48 @@ impl<K: Kv> Mds<K> {
                 "client was not heard of for {} s and is evicted: its open files are closed",
                 lease.as_secs()
             );
-            self.evict(info.client).await?;
+            self.fence_and_evict(info.client, targets).await?;
         }
         Ok(())
     }
 
     /// Forgets clients that were asked for a lock and have not given it up in their lease.
-    pub(crate) async fn expire_questions(&self, lease: Duration) -> FsResult<()> {
+    pub(crate) async fn expire_questions(
+        &self,
+        lease: Duration,
+        targets: &impl Targets,
+    ) -> FsResult<()> {
         for client in self.claims.mailboxes.overdue(lease) {
             tracing::warn!(
                 %client,
                 "client was asked for a lock and has not given it up in {} s: it is evicted",
                 lease.as_secs()
             );
-            self.evict(client).await?;
+            self.fence_and_evict(client, targets).await?;
         }
         Ok(())
     }
 
+    /// Nothing of this client is taken any more. Returns the number of its session.
+    fn forget_session(&self, client: ClientId) -> Option<u64> {
+        self.sessions.map.lock().remove(&client).map(|session| session.info.session)
+    }
+
+    /// Forgets a client that may still be writing somewhere. What it has locked is free only
+    /// when it cannot any more.
+    pub(crate) async fn fence_and_evict(
+        &self,
+        client: ClientId,
+        targets: &impl Targets,
+    ) -> FsResult<()> {
+        if let Some(session) = self.forget_session(client) {
+            targets.fence(session).await;
+        }
+        self.evict(client).await
+    }
+
     /// Forgets a client: its opens and its replies.
-    pub(crate) async fn evict(&self, client: ClientId) -> FsResult<()> {
-        self.sessions.map.lock().remove(&client);
+    async fn evict(&self, client: ClientId) -> FsResult<()> {
         self.claims.evict(client);
         self.advisory.evict(client);
         self.opens.forget_client(client);
@@ -238,16 +287,7 @@ impl<K: Kv> Mds<K> {
 }
 
 impl Session {
-    fn new(client: ClientId) -> Session {
-        Session {
-            info: SessionInfo {
-                client,
-                host: String::new(),
-                mount_point: String::new(),
-                connections: 0,
-            },
-            heard: clock::now(),
-            slots: HashMap::new(),
-        }
+    fn new(info: SessionInfo) -> Session {
+        Session { info, heard: clock::now(), slots: HashMap::new() }
     }
 }

@@ -216,7 +216,11 @@ impl<S: Service> Core<S> {
         let client = header.client;
         if !matches!(
             request,
-            Request::Status | Request::Stats | Request::ResetStats | Request::Hello(_)
+            Request::Status
+                | Request::Stats
+                | Request::ResetStats
+                | Request::Hello(_)
+                | Request::Oss(_)
         ) {
             if connection.client.get() != Some(client) {
                 return Err(NetError::Refused("a request before hello".into()));
@@ -262,16 +266,21 @@ impl<S: Service> Core<S> {
                     welcome.root = found.map_err(absent)?;
                     connection.top.set(Some(welcome.root));
                 }
-                let is_new = match self.service.connect(client, &hello).await {
-                    Ok(is_new) => is_new,
+                let (is_new, session) = match self.service.connect(client, &hello).await {
+                    Ok(admitted) => admitted,
                     Err(errno) => return Err(NetError::Refused(errno.to_string())),
                 };
                 connection.client.set(Some(client));
+                welcome.session = session;
                 let survived = self.service.survived(hello.boot_verifier);
                 welcome.evicted = hello.known && (is_new || survived.is_none());
                 welcome.survived = survived.unwrap_or(Survived::ALL);
                 Reply::Welcome(welcome)
             }
+            Request::Osses => Reply::Osses(self.service.osses()),
+            // It decides what is done with data, so it may do everything itself.
+            Request::Oss(_) if rights.is_some() => Reply::Oss(Err(Errno::EACCES)),
+            Request::Oss(request) => Reply::Oss(self.service.oss(request).await),
             Request::Ping { commit } => {
                 self.service.heard(client);
                 if commit {

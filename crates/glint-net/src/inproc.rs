@@ -1,12 +1,15 @@
 //! The in-process transport: calls the handler on the caller's core. No copy, no
 //! queue, no thread.
 
+use crate::cluster::Identity;
 use crate::{Granting, Holder, Service, Transport};
 use glint_proto::lock::Cancel;
 use glint_proto::message::Welcome;
+use glint_proto::oss::OssInfo;
 use glint_proto::{
     Arrival, Bulk, ClientId, Cred, FsResult, MdsRequest, OstReply, OstRequest, Timestamp,
 };
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -14,12 +17,15 @@ use std::time::Duration;
 pub struct InProcess<S> {
     service: Arc<S>,
     holder: OnceLock<Weak<dyn Holder>>,
+    session: Arc<AtomicU64>,
 }
 
-impl<S> InProcess<S> {
+impl<S: Service> InProcess<S> {
     /// A transport to `service`.
     pub fn new(service: Arc<S>) -> InProcess<S> {
-        InProcess { service, holder: OnceLock::new() }
+        // There is only one in a run.
+        let session = Arc::new(AtomicU64::new(service.welcome().boot_verifier));
+        InProcess { service, holder: OnceLock::new(), session }
     }
 }
 
@@ -61,6 +67,18 @@ impl<S: Service> Transport for InProcess<S> {
     async fn cancel(&self, cancels: Vec<Cancel>) -> FsResult<()> {
         self.service.cancel(ClientId::IN_PROCESS, &cancels);
         Ok(())
+    }
+
+    fn identity(&self) -> Identity {
+        Identity { client: ClientId::IN_PROCESS, session: self.session.clone() }
+    }
+
+    async fn osses(&self) -> FsResult<Vec<OssInfo>> {
+        Ok(self.service.osses())
+    }
+
+    async fn commit(&self) -> FsResult<()> {
+        self.service.commit().await
     }
 
     async fn status(&self) -> FsResult<String> {

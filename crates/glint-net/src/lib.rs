@@ -10,6 +10,7 @@
 //! Does not know: what requests mean. Servers are a [`Service`]; clients see a
 //! [`Transport`].
 
+mod cluster;
 mod connection;
 mod core;
 mod error;
@@ -27,20 +28,23 @@ mod runtime;
 mod scheduler;
 mod served;
 mod server;
+mod shared;
 pub mod stats;
 mod stream;
 mod subtree;
 pub mod tls;
 
+pub use cluster::{Cluster, Identity};
 pub use error::NetError;
 pub use inproc::InProcess;
-pub use remote::{Remote, RemoteOptions};
+pub use remote::{OssLink, Remote, RemoteOptions};
 pub use runtime::runtime;
 pub use server::{Server, ServerHandle, ServerOptions, SimulatedServer};
 pub use stream::{Address, Listener, UNIX_PREFIX};
 
 use glint_proto::lock::{Callback, Cancel, Grant};
 use glint_proto::message::{Hello, Survived, Welcome};
+use glint_proto::oss::{OssInfo, OssReply, OssRequest};
 use glint_proto::{
     Answer, Arrival, Bulk, ClientId, Committed, Cred, FsResult, Ino, MdsReply, MdsRequest,
     OstReply, OstRequest,
@@ -72,8 +76,19 @@ pub trait Service: Send + Sync + 'static {
     /// What every client must know first.
     fn welcome(&self) -> Welcome;
 
-    /// A client connects, for the first time or again. Returns whether it was not known.
-    fn connect(&self, client: ClientId, hello: &Hello) -> impl Future<Output = FsResult<bool>>;
+    /// A client connects, for the first time or again. Returns whether it was not known, and
+    /// the number of its session.
+    fn connect(
+        &self,
+        client: ClientId,
+        hello: &Hello,
+    ) -> impl Future<Output = FsResult<(bool, u64)>>;
+
+    /// Other servers of OSTs.
+    fn osses(&self) -> Vec<OssInfo>;
+
+    /// One of them says or asks something.
+    fn oss(&self, request: OssRequest) -> impl Future<Output = FsResult<OssReply>>;
 
     /// The directory at a path, as the root of a client that is bound to it.
     fn resolve(&self, path: &str) -> impl Future<Output = FsResult<Ino>>;
@@ -175,6 +190,15 @@ pub trait Transport: Send + Sync + 'static {
 
     /// Gives locks up, and answers questions.
     fn cancel(&self, cancels: Vec<Cancel>) -> impl Future<Output = FsResult<()>>;
+
+    /// Who this client is at every server.
+    fn identity(&self) -> Identity;
+
+    /// Servers of OSTs beside the one of the MDS.
+    fn osses(&self) -> impl Future<Output = FsResult<Vec<OssInfo>>>;
+
+    /// Everything that was answered so far to stable storage.
+    fn commit(&self) -> impl Future<Output = FsResult<()>>;
 
     /// State dump of the servers as JSON.
     fn status(&self) -> impl Future<Output = FsResult<String>>;

@@ -6,7 +6,7 @@ use crate::connection::{
 };
 use crate::kept::{KeptRequest, Lost};
 use crate::polling::Poller;
-use crate::remote::Shared;
+use crate::shared::Shared;
 use crate::{NetError, host};
 use glint_proto::frame::{HEADER_BYTES, Header};
 use glint_proto::limits::{RECONNECT_MS_MAX, RECONNECT_MS_MIN, SLOTS_PER_CONNECTION, SOON_MS};
@@ -300,9 +300,7 @@ impl Link {
                 "another file system is served at this address now".into(),
             ));
         }
-        if welcome.evicted {
-            self.shared.evicted();
-        }
+        self.shared.welcomed(&welcome);
         self.recover(&writer, &mut reader, &welcome).await?;
         let evictions = self.shared.evictions.load(Ordering::Acquire);
         if self.evictions.replace(evictions) != evictions {

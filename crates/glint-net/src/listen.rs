@@ -2,7 +2,7 @@
 //! whenever it breaks; what was asked and not answered is then said again.
 
 use crate::connection::{Envelope, FrameReader, FrameWriter, reply_of, request_frame};
-use crate::remote::Shared;
+use crate::shared::Shared;
 use crate::{NetError, host};
 use glint_proto::limits::{RECONNECT_MS_MAX, RECONNECT_MS_MIN};
 use glint_proto::message::{Reply, Request};

@@ -72,6 +72,10 @@ impl Address {
         let mut last = io::Error::from(ErrorKind::AddrNotAvailable);
         for address in self.resolve()? {
             match std::net::TcpStream::connect_timeout(&address, limit) {
+                // See `connect`.
+                Ok(stream) if stream.local_addr().ok() == stream.peer_addr().ok() => {
+                    last = ErrorKind::ConnectionRefused.into();
+                }
                 Ok(stream) => {
                     stream.set_read_timeout(Some(limit))?;
                     return match self {

@@ -25,9 +25,11 @@ pub struct Deferred<'a> {
 /// What was done.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Change<'a> {
-    /// A new inode with its first name; open to write or to read, if it is open.
+    /// A new inode with its first name, laid out over `osts`; open to write or to read, if it
+    /// is open.
     Create {
         ino: Ino,
+        osts: u16,
         parent: Ino,
         #[serde(borrow)]
         name: &'a [u8],
@@ -103,10 +105,10 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// The inode that it makes.
-    pub fn made(&self) -> Option<Ino> {
+    /// The inode that it makes, and over how many OSTs that is laid out.
+    pub fn made(&self) -> Option<(Ino, u16)> {
         match self {
-            Change::Create { ino, .. } => Some(*ino),
+            Change::Create { ino, osts, .. } => Some((*ino, *osts)),
             _ => None,
         }
     }
@@ -157,6 +159,7 @@ mod tests {
             time: Timestamp { secs: 3, nanos: 4 },
             change: Change::Create {
                 ino: Ino(u64::from(n)),
+                osts: 1,
                 parent: Ino(1),
                 name: b"name",
                 mode: 0o100644,

@@ -1,7 +1,8 @@
 //! Where the bytes of a file lie: RAID-0 over objects on OSTs.
 //!
-//! Stripe `i` of a file is object `(ino, i)` on OST `(first_ost + i) % osts`. File
-//! block `b` of `stripe_bytes` lies in stripe `b % stripe_count`, at block
+//! Stripe `i` of a file is object `(ino, i)` on OST `(first_ost + i) % osts`, where `osts` is
+//! how many there were when the file was made: a file system that gets more of them leaves
+//! what is there where it is. File block `b` of `stripe_bytes` lies in stripe `b % stripe_count`, at block
 //! `b / stripe_count` of its object.
 
 use crate::Ino;
@@ -19,11 +20,19 @@ pub struct Layout {
     pub stripe_count: u16,
     /// OST of the first object.
     pub first_ost: u16,
+    /// How many OSTs there were to lay the file out over; 0 for those of the MDS's own server.
+    /// In a directory always 0.
+    pub osts: u16,
 }
 
 impl Default for Layout {
     fn default() -> Layout {
-        Layout { stripe_bytes_log2: STRIPE_BYTES_LOG2_DEFAULT, stripe_count: 1, first_ost: 0 }
+        Layout {
+            stripe_bytes_log2: STRIPE_BYTES_LOG2_DEFAULT,
+            stripe_count: 1,
+            first_ost: 0,
+            osts: 0,
+        }
     }
 }
 
@@ -51,6 +60,7 @@ impl Layout {
         (STRIPE_BYTES_LOG2_MIN..=STRIPE_BYTES_LOG2_MAX).contains(&self.stripe_bytes_log2)
             && self.stripe_count <= OST_COUNT_MAX
             && self.first_ost < OST_COUNT_MAX
+            && self.osts <= OST_COUNT_MAX
     }
 
     /// What a new inode gets in a directory with this layout, on `osts`: a directory the same,
@@ -62,14 +72,26 @@ impl Layout {
             if layout.stripe_count == 0 || layout.stripe_count > osts {
                 layout.stripe_count = osts;
             }
-            layout.first_ost = (ino.0 % u64::from(osts)) as u16;
+            layout.place(ino, osts);
         }
         layout
     }
 
-    /// Index of the OST that holds a stripe, of `osts`.
-    pub fn ost_of(&self, stripe: u16, osts: u16) -> u16 {
-        ((self.first_ost as u32 + stripe as u32) % (osts.max(1) as u32)) as u16
+    /// Lays a file out over `osts`, from one on that its number chooses.
+    pub fn place(&mut self, ino: Ino, osts: u16) {
+        self.first_ost = (ino.0 % u64::from(osts.max(1))) as u16;
+        self.osts = osts;
+    }
+
+    /// Index of the OST that holds a stripe; `own` are those of the MDS's own server.
+    pub fn ost_of(&self, stripe: u16, own: u16) -> u16 {
+        let osts = if self.osts == 0 { own.max(1) } else { self.osts };
+        ((self.first_ost as u32 + stripe as u32) % osts as u32) as u16
+    }
+
+    /// Whether an object of the file is on an OST from `own` on.
+    pub fn reaches_beyond(&self, own: u16) -> bool {
+        (0..self.stripe_count.max(1)).any(|stripe| self.ost_of(stripe, own) >= own)
     }
 
     /// Cuts the range `offset..offset + len` of the file into pieces, each in one
@@ -155,7 +177,8 @@ mod tests {
         fn pieces_cover_the_range_and_map_back(
             log2 in 16u8..=20, count in 1u16..9, offset in 0u64..1 << 30, len in 0u64..1 << 24
         ) {
-            let layout = Layout { stripe_bytes_log2: log2, stripe_count: count, first_ost: 0 };
+            let layout =
+                Layout { stripe_bytes_log2: log2, stripe_count: count, ..Layout::default() };
             let mut at = offset;
             for piece in layout.pieces(offset, len) {
                 prop_assert_eq!(piece.file_offset, at);
@@ -169,7 +192,8 @@ mod tests {
         fn object_sizes_and_file_size_agree(
             log2 in 16u8..=20, count in 1u16..9, size in 0u64..1 << 26
         ) {
-            let layout = Layout { stripe_bytes_log2: log2, stripe_count: count, first_ost: 0 };
+            let layout =
+                Layout { stripe_bytes_log2: log2, stripe_count: count, ..Layout::default() };
             let objects: Vec<u64> = (0..count).map(|i| layout.object_size(i, size)).collect();
             prop_assert_eq!(objects.iter().sum::<u64>(), size);
             let back = (0..count).map(|i| layout.file_size(i, objects[i as usize])).max();

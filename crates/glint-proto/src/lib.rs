@@ -19,6 +19,7 @@ pub mod limits;
 pub mod lock;
 pub mod message;
 pub mod op;
+pub mod oss;
 mod rpc;
 
 pub use attr::{Attr, FileType, SetAttr, SetTime, Timestamp};

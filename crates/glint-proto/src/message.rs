@@ -274,7 +274,7 @@ pub enum MdsReply {
     /// What is in the way of a lock of a program; `None` if nothing is.
     Blocked(Option<AdvisoryLock>),
     /// `count` inode numbers from `first` on.
-    Inodes { first: u64, count: u32 },
+    Inodes { first: u64, count: u32, osts: u16 },
     /// `batch`: so many changes were executed, and these of them, counted from 0, failed.
     Batched { done: u32, failed: Vec<(u32, Errno)> },
 }

@@ -6,6 +6,7 @@
 use crate::lock::{Callback, Cancel, Grant};
 use crate::message::{MdsReply, MdsRequest, OstReply, OstRequest};
 use crate::op::Op;
+use crate::oss::{OssInfo, OssReply, OssRequest};
 use crate::{Cred, FsResult, Ino, RequestId, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -18,8 +19,10 @@ pub struct Hello {
     pub mount_point: String,
     /// It was welcomed before, by this or an earlier run of the server.
     pub known: bool,
-    /// The run whose transactions it counts.
+    /// The run whose transactions it counts; 0 if none.
     pub boot_verifier: u64,
+    /// Said to an OSS: what the MDS has named its session.
+    pub session: u64,
 }
 
 /// What a run of a server left to the next one.
@@ -45,6 +48,12 @@ pub struct Welcome {
     pub boot_verifier: u64,
     /// Number of OSTs.
     pub osts: u16,
+    /// Those of the MDS's own server; the first ones.
+    pub own_osts: u16,
+    /// The servers of the others.
+    pub osses: Vec<OssInfo>,
+    /// Names the time from a hello to the client's end, or its eviction.
+    pub session: u64,
     /// How long a client may cache attributes and entries without locks.
     pub cache_ms: u64,
     /// Nothing is answered before it is on stable storage, so clients write nothing behind.
@@ -113,6 +122,10 @@ pub struct Committed {
 pub enum Request<'a> {
     /// Opens the conversation.
     Hello(Hello),
+    /// What servers have OSTs.
+    Osses,
+    /// From an OSS.
+    Oss(OssRequest),
     /// State dump as JSON.
     Status,
     /// Statistics as JSON.
@@ -157,7 +170,8 @@ impl Request<'_> {
     /// Which operation this is.
     pub fn op(&self) -> Op {
         match self {
-            Request::Hello(_) => Op::Hello,
+            Request::Hello(_) | Request::Osses => Op::Hello,
+            Request::Oss(_) => Op::Ping,
             Request::Status => Op::Status,
             Request::Stats | Request::ResetStats => Op::Stats,
             Request::Ping { .. } | Request::Bye => Op::Ping,
@@ -174,6 +188,10 @@ impl Request<'_> {
 pub enum Reply {
     /// To [`Request::Hello`].
     Welcome(Welcome),
+    /// To [`Request::Osses`].
+    Osses(Vec<OssInfo>),
+    /// To [`Request::Oss`].
+    Oss(FsResult<OssReply>),
     /// To [`Request::Status`] and [`Request::Stats`].
     Json(String),
     /// From the MDS.

@@ -173,6 +173,7 @@ impl Run {
             mount_point: String::new(),
             known: false,
             boot_verifier: 0,
+            session: 0,
         };
         servers.connect(client, &hello).await.map_err(text)?;
         servers.disconnect(client);

@@ -4,11 +4,12 @@
 use crate::executor::{Executor, Machine};
 use glint_kv::memory::MemoryKv;
 use glint_kv::{Batch, Keyspace, Kv, KvError, Pair, Precondition, TransactionId};
-use glint_mds::{Config, Destroyer, Mds};
+use glint_mds::{Config, Mds, Targets};
 use glint_net::host::Pipe;
 use glint_net::{Service, SimulatedServer};
 use glint_proto::lock::{Callback, Cancel};
 use glint_proto::message::{Hello, Survived, Welcome};
+use glint_proto::oss::{OssInfo, OssReply, OssRequest};
 use glint_proto::{
     Answer, Arrival, Bulk, ClientId, Committed, Cred, Errno, FsResult, Ino, Layout, MdsReply,
     MdsRequest, ObjectAttr, ObjectId, OstReply, OstRequest, SpaceInfo,
@@ -195,7 +196,7 @@ pub(crate) fn stop(executor: &Executor) {
     executor.kill(SERVER);
 }
 
-impl Destroyer for Servers {
+impl Targets for Servers {
     async fn destroy(&self, files: &[(Ino, Layout)]) -> FsResult<u64> {
         let mut objects = self.objects.lock();
         objects.now.retain(|object, _| !files.iter().any(|(ino, _)| *ino == object.ino));
@@ -206,6 +207,8 @@ impl Destroyer for Servers {
     fn durable(&self) -> u64 {
         self.objects.lock().committed
     }
+
+    async fn fence(&self, _: u64) {}
 }
 
 impl Servers {
@@ -293,6 +296,9 @@ impl Service for Servers {
             fs_uuid: 1,
             boot_verifier: self.boot_verifier,
             osts: 1,
+            own_osts: 1,
+            osses: Vec::new(),
+            session: 0,
             commit_sync: false,
             lease_ms: LEASE.as_millis() as u64,
             locks: self.locks,
@@ -303,7 +309,7 @@ impl Service for Servers {
         }
     }
 
-    async fn connect(&self, client: ClientId, hello: &Hello) -> FsResult<bool> {
+    async fn connect(&self, client: ClientId, hello: &Hello) -> FsResult<(bool, u64)> {
         self.mds.connect(client, &hello.host, &hello.mount_point).await
     }
 
@@ -342,6 +348,14 @@ impl Service for Servers {
         objects.durable = objects.now.clone();
         objects.committed = objects.accepted;
         Ok(())
+    }
+
+    fn osses(&self) -> Vec<OssInfo> {
+        Vec::new()
+    }
+
+    async fn oss(&self, _: OssRequest) -> FsResult<OssReply> {
+        Err(Errno::EOPNOTSUPP)
     }
 
     fn disconnect(&self, client: ClientId) {

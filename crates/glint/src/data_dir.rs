@@ -4,7 +4,8 @@
 //! DATA/glint.json   format version, identity, number of OSTs
 //! DATA/boot_id      of the host when it was last served
 //! DATA/lock         held while a process uses the directory
-//! DATA/mds          metadata engine
+//! DATA/mds          metadata engine; not of an OSS
+//! DATA/runs.json    how the runs of an OSS ended
 //! DATA/ost0 ...     object stores
 //! ```
 
@@ -74,9 +75,43 @@ pub enum DataDirError {
         /// What was asked for.
         asked: u16,
     },
+    /// It is of the other kind of server.
+    #[error("{path} holds {holds}; serve it with `{command}`")]
+    Role {
+        /// Directory.
+        path: String,
+        /// What it holds.
+        holds: &'static str,
+        /// What serves it.
+        command: &'static str,
+    },
     /// An impossible number of OSTs.
     #[error("--osts {0}: a file system has 1 to {OST_COUNT_MAX} OSTs")]
     OstCount(u16),
+}
+
+/// Which server a directory is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// The one with the MDS.
+    #[default]
+    Mds,
+    /// One with OSTs only.
+    Oss,
+}
+
+/// Another server of OSTs, as the one with the MDS remembers it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct OssIdentity {
+    /// Its data directory, in hexadecimal.
+    pub uuid: String,
+    /// Number of its first OST.
+    pub first_ost: u16,
+    /// How many it has.
+    pub osts: u16,
+    /// Where clients reach it.
+    pub address: String,
 }
 
 /// What `glint.json` says.
@@ -84,10 +119,19 @@ pub enum DataDirError {
 pub struct Identity {
     /// Format of the directory.
     pub format: u32,
-    /// The file system, in hexadecimal.
+    /// The file system, in hexadecimal; of an OSS, its directory.
     pub uuid: String,
     /// Number of OSTs.
     pub osts: u16,
+    /// For which server.
+    #[serde(default)]
+    pub role: Role,
+    /// Of an OSS that has joined one: the file system, in hexadecimal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file_system: Option<String>,
+    /// The other servers of OSTs, in the order of their OSTs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub osses: Vec<OssIdentity>,
 }
 
 /// A data directory that this process has locked.
@@ -103,7 +147,11 @@ fn io_error(path: &Path) -> impl FnOnce(std::io::Error) -> DataDirError + '_ {
 
 impl DataDir {
     /// Opens a data directory, creating it if it is absent or empty.
-    pub fn open_or_create(path: &Path, osts: Option<u16>) -> Result<DataDir, DataDirError> {
+    pub fn open_or_create(
+        path: &Path,
+        osts: Option<u16>,
+        role: Role,
+    ) -> Result<DataDir, DataDirError> {
         if let Some(count) = osts.filter(|count| *count == 0 || *count > OST_COUNT_MAX) {
             return Err(DataDirError::OstCount(count));
         }
@@ -116,10 +164,19 @@ impl DataDir {
                 return Err(DataDirError::Foreign(path.display().to_string()));
             }
             let lock = lock(path)?;
-            let identity = create(path, osts.unwrap_or(1))?;
+            let identity = create(path, osts.unwrap_or(1), role)?;
             return Ok(DataDir { path: path.to_owned(), identity, _lock: lock });
         }
         let dir = DataDir::open(path)?;
+        if dir.identity.role != role {
+            let path = path.display().to_string();
+            return Err(match role {
+                Role::Mds => DataDirError::Role { path, holds: "OSTs only", command: "glint oss" },
+                Role::Oss => {
+                    DataDirError::Role { path, holds: "a file system", command: "glint serve" }
+                }
+            });
+        }
         match osts {
             Some(asked) if asked != dir.identity.osts => Err(DataDirError::Osts {
                 path: path.display().to_string(),
@@ -204,9 +261,36 @@ impl DataDir {
         self.identity.osts
     }
 
-    /// Which file system this is.
+    /// Which file system this is; of an OSS, which directory.
     pub fn uuid(&self) -> u128 {
         u128::from_str_radix(&self.identity.uuid, 16).unwrap_or(0)
+    }
+
+    /// For which server it is.
+    pub fn role(&self) -> Role {
+        self.identity.role
+    }
+
+    /// The other servers of OSTs, as they were when it was opened.
+    pub fn osses(&self) -> &[OssIdentity] {
+        &self.identity.osses
+    }
+
+    /// These are the other servers of OSTs now.
+    pub fn store_osses(&self, osses: Vec<OssIdentity>) -> Result<(), DataDirError> {
+        store(&self.path, &Identity { osses, ..self.identity.clone() })
+    }
+
+    /// The file system that an OSS has joined; 0 if none.
+    pub fn file_system(&self) -> u128 {
+        let joined = self.identity.file_system.as_deref();
+        joined.and_then(|uuid| u128::from_str_radix(uuid, 16).ok()).unwrap_or(0)
+    }
+
+    /// An OSS has joined a file system.
+    pub fn store_file_system(&self, uuid: u128) -> Result<(), DataDirError> {
+        let file_system = Some(format!("{uuid:032x}"));
+        store(&self.path, &Identity { file_system, ..self.identity.clone() })
     }
 
     /// The directory.
@@ -230,23 +314,34 @@ fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default()
 }
 
-fn create(path: &Path, osts: u16) -> Result<Identity, DataDirError> {
+fn create(path: &Path, osts: u16, role: Role) -> Result<Identity, DataDirError> {
     let uuid =
         u128::from(getrandom::u64().unwrap_or(1)) << 64 | u128::from(getrandom::u64().unwrap_or(2));
-    let identity = Identity { format: FORMAT_VERSION, uuid: format!("{uuid:032x}"), osts };
+    let identity = Identity {
+        format: FORMAT_VERSION,
+        uuid: format!("{uuid:032x}"),
+        osts,
+        role,
+        file_system: None,
+        osses: Vec::new(),
+    };
     store(path, &identity)?;
     Ok(identity)
 }
 
 fn store(path: &Path, identity: &Identity) -> Result<(), DataDirError> {
-    let identity_path = path.join(IDENTITY);
-    let text = serde_json::to_string_pretty(identity).unwrap_or_default();
-    // Written aside and renamed, so that it is whole or absent.
-    let draft = path.join("glint.json.new");
+    store_json(path, IDENTITY, identity)
+}
+
+/// Puts a file into a data directory, durably: it is as before or as it is to be.
+pub fn store_json(path: &Path, name: &str, value: &impl Serialize) -> Result<(), DataDirError> {
+    let target = path.join(name);
+    let text = serde_json::to_string_pretty(value).unwrap_or_default();
+    let draft = path.join(format!("{name}.new"));
     let mut file = File::create(&draft).map_err(io_error(&draft))?;
     file.write_all(text.as_bytes()).map_err(io_error(&draft))?;
     file.sync_all().map_err(io_error(&draft))?;
-    std::fs::rename(&draft, &identity_path).map_err(io_error(&identity_path))?;
+    std::fs::rename(&draft, &target).map_err(io_error(&target))?;
     File::open(path).and_then(|dir| dir.sync_all()).map_err(io_error(path))
 }
 
@@ -290,12 +385,13 @@ mod tests {
     fn created_once_and_opened_again() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("data");
-        let uuid = DataDir::open_or_create(&path, Some(3)).unwrap().uuid();
-        let again = DataDir::open_or_create(&path, None).unwrap();
+        let uuid = DataDir::open_or_create(&path, Some(3), Role::Mds).unwrap().uuid();
+        let again = DataDir::open_or_create(&path, None, Role::Mds).unwrap();
         assert_eq!((again.uuid(), again.osts()), (uuid, 3));
         assert!(message(DataDir::open(&path)).contains("in use by process"));
         drop(again);
-        assert!(message(DataDir::open_or_create(&path, Some(4))).contains("has 3 OSTs"));
+        assert!(message(DataDir::open_or_create(&path, Some(4), Role::Mds)).contains("has 3 OSTs"));
+        assert!(message(DataDir::open_or_create(&path, None, Role::Oss)).contains("glint serve"));
     }
 
     #[test]
@@ -303,13 +399,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert!(message(DataDir::open(dir.path())).contains("not a Glint data directory"));
         std::fs::write(dir.path().join("thesis.tex"), b"").unwrap();
-        assert!(message(DataDir::open_or_create(dir.path(), None)).contains("not empty"));
+        assert!(
+            message(DataDir::open_or_create(dir.path(), None, Role::Mds)).contains("not empty")
+        );
         let identity = dir.path().join(IDENTITY);
         std::fs::write(&identity, b"{\"format\": 99}").unwrap();
         assert!(message(DataDir::open(dir.path())).contains("format version 99"));
         std::fs::write(&identity, b"{\"format\": 1, \"uuid\": \"5\", \"osts\": 1}").unwrap();
         assert_eq!(DataDir::open(dir.path()).unwrap().identity.format, FORMAT_VERSION);
-        assert!(std::fs::read_to_string(&identity).unwrap().contains("\"format\": 2"));
+        assert!(std::fs::read_to_string(&identity).unwrap().contains("\"format\": 3"));
         std::fs::write(&identity, b"{\"form").unwrap();
         assert!(message(DataDir::open(dir.path())).contains("damaged"));
     }

@@ -1,5 +1,6 @@
 //! What `glint status` shows, as JSON.
 
+use crate::own_osts::sum_of_spaces;
 use crate::rates::Totals;
 use crate::servers::Servers;
 use serde_json::{Value, json};
@@ -14,6 +15,21 @@ pub fn status(servers: &Servers) -> Value {
             json!({
                 "index": index,
                 "path": servers.data().ost(index as u16).display().to_string(),
+                "total_bytes": space.total,
+                "free_bytes": space.free,
+                "available_bytes": space.available,
+            })
+        })
+        .collect();
+    let silence = servers.other_servers().silence();
+    let osses: Vec<Value> = std::iter::zip(servers.other_servers().infos(), silence)
+        .map(|(oss, silence)| {
+            let space = sum_of_spaces(oss.space);
+            json!({
+                "address": oss.address,
+                "first_ost": oss.first_ost,
+                "osts": oss.osts,
+                "silent_ms": silence.as_millis() as u64,
                 "total_bytes": space.total,
                 "free_bytes": space.free,
                 "available_bytes": space.available,
@@ -52,6 +68,7 @@ pub fn status(servers: &Servers) -> Value {
             "available_bytes": space.available,
         },
         "osts": osts,
+        "osses": osses,
         "clients": clients,
         "locks": {
             "inodes": locked_inodes,

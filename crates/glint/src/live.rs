@@ -2,7 +2,6 @@
 //! log line a minute.
 
 use crate::rates::Totals;
-use crate::servers::Servers;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
@@ -33,22 +32,20 @@ impl Live {
         Live { terminal: std::io::stderr().is_terminal(), last: Totals::now() }
     }
 
-    /// Shows what happened since the last time, if it is time to.
-    pub fn tick(&mut self, servers: &Servers) {
+    /// Shows what happened since the last time and how things are, if it is time to.
+    pub fn tick(&mut self, state: impl FnOnce() -> String) {
         if self.last.age() < if self.terminal { REDRAW } else { LOG } {
             return;
         }
         let now = Totals::now();
         let rates = now.since(&self.last);
         let line = format!(
-            "{:.0} op/s  {:.1} us  read {}/s  write {}/s  free {}  inodes {}  clients {}",
+            "{:.0} op/s  {:.1} us  read {}/s  write {}/s  {}",
             rates.operations,
             rates.us_avg,
             human_bytes(rates.read as u64),
             human_bytes(rates.written as u64),
-            human_bytes(servers.space().available),
-            servers.mds().inode_count(),
-            servers.mds().sessions().len(),
+            state(),
         );
         if self.terminal {
             eprint!("\r\x1b[2K{line}");

@@ -11,6 +11,9 @@ mod json;
 mod live;
 mod logging;
 mod metrics;
+mod oss;
+mod osses;
+mod own_osts;
 mod rates;
 mod servers;
 mod signals;
@@ -42,6 +45,7 @@ struct Cli {
 enum Command {
     Up(cmd::up::Args),
     Serve(cmd::serve::Args),
+    Oss(cmd::oss::Args),
     Mount(cmd::mount::Args),
     Umount(cmd::umount::Args),
     Status(cmd::status::Args),
@@ -65,6 +69,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Up(args) => cmd::up::run(args),
         Command::Serve(args) => cmd::serve::run(args),
+        Command::Oss(args) => cmd::oss::run(args),
         Command::Mount(args) => cmd::mount::run(args),
         Command::Umount(args) => cmd::umount::run(args),
         Command::Status(args) => cmd::status::run(args),

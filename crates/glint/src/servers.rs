@@ -1,26 +1,28 @@
-//! The servers of one data directory in one process: an MDS and its OSTs.
+//! The server with the MDS: of one data directory, with its OSTs, in one process.
 
 use crate::data_dir::DataDir;
 use crate::json;
+use crate::live::human_bytes;
+use crate::osses::Osses;
+use crate::own_osts::{OwnOsts, sum_of_spaces};
 use crate::rates::{Rates, Totals};
 use glint_kv::local::{LocalKv, Options};
-use glint_mds::{Config, Destroyer, Mds};
+use glint_mds::{Config, Mds, Targets};
 use glint_net::Service;
-use glint_ost::{Bandwidth, Grants, ObjectStore, Ost};
 use glint_proto::limits::{
-    BULK_BYTES_MAX, CACHE_MS_ALONE, CACHE_MS_SHARED, COMMIT_INTERVAL_MS, LEASE_MS, journal_bytes,
-    reserve_metadata, segment_bytes,
+    CACHE_MS_ALONE, CACHE_MS_SHARED, COMMIT_INTERVAL_MS, LEASE_MS, journal_bytes, reserve_metadata,
+    segment_bytes,
 };
 use glint_proto::lock::{Callback, Cancel};
 use glint_proto::message::{Hello, Survived, Welcome};
+use glint_proto::oss::{OssInfo, OssReply, OssRequest};
 use glint_proto::{
-    Answer, Arrival, Bulk, ClientId, Committed, Cred, Errno, FsResult, Ino, Layout, MdsReply,
-    MdsRequest, ObjectId, OstReply, OstRequest, SpaceInfo,
+    Answer, Arrival, Bulk, ClientId, Committed, Cred, FsResult, Ino, Layout, MdsReply, MdsRequest,
+    ObjectId, OstReply, OstRequest, SpaceInfo,
 };
-use glint_telemetry::Counter;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -28,8 +30,6 @@ const CACHE_BYTES: u64 = 32 << 20;
 const MEMTABLE_BYTES: u64 = 16 << 20;
 /// How often the housekeeping thread looks around.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
-/// How long an object must be left alone to get its checksums.
-const SEAL_IDLE: Duration = Duration::from_secs(5);
 
 /// How the metadata engine of a data directory is opened, here and by fsck.
 pub fn engine_options(data: &DataDir, commit_interval: Duration) -> Options {
@@ -80,16 +80,11 @@ impl Default for Settings {
 /// An MDS and its OSTs.
 pub struct Servers {
     mds: Mds<LocalKv>,
-    osts: Vec<Ost>,
-    grants: Arc<Grants>,
-    /// Of each OST, if there are limits.
-    bandwidth: Vec<Bandwidth>,
+    osts: OwnOsts,
+    osses: Osses,
     data: DataDir,
     boot_verifier: u64,
     settings: Settings,
-    /// Changes of data that OSTs have answered for, and those that are on stable storage.
-    data_accepted: AtomicU64,
-    data_committed: AtomicU64,
     started: Instant,
     /// Totals of the last two seconds.
     totals: Mutex<[Totals; 2]>,
@@ -109,8 +104,10 @@ impl Servers {
         let kv = LocalKv::open(&data.mds(), engine_options(&data, settings.commit_interval))?;
         let data_survived = !data.is_after_restart_of_host() && !settings.after_power_loss;
         let boot_verifier = getrandom::u64().unwrap_or(1);
+        let osts = OwnOsts::open(&data, &settings)?;
+        let osses = Osses::new(&data, boot_verifier, settings.lease);
         let config = Config {
-            osts: data.osts(),
+            osts: osses.osts(data.osts()),
             lease: settings.lease,
             layout: Layout::default(),
             commit_sync: settings.commit_sync,
@@ -121,28 +118,13 @@ impl Servers {
             boot_verifier,
         };
         let mds = futures_lite::future::block_on(Mds::start(kv, config))?;
-        let grants = Arc::<Grants>::default();
-        let mut osts = Vec::new();
-        for index in 0..data.osts() {
-            let store = ObjectStore::open(&data.ost(index), grants.clone())?;
-            // Clients forget what survived the last run, so it must survive this one.
-            store.sync_all()?;
-            osts.push(Ost::new(store));
-        }
-        let limits = settings
-            .ost_bandwidth
-            .map(|limit| (0..data.osts()).map(move |_| Bandwidth::new(limit)));
-        let bandwidth = limits.into_iter().flatten().collect();
         let servers = Arc::new(Servers {
             mds,
             osts,
-            grants,
-            bandwidth,
+            osses,
             data,
             boot_verifier,
             settings,
-            data_accepted: AtomicU64::new(0),
-            data_committed: AtomicU64::new(0),
             started: Instant::now(),
             totals: Mutex::new([Totals::now(); 2]),
         });
@@ -167,18 +149,7 @@ impl Servers {
             if last.elapsed() < self.settings.commit_interval {
                 continue;
             }
-            let accepted = self.data_accepted.load(Ordering::Acquire);
-            let mut all = true;
-            for ost in &self.osts {
-                if let Err(error) = ost.store().settle(SEAL_IDLE) {
-                    all = false;
-                    let path = ost.store().path().display();
-                    tracing::error!(%error, %path, "bringing data to stable storage");
-                }
-            }
-            if all {
-                self.data_committed.fetch_max(accepted, Ordering::AcqRel);
-            }
+            self.osts.settle();
             last = Instant::now();
             let mut totals = self.totals.lock();
             *totals = [totals[1], Totals::now()];
@@ -201,7 +172,7 @@ impl Servers {
                 }
             }
             self.watch_space();
-            self.grants.retain(|c| c == ClientId::IN_PROCESS || self.mds.knows(c));
+            self.osts.retain_grants(|c| c == ClientId::IN_PROCESS || self.mds.knows(c));
             match futures_lite::future::block_on(self.mds.reap(self)) {
                 Ok(true) => continue,
                 Ok(false) => {}
@@ -212,26 +183,8 @@ impl Servers {
     }
 
     fn watch_space(&self) {
-        if let Some(Ok(space)) = self.osts.first().map(|ost| ost.store().space()) {
+        if let Some(space) = self.osts.spaces().first().filter(|space| space.total > 0) {
             self.mds.set_full(space.free < reserve_metadata(space.total));
-        }
-    }
-
-    /// Waits for the turn of a transfer, where bandwidth is limited.
-    async fn pace(&self, ost: usize, request: &OstRequest, bulk: &Bulk<'_>) {
-        let bytes = match (request, bulk) {
-            (OstRequest::Write { .. }, Bulk::Out(data)) => {
-                glint_telemetry::count(size_class(data.len()), 1);
-                data.len() as u64
-            }
-            (OstRequest::Read { len, .. }, _) => u64::from(*len),
-            _ => return,
-        };
-        if let Some(limit) = self.bandwidth.get(ost) {
-            let pause = limit.take(bytes, Instant::now());
-            if !pause.is_zero() {
-                glint_net::host::sleep(pause).await;
-            }
         }
     }
 
@@ -240,24 +193,27 @@ impl Servers {
         &self.mds
     }
 
-    /// Space of all OSTs; one file system under several counts once.
+    /// Space of all OSTs, of all servers.
     pub fn space(&self) -> SpaceInfo {
-        let mut sum = SpaceInfo::default();
-        let mut counted = Vec::new();
-        for space in self.osts.iter().filter_map(|ost| ost.store().space().ok()) {
-            if !counted.contains(&space.file_system) {
-                counted.push(space.file_system);
-                sum.total += space.total;
-                sum.free += space.free;
-                sum.available += space.available;
-            }
-        }
-        sum
+        let elsewhere = self.osses.infos().into_iter().flat_map(|oss| oss.space);
+        sum_of_spaces(self.osts.spaces().into_iter().chain(elsewhere))
     }
 
-    /// Space of each OST.
+    /// Space of each OST of this server.
     pub fn ost_spaces(&self) -> Vec<SpaceInfo> {
-        self.osts.iter().map(|ost| ost.store().space().unwrap_or_default()).collect()
+        self.osts.spaces()
+    }
+
+    /// The other servers of OSTs.
+    pub fn other_servers(&self) -> &Osses {
+        &self.osses
+    }
+
+    /// How things are, in a few words.
+    pub fn in_short(&self) -> String {
+        let available = human_bytes(self.space().available);
+        let (inodes, clients) = (self.mds.inode_count(), self.mds.sessions().len());
+        format!("free {available}  inodes {inodes}  clients {clients}")
     }
 
     /// The data directory.
@@ -280,38 +236,34 @@ impl Running {
                 tracing::error!("a thread of the servers panicked");
             }
         }
-        for ost in &self.servers.osts {
-            ost.store().settle_last().map_err(|e| Errno::from_io(&e))?;
-        }
+        self.servers.osts.settle_last()?;
         futures_lite::future::block_on(self.servers.mds.shut_down())
     }
 }
 
-/// Counts requests by how much data they bring.
-fn size_class(bytes: usize) -> Counter {
-    match bytes {
-        0..=0x1_0000 => Counter::WritesTo64K,
-        0x1_0001..=0x10_0000 => Counter::WritesTo1M,
-        BULK_BYTES_MAX.. => Counter::WritesFull,
-        _ => Counter::WritesBelowFull,
-    }
-}
-
-impl Destroyer for Servers {
+impl Targets for Servers {
     async fn destroy(&self, files: &[(Ino, Layout)]) -> FsResult<u64> {
-        let osts = self.osts.len() as u16;
-        for (ino, layout) in files {
-            for stripe in 0..layout.stripe_count.max(1) {
-                let object = ObjectId { ino: *ino, stripe };
-                let ost = &self.osts[layout.ost_of(stripe, osts) as usize];
-                ost.store().remove(object).map_err(|e| Errno::from_io(&e))?;
-            }
+        let own = self.osts.count();
+        let objects_of = |(ino, layout): &(Ino, Layout)| {
+            let (ino, layout) = (*ino, *layout);
+            let stripes = 0..layout.stripe_count.max(1);
+            stripes.map(move |stripe| (layout.ost_of(stripe, own), ObjectId { ino, stripe }))
+        };
+        let (here, elsewhere): (Vec<_>, Vec<_>) =
+            files.iter().flat_map(objects_of).partition(|(ost, _)| *ost < own);
+        let change = self.osts.destroy(&here)?;
+        if !elsewhere.is_empty() {
+            self.osses.destroy(&elsewhere, change);
         }
-        Ok(self.data_accepted.fetch_add(1, Ordering::AcqRel) + 1)
+        Ok(change)
     }
 
     fn durable(&self) -> u64 {
-        self.data_committed.load(Ordering::Acquire)
+        self.osses.durable(self.osts.committed())
+    }
+
+    async fn fence(&self, session: u64) {
+        self.osses.fence(session);
     }
 }
 
@@ -332,33 +284,21 @@ impl Service for Servers {
         request: OstRequest,
         bulk: Bulk<'_>,
     ) -> Answer<OstReply> {
-        let index = ost as usize;
-        let Some(ost) = self.osts.get(index) else {
-            return Answer::unchanged(Err(Errno::ENXIO));
-        };
-        self.pace(index, &request, &bulk).await;
+        self.osts.pace(ost, &request, &bulk).await;
         if self.settings.shared && matches!(request, OstRequest::Write { .. }) {
             self.mds.wrote(client);
         }
-        let mut reply = ost.handle(client, request, bulk).await;
-        if !request.is_modifying() || reply.is_err() {
-            return Answer::unchanged(reply);
-        }
-        if self.settings.commit_sync
-            && let Err(errno) = ost.commit(&request).await
-        {
-            reply = Err(errno);
-        }
-        // Counted after it is done, so that whoever flushes after reading the count has it.
-        let transaction = self.data_accepted.fetch_add(1, Ordering::AcqRel) + 1;
-        Answer::changed(transaction, reply)
+        self.osts.handle(client, ost, request, bulk).await
     }
 
     fn welcome(&self) -> Welcome {
         Welcome {
             fs_uuid: self.data.uuid(),
             boot_verifier: self.boot_verifier,
-            osts: self.data.osts(),
+            osts: self.mds.osts(),
+            own_osts: self.osts.count(),
+            osses: self.osses.infos(),
+            session: 0,
             commit_sync: self.settings.commit_sync,
             lease_ms: self.settings.lease.as_millis() as u64,
             locks: self.settings.shared,
@@ -369,8 +309,30 @@ impl Service for Servers {
         }
     }
 
-    async fn connect(&self, client: ClientId, hello: &Hello) -> FsResult<bool> {
+    async fn connect(&self, client: ClientId, hello: &Hello) -> FsResult<(bool, u64)> {
         self.mds.connect(client, &hello.host, &hello.mount_point).await
+    }
+
+    fn osses(&self) -> Vec<OssInfo> {
+        self.osses.infos()
+    }
+
+    async fn oss(&self, request: OssRequest) -> FsResult<OssReply> {
+        match request {
+            OssRequest::Beat(beat) => {
+                let orders = self.osses.beat(&self.data, beat)?;
+                self.mds.has_osts(self.osses.osts(self.osts.count()));
+                Ok(OssReply::Orders(orders))
+            }
+            OssRequest::IsSession(session) => {
+                let of_this_process = self.settings.mounted && session == self.boot_verifier;
+                Ok(OssReply::Is(of_this_process || self.mds.has_session(session)))
+            }
+            OssRequest::Resolve(path) => self.mds.resolve(&path).await.map(OssReply::Found),
+            OssRequest::IsWithin { top, ino } => {
+                self.mds.is_within(top, ino).await.map(OssReply::Is)
+            }
+        }
     }
 
     fn disconnect(&self, client: ClientId) {
@@ -408,18 +370,12 @@ impl Service for Servers {
     }
 
     async fn commit(&self) -> FsResult<()> {
-        let accepted = self.data_accepted.load(Ordering::Acquire);
-        if accepted > self.data_committed.load(Ordering::Acquire) {
-            for ost in &self.osts {
-                ost.commit_all().await?;
-            }
-            self.data_committed.fetch_max(accepted, Ordering::AcqRel);
-        }
+        self.osts.commit().await?;
         self.mds.sync().await
     }
 
     fn committed(&self) -> Committed {
-        Committed { mds: self.mds.committed(), ost: self.data_committed.load(Ordering::Acquire) }
+        Committed { mds: self.mds.committed(), ost: self.osts.committed() }
     }
 
     fn cancel(&self, client: ClientId, cancels: &[Cancel]) {

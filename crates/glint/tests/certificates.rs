@@ -242,6 +242,15 @@ fn a_client_that_is_bound_to_a_subtree() {
     let bound_cert = ca.join("bound");
     let port = free_port();
     let mut server = world.serve(port, &["--cert", text(&server_cert)]);
+    // What holds at the server of the MDS holds at others, too.
+    let oss_port = free_port();
+    let stranger = ["oss", "--data", text(&world.oss_data(2)), "--listen", &address(oss_port)]
+        .map(str::to_owned);
+    let mds = address(port);
+    let said =
+        refused(glint().args(stranger).args(["--mds", &mds, "--cert", text(&ca.join("bound"))]));
+    assert!(said.contains("rights"), "{said}");
+    let oss = world.oss(1, oss_port, port, &["--osts", "7", "--cert", text(&server_cert)]);
     let (admin_mount, admin) = world.mount(port, "admin", &["--cert", text(&admin_cert)]);
     let at = address(port);
     let nowhere = world.path("nowhere");
@@ -267,6 +276,15 @@ fn a_client_that_is_bound_to_a_subtree() {
     // Everything works there, also after the server has started again, and others see it.
     fs::create_dir(root.join("new")).unwrap();
     fs::write(root.join("new/f"), vec![7; 100_000]).unwrap();
+    for n in 0..16 {
+        fs::write(root.join(format!("new/{n}")), format!("of the bound one, {n}")).unwrap();
+    }
+    for n in 0..16 {
+        let content = fs::read_to_string(admin.join(format!("projects/one/new/{n}"))).unwrap();
+        assert_eq!(content, format!("of the bound one, {n}"));
+        fs::write(admin.join(format!("projects/one/new/{n}")), b"x").unwrap();
+        assert_eq!(fs::read(root.join(format!("new/{n}"))).unwrap(), b"x");
+    }
     fs::rename(root.join("new/f"), root.join("d/g")).unwrap();
     assert_eq!(fs::read(admin.join("projects/one/d/g")).unwrap(), vec![7; 100_000]);
     fs::write(admin.join("projects/one/at the top"), b"").unwrap();
@@ -284,6 +302,7 @@ fn a_client_that_is_bound_to_a_subtree() {
     assert_eq!(fs::read(root.join("d/f")).unwrap_err().kind(), std::io::ErrorKind::NotFound);
     bound_mount.stop();
     admin_mount.stop();
+    oss.stop();
     server.stop();
     world.assert_sound();
 }

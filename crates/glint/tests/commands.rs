@@ -80,7 +80,8 @@ fn foreign_damaged_and_future_directories_are_refused() {
     world.up(&[]).stop();
     let identity = data.join("glint.json");
     let original = fs::read_to_string(&identity).unwrap();
-    fs::write(&identity, original.replace("\"format\": 2", "\"format\": 77")).unwrap();
+    let format = format!("\"format\": {}", glint_proto::limits::FORMAT_VERSION);
+    fs::write(&identity, original.replace(&format, "\"format\": 77")).unwrap();
     assert!(attempt().contains("format version 77"));
     fs::write(&identity, "{ half").unwrap();
     assert!(attempt().contains("glint.json is damaged"));

@@ -51,6 +51,7 @@ impl Peer {
             mount_point: "/test".into(),
             known: false,
             boot_verifier: 0,
+            session: 0,
         };
         let reply = peer.ask(u16::MAX, 0, &Request::Hello(hello));
         assert!(matches!(reply, Reply::Welcome(_)), "{reply:?}");

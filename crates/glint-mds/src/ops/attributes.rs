@@ -189,7 +189,7 @@ impl<K: Kv> Mds<K> {
         ino: Ino,
         mut layout: Layout,
     ) -> FsResult<MdsReply> {
-        let osts = self.config.osts.max(1);
+        let osts = context.given_osts().unwrap_or_else(|| self.osts()).max(1);
         if !layout.is_valid() || layout.stripe_count > osts {
             return Err(Errno::EINVAL);
         }
@@ -203,7 +203,7 @@ impl<K: Kv> Mds<K> {
             glint_proto::FileType::Regular => {
                 layout.stripe_count =
                     if layout.stripe_count == 0 { osts } else { layout.stripe_count };
-                layout.first_ost = (ino.0 % osts as u64) as u16;
+                layout.place(ino, osts);
             }
             _ => return Err(Errno::EINVAL),
         }

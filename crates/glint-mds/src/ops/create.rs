@@ -189,7 +189,8 @@ impl<K: Kv> Mds<K> {
         record.attr.uid = context.cred.uid;
         record.attr.gid = if setgid_parent { directory.attr.gid } else { context.cred.gid };
         record.attr.rdev = new.rdev;
-        record.attr.layout = directory.attr.layout.inherit(ino, is_dir, self.config.osts);
+        let osts = context.given_osts().unwrap_or_else(|| self.osts());
+        record.attr.layout = directory.attr.layout.inherit(ino, is_dir, osts);
         record.layout_set = is_dir && directory.layout_set;
         if is_dir {
             record.attr.nlink = 2;

@@ -4,6 +4,7 @@ pub mod bench;
 pub mod cert;
 pub mod fsck;
 pub mod mount;
+pub mod oss;
 pub mod serve;
 pub mod serving;
 pub mod stats;

@@ -6,7 +6,7 @@ use crate::signals::Stop;
 use crate::{CommandResult, daemon};
 use glint_client::Running;
 use glint_mount::{Mount, MountOptions, TransportKind};
-use glint_net::{Remote, RemoteOptions};
+use glint_net::{Cluster, Remote, RemoteOptions};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -183,7 +183,8 @@ pub fn run(args: Args) -> CommandResult {
         mount_point: mount_point.display().to_string(),
     })
     .map_err(|e| format!("server {}: {e}", args.server))?;
-    let client = Running::start(remote, options.noatime)?;
+    let cluster = Cluster::new(remote, crate::identity::get()?, mount_point.display().to_string());
+    let client = Running::start(cluster, options.noatime)?;
     if !options.write_back_metadata {
         client.tell_changes_at_once();
     }

@@ -1,13 +1,13 @@
 //! `glint serve`: the servers without a mount.
 
 use super::serving::Serving;
-use crate::data_dir::DataDir;
+use crate::data_dir::{DataDir, Role};
 use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::servers::{Servers, Settings};
 use crate::signals::Stop;
 use crate::{CommandResult, daemon};
-use glint_net::{Address, Server, ServerHandle, ServerOptions};
+use glint_net::{Address, Server, ServerHandle, ServerOptions, Service};
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -41,7 +41,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
-    let data = DataDir::open_or_create(&args.data, args.osts)?;
+    let data = DataDir::open_or_create(&args.data, args.osts, Role::Mds)?;
     if args.daemon && !daemon::is_background() {
         let log = data.path().join("glint.log");
         drop(data);
@@ -59,7 +59,7 @@ pub fn run(args: Args) -> CommandResult {
     let mut live = Live::new();
     while !stop.is_asked() {
         std::thread::sleep(Duration::from_millis(50));
-        live.tick(&running.servers);
+        live.tick(|| running.servers.in_short());
     }
     live.end();
     drop(metrics);
@@ -119,12 +119,17 @@ impl Listener {
         Ok(Listener { listener, address })
     }
 
+    /// Where it is.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
     /// Serves clients from now on.
-    pub fn serve(
+    pub fn serve<S: Service>(
         self,
-        servers: Arc<Servers>,
+        service: Arc<S>,
         threads: ServerOptions,
     ) -> Result<ServerHandle, String> {
-        Server::start(self.listener, servers, threads).map_err(|e| e.to_string())
+        Server::start(self.listener, service, threads).map_err(|e| e.to_string())
     }
 }

@@ -59,27 +59,23 @@ pub fn run(args: Args) -> CommandResult {
     println!("glint {} on {}", text(&status["version"]), text(&status["data"]));
     println!("  uuid     {}", text(&status["uuid"]));
     println!("  uptime   {} s, process {}", status["uptime_s"], status["pid"]);
-    println!("  inodes   {}", status["inodes"]);
+    let is_oss = status["role"] == "oss";
+    if is_oss {
+        let mds = &status["mds"];
+        let silent = if mds["reached"] == true { "" } else { ", NOT REACHED: requests wait" };
+        println!("  mds      {}{silent}", text(&mds["address"]));
+    } else {
+        println!("  inodes   {}", status["inodes"]);
+    }
     let space = &status["space"];
     println!(
         "  space    {} of {} available",
         bytes(&space["available_bytes"]),
         bytes(&space["total_bytes"])
     );
-    let per_s = &status["per_s"];
-    println!(
-        "  requests {}; now {}/s, {} us, read {}/s, write {}/s",
-        status["operations"],
-        per_s["operations"],
-        per_s["us_avg"],
-        human_bytes(per_s["read_bytes"].as_f64().unwrap_or(0.0) as u64),
-        human_bytes(per_s["written_bytes"].as_f64().unwrap_or(0.0) as u64),
-    );
-    let locks = &status["locks"];
-    println!(
-        "  locks    of clients on {} inodes and {} ranges of data; of programs {}",
-        locks["inodes"], locks["data"], locks["programs"]
-    );
+    if !is_oss {
+        show_load(&status);
+    }
     if let Some(client) = status["client"].as_object() {
         println!(
             "  mount    {} inodes cached, {} not sent, {} errors of writing behind",
@@ -96,6 +92,20 @@ pub fn run(args: Args) -> CommandResult {
             text(&ost["path"])
         );
     }
+    for oss in status["osses"].as_array().into_iter().flatten() {
+        let (first, count) = (oss["first_ost"].as_u64(), oss["osts"].as_u64());
+        let (first, count) = (first.unwrap_or(0), count.unwrap_or(0));
+        let silent = match oss["silent_ms"].as_u64().unwrap_or(0) {
+            0..2000 => String::new(),
+            ms => format!(", NOT HEARD OF for {} s", ms / 1000),
+        };
+        println!(
+            "  ost {first}-{} {} free, at {}{silent}",
+            first + count.saturating_sub(1),
+            bytes(&oss["free_bytes"]),
+            text(&oss["address"]),
+        );
+    }
     for client in status["clients"].as_array().into_iter().flatten() {
         println!(
             "  client   {} {} at {}, {} connections",
@@ -106,4 +116,22 @@ pub fn run(args: Args) -> CommandResult {
         );
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a server with an MDS does and holds.
+fn show_load(status: &serde_json::Value) {
+    let per_s = &status["per_s"];
+    println!(
+        "  requests {}; now {}/s, {} us, read {}/s, write {}/s",
+        status["operations"],
+        per_s["operations"],
+        per_s["us_avg"],
+        human_bytes(per_s["read_bytes"].as_f64().unwrap_or(0.0) as u64),
+        human_bytes(per_s["written_bytes"].as_f64().unwrap_or(0.0) as u64),
+    );
+    let locks = &status["locks"];
+    println!(
+        "  locks    of clients on {} inodes and {} ranges of data; of programs {}",
+        locks["inodes"], locks["data"], locks["programs"]
+    );
 }

@@ -1,7 +1,7 @@
 //! `glint up`: create if absent, serve, mount; one process.
 
 use super::serving::Serving;
-use crate::data_dir::DataDir;
+use crate::data_dir::{DataDir, Role};
 use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::servers::{Servers, Settings};
@@ -9,7 +9,7 @@ use crate::signals::Stop;
 use crate::{CommandResult, daemon};
 use glint_client::Running;
 use glint_mount::{Mount, MountOptions, TransportKind};
-use glint_net::InProcess;
+use glint_net::{Cluster, InProcess};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
-    let data = DataDir::open_or_create(&args.data, args.osts)?;
+    let data = DataDir::open_or_create(&args.data, args.osts, Role::Mds)?;
     if args.daemon && !daemon::is_background() {
         let log = data.path().join("glint.log");
         drop(data);
@@ -75,7 +75,12 @@ pub fn run(args: Args) -> CommandResult {
         .transpose()?;
     let shared = listener.is_some();
     let running = Servers::start(data, Settings { shared, mounted: true, ..settings })?;
-    let client = Running::start(InProcess::new(running.servers.clone()), options.noatime)?;
+    let cluster = Cluster::new(
+        InProcess::new(running.servers.clone()),
+        crate::identity::get()?,
+        mount_point.display().to_string(),
+    );
+    let client = Running::start(cluster, options.noatime)?;
     let mount_options = MountOptions { source, ..options.mount };
     let mount = Mount::new(client.clone(), &mount_point, &mount_options, options.transport)?;
     let serve =
@@ -88,7 +93,7 @@ pub fn run(args: Args) -> CommandResult {
     let mut live = Live::new();
     while !stop.is_asked() && !mount.is_finished() {
         std::thread::sleep(Duration::from_millis(50));
-        live.tick(&running.servers);
+        live.tick(|| running.servers.in_short());
     }
     live.end();
     drop(metrics);

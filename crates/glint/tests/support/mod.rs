@@ -134,6 +134,12 @@ impl Process {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
+    /// Halts it, or lets it go on.
+    pub fn halt(&self, halt: bool) {
+        use rustix::process::Signal;
+        self.signal(if halt { Signal::STOP } else { Signal::CONT });
+    }
+
     /// As Ctrl-C does; it must end cleanly.
     pub fn stop(mut self) {
         self.signal(rustix::process::Signal::INT);
@@ -225,6 +231,22 @@ impl World {
         process
     }
 
+    /// `glint oss` number `n` of this world, for the file system at a port.
+    pub fn oss(&self, n: u16, port: u16, mds: u16, more: &[&str]) -> Process {
+        let (data, listen, mds) = (self.oss_data(n), address(port), address(mds));
+        let mut arguments = vec!["oss", "--data", text(&data), "--listen", &listen, "--mds", &mds];
+        arguments.extend(more);
+        let log = self.path(&format!("oss{n}.log"));
+        let _ = fs::remove_file(&log);
+        let mut process = Process::start(&arguments, log, None);
+        process.wait_for("serving OSTs of");
+        process
+    }
+
+    pub fn oss_data(&self, n: u16) -> PathBuf {
+        self.path(&format!("oss{n}"))
+    }
+
     /// `glint mount` of a port at a directory of this world.
     pub fn mount(&self, port: u16, name: &str, more: &[&str]) -> (Process, PathBuf) {
         self.mount_from(&address(port), name, more)
@@ -244,7 +266,12 @@ impl World {
 
     /// `glint fsck` of the stopped file system must find nothing.
     pub fn assert_sound(&self) {
-        let output = run(glint().args(["fsck", "--json", "--data", text(&self.data())]));
+        self.assert_sound_at(&self.data());
+    }
+
+    /// The same of another data directory.
+    pub fn assert_sound_at(&self, data: &Path) {
+        let output = run(glint().args(["fsck", "--json", "--data", text(data)]));
         let report = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(report.contains("\"findings\":0"), "{report}");
     }

@@ -3,7 +3,7 @@
 
 use super::createmany::{Operation, Round, Target};
 use super::sample::Sample;
-use crate::data_dir::DataDir;
+use crate::data_dir::{DataDir, Role};
 use crate::servers::{Running, Servers, Settings};
 use futures_util::StreamExt;
 use glint_client::{Caller, Client, Make, Vfs};
@@ -48,8 +48,10 @@ impl InProcessTarget {
     /// Makes a file system in a new directory below `parent`.
     pub fn new(parent: &Path) -> Result<InProcessTarget, Box<dyn std::error::Error>> {
         let path = parent.join(format!("{}-data", directory_name()));
-        let running =
-            Servers::start(DataDir::open_or_create(&path, Some(1))?, Settings::default())?;
+        let running = Servers::start(
+            DataDir::open_or_create(&path, Some(1), Role::Mds)?,
+            Settings::default(),
+        )?;
         let client = Arc::new(Client::new(InProcess::new(running.servers.clone()), false));
         let directory = on_a_runtime(make_directory(&*client))??;
         Ok(InProcessTarget { client, directory, running: Some(running), path })

@@ -1,0 +1,369 @@
+//! What all threads of a client share towards one server: who it is, what it has open, what it
+//! keeps until it is durable, and the thread that says that it lives.
+
+use crate::cluster::Identity;
+use crate::connection::{Envelope, reply_of, request_frame};
+use crate::kept::{Kept, KeptRequest, Lost};
+use crate::remote::RemoteOptions;
+use crate::stream::{Address, ReadWrite};
+use crate::{Holder, NetError};
+use glint_proto::frame::{HEADER_BYTES, Header};
+use glint_proto::limits::{PING_MS, RECONNECT_MS_MAX, RECONNECT_MS_MIN};
+use glint_proto::message::{Hello, Reply, Request, Survived, Welcome};
+use glint_proto::{ClientId, Committed, FsResult, Ino, MdsReply, MdsRequest, clock, deferred};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// Longest time for a connection, and an answer where nothing else can be done meanwhile.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Opens of one inode: readers, writers.
+pub(crate) type OpenCount = (u32, u32);
+
+/// What all threads of a client share.
+pub(crate) struct Shared {
+    pub(crate) options: RemoteOptions,
+    host: String,
+    /// Tells the servers of this process apart.
+    pub(crate) number: u64,
+    /// Of this client at the MDS, as that named it last.
+    pub(crate) session: Arc<AtomicU64>,
+    /// This server is an OSS, and was told that session last.
+    oss_session: Option<AtomicU64>,
+    pub(crate) client: ClientId,
+    pub(crate) welcome: Welcome,
+    pub(crate) connections: AtomicU16,
+    opens: Mutex<HashMap<Ino, OpenCount>>,
+    /// Closes that were sent and not answered, and who waits for them.
+    closing: Mutex<HashMap<Ino, (u32, Vec<Waker>)>>,
+    pub(crate) kept: Mutex<Kept>,
+    /// The run of the server whose transactions are counted here.
+    pub(crate) run: AtomicU64,
+    /// The largest that was heard of.
+    committed: [AtomicU64; 2],
+    /// Boot verifier of the server that knows what is open, and evictions before that.
+    pub(crate) reopened: futures_util::lock::Mutex<(u64, u64)>,
+    /// Counts evictions.
+    pub(crate) evictions: AtomicU64,
+    pub(crate) stop: AtomicBool,
+    pub(crate) heartbeat: OnceLock<std::thread::Thread>,
+    /// When the last ping that was answered was sent.
+    pub(crate) heard: Mutex<Instant>,
+    pub(crate) holder: OnceLock<Weak<dyn Holder>>,
+}
+
+/// Sends one request and waits for its reply, on the calling thread.
+pub(crate) fn ask_on(
+    stream: &mut dyn ReadWrite,
+    client: ClientId,
+    request: &Request<'_>,
+) -> Result<Reply, NetError> {
+    let io = |what: &str| {
+        let what = what.to_owned();
+        move |source| NetError::Io { what, source }
+    };
+    let out = request_frame(Envelope::request(request.op(), client), request)?;
+    stream.write_all(&out).map_err(io("sending"))?;
+    let mut head = [0; HEADER_BYTES];
+    stream.read_exact(&mut head).map_err(io("waiting for an answer"))?;
+    let header = Header::decode(&head)?;
+    let mut body = vec![0; header.body_len as usize];
+    stream.read_exact(&mut body).map_err(io("receiving"))?;
+    header.check(&body, &[])?;
+    reply_of(&body)
+}
+
+pub(crate) fn connect_blocking(address: &Address) -> Result<Box<dyn ReadWrite>, NetError> {
+    let io = |source| NetError::Io { what: "connecting".into(), source };
+    address.connect_blocking(CONNECT_TIMEOUT).map_err(io)
+}
+
+impl Shared {
+    pub(crate) fn new(
+        options: RemoteOptions,
+        host: String,
+        client: ClientId,
+        welcome: Welcome,
+        oss_of: Option<&Identity>,
+    ) -> Arc<Shared> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let own = Arc::new(AtomicU64::new(welcome.session));
+        Arc::new(Shared {
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
+            session: oss_of.map_or(own, |identity| identity.session.clone()),
+            oss_session: oss_of.map(|_| AtomicU64::new(0)),
+            options,
+            host,
+            client,
+            connections: AtomicU16::new(0),
+            opens: Mutex::default(),
+            closing: Mutex::default(),
+            kept: Mutex::default(),
+            run: AtomicU64::new(welcome.boot_verifier),
+            committed: Default::default(),
+            reopened: futures_util::lock::Mutex::new((welcome.boot_verifier, 0)),
+            evictions: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            heartbeat: OnceLock::new(),
+            heard: Mutex::new(clock::now()),
+            holder: OnceLock::new(),
+            welcome,
+        })
+    }
+
+    /// Who keeps the locks of this client.
+    pub(crate) fn holder(&self) -> Option<Arc<dyn Holder>> {
+        self.holder.get().and_then(Weak::upgrade)
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// What is said first on a connection.
+    pub(crate) fn hello(&self) -> Request<'static> {
+        let session = self.session.load(Ordering::Acquire);
+        if let Some(told) = &self.oss_session {
+            let before = told.swap(session, Ordering::AcqRel);
+            if before != 0 && before != session {
+                // The MDS has evicted this client since, so what was for this server is not
+                // to be sent any more.
+                self.evicted();
+            }
+        }
+        let boot_verifier = self.run.load(Ordering::Acquire);
+        Request::Hello(Hello {
+            host: self.host.clone(),
+            mount_point: self.options.mount_point.clone(),
+            known: boot_verifier != 0,
+            boot_verifier,
+            session,
+        })
+    }
+
+    /// The answer to that.
+    pub(crate) fn welcomed(&self, welcome: &Welcome) {
+        if self.oss_session.is_none() {
+            self.session.store(welcome.session, Ordering::Release);
+        }
+        if welcome.evicted {
+            self.evicted();
+        }
+    }
+
+    /// Follows what this client has open, to be able to say it again: from the answer of an
+    /// open to that of a close.
+    pub(crate) fn note_open(&self, request: &MdsRequest<'_>, reply: &FsResult<MdsReply>) {
+        if let (MdsRequest::Batch { changes, .. }, Ok(MdsReply::Batched { failed, .. })) =
+            (request, reply)
+        {
+            let failed = |at: usize| failed.iter().any(|(number, _)| *number as usize == at);
+            for (at, change) in deferred::changes(changes).flatten().enumerate() {
+                match change.change.opening() {
+                    Some((_, _, true)) if failed(at) => {}
+                    Some((ino, write, opened)) => self.count_open(ino, write, opened),
+                    None => {}
+                }
+            }
+            return;
+        }
+        let (ino, write, opened) = match (request, reply) {
+            (MdsRequest::Open { ino, flags }, Ok(_)) => (*ino, flags.write, true),
+            (MdsRequest::Create { open: Some(flags), .. }, Ok(MdsReply::Opened { attr, .. })) => {
+                (attr.ino, flags.write, true)
+            }
+            (MdsRequest::Tmpfile { .. }, Ok(MdsReply::Opened { attr, .. })) => {
+                (attr.ino, true, true)
+            }
+            (MdsRequest::AddOpens { ino, readers }, Ok(_)) => {
+                self.opens.lock().entry(*ino).or_default().0 += readers;
+                return;
+            }
+            (MdsRequest::Release { ino, write, .. }, _) => (*ino, *write, false),
+            _ => return,
+        };
+        if !opened {
+            self.note_closed(ino);
+        }
+        self.count_open(ino, write, opened);
+    }
+
+    fn count_open(&self, ino: Ino, write: bool, opened: bool) {
+        let mut opens = self.opens.lock();
+        let count = opens.entry(ino).or_default();
+        let which = if write { &mut count.1 } else { &mut count.0 };
+        *which = if opened { *which + 1 } else { which.saturating_sub(1) };
+        if *count == (0, 0) {
+            opens.remove(&ino);
+        }
+    }
+
+    /// A close is sent.
+    pub(crate) fn closing(&self, ino: Ino) {
+        self.closing.lock().entry(ino).or_default().0 += 1;
+    }
+
+    /// Until no close of a file is under way: it would arrive after what is done next, and
+    /// bring an old size.
+    pub(crate) async fn closed(&self, ino: Ino) {
+        poll_fn(|context| match self.closing.lock().get_mut(&ino) {
+            Some((_, waiters)) => {
+                waiters.push(context.waker().clone());
+                Poll::Pending
+            }
+            None => Poll::Ready(()),
+        })
+        .await
+    }
+
+    /// A close is answered.
+    fn note_closed(&self, ino: Ino) {
+        let mut closing = self.closing.lock();
+        let Some((count, waiters)) = closing.get_mut(&ino) else { return };
+        *count -= 1;
+        if *count == 0 {
+            waiters.drain(..).for_each(Waker::wake);
+            closing.remove(&ino);
+        }
+    }
+
+    pub(crate) fn opens(&self) -> Vec<(Ino, OpenCount)> {
+        let mut opens: Vec<_> = self.opens.lock().iter().map(|(i, count)| (*i, *count)).collect();
+        opens.sort_unstable();
+        opens
+    }
+
+    /// A run of the server has said what is durable.
+    pub(crate) fn committed(
+        &self,
+        run: u64,
+        committed: Committed,
+        spare: &mut impl FnMut(Vec<u8>),
+    ) {
+        if run != self.run.load(Ordering::Acquire) {
+            return;
+        }
+        let news = |which: usize, now: u64| {
+            now > self.committed[which].load(Ordering::Relaxed)
+                && self.committed[which].fetch_max(now, Ordering::AcqRel) < now
+        };
+        let (mds, ost) = (news(0, committed.mds), news(1, committed.ost));
+        if mds || ost {
+            self.kept.lock().committed(committed, spare);
+        }
+    }
+
+    /// From now on transactions of this run are counted. Returns what of the last one has to
+    /// be sent again.
+    pub(crate) fn count_anew(&self, run: u64, survived: Survived) -> Lost {
+        let mut kept = self.kept.lock();
+        self.run.store(run, Ordering::Release);
+        self.committed.iter().for_each(|which| which.store(0, Ordering::Release));
+        kept.after_restart(survived)
+    }
+
+    /// Keeps a request until its transaction is durable.
+    pub(crate) fn keep_mds(&self, transaction: u64, frame: Vec<u8>, reply: MdsReply) {
+        self.keep(|kept| kept.add_mds(transaction, KeptRequest { frame, reply }));
+    }
+
+    /// Keeps a change of data until it is durable.
+    pub(crate) fn keep_ost(&self, transaction: u64, frame: Vec<u8>) {
+        self.keep(|kept| kept.add_ost(transaction, frame));
+    }
+
+    fn keep(&self, add: impl FnOnce(&mut Kept)) {
+        let mut kept = self.kept.lock();
+        let was_filling = kept.is_filling();
+        add(&mut kept);
+        if !was_filling && kept.is_filling() {
+            self.hurry();
+        }
+    }
+
+    /// Has the server make things durable now.
+    fn hurry(&self) {
+        if let Some(heartbeat) = self.heartbeat.get() {
+            heartbeat.unpark();
+        }
+    }
+
+    /// Until there is room to keep another request.
+    pub(crate) async fn room(&self) {
+        poll_fn(|context| {
+            let mut kept = self.kept.lock();
+            if !kept.is_full() {
+                return Poll::Ready(());
+            }
+            kept.wait(context.waker().clone());
+            self.hurry();
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// The server has forgotten this client.
+    pub(crate) fn evicted(&self) {
+        self.evictions.fetch_add(1, Ordering::AcqRel);
+        let lost = {
+            let mut kept = self.kept.lock();
+            let lost = kept.len();
+            kept.after_restart(Survived::ALL);
+            lost
+        };
+        tracing::error!(
+            server = %self.options.address,
+            lost,
+            open = self.opens.lock().len(),
+            "this client was evicted: the server had not heard of it for its whole lease; \
+             requests under way fail, and the last {lost} changes were perhaps not yet on \
+             stable storage"
+        );
+    }
+
+    /// Says every now and then that this client lives, and learns what is durable.
+    pub(crate) fn keep_lease(&self) {
+        let mut pause = RECONNECT_MS_MIN;
+        while !self.stop.load(Ordering::Acquire) {
+            let mut connected = false;
+            if let Err(error) = self.ping_until_end(&mut connected) {
+                tracing::debug!(%error, "keeping the lease");
+            }
+            if connected {
+                pause = RECONNECT_MS_MIN;
+            }
+            std::thread::park_timeout(Duration::from_millis(pause));
+            pause = (2 * pause).min(RECONNECT_MS_MAX);
+        }
+    }
+
+    fn ping_until_end(&self, connected: &mut bool) -> Result<(), NetError> {
+        let mut stream = connect_blocking(&self.options.address)?;
+        let run = match ask_on(&mut *stream, self.client, &self.hello())? {
+            Reply::Welcome(welcome) => {
+                self.welcomed(&welcome);
+                welcome.boot_verifier
+            }
+            _ => return Err(NetError::Closed),
+        };
+        *connected = true;
+        while !self.stop.load(Ordering::Acquire) {
+            let commit = self.kept.lock().is_filling();
+            let sent = clock::now();
+            let pong = ask_on(&mut *stream, self.client, &Request::Ping { commit })?;
+            *self.heard.lock() = sent;
+            if let Reply::Pong(committed) = pong {
+                self.committed(run, committed, &mut drop);
+            }
+            if !self.kept.lock().is_filling() {
+                std::thread::park_timeout(Duration::from_millis(PING_MS));
+            }
+        }
+        ask_on(&mut *stream, self.client, &Request::Bye).map(drop)
+    }
+}

@@ -1,0 +1,91 @@
+//! The conversation between the server of the MDS and the other servers of OSTs (OSSes). An
+//! OSS calls; what the MDS wants of it, it is told in the answers.
+//!
+//! Invariant: an order is told until it is done. So neither side needs to know whether the
+//! other has started anew.
+
+#![allow(missing_docs)] // Fields say what they are; shapes are documented on the variants.
+
+use crate::message::SpaceInfo;
+use crate::{Ino, ObjectId};
+use serde::{Deserialize, Serialize};
+
+/// A server with OSTs beside those of the MDS's own server.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct OssInfo {
+    /// The first of its OSTs; the others follow.
+    pub first_ost: u16,
+    /// How many it has.
+    pub osts: u16,
+    /// Where clients reach it.
+    pub address: String,
+    /// Of each of its OSTs, as it was last heard.
+    pub space: Vec<SpaceInfo>,
+}
+
+/// What an OSS says and asks.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum OssRequest {
+    /// It lives. The first one makes it a part of the file system.
+    Beat(Beat),
+    /// Whether a session of a client is a good one.
+    IsSession(u64),
+    /// The directory at a path.
+    Resolve(String),
+    /// Whether an inode is in the part of the tree below `top`.
+    IsWithin { top: Ino, ino: Ino },
+}
+
+/// Sign of life of an OSS.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Beat {
+    /// Its data directory.
+    pub uuid: u128,
+    /// The file system that it belongs to; 0 if to none yet.
+    pub fs_uuid: u128,
+    /// Where clients reach it.
+    pub address: String,
+    /// How many OSTs it has.
+    pub osts: u16,
+    /// Sessions of which nothing is executed any more, of those that it was last told.
+    pub fenced: Vec<u64>,
+    /// Run of the MDS that its orders are from, and those that are done: up to this one.
+    pub done: (u64, u64),
+    /// Of each OST.
+    pub space: Vec<SpaceInfo>,
+}
+
+/// Answers to [`OssRequest`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum OssReply {
+    /// To a beat.
+    Orders(Orders),
+    /// Yes or no.
+    Is(bool),
+    /// An inode.
+    Found(Ino),
+}
+
+/// What is to be done, and what an OSS must know.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Orders {
+    /// The file system.
+    pub fs_uuid: u128,
+    /// The run of the MDS that says it.
+    pub run: u64,
+    /// Number of its first OST.
+    pub first_ost: u16,
+    /// How long a client, or an OSS, may be silent.
+    pub lease_ms: u64,
+    /// Nothing of these sessions is to be executed any more.
+    pub fence: Vec<u64>,
+    /// In their order, with their numbers.
+    pub orders: Vec<(u64, Destroy)>,
+}
+
+/// Objects on one OST of the OSS are to be gone from stable storage.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Destroy {
+    pub ost: u16,
+    pub objects: Vec<ObjectId>,
+}

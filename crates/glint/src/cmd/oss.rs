@@ -1,0 +1,123 @@
+//! `glint oss`: more OSTs for a file system, on another host or another disk.
+
+use super::serve::Listener;
+use super::serving::Serving;
+use crate::data_dir::{DataDir, Role};
+use crate::live::Live;
+use crate::metrics::Metrics;
+use crate::oss::Oss;
+use crate::signals::Stop;
+use crate::{CommandResult, daemon, identity};
+use std::net::{SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Serve more OSTs of a file system, from another host or another disk.
+///
+/// The first time, the data directory joins the file system that is served at --mds and gets
+/// the next numbers of OSTs; new files are laid out over them, too, and what is there stays
+/// where it is. Clients find it by themselves. It serves as long as it hears of the server of
+/// the MDS, and goes on when that comes back.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Directory that holds everything; created if absent.
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// The server with the MDS, as clients reach it.
+    #[arg(long, value_name = "HOST:PORT")]
+    mds: String,
+    /// Address to listen at; unix:PATH is a socket for clients on this host.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:5641")]
+    listen: String,
+    /// Address that clients are told, if it is another one [default: that of --listen, or of
+    /// this host as it reaches the MDS].
+    #[arg(long, value_name = "HOST:PORT")]
+    advertise: Option<String>,
+    /// Number of OSTs, fixed when the directory is created [default: 1].
+    #[arg(long, value_name = "N")]
+    osts: Option<u16>,
+    /// Allow to listen beyond this host without --cert: unencrypted, and to everybody.
+    #[arg(long)]
+    insecure: bool,
+    #[command(flatten)]
+    serving: Serving,
+    /// Serve statistics for Prometheus at http://HOST:PORT/metrics.
+    #[arg(long, value_name = "HOST:PORT")]
+    metrics: Option<String>,
+    /// Go to the background when the server is ready.
+    #[arg(long)]
+    daemon: bool,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> CommandResult {
+    let data = DataDir::open_or_create(&args.data, args.osts, Role::Oss)?;
+    if args.daemon && !daemon::is_background() {
+        let log = data.path().join("glint.log");
+        drop(data);
+        return daemon::start(&log);
+    }
+    let settings = args.serving.apply();
+    let stop = Stop::listen()?;
+    let mds = identity::address(&args.mds)?;
+    let listener = Listener::bind(&args.listen, args.insecure)?;
+    let advertised = match &args.advertise {
+        Some(address) => address.clone(),
+        None => advertised(&listener.address().to_string(), &args.mds)?,
+    };
+    let running = Oss::start(data, settings, mds, advertised.clone())?;
+    let server = listener.serve(running.oss.clone(), args.serving.threads())?;
+    let metrics = Metrics::start(args.metrics.as_deref(), None)?;
+    let joined = running.wait_joined(|| stop.is_asked());
+    if let Ok(true) = joined {
+        tracing::info!(
+            "serving OSTs of {} to clients at {advertised}, for the file system at {}",
+            args.data.display(),
+            args.mds
+        );
+        daemon::say_ready();
+        let mut live = Live::new();
+        while !stop.is_asked() {
+            std::thread::sleep(Duration::from_millis(50));
+            live.tick(|| running.oss.in_short());
+        }
+        live.end();
+    }
+    drop(metrics);
+    server.stop();
+    running.shut_down().map_err(|errno| format!("shutting down: {errno}"))?;
+    joined.map_err(|reason| format!("--mds {}: {reason}", args.mds))?;
+    tracing::info!("stopped; everything is on disk");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The address at which others reach a server that listens at `listen`: where that is all
+/// addresses of this host, the one from which it reaches `mds`.
+fn advertised(listen: &str, mds: &str) -> Result<String, String> {
+    let Ok(address) = listen.parse::<SocketAddr>() else { return Ok(listen.to_owned()) };
+    if !address.ip().is_unspecified() {
+        return Ok(listen.to_owned());
+    }
+    // Nothing is sent: connecting only chooses a route.
+    let socket = UdpSocket::bind((address.ip(), 0)).and_then(|socket| {
+        socket.connect(mds)?;
+        socket.local_addr()
+    });
+    let own = socket.map_err(|error| {
+        format!("--mds {mds}: no way there ({error}); say --advertise for what clients are told")
+    })?;
+    Ok(SocketAddr::new(own.ip(), address.port()).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_are_told_an_address_that_they_can_reach() {
+        assert_eq!(advertised("10.1.2.3:5641", "h:1"), Ok("10.1.2.3:5641".into()));
+        assert_eq!(advertised("unix:/run/oss", "h:1"), Ok("unix:/run/oss".into()));
+        assert_eq!(advertised("0.0.0.0:5641", "127.0.0.1:1"), Ok("127.0.0.1:5641".into()));
+    }
+}

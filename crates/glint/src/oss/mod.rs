@@ -1,0 +1,342 @@
+//! A server with OSTs only (an OSS), beside the one with the MDS. Clients come with the
+//! session that the MDS has named, and the MDS says which ones are good.
+//!
+//! Invariants:
+//! - Nothing is executed for a session that the MDS has not said to be good, or has fenced.
+//! - Nothing is executed while the MDS was not heard of for half a lease: it may have given the
+//!   client up, and its locks to others.
+//! - Objects that are to be destroyed are gone from stable storage before the MDS hears of it.
+
+mod liaison;
+mod runs;
+mod sessions;
+
+use crate::data_dir::DataDir;
+use crate::live::human_bytes;
+use crate::own_osts::{OwnOsts, sum_of_spaces};
+use crate::servers::Settings;
+use futures_lite::future::block_on;
+use glint_net::{Address, Service};
+use glint_proto::lock::{Callback, Cancel};
+use glint_proto::message::{Hello, Survived, Welcome};
+use glint_proto::oss::{Orders, OssInfo, OssReply, OssRequest};
+use glint_proto::{
+    Answer, Arrival, Bulk, ClientId, Committed, Cred, Errno, FsResult, Ino, MdsReply, MdsRequest,
+    ObjectId, OstReply, OstRequest, clock,
+};
+use liaison::Liaison;
+use parking_lot::Mutex;
+use runs::Runs;
+use serde_json::json;
+use sessions::{Entry, Sessions};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How often the housekeeping thread looks around.
+const HOUSEKEEPING: Duration = Duration::from_millis(100);
+/// How long a request waits before it looks again whether the MDS was heard of.
+const LATER: Duration = Duration::from_millis(20);
+/// How long it is believed that an inode is where a client may see it.
+const WITHIN: Duration = Duration::from_secs(1);
+/// How many such answers are remembered.
+const WITHIN_MAX: usize = 10_000;
+
+/// An OSS.
+pub struct Oss {
+    osts: OwnOsts,
+    data: DataDir,
+    settings: Settings,
+    boot_verifier: u64,
+    runs: Runs,
+    sessions: Sessions,
+    liaison: Liaison,
+    /// File system, and number of the first OST here; once the MDS has said so.
+    joined: OnceLock<(u128, u16)>,
+    within: Mutex<HashMap<(Ino, Ino), Instant>>,
+    mds: String,
+    stop: AtomicBool,
+    started: Instant,
+}
+
+/// An OSS and its threads.
+pub struct Running {
+    /// The server.
+    pub oss: Arc<Oss>,
+    threads: Vec<JoinHandle<()>>,
+    report: mpsc::Receiver<Result<(), String>>,
+}
+
+impl Oss {
+    /// Starts on a data directory, for the file system whose MDS is at `mds`. Clients reach it
+    /// at `advertised`.
+    pub fn start(
+        data: DataDir,
+        settings: Settings,
+        mds: Address,
+        advertised: String,
+    ) -> Result<Running, Box<dyn std::error::Error>> {
+        let osts = OwnOsts::open(&data, &settings)?;
+        let boot_verifier = getrandom::u64().unwrap_or(1);
+        let survived = !data.is_after_restart_of_host() && !settings.after_power_loss;
+        let runs = Runs::begin(&data, boot_verifier, survived)?;
+        data.note_served()?;
+        let oss = Arc::new(Oss {
+            osts,
+            data,
+            settings,
+            boot_verifier,
+            runs,
+            sessions: Sessions::default(),
+            liaison: Liaison::new(),
+            joined: OnceLock::new(),
+            within: Mutex::default(),
+            mds: mds.to_string(),
+            stop: AtomicBool::new(false),
+            started: Instant::now(),
+        });
+        let (reporter, report) = mpsc::channel();
+        let (keeping, talking) = (oss.clone(), oss.clone());
+        let thread = |name: &str| std::thread::Builder::new().name(name.into());
+        let threads = vec![
+            thread("housekeeping").spawn(move || keeping.keep_house())?,
+            thread("liaison")
+                .spawn(move || talking.liaison.run(&talking, &mds, &advertised, &reporter))?,
+        ];
+        Ok(Running { oss, threads, report })
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// Brings data to stable storage every commit interval.
+    fn keep_house(&self) {
+        let mut last = Instant::now();
+        while !self.is_stopping() {
+            std::thread::sleep(HOUSEKEEPING);
+            if last.elapsed() >= self.settings.commit_interval {
+                self.osts.settle();
+                self.osts.retain_grants(|client| self.sessions.knows(client));
+                last = Instant::now();
+            }
+        }
+    }
+
+    fn fs_uuid(&self) -> u128 {
+        self.joined.get().map_or_else(|| self.data.file_system(), |(uuid, _)| *uuid)
+    }
+
+    /// The MDS has said which file system this is.
+    fn joined(&self, orders: &Orders) -> Result<(), String> {
+        let said = (orders.fs_uuid, orders.first_ost);
+        if self.data.file_system() == 0 && self.joined.get().is_none() {
+            self.data.store_file_system(orders.fs_uuid).map_err(|error| error.to_string())?;
+        }
+        match *self.joined.get_or_init(|| said) == said {
+            true => Ok(()),
+            false => Err("it serves another file system now".into()),
+        }
+    }
+
+    /// Destroys objects, and whatever clients might still want to do to them.
+    fn destroy(&self, objects: &[(u16, ObjectId)]) -> Result<(), Box<dyn std::error::Error>> {
+        let change = self.osts.destroy(objects).map_err(|errno| errno.to_string())?;
+        block_on(self.osts.commit()).map_err(|errno| errno.to_string())?;
+        Ok(self.runs.durable(&self.data, change)?)
+    }
+
+    /// How things are, in a few words.
+    pub fn in_short(&self) -> String {
+        let available = human_bytes(sum_of_spaces(self.osts.spaces()).available);
+        format!("free {available}  clients {}", self.sessions.all().len())
+    }
+}
+
+impl Running {
+    /// Waits until this is a part of its file system; false if it was `stopped` before.
+    pub fn wait_joined(&self, stopped: impl Fn() -> bool) -> Result<bool, String> {
+        loop {
+            match self.report.recv_timeout(Duration::from_millis(50)) {
+                Ok(result) => return result.map(|()| true),
+                Err(mpsc::RecvTimeoutError::Timeout) if !stopped() => {}
+                Err(_) => return Ok(false),
+            }
+        }
+    }
+
+    /// Ends the server cleanly: everything accepted is on stable storage after it.
+    pub fn shut_down(mut self) -> FsResult<()> {
+        self.oss.stop.store(true, Ordering::Release);
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the server panicked");
+            }
+        }
+        self.oss.osts.settle_last()
+    }
+}
+
+impl Service for Oss {
+    async fn mds(&self, _: &Arrival, _: &Cred, _: &MdsRequest<'_>) -> Answer<MdsReply> {
+        Answer::unchanged(Err(Errno::EOPNOTSUPP))
+    }
+
+    async fn ost(
+        &self,
+        client: ClientId,
+        ost: u16,
+        request: OstRequest,
+        bulk: Bulk<'_>,
+    ) -> Answer<OstReply> {
+        let first = self.joined.get().map_or(0, |(_, first)| *first);
+        let Some(index) = ost.checked_sub(first) else {
+            return Answer::unchanged(Err(Errno::ENXIO));
+        };
+        self.osts.pace(index, &request, &bulk).await;
+        let _running = loop {
+            match self.sessions.enter(client, clock::now()) {
+                Entry::Running(running) => break running,
+                Entry::Later => glint_net::host::sleep(LATER).await,
+                Entry::Never => return Answer::unchanged(Err(Errno::ESTALE)),
+            }
+        };
+        self.osts.handle(client, index, request, bulk).await
+    }
+
+    fn welcome(&self) -> Welcome {
+        Welcome {
+            fs_uuid: self.fs_uuid(),
+            boot_verifier: self.boot_verifier,
+            osts: self.osts.count(),
+            own_osts: self.osts.count(),
+            osses: Vec::new(),
+            session: 0,
+            commit_sync: self.settings.commit_sync,
+            lease_ms: self.settings.lease.as_millis() as u64,
+            locks: false,
+            cache_ms: 0,
+            root: Ino::ROOT,
+            survived: Survived::ALL,
+            evicted: false,
+        }
+    }
+
+    async fn connect(&self, client: ClientId, hello: &Hello) -> FsResult<(bool, u64)> {
+        let session = hello.session;
+        if !self.sessions.has(client, session) {
+            match self.liaison.ask(OssRequest::IsSession(session)).await? {
+                OssReply::Is(true) => {}
+                _ => return Err(Errno::ESTALE),
+            }
+        }
+        match self.sessions.admit(client, session) {
+            true => Ok((false, session)),
+            false => Err(Errno::ESTALE),
+        }
+    }
+
+    async fn resolve(&self, path: &str) -> FsResult<Ino> {
+        match self.liaison.ask(OssRequest::Resolve(path.to_owned())).await? {
+            OssReply::Found(ino) => Ok(ino),
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    async fn is_within(&self, top: Ino, ino: Ino) -> FsResult<bool> {
+        let now = clock::now();
+        if self.within.lock().get(&(top, ino)).is_some_and(|until| now < *until) {
+            return Ok(true);
+        }
+        let is = self.liaison.ask(OssRequest::IsWithin { top, ino }).await? == OssReply::Is(true);
+        if is {
+            let mut within = self.within.lock();
+            if within.len() >= WITHIN_MAX {
+                within.clear();
+            }
+            within.insert((top, ino), now + WITHIN);
+        }
+        Ok(is)
+    }
+
+    fn survived(&self, boot_verifier: u64) -> Option<Survived> {
+        self.runs.survived(boot_verifier)
+    }
+
+    fn knows(&self, client: ClientId) -> bool {
+        self.sessions.knows(client)
+    }
+
+    fn heard(&self, _: ClientId) {}
+
+    fn recovered(&self, _: ClientId) {}
+
+    async fn goodbye(&self, client: ClientId) {
+        self.sessions.forget(client);
+    }
+
+    async fn commit(&self) -> FsResult<()> {
+        self.osts.commit().await
+    }
+
+    fn disconnect(&self, client: ClientId) {
+        self.sessions.disconnect(client, clock::now());
+    }
+
+    fn committed(&self) -> Committed {
+        Committed { mds: 0, ost: self.osts.committed() }
+    }
+
+    fn osses(&self) -> Vec<OssInfo> {
+        Vec::new()
+    }
+
+    async fn oss(&self, _: OssRequest) -> FsResult<OssReply> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn cancel(&self, _: ClientId, _: &[Cancel]) {}
+
+    fn listen(&self, _: ClientId) -> u64 {
+        0
+    }
+
+    async fn callbacks(&self, _: ClientId, _: u64) -> Option<Vec<Callback>> {
+        None
+    }
+
+    fn status(&self) -> String {
+        let first = self.joined.get().map_or(0, |(_, first)| *first);
+        let spaces = self.osts.spaces();
+        let space = sum_of_spaces(spaces.iter().copied());
+        let ost = |(index, space): (usize, &glint_proto::SpaceInfo)| {
+            json!({
+                "index": usize::from(first) + index,
+                "path": self.data.ost(index as u16).display().to_string(),
+                "total_bytes": space.total,
+                "free_bytes": space.free,
+                "available_bytes": space.available,
+            })
+        };
+        let client = |(client, _, connections): &(ClientId, u64, usize)| json!({"id": client.to_string(), "connections": connections});
+        json!({
+            "role": "oss",
+            "version": env!("CARGO_PKG_VERSION"),
+            "data": self.data.path().display().to_string(),
+            "uuid": format!("{:032x}", self.fs_uuid()),
+            "mds": {"address": self.mds, "reached": self.sessions.is_valid(clock::now())},
+            "uptime_s": self.started.elapsed().as_secs(),
+            "pid": std::process::id(),
+            "space": {
+                "total_bytes": space.total,
+                "free_bytes": space.free,
+                "available_bytes": space.available,
+            },
+            "osts": spaces.iter().enumerate().map(ost).collect::<Vec<_>>(),
+            "clients": self.sessions.all().iter().map(client).collect::<Vec<_>>(),
+        })
+        .to_string()
+    }
+}

@@ -1,0 +1,267 @@
+//! The other servers of OSTs (OSSes), as the server of the MDS sees them: who has joined, what
+//! each has still to do.
+//!
+//! Invariants:
+//! - An order is told at every beat until it is said to be done.
+//! - A session counts as fenced when each OSS has said so, or was not heard of for a whole
+//!   lease: it executes nothing for anybody after half of one.
+//! - An OSS is remembered, durably, before files are laid out over its OSTs.
+
+use crate::data_dir::{DataDir, OssIdentity};
+use glint_proto::limits::OST_COUNT_MAX;
+use glint_proto::oss::{Beat, Destroy, Orders, OssInfo};
+use glint_proto::{Errno, FsResult, ObjectId, SpaceInfo, clock};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Orders that are told at once.
+const ORDERS: usize = 64;
+/// Objects of one order.
+const OBJECTS: usize = 256;
+/// How often it is looked whether a session is fenced.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// An order that is not done yet.
+struct Pending {
+    number: u64,
+    order: Destroy,
+    /// The change of data that it is a part of.
+    change: u64,
+}
+
+struct Oss {
+    identity: OssIdentity,
+    heard: Instant,
+    space: Vec<SpaceInfo>,
+    /// Sessions that it has not said to be fenced.
+    fence: Vec<u64>,
+    pending: VecDeque<Pending>,
+}
+
+/// All of them.
+pub struct Osses {
+    run: u64,
+    lease: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    all: Vec<Oss>,
+    /// Number of the last order.
+    last: u64,
+}
+
+impl Osses {
+    /// Those that a data directory remembers, in this run of the MDS.
+    pub fn new(data: &DataDir, run: u64, lease: Duration) -> Osses {
+        let remembered = |identity: &OssIdentity| Oss {
+            identity: identity.clone(),
+            // What it heard in the last run, it may still rely on.
+            heard: clock::now(),
+            space: Vec::new(),
+            fence: Vec::new(),
+            pending: VecDeque::new(),
+        };
+        let all = data.osses().iter().map(remembered).collect();
+        Osses { run, lease, state: Mutex::new(State { all, last: 0 }) }
+    }
+
+    /// How many OSTs there are after the `own` ones.
+    pub fn osts(&self, own: u16) -> u16 {
+        let state = self.state.lock();
+        state.all.last().map_or(own, |oss| oss.identity.first_ost + oss.identity.osts)
+    }
+
+    /// What clients must know of them.
+    pub fn infos(&self) -> Vec<OssInfo> {
+        let info = |oss: &Oss| OssInfo {
+            first_ost: oss.identity.first_ost,
+            osts: oss.identity.osts,
+            address: oss.identity.address.clone(),
+            space: oss.space.clone(),
+        };
+        self.state.lock().all.iter().map(info).collect()
+    }
+
+    /// How long each was not heard of.
+    pub fn silence(&self) -> Vec<Duration> {
+        self.state.lock().all.iter().map(|oss| clock::since(oss.heard)).collect()
+    }
+
+    /// An OSS lives. Returns what it has to do.
+    pub fn beat(&self, data: &DataDir, beat: Beat) -> FsResult<Orders> {
+        let uuid = format!("{:032x}", beat.uuid);
+        let mut state = self.state.lock();
+        let index = match state.all.iter().position(|oss| oss.identity.uuid == uuid) {
+            Some(index) => index,
+            None => self.join(data, &mut state.all, uuid, &beat)?,
+        };
+        let oss = &mut state.all[index];
+        if oss.identity.osts != beat.osts {
+            return Err(Errno::EINVAL);
+        }
+        if oss.identity.address != beat.address {
+            oss.identity.address = beat.address;
+            remember(data, &state.all)?;
+        }
+        let oss = &mut state.all[index];
+        oss.heard = clock::now();
+        oss.space = beat.space;
+        oss.fence.retain(|session| !beat.fenced.contains(session));
+        if beat.done.0 == self.run {
+            while oss.pending.front().is_some_and(|pending| pending.number <= beat.done.1) {
+                oss.pending.pop_front();
+            }
+        }
+        let told = oss.pending.iter().take(ORDERS);
+        Ok(Orders {
+            fs_uuid: data.uuid(),
+            run: self.run,
+            first_ost: oss.identity.first_ost,
+            lease_ms: self.lease.as_millis() as u64,
+            fence: oss.fence.clone(),
+            orders: told.map(|pending| (pending.number, pending.order.clone())).collect(),
+        })
+    }
+
+    /// One more. Returns where it is.
+    fn join(
+        &self,
+        data: &DataDir,
+        all: &mut Vec<Oss>,
+        uuid: String,
+        beat: &Beat,
+    ) -> FsResult<usize> {
+        if beat.fs_uuid != 0 {
+            // It has objects of another file system, or of one that has forgotten it.
+            return Err(Errno::ESTALE);
+        }
+        let first_ost =
+            all.last().map_or(data.osts(), |oss| oss.identity.first_ost + oss.identity.osts);
+        if beat.osts == 0 || beat.osts > OST_COUNT_MAX - first_ost {
+            return Err(Errno::ERANGE);
+        }
+        let (osts, address) = (beat.osts, beat.address.clone());
+        tracing::info!(address, osts, first_ost, "a server of OSTs joins");
+        all.push(Oss {
+            identity: OssIdentity { uuid, first_ost, osts, address },
+            heard: clock::now(),
+            space: Vec::new(),
+            fence: Vec::new(),
+            pending: VecDeque::new(),
+        });
+        if let Err(errno) = remember(data, all) {
+            all.pop();
+            return Err(errno);
+        }
+        Ok(all.len() - 1)
+    }
+
+    /// Has objects destroyed, each on the OST of its number, as a part of a change of data.
+    pub fn destroy(&self, objects: &[(u16, ObjectId)], change: u64) {
+        let mut state = self.state.lock();
+        let State { all, last } = &mut *state;
+        for oss in all {
+            let first = oss.identity.first_ost;
+            for index in 0..oss.identity.osts {
+                let there = objects.iter().filter(|(ost, _)| *ost == first + index);
+                let there: Vec<ObjectId> = there.map(|(_, object)| *object).collect();
+                for objects in there.chunks(OBJECTS) {
+                    *last += 1;
+                    let order = Destroy { ost: index, objects: objects.to_vec() };
+                    oss.pending.push_back(Pending { number: *last, order, change });
+                }
+            }
+        }
+    }
+
+    /// Changes of data up to this number are done everywhere; of those up to `own` here.
+    pub fn durable(&self, own: u64) -> u64 {
+        let state = self.state.lock();
+        let pending = state.all.iter().flat_map(|oss| &oss.pending);
+        let first = pending.map(|pending| pending.change).min();
+        first.map_or(own, |change| own.min(change - 1))
+    }
+
+    /// Until nothing of a session is executed anywhere any more. On a thread that may wait.
+    pub fn fence(&self, session: u64) {
+        self.state.lock().all.iter_mut().for_each(|oss| oss.fence.push(session));
+        let goes_on =
+            |oss: &Oss| oss.fence.contains(&session) && clock::since(oss.heard) <= self.lease;
+        while self.state.lock().all.iter().any(goes_on) {
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+fn remember(data: &DataDir, all: &[Oss]) -> FsResult<()> {
+    let identities = all.iter().map(|oss| oss.identity.clone()).collect();
+    data.store_osses(identities).map_err(|error| {
+        tracing::error!(%error, "remembering the servers of OSTs");
+        Errno::EIO
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data_dir::Role;
+    use glint_proto::Ino;
+    use std::sync::Arc;
+
+    fn beat(uuid: u128, done: (u64, u64)) -> Beat {
+        let address = format!("host{uuid}:1");
+        let (fenced, space) = (Vec::new(), Vec::new());
+        Beat { uuid, fs_uuid: 0, address, osts: 2, fenced, done, space }
+    }
+
+    #[test]
+    fn orders_are_told_until_they_are_done() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open_or_create(dir.path(), Some(3), Role::Mds).unwrap();
+        let osses = Osses::new(&data, 7, Duration::from_secs(1));
+        assert_eq!(osses.beat(&data, beat(1, (0, 0))).unwrap().first_ost, 3);
+        assert_eq!(osses.beat(&data, beat(2, (0, 0))).unwrap().first_ost, 5);
+        assert_eq!(osses.beat(&data, beat(1, (0, 0))).unwrap().first_ost, 3);
+        assert_eq!(osses.osts(3), 7);
+        let foreign = Beat { fs_uuid: 5, ..beat(3, (0, 0)) };
+        assert_eq!(osses.beat(&data, foreign), Err(Errno::ESTALE));
+
+        let object = |ino| ObjectId { ino: Ino(ino), stripe: 0 };
+        osses.destroy(&[(4, object(1)), (6, object(2)), (0, object(3))], 11);
+        assert_eq!((osses.durable(10), osses.durable(20)), (10, 10));
+        let told = osses.beat(&data, beat(1, (0, 0))).unwrap().orders;
+        assert_eq!(told, [(1, Destroy { ost: 1, objects: vec![object(1)] })]);
+        assert_eq!(osses.beat(&data, beat(1, (6, 1))).unwrap().orders, told, "of another run");
+        assert!(osses.beat(&data, beat(1, (7, 1))).unwrap().orders.is_empty());
+        assert_eq!(osses.durable(20), 10);
+        osses.beat(&data, beat(2, (7, 2))).unwrap();
+        assert_eq!(osses.durable(20), 20);
+
+        // Remembered by the next run.
+        drop(data);
+        let data = DataDir::open(dir.path()).unwrap();
+        assert_eq!(Osses::new(&data, 8, Duration::from_secs(1)).osts(3), 7);
+    }
+
+    #[test]
+    fn a_session_is_fenced_when_all_have_said_so_or_are_silent() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open_or_create(dir.path(), Some(1), Role::Mds).unwrap();
+        let osses = Arc::new(Osses::new(&data, 7, Duration::from_millis(400)));
+        osses.beat(&data, beat(1, (0, 0))).unwrap();
+        osses.beat(&data, beat(2, (0, 0))).unwrap();
+        let (start, waiting) = (Instant::now(), osses.clone());
+        let fencing = std::thread::spawn(move || waiting.fence(99));
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(osses.beat(&data, beat(1, (0, 0))).unwrap().fence, [99]);
+        let fenced = Beat { fenced: vec![99], ..beat(1, (0, 0)) };
+        assert!(osses.beat(&data, fenced).unwrap().fence.is_empty());
+        fencing.join().unwrap();
+        assert!(start.elapsed() >= Duration::from_millis(400), "the other one was silent");
+        let again = osses.beat(&data, beat(2, (0, 0))).unwrap().fence;
+        assert_eq!(again, [99], "it learns of it when it is back");
+    }
+}

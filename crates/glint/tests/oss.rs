@@ -1,0 +1,319 @@
+//! Several servers with OSTs are one file system: it grows while it is used, goes on where a
+//! server comes back, and takes nothing from a client that it has given up.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use support::disk::Disk;
+use support::load::{verify, work};
+use support::random::Random;
+use support::*;
+
+fn bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut random = Random(seed);
+    (0..len).map(|_| random.below(256) as u8).collect()
+}
+
+/// Where the objects of a data directory are, and how much they hold.
+fn stored(data: &Path) -> u64 {
+    let script = "find ost* -type f -printf '%s\\n' | awk '{sum += $1} END {print sum + 0}'";
+    sh(data, script).trim().parse().unwrap()
+}
+
+/// A directory in which files lie on all OSTs.
+fn wide(mount: &Path) -> PathBuf {
+    let directory = mount.join("wide");
+    fs::create_dir(&directory).unwrap();
+    run(glint().args(["setstripe", "-c", "0", "-S", "64K", text(&directory)]));
+    directory
+}
+
+#[test]
+fn a_file_system_grows_while_it_is_used() {
+    let world = World::new();
+    let (port, ports) = (free_port(), [free_port(), free_port()]);
+    let server = world.serve(port, &["--osts", "2"]);
+    let (one, a) = world.mount(port, "a", &[]);
+    let before = wide(&a);
+    fs::write(before.join("old"), bytes(1, 1_000_000)).unwrap();
+
+    let first = world.oss(1, ports[0], port, &["--osts", "3"]);
+    let (two, b) = world.mount(port, "b", &[]);
+    let second = world.oss(2, ports[1], port, &[]);
+    for (n, mount) in [&a, &b, &a, &b].into_iter().enumerate() {
+        fs::write(mount.join(format!("wide/new{n}")), bytes(n as u64, 3_000_000)).unwrap();
+        for small in 0..20 {
+            let content = format!("{n} {small}");
+            fs::write(mount.join(format!("small{n}-{small}")), content).unwrap();
+        }
+    }
+    for mount in [&a, &b] {
+        assert!(fs::read(mount.join("wide/old")).unwrap() == bytes(1, 1_000_000));
+        for n in 0..4 {
+            assert!(fs::read(mount.join(format!("wide/new{n}"))).unwrap() == bytes(n, 3_000_000));
+            for small in 0..20 {
+                let content = fs::read_to_string(mount.join(format!("small{n}-{small}"))).unwrap();
+                assert_eq!(content, format!("{n} {small}"));
+            }
+        }
+        sh(mount, "sync -f .");
+    }
+    for oss in [1, 2] {
+        assert!(stored(&world.oss_data(oss)) > 1_000_000, "OSS {oss} has its part");
+    }
+    let layout = |name: &str| sh(&b, &format!("getfattr --only-values -n glint.layout {name}"));
+    assert!(layout("wide/old").contains("stripe_count=2"), "{}", layout("wide/old"));
+    assert!(layout("wide/new1").contains("stripe_count=6"), "{}", layout("wide/new1"));
+    let status = sh(&b, "getfattr --only-values -n glint.status .");
+    assert!(status.contains(&address(ports[0])) && status.contains(&address(ports[1])), "{status}");
+    // They all are on one disk, which counts once.
+    let blocks = |directory: &Path| sh(directory, "df -k --output=size . | tail -1");
+    assert_eq!(blocks(&b), blocks(&world.path("")));
+
+    // It is the same after everybody has started again, in another order.
+    for process in [one, two] {
+        process.stop();
+    }
+    second.stop();
+    server.stop();
+    first.stop();
+    let starting = {
+        let (data, listen, mds) = (world.oss_data(1), address(ports[0]), address(port));
+        let arguments = ["oss", "--data", text(&data), "--listen", &listen, "--mds", &mds];
+        Process::start(&arguments, world.path("early.log"), None)
+    };
+    std::thread::sleep(Duration::from_millis(500));
+    let server = world.serve(port, &[]);
+    let second = world.oss(2, ports[1], port, &[]);
+    let (one, c) = world.mount(port, "c", &[]);
+    for n in 0..4 {
+        assert!(fs::read(c.join(format!("wide/new{n}"))).unwrap() == bytes(n, 3_000_000));
+    }
+    sh(&c, "rm -r wide small*");
+    for oss in [1, 2] {
+        eventually("the space is free", || stored(&world.oss_data(oss)) == 0);
+    }
+    one.stop();
+    starting.stop();
+    second.stop();
+    server.stop();
+    world.assert_sound();
+    world.assert_sound_at(&world.oss_data(1));
+}
+
+/// Under load a server of OSTs is killed, or loses power, again and again: no call fails, and
+/// nothing that was written is lost.
+fn an_oss_that_comes_back(power: bool) {
+    let world = World::new();
+    let (port, oss_port) = (free_port(), free_port());
+    let at = world.oss_data(1);
+    let disk = power.then(|| Disk::new(&world.path("image"), &at, "ext4", 400));
+    let server = world.serve(port, &[]);
+    let mut oss = world.oss(1, oss_port, port, &["--osts", "2"]);
+    let mounts = [world.mount(port, "m", &[]), world.mount(port, "o", &[])];
+    for (_, mount) in &mounts {
+        sh(mount, "setfattr -n glint.layout -v 'stripe_count=3 stripe_size=65536' .");
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let workers: Vec<_> = [0, 1, 1]
+        .into_iter()
+        .enumerate()
+        .map(|(worker, mount)| {
+            let (stop, dir) = (stop.clone(), mounts[mount].1.clone());
+            std::thread::spawn(move || work(&dir, worker as u64, &stop))
+        })
+        .collect();
+    for round in 0..5 {
+        std::thread::sleep(Duration::from_millis(300 + 211 * (round % 4)));
+        match &disk {
+            Some(disk) => disk.lose_power(|| oss.kill()),
+            None => oss.kill(),
+        }
+        let more: &[&str] = if power { &["--after-power-loss"] } else { &[] };
+        oss = world.oss(1, oss_port, port, more);
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    stop.store(true, Ordering::Relaxed);
+    for worker in workers {
+        let model = worker.join().unwrap();
+        let failed = model.values().filter(|expected| expected.attempted.is_some()).count();
+        assert_eq!(failed, 0, "a call failed");
+        assert!(model.len() > 50, "the load was too small to mean anything: {}", model.len());
+        verify(&model);
+    }
+    let logs: String =
+        ["m.log", "o.log"].map(|log| fs::read_to_string(world.path(log)).unwrap()).concat();
+    assert!(!logs.contains("could not be") && !logs.contains("evicted"), "{logs}");
+    assert!(!power || logs.contains("replaying it"), "nothing was lost, so nothing was tried");
+    for (mount, _) in mounts {
+        mount.stop();
+    }
+    oss.stop();
+    server.stop();
+    world.assert_sound();
+    world.assert_sound_at(&at);
+}
+
+#[test]
+fn an_oss_is_killed_under_load() {
+    an_oss_that_comes_back(false);
+}
+
+#[test]
+fn an_oss_loses_power_under_load() {
+    an_oss_that_comes_back(true);
+}
+
+/// The server of the MDS is killed under load: the OSSes find it again.
+#[test]
+fn the_mds_comes_back() {
+    let world = World::new();
+    let port = free_port();
+    let mut server = world.serve(port, &[]);
+    let oss = world.oss(1, free_port(), port, &["--osts", "2"]);
+    let (mount, dir) = world.mount(port, "m", &[]);
+    let stop = Arc::new(AtomicBool::new(false));
+    let working = {
+        let (stop, dir) = (stop.clone(), dir.clone());
+        std::thread::spawn(move || work(&dir, 3, &stop))
+    };
+    for round in 0..4 {
+        std::thread::sleep(Duration::from_millis(300 + 100 * round));
+        server.kill();
+        server = world.serve(port, &[]);
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    stop.store(true, Ordering::Relaxed);
+    let model = working.join().unwrap();
+    assert_eq!(model.values().filter(|expected| expected.attempted.is_some()).count(), 0);
+    verify(&model);
+    mount.stop();
+    oss.stop();
+    server.stop();
+    world.assert_sound();
+}
+
+/// A client is halted with data that it has not sent, evicted, and goes on: what it still has
+/// must not reach the OSTs, where another client has written since.
+#[test]
+fn what_an_evicted_client_still_sends_is_not_taken() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &["--lease", "3"]);
+    let oss = world.oss(1, free_port(), port, &["--osts", "3"]);
+    let (halted, a) = world.mount(port, "a", &[]);
+    let (stays, b) = world.mount(port, "b", &[]);
+    let names: Vec<String> = (0..8).map(|n| format!("f{n}")).collect();
+    let files: Vec<File> = names
+        .iter()
+        .map(|name| {
+            fs::write(a.join(name), vec![b'-'; 100_000]).unwrap();
+            OpenOptions::new().write(true).open(a.join(name)).unwrap()
+        })
+        .collect();
+    sh(&a, "sync -f .");
+    for (n, file) in files.iter().enumerate() {
+        file.write_all_at(&bytes(n as u64, 100_000), 0).unwrap();
+    }
+    halted.halt(true);
+    let started = Instant::now();
+    for name in &names {
+        fs::write(b.join(name), format!("of b, {name}")).unwrap();
+        assert_eq!(fs::read_to_string(b.join(name)).unwrap(), format!("of b, {name}"));
+    }
+    assert!(started.elapsed() > Duration::from_secs(1), "it had to wait for the lease");
+    // Not in a process of its own: that would first close what is open on the halted mount.
+    rustix::fs::syncfs(File::open(&b).unwrap()).unwrap();
+    halted.halt(false);
+    eventually("it hears of it", || halted.log().contains("evicted"));
+    std::thread::sleep(Duration::from_secs(2));
+    for name in &names {
+        assert_eq!(fs::read_to_string(b.join(name)).unwrap(), format!("of b, {name}"));
+    }
+    drop(files);
+    eventually("it goes on", || {
+        names.iter().all(|name| {
+            fs::read_to_string(a.join(name)).is_ok_and(|text| text == format!("of b, {name}"))
+        })
+    });
+    eventually("it writes again", || fs::write(a.join("new"), b"again").is_ok());
+    assert_eq!(fs::read(b.join("new")).unwrap(), b"again");
+    halted.stop();
+    stays.stop();
+    oss.stop();
+    server.stop();
+    world.assert_sound();
+}
+
+/// An OSS that does not hear of the MDS does nothing for anybody, and goes on when it does.
+#[test]
+fn an_oss_that_does_not_hear_of_the_mds_waits() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &["--lease", "6"]);
+    let oss = world.oss(1, free_port(), port, &[]);
+    let (mount, dir) = world.mount(port, "m", &[]);
+    let there = (0..)
+        .map(|n| dir.join(format!("f{n}")))
+        .find(|path| {
+            fs::write(path, b"first").unwrap();
+            let layout =
+                sh(&dir, &format!("getfattr --only-values -n glint.layout {}", text(path)));
+            layout.contains("first_ost=1")
+        })
+        .unwrap();
+    let file = OpenOptions::new().write(true).open(&there).unwrap();
+    file.write_all_at(b"FIRST", 0).unwrap();
+    file.sync_all().unwrap();
+    server.halt(true);
+    std::thread::sleep(Duration::from_millis(3_500));
+    let writing = std::thread::spawn(move || {
+        file.write_all_at(b"later", 0).unwrap();
+        file.sync_data().unwrap();
+    });
+    std::thread::sleep(Duration::from_millis(700));
+    assert!(!writing.is_finished(), "somebody else may have got the lock by now");
+    server.halt(false);
+    writing.join().unwrap();
+    assert_eq!(fs::read(&there).unwrap(), b"later");
+    mount.stop();
+    oss.stop();
+    server.stop();
+    world.assert_sound();
+}
+
+#[test]
+fn what_an_oss_refuses() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &[]);
+    let oss = world.oss(1, free_port(), port, &[]);
+    oss.stop();
+    let data = world.oss_data(1);
+    let oss_at = |data: &Path, mds: u16, more: &[&str]| {
+        let (listen, mds) = (address(free_port()), address(mds));
+        refused(
+            glint()
+                .args(["oss", "--data", text(data), "--listen", &listen, "--mds", &mds])
+                .args(more),
+        )
+    };
+    assert!(oss_at(&data, port, &["--osts", "4"]).contains("has 1 OSTs"));
+    let serve = ["serve", "--data", text(&data), "--listen", "127.0.0.1:0"];
+    assert!(refused(glint().args(serve)).contains("glint oss"));
+    let other = World::new();
+    let other_port = free_port();
+    let other_server = other.serve(other_port, &[]);
+    let said = oss_at(&data, other_port, &[]);
+    assert!(said.contains("another file system"), "{said}");
+    other_server.stop();
+    server.stop();
+    assert!(oss_at(&world.data(), port, &[]).contains("glint serve"));
+}
