@@ -277,7 +277,7 @@ impl<T: Transport> Vfs for Client<T> {
         let change = self.cache.change(&[file.ino]);
         let result = self.allocate_file(&file, mode, offset, len).await;
         drop(change);
-        node.state().objects.clear();
+        node.state().data_changes();
         result
     }
 

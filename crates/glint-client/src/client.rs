@@ -7,6 +7,7 @@ use crate::groups::supplementary_groups;
 use crate::handles::{Handles, OpenFile};
 use crate::keeper::Inbox;
 use crate::node::Node;
+use crate::read_ahead::Memory;
 use crate::vfs::{Caller, Found, Handle, Open, Valid};
 use crate::write_back::WriteBack;
 use glint_lock::held::Use;
@@ -14,9 +15,10 @@ use glint_net::{Granting, Transport};
 use glint_proto::limits::CACHE_MS_SHARED;
 use glint_proto::lock::{Bits, Range};
 use glint_proto::{
-    Attr, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, OpenFlags, RenameFlags, Timestamp,
+    Attr, ClientId, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, OpenFlags, RenameFlags,
+    Timestamp,
 };
-use glint_telemetry::{Layer, Span};
+use glint_telemetry::{Counter, Layer, Span};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -45,6 +47,9 @@ pub struct Client<T> {
     pub(crate) backlog: Arc<Backlog>,
     pub(crate) programs: Programs,
     pub(crate) counts_pages: AtomicBool,
+    /// Data is read ahead: it does not come from this process.
+    pub(crate) reads_ahead: bool,
+    pub(crate) ahead_memory: Memory,
     /// The servers have been silent for so long that nothing cached is used.
     pub(crate) suspended: AtomicBool,
 }
@@ -59,6 +64,8 @@ impl<T: Transport> Client<T> {
             backlog.turn_off();
         }
         Client {
+            reads_ahead: transport.identity().client() != ClientId::IN_PROCESS,
+            ahead_memory: Memory::default(),
             transport,
             osts: AtomicU16::new(welcome.osts),
             own_osts: welcome.own_osts,
@@ -257,6 +264,7 @@ impl<T: Transport> Client<T> {
             lock_owners: Mutex::default(),
             wrote: AtomicBool::new(flags.truncate),
             touched: AtomicBool::new(self.noatime),
+            ahead: Mutex::default(),
         })
     }
 
@@ -396,9 +404,12 @@ impl<T: Transport> Client<T> {
         };
         let (unsent, errors) = self.write_back.counts();
         let (inodes, changes) = (self.cache.len(), self.backlog.len());
+        let counters = glint_telemetry::counters();
+        let ahead = counters.iter().find(|(counter, _)| *counter == Counter::BytesReadAhead);
+        let ahead = ahead.map_or(0, |(_, bytes)| *bytes);
         format!(
             "{{\"client\":{{\"cached_inodes\":{inodes},\"unsent_bytes\":{unsent},\
-             \"unsent_changes\":{changes},\
+             \"unsent_changes\":{changes},\"read_ahead_bytes\":{ahead},\
              \"write_errors\":{errors}}},{rest}"
         )
         .into_bytes()
@@ -424,7 +435,7 @@ impl<T: Transport> Client<T> {
         // An error is told to whoever wrote; what is cut off is of no interest any more.
         let _ = self.flush_node(&node).await;
         self.truncate_objects(ino, layout, size).await?;
-        node.state().objects.clear();
+        node.state().data_changes();
         Ok(())
     }
 

@@ -136,8 +136,7 @@ impl<T: Transport> Client<T> {
         }
         let mut state = node.state();
         let number = state.data.remove(id);
-        // What is known of the objects was true under the lock.
-        state.objects.clear();
+        state.data_changes();
         drop(state);
         node.wake();
         if let Some(number) = number {

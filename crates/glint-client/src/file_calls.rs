@@ -1,16 +1,19 @@
 //! The calls that touch the data of files: what they lock, flush and learn.
 
 use crate::client::Client;
+use crate::handles::OpenFile;
 use crate::keeper::undeclared_release;
 use crate::node::Node;
+use crate::read_ahead::{Block, is_slow};
 use crate::vfs::{Caller, Found, Handle, Valid, Vfs, WriteHow};
 use glint_lock::held::Use;
-use glint_net::Transport;
+use glint_net::{Transport, host};
 use glint_proto::limits::FILE_BYTES_MAX;
 use glint_proto::lock::Range;
-use glint_proto::{Errno, FsResult, Ino, MdsReply, MdsRequest, SetAttr};
+use glint_proto::{Errno, FsResult, Ino, MdsReply, MdsRequest, SetAttr, clock};
 use glint_telemetry::Counter;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 /// A close finds out what to say of a file. It waits for changes of the file, and they for it:
 /// what it says would otherwise be older than what they set, and arrive later.
@@ -65,7 +68,7 @@ impl<T: Transport> Client<T> {
         if let Some(node) = &node {
             let mut state = node.state();
             if set.size.is_some() {
-                state.objects.clear();
+                state.data_changes();
             }
             if set.mtime.is_some() || set.size.is_some() {
                 state.dated(mtime);
@@ -156,13 +159,84 @@ impl<T: Transport> Client<T> {
                     let mut state = node.state();
                     (state.pages, state.page_uses) = (true, state.page_uses + 1);
                 }
+                // Before what follows is looked at.
+                let stamp = node.state().stamp;
                 self.flush_node(&node).await?;
-                self.read_file(&file, offset, buffer).await?
+                match self.reads_ahead {
+                    true => self.read_with_ahead(&node, &file, stamp, offset, buffer).await?,
+                    false => self.read_file(&file, offset, buffer).await?,
+                }
             }
             None => self.read_file(&file, offset, buffer).await?,
         };
         glint_telemetry::count(Counter::BytesRead, n as u64);
         Ok(n)
+    }
+
+    /// Reads what was perhaps read ahead, and reads ahead. A lock on the data is held.
+    async fn read_with_ahead(
+        &self,
+        node: &Node,
+        file: &Arc<OpenFile>,
+        stamp: u64,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> FsResult<usize> {
+        let known = node.state().attributes().map(|attr| attr.size);
+        let size = match known {
+            Some(size) => size,
+            None => self.size_to_read_ahead(file, stamp).await?,
+        };
+        let read = offset..offset + buffer.len() as u64;
+        let spread = file.layout.stripe_bytes() * u64::from(file.layout.stripe_count);
+        let plan = file.ahead.lock().plan(read, size, spread, stamp, &self.ahead_memory);
+        for block in plan.fetch {
+            match self.me.get().and_then(Weak::upgrade) {
+                Some(client) => host::spawn(client.fetch_ahead(file.clone(), block)),
+                None => block.fill(None),
+            }
+        }
+        let begun = clock::now();
+        let mut done = 0;
+        for block in &plan.here {
+            match block.copy(offset + done as u64, &mut buffer[done..]).await {
+                Some(len) => done += len,
+                None => break,
+            }
+        }
+        // Less than that is not all: a block has not come, or the file has become shorter.
+        if plan.here.is_empty()
+            || (done as u64) < (buffer.len() as u64).min(size.saturating_sub(offset))
+        {
+            done = self.read_file(file, offset, buffer).await?;
+        } else {
+            glint_telemetry::count(Counter::BytesReadAhead, done as u64);
+        }
+        if is_slow(clock::since(begun), done) {
+            file.ahead.lock().was_slow();
+        }
+        Ok(done)
+    }
+
+    /// The size of a file whose attributes are not known because it is open to be written
+    /// elsewhere; 0 while nothing is read ahead. It holds under the lock on the data.
+    async fn size_to_read_ahead(&self, file: &OpenFile, stamp: u64) -> FsResult<u64> {
+        let known = file.ahead.lock().size(stamp);
+        if let Some(size) = known {
+            return Ok(size);
+        }
+        let size = self.glimpse(file.ino, file.layout).await?.map_or(0, |objects| objects.size);
+        file.ahead.lock().has_size(stamp, size);
+        Ok(size)
+    }
+
+    async fn fetch_ahead(self: Arc<Self>, file: Arc<OpenFile>, block: Arc<Block>) {
+        let mut data = vec![0; block.len as usize];
+        let result = self.read_file(&file, block.offset, &mut data).await;
+        block.fill(result.ok().map(|len| {
+            data.truncate(len);
+            data
+        }));
     }
 
     pub(crate) async fn write_open(

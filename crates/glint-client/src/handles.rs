@@ -1,5 +1,6 @@
 //! Open files of this client.
 
+use crate::read_ahead::ReadAhead;
 use crate::vfs::Handle;
 use glint_proto::{Errno, FsResult, Ino, Layout};
 use parking_lot::{Mutex, RwLock};
@@ -31,6 +32,7 @@ pub(crate) struct OpenFile {
     pub(crate) lock_owners: Mutex<SmallVec<[u64; 1]>>,
     /// The access time was seen to.
     pub(crate) touched: AtomicBool,
+    pub(crate) ahead: Mutex<ReadAhead>,
 }
 
 /// The table.

@@ -396,6 +396,7 @@ impl<T: Transport> Client<T> {
             state.bits = Default::default();
             state.granted = 0;
             let locks = state.data.lose();
+            state.data_changes();
             if evicted {
                 state.data.forget_lost();
             }

@@ -26,6 +26,7 @@ mod handles;
 mod keeper;
 mod kernel;
 mod node;
+mod read_ahead;
 mod send_backlog;
 mod settle;
 mod vfs;

@@ -62,6 +62,8 @@ pub(crate) struct State {
     pub(crate) pages: bool,
     pub(crate) page_uses: u64,
     pub(crate) dirty: Dirty,
+    /// Changes when what was read may not be so any more.
+    pub(crate) stamp: u64,
     /// Where the furthest write ended since all was clean, and when the last one was made.
     pub(crate) wrote_to: Option<(u64, Timestamp)>,
     /// What the objects said when they were last written, by stripe.
@@ -110,6 +112,7 @@ impl Node {
             acquiring: false,
             pages: false,
             page_uses: 0,
+            stamp: 0,
             dirty: Dirty::new(BULK_BYTES_MAX),
             wrote_to: None,
             objects: HashMap::new(),
@@ -242,8 +245,16 @@ impl State {
         }
     }
 
+    /// The data may be another from now on: it was changed here, or may be changed elsewhere.
+    pub(crate) fn data_changes(&mut self) {
+        self.stamp += 1;
+        // What is known of the objects was so before.
+        self.objects.clear();
+    }
+
     /// Something was written: the attributes follow, if they are known.
     pub(crate) fn wrote(&mut self, end: u64, now: Timestamp) {
+        self.stamp += 1;
         self.mtime = Some(now);
         let before = self.wrote_to.map_or(0, |(end, _)| end);
         self.wrote_to = Some((before.max(end), now));

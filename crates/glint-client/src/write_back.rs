@@ -259,7 +259,7 @@ impl<T: Transport> Client<T> {
         self.flush_node(node).await?;
         self.write_file(file, offset, data).await?;
         let mut state = node.state();
-        state.objects.clear();
+        state.data_changes();
         state.wrote(offset + data.len() as u64, glint_proto::Timestamp::now());
         if state.dirty.is_clean() {
             state.wrote_to = None;

@@ -24,6 +24,13 @@ pub struct Identity {
     pub(crate) session: Arc<AtomicU64>,
 }
 
+impl Identity {
+    /// Its number.
+    pub fn client(&self) -> ClientId {
+        self.client
+    }
+}
+
 /// One server of OSTs beside the one of the MDS.
 struct Oss {
     first_ost: u16,

@@ -34,11 +34,13 @@ pub enum Counter {
     WritesFull,
     /// Locks that were asked back.
     Callbacks,
+    /// Bytes that were read ahead, and then read.
+    BytesReadAhead,
 }
 
 impl Counter {
     /// All counters.
-    pub const ALL: [Counter; 12] = [
+    pub const ALL: [Counter; 13] = [
         Counter::BytesRead,
         Counter::BytesWritten,
         Counter::Requests,
@@ -51,6 +53,7 @@ impl Counter {
         Counter::WritesBelowFull,
         Counter::WritesFull,
         Counter::Callbacks,
+        Counter::BytesReadAhead,
     ];
 
     /// Lower-case name.
@@ -68,6 +71,7 @@ impl Counter {
             Counter::WritesBelowFull => "object_writes_below_4m",
             Counter::WritesFull => "object_writes_4m",
             Counter::Callbacks => "callbacks",
+            Counter::BytesReadAhead => "bytes_read_ahead",
         }
     }
 }

@@ -8,7 +8,7 @@ mod support;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use support::*;
@@ -207,5 +207,64 @@ fn a_unix_socket_needs_no_permission_and_survives_a_crash() {
     mount.stop();
     server.stop();
     assert!(!world.path("socket").exists(), "it cleans up");
+    world.assert_sound();
+}
+
+/// Reads of slow OSTs are foreseen, and what was read ahead is not used when somebody has
+/// written since.
+#[test]
+fn what_is_read_ahead_is_never_old() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &["--osts", "4", "--ost-bandwidth", "30M"]);
+    let (mount, a) = world.mount(port, "a", &[]);
+    let (other_mount, b) = world.mount(port, "b", &[]);
+    sh(&b, "setfattr -n glint.layout -v 'stripe_count=4 stripe_size=1048576' .");
+    const MIB: u64 = 1 << 20;
+    let content = |block: u64, version: u8| vec![version.wrapping_add(block as u8); MIB as usize];
+    let ahead = || {
+        let status: serde_json::Value =
+            serde_json::from_str(&sh(&a, "getfattr --only-values -n glint.status .")).unwrap();
+        status["client"]["read_ahead_bytes"].as_u64().unwrap()
+    };
+    // From one end to the other, and one block of four.
+    for (distance, direct) in [(1, false), (4, false), (1, true)] {
+        let name = format!("f{distance}{direct}");
+        let path = (a.join(&name), b.join(&name));
+        let blocks = 24 * distance;
+        let writer = fs::File::create(&path.1).unwrap();
+        for block in (0..blocks).step_by(distance as usize) {
+            writer.write_all_at(&content(block, 0), block * MIB).unwrap();
+        }
+        writer.sync_all().unwrap();
+        let before = ahead();
+        // The kernel does not cache what is open to read and write.
+        let reader = fs::File::options().read(true).write(direct).open(&path.0).unwrap();
+        let other = fs::File::options().write(true).open(&path.0).unwrap();
+        let mut found = vec![0; MIB as usize];
+        let mut newest = vec![0u8; blocks as usize];
+        for n in 0..24 {
+            let at = n * distance;
+            reader.read_exact_at(&mut found, at * MIB).unwrap();
+            assert!(found == content(at, newest[at as usize]), "block {at} of {name}");
+            // On its way already, and written by another client, or here, or cut off.
+            let next = at + 2 * distance;
+            if next >= blocks {
+                continue;
+            }
+            match n % 8 {
+                5 => writer.write_all_at(&content(next, 100), next * MIB).unwrap(),
+                7 => other.write_all_at(&content(next, 100), next * MIB).unwrap(),
+                _ => continue,
+            }
+            newest[next as usize] = 100;
+        }
+        assert!(ahead() > before + 4 * MIB, "{name}: {} were read ahead", ahead() - before);
+        writer.set_len(5 * MIB).unwrap();
+        assert_eq!(reader.read_at(&mut found, 5 * MIB).unwrap(), 0);
+    }
+    mount.stop();
+    other_mount.stop();
+    server.stop();
     world.assert_sound();
 }

@@ -1,0 +1,416 @@
+//! Read-ahead of an open file: what a program is likely to read next, and what of it is here
+//! already. No I/O.
+//!
+//! The kernel reads ahead in what is read from one end to the other, two requests deep. Here
+//! that becomes as deep as it takes for a program not to wait – where OSTs are many, far or
+//! slow – and reads at equal distances (strides) are foreseen, which the kernel does not do.
+//! Where reads are fast ([`is_slow`]) nothing is read ahead: it would cost a copy more.
+//!
+//! Invariant: what was read ahead is used only while the stamp is what it was before it was
+//! read: no lock on the file's data was lost, and nobody here has written to it.
+
+use parking_lot::Mutex;
+use std::future::poll_fn;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+/// Time that any read may take, and time for each byte on top of that: 500 MB/s.
+const PATIENCE: Duration = Duration::from_micros(300);
+const BYTE: Duration = Duration::from_nanos(2);
+/// What is read ahead at once, and not more, by one request.
+const BLOCK: u64 = 1 << 20;
+/// How far is read ahead when it first pays.
+const WINDOW_MIN: u64 = 4 * BLOCK;
+/// And at most, for a file on one OST, and on many.
+const WINDOW_MAX: Range<u64> = 8 * BLOCK..BLOCKS * BLOCK;
+/// Reads that are foreseen at once.
+const BLOCKS: u64 = 16;
+/// How much must be read in order to be taken as a sequence.
+const SEQUENCE: u64 = 2 * BLOCK;
+/// Requests of one sequence may come so late.
+const SLACK: u64 = 4 * BLOCK;
+/// How often a distance must come again.
+const REPEATS: u64 = 2;
+/// Unit in which the kernel asks.
+const PAGE: u64 = 4096;
+/// Memory for all files.
+const MEMORY_MAX: usize = 128 << 20;
+
+/// Whether a read has taken so long that it is worth to foresee the next one.
+pub(crate) fn is_slow(took: Duration, bytes: usize) -> bool {
+    took > PATIENCE + BYTE * bytes as u32
+}
+
+/// Memory that is used for reading ahead.
+#[derive(Clone, Default)]
+pub(crate) struct Memory(Arc<AtomicUsize>);
+
+impl Memory {
+    fn take(&self, bytes: usize) -> bool {
+        let take = |used: usize| (used + bytes <= MEMORY_MAX).then_some(used + bytes);
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).is_ok()
+    }
+}
+
+enum Content {
+    Coming(Vec<Waker>),
+    Here(Vec<u8>),
+    Failed,
+}
+
+/// Data that is read ahead.
+pub(crate) struct Block {
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    content: Mutex<Content>,
+    memory: Memory,
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        self.memory.0.fetch_sub(self.len as usize, Ordering::AcqRel);
+    }
+}
+
+impl Block {
+    fn end(&self) -> u64 {
+        self.offset + self.len
+    }
+
+    /// It has come, or it has not.
+    pub(crate) fn fill(&self, data: Option<Vec<u8>>) {
+        let content = match data {
+            Some(data) => Content::Here(data),
+            None => Content::Failed,
+        };
+        let before = std::mem::replace(&mut *self.content.lock(), content);
+        if let Content::Coming(waiting) = before {
+            waiting.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Copies what it has from `offset` on, once it is here. Returns how much; `None` if it
+    /// did not come.
+    pub(crate) async fn copy(&self, offset: u64, room: &mut [u8]) -> Option<usize> {
+        poll_fn(|context| match &mut *self.content.lock() {
+            Content::Coming(waiting) => {
+                waiting.push(context.waker().clone());
+                Poll::Pending
+            }
+            Content::Here(data) => {
+                let data = data.get((offset - self.offset) as usize..).unwrap_or_default();
+                let len = data.len().min(room.len());
+                room[..len].copy_from_slice(&data[..len]);
+                Poll::Ready(Some(len))
+            }
+            Content::Failed => Poll::Ready(None),
+        })
+        .await
+    }
+}
+
+/// What is known of the reads of an open file.
+#[derive(Default)]
+pub(crate) struct ReadAhead {
+    stamp: u64,
+    /// What is read in order at present.
+    run: Range<u64>,
+    /// Length of the one before, and the distance to it.
+    before: (u64, u64),
+    /// How often these came again.
+    repeats: u64,
+    /// Where the first one of those that are like it began.
+    origin: u64,
+    /// They are not quite the same: what begins within a page is read from its beginning.
+    uneven: bool,
+    /// How far to read ahead; 0 where it does not pay.
+    window: u64,
+    blocks: Vec<Arc<Block>>,
+    /// The size of the file, when the stamp was this.
+    size: Option<(u64, u64)>,
+}
+
+/// What to do for a read.
+#[derive(Default)]
+pub(crate) struct Plan {
+    /// Where its data is, in order; empty if some of it is not.
+    pub(crate) here: Vec<Arc<Block>>,
+    /// What to read ahead.
+    pub(crate) fetch: Vec<Arc<Block>>,
+}
+
+impl ReadAhead {
+    /// A read took long.
+    pub(crate) fn was_slow(&mut self) {
+        self.window = (2 * self.window).max(WINDOW_MIN);
+    }
+
+    /// What has to be known of the size of the file; `None` if it has to be asked.
+    pub(crate) fn size(&self, stamp: u64) -> Option<u64> {
+        match self.size {
+            _ if self.window == 0 => Some(0),
+            Some((then, size)) if then == stamp => Some(size),
+            _ => None,
+        }
+    }
+
+    /// It was asked.
+    pub(crate) fn has_size(&mut self, stamp: u64, size: u64) {
+        self.size = Some((stamp, size));
+    }
+
+    /// A program reads, in a file of `size` bytes with stripes of `spread` bytes in all.
+    pub(crate) fn plan(
+        &mut self,
+        read: Range<u64>,
+        size: u64,
+        spread: u64,
+        stamp: u64,
+        memory: &Memory,
+    ) -> Plan {
+        if self.stamp != stamp {
+            self.blocks.clear();
+            self.stamp = stamp;
+        }
+        self.follow(&read);
+        self.window = self.window.min((2 * spread).clamp(WINDOW_MAX.start, WINDOW_MAX.end));
+        let read = read.start..read.end.min(size);
+        let here = self.find(&read);
+        let mut fetch = Vec::new();
+        for ahead in self.foreseen() {
+            self.fetch(ahead.start..ahead.end.min(size), memory, &mut fetch);
+        }
+        // What was read is not read again.
+        self.blocks.retain(|block| block.offset < read.start || block.end() > read.end);
+        let too_many = self.blocks.len().saturating_sub(2 * BLOCKS as usize);
+        self.blocks.drain(..too_many);
+        Plan { here, fetch }
+    }
+
+    /// Makes a read a part of the pattern.
+    fn follow(&mut self, read: &Range<u64>) {
+        let len = self.run.end - self.run.start;
+        // Backwards is no distance.
+        let distance = read.start.saturating_sub(self.run.start);
+        let alike = |a: u64, b: u64| a.abs_diff(b) <= 2 * PAGE;
+        let comes_again =
+            distance > 0 && alike(len, self.before.0) && alike(distance, self.before.1);
+        // Requests of a sequence may overtake each other.
+        let near = match len >= SEQUENCE && !comes_again {
+            true => {
+                let gap = read.end - read.start;
+                read.start + SLACK >= self.run.end && read.start <= self.run.end + gap
+            }
+            false => read.start >= self.run.start && read.start <= self.run.end,
+        };
+        if near {
+            self.run.end = self.run.end.max(read.end);
+            return;
+        }
+        if comes_again {
+            self.uneven |= (len, distance) != self.before;
+            self.repeats += 1;
+        } else {
+            (self.repeats, self.uneven, self.origin) = (0, false, self.run.start);
+        }
+        self.before = (len, distance);
+        self.run = read.clone();
+    }
+
+    /// What will be read, in order.
+    fn foreseen(&self) -> impl Iterator<Item = Range<u64>> + use<> {
+        let run = self.run.end - self.run.start;
+        let around = if self.uneven { PAGE } else { 0 };
+        let len = self.before.0;
+        let strided = self.repeats >= REPEATS && run <= len + 2 * around && len > 0;
+        let (first, count, len) = match strided {
+            _ if self.window == 0 => (0, 0, 0),
+            true => (self.run.start, (self.window / len).clamp(1, BLOCKS), len + 3 * around),
+            false if run >= SEQUENCE => (self.run.end, 1, self.window),
+            false => (0, 0, 0),
+        };
+        // As far as they were apart on average.
+        let (so_far, times) = match strided {
+            true => (self.run.start - self.origin, self.repeats + 1),
+            false => (0, 1),
+        };
+        (1..=count).map(move |n| {
+            let start = (first + n * so_far / times).saturating_sub(around);
+            let start = if around > 0 { start - start % PAGE } else { start };
+            start..start + len
+        })
+    }
+
+    /// Adds blocks for what of a range is not on its way.
+    fn fetch(&mut self, range: Range<u64>, memory: &Memory, fetch: &mut Vec<Arc<Block>>) {
+        let middle = range.start + (range.end.saturating_sub(range.start)) / 2;
+        let has = |block: &Arc<Block>| (block.offset..block.end()).contains(&middle);
+        if range.end.saturating_sub(range.start) <= BLOCK && self.blocks.iter().any(has) {
+            // What was foreseen before was a page off, perhaps.
+            return;
+        }
+        let mut at = range.start;
+        while at < range.end {
+            let covering =
+                self.blocks.iter().find(|block| (block.offset..block.end()).contains(&at));
+            if let Some(block) = covering {
+                at = block.end();
+                continue;
+            }
+            let next = self.blocks.iter().map(|block| block.offset).filter(|start| *start > at);
+            let end = (at - at % BLOCK + BLOCK).min(range.end).min(next.min().unwrap_or(u64::MAX));
+            if !memory.take((end - at) as usize) {
+                return;
+            }
+            let content = Mutex::new(Content::Coming(Vec::new()));
+            let block =
+                Arc::new(Block { offset: at, len: end - at, content, memory: memory.clone() });
+            self.blocks.push(block.clone());
+            fetch.push(block);
+            at = end;
+        }
+    }
+
+    /// The blocks that have all of a range.
+    fn find(&self, range: &Range<u64>) -> Vec<Arc<Block>> {
+        let mut found = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            let covers = |block: &&Arc<Block>| (block.offset..block.end()).contains(&at);
+            let Some(block) = self.blocks.iter().find(covers) else { return Vec::new() };
+            at = block.end();
+            found.push(block.clone());
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: u64 = 1 << 30;
+
+    /// Plans a read; returns what is read ahead, and whether the read itself was.
+    fn read(ahead: &mut ReadAhead, offset: u64, len: u64, stamp: u64) -> (Vec<Range<u64>>, bool) {
+        let memory = Memory::default();
+        let plan = ahead.plan(offset..offset + len, SIZE, 8 << 20, stamp, &memory);
+        let fetch = plan.fetch.iter().map(|block| block.offset..block.end()).collect();
+        (fetch, !plan.here.is_empty())
+    }
+
+    #[test]
+    fn a_sequence_is_read_ahead_when_it_is_slow() {
+        let mut ahead = ReadAhead::default();
+        for n in 0..4 {
+            assert_eq!(read(&mut ahead, n * BLOCK, BLOCK, 1), (vec![], false));
+        }
+        ahead.was_slow();
+        let (fetch, here) = read(&mut ahead, 4 * BLOCK, BLOCK, 1);
+        assert!(!here);
+        assert_eq!(fetch, (5..9).map(|n| n * BLOCK..(n + 1) * BLOCK).collect::<Vec<_>>());
+        // Two requests of the kernel, the later one first.
+        assert!(read(&mut ahead, 6 * BLOCK, BLOCK, 1).1);
+        assert!(read(&mut ahead, 5 * BLOCK, BLOCK, 1).1);
+        assert!(read(&mut ahead, 7 * BLOCK + 4000, 4096, 1).1);
+        assert!(read(&mut ahead, 7 * BLOCK + 4000 + 4096, 4096, 1).1, "the rest stays");
+        // Somebody writes.
+        assert!(!read(&mut ahead, 8 * BLOCK, BLOCK, 2).1);
+        assert!(read(&mut ahead, 9 * BLOCK, BLOCK, 2).1);
+    }
+
+    #[test]
+    fn equal_distances_are_foreseen() {
+        for (len, distance) in [(64 << 10, BLOCK), (BLOCK, 8 * BLOCK), (48_000, 376_064)] {
+            let mut ahead = ReadAhead::default();
+            ahead.was_slow();
+            let mut found = 0;
+            for n in 0..20 {
+                let (fetch, here) = read(&mut ahead, n * distance, len, 1);
+                found += u32::from(here);
+                for range in fetch {
+                    assert_eq!(range.start % distance / len, 0, "{n}: {range:?} is in between");
+                    assert!(range.start > n * distance);
+                }
+            }
+            assert!(found >= 15, "{found} of 20, {len} bytes at distances of {distance}");
+        }
+    }
+
+    #[test]
+    fn distances_that_the_kernel_rounds_to_pages_are_foreseen() {
+        let mut ahead = ReadAhead::default();
+        ahead.was_slow();
+        let (mut found, mut read_ahead) = (0, 0);
+        for n in 0..100u64 {
+            let (start, end) = (n * 376_064, n * 376_064 + 47_008);
+            let (start, end) = (start - start % PAGE, end.next_multiple_of(PAGE));
+            let (fetch, here) = read(&mut ahead, start, end - start, 1);
+            found += u32::from(here);
+            read_ahead += fetch.iter().map(|range| range.end - range.start).sum::<u64>();
+        }
+        assert!(found >= 85, "{found} of 100");
+        assert!(read_ahead < 200 * 47_008, "{read_ahead} bytes for {}", 100 * 47_008);
+    }
+
+    #[test]
+    fn a_file_is_read_again_in_another_way() {
+        let mut ahead = ReadAhead::default();
+        ahead.was_slow();
+        // The kernel reads more than it was asked for where a file begins.
+        read(&mut ahead, 0, 2 * BLOCK, 1);
+        for n in 1..8 {
+            for range in read(&mut ahead, 4 * n * BLOCK, BLOCK, 1).0 {
+                assert_eq!(range.start % (4 * BLOCK), 0, "{range:?} is in between");
+            }
+        }
+        assert!(read(&mut ahead, 32 * BLOCK, BLOCK, 1).1);
+        (0..40).for_each(|n| drop(read(&mut ahead, n * BLOCK, BLOCK, 1)));
+        assert!(read(&mut ahead, 40 * BLOCK, BLOCK, 1).1);
+        let strided = (0..8).filter(|n| read(&mut ahead, n * BLOCK, 65536, 1).1).count();
+        assert!(strided >= 4, "{strided}");
+    }
+
+    #[test]
+    fn reads_anywhere_are_not() {
+        let mut ahead = ReadAhead::default();
+        ahead.was_slow();
+        let mut at = 1u64;
+        for _ in 0..1000 {
+            at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (fetch, _) = read(&mut ahead, at % (SIZE - BLOCK), 65536, 1);
+            assert!(fetch.is_empty());
+        }
+    }
+
+    #[test]
+    fn memory_is_limited_and_given_back() {
+        let memory = Memory::default();
+        let mut files: Vec<ReadAhead> = (0..40).map(|_| ReadAhead::default()).collect();
+        for ahead in &mut files {
+            (0..4).for_each(|_| ahead.was_slow());
+            for n in 0..4 {
+                ahead.plan(n * BLOCK..(n + 1) * BLOCK, SIZE, 64 << 20, 1, &memory);
+            }
+        }
+        let used = memory.0.load(Ordering::Acquire);
+        assert!(used > MEMORY_MAX / 2 && used <= MEMORY_MAX, "{used}");
+        drop(files);
+        assert_eq!(memory.0.load(Ordering::Acquire), 0);
+    }
+
+    #[test]
+    fn nothing_is_read_ahead_behind_the_end() {
+        let mut ahead = ReadAhead::default();
+        (0..4).for_each(|_| ahead.was_slow());
+        let memory = Memory::default();
+        let size = 3 * BLOCK + 100;
+        for n in 0..2 {
+            ahead.plan(n * BLOCK..(n + 1) * BLOCK, size, 8 << 20, 1, &memory);
+        }
+        assert_eq!(ahead.blocks.iter().map(|block| block.end()).max(), Some(size));
+    }
+}
