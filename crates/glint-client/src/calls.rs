@@ -12,7 +12,7 @@ use glint_proto::limits::{FILE_BYTES_MAX, FUSE_IO_BYTES_MAX, NAME_BYTES_MAX};
 use glint_proto::lock::Range;
 use glint_proto::{
     AdvisoryLock, Bulk, Errno, FsResult, Ino, MdsReply, MdsRequest, OpenFlags, OstReply,
-    OstRequest, RenameFlags, SetAttr, XattrFlags,
+    OstRequest, RenameFlags, SetAttr, SpaceInfo, XattrFlags,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -457,8 +457,6 @@ impl<T: Transport> Vfs for Client<T> {
         else {
             return Err(Errno::EPROTO);
         };
-        let mut stat = FsStat { inodes, ..FsStat::default() };
-        let mut counted = Vec::new();
         let mut spaces = Vec::new();
         for ost in 0..self.own_osts {
             match self.transport.ost(ost, OstRequest::Space, Bulk::None).await? {
@@ -468,14 +466,7 @@ impl<T: Transport> Vfs for Client<T> {
         }
         // The others may be out of reach; the MDS knows what they said last.
         spaces.extend(self.transport.osses().await?.into_iter().flat_map(|oss| oss.space));
-        for space in spaces {
-            if !counted.contains(&space.file_system) {
-                counted.push(space.file_system);
-                stat.total += space.total;
-                stat.free += space.free;
-                stat.available += space.available;
-            }
-        }
-        Ok(stat)
+        let SpaceInfo { total, free, available, .. } = SpaceInfo::sum(spaces);
+        Ok(FsStat { inodes, total, free, available })
     }
 }

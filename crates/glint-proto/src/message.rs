@@ -458,6 +458,23 @@ pub struct SpaceInfo {
     pub file_system: u64,
 }
 
+impl SpaceInfo {
+    /// All of these; one file system under several counts once.
+    pub fn sum(spaces: impl IntoIterator<Item = SpaceInfo>) -> SpaceInfo {
+        let mut sum = SpaceInfo::default();
+        let mut counted = Vec::new();
+        for space in spaces {
+            if !counted.contains(&space.file_system) {
+                counted.push(space.file_system);
+                sum.total += space.total;
+                sum.free += space.free;
+                sum.available += space.available;
+            }
+        }
+        sum
+    }
+}
+
 /// Bulk data beside a request: what it sends, or where the answer goes.
 #[derive(Debug)]
 pub enum Bulk<'a> {

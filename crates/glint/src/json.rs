@@ -1,8 +1,8 @@
 //! What `glint status` shows, as JSON.
 
-use crate::own_osts::sum_of_spaces;
 use crate::rates::Totals;
 use crate::servers::Servers;
+use glint_proto::SpaceInfo;
 use serde_json::{Value, json};
 
 /// State of the servers: OSTs, clients, space, inodes, totals of operations.
@@ -24,7 +24,7 @@ pub fn status(servers: &Servers) -> Value {
     let silence = servers.other_servers().silence();
     let osses: Vec<Value> = std::iter::zip(servers.other_servers().infos(), silence)
         .map(|(oss, silence)| {
-            let space = sum_of_spaces(oss.space);
+            let space = SpaceInfo::sum(oss.space);
             json!({
                 "address": oss.address,
                 "first_ost": oss.first_ost,

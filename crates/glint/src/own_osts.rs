@@ -164,21 +164,6 @@ impl OwnOsts {
     }
 }
 
-/// The space of all of these; one file system under several counts once.
-pub fn sum_of_spaces(spaces: impl IntoIterator<Item = SpaceInfo>) -> SpaceInfo {
-    let mut sum = SpaceInfo::default();
-    let mut counted = Vec::new();
-    for space in spaces {
-        if !counted.contains(&space.file_system) {
-            counted.push(space.file_system);
-            sum.total += space.total;
-            sum.free += space.free;
-            sum.available += space.available;
-        }
-    }
-    sum
-}
-
 /// Counts requests by how much data they bring.
 fn size_class(bytes: usize) -> Counter {
     match bytes {

@@ -4,7 +4,7 @@ use crate::data_dir::DataDir;
 use crate::json;
 use crate::live::human_bytes;
 use crate::osses::Osses;
-use crate::own_osts::{OwnOsts, sum_of_spaces};
+use crate::own_osts::OwnOsts;
 use crate::rates::{Rates, Totals};
 use glint_kv::local::{LocalKv, Options};
 use glint_mds::{Config, Mds, Targets};
@@ -146,6 +146,8 @@ impl Servers {
         let mut last = Instant::now();
         while !stop.load(Ordering::Acquire) {
             std::thread::sleep(HOUSEKEEPING);
+            // The other thread may be waiting for a server that does not answer.
+            self.watch_space();
             if last.elapsed() < self.settings.commit_interval {
                 continue;
             }
@@ -196,7 +198,7 @@ impl Servers {
     /// Space of all OSTs, of all servers.
     pub fn space(&self) -> SpaceInfo {
         let elsewhere = self.osses.infos().into_iter().flat_map(|oss| oss.space);
-        sum_of_spaces(self.osts.spaces().into_iter().chain(elsewhere))
+        SpaceInfo::sum(self.osts.spaces().into_iter().chain(elsewhere))
     }
 
     /// Space of each OST of this server.

@@ -8,7 +8,7 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use support::load::{verify, work};
+use support::load::{Load, verify, work};
 use support::*;
 
 /// One process serves and mounts, and is killed: calls fail, and the next start has
@@ -55,27 +55,13 @@ fn ten_kills_of_a_server_are_not_noticed_by_its_clients() {
     let port = free_port();
     let mut server = world.serve(port, &["--osts", "2"]);
     let (mount, dir) = world.mount(port, "m", &[]);
-    let stop = Arc::new(AtomicBool::new(false));
-    let workers: Vec<_> = (0..2u64)
-        .map(|worker| {
-            let (stop, dir) = (stop.clone(), dir.clone());
-            std::thread::spawn(move || work(&dir, worker, &stop))
-        })
-        .collect();
+    let load = Load::start([&dir, &dir]);
     for round in 0..10 {
         std::thread::sleep(Duration::from_millis(200 + 61 * round));
         server.kill();
         server = world.serve(port, &[]);
     }
-    std::thread::sleep(Duration::from_millis(300));
-    stop.store(true, Ordering::Relaxed);
-    for worker in workers {
-        let model = worker.join().unwrap();
-        let failed = model.values().filter(|expected| expected.attempted.is_some()).count();
-        assert_eq!(failed, 0, "a call failed");
-        assert!(model.len() > 500, "the load was too small to mean anything: {}", model.len());
-        verify(&model);
-    }
+    load.end(500);
     mount.stop();
     server.stop();
     world.assert_sound();

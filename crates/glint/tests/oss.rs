@@ -8,11 +8,9 @@ mod support;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use support::disk::Disk;
-use support::load::{verify, work};
+use support::load::Load;
 use support::random::Random;
 use support::*;
 
@@ -121,15 +119,7 @@ fn an_oss_that_comes_back(power: bool) {
     for (_, mount) in &mounts {
         sh(mount, "setfattr -n glint.layout -v 'stripe_count=3 stripe_size=65536' .");
     }
-    let stop = Arc::new(AtomicBool::new(false));
-    let workers: Vec<_> = [0, 1, 1]
-        .into_iter()
-        .enumerate()
-        .map(|(worker, mount)| {
-            let (stop, dir) = (stop.clone(), mounts[mount].1.clone());
-            std::thread::spawn(move || work(&dir, worker as u64, &stop))
-        })
-        .collect();
+    let load = Load::start([&mounts[0].1, &mounts[1].1, &mounts[1].1]);
     for round in 0..5 {
         std::thread::sleep(Duration::from_millis(300 + 211 * (round % 4)));
         match &disk {
@@ -139,15 +129,7 @@ fn an_oss_that_comes_back(power: bool) {
         let more: &[&str] = if power { &["--after-power-loss"] } else { &[] };
         oss = world.oss(1, oss_port, port, more);
     }
-    std::thread::sleep(Duration::from_millis(300));
-    stop.store(true, Ordering::Relaxed);
-    for worker in workers {
-        let model = worker.join().unwrap();
-        let failed = model.values().filter(|expected| expected.attempted.is_some()).count();
-        assert_eq!(failed, 0, "a call failed");
-        assert!(model.len() > 50, "the load was too small to mean anything: {}", model.len());
-        verify(&model);
-    }
+    load.end(50);
     let logs: String =
         ["m.log", "o.log"].map(|log| fs::read_to_string(world.path(log)).unwrap()).concat();
     assert!(!logs.contains("could not be") && !logs.contains("evicted"), "{logs}");
@@ -179,21 +161,13 @@ fn the_mds_comes_back() {
     let mut server = world.serve(port, &[]);
     let oss = world.oss(1, free_port(), port, &["--osts", "2"]);
     let (mount, dir) = world.mount(port, "m", &[]);
-    let stop = Arc::new(AtomicBool::new(false));
-    let working = {
-        let (stop, dir) = (stop.clone(), dir.clone());
-        std::thread::spawn(move || work(&dir, 3, &stop))
-    };
+    let load = Load::start([&dir]);
     for round in 0..4 {
         std::thread::sleep(Duration::from_millis(300 + 100 * round));
         server.kill();
         server = world.serve(port, &[]);
     }
-    std::thread::sleep(Duration::from_millis(300));
-    stop.store(true, Ordering::Relaxed);
-    let model = working.join().unwrap();
-    assert_eq!(model.values().filter(|expected| expected.attempted.is_some()).count(), 0);
-    verify(&model);
+    load.end(50);
     mount.stop();
     oss.stop();
     server.stop();

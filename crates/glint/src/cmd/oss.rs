@@ -1,9 +1,8 @@
 //! `glint oss`: more OSTs for a file system, on another host or another disk.
 
 use super::serve::Listener;
-use super::serving::Serving;
+use super::serving::{Alone, serve_until};
 use crate::data_dir::{DataDir, Role};
-use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::oss::Oss;
 use crate::signals::Stop;
@@ -11,7 +10,6 @@ use crate::{CommandResult, daemon, identity};
 use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 /// Serve more OSTs of a file system, from another host or another disk.
 ///
@@ -19,7 +17,9 @@ use std::time::Duration;
 /// the next numbers of OSTs; new files are laid out over them, too, and what is there stays
 /// where it is. Clients find it by themselves. It serves as long as it hears of the server of
 /// the MDS, and goes on when that comes back.
+// How long clients may be silent is the affair of the MDS.
 #[derive(clap::Args)]
+#[command(mut_arg("lease", |lease| lease.hide(true)))]
 pub struct Args {
     /// Directory that holds everything; created if absent.
     #[arg(long, value_name = "DIR")]
@@ -34,41 +34,29 @@ pub struct Args {
     /// this host as it reaches the MDS].
     #[arg(long, value_name = "HOST:PORT")]
     advertise: Option<String>,
-    /// Number of OSTs, fixed when the directory is created [default: 1].
-    #[arg(long, value_name = "N")]
-    osts: Option<u16>,
-    /// Allow to listen beyond this host without --cert: unencrypted, and to everybody.
-    #[arg(long)]
-    insecure: bool,
     #[command(flatten)]
-    serving: Serving,
-    /// Serve statistics for Prometheus at http://HOST:PORT/metrics.
-    #[arg(long, value_name = "HOST:PORT")]
-    metrics: Option<String>,
-    /// Go to the background when the server is ready.
-    #[arg(long)]
-    daemon: bool,
+    alone: Alone,
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
-    let data = DataDir::open_or_create(&args.data, args.osts, Role::Oss)?;
-    if args.daemon && !daemon::is_background() {
+    let data = DataDir::open_or_create(&args.data, args.alone.osts, Role::Oss)?;
+    if args.alone.daemon && !daemon::is_background() {
         let log = data.path().join("glint.log");
         drop(data);
         return daemon::start(&log);
     }
-    let settings = args.serving.apply();
+    let settings = args.alone.serving.apply();
     let stop = Stop::listen()?;
     let mds = identity::address(&args.mds)?;
-    let listener = Listener::bind(&args.listen, args.insecure)?;
+    let listener = Listener::bind(&args.listen, args.alone.insecure)?;
     let advertised = match &args.advertise {
         Some(address) => address.clone(),
         None => advertised(&listener.address().to_string(), &args.mds)?,
     };
     let running = Oss::start(data, settings, mds, advertised.clone())?;
-    let server = listener.serve(running.oss.clone(), args.serving.threads())?;
-    let metrics = Metrics::start(args.metrics.as_deref(), None)?;
+    let server = listener.serve(running.oss.clone(), args.alone.serving.threads())?;
+    let metrics = Metrics::start(args.alone.metrics.as_deref(), None)?;
     let joined = running.wait_joined(|| stop.is_asked());
     if let Ok(true) = joined {
         tracing::info!(
@@ -76,13 +64,7 @@ pub fn run(args: Args) -> CommandResult {
             args.data.display(),
             args.mds
         );
-        daemon::say_ready();
-        let mut live = Live::new();
-        while !stop.is_asked() {
-            std::thread::sleep(Duration::from_millis(50));
-            live.tick(|| running.oss.in_short());
-        }
-        live.end();
+        serve_until(&stop, || running.oss.in_short());
     }
     drop(metrics);
     server.stop();

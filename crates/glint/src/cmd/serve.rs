@@ -1,8 +1,7 @@
 //! `glint serve`: the servers without a mount.
 
-use super::serving::Serving;
+use super::serving::{Alone, serve_until};
 use crate::data_dir::{DataDir, Role};
-use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::servers::{Servers, Settings};
 use crate::signals::Stop;
@@ -23,45 +22,27 @@ pub struct Args {
     /// Address to listen at; unix:PATH is a socket for clients on this host.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:5640")]
     listen: String,
-    /// Number of OSTs, fixed when the file system is created [default: 1].
-    #[arg(long, value_name = "N")]
-    osts: Option<u16>,
-    /// Allow to listen beyond this host without --cert: unencrypted, and to everybody.
-    #[arg(long)]
-    insecure: bool,
     #[command(flatten)]
-    serving: Serving,
-    /// Serve statistics for Prometheus at http://HOST:PORT/metrics.
-    #[arg(long, value_name = "HOST:PORT")]
-    metrics: Option<String>,
-    /// Go to the background when the servers are ready.
-    #[arg(long)]
-    daemon: bool,
+    alone: Alone,
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
-    let data = DataDir::open_or_create(&args.data, args.osts, Role::Mds)?;
-    if args.daemon && !daemon::is_background() {
+    let data = DataDir::open_or_create(&args.data, args.alone.osts, Role::Mds)?;
+    if args.alone.daemon && !daemon::is_background() {
         let log = data.path().join("glint.log");
         drop(data);
         return daemon::start(&log);
     }
-    let settings = args.serving.apply();
+    let settings = args.alone.serving.apply();
     let stop = Stop::listen()?;
-    let listener = Listener::bind(&args.listen, args.insecure)?;
+    let listener = Listener::bind(&args.listen, args.alone.insecure)?;
     let running = Servers::start(data, Settings { shared: true, ..settings })?;
     let address = listener.address.clone();
-    let server = listener.serve(running.servers.clone(), args.serving.threads())?;
-    let metrics = Metrics::start(args.metrics.as_deref(), Some(running.servers.clone()))?;
+    let server = listener.serve(running.servers.clone(), args.alone.serving.threads())?;
+    let metrics = Metrics::start(args.alone.metrics.as_deref(), Some(running.servers.clone()))?;
     tracing::info!("serving {} at {address}", args.data.display());
-    daemon::say_ready();
-    let mut live = Live::new();
-    while !stop.is_asked() {
-        std::thread::sleep(Duration::from_millis(50));
-        live.tick(|| running.servers.in_short());
-    }
-    live.end();
+    serve_until(&stop, || running.servers.in_short());
     drop(metrics);
     server.stop();
     running.shut_down().map_err(|errno| format!("shutting down: {errno}"))?;

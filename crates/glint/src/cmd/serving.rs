@@ -1,6 +1,9 @@
-//! Options of servers, the same for `glint up` and `glint serve`.
+//! Options of servers, the same for `glint up`, `glint serve` and `glint oss`.
 
+use crate::daemon;
+use crate::live::Live;
 use crate::servers::Settings;
+use crate::signals::Stop;
 use glint_net::ServerOptions;
 use glint_proto::limits::{COMMIT_INTERVAL_MS, LEASE_MS, LEASE_MS_MIN};
 use std::time::Duration;
@@ -63,6 +66,36 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     };
     let number: u64 = digits.parse().map_err(|_| wrong())?;
     number.checked_mul(unit).filter(|bytes| *bytes >= 1000).ok_or_else(wrong)
+}
+
+/// Those of a process that only serves.
+#[derive(clap::Args)]
+pub struct Alone {
+    /// Number of OSTs, fixed when the data directory is created [default: 1].
+    #[arg(long, value_name = "N")]
+    pub osts: Option<u16>,
+    /// Allow to listen beyond this host without --cert: unencrypted, and to everybody.
+    #[arg(long)]
+    pub insecure: bool,
+    #[command(flatten)]
+    pub serving: Serving,
+    /// Serve statistics for Prometheus at http://HOST:PORT/metrics.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub metrics: Option<String>,
+    /// Go to the background when the server is ready.
+    #[arg(long)]
+    pub daemon: bool,
+}
+
+/// Says that the server is ready, and shows how things are until it is asked to stop.
+pub fn serve_until(stop: &Stop, state: impl Fn() -> String) {
+    daemon::say_ready();
+    let mut live = Live::new();
+    while !stop.is_asked() {
+        std::thread::sleep(Duration::from_millis(50));
+        live.tick(&state);
+    }
+    live.end();
 }
 
 /// The options.

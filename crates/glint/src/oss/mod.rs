@@ -13,7 +13,7 @@ mod sessions;
 
 use crate::data_dir::DataDir;
 use crate::live::human_bytes;
-use crate::own_osts::{OwnOsts, sum_of_spaces};
+use crate::own_osts::OwnOsts;
 use crate::servers::Settings;
 use futures_lite::future::block_on;
 use glint_net::{Address, Service};
@@ -22,7 +22,7 @@ use glint_proto::message::{Hello, Survived, Welcome};
 use glint_proto::oss::{Orders, OssInfo, OssReply, OssRequest};
 use glint_proto::{
     Answer, Arrival, Bulk, ClientId, Committed, Cred, Errno, FsResult, Ino, MdsReply, MdsRequest,
-    ObjectId, OstReply, OstRequest, clock,
+    ObjectId, OstReply, OstRequest, SpaceInfo, clock,
 };
 use liaison::Liaison;
 use parking_lot::Mutex;
@@ -150,7 +150,7 @@ impl Oss {
 
     /// How things are, in a few words.
     pub fn in_short(&self) -> String {
-        let available = human_bytes(sum_of_spaces(self.osts.spaces()).available);
+        let available = human_bytes(SpaceInfo::sum(self.osts.spaces()).available);
         format!("free {available}  clients {}", self.sessions.all().len())
     }
 }
@@ -310,8 +310,8 @@ impl Service for Oss {
     fn status(&self) -> String {
         let first = self.joined.get().map_or(0, |(_, first)| *first);
         let spaces = self.osts.spaces();
-        let space = sum_of_spaces(spaces.iter().copied());
-        let ost = |(index, space): (usize, &glint_proto::SpaceInfo)| {
+        let space = SpaceInfo::sum(spaces.iter().copied());
+        let ost = |(index, space): (usize, &SpaceInfo)| {
             json!({
                 "index": usize::from(first) + index,
                 "path": self.data.ost(index as u16).display().to_string(),

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// What a name must be: the last acknowledged state, and the one that a call which
 /// failed may have left.
@@ -90,5 +93,39 @@ pub fn verify(model: &Model) {
             found.map(|f| f.len()),
             expected.acknowledged.as_ref().map(Vec::len)
         );
+    }
+}
+
+/// Some who work in directories at the same time, while whatever they work with fails.
+pub struct Load {
+    stop: Arc<AtomicBool>,
+    workers: Vec<JoinHandle<Model>>,
+}
+
+impl Load {
+    /// Starts one in each of these directories.
+    pub fn start<'a>(dirs: impl IntoIterator<Item = &'a PathBuf>) -> Load {
+        let stop = Arc::new(AtomicBool::new(false));
+        let start = |(worker, dir): (usize, &PathBuf)| {
+            let (stop, dir) = (stop.clone(), dir.clone());
+            std::thread::spawn(move || work(&dir, worker as u64, &stop))
+        };
+        let workers = dirs.into_iter().enumerate().map(start).collect();
+        Load { stop, workers }
+    }
+
+    /// Ends: no call may have failed, everybody has done `at_least` so much, and all of it is
+    /// there.
+    pub fn end(self, at_least: usize) {
+        std::thread::sleep(Duration::from_millis(300));
+        self.stop.store(true, Ordering::Relaxed);
+        for worker in self.workers {
+            let model = worker.join().unwrap();
+            let failed = model.values().filter(|expected| expected.attempted.is_some()).count();
+            assert_eq!(failed, 0, "a call failed");
+            let done = model.len();
+            assert!(done > at_least, "the load was too small to mean anything: {done}");
+            verify(&model);
+        }
     }
 }
