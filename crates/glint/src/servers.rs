@@ -28,6 +28,8 @@ use std::time::{Duration, Instant};
 
 const CACHE_BYTES: u64 = 32 << 20;
 const MEMTABLE_BYTES: u64 = 16 << 20;
+/// See nice(2): about a tenth of a core that others want to use.
+const HOUSEKEEPING_NICE: i32 = 10;
 /// How often the housekeeping thread looks around.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
 
@@ -165,6 +167,11 @@ impl Servers {
 
     /// Removes what deleted files left and watches the space, until told to stop.
     fn keep_house(&self, stop: &AtomicBool) {
+        // Nobody waits for objects to be destroyed, and it may be tens of thousands. (On Linux
+        // this is about the calling thread.)
+        if let Err(error) = rustix::process::setpriority_process(None, HOUSEKEEPING_NICE) {
+            tracing::debug!(%error, "housekeeping at the usual priority");
+        }
         let mut noted = false;
         while !stop.load(Ordering::Acquire) {
             if !noted && !self.mds.is_recovering() {
