@@ -404,9 +404,7 @@ impl<T: Transport> Client<T> {
         };
         let (unsent, errors) = self.write_back.counts();
         let (inodes, changes) = (self.cache.len(), self.backlog.len());
-        let counters = glint_telemetry::counters();
-        let ahead = counters.iter().find(|(counter, _)| *counter == Counter::BytesReadAhead);
-        let ahead = ahead.map_or(0, |(_, bytes)| *bytes);
+        let ahead = glint_telemetry::counters()[Counter::BytesReadAhead as usize].1;
         format!(
             "{{\"client\":{{\"cached_inodes\":{inodes},\"unsent_bytes\":{unsent},\
              \"unsent_changes\":{changes},\"read_ahead_bytes\":{ahead},\

@@ -118,15 +118,14 @@ impl<T: Transport> Client<T> {
         if file.made > 0 {
             return self.close_here(file);
         }
-        let wrote = file.wrote.load(Ordering::Acquire) && !file.is_dir;
         let mut telling = None;
-        if wrote && let Some(node) = &node {
-            // An error is told at the next write, fsync or close of another handle.
-            let _ = self.flush_node(node).await;
-            telling = Some(Telling::begin(node).await);
-        }
-        let wrote = match wrote {
+        let wrote = match file.wrote.load(Ordering::Acquire) && !file.is_dir {
             true => {
+                if let Some(node) = &node {
+                    // An error is told at the next write, fsync or close of another handle.
+                    let _ = self.flush_node(node).await;
+                    telling = Some(Telling::begin(node).await);
+                }
                 let number = self.glimpses.fetch_add(1, Ordering::AcqRel);
                 let known = node.as_ref().and_then(|node| self.written(node, file.layout));
                 let objects = match known {
@@ -155,12 +154,12 @@ impl<T: Transport> Client<T> {
         let n = match self.node(file.ino) {
             Some(node) => {
                 let _guard = self.lock_data(&node, Range::ALL, false, Use::Pages).await?;
-                {
+                // The stamp before anything that it is about is looked at.
+                let stamp = {
                     let mut state = node.state();
                     (state.pages, state.page_uses) = (true, state.page_uses + 1);
-                }
-                // Before what follows is looked at.
-                let stamp = node.state().stamp;
+                    state.stamp
+                };
                 self.flush_node(&node).await?;
                 match self.reads_ahead {
                     true => self.read_with_ahead(&node, &file, stamp, offset, buffer).await?,

@@ -2,7 +2,7 @@
 
 use crate::locks::Key;
 use glint_proto::lock::{Bits, Grant};
-use glint_proto::{Arrival, ClientId, Cred, Ino, MdsReply, Timestamp};
+use glint_proto::{Arrival, Attr, ClientId, Cred, Ino, MdsReply, Timestamp};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 
@@ -36,7 +36,7 @@ impl<'a> Context<'a> {
             cred,
             client: arrival.id.map_or(ClientId::IN_PROCESS, |id| id.client),
             // It happened when it was first executed.
-            now: arrival.replay.as_ref().and_then(time_of).unwrap_or(arrival.now),
+            now: arrival.replay.as_ref().and_then(attr_of).map_or(arrival.now, |attr| attr.ctime),
             arrival,
             given: None,
             progress: None,
@@ -77,11 +77,8 @@ impl<'a> Context<'a> {
         if let Some((_, osts)) = self.given {
             return Some(osts);
         }
-        match &self.arrival.replay {
-            Some(MdsReply::Attr(attr) | MdsReply::Opened { attr, .. }) => Some(attr.layout.osts),
-            _ => None,
-        }
-        .filter(|osts| *osts > 0)
+        let before = self.arrival.replay.as_ref().and_then(attr_of);
+        before.map(|attr| attr.layout.osts).filter(|osts| *osts > 0)
     }
 
     /// The number that the new inode has: from its client, or from when it was first made.
@@ -89,17 +86,14 @@ impl<'a> Context<'a> {
         if let Some((ino, _)) = self.given {
             return Some(ino);
         }
-        match &self.arrival.replay {
-            Some(MdsReply::Attr(attr) | MdsReply::Opened { attr, .. }) => Some(attr.ino),
-            _ => None,
-        }
+        self.arrival.replay.as_ref().and_then(attr_of).map(|attr| attr.ino)
     }
 }
 
-/// When a request was executed, as its answer says.
-fn time_of(reply: &MdsReply) -> Option<Timestamp> {
+/// What an answer says of its inode.
+fn attr_of(reply: &MdsReply) -> Option<&Attr> {
     match reply {
-        MdsReply::Attr(attr) | MdsReply::Opened { attr, .. } => Some(attr.ctime),
+        MdsReply::Attr(attr) | MdsReply::Opened { attr, .. } => Some(attr),
         _ => None,
     }
 }

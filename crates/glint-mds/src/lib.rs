@@ -4,8 +4,8 @@
 //! changes anything is also its reply record, so a request that is sent again is
 //! answered and not executed again; inode numbers are never reused.
 //!
-//! Does not know: sockets, FUSE, or where objects are. It asks a [`Targets`]
-//! to remove the objects of deleted files.
+//! Does not know: sockets, FUSE, or where objects are. It asks [`Targets`]
+//! to remove the objects of deleted files, and to take nothing more from a client that it evicts.
 //!
 //! Start at `service`; each operation is one file of `ops`.
 

@@ -113,10 +113,10 @@ impl<K: Kv> Mds<K> {
             let mut map = self.sessions.map.lock();
             let is_new = !map.contains_key(&client);
             let session = map.entry(client).or_insert_with(|| {
-                let info = parse_session(client, b"");
                 let number = self.sessions.count.fetch_add(1, Ordering::AcqRel) + 1;
                 let session = self.config.boot_verifier.wrapping_add(number);
-                Session::new(SessionInfo { session, ..info })
+                let (host, mount_point) = (String::new(), String::new());
+                Session::new(SessionInfo { client, session, host, mount_point, connections: 0 })
             });
             session.info.host = host.to_owned();
             session.info.mount_point = mount_point.to_owned();

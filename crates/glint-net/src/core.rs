@@ -277,7 +277,7 @@ impl<S: Service> Core<S> {
                 welcome.survived = survived.unwrap_or(Survived::ALL);
                 Reply::Welcome(welcome)
             }
-            Request::Osses => Reply::Osses(self.service.osses()),
+            Request::Osses => Reply::Osses(self.service.welcome().osses),
             // It decides what is done with data, so it may do everything itself.
             Request::Oss(_) if rights.is_some() => Reply::Oss(Err(Errno::EACCES)),
             Request::Oss(request) => Reply::Oss(self.service.oss(request).await),

@@ -74,7 +74,7 @@ impl<S: Service> Transport for InProcess<S> {
     }
 
     async fn osses(&self) -> FsResult<Vec<OssInfo>> {
-        Ok(self.service.osses())
+        Ok(self.service.welcome().osses)
     }
 
     async fn commit(&self) -> FsResult<()> {

@@ -84,10 +84,7 @@ pub trait Service: Send + Sync + 'static {
         hello: &Hello,
     ) -> impl Future<Output = FsResult<(bool, u64)>>;
 
-    /// Other servers of OSTs.
-    fn osses(&self) -> Vec<OssInfo>;
-
-    /// One of them says or asks something.
+    /// Another server of OSTs says or asks something.
     fn oss(&self, request: OssRequest) -> impl Future<Output = FsResult<OssReply>>;
 
     /// The directory at a path, as the root of a client that is bound to it.

@@ -2,8 +2,8 @@
 //!
 //! Stripe `i` of a file is object `(ino, i)` on OST `(first_ost + i) % osts`, where `osts` is
 //! how many there were when the file was made: a file system that gets more of them leaves
-//! what is there where it is. File block `b` of `stripe_bytes` lies in stripe `b % stripe_count`, at block
-//! `b / stripe_count` of its object.
+//! what is there where it is. File block `b` of `stripe_bytes` lies in stripe
+//! `b % stripe_count`, at block `b / stripe_count` of its object.
 
 use crate::Ino;
 use crate::limits::{

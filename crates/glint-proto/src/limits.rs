@@ -3,7 +3,8 @@
 
 /// Version of the wire protocol. A peer of another version is refused.
 pub const PROTOCOL_VERSION: u16 = 5;
-/// Version of a data directory. Version 2 has a journal in front of the tables.
+/// Version of a data directory. Version 2 has a journal in front of the tables,
+/// version 3 more servers than one.
 pub const FORMAT_VERSION: u32 = 3;
 /// Oldest version that is read, and written as the newest from then on.
 pub const FORMAT_VERSION_MIN: u32 = 1;

@@ -9,7 +9,7 @@ use glint_net::host::Pipe;
 use glint_net::{Service, SimulatedServer};
 use glint_proto::lock::{Callback, Cancel};
 use glint_proto::message::{Hello, Survived, Welcome};
-use glint_proto::oss::{OssInfo, OssReply, OssRequest};
+use glint_proto::oss::{OssReply, OssRequest};
 use glint_proto::{
     Answer, Arrival, Bulk, ClientId, Committed, Cred, Errno, FsResult, Ino, Layout, MdsReply,
     MdsRequest, ObjectAttr, ObjectId, OstReply, OstRequest, SpaceInfo,
@@ -348,10 +348,6 @@ impl Service for Servers {
         objects.durable = objects.now.clone();
         objects.committed = objects.accepted;
         Ok(())
-    }
-
-    fn osses(&self) -> Vec<OssInfo> {
-        Vec::new()
     }
 
     async fn oss(&self, _: OssRequest) -> FsResult<OssReply> {

@@ -1,5 +1,6 @@
 //! `--daemon`: the same command again in the background, and word when it is ready.
 
+use crate::data_dir::DataDir;
 use std::fs::OpenOptions;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -51,6 +52,13 @@ pub fn start(log: &Path) -> crate::CommandResult {
     let new = String::from_utf8_lossy(text.get(before as usize..).unwrap_or_default()).into_owned();
     let last = new.lines().last().unwrap_or("it ended without a word").to_owned();
     Err(last.trim_start_matches("glint: ").into())
+}
+
+/// The same for a server, with its log in its data directory, which is free for it from now on.
+pub fn start_server(data: DataDir) -> crate::CommandResult {
+    let log = data.path().join("glint.log");
+    drop(data);
+    start(&log)
 }
 
 /// In the background: tells the waiting process that everything is up.

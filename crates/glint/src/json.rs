@@ -1,26 +1,27 @@
 //! What `glint status` shows, as JSON.
 
+use crate::data_dir::DataDir;
 use crate::rates::Totals;
 use crate::servers::Servers;
 use glint_proto::SpaceInfo;
 use serde_json::{Value, json};
 
+/// Rows of the OSTs of a data directory, the first of which has the number `first`.
+pub fn osts(data: &DataDir, first: u16, spaces: &[SpaceInfo]) -> Vec<Value> {
+    let row = |(index, space): (u16, &SpaceInfo)| {
+        json!({
+            "index": first + index,
+            "path": data.ost(index).display().to_string(),
+            "total_bytes": space.total,
+            "free_bytes": space.free,
+            "available_bytes": space.available,
+        })
+    };
+    (0..).zip(spaces).map(row).collect()
+}
+
 /// State of the servers: OSTs, clients, space, inodes, totals of operations.
 pub fn status(servers: &Servers) -> Value {
-    let osts: Vec<Value> = servers
-        .ost_spaces()
-        .iter()
-        .enumerate()
-        .map(|(index, space)| {
-            json!({
-                "index": index,
-                "path": servers.data().ost(index as u16).display().to_string(),
-                "total_bytes": space.total,
-                "free_bytes": space.free,
-                "available_bytes": space.available,
-            })
-        })
-        .collect();
     let silence = servers.other_servers().silence();
     let osses: Vec<Value> = std::iter::zip(servers.other_servers().infos(), silence)
         .map(|(oss, silence)| {
@@ -67,7 +68,7 @@ pub fn status(servers: &Servers) -> Value {
             "free_bytes": space.free,
             "available_bytes": space.available,
         },
-        "osts": osts,
+        "osts": osts(servers.data(), 0, &servers.ost_spaces()),
         "osses": osses,
         "clients": clients,
         "locks": {

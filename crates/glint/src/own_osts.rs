@@ -158,6 +158,11 @@ impl OwnOsts {
         self.grants.retain(knows);
     }
 
+    /// Space of the first one, if it can be told.
+    pub fn first_space(&self) -> Option<SpaceInfo> {
+        self.osts.first()?.store().space().ok()
+    }
+
     /// Space of each.
     pub fn spaces(&self) -> Vec<SpaceInfo> {
         self.osts.iter().map(|ost| ost.store().space().unwrap_or_default()).collect()

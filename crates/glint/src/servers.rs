@@ -15,7 +15,7 @@ use glint_proto::limits::{
 };
 use glint_proto::lock::{Callback, Cancel};
 use glint_proto::message::{Hello, Survived, Welcome};
-use glint_proto::oss::{OssInfo, OssReply, OssRequest};
+use glint_proto::oss::{OssReply, OssRequest};
 use glint_proto::{
     Answer, Arrival, Bulk, ClientId, Committed, Cred, FsResult, Ino, Layout, MdsReply, MdsRequest,
     ObjectId, OstReply, OstRequest, SpaceInfo,
@@ -192,7 +192,8 @@ impl Servers {
     }
 
     fn watch_space(&self) {
-        if let Some(space) = self.osts.spaces().first().filter(|space| space.total > 0) {
+        // The tables lie beside the first one.
+        if let Some(space) = self.osts.first_space() {
             self.mds.set_full(space.free < reserve_metadata(space.total));
         }
     }
@@ -320,10 +321,6 @@ impl Service for Servers {
 
     async fn connect(&self, client: ClientId, hello: &Hello) -> FsResult<(bool, u64)> {
         self.mds.connect(client, &hello.host, &hello.mount_point).await
-    }
-
-    fn osses(&self) -> Vec<OssInfo> {
-        self.osses.infos()
     }
 
     async fn oss(&self, request: OssRequest) -> FsResult<OssReply> {

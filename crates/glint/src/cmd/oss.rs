@@ -42,9 +42,7 @@ pub struct Args {
 pub fn run(args: Args) -> CommandResult {
     let data = DataDir::open_or_create(&args.data, args.alone.osts, Role::Oss)?;
     if args.alone.daemon && !daemon::is_background() {
-        let log = data.path().join("glint.log");
-        drop(data);
-        return daemon::start(&log);
+        return daemon::start_server(data);
     }
     let settings = args.alone.serving.apply();
     let stop = Stop::listen()?;

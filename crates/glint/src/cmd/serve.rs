@@ -30,9 +30,7 @@ pub struct Args {
 pub fn run(args: Args) -> CommandResult {
     let data = DataDir::open_or_create(&args.data, args.alone.osts, Role::Mds)?;
     if args.alone.daemon && !daemon::is_background() {
-        let log = data.path().join("glint.log");
-        drop(data);
-        return daemon::start(&log);
+        return daemon::start_server(data);
     }
     let settings = args.alone.serving.apply();
     let stop = Stop::listen()?;

@@ -51,9 +51,7 @@ pub struct Args {
 pub fn run(args: Args) -> CommandResult {
     let data = DataDir::open_or_create(&args.data, args.osts, Role::Mds)?;
     if args.daemon && !daemon::is_background() {
-        let log = data.path().join("glint.log");
-        drop(data);
-        return daemon::start(&log);
+        return daemon::start_server(data);
     }
     let start = Instant::now();
     let options = super::mount::parse_options(&args.options)?;

@@ -19,7 +19,7 @@ use futures_lite::future::block_on;
 use glint_net::{Address, Service};
 use glint_proto::lock::{Callback, Cancel};
 use glint_proto::message::{Hello, Survived, Welcome};
-use glint_proto::oss::{Orders, OssInfo, OssReply, OssRequest};
+use glint_proto::oss::{Orders, OssReply, OssRequest};
 use glint_proto::{
     Answer, Arrival, Bulk, ClientId, Committed, Cred, Errno, FsResult, Ino, MdsReply, MdsRequest,
     ObjectId, OstReply, OstRequest, SpaceInfo, clock,
@@ -289,10 +289,6 @@ impl Service for Oss {
         Committed { mds: 0, ost: self.osts.committed() }
     }
 
-    fn osses(&self) -> Vec<OssInfo> {
-        Vec::new()
-    }
-
     async fn oss(&self, _: OssRequest) -> FsResult<OssReply> {
         Err(Errno::EOPNOTSUPP)
     }
@@ -311,15 +307,6 @@ impl Service for Oss {
         let first = self.joined.get().map_or(0, |(_, first)| *first);
         let spaces = self.osts.spaces();
         let space = SpaceInfo::sum(spaces.iter().copied());
-        let ost = |(index, space): (usize, &SpaceInfo)| {
-            json!({
-                "index": usize::from(first) + index,
-                "path": self.data.ost(index as u16).display().to_string(),
-                "total_bytes": space.total,
-                "free_bytes": space.free,
-                "available_bytes": space.available,
-            })
-        };
         let client = |(client, _, connections): &(ClientId, u64, usize)| json!({"id": client.to_string(), "connections": connections});
         json!({
             "role": "oss",
@@ -334,7 +321,7 @@ impl Service for Oss {
                 "free_bytes": space.free,
                 "available_bytes": space.available,
             },
-            "osts": spaces.iter().enumerate().map(ost).collect::<Vec<_>>(),
+            "osts": crate::json::osts(&self.data, first, &spaces),
             "clients": self.sessions.all().iter().map(client).collect::<Vec<_>>(),
         })
         .to_string()
