@@ -5,7 +5,7 @@ use crate::kernel::Kernel;
 use crate::node::{Node, State};
 use crate::vfs::{Caller, Found, Valid};
 use glint_lock::held::Flight;
-use glint_proto::lock::{Bits, Cancel, Grant};
+use glint_proto::lock::{Bits, Callback, Cancel, Grant};
 use glint_proto::{Attr, Errno, FsResult, Ino, MdsReply, Timestamp};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -162,8 +162,10 @@ impl Cache {
         Under(self, self.flight.lock().begin())
     }
 
-    /// Locks have come with an answer.
-    pub(crate) fn granted(&self, grants: &[Grant]) {
+    /// Locks have come with an answer. Returns those that are not to be relied on, as if a
+    /// server asked for them.
+    pub(crate) fn granted(&self, grants: &[Grant]) -> Vec<Callback> {
+        let mut refused = Vec::new();
         for grant in grants {
             match *grant {
                 Grant::Bits { ino, bits, number } => {
@@ -182,17 +184,15 @@ impl Cache {
                 Grant::Data { ino, lock } => {
                     let node = self.node(ino);
                     let mut state = node.state();
-                    if state.shared_writers > 0 && !lock.write {
-                        // Of no use: see `State::shared_writers`.
-                        self.cancels.lock().push(Cancel::Data { ino, number: lock.number });
-                        continue;
+                    if state.data.add(lock, false).is_none() {
+                        refused.push(Callback::Data { ino, number: lock.number });
                     }
-                    state.data.add(lock, false);
                     drop(state);
                     node.wake();
                 }
             }
         }
+        refused
     }
 
     /// This client begins to change inodes.

@@ -137,7 +137,7 @@ impl<T: Transport> Client<T> {
             (reply, grants) = self.transport.mds(&cred, request).await;
         }
         if !grants.is_empty() {
-            self.cache.granted(&grants);
+            self.granted(&grants);
         }
         reply
     }

@@ -12,10 +12,14 @@
 use crate::client::Client;
 use crate::node::Node;
 use glint_lock::held::Use;
-use glint_net::Transport;
-use glint_proto::lock::{Cancel, Range};
+use glint_net::{Holder, Transport, host};
+use glint_proto::lock::{Callback, Cancel, Grant, Range};
 use glint_proto::{Errno, FsResult, MdsReply, MdsRequest};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Pause of who owes too many locks.
+const OWED: Duration = Duration::from_millis(10);
 
 /// A lock in use.
 pub(crate) struct Guard {
@@ -78,12 +82,21 @@ impl<T: Transport> Client<T> {
         };
         let request = MdsRequest::Lock { ino: node.ino, range, write, reclaim: false };
         let _under_way = self.cache.under_way();
-        match self.ask(&request).await? {
-            MdsReply::Locked(lock) => {
-                let id = node.state().data.add(lock, true);
-                Ok(Guard { node: node.clone(), id })
+        loop {
+            let lock = match self.ask(&request).await {
+                Ok(MdsReply::Locked(lock)) => lock,
+                Ok(_) => return Err(Errno::EPROTO),
+                // Too many of this file are still to be given up.
+                Err(Errno::ENOLCK) => {
+                    host::sleep(OWED).await;
+                    continue;
+                }
+                Err(errno) => return Err(errno),
+            };
+            if let Some(id) = node.state().data.add(lock, true) {
+                return Ok(Guard { node: node.clone(), id });
             }
-            _ => Err(Errno::EPROTO),
+            self.asked(vec![Callback::Data { ino: node.ino, number: lock.number }]);
         }
     }
 
@@ -100,6 +113,24 @@ impl<T: Transport> Client<T> {
             node.until(|state| state.data.is_empty().then_some(())).await;
         }
         self.send_cancels().await;
+    }
+
+    /// Locks have come with an answer. Those that came too late to be relied on are given up.
+    pub(crate) fn granted(&self, grants: &[Grant]) {
+        let refused = self.cache.granted(grants);
+        if !refused.is_empty() {
+            self.asked(refused);
+        }
+    }
+
+    /// Gives all locks on data up that were given before `number`.
+    pub(crate) async fn give_up_older(&self, node: &Arc<Node>, number: u64) {
+        loop {
+            let Some(id) = node.state().data.older(number) else { break };
+            node.state().data.release(id);
+            self.give_up(node, id, true).await;
+        }
+        node.until(|state| (!state.data.has_older(number)).then_some(())).await;
     }
 
     /// Gives a lock up that was asked back.

@@ -269,6 +269,7 @@ impl<T: Transport> Client<T> {
                 if node.state().data.take_back(number).is_none()
                     && !self.has_come(&node, number, fence).await
                 {
+                    self.give_up_older(&node, number).await;
                     self.cache.cancels.lock().push(Cancel::Data { ino, number });
                     return;
                 }

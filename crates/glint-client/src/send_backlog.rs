@@ -37,7 +37,7 @@ impl<T: Transport> Client<T> {
         let request = MdsRequest::Batch { life: part.life, changes: &part.changes };
         let _under_way = self.cache.under_way();
         let (reply, grants) = self.transport.mds(&Cred::ROOT, &request).await;
-        self.cache.granted(&grants);
+        self.granted(&grants);
         let failed = match reply {
             Ok(MdsReply::Batched { failed, .. }) => failed,
             other => {

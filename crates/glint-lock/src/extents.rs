@@ -9,8 +9,12 @@
 //! - Requests are granted in the order of asking: none overtakes an earlier one that it
 //!   conflicts with, so nobody starves.
 //! - Every holder that is in the way of a request has been asked, once.
+//! - Locks of a client on a file that it was not asked for lie apart from each other: a new one
+//!   takes those that it touches into it. And there are at most
+//!   [`DATA_LOCKS_PER_FILE_MAX`]: then the client is asked for the oldest.
 
 use crate::bits::Message;
+use glint_proto::limits::{DATA_LOCKS_OWED_MAX, DATA_LOCKS_PER_FILE_MAX};
 use glint_proto::lock::{Callback, DataLock, Range};
 use glint_proto::{ClientId, Ino};
 use std::collections::{HashMap, VecDeque};
@@ -54,16 +58,59 @@ impl File {
             || self.waiting.iter().any(|waiting| waiting.client != client)
     }
 
-    fn give(&mut self, client: ClientId, range: Range, write: bool, number: u64) -> DataLock {
+    /// Locks of a client: those that it may keep, and all.
+    fn counts(&self, client: ClientId) -> (usize, usize) {
+        let own = || self.held.iter().filter(|held| held.client == client);
+        (own().filter(|held| !held.asked).count(), own().count())
+    }
+
+    fn give(
+        &mut self,
+        ino: Ino,
+        client: ClientId,
+        asked: DataLock,
+        out: &mut Vec<Message>,
+    ) -> DataLock {
+        let DataLock { number, range, write } = asked;
         // Alone, or only readers among readers: all of the file.
         let all = (client, Range::ALL, write);
         let whole = match write {
             true => !self.has_others(client),
             false => !self.is_in_the_way(all, usize::MAX),
         };
-        let lock = DataLock { number, range: if whole { Range::ALL } else { range }, write };
+        let range = if whole { Range::ALL } else { range };
+        let lock = self.take_in(client, DataLock { number, range, write });
         self.held.push(Held { client, lock, asked: false });
+        if self.held.len() > DATA_LOCKS_PER_FILE_MAX
+            && self.counts(client).0 > DATA_LOCKS_PER_FILE_MAX
+        {
+            // Those that it got first stand first. Many at once, because each costs it a look at
+            // all that it has written.
+            let own = self.held.iter_mut().filter(|held| held.client == client && !held.asked);
+            for held in own.take(DATA_LOCKS_PER_FILE_MAX / 4) {
+                held.asked = true;
+                out.push((client, Callback::Data { ino, number: held.lock.number }));
+            }
+        }
         lock
+    }
+
+    /// Makes a new lock of a client one with older ones.
+    fn take_in(&mut self, client: ClientId, mut lock: DataLock) -> DataLock {
+        loop {
+            let before = lock;
+            self.held.retain(|held| {
+                if held.client != client || held.asked {
+                    return true;
+                }
+                let joined = lock.joined(held.lock);
+                lock = joined.unwrap_or(lock);
+                joined.is_none()
+            });
+            if lock == before {
+                return lock;
+            }
+        }
     }
 
     fn ask_holders(&mut self, ino: Ino, asks: (ClientId, Range, bool), out: &mut Vec<Message>) {
@@ -88,15 +135,28 @@ pub struct ExtentTable {
 }
 
 impl ExtentTable {
-    /// Gives a lock, if it can be given at once and to all of the file.
+    /// Gives a lock, if the client has none like it and it can be given at once and to all of
+    /// the file.
     pub fn try_all(&mut self, client: ClientId, ino: Ino, write: bool) -> Option<DataLock> {
         let file = self.files.entry(ino).or_default();
-        let asks = (client, Range::ALL, write);
-        if file.is_in_the_way(asks, usize::MAX) || (write && file.has_others(client)) {
+        let all = DataLock { number: self.next + 1, range: Range::ALL, write };
+        let has = |held: &Held| held.client == client && !held.asked && held.lock.covers(all);
+        if file.held.iter().any(has)
+            || file.is_in_the_way((client, Range::ALL, write), usize::MAX)
+            || (write && file.has_others(client))
+        {
             return None;
         }
         self.next += 1;
-        Some(file.give(client, Range::ALL, write, self.next))
+        // It takes all others in, so nobody has to be asked.
+        Some(file.give(ino, client, all, &mut Vec::new()))
+    }
+
+    /// Whether a client owes so many locks of a file that it gets no more.
+    pub fn owes_too_much(&self, client: ClientId, ino: Ino) -> bool {
+        self.files.get(&ino).is_some_and(|file| {
+            file.held.len() >= DATA_LOCKS_OWED_MAX && file.counts(client).1 >= DATA_LOCKS_OWED_MAX
+        })
     }
 
     /// Asks for a lock. If it cannot be given at once, who is in the way is asked, and the
@@ -113,7 +173,8 @@ impl ExtentTable {
         let file = self.files.entry(ino).or_default();
         let asks = (client, range, write);
         if !file.is_in_the_way(asks, usize::MAX) {
-            return Ok(file.give(client, range, write, self.next));
+            let asked = DataLock { number: self.next, range, write };
+            return Ok(file.give(ino, client, asked, out));
         }
         let ticket = self.next;
         file.waiting.push_back(Waiting { ticket, client, range, write });
@@ -179,6 +240,9 @@ impl ExtentTable {
         if file.is_in_the_way((client, range, write), usize::MAX) {
             return None;
         }
+        if file.counts(client).1 >= DATA_LOCKS_OWED_MAX {
+            return None;
+        }
         self.next += 1;
         let lock = DataLock { number: self.next, range, write };
         file.held.push(Held { client, lock, asked: false });
@@ -193,6 +257,13 @@ impl ExtentTable {
         writers.sort_unstable();
         writers.dedup();
         writers
+    }
+
+    /// Whether a client holds a lock that gives this.
+    #[cfg(test)]
+    pub(crate) fn gives(&self, client: ClientId, ino: Ino, lock: DataLock) -> bool {
+        let file = self.files.get(&ino);
+        file.is_some_and(|f| f.held.iter().any(|h| h.client == client && h.lock.covers(lock)))
     }
 
     /// Locks held, of all files.
@@ -220,7 +291,9 @@ impl ExtentTable {
             }
             let Some(waiting) = file.waiting.remove(at) else { break };
             self.next += 1;
-            let lock = file.give(waiting.client, waiting.range, waiting.write, self.next);
+            let (range, write) = (waiting.range, waiting.write);
+            let asked = DataLock { number: self.next, range, write };
+            let lock = file.give(ino, waiting.client, asked, out);
             granted.push((waiting.ticket, lock));
         }
         if file.held.is_empty() && file.waiting.is_empty() {
@@ -248,6 +321,9 @@ mod tests {
         assert_eq!(out, [(A, Callback::Data { ino: INO, number: first.number })]);
         let behind = table.ask(A, INO, Range::of(200, 10), true, &mut out).unwrap();
         assert_eq!(behind.range, Range::of(200, 10), "its own are not in its way");
+        let joined = table.ask(A, INO, Range::of(210, 10), true, &mut out).unwrap();
+        assert_eq!(joined.range, Range::of(200, 20), "neighbours are one");
+        assert_eq!(table.len(), 2);
         table.cancel(A, INO, first.number, &mut granted, &mut out);
         assert_eq!(granted.len(), 1);
         assert_eq!((granted[0].0, granted[0].1.range), (ticket, Range::of(100, 10)));
@@ -260,6 +336,27 @@ mod tests {
         assert!(table.is_empty());
     }
 
+    #[test]
+    fn the_same_again_and_again_is_one_lock_and_ranges_that_lie_apart_are_bounded() {
+        let mut table = ExtentTable::default();
+        let (mut granted, mut out) = (Vec::new(), Vec::new());
+        for _ in 0..250_000 {
+            table.try_all(A, INO, true);
+        }
+        assert_eq!(table.len(), 1);
+        table.evict(A, &mut granted, &mut out);
+        // With another one there each has what it asks for.
+        table.reclaim(B, INO, Range::of(0, 1), true).unwrap();
+        for n in 2..10_000 {
+            table.ask(A, INO, Range::of(10 * n, 1), true, &mut out).unwrap();
+            for (client, callback) in std::mem::take(&mut out) {
+                let Callback::Data { number, .. } = callback else { panic!("{callback:?}") };
+                table.cancel(client, INO, number, &mut granted, &mut out);
+            }
+            assert!(table.len() <= DATA_LOCKS_PER_FILE_MAX + 2);
+        }
+    }
+
     proptest! {
         /// Clients ask, answer their call-backs and vanish in any order: no two holders
         /// conflict, and in the end everybody who still waits is served.
@@ -269,53 +366,52 @@ mod tests {
         ) {
             let mut table = ExtentTable::default();
             let mut waiting: Vec<(u64, ClientId)> = Vec::new();
-            let mut held: Vec<(ClientId, DataLock)> = Vec::new();
             let mut asked: Vec<(ClientId, u64)> = Vec::new();
             let (mut granted, mut out) = (Vec::new(), Vec::new());
             let mut settle = |table: &mut ExtentTable, step: (u8, u64, u64, u64, bool),
-                              waiting: &mut Vec<(u64, ClientId)>, held: &mut Vec<(ClientId, DataLock)>,
+                              waiting: &mut Vec<(u64, ClientId)>,
                               asked: &mut Vec<(ClientId, u64)>| {
                 let (kind, client, start, len, write) = step;
                 let client = ClientId(client);
                 match kind {
                     0 | 1 => match table.ask(client, INO, Range::of(start, len), write, &mut out) {
-                        Ok(lock) => held.push((client, lock)),
+                        Ok(_) => {}
                         Err(ticket) => waiting.push((ticket, client)),
                     },
                     2 => if let Some((client, number)) = asked.pop() {
-                        held.retain(|(c, lock)| *c != client || lock.number != number);
                         table.cancel(client, INO, number, &mut granted, &mut out);
                     },
                     _ => {
-                        held.retain(|(c, _)| *c != client);
                         waiting.retain(|(_, c)| *c != client);
                         asked.retain(|(c, _)| *c != client);
                         table.evict(client, &mut granted, &mut out);
                     }
                 }
-                for (ticket, lock) in granted.drain(..) {
+                for (ticket, _) in granted.drain(..) {
                     let at = waiting.iter().position(|(t, _)| *t == ticket).expect("it waited");
-                    let (_, client) = waiting.swap_remove(at);
-                    held.push((client, lock));
+                    waiting.swap_remove(at);
                 }
                 for (client, callback) in out.drain(..) {
                     let Callback::Data { number, .. } = callback else { panic!("{callback:?}") };
                     assert!(!asked.contains(&(client, number)), "asked twice");
                     asked.push((client, number));
                 }
+                let held = table.files.get(&INO).map_or(&[][..], |file| &file.held);
                 for (i, a) in held.iter().enumerate() {
                     for b in &held[..i] {
-                        let (x, y) = (a.1, b.1);
-                        assert!(!conflicts((a.0, x.range, x.write), (b.0, y.range, y.write)));
+                        let (x, y) = (a.lock, b.lock);
+                        assert!(!conflicts((a.client, x.range, x.write), (b.client, y.range, y.write)));
+                        let kept = a.client == b.client && !a.asked && !b.asked;
+                        assert!(!kept || x.joined(y).is_none(), "{x:?} and {y:?} are two");
                     }
                 }
             };
             for step in steps {
-                settle(&mut table, step, &mut waiting, &mut held, &mut asked);
+                settle(&mut table, step, &mut waiting, &mut asked);
             }
             while !waiting.is_empty() {
                 prop_assert!(!asked.is_empty(), "somebody waits and nobody was asked");
-                settle(&mut table, (2, 1, 0, 1, false), &mut waiting, &mut held, &mut asked);
+                settle(&mut table, (2, 1, 0, 1, false), &mut waiting, &mut asked);
             }
         }
     }

@@ -8,7 +8,9 @@
 //! - A lock on data that is asked back is given up when nobody uses it, and nobody begins to
 //!   use it after that, but for requests that the kernel cannot do without: see [`Use`].
 //! - A lock that is asked back and not known is given up when every answer that might have
-//!   brought it is there.
+//!   brought it is there, and together with all older ones: it may have taken their place.
+//! - A lock that was given under a number below one that is gone, or going, is not relied on:
+//!   that one may have taken its place.
 
 use glint_proto::lock::{Bits, DataLock, Range};
 use smallvec::SmallVec;
@@ -73,10 +75,12 @@ pub enum Use {
     Pages,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Data {
     /// Names it here. The servers' number is another after they have started again.
     id: u64,
+    /// Ids of locks that it has taken the place of while they were used.
+    others: SmallVec<[u64; 1]>,
     lock: DataLock,
     users: u32,
     asked: bool,
@@ -93,6 +97,15 @@ pub struct HeldData {
     next: u64,
     /// Asked back before they came.
     early: SmallVec<[u64; 1]>,
+    /// The highest number that was given up, or is to be.
+    gone: u64,
+}
+
+impl Data {
+    /// Whether the servers may give it and others under one number.
+    fn may_join(&self) -> bool {
+        !self.asked && !self.lost
+    }
 }
 
 impl HeldData {
@@ -114,6 +127,9 @@ impl HeldData {
     pub fn end(&mut self, id: u64) -> bool {
         let Some(data) = self.find(id) else { return false };
         data.users -= 1;
+        if data.users == 0 {
+            data.others.clear();
+        }
         data.users == 0 && data.asked
     }
 
@@ -123,36 +139,68 @@ impl HeldData {
         self.add(DataLock { number: 0, range: Range::ALL, write }, false);
     }
 
-    /// A lock has come, with its first use if somebody asked for it. Returns its id.
-    pub fn add(&mut self, lock: DataLock, used: bool) -> u64 {
-        let expected = |data: &&mut Data| {
-            data.lock.number == 0 && !data.lost && data.lock.write == lock.write && !used
+    /// A lock has come, with its first use if somebody asked for it. Returns its id, or none if
+    /// it is not to be relied on.
+    pub fn add(&mut self, lock: DataLock, used: bool) -> Option<u64> {
+        let given_up = |data: &&mut Data| {
+            let expected = data.lock.number == 0 && data.asked && !data.lost;
+            expected && data.lock.write == lock.write
         };
-        if lock.number != 0
+        if !used
             && lock.range == Range::ALL
-            && let Some(data) = self.locks.iter_mut().find(expected)
+            && let Some(data) = self.locks.iter_mut().find(given_up)
         {
             data.lock = lock;
+            self.gone = self.gone.max(lock.number);
             let id = data.id;
-            if self.is_not_coming(lock.number) {
-                self.release(id);
-            }
-            return id;
+            self.is_not_coming(lock.number);
+            return Some(id);
         }
-        let early = self.early.iter().position(|number| *number == lock.number);
-        if let Some(at) = early {
-            self.early.swap_remove(at);
+        let newer = |data: &&mut Data| {
+            data.may_join() && data.lock.number > lock.number && data.lock.covers(lock)
+        };
+        if lock.number != 0
+            && let Some(data) = self.locks.iter_mut().find(newer)
+        {
+            data.users += u32::from(used);
+            return Some(data.id);
         }
+        if lock.number != 0 && lock.number < self.gone {
+            return None;
+        }
+        let asked = self.is_not_coming(lock.number);
         self.next += 1;
-        self.locks.push(Data {
+        let mut new = Data {
             id: self.next,
+            others: SmallVec::new(),
             lock,
             users: u32::from(used),
-            asked: early.is_some(),
+            asked,
             closed: false,
             lost: false,
+        };
+        if asked {
+            self.gone = self.gone.max(lock.number);
+        }
+        // What it covers is one with it at the servers, too.
+        let joins = |data: &Data| lock.number != 0 && data.may_join() && lock.covers(data.lock);
+        let mut heir = None;
+        self.locks.retain(|data| {
+            if !joins(data) {
+                return true;
+            }
+            if *heir.get_or_insert(data.id) != data.id && data.users > 0 {
+                new.others.push(data.id);
+            }
+            new.others.extend(data.others.drain(..));
+            new.users += data.users;
+            false
         });
-        self.next
+        // Who gives up all locks that there were names it so.
+        new.id = heir.unwrap_or(new.id);
+        let id = new.id;
+        self.locks.push(new);
+        Some(id)
     }
 
     /// The lock that the servers call so.
@@ -173,9 +221,21 @@ impl HeldData {
 
     /// A lock is to be given up when nobody uses it.
     pub fn release(&mut self, id: u64) {
-        if let Some(data) = self.find(id) {
+        if let Some(data) = self.locks.iter_mut().find(|data| data.id == id) {
             data.asked = true;
+            self.gone = self.gone.max(data.lock.number);
         }
+    }
+
+    /// One of the locks that were given before this number, and are not to be given up yet.
+    pub fn older(&self, number: u64) -> Option<u64> {
+        let older = |data: &&Data| data.lock.number < number && data.may_join();
+        self.locks.iter().find(older).map(|data| data.id)
+    }
+
+    /// Whether any lock is there that was given before this number.
+    pub fn has_older(&self, number: u64) -> bool {
+        self.locks.iter().any(|data| data.lock.number < number && !data.lost)
     }
 
     /// It has not come, and will not any more. Returns whether that is so.
@@ -192,10 +252,16 @@ impl HeldData {
         self.locks.iter().any(|data| data.id == id)
     }
 
-    /// What it covers, if it is to be given up and nobody uses it.
+    /// What it covers, if it is to be given up and nobody uses it, nor an older one that it may
+    /// have taken the place of at the servers.
     pub fn idle(&self, id: u64) -> Option<Range> {
         let data = self.locks.iter().find(|data| data.id == id && !data.lost)?;
-        (data.users == 0 && data.asked).then_some(data.lock.range)
+        let older = |other: &Data| {
+            let older = other.lock.number < data.lock.number && !other.lost;
+            older && data.lock.covers(other.lock)
+        };
+        let idle = data.users == 0 && data.asked && !self.locks.iter().any(older);
+        idle.then_some(data.lock.range)
     }
 
     /// Nobody may begin to use it any more, if nobody does now.
@@ -225,6 +291,7 @@ impl HeldData {
     /// The servers have forgotten all of them. Returns what they were.
     pub fn lose(&mut self) -> Vec<DataLock> {
         self.early.clear();
+        self.gone = 0;
         let lose = |data: &mut Data| {
             // What is to be given up still is, once it was given again.
             (data.lost, data.closed) = (true, false);
@@ -240,7 +307,7 @@ impl HeldData {
         };
         match self.locks.iter_mut().find(same) {
             Some(data) => (data.lost, data.lock) = (false, lock),
-            None => drop(self.add(lock, false)),
+            None => _ = self.add(lock, false),
         }
     }
 
@@ -273,7 +340,7 @@ impl HeldData {
     }
 
     fn find(&mut self, id: u64) -> Option<&mut Data> {
-        self.locks.iter_mut().find(|data| data.id == id)
+        self.locks.iter_mut().find(|data| data.id == id || data.others.contains(&id))
     }
 }
 
@@ -314,6 +381,9 @@ impl Flight {
 }
 
 #[cfg(test)]
+mod model;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -332,7 +402,7 @@ mod tests {
     fn pages_may_use_a_lock_until_they_are_forgotten() {
         let mut held = HeldData::default();
         let lock = DataLock { number: 3, range: Range::ALL, write: false };
-        let id = held.add(lock, true);
+        let id = held.add(lock, true).unwrap();
         assert!(held.begin(Range::of(0, 9), true, Use::Call).is_none(), "it is to read");
         assert_eq!(held.take_back(3), Some(id));
         assert!(held.begin(Range::of(0, 9), false, Use::Call).is_none());
@@ -344,7 +414,7 @@ mod tests {
         assert!(held.begin(Range::of(0, 9), false, Use::Pages).is_none());
         assert_eq!(held.remove(id), Some(3));
         assert!(held.take_back(4).is_none(), "it is on its way");
-        let late = held.add(DataLock { number: 4, ..lock }, false);
+        let late = held.add(DataLock { number: 4, ..lock }, false).unwrap();
         assert!(held.idle(late).is_some() && !held.is_not_coming(4) && !held.is_empty());
     }
 
@@ -352,7 +422,7 @@ mod tests {
     fn a_restart_of_the_servers_does_not_lose_who_uses_a_lock() {
         let mut held = HeldData::default();
         let lock = DataLock { number: 7, range: Range::ALL, write: true };
-        let used = held.add(lock, true);
+        let used = held.add(lock, true).unwrap();
         assert_eq!(held.lose(), [lock]);
         assert!(held.begin(Range::ALL, true, Use::Call).is_none());
         // The servers count from the beginning.
@@ -366,6 +436,24 @@ mod tests {
         held.add(lock, false);
         held.lose();
         held.forget_lost();
+        assert!(held.is_empty());
+    }
+
+    #[test]
+    fn locks_that_touch_are_one_for_all_who_use_them() {
+        let mut held = HeldData::default();
+        let part =
+            |number, start, end| DataLock { number, range: Range { start, end }, write: true };
+        let (a, b) =
+            (held.add(part(1, 0, 4), true).unwrap(), held.add(part(2, 8, 12), true).unwrap());
+        // The servers join all three.
+        let all = held.add(part(3, 0, 12), true).unwrap();
+        assert_eq!((all, held.locks.len(), held.locks[0].users), (a, 1, 3));
+        assert_eq!(held.take_back(3), Some(a));
+        assert!(!held.end(b) && !held.end(a) && held.idle(a).is_none());
+        assert!(held.end(all) && held.close(a));
+        assert_eq!(held.remove(a), Some(3));
+        assert_eq!(held.add(part(2, 8, 12), false), None, "an answer that comes late");
         assert!(held.is_empty());
     }
 

@@ -389,6 +389,9 @@ impl<K: Kv> Mds<K> {
             let lock = table.reclaim(context.client, ino, range, write);
             return lock.map(MdsReply::Locked).ok_or(Errno::ESTALE);
         }
+        if self.claims.shard(ino).lock().extents.owes_too_much(context.client, ino) {
+            return Err(Errno::ENOLCK);
+        }
         let _span = Span::start(Layer::LockWait, Op::Lock as u8);
         let lock = self.claims.data(context.client, ino, range, write).await;
         match lock.number {

@@ -46,6 +46,7 @@ errnos!(
     EISDIR,
     EINVAL,
     EMFILE,
+    ENOLCK,
     EFBIG,
     ENOSPC,
     EROFS,

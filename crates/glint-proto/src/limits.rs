@@ -84,6 +84,10 @@ pub const INODES_PER_LEASE_MAX: u32 = 1 << 16;
 pub const PING_MS: u64 = 1_000;
 /// Connections (one for each of its cores) a client may open.
 pub const CONNECTIONS_PER_CLIENT_MAX: u16 = 256;
+/// Locks on data of one file that a client keeps; then it is asked for some of them.
+pub const DATA_LOCKS_PER_FILE_MAX: usize = 1024;
+/// Locks of one file that a client has and owes; then it gets no more.
+pub const DATA_LOCKS_OWED_MAX: usize = 8 * DATA_LOCKS_PER_FILE_MAX;
 /// How long a client that is not heard of keeps its open files.
 pub const LEASE_MS: u64 = 30_000;
 /// Shortest lease.
@@ -149,6 +153,8 @@ const _: () = assert!(DIR_PAGE_BYTES_MAX <= BODY_BYTES_MAX / 2);
 const _: () = assert!(CACHE_MS_SHARED * 2 < LEASE_MS);
 const _: () = assert!(RECONNECT_MS_MAX + PING_MS < LEASE_MS_MIN);
 const _: () = assert!(LEASE_MS_MIN <= LEASE_MS);
+const _: () =
+    assert!(DATA_LOCKS_PER_FILE_MAX >= 4 && DATA_LOCKS_OWED_MAX > DATA_LOCKS_PER_FILE_MAX);
 const _: () = assert!(reserve_metadata(1 << 40) < reserve_data(1 << 40));
 const _: () = assert!(reserve_data(1 << 20) < 1 << 20);
 const _: () = assert!(STRIPE_BYTES_LOG2_MIN <= STRIPE_BYTES_LOG2_DEFAULT);

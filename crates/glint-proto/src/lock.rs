@@ -109,6 +109,29 @@ pub struct DataLock {
     pub write: bool,
 }
 
+impl DataLock {
+    /// Whether this one gives whatever another one of the same client gives.
+    pub fn covers(self, other: DataLock) -> bool {
+        self.range.contains(other.range) && (self.write || !other.write)
+    }
+
+    /// This lock together with an older one of the same client: what the two give is one lock
+    /// under the newer number, unless they lie apart or give different things.
+    pub fn joined(self, older: DataLock) -> Option<DataLock> {
+        let touches = self.range.start <= older.range.end && older.range.start <= self.range.end;
+        if self.write == older.write && touches {
+            let start = self.range.start.min(older.range.start);
+            let end = self.range.end.max(older.range.end);
+            return Some(DataLock { range: Range { start, end }, ..self });
+        }
+        match (self.covers(older), older.covers(self)) {
+            (true, _) => Some(self),
+            (_, true) => Some(DataLock { number: self.number, ..older }),
+            _ => None,
+        }
+    }
+}
+
 /// A lock that comes with an answer, though nobody asked for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Grant {
