@@ -16,14 +16,15 @@ help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
 up: build ## Build Glint, create a file system in DATA if there is none, mount it at MOUNT until Ctrl-C
-	$(SUDO) $(GLINT) up --data $(DATA) --mount $(MOUNT)
+	$(SUDO) $(GLINT) up --data "$(DATA)" --mount "$(MOUNT)"
 
 build: ## Build the release binary
 	cargo build --release --locked -p glint
 
 install: build ## Install the binary and the helper of mount(8)
-	$(SUDO) install -D -m 755 $(GLINT) $(DESTDIR)$(PREFIX)/bin/glint
-	$(SUDO) ln -sf $(PREFIX)/bin/glint $(DESTDIR)/sbin/mount.fuse.glint
+	$(SUDO) install -D -m 755 $(GLINT) "$(DESTDIR)$(PREFIX)/bin/glint"
+	$(SUDO) install -d "$(DESTDIR)/sbin"
+	$(SUDO) ln -sf "$(PREFIX)/bin/glint" "$(DESTDIR)/sbin/mount.fuse.glint"
 
 test: tools check unit sim e2e fuzz ## All checks and tests
 
@@ -44,7 +45,7 @@ sim: ## The deterministic simulation, SEEDS seeds; SEED=n runs one again, with i
 e2e: ## The real binary on real mounts; needs root
 	cargo test -p glint --locked --no-run
 	$(SUDO) env "PATH=$$PATH" "HOME=$$HOME" cargo test -p glint --locked --no-fail-fast \
-		--test commands --test network --test coherence --test hosts --test write_back --test certificates --test oss --test posix --test crashes --test power --test faults --test space --test trees \
+		--test commands --test conventions --test network --test coherence --test hosts --test write_back --test certificates --test oss --test posix --test crashes --test power --test faults --test space --test trees \
 		-- --test-threads=2
 
 fuzz: ## Each decoder, FUZZ_SECONDS seconds

@@ -28,4 +28,5 @@ pub use mountpoint::{
     FS_TYPE, MountOptions, MountedAt, is_dead, mounted_at, mounts, prepare, remount, unmount,
 };
 pub use null::NullFs;
+pub use rustix::mount::MountFlags;
 pub use session::{Mount, TransportKind, uring_hint};

@@ -13,19 +13,13 @@ use std::path::{Path, PathBuf};
 pub struct MountOptions {
     /// What `mount` and `df` show as the source.
     pub source: String,
-    /// Only reading is allowed.
-    pub read_only: bool,
-    /// Users other than the one who mounts may use it.
-    pub allow_other: bool,
-    /// Programs may be run (not `noexec`).
-    pub exec: bool,
-    /// Set-user-id bits count (not `nosuid`).
-    pub suid: bool,
-    /// Device files count (not `nodev`).
-    pub dev: bool,
+    /// Those of every file system.
+    pub flags: MountFlags,
     /// Data never stays in the kernel's page cache, as if every file was opened
     /// with O_DIRECT.
     pub direct_io: bool,
+    /// Labels of SELinux, as `context=LABEL`; left out where the kernel has none.
+    pub contexts: Vec<String>,
 }
 
 /// An entry of /proc/self/mounts.
@@ -37,10 +31,14 @@ pub struct MountedAt {
     pub path: PathBuf,
     /// Type.
     pub kind: String,
+    /// Options, separated by commas.
+    pub options: String,
 }
 
 /// File system type that mounts of Glint show.
 pub const FS_TYPE: &str = "fuse.glint";
+/// There where the kernel has SELinux.
+const SELINUX: &str = "/sys/fs/selinux/enforce";
 
 fn unescape(field: &str) -> String {
     let mut bytes = Vec::new();
@@ -72,7 +70,8 @@ pub fn mounts() -> Vec<MountedAt> {
             let mut fields = line.split(' ');
             let source = unescape(fields.next()?);
             let path = PathBuf::from(unescape(fields.next()?));
-            Some(MountedAt { source, path, kind: fields.next()?.to_owned() })
+            let (kind, options) = (fields.next()?.to_owned(), fields.next()?.to_owned());
+            Some(MountedAt { source, path, kind, options })
         })
         .collect()
 }
@@ -124,22 +123,13 @@ pub fn prepare(path: &Path) -> Result<PathBuf, MountError> {
     Ok(resolved)
 }
 
-fn flags_of(options: &MountOptions) -> MountFlags {
-    let mut flags = MountFlags::empty();
-    flags.set(MountFlags::RDONLY, options.read_only);
-    flags.set(MountFlags::NOEXEC, !options.exec);
-    flags.set(MountFlags::NOSUID, !options.suid);
-    flags.set(MountFlags::NODEV, !options.dev);
-    flags
-}
-
 /// Changes the flags of the mount at `path` (mount -o remount).
-pub fn remount(path: &Path, options: &MountOptions) -> Result<(), MountError> {
+pub fn remount(path: &Path, flags: MountFlags) -> Result<(), MountError> {
     // The kernel closes files of FUSE in the background; one that was unlinked before
     // makes the mount look busy for a moment.
     let mut attempts = 50;
     loop {
-        match rustix::mount::mount_remount(path, flags_of(options), "") {
+        match rustix::mount::mount_remount(path, flags, "") {
             Ok(()) => return Ok(()),
             Err(rustix::io::Errno::BUSY) if attempts > 0 => attempts -= 1,
             Err(e) => {
@@ -158,18 +148,17 @@ pub(crate) fn mount(path: &Path, options: &MountOptions) -> Result<OwnedFd, Moun
         .map_err(|e| MountError::NoDevice(e.into()))?;
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let mut data = format!(
-        "fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions,max_read={}",
+        "fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions,allow_other,max_read={}",
         fd.as_raw_fd(),
         glint_proto::limits::FUSE_IO_BYTES_MAX,
     );
-    if options.allow_other {
-        data.push_str(",allow_other");
+    if Path::new(SELINUX).exists() {
+        options.contexts.iter().for_each(|label| data.extend([",", label]));
     }
-    let mount_flags = flags_of(options);
     let data = std::ffi::CString::new(data).map_err(|_| {
         MountError::io("mount options", io::Error::from(io::ErrorKind::InvalidInput))
     })?;
-    rustix::mount::mount(options.source.as_str(), path, FS_TYPE, mount_flags, data.as_c_str())
+    rustix::mount::mount(options.source.as_str(), path, FS_TYPE, options.flags, data.as_c_str())
         .map_err(|e| match e {
             rustix::io::Errno::PERM => MountError::MountPoint {
                 path: path.display().to_string(),

@@ -20,6 +20,7 @@ pub mod keep_awake;
 mod kept;
 mod link;
 mod listen;
+mod local;
 mod once;
 pub mod polling;
 mod remote;

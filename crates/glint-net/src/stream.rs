@@ -3,6 +3,7 @@
 
 use crate::NetError;
 use crate::host::{self, Pipe};
+use crate::local;
 use crate::rights::Rights;
 use crate::tls::{Identity, TlsStream};
 use compio_buf::{BufResult, IoBuf, IoBufMut};
@@ -65,7 +66,7 @@ impl Address {
     /// Connects, on the calling thread.
     pub(crate) fn connect_blocking(&self, limit: Duration) -> io::Result<Box<dyn ReadWrite>> {
         if let Address::Unix(path) = self {
-            let stream = unix::UnixStream::connect(path)?;
+            let stream = local::connect_blocking(path)?;
             stream.set_read_timeout(Some(limit))?;
             return Ok(Box::new(stream));
         }
@@ -97,7 +98,10 @@ impl Address {
             return world.connect(&self.to_string()).map(Stream::Simulated);
         }
         match self {
-            Address::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await?)),
+            Address::Unix(path) => {
+                let way = local::Way::to(path)?;
+                Ok(Stream::Unix(UnixStream::connect(way.path()).await?))
+            }
             Address::Tcp(address) | Address::Tls(address, _) => {
                 let stream = TcpStream::connect(address.as_str()).await?;
                 if stream.local_addr().ok() == stream.peer_addr().ok() {
@@ -151,18 +155,7 @@ impl Listener {
             }
             Address::Unix(path) => path,
         };
-        let listener = match unix::UnixListener::bind(path) {
-            Err(e) if e.kind() == ErrorKind::AddrInUse => {
-                match unix::UnixStream::connect(path) {
-                    Err(gone) if gone.kind() == ErrorKind::ConnectionRefused => {}
-                    _ => return Err(e),
-                }
-                std::fs::remove_file(path)?;
-                unix::UnixListener::bind(path)?
-            }
-            bound => bound?,
-        };
-        Ok(Listener::Unix(listener, path.clone()))
+        Ok(Listener::Unix(local::bind(path)?, path.clone()))
     }
 
     /// The file that is left when nobody listens any more.

@@ -99,6 +99,8 @@ pub const CACHE_MS_SHARED: u64 = 1_000;
 pub const CACHE_MS_ALONE: u64 = 3_600_000;
 /// Longest time between an acknowledged operation and stable storage.
 pub const COMMIT_INTERVAL_MS: u64 = 1_000;
+/// Longest log of a process in the background; the one before it is kept beside it.
+pub const LOG_BYTES_MAX: u64 = 4 << 20;
 /// First and longest pause between attempts to reach a server again.
 pub const RECONNECT_MS_MIN: u64 = 20;
 /// See [`RECONNECT_MS_MIN`].

@@ -1,29 +1,36 @@
-//! `--daemon`: the same command again in the background, and word when it is ready.
+//! A command that goes on in the background: the same again, and word when it is ready.
 
 use crate::data_dir::DataDir;
-use std::fs::OpenOptions;
-use std::io::Read;
+use crate::log_file;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Set for the process in the background; it says "ready" on standard output.
+/// Set for the process in the background, to the path of its log. That process says "ready" on
+/// standard output, or why it cannot be.
 const ENVIRONMENT: &str = "GLINT_DAEMON";
+const READY: &str = "ready\n";
+
+static REPORTED: AtomicBool = AtomicBool::new(false);
+
+/// The log of this process, if it is the one in the background.
+pub fn log() -> Option<PathBuf> {
+    std::env::var_os(ENVIRONMENT).map(PathBuf::from)
+}
 
 /// Whether this is the process in the background.
 pub fn is_background() -> bool {
-    std::env::var_os(ENVIRONMENT).is_some()
+    log().is_some()
 }
 
-/// Starts this command in the background with its log in `log`, and waits until it
-/// is ready or has failed.
-pub fn start(log: &Path) -> crate::CommandResult {
-    let file = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(log)
-        .map_err(|e| format!("log file {}: {e}", log.display()))?;
-    let before = file.metadata().map(|m| m.len()).unwrap_or(0);
+/// Starts this command in the background with its log in `log`, and waits until it is ready or
+/// has failed. Returns its number.
+fn start(log: &Path) -> Result<Result<u32, ExitCode>, Box<dyn std::error::Error>> {
+    let file = log_file::open(log)?;
     let mut command = Command::new(std::env::current_exe()?);
     if let Some(name) = std::env::args_os().next() {
         // mount(8)'s helper is told by its name how it was called.
@@ -31,7 +38,7 @@ pub fn start(log: &Path) -> crate::CommandResult {
     }
     command
         .args(std::env::args_os().skip(1))
-        .env(ENVIRONMENT, "1")
+        .env(ENVIRONMENT, log)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(file);
@@ -44,33 +51,70 @@ pub fn start(log: &Path) -> crate::CommandResult {
     if let Some(mut out) = child.stdout.take() {
         out.read_to_string(&mut said)?;
     }
-    if said.starts_with("ready") {
-        println!("glint runs in the background, process {}, log {}", child.id(), log.display());
-        return Ok(ExitCode::SUCCESS);
+    if said == READY {
+        return Ok(Ok(child.id()));
     }
-    let text = std::fs::read(log).unwrap_or_default();
-    let new = String::from_utf8_lossy(text.get(before as usize..).unwrap_or_default()).into_owned();
-    let last = new.lines().last().unwrap_or("it ended without a word").to_owned();
-    Err(last.trim_start_matches("glint: ").into())
+    let status = child.wait()?;
+    let shown = log.display();
+    match said.trim_end() {
+        "" => eprintln!("glint: it ended without a word ({status}); its log is {shown}"),
+        said => eprintln!("glint: {said}"),
+    }
+    let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
+    Ok(Err(ExitCode::from(code.max(1))))
 }
 
-/// The same for a server, with its log in its data directory, which is free for it from now on.
+/// A mount goes on in the background. As any mount(8), it says nothing of it.
+pub fn start_mount(mount_point: &Path) -> crate::CommandResult {
+    let started = start(&log_file::of_mount(mount_point)?)?;
+    Ok(started.map_or_else(|code| code, |_| ExitCode::SUCCESS))
+}
+
+/// A server goes on in the background, with its log in its data directory, which is free for it
+/// from now on.
 pub fn start_server(data: DataDir) -> crate::CommandResult {
-    let log = data.path().join("glint.log");
+    let log = std::path::absolute(data.path().join("glint.log"))?;
     drop(data);
-    start(&log)
+    Ok(match start(&log)? {
+        Ok(process) => {
+            let log = log.display();
+            crate::say!("glint runs in the background, process {process}, log {log}");
+            ExitCode::SUCCESS
+        }
+        Err(code) => code,
+    })
 }
 
 /// In the background: tells the waiting process that everything is up.
 pub fn say_ready() {
-    if is_background() {
-        println!("ready");
-        // The waiting process reads to the end, so standard output is closed.
-        // SAFETY: nothing in this process uses descriptor 1 after this.
-        unsafe { libc::close(1) };
-        // Descriptor 1 must not be taken by a file that something prints into.
-        if let Ok(null) = OpenOptions::new().write(true).open("/dev/null") {
-            std::mem::forget(null);
-        }
+    report(READY);
+}
+
+/// In the background: tells the waiting process why nothing will be.
+pub fn say_failed(error: &dyn std::fmt::Display) {
+    report(&format!("{error}\n"));
+}
+
+fn report(what: &str) {
+    if !is_background() || REPORTED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    // It may have been killed meanwhile.
+    let _ = std::io::stdout().write_all(what.as_bytes());
+    let _ = std::io::stdout().flush();
+    // The waiting process reads to the end, so standard output is closed; and descriptor 1
+    // must not be taken by a file that something prints into.
+    if let Ok(null) = OpenOptions::new().write(true).open("/dev/null") {
+        // SAFETY: both descriptors are open, and nobody in this process owns descriptor 1.
+        unsafe { libc::dup2(null.as_raw_fd(), 1) };
+    }
+}
+
+/// `file` is standard error from now on.
+pub fn become_stderr(file: &File) -> std::io::Result<()> {
+    // SAFETY: both descriptors are open, and nobody in this process owns descriptor 2.
+    match unsafe { libc::dup2(file.as_raw_fd(), 2) } {
+        -1 => Err(std::io::Error::last_os_error()),
+        _ => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! What a server shows while it runs: one status line on a terminal, otherwise a
+//! What a server shows while it runs: a status line on a terminal, as wide as that is, otherwise a
 //! log line a minute.
 
 use crate::rates::Totals;
@@ -12,6 +12,34 @@ const LOG: Duration = Duration::from_secs(60);
 pub struct Live {
     terminal: bool,
     last: Totals,
+    /// Columns of the line that is shown.
+    shown: usize,
+}
+
+/// Writes to the terminal; one that was closed is nobody's concern any more.
+fn show(text: &str) {
+    let mut err = std::io::stderr().lock();
+    let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
+}
+
+/// How many columns the terminal has just now; it may have been resized since the last line.
+fn columns() -> usize {
+    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: TIOCGWINSZ fills in the structure that it is given.
+    let known = unsafe { libc::ioctl(libc::STDERR_FILENO, libc::TIOCGWINSZ, &raw mut size) };
+    if known == 0 && size.ws_col > 0 { size.ws_col.into() } else { 80 }
+}
+
+/// What replaces a line of `shown` columns by `line`: the old one may take several rows since
+/// the terminal has become narrower, the new one takes one.
+fn replacement(shown: usize, line: &str, columns: usize) -> (String, usize) {
+    let columns = columns.max(2);
+    let rows = shown.saturating_sub(1) / columns;
+    let up = if rows > 0 { format!("\x1b[{rows}A") } else { String::new() };
+    // In the last column some terminals go to the next row.
+    let part: String = line.chars().take(columns - 1).collect();
+    let shown = part.chars().count();
+    (format!("\r{up}\x1b[J{part}"), shown)
 }
 
 /// Bytes with a unit that leaves three digits.
@@ -29,7 +57,7 @@ pub fn human_bytes(bytes: u64) -> String {
 impl Live {
     /// Starts counting.
     pub fn new() -> Live {
-        Live { terminal: std::io::stderr().is_terminal(), last: Totals::now() }
+        Live { terminal: std::io::stderr().is_terminal(), last: Totals::now(), shown: 0 }
     }
 
     /// Shows what happened since the last time and how things are, if it is time to.
@@ -48,10 +76,11 @@ impl Live {
             state(),
         );
         if self.terminal {
-            eprint!("\r\x1b[2K{line}");
-            let _ = std::io::stderr().flush();
+            let (text, shown) = replacement(self.shown, &line, columns());
+            show(&text);
+            self.shown = shown;
         } else if now.operations != self.last.operations {
-            tracing::info!("{line}");
+            tracing::info!(target: crate::logging::EVERY, "{line}");
         }
         self.last = now;
     }
@@ -59,14 +88,24 @@ impl Live {
     /// Leaves the terminal clean.
     pub fn end(&self) {
         if self.terminal {
-            eprint!("\r\x1b[2K");
+            show(&replacement(self.shown, "", columns()).0);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::human_bytes;
+    use super::{human_bytes, replacement};
+
+    #[test]
+    fn the_line_is_as_wide_as_the_terminal() {
+        let line = "1000 op/s  read 1.0 MiB/s".repeat(4);
+        let (text, shown) = replacement(0, &line, 50);
+        assert_eq!((text.len(), shown), ("\r\x1b[J".len() + 49, 49));
+        // 110 columns before, 50 now: three rows, the last of which the cursor is in.
+        assert!(replacement(109, &line, 50).0.starts_with("\r\x1b[2A\x1b[J"));
+        assert_eq!(replacement(49, "", 50), ("\r\x1b[J".to_owned(), 0));
+    }
 
     #[test]
     fn three_digits() {

@@ -1,7 +1,29 @@
-//! Log lines on standard error.
+//! Log lines on standard error. What repeats is said a few times, and then with growing pauses:
+//! nothing can fill a disk with it.
 
-use std::io::IsTerminal;
+use crate::log_file::Log;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::io::{self, IsTerminal, Write};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+use tracing::callsite::Identifier;
+use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// Target of lines that are all said, because each says something of its own.
+pub const EVERY: &str = "every";
+/// So many lines of one kind are said before it becomes a repetition.
+const BURST: u32 = 20;
+/// The first pause, and the longest.
+const PAUSE: Duration = Duration::from_secs(2);
+const PAUSE_MAX: Duration = Duration::from_secs(600);
+/// After so long a silence it is news again.
+const NEWS: Duration = Duration::from_secs(1200);
+
+static LOG: OnceLock<Log> = OnceLock::new();
 
 /// Starts logging; `GLINT_LOG` overrides the number of `-v`.
 pub fn start(verbose: u8) {
@@ -11,10 +33,97 @@ pub fn start(verbose: u8) {
         _ => "trace",
     };
     let filter = EnvFilter::try_from_env("GLINT_LOG").unwrap_or_else(|_| EnvFilter::new(default));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .init();
+    if let Some(path) = crate::daemon::log() {
+        let _ = LOG.set(Log::new(path));
+    }
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(|| -> Box<dyn Write> {
+            match LOG.get() {
+                Some(log) => Box::new(log),
+                None => Box::new(io::stderr()),
+            }
+        })
+        .with_ansi(io::stderr().is_terminal())
+        .with_target(false);
+    let quiet = Quiet::default();
+    tracing_subscriber::registry().with(filter).with(quiet).with(lines).init();
+}
+
+/// Lets a line through or not, by where in the code it comes from.
+#[derive(Default)]
+struct Quiet {
+    kinds: Mutex<HashMap<Identifier, Kind>>,
+}
+
+/// What was said of one kind.
+struct Kind {
+    said: u32,
+    left_out: u64,
+    last: Instant,
+    pause: Duration,
+}
+
+impl Kind {
+    fn new(now: Instant) -> Kind {
+        Kind { said: 0, left_out: 0, last: now, pause: PAUSE }
+    }
+
+    /// Whether to say one more, and how many were left out before it.
+    fn say(&mut self, now: Instant) -> Option<u64> {
+        let since = now.saturating_duration_since(self.last);
+        if since > NEWS {
+            *self = Kind::new(now);
+        } else if self.said >= BURST {
+            if since < self.pause {
+                self.left_out += 1;
+                return None;
+            }
+            self.pause = (2 * self.pause).min(PAUSE_MAX);
+        }
+        self.said += 1;
+        self.last = now;
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Quiet {
+    fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
+        let meta = event.metadata();
+        // Whoever asks for details gets them.
+        if *meta.level() > Level::INFO || meta.target() == EVERY {
+            return true;
+        }
+        let now = Instant::now();
+        let said = {
+            let mut kinds = self.kinds.lock();
+            kinds.entry(meta.callsite()).or_insert_with(|| Kind::new(now)).say(now)
+        };
+        if let Some(more @ 1..) = said {
+            tracing::warn!(target: EVERY, "{more} lines like the next one were left out");
+        }
+        said.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repetitions_become_rare() {
+        let start = Instant::now();
+        let mut kind = Kind::new(start);
+        let (mut said, mut left_out) = (0, 0);
+        for second in 0..86_400 {
+            if let Some(before) = kind.say(start + Duration::from_secs(second)) {
+                said += 1;
+                left_out += before;
+            }
+        }
+        assert!((100..250).contains(&said), "{said} lines in a day of one each second");
+        assert!(left_out + said > 86_400 - 600, "all others are counted");
+        // After a long silence it is news again.
+        let later = start + Duration::from_secs(100_000);
+        assert!((0..BURST).all(|_| kind.say(later).is_some()));
+    }
 }

@@ -9,16 +9,19 @@ mod data_dir;
 mod identity;
 mod json;
 mod live;
+mod log_file;
 mod logging;
 mod metrics;
 mod oss;
 mod osses;
+mod output;
 mod own_osts;
 mod rates;
 mod servers;
 mod signals;
 
 use clap::{Parser, Subcommand};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// A parallel file system: metadata servers, object storage targets, a caching
@@ -62,11 +65,52 @@ enum Command {
 /// do.
 pub type CommandResult = Result<ExitCode, Box<dyn std::error::Error>>;
 
+/// What the shell is told, as mount(8) says it.
+mod exit_code {
+    /// Something is wrong, or was called wrongly.
+    pub const USAGE: u8 = 1;
+    /// See [`USAGE`].
+    pub const FAILED: u8 = 1;
+    /// A mount, or the end of one, failed.
+    pub const MOUNT_FAILED: u8 = 32;
+}
+
+/// A mount was asked for in a way that cannot be understood, or by somebody who may not.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Usage(pub String);
+
 fn main() -> ExitCode {
-    let cli = Cli::parse_from(cmd::mount::helper_arguments(std::env::args_os().collect()));
+    let call = cmd::mount::translate(std::env::args_os().collect());
+    let cli = match Cli::try_parse_from(&call.arguments) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Whoever does not want to read it has closed it.
+            let _ = error.print();
+            let code = if call.is_helper { exit_code::USAGE } else { error.exit_code() as u8 };
+            return ExitCode::from(if error.use_stderr() { code } else { 0 });
+        }
+    };
     logging::start(cli.verbose);
     identity::set(cli.cert);
-    let result = match cli.command {
+    let (result, failed) = match cli.command {
+        Command::Mount(args) => (cmd::mount::run(args), exit_code::MOUNT_FAILED),
+        Command::Umount(args) => (cmd::umount::run(args), exit_code::MOUNT_FAILED),
+        other => (run(other), exit_code::FAILED),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            daemon::say_failed(&error);
+            let _ = writeln!(std::io::stderr(), "glint: {error}");
+            let usage = error.downcast_ref::<Usage>().is_some();
+            ExitCode::from(if usage { exit_code::USAGE } else { failed })
+        }
+    }
+}
+
+fn run(command: Command) -> CommandResult {
+    match command {
         Command::Up(args) => cmd::up::run(args),
         Command::Serve(args) => cmd::serve::run(args),
         Command::Oss(args) => cmd::oss::run(args),
@@ -79,12 +123,5 @@ fn main() -> ExitCode {
         Command::Fsck(args) => cmd::fsck::run(args),
         Command::Cert(command) => cmd::cert::run(command),
         Command::Bench(args) => cmd::bench::run(args),
-    };
-    match result {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("glint: {error}");
-            ExitCode::FAILURE
-        }
     }
 }

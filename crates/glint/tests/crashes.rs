@@ -6,9 +6,8 @@
 mod support;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use support::load::{Load, verify, work};
+use support::load::{Load, Progress, verify, work};
 use support::*;
 
 /// One process serves and mounts, and is killed: calls fail, and the next start has
@@ -22,16 +21,17 @@ fn ten_kills_of_a_mount_lose_nothing_acknowledged() {
     for round in 0..10u64 {
         let up = world.up(&["-o", TRANSPORTS[round as usize % 2]]);
         models.iter().for_each(verify);
-        let stop = Arc::new(AtomicBool::new(false));
+        let progress = Arc::<Progress>::default();
         let workers: Vec<_> = (0..3u64)
             .map(|worker| {
-                let (stop, dir) = (stop.clone(), world.mount_point());
-                std::thread::spawn(move || work(&dir, round * 10 + worker, &stop))
+                let (progress, dir) = (progress.clone(), world.mount_point());
+                std::thread::spawn(move || work(&dir, round * 10 + worker, &progress))
             })
             .collect();
         std::thread::sleep(Duration::from_millis(150 + 97 * round));
+        progress.reach(40);
         up.kill();
-        stop.store(true, Ordering::Relaxed);
+        progress.stop();
         for worker in workers {
             let model = worker.join().unwrap();
             total += model.len();

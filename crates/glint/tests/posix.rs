@@ -32,7 +32,7 @@ const SKIPPED: [&str; 1] = ["link::link_count_max"];
 fn pjdfstest(world: &World, mount: &Path, remount: bool) -> usize {
     let directory = mount.join("pjd");
     fs::create_dir_all(&directory).unwrap();
-    let (config, second) = (world.path("pjd.toml"), world.path("second"));
+    let (config, second) = (world.path("pjd.toml"), world.short("second"));
     fs::create_dir_all(&second).unwrap();
     fs::write(&config, PJDFSTEST.replace("REMOUNT", &remount.to_string())).unwrap();
     let mut command = Command::new("pjdfstest");

@@ -119,7 +119,7 @@ fn init(args: &InitArgs) -> CommandResult {
     // The key first: it is what must not be replaced.
     write_new(&args.directory.join(CA_KEY_FILE), &key.serialize_pem(), 0o600)?;
     write_new(&args.directory.join(CA_FILE), &certificate.pem(), 0o644)?;
-    println!(
+    crate::say!(
         "{}: an authority; keep {CA_KEY_FILE} to yourself. Next: glint cert issue {0} HOST",
         args.directory.display()
     );
@@ -173,7 +173,7 @@ fn issue(args: &IssueArgs) -> CommandResult {
     write_new(&out.join(KEY_FILE), &key.serialize_pem(), 0o600)?;
     write_new(&out.join(CERT_FILE), &certificate.pem(), 0o644)?;
     write_new(&out.join(CA_FILE), &authority, 0o644)?;
-    println!("{}: for {}, {said}, {} days", out.display(), names.join(", "), args.days);
+    crate::say!("{}: for {}, {said}, {} days", out.display(), names.join(", "), args.days);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -43,8 +43,8 @@ pub struct Args {
 /// Nothing can be checked: with --json that is a finding like any other.
 fn report_unreadable(error: &glint_kv::KvError, as_json: bool) {
     if as_json {
-        println!("{}", json!({"finding": error.to_string(), "repaired": false}));
-        println!("{}", json!({"findings": 1, "unrepaired": 1}));
+        crate::say!("{}", json!({"finding": error.to_string(), "repaired": false}));
+        crate::say!("{}", json!({"findings": 1, "unrepaired": 1}));
     }
 }
 
@@ -94,7 +94,7 @@ pub fn run(args: Args) -> CommandResult {
     let wrong = findings.iter().filter(|finding| !finding.repaired).count();
     if args.json {
         for finding in &findings {
-            println!("{}", json!({"finding": finding.what, "repaired": finding.repaired}));
+            crate::say!("{}", json!({"finding": finding.what, "repaired": finding.repaired}));
         }
         for (key, count) in [
             ("objects", objects),
@@ -105,12 +105,12 @@ pub fn run(args: Args) -> CommandResult {
         ] {
             summary.insert(key.into(), json!(count));
         }
-        println!("{}", serde_json::Value::Object(summary));
+        crate::say!("{}", serde_json::Value::Object(summary));
     } else {
         for finding in &findings {
-            println!("{}{}", finding.what, if finding.repaired { " (repaired)" } else { "" });
+            crate::say!("{}{}", finding.what, if finding.repaired { " (repaired)" } else { "" });
         }
-        println!(
+        crate::say!(
             "{text}{objects} objects ({checked} with checksums): {}",
             match (findings.len(), wrong) {
                 (0, _) => "sound".to_owned(),

@@ -4,6 +4,7 @@ pub mod bench;
 pub mod cert;
 pub mod fsck;
 pub mod mount;
+pub mod mount_options;
 pub mod oss;
 pub mod serve;
 pub mod serving;

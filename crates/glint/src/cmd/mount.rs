@@ -1,180 +1,146 @@
 //! `glint mount`: mount the file system of a server on the network. Also what
 //! `mount -t fuse.glint` and /etc/fstab call.
 
+use super::mount_options::{self, Flags, ParsedOptions};
 use crate::metrics::Metrics;
 use crate::signals::Stop;
-use crate::{CommandResult, daemon};
+use crate::{CommandResult, Usage, daemon};
 use glint_client::Running;
-use glint_mount::{Mount, MountOptions, TransportKind};
+use glint_mount::{Mount, MountFlags};
 use glint_net::{Cluster, Remote, RemoteOptions};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Mount the file system that a server at HOST:PORT serves.
+/// Mount a file system, in the background: it is usable when the command returns.
 ///
-/// Also as `mount -t fuse.glint HOST:PORT DIR` and in /etc/fstab, once `glint` is
+/// The log is below /var/log/glint, or $XDG_STATE_HOME/glint for other users than root. Also as `mount -t fuse.glint HOST:PORT DIR` and in /etc/fstab, once `glint` is
 /// linked as /sbin/mount.fuse.glint (`make install` does it).
 #[derive(clap::Args)]
 pub struct Args {
-    /// The server: HOST:PORT, or unix:PATH on this host.
-    #[arg(value_name = "HOST:PORT")]
+    /// The server: HOST, HOST:PORT, or on this host its data directory or socket.
+    #[arg(value_name = "SERVER")]
     server: String,
     /// Where to mount; an empty directory.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// Options, separated by commas: ro, rw, allow_other, noatime, noexec, nosuid,
-    /// nodev, direct_io, remount, transport=auto|uring|devfuse, keep_awake=auto|off,
-    /// polling=auto|off, cert=DIR (the same as --cert), wbmeta (the default) or nowbmeta: whether changes in directories
-    /// that nobody else uses may be told to the server up to a second later. Those of mount(8) that are its own affair (defaults, _netdev, nofail, ...) are accepted.
-    #[arg(short = 'o', long = "options", value_name = "OPTIONS", value_delimiter = ',')]
+    /// Options, separated by commas: all that mount(8) has for every file system (ro, noatime,
+    /// noexec, nosuid, nodev, sync, remount, ...), and direct_io, transport=auto|uring|devfuse,
+    /// keep_awake=auto|off, polling=auto|off, cert=DIR (the same as --cert), wbmeta (the default)
+    /// or nowbmeta: whether changes in directories that nobody else uses may be told to the server
+    /// up to a second later. Without --cert a mount is nosuid,nodev unless `suid,dev` is said.
+    #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     options: Vec<String>,
     /// Serve statistics for Prometheus at http://HOST:PORT/metrics.
     #[arg(long, value_name = "HOST:PORT")]
     metrics: Option<String>,
-    /// Go to the background when the mount is ready.
-    #[arg(long)]
+    /// Stay in the foreground, and log to the terminal, until Ctrl-C or `glint umount`.
+    #[arg(short = 'f', long)]
+    foreground: bool,
+    /// The default: go to the background when the mount is ready.
+    #[arg(long, hide = true, conflicts_with = "foreground")]
     daemon: bool,
+    /// As mount(8) -f: do everything but mount.
+    #[arg(long, hide = true)]
+    fake: bool,
+    /// As mount(8) -s: options that nobody knows are left out.
+    #[arg(long, hide = true)]
+    sloppy: bool,
+    /// As mount(8) -N.
+    #[arg(short = 'N', hide = true)]
+    namespace: Option<String>,
 }
 
 /// Set by `glint bench ior --experiment lustre-ssf`, to show what it was like to count dirty
 /// pages instead of looking for what is contiguous.
 pub const COUNT_PAGES: &str = "GLINT_BENCH_COUNT_PAGES";
 
-const IGNORED_PREFIXES: [&str; 5] = ["x-", "comment=", "user_id=", "group_id=", "max_read="];
-
-/// Parsed mount options.
-pub struct ParsedOptions {
-    /// For the kernel.
-    pub mount: MountOptions,
-    /// How requests reach us.
-    pub transport: TransportKind,
-    /// Reading never changes an inode.
-    pub noatime: bool,
-    /// Cores are kept out of their sleep states while requests come in bursts.
-    pub keep_awake: bool,
-    /// Threads look for replies for a short time before they sleep.
-    pub polling: bool,
-    /// Changes in directories that this client has for itself are told to servers later.
-    pub write_back_metadata: bool,
-    /// Who this host is; see `--cert`.
-    pub cert: Option<PathBuf>,
-    /// Only change the flags of a mount that is there.
-    pub remount: bool,
-}
-
-impl ParsedOptions {
-    /// Sets this process up. What was switched off already stays off.
-    pub fn apply(&self) {
-        crate::identity::set(self.cert.clone());
-        if !self.keep_awake {
-            glint_net::keep_awake::enable(false);
-        }
-        if !self.polling {
-            glint_net::polling::enable(false);
-        }
-    }
-}
-
-/// Parses `-o` options; one that nobody knows is an error.
-pub fn parse_options(options: &[String]) -> Result<ParsedOptions, String> {
-    let mut parsed = ParsedOptions {
-        mount: MountOptions {
-            source: String::new(),
-            read_only: false,
-            allow_other: true,
-            exec: true,
-            suid: true,
-            dev: true,
-            direct_io: false,
-        },
-        transport: TransportKind::Auto,
-        noatime: false,
-        keep_awake: true,
-        polling: true,
-        write_back_metadata: true,
-        cert: None,
-        remount: false,
-    };
-    for option in options.iter().filter(|option| !option.is_empty()) {
-        match option.as_str() {
-            "ro" => parsed.mount.read_only = true,
-            "rw" => parsed.mount.read_only = false,
-            "allow_other" => parsed.mount.allow_other = true,
-            "exec" => parsed.mount.exec = true,
-            "noexec" => parsed.mount.exec = false,
-            "suid" => parsed.mount.suid = true,
-            "nosuid" => parsed.mount.suid = false,
-            "dev" => parsed.mount.dev = true,
-            "nodev" => parsed.mount.dev = false,
-            "remount" => parsed.remount = true,
-            "direct_io" => parsed.mount.direct_io = true,
-            "keep_awake=auto" => parsed.keep_awake = true,
-            "keep_awake=off" => parsed.keep_awake = false,
-            "polling=auto" => parsed.polling = true,
-            "polling=off" => parsed.polling = false,
-            "wbmeta" => parsed.write_back_metadata = true,
-            "nowbmeta" => parsed.write_back_metadata = false,
-            "noatime" => parsed.noatime = true,
-            other if other.starts_with("cert=") => {
-                parsed.cert = Some(other["cert=".len()..].into());
-            }
-            "atime" | "relatime" => parsed.noatime = false,
-            "transport=auto" => parsed.transport = TransportKind::Auto,
-            "transport=uring" => parsed.transport = TransportKind::Uring,
-            "transport=devfuse" => parsed.transport = TransportKind::DevFuse,
-            "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "nofail" | "_netdev"
-            | "async" | "diratime" | "nodiratime" => {}
-            // What the kernel shows of a mount, mount(8) passes again when it remounts.
-            "default_permissions" => {}
-            other if IGNORED_PREFIXES.iter().any(|prefix| other.starts_with(prefix)) => {}
-            other => {
-                return Err(format!(
-                    "mount option {other}: unknown; see `glint mount --help` for those there are"
-                ));
-            }
-        }
-    }
-    Ok(parsed)
+/// A call of this program, as it is to be understood.
+pub struct Call {
+    /// Its words.
+    pub arguments: Vec<OsString>,
+    /// Whether mount(8) called it as its helper.
+    pub is_helper: bool,
 }
 
 /// mount(8) calls its helpers as
-/// `mount.fuse.glint SOURCE DIR [-sfnv] [-o OPTIONS] [-t TYPE]`
+/// `mount.fuse.glint SOURCE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`
 /// and expects the mount to be there when they return.
-pub fn helper_arguments(arguments: Vec<OsString>) -> Vec<OsString> {
+pub fn translate(arguments: Vec<OsString>) -> Call {
     let is_helper = arguments
         .first()
         .and_then(|name| std::path::Path::new(name).file_name())
         .is_some_and(|name| name.to_string_lossy().starts_with("mount."));
     if !is_helper {
-        return arguments;
+        return Call { arguments, is_helper };
     }
-    let mut translated: Vec<OsString> = vec!["glint".into(), "mount".into(), "--daemon".into()];
-    let ignored = ["-s", "-f", "-n", "-v"];
+    let mut translated: Vec<OsString> = vec!["glint".into(), "mount".into()];
     let mut rest = arguments.into_iter().skip(1);
     while let Some(argument) = rest.next() {
-        if argument == "-t" {
-            rest.next();
-        } else if !ignored.iter().any(|i| argument == *i) {
-            translated.push(argument);
+        let text = argument.to_string_lossy().into_owned();
+        match text.as_str() {
+            "-t" => drop(rest.next()),
+            "-o" | "-N" => translated.extend([Some(argument), rest.next()].into_iter().flatten()),
+            // -n: there is no mtab to write. -v: there is nothing more to say.
+            letters if letters.len() > 1 && letters.strip_prefix('-').is_some_and(is_letters) => {
+                for (letter, long) in [('f', "--fake"), ('s', "--sloppy")] {
+                    if letters.contains(letter) {
+                        translated.push(long.into());
+                    }
+                }
+            }
+            _ => translated.push(argument),
         }
     }
-    translated
+    Call { arguments: translated, is_helper }
+}
+
+fn is_letters(letters: &str) -> bool {
+    letters.chars().all(|letter| "sfnv".contains(letter))
+}
+
+/// The flags of a mount that nothing was said of. Who may put files into a file system without
+/// a certificate must not become root by it.
+pub fn flags_unless_said() -> Result<MountFlags, String> {
+    Ok(match crate::identity::get()? {
+        None => MountFlags::NOSUID | MountFlags::NODEV,
+        Some(_) => MountFlags::empty(),
+    })
+}
+
+/// Changes the flags of a mount that is there: what is not named stays.
+fn remount(directory: &Path, options: &ParsedOptions) -> CommandResult {
+    let absolute = std::path::absolute(directory)?;
+    let path = absolute.canonicalize().unwrap_or(absolute);
+    let shown = path.display();
+    let there = glint_mount::mounted_at(&path).filter(|m| m.kind.starts_with("fuse.glint"));
+    let there =
+        there.ok_or_else(|| format!("{shown}: no file system of Glint is mounted there"))?;
+    let now = Flags::of_mount(&there.options);
+    if options.said_of_atime().is_some_and(|noatime| noatime != now.contains(MountFlags::NOATIME)) {
+        return Err(format!("{shown}: noatime cannot be changed while it is mounted").into());
+    }
+    glint_mount::remount(&path, options.flags.over(now))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
-    let options = parse_options(&args.options)?;
+    if args.namespace.is_some() {
+        return Err(Usage("-N is not supported: use nsenter(1)".into()).into());
+    }
+    let options = mount_options::parse(&args.options, args.sloppy).map_err(Usage)?;
     options.apply();
-    if options.remount {
-        glint_mount::remount(&args.directory, &options.mount)?;
+    if args.fake {
         return Ok(ExitCode::SUCCESS);
     }
+    if options.remount {
+        return remount(&args.directory, &options);
+    }
     let mount_point = glint_mount::prepare(&args.directory)?;
-    if args.daemon && !daemon::is_background() {
-        let name = mount_point.display().to_string().replace('/', "-");
-        return daemon::start(&std::env::temp_dir().join(format!("glint-mount{name}.log")));
+    if !args.foreground && !daemon::is_background() {
+        return daemon::start_mount(&mount_point);
     }
     let start = Instant::now();
     let stop = Stop::listen()?;
@@ -184,14 +150,14 @@ pub fn run(args: Args) -> CommandResult {
     })
     .map_err(|e| format!("server {}: {e}", args.server))?;
     let cluster = Cluster::new(remote, crate::identity::get()?, mount_point.display().to_string());
-    let client = Running::start(cluster, options.noatime)?;
+    let client = Running::start(cluster, options.noatime())?;
     if !options.write_back_metadata {
         client.tell_changes_at_once();
     }
     if std::env::var_os(COUNT_PAGES).is_some() {
         client.count_pages();
     }
-    let mount_options = MountOptions { source: args.server.clone(), ..options.mount };
+    let mount_options = options.mount(args.server.clone(), flags_unless_said()?);
     let mount = Mount::new(client.clone(), &mount_point, &mount_options, options.transport)?;
     let _metrics = Metrics::start(args.metrics.as_deref(), None)?;
     super::up::announce(&mount, start.elapsed());
@@ -213,27 +179,20 @@ pub fn run(args: Args) -> CommandResult {
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_mount_8_passes_is_understood() {
-        let call = [
-            "/sbin/mount.fuse.glint",
-            "host:1",
-            "/mnt",
-            "-n",
-            "-t",
-            "fuse.glint",
-            "-o",
-            "rw,noatime",
-        ];
-        let call: Vec<OsString> = call.iter().map(OsString::from).collect();
-        let expected = ["glint", "mount", "--daemon", "host:1", "/mnt", "-o", "rw,noatime"]
-            .map(OsString::from);
-        assert_eq!(helper_arguments(call), expected);
+    fn words(call: &[&str]) -> Vec<OsString> {
+        call.iter().map(OsString::from).collect()
     }
 
     #[test]
-    fn an_unknown_option_is_named() {
-        let error = parse_options(&["ro".into(), "colour".into()]).err().unwrap();
-        assert!(error.contains("colour"), "{error}");
+    fn what_mount_8_passes_is_understood() {
+        let helper = "/sbin/mount.fuse.glint";
+        let plain = translate(words(&[helper, "host:1", "/mnt", "-n", "-t", "x", "-o", "rw"]));
+        assert_eq!(plain.arguments, words(&["glint", "mount", "host:1", "/mnt", "-o", "rw"]));
+        let fake = translate(words(&[helper, "host:1", "/mnt", "-sfnv", "-o", "-v"]));
+        let expected = ["glint", "mount", "host:1", "/mnt", "--fake", "--sloppy", "-o", "-v"];
+        assert_eq!(fake.arguments, words(&expected));
+        // -f of the command is something else.
+        let typed = words(&["/usr/bin/glint", "mount", "-f", "host:1", "/mnt"]);
+        assert_eq!(translate(typed.clone()).arguments, typed);
     }
 }

@@ -27,9 +27,10 @@ pub struct Args {
     /// The server with the MDS, as clients reach it.
     #[arg(long, value_name = "HOST:PORT")]
     mds: String,
-    /// Address to listen at; unix:PATH is a socket for clients on this host.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:5641")]
-    listen: String,
+    /// Address to listen at, or unix:PATH for a socket [default: glint.sock in the data
+    /// directory, for root of this host].
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<String>,
     /// Address that clients are told, if it is another one [default: that of --listen, or of
     /// this host as it reaches the MDS].
     #[arg(long, value_name = "HOST:PORT")]
@@ -47,10 +48,11 @@ pub fn run(args: Args) -> CommandResult {
     let settings = args.alone.serving.apply();
     let stop = Stop::listen()?;
     let mds = identity::address(&args.mds)?;
-    let listener = Listener::bind(&args.listen, args.alone.insecure)?;
+    let listener =
+        Listener::bind_or_default(args.listen.as_deref(), &args.data, args.alone.insecure)?;
     let advertised = match &args.advertise {
         Some(address) => address.clone(),
-        None => advertised(&listener.address().to_string(), &args.mds)?,
+        None => advertised(&listener.address().to_string(), &identity::in_full(&args.mds))?,
     };
     let running = Oss::start(data, settings, mds, advertised.clone())?;
     let server = listener.serve(running.oss.clone(), args.alone.serving.threads())?;

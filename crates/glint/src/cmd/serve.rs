@@ -6,22 +6,23 @@ use crate::metrics::Metrics;
 use crate::servers::{Servers, Settings};
 use crate::signals::Stop;
 use crate::{CommandResult, daemon};
-use glint_net::{Address, Server, ServerHandle, ServerOptions, Service};
+use glint_net::{Address, Server, ServerHandle, ServerOptions, Service, UNIX_PREFIX};
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Serve a file system to clients on the network; create it if there is none.
+/// Serve a file system to clients; create it if there is none.
 #[derive(clap::Args)]
 pub struct Args {
     /// Directory that holds everything; created if absent.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// Address to listen at; unix:PATH is a socket for clients on this host.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:5640")]
-    listen: String,
+    /// Address to listen at, or unix:PATH for a socket [default: glint.sock in the data
+    /// directory, for root of this host].
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<String>,
     #[command(flatten)]
     alone: Alone,
 }
@@ -34,7 +35,8 @@ pub fn run(args: Args) -> CommandResult {
     }
     let settings = args.alone.serving.apply();
     let stop = Stop::listen()?;
-    let listener = Listener::bind(&args.listen, args.alone.insecure)?;
+    let listener =
+        Listener::bind_or_default(args.listen.as_deref(), &args.data, args.alone.insecure)?;
     let running = Servers::start(data, Settings { shared: true, ..settings })?;
     let address = listener.address.clone();
     let server = listener.serve(running.servers.clone(), args.alone.serving.threads())?;
@@ -71,20 +73,38 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Binds; refuses addresses that other hosts can reach unless `insecure`.
+    /// Binds; where nothing is said, at a socket in the data directory.
+    pub fn bind_or_default(
+        text: Option<&str>,
+        data: &Path,
+        insecure: bool,
+    ) -> Result<Listener, String> {
+        match text {
+            Some(text) => Listener::bind(text, insecure),
+            None => Listener::bind(&format!("{UNIX_PREFIX}{}", data.display()), insecure),
+        }
+    }
+
+    /// Binds; refuses addresses of TCP without certificates unless `insecure`: whoever reaches
+    /// one, any user of this host, too, is believed to be root if he says so.
     pub fn bind(text: &str, insecure: bool) -> Result<Listener, String> {
         let identity = crate::identity::get()?;
+        let text = &crate::identity::in_full(text);
         let mut address = Address::parse(text);
         if let Address::Tcp(_) = &address {
             let resolved = address.resolve().ok().and_then(|found| found.first().copied());
             let resolved = resolved.ok_or_else(|| {
                 format!("--listen {text}: not an address; use HOST:PORT or unix:PATH")
             })?;
-            if !resolved.ip().is_loopback() && identity.is_none() && !insecure {
+            if identity.is_none() && !insecure {
+                let who = match resolved.ip().is_loopback() {
+                    true => "by every user of this host",
+                    false => "from other hosts",
+                };
                 return Err(format!(
-                    "--listen {text} can be reached from other hosts, unencrypted and without \
-                     authentication; say --cert DIR (`glint cert --help` tells how to make it), \
-                     or --insecure if that is what you want"
+                    "--listen {text} can be reached {who}, unencrypted, and whoever does may do \
+                     anything; say --cert DIR (`glint cert --help` tells how to make it), or \
+                     --insecure if that is what you want"
                 ));
             }
             address = Address::parse_as(&resolved.to_string(), identity);

@@ -74,7 +74,7 @@ pub struct Alone {
     /// Number of OSTs, fixed when the data directory is created [default: 1].
     #[arg(long, value_name = "N")]
     pub osts: Option<u16>,
-    /// Allow to listen beyond this host without --cert: unencrypted, and to everybody.
+    /// Allow --listen HOST:PORT without --cert: unencrypted, and to everybody who reaches it.
     #[arg(long)]
     pub insecure: bool,
     #[command(flatten)]

@@ -55,18 +55,27 @@ fn rows(target: &str) -> Result<Vec<Value>, Box<dyn std::error::Error>> {
 fn show(rows: &[Value], json: bool) {
     if json {
         for row in rows {
-            println!("{row}");
+            crate::say!("{row}");
         }
         return;
     }
-    println!(
+    crate::say!(
         "{:<8}{:<13}{:<14}{:>10}{:>10}{:>10}{:>10}{:>12}{:>10}{:>10}",
-        "process", "layer", "operation", "count", "avg", "self", "min", "max", "p50", "p99"
+        "process",
+        "layer",
+        "operation",
+        "count",
+        "avg",
+        "self",
+        "min",
+        "max",
+        "p50",
+        "p99"
     );
     for row in rows {
         let number = |key: &str| row[key].as_f64().unwrap_or(0.0);
         let text = |key: &str| row[key].as_str().unwrap_or("?").to_owned();
-        println!(
+        crate::say!(
             "{:<8}{:<13}{:<14}{:>10}{:>10.1}{:>10.1}{:>10.1}{:>12.1}{:>10.1}{:>10.1}",
             text("process"),
             text("layer"),
@@ -93,7 +102,7 @@ fn watch(args: &Args) -> CommandResult {
         let now = rows(&args.target)?;
         let changed = since(&before, &now);
         if !args.json && std::io::stdout().is_terminal() {
-            print!("\x1b[2J\x1b[H");
+            crate::say_part!("\x1b[2J\x1b[H");
         }
         show(&changed, args.json);
         std::io::stdout().flush()?;

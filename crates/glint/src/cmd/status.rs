@@ -51,24 +51,24 @@ pub fn reset(target: &str) -> Result<(), Box<dyn std::error::Error>> {
 pub fn run(args: Args) -> CommandResult {
     let status = ask(&args.target, "status")?;
     if args.json {
-        println!("{status}");
+        crate::say!("{status}");
         return Ok(ExitCode::SUCCESS);
     }
     let text = |value: &serde_json::Value| value.as_str().unwrap_or("?").to_owned();
     let bytes = |value: &serde_json::Value| human_bytes(value.as_u64().unwrap_or(0));
-    println!("glint {} on {}", text(&status["version"]), text(&status["data"]));
-    println!("  uuid     {}", text(&status["uuid"]));
-    println!("  uptime   {} s, process {}", status["uptime_s"], status["pid"]);
+    crate::say!("glint {} on {}", text(&status["version"]), text(&status["data"]));
+    crate::say!("  uuid     {}", text(&status["uuid"]));
+    crate::say!("  uptime   {} s, process {}", status["uptime_s"], status["pid"]);
     let is_oss = status["role"] == "oss";
     if is_oss {
         let mds = &status["mds"];
         let silent = if mds["reached"] == true { "" } else { ", NOT REACHED: requests wait" };
-        println!("  mds      {}{silent}", text(&mds["address"]));
+        crate::say!("  mds      {}{silent}", text(&mds["address"]));
     } else {
-        println!("  inodes   {}", status["inodes"]);
+        crate::say!("  inodes   {}", status["inodes"]);
     }
     let space = &status["space"];
-    println!(
+    crate::say!(
         "  space    {} of {} available",
         bytes(&space["available_bytes"]),
         bytes(&space["total_bytes"])
@@ -77,7 +77,7 @@ pub fn run(args: Args) -> CommandResult {
         show_load(&status);
     }
     if let Some(client) = status["client"].as_object() {
-        println!(
+        crate::say!(
             "  mount    {} inodes cached, {} not sent, {} errors of writing behind",
             client["cached_inodes"],
             bytes(&client["unsent_bytes"]),
@@ -85,7 +85,7 @@ pub fn run(args: Args) -> CommandResult {
         );
     }
     for ost in status["osts"].as_array().into_iter().flatten() {
-        println!(
+        crate::say!(
             "  ost {:<4} {} free, {}",
             ost["index"],
             bytes(&ost["free_bytes"]),
@@ -99,7 +99,7 @@ pub fn run(args: Args) -> CommandResult {
             0..2000 => String::new(),
             ms => format!(", NOT HEARD OF for {} s", ms / 1000),
         };
-        println!(
+        crate::say!(
             "  ost {first}-{} {} free, at {}{silent}",
             first + count.saturating_sub(1),
             bytes(&oss["free_bytes"]),
@@ -107,7 +107,7 @@ pub fn run(args: Args) -> CommandResult {
         );
     }
     for client in status["clients"].as_array().into_iter().flatten() {
-        println!(
+        crate::say!(
             "  client   {} {} at {}, {} connections",
             text(&client["id"]),
             text(&client["host"]),
@@ -121,7 +121,7 @@ pub fn run(args: Args) -> CommandResult {
 /// What a server with an MDS does and holds.
 fn show_load(status: &serde_json::Value) {
     let per_s = &status["per_s"];
-    println!(
+    crate::say!(
         "  requests {}; now {}/s, {} us, read {}/s, write {}/s",
         status["operations"],
         per_s["operations"],
@@ -130,8 +130,10 @@ fn show_load(status: &serde_json::Value) {
         human_bytes(per_s["written_bytes"].as_f64().unwrap_or(0.0) as u64),
     );
     let locks = &status["locks"];
-    println!(
+    crate::say!(
         "  locks    of clients on {} inodes and {} ranges of data; of programs {}",
-        locks["inodes"], locks["data"], locks["programs"]
+        locks["inodes"],
+        locks["data"],
+        locks["programs"]
     );
 }

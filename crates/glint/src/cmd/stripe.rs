@@ -71,7 +71,7 @@ pub fn set(args: SetArgs) -> CommandResult {
 /// Runs `getstripe`.
 pub fn get(args: GetArgs) -> CommandResult {
     for path in &args.paths {
-        println!("{}: {}", path.display(), super::ask_mount(path, "glint.layout")?);
+        crate::say!("{}: {}", path.display(), super::ask_mount(path, "glint.layout")?);
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -8,7 +8,7 @@ use crate::servers::{Servers, Settings};
 use crate::signals::Stop;
 use crate::{CommandResult, daemon};
 use glint_client::Running;
-use glint_mount::{Mount, MountOptions, TransportKind};
+use glint_mount::{Mount, MountFlags, TransportKind};
 use glint_net::{Cluster, InProcess};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -28,14 +28,14 @@ pub struct Args {
     /// Number of OSTs, fixed when the file system is created [default: 1].
     #[arg(long, value_name = "N")]
     osts: Option<u16>,
-    /// Serve other clients at this address too.
+    /// Serve other clients at this address too; unix:PATH is a socket for root of this host.
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
-    /// Allow to listen beyond this host, unencrypted and without authentication.
+    /// Allow --listen HOST:PORT without --cert: unencrypted, and to everybody who reaches it.
     #[arg(long)]
     insecure: bool,
     /// Mount options, as of `glint mount`.
-    #[arg(short = 'o', long = "options", value_name = "OPTIONS", value_delimiter = ',')]
+    #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     options: Vec<String>,
     /// Serve statistics for Prometheus at http://HOST:PORT/metrics.
     #[arg(long, value_name = "HOST:PORT")]
@@ -54,7 +54,7 @@ pub fn run(args: Args) -> CommandResult {
         return daemon::start_server(data);
     }
     let start = Instant::now();
-    let options = super::mount::parse_options(&args.options)?;
+    let options = super::mount_options::parse(&args.options, false)?;
     let settings = args.serving.apply();
     options.apply();
     let looked = std::fs::symlink_metadata(&args.mount);
@@ -78,8 +78,10 @@ pub fn run(args: Args) -> CommandResult {
         crate::identity::get()?,
         mount_point.display().to_string(),
     );
-    let client = Running::start(cluster, options.noatime)?;
-    let mount_options = MountOptions { source, ..options.mount };
+    let client = Running::start(cluster, options.noatime())?;
+    // Alone, its files are as trustworthy as those of any local file system.
+    let flags = if shared { super::mount::flags_unless_said()? } else { MountFlags::empty() };
+    let mount_options = options.mount(source, flags);
     let mount = Mount::new(client.clone(), &mount_point, &mount_options, options.transport)?;
     let serve =
         |l: super::serve::Listener| l.serve(running.servers.clone(), args.serving.threads());

@@ -1,11 +1,12 @@
 //! Work on a directory that knows what must be there afterwards.
 
+use super::eventually;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -19,12 +20,32 @@ pub struct Expected {
 
 pub type Model = BTreeMap<PathBuf, Expected>;
 
+/// How far a worker is, and whether it is to end.
+#[derive(Default)]
+pub struct Progress {
+    stop: AtomicBool,
+    done: AtomicUsize,
+}
+
+impl Progress {
+    /// Asks it to end.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits until it has made so many names: how long that takes, others on this machine say.
+    pub fn reach(&self, names: usize) {
+        eventually("the load is large enough", || self.done.load(Ordering::Relaxed) > names);
+    }
+}
+
 /// Works in a directory until the server is gone; the model says what it did.
-pub fn work(dir: &Path, round: u64, stop: &AtomicBool) -> Model {
+pub fn work(dir: &Path, round: u64, progress: &Progress) -> Model {
     let mut model = Model::new();
     let mut n = 0u64;
-    while !stop.load(Ordering::Relaxed) {
+    while !progress.stop.load(Ordering::Relaxed) {
         n += 1;
+        progress.done.store(model.len(), Ordering::Relaxed);
         let path = dir.join(format!("r{round}-{n}"));
         let content = format!("round {round}, file {n}\n").repeat((n % 50) as usize).into_bytes();
         let expected = model.entry(path.clone()).or_default();
@@ -98,33 +119,33 @@ pub fn verify(model: &Model) {
 
 /// Some who work in directories at the same time, while whatever they work with fails.
 pub struct Load {
-    stop: Arc<AtomicBool>,
-    workers: Vec<JoinHandle<Model>>,
+    workers: Vec<(Arc<Progress>, JoinHandle<Model>)>,
 }
 
 impl Load {
     /// Starts one in each of these directories.
     pub fn start<'a>(dirs: impl IntoIterator<Item = &'a PathBuf>) -> Load {
-        let stop = Arc::new(AtomicBool::new(false));
         let start = |(worker, dir): (usize, &PathBuf)| {
-            let (stop, dir) = (stop.clone(), dir.clone());
-            std::thread::spawn(move || work(&dir, worker as u64, &stop))
+            let (progress, dir) = (Arc::<Progress>::default(), dir.clone());
+            let its = progress.clone();
+            (progress, std::thread::spawn(move || work(&dir, worker as u64, &its)))
         };
-        let workers = dirs.into_iter().enumerate().map(start).collect();
-        Load { stop, workers }
+        Load { workers: dirs.into_iter().enumerate().map(start).collect() }
     }
 
     /// Ends: no call may have failed, everybody has done `at_least` so much, and all of it is
     /// there.
     pub fn end(self, at_least: usize) {
         std::thread::sleep(Duration::from_millis(300));
-        self.stop.store(true, Ordering::Relaxed);
-        for worker in self.workers {
+        for (progress, worker) in self.workers {
+            // One whose call has failed has ended, and does no more.
+            eventually("the load is large enough", || {
+                worker.is_finished() || progress.done.load(Ordering::Relaxed) > at_least
+            });
+            progress.stop();
             let model = worker.join().unwrap();
             let failed = model.values().filter(|expected| expected.attempted.is_some()).count();
             assert_eq!(failed, 0, "a call failed");
-            let done = model.len();
-            assert!(done > at_least, "the load was too small to mean anything: {done}");
             verify(&model);
         }
     }

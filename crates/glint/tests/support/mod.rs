@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a start, a stop or a reconnection may take at most.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The binary under test.
 pub fn glint() -> Command {
@@ -66,6 +66,25 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
         assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// How many objects a data directory has, and how much they hold. They may go while they are
+/// counted, as find(1) does not like it.
+pub fn objects(data: &Path) -> (u64, u64) {
+    fn add(directory: &Path, sum: &mut (u64, u64)) {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(meta) if meta.is_dir() => add(&entry.path(), sum),
+                Ok(meta) => *sum = (sum.0 + 1, sum.1 + meta.len()),
+                Err(_) => {}
+            }
+        }
+    }
+    let mut sum = (0, 0);
+    for ost in fs::read_dir(data).unwrap().flatten() {
+        add(&ost.path().join("objects"), &mut sum);
+    }
+    sum
 }
 
 /// Whether a file system is mounted exactly there.
@@ -129,7 +148,7 @@ impl Process {
         self.child.as_ref().unwrap().id()
     }
 
-    fn signal(&self, signal: rustix::process::Signal) {
+    pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_raw(self.pid() as i32).unwrap();
         rustix::process::kill_process(pid, signal).unwrap();
     }
@@ -149,6 +168,12 @@ impl Process {
         if let Some(mount) = &self.mount {
             assert!(!is_mounted(mount), "still mounted after a clean end");
         }
+    }
+
+    /// It was told to end, and must do so cleanly.
+    pub fn forget_ended(mut self) {
+        let status = self.child.take().unwrap().wait().unwrap();
+        assert!(status.success(), "{status}: {}", self.log());
     }
 
     /// The process is dead already; its mount is left as it is.
@@ -183,15 +208,24 @@ impl Drop for Process {
 /// A file system in a directory of its own.
 pub struct World {
     dir: tempfile::TempDir,
+    /// Where it is mounted: tests bind sockets there, whose paths have 108 bytes, wherever the
+    /// build is.
+    mounts: tempfile::TempDir,
 }
 
 impl World {
     pub fn new() -> World {
-        World { dir: scratch() }
+        let mounts = tempfile::Builder::new().prefix("glint-").tempdir().unwrap();
+        World { dir: scratch(), mounts }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
+    }
+
+    /// A short path, on another disk perhaps.
+    pub fn short(&self, name: &str) -> PathBuf {
+        self.mounts.path().join(name)
     }
 
     pub fn data(&self) -> PathBuf {
@@ -199,7 +233,7 @@ impl World {
     }
 
     pub fn mount_point(&self) -> PathBuf {
-        self.path("mnt")
+        self.short("mnt")
     }
 
     /// `glint up` with more arguments; returns when the mount is ready.
@@ -223,6 +257,7 @@ impl World {
     pub fn serve_at(&self, address: &str, more: &[&str]) -> Process {
         let data = self.data();
         let mut arguments = vec!["serve", "--data", text(&data), "--listen", address];
+        arguments.extend(secured(more));
         arguments.extend(more);
         let log = self.path("serve.log");
         let _ = fs::remove_file(&log);
@@ -235,6 +270,7 @@ impl World {
     pub fn oss(&self, n: u16, port: u16, mds: u16, more: &[&str]) -> Process {
         let (data, listen, mds) = (self.oss_data(n), address(port), address(mds));
         let mut arguments = vec!["oss", "--data", text(&data), "--listen", &listen, "--mds", &mds];
+        arguments.extend(secured(more));
         arguments.extend(more);
         let log = self.path(&format!("oss{n}.log"));
         let _ = fs::remove_file(&log);
@@ -254,9 +290,9 @@ impl World {
 
     /// `glint mount` of any address.
     pub fn mount_from(&self, address: &str, name: &str, more: &[&str]) -> (Process, PathBuf) {
-        let directory = self.path(name);
+        let directory = self.short(name);
         fs::create_dir_all(&directory).unwrap();
-        let mut arguments = vec!["mount", address, text(&directory)];
+        let mut arguments = vec!["mount", "-f", address, text(&directory)];
         arguments.extend(more);
         let log = self.path(&format!("{name}.log"));
         let mut process = Process::start(&arguments, log, Some(&directory));
@@ -297,6 +333,12 @@ impl Drop for MountHelper {
             let _ = fs::remove_file(path);
         }
     }
+}
+
+/// What a server that listens at a port needs beside `more`.
+pub fn secured(more: &[&str]) -> &'static [&'static str] {
+    let is_said = more.iter().any(|word| ["--cert", "--insecure"].contains(word));
+    if is_said { &[] } else { &["--insecure"] }
 }
 
 pub fn address(port: u16) -> String {

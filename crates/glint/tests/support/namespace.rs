@@ -44,10 +44,10 @@ impl Host {
 
     /// Mounts a server there, at `a` in `world`.
     pub fn mount(&self, world: &World, address: &str) -> (Process, PathBuf) {
-        let directory = world.path("a");
+        let directory = world.short("a");
         fs::create_dir(&directory).unwrap();
         let mut mount = self.command(env!("CARGO_BIN_EXE_glint"));
-        mount.args(["mount", address, text(&directory)]);
+        mount.args(["mount", "-f", address, text(&directory)]);
         let mut process = Process::start_as(&mut mount, world.path("a.log"), Some(&directory));
         process.wait_for("mounted at");
         (process, directory)

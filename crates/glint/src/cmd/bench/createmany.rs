@@ -184,9 +184,9 @@ pub fn run(args: Args) -> CommandResult {
         map.insert("ratio".into(), json!(ratio(ours.per_s(), theirs.per_s())));
     }
     if args.json {
-        println!("{line}");
+        crate::say!("{line}");
     } else {
-        println!(
+        crate::say!(
             "{} x {} by {procs} on {}: {:.0}/s, p50 {} us, p99 {} us",
             count,
             args.op.name(),
@@ -197,7 +197,7 @@ pub fn run(args: Args) -> CommandResult {
         );
         if let Some(dir) = &args.against {
             let ratio = ratio(ours.per_s(), theirs.per_s());
-            println!("{}: {:.0}/s; ratio {ratio:.2}", dir.display(), theirs.per_s());
+            crate::say!("{}: {:.0}/s; ratio {ratio:.2}", dir.display(), theirs.per_s());
         }
     }
     Ok(ExitCode::SUCCESS)

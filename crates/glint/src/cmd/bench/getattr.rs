@@ -81,9 +81,9 @@ pub fn run(args: Args) -> CommandResult {
             "ping_us_p99": raw.micros(0.99),
             "ratio": ratio,
         });
-        println!("{line}");
+        crate::say!("{line}");
     } else {
-        println!(
+        crate::say!(
             "getattr on {}: p50 {} us, p99 {} us; raw ping-pong p50 {} us, p99 {} us; ratio {ratio:.2}",
             args.target,
             ours.micros(0.50),

@@ -205,10 +205,10 @@ pub fn run(args: Args) -> CommandResult {
     let name = format!("glint-ior-{}", std::process::id());
     let rates = run_pattern(&args.target, &name, pattern)?;
     if args.json {
-        println!("{}", as_json(&pattern, &rates));
+        crate::say!("{}", as_json(&pattern, &rates));
     } else {
         let kind = if pattern.strided { "strided" } else { "segmented" };
-        println!(
+        crate::say!(
             "{} writers, {kind}, {} bytes a call: write {:.0} MB/s, read and compared {:.0} MB/s",
             pattern.writers,
             pattern.transfer,

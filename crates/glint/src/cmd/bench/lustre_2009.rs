@@ -90,7 +90,7 @@ pub fn run(count: u64, parent: &Path, report: Option<&Path>, as_json: bool) -> C
         }
     }
     if as_json {
-        lines.iter().for_each(|line| println!("{line}"));
+        lines.iter().for_each(|line| crate::say!("{line}"));
     }
     if !as_json || report.is_some() {
         out.finish(report)?;

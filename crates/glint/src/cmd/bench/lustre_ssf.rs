@@ -104,7 +104,7 @@ pub fn run(parent: &Path, limit: u64, report: Option<&Path>, as_json: bool) -> C
     }
     if as_json {
         for row in &rows {
-            println!(
+            crate::say!(
                 "{}",
                 json!({
                     "bench": "ior", "experiment": "lustre-ssf", "case": row.case.name,

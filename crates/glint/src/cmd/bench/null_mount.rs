@@ -1,9 +1,9 @@
 //! `glint bench null-mount`: the adapter over answers from memory.
 
 use crate::CommandResult;
-use crate::cmd::mount::parse_options;
+use crate::cmd::mount_options::parse;
 use crate::signals::Stop;
-use glint_mount::{Mount, MountOptions, NullFs};
+use glint_mount::{Mount, MountFlags, NullFs};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -16,18 +16,18 @@ pub struct Args {
     /// Where to mount; an empty directory.
     directory: PathBuf,
     /// Mount options, as of `glint mount`.
-    #[arg(short = 'o', long = "options", value_name = "OPTIONS", value_delimiter = ',')]
+    #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     options: Vec<String>,
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
-    let options = parse_options(&args.options)?;
+    let options = parse(&args.options, false)?;
     options.apply();
     let mount_point = glint_mount::prepare(&args.directory)?;
     let start = Instant::now();
     let stop = Stop::listen()?;
-    let mount_options = MountOptions { source: "glint-null".into(), ..options.mount };
+    let mount_options = options.mount("glint-null".into(), MountFlags::empty());
     let fs = Arc::new(NullFs::default());
     let mount = Mount::new(fs, &mount_point, &mount_options, options.transport)?;
     crate::cmd::up::announce(&mount, start.elapsed());

@@ -123,7 +123,7 @@ pub fn work(args: WorkerArgs) -> crate::CommandResult {
     // The names are made before the clock runs.
     let range = args.from..args.from + args.count;
     let files: Vec<PathBuf> = range.map(|index| file(&args.directory, index)).collect();
-    println!("ready");
+    crate::say!("ready");
     let mut line = String::new();
     std::io::stdin().read_line(&mut line)?;
     let mut sample = Sample::default();
@@ -132,7 +132,7 @@ pub fn work(args: WorkerArgs) -> crate::CommandResult {
         one(args.op, path).map_err(|e| format!("{}: {e}", path.display()))?;
         sample.record(start.elapsed().as_nanos() as u64);
     }
-    println!("{}", sample.to_text());
+    crate::say!("{}", sample.to_text());
     Ok(std::process::ExitCode::SUCCESS)
 }
 

@@ -76,8 +76,8 @@ pub fn run(count: u64, parent: &Path, report: Option<&Path>, as_json: bool) -> C
     eprintln!("two clients, {OUTSTANDING} outstanding each");
     let load = load(count, parent)?;
     if as_json {
-        rows.iter().for_each(|row| println!("{}", as_line(row, count)));
-        println!("{}", json!({ "bench": "getattr", "experiment": "pvfs-2006", "load": load }));
+        rows.iter().for_each(|row| crate::say!("{}", as_line(row, count)));
+        crate::say!("{}", json!({ "bench": "getattr", "experiment": "pvfs-2006", "load": load }));
     }
     if !as_json || report.is_some() {
         describe(&rows, count, &load).finish(report)?;

@@ -89,7 +89,7 @@ impl Stage {
     ) -> Result<PathBuf, String> {
         let at = self.path(name)?;
         let mut command = glint().map_err(|e| e.to_string())?;
-        command.args(["mount", address]).arg(&at);
+        command.args(["mount", "-f", address]).arg(&at);
         if pages {
             command.env(crate::cmd::mount::COUNT_PAGES, "1");
         }
@@ -114,7 +114,8 @@ impl Stage {
                 command
             }
         };
-        command.arg("serve").arg("--data").arg(data).args(["--listen", &address]).args(more);
+        command.arg("serve").arg("--data").arg(data);
+        command.args(["--listen", &address, "--insecure"]).args(more);
         let child =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let child = child.map_err(|e| e.to_string())?;

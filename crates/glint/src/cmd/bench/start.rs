@@ -57,13 +57,13 @@ pub fn run(args: Args) -> CommandResult {
     }
     let (ms, kib) = (median(millis), median(resident));
     if args.json {
-        println!(
+        crate::say!(
             "{}",
             json!({"bench": "start", "target": args.data.display().to_string(), "inodes": inodes,
                    "ms": (ms * 10.0).round() / 10.0, "resident_kib": kib as u64})
         );
     } else {
-        println!("{inodes} inodes: usable after {ms:.0} ms, {} MiB resident", kib as u64 / 1024);
+        crate::say!("{inodes} inodes: usable after {ms:.0} ms, {} MiB resident", kib as u64 / 1024);
     }
     Ok(ExitCode::SUCCESS)
 }

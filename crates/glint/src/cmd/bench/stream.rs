@@ -69,12 +69,12 @@ pub fn run(args: Args) -> CommandResult {
             line["ratio"] = json!(ratio(mib_s, against));
         }
         if args.json {
-            println!("{line}");
+            crate::say!("{line}");
         } else {
             let compared = against_mib_s.map_or(String::new(), |against| {
                 format!("; against {against:.0} MiB/s, ratio {:.2}", mib_s / against)
             });
-            println!("{op}: {mib_s:.0} MiB/s{compared}");
+            crate::say!("{op}: {mib_s:.0} MiB/s{compared}");
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -57,7 +57,7 @@ pub fn run(args: Args) -> CommandResult {
         line["ratio"] = json!(ratio);
         text += &format!("; {}: {against_per_s:.0}/s; ratio {ratio:.2}", against.display());
     }
-    println!("{}", if args.json { line.to_string() } else { text });
+    crate::say!("{}", if args.json { line.to_string() } else { text });
     Ok(ExitCode::SUCCESS)
 }
 

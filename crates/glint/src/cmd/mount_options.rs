@@ -1,0 +1,279 @@
+//! What `-o` may say: the options that mount(8) documents for every file system, and Glint's.
+
+use glint_mount::{MountFlags, MountOptions, TransportKind};
+use std::path::PathBuf;
+
+/// Options of mount(8) that are a flag of the kernel, and whether they set or clear it.
+const FLAGS: [(&str, MountFlags, bool); 25] = [
+    ("ro", MountFlags::RDONLY, true),
+    ("rw", MountFlags::RDONLY, false),
+    ("suid", MountFlags::NOSUID, false),
+    ("nosuid", MountFlags::NOSUID, true),
+    ("dev", MountFlags::NODEV, false),
+    ("nodev", MountFlags::NODEV, true),
+    ("exec", MountFlags::NOEXEC, false),
+    ("noexec", MountFlags::NOEXEC, true),
+    ("async", MountFlags::SYNCHRONOUS, false),
+    ("sync", MountFlags::SYNCHRONOUS, true),
+    ("dirsync", MountFlags::DIRSYNC, true),
+    ("atime", MountFlags::NOATIME, false),
+    ("noatime", MountFlags::NOATIME, true),
+    ("diratime", MountFlags::NODIRATIME, false),
+    ("nodiratime", MountFlags::NODIRATIME, true),
+    ("relatime", MountFlags::RELATIME, true),
+    ("norelatime", MountFlags::RELATIME, false),
+    ("strictatime", MountFlags::STRICTATIME, true),
+    ("nostrictatime", MountFlags::STRICTATIME, false),
+    ("lazytime", MountFlags::LAZYTIME, true),
+    ("nolazytime", MountFlags::LAZYTIME, false),
+    ("symfollow", MountFlags::NOSYMFOLLOW, false),
+    ("nosymfollow", MountFlags::NOSYMFOLLOW, true),
+    ("silent", MountFlags::SILENT, true),
+    ("loud", MountFlags::SILENT, false),
+];
+
+/// Those that mount(8) acts on itself, those that are so in any case, and what the kernel shows
+/// of a mount of FUSE and mount(8) passes again when it remounts.
+const IGNORED: [&str; 17] = [
+    "defaults",
+    "auto",
+    "noauto",
+    "nouser",
+    "nousers",
+    "noowner",
+    "nogroup",
+    "nofail",
+    "_netdev",
+    "mand",
+    "nomand",
+    "iversion",
+    "noiversion",
+    "acl",
+    "user_xattr",
+    "allow_other",
+    "default_permissions",
+];
+const IGNORED_PREFIXES: [&str; 8] =
+    ["x-", "X-", "comment=", "user_id=", "group_id=", "max_read=", "rootmode=", "uhelper="];
+/// Labels of SELinux: the kernel's own, where it has SELinux.
+const CONTEXTS: [&str; 4] = ["context=", "fscontext=", "defcontext=", "rootcontext="];
+
+/// Flags of a mount, as far as they were said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Flags {
+    set: MountFlags,
+    cleared: MountFlags,
+}
+
+impl Flags {
+    const NONE: Flags = Flags { set: MountFlags::empty(), cleared: MountFlags::empty() };
+
+    fn say(&mut self, flag: MountFlags, on: bool) {
+        self.set.set(flag, on);
+        self.cleared.set(flag, !on);
+    }
+
+    /// Whether one that has this name was said.
+    fn say_named(&mut self, name: &str) -> bool {
+        let found = FLAGS.iter().find(|(known, ..)| *known == name);
+        if let Some((_, flag, on)) = found {
+            self.say(*flag, *on);
+        }
+        found.is_some()
+    }
+
+    /// All of them, where what was not said is as in `others`.
+    pub fn over(&self, others: MountFlags) -> MountFlags {
+        (others - self.cleared) | self.set
+    }
+
+    /// Those that a mount has, from what /proc/mounts shows.
+    pub fn of_mount(shown: &str) -> MountFlags {
+        let mut flags = Flags::NONE;
+        for option in shown.split(',') {
+            flags.say_named(option);
+        }
+        flags.set
+    }
+}
+
+/// Parsed mount options.
+pub struct ParsedOptions {
+    /// For the kernel.
+    pub flags: Flags,
+    /// Labels, for the kernel.
+    contexts: Vec<String>,
+    /// Data never stays in the page cache.
+    direct_io: bool,
+    /// How requests reach us.
+    pub transport: TransportKind,
+    /// Cores are kept out of their sleep states while requests come in bursts.
+    keep_awake: bool,
+    /// Threads look for replies for a short time before they sleep.
+    polling: bool,
+    /// Changes in directories that this client has for itself are told to servers later.
+    pub write_back_metadata: bool,
+    /// Who this host is; see `--cert`.
+    cert: Option<PathBuf>,
+    /// Only change the flags of a mount that is there.
+    pub remount: bool,
+}
+
+impl ParsedOptions {
+    /// Sets this process up. What was switched off already stays off.
+    pub fn apply(&self) {
+        crate::identity::set(self.cert.clone());
+        if !self.keep_awake {
+            glint_net::keep_awake::enable(false);
+        }
+        if !self.polling {
+            glint_net::polling::enable(false);
+        }
+    }
+
+    /// Whether reading changes no inode, whatever else holds.
+    pub fn noatime(&self) -> bool {
+        self.flags.set.contains(MountFlags::NOATIME)
+    }
+
+    /// What was said of the access times of a mount, if anything was.
+    pub fn said_of_atime(&self) -> Option<bool> {
+        let said = self.flags.set | self.flags.cleared;
+        said.contains(MountFlags::NOATIME).then(|| self.noatime())
+    }
+
+    /// How to mount `source`, where `others` are the flags that nothing was said of.
+    pub fn mount(&self, source: String, others: MountFlags) -> MountOptions {
+        MountOptions {
+            source,
+            flags: self.flags.over(others),
+            direct_io: self.direct_io,
+            contexts: self.contexts.clone(),
+        }
+    }
+}
+
+/// Cuts options at commas, but for those between quotation marks.
+fn split(text: &str) -> Vec<String> {
+    let (mut options, mut quoted) = (vec![String::new()], false);
+    for c in text.chars() {
+        quoted ^= c == '"';
+        match (c, options.last_mut()) {
+            (',', _) if !quoted => options.push(String::new()),
+            (c, Some(last)) => last.push(c),
+            _ => {}
+        }
+    }
+    options
+}
+
+/// Parses `-o` options; one that nobody knows is an error, unless `sloppy`.
+pub fn parse(options: &[String], sloppy: bool) -> Result<ParsedOptions, String> {
+    let mut parsed = ParsedOptions {
+        flags: Flags::NONE,
+        contexts: Vec::new(),
+        direct_io: false,
+        transport: TransportKind::Auto,
+        keep_awake: true,
+        polling: true,
+        write_back_metadata: true,
+        cert: None,
+        remount: false,
+    };
+    for option in options.iter().flat_map(|text| split(text)).filter(|one| !one.is_empty()) {
+        if parsed.flags.say_named(&option) {
+            // Who asks for this does not want to hear of changes later.
+            if option == "sync" || option == "dirsync" {
+                parsed.write_back_metadata = false;
+            }
+            continue;
+        }
+        match option.as_str() {
+            "remount" => parsed.remount = true,
+            "direct_io" => parsed.direct_io = true,
+            "keep_awake=auto" => parsed.keep_awake = true,
+            "keep_awake=off" => parsed.keep_awake = false,
+            "polling=auto" => parsed.polling = true,
+            "polling=off" => parsed.polling = false,
+            "wbmeta" => parsed.write_back_metadata = true,
+            "nowbmeta" => parsed.write_back_metadata = false,
+            "transport=auto" => parsed.transport = TransportKind::Auto,
+            "transport=uring" => parsed.transport = TransportKind::Uring,
+            "transport=devfuse" => parsed.transport = TransportKind::DevFuse,
+            // Users mount: as mount(8) says, they get nothing that could make them more.
+            "owner" | "group" => unprivileged(&mut parsed.flags),
+            "user" | "users" => {
+                unprivileged(&mut parsed.flags);
+                parsed.flags.say(MountFlags::NOEXEC, true);
+            }
+            other if other.starts_with("user=") => {
+                unprivileged(&mut parsed.flags);
+                parsed.flags.say(MountFlags::NOEXEC, true);
+            }
+            other if other.starts_with("cert=") => {
+                parsed.cert = Some(other["cert=".len()..].into());
+            }
+            other if CONTEXTS.iter().any(|label| other.starts_with(label)) => {
+                parsed.contexts.push(option);
+            }
+            other if IGNORED.contains(&other) => {}
+            other if IGNORED_PREFIXES.iter().any(|prefix| other.starts_with(prefix)) => {}
+            _ if sloppy => {}
+            other => {
+                return Err(format!(
+                    "mount option {other}: unknown; see `glint mount --help` for those there are"
+                ));
+            }
+        }
+    }
+    Ok(parsed)
+}
+
+fn unprivileged(flags: &mut Flags) {
+    flags.say(MountFlags::NOSUID, true);
+    flags.say(MountFlags::NODEV, true);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> ParsedOptions {
+        parse(&[text.to_owned()], false).unwrap()
+    }
+
+    #[test]
+    fn an_unknown_option_is_named_and_a_sloppy_mount_does_not_mind() {
+        let error = parse(&["ro,colour".into()], false).err().unwrap();
+        assert!(error.contains("colour"), "{error}");
+        assert!(parse(&["ro,colour".into()], true).is_ok());
+    }
+
+    #[test]
+    fn options_of_mount_8_are_known() {
+        for option in [
+            "strictatime,lazytime,sync,dirsync,nodiratime,nosymfollow,silent,loud,acl,owner,group",
+            "users,user,user=me,nouser,nofail,_netdev,noauto,defaults,comment=x,x-systemd.automount",
+            "context=\"system_u:object_r:tmp_t:s0:c1,c2\",relatime,norelatime,iversion,nomand",
+            "X-mount.mkdir,rw,suid,dev,exec,async,atime,diratime,symfollow",
+        ] {
+            parse(&[option.to_owned()], false).unwrap();
+        }
+        let quoted = parsed("context=\"a:s0:c1,c2\",ro");
+        assert_eq!(quoted.contexts, ["context=\"a:s0:c1,c2\""]);
+        assert_eq!(quoted.flags.set, MountFlags::RDONLY);
+    }
+
+    #[test]
+    fn what_was_not_said_is_as_it_was() {
+        let base = MountFlags::NOSUID | MountFlags::NODEV;
+        assert_eq!(parsed("ro").flags.over(base), base | MountFlags::RDONLY);
+        assert_eq!(parsed("defaults").flags.over(base), base);
+        assert_eq!(parsed("suid,dev").flags.over(base), MountFlags::empty());
+        let exec = parsed("users,exec").flags.over(MountFlags::empty());
+        assert_eq!(exec, base, "the last word counts");
+        let shown = Flags::of_mount("ro,nosuid,noatime,user_id=0,allow_other");
+        assert_eq!(shown, MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NOATIME);
+        assert_eq!(parsed("rw").flags.over(shown), MountFlags::NOSUID | MountFlags::NOATIME);
+    }
+}

@@ -1,0 +1,228 @@
+//! What administrators expect of a file system: safe defaults, mount(8), logs, signals, pipes.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+use support::*;
+
+/// What /proc/mounts shows of a mount.
+fn options_of(mount: &Path) -> Vec<String> {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let line = mounts.lines().find(|line| line.split(' ').nth(1) == mount.to_str());
+    let line = line.unwrap_or_else(|| panic!("{} is not mounted", mount.display()));
+    line.split(' ').nth(3).unwrap().split(',').map(str::to_owned).collect()
+}
+
+fn has(mount: &Path, option: &str) -> bool {
+    options_of(mount).iter().any(|found| found == option)
+}
+
+fn said(output: &Output) -> String {
+    [&output.stdout[..], &output.stderr[..]].map(String::from_utf8_lossy).concat()
+}
+
+/// The log of a mount in the background.
+fn log_of(mount: &Path) -> std::path::PathBuf {
+    let name = mount.to_str().unwrap().replace('-', "%2d").replace('/', "-");
+    format!("/var/log/glint/mount{name}.log").into()
+}
+
+/// Unmounts when the test ends, and removes the log that a mount in the background leaves.
+struct Mounted(std::path::PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).output();
+        let _ = fs::remove_file(log_of(&self.0));
+    }
+}
+
+#[test]
+fn by_default_a_server_is_for_root_alone() {
+    let world = World::new();
+    let data = world.data();
+    let mut server =
+        Process::start(&["serve", "--data", text(&data)], world.path("serve.log"), None);
+    server.wait_for("serving ");
+    let socket = data.join("glint.sock");
+    assert_eq!(fs::metadata(&socket).unwrap().mode() & 0o777, 0o600);
+    // The directory is all that has to be said.
+    let (mount, dir) = world.mount_from(text(&data), "m", &[]);
+    fs::write(dir.join("f"), b"x").unwrap();
+    assert!(has(&dir, "nosuid") && has(&dir, "nodev"), "{:?}", options_of(&dir));
+    run(glint().args(["status", &format!("unix:{}", text(&socket))]));
+    mount.stop();
+    let (mount, dir) = world.mount_from(text(&socket), "n", &["-o", "suid,dev"]);
+    assert!(!has(&dir, "nosuid") && !has(&dir, "nodev"), "{:?}", options_of(&dir));
+    mount.stop();
+    server.stop();
+    // A port of this host is for all its users, so it has to be asked for.
+    for address in ["127.0.0.1:0", "0.0.0.0:0"] {
+        let serve = ["serve", "--data", text(&data), "--listen", address];
+        assert!(refused(glint().args(serve)).contains("--insecure"));
+        let up = ["up", "--data", text(&data), "--mount", text(&dir), "--listen", address];
+        assert!(refused(glint().args(up)).contains("--insecure"));
+    }
+    let oss = world.oss_data(1);
+    let serve = ["oss", "--data", text(&oss), "--mds", text(&data), "--listen", "127.0.0.1:0"];
+    assert!(refused(glint().args(serve)).contains("--insecure"));
+    // Alone, a mount is as any local file system; with strangers about it is not.
+    let up = world.up(&[]);
+    assert!(!has(&world.mount_point(), "nosuid"));
+    up.stop();
+    let up = world.up(&["--listen", &address(free_port()), "--insecure"]);
+    assert!(has(&world.mount_point(), "nosuid") && has(&world.mount_point(), "nodev"));
+    up.stop();
+}
+
+#[test]
+fn mount_8_and_its_options() {
+    let _helper = MountHelper::install();
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &[]);
+    let dir = world.mount_point();
+    fs::create_dir(&dir).unwrap();
+    let _mounted = Mounted(dir.clone());
+    let mount = |options: &str| {
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "fuse.glint", "-o", options, &address(port)]).arg(&dir).output().unwrap()
+    };
+    for options in [
+        "strictatime,lazytime,dirsync,nodiratime,nosymfollow,silent,acl",
+        "sync,owner,group,_netdev,nofail,x-systemd.automount,comment=mine",
+        "users,exec,relatime,context=system_u:object_r:tmp_t:s0",
+    ] {
+        let output = mount(options);
+        assert!(output.status.success(), "{options}: {}", said(&output));
+        assert_eq!(said(&output), "", "it says nothing when all is well");
+        fs::write(dir.join("f"), options).unwrap();
+        for shown in ["sync", "dirsync", "nosymfollow"] {
+            let asked = options.split(',').any(|option| option == shown);
+            assert_eq!(has(&dir, shown), asked, "{shown}: {:?}", options_of(&dir));
+        }
+        // In the order in which they are said: users is noexec, too.
+        assert!(!has(&dir, "noexec"), "{:?}", options_of(&dir));
+        run(Command::new("umount").arg(&dir));
+    }
+    // The helper itself: silent, with the exit codes of mount(8), and -f only pretends.
+    let helper = |arguments: &[&str]| {
+        let mut helper = Command::new("/sbin/mount.fuse.glint");
+        helper.args(arguments).output().unwrap()
+    };
+    let at = address(port);
+    let pretended = helper(&[&at, text(&dir), "-f", "-o", "ro"]);
+    assert!(pretended.status.success() && !is_mounted(&dir), "{}", said(&pretended));
+    let sloppy = helper(&[&at, text(&dir), "-snv", "-o", "colour"]);
+    assert!(sloppy.status.success() && is_mounted(&dir), "{}", said(&sloppy));
+    assert_eq!(said(&sloppy), "");
+    assert!(log_of(&dir).exists(), "its log is where logs are");
+    assert_eq!(fs::metadata(log_of(&dir)).unwrap().mode() & 0o777, 0o600);
+    // What is not said stays as it is when it is mounted again.
+    run(Command::new("mount").args(["-o", "remount,ro,noexec"]).arg(&dir));
+    for option in ["ro", "noexec", "nosuid", "nodev"] {
+        assert!(has(&dir, option), "{:?}", options_of(&dir));
+    }
+    assert_eq!(fs::write(dir.join("g"), b"").unwrap_err().raw_os_error(), Some(libc::EROFS));
+    run(glint().args(["mount", &at, text(&dir), "-o", "remount,rw"]));
+    assert!(has(&dir, "noexec") && !has(&dir, "ro"), "{:?}", options_of(&dir));
+    fs::write(dir.join("g"), b"").unwrap();
+    let late = glint().args(["mount", &at, text(&dir), "-o", "remount,noatime"]).output().unwrap();
+    assert!(said(&late).contains("noatime"), "what cannot be done is not silently left out");
+    run(glint().args(["umount", text(&dir)]));
+
+    let code = |output: Output| (output.status.code(), said(&output));
+    let (status, text_of) = code(helper(&[&address(free_port()), text(&dir), "-o", "rw"]));
+    assert_eq!(status, Some(32), "{text_of}");
+    let (status, text_of) = code(helper(&[&at, text(&dir), "-o", "colour"]));
+    assert_eq!(status, Some(1), "{text_of}");
+    assert_eq!(helper(&[&at]).status.code(), Some(1));
+    assert_eq!(glint().args(["umount", text(&dir)]).output().unwrap().status.code(), Some(32));
+    server.stop();
+    world.assert_sound();
+}
+
+/// `glint mount` returns when the mount is there, and what it logs goes where others cannot
+/// write.
+#[test]
+fn a_mount_goes_to_the_background() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &[]);
+    let dir = world.short("m");
+    fs::create_dir(&dir).unwrap();
+    let _mounted = Mounted(dir.clone());
+    let output = run(glint().args(["mount", &address(port), text(&dir)]));
+    assert_eq!(said(&output), "");
+    fs::write(dir.join("f"), b"at once").unwrap();
+    run(glint().args(["umount", text(&dir)]));
+    eventually("the daemon ends", || {
+        fs::read_to_string(log_of(&dir)).is_ok_and(|log| log.contains("unmounted"))
+    });
+    // A link that somebody has put there is not followed.
+    let victim = world.path("victim");
+    fs::write(&victim, b"").unwrap();
+    fs::remove_file(log_of(&dir)).unwrap();
+    std::os::unix::fs::symlink(&victim, log_of(&dir)).unwrap();
+    let message = refused(glint().args(["mount", &address(port), text(&dir)]));
+    assert!(message.contains("symbolic link"), "{message}");
+    assert!(!is_mounted(&dir) && fs::read(&victim).unwrap().is_empty());
+    server.stop();
+}
+
+#[test]
+fn a_second_signal_soon_after_the_first_is_the_same_request() {
+    use rustix::process::Signal;
+    for second in [Signal::TERM, Signal::INT] {
+        let world = World::new();
+        let up = world.up(&[]);
+        fs::write(world.mount_point().join("f"), b"x").unwrap();
+        up.signal(Signal::TERM);
+        std::thread::sleep(Duration::from_millis(20));
+        up.signal(second);
+        // Sends one more, of the other kind, only if both were one.
+        eventually("it ends", || up.log().contains("everything is on disk"));
+        up.forget_ended();
+        assert!(!is_mounted(&world.mount_point()));
+        world.assert_sound();
+    }
+}
+
+#[test]
+fn a_closed_pipe_is_the_end_without_a_word() {
+    let world = World::new();
+    let up = world.up(&[]);
+    for i in 0..50 {
+        fs::write(world.mount_point().join(format!("f{i}")), b"x").unwrap();
+    }
+    let mount = world.mount_point();
+    let data = world.data();
+    for command in [
+        vec!["stats", text(&mount)],
+        vec!["stats", "--watch", "--json", text(&mount)],
+        vec!["status", text(&mount)],
+        vec!["getstripe", text(&mount)],
+        vec!["--help"],
+        vec!["fsck", "--data", text(&data)],
+    ] {
+        let mut child =
+            glint().args(&command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!errors.contains("panicked") && !errors.contains("Broken pipe"), "{errors}");
+        if command[0] == "stats" {
+            use std::os::unix::process::ExitStatusExt;
+            assert_eq!(output.status.signal(), Some(libc::SIGPIPE), "{command:?}: {errors}");
+        }
+    }
+    up.stop();
+    let permissions = fs::metadata(world.data()).unwrap().permissions();
+    assert!(permissions.mode() & 0o022 == 0);
+}
