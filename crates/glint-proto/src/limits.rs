@@ -19,6 +19,11 @@ pub const XATTR_NAME_BYTES_MAX: usize = 255;
 pub const XATTR_VALUE_BYTES_MAX: usize = 64 << 10;
 /// Longest list of attribute names (XATTR_LIST_MAX).
 pub const XATTR_LIST_BYTES_MAX: usize = 64 << 10;
+/// Most extended attributes of one inode, and bytes of all their values together. Beyond it is
+/// ENOSPC; the names are bounded by [`XATTR_LIST_BYTES_MAX`].
+pub const XATTR_COUNT_MAX: usize = 1024;
+/// See [`XATTR_COUNT_MAX`].
+pub const XATTR_VALUES_BYTES_MAX: usize = 1 << 20;
 /// Most links to one inode.
 pub const LINK_COUNT_MAX: u32 = 1 << 31;
 /// Most supplementary groups that a request carries (NGROUPS_MAX).
@@ -149,6 +154,9 @@ const fn clamp(value: u64, min: u64, max: u64) -> u64 {
 
 const _: () = assert!(BODY_BYTES_MAX >= 2 * XATTR_VALUE_BYTES_MAX);
 const _: () = assert!(BODY_BYTES_MAX >= 4 * GROUPS_MAX + 2 * NAME_BYTES_MAX);
+const _: () = assert!(XATTR_VALUES_BYTES_MAX >= XATTR_VALUE_BYTES_MAX);
+// One batch deletes all names of an inode, in the smallest segment of a journal.
+const _: () = assert!(XATTR_LIST_BYTES_MAX + 32 * XATTR_COUNT_MAX < segment_bytes(0) as usize / 4);
 const _: () = assert!(FUSE_IO_BYTES_MAX <= BULK_BYTES_MAX);
 const _: () = assert!(READ_AHEAD_BYTES >= FUSE_IO_BYTES_MAX);
 const _: () = assert!(DIR_PAGE_BYTES_MAX <= BODY_BYTES_MAX / 2);

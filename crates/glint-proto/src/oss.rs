@@ -51,6 +51,8 @@ pub struct Beat {
     pub fenced: Vec<u64>,
     /// Run of the MDS that its orders are from, and those that are done: up to this one.
     pub done: (u64, u64),
+    /// Objects of those orders that could not be removed.
+    pub failed: Vec<ObjectId>,
     /// Of each OST.
     pub space: Vec<SpaceInfo>,
 }

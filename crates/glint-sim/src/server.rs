@@ -208,6 +208,10 @@ impl Targets for Servers {
         self.objects.lock().committed
     }
 
+    fn left(&self) -> Vec<Ino> {
+        Vec::new()
+    }
+
     async fn fence(&self, _: u64) {}
 }
 

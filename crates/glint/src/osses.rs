@@ -2,7 +2,8 @@
 //! each has still to do.
 //!
 //! Invariants:
-//! - An order is told at every beat until it is said to be done.
+//! - An order is told at every beat until it is said to be done. Orders are bounded: what finds
+//!   no room is left to the MDS, whose own record of it is durable, and comes again.
 //! - A session counts as fenced when each OSS has said so, or was not heard of for a whole
 //!   lease: it executes nothing for anybody after half of one.
 //! - An OSS is remembered, durably, before files are laid out over its OSTs.
@@ -10,15 +11,17 @@
 use crate::data_dir::{DataDir, OssIdentity};
 use glint_proto::limits::OST_COUNT_MAX;
 use glint_proto::oss::{Beat, Destroy, Orders, OssInfo};
-use glint_proto::{Errno, FsResult, ObjectId, SpaceInfo, clock};
+use glint_proto::{Errno, FsResult, Ino, ObjectId, SpaceInfo, clock};
 use parking_lot::Mutex;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 /// Orders that are told at once.
 const ORDERS: usize = 64;
 /// Objects of one order.
 const OBJECTS: usize = 256;
+/// Objects in all orders of one OSS that are not done yet. One that is away for long costs no more.
+const ORDERED_OBJECTS_MAX: usize = 1 << 16;
 /// How often it is looked whether a session is fenced.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -37,6 +40,8 @@ struct Oss {
     /// Sessions that it has not said to be fenced.
     fence: Vec<u64>,
     pending: VecDeque<Pending>,
+    /// Objects in `pending`.
+    ordered: usize,
 }
 
 /// All of them.
@@ -51,6 +56,8 @@ struct State {
     all: Vec<Oss>,
     /// Number of the last order.
     last: u64,
+    /// Files of which an object could not be removed, until the reaper takes them.
+    left: HashSet<Ino>,
 }
 
 impl Osses {
@@ -63,9 +70,10 @@ impl Osses {
             space: Vec::new(),
             fence: Vec::new(),
             pending: VecDeque::new(),
+            ordered: 0,
         };
         let all = data.osses().iter().map(remembered).collect();
-        Osses { run, lease, state: Mutex::new(State { all, last: 0 }) }
+        Osses { run, lease, state: Mutex::new(State { all, ..State::default() }) }
     }
 
     /// How many OSTs there are after the `own` ones.
@@ -106,14 +114,17 @@ impl Osses {
             oss.identity.address = beat.address;
             remember(data, &state.all)?;
         }
-        let oss = &mut state.all[index];
+        let State { all, left, .. } = &mut *state;
+        let oss = &mut all[index];
         oss.heard = clock::now();
         oss.space = beat.space;
         oss.fence.retain(|session| !beat.fenced.contains(session));
         if beat.done.0 == self.run {
-            while oss.pending.front().is_some_and(|pending| pending.number <= beat.done.1) {
-                oss.pending.pop_front();
+            let is_done = |pending: &mut Pending| pending.number <= beat.done.1;
+            while let Some(done) = oss.pending.pop_front_if(is_done) {
+                oss.ordered -= done.order.objects.len();
             }
+            left.extend(beat.failed.iter().map(|object| object.ino));
         }
         let told = oss.pending.iter().take(ORDERS);
         Ok(Orders {
@@ -151,6 +162,7 @@ impl Osses {
             space: Vec::new(),
             fence: Vec::new(),
             pending: VecDeque::new(),
+            ordered: 0,
         });
         if let Err(errno) = remember(data, all) {
             all.pop();
@@ -159,15 +171,19 @@ impl Osses {
         Ok(all.len() - 1)
     }
 
-    /// Has objects destroyed, each on the OST of its number, as a part of a change of data.
+    /// Has objects destroyed, each on the OST of its number, as a part of a change of data. Those
+    /// for which an OSS has no more room count as left.
     pub fn destroy(&self, objects: &[(u16, ObjectId)], change: u64) {
         let mut state = self.state.lock();
-        let State { all, last } = &mut *state;
+        let State { all, last, left } = &mut *state;
         for oss in all {
             let first = oss.identity.first_ost;
             for index in 0..oss.identity.osts {
                 let there = objects.iter().filter(|(ost, _)| *ost == first + index);
-                let there: Vec<ObjectId> = there.map(|(_, object)| *object).collect();
+                let mut there: Vec<ObjectId> = there.map(|(_, object)| *object).collect();
+                let room = ORDERED_OBJECTS_MAX - oss.ordered;
+                left.extend(there.drain(room.min(there.len())..).map(|object| object.ino));
+                oss.ordered += there.len();
                 for objects in there.chunks(OBJECTS) {
                     *last += 1;
                     let order = Destroy { ost: index, objects: objects.to_vec() };
@@ -177,11 +193,22 @@ impl Osses {
         }
     }
 
+    /// Objects that could not be removed here.
+    pub fn left(&self, objects: Vec<ObjectId>) {
+        self.state.lock().left.extend(objects.into_iter().map(|object| object.ino));
+    }
+
+    /// Files of which an object could not be removed, once.
+    pub fn take_left(&self) -> Vec<Ino> {
+        std::mem::take(&mut self.state.lock().left).into_iter().collect()
+    }
+
     /// Changes of data up to this number are done everywhere; of those up to `own` here.
     pub fn durable(&self, own: u64) -> u64 {
         let state = self.state.lock();
-        let pending = state.all.iter().flat_map(|oss| &oss.pending);
-        let first = pending.map(|pending| pending.change).min();
+        // Orders are in the order of their changes.
+        let first = state.all.iter().filter_map(|oss| oss.pending.front());
+        let first = first.map(|pending| pending.change).min();
         first.map_or(own, |change| own.min(change - 1))
     }
 
@@ -208,13 +235,12 @@ fn remember(data: &DataDir, all: &[Oss]) -> FsResult<()> {
 mod tests {
     use super::*;
     use crate::data_dir::Role;
-    use glint_proto::Ino;
     use std::sync::Arc;
 
     fn beat(uuid: u128, done: (u64, u64)) -> Beat {
         let address = format!("host{uuid}:1");
-        let (fenced, space) = (Vec::new(), Vec::new());
-        Beat { uuid, fs_uuid: 0, address, osts: 2, fenced, done, space }
+        let (fenced, failed, space) = (Vec::new(), Vec::new(), Vec::new());
+        Beat { uuid, fs_uuid: 0, address, osts: 2, fenced, done, failed, space }
     }
 
     #[test]
@@ -244,6 +270,29 @@ mod tests {
         drop(data);
         let data = DataDir::open(dir.path()).unwrap();
         assert_eq!(Osses::new(&data, 8, Duration::from_secs(1)).osts(3), 7);
+    }
+
+    #[test]
+    fn orders_for_who_is_away_are_bounded_and_what_fails_comes_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open_or_create(dir.path(), Some(1), Role::Mds).unwrap();
+        let osses = Osses::new(&data, 7, Duration::from_secs(1));
+        osses.beat(&data, beat(1, (0, 0))).unwrap();
+        let object = |ino| ObjectId { ino: Ino(ino), stripe: 0 };
+        let many = ORDERED_OBJECTS_MAX as u64 + 10;
+        let objects: Vec<_> = (0..many).map(|ino| (1, object(ino))).collect();
+        osses.destroy(&objects, 1);
+        assert_eq!(osses.take_left().len(), 10, "there was no room for them");
+        assert!(osses.take_left().is_empty());
+        let mut done = 0;
+        while osses.durable(1) < 1 {
+            let told = osses.beat(&data, beat(1, (7, done))).unwrap().orders;
+            done = told.last().map_or(done, |(number, _)| *number);
+        }
+        osses.destroy(&[(1, object(1)), (1, object(2))], 2);
+        let failed = vec![object(2)];
+        osses.beat(&data, Beat { failed, ..beat(1, (7, done + 1)) }).unwrap();
+        assert_eq!((osses.durable(2), osses.take_left()), (2, vec![Ino(2)]));
     }
 
     #[test]

@@ -105,13 +105,24 @@ impl OwnOsts {
         }
     }
 
-    /// Removes objects, each from one OST. Returns the number of the change.
-    pub fn destroy(&self, objects: &[(u16, ObjectId)]) -> FsResult<u64> {
+    /// Removes objects, each from one OST. Returns the number of the change, and the objects
+    /// that are still there: one that fails stops no other.
+    pub fn destroy(&self, objects: &[(u16, ObjectId)]) -> (u64, Vec<ObjectId>) {
+        let mut failed = Vec::new();
         for (index, object) in objects {
-            let ost = self.osts.get(usize::from(*index)).ok_or(Errno::ENXIO)?;
-            ost.store().remove(*object).map_err(|e| Errno::from_io(&e))?;
+            let removed = match self.osts.get(usize::from(*index)) {
+                Some(ost) => ost.store().remove(*object),
+                None => Err(std::io::ErrorKind::NotFound.into()),
+            };
+            if let Err(error) = removed {
+                if failed.is_empty() {
+                    // One line, however many there are: a failing disk fails for all.
+                    tracing::error!(%error, ost = index, %object, "removing an object; it is tried again");
+                }
+                failed.push(*object);
+            }
         }
-        Ok(self.changed())
+        (self.changed(), failed)
     }
 
     /// Brings data to stable storage and seals quiet objects. May take long.

@@ -261,15 +261,18 @@ impl Targets for Servers {
         };
         let (here, elsewhere): (Vec<_>, Vec<_>) =
             files.iter().flat_map(objects_of).partition(|(ost, _)| *ost < own);
-        let change = self.osts.destroy(&here)?;
-        if !elsewhere.is_empty() {
-            self.osses.destroy(&elsewhere, change);
-        }
+        let (change, failed) = self.osts.destroy(&here);
+        self.osses.left(failed);
+        self.osses.destroy(&elsewhere, change);
         Ok(change)
     }
 
     fn durable(&self) -> u64 {
         self.osses.durable(self.osts.committed())
+    }
+
+    fn left(&self) -> Vec<Ino> {
+        self.osses.take_left()
     }
 
     async fn fence(&self, session: u64) {

@@ -1,4 +1,10 @@
 //! Extended attributes, and with them POSIX ACLs.
+//!
+//! Invariants:
+//! - An inode has no more attributes than one list names and one batch deletes: the names and the
+//!   number are bounded, and so are the bytes of all values (ENOSPC beyond, as in ext4 and xfs).
+//! - Never more than a page of attributes is in memory at once. An inode from before there were
+//!   limits is read, and emptied, page by page.
 
 use crate::acl::{Acl, XATTR_ACCESS, XATTR_DEFAULT};
 use crate::error::errno;
@@ -6,10 +12,16 @@ use crate::keys;
 use crate::permission::permit_owner;
 use crate::record::InodeRecord;
 use crate::service::{Context, Mds};
-use glint_kv::{Batch, Keyspace, Kv};
-use glint_proto::limits::{XATTR_LIST_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
+use glint_kv::{Batch, Keyspace, Kv, Pair};
+use glint_proto::limits::{
+    XATTR_COUNT_MAX, XATTR_LIST_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
+    XATTR_VALUES_BYTES_MAX,
+};
 use glint_proto::lock::Bits;
 use glint_proto::{Errno, FsResult, Ino, MdsReply, XattrFlags};
+
+/// Attributes that are read at once: a page is at most 1 MiB.
+const XATTR_PAGE: usize = 16;
 
 impl<K: Kv> Mds<K> {
     pub(crate) async fn getxattr(&self, ino: Ino, name: &[u8]) -> FsResult<MdsReply> {
@@ -24,16 +36,105 @@ impl<K: Kv> Mds<K> {
     pub(crate) async fn listxattr(&self, ino: Ino) -> FsResult<MdsReply> {
         let record = self.inode(ino).await?;
         let mut names = Vec::new();
-        if record.has_xattr {
-            for (key, _) in self.scan_inode(Keyspace::Xattr, ino, usize::MAX).await? {
+        let mut from = ino.key().to_vec();
+        loop {
+            let page = self.xattr_page(&record, &mut from).await?;
+            if page.is_empty() {
+                break;
+            }
+            for (key, _) in page {
                 names.extend_from_slice(&key[8..]);
                 names.push(0);
             }
-        }
-        if names.len() > XATTR_LIST_BYTES_MAX {
-            return Err(Errno::E2BIG);
+            if names.len() > XATTR_LIST_BYTES_MAX {
+                return Err(Errno::E2BIG);
+            }
         }
         Ok(MdsReply::Bytes(names))
+    }
+
+    /// Attributes of an inode from a key on, which then is the one that follows them. Empty after
+    /// the last one.
+    async fn xattr_page(&self, record: &InodeRecord, from: &mut Vec<u8>) -> FsResult<Vec<Pair>> {
+        if !record.has_xattr {
+            return Ok(Vec::new());
+        }
+        let to = keys::after(record.attr.ino);
+        let page = self.kv.scan(Keyspace::Xattr, from, &to, XATTR_PAGE).await.map_err(errno)?;
+        if let Some((last, _)) = page.last() {
+            *from = [last.as_slice(), &[0]].concat();
+        }
+        Ok(page)
+    }
+
+    /// Whether an inode may get, or change, the attribute under `key`: to a value of so many bytes.
+    async fn permit_usage(
+        &self,
+        record: &InodeRecord,
+        key: &[u8],
+        value_bytes: usize,
+    ) -> FsResult<()> {
+        let (mut count, mut names, mut values) = (1, key.len() - 8 + 1, value_bytes);
+        let mut from = record.attr.ino.key().to_vec();
+        loop {
+            let page = self.xattr_page(record, &mut from).await?;
+            if page.is_empty() {
+                return Ok(());
+            }
+            for (other, value) in page.iter().filter(|(other, _)| other != key) {
+                count += 1;
+                names += other.len() - 8 + 1;
+                values += value.len();
+            }
+            if count > XATTR_COUNT_MAX
+                || names > XATTR_LIST_BYTES_MAX
+                || values > XATTR_VALUES_BYTES_MAX
+            {
+                return Err(Errno::ENOSPC);
+            }
+        }
+    }
+
+    /// Puts the removal of all attributes of an inode into a batch.
+    pub(crate) async fn delete_xattrs(
+        &self,
+        batch: &mut Batch,
+        record: &InodeRecord,
+    ) -> FsResult<()> {
+        let mut from = record.attr.ino.key().to_vec();
+        loop {
+            let page = self.xattr_page(record, &mut from).await?;
+            if page.is_empty() {
+                return Ok(());
+            }
+            page.iter().for_each(|(key, _)| batch.delete(Keyspace::Xattr, key));
+        }
+    }
+
+    /// Whether an inode has more attributes than one batch deletes: it is from before there were
+    /// limits.
+    pub(crate) async fn has_excess_xattrs(&self, record: &InodeRecord) -> FsResult<bool> {
+        let (mut count, mut from) = (0, record.attr.ino.key().to_vec());
+        while count <= XATTR_COUNT_MAX {
+            match self.xattr_page(record, &mut from).await?.len() {
+                0 => break,
+                more => count += more,
+            }
+        }
+        Ok(count > XATTR_COUNT_MAX)
+    }
+
+    /// Deletes, in a batch for each page, what is more than one batch deletes. For an inode without
+    /// names that nobody has open.
+    pub(crate) async fn delete_excess_xattrs(&self, record: &InodeRecord) -> FsResult<()> {
+        while self.has_excess_xattrs(record).await? {
+            let mut from = record.attr.ino.key().to_vec();
+            let mut batch = Batch::new();
+            let page = self.xattr_page(record, &mut from).await?;
+            page.iter().for_each(|(key, _)| batch.delete(Keyspace::Xattr, key));
+            self.kv.commit(batch, &[]).await.map_err(errno)?;
+        }
+        Ok(())
     }
 
     pub(crate) async fn setxattr(
@@ -63,6 +164,7 @@ impl<K: Kv> Mds<K> {
         if flags.replace && old.is_none() {
             return Err(Errno::ENODATA);
         }
+        self.permit_usage(&record, &key, value.len()).await?;
         let mut batch = Batch::new();
         record.has_xattr = true;
         let stored = match name {

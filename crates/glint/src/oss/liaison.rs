@@ -52,7 +52,14 @@ impl Liaison {
         report: &Sender<Result<(), String>>,
     ) {
         let Some(questions) = self.receiver.lock().take() else { return };
-        let mut talk = Talk { oss, advertised, fenced: Vec::new(), done: (0, 0), joined: false };
+        let mut talk = Talk {
+            oss,
+            advertised,
+            fenced: Vec::new(),
+            done: (0, 0),
+            failed: Vec::new(),
+            joined: false,
+        };
         let mut complained: Option<Instant> = None;
         while !oss.is_stopping() {
             let error = match talk.on_connection(mds, &questions, report) {
@@ -78,6 +85,8 @@ struct Talk<'a> {
     advertised: &'a str,
     fenced: Vec<u64>,
     done: (u64, u64),
+    /// Objects that could not be removed, until the MDS knows.
+    failed: Vec<ObjectId>,
     joined: bool,
 }
 
@@ -104,8 +113,8 @@ impl Talk<'_> {
             let sent = clock::now();
             match link.ask(OssRequest::Beat(self.beat()))? {
                 Ok(OssReply::Orders(orders)) => {
-                    let busy = !orders.fence.is_empty() || !orders.orders.is_empty();
-                    self.obey(&mut link, orders, sent)?;
+                    self.failed.clear();
+                    let busy = self.obey(&mut link, orders, sent)?;
                     if !self.joined {
                         self.joined = true;
                         let _ = report.send(Ok(()));
@@ -131,12 +140,19 @@ impl Talk<'_> {
             osts: self.oss.osts.count(),
             fenced: self.fenced.clone(),
             done: self.done,
+            failed: self.failed.clone(),
             space: self.oss.osts.spaces(),
         }
     }
 
-    /// Does what the MDS wants, whose beat was sent at this time.
-    fn obey(&mut self, link: &mut OssLink, orders: Orders, sent: Instant) -> Result<(), NetError> {
+    /// Does what the MDS wants, whose beat was sent at this time. Returns whether to say at once
+    /// that it is done.
+    fn obey(
+        &mut self,
+        link: &mut OssLink,
+        orders: Orders,
+        sent: Instant,
+    ) -> Result<bool, NetError> {
         self.oss.joined(&orders).map_err(NetError::Refused)?;
         let sessions = &self.oss.sessions;
         let mut fence = orders.fence.clone();
@@ -153,21 +169,28 @@ impl Talk<'_> {
         while !self.oss.is_stopping() && !fence.iter().all(|number| sessions.is_quiet(*number)) {
             std::thread::sleep(Duration::from_millis(1));
         }
+        let fences = !orders.fence.is_empty();
         self.fenced = orders.fence;
         let lease = Duration::from_millis(orders.lease_ms);
         sessions.valid_until(sent + lease / 2);
         sessions.forget_absent(clock::now(), lease);
-        let Some((last, _)) = orders.orders.last() else { return Ok(()) };
+        let Some((last, _)) = orders.orders.last() else { return Ok(fences) };
         let of = |order: &(u64, glint_proto::oss::Destroy)| -> Vec<(u16, ObjectId)> {
             order.1.objects.iter().map(|object| (order.1.ost, *object)).collect()
         };
         let objects: Vec<(u16, ObjectId)> = orders.orders.iter().flat_map(of).collect();
         match self.oss.destroy(&objects) {
-            Ok(()) => self.done.1 = *last,
-            // It is told again.
-            Err(error) => tracing::error!(%error, "destroying objects"),
+            Ok(failed) => {
+                self.done.1 = *last;
+                self.failed = failed;
+                Ok(true)
+            }
+            Err(error) => {
+                // The order is told again, at the next beat.
+                tracing::error!(%error, "destroying objects");
+                Ok(fences)
+            }
         }
-        Ok(())
     }
 }
 

@@ -141,11 +141,16 @@ impl Oss {
         }
     }
 
-    /// Destroys objects, and whatever clients might still want to do to them.
-    fn destroy(&self, objects: &[(u16, ObjectId)]) -> Result<(), Box<dyn std::error::Error>> {
-        let change = self.osts.destroy(objects).map_err(|errno| errno.to_string())?;
+    /// Destroys objects, and whatever clients might still want to do to them. Returns those that
+    /// are still there.
+    fn destroy(
+        &self,
+        objects: &[(u16, ObjectId)],
+    ) -> Result<Vec<ObjectId>, Box<dyn std::error::Error>> {
+        let (change, failed) = self.osts.destroy(objects);
         block_on(self.osts.commit()).map_err(|errno| errno.to_string())?;
-        Ok(self.runs.durable(&self.data, change)?)
+        self.runs.durable(&self.data, change)?;
+        Ok(failed)
     }
 
     /// How things are, in a few words.
