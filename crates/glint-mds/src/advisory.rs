@@ -107,6 +107,7 @@ impl<K: Kv> Mds<K> {
         if range.start >= range.end {
             return Err(Errno::EINVAL);
         }
+        context.begin()?;
         let mut granted = Vec::new();
         let outcome = {
             let mut state = self.advisory.0.lock();
@@ -146,6 +147,7 @@ impl<K: Kv> Mds<K> {
             Outcome::Busy => Err(Errno::EAGAIN),
             Outcome::Deadlock => Err(Errno::EDEADLK),
             Outcome::Waits(number) => {
+                context.end();
                 self.wait_for_program(Ticket {
                     all: &self.advisory,
                     ino,

@@ -121,6 +121,7 @@ impl<K: Kv> Mds<K> {
             return Err(Errno::EOPNOTSUPP);
         }
         self.need_space(context)?;
+        context.begin()?;
         self.claims.mailboxes.writes_back(context.client, life);
         let count = count.clamp(1, INODES_PER_LEASE_MAX);
         let first = self.allocator.lease(&self.kv, count).await?;

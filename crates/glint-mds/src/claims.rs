@@ -33,7 +33,7 @@ struct Shard {
     /// Operations that wait until bits of an inode are free.
     waiting: HashMap<Ino, Vec<Waker>>,
     /// Requests for data that wait, and what they got.
-    tickets: HashMap<u64, (Waker, Option<DataLock>)>,
+    tickets: HashMap<u64, (ClientId, Waker, Option<DataLock>)>,
 }
 
 impl Shard {
@@ -46,7 +46,7 @@ impl Shard {
     fn hand_out(&mut self, granted: Vec<Granted>) -> Vec<Waker> {
         let mut wakers = Vec::new();
         for (ticket, lock) in granted {
-            if let Some((waker, got)) = self.tickets.get_mut(&ticket) {
+            if let Some((_, waker, got)) = self.tickets.get_mut(&ticket) {
                 *got = Some(lock);
                 wakers.push(waker.clone());
             }
@@ -95,7 +95,7 @@ impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         let (mut granted, mut out) = (Vec::new(), Vec::new());
         let mut shard = self.claims.shard(self.ino).lock();
-        let got = shard.tickets.remove(&self.number).and_then(|(_, got)| got);
+        let got = shard.tickets.remove(&self.number).and_then(|(.., got)| got);
         if self.taken {
             return;
         }
@@ -207,21 +207,23 @@ impl Claims {
     /// A lock on data, when its turn comes.
     pub(crate) async fn data(
         &self,
-        client: ClientId,
+        context: &Context<'_>,
         ino: Ino,
         range: Range,
         write: bool,
     ) -> DataLock {
+        let client = context.client;
         let mut out = Vec::new();
         let asked = {
             let mut shard = self.shard(ino).lock();
             let asked = shard.extents.ask(client, ino, range, write, &mut out);
             if let Err(number) = asked {
-                shard.tickets.insert(number, (Waker::noop().clone(), None));
+                shard.tickets.insert(number, (client, Waker::noop().clone(), None));
             }
             asked
         };
         self.post(out);
+        context.end();
         let number = match asked {
             Ok(lock) => return lock,
             Err(number) => number,
@@ -230,11 +232,12 @@ impl Claims {
         let lock = poll_fn(|context| {
             let mut shard = self.shard(ino).lock();
             match shard.tickets.get_mut(&number) {
-                Some((_, Some(lock))) => Poll::Ready(Some(*lock)),
-                Some((waker, None)) => {
+                Some((.., Some(lock))) => Poll::Ready(Some(*lock)),
+                Some((_, waker, None)) => {
                     waker.clone_from(context.waker());
                     Poll::Pending
                 }
+                // Its client was evicted.
                 None => Poll::Ready(None),
             }
         })
@@ -270,6 +273,9 @@ impl Claims {
             let mut granted = Vec::new();
             shard.extents.evict(client, &mut granted, &mut out);
             wakers.extend(shard.hand_out(granted));
+            for (_, (_, waker, _)) in shard.tickets.extract_if(|_, (owner, ..)| *owner == client) {
+                wakers.push(waker);
+            }
             drop(shard);
             wake(wakers);
         }
@@ -291,6 +297,7 @@ impl<K: Kv> Mds<K> {
     /// The operation changes what `bits` protect. If another client holds them, the
     /// operation ends here, without having done anything, and begins again when they are free.
     pub(crate) fn claim(&self, context: &Context<'_>, ino: Ino, bits: Bits) -> FsResult<()> {
+        context.begin()?;
         if !self.claims.is_used() {
             return Ok(());
         }
@@ -353,6 +360,7 @@ impl<K: Kv> Mds<K> {
             for (ino, bits) in context.changing.take() {
                 self.claims.end_change(ino, bits);
             }
+            context.end();
             let conflicts = context.conflicts.take();
             if conflicts.is_empty() {
                 return reply;
@@ -382,6 +390,7 @@ impl<K: Kv> Mds<K> {
         if !self.claims.is_used() {
             return Err(Errno::EOPNOTSUPP);
         }
+        context.begin()?;
         // After a restart it may ask before it listens; what it is asked waits until it does.
         self.claims.mailboxes.expect(context.client);
         if reclaim {
@@ -393,7 +402,7 @@ impl<K: Kv> Mds<K> {
             return Err(Errno::ENOLCK);
         }
         let _span = Span::start(Layer::LockWait, Op::Lock as u8);
-        let lock = self.claims.data(context.client, ino, range, write).await;
+        let lock = self.claims.data(context, ino, range, write).await;
         match lock.number {
             0 => Err(Errno::ESTALE),
             _ => Ok(MdsReply::Locked(lock)),
@@ -456,6 +465,7 @@ impl<K: Kv> Mds<K> {
 mod tests {
     use super::*;
     use futures_util::FutureExt;
+    use glint_proto::{Arrival, Cred, RequestId};
 
     #[test]
     fn who_was_granted_something_while_it_was_forgotten_holds_nobody_up() {
@@ -467,7 +477,10 @@ mod tests {
         assert!(claims.grant(gone, ino, Bits::ATTR | Bits::OWN).is_some());
         assert!(claims.shard(ino).lock().extents.try_all(gone, ino, true).is_some());
         assert!(claims.clear(other, ino, Bits::ALL).now_or_never().is_some());
-        assert!(claims.data(other, ino, Range::ALL, true).now_or_never().is_some());
+        let id = Some(RequestId { client: other, slot: 0, xid: 1 });
+        let arrival = Arrival { id, ..Arrival::default() };
+        let context = Context::new(&arrival, &Cred::ROOT);
+        assert!(claims.data(&context, ino, Range::ALL, true).now_or_never().is_some());
         assert_eq!(claims.counts().0, 0);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::locks::Key;
 use glint_proto::lock::{Bits, Grant};
-use glint_proto::{Arrival, Attr, ClientId, Cred, Ino, MdsReply, Timestamp};
+use glint_proto::{Arrival, Attr, ClientId, Cred, FsResult, Ino, MdsReply, Running, Timestamp};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 
@@ -11,7 +11,9 @@ pub(crate) struct Context<'a> {
     pub(crate) cred: &'a Cred,
     pub(crate) client: ClientId,
     pub(crate) now: Timestamp,
-    pub(crate) arrival: &'a Arrival,
+    pub(crate) arrival: &'a Arrival<'a>,
+    /// Since it changes something; see [`Context::begin`].
+    running: RefCell<Option<Running<'a>>>,
     /// Of a change of a batch: the number of the inode that it makes, over how many OSTs that
     /// is laid out, and what the reply record says after it.
     given: Option<(Ino, u16)>,
@@ -31,13 +33,14 @@ pub(crate) struct Context<'a> {
 
 impl<'a> Context<'a> {
     /// Of a request that has just come.
-    pub(crate) fn new(arrival: &'a Arrival, cred: &'a Cred) -> Context<'a> {
+    pub(crate) fn new(arrival: &'a Arrival<'a>, cred: &'a Cred) -> Context<'a> {
         Context {
             cred,
             client: arrival.id.map_or(ClientId::IN_PROCESS, |id| id.client),
             // It happened when it was first executed.
             now: arrival.replay.as_ref().and_then(attr_of).map_or(arrival.now, |attr| attr.ctime),
             arrival,
+            running: RefCell::new(None),
             given: None,
             progress: None,
             locking: Cell::new(None),
@@ -47,6 +50,21 @@ impl<'a> Context<'a> {
             conflicts: RefCell::default(),
             grants: RefCell::default(),
         }
+    }
+
+    /// From here to [`Context::end`] it changes something for its session, which is not over
+    /// before that: ESTALE if it is over already. Nothing on this way waits for a client.
+    pub(crate) fn begin(&self) -> FsResult<()> {
+        let mut running = self.running.borrow_mut();
+        if let (None, Some(session)) = (&*running, self.arrival.session) {
+            *running = Some(session.enter()?);
+        }
+        Ok(())
+    }
+
+    /// What it had to do for now is done.
+    pub(crate) fn end(&self) {
+        self.running.take();
     }
 
     /// Something changes that was not locked for it, because nobody knew it.

@@ -158,7 +158,7 @@ impl<K: Kv> Mds<K> {
     /// Executes a request.
     pub async fn handle(
         &self,
-        arrival: &Arrival,
+        arrival: &Arrival<'_>,
         cred: &Cred,
         request: &MdsRequest<'_>,
     ) -> Answer<MdsReply> {
@@ -192,7 +192,7 @@ impl<K: Kv> Mds<K> {
         request: &MdsRequest<'_>,
     ) -> FsResult<MdsReply> {
         let mut begun = None;
-        let slot = self.slot(id).await?;
+        let slot = self.slot(context.arrival.session, id).await?;
         let mut last = slot.lock().await;
         let digest = context.arrival.digest;
         if id.xid < last.xid {
@@ -209,7 +209,9 @@ impl<K: Kv> Mds<K> {
             glint_telemetry::count(Counter::Replays, 1);
             let again = std::mem::take(&mut last.recovered);
             if again && !context.is_replay() {
+                context.begin()?;
                 self.recover_open(context, request, &reply);
+                context.end();
             }
             context.transaction.set(last.transaction);
             match (request, reply) {
@@ -273,6 +275,7 @@ impl<K: Kv> Mds<K> {
             }
             MdsRequest::SetLayout { ino, layout } => self.set_layout(context, ino, layout).await,
             MdsRequest::Reopen { ino, readers, writers } => {
+                context.begin()?;
                 let orphan = self.kv.get(Keyspace::Orphan, &ino.key()).await.map_err(errno)?;
                 let count = Count { readers, writers, doubtful: true };
                 self.opens.replace(context.client, ino, count, orphan.is_some());
@@ -283,6 +286,7 @@ impl<K: Kv> Mds<K> {
                 self.lock_data(context, ino, range, write, reclaim).await
             }
             MdsRequest::AddOpens { ino, readers } => {
+                context.begin()?;
                 for _ in 0..readers {
                     self.opens.add(context.client, ino, false);
                 }
@@ -293,10 +297,14 @@ impl<K: Kv> Mds<K> {
                 self.lease_inodes(context, count, life).await
             }
             MdsRequest::WritesBack { life } => {
+                context.begin()?;
                 self.claims.mailboxes.writes_back(context.client, life);
                 Ok(MdsReply::Done)
             }
-            MdsRequest::Own { ino } => Ok(self.own_again(context, ino)),
+            MdsRequest::Own { ino } => {
+                context.begin()?;
+                Ok(self.own_again(context, ino))
+            }
             // Only with what makes sure that it is executed once.
             MdsRequest::Batch { .. } => Err(Errno::EOPNOTSUPP),
         }
@@ -309,6 +317,7 @@ impl<K: Kv> Mds<K> {
         mut batch: Batch,
         reply: MdsReply,
     ) -> FsResult<MdsReply> {
+        context.begin()?;
         if batch.is_empty() {
             return Ok(reply);
         }

@@ -1,17 +1,20 @@
 //! Sessions and exactly-once.
 //!
-//! Invariant: a request is identified by (client, slot, xid). Within a slot xids
-//! rise, and a request is executed only if its xid is above the last one answered. Another
-//! request under the same xid is refused.
-//! The reply of an operation that changed anything is in the batch of the change,
-//! so the two survive or vanish together.
+//! Invariants:
+//! - A client has one session at a time: the next one begins when the last one has ended, with
+//!   everything that was being executed of it and all that was kept for it.
+//! - A request is identified by (client, slot, xid). Within a slot xids rise, and a request is
+//!   executed only if its xid is above the last one answered. Another request under the same
+//!   xid is refused.
+//! - The reply of an operation that changed anything is in the batch of the change, so the two
+//!   survive or vanish together.
 
 use crate::error::errno;
 use crate::keys;
 use crate::reaper::Targets;
 use crate::service::Mds;
 use glint_kv::{Batch, Keyspace, Kv};
-use glint_proto::{ClientId, Errno, FsResult, MdsReply, RequestId, clock, message};
+use glint_proto::{ClientId, Errno, FsResult, MdsReply, RequestId, Session, clock, message};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -49,8 +52,11 @@ pub struct SessionInfo {
     pub connections: usize,
 }
 
-struct Session {
+struct Known {
+    session: Arc<Session>,
     info: SessionInfo,
+    /// Somebody sees to its end.
+    ending: bool,
     /// When it was last heard of; the lease runs from here.
     heard: Instant,
     slots: HashMap<u16, SlotState>,
@@ -59,7 +65,7 @@ struct Session {
 /// All sessions of one MDS.
 #[derive(Default)]
 pub(crate) struct Sessions {
-    map: Mutex<HashMap<ClientId, Session>>,
+    map: Mutex<HashMap<ClientId, Known>>,
     /// How many there have been in this run.
     count: AtomicU64,
 }
@@ -102,27 +108,30 @@ fn parse_session(client: ClientId, value: &[u8]) -> SessionInfo {
 
 impl<K: Kv> Mds<K> {
     /// A client connects, for the first time or again. Returns whether it was not known, and
-    /// the number of its session.
+    /// its session. EAGAIN while its last session is being ended.
     pub async fn connect(
         &self,
         client: ClientId,
         host: &str,
         mount_point: &str,
-    ) -> FsResult<(bool, u64)> {
-        let (is_new, info, clients) = {
+    ) -> FsResult<(bool, Arc<Session>)> {
+        let (is_new, session, info, clients) = {
             let mut map = self.sessions.map.lock();
             let is_new = !map.contains_key(&client);
-            let session = map.entry(client).or_insert_with(|| {
+            let known = map.entry(client).or_insert_with(|| {
                 let number = self.sessions.count.fetch_add(1, Ordering::AcqRel) + 1;
                 let session = self.config.boot_verifier.wrapping_add(number);
                 let (host, mount_point) = (String::new(), String::new());
-                Session::new(SessionInfo { client, session, host, mount_point, connections: 0 })
+                Known::new(SessionInfo { client, session, host, mount_point, connections: 0 })
             });
-            session.info.host = host.to_owned();
-            session.info.mount_point = mount_point.to_owned();
-            session.info.connections += 1;
-            session.heard = clock::now();
-            (is_new, session.info.clone(), map.len())
+            if known.session.is_over() {
+                return Err(Errno::EAGAIN);
+            }
+            known.info.host = host.to_owned();
+            known.info.mount_point = mount_point.to_owned();
+            known.info.connections += 1;
+            known.heard = clock::now();
+            (is_new, known.session.clone(), known.info.clone(), map.len())
         };
         if is_new {
             let mut batch = Batch::new();
@@ -133,57 +142,63 @@ impl<K: Kv> Mds<K> {
         if (clients > 1 || self.config.mounted) && self.sharing.enable() {
             self.sync().await?;
         }
-        Ok((is_new, info.session))
+        Ok((is_new, session))
     }
 
     /// Whether there is a session of this number.
     pub fn has_session(&self, session: u64) -> bool {
         let map = self.sessions.map.lock();
-        session != 0 && map.values().any(|known| known.info.session == session)
+        session != 0
+            && map.values().any(|known| known.info.session == session && !known.session.is_over())
     }
 
     /// A connection of a client is gone.
-    pub fn disconnect(&self, client: ClientId) {
-        if let Some(session) = self.sessions.map.lock().get_mut(&client) {
-            session.info.connections = session.info.connections.saturating_sub(1);
-        }
+    pub fn disconnect(&self, session: &Session) {
+        self.sessions.with(session, |known| {
+            known.info.connections = known.info.connections.saturating_sub(1);
+        });
     }
 
     /// A client says that it lives.
-    pub fn heard(&self, client: ClientId) {
-        if let Some(session) = self.sessions.map.lock().get_mut(&client) {
-            session.heard = clock::now();
-        }
+    pub fn heard(&self, session: &Session) {
+        self.sessions.with(session, |known| known.heard = clock::now());
     }
 
     /// Whether a client is known.
     pub fn knows(&self, client: ClientId) -> bool {
-        self.sessions.map.lock().contains_key(&client)
+        self.sessions.map.lock().get(&client).is_some_and(|known| !known.session.is_over())
     }
 
     /// A client ends by itself.
-    pub async fn goodbye(&self, client: ClientId) -> FsResult<()> {
-        self.recovery.returned(client);
-        self.forget_session(client);
-        self.evict(client).await
+    pub async fn goodbye(&self, session: &Session) -> FsResult<()> {
+        let client = session.client();
+        match self.sessions.end(client, Some(session.number())) {
+            Some(ended) => {
+                self.recovery.returned(client);
+                self.forget(&ended).await
+            }
+            None => Ok(()),
+        }
     }
 
     /// All clients.
     pub fn sessions(&self) -> Vec<SessionInfo> {
-        self.sessions.map.lock().values().map(|session| session.info.clone()).collect()
+        self.sessions.map.lock().values().map(|known| known.info.clone()).collect()
     }
 
     pub(crate) fn session(&self, client: ClientId) -> Option<SessionInfo> {
-        self.sessions.map.lock().get(&client).map(|session| session.info.clone())
+        self.sessions.map.lock().get(&client).map(|known| known.info.clone())
     }
 
     /// State of a slot, read from its record if this server has not seen it yet.
-    pub(crate) async fn slot(&self, id: RequestId) -> FsResult<SlotState> {
-        let known = |sessions: &Sessions| {
-            let map = sessions.map.lock();
-            map.get(&id.client).and_then(|session| session.slots.get(&id.slot).cloned())
-        };
-        if let Some(state) = known(&self.sessions) {
+    pub(crate) async fn slot(
+        &self,
+        session: Option<&Session>,
+        id: RequestId,
+    ) -> FsResult<SlotState> {
+        let session = session.ok_or(Errno::ESTALE)?;
+        let known = self.sessions.with(session, |known| known.slots.get(&id.slot).cloned());
+        if let Some(state) = known.ok_or(Errno::ESTALE)? {
             return Ok(state);
         }
         let key = keys::reply(id.client.0, id.slot);
@@ -192,9 +207,10 @@ impl<K: Kv> Mds<K> {
             Some(value) => Last { transaction: self.recovered, ..decode_reply(value.as_ref())? },
             None => Last::default(),
         };
-        let mut map = self.sessions.map.lock();
-        let session = map.get_mut(&id.client).ok_or(Errno::ESTALE)?;
-        Ok(session.slots.entry(id.slot).or_insert_with(|| Arc::new(answer.into())).clone())
+        let entry = |known: &mut Known| {
+            known.slots.entry(id.slot).or_insert_with(|| Arc::new(answer.into())).clone()
+        };
+        self.sessions.with(session, entry).ok_or(Errno::ESTALE)
     }
 
     /// After a restart: clients of the last run may come back within their lease.
@@ -204,7 +220,7 @@ impl<K: Kv> Mds<K> {
         let mut map = self.sessions.map.lock();
         for (key, value) in all {
             let client = ClientId(keys::parse_u64(&key).ok_or(Errno::EIO)?);
-            map.insert(client, Session::new(parse_session(client, &value)));
+            map.insert(client, Known::new(parse_session(client, &value)));
         }
         Ok(map.keys().copied().collect())
     }
@@ -217,8 +233,9 @@ impl<K: Kv> Mds<K> {
     ) -> FsResult<()> {
         let expired: Vec<SessionInfo> = {
             let map = self.sessions.map.lock();
-            let gone = map.values().filter(|session| clock::since(session.heard) > lease);
-            let mut gone: Vec<SessionInfo> = gone.map(|session| session.info.clone()).collect();
+            let is_gone = |known: &&Known| !known.ending && clock::since(known.heard) > lease;
+            let gone = map.values().filter(is_gone);
+            let mut gone: Vec<SessionInfo> = gone.map(|known| known.info.clone()).collect();
             gone.sort_unstable_by_key(|info| info.client);
             gone
         };
@@ -250,11 +267,6 @@ impl<K: Kv> Mds<K> {
         Ok(())
     }
 
-    /// Nothing of this client is taken any more. Returns the number of its session.
-    fn forget_session(&self, client: ClientId) -> Option<u64> {
-        self.sessions.map.lock().remove(&client).map(|session| session.info.session)
-    }
-
     /// Forgets a client that may still be writing somewhere. What it has locked is free only
     /// when it cannot any more.
     pub(crate) async fn fence_and_evict(
@@ -262,13 +274,25 @@ impl<K: Kv> Mds<K> {
         client: ClientId,
         targets: &impl Targets,
     ) -> FsResult<()> {
-        if let Some(session) = self.forget_session(client) {
-            targets.fence(session).await;
+        if client == ClientId::IN_PROCESS {
+            return self.evict(client).await;
         }
-        self.evict(client).await
+        let Some(ended) = self.sessions.end(client, None) else { return Ok(()) };
+        targets.fence(ended.0.number()).await;
+        self.forget(&ended).await
     }
 
-    /// Forgets a client: its opens and its replies.
+    /// Forgets a session that is over: first what is being executed of it here comes to its
+    /// end, then its locks are free, then its client may begin another one.
+    async fn forget(&self, ended: &Ended<'_>) -> FsResult<()> {
+        ended.0.quiet().await;
+        let client = ended.0.client();
+        self.evict(client).await?;
+        self.sessions.map.lock().remove(&client);
+        Ok(())
+    }
+
+    /// Forgets what a client has: its opens, its locks and its replies.
     async fn evict(&self, client: ClientId) -> FsResult<()> {
         self.claims.evict(client);
         self.advisory.evict(client);
@@ -286,8 +310,40 @@ impl<K: Kv> Mds<K> {
     }
 }
 
-impl Session {
-    fn new(info: SessionInfo) -> Session {
-        Session { info, heard: clock::now(), slots: HashMap::new() }
+impl Known {
+    fn new(info: SessionInfo) -> Known {
+        let session = Session::new(info.client, info.session);
+        Known { session, info, ending: false, heard: clock::now(), slots: HashMap::new() }
+    }
+}
+
+/// A session that is over, and is being forgotten. If that fails, somebody else may try.
+struct Ended<'a>(Arc<Session>, &'a Sessions);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.1.with(&self.0, |known| known.ending = false);
+    }
+}
+
+impl Sessions {
+    /// Does something with what is known of a session, if that is still its client's.
+    fn with<R>(&self, session: &Session, work: impl FnOnce(&mut Known) -> R) -> Option<R> {
+        let mut map = self.map.lock();
+        let known = map.get_mut(&session.client())?;
+        (known.info.session == session.number()).then(|| work(known))
+    }
+
+    /// Nothing of a client is taken any more, in its session of this number, if one is given.
+    /// `None` if somebody else sees to that.
+    fn end(&self, client: ClientId, number: Option<u64>) -> Option<Ended<'_>> {
+        let mut map = self.map.lock();
+        let known = map.get_mut(&client).filter(|known| !known.ending)?;
+        if number.is_some_and(|number| number != known.info.session) {
+            return None;
+        }
+        known.ending = true;
+        known.session.end();
+        Some(Ended(known.session.clone(), self))
     }
 }

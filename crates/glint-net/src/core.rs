@@ -25,10 +25,10 @@ use glint_proto::limits::*;
 use glint_proto::message::{Reply, Request, Survived};
 use glint_proto::{
     Answer, Arrival, Bulk, ClientId, Cred, Errno, FsResult, MdsRequest, Op, OstReply, OstRequest,
-    RequestId, Timestamp, clock,
+    RequestId, Session, Timestamp, clock,
 };
 use glint_telemetry::{Counter, Layer, traced};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::future::poll_fn;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -39,6 +39,8 @@ use std::time::{Duration, Instant};
 const SLOTS_MAX: u16 = SLOTS_PER_CONNECTION * CONNECTIONS_PER_CLIENT_MAX;
 /// Requests of one pass.
 const PASS_REQUESTS: usize = 32;
+/// What the peer is told whose session is over.
+const EVICTED: &str = "this client was evicted: it was not heard of for its whole lease";
 
 /// A core.
 pub(crate) struct Core<S: Service> {
@@ -88,7 +90,7 @@ impl<S: Service> Core<S> {
             writer: FrameWriter::new(stream),
             rights: (!rights.is_all()).then_some(rights),
             top: Cell::new(None),
-            client: Cell::new(None),
+            session: OnceCell::new(),
             under_way: Cell::new(0),
             reader: RefCell::default(),
             has_replies: Cell::new(false),
@@ -125,8 +127,8 @@ impl<S: Service> Core<S> {
                 worker.wake();
             }
             if excess > 0 {
-                let client = connection.client.get().unwrap_or(ClientId(0));
-                tracing::debug!(%client, excess, "more requests than slots; reading slowly");
+                let session = connection.session.get();
+                tracing::debug!(?session, excess, "more requests than slots; reading slowly");
                 let pauses = 1 + (excess / UNDER_WAY_MAX) as u64;
                 connection.room().await;
                 let pause = Duration::from_millis(FLOOD_PAUSE_MS * pauses);
@@ -203,7 +205,8 @@ impl<S: Service> Core<S> {
     async fn answer(self: Rc<Self>, job: Job<S>, now: Timestamp) {
         let connection = job.connection.clone();
         if let Err(error) = self.execute(job, now).await {
-            tracing::warn!(client = ?connection.client.get(), "request refused: {error}");
+            let client = connection.session.get().map(|session| session.client());
+            tracing::warn!(?client, "request refused: {error}");
             self.refuse(&connection, &error).await;
         }
     }
@@ -214,22 +217,13 @@ impl<S: Service> Core<S> {
         let request: Request<'_> = glint_proto::message::decode(pass.body(&frame))
             .map_err(|_| FrameError::Body(header.op.name()))?;
         let client = header.client;
-        if !matches!(
-            request,
-            Request::Status
-                | Request::Stats
-                | Request::ResetStats
-                | Request::Hello(_)
-                | Request::Oss(_)
-        ) {
-            if connection.client.get() != Some(client) {
-                return Err(NetError::Refused("a request before hello".into()));
-            }
-            if !self.service.knows(client) {
-                let reason = "this client was evicted: it was not heard of for its whole lease";
-                return Err(NetError::Refused(reason.into()));
-            }
-        }
+        let refused = |reason: &str| NetError::Refused(reason.into());
+        let session = || match connection.session.get() {
+            Some(session) if session.client() != client => Err(refused("another client's request")),
+            Some(session) if session.is_over() => Err(refused(EVICTED)),
+            Some(session) => Ok(session),
+            None => Err(refused("a request before hello")),
+        };
         // A client's replies are remembered for each of its slots.
         if header.slot >= SLOTS_MAX && header.slot != NO_SLOT {
             let reason = format!("slot {}: a client has {SLOTS_MAX}", header.slot);
@@ -238,7 +232,8 @@ impl<S: Service> Core<S> {
         let id = RequestId { client, slot: header.slot, xid: header.xid };
         let rights = connection.rights.as_ref();
         let metadata = async |cred: Cred, request: MdsRequest<'_>, replay| {
-            let arrival = Arrival { id: Some(id), digest: header.body_crc, now, replay };
+            let session = Some(&**session()?);
+            let arrival = Arrival { session, id: Some(id), digest: header.body_crc, now, replay };
             let Answer { transaction, mut reply, grants } =
                 match self.admit(&connection, cred, request).await {
                     Ok((cred, request)) => self.service.mds(&arrival, &cred, &request).await,
@@ -247,7 +242,7 @@ impl<S: Service> Core<S> {
             if let (Some(rights), Ok(reply)) = (rights, &mut reply) {
                 rights.reply(reply);
             }
-            Reply::Mds { transaction, reply, grants }
+            Ok::<_, NetError>(Reply::Mds { transaction, reply, grants })
         };
         let mut bulk = Vec::new();
         let reply = match request {
@@ -256,6 +251,9 @@ impl<S: Service> Core<S> {
             Request::ResetStats => {
                 glint_telemetry::reset();
                 Reply::Json("[]".into())
+            }
+            Request::Hello(_) if connection.session.get().is_some() => {
+                return Err(refused("hello was said before"));
             }
             Request::Hello(hello) => {
                 let mut welcome = self.service.welcome();
@@ -270,53 +268,72 @@ impl<S: Service> Core<S> {
                     Ok(admitted) => admitted,
                     Err(errno) => return Err(NetError::Refused(errno.to_string())),
                 };
-                connection.client.set(Some(client));
-                welcome.session = session;
+                welcome.session = session.number();
+                // Of two hellos at the same time one is too many.
+                if let Err(session) = connection.session.set(session) {
+                    self.service.disconnect(&session);
+                    return Err(refused("hello was said before"));
+                }
                 let survived = self.service.survived(hello.boot_verifier);
                 welcome.evicted = hello.known && (is_new || survived.is_none());
                 welcome.survived = survived.unwrap_or(Survived::ALL);
                 Reply::Welcome(welcome)
             }
-            Request::Osses => Reply::Osses(self.service.welcome().osses),
+            Request::Osses => {
+                session()?;
+                Reply::Osses(self.service.welcome().osses)
+            }
             // It decides what is done with data, so it may do everything itself.
             Request::Oss(_) if rights.is_some() => Reply::Oss(Err(Errno::EACCES)),
             Request::Oss(request) => Reply::Oss(self.service.oss(request).await),
             Request::Ping { commit } => {
-                self.service.heard(client);
+                self.service.heard(session()?);
                 if commit {
                     self.service.commit().await.map_err(|e| NetError::Refused(e.to_string()))?;
                 }
                 Reply::Pong(self.service.committed())
             }
             Request::Bye => {
+                let session = session()?;
                 self.service.commit().await.map_err(|e| NetError::Refused(e.to_string()))?;
-                self.service.goodbye(client).await;
+                self.service.goodbye(session).await;
                 Reply::Pong(self.service.committed())
             }
             Request::Recovered => {
-                self.service.recovered(client);
+                let session = session()?;
+                let _running = session.enter().map_err(|_| refused(EVICTED))?;
+                self.service.recovered(session);
                 Reply::Pong(self.service.committed())
             }
             Request::Cancel(cancels) => {
-                self.service.cancel(client, &cancels);
+                let session = session()?;
+                let _running = session.enter().map_err(|_| refused(EVICTED))?;
+                self.service.cancel(session, &cancels);
                 Reply::Pong(self.service.committed())
             }
             Request::Listen => {
-                let listening = self.service.listen(client);
-                host::spawn(self.clone().call_back(connection.clone(), client, listening));
+                let session = session()?;
+                let _running = session.enter().map_err(|_| refused(EVICTED))?;
+                let listening = self.service.listen(session);
+                let session = session.clone();
+                host::spawn(self.clone().call_back(connection.clone(), session, listening));
                 Reply::Callbacks(Vec::new())
             }
-            Request::Mds { cred, request } => metadata(cred, request, None).await,
-            Request::Replay { cred, request, reply } => metadata(cred, request, Some(reply)).await,
+            Request::Mds { cred, request } => metadata(cred, request, None).await?,
+            Request::Replay { cred, request, reply } => {
+                metadata(cred, request, Some(reply)).await?
+            }
             Request::Ost { ost, request } => {
-                let received = pass.bulk(&frame);
-                let change = self.ost(client, ost, request, received, &mut bulk);
-                let Answer { transaction, reply, .. } =
-                    match self.admit_ost(&connection, &request).await {
-                        Err(errno) => Answer::unchanged(Err(errno)),
-                        Ok(()) if request.is_modifying() => self.once.run(id, change).await,
-                        Ok(()) => change.await,
-                    };
+                let (session, received) = (session()?, pass.bulk(&frame));
+                let change = self.ost(session, ost, request, received, &mut bulk);
+                let Answer { transaction, reply, .. } = match self
+                    .admit_ost(&connection, &request)
+                    .await
+                {
+                    Err(errno) => Answer::unchanged(Err(errno)),
+                    Ok(()) if request.is_modifying() => self.once.run(session, id, change).await,
+                    Ok(()) => change.await,
+                };
                 Reply::Ost { transaction, reply }
             }
         };
@@ -350,14 +367,14 @@ impl<S: Service> Core<S> {
     async fn call_back(
         self: Rc<Self>,
         connection: Rc<Connection<S>>,
-        client: ClientId,
+        session: Arc<Session>,
         listening: u64,
     ) {
-        while let Some(callbacks) = self.service.callbacks(client, listening).await {
+        while let Some(callbacks) = self.service.callbacks(&session, listening).await {
             let envelope = Envelope {
                 reply: true,
                 boot_verifier: self.boot_verifier,
-                ..Envelope::request(Op::Callback, client)
+                ..Envelope::request(Op::Callback, session.client())
             };
             let reply = Reply::Callbacks(callbacks);
             let queued = append_frame(&mut connection.writer.queue(), envelope, &reply, &[]);
@@ -370,7 +387,7 @@ impl<S: Service> Core<S> {
 
     async fn ost(
         &self,
-        client: ClientId,
+        session: &Session,
         ost: u16,
         request: OstRequest,
         received: &[u8],
@@ -387,7 +404,7 @@ impl<S: Service> Core<S> {
             }
             _ => Bulk::None,
         };
-        let answer = self.service.ost(client, ost, request, space).await;
+        let answer = self.service.ost(session, ost, request, space).await;
         match answer.reply {
             Ok(OstReply::Data(len)) => bulk.truncate(len as usize),
             _ => bulk.clear(),
@@ -451,17 +468,17 @@ impl<S: Service> Core<S> {
     /// Closes connections that stopped in the middle of a frame, and those of clients that
     /// were evicted. To be called every now and then.
     pub(crate) async fn care(&self) {
-        self.once.retain(|client| self.service.knows(client));
+        self.once.forget_ended();
         self.connections.borrow_mut().retain(|connection| connection.strong_count() > 0);
         let all: Vec<Rc<Connection<S>>> =
             self.connections.borrow().iter().filter_map(Weak::upgrade).collect();
         for connection in all {
             let limit = Duration::from_millis(FRAME_MS_MAX);
             let stalled = connection.unfinished.get().is_some_and(|t| clock::since(t) > limit);
-            let evicted = connection.client.get().is_some_and(|c| !self.service.knows(c));
+            let evicted = connection.session.get().is_some_and(|session| session.is_over());
             let reason = match (stalled, evicted) {
                 (true, _) => "nothing came after the beginning of a frame",
-                (_, true) => "this client was evicted",
+                (_, true) => EVICTED,
                 _ => continue,
             };
             self.refuse(&connection, &NetError::Refused(reason.into())).await;

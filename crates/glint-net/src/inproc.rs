@@ -7,7 +7,7 @@ use glint_proto::lock::Cancel;
 use glint_proto::message::Welcome;
 use glint_proto::oss::OssInfo;
 use glint_proto::{
-    Arrival, Bulk, ClientId, Cred, FsResult, MdsRequest, OstReply, OstRequest, Timestamp,
+    Arrival, Bulk, ClientId, Cred, FsResult, MdsRequest, OstReply, OstRequest, Session, Timestamp,
 };
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
@@ -17,15 +17,17 @@ use std::time::Duration;
 pub struct InProcess<S> {
     service: Arc<S>,
     holder: OnceLock<Weak<dyn Holder>>,
-    session: Arc<AtomicU64>,
+    session: Arc<Session>,
+    number: Arc<AtomicU64>,
 }
 
 impl<S: Service> InProcess<S> {
     /// A transport to `service`.
     pub fn new(service: Arc<S>) -> InProcess<S> {
         // There is only one in a run.
-        let session = Arc::new(AtomicU64::new(service.welcome().boot_verifier));
-        InProcess { service, holder: OnceLock::new(), session }
+        let session = service.in_process();
+        let number = Arc::new(AtomicU64::new(session.number()));
+        InProcess { service, holder: OnceLock::new(), session, number }
     }
 }
 
@@ -41,7 +43,7 @@ impl<S: Service> Transport for InProcess<S> {
     }
 
     async fn ost(&self, ost: u16, request: OstRequest, bulk: Bulk<'_>) -> FsResult<OstReply> {
-        self.service.ost(ClientId::IN_PROCESS, ost, request, bulk).await.reply
+        self.service.ost(&self.session, ost, request, bulk).await.reply
     }
 
     fn welcome(&self) -> Welcome {
@@ -53,8 +55,8 @@ impl<S: Service> Transport for InProcess<S> {
     }
 
     async fn listen(&self) {
-        let listening = self.service.listen(ClientId::IN_PROCESS);
-        while let Some(callbacks) = self.service.callbacks(ClientId::IN_PROCESS, listening).await {
+        let listening = self.service.listen(&self.session);
+        while let Some(callbacks) = self.service.callbacks(&self.session, listening).await {
             let Some(holder) = self.holder.get().and_then(Weak::upgrade) else { return };
             holder.asked(callbacks);
         }
@@ -65,12 +67,12 @@ impl<S: Service> Transport for InProcess<S> {
     }
 
     async fn cancel(&self, cancels: Vec<Cancel>) -> FsResult<()> {
-        self.service.cancel(ClientId::IN_PROCESS, &cancels);
+        self.service.cancel(&self.session, &cancels);
         Ok(())
     }
 
     fn identity(&self) -> Identity {
-        Identity { client: ClientId::IN_PROCESS, session: self.session.clone() }
+        Identity { client: ClientId::IN_PROCESS, session: self.number.clone() }
     }
 
     async fn osses(&self) -> FsResult<Vec<OssInfo>> {

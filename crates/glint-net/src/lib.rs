@@ -48,11 +48,11 @@ use glint_proto::message::{Hello, Survived, Welcome};
 use glint_proto::oss::{OssInfo, OssReply, OssRequest};
 use glint_proto::{
     Answer, Arrival, Bulk, ClientId, Committed, Cred, FsResult, Ino, MdsReply, MdsRequest,
-    OstReply, OstRequest,
+    OstReply, OstRequest, Session,
 };
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// What a server process answers.
@@ -60,7 +60,7 @@ pub trait Service: Send + Sync + 'static {
     /// Executes a metadata request.
     fn mds(
         &self,
-        arrival: &Arrival,
+        arrival: &Arrival<'_>,
         cred: &Cred,
         request: &MdsRequest<'_>,
     ) -> impl Future<Output = Answer<MdsReply>>;
@@ -68,7 +68,7 @@ pub trait Service: Send + Sync + 'static {
     /// Executes a data request.
     fn ost(
         &self,
-        client: ClientId,
+        session: &Session,
         ost: u16,
         request: OstRequest,
         bulk: Bulk<'_>,
@@ -78,12 +78,15 @@ pub trait Service: Send + Sync + 'static {
     fn welcome(&self) -> Welcome;
 
     /// A client connects, for the first time or again. Returns whether it was not known, and
-    /// the number of its session.
+    /// its session.
     fn connect(
         &self,
         client: ClientId,
         hello: &Hello,
-    ) -> impl Future<Output = FsResult<(bool, u64)>>;
+    ) -> impl Future<Output = FsResult<(bool, Arc<Session>)>>;
+
+    /// The session of the client that shares this process.
+    fn in_process(&self) -> Arc<Session>;
 
     /// Another server of OSTs says or asks something.
     fn oss(&self, request: OssRequest) -> impl Future<Output = FsResult<OssReply>>;
@@ -97,37 +100,34 @@ pub trait Service: Send + Sync + 'static {
     /// What survived of the run that this verifier names; `None` if nobody knows any more.
     fn survived(&self, boot_verifier: u64) -> Option<Survived>;
 
-    /// Whether a client is known, and was not evicted.
-    fn knows(&self, client: ClientId) -> bool;
-
     /// A client says that it lives.
-    fn heard(&self, client: ClientId);
+    fn heard(&self, session: &Session);
 
     /// A client of the last run has said all that it had to.
-    fn recovered(&self, client: ClientId);
+    fn recovered(&self, session: &Session);
 
     /// A client ends.
-    fn goodbye(&self, client: ClientId) -> impl Future<Output = ()>;
+    fn goodbye(&self, session: &Session) -> impl Future<Output = ()>;
 
     /// Everything answered so far to stable storage.
     fn commit(&self) -> impl Future<Output = FsResult<()>>;
 
     /// A connection of a client is gone.
-    fn disconnect(&self, client: ClientId);
+    fn disconnect(&self, session: &Session);
 
     /// What is on stable storage.
     fn committed(&self) -> Committed;
 
     /// A client gives locks up, or answers what it was asked.
-    fn cancel(&self, client: ClientId, cancels: &[Cancel]);
+    fn cancel(&self, session: &Session, cancels: &[Cancel]);
 
     /// A client begins to listen to call-backs. Returns what names its listening.
-    fn listen(&self, client: ClientId) -> u64;
+    fn listen(&self, session: &Session) -> u64;
 
     /// The next call-backs for a client; `None` when it is gone, or listens anew.
     fn callbacks(
         &self,
-        client: ClientId,
+        session: &Session,
         listening: u64,
     ) -> impl Future<Output = Option<Vec<Callback>>>;
 

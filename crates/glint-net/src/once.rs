@@ -5,11 +5,11 @@
 //! the file was removed, would bring the past back. (The MDS keeps its own record of this,
 //! because there it must outlive the run.)
 //!
-//! Invariant: within a slot of a client a request is executed only if its xid is above those
+//! Invariant: within a slot of a session a request is executed only if its xid is above those
 //! before it, and one at a time.
 
 use glint_proto::message::OstReply;
-use glint_proto::{Answer, ClientId, Errno, RequestId};
+use glint_proto::{Answer, Errno, RequestId, Session};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::future::Future;
@@ -17,22 +17,32 @@ use std::sync::Arc;
 
 type Slot = Arc<futures_util::lock::Mutex<Option<(u64, Answer<OstReply>)>>>;
 
-/// The last changes of all clients.
+/// The slots of a session.
+type Slots = (Arc<Session>, HashMap<u16, Slot>);
+
+/// The last changes of all sessions, by their numbers.
 #[derive(Default)]
 pub(crate) struct Once {
-    clients: Mutex<HashMap<ClientId, HashMap<u16, Slot>>>,
+    sessions: Mutex<HashMap<u64, Slots>>,
 }
 
 impl Once {
     /// Executes a change, or answers as it was answered before.
     pub(crate) async fn run(
         &self,
+        session: &Arc<Session>,
         id: RequestId,
         execute: impl Future<Output = Answer<OstReply>>,
     ) -> Answer<OstReply> {
         let slot = {
-            let mut clients = self.clients.lock();
-            clients.entry(id.client).or_default().entry(id.slot).or_default().clone()
+            let mut sessions = self.sessions.lock();
+            let new = || (session.clone(), HashMap::new());
+            let (kept, slots) = sessions.entry(session.number()).or_insert_with(new);
+            if kept.is_over() {
+                // An OSS had forgotten it for a while.
+                *kept = session.clone();
+            }
+            slots.entry(id.slot).or_default().clone()
         };
         let mut last = slot.lock().await;
         match &*last {
@@ -45,9 +55,9 @@ impl Once {
         answer
     }
 
-    /// Forgets clients that are gone.
-    pub(crate) fn retain(&self, is_known: impl Fn(ClientId) -> bool) {
-        self.clients.lock().retain(|client, _| is_known(*client));
+    /// Forgets sessions that are over.
+    pub(crate) fn forget_ended(&self) {
+        self.sessions.lock().retain(|_, (session, _)| !session.is_over());
     }
 }
 
@@ -55,15 +65,16 @@ impl Once {
 mod tests {
     use super::*;
     use futures_lite::future::block_on;
+    use glint_proto::ClientId;
     use std::cell::Cell;
 
     #[test]
     fn a_change_is_executed_once_and_an_old_one_not_at_all() {
-        let once = Once::default();
+        let (once, session) = (Once::default(), Session::new(ClientId(1), 9));
         let executed = Cell::new(0);
         let send = |xid| {
             let id = RequestId { client: ClientId(1), slot: 3, xid };
-            block_on(once.run(id, async {
+            block_on(once.run(&session, id, async {
                 executed.set(executed.get() + 1);
                 Answer::changed(xid, Ok(OstReply::Done))
             }))
@@ -74,7 +85,8 @@ mod tests {
         assert_eq!(send(4).reply, Err(Errno::EPROTO));
         assert_eq!(send(6).transaction, 6);
         assert_eq!(executed.get(), 2);
-        once.retain(|_| false);
-        assert!(once.clients.lock().is_empty());
+        session.end();
+        once.forget_ended();
+        assert!(once.sessions.lock().is_empty());
     }
 }

@@ -4,8 +4,8 @@ use crate::Service;
 use crate::connection::FrameWriter;
 use crate::rights::Rights;
 use glint_proto::limits::{BULK_BYTES_MAX, SLOTS_PER_CONNECTION};
-use glint_proto::{ClientId, Ino};
-use std::cell::{Cell, RefCell};
+use glint_proto::{Ino, Session};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ pub(crate) struct Connection<S: Service> {
     pub(crate) rights: Option<Rights>,
     /// The part of the tree that it is bound to, if it is.
     pub(crate) top: Cell<Option<Ino>>,
-    /// Who is at the other end, once it has said so.
-    pub(crate) client: Cell<Option<ClientId>>,
+    /// Whose requests come in, once its client has said hello.
+    pub(crate) session: OnceCell<Arc<Session>>,
     /// Requests received and not yet answered.
     pub(crate) under_way: Cell<usize>,
     /// Its reader, while it waits for that to become less.
@@ -37,8 +37,8 @@ pub(crate) struct Connection<S: Service> {
 
 impl<S: Service> Drop for Connection<S> {
     fn drop(&mut self) {
-        if let Some(client) = self.client.get() {
-            self.service.disconnect(client);
+        if let Some(session) = self.session.get() {
+            self.service.disconnect(session);
         }
     }
 }

@@ -21,6 +21,7 @@ pub mod message;
 pub mod op;
 pub mod oss;
 mod rpc;
+mod session;
 
 pub use attr::{Attr, FileType, SetAttr, SetTime, Timestamp};
 pub use cred::Cred;
@@ -33,3 +34,4 @@ pub use message::{
     XattrFlags,
 };
 pub use op::Op;
+pub use session::{Running, Session};

@@ -7,7 +7,7 @@ use crate::lock::{Callback, Cancel, Grant};
 use crate::message::{MdsReply, MdsRequest, OstReply, OstRequest};
 use crate::op::Op;
 use crate::oss::{OssInfo, OssReply, OssRequest};
-use crate::{Cred, FsResult, Ino, RequestId, Timestamp};
+use crate::{Cred, FsResult, Ino, RequestId, Session, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// First message on a connection, from the client.
@@ -72,8 +72,10 @@ pub struct Welcome {
 }
 
 /// How a request came to its server.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Arrival {
+#[derive(Clone, Debug, Default)]
+pub struct Arrival<'a> {
+    /// For which session; none if the client shares the process.
+    pub session: Option<&'a Session>,
     /// Which request of which client; none if the client shares the process.
     pub id: Option<RequestId>,
     /// Tells a repetition from another request under the same number: crc32c of the body.

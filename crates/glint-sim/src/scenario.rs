@@ -175,8 +175,8 @@ impl Run {
             boot_verifier: 0,
             session: 0,
         };
-        servers.connect(client, &hello).await.map_err(text)?;
-        servers.disconnect(client);
+        let (_, session) = servers.connect(client, &hello).await.map_err(text)?;
+        servers.disconnect(&session);
         let welcome = servers.welcome();
         let fs: Fs = Client::simulated(Remote::simulated(options, client, welcome), true);
         let directory = async |name: String| {

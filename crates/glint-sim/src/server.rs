@@ -12,7 +12,7 @@ use glint_proto::message::{Hello, Survived, Welcome};
 use glint_proto::oss::{OssReply, OssRequest};
 use glint_proto::{
     Answer, Arrival, Bulk, ClientId, Committed, Cred, Errno, FsResult, Ino, Layout, MdsReply,
-    MdsRequest, ObjectAttr, ObjectId, OstReply, OstRequest, SpaceInfo,
+    MdsRequest, ObjectAttr, ObjectId, OstReply, OstRequest, Session, SpaceInfo,
 };
 use parking_lot::Mutex;
 use std::cell::RefCell;
@@ -269,7 +269,7 @@ impl Servers {
 impl Service for Servers {
     async fn mds(
         &self,
-        arrival: &Arrival,
+        arrival: &Arrival<'_>,
         cred: &Cred,
         request: &MdsRequest<'_>,
     ) -> Answer<MdsReply> {
@@ -280,7 +280,7 @@ impl Service for Servers {
 
     async fn ost(
         &self,
-        _client: ClientId,
+        _session: &Session,
         _ost: u16,
         request: OstRequest,
         bulk: Bulk<'_>,
@@ -313,7 +313,7 @@ impl Service for Servers {
         }
     }
 
-    async fn connect(&self, client: ClientId, hello: &Hello) -> FsResult<(bool, u64)> {
+    async fn connect(&self, client: ClientId, hello: &Hello) -> FsResult<(bool, Arc<Session>)> {
         self.mds.connect(client, &hello.host, &hello.mount_point).await
     }
 
@@ -329,21 +329,21 @@ impl Service for Servers {
         self.mds.survived(boot_verifier)
     }
 
-    fn knows(&self, client: ClientId) -> bool {
-        self.mds.knows(client)
+    fn in_process(&self) -> Arc<Session> {
+        Session::new(ClientId::IN_PROCESS, self.boot_verifier)
     }
 
-    fn heard(&self, client: ClientId) {
-        self.mds.heard(client);
+    fn heard(&self, session: &Session) {
+        self.mds.heard(session);
     }
 
-    fn recovered(&self, client: ClientId) {
-        self.mds.recovered(client);
+    fn recovered(&self, session: &Session) {
+        self.mds.recovered(session.client());
     }
 
-    async fn goodbye(&self, client: ClientId) {
+    async fn goodbye(&self, session: &Session) {
         // It does not fail here.
-        let _ = self.mds.goodbye(client).await;
+        let _ = self.mds.goodbye(session).await;
     }
 
     async fn commit(&self) -> FsResult<()> {
@@ -358,24 +358,24 @@ impl Service for Servers {
         Err(Errno::EOPNOTSUPP)
     }
 
-    fn disconnect(&self, client: ClientId) {
-        self.mds.disconnect(client);
+    fn disconnect(&self, session: &Session) {
+        self.mds.disconnect(session);
     }
 
     fn committed(&self) -> Committed {
         Committed { mds: self.mds.committed(), ost: self.objects.lock().committed }
     }
 
-    fn cancel(&self, client: ClientId, cancels: &[Cancel]) {
-        self.mds.cancel(client, cancels);
+    fn cancel(&self, session: &Session, cancels: &[Cancel]) {
+        self.mds.cancel(session.client(), cancels);
     }
 
-    fn listen(&self, client: ClientId) -> u64 {
-        self.mds.listen(client)
+    fn listen(&self, session: &Session) -> u64 {
+        self.mds.listen(session.client())
     }
 
-    async fn callbacks(&self, client: ClientId, listening: u64) -> Option<Vec<Callback>> {
-        self.mds.callbacks(client, listening).await
+    async fn callbacks(&self, session: &Session, listening: u64) -> Option<Vec<Callback>> {
+        self.mds.callbacks(session.client(), listening).await
     }
 
     fn status(&self) -> String {

@@ -18,7 +18,7 @@ use glint_proto::message::{Hello, Survived, Welcome};
 use glint_proto::oss::{OssReply, OssRequest};
 use glint_proto::{
     Answer, Arrival, Bulk, ClientId, Committed, Cred, FsResult, Ino, Layout, MdsReply, MdsRequest,
-    ObjectId, OstReply, OstRequest, SpaceInfo,
+    ObjectId, OstReply, OstRequest, Session, SpaceInfo,
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -86,6 +86,8 @@ pub struct Servers {
     osses: Osses,
     data: DataDir,
     boot_verifier: u64,
+    /// Of the client that shares this process, if there is one.
+    in_process: Arc<Session>,
     settings: Settings,
     started: Instant,
     /// Totals of the last two seconds.
@@ -126,6 +128,7 @@ impl Servers {
             osses,
             data,
             boot_verifier,
+            in_process: Session::new(ClientId::IN_PROCESS, getrandom::u64().unwrap_or(1)),
             settings,
             started: Instant::now(),
             totals: Mutex::new([Totals::now(); 2]),
@@ -283,7 +286,7 @@ impl Targets for Servers {
 impl Service for Servers {
     async fn mds(
         &self,
-        arrival: &Arrival,
+        arrival: &Arrival<'_>,
         cred: &Cred,
         request: &MdsRequest<'_>,
     ) -> Answer<MdsReply> {
@@ -292,12 +295,17 @@ impl Service for Servers {
 
     async fn ost(
         &self,
-        client: ClientId,
+        session: &Session,
         ost: u16,
         request: OstRequest,
         bulk: Bulk<'_>,
     ) -> Answer<OstReply> {
         self.osts.pace(ost, &request, &bulk).await;
+        let client = session.client();
+        let _running = match session.enter() {
+            Ok(running) => running,
+            Err(errno) => return Answer::unchanged(Err(errno)),
+        };
         if self.settings.shared && matches!(request, OstRequest::Write { .. }) {
             self.mds.wrote(client);
         }
@@ -322,7 +330,7 @@ impl Service for Servers {
         }
     }
 
-    async fn connect(&self, client: ClientId, hello: &Hello) -> FsResult<(bool, u64)> {
+    async fn connect(&self, client: ClientId, hello: &Hello) -> FsResult<(bool, Arc<Session>)> {
         self.mds.connect(client, &hello.host, &hello.mount_point).await
     }
 
@@ -334,7 +342,7 @@ impl Service for Servers {
                 Ok(OssReply::Orders(orders))
             }
             OssRequest::IsSession(session) => {
-                let of_this_process = self.settings.mounted && session == self.boot_verifier;
+                let of_this_process = self.settings.mounted && session == self.in_process.number();
                 Ok(OssReply::Is(of_this_process || self.mds.has_session(session)))
             }
             OssRequest::Resolve(path) => self.mds.resolve(&path).await.map(OssReply::Found),
@@ -344,8 +352,12 @@ impl Service for Servers {
         }
     }
 
-    fn disconnect(&self, client: ClientId) {
-        self.mds.disconnect(client);
+    fn in_process(&self) -> Arc<Session> {
+        self.in_process.clone()
+    }
+
+    fn disconnect(&self, session: &Session) {
+        self.mds.disconnect(session);
     }
 
     async fn resolve(&self, path: &str) -> FsResult<Ino> {
@@ -360,20 +372,17 @@ impl Service for Servers {
         self.mds.survived(boot_verifier)
     }
 
-    fn knows(&self, client: ClientId) -> bool {
-        self.mds.knows(client)
+    fn heard(&self, session: &Session) {
+        self.mds.heard(session);
     }
 
-    fn heard(&self, client: ClientId) {
-        self.mds.heard(client);
+    fn recovered(&self, session: &Session) {
+        self.mds.recovered(session.client());
     }
 
-    fn recovered(&self, client: ClientId) {
-        self.mds.recovered(client);
-    }
-
-    async fn goodbye(&self, client: ClientId) {
-        if let Err(errno) = self.mds.goodbye(client).await {
+    async fn goodbye(&self, session: &Session) {
+        if let Err(errno) = self.mds.goodbye(session).await {
+            let client = session.client();
             tracing::warn!(%client, %errno, "forgetting a client that ended");
         }
     }
@@ -387,16 +396,16 @@ impl Service for Servers {
         Committed { mds: self.mds.committed(), ost: self.osts.committed() }
     }
 
-    fn cancel(&self, client: ClientId, cancels: &[Cancel]) {
-        self.mds.cancel(client, cancels);
+    fn cancel(&self, session: &Session, cancels: &[Cancel]) {
+        self.mds.cancel(session.client(), cancels);
     }
 
-    fn listen(&self, client: ClientId) -> u64 {
-        self.mds.listen(client)
+    fn listen(&self, session: &Session) -> u64 {
+        self.mds.listen(session.client())
     }
 
-    async fn callbacks(&self, client: ClientId, listening: u64) -> Option<Vec<Callback>> {
-        self.mds.callbacks(client, listening).await
+    async fn callbacks(&self, session: &Session, listening: u64) -> Option<Vec<Callback>> {
+        self.mds.callbacks(session.client(), listening).await
     }
 
     fn status(&self) -> String {

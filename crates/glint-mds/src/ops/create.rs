@@ -133,6 +133,7 @@ impl<K: Kv> Mds<K> {
         self.grant(context, ino, Bits::ATTR);
         self.grant_data(context, ino, true);
         batch.put(Keyspace::Orphan, &ino.key(), &Orphan::Open.value());
+        context.begin()?;
         // Counted as open before it can be seen, or the reaper might take it.
         if !context.is_replay() {
             self.opens.first_writer(context.client, ino, true);

@@ -83,6 +83,7 @@ impl<K: Kv> Mds<K> {
         if write || wrote.is_some() {
             self.claim(context, ino, Bits::ATTR)?;
         }
+        context.begin()?;
         let left = self.opens.remove(context.client, ino, write, wrote);
         if left.gone {
             self.orphans.fetch_add(1, Ordering::AcqRel);

@@ -22,7 +22,7 @@ use glint_proto::message::{Hello, Survived, Welcome};
 use glint_proto::oss::{Orders, OssReply, OssRequest};
 use glint_proto::{
     Answer, Arrival, Bulk, ClientId, Committed, Cred, Errno, FsResult, Ino, MdsReply, MdsRequest,
-    ObjectId, OstReply, OstRequest, SpaceInfo, clock,
+    ObjectId, OstReply, OstRequest, Session, SpaceInfo, clock,
 };
 use liaison::Liaison;
 use parking_lot::Mutex;
@@ -185,13 +185,13 @@ impl Running {
 }
 
 impl Service for Oss {
-    async fn mds(&self, _: &Arrival, _: &Cred, _: &MdsRequest<'_>) -> Answer<MdsReply> {
+    async fn mds(&self, _: &Arrival<'_>, _: &Cred, _: &MdsRequest<'_>) -> Answer<MdsReply> {
         Answer::unchanged(Err(Errno::EOPNOTSUPP))
     }
 
     async fn ost(
         &self,
-        client: ClientId,
+        session: &Session,
         ost: u16,
         request: OstRequest,
         bulk: Bulk<'_>,
@@ -202,13 +202,13 @@ impl Service for Oss {
         };
         self.osts.pace(index, &request, &bulk).await;
         let _running = loop {
-            match self.sessions.enter(client, clock::now()) {
+            match self.sessions.enter(session, clock::now()) {
                 Entry::Running(running) => break running,
                 Entry::Later => glint_net::host::sleep(LATER).await,
                 Entry::Never => return Answer::unchanged(Err(Errno::ESTALE)),
             }
         };
-        self.osts.handle(client, index, request, bulk).await
+        self.osts.handle(session.client(), index, request, bulk).await
     }
 
     fn welcome(&self) -> Welcome {
@@ -229,18 +229,20 @@ impl Service for Oss {
         }
     }
 
-    async fn connect(&self, client: ClientId, hello: &Hello) -> FsResult<(bool, u64)> {
-        let session = hello.session;
-        if !self.sessions.has(client, session) {
-            match self.liaison.ask(OssRequest::IsSession(session)).await? {
+    async fn connect(&self, client: ClientId, hello: &Hello) -> FsResult<(bool, Arc<Session>)> {
+        let number = hello.session;
+        if !self.sessions.has(client, number) {
+            match self.liaison.ask(OssRequest::IsSession(number)).await? {
                 OssReply::Is(true) => {}
                 _ => return Err(Errno::ESTALE),
             }
         }
-        match self.sessions.admit(client, session) {
-            true => Ok((false, session)),
-            false => Err(Errno::ESTALE),
-        }
+        Ok((false, self.sessions.admit(client, number)?))
+    }
+
+    fn in_process(&self) -> Arc<Session> {
+        // Nobody shares the process of an OSS.
+        Session::new(ClientId::IN_PROCESS, self.boot_verifier)
     }
 
     async fn resolve(&self, path: &str) -> FsResult<Ino> {
@@ -270,24 +272,20 @@ impl Service for Oss {
         self.runs.survived(boot_verifier)
     }
 
-    fn knows(&self, client: ClientId) -> bool {
-        self.sessions.knows(client)
-    }
+    fn heard(&self, _: &Session) {}
 
-    fn heard(&self, _: ClientId) {}
+    fn recovered(&self, _: &Session) {}
 
-    fn recovered(&self, _: ClientId) {}
-
-    async fn goodbye(&self, client: ClientId) {
-        self.sessions.forget(client);
+    async fn goodbye(&self, session: &Session) {
+        self.sessions.end(session.number());
     }
 
     async fn commit(&self) -> FsResult<()> {
         self.osts.commit().await
     }
 
-    fn disconnect(&self, client: ClientId) {
-        self.sessions.disconnect(client, clock::now());
+    fn disconnect(&self, session: &Session) {
+        self.sessions.disconnect(session, clock::now());
     }
 
     fn committed(&self) -> Committed {
@@ -298,13 +296,13 @@ impl Service for Oss {
         Err(Errno::EOPNOTSUPP)
     }
 
-    fn cancel(&self, _: ClientId, _: &[Cancel]) {}
+    fn cancel(&self, _: &Session, _: &[Cancel]) {}
 
-    fn listen(&self, _: ClientId) -> u64 {
+    fn listen(&self, _: &Session) -> u64 {
         0
     }
 
-    async fn callbacks(&self, _: ClientId, _: u64) -> Option<Vec<Callback>> {
+    async fn callbacks(&self, _: &Session, _: u64) -> Option<Vec<Callback>> {
         None
     }
 

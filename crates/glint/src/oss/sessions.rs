@@ -5,13 +5,14 @@
 //!   of it is being executed.
 //! - Nothing begins while the MDS was not heard of for too long.
 
-use glint_proto::ClientId;
+use glint_proto::{ClientId, Errno, FsResult, Running, Session};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-struct Session {
-    number: u64,
+struct Known {
+    session: Arc<Session>,
     connections: usize,
     /// When the last of them ended.
     left: Option<Instant>,
@@ -19,10 +20,10 @@ struct Session {
 
 #[derive(Default)]
 struct State {
-    clients: HashMap<ClientId, Session>,
+    clients: HashMap<ClientId, Known>,
     fenced: HashSet<u64>,
-    /// Requests that are being executed, by session.
-    running: HashMap<u64, usize>,
+    /// Those that are over, while something of them is being executed.
+    ending: Vec<Arc<Session>>,
     /// Until when the MDS is relied on.
     valid: Option<Instant>,
 }
@@ -43,42 +44,40 @@ pub enum Entry<'a> {
     Never,
 }
 
-/// A request that is being executed.
-pub struct Running<'a>(&'a Sessions, u64);
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        let mut state = self.0.state.lock();
-        if let Some(count) = state.running.get_mut(&self.1) {
-            *count -= 1;
-            if *count == 0 {
-                state.running.remove(&self.1);
-            }
+impl State {
+    /// Ends sessions.
+    fn end(&mut self, which: impl Fn(&Known) -> bool) {
+        let ended = self.clients.extract_if(|_, known| which(known));
+        for (_, known) in ended {
+            known.session.end();
+            self.ending.push(known.session);
         }
+        self.ending.retain(|session| !session.is_quiet());
     }
 }
 
 impl Sessions {
-    /// A client of a session that the MDS has just said to be good has connected. Returns
-    /// whether it still is.
-    pub fn admit(&self, client: ClientId, number: u64) -> bool {
+    /// A client of a session that the MDS has just said to be good has connected: ESTALE if
+    /// it is not any more. Whatever session it had before is over.
+    pub fn admit(&self, client: ClientId, number: u64) -> FsResult<Arc<Session>> {
         let mut state = self.state.lock();
         if state.fenced.contains(&number) {
-            return false;
+            return Err(Errno::ESTALE);
         }
-        let new = Session { number, connections: 0, left: None };
-        let session = state.clients.entry(client).or_insert(new);
-        if session.number != number {
-            *session = Session { number, connections: 0, left: None };
-        }
-        session.connections += 1;
-        session.left = None;
-        true
+        state.end(|known| known.session.client() == client && known.session.number() != number);
+        let known = state.clients.entry(client).or_insert_with(|| Known {
+            session: Session::new(client, number),
+            connections: 0,
+            left: None,
+        });
+        known.connections += 1;
+        known.left = None;
+        Ok(known.session.clone())
     }
 
     /// Whether it is known that a session of a client is good.
     pub fn has(&self, client: ClientId, number: u64) -> bool {
-        self.state.lock().clients.get(&client).is_some_and(|known| known.number == number)
+        self.state.lock().clients.get(&client).is_some_and(|k| k.session.number() == number)
     }
 
     /// Whether a client has a good session.
@@ -87,58 +86,59 @@ impl Sessions {
     }
 
     /// A connection of a client is gone.
-    pub fn disconnect(&self, client: ClientId, now: Instant) {
-        if let Some(session) = self.state.lock().clients.get_mut(&client) {
-            session.connections = session.connections.saturating_sub(1);
-            session.left = (session.connections == 0).then_some(now);
+    pub fn disconnect(&self, session: &Session, now: Instant) {
+        let mut state = self.state.lock();
+        let known = state.clients.get_mut(&session.client());
+        if let Some(known) = known.filter(|known| known.session.number() == session.number()) {
+            known.connections = known.connections.saturating_sub(1);
+            known.left = (known.connections == 0).then_some(now);
         }
     }
 
-    /// A client ends.
-    pub fn forget(&self, client: ClientId) {
-        self.state.lock().clients.remove(&client);
+    /// A client ends its session.
+    pub fn end(&self, number: u64) {
+        self.state.lock().end(|known| known.session.number() == number);
     }
 
     /// Forgets clients that left so long ago. They are asked about if they come back.
     pub fn forget_absent(&self, now: Instant, limit: Duration) {
-        let stays = |session: &Session| {
-            session.left.is_none_or(|left| now.saturating_duration_since(left) < limit)
+        let is_absent = |known: &Known| {
+            known.left.is_some_and(|left| now.saturating_duration_since(left) >= limit)
         };
-        self.state.lock().clients.retain(|_, session| stays(session));
+        self.state.lock().end(is_absent);
     }
 
     /// All good ones: client, number, connections.
     pub fn all(&self) -> Vec<(ClientId, u64, usize)> {
         let state = self.state.lock();
-        let one = |(client, session): (&ClientId, &Session)| {
-            (*client, session.number, session.connections)
+        let one = |(client, known): (&ClientId, &Known)| {
+            (*client, known.session.number(), known.connections)
         };
         state.clients.iter().map(one).collect()
     }
 
-    /// A request of a client begins.
-    pub fn enter(&self, client: ClientId, now: Instant) -> Entry<'_> {
-        let mut state = self.state.lock();
-        let Some(number) = state.clients.get(&client).map(|session| session.number) else {
-            return Entry::Never;
-        };
-        if state.valid.is_none_or(|valid| now >= valid) {
-            return Entry::Later;
+    /// A request begins.
+    pub fn enter<'a>(&self, session: &'a Session, now: Instant) -> Entry<'a> {
+        // In this order: what is fenced waits for what has entered.
+        match session.enter() {
+            Err(_) => Entry::Never,
+            Ok(_) if !self.is_valid(now) => Entry::Later,
+            Ok(running) => Entry::Running(running),
         }
-        *state.running.entry(number).or_default() += 1;
-        Entry::Running(Running(self, number))
     }
 
-    /// A session is over.
+    /// A session is over, and does not come back.
     pub fn fence(&self, number: u64) {
         let mut state = self.state.lock();
         state.fenced.insert(number);
-        state.clients.retain(|_, session| session.number != number);
+        state.end(|known| known.session.number() == number);
     }
 
-    /// Whether nothing of a session is being executed.
+    /// Whether nothing is being executed of a session that is over.
     pub fn is_quiet(&self, number: u64) -> bool {
-        !self.state.lock().running.contains_key(&number)
+        let mut state = self.state.lock();
+        state.end(|_| false);
+        !state.ending.iter().any(|session| session.number() == number)
     }
 
     /// The MDS is relied on until then.
@@ -160,21 +160,39 @@ mod tests {
     fn what_was_fenced_is_over_when_it_is_quiet() {
         let (sessions, now) = (Sessions::default(), Instant::now());
         let (a, b) = (ClientId(1), ClientId(2));
-        assert!(sessions.admit(a, 10) && sessions.admit(b, 20));
-        assert!(matches!(sessions.enter(a, now), Entry::Later), "the MDS was not heard of");
+        let of_a = sessions.admit(a, 10).unwrap();
+        let of_b = sessions.admit(b, 20).unwrap();
+        assert!(matches!(sessions.enter(&of_a, now), Entry::Later), "the MDS was not heard of");
         sessions.valid_until(now + Duration::from_secs(1));
-        let Entry::Running(running) = sessions.enter(a, now) else { panic!("a is known") };
+        let Entry::Running(running) = sessions.enter(&of_a, now) else { panic!("a is known") };
         sessions.fence(10);
-        assert!(matches!(sessions.enter(a, now), Entry::Never));
+        assert!(matches!(sessions.enter(&of_a, now), Entry::Never));
         assert!(!sessions.is_quiet(10));
         drop(running);
         assert!(sessions.is_quiet(10));
-        assert!(!sessions.admit(a, 10), "it does not come back");
-        assert!(sessions.admit(a, 11), "another one does");
-        assert!(matches!(sessions.enter(b, now), Entry::Running(_)));
-        assert!(matches!(sessions.enter(b, now + Duration::from_secs(1)), Entry::Later));
-        sessions.disconnect(b, now);
+        assert!(sessions.admit(a, 10).is_err(), "it does not come back");
+        sessions.admit(a, 11).unwrap();
+        assert!(matches!(sessions.enter(&of_b, now), Entry::Running(_)));
+        assert!(matches!(sessions.enter(&of_b, now + Duration::from_secs(1)), Entry::Later));
+        sessions.disconnect(&of_b, now);
         sessions.forget_absent(now + Duration::from_secs(3), Duration::from_secs(2));
         assert!(!sessions.knows(b) && sessions.knows(a));
+    }
+
+    #[test]
+    fn what_was_parked_in_a_session_does_not_run_in_the_next_one() {
+        let (sessions, now, a) = (Sessions::default(), Instant::now(), ClientId(1));
+        let old = sessions.admit(a, 10).unwrap();
+        assert!(matches!(sessions.enter(&old, now), Entry::Later));
+        // The client is back before the order to fence its old session is here.
+        let new = sessions.admit(a, 11).unwrap();
+        sessions.valid_until(now + Duration::from_secs(1));
+        assert!(matches!(sessions.enter(&old, now), Entry::Never));
+        let Entry::Running(_running) = sessions.enter(&new, now) else { panic!("it is good") };
+        // Who connected in the old session is not counted in the new one.
+        sessions.disconnect(&old, now);
+        assert_eq!(sessions.all(), [(a, 11, 1)]);
+        sessions.fence(10);
+        assert!(sessions.is_quiet(10) && sessions.knows(a));
     }
 }
