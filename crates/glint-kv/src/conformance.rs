@@ -16,6 +16,7 @@ fn open(path: &std::path::Path) -> LocalKv {
         cache_bytes: 1 << 20,
         memtable_bytes: 1 << 20,
         segment_bytes: 1 << 20,
+        open_tables: 64,
         commit_interval: Duration::from_millis(50),
     };
     LocalKv::open(path, options).unwrap()
@@ -77,6 +78,29 @@ fn local() {
     drop(kv);
     let kv = open(dir.path());
     assert_eq!(now(kv.get(Keyspace::Meta, b"k")).unwrap().unwrap().as_ref(), b"two");
+}
+
+#[test]
+fn after_a_flush_that_failed_nothing_is_called_durable() {
+    let dir = tempfile::tempdir().unwrap();
+    let kv = open(dir.path());
+    let put = |key: &[u8]| {
+        let mut batch = Batch::new();
+        batch.put(Keyspace::Meta, key, b"value");
+        now(kv.commit(batch, &[]))
+    };
+    put(b"flushed").unwrap();
+    block_on(kv.sync()).unwrap();
+    let durable = kv.durable();
+    kv.refuse_flushes();
+    put(b"lost").unwrap();
+    assert!(matches!(block_on(kv.sync()), Err(KvError::Poisoned { .. })));
+    // Nothing is left to flush, and so no flush would fail now.
+    std::thread::sleep(Duration::from_millis(150));
+    assert!(matches!(block_on(kv.sync()), Err(KvError::Poisoned { .. })));
+    assert!(matches!(put(b"refused"), Err(KvError::Poisoned { .. })));
+    assert_eq!(kv.durable(), durable);
+    assert!(kv.failure().get().unwrap().contains("flushing the journal"));
 }
 
 #[test]

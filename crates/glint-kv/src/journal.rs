@@ -4,20 +4,23 @@
 //! ```text
 //! segment   header (64 bytes), records
 //! header    magic u32 | version u32 | run u64 | first u64 | crc32c u32 | zeros
-//! record    length u32 | crc32c u32 | number u64 | batch | zeros up to a multiple of 8
+//! record    length u32 | crc32c u32 | number u64 | durable u64 | batch | zeros up to a multiple of 8
 //! ```
 //! Little-endian. Numbers rise by one from record to record, over all segments. `run` is
 //! drawn at random at each start and is part of every checksum, so that what an earlier run
-//! left in a segment is never taken for a record of this one.
+//! left in a segment is never taken for a record of this one. `durable` is the last record
+//! that was on stable storage when this one was written; version 1 has none.
 //!
 //! Invariants:
 //! - What is read back is a prefix of what was appended: reading stops at the first record
 //!   that is damaged, has another number or belongs to another run.
-//! - A segment is written over only when the tables hold all of its records on stable
-//!   storage.
+//! - A record that was on stable storage is never taken for the end: if a later one says that
+//!   it was, the damage is an error.
+//! - A segment is written over, or cut to another length, only when the tables hold all of its
+//!   records on stable storage.
 
-use crate::Batch;
 use crate::segment::{Pages, Segment};
+use crate::{Batch, KvError};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,9 +29,12 @@ use std::sync::Arc;
 /// Segments of the ring.
 const SEGMENTS: usize = 3;
 const HEADER_BYTES: usize = 64;
-const RECORD_BYTES: usize = 16;
+const RECORD_BYTES: usize = 24;
+/// The same before version 2.
+const RECORD_BYTES_OLD: usize = 16;
 const MAGIC: u32 = u32::from_le_bytes(*b"GLJL");
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+const VERSION_OLD: u32 = 1;
 /// Pages made ready ahead of the writer.
 const AHEAD_BYTES: usize = 1 << 20;
 
@@ -72,10 +78,10 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..)?.first_chunk().map(|b| u64::from_le_bytes(*b))
 }
 
-fn header(run: u64, first: u64) -> [u8; HEADER_BYTES] {
+fn header(version: u32, run: u64, first: u64) -> [u8; HEADER_BYTES] {
     let mut bytes = [0; HEADER_BYTES];
     bytes[0..4].copy_from_slice(&MAGIC.to_le_bytes());
-    bytes[4..8].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[4..8].copy_from_slice(&version.to_le_bytes());
     bytes[8..16].copy_from_slice(&run.to_le_bytes());
     bytes[16..24].copy_from_slice(&first.to_le_bytes());
     let crc = crc32c::crc32c(&bytes[..24]);
@@ -83,15 +89,11 @@ fn header(run: u64, first: u64) -> [u8; HEADER_BYTES] {
     bytes
 }
 
-/// Run and first number, if a segment begins with a header.
-fn parse_header(bytes: &[u8]) -> Option<(u64, u64)> {
-    let (run, first) = (u64_at(bytes, 8)?, u64_at(bytes, 16)?);
-    (bytes.get(..HEADER_BYTES)? == header(run, first)).then_some((run, first))
-}
-
-fn checksum(run: u64, number: u64, batch: &[u8]) -> u32 {
-    let crc = crc32c::crc32c(&run.to_le_bytes());
-    let crc = crc32c::crc32c_append(crc, &number.to_le_bytes());
+fn checksum(run: u64, number: u64, durable: Option<u64>, batch: &[u8]) -> u32 {
+    let mut crc = crc32c::crc32c(&run.to_le_bytes());
+    for field in std::iter::once(number).chain(durable) {
+        crc = crc32c::crc32c_append(crc, &field.to_le_bytes());
+    }
     crc32c::crc32c_append(crc, batch)
 }
 
@@ -99,99 +101,160 @@ fn padded(len: usize) -> usize {
     len.next_multiple_of(8)
 }
 
-/// The batch of record `number` at `at`, and where the next record begins.
-fn read_record(bytes: &[u8], at: usize, run: u64, number: u64) -> Option<(&[u8], usize)> {
-    let len = u32_at(bytes, at)? as usize;
-    if len == 0 || u64_at(bytes, at + 8)? != number {
-        return None;
-    }
-    let start = at + RECORD_BYTES;
-    let batch = bytes.get(start..start.checked_add(len)?)?;
-    (u32_at(bytes, at + 4)? == checksum(run, number, batch)).then(|| (batch, start + padded(len)))
+/// A segment as an earlier run left it.
+struct Old {
+    segment: Segment,
+    path: PathBuf,
+    version: u32,
+    run: u64,
+    first: u64,
 }
 
-/// Calls `visit` for all records above `after`, in order. Returns the last number.
-fn read_all(segments: &[Segment], after: u64, visit: &mut impl FnMut(Batch)) -> u64 {
-    let mut found: Vec<(u64, u64, &Segment)> = segments
-        .iter()
-        .filter_map(|segment| parse_header(segment.bytes()).map(|(run, n)| (n, run, segment)))
-        .collect();
-    found.sort_unstable_by_key(|(first, ..)| *first);
-    // What the tables know may reach into any segment.
-    let start = found.partition_point(|(first, ..)| *first <= after + 1).saturating_sub(1);
-    let mut last = after;
-    let mut chain: Option<(u64, u64)> = None;
-    for (first, run, segment) in found.into_iter().skip(start) {
-        let follows = match chain {
-            Some(end) => end == (run, first),
-            None => first <= after + 1,
+/// A record that was found.
+struct Found<'a> {
+    batch: &'a [u8],
+    durable: Option<u64>,
+    end: usize,
+}
+
+impl Old {
+    /// `None` if there is no segment with a header.
+    fn open(path: PathBuf) -> io::Result<Option<Old>> {
+        let Some(segment) = Segment::left(&path, HEADER_BYTES)? else { return Ok(None) };
+        let bytes = segment.bytes();
+        let (Some(run), Some(first)) = (u64_at(bytes, 8), u64_at(bytes, 16)) else {
+            return Ok(None);
         };
-        if !follows {
-            break;
-        }
-        let (mut number, mut at) = (first, HEADER_BYTES);
-        while let Some((batch, end)) = read_record(segment.bytes(), at, run, number) {
-            if number > after {
-                visit(Batch::from_encoded(batch.to_vec()));
-                last = number;
-            }
-            (number, at) = (number + 1, end);
-        }
-        chain = Some((run, number));
+        let is = |version: &u32| bytes[..HEADER_BYTES] == header(*version, run, first);
+        let version = [VERSION, VERSION_OLD].into_iter().find(is);
+        Ok(version.map(|version| Old { segment, path, version, run, first }))
     }
-    last
+
+    /// Record `number`, if it is at `at`.
+    fn record(&self, at: usize, number: u64) -> Option<Found<'_>> {
+        let bytes = self.segment.bytes();
+        let len = u32_at(bytes, at)? as usize;
+        if len == 0 || u64_at(bytes, at + 8)? != number {
+            return None;
+        }
+        let (durable, start) = match self.version {
+            VERSION_OLD => (None, at + RECORD_BYTES_OLD),
+            _ => (Some(u64_at(bytes, at + 16)?), at + RECORD_BYTES),
+        };
+        let batch = bytes.get(start..start.checked_add(len)?)?;
+        let right = u32_at(bytes, at + 4)? == checksum(self.run, number, durable, batch);
+        right.then(|| Found { batch, durable, end: start + padded(len) })
+    }
+
+    /// A record from `at` on that says that record `lost`, which comes before it, was durable.
+    fn witness(&self, at: usize, lost: u64) -> Option<u64> {
+        let bytes = self.segment.bytes();
+        let behind = lost.saturating_add(1)..self.first.max(lost) + (bytes.len() / 8) as u64;
+        (at..bytes.len()).step_by(8).find_map(|at| {
+            let number = u64_at(bytes, at + 8).filter(|number| behind.contains(number))?;
+            let durable = self.record(at, number)?.durable?;
+            (durable >= lost).then_some(number)
+        })
+    }
+}
+
+/// What an earlier run left.
+pub(crate) struct Left {
+    directory: PathBuf,
+    last: u64,
+}
+
+impl Left {
+    /// Reads the journal in `directory`: batches after number `after` are given to `visit`.
+    /// Nothing is changed.
+    pub(crate) fn read(
+        directory: &Path,
+        after: u64,
+        mut visit: impl FnMut(Batch),
+    ) -> Result<Left, KvError> {
+        let mut found = Vec::new();
+        for index in 0..SEGMENTS {
+            let path = path_of(directory, index);
+            let error = |source| KvError::Io { path: path.display().to_string(), source };
+            found.extend(Old::open(path.clone()).map_err(error)?);
+        }
+        found.sort_unstable_by_key(|old| old.first);
+        // What the tables know may reach into any segment.
+        let start = found.partition_point(|old| old.first <= after + 1).saturating_sub(1);
+        let mut last = after;
+        let mut chain: Option<(u64, u64)> = None;
+        // Where no record follows any more.
+        let mut ends = HEADER_BYTES;
+        let mut segments = found.iter().skip(start).peekable();
+        let mut ended_in = None;
+        while let Some(old) = segments.peek() {
+            let follows = match chain {
+                Some(end) => end == (old.run, old.first),
+                None => old.first <= after + 1,
+            };
+            if !follows {
+                break;
+            }
+            let (mut number, mut at) = (old.first, HEADER_BYTES);
+            while let Some(record) = old.record(at, number) {
+                if number > after {
+                    visit(Batch::from_encoded(record.batch.to_vec()));
+                    last = number;
+                }
+                (number, at) = (number + 1, record.end);
+            }
+            chain = Some((old.run, number));
+            (ended_in, ends) = (segments.next(), at);
+        }
+        let here = ended_in.map(|old| (old, ends));
+        let later = segments.filter(|old| ended_in.is_none_or(|end| end.run == old.run));
+        for (old, at) in here.into_iter().chain(later.map(|old| (old, HEADER_BYTES))) {
+            if let Some(witness) = old.witness(at, last + 1) {
+                let reason = format!(
+                    "record {} was on stable storage when record {witness} was written, and is not there",
+                    last + 1
+                );
+                return Err(KvError::Corrupt { path: old.path.display().to_string(), reason });
+            }
+        }
+        Ok(Left { directory: directory.to_owned(), last })
+    }
+
+    /// Number of the last record.
+    pub(crate) fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Starts a new run after it, with segments of `bytes` bytes. The tables must hold all
+    /// that was found on stable storage.
+    pub(crate) fn begin(self, bytes: usize, run: u64) -> io::Result<Journal> {
+        let mut places = Vec::new();
+        for index in 0..SEGMENTS {
+            let mut segment = Segment::open(&path_of(&self.directory, index), bytes)?;
+            // What was lost may lie in any segment; it must not be found again.
+            segment.write(0, &[&[0; HEADER_BYTES]]);
+            segment.file().sync_data()?;
+            places.push(Place { segment, last: 0, dirty: false });
+        }
+        File::open(&self.directory)?.sync_all()?;
+        let (next, settled) = (self.last + 1, self.last);
+        let mut journal = Journal { places, active: 0, at: 0, run, next, settled };
+        journal.enter(0);
+        Ok(journal)
+    }
 }
 
 impl Journal {
-    /// Opens the journal in `directory` with segments of `bytes` bytes. Batches after
-    /// number `after` are given to `visit`; the tables must hold them on stable storage
-    /// before [`Journal::begin`].
-    pub(crate) fn open(
-        directory: &Path,
-        bytes: usize,
-        after: u64,
-        mut visit: impl FnMut(Batch),
-    ) -> io::Result<Journal> {
-        let mut old = Vec::new();
-        for index in 0..SEGMENTS {
-            let path = path_of(directory, index);
-            if let Some(len) = Segment::len_of(&path).filter(|len| *len >= HEADER_BYTES) {
-                old.push(Segment::open(&path, len)?);
-            }
-        }
-        let last = read_all(&old, after, &mut visit);
-        drop(old);
-        let mut places = Vec::new();
-        for index in 0..SEGMENTS {
-            let segment = Segment::open(&path_of(directory, index), bytes)?;
-            places.push(Place { segment, last: 0, dirty: false });
-        }
-        File::open(directory)?.sync_all()?;
-        Ok(Journal { places, active: 0, at: 0, run: 0, next: last + 1, settled: last })
-    }
-
-    /// Starts a new run after the last record that was found.
-    pub(crate) fn begin(&mut self, run: u64) -> io::Result<()> {
-        // What was lost may lie in any segment; it must not be found again.
-        for place in &mut self.places {
-            place.segment.write(0, &[&[0; HEADER_BYTES]]);
-            place.segment.file().sync_data()?;
-        }
-        self.run = run;
-        self.enter(0);
-        Ok(())
-    }
-
     fn enter(&mut self, index: usize) {
         self.active = index;
         self.at = HEADER_BYTES;
         let place = &mut self.places[index];
-        place.segment.write(0, &[&header(self.run, self.next), &[0; RECORD_BYTES]]);
+        place.segment.write(0, &[&header(VERSION, self.run, self.next), &[0; RECORD_BYTES]]);
         place.dirty = true;
     }
 
-    /// Appends a batch and returns its number.
-    pub(crate) fn append(&mut self, batch: &Batch) -> Result<u64, NoRoom> {
+    /// Appends a batch, when all up to `durable` are on stable storage. Returns its number.
+    pub(crate) fn append(&mut self, batch: &Batch, durable: u64) -> Result<u64, NoRoom> {
         let batch = batch.encoded();
         let need = RECORD_BYTES + padded(batch.len());
         let len = self.places[self.active].segment.len();
@@ -207,10 +270,11 @@ impl Journal {
         }
         let number = self.next;
         let place = &mut self.places[self.active];
-        let parts: [&[u8]; 4] = [
+        let parts: [&[u8]; 5] = [
             &(batch.len() as u32).to_le_bytes(),
-            &checksum(self.run, number, batch).to_le_bytes(),
+            &checksum(self.run, number, Some(durable), batch).to_le_bytes(),
             &number.to_le_bytes(),
+            &durable.to_le_bytes(),
             batch,
         ];
         place.segment.write(self.at, &parts);
@@ -247,6 +311,12 @@ impl Journal {
         files
     }
 
+    /// From now on flushes fail.
+    #[cfg(test)]
+    pub(crate) fn refuse_flushes(&mut self) {
+        self.places.iter_mut().for_each(|place| place.segment.refuse_flushes());
+    }
+
     /// The pages that come next.
     pub(crate) fn ahead(&self) -> (Pages, usize, usize) {
         let page = self.at & !4095;
@@ -268,25 +338,29 @@ mod tests {
         batch
     }
 
-    fn open(directory: &Path, after: u64) -> (Journal, Vec<u64>) {
+    fn read(directory: &Path, after: u64) -> Result<(Left, Vec<u64>), KvError> {
         let mut found = Vec::new();
-        let journal = Journal::open(directory, BYTES, after, |batch| {
+        let left = Left::read(directory, after, |batch| {
             let write = batch.writes().next().unwrap();
             found.push(u64::from_be_bytes(write.key.try_into().unwrap()));
-        });
-        (journal.unwrap(), found)
+        })?;
+        Ok((left, found))
+    }
+
+    fn open(directory: &Path, after: u64) -> (Left, Vec<u64>) {
+        read(directory, after).unwrap()
     }
 
     #[test]
     fn everything_after_the_tables_comes_back_over_segments_and_runs() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut journal, found) = open(dir.path(), 0);
+        let (left, found) = open(dir.path(), 0);
         assert!(found.is_empty());
-        journal.begin(7).unwrap();
+        let mut journal = left.begin(BYTES, 7).unwrap();
         let mut settled = 0;
         for n in 1..=400 {
             let number = loop {
-                match journal.append(&batch(n, n as usize % 100)) {
+                match journal.append(&batch(n, n as usize % 100), 0) {
                     Ok(number) => break number,
                     Err(NoRoom::Yet) => {
                         assert!(journal.wants_tables());
@@ -300,10 +374,10 @@ mod tests {
         }
         assert!(settled > 0);
         drop(journal);
-        let (mut journal, found) = open(dir.path(), settled);
+        let (left, found) = open(dir.path(), settled);
         assert_eq!(found, (settled + 1..=400).collect::<Vec<_>>());
-        journal.begin(8).unwrap();
-        assert_eq!(journal.append(&batch(401, 5)).unwrap(), 401);
+        let mut journal = left.begin(BYTES, 8).unwrap();
+        assert_eq!(journal.append(&batch(401, 5), 0).unwrap(), 401);
         drop(journal);
         assert_eq!(open(dir.path(), 400).1, [401], "and nothing of the last run");
     }
@@ -311,10 +385,85 @@ mod tests {
     #[test]
     fn a_batch_longer_than_a_segment_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut journal, _) = open(dir.path(), 0);
-        journal.begin(1).unwrap();
-        assert!(matches!(journal.append(&batch(1, BYTES)), Err(NoRoom::Ever)));
-        assert_eq!(journal.append(&batch(1, 1)).unwrap(), 1);
+        let mut journal = open(dir.path(), 0).0.begin(BYTES, 1).unwrap();
+        assert!(matches!(journal.append(&batch(1, BYTES), 0), Err(NoRoom::Ever)));
+        assert_eq!(journal.append(&batch(1, 1), 0).unwrap(), 1);
+    }
+
+    #[test]
+    fn segments_become_shorter_only_when_their_records_are_in_the_tables() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = open(dir.path(), 0).0.begin(BYTES, 1).unwrap();
+        for n in 1..=30 {
+            journal.append(&batch(n, 100), 0).unwrap();
+        }
+        drop(journal);
+        // The tables could not be written: this start ends here, and the next reads the same.
+        for _ in 0..2 {
+            let (left, found) = open(dir.path(), 0);
+            assert_eq!((left.last(), found.len()), (30, 30));
+        }
+        let journal = open(dir.path(), 0).0.begin(BYTES / 2, 2).unwrap();
+        assert_eq!(journal.last(), 30);
+        assert!(open(dir.path(), 30).1.is_empty());
+    }
+
+    /// Damages one record; says what is found.
+    fn with_damage(at: impl Fn(&mut Journal) -> (usize, usize)) -> Result<Vec<u64>, KvError> {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = open(dir.path(), 0).0.begin(BYTES, 1).unwrap();
+        let (place, at) = at(&mut journal);
+        journal.places[place].segment.write(at, &[&[0xff; 4]]);
+        drop(journal);
+        read(dir.path(), 0).map(|(_, found)| found)
+    }
+
+    #[test]
+    fn a_damaged_record_that_was_durable_is_an_error_and_not_the_end() {
+        let appended = |journal: &mut Journal, durable: u64| {
+            let at = journal.at;
+            journal.append(&batch(journal.next, 10), durable).unwrap();
+            at
+        };
+        let found = with_damage(|journal| {
+            let at = [0, 1, 1, 1].map(|durable| appended(journal, durable));
+            (0, at[1] + 30)
+        });
+        assert_eq!(found.unwrap(), [1], "nobody was told that the second one was durable");
+        let found = with_damage(|journal| {
+            let at = [0, 1, 1, 2].map(|durable| appended(journal, durable));
+            (0, at[1] + 30)
+        });
+        let error = found.unwrap_err().to_string();
+        assert!(error.contains("record 2 was on stable storage when record 4"), "{error}");
+        // Witnesses in the next segment, and a header that is gone.
+        for damaged in [HEADER_BYTES + 30, 8] {
+            let found = with_damage(|journal| {
+                while journal.active == 0 {
+                    appended(journal, journal.last());
+                }
+                (0, damaged)
+            });
+            let error = found.unwrap_err().to_string();
+            assert!(error.contains("record 1 was on stable storage"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_version_1_left_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut bytes = header(VERSION_OLD, 9, 1).to_vec();
+        for n in 1..=3u64 {
+            let batch = batch(n, n as usize);
+            let batch = batch.encoded();
+            bytes.extend((batch.len() as u32).to_le_bytes());
+            bytes.extend(checksum(9, n, None, batch).to_le_bytes());
+            bytes.extend(n.to_le_bytes());
+            bytes.extend(batch);
+            bytes.resize(bytes.len().next_multiple_of(8), 0);
+        }
+        std::fs::write(path_of(dir.path(), 1), bytes).unwrap();
+        assert_eq!(open(dir.path(), 0).1, [1, 2, 3]);
     }
 
     proptest! {
@@ -327,11 +476,10 @@ mod tests {
             len in 1usize..600,
         ) {
             let dir = tempfile::tempdir().unwrap();
-            let (mut journal, _) = open(dir.path(), 0);
-            journal.begin(3).unwrap();
+            let mut journal = open(dir.path(), 0).0.begin(BYTES, 3).unwrap();
             let mut written = 0;
             for size in sizes {
-                if journal.append(&batch(written + 1, size)).is_err() {
+                if journal.append(&batch(written + 1, size), 0).is_err() {
                     break;
                 }
                 written += 1;
@@ -339,13 +487,13 @@ mod tests {
             let end = (at + len).min(BYTES);
             journal.places[page].segment.write(at, &[&vec![0u8; end - at]]);
             drop(journal);
-            let (mut journal, found) = open(dir.path(), 0);
+            let (left, found) = open(dir.path(), 0);
             prop_assert_eq!(&found, &(1..=found.len() as u64).collect::<Vec<_>>());
             prop_assert!(found.len() as u64 <= written);
             // And a new run is not confused by what is left.
-            journal.begin(4).unwrap();
+            let mut journal = left.begin(BYTES, 4).unwrap();
             let next = found.len() as u64 + 1;
-            prop_assert_eq!(journal.append(&batch(next, 9)).unwrap(), next);
+            prop_assert_eq!(journal.append(&batch(next, 9), 0).unwrap(), next);
             drop(journal);
             prop_assert_eq!(open(dir.path(), next - 1).1, [next]);
         }

@@ -12,8 +12,10 @@
 //! - Overlay and journal change under one lock, so that the newest write in the overlay is
 //!   the last one in the journal.
 //! - What is in the journal and not in the tables is in an overlay, active or frozen.
+//! - Once a write or a flush has failed nothing more is accepted or called durable: pages that
+//!   could not be written look clean afterwards, so a later flush that succeeds says nothing.
 
-use crate::journal::{Journal, NoRoom};
+use crate::journal::{Journal, Left, NoRoom};
 use crate::overlay::{Overlay, Recent, merge};
 use crate::tables::Tables;
 use crate::{Batch, Keyspace, Kv, KvError, Pair, Precondition, TransactionId};
@@ -22,8 +24,8 @@ use glint_telemetry::{Counter, Layer, Span};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::future::poll_fn;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -44,11 +46,16 @@ pub struct Options {
     pub memtable_bytes: u64,
     /// Journals of the tables above this size are shortened by writing memory tables out.
     pub journal_bytes: u64,
+    /// Descriptors of tables that are kept open.
+    pub open_tables: usize,
     /// Length of each of the three segments of the journal.
     pub segment_bytes: u64,
     /// Longest time between acceptance and durability.
     pub commit_interval: Duration,
 }
+
+/// Why an engine has failed, for good; empty as long as it has not.
+pub type Failure = Arc<OnceLock<String>>;
 
 struct State {
     journal: Journal,
@@ -62,8 +69,8 @@ struct Shared {
     state: RwLock<State>,
     durable: AtomicU64,
     stop: AtomicBool,
-    /// Set for good when the disk failed: what was acknowledged may be gone.
-    failed: AtomicBool,
+    /// What was acknowledged and is not durable may be gone.
+    failure: Failure,
     flusher: Mutex<Flusher>,
     flush: Condvar,
     applier: Mutex<Applier>,
@@ -97,22 +104,21 @@ impl LocalKv {
         let tables = Tables::open(path, &options)?;
         let mut found = Overlay::default();
         let applied = tables.applied()?;
-        let mut journal =
-            Journal::open(path, options.segment_bytes as usize, applied, |batch| found.add(&batch))
-                .map_err(io)?;
-        if journal.last() > applied {
-            tracing::info!(records = journal.last() - applied, "continuing the journal");
-            tables.apply(&found, journal.last())?;
+        let left = Left::read(path, applied, |batch| found.add(&batch))?;
+        if left.last() > applied {
+            tracing::info!(records = left.last() - applied, "continuing the journal");
+            tables.apply(&found, left.last())?;
         }
         tables.persist()?;
-        journal.begin(getrandom::u64().unwrap_or(u64::from(std::process::id()))).map_err(io)?;
+        let run = getrandom::u64().unwrap_or(u64::from(std::process::id()));
+        let journal = left.begin(options.segment_bytes as usize, run).map_err(io)?;
         let shared = Arc::new(Shared {
             path: path.to_owned(),
             tables,
             durable: AtomicU64::new(journal.last()),
             state: RwLock::new(State { journal, active: Overlay::default(), frozen: None }),
             stop: AtomicBool::new(false),
-            failed: AtomicBool::new(false),
+            failure: Failure::default(),
             flusher: Mutex::default(),
             flush: Condvar::new(),
             applier: Mutex::default(),
@@ -127,6 +133,18 @@ impl LocalKv {
         threads.push(spawn("journal-sync", Box::new(move |shared| shared.flush_loop(interval)))?);
         threads.push(spawn("journal-apply", Box::new(Shared::apply_loop))?);
         Ok(LocalKv { shared, threads })
+    }
+
+    /// Filled when the engine fails. It goes on answering reads, and whoever serves it
+    /// should end.
+    pub fn failure(&self) -> Failure {
+        self.shared.failure.clone()
+    }
+
+    /// From now on flushes fail.
+    #[cfg(test)]
+    pub(crate) fn refuse_flushes(&self) {
+        self.shared.state.write().journal.refuse_flushes();
     }
 
     /// Commits, or says what to wait for.
@@ -148,11 +166,11 @@ impl LocalKv {
                 return Poll::Ready(Err(KvError::Conflict));
             }
         }
-        if shared.failed.load(Ordering::Acquire) {
+        if shared.has_failed() {
             return Poll::Ready(Err(shared.poisoned()));
         }
         let appended = match state.active.len() < WRITES_MAX {
-            true => state.journal.append(batch),
+            true => state.journal.append(batch, shared.durable.load(Ordering::Acquire)),
             false => Err(NoRoom::Yet),
         };
         match appended {
@@ -215,6 +233,17 @@ impl Shared {
         KvError::Poisoned { path: self.path.display().to_string() }
     }
 
+    fn has_failed(&self) -> bool {
+        self.failure.get().is_some()
+    }
+
+    fn fail(&self, what: &str, error: &dyn std::fmt::Display) {
+        let reason = format!("{what} in {}: {error}", self.path.display());
+        tracing::error!("{reason}");
+        // The first one is the cause.
+        let _ = self.failure.set(reason);
+    }
+
     /// What a key holds: what was written recently, if anything was, or what the tables have.
     fn recent_or_stored(
         &self,
@@ -230,7 +259,7 @@ impl Shared {
         applier.wanted = true;
         match waiter {
             // The thread has gone and wakes nobody any more.
-            Some(waiter) if self.failed.load(Ordering::Acquire) => waiter.wake(),
+            Some(waiter) if self.has_failed() => waiter.wake(),
             waiter => applier.waiters.extend(waiter),
         }
         self.apply.notify_one();
@@ -249,13 +278,12 @@ impl Shared {
             let result = self.flush_journal();
             let mut flusher = self.flusher.lock();
             if let Err(error) = result {
-                tracing::error!(path = %self.path.display(), %error, "journal flush failed");
-                self.failed.store(true, Ordering::Release);
+                self.fail("flushing the journal", &error);
             }
             for waiter in flusher.waiters.drain(..) {
                 waiter.wake();
             }
-            if stopping {
+            if stopping || self.has_failed() {
                 return;
             }
         }
@@ -274,7 +302,9 @@ impl Shared {
         for file in files {
             file.sync_data()?;
         }
-        self.durable.store(last, Ordering::Release);
+        if !self.has_failed() {
+            self.durable.store(last, Ordering::Release);
+        }
         Ok(())
     }
 
@@ -288,13 +318,12 @@ impl Shared {
             applier.wanted = false;
             drop(applier);
             if let Err(error) = self.apply_writes(stopping) {
-                tracing::error!(path = %self.path.display(), %error, "writing metadata tables");
-                self.failed.store(true, Ordering::Release);
+                self.fail("writing metadata tables", &error);
             }
             for waiter in self.applier.lock().waiters.drain(..) {
                 waiter.wake();
             }
-            if stopping || self.failed.load(Ordering::Acquire) {
+            if stopping || self.has_failed() {
                 return;
             }
         }
@@ -409,11 +438,15 @@ impl Kv for LocalKv {
         let shared = &*self.shared;
         let target = shared.state.read().journal.last();
         poll_fn(|context| {
+            if shared.has_failed() {
+                return Poll::Ready(Err(shared.poisoned()));
+            }
             if shared.durable.load(Ordering::Acquire) >= target {
                 return Poll::Ready(Ok(()));
             }
             let mut flusher = shared.flusher.lock();
-            if shared.failed.load(Ordering::Acquire) {
+            // Looked at again under the lock: the thread wakes nobody after it has failed.
+            if shared.has_failed() {
                 return Poll::Ready(Err(shared.poisoned()));
             }
             if shared.durable.load(Ordering::Acquire) >= target {

@@ -2,17 +2,22 @@
 //! no system call.
 //!
 //! What is written is in the page cache at once: it survives the death of the process, and
-//! `sync` brings it to stable storage. The blocks of the file are allocated when it is
-//! made, so a disk that is full shows there and not in the middle of a write. A disk that
-//! fails or is taken away under a mapping ends the process (SIGBUS), as it must: nothing
+//! `sync` brings it to stable storage. The blocks of the file are allocated, and shared with
+//! no other file, before it is mapped, so a disk that is full shows there and not in the
+//! middle of a write. A disk that fails or is taken away under a mapping ends the process (SIGBUS), as it must: nothing
 //! could be acknowledged any more.
 
-use memmap2::{Advice, MmapRaw};
+use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+
+/// What is written over itself at once.
+const REWRITE_BYTES: usize = 1 << 20;
 
 /// A mapped file. Writing takes it exclusively.
 pub(crate) struct Segment {
@@ -25,23 +30,30 @@ impl Segment {
     pub(crate) fn open(path: &Path, bytes: usize) -> io::Result<Segment> {
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-        let have = file.metadata()?.len();
-        if have != bytes as u64 {
+        if file.metadata()?.len() != bytes as u64 {
             file.set_len(bytes as u64)?;
-            match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes as u64) {
-                // Some file systems cannot; then a full disk ends the process.
-                Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
-                Err(error) => return Err(error.into()),
-            }
-            file.sync_all()?;
         }
+        // Each time: the length says nothing of blocks, which an attempt on a full disk or a
+        // sparse copy may have left out.
+        allocate(&file, bytes)?;
+        file.sync_all()?;
         let map = Arc::new(MmapRaw::map_raw(&file)?);
         Ok(Segment { file: Arc::new(file), map })
     }
 
-    /// Length of a file that is there.
-    pub(crate) fn len_of(path: &Path) -> Option<usize> {
-        std::fs::metadata(path).ok().map(|metadata| metadata.len() as usize)
+    /// What is in a file, whatever its length; `None` if there is not even `least`. It is not
+    /// to be written to.
+    pub(crate) fn left(path: &Path, least: usize) -> io::Result<Option<Segment>> {
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        if file.metadata()?.len() < least as u64 {
+            return Ok(None);
+        }
+        let map = Arc::new(MmapOptions::new().map_raw_read_only(&file)?);
+        Ok(Some(Segment { file: Arc::new(file), map }))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -75,10 +87,44 @@ impl Segment {
         self.file.clone()
     }
 
+    /// From now on it cannot be flushed.
+    #[cfg(test)]
+    pub(crate) fn refuse_flushes(&mut self) {
+        let (pipe, _) = std::io::pipe().unwrap();
+        self.file = Arc::new(File::from(std::os::fd::OwnedFd::from(pipe)));
+    }
+
     /// What prepares its pages, without holding it.
     pub(crate) fn pages(&self) -> Pages {
         Pages(self.map.clone())
     }
+}
+
+/// Gives a file of `bytes` bytes blocks of its own for all of them.
+fn allocate(file: &File, bytes: usize) -> io::Result<()> {
+    // Where files can share blocks, and only there.
+    match rustix::fs::fallocate(file, FallocateFlags::UNSHARE_RANGE, 0, bytes as u64) {
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {}
+        Err(error) => return Err(error.into()),
+    }
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes as u64) {
+        Ok(()) => Ok(()),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => rewrite(file, bytes),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Writes a file over itself, which allocates its blocks where nothing else does.
+fn rewrite(file: &File, bytes: usize) -> io::Result<()> {
+    let mut buffer = vec![0; REWRITE_BYTES.min(bytes)];
+    let mut at = 0;
+    while at < bytes {
+        let part = REWRITE_BYTES.min(bytes - at);
+        file.read_exact_at(&mut buffer[..part], at as u64)?;
+        file.write_all_at(&buffer[..part], at as u64)?;
+        at += part;
+    }
+    Ok(())
 }
 
 /// The pages of a segment.
@@ -92,5 +138,37 @@ impl Pages {
             // It is only faster with it.
             let _ = self.0.advise_range(Advice::PopulateWrite, from, len);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    const BYTES: usize = 1 << 20;
+
+    #[test]
+    fn a_sparse_file_of_the_right_length_gets_its_blocks() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = dir.path().join("segment");
+        File::create(&path).unwrap().set_len(BYTES as u64).unwrap();
+        assert_eq!(path.metadata().unwrap().blocks(), 0);
+        drop(Segment::open(&path, BYTES).unwrap());
+        assert!(path.metadata().unwrap().blocks() * 512 >= BYTES as u64);
+    }
+
+    #[test]
+    fn writing_over_itself_changes_nothing_but_the_blocks() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = dir.path().join("segment");
+        let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        file.set_len(BYTES as u64 + 5000).unwrap();
+        file.write_all_at(b"record", BYTES as u64 + 7).unwrap();
+        rewrite(&file, BYTES + 5000).unwrap();
+        let mut found = [1; 8];
+        file.read_exact_at(&mut found, BYTES as u64 + 6).unwrap();
+        assert_eq!(&found, b"\0record\0");
+        assert!(path.metadata().unwrap().blocks() * 512 >= BYTES as u64 + 5000);
     }
 }

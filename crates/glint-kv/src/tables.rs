@@ -67,6 +67,7 @@ impl Tables {
         let builder = Database::builder(path)
             .cache_size(options.cache_bytes)
             .worker_threads(1)
+            .max_cached_files(Some(options.open_tables))
             .max_journaling_size(options.journal_bytes);
         let db = without_panic(path, || builder.open())?.map_err(|e| convert(path, e))?;
         let open = |name: &str| {

@@ -15,6 +15,7 @@ fn start(path: &std::path::Path) -> Mds<LocalKv> {
         memtable_bytes: 16 << 20,
         journal_bytes: 64 << 20,
         segment_bytes: 32 << 20,
+        open_tables: 64,
         commit_interval: Duration::from_secs(1),
     };
     let config = Config {

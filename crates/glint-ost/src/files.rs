@@ -1,6 +1,7 @@
 //! Open object files, so that a request costs no path walk.
 //!
-//! Bounded: when a shard is full the file that was opened first is closed.
+//! Bounded: when a shard is full the file that was opened first is closed. Where the process
+//! has no descriptors left all the same, those that nobody uses are closed at once.
 //!
 //! Invariant: an object has one [`ObjectFile`] at a time, because that is where its
 //! changes are counted; so one that is in use is not closed, even beyond the bound.
@@ -9,10 +10,12 @@ use crate::object::ObjectFile;
 use glint_proto::ObjectId;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::sync::Arc;
 
-const SHARDS: usize = 32;
-const FILES_PER_SHARD: usize = 48;
+const SHARDS_MAX: usize = 32;
+/// Files for which a shard is worth while.
+const FILES_PER_SHARD_MIN: usize = 4;
 
 #[derive(Default)]
 struct Shard {
@@ -20,47 +23,84 @@ struct Shard {
     order: VecDeque<ObjectId>,
 }
 
+impl Shard {
+    /// Closes the files that were opened first until there are fewer than `bound`, or all
+    /// that are left are in use. Returns how many.
+    fn close(&mut self, bound: usize) -> usize {
+        let before = self.open.len();
+        for _ in 0..self.order.len() {
+            if self.order.len() < bound {
+                break;
+            }
+            let Some(oldest) = self.order.pop_front() else { break };
+            // Nobody can take a new reference while the shard is locked.
+            match self.open.get(&oldest) {
+                Some(file) if Arc::strong_count(file) > 1 => self.order.push_back(oldest),
+                _ => drop(self.open.remove(&oldest)),
+            }
+        }
+        before - self.open.len()
+    }
+}
+
 /// The cache.
 pub(crate) struct Files {
     shards: Vec<Mutex<Shard>>,
+    files_per_shard: usize,
+}
+
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 impl Files {
-    pub(crate) fn new() -> Files {
-        Files { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    /// With room for so many.
+    pub(crate) fn new(capacity: usize) -> Files {
+        let shards = (capacity / FILES_PER_SHARD_MIN).clamp(1, SHARDS_MAX);
+        Files {
+            shards: (0..shards).map(|_| Mutex::default()).collect(),
+            files_per_shard: (capacity / shards).max(1),
+        }
+    }
+
+    /// For how many there is room.
+    pub(crate) fn capacity(&self) -> usize {
+        self.shards.len() * self.files_per_shard
     }
 
     fn shard(&self, object: ObjectId) -> &Mutex<Shard> {
-        &self.shards[(object.ino.0 as usize ^ object.stripe as usize) % SHARDS]
+        &self.shards[(object.ino.0 as usize ^ object.stripe as usize) % self.shards.len()]
     }
 
     /// The open file of an object, opened by `open` if it is not there. `open` runs
     /// under the shard's lock, so an object has one entry.
-    pub(crate) fn get<E>(
+    pub(crate) fn get(
         &self,
         object: ObjectId,
-        open: impl FnOnce() -> Result<Option<ObjectFile>, E>,
-    ) -> Result<Option<Arc<ObjectFile>>, E> {
+        open: impl Fn() -> io::Result<Option<ObjectFile>>,
+    ) -> io::Result<Option<Arc<ObjectFile>>> {
         let mut shard = self.shard(object).lock();
         if let Some(file) = shard.open.get(&object) {
             return Ok(Some(file.clone()));
         }
-        let Some(file) = open()? else { return Ok(None) };
+        let opened = match open() {
+            Err(error) if is_out_of_descriptors(&error) && self.close_unused(&mut shard) => open(),
+            opened => opened,
+        };
+        let Some(file) = opened? else { return Ok(None) };
         let file = Arc::new(file);
-        for _ in 0..shard.order.len() {
-            if shard.order.len() < FILES_PER_SHARD {
-                break;
-            }
-            let Some(oldest) = shard.order.pop_front() else { break };
-            // Nobody can take a new reference while the shard is locked.
-            match shard.open.get(&oldest) {
-                Some(file) if Arc::strong_count(file) > 1 => shard.order.push_back(oldest),
-                _ => drop(shard.open.remove(&oldest)),
-            }
-        }
+        shard.close(self.files_per_shard);
         shard.open.insert(object, file.clone());
         shard.order.push_back(object);
         Ok(Some(file))
+    }
+
+    /// Closes what nobody uses, in `shard` and wherever nobody is. Returns whether there was
+    /// anything.
+    fn close_unused(&self, shard: &mut Shard) -> bool {
+        // The calling thread has one locked, so it must not wait for the others.
+        let others = self.shards.iter().filter_map(Mutex::try_lock);
+        shard.close(1) + others.map(|mut other| other.close(1)).sum::<usize>() > 0
     }
 
     /// Forgets an object that is being removed.

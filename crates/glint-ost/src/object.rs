@@ -40,8 +40,6 @@ pub(crate) enum Touches {
 /// An open object.
 pub(crate) struct ObjectFile {
     fd: OwnedFd,
-    /// Its directory entry may not be on stable storage yet.
-    pub(crate) fresh: AtomicBool,
     seal: RwLock<Seal>,
     changes: AtomicU64,
     /// Times in nanoseconds of the last change through this descriptor; 0 if the file
@@ -49,6 +47,8 @@ pub(crate) struct ObjectFile {
     /// create that came first.
     mtime: AtomicI64,
     ctime: AtomicI64,
+    /// The file does not know its modification time.
+    mtime_changed: AtomicBool,
 }
 
 impl ObjectFile {
@@ -56,20 +56,20 @@ impl ObjectFile {
     pub(crate) fn new(fd: OwnedFd) -> ObjectFile {
         ObjectFile {
             fd,
-            fresh: AtomicBool::new(false),
             seal: RwLock::new(Seal::Unknown),
             changes: AtomicU64::new(0),
             mtime: AtomicI64::new(0),
             ctime: AtomicI64::new(0),
+            mtime_changed: AtomicBool::new(false),
         }
     }
 
     /// An object that was just made, by a change from the time `mtime`.
     pub(crate) fn fresh(fd: OwnedFd, mtime: Timestamp) -> ObjectFile {
         let mut file = ObjectFile::new(fd);
-        *file.fresh.get_mut() = true;
         *file.seal.get_mut() = Seal::Open;
         *file.mtime.get_mut() = nanos(mtime);
+        *file.mtime_changed.get_mut() = true;
         file
     }
 
@@ -92,7 +92,10 @@ impl ObjectFile {
                 // Before: nobody may see the time at which the file system does it.
                 self.mtime.store(nanos(mtime), Ordering::Relaxed);
                 self.ctime.store(nanos(Timestamp::now()), Ordering::Relaxed);
-                return Ok((work(&self.fd), before == 0));
+                let result = work(&self.fd);
+                // After: the file system has just set its own.
+                self.mtime_changed.store(true, Ordering::Release);
+                return Ok((result, before == 0));
             }
             drop(seal);
             self.unseal(touches)?;
@@ -207,7 +210,21 @@ impl ObjectFile {
     /// Sets the modification time.
     pub(crate) fn set_mtime(&self, mtime: Timestamp) -> io::Result<()> {
         self.mtime.store(nanos(mtime), Ordering::Relaxed);
-        self.store_mtime(mtime)
+        self.mtime_changed.store(true, Ordering::Release);
+        self.keep_mtime()
+    }
+
+    /// Has the file know its modification time, as it is next time it is opened.
+    pub(crate) fn keep_mtime(&self) -> io::Result<()> {
+        if !self.mtime_changed.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let (mtime, _) = self.times(Timestamp::default());
+        let result = self.store_mtime(mtime);
+        if result.is_err() {
+            self.mtime_changed.store(true, Ordering::Release);
+        }
+        result
     }
 
     fn store_mtime(&self, mtime: Timestamp) -> io::Result<()> {
@@ -222,9 +239,8 @@ impl ObjectFile {
 impl Drop for ObjectFile {
     fn drop(&mut self) {
         // The exact time must not be older the next time the file is opened.
-        let (mtime, _) = self.times(Timestamp::default());
-        if *self.mtime.get_mut() != 0 {
-            let _ = self.store_mtime(mtime);
+        if let Err(error) = self.keep_mtime() {
+            tracing::warn!(%error, "the modification time of an object");
         }
     }
 }

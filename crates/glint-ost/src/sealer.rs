@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Objects sealed between two flushes; each is held open.
-const BATCH: usize = 256;
+/// Most objects that are sealed between two flushes; each is held open.
+const BATCH_MAX: usize = 256;
 /// What a shutdown reads at most to seal what is left.
 const LAST_BYTES_MAX: u64 = 4 << 30;
 
@@ -61,15 +61,17 @@ impl ObjectStore {
     /// Brings all changes to stable storage and seals objects that nobody changed for
     /// `idle`. To be called every commit interval, by one thread.
     pub fn settle(&self, idle: Duration) -> io::Result<()> {
+        let batch = BATCH_MAX.min(self.open_files().div_ceil(2));
         loop {
             let mut quiet: Vec<(Arc<ObjectFile>, u64)> = Vec::new();
             let mut again = Vec::new();
-            while quiet.len() < BATCH
+            while quiet.len() < batch
                 && let Some(mut changed) = self.sealer.next(idle)
             {
                 let Some(file) = self.file(changed.object, None)? else { continue };
                 let changes = file.settled();
                 if changes == changed.changes || idle.is_zero() {
+                    file.keep_mtime()?;
                     quiet.push((file, changes));
                 } else {
                     changed.changes = changes;

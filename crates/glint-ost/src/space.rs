@@ -39,7 +39,7 @@ impl Space {
 
     /// So much of what may be written is kept for somebody.
     pub(crate) fn keep(&self, bytes: u64) {
-        self.budget.fetch_sub(bytes as i64, Ordering::Relaxed);
+        self.budget.fetch_sub(signed(bytes), Ordering::Relaxed);
     }
 
     /// Takes `bytes` from what may be written, less what is `kept` for others; ENOSPC if there
@@ -47,16 +47,45 @@ impl Space {
     pub(crate) fn take(&self, dir: BorrowedFd<'_>, bytes: u64, kept: u64) -> std::io::Result<()> {
         let now = self.start.elapsed().as_millis() as u64;
         let stale = now.wrapping_sub(self.refreshed_ms.load(Ordering::Relaxed)) > REFRESH_MS;
-        if !stale && self.budget.fetch_sub(bytes as i64, Ordering::Relaxed) >= bytes as i64 {
+        // What is not taken is not subtracted, or sums of what was refused would run over.
+        let enough = |left: i64| left.checked_sub(signed(bytes)).filter(|left| *left >= 0);
+        if !stale && self.budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, enough).is_ok()
+        {
             return Ok(());
         }
-        let available = Space::info(dir)?.available.saturating_sub(kept) as i64;
+        let available = signed(Space::info(dir)?.available.saturating_sub(kept));
         self.refreshed_ms.store(now, Ordering::Relaxed);
-        self.budget.store(available - bytes as i64, Ordering::Relaxed);
-        if available >= bytes as i64 {
-            Ok(())
-        } else {
-            Err(std::io::Error::from_raw_os_error(libc::ENOSPC))
+        let left = enough(available);
+        self.budget.store(left.unwrap_or(available), Ordering::Relaxed);
+        match left {
+            Some(_) => Ok(()),
+            None => Err(std::io::Error::from_raw_os_error(libc::ENOSPC)),
         }
+    }
+}
+
+/// More than there is of anything counts as that.
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn what_is_refused_leaves_the_rest_as_it_was() {
+        let dir = std::fs::File::open(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let space = Space::new();
+        space.take(dir.as_fd(), 1, 0).unwrap();
+        let before = space.budget.load(Ordering::Relaxed);
+        for bytes in [1 << 63, u64::MAX, u64::MAX / 2, 1 << 62] {
+            let error = space.take(dir.as_fd(), bytes, 0).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{bytes}");
+        }
+        let after = space.budget.load(Ordering::Relaxed);
+        assert!(after.abs_diff(before) < 1 << 30, "{before} and then {after}");
+        assert!(space.take(dir.as_fd(), 1, u64::MAX).is_ok(), "what is known is used first");
     }
 }

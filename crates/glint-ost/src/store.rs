@@ -2,9 +2,17 @@
 //!
 //! `objects/XX/INODE.STRIPE`, where `XX` is taken from the middle of the inode
 //! number: files made together lie in one directory, and all directories fill
-//! evenly. Every access is relative to a directory descriptor held open, so no
-//! path is walked.
+//! evenly. Every access is relative to one descriptor that is held open, so a path has
+//! two components.
+//!
+//! Invariants:
+//! - Once something could not be brought to stable storage, nothing more is changed or called
+//!   durable: pages that could not be written look clean afterwards, so a later flush that
+//!   succeeds says nothing.
+//! - An object that was synced is found again: also its directory's entry is on stable storage,
+//!   whether or not its file was closed in between.
 
+use crate::allocated::is_allocated;
 use crate::error::OstError;
 use crate::files::Files;
 use crate::grants::Grants;
@@ -16,9 +24,10 @@ use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 const DIRECTORIES: usize = 256;
 /// Inodes of one directory come in blocks of 64; this many blocks share a shard.
@@ -33,18 +42,39 @@ pub struct StoredObject {
     pub size: u64,
 }
 
+/// Entries of a directory.
+#[derive(Default)]
+struct Entries {
+    /// How many were made, and how many of these are on stable storage.
+    made: AtomicU64,
+    synced: AtomicU64,
+}
+
 /// The store.
 pub struct ObjectStore {
     grants: Arc<Grants>,
     path: PathBuf,
-    directories: Vec<OwnedFd>,
+    /// The directory with the directories of objects.
+    objects: OwnedFd,
+    entries: Vec<Entries>,
+    /// Why nothing can be called durable any more.
+    failure: OnceLock<String>,
     files: Files,
     space: Space,
     pub(crate) sealer: Sealer,
 }
 
-fn name_of(object: ObjectId) -> String {
-    object.to_string()
+fn shard_of(object: ObjectId) -> usize {
+    (object.ino.0 >> SHARD_SHIFT) as usize % DIRECTORIES
+}
+
+fn directory_name(shard: usize) -> String {
+    format!("{shard:02x}")
+}
+
+/// Where an object is, from the directory of all.
+fn path_of(object: ObjectId) -> String {
+    format!("{:02x}/{object}", shard_of(object))
 }
 
 pub(crate) fn parse_name(name: &str) -> Option<ObjectId> {
@@ -53,30 +83,37 @@ pub(crate) fn parse_name(name: &str) -> Option<ObjectId> {
         ino: Ino(u64::from_str_radix(ino, 16).ok()?),
         stripe: u16::from_str_radix(stripe, 16).ok()?,
     };
-    (name_of(object) == name).then_some(object)
+    (object.to_string() == name).then_some(object)
 }
 
 impl ObjectStore {
-    /// Opens the store in `path`, creating its directories if absent.
-    pub fn open(path: &Path, grants: Arc<Grants>) -> Result<ObjectStore, OstError> {
+    /// Opens the store in `path`, creating its directories if absent. It keeps up to
+    /// `open_files` objects open.
+    pub fn open(
+        path: &Path,
+        open_files: usize,
+        grants: Arc<Grants>,
+    ) -> Result<ObjectStore, OstError> {
         let setup = |path: &Path, source: io::Error| OstError::Setup {
             path: path.display().to_string(),
             source,
         };
-        let mut directories = Vec::with_capacity(DIRECTORIES);
-        for index in 0..DIRECTORIES {
-            let directory = path.join("objects").join(format!("{index:02x}"));
-            std::fs::create_dir_all(&directory).map_err(|e| setup(&directory, e))?;
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let fd = rustix::fs::open(&directory, flags, Mode::empty())
-                .map_err(|e| setup(&directory, e.into()))?;
-            directories.push(fd);
+        let objects = path.join("objects");
+        for shard in 0..DIRECTORIES {
+            let directory = objects.join(directory_name(shard));
+            let mut builder = std::fs::DirBuilder::new();
+            let made = builder.recursive(true).mode(0o700).create(&directory);
+            made.map_err(|e| setup(&directory, e))?;
         }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(&objects, flags, Mode::empty());
         Ok(ObjectStore {
             grants,
             path: path.to_owned(),
-            directories,
-            files: Files::new(),
+            objects: fd.map_err(|e| setup(&objects, e.into()))?,
+            entries: (0..DIRECTORIES).map(|_| Entries::default()).collect(),
+            failure: OnceLock::new(),
+            files: Files::new(open_files),
             space: Space::new(),
             sealer: Sealer::default(),
         })
@@ -87,8 +124,33 @@ impl ObjectStore {
         &self.path
     }
 
-    fn directory(&self, object: ObjectId) -> &OwnedFd {
-        &self.directories[(object.ino.0 >> SHARD_SHIFT) as usize % DIRECTORIES]
+    /// Why nothing is durable any more, if that is so.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+
+    fn works(&self) -> io::Result<()> {
+        if self.failure.get().is_some() { Err(Errno::IO.into()) } else { Ok(()) }
+    }
+
+    /// The result of bringing `what` to stable storage; an error is one for good.
+    fn flushed<T>(&self, what: &str, result: rustix::io::Result<T>) -> io::Result<T> {
+        result.map_err(|errno| {
+            let reason = format!(
+                "bringing {what} in {} to stable storage: {}",
+                self.path.display(),
+                io::Error::from(errno)
+            );
+            tracing::error!("{reason}");
+            // The first one is the cause.
+            let _ = self.failure.set(reason);
+            Errno::IO.into()
+        })
+    }
+
+    /// For how many objects there is room in the cache of open ones.
+    pub(crate) fn open_files(&self) -> usize {
+        self.files.capacity()
     }
 
     /// The object's file. If there is none, a change from the time `create` makes it.
@@ -98,15 +160,16 @@ impl ObjectStore {
         create: Option<Timestamp>,
     ) -> io::Result<Option<Arc<ObjectFile>>> {
         self.files.get(object, || {
-            let directory = self.directory(object);
-            let name = name_of(object);
+            let path = path_of(object);
             let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOATIME;
-            match rustix::fs::openat(directory, &name, flags, Mode::empty()) {
+            match rustix::fs::openat(&self.objects, &path, flags, Mode::empty()) {
                 Ok(fd) => Ok(Some(ObjectFile::new(fd))),
                 Err(Errno::NOENT) => {
                     let Some(mtime) = create else { return Ok(None) };
                     let flags = flags | OFlags::CREATE;
-                    let fd = rustix::fs::openat(directory, &name, flags, Mode::from(0o600))?;
+                    let mode = Mode::from(0o600);
+                    let fd = rustix::fs::openat(&self.objects, &path, flags, mode)?;
+                    self.entries[shard_of(object)].made.fetch_add(1, Ordering::AcqRel);
                     Ok(Some(ObjectFile::fresh(fd, mtime)))
                 }
                 Err(error) => Err(error.into()),
@@ -114,8 +177,15 @@ impl ObjectStore {
         })
     }
 
-    pub(crate) fn need(&self, object: ObjectId, bytes: u64) -> io::Result<()> {
-        self.space.take(self.directory(object).as_fd(), bytes, self.grants.total())
+    /// Takes what a change of a range needs from what is free. On a full disk that is nothing
+    /// where the range has its blocks already.
+    fn need(&self, object: ObjectId, offset: u64, len: u64) -> io::Result<()> {
+        let taken = self.space.take(self.objects.as_fd(), len, self.grants.total());
+        let Err(full) = taken else { return Ok(()) };
+        match self.file(object, None)? {
+            Some(file) if is_allocated(file.fd(), offset, len) => Ok(()),
+            _ => Err(full),
+        }
     }
 
     /// Changes an object and sees to it that the change becomes durable.
@@ -127,6 +197,7 @@ impl ObjectStore {
         mtime: Timestamp,
         work: impl FnOnce(&OwnedFd) -> io::Result<T>,
     ) -> io::Result<T> {
+        self.works()?;
         let (result, first) = file.change(touches, mtime, work)?;
         self.sealer.note(object, first);
         result
@@ -143,7 +214,7 @@ impl ObjectStore {
         kept: bool,
     ) -> io::Result<ObjectAttr> {
         if !kept {
-            self.need(object, data.len() as u64)?;
+            self.need(object, offset, data.len() as u64)?;
         }
         let mtime = mtime.unwrap_or_else(Timestamp::now);
         let Some(file) = self.file(object, Some(mtime))? else {
@@ -166,7 +237,8 @@ impl ObjectStore {
 
     /// Keeps space for what a client will write. Returns how much.
     pub fn reserve(&self, client: ClientId, bytes: u64) -> io::Result<u64> {
-        let granted = self.grants.reserve(client, bytes, self.space()?.available);
+        let available = Space::info(self.objects.as_fd())?.available;
+        let granted = self.grants.reserve(client, bytes, available);
         self.space.keep(granted);
         Ok(granted)
     }
@@ -189,7 +261,7 @@ impl ObjectStore {
         let flags = FallocateFlags::from_bits_retain(mode as u32);
         let frees = flags.contains(FallocateFlags::PUNCH_HOLE);
         if !frees {
-            self.need(object, len)?;
+            self.need(object, offset, len)?;
         }
         let now = Timestamp::now();
         let Some(file) = self.file(object, (!frees).then_some(now))? else { return Ok(()) };
@@ -206,7 +278,12 @@ impl ObjectStore {
     /// Sets the modification time, of an object that exists.
     pub fn set_mtime(&self, object: ObjectId, mtime: Timestamp) -> io::Result<()> {
         match self.file(object, None)? {
-            Some(file) => file.set_mtime(mtime),
+            Some(file) => {
+                self.works()?;
+                let result = file.set_mtime(mtime);
+                self.sealer.touch();
+                result
+            }
             None => Ok(()),
         }
     }
@@ -228,34 +305,43 @@ impl ObjectStore {
         }
     }
 
-    /// Data and, for a new object, its directory entry to stable storage.
+    /// Data, times and, for a new object, its directory entry to stable storage.
     pub fn sync(&self, object: ObjectId) -> io::Result<()> {
+        self.works()?;
         let Some(file) = self.file(object, None)? else { return Ok(()) };
-        rustix::fs::fsync(file.fd())?;
-        if file.fresh.swap(false, Ordering::AcqRel) {
-            let synced = rustix::fs::fsync(self.directory(object));
-            if synced.is_err() {
-                file.fresh.store(true, Ordering::Release);
-            }
-            synced?;
+        file.keep_mtime()?;
+        self.flushed("an object", rustix::fs::fsync(file.fd()))?;
+        let shard = shard_of(object);
+        let entries = &self.entries[shard];
+        let made = entries.made.load(Ordering::Acquire);
+        // What another one is just syncing counts when it is done, and not before.
+        if entries.synced.load(Ordering::Acquire) < made {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let name = directory_name(shard);
+            let directory = rustix::fs::openat(&self.objects, name, flags, Mode::empty())?;
+            self.flushed("a directory", rustix::fs::fsync(directory))?;
+            entries.synced.fetch_max(made, Ordering::AcqRel);
         }
         Ok(())
     }
 
     /// Everything to stable storage.
     pub fn sync_all(&self) -> io::Result<()> {
-        // SAFETY: syncfs takes a descriptor that is open for the whole call.
-        let failed = unsafe {
-            use std::os::fd::AsRawFd;
-            libc::syncfs(self.directories[0].as_raw_fd()) != 0
-        };
-        if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
+        self.works()?;
+        let made = |entries: &Entries| entries.made.load(Ordering::Acquire);
+        let made: Vec<u64> = self.entries.iter().map(made).collect();
+        self.flushed("data", rustix::fs::syncfs(&self.objects))?;
+        for (entries, made) in self.entries.iter().zip(made) {
+            entries.synced.fetch_max(made, Ordering::AcqRel);
+        }
+        Ok(())
     }
 
     /// Removes an object if it exists.
     pub fn remove(&self, object: ObjectId) -> io::Result<()> {
+        self.works()?;
         self.files.forget(object);
-        match rustix::fs::unlinkat(self.directory(object), name_of(object), AtFlags::empty()) {
+        match rustix::fs::unlinkat(&self.objects, path_of(object), AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {
                 self.sealer.touch();
                 Ok(())
@@ -272,9 +358,11 @@ impl ObjectStore {
         }
     }
 
-    /// Space of the disk.
+    /// Space of the disk. What is kept for clients is not available to others.
     pub fn space(&self) -> io::Result<SpaceInfo> {
-        Space::info(self.directories[0].as_fd())
+        let space = Space::info(self.objects.as_fd())?;
+        let available = space.available.saturating_sub(self.grants.total());
+        Ok(SpaceInfo { available, ..space })
     }
 
     /// Calls `visit` for every object; names that are not objects go to `stray`.
@@ -284,13 +372,11 @@ impl ObjectStore {
         mut stray: impl FnMut(PathBuf),
     ) -> io::Result<()> {
         for index in 0..DIRECTORIES {
-            let directory = self.path.join("objects").join(format!("{index:02x}"));
+            let directory = self.path.join("objects").join(directory_name(index));
             for entry in std::fs::read_dir(&directory)? {
                 let entry = entry?;
                 match entry.file_name().to_str().and_then(parse_name) {
-                    Some(object)
-                        if (object.ino.0 >> SHARD_SHIFT) as usize % DIRECTORIES == index =>
-                    {
+                    Some(object) if shard_of(object) == index => {
                         visit(StoredObject { object, size: entry.metadata()?.len() });
                     }
                     _ => stray(entry.path()),
@@ -320,7 +406,7 @@ mod tests {
     #[test]
     fn an_object_exists_from_its_first_write_to_its_removal() {
         let dir = tempfile::tempdir().unwrap();
-        let store = ObjectStore::open(dir.path(), Arc::default()).unwrap();
+        let store = ObjectStore::open(dir.path(), 64, Arc::default()).unwrap();
         let id = object(0x12345);
         assert_eq!(store.stat(id).unwrap(), None);
         store.truncate(id, 0).unwrap();
@@ -341,7 +427,7 @@ mod tests {
     #[test]
     fn closing_old_files_loses_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let store = ObjectStore::open(dir.path(), Arc::default()).unwrap();
+        let store = ObjectStore::open(dir.path(), 64, Arc::default()).unwrap();
         for ino in 0..4000 {
             store.write(object(ino), 0, &ino.to_le_bytes(), None, false).unwrap();
         }
@@ -351,9 +437,44 @@ mod tests {
     }
 
     #[test]
+    fn an_object_that_was_closed_before_its_sync_is_found_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = ObjectStore::open(dir.path(), 1, Arc::default()).unwrap();
+        for ino in [1, 2] {
+            store.write(object(ino), 0, b"x", None, false).unwrap();
+        }
+        let entries = &store.entries[shard_of(object(1))];
+        let synced =
+            || (entries.made.load(Ordering::Relaxed), entries.synced.load(Ordering::Relaxed));
+        assert_eq!(synced(), (2, 0));
+        store.sync(object(1)).unwrap();
+        assert_eq!(synced(), (2, 2), "though the second one closed its file");
+        store.write(object(3), 0, b"x", None, false).unwrap();
+        store.sync_all().unwrap();
+        assert_eq!(synced(), (3, 3));
+    }
+
+    #[test]
+    fn after_a_flush_that_failed_nothing_is_changed_or_durable() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = ObjectStore::open(dir.path(), 64, Arc::default()).unwrap();
+        store.write(object(1), 0, b"x", None, false).unwrap();
+        assert!(store.flushed::<()>("an object", Err(Errno::IO)).is_err());
+        let is_refused = |result: io::Result<()>| {
+            assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EIO));
+        };
+        is_refused(store.sync(object(1)));
+        is_refused(store.sync_all());
+        is_refused(store.settle(std::time::Duration::ZERO));
+        is_refused(store.write(object(1), 0, b"y", None, false).map(drop));
+        is_refused(store.remove(object(1)));
+        assert!(store.failure().unwrap().contains("to stable storage"));
+    }
+
+    #[test]
     fn times_are_set_and_writes_renew_them() {
         let dir = tempfile::tempdir().unwrap();
-        let store = ObjectStore::open(dir.path(), Arc::default()).unwrap();
+        let store = ObjectStore::open(dir.path(), 64, Arc::default()).unwrap();
         store.write(object(1), 0, b"x", None, false).unwrap();
         let past = Timestamp { secs: 1000, nanos: 5 };
         store.set_mtime(object(1), past).unwrap();

@@ -4,8 +4,8 @@
 /// Version of the wire protocol. A peer of another version is refused.
 pub const PROTOCOL_VERSION: u16 = 5;
 /// Version of a data directory. Version 2 has a journal in front of the tables,
-/// version 3 more servers than one.
-pub const FORMAT_VERSION: u32 = 3;
+/// version 3 more servers than one, version 4 records of the journal that say what was durable.
+pub const FORMAT_VERSION: u32 = 4;
 /// Oldest version that is read, and written as the newest from then on.
 pub const FORMAT_VERSION_MIN: u32 = 1;
 
@@ -142,6 +142,52 @@ pub const fn reserve_data(total: u64) -> u64 {
     reserve_metadata(total) + clamp(16 << 20, 0, total / 16)
 }
 
+/// What the descriptors of a server are for. Each part has its own, so that none takes those of
+/// another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Descriptors {
+    /// Connections.
+    pub connections: u64,
+    /// Tables of the metadata engine that are kept open.
+    pub tables: u64,
+    /// Objects that are kept open, of all OSTs together.
+    pub objects: u64,
+}
+
+/// Descriptors for logs, journals, sockets that listen, and what a request opens and closes.
+const DESCRIPTORS_OTHER: u64 = 128;
+/// The same for each core: rings, what wakes them, the entrance of a mount.
+const DESCRIPTORS_PER_CORE: u64 = 8;
+/// Most tables that are kept open.
+const TABLES_OPEN_MAX: u64 = 900;
+/// Fewest tables that the engine works with.
+const TABLES_OPEN_MIN: u64 = 16;
+/// Most objects of an OST that are kept open.
+const OBJECTS_OPEN_MAX: u64 = 1536;
+/// Fewest with which an OST works.
+const OBJECTS_OPEN_MIN: u64 = 8;
+
+/// How a server with so many OSTs, on so many cores, divides `limit` descriptors; `None` if
+/// they are too few.
+pub const fn descriptors(limit: u64, cores: u64, osts: u64) -> Option<Descriptors> {
+    // An OST holds its directory open.
+    let fixed = DESCRIPTORS_OTHER + DESCRIPTORS_PER_CORE * cores + osts;
+    let rest = limit.saturating_sub(fixed);
+    let tables = clamp(rest / 4, 0, TABLES_OPEN_MAX);
+    let objects = clamp(rest / 2, 0, OBJECTS_OPEN_MAX * osts);
+    if tables < TABLES_OPEN_MIN || objects < OBJECTS_OPEN_MIN * osts {
+        return None;
+    }
+    Some(Descriptors { connections: rest - tables - objects, tables, objects })
+}
+
+/// The fewest descriptors for which [`descriptors`] has a way.
+pub const fn descriptors_min(cores: u64, osts: u64) -> u64 {
+    let (tables, objects) = (4 * TABLES_OPEN_MIN, 2 * OBJECTS_OPEN_MIN * osts);
+    let rest = if tables > objects { tables } else { objects };
+    DESCRIPTORS_OTHER + DESCRIPTORS_PER_CORE * cores + osts + rest
+}
+
 const fn clamp(value: u64, min: u64, max: u64) -> u64 {
     if value > max {
         max
@@ -167,5 +213,11 @@ const _: () =
     assert!(DATA_LOCKS_PER_FILE_MAX >= 4 && DATA_LOCKS_OWED_MAX > DATA_LOCKS_PER_FILE_MAX);
 const _: () = assert!(reserve_metadata(1 << 40) < reserve_data(1 << 40));
 const _: () = assert!(reserve_data(1 << 20) < 1 << 20);
+// The usual soft limit, on a host of some size; and the smallest are the smallest.
+const _: () = assert!(descriptors(1024, 32, 4).is_some());
+const _: () = assert!(descriptors(descriptors_min(8, 4), 8, 4).is_some());
+const _: () = assert!(descriptors(descriptors_min(8, 4) - 1, 8, 4).is_none());
+const _: () = assert!(descriptors(descriptors_min(2, 100), 2, 100).is_some());
+const _: () = assert!(descriptors(descriptors_min(2, 100) - 1, 2, 100).is_none());
 const _: () = assert!(STRIPE_BYTES_LOG2_MIN <= STRIPE_BYTES_LOG2_DEFAULT);
 const _: () = assert!(STRIPE_BYTES_LOG2_DEFAULT <= STRIPE_BYTES_LOG2_MAX);

@@ -8,17 +8,22 @@
 //! DATA/runs.json    how the runs of an OSS ended
 //! DATA/ost0 ...     object stores
 //! ```
+//!
+//! Invariant: nobody but its owner reads what is in it, whatever the modes below it are.
 
 use glint_proto::limits::{FORMAT_VERSION, FORMAT_VERSION_MIN, OST_COUNT_MAX};
 use serde::{Deserialize, Serialize};
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const IDENTITY: &str = "glint.json";
 /// The kernel's boot_id when the directory was last served.
 const BOOT: &str = "boot_id";
+/// In its place when a flush failed.
+const LOST: &str = "a flush failed";
 
 /// Why a directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -141,6 +146,18 @@ pub struct DataDir {
     _lock: File,
 }
 
+/// Only the owner.
+const PRIVATE: u32 = 0o700;
+
+/// Closes a directory that an earlier version left open to others.
+fn keep_private(path: &Path) {
+    let is_open = std::fs::metadata(path).is_ok_and(|found| found.mode() & 0o077 != 0);
+    let close = || std::fs::set_permissions(path, Permissions::from_mode(PRIVATE));
+    if is_open && let Err(error) = close() {
+        tracing::warn!(path = %path.display(), %error, "others may read the data directory");
+    }
+}
+
 fn io_error(path: &Path) -> impl FnOnce(std::io::Error) -> DataDirError + '_ {
     move |source| DataDirError::Io { path: path.display().to_string(), source }
 }
@@ -155,7 +172,8 @@ impl DataDir {
         if let Some(count) = osts.filter(|count| *count == 0 || *count > OST_COUNT_MAX) {
             return Err(DataDirError::OstCount(count));
         }
-        std::fs::create_dir_all(path).map_err(io_error(path))?;
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(PRIVATE).create(path).map_err(io_error(path))?;
         let identity_path = path.join(IDENTITY);
         if !identity_path.exists() {
             let leftovers = |name: &std::ffi::OsStr| name == "lost+found" || name == "lock";
@@ -164,6 +182,7 @@ impl DataDir {
                 return Err(DataDirError::Foreign(path.display().to_string()));
             }
             let lock = lock(path)?;
+            keep_private(path);
             let identity = create(path, osts.unwrap_or(1), role)?;
             return Ok(DataDir { path: path.to_owned(), identity, _lock: lock });
         }
@@ -219,6 +238,7 @@ impl DataDir {
             return Err(damaged(format!("{} OSTs", identity.osts)));
         }
         let lock = lock(path)?;
+        keep_private(path);
         if identity.format < FORMAT_VERSION {
             // An older Glint would not see what this one writes.
             identity.format = FORMAT_VERSION;
@@ -238,22 +258,39 @@ impl DataDir {
         }
     }
 
-    /// Whether the host was started again since the directory was last served, so that what
-    /// was not synced may be lost.
-    pub fn is_after_restart_of_host(&self) -> bool {
+    /// Whether the host was started again since the directory was last served, or a flush
+    /// failed, so that what was not synced may be lost.
+    pub fn is_after_loss(&self) -> bool {
         let last = std::fs::read_to_string(self.path.join(BOOT));
         last.is_ok_and(|last| last != boot_id())
     }
 
     /// The directory is served, and what was lost has been done again.
     pub fn note_served(&self) -> Result<(), DataDirError> {
-        let path = self.path.join(BOOT);
-        if std::fs::read_to_string(&path).is_ok_and(|last| last == boot_id()) {
+        if std::fs::read_to_string(self.path.join(BOOT)).is_ok_and(|last| last == boot_id()) {
             return Ok(());
         }
+        self.store_boot(&boot_id())
+    }
+
+    fn store_boot(&self, text: &str) -> Result<(), DataDirError> {
+        let path = self.path.join(BOOT);
         let mut file = File::create(&path).map_err(io_error(&path))?;
-        file.write_all(boot_id().as_bytes()).map_err(io_error(&path))?;
+        file.write_all(text.as_bytes()).map_err(io_error(&path))?;
         file.sync_all().map_err(io_error(&path))
+    }
+
+    /// A flush failed: what was answered for and is not durable counts as lost from now on, and
+    /// clients do it again after the next start. Returns what to tell whoever looks after it.
+    pub fn give_up(&self, reason: &str) -> String {
+        let noted = self.store_boot(LOST);
+        let how = if noted.is_ok() { "" } else { ", with --after-power-loss" };
+        format!(
+            "{reason}. This server ends, because it could not say any more what is safe. Look \
+             after the disk under {} and start it again{how}; clients that are still there do \
+             again what was lost",
+            self.path.display()
+        )
     }
 
     /// Number of OSTs.
@@ -395,6 +432,31 @@ mod tests {
     }
 
     #[test]
+    fn others_cannot_look_in_and_what_was_open_is_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("data");
+        let mode = || std::fs::metadata(&path).unwrap().mode() & 0o7777;
+        drop(DataDir::open_or_create(&path, None, Role::Mds).unwrap());
+        assert_eq!(mode(), PRIVATE);
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        drop(DataDir::open(&path).unwrap());
+        assert_eq!(mode(), PRIVATE);
+    }
+
+    #[test]
+    fn after_a_flush_that_failed_the_next_start_knows_of_a_loss() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open_or_create(dir.path(), None, Role::Mds).unwrap();
+        data.note_served().unwrap();
+        assert!(!data.is_after_loss());
+        let said = data.give_up("flushing: no");
+        assert!(said.starts_with("flushing: no. ") && !said.contains("--after"), "{said}");
+        assert!(data.is_after_loss());
+        data.note_served().unwrap();
+        assert!(!data.is_after_loss());
+    }
+
+    #[test]
     fn what_is_not_ours_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         assert!(message(DataDir::open(dir.path())).contains("not a Glint data directory"));
@@ -407,7 +469,11 @@ mod tests {
         assert!(message(DataDir::open(dir.path())).contains("format version 99"));
         std::fs::write(&identity, b"{\"format\": 1, \"uuid\": \"5\", \"osts\": 1}").unwrap();
         assert_eq!(DataDir::open(dir.path()).unwrap().identity.format, FORMAT_VERSION);
-        assert!(std::fs::read_to_string(&identity).unwrap().contains("\"format\": 3"));
+        assert!(
+            std::fs::read_to_string(&identity)
+                .unwrap()
+                .contains(&format!("\"format\": {FORMAT_VERSION}"))
+        );
         std::fs::write(&identity, b"{\"form").unwrap();
         assert!(message(DataDir::open(dir.path())).contains("damaged"));
     }

@@ -62,6 +62,7 @@ pub fn status(servers: &Servers) -> Value {
         "uuid": format!("{:032x}", servers.data().uuid()),
         "uptime_s": servers.uptime().as_secs(),
         "pid": std::process::id(),
+        "failure": servers.failure(),
         "inodes": servers.mds().inode_count(),
         "space": {
             "total_bytes": space.total,

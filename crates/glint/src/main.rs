@@ -6,6 +6,7 @@
 mod cmd;
 mod daemon;
 mod data_dir;
+mod descriptors;
 mod identity;
 mod json;
 mod live;
@@ -92,6 +93,7 @@ fn main() -> ExitCode {
         }
     };
     logging::start(cli.verbose);
+    descriptors::raise();
     identity::set(cli.cert);
     let (result, failed) = match cli.command {
         Command::Mount(args) => (cmd::mount::run(args), exit_code::MOUNT_FAILED),

@@ -1,6 +1,10 @@
 //! The OSTs of this process: of a data directory, in the order of their numbers.
+//!
+//! Invariant: `committed` covers a change only when it is on stable storage. After a flush that
+//! failed, on any OST, it never moves again.
 
 use crate::data_dir::DataDir;
+use crate::descriptors;
 use crate::servers::Settings;
 use glint_ost::{Bandwidth, Grants, ObjectStore, Ost};
 use glint_proto::limits::BULK_BYTES_MAX;
@@ -34,11 +38,16 @@ impl OwnOsts {
         settings: &Settings,
     ) -> Result<OwnOsts, Box<dyn std::error::Error>> {
         let grants = Arc::<Grants>::default();
+        let open_files = descriptors::budget(data.osts())?.objects as usize;
         let mut osts = Vec::new();
         for index in 0..data.osts() {
-            let store = ObjectStore::open(&data.ost(index), grants.clone())?;
+            let path = data.ost(index);
+            let open_files = open_files / usize::from(data.osts());
+            let store = ObjectStore::open(&path, open_files, grants.clone())?;
             // Clients forget what survived the last run, so it must survive this one.
-            store.sync_all()?;
+            if store.sync_all().is_err() {
+                return Err(data.give_up(store.failure().unwrap_or("flushing data")).into());
+            }
             osts.push(Ost::new(store));
         }
         let limits = settings
@@ -133,12 +142,19 @@ impl OwnOsts {
             if let Err(error) = ost.store().settle(SEAL_IDLE) {
                 all = false;
                 let path = ost.store().path().display();
-                tracing::error!(%error, %path, "bringing data to stable storage");
+                if ost.store().failure().is_none() {
+                    tracing::error!(%error, %path, "sealing objects");
+                }
             }
         }
         if all {
             self.committed.fetch_max(accepted, Ordering::AcqRel);
         }
+    }
+
+    /// Why nothing here can be called durable any more, if that is so.
+    pub fn failure(&self) -> Option<String> {
+        self.osts.iter().find_map(|ost| ost.store().failure().map(str::to_owned))
     }
 
     /// The same at the end.

@@ -1,12 +1,13 @@
 //! The server with the MDS: of one data directory, with its OSTs, in one process.
 
 use crate::data_dir::DataDir;
+use crate::descriptors;
 use crate::json;
 use crate::live::human_bytes;
 use crate::osses::Osses;
 use crate::own_osts::OwnOsts;
 use crate::rates::{Rates, Totals};
-use glint_kv::local::{LocalKv, Options};
+use glint_kv::local::{Failure, LocalKv, Options};
 use glint_mds::{Config, Mds, Targets};
 use glint_net::Service;
 use glint_proto::limits::{
@@ -34,16 +35,17 @@ const HOUSEKEEPING_NICE: i32 = 10;
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
 
 /// How the metadata engine of a data directory is opened, here and by fsck.
-pub fn engine_options(data: &DataDir, commit_interval: Duration) -> Options {
+pub fn engine_options(data: &DataDir, commit_interval: Duration) -> Result<Options, String> {
     let total =
         rustix::fs::statvfs(data.path()).map_or(u64::MAX, |vfs| vfs.f_blocks * vfs.f_frsize);
-    Options {
+    Ok(Options {
         journal_bytes: journal_bytes(total),
         segment_bytes: segment_bytes(total),
         cache_bytes: CACHE_BYTES,
         memtable_bytes: MEMTABLE_BYTES,
+        open_tables: descriptors::budget(data.osts())?.tables as usize,
         commit_interval,
-    }
+    })
 }
 
 /// How servers are set up.
@@ -82,6 +84,7 @@ impl Default for Settings {
 /// An MDS and its OSTs.
 pub struct Servers {
     mds: Mds<LocalKv>,
+    engine_failure: Failure,
     osts: OwnOsts,
     osses: Osses,
     data: DataDir,
@@ -105,8 +108,9 @@ pub struct Running {
 impl Servers {
     /// Starts the servers of a data directory.
     pub fn start(data: DataDir, settings: Settings) -> Result<Running, Box<dyn std::error::Error>> {
-        let kv = LocalKv::open(&data.mds(), engine_options(&data, settings.commit_interval))?;
-        let data_survived = !data.is_after_restart_of_host() && !settings.after_power_loss;
+        let kv = LocalKv::open(&data.mds(), engine_options(&data, settings.commit_interval)?)?;
+        let engine_failure = kv.failure();
+        let data_survived = !data.is_after_loss() && !settings.after_power_loss;
         let boot_verifier = getrandom::u64().unwrap_or(1);
         let osts = OwnOsts::open(&data, &settings)?;
         let osses = Osses::new(&data, boot_verifier, settings.lease);
@@ -124,6 +128,7 @@ impl Servers {
         let mds = futures_lite::future::block_on(Mds::start(kv, config))?;
         let servers = Arc::new(Servers {
             mds,
+            engine_failure,
             osts,
             osses,
             data,
@@ -220,6 +225,11 @@ impl Servers {
     /// The other servers of OSTs.
     pub fn other_servers(&self) -> &Osses {
         &self.osses
+    }
+
+    /// Why nothing can be called durable any more, if that is so; then the server should end.
+    pub fn failure(&self) -> Option<String> {
+        self.engine_failure.get().cloned().or_else(|| self.osts.failure())
     }
 
     /// How things are, in a few words.

@@ -32,7 +32,7 @@ const UNSAFE: [&str; 8] = [
     "glint-telemetry/src/recorder.rs",
     "glint/src/daemon.rs",
     "glint/src/live.rs",
-    "glint-ost/src/store.rs",
+    "glint-ost/src/allocated.rs",
     "glint-kv/src/segment.rs",
     "glint/tests/support/mapped.rs",
 ];

@@ -62,6 +62,9 @@ struct Check {
     checked: u64,
 }
 
+/// Objects that are open at once: one after the other is read.
+const OPEN_FILES: usize = 16;
+
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
     let data = DataDir::open(&args.data)?;
@@ -71,7 +74,7 @@ pub fn run(args: Args) -> CommandResult {
         // Which files its objects belong to, only the MDS knows.
         Role::Oss => check.stores(&data, &args, |_| true)?,
         Role::Mds => {
-            let options = engine_options(&data, Settings::default().commit_interval);
+            let options = engine_options(&data, Settings::default().commit_interval)?;
             let kv = LocalKv::open(&data.mds(), options)
                 .inspect_err(|e| report_unreadable(e, args.json))?;
             let (report, elsewhere) = check.file_system(&data, &args, &kv)?;
@@ -181,7 +184,7 @@ impl Check {
     ) -> Result<(), Box<dyn std::error::Error>> {
         let mut progress = Progress::new();
         for index in 0..data.osts() {
-            let store = ObjectStore::open(&data.ost(index), Default::default())?;
+            let store = ObjectStore::open(&data.ost(index), OPEN_FILES, Default::default())?;
             let mut lost = Vec::new();
             let mut kept = Vec::new();
             let mut strays = Vec::new();

@@ -1,7 +1,7 @@
 //! `glint oss`: more OSTs for a file system, on another host or another disk.
 
 use super::serve::Listener;
-use super::serving::{Alone, serve_until};
+use super::serving::{Alone, keep_files_private, serve_until};
 use crate::data_dir::{DataDir, Role};
 use crate::metrics::Metrics;
 use crate::oss::Oss;
@@ -41,6 +41,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
+    keep_files_private();
     let data = DataDir::open_or_create(&args.data, args.alone.osts, Role::Oss)?;
     if args.alone.daemon && !daemon::is_background() {
         return daemon::start_server(data);
@@ -64,7 +65,10 @@ pub fn run(args: Args) -> CommandResult {
             args.data.display(),
             args.mds
         );
-        serve_until(&stop, || running.oss.in_short());
+        let oss = &running.oss;
+        if let Some(reason) = serve_until(&stop, || oss.in_short(), || oss.failure()) {
+            return Err(oss.give_up(&reason).into());
+        }
     }
     drop(metrics);
     server.stop();

@@ -1,6 +1,6 @@
 //! `glint serve`: the servers without a mount.
 
-use super::serving::{Alone, serve_until};
+use super::serving::{Alone, keep_files_private, serve_until};
 use crate::data_dir::{DataDir, Role};
 use crate::metrics::Metrics;
 use crate::servers::{Servers, Settings};
@@ -29,6 +29,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
+    keep_files_private();
     let data = DataDir::open_or_create(&args.data, args.alone.osts, Role::Mds)?;
     if args.alone.daemon && !daemon::is_background() {
         return daemon::start_server(data);
@@ -42,7 +43,10 @@ pub fn run(args: Args) -> CommandResult {
     let server = listener.serve(running.servers.clone(), args.alone.serving.threads())?;
     let metrics = Metrics::start(args.alone.metrics.as_deref(), Some(running.servers.clone()))?;
     tracing::info!("serving {} at {address}", args.data.display());
-    serve_until(&stop, || running.servers.in_short());
+    let servers = &running.servers;
+    if let Some(reason) = serve_until(&stop, || servers.in_short(), || servers.failure()) {
+        return Err(servers.data().give_up(&reason).into());
+    }
     drop(metrics);
     server.stop();
     running.shut_down().map_err(|errno| format!("shutting down: {errno}"))?;

@@ -6,6 +6,7 @@ use crate::servers::Settings;
 use crate::signals::Stop;
 use glint_net::ServerOptions;
 use glint_proto::limits::{COMMIT_INTERVAL_MS, LEASE_MS, LEASE_MS_MIN};
+use rustix::fs::Mode;
 use std::time::Duration;
 
 /// When an answered change is on stable storage.
@@ -87,15 +88,32 @@ pub struct Alone {
     pub daemon: bool,
 }
 
-/// Says that the server is ready, and shows how things are until it is asked to stop.
-pub fn serve_until(stop: &Stop, state: impl Fn() -> String) {
+/// Says that the server is ready, and shows how things are until it is asked to stop, or
+/// cannot go on. Returns why it cannot.
+pub fn serve_until(
+    stop: &Stop,
+    state: impl Fn() -> String,
+    failure: impl Fn() -> Option<String>,
+) -> Option<String> {
     daemon::say_ready();
     let mut live = Live::new();
-    while !stop.is_asked() {
+    let failed = loop {
+        if let Some(reason) = failure() {
+            break Some(reason);
+        }
+        if stop.is_asked() {
+            break None;
+        }
         std::thread::sleep(Duration::from_millis(50));
         live.tick(&state);
-    }
+    };
     live.end();
+    failed
+}
+
+/// What servers write is nobody else's to read.
+pub fn keep_files_private() {
+    rustix::process::umask(Mode::RWXG | Mode::RWXO);
 }
 
 /// The options.

@@ -1,6 +1,6 @@
 //! `glint up`: create if absent, serve, mount; one process.
 
-use super::serving::Serving;
+use super::serving::{Serving, keep_files_private};
 use crate::data_dir::{DataDir, Role};
 use crate::live::Live;
 use crate::metrics::Metrics;
@@ -10,6 +10,8 @@ use crate::{CommandResult, daemon};
 use glint_client::Running;
 use glint_mount::{Mount, MountFlags, TransportKind};
 use glint_net::{Cluster, InProcess};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -49,6 +51,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
+    keep_files_private();
     let data = DataDir::open_or_create(&args.data, args.osts, Role::Mds)?;
     if args.daemon && !daemon::is_background() {
         return daemon::start_server(data);
@@ -59,7 +62,9 @@ pub fn run(args: Args) -> CommandResult {
     options.apply();
     let looked = std::fs::symlink_metadata(&args.mount);
     if looked.is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
-        std::fs::create_dir_all(&args.mount)
+        let made = std::fs::create_dir_all(&args.mount);
+        // For everybody, as it would be without the mask.
+        made.and_then(|()| std::fs::set_permissions(&args.mount, Permissions::from_mode(0o755)))
             .map_err(|e| format!("mount point {}: {e}", args.mount.display()))?;
     }
     let mount_point = glint_mount::prepare(&args.mount)?;
@@ -91,12 +96,19 @@ pub fn run(args: Args) -> CommandResult {
     daemon::say_ready();
 
     let mut live = Live::new();
-    while !stop.is_asked() && !mount.is_finished() {
+    let servers = running.servers.clone();
+    while !stop.is_asked() && !mount.is_finished() && servers.failure().is_none() {
         std::thread::sleep(Duration::from_millis(50));
         live.tick(|| running.servers.in_short());
     }
     live.end();
     drop(metrics);
+    if let Some(reason) = servers.failure() {
+        // First, so that nobody waits for a server that is gone.
+        let detached = mount.unmount();
+        let told = servers.data().give_up(&reason);
+        return Err(detached.err().map_or(told.clone(), |e| format!("{told}; {e}")).into());
+    }
     let clean = mount.unmount()?;
     if let Some(server) = server {
         server.stop();

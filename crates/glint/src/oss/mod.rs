@@ -80,7 +80,7 @@ impl Oss {
     ) -> Result<Running, Box<dyn std::error::Error>> {
         let osts = OwnOsts::open(&data, &settings)?;
         let boot_verifier = getrandom::u64().unwrap_or(1);
-        let survived = !data.is_after_restart_of_host() && !settings.after_power_loss;
+        let survived = !data.is_after_loss() && !settings.after_power_loss;
         let runs = Runs::begin(&data, boot_verifier, survived)?;
         data.note_served()?;
         let oss = Arc::new(Oss {
@@ -151,6 +151,16 @@ impl Oss {
         block_on(self.osts.commit()).map_err(|errno| errno.to_string())?;
         self.runs.durable(&self.data, change)?;
         Ok(failed)
+    }
+
+    /// Why nothing can be called durable any more, if that is so; then the server should end.
+    pub fn failure(&self) -> Option<String> {
+        self.osts.failure()
+    }
+
+    /// See [`DataDir::give_up`].
+    pub fn give_up(&self, reason: &str) -> String {
+        self.data.give_up(reason)
     }
 
     /// How things are, in a few words.
@@ -319,6 +329,7 @@ impl Service for Oss {
             "mds": {"address": self.mds, "reached": self.sessions.is_valid(clock::now())},
             "uptime_s": self.started.elapsed().as_secs(),
             "pid": std::process::id(),
+            "failure": self.failure(),
             "space": {
                 "total_bytes": space.total,
                 "free_bytes": space.free,

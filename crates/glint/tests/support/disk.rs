@@ -35,6 +35,49 @@ impl Disk<'_> {
         });
         run(Command::new("mount").args(["-o", "loop"]).arg(&self.image).arg(self.at));
     }
+
+    /// Mounted again, after what is below it failed.
+    pub fn repair(&self) {
+        eventually("the disk is let go", || {
+            Command::new("umount").arg(self.at).output().unwrap().status.success()
+        });
+        // 1: something was repaired.
+        let code = Command::new("e2fsck").args(["-fy"]).arg(&self.image).output().unwrap();
+        assert!(matches!(code.status.code(), Some(0 | 1)), "{code:?}");
+        run(Command::new("mount").args(["-o", "loop"]).arg(&self.image).arg(self.at));
+    }
+}
+
+/// A disk in memory.
+pub struct Memory<'a>(pub &'a Path);
+
+impl Memory<'_> {
+    pub fn new(at: &Path, megabytes: u64) -> Memory<'_> {
+        fs::create_dir_all(at).unwrap();
+        let size = format!("size={megabytes}m");
+        run(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "none"]).arg(at));
+        Memory(at)
+    }
+
+    /// Takes all of its space.
+    pub fn fill(&self) {
+        // Fails in the end.
+        let _ = std::io::copy(
+            &mut std::io::repeat(1),
+            &mut fs::File::create(self.0.join("filler")).unwrap(),
+        );
+    }
+
+    /// Gives it back.
+    pub fn empty(&self) {
+        fs::remove_file(self.0.join("filler")).unwrap();
+    }
+}
+
+impl Drop for Memory<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0).status();
+    }
 }
 
 impl Drop for Disk<'_> {

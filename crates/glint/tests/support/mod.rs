@@ -133,6 +133,11 @@ impl Process {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
+    /// Where it logs.
+    pub fn log_path(&self) -> PathBuf {
+        self.log.clone()
+    }
+
     /// Waits for a line in the log.
     pub fn wait_for(&mut self, text: &str) {
         let start = Instant::now();
@@ -174,6 +179,17 @@ impl Process {
     pub fn forget_ended(mut self) {
         let status = self.child.take().unwrap().wait().unwrap();
         assert!(status.success(), "{status}: {}", self.log());
+    }
+
+    /// It ends by itself, as the commands that it runs do. Returns how.
+    pub fn ends(mut self) -> std::process::ExitStatus {
+        let mut child = self.child.take().unwrap();
+        let mut status = None;
+        eventually("the process ends", || {
+            status = child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
     }
 
     /// The process is dead already; its mount is left as it is.
