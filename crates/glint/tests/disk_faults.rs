@@ -16,7 +16,7 @@ use support::*;
 /// `glint serve` as the child of a command that limits or burdens it.
 fn serve_under(world: &World, port: u16, mut command: Command, more: &[&str]) -> Process {
     let (data, address) = (world.data(), address(port));
-    command.args(["serve", "--data", text(&data), "--listen", &address]).args(more);
+    command.args(["serve", "--data", text(&data), "--listen", &address, "--insecure"]).args(more);
     let log = world.path("serve.log");
     let _ = fs::remove_file(&log);
     let mut process = Process::start_as(&mut command, log, None);
@@ -69,7 +69,7 @@ fn the_soft_limit_is_raised_and_too_low_a_hard_one_is_refused() {
     server.stop();
     let mut few = with_descriptors("150:150");
     let data = world.data();
-    let said = refused(few.args(["serve", "--data", text(&data), "--listen", &address(port)]));
+    let said = refused(few.args(["serve", "--data", text(&data)]));
     assert!(said.contains("150 files open") && said.contains("LimitNOFILE"), "{said}");
 }
 
@@ -216,7 +216,7 @@ fn a_sparse_journal_on_a_full_disk_is_an_error_at_the_start() {
     File::create(&segment).unwrap().set_len(len).unwrap();
     memory.fill();
     let mut serve = glint();
-    serve.args(["serve", "--data", text(&data), "--listen", &address(port)]);
+    serve.args(["serve", "--data", text(&data)]);
     let said = refused(&mut serve);
     assert!(said.contains("No space left"), "{said}");
     assert_eq!(serve.output().unwrap().status.code(), Some(1), "also the second time");
