@@ -24,6 +24,9 @@ pub(crate) struct Cache {
     idle: Mutex<VecDeque<Ino>>,
     /// Nodes with data that is not at its OSTs, and some that had.
     dirty: Mutex<BTreeSet<Ino>>,
+    /// Names that are known to be free, in all; and directories that have such, oldest first.
+    pub(crate) absent: AtomicUsize,
+    pub(crate) with_absent: Mutex<VecDeque<Ino>>,
     pub(crate) flight: Mutex<Flight>,
     kernel: OnceLock<Arc<dyn Kernel>>,
     /// Changes that this client has begun.
@@ -107,6 +110,8 @@ impl Cache {
             count: AtomicUsize::new(0),
             idle: Mutex::default(),
             dirty: Mutex::default(),
+            absent: AtomicUsize::new(0),
+            with_absent: Mutex::default(),
             flight: Mutex::default(),
             kernel: OnceLock::new(),
             changes: AtomicU64::new(0),
@@ -291,15 +296,6 @@ impl Cache {
         self.found(&mut state, attr)
     }
 
-    /// A name is free.
-    pub(crate) fn learn_absence(&self, parent: Ino, name: &[u8]) {
-        let directory = self.node(parent);
-        let mut state = directory.state();
-        if state.bits.has(Bits::DIR) {
-            state.children.insert(name.into(), None);
-        }
-    }
-
     /// This client removed or moved a name, or put another inode in its place.
     pub(crate) fn forget_name(&self, parent: Ino, name: &[u8]) {
         let Some(directory) = self.find(parent) else { return };
@@ -307,10 +303,11 @@ impl Cache {
             let mut state = directory.state();
             let child = state.children.remove(name).flatten();
             if (state.bits.has(Bits::DIR) && child.is_some()) && !state.own {
-                state.children.insert(name.into(), None);
+                self.insert_absence(&directory, &mut state, name);
             }
             child
         };
+        self.limit_absences();
         if let Some(node) = child.and_then(|child| self.find(child)) {
             node.state().names.retain(|(p, n)| *p != parent || **n != *name);
         }
@@ -462,6 +459,7 @@ impl Cache {
         self.count.fetch_sub(1, Ordering::Relaxed);
         drop(shard);
         let mut state = node.state();
+        self.absent.fetch_sub(state.forget_absent(), Ordering::Relaxed);
         let names = std::mem::take(&mut state.names);
         let bits = state.bits.drop_all();
         let data = state.data.give_up_unused();

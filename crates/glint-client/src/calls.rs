@@ -50,7 +50,12 @@ impl<T: Transport> Vfs for Client<T> {
         if name.len() > NAME_BYTES_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
+        if name == b"." {
+            return self.lookup_number(parent).await;
+        }
+        // Who makes a path from a handle asks for "..", which is no entry.
         if self.has_locks()
+            && name != b".."
             && let Some(known) = self.cache.lookup(caller, parent, name)
         {
             return known;
@@ -133,7 +138,9 @@ impl<T: Transport> Vfs for Client<T> {
         make: Make<'_>,
         flags: i32,
     ) -> FsResult<Open> {
-        let open = OpenFlags::from_posix(flags);
+        let mut open = OpenFlags::from_posix(flags);
+        open.kill_suidgid = open.truncate && !caller.cred.is_superuser();
+        let counted = self.privileges.load(Ordering::Acquire);
         if let Some(found) = self.make_here(caller, parent, name, make, Some(open)).await {
             return Ok(self.opened_here(found, open));
         }
@@ -154,6 +161,7 @@ impl<T: Transport> Vfs for Client<T> {
                     change.made_in(parent, attr.ctime, false);
                 }
                 let handle = self.add_handle(&attr, OpenFlags { truncate: false, ..open }, true);
+                self.is_new(handle, &attr, counted);
                 let Found { attr, valid } = self.made(parent, name, attr);
                 Ok(Open { attr, handle, valid, created: true })
             }
@@ -170,10 +178,12 @@ impl<T: Transport> Vfs for Client<T> {
     }
 
     async fn tmpfile(&self, caller: &Caller, parent: Ino, mode: u32, umask: u32) -> FsResult<Open> {
+        let counted = self.privileges.load(Ordering::Acquire);
         match self.mds(caller, &MdsRequest::Tmpfile { parent, mode, umask }).await? {
             MdsReply::Opened { attr, .. } => {
                 let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
                 let handle = self.add_handle(&attr, flags, true);
+                self.is_new(handle, &attr, counted);
                 let Found { attr, valid } = self.found_name(parent, b"", attr, Some(0));
                 let valid = Valid { entry: Duration::ZERO, ..valid };
                 Ok(Open { attr, handle, valid, created: true })
@@ -191,6 +201,9 @@ impl<T: Transport> Vfs for Client<T> {
             MdsReply::Attr(attr) => {
                 let opened = self.opened(attr, flags).await;
                 drop(change);
+                if flags.truncate && flags.kill_suidgid {
+                    self.forget_mode(ino);
+                }
                 opened
             }
             _ => Err(Errno::EPROTO),
@@ -258,7 +271,14 @@ impl<T: Transport> Vfs for Client<T> {
         self.transport.commit().await
     }
 
-    async fn fallocate(&self, handle: Handle, mode: i32, offset: u64, len: u64) -> FsResult<()> {
+    async fn fallocate(
+        &self,
+        caller: &Caller,
+        handle: Handle,
+        mode: i32,
+        offset: u64,
+        len: u64,
+    ) -> FsResult<()> {
         let file = self.handles.get(handle)?;
         let known =
             libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE;
@@ -269,7 +289,9 @@ impl<T: Transport> Vfs for Client<T> {
             return Err(Errno::EFBIG);
         }
         file.wrote.store(true, Ordering::Release);
-        let Some(node) = self.node(file.ino) else {
+        let node = self.node(file.ino);
+        self.take_privileges(node.as_deref(), &file, caller.cred.is_superuser()).await?;
+        let Some(node) = node else {
             return self.allocate_file(&file, mode, offset, len).await;
         };
         let _guard = self.lock_data(&node, Range::ALL, true, Use::Call).await?;
@@ -297,10 +319,12 @@ impl<T: Transport> Vfs for Client<T> {
 
     async fn copy_range(
         &self,
+        caller: &Caller,
         (from, mut from_offset): (Handle, u64),
         (to, mut to_offset): (Handle, u64),
         len: u64,
     ) -> FsResult<u64> {
+        let how = WriteHow { keeps_set_id: caller.cred.is_superuser(), ..WriteHow::default() };
         let mut buffer = vec![0u8; (len as usize).min(FUSE_IO_BYTES_MAX)];
         let mut done = 0;
         while done < len {
@@ -309,7 +333,7 @@ impl<T: Transport> Vfs for Client<T> {
             if n == 0 {
                 break;
             }
-            match self.write(to, to_offset, &buffer[..n], WriteHow::default()).await {
+            match self.write(to, to_offset, &buffer[..n], how).await {
                 Err(errno) if done == 0 => return Err(errno),
                 Err(_) => break,
                 Ok(()) => {}
@@ -437,7 +461,9 @@ impl<T: Transport> Vfs for Client<T> {
         if let Some(node) = self.node(ino) {
             node.state().gets_xattr();
         }
-        self.mds(caller, &MdsRequest::Setxattr { ino, name, value, flags }).await.map(drop)
+        let reply = self.mds(caller, &MdsRequest::Setxattr { ino, name, value, flags }).await;
+        self.may_have_given(None, name);
+        reply.map(drop)
     }
 
     async fn listxattr(&self, ino: Ino) -> FsResult<Vec<u8>> {

@@ -37,6 +37,8 @@ pub struct Client<T> {
     /// Counts what was asked of objects for closes.
     pub(crate) glimpses: AtomicU64,
     locks: bool,
+    /// Counts changes that may have given a file set-id bits or capabilities.
+    pub(crate) privileges: AtomicU64,
     /// Data is at its OST when a write returns.
     pub(crate) write_through: bool,
     pub(crate) lease_ms: u64,
@@ -75,6 +77,7 @@ impl<T: Transport> Client<T> {
             noatime,
             glimpses: AtomicU64::new(1),
             locks: welcome.locks,
+            privileges: AtomicU64::new(1),
             write_through: welcome.commit_sync,
             lease_ms: welcome.lease_ms,
             me: OnceLock::new(),
@@ -224,6 +227,13 @@ impl<T: Transport> Client<T> {
         }
     }
 
+    /// Who has a file handle looks an inode of any type up by its number.
+    pub(crate) async fn lookup_number(&self, ino: Ino) -> FsResult<Found> {
+        let changes = self.cache.changes(ino);
+        let attr = self.mds_attr(&Caller::ROOT, &MdsRequest::Getattr { ino }).await?;
+        Ok(self.found_name(ino, b".", attr, Some(changes)))
+    }
+
     pub(crate) fn add_handle(&self, attr: &Attr, flags: OpenFlags, declared: bool) -> Handle {
         self.add_open(attr, flags, declared, 0)
     }
@@ -262,6 +272,7 @@ impl<T: Transport> Client<T> {
             made,
             told: AtomicU64::new(told),
             lock_owners: Mutex::default(),
+            plain: AtomicU64::new(0),
             wrote: AtomicBool::new(flags.truncate),
             touched: AtomicBool::new(self.noatime),
             ahead: Mutex::default(),

@@ -256,7 +256,7 @@ impl<T: Transport> Client<T> {
         if mode & (SETUID | SETGID) != 0 && (set.uid.is_some() || set.gid.is_some() || !root) {
             return None;
         }
-        if set.kill_suidgid && mode & (SETUID | SETGID) != 0 {
+        if set.kill_suidgid || set.kill_capability {
             return None;
         }
         // Objects that were written have a time of their own until the file is closed.

@@ -58,9 +58,9 @@ impl<T: Transport> Client<T> {
         }
         let change = node.as_ref().map(|_| self.cache.change(&[ino]));
         let request = MdsRequest::Setattr { ino, set: set.clone() };
-        let MdsReply::Attr(mut attr) = self.mds(caller, &request).await? else {
-            return Err(Errno::EPROTO);
-        };
+        let reply = self.mds(caller, &request).await;
+        self.may_have_given(set.mode, b"");
+        let MdsReply::Attr(mut attr) = reply? else { return Err(Errno::EPROTO) };
         if let Some(size) = set.size {
             self.truncate_objects(ino, attr.layout, size).await?;
         }
@@ -250,7 +250,11 @@ impl<T: Transport> Client<T> {
             return Err(Errno::EFBIG);
         }
         file.wrote.store(true, Ordering::Release);
-        match self.node(file.ino) {
+        let node = self.node(file.ino);
+        if !how.pages {
+            self.take_privileges(node.as_deref(), &file, how.keeps_set_id).await?;
+        }
+        match node {
             Some(node) => {
                 self.error_of(&node, &file)?;
                 if node.state().unborn {

@@ -30,6 +30,9 @@ pub(crate) struct OpenFile {
     pub(crate) told: AtomicU64,
     /// Who took locks of fcntl(2) through it.
     pub(crate) lock_owners: Mutex<SmallVec<[u64; 1]>>,
+    /// What [`Client::privileges`](crate::Client) was when it had nothing that a write takes
+    /// away, where there are no locks.
+    pub(crate) plain: AtomicU64,
     /// The access time was seen to.
     pub(crate) touched: AtomicBool,
     pub(crate) ahead: Mutex<ReadAhead>,

@@ -9,6 +9,7 @@
 //!
 //! Does not know: FUSE. A mount and a benchmark use the same [`Vfs`].
 
+mod absent;
 mod advisory;
 mod backlog;
 mod cache;
@@ -26,6 +27,7 @@ mod handles;
 mod keeper;
 mod kernel;
 mod node;
+mod privileges;
 mod read_ahead;
 mod send_backlog;
 mod settle;

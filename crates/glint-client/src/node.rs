@@ -31,6 +31,9 @@ pub(crate) struct State {
     pub(crate) names: SmallVec<[Name; 1]>,
     /// Of a directory: inodes of names, and names that are free (these under DIR).
     pub(crate) children: HashMap<Box<[u8]>, Option<Ino>>,
+    /// How many names were learned to be free since those were last forgotten all at once: no
+    /// fewer than there are.
+    pub(crate) absent: usize,
     /// All names of the directory are among them.
     pub(crate) complete: bool,
     /// Of a directory: nobody else looks at it, so this client changes it by itself; see
@@ -95,6 +98,7 @@ impl Node {
             changes: 0,
             names: SmallVec::new(),
             children: HashMap::new(),
+            absent: 0,
             complete: false,
             own: false,
             home: None,
@@ -203,6 +207,12 @@ impl State {
     /// The inode that a name is known to lead to.
     pub(crate) fn child(&self, name: &[u8]) -> Option<Ino> {
         self.children.get(name).copied().flatten()
+    }
+
+    /// Forgets which names are free, one by one. Returns how many it had counted.
+    pub(crate) fn forget_absent(&mut self) -> usize {
+        self.children.retain(|_, child| child.is_some());
+        std::mem::take(&mut self.absent)
     }
 
     /// Whether it is known that there is no such name.

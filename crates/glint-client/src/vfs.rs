@@ -139,6 +139,8 @@ pub struct WriteHow {
     pub sync: bool,
     /// It comes from pages of the kernel, which stay locked meanwhile.
     pub pages: bool,
+    /// The file keeps its set-id bits (CAP_FSETID).
+    pub keeps_set_id: bool,
 }
 
 /// A file system.
@@ -225,6 +227,7 @@ pub trait Vfs: Send + Sync + 'static {
     fn sync(&self) -> impl Future<Output = FsResult<()>>;
     fn fallocate(
         &self,
+        caller: &Caller,
         handle: Handle,
         mode: i32,
         offset: u64,
@@ -234,6 +237,7 @@ pub trait Vfs: Send + Sync + 'static {
     -> impl Future<Output = FsResult<u64>>;
     fn copy_range(
         &self,
+        caller: &Caller,
         from: (Handle, u64),
         to: (Handle, u64),
         len: u64,

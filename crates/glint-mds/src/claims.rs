@@ -25,6 +25,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Waker};
 
 const SHARDS: usize = 64;
+/// Changes what everybody has to give up.
+const NOBODY: ClientId = ClientId(u64::MAX);
 
 #[derive(Default)]
 struct Shard {
@@ -297,6 +299,26 @@ impl<K: Kv> Mds<K> {
     /// The operation changes what `bits` protect. If another client holds them, the
     /// operation ends here, without having done anything, and begins again when they are free.
     pub(crate) fn claim(&self, context: &Context<'_>, ino: Ino, bits: Bits) -> FsResult<()> {
+        self.claim_from(context, context.client, ino, bits)
+    }
+
+    /// The same, and the client that asks may not keep them either.
+    pub(crate) fn claim_from_all(
+        &self,
+        context: &Context<'_>,
+        ino: Ino,
+        bits: Bits,
+    ) -> FsResult<()> {
+        self.claim_from(context, NOBODY, ino, bits)
+    }
+
+    fn claim_from(
+        &self,
+        context: &Context<'_>,
+        holder: ClientId,
+        ino: Ino,
+        bits: Bits,
+    ) -> FsResult<()> {
         context.begin()?;
         if !self.claims.is_used() {
             return Ok(());
@@ -304,11 +326,11 @@ impl<K: Kv> Mds<K> {
         // Who has a directory for itself knows better what times and entries it has.
         let contents = !(bits & (Bits::ATTR | Bits::DIR)).is_empty();
         let bits = if contents { bits | Bits::OWN } else { bits };
-        if self.claims.begin_change(context.client, ino, bits) {
+        if self.claims.begin_change(holder, ino, bits) {
             context.changing.borrow_mut().push((ino, bits));
             return Ok(());
         }
-        context.conflicts.borrow_mut().push((ino, bits));
+        context.conflicts.borrow_mut().push((holder, ino, bits));
         Err(RESTART)
     }
 
@@ -369,8 +391,8 @@ impl<K: Kv> Mds<K> {
             // It may be another client by then, to which nobody listens.
             context.locking.set(None);
             let _span = Span::start(Layer::LockWait, request.op() as u8);
-            for (ino, bits) in conflicts {
-                wanted.push(self.claims.clear(context.client, ino, bits).await);
+            for (holder, ino, bits) in conflicts {
+                wanted.push(self.claims.clear(holder, ino, bits).await);
             }
         }
     }

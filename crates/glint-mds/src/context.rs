@@ -27,7 +27,7 @@ pub(crate) struct Context<'a> {
     /// What it changes, what others still hold of that, and what its caller is given; see
     /// [`crate::claims`].
     pub(crate) changing: RefCell<SmallVec<[(Ino, Bits); 4]>>,
-    pub(crate) conflicts: RefCell<SmallVec<[(Ino, Bits); 2]>>,
+    pub(crate) conflicts: RefCell<SmallVec<[(ClientId, Ino, Bits); 2]>>,
     pub(crate) grants: RefCell<Vec<Grant>>,
 }
 

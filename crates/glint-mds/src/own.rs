@@ -26,7 +26,7 @@ impl<K: Kv> Mds<K> {
         if !self.claims.is_used() || self.claims.is_visible(context.client, ino) {
             return Ok(());
         }
-        context.conflicts.borrow_mut().push((ino, Bits::OWN));
+        context.conflicts.borrow_mut().push((context.client, ino, Bits::OWN));
         Err(RESTART)
     }
 

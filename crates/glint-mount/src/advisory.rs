@@ -1,14 +1,41 @@
-//! Locks of programs between the kernel's form and ours.
+//! Locks of programs, flock(2) and fcntl(2), between the kernel's form and ours.
 
-use crate::abi::{FileLock, LK_FLOCK, LkIn, Opcode};
+use crate::abi::{FileLock, LK_FLOCK, LkIn, LkOut, Opcode};
+use crate::dispatch::{Call, parse};
+use crate::reply::put;
+use glint_client::{Caching, Handle, Vfs};
 use glint_proto::lock::Range;
 use glint_proto::{AdvisoryHow, AdvisoryLock, AdvisoryMode, Errno, FsResult, Ino};
 
 /// The kernel's largest offset (OFFSET_MAX): up to the end, however far that is.
 const TO_THE_END: u64 = i64::MAX as u64;
 
+impl<F: Vfs> Call<'_, F> {
+    /// Ends all locks of an owner on a file.
+    pub(crate) async fn unlock(&self, handle: Handle, owner: u64, flock: bool) -> FsResult<()> {
+        let (mode, how) = (AdvisoryMode::Unlock, AdvisoryHow::Try);
+        let range = Range::ALL;
+        let lock = AdvisoryLock { ino: self.ino, owner, pid: 0, range, mode, flock, how };
+        self.fs.advisory(handle, lock).await.map(drop)
+    }
+
+    /// flock(2), and fcntl(2) with F_GETLK, F_SETLK, F_SETLKW.
+    pub(crate) async fn lock(self, opcode: Opcode) -> FsResult<usize> {
+        if self.adapter.caching != Caching::Locked {
+            return Err(Errno::ENOSYS);
+        }
+        let arg: LkIn = parse(self.fixed)?;
+        let asks = advisory_lock(self.ino, &arg, opcode)?;
+        let found = self.fs.advisory(Handle(arg.fh), asks).await?;
+        if opcode != Opcode::Getlk {
+            return Ok(0);
+        }
+        put(self.buffer, &LkOut { lk: file_lock(&arg.lk, found) })
+    }
+}
+
 /// What the kernel asks for.
-pub(crate) fn advisory_lock(ino: Ino, arg: &LkIn, opcode: Opcode) -> FsResult<AdvisoryLock> {
+fn advisory_lock(ino: Ino, arg: &LkIn, opcode: Opcode) -> FsResult<AdvisoryLock> {
     let mode = match arg.lk.kind as i32 {
         libc::F_RDLCK => AdvisoryMode::Read,
         libc::F_WRLCK => AdvisoryMode::Write,
@@ -34,7 +61,7 @@ pub(crate) fn advisory_lock(ino: Ino, arg: &LkIn, opcode: Opcode) -> FsResult<Ad
 }
 
 /// The answer to F_GETLK.
-pub(crate) fn file_lock(asked: &FileLock, found: Option<AdvisoryLock>) -> FileLock {
+fn file_lock(asked: &FileLock, found: Option<AdvisoryLock>) -> FileLock {
     let Some(found) = found else { return FileLock { kind: libc::F_UNLCK as u32, ..*asked } };
     let write = found.mode == AdvisoryMode::Write;
     FileLock {

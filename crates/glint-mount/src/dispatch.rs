@@ -3,15 +3,13 @@
 //! reply.
 
 use crate::abi::*;
-use crate::advisory::{advisory_lock, file_lock};
 use crate::opcode::op_of;
 use crate::reply::*;
 use glint_client::{Caching, Caller, Handle, Make, Vfs, WriteHow};
 use glint_proto::limits::FUSE_IO_BYTES_MAX;
-use glint_proto::lock::Range;
 use glint_proto::{
-    AdvisoryHow, AdvisoryLock, AdvisoryMode, Cred, Errno, FileType, FsResult, Ino, OpenFlags,
-    RenameFlags, SetAttr, SetTime, Timestamp, XattrFlags,
+    Cred, Errno, FileType, FsResult, Ino, OpenFlags, RenameFlags, SetAttr, SetTime, Timestamp,
+    XattrFlags,
 };
 use glint_telemetry::{Layer, Span, traced};
 use std::sync::Arc;
@@ -34,11 +32,11 @@ pub(crate) struct Request<'a> {
 /// A mounted file system.
 pub(crate) struct Adapter<F> {
     fs: Arc<F>,
-    caching: Caching,
+    pub(crate) caching: Caching,
     direct_io: bool,
 }
 
-fn parse<T: FromBytes>(fixed: &[u8]) -> FsResult<T> {
+pub(crate) fn parse<T: FromBytes>(fixed: &[u8]) -> FsResult<T> {
     T::read_from_prefix(fixed).map(|(value, _)| value).map_err(|_| Errno::EPROTO)
 }
 
@@ -113,13 +111,13 @@ impl<F: Vfs> Adapter<F> {
 }
 
 /// One request on its way.
-struct Call<'a, F> {
-    adapter: &'a Adapter<F>,
-    fs: &'a F,
+pub(crate) struct Call<'a, F> {
+    pub(crate) adapter: &'a Adapter<F>,
+    pub(crate) fs: &'a F,
     caller: Caller,
-    ino: Ino,
-    fixed: &'a [u8],
-    buffer: &'a mut [u8],
+    pub(crate) ino: Ino,
+    pub(crate) fixed: &'a [u8],
+    pub(crate) buffer: &'a mut [u8],
     len: usize,
 }
 
@@ -168,7 +166,9 @@ impl<F: Vfs> Call<'_, F> {
             Opcode::Fallocate => {
                 let arg: FallocateIn = parse(self.fixed)?;
                 let mode = arg.mode as i32;
-                self.fs.fallocate(Handle(arg.fh), mode, arg.offset, arg.length).await.map(|()| 0)
+                let (handle, range) = (Handle(arg.fh), (arg.offset, arg.length));
+                let done = self.fs.fallocate(&self.caller, handle, mode, range.0, range.1).await;
+                done.map(|()| 0)
             }
             Opcode::Lseek => self.lseek().await,
             Opcode::CopyFileRange => self.copy_range().await,
@@ -183,6 +183,11 @@ impl<F: Vfs> Call<'_, F> {
     async fn lookup(self) -> FsResult<usize> {
         let (name, _) = name(&self.buffer[..self.len])?;
         match self.fs.lookup(&self.caller, self.ino, name).await {
+            // ".." may lead to the root, which the kernel calls by another number.
+            Ok(found) if found.attr.ino == self.fs.root() => {
+                let out = entry_out(&found.attr, found.valid);
+                put(self.buffer, &EntryOut { nodeid: ROOT_NODE, ..out })
+            }
             Ok(found) => put(self.buffer, &entry_out(&found.attr, found.valid)),
             Err(Errno::ENOENT) => match self.fs.negative_time() {
                 Duration::ZERO => Err(Errno::ENOENT),
@@ -215,6 +220,7 @@ impl<F: Vfs> Call<'_, F> {
             ctime: has(FATTR_CTIME)
                 .then_some(Timestamp { secs: arg.ctime as i64, nanos: arg.ctimensec }),
             kill_suidgid: has(FATTR_KILL_SUIDGID),
+            kill_capability: false,
         };
         let found = self.fs.setattr(&self.caller, self.ino, &set).await?;
         put(self.buffer, &getattr_out(&found.attr, found.valid.attr))
@@ -354,13 +360,10 @@ impl<F: Vfs> Call<'_, F> {
     async fn write(self) -> FsResult<usize> {
         let arg: WriteIn = parse(self.fixed)?;
         let data = self.buffer[..self.len].get(..arg.size as usize).ok_or(Errno::EPROTO)?;
-        if arg.write_flags & WRITE_KILL_SUIDGID != 0 {
-            let set = SetAttr { kill_suidgid: true, ..SetAttr::default() };
-            self.fs.setattr(&Caller::ROOT, self.ino, &set).await?;
-        }
         let how = WriteHow {
             sync: arg.flags as i32 & libc::O_DSYNC != 0,
             pages: arg.write_flags & WRITE_CACHE != 0,
+            keeps_set_id: arg.write_flags & WRITE_KILL_SUIDGID == 0,
         };
         self.fs.write(Handle(arg.fh), arg.offset, data, how).await?;
         put(self.buffer, &WriteOut { size: arg.size, padding: 0 })
@@ -382,28 +385,6 @@ impl<F: Vfs> Call<'_, F> {
             self.unlock(Handle(arg.fh), arg.lock_owner, true).await?;
         }
         self.fs.release(Handle(arg.fh)).await.map(|()| 0)
-    }
-
-    /// Ends all locks of an owner on a file.
-    async fn unlock(&self, handle: Handle, owner: u64, flock: bool) -> FsResult<()> {
-        let (mode, how) = (AdvisoryMode::Unlock, AdvisoryHow::Try);
-        let range = Range::ALL;
-        let lock = AdvisoryLock { ino: self.ino, owner, pid: 0, range, mode, flock, how };
-        self.fs.advisory(handle, lock).await.map(drop)
-    }
-
-    /// flock(2), and fcntl(2) with F_GETLK, F_SETLK, F_SETLKW.
-    async fn lock(self, opcode: Opcode) -> FsResult<usize> {
-        if self.adapter.caching != Caching::Locked {
-            return Err(Errno::ENOSYS);
-        }
-        let arg: LkIn = parse(self.fixed)?;
-        let asks = advisory_lock(self.ino, &arg, opcode)?;
-        let found = self.fs.advisory(Handle(arg.fh), asks).await?;
-        if opcode != Opcode::Getlk {
-            return Ok(0);
-        }
-        put(self.buffer, &LkOut { lk: file_lock(&arg.lk, found) })
     }
 
     async fn readdir(self, plus: bool) -> FsResult<usize> {
@@ -493,7 +474,7 @@ impl<F: Vfs> Call<'_, F> {
         let (from, to) = ((Handle(arg.fh_in), arg.off_in), (Handle(arg.fh_out), arg.off_out));
         // The kernel may ask for all at once; a bounded part keeps replies prompt.
         let len = arg.len.min(64 << 20);
-        let size = self.fs.copy_range(from, to, len).await? as u32;
+        let size = self.fs.copy_range(&self.caller, from, to, len).await? as u32;
         put(self.buffer, &WriteOut { size, padding: 0 })
     }
 }

@@ -226,7 +226,7 @@ impl Vfs for NullFs {
         Ok(())
     }
 
-    async fn fallocate(&self, _: Handle, _: i32, _: u64, _: u64) -> FsResult<()> {
+    async fn fallocate(&self, _: &Caller, _: Handle, _: i32, _: u64, _: u64) -> FsResult<()> {
         Err(Errno::EOPNOTSUPP)
     }
 
@@ -234,7 +234,13 @@ impl Vfs for NullFs {
         Err(Errno::EINVAL)
     }
 
-    async fn copy_range(&self, _: (Handle, u64), _: (Handle, u64), _: u64) -> FsResult<u64> {
+    async fn copy_range(
+        &self,
+        _: &Caller,
+        _: (Handle, u64),
+        _: (Handle, u64),
+        _: u64,
+    ) -> FsResult<u64> {
         Err(Errno::EOPNOTSUPP)
     }
 

@@ -130,6 +130,13 @@ impl Attr {
         self.mode & libc::S_IFMT == libc::S_IFDIR
     }
 
+    /// Whether a write takes set-id bits from it. Set-group-id without the right to execute
+    /// is none: it stands for mandatory locks.
+    pub fn has_set_id(&self) -> bool {
+        const SET_GROUP: u32 = libc::S_ISGID | libc::S_IXGRP;
+        self.is_file() && (self.mode & libc::S_ISUID != 0 || self.mode & SET_GROUP == SET_GROUP)
+    }
+
     /// Whether this is a regular file.
     pub fn is_file(&self) -> bool {
         self.mode & libc::S_IFMT == libc::S_IFREG
@@ -164,4 +171,6 @@ pub struct SetAttr {
     pub ctime: Option<Timestamp>,
     /// Clear set-user-id and set-group-id, as a write by another user must.
     pub kill_suidgid: bool,
+    /// Remove file capabilities, as every change of data must (capabilities(7)).
+    pub kill_capability: bool,
 }

@@ -52,6 +52,10 @@ pub const READ_AHEAD_BYTES: usize = 2 << 20;
 pub const FUSE_QUEUE_BYTES_MAX: usize = 128 << 20;
 /// Most bytes of entries in one page of a directory.
 pub const DIR_PAGE_BYTES_MAX: usize = 64 << 10;
+/// Names that a client remembers not to exist, in one directory and in all.
+pub const ABSENT_NAMES_PER_DIRECTORY_MAX: usize = 1 << 12;
+/// See [`ABSENT_NAMES_PER_DIRECTORY_MAX`].
+pub const ABSENT_NAMES_MAX: usize = 1 << 17;
 /// Most entries in one page of a directory.
 pub const DIR_PAGE_ENTRIES_MAX: usize = 1024;
 
@@ -206,6 +210,7 @@ const _: () = assert!(XATTR_LIST_BYTES_MAX + 32 * XATTR_COUNT_MAX < segment_byte
 const _: () = assert!(FUSE_IO_BYTES_MAX <= BULK_BYTES_MAX);
 const _: () = assert!(READ_AHEAD_BYTES >= FUSE_IO_BYTES_MAX);
 const _: () = assert!(DIR_PAGE_BYTES_MAX <= BODY_BYTES_MAX / 2);
+const _: () = assert!(ABSENT_NAMES_PER_DIRECTORY_MAX <= ABSENT_NAMES_MAX);
 const _: () = assert!(CACHE_MS_SHARED * 2 < LEASE_MS);
 const _: () = assert!(RECONNECT_MS_MAX + PING_MS < LEASE_MS_MIN);
 const _: () = assert!(LEASE_MS_MIN <= LEASE_MS);

@@ -20,16 +20,18 @@ impl Bits {
     pub const DIR: Bits = Bits(4);
     /// That it can be opened for reading without asking.
     pub const OPEN: Bits = Bits(8);
+    /// That a write has nothing to take from a file: no set-id bits, no capabilities.
+    pub const PLAIN: Bits = Bits(32);
     /// Those that many clients may hold.
-    pub const SHARED: Bits = Bits(15);
+    pub const SHARED: Bits = Bits(47);
     /// That nobody else looks at a directory or changes it, so that its holder changes it by
     /// itself and tells the servers later. Only one client holds it, and then nobody else
     /// holds anything of the directory.
     pub const OWN: Bits = Bits(16);
     /// All of them.
-    pub const ALL: Bits = Bits(31);
+    pub const ALL: Bits = Bits(63);
     /// How many there are.
-    pub const COUNT: usize = 5;
+    pub const COUNT: usize = 6;
 
     /// Whether there are none.
     pub fn is_empty(self) -> bool {

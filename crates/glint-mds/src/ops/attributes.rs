@@ -1,6 +1,7 @@
 //! setattr (chmod, chown, truncate, utimens), atime, layouts.
 
 use crate::acl::XATTR_ACCESS;
+use crate::error::errno;
 use crate::keys;
 use crate::locks::{Held, Key, Want};
 use crate::permission::{WRITE, permit_owner};
@@ -9,12 +10,12 @@ use crate::service::{Context, Mds};
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::limits::FILE_BYTES_MAX;
 use glint_proto::lock::Bits;
-use glint_proto::{Errno, FsResult, Ino, Layout, MdsReply, SetAttr, SetTime};
+use glint_proto::{Attr, Errno, FsResult, Ino, Layout, MdsReply, SetAttr, SetTime};
 
 const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
 const GROUP_EXEC: u32 = 0o010;
-const XATTR_CAPABILITY: &[u8] = b"security.capability";
+pub(crate) const XATTR_CAPABILITY: &[u8] = b"security.capability";
 
 impl<K: Kv> Mds<K> {
     /// Locks the attributes of an inode, of whichever type.
@@ -40,6 +41,24 @@ impl<K: Kv> Mds<K> {
         let _held = self.lock_attributes(context, ino).await;
         let mut record = self.inode(ino).await?;
         self.permit_setattr(context, &record, set).await?;
+        if *set
+            == (SetAttr {
+                kill_suidgid: set.kill_suidgid,
+                kill_capability: true,
+                ..SetAttr::default()
+            })
+            && self.is_plain(&record).await?
+        {
+            self.grant(context, ino, Bits::PLAIN);
+            self.grant_attributes(context, ino);
+            return Ok(MdsReply::Attr(record.attr));
+        }
+        if let Some(mode) = set.mode
+            && (Attr { mode: (record.attr.mode & !0o7777) | mode, ..record.attr.clone() })
+                .has_set_id()
+        {
+            self.claim_from_all(context, ino, Bits::PLAIN)?;
+        }
         self.claim(context, ino, Bits::ATTR)?;
         self.grant_attributes(context, ino);
         let mut batch = Batch::new();
@@ -47,14 +66,18 @@ impl<K: Kv> Mds<K> {
             record.attr.uid = set.uid.unwrap_or(record.attr.uid);
             record.attr.gid = set.gid.unwrap_or(record.attr.gid);
             if !record.attr.is_dir() {
-                self.kill_privileges(&mut record, &mut batch);
+                kill_set_id(&mut record);
+                kill_capability(&record, &mut batch);
             }
         }
         if let Some(mode) = set.mode {
             self.chmod(context, &mut record, mode, &mut batch).await?;
         }
         if set.kill_suidgid {
-            self.kill_privileges(&mut record, &mut batch);
+            kill_set_id(&mut record);
+        }
+        if set.kill_capability || set.size.is_some() {
+            kill_capability(&record, &mut batch);
         }
         if let Some(size) = set.size {
             if size > record.attr.size {
@@ -79,8 +102,22 @@ impl<K: Kv> Mds<K> {
             self.opens.dated(context.client, ino, record.attr.mtime);
         }
         record.attr.ctime = set.ctime.unwrap_or(context.now);
+        if set.kill_capability && !record.attr.has_set_id() {
+            self.grant(context, ino, Bits::PLAIN);
+        }
         self.put_inode(&mut batch, &record);
         self.commit(context, batch, MdsReply::Attr(record.attr)).await
+    }
+
+    /// Whether a write has nothing to take from a file.
+    pub(crate) async fn is_plain(&self, record: &InodeRecord) -> FsResult<bool> {
+        if !record.attr.is_file() || record.attr.has_set_id() {
+            return Ok(false);
+        }
+        let key = keys::xattr(record.attr.ino, XATTR_CAPABILITY);
+        let capable =
+            record.has_xattr && self.kv.get(Keyspace::Xattr, &key).await.map_err(errno)?.is_some();
+        Ok(!capable)
     }
 
     /// chmod(2), chown(2), truncate(2) and utimensat(2) on who may do what.
@@ -157,18 +194,6 @@ impl<K: Kv> Mds<K> {
         Ok(())
     }
 
-    /// What a write, a truncation or a change of owner takes from an executable:
-    /// set-user-id, set-group-id, file capabilities (chown(2), capabilities(7)).
-    pub(crate) fn kill_privileges(&self, record: &mut InodeRecord, batch: &mut Batch) {
-        record.attr.mode &= !SETUID;
-        if record.attr.mode & GROUP_EXEC != 0 {
-            record.attr.mode &= !SETGID;
-        }
-        if record.has_xattr {
-            batch.delete(Keyspace::Xattr, &keys::xattr(record.attr.ino, XATTR_CAPABILITY));
-        }
-    }
-
     /// The inode was read: relatime, as mount(8) describes it.
     pub(crate) async fn touch(&self, context: &Context<'_>, ino: Ino) -> FsResult<MdsReply> {
         let _held = self.lock_attributes(context, ino).await;
@@ -213,5 +238,21 @@ impl<K: Kv> Mds<K> {
         let mut batch = Batch::new();
         self.put_inode(&mut batch, &record);
         self.commit(context, batch, MdsReply::Attr(record.attr)).await
+    }
+}
+
+/// What a write by another user, a truncation or a change of owner takes from an executable:
+/// set-user-id and set-group-id (chown(2)).
+pub(crate) fn kill_set_id(record: &mut InodeRecord) {
+    record.attr.mode &= !SETUID;
+    if record.attr.mode & GROUP_EXEC != 0 {
+        record.attr.mode &= !SETGID;
+    }
+}
+
+/// What any change of data takes from it: capabilities(7).
+pub(crate) fn kill_capability(record: &InodeRecord, batch: &mut Batch) {
+    if record.has_xattr {
+        batch.delete(Keyspace::Xattr, &keys::xattr(record.attr.ino, XATTR_CAPABILITY));
     }
 }

@@ -85,12 +85,14 @@ impl<K: Kv> Mds<K> {
         let ino = record.attr.ino;
         let has_default_acl = record.has_default_acl;
         let attr = record.attr;
+        // Nobody else knows it before the commit.
+        // What comes with a batch may be changed by the rest of it.
+        let plain = open.is_some() && !attr.has_set_id() && context.progress.is_none();
+        self.grant(context, ino, if plain { Bits::SHARED } else { Bits::SHARED & !Bits::PLAIN });
         let reply = match open {
             Some(_) => MdsReply::Opened { attr, created: true },
             None => MdsReply::Attr(attr),
         };
-        // Nobody else knows it before the commit.
-        self.grant(context, ino, Bits::SHARED);
         if is_dir && !has_default_acl {
             self.grant_own(context, ino);
         }
@@ -130,7 +132,8 @@ impl<K: Kv> Mds<K> {
         record.attr.size_on_ost = true;
         self.put_inode(&mut batch, &record);
         let ino = record.attr.ino;
-        self.grant(context, ino, Bits::ATTR);
+        let plain = if record.attr.has_set_id() { Bits::NONE } else { Bits::PLAIN };
+        self.grant(context, ino, Bits::ATTR | plain);
         self.grant_data(context, ino, true);
         batch.put(Keyspace::Orphan, &ino.key(), &Orphan::Open.value());
         context.begin()?;

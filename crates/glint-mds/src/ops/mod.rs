@@ -1,7 +1,7 @@
 //! One file per operation. Each reads top-down: resolve, permit, lock, change,
 //! one batch.
 
-mod attributes;
+pub(crate) mod attributes;
 mod create;
 mod link;
 mod lookup;

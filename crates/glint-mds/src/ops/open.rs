@@ -1,6 +1,7 @@
 //! open and release of existing files.
 
 use crate::locks::{Key, Want};
+use crate::ops::attributes::{kill_capability, kill_set_id};
 use crate::permission::{EXEC, READ, WRITE};
 use crate::service::{Context, Mds};
 use glint_kv::{Batch, Kv};
@@ -43,8 +44,9 @@ impl<K: Kv> Mds<K> {
             record.attr.ctime = context.now;
             record.attr.size = 0;
             if flags.kill_suidgid {
-                self.kill_privileges(&mut record, &mut batch);
+                kill_set_id(&mut record);
             }
+            kill_capability(&record, &mut batch);
         }
         // From here on the objects know the size better than the record.
         let first_writer = is_file && flags.write && !record.attr.size_on_ost;
@@ -55,6 +57,10 @@ impl<K: Kv> Mds<K> {
         self.grant_attributes(context, ino);
         if is_file {
             self.grant_data(context, ino, flags.write);
+            let capable = !flags.truncate && !self.is_plain(&record).await?;
+            if flags.write && !capable && !record.attr.has_set_id() {
+                self.grant(context, ino, Bits::PLAIN);
+            }
         }
         let reply = self.commit(context, batch, MdsReply::Attr(record.attr)).await?;
         if context.is_replay() {

@@ -9,6 +9,7 @@
 use crate::acl::{Acl, XATTR_ACCESS, XATTR_DEFAULT};
 use crate::error::errno;
 use crate::keys;
+use crate::ops::attributes::XATTR_CAPABILITY;
 use crate::permission::permit_owner;
 use crate::record::InodeRecord;
 use crate::service::{Context, Mds};
@@ -155,6 +156,9 @@ impl<K: Kv> Mds<K> {
         let mut record = self.inode(ino).await?;
         permit_xattr(&record, context, name)?;
         self.need_space(context)?;
+        if name == XATTR_CAPABILITY {
+            self.claim_from_all(context, ino, Bits::PLAIN)?;
+        }
         self.claim(context, ino, Bits::ATTR)?;
         let key = keys::xattr(ino, name);
         let old = self.kv.get(Keyspace::Xattr, &key).await.map_err(errno)?;

@@ -1,0 +1,82 @@
+//! Names that are known to be free: some, and not without limit.
+//!
+//! A directory counts those that it learned since it last forgot all of them, which are no fewer
+//! than it has; the limits are on these counts.
+
+use crate::cache::Cache;
+use crate::node::{Node, State};
+use glint_proto::Ino;
+use glint_proto::limits::{ABSENT_NAMES_MAX, ABSENT_NAMES_PER_DIRECTORY_MAX};
+use glint_proto::lock::Bits;
+use std::sync::atomic::Ordering;
+
+impl Cache {
+    /// A name is free.
+    pub(crate) fn learn_absence(&self, parent: Ino, name: &[u8]) {
+        let directory = self.node(parent);
+        let mut state = directory.state();
+        if state.bits.has(Bits::DIR) {
+            self.insert_absence(&directory, &mut state, name);
+        }
+        drop(state);
+        self.limit_absences();
+    }
+
+    pub(crate) fn insert_absence(&self, directory: &Node, state: &mut State, name: &[u8]) {
+        if state.children.get(name).is_some_and(Option::is_none) {
+            return;
+        }
+        if state.absent >= ABSENT_NAMES_PER_DIRECTORY_MAX {
+            self.absent.fetch_sub(state.forget_absent(), Ordering::Relaxed);
+        }
+        state.children.insert(name.into(), None);
+        state.absent += 1;
+        if state.absent == 1 {
+            self.with_absent.lock().push_back(directory.ino);
+        }
+        self.absent.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Forgets names that are free, in the directories that have had such for longest.
+    pub(crate) fn limit_absences(&self) {
+        while self.absent.load(Ordering::Relaxed) > ABSENT_NAMES_MAX {
+            let Some(first) = self.with_absent.lock().pop_front() else { return };
+            if let Some(directory) = self.find(first) {
+                let forgotten = directory.state().forget_absent();
+                self.absent.fetch_sub(forgotten, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glint_proto::lock::Grant;
+    use std::sync::Arc;
+
+    #[test]
+    fn names_that_are_free_are_remembered_up_to_a_limit() {
+        let cache = Cache::new(Arc::default());
+        let free = |parent: Ino| {
+            let node = cache.node(parent);
+            let state = node.state();
+            state.children.len()
+        };
+        for directory in (0..80).map(Ino) {
+            cache.granted(&[Grant::Bits { ino: directory, bits: Bits::DIR, number: 1 }]);
+            for name in 0..ABSENT_NAMES_PER_DIRECTORY_MAX + 9 {
+                cache.learn_absence(directory, &name.to_le_bytes());
+                cache.learn_absence(directory, &name.to_le_bytes());
+                assert!(cache.is_free(directory, &name.to_le_bytes()));
+            }
+            assert_eq!(free(directory), 9);
+            for name in 0..ABSENT_NAMES_PER_DIRECTORY_MAX - 9 {
+                cache.learn_absence(directory, &name.to_le_bytes());
+            }
+        }
+        let all: usize = (0..80).map(Ino).map(free).sum();
+        assert!(all <= ABSENT_NAMES_MAX && all > ABSENT_NAMES_MAX / 2, "{all}");
+        assert_eq!(free(Ino(0)), 0);
+    }
+}

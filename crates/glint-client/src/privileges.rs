@@ -1,0 +1,81 @@
+//! Set-id bits and file capabilities: what a change of data takes from a file.
+//!
+//! Invariant: when a change of data returns, nobody runs the file with what it took away:
+//! neither the servers nor the kernel have it any more.
+//!
+//! That a file has nothing to take is known under [`Bits::PLAIN`]; a client without locks is
+//! alone, and counts its own changes that may give a file such things.
+
+use crate::client::Client;
+use crate::handles::OpenFile;
+use crate::node::Node;
+use crate::vfs::{Caller, Handle};
+use glint_net::Transport;
+use glint_proto::lock::Bits;
+use glint_proto::{Attr, FsResult, Ino, SetAttr};
+use std::sync::atomic::Ordering;
+
+/// The extended attribute that has file capabilities.
+const CAPABILITY: &[u8] = b"security.capability";
+
+impl<T: Transport> Client<T> {
+    /// Data is about to be changed: takes from the file what it must not keep. Who may keep
+    /// set-id bits (CAP_FSETID) keeps those, and nothing else.
+    pub(crate) async fn take_privileges(
+        &self,
+        node: Option<&Node>,
+        file: &OpenFile,
+        keeps_set_id: bool,
+    ) -> FsResult<()> {
+        let counted = self.privileges.load(Ordering::Acquire);
+        let plain = match node {
+            Some(node) => node.state().is_plain(),
+            None => file.plain.load(Ordering::Acquire) == counted,
+        };
+        if plain {
+            return Ok(());
+        }
+        let kill_suidgid = !keeps_set_id;
+        let set = SetAttr { kill_suidgid, kill_capability: true, ..SetAttr::default() };
+        let found = self.set_attributes(&Caller::ROOT, file.ino, &set).await?;
+        if !found.attr.has_set_id() {
+            file.plain.store(counted, Ordering::Release);
+        }
+        self.forget_mode(file.ino);
+        Ok(())
+    }
+
+    /// The kernel has to ask for the mode of a file, which is open, before it uses it again.
+    pub(crate) fn forget_mode(&self, ino: Ino) {
+        if let Some(kernel) = self.cache.kernel() {
+            // This waits for nothing: pages stay, and the inode is in use by who calls.
+            kernel.forget_attributes(ino);
+        }
+    }
+
+    /// A file was made and opened by this client, when so many changes had been counted.
+    pub(crate) fn is_new(&self, handle: Handle, attr: &Attr, counted: u64) {
+        if !self.has_locks()
+            && !attr.has_set_id()
+            && let Ok(file) = self.handles.get(handle)
+        {
+            file.plain.store(counted, Ordering::Release);
+        }
+    }
+
+    /// This client has set a mode, or an extended attribute.
+    pub(crate) fn may_have_given(&self, mode: Option<u32>, xattr: &[u8]) {
+        let set_id = mode.is_some_and(|mode| mode & (libc::S_ISUID | libc::S_ISGID) != 0);
+        if set_id || xattr == CAPABILITY {
+            self.privileges.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl crate::node::State {
+    /// Whether a write has nothing to take from it.
+    fn is_plain(&self) -> bool {
+        let ours = self.has_no_xattrs() && self.attributes().is_some_and(|a| !a.has_set_id());
+        self.bits.has(Bits::PLAIN) || ours
+    }
+}
