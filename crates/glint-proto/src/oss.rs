@@ -81,6 +81,8 @@ pub struct Orders {
     pub lease_ms: u64,
     /// Nothing of these sessions is to be executed any more.
     pub fence: Vec<u64>,
+    /// More of them follow in the next answer. Until then nothing is to be executed for anybody.
+    pub more_to_fence: bool,
     /// In their order, with their numbers.
     pub orders: Vec<(u64, Destroy)>,
 }

@@ -22,6 +22,11 @@ const ORDERS: usize = 64;
 const OBJECTS: usize = 256;
 /// Objects in all orders of one OSS that are not done yet. One that is away for long costs no more.
 const ORDERED_OBJECTS_MAX: usize = 1 << 16;
+/// Sessions that are told to be fenced at once.
+const FENCES: usize = 1024;
+/// Sessions that one OSS has still to fence, remembered one by one. Beyond that it has to ask about
+/// all that it knows.
+const FENCES_MAX: usize = 1 << 16;
 /// How often it is looked whether a session is fenced.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -35,6 +40,8 @@ struct Pending {
 
 struct Oss {
     identity: OssIdentity,
+    /// The run that its orders are from. Another one has it ask about all sessions.
+    run: u64,
     heard: Instant,
     space: Vec<SpaceInfo>,
     /// Sessions that it has not said to be fenced.
@@ -65,6 +72,7 @@ impl Osses {
     pub fn new(data: &DataDir, run: u64, lease: Duration) -> Osses {
         let remembered = |identity: &OssIdentity| Oss {
             identity: identity.clone(),
+            run,
             // What it heard in the last run, it may still rely on.
             heard: clock::now(),
             space: Vec::new(),
@@ -119,7 +127,7 @@ impl Osses {
         oss.heard = clock::now();
         oss.space = beat.space;
         oss.fence.retain(|session| !beat.fenced.contains(session));
-        if beat.done.0 == self.run {
+        if beat.done.0 == oss.run {
             let is_done = |pending: &mut Pending| pending.number <= beat.done.1;
             while let Some(done) = oss.pending.pop_front_if(is_done) {
                 oss.ordered -= done.order.objects.len();
@@ -129,10 +137,11 @@ impl Osses {
         let told = oss.pending.iter().take(ORDERS);
         Ok(Orders {
             fs_uuid: data.uuid(),
-            run: self.run,
+            run: oss.run,
             first_ost: oss.identity.first_ost,
             lease_ms: self.lease.as_millis() as u64,
-            fence: oss.fence.clone(),
+            fence: oss.fence.iter().take(FENCES).copied().collect(),
+            more_to_fence: oss.fence.len() > FENCES,
             orders: told.map(|pending| (pending.number, pending.order.clone())).collect(),
         })
     }
@@ -158,6 +167,7 @@ impl Osses {
         tracing::info!(address, osts, first_ost, "a server of OSTs joins");
         all.push(Oss {
             identity: OssIdentity { uuid, first_ost, osts, address },
+            run: self.run,
             heard: clock::now(),
             space: Vec::new(),
             fence: Vec::new(),
@@ -214,9 +224,16 @@ impl Osses {
 
     /// Until nothing of a session is executed anywhere any more. On a thread that may wait.
     pub fn fence(&self, session: u64) {
-        self.state.lock().all.iter_mut().for_each(|oss| oss.fence.push(session));
+        for oss in &mut self.state.lock().all {
+            if oss.fence.len() == FENCES_MAX {
+                // One that is away for so long executes nothing before it is back and has asked.
+                oss.fence.clear();
+                oss.run = oss.run.wrapping_add(1);
+            }
+            oss.fence.push(session);
+        }
         let goes_on =
-            |oss: &Oss| oss.fence.contains(&session) && clock::since(oss.heard) <= self.lease;
+            |oss: &Oss| clock::since(oss.heard) <= self.lease && oss.fence.contains(&session);
         while self.state.lock().all.iter().any(goes_on) {
             std::thread::sleep(LOOK);
         }
@@ -293,6 +310,23 @@ mod tests {
         let failed = vec![object(2)];
         osses.beat(&data, Beat { failed, ..beat(1, (7, done + 1)) }).unwrap();
         assert_eq!((osses.durable(2), osses.take_left()), (2, vec![Ino(2)]));
+    }
+
+    #[test]
+    fn sessions_to_fence_are_told_in_parts_and_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open_or_create(dir.path(), Some(1), Role::Mds).unwrap();
+        let osses = Osses::new(&data, 7, Duration::ZERO);
+        osses.beat(&data, beat(1, (0, 0))).unwrap();
+        (0..FENCES as u64 + 1).for_each(|session| osses.fence(session));
+        let told = osses.beat(&data, beat(1, (7, 0))).unwrap();
+        assert!(told.fence.len() == FENCES && told.more_to_fence);
+        let rest = Beat { fenced: told.fence, ..beat(1, (7, 0)) };
+        let told = osses.beat(&data, rest).unwrap();
+        assert!(told.fence.len() == 1 && !told.more_to_fence);
+        (0..FENCES_MAX as u64).for_each(|session| osses.fence(session));
+        let told = osses.beat(&data, beat(1, (7, 0))).unwrap();
+        assert_eq!((told.run, told.fence.len()), (8, 1), "it asks about all that it knows");
     }
 
     #[test]

@@ -157,13 +157,13 @@ impl Talk<'_> {
         let sessions = &self.oss.sessions;
         let mut fence = orders.fence.clone();
         if self.done.0 != orders.run {
-            self.done = (orders.run, 0);
             // What ended between two of its runs, it may not know any more.
             for (_, number, _) in sessions.all() {
                 if link.ask(OssRequest::IsSession(number))? != Ok(OssReply::Is(true)) {
                     fence.push(number);
                 }
             }
+            self.done = (orders.run, 0);
         }
         fence.iter().for_each(|number| sessions.fence(*number));
         while !self.oss.is_stopping() && !fence.iter().all(|number| sessions.is_quiet(*number)) {
@@ -172,7 +172,9 @@ impl Talk<'_> {
         let fences = !orders.fence.is_empty();
         self.fenced = orders.fence;
         let lease = Duration::from_millis(orders.lease_ms);
-        sessions.valid_until(sent + lease / 2);
+        if !orders.more_to_fence {
+            sessions.valid_until(sent + lease / 2);
+        }
         sessions.forget_absent(clock::now(), lease);
         let Some((last, _)) = orders.orders.last() else { return Ok(fences) };
         let of = |order: &(u64, glint_proto::oss::Destroy)| -> Vec<(u16, ObjectId)> {
