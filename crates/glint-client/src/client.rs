@@ -15,8 +15,7 @@ use glint_net::{Granting, Transport};
 use glint_proto::limits::CACHE_MS_SHARED;
 use glint_proto::lock::{Bits, Range};
 use glint_proto::{
-    Attr, ClientId, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, OpenFlags, RenameFlags,
-    Timestamp,
+    Attr, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, OpenFlags, RenameFlags, Timestamp,
 };
 use glint_telemetry::{Counter, Layer, Span};
 use parking_lot::Mutex;
@@ -66,7 +65,7 @@ impl<T: Transport> Client<T> {
             backlog.turn_off();
         }
         Client {
-            reads_ahead: transport.identity().client() != ClientId::IN_PROCESS,
+            reads_ahead: !transport.identity().is_in_process(),
             ahead_memory: Memory::default(),
             transport,
             osts: AtomicU16::new(welcome.osts),

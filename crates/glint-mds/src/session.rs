@@ -14,7 +14,7 @@ use crate::keys;
 use crate::reaper::Targets;
 use crate::service::Mds;
 use glint_kv::{Batch, Keyspace, Kv};
-use glint_proto::{ClientId, Errno, FsResult, MdsReply, RequestId, Session, clock, message};
+use glint_proto::{ClientId, Errno, FsResult, MdsReply, Owner, RequestId, Session, clock, message};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -91,27 +91,31 @@ pub(crate) fn decode_reply(value: &[u8]) -> FsResult<Last> {
     })
 }
 
-/// The value of a session record: host, mount point, number, with zeros between.
-fn session_value(info: &SessionInfo) -> Vec<u8> {
-    format!("{}\0{}\0{:x}", info.host, info.mount_point, info.session).into_bytes()
+/// The value of a session record: host, mount point, number, owner, with zeros between.
+fn session_value(info: &SessionInfo, owner: &Owner) -> Vec<u8> {
+    format!("{}\0{}\0{:x}\0{owner}", info.host, info.mount_point, info.session).into_bytes()
 }
 
-fn parse_session(client: ClientId, value: &[u8]) -> SessionInfo {
+fn parse_session(client: ClientId, value: &[u8]) -> Known {
     let text = String::from_utf8_lossy(value);
     let mut parts = text.split('\0');
     let mut next = || parts.next().unwrap_or_default();
     let (host, mount_point) = (next().to_owned(), next().to_owned());
     // One from before sessions had numbers has none at an OSS either.
     let session = u64::from_str_radix(next(), 16).unwrap_or(0);
-    SessionInfo { client, session, host, mount_point, connections: 0 }
+    // One from before they had owners nobody can prove to be.
+    let owner = next().parse().ok();
+    Known::new(SessionInfo { client, session, host, mount_point, connections: 0 }, owner)
 }
 
 impl<K: Kv> Mds<K> {
     /// A client connects, for the first time or again. Returns whether it was not known, and
-    /// its session. EAGAIN while its last session is being ended.
+    /// its session. EACCES if that belongs to another owner, EAGAIN while its last session is
+    /// being ended.
     pub async fn connect(
         &self,
         client: ClientId,
+        owner: Owner,
         host: &str,
         mount_point: &str,
     ) -> FsResult<(bool, Arc<Session>)> {
@@ -122,8 +126,12 @@ impl<K: Kv> Mds<K> {
                 let number = self.sessions.count.fetch_add(1, Ordering::AcqRel) + 1;
                 let session = self.config.boot_verifier.wrapping_add(number);
                 let (host, mount_point) = (String::new(), String::new());
-                Known::new(SessionInfo { client, session, host, mount_point, connections: 0 })
+                let info = SessionInfo { client, session, host, mount_point, connections: 0 };
+                Known::new(info, Some(owner))
             });
+            if known.session.owner() != Some(owner) {
+                return Err(Errno::EACCES);
+            }
             if known.session.is_over() {
                 return Err(Errno::EAGAIN);
             }
@@ -135,7 +143,7 @@ impl<K: Kv> Mds<K> {
         };
         if is_new {
             let mut batch = Batch::new();
-            batch.put(Keyspace::Session, &client.0.to_be_bytes(), &session_value(&info));
+            batch.put(Keyspace::Session, &client.0.to_be_bytes(), &session_value(&info, &owner));
             self.kv.commit(batch, &[]).await.map_err(errno)?;
         }
         // The client that shares this process is never in the map.
@@ -145,11 +153,12 @@ impl<K: Kv> Mds<K> {
         Ok((is_new, session))
     }
 
-    /// Whether there is a session of this number.
-    pub fn has_session(&self, session: u64) -> bool {
+    /// Whether a client has a session of this number, which belongs to this owner.
+    pub fn has_session(&self, client: ClientId, session: u64, owner: &Owner) -> bool {
         let map = self.sessions.map.lock();
-        session != 0
-            && map.values().any(|known| known.info.session == session && !known.session.is_over())
+        map.get(&client).is_some_and(|known| {
+            known.session.is(client, session, owner) && !known.session.is_over()
+        })
     }
 
     /// A connection of a client is gone.
@@ -220,7 +229,7 @@ impl<K: Kv> Mds<K> {
         let mut map = self.sessions.map.lock();
         for (key, value) in all {
             let client = ClientId(keys::parse_u64(&key).ok_or(Errno::EIO)?);
-            map.insert(client, Known::new(parse_session(client, &value)));
+            map.insert(client, parse_session(client, &value));
         }
         Ok(map.keys().copied().collect())
     }
@@ -311,8 +320,8 @@ impl<K: Kv> Mds<K> {
 }
 
 impl Known {
-    fn new(info: SessionInfo) -> Known {
-        let session = Session::new(info.client, info.session);
+    fn new(info: SessionInfo, owner: Option<Owner>) -> Known {
+        let session = Session::new(info.client, info.session, owner);
         Known { session, info, ending: false, heard: clock::now(), slots: HashMap::new() }
     }
 }

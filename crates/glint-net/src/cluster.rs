@@ -17,17 +17,21 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Who a client is.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Identity {
     pub(crate) client: ClientId,
     /// As the MDS has named it last.
     pub(crate) session: Arc<AtomicU64>,
+    /// See [`glint_proto::Owner`].
+    pub(crate) secret: u128,
+    /// It shares its process with the MDS.
+    pub(crate) in_process: bool,
 }
 
 impl Identity {
-    /// Its number.
-    pub fn client(&self) -> ClientId {
-        self.client
+    /// Whether it shares its process with the MDS.
+    pub fn is_in_process(&self) -> bool {
+        self.in_process
     }
 }
 

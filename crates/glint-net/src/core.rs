@@ -14,7 +14,7 @@
 use crate::connection::{Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame};
 use crate::once::Once;
 use crate::polling::Poller;
-use crate::rights::Rights;
+use crate::rights::{Peer, Rights};
 use crate::scheduler::Scheduler;
 use crate::served::{Connection, UNDER_WAY_MAX};
 use crate::stream::Stream;
@@ -25,7 +25,7 @@ use glint_proto::limits::*;
 use glint_proto::message::{Reply, Request, Survived};
 use glint_proto::{
     Answer, Arrival, Bulk, ClientId, Cred, Errno, FsResult, MdsRequest, Op, OstReply, OstRequest,
-    RequestId, Session, Timestamp, clock,
+    Owner, RequestId, Session, Timestamp, clock,
 };
 use glint_telemetry::{Counter, Layer, traced};
 use std::cell::{Cell, OnceCell, RefCell};
@@ -83,11 +83,12 @@ impl<S: Service> Core<S> {
 
     /// Serves a connection until its end.
     pub(crate) async fn serve(self: Rc<Self>, stream: Stream) -> Result<(), NetError> {
-        let rights = stream.rights()?;
+        let Peer { certificate, rights } = stream.peer()?;
         let mut reader = FrameReader::new(stream.clone());
         let connection = Rc::new(Connection {
             service: self.service.clone(),
             writer: FrameWriter::new(stream),
+            certificate,
             rights: (!rights.is_all()).then_some(rights),
             top: Cell::new(None),
             session: OnceCell::new(),
@@ -264,10 +265,13 @@ impl<S: Service> Core<S> {
                     welcome.root = found.map_err(absent)?;
                     connection.top.set(Some(welcome.root));
                 }
-                let (is_new, session) = match self.service.connect(client, &hello).await {
-                    Ok(admitted) => admitted,
-                    Err(errno) => return Err(NetError::Refused(errno.to_string())),
-                };
+                if client == ClientId::IN_PROCESS {
+                    return Err(refused("this is nobody's id"));
+                }
+                let certificate = connection.certificate;
+                let owner = Owner { certificate, secret: hello.secret };
+                let connected = self.service.connect(client, &hello, owner).await;
+                let (is_new, session) = connected.map_err(not_admitted)?;
                 welcome.session = session.number();
                 // Of two hellos at the same time one is too many.
                 if let Err(session) = connection.session.set(session) {
@@ -484,6 +488,16 @@ impl<S: Service> Core<S> {
             self.refuse(&connection, &NetError::Refused(reason.into())).await;
         }
     }
+}
+
+/// Why a hello was not good.
+fn not_admitted(errno: Errno) -> NetError {
+    NetError::Refused(match errno {
+        Errno::EACCES => "the client of this id has shown another certificate or secret".into(),
+        Errno::EAGAIN => "not yet: what it did before is being ended".into(),
+        Errno::ESTALE => "its session is over".into(),
+        errno => errno.to_string(),
+    })
 }
 
 async fn send<S: Service>(connection: Rc<Connection<S>>) {

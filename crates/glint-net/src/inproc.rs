@@ -2,12 +2,13 @@
 //! queue, no thread.
 
 use crate::cluster::Identity;
+use crate::remote::random_client;
 use crate::{Granting, Holder, Service, Transport};
 use glint_proto::lock::Cancel;
 use glint_proto::message::Welcome;
 use glint_proto::oss::OssInfo;
 use glint_proto::{
-    Arrival, Bulk, ClientId, Cred, FsResult, MdsRequest, OstReply, OstRequest, Session, Timestamp,
+    Arrival, Bulk, Cred, FsResult, MdsRequest, OstReply, OstRequest, Session, Timestamp,
 };
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
@@ -18,7 +19,7 @@ pub struct InProcess<S> {
     service: Arc<S>,
     holder: OnceLock<Weak<dyn Holder>>,
     session: Arc<Session>,
-    number: Arc<AtomicU64>,
+    identity: Identity,
 }
 
 impl<S: Service> InProcess<S> {
@@ -26,8 +27,14 @@ impl<S: Service> InProcess<S> {
     pub fn new(service: Arc<S>) -> InProcess<S> {
         // There is only one in a run.
         let session = service.in_process();
-        let number = Arc::new(AtomicU64::new(session.number()));
-        InProcess { service, holder: OnceLock::new(), session, number }
+        // At other servers, which come over a network, this client has an id as others do.
+        let identity = Identity {
+            client: random_client(),
+            session: Arc::new(AtomicU64::new(session.number())),
+            secret: session.owner().map_or(0, |owner| owner.secret),
+            in_process: true,
+        };
+        InProcess { service, holder: OnceLock::new(), session, identity }
     }
 }
 
@@ -72,7 +79,7 @@ impl<S: Service> Transport for InProcess<S> {
     }
 
     fn identity(&self) -> Identity {
-        Identity { client: ClientId::IN_PROCESS, session: self.number.clone() }
+        self.identity.clone()
     }
 
     async fn osses(&self) -> FsResult<Vec<OssInfo>> {

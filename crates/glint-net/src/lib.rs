@@ -38,7 +38,7 @@ pub mod tls;
 pub use cluster::{Cluster, Identity};
 pub use error::NetError;
 pub use inproc::InProcess;
-pub use remote::{OssLink, Remote, RemoteOptions};
+pub use remote::{OssLink, Remote, RemoteOptions, random_secret};
 pub use runtime::runtime;
 pub use server::{Server, ServerHandle, ServerOptions, SimulatedServer};
 pub use stream::{Address, Listener, UNIX_PREFIX};
@@ -48,7 +48,7 @@ use glint_proto::message::{Hello, Survived, Welcome};
 use glint_proto::oss::{OssInfo, OssReply, OssRequest};
 use glint_proto::{
     Answer, Arrival, Bulk, ClientId, Committed, Cred, FsResult, Ino, MdsReply, MdsRequest,
-    OstReply, OstRequest, Session,
+    OstReply, OstRequest, Owner, Session,
 };
 use std::future::Future;
 use std::pin::Pin;
@@ -78,11 +78,13 @@ pub trait Service: Send + Sync + 'static {
     fn welcome(&self) -> Welcome;
 
     /// A client connects, for the first time or again. Returns whether it was not known, and
-    /// its session.
+    /// its session. EACCES if that belongs to another owner; EAGAIN while its last one is
+    /// being ended; ESTALE from an OSS that may not let it in.
     fn connect(
         &self,
         client: ClientId,
         hello: &Hello,
+        owner: Owner,
     ) -> impl Future<Output = FsResult<(bool, Arc<Session>)>>;
 
     /// The session of the client that shares this process.

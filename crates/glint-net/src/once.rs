@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_change_is_executed_once_and_an_old_one_not_at_all() {
-        let (once, session) = (Once::default(), Session::new(ClientId(1), 9));
+        let (once, session) = (Once::default(), Session::new(ClientId(1), 9, None));
         let executed = Cell::new(0);
         let send = |xid| {
             let id = RequestId { client: ClientId(1), slot: 3, xid };

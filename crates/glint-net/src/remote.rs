@@ -49,8 +49,14 @@ thread_local! {
     static LINKS: RefCell<HashMap<u64, Rc<Link>>> = RefCell::default();
 }
 
-fn random_client() -> ClientId {
+pub(crate) fn random_client() -> ClientId {
     ClientId(getrandom::u64().unwrap_or(u64::from(std::process::id())).max(1))
+}
+
+/// What makes a client's session its own; see [`glint_proto::Owner`].
+pub fn random_secret() -> u128 {
+    let half = || u128::from(getrandom::u64().unwrap_or(0));
+    half() << 64 | half()
 }
 
 fn host_name() -> String {
@@ -85,19 +91,20 @@ impl Remote {
     /// Connects to a server and learns what it serves.
     pub fn connect(options: RemoteOptions) -> Result<Remote, NetError> {
         let client = random_client();
-        let host = host_name();
+        let (host, secret) = (host_name(), random_secret());
         let hello = Hello {
             host: host.clone(),
             mount_point: options.mount_point.clone(),
             known: false,
             boot_verifier: 0,
             session: 0,
+            secret,
         };
         let Reply::Welcome(welcome) = ask_once(&options.address, client, &Request::Hello(hello))?
         else {
             return Err(NetError::Refused("it did not welcome this client".into()));
         };
-        Remote::start(Shared::new(options, host, client, welcome, None))
+        Remote::start(Shared::new(options, host, client, secret, welcome, None))
     }
 
     /// One more server of the file system that `welcome` is of. It is connected to when it is
@@ -108,8 +115,9 @@ impl Remote {
         welcome: Welcome,
     ) -> Result<Remote, NetError> {
         let welcome = Welcome { boot_verifier: 0, ..welcome };
-        let client = identity.client;
-        Remote::start(Shared::new(options, host_name(), client, welcome, Some(identity)))
+        let Identity { client, secret, .. } = *identity;
+        let host = host_name();
+        Remote::start(Shared::new(options, host, client, secret, welcome, Some(identity)))
     }
 
     fn start(shared: Arc<Shared>) -> Result<Remote, NetError> {
@@ -124,8 +132,13 @@ impl Remote {
 
     /// A client of a simulated world, which knows already what its server will say. Nobody
     /// keeps its lease but [`Remote::ping`].
-    pub fn simulated(options: RemoteOptions, client: ClientId, welcome: Welcome) -> Remote {
-        let shared = Shared::new(options, "simulated".into(), client, welcome, None);
+    pub fn simulated(
+        options: RemoteOptions,
+        client: ClientId,
+        secret: u128,
+        welcome: Welcome,
+    ) -> Remote {
+        let shared = Shared::new(options, "simulated".into(), client, secret, welcome, None);
         Remote { shared, heartbeat: None }
     }
 
@@ -254,7 +267,12 @@ impl Transport for Remote {
     }
 
     fn identity(&self) -> Identity {
-        Identity { client: self.shared.client, session: self.shared.session.clone() }
+        Identity {
+            client: self.shared.client,
+            session: self.shared.session.clone(),
+            secret: self.shared.secret,
+            in_process: false,
+        }
     }
 
     async fn osses(&self) -> FsResult<Vec<OssInfo>> {

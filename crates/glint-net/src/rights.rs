@@ -53,6 +53,15 @@ pub struct Rights {
     pub groups: Vec<IdMap>,
 }
 
+/// Who is at the other end of a connection, as the connection itself tells.
+#[derive(Default)]
+pub(crate) struct Peer {
+    /// SHA-256 of its certificate; none where nobody asked for one.
+    pub(crate) certificate: Option<[u8; 32]>,
+    /// What it may do; everything where nobody asked who it is.
+    pub(crate) rights: Rights,
+}
+
 fn shift(id: u32, from: u32, to: u32, count: u32) -> Option<u32> {
     let at = id.checked_sub(from).filter(|at| *at < count)?;
     to.checked_add(at)

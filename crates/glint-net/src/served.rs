@@ -21,6 +21,8 @@ const BACKLOG_BYTES_MAX: usize = 2 * BULK_BYTES_MAX;
 pub(crate) struct Connection<S: Service> {
     pub(crate) service: Arc<S>,
     pub(crate) writer: FrameWriter,
+    /// SHA-256 of the certificate of the other end, if it showed one.
+    pub(crate) certificate: Option<[u8; 32]>,
     /// What the other end may do; `None` if that is everything.
     pub(crate) rights: Option<Rights>,
     /// The part of the tree that it is bound to, if it is.

@@ -36,6 +36,7 @@ pub(crate) struct Shared {
     /// This server is an OSS, and was told that session last.
     oss_session: Option<AtomicU64>,
     pub(crate) client: ClientId,
+    pub(crate) secret: u128,
     pub(crate) welcome: Welcome,
     pub(crate) connections: AtomicU16,
     opens: Mutex<HashMap<Ino, OpenCount>>,
@@ -88,6 +89,7 @@ impl Shared {
         options: RemoteOptions,
         host: String,
         client: ClientId,
+        secret: u128,
         welcome: Welcome,
         oss_of: Option<&Identity>,
     ) -> Arc<Shared> {
@@ -100,6 +102,7 @@ impl Shared {
             options,
             host,
             client,
+            secret,
             connections: AtomicU16::new(0),
             opens: Mutex::default(),
             closing: Mutex::default(),
@@ -143,6 +146,7 @@ impl Shared {
             known: boot_verifier != 0,
             boot_verifier,
             session,
+            secret: self.secret,
         })
     }
 

@@ -4,7 +4,7 @@
 use crate::NetError;
 use crate::host::{self, Pipe};
 use crate::local;
-use crate::rights::Rights;
+use crate::rights::Peer;
 use crate::tls::{Identity, TlsStream};
 use compio_buf::{BufResult, IoBuf, IoBufMut};
 use compio_io::{AsyncRead, AsyncWrite};
@@ -247,11 +247,11 @@ impl Stream {
         }
     }
 
-    /// What the peer may do; everything, if nobody asked who it is.
-    pub(crate) fn rights(&self) -> Result<Rights, NetError> {
+    /// Who the peer is.
+    pub(crate) fn peer(&self) -> Result<Peer, NetError> {
         match self {
-            Stream::Tls(stream) => stream.rights(),
-            _ => Ok(Rights::default()),
+            Stream::Tls(stream) => stream.peer(),
+            _ => Ok(Peer::default()),
         }
     }
 

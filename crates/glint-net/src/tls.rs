@@ -8,7 +8,7 @@
 //!   encrypts, and it sends all of that before it encrypts more.
 
 use crate::NetError;
-use crate::rights::{RIGHTS_OID, Rights};
+use crate::rights::{Peer, RIGHTS_OID, Rights};
 use compio_buf::{BufResult, IoBufMut};
 use compio_io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use compio_net::TcpStream;
@@ -172,24 +172,28 @@ impl TlsStream {
         }
     }
 
-    /// What the peer's certificate says that it may do: everything, if it says nothing.
-    pub(crate) fn rights(&self) -> Result<Rights, NetError> {
+    /// Who the peer is, and what its certificate says that it may do: everything, if it says
+    /// nothing.
+    pub(crate) fn peer(&self) -> Result<Peer, NetError> {
         let state = self.state.borrow();
         let Some([certificate, ..]) = state.connection.peer_certificates() else {
             return Err(NetError::Refused("it shows no certificate".into()));
         };
         let bad = |what: &str| NetError::Refused(format!("its certificate: {what}"));
+        let digest = ring::digest::digest(&ring::digest::SHA256, certificate);
         let (_, certificate) = x509_parser::parse_x509_certificate(certificate)
             .map_err(|_| bad("not to be understood"))?;
         let oid = Oid::from(&RIGHTS_OID).map_err(|_| bad("no such name"))?;
-        match certificate.get_extension_unique(&oid) {
-            Ok(None) => Ok(Rights::default()),
+        let rights = match certificate.get_extension_unique(&oid) {
+            Ok(None) => Rights::default(),
             Ok(Some(extension)) => {
                 let text = std::str::from_utf8(extension.value).map_err(|_| bad("not text"))?;
-                text.parse().map_err(|error: String| bad(&error))
+                text.parse().map_err(|error: String| bad(&error))?
             }
-            Err(_) => Err(bad("says twice what it may do")),
-        }
+            Err(_) => return Err(bad("says twice what it may do")),
+        };
+        let digest = digest.as_ref().try_into().map_err(|_| bad("no such digest"))?;
+        Ok(Peer { certificate: Some(digest), rights })
     }
 
     /// `bytes` as they are to be sent.

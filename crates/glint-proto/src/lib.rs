@@ -34,4 +34,4 @@ pub use message::{
     XattrFlags,
 };
 pub use op::Op;
-pub use session::{Running, Session};
+pub use session::{Owner, Running, Session};

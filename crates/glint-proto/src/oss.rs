@@ -7,7 +7,7 @@
 #![allow(missing_docs)] // Fields say what they are; shapes are documented on the variants.
 
 use crate::message::SpaceInfo;
-use crate::{Ino, ObjectId};
+use crate::{ClientId, Ino, ObjectId, Owner};
 use serde::{Deserialize, Serialize};
 
 /// A server with OSTs beside those of the MDS's own server.
@@ -28,8 +28,8 @@ pub struct OssInfo {
 pub enum OssRequest {
     /// It lives. The first one makes it a part of the file system.
     Beat(Beat),
-    /// Whether a session of a client is a good one.
-    IsSession(u64),
+    /// Whether a session of a client is a good one, and belongs to this owner.
+    IsSession { client: ClientId, session: u64, owner: Owner },
     /// The directory at a path.
     Resolve(String),
     /// Whether an inode is in the part of the tree below `top`.

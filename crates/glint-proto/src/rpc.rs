@@ -9,9 +9,10 @@ use crate::op::Op;
 use crate::oss::{OssInfo, OssReply, OssRequest};
 use crate::{Cred, FsResult, Ino, RequestId, Session, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// First message on a connection, from the client.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// Name of the client's host, shown by `glint status`.
     pub host: String,
@@ -23,6 +24,14 @@ pub struct Hello {
     pub boot_verifier: u64,
     /// Said to an OSS: what the MDS has named its session.
     pub session: u64,
+    /// Drawn by the client when it mounted; see [`crate::Owner`].
+    pub secret: u128,
+}
+
+impl fmt::Debug for Hello {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Hello({:?}, {:?}, session {:x})", self.host, self.mount_point, self.session)
+    }
 }
 
 /// What a run of a server left to the next one.

@@ -4,13 +4,20 @@
 //! client's id: what comes late or wakes up late is refused by what it holds, whoever the
 //! client is by then.
 //!
+//! A session belongs to what its client has shown at its first hello: the certificate, if there
+//! are any, and a secret that it has drawn. Who shows something else is somebody else, whatever
+//! id it says.
+//!
 //! Invariants:
 //! - Nothing begins in a session that is over.
 //! - Once a session is over and quiet, nothing of it is being executed, nor will be.
 
 use crate::{ClientId, Errno, FsResult};
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::future::poll_fn;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Waker};
@@ -18,11 +25,59 @@ use std::task::{Poll, Waker};
 /// Set in the state of a session that is over; the rest counts what is being executed.
 const OVER: u64 = 1 << 63;
 
+/// What a client shows at each hello, to all servers the same.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// SHA-256 of its certificate, if it showed one.
+    pub certificate: Option<[u8; 32]>,
+    /// Drawn at random when it mounted.
+    pub secret: u128,
+}
+
+/// Nothing of it goes into a log.
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.certificate.is_some() { "Owner(certificate)" } else { "Owner" })
+    }
+}
+
+/// As session records have it.
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.secret)?;
+        self.certificate.iter().flatten().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl FromStr for Owner {
+    type Err = Errno;
+
+    fn from_str(text: &str) -> FsResult<Owner> {
+        let bad = |_| Errno::EINVAL;
+        let (secret, certificate) = text.split_at_checked(32).ok_or(Errno::EINVAL)?;
+        let secret = u128::from_str_radix(secret, 16).map_err(bad)?;
+        let certificate = match certificate.len() {
+            0 => None,
+            64 if certificate.is_ascii() => {
+                let mut bytes = [0; 32];
+                for (at, byte) in bytes.iter_mut().enumerate() {
+                    *byte = u8::from_str_radix(&certificate[2 * at..][..2], 16).map_err(bad)?;
+                }
+                Some(bytes)
+            }
+            _ => return Err(Errno::EINVAL),
+        };
+        Ok(Owner { certificate, secret })
+    }
+}
+
 /// A session of a client at one server.
 #[derive(Debug)]
 pub struct Session {
     client: ClientId,
     number: u64,
+    /// Nobody can be it in a record of an earlier version.
+    owner: Option<Owner>,
     state: AtomicU64,
     /// Who waits until nothing is being executed.
     waiting: Mutex<Vec<Waker>>,
@@ -34,9 +89,9 @@ pub struct Running<'a>(&'a Session);
 
 impl Session {
     /// One that begins.
-    pub fn new(client: ClientId, number: u64) -> Arc<Session> {
+    pub fn new(client: ClientId, number: u64, owner: Option<Owner>) -> Arc<Session> {
         let (state, waiting) = (AtomicU64::new(0), Mutex::default());
-        Arc::new(Session { client, number, state, waiting })
+        Arc::new(Session { client, number, owner, state, waiting })
     }
 
     /// Whose it is.
@@ -47,6 +102,16 @@ impl Session {
     /// Its number: the same at all servers, and that of no other session.
     pub fn number(&self) -> u64 {
         self.number
+    }
+
+    /// To whom it belongs.
+    pub fn owner(&self) -> Option<Owner> {
+        self.owner
+    }
+
+    /// Whether it is this one's, of this client and number.
+    pub fn is(&self, client: ClientId, number: u64, owner: &Owner) -> bool {
+        self.client == client && self.number == number && self.owner.as_ref() == Some(owner)
     }
 
     /// Whether it has ended.
@@ -102,8 +167,20 @@ mod tests {
     use std::task::Context;
 
     #[test]
+    fn an_owner_is_the_same_after_it_was_written() {
+        for certificate in [None, Some([0xa5; 32])] {
+            let owner = Owner { certificate, secret: u128::MAX / 3 };
+            assert_eq!(owner.to_string().parse(), Ok(owner));
+        }
+        let long = "0".repeat(95);
+        for bad in ["", "0", "x", &long, &format!("{}\u{e4}", "0".repeat(94))] {
+            assert_eq!(bad.parse::<Owner>(), Err(Errno::EINVAL), "{bad:?}");
+        }
+    }
+
+    #[test]
     fn what_is_over_and_quiet_stays_so() {
-        let session = Session::new(ClientId(1), 7);
+        let session = Session::new(ClientId(1), 7, None);
         let (one, two) = (session.enter().unwrap(), session.enter().unwrap());
         session.end();
         assert_eq!(session.enter().err(), Some(Errno::ESTALE));

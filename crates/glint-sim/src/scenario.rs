@@ -7,7 +7,7 @@ use crate::workload::{Fs, Tally, Worker, list, make};
 use glint_client::{Caller, Client, Vfs};
 use glint_net::{Address, Remote, RemoteOptions, Service};
 use glint_proto::message::Hello;
-use glint_proto::{ClientId, FileType, Ino};
+use glint_proto::{ClientId, FileType, Ino, Owner};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -167,6 +167,7 @@ impl Run {
             mount_point: format!("/mnt{index}"),
         };
         let servers = self.servers.borrow().clone();
+        let owner = Owner { certificate: None, secret: 0 };
         let client = ClientId(1000 + u64::from(index));
         let hello = Hello {
             host: String::new(),
@@ -174,11 +175,12 @@ impl Run {
             known: false,
             boot_verifier: 0,
             session: 0,
+            secret: 0,
         };
-        let (_, session) = servers.connect(client, &hello).await.map_err(text)?;
+        let (_, session) = servers.connect(client, &hello, owner).await.map_err(text)?;
         servers.disconnect(&session);
         let welcome = servers.welcome();
-        let fs: Fs = Client::simulated(Remote::simulated(options, client, welcome), true);
+        let fs: Fs = Client::simulated(Remote::simulated(options, client, 0, welcome), true);
         let directory = async |name: String| {
             let made =
                 fs.make(&Caller::ROOT, Ino::ROOT, name.as_bytes(), make(FileType::Directory));

@@ -12,7 +12,7 @@ use glint_proto::message::{Hello, Survived, Welcome};
 use glint_proto::oss::{OssReply, OssRequest};
 use glint_proto::{
     Answer, Arrival, Bulk, ClientId, Committed, Cred, Errno, FsResult, Ino, Layout, MdsReply,
-    MdsRequest, ObjectAttr, ObjectId, OstReply, OstRequest, Session, SpaceInfo,
+    MdsRequest, ObjectAttr, ObjectId, OstReply, OstRequest, Owner, Session, SpaceInfo,
 };
 use parking_lot::Mutex;
 use std::cell::RefCell;
@@ -313,8 +313,13 @@ impl Service for Servers {
         }
     }
 
-    async fn connect(&self, client: ClientId, hello: &Hello) -> FsResult<(bool, Arc<Session>)> {
-        self.mds.connect(client, &hello.host, &hello.mount_point).await
+    async fn connect(
+        &self,
+        client: ClientId,
+        hello: &Hello,
+        owner: Owner,
+    ) -> FsResult<(bool, Arc<Session>)> {
+        self.mds.connect(client, owner, &hello.host, &hello.mount_point).await
     }
 
     async fn resolve(&self, path: &str) -> FsResult<Ino> {
@@ -330,7 +335,7 @@ impl Service for Servers {
     }
 
     fn in_process(&self) -> Arc<Session> {
-        Session::new(ClientId::IN_PROCESS, self.boot_verifier)
+        Session::new(ClientId::IN_PROCESS, self.boot_verifier, None)
     }
 
     fn heard(&self, session: &Session) {

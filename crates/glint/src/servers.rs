@@ -19,7 +19,7 @@ use glint_proto::message::{Hello, Survived, Welcome};
 use glint_proto::oss::{OssReply, OssRequest};
 use glint_proto::{
     Answer, Arrival, Bulk, ClientId, Committed, Cred, FsResult, Ino, Layout, MdsReply, MdsRequest,
-    ObjectId, OstReply, OstRequest, Session, SpaceInfo,
+    ObjectId, OstReply, OstRequest, Owner, Session, SpaceInfo,
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -126,6 +126,9 @@ impl Servers {
             boot_verifier,
         };
         let mds = futures_lite::future::block_on(Mds::start(kv, config))?;
+        let own = Owner { certificate: None, secret: glint_net::random_secret() };
+        let number = getrandom::u64().unwrap_or(1);
+        let in_process = Session::new(ClientId::IN_PROCESS, number, Some(own));
         let servers = Arc::new(Servers {
             mds,
             engine_failure,
@@ -133,7 +136,7 @@ impl Servers {
             osses,
             data,
             boot_verifier,
-            in_process: Session::new(ClientId::IN_PROCESS, getrandom::u64().unwrap_or(1)),
+            in_process,
             settings,
             started: Instant::now(),
             totals: Mutex::new([Totals::now(); 2]),
@@ -340,8 +343,13 @@ impl Service for Servers {
         }
     }
 
-    async fn connect(&self, client: ClientId, hello: &Hello) -> FsResult<(bool, Arc<Session>)> {
-        self.mds.connect(client, &hello.host, &hello.mount_point).await
+    async fn connect(
+        &self,
+        client: ClientId,
+        hello: &Hello,
+        owner: Owner,
+    ) -> FsResult<(bool, Arc<Session>)> {
+        self.mds.connect(client, owner, &hello.host, &hello.mount_point).await
     }
 
     async fn oss(&self, request: OssRequest) -> FsResult<OssReply> {
@@ -351,9 +359,12 @@ impl Service for Servers {
                 self.mds.has_osts(self.osses.osts(self.osts.count()));
                 Ok(OssReply::Orders(orders))
             }
-            OssRequest::IsSession(session) => {
-                let of_this_process = self.settings.mounted && session == self.in_process.number();
-                Ok(OssReply::Is(of_this_process || self.mds.has_session(session)))
+            OssRequest::IsSession { client, session, owner } => {
+                // That of this process has shown its certificate to nobody here.
+                let own = self.in_process.owner().map(|own| (self.in_process.number(), own.secret));
+                let of_this_process = self.settings.mounted && own == Some((session, owner.secret));
+                let is = of_this_process || self.mds.has_session(client, session, &owner);
+                Ok(OssReply::Is(is))
             }
             OssRequest::Resolve(path) => self.mds.resolve(&path).await.map(OssReply::Found),
             OssRequest::IsWithin { top, ino } => {

@@ -43,19 +43,25 @@ fn frame(client: ClientId, slot: u16, xid: u64, request: &Request<'_>) -> Vec<u8
 
 impl Peer {
     fn connect(port: u16, client: u64) -> Peer {
+        let (peer, reply) = Peer::hello(port, client, client.into(), "/test");
+        assert!(matches!(reply, Reply::Welcome(_)), "{reply:?}");
+        peer
+    }
+
+    fn hello(port: u16, client: u64, secret: u128, mount_point: &str) -> (Peer, Reply) {
         let stream = TcpStream::connect(address(port)).unwrap();
         stream.set_nodelay(true).unwrap();
         let mut peer = Peer { stream, client: ClientId(client) };
         let hello = Hello {
             host: "test".into(),
-            mount_point: "/test".into(),
+            mount_point: mount_point.into(),
             known: false,
             boot_verifier: 0,
             session: 0,
+            secret,
         };
         let reply = peer.ask(u16::MAX, 0, &Request::Hello(hello));
-        assert!(matches!(reply, Reply::Welcome(_)), "{reply:?}");
-        peer
+        (peer, reply)
     }
 
     fn send(&mut self, slot: u16, xid: u64, request: &Request<'_>) {
@@ -293,4 +299,34 @@ fn a_client_that_vanishes_is_evicted_and_told_so() {
     stays.stop();
     server.stop();
     world.assert_sound();
+}
+
+#[test]
+fn nobody_is_let_into_the_session_of_another_client() {
+    let world = World::new();
+    let port = free_port();
+    let mut server = world.serve(port, &[]);
+    let mut client = Peer::connect(port, 5);
+    for _ in 0..2 {
+        for (id, secret, why) in [(5, 6, "another certificate or secret"), (0, 0, "nobody's id")] {
+            let (mut stranger, refused) = Peer::hello(port, id, secret, "/test");
+            let Reply::Refused(reason) = refused else { panic!("{refused:?}") };
+            assert!(reason.contains(why), "{reason}");
+            // The connection ends there.
+            assert_eq!(stranger.stream.read(&mut [0]).unwrap(), 0);
+        }
+        // Nobody was harmed, and nobody speaks for another one on a connection of its own.
+        let ping = Request::Ping { commit: false };
+        assert!(matches!(client.ask(u16::MAX, 0, &ping), Reply::Pong(_)));
+        let mut other = Peer::connect(port, 7);
+        other.client = ClientId(5);
+        let refused = other.ask(u16::MAX, 0, &Request::Bye);
+        assert!(matches!(refused, Reply::Refused(_)), "{refused:?}");
+        // A server that has started again knows who is who.
+        server.kill();
+        server = world.serve(port, &[]);
+        client = Peer::connect(port, 5);
+    }
+    drop(client);
+    server.stop();
 }

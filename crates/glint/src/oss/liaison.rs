@@ -158,8 +158,11 @@ impl Talk<'_> {
         let mut fence = orders.fence.clone();
         if self.done.0 != orders.run {
             // What ended between two of its runs, it may not know any more.
-            for (_, number, _) in sessions.all() {
-                if link.ask(OssRequest::IsSession(number))? != Ok(OssReply::Is(true)) {
+            for (session, _) in sessions.all() {
+                let (client, number) = (session.client(), session.number());
+                let Some(owner) = session.owner() else { continue };
+                let question = OssRequest::IsSession { client, session: number, owner };
+                if link.ask(question)? != Ok(OssReply::Is(true)) {
                     fence.push(number);
                 }
             }

@@ -22,7 +22,7 @@ use glint_proto::message::{Hello, Survived, Welcome};
 use glint_proto::oss::{Orders, OssReply, OssRequest};
 use glint_proto::{
     Answer, Arrival, Bulk, ClientId, Committed, Cred, Errno, FsResult, Ino, MdsReply, MdsRequest,
-    ObjectId, OstReply, OstRequest, Session, SpaceInfo, clock,
+    ObjectId, OstReply, OstRequest, Owner, Session, SpaceInfo, clock,
 };
 use liaison::Liaison;
 use parking_lot::Mutex;
@@ -239,20 +239,26 @@ impl Service for Oss {
         }
     }
 
-    async fn connect(&self, client: ClientId, hello: &Hello) -> FsResult<(bool, Arc<Session>)> {
+    async fn connect(
+        &self,
+        client: ClientId,
+        hello: &Hello,
+        owner: Owner,
+    ) -> FsResult<(bool, Arc<Session>)> {
         let number = hello.session;
-        if !self.sessions.has(client, number) {
-            match self.liaison.ask(OssRequest::IsSession(number)).await? {
+        if !self.sessions.has(client, number, &owner) {
+            let question = OssRequest::IsSession { client, session: number, owner };
+            match self.liaison.ask(question).await? {
                 OssReply::Is(true) => {}
                 _ => return Err(Errno::ESTALE),
             }
         }
-        Ok((false, self.sessions.admit(client, number)?))
+        Ok((false, self.sessions.admit(client, number, owner)?))
     }
 
     fn in_process(&self) -> Arc<Session> {
         // Nobody shares the process of an OSS.
-        Session::new(ClientId::IN_PROCESS, self.boot_verifier)
+        Session::new(ClientId::IN_PROCESS, self.boot_verifier, None)
     }
 
     async fn resolve(&self, path: &str) -> FsResult<Ino> {
@@ -320,7 +326,7 @@ impl Service for Oss {
         let first = self.joined.get().map_or(0, |(_, first)| *first);
         let spaces = self.osts.spaces();
         let space = SpaceInfo::sum(spaces.iter().copied());
-        let client = |(client, _, connections): &(ClientId, u64, usize)| json!({"id": client.to_string(), "connections": connections});
+        let client = |(session, connections): &(Arc<Session>, usize)| json!({"id": session.client().to_string(), "connections": connections});
         json!({
             "role": "oss",
             "version": env!("CARGO_PKG_VERSION"),

@@ -5,7 +5,7 @@
 //!   of it is being executed.
 //! - Nothing begins while the MDS was not heard of for too long.
 
-use glint_proto::{ClientId, Errno, FsResult, Running, Session};
+use glint_proto::{ClientId, Errno, FsResult, Owner, Running, Session};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -59,14 +59,16 @@ impl State {
 impl Sessions {
     /// A client of a session that the MDS has just said to be good has connected: ESTALE if
     /// it is not any more. Whatever session it had before is over.
-    pub fn admit(&self, client: ClientId, number: u64) -> FsResult<Arc<Session>> {
+    pub fn admit(&self, client: ClientId, number: u64, owner: Owner) -> FsResult<Arc<Session>> {
         let mut state = self.state.lock();
         if state.fenced.contains(&number) {
             return Err(Errno::ESTALE);
         }
-        state.end(|known| known.session.client() == client && known.session.number() != number);
+        state.end(|known| {
+            known.session.client() == client && !known.session.is(client, number, &owner)
+        });
         let known = state.clients.entry(client).or_insert_with(|| Known {
-            session: Session::new(client, number),
+            session: Session::new(client, number, Some(owner)),
             connections: 0,
             left: None,
         });
@@ -75,9 +77,10 @@ impl Sessions {
         Ok(known.session.clone())
     }
 
-    /// Whether it is known that a session of a client is good.
-    pub fn has(&self, client: ClientId, number: u64) -> bool {
-        self.state.lock().clients.get(&client).is_some_and(|k| k.session.number() == number)
+    /// Whether it is known that a session of a client is good, and this owner's.
+    pub fn has(&self, client: ClientId, number: u64, owner: &Owner) -> bool {
+        let state = self.state.lock();
+        state.clients.get(&client).is_some_and(|known| known.session.is(client, number, owner))
     }
 
     /// Whether a client has a good session.
@@ -108,13 +111,11 @@ impl Sessions {
         self.state.lock().end(is_absent);
     }
 
-    /// All good ones: client, number, connections.
-    pub fn all(&self) -> Vec<(ClientId, u64, usize)> {
+    /// All good ones, and their connections.
+    pub fn all(&self) -> Vec<(Arc<Session>, usize)> {
         let state = self.state.lock();
-        let one = |(client, known): (&ClientId, &Known)| {
-            (*client, known.session.number(), known.connections)
-        };
-        state.clients.iter().map(one).collect()
+        let one = |known: &Known| (known.session.clone(), known.connections);
+        state.clients.values().map(one).collect()
     }
 
     /// A request begins.
@@ -156,12 +157,14 @@ impl Sessions {
 mod tests {
     use super::*;
 
+    const OWNER: Owner = Owner { certificate: None, secret: 1 };
+
     #[test]
     fn what_was_fenced_is_over_when_it_is_quiet() {
         let (sessions, now) = (Sessions::default(), Instant::now());
         let (a, b) = (ClientId(1), ClientId(2));
-        let of_a = sessions.admit(a, 10).unwrap();
-        let of_b = sessions.admit(b, 20).unwrap();
+        let of_a = sessions.admit(a, 10, OWNER).unwrap();
+        let of_b = sessions.admit(b, 20, OWNER).unwrap();
         assert!(matches!(sessions.enter(&of_a, now), Entry::Later), "the MDS was not heard of");
         sessions.valid_until(now + Duration::from_secs(1));
         let Entry::Running(running) = sessions.enter(&of_a, now) else { panic!("a is known") };
@@ -170,8 +173,8 @@ mod tests {
         assert!(!sessions.is_quiet(10));
         drop(running);
         assert!(sessions.is_quiet(10));
-        assert!(sessions.admit(a, 10).is_err(), "it does not come back");
-        sessions.admit(a, 11).unwrap();
+        assert!(sessions.admit(a, 10, OWNER).is_err(), "it does not come back");
+        sessions.admit(a, 11, OWNER).unwrap();
         assert!(matches!(sessions.enter(&of_b, now), Entry::Running(_)));
         assert!(matches!(sessions.enter(&of_b, now + Duration::from_secs(1)), Entry::Later));
         sessions.disconnect(&of_b, now);
@@ -182,16 +185,20 @@ mod tests {
     #[test]
     fn what_was_parked_in_a_session_does_not_run_in_the_next_one() {
         let (sessions, now, a) = (Sessions::default(), Instant::now(), ClientId(1));
-        let old = sessions.admit(a, 10).unwrap();
+        let old = sessions.admit(a, 10, OWNER).unwrap();
         assert!(matches!(sessions.enter(&old, now), Entry::Later));
         // The client is back before the order to fence its old session is here.
-        let new = sessions.admit(a, 11).unwrap();
+        let new = sessions.admit(a, 11, OWNER).unwrap();
         sessions.valid_until(now + Duration::from_secs(1));
         assert!(matches!(sessions.enter(&old, now), Entry::Never));
         let Entry::Running(_running) = sessions.enter(&new, now) else { panic!("it is good") };
         // Who connected in the old session is not counted in the new one.
         sessions.disconnect(&old, now);
-        assert_eq!(sessions.all(), [(a, 11, 1)]);
+        let all: Vec<_> = sessions.all().iter().map(|(s, n)| (s.number(), *n)).collect();
+        assert_eq!(all, [(11, 1)]);
+        assert!(sessions.has(a, 11, &OWNER));
+        assert!(!sessions.has(a, 11, &Owner { secret: 2, ..OWNER }), "somebody else");
+        assert!(!sessions.has(a, 11, &Owner { certificate: Some([0; 32]), ..OWNER }));
         sessions.fence(10);
         assert!(sessions.is_quiet(10) && sessions.knows(a));
     }

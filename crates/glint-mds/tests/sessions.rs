@@ -1,0 +1,186 @@
+//! Sessions: to whom they belong, and what is left of one that has ended.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use futures_lite::future::{block_on, poll_once};
+use glint_kv::memory::MemoryKv;
+use glint_mds::{Config, Mds, Targets};
+use glint_proto::lock::{Bits, Cancel};
+use glint_proto::{
+    Answer, Arrival, ClientId, Cred, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, OpenFlags,
+    Owner, RequestId, Session, Timestamp,
+};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+type Server = Mds<Arc<MemoryKv>>;
+
+fn start(kv: &Arc<MemoryKv>, run: u64) -> Server {
+    let config = Config {
+        osts: 1,
+        lease: Duration::from_secs(30),
+        layout: Layout::default(),
+        commit_sync: false,
+        after_power_loss: false,
+        locks: true,
+        mounted: false,
+        hash_seed: Some(7),
+        boot_verifier: run,
+    };
+    block_on(Mds::start(kv.clone(), config)).unwrap()
+}
+
+/// No OSTs.
+struct Nowhere;
+
+impl Targets for Nowhere {
+    async fn destroy(&self, _: &[(Ino, Layout)]) -> FsResult<u64> {
+        Ok(0)
+    }
+
+    fn durable(&self) -> u64 {
+        u64::MAX
+    }
+
+    async fn fence(&self, _: u64) {}
+
+    fn left(&self) -> Vec<Ino> {
+        Vec::new()
+    }
+}
+
+fn owner(secret: u128) -> Owner {
+    Owner { certificate: None, secret }
+}
+
+fn connect(mds: &Server, client: u64) -> Arc<Session> {
+    let connected = mds.connect(ClientId(client), owner(client.into()), "host", "/mnt");
+    block_on(connected).unwrap().1
+}
+
+async fn ask(
+    mds: &Server,
+    session: &Session,
+    xid: u64,
+    request: MdsRequest<'_>,
+) -> Answer<MdsReply> {
+    let id = Some(RequestId { client: session.client(), slot: 0, xid });
+    let now = Timestamp::now();
+    let arrival = Arrival { session: Some(session), id, now, ..Arrival::default() };
+    mds.handle(&arrival, &Cred::ROOT, &request).await
+}
+
+fn ino_of(answer: Answer<MdsReply>) -> Ino {
+    match answer.reply {
+        Ok(MdsReply::Attr(attr) | MdsReply::Opened { attr, .. }) => attr.ino,
+        other => panic!("{other:?}"),
+    }
+}
+
+const FILE: MdsRequest<'_> = MdsRequest::Create {
+    parent: Ino::ROOT,
+    name: b"f",
+    mode: 0o100644,
+    umask: 0,
+    rdev: 0,
+    target: b"",
+    open: None,
+    exclusive: true,
+};
+
+#[test]
+fn a_session_is_its_owners_also_after_a_restart() {
+    let kv = Arc::<MemoryKv>::default();
+    let mds = start(&kv, 1000);
+    let session = connect(&mds, 5);
+    let certificate = Some([7; 32]);
+    let tls = block_on(mds.connect(ClientId(6), Owner { certificate, secret: 1 }, "h", "/m"));
+    let number = tls.unwrap().1.number();
+    let check = |mds: &Server| {
+        for (client, stranger) in [
+            (5, owner(6)),
+            (5, Owner { certificate, secret: 5 }),
+            (6, owner(1)),
+            (6, Owner { certificate: Some([8; 32]), secret: 1 }),
+            (6, Owner { certificate, secret: 2 }),
+        ] {
+            let refused = block_on(mds.connect(ClientId(client), stranger, "evil", "/"));
+            assert_eq!(refused.err(), Some(Errno::EACCES), "{client}");
+        }
+        assert!(mds.sessions().iter().all(|info| info.host != "evil"));
+        assert!(mds.has_session(ClientId(6), number, &Owner { certificate, secret: 1 }));
+        assert!(!mds.has_session(ClientId(5), number, &owner(5)));
+    };
+    check(&mds);
+    drop(mds);
+    let mds = start(&kv, 2000);
+    check(&mds);
+    let (is_new, again) = block_on(mds.connect(ClientId(5), owner(5), "host", "/mnt")).unwrap();
+    assert!(!is_new && again.number() == session.number());
+}
+
+#[test]
+fn what_waited_when_its_session_ended_is_refused_when_it_wakes_up() {
+    let mds = start(&Arc::default(), 1000);
+    let (one, other) = (connect(&mds, 1), connect(&mds, 2));
+    let file = ino_of(block_on(ask(&mds, &one, 1, FILE)));
+    // The other one has its attributes cached, and listens to call-backs.
+    mds.listen(other.client());
+    let look = MdsRequest::Lookup { parent: Ino::ROOT, name: b"f" };
+    assert!(!block_on(ask(&mds, &other, 1, look)).grants.is_empty());
+    let flags = OpenFlags { write: true, ..OpenFlags::default() };
+    let mut opening = pin!(ask(&mds, &one, 2, MdsRequest::Open { ino: file, flags }));
+    assert!(block_on(poll_once(&mut opening)).is_none());
+
+    block_on(mds.goodbye(&one)).unwrap();
+    let give_up = |ino| Cancel::Bits { ino, bits: Bits::ALL, number: u64::MAX };
+    mds.cancel(other.client(), &[give_up(file), give_up(Ino::ROOT)]);
+    assert_eq!(block_on(opening).reply, Err(Errno::ESTALE));
+    // So nobody has it open when its name goes.
+    let unlink = MdsRequest::Unlink { parent: Ino::ROOT, name: b"f" };
+    assert!(block_on(ask(&mds, &other, 2, unlink)).reply.is_ok());
+    while block_on(mds.reap(&Nowhere)).unwrap() {}
+    assert_eq!(mds.inode_count(), 1, "the root");
+    for request in [FILE, MdsRequest::Open { ino: Ino::ROOT, flags: OpenFlags::default() }] {
+        assert_eq!(block_on(ask(&mds, &one, 3, request)).reply, Err(Errno::ESTALE));
+    }
+}
+
+#[test]
+fn a_release_of_an_old_session_closes_nothing_of_the_new_one() {
+    let mds = start(&Arc::default(), 1000);
+    let old = connect(&mds, 1);
+    let file = ino_of(block_on(ask(&mds, &old, 1, FILE)));
+    block_on(mds.goodbye(&old)).unwrap();
+    let new = connect(&mds, 1);
+    assert_ne!(new.number(), old.number());
+    let open =
+        MdsRequest::Open { ino: file, flags: OpenFlags { read: true, ..OpenFlags::default() } };
+    assert!(block_on(ask(&mds, &new, 1, open)).reply.is_ok());
+    let release = MdsRequest::Release { ino: file, write: false, wrote: None };
+    assert_eq!(block_on(ask(&mds, &old, 2, release)).reply, Err(Errno::ESTALE));
+    let unlink = MdsRequest::Unlink { parent: Ino::ROOT, name: b"f" };
+    assert!(block_on(ask(&mds, &new, 2, unlink)).reply.is_ok());
+    while block_on(mds.reap(&Nowhere)).unwrap() {}
+    assert_eq!(mds.inode_count(), 2, "it is open");
+}
+
+#[test]
+fn the_next_session_begins_when_the_last_one_is_quiet() {
+    let mds = start(&Arc::default(), 1000);
+    let old = connect(&mds, 1);
+    let running = old.enter().unwrap();
+    let mut ending = pin!(mds.goodbye(&old));
+    assert!(block_on(poll_once(&mut ending)).is_none());
+    let early = block_on(mds.connect(ClientId(1), owner(1), "host", "/mnt"));
+    assert_eq!(early.err(), Some(Errno::EAGAIN));
+    assert!(!mds.knows(ClientId(1)));
+    // A second good-bye is in nobody's way.
+    block_on(mds.goodbye(&old)).unwrap();
+    drop(running);
+    block_on(ending).unwrap();
+    let new = connect(&mds, 1);
+    block_on(mds.goodbye(&old)).unwrap();
+    assert!(!new.is_over() && mds.knows(ClientId(1)));
+}
