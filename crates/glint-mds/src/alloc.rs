@@ -1,16 +1,19 @@
 //! Inode numbers: taken in blocks per directory, so that the inodes of one
 //! directory are neighbours.
 //!
-//! Invariant: a number is handed out only below a mark that is durable, and
-//! allocation begins at the mark after a restart. So none is ever reused; the
-//! rest of a block is given up.
+//! Invariants:
+//! - A number is handed out only below a mark that is durable, and allocation begins at the
+//!   mark after a restart. So none is ever reused; the rest of a block is given up.
+//! - A number that a client names was leased to that client, or handed out by an earlier run:
+//!   never one that is still to be handed out to somebody.
 
 use crate::error::errno;
 use crate::keys;
 use glint_kv::{Batch, Keyspace, Kv};
-use glint_proto::{FsResult, Ino};
+use glint_proto::{ClientId, Errno, FsResult, Ino};
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::ops::Range;
 
 /// Numbers a directory takes at once.
 const BLOCK: u64 = 64;
@@ -18,17 +21,28 @@ const BLOCK: u64 = 64;
 const MARK_STEP: u64 = 1 << 18;
 /// Directories that hold a block; beyond that all blocks are given up.
 const DIRECTORIES_MAX: usize = 8192;
+/// Leases of one client that are remembered; neighbours count as one. Those before them were
+/// used up long ago.
+const LEASES_MAX: usize = 4096;
 
 #[derive(Default)]
 struct State {
     next: u64,
     mark: u64,
     blocks: HashMap<Ino, (u64, u64)>,
+    leases: HashMap<ClientId, Vec<Range<u64>>>,
+}
+
+/// A mark so far above the next number. The numbers never end in practice.
+fn above(next: u64, count: u64) -> FsResult<u64> {
+    next.checked_add(count).ok_or(Errno::ENOSPC)
 }
 
 /// The allocator.
 pub(crate) struct Allocator {
     state: Mutex<State>,
+    /// Numbers below it were handed out by earlier runs, if at all.
+    first: u64,
     /// Held while a mark is committed, so that marks reach the engine in order.
     extending: futures_util::lock::Mutex<()>,
 }
@@ -37,7 +51,8 @@ impl Allocator {
     /// Begins at the committed mark.
     pub(crate) fn new(mark: u64) -> Allocator {
         Allocator {
-            state: Mutex::new(State { next: mark, mark, blocks: HashMap::new() }),
+            state: Mutex::new(State { next: mark, mark, ..State::default() }),
+            first: mark,
             extending: futures_util::lock::Mutex::new(()),
         }
     }
@@ -54,31 +69,14 @@ impl Allocator {
                 if state.next + BLOCK <= state.mark {
                     continue;
                 }
-                state.next + MARK_STEP
+                above(state.next, MARK_STEP)?
             };
             self.extend(kv, mark).await?;
         }
     }
 
-    /// The number that an inode had before it was lost.
-    pub(crate) async fn use_again(&self, kv: &impl Kv, ino: Ino) -> FsResult<Ino> {
-        loop {
-            {
-                let mut state = self.state.lock();
-                if ino.0 < state.mark {
-                    if ino.0 >= state.next {
-                        state.next = (ino.0 + 1).next_multiple_of(BLOCK);
-                    }
-                    return Ok(ino);
-                }
-            }
-            let _extending = self.extending.lock().await;
-            self.extend(kv, ino.0 + MARK_STEP).await?;
-        }
-    }
-
     /// `count` numbers for a client, which begin a block.
-    pub(crate) async fn lease(&self, kv: &impl Kv, count: u32) -> FsResult<u64> {
+    pub(crate) async fn lease(&self, kv: &impl Kv, client: ClientId, count: u32) -> FsResult<u64> {
         let count = u64::from(count).next_multiple_of(BLOCK);
         loop {
             {
@@ -86,18 +84,40 @@ impl Allocator {
                 if state.next + count <= state.mark {
                     let first = state.next;
                     state.next += count;
+                    let leases = state.leases.entry(client).or_default();
+                    match leases.last_mut() {
+                        Some(last) if last.end == first => last.end += count,
+                        _ => leases.push(first..first + count),
+                    }
+                    if leases.len() > LEASES_MAX {
+                        leases.remove(0);
+                    }
                     return Ok(first);
                 }
             }
             let _extending = self.extending.lock().await;
-            let mark = self.state.lock().next + count + MARK_STEP;
+            let mark = above(self.state.lock().next, count + MARK_STEP)?;
             self.extend(kv, mark).await?;
         }
     }
 
-    /// Whether a number was handed out; by this run or one before.
-    pub(crate) fn was_given(&self, ino: Ino) -> bool {
-        ino.0 > Ino::ROOT.0 && ino.0 < self.state.lock().next
+    /// Whether a number was handed out by an earlier run, so that this one never will.
+    pub(crate) fn is_of_earlier_run(&self, ino: Ino) -> bool {
+        ino.0 > Ino::ROOT.0 && ino.0 < self.first
+    }
+
+    /// Whether a client may make an inode under this number: it was leased to it.
+    pub(crate) fn is_leased(&self, client: ClientId, ino: Ino) -> bool {
+        self.is_of_earlier_run(ino)
+            || self.state.lock().leases.get(&client).is_some_and(|leases| {
+                let at = leases.partition_point(|lease| lease.end <= ino.0);
+                leases.get(at).is_some_and(|lease| lease.contains(&ino.0))
+            })
+    }
+
+    /// A client is gone.
+    pub(crate) fn forget_client(&self, client: ClientId) {
+        self.state.lock().leases.remove(&client);
     }
 
     async fn extend(&self, kv: &impl Kv, mark: u64) -> FsResult<()> {
@@ -156,5 +176,23 @@ mod tests {
             let stored = block_on(kv.get(Keyspace::Meta, keys::META_NEXT_INO)).unwrap().unwrap();
             mark = keys::parse_u64(&stored).unwrap();
         }
+    }
+    #[test]
+    fn a_client_makes_inodes_only_under_its_own_numbers() {
+        let (kv, allocator) = (MemoryKv::default(), Allocator::new(1000));
+        let (a, b) = (ClientId(1), ClientId(2));
+        let lease = |client, count| block_on(allocator.lease(&kv, client, count)).unwrap();
+        let (of_a, of_b) = (lease(a, 100), lease(b, 64));
+        let more_of_a = lease(a, 64);
+        let free = block_on(allocator.allocate(&kv, Ino(1))).unwrap();
+        for ino in [of_a, of_a + 99, more_of_a, 2, 999] {
+            assert!(allocator.is_leased(a, Ino(ino)), "{ino}");
+        }
+        for ino in [0, 1, of_b, free.0, free.0 + 1, 1 << 63, u64::MAX - (1 << 19), u64::MAX] {
+            assert!(!allocator.is_leased(a, Ino(ino)), "{ino}");
+        }
+        assert!(allocator.is_of_earlier_run(Ino(999)) && !allocator.is_of_earlier_run(Ino(of_a)));
+        allocator.forget_client(a);
+        assert!(!allocator.is_leased(a, Ino(of_a)));
     }
 }

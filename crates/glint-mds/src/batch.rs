@@ -28,7 +28,7 @@ impl<K: Kv> Mds<K> {
         changes: &[u8],
         begun: Option<MdsReply>,
     ) -> FsResult<MdsReply> {
-        if !context.is_replay() && self.claims.mailboxes.life(context.client) != Some(life) {
+        if self.claims.mailboxes.life(context.client) != Some(life) {
             // It was made before the client was evicted. Others have changed things since.
             return Err(Errno::ESTALE);
         }
@@ -68,12 +68,6 @@ impl<K: Kv> Mds<K> {
         done: u32,
         failed: &[(u32, Errno)],
     ) -> FsResult<()> {
-        if let Some((ino, osts)) = change.change.made() {
-            self.check_given(ino).await?;
-            if osts == 0 || osts > self.osts() {
-                return Err(Errno::EINVAL);
-            }
-        }
         let cred = change.cred();
         let progress = MdsReply::Batched { done, failed: failed.to_vec() };
         let part = context.part(&cred, change.time, change.change.made(), progress);
@@ -85,9 +79,19 @@ impl<K: Kv> Mds<K> {
         reply.map(drop)
     }
 
-    /// Whether an inode may be made under this number.
-    async fn check_given(&self, ino: Ino) -> FsResult<()> {
-        if !self.allocator.was_given(ino) {
+    /// Whether a client may say that its inode has this number, and is laid out over so many
+    /// OSTs: nobody has the number, and nobody will be given it.
+    pub(crate) async fn check_given(
+        &self,
+        context: &Context<'_>,
+        (ino, osts): (Ino, u16),
+    ) -> FsResult<()> {
+        let is_its = match context.progress {
+            Some(_) => self.allocator.is_leased(context.client, ino),
+            // What was lost was made by an earlier run.
+            None => self.allocator.is_of_earlier_run(ino),
+        };
+        if !is_its || osts > self.osts() {
             return Err(Errno::EINVAL);
         }
         match self.kv.get(Keyspace::Inode, &ino.key()).await.map_err(errno)? {
@@ -124,7 +128,7 @@ impl<K: Kv> Mds<K> {
         context.begin()?;
         self.claims.mailboxes.writes_back(context.client, life);
         let count = count.clamp(1, INODES_PER_LEASE_MAX);
-        let first = self.allocator.lease(&self.kv, count).await?;
+        let first = self.allocator.lease(&self.kv, context.client, count).await?;
         Ok(MdsReply::Inodes { first, count, osts: self.osts() })
     }
 }

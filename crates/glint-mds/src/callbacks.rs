@@ -164,6 +164,7 @@ impl Mailboxes {
         }
         if let Cancel::Glimpse { number, seen, .. } = cancel
             && let Some(glimpse) = state.glimpses.get_mut(number)
+            && glimpse.client == client
         {
             glimpse.answer = Some(*seen);
             let waker = glimpse.waker.clone();

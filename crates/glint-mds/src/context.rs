@@ -90,21 +90,12 @@ impl<'a> Context<'a> {
         Context { now, given, progress: Some(progress), locking, ..part }
     }
 
-    /// Over how many OSTs a new file is laid out, if somebody has said it before.
-    pub(crate) fn given_osts(&self) -> Option<u16> {
-        if let Some((_, osts)) = self.given {
-            return Some(osts);
-        }
+    /// The number that the new inode has, and over how many OSTs it is laid out (0: over those
+    /// that there are): from its client, or from when it was first made. See
+    /// [`Mds::check_given`](crate::service::Mds::check_given).
+    pub(crate) fn given(&self) -> Option<(Ino, u16)> {
         let before = self.arrival.replay.as_ref().and_then(attr_of);
-        before.map(|attr| attr.layout.osts).filter(|osts| *osts > 0)
-    }
-
-    /// The number that the new inode has: from its client, or from when it was first made.
-    pub(crate) fn given_ino(&self) -> Option<Ino> {
-        if let Some((ino, _)) = self.given {
-            return Some(ino);
-        }
-        self.arrival.replay.as_ref().and_then(attr_of).map(|attr| attr.ino)
+        self.given.or(before.map(|attr| (attr.ino, attr.layout.osts)))
     }
 }
 

@@ -3,7 +3,8 @@
 //!
 //! Invariant: what a close says of a file's size is believed only if nothing can have changed
 //! the size since it was asked: no other writer, no truncation by another client, no later
-//! close. A close travels alone, and may arrive after what was done later.
+//! close. A close travels alone, and may arrive after what was done later. And only of who had
+//! the file open for writing.
 
 use glint_proto::{ClientId, Ino, ObjectAttr, Timestamp};
 use parking_lot::Mutex;
@@ -108,6 +109,8 @@ impl Opens {
         };
         open.unchanged &= wrote.is_none();
         let mut doubtful = open.count(client).doubtful;
+        // Only who may write is believed.
+        let wrote = wrote.filter(|_| open.count(client).writers > 0);
         if let Some(wrote) = wrote {
             // Others asked before this, or will.
             open.doubt_all_but(client);
@@ -189,8 +192,9 @@ impl Opens {
         self.shard(ino).lock().contains_key(&ino)
     }
 
-    pub(crate) fn has_writer(&self, ino: Ino) -> bool {
-        self.shard(ino).lock().get(&ino).is_some_and(OpenInode::has_writer)
+    /// Whether this client has it open for writing.
+    pub(crate) fn is_writer(&self, client: ClientId, ino: Ino) -> bool {
+        self.shard(ino).lock().get(&ino).is_some_and(|open| open.count(client).writers > 0)
     }
 
     /// Whether another client has it open for writing.
@@ -258,7 +262,7 @@ mod tests {
         opens.add(a, Ino(5), false);
         opens.add(b, Ino(5), false);
         assert!(!opens.remove(a, Ino(5), true, None).writers);
-        assert!(!opens.has_writer(Ino(5)) && opens.is_open(Ino(5)));
+        assert!(!opens.is_writer(a, Ino(5)) && opens.is_open(Ino(5)));
         assert_eq!(opens.forget_client(a), 1);
         assert!(opens.is_open(Ino(5)));
         assert!(opens.unlink(Ino(5)));

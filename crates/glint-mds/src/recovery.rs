@@ -8,6 +8,8 @@
 //! - Nor is anything where clients hold locks: nobody is given what another one still has, and
 //!   says again.
 //! - Until then nothing that a client may still have open is removed.
+//! - What belonged to the last run – replays, locks, directories of one's own – is taken only from
+//!   clients that are waited for: others would name as theirs what is not.
 
 use crate::claims::wake;
 use crate::context::Context;
@@ -17,7 +19,9 @@ use crate::reaper::Targets;
 use crate::service::Mds;
 use crate::session::SessionInfo;
 use glint_kv::{Batch, Keyspace, Kv};
-use glint_proto::{ClientId, FsResult, MdsReply, MdsRequest, clock};
+use glint_proto::{
+    AdvisoryHow, AdvisoryLock, ClientId, Errno, FsResult, MdsReply, MdsRequest, clock,
+};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashSet;
 use std::future::poll_fn;
@@ -68,6 +72,14 @@ impl Recovery {
         self.active.load(Ordering::Acquire)
     }
 
+    /// Whether a client of the last run is still to say what it had; with `replays`, also what
+    /// it did and was lost.
+    fn admits(&self, client: ClientId, replays: bool) -> bool {
+        self.is_active()
+            && (!replays || self.replayed.load(Ordering::Acquire))
+            && self.state.lock().waiting.contains(&client)
+    }
+
     /// A client has come back and said everything.
     pub(crate) fn returned(&self, client: ClientId) {
         let mut state = self.state.lock();
@@ -111,6 +123,36 @@ impl Recovery {
 }
 
 impl<K: Kv> Mds<K> {
+    /// Waits until a request may be executed, or says that it may not.
+    pub(crate) async fn admit(
+        &self,
+        context: &Context<'_>,
+        request: &MdsRequest<'_>,
+    ) -> FsResult<()> {
+        let is_replay = context.is_replay();
+        let is_admitted = || self.recovery.admits(context.client, is_replay);
+        match request {
+            _ if is_replay => is_admitted().then_some(()).ok_or(Errno::ESTALE),
+            // Who makes such changes now begins with numbers for them.
+            MdsRequest::Own { .. }
+            | MdsRequest::WritesBack { .. }
+            | MdsRequest::Lock { reclaim: true, .. }
+            | MdsRequest::Advisory(AdvisoryLock { how: AdvisoryHow::Reclaim, .. }) => {
+                is_admitted().then_some(()).ok_or(Errno::ESTALE)
+            }
+            // Also said by who goes on after an eviction, and when OPEN is asked back. What is to
+            // be replayed is not there yet.
+            MdsRequest::Reopen { ino, .. } | MdsRequest::AddOpens { ino, .. } => {
+                let is_there = is_admitted() || self.find_inode(*ino).await?.is_some();
+                is_there.then_some(()).ok_or(Errno::ENOENT)
+            }
+            _ => {
+                self.recovery.permits_new().await;
+                Ok(())
+            }
+        }
+    }
+
     /// The batch of a create survived, but that it left the file open did not.
     pub(crate) fn recover_open(
         &self,
@@ -177,16 +219,23 @@ impl<K: Kv> Mds<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::service::Config;
     use futures_lite::future::{block_on, poll_once};
+    use glint_kv::memory::MemoryKv;
+    use glint_proto::{Arrival, Attr, Cred, Ino, Layout, RequestId};
+    use std::sync::Arc;
 
     #[test]
     fn new_requests_wait_for_all_who_may_come_back() {
         let recovery = Recovery::default();
         let clients = HashSet::from([ClientId(1), ClientId(2)]);
         recovery.begin(clients, Duration::from_millis(50), false, true);
+        assert!(recovery.admits(ClientId(1), false) && !recovery.admits(ClientId(1), true));
+        assert!(!recovery.admits(ClientId(3), false), "it was not there");
         let mut new = Box::pin(recovery.permits_new());
         assert!(block_on(poll_once(&mut new)).is_none());
         recovery.returned(ClientId(1));
+        assert!(!recovery.admits(ClientId(1), false), "it has said everything");
         assert!(block_on(poll_once(&mut new)).is_none());
         assert!(recovery.overdue().is_none());
         std::thread::sleep(Duration::from_millis(60));
@@ -195,5 +244,93 @@ mod tests {
         recovery.end(recovery.state.lock());
         assert!(block_on(poll_once(&mut new)).is_some());
         assert!(!recovery.is_active());
+    }
+    /// A run of an MDS on this disk.
+    fn start(kv: &Arc<MemoryKv>, boot_verifier: u64, after_power_loss: bool) -> Mds<Arc<MemoryKv>> {
+        let config = Config {
+            osts: 2,
+            lease: Duration::from_secs(30),
+            layout: Layout::default(),
+            commit_sync: false,
+            after_power_loss,
+            mounted: false,
+            locks: true,
+            hash_seed: Some(1),
+            boot_verifier,
+        };
+        block_on(Mds::start(kv.clone(), config)).unwrap()
+    }
+
+    #[test]
+    fn a_replay_makes_only_what_was_lost() {
+        let kv = Arc::new(MemoryKv::default());
+        let (client, stranger) = (ClientId(7), ClientId(8));
+        let xid = std::cell::Cell::new(0);
+        let ask = |mds: &Mds<_>, client, name: &[u8], replay: Option<MdsReply>| {
+            xid.set(xid.get() + 1);
+            let id = Some(RequestId { client, slot: 0, xid: xid.get() });
+            let arrival = Arrival { id, digest: xid.get() as u32, replay, ..Arrival::default() };
+            let request = MdsRequest::Create {
+                parent: Ino::ROOT,
+                name,
+                mode: 0o100644,
+                umask: 0,
+                rdev: 0,
+                target: b"",
+                open: None,
+                exclusive: true,
+            };
+            block_on(mds.handle(&arrival, &Cred::ROOT, &request)).reply
+        };
+        let attr = |reply: FsResult<MdsReply>| match reply {
+            Ok(MdsReply::Attr(attr)) => attr,
+            other => panic!("{other:?}"),
+        };
+
+        let mds = start(&kv, 100, false);
+        block_on(mds.connect(client, "", "")).unwrap();
+        let kept = attr(ask(&mds, client, b"kept", None));
+        block_on(mds.sync()).unwrap();
+        let lost = attr(ask(&mds, client, b"lost", None));
+        let replay = |ino, osts| {
+            let layout = Layout { osts, ..lost.layout };
+            Some(MdsReply::Attr(Attr { ino, layout, ..lost.clone() }))
+        };
+        assert_eq!(ask(&mds, client, b"x", replay(lost.ino, 2)), Err(Errno::ESTALE), "no recovery");
+        drop(mds);
+
+        kv.lose_power();
+        let mds = start(&kv, 200, true);
+        block_on(mds.connect(client, "", "")).unwrap();
+        block_on(mds.connect(stranger, "", "")).unwrap();
+        assert_eq!(ask(&mds, stranger, b"x", replay(lost.ino, 2)), Err(Errno::ESTALE));
+        for ino in [0, 1, 1 << 40, 1 << 63, u64::MAX - (1 << 19), u64::MAX] {
+            assert_eq!(ask(&mds, client, b"x", replay(Ino(ino), 2)), Err(Errno::EINVAL), "{ino}");
+        }
+        assert_eq!(ask(&mds, client, b"x", replay(kept.ino, 2)), Err(Errno::EEXIST));
+        assert_eq!(ask(&mds, client, b"x", replay(lost.ino, 3)), Err(Errno::EINVAL), "two OSTs");
+        assert_eq!(attr(ask(&mds, client, b"lost", replay(lost.ino, 2))), lost);
+        mds.recovered(client);
+        assert_eq!(ask(&mds, client, b"y", replay(Ino(lost.ino.0 + 1), 2)), Err(Errno::ESTALE));
+    }
+
+    #[test]
+    fn what_a_client_had_is_taken_only_in_a_recovery() {
+        let mds = start(&Arc::default(), 100, false);
+        let client = ClientId(7);
+        block_on(mds.connect(client, "", "")).unwrap();
+        let arrival =
+            Arrival { id: Some(RequestId { client, slot: 0, xid: 1 }), ..Arrival::default() };
+        let range = glint_proto::lock::Range::ALL;
+        for (request, errno) in [
+            (MdsRequest::Own { ino: Ino::ROOT }, Errno::ESTALE),
+            (MdsRequest::WritesBack { life: 1 }, Errno::ESTALE),
+            (MdsRequest::Lock { ino: Ino(5), range, write: true, reclaim: true }, Errno::ESTALE),
+            (MdsRequest::Reopen { ino: Ino(5), readers: 1, writers: 1 }, Errno::ENOENT),
+        ] {
+            let reply = block_on(mds.handle(&arrival, &Cred::ROOT, &request)).reply;
+            assert_eq!(reply, Err(errno), "{request:?}");
+        }
+        assert!(!mds.opens.is_open(Ino(5)));
     }
 }

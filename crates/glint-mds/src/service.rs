@@ -19,8 +19,8 @@ use crate::session::{Last, Sessions, encode_reply};
 use crate::sharing::Sharing;
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::{
-    AdvisoryHow, AdvisoryLock, Answer, Arrival, ClientId, Cred, Errno, FileType, FsResult, Ino,
-    Layout, MdsReply, MdsRequest, RequestId, Timestamp,
+    Answer, Arrival, ClientId, Cred, Errno, FileType, FsResult, Ino, Layout, MdsReply, MdsRequest,
+    RequestId, Timestamp,
 };
 use glint_telemetry::{Counter, Layer, Span};
 use parking_lot::Mutex;
@@ -164,20 +164,9 @@ impl<K: Kv> Mds<K> {
     ) -> Answer<MdsReply> {
         let _span = Span::start(Layer::Handler, request.op() as u8);
         let context = Context::new(arrival, cred);
-        let says_again = matches!(
-            request,
-            MdsRequest::Reopen { .. }
-                | MdsRequest::AddOpens { .. }
-                | MdsRequest::Own { .. }
-                | MdsRequest::WritesBack { .. }
-                | MdsRequest::Lock { reclaim: true, .. }
-                | MdsRequest::Advisory(AdvisoryLock { how: AdvisoryHow::Reclaim, .. })
-        );
-        if !context.is_replay() && !says_again {
-            self.recovery.permits_new().await;
-        }
-        let reply = match arrival.id {
-            Some(id) if request.is_modifying() => self.once(id, &context, request).await,
+        let reply = match (self.admit(&context, request).await, arrival.id) {
+            (Err(errno), _) => Err(errno),
+            (Ok(()), Some(id)) if request.is_modifying() => self.once(id, &context, request).await,
             _ => self.execute_claiming(&context, request).await,
         };
         let grants = context.grants.into_inner();

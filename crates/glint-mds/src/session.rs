@@ -306,6 +306,7 @@ impl<K: Kv> Mds<K> {
         self.claims.evict(client);
         self.advisory.evict(client);
         self.opens.forget_client(client);
+        self.allocator.forget_client(client);
         // Some may have had no name any more.
         self.orphans.fetch_add(1, Ordering::AcqRel);
         let mut batch = Batch::new();

@@ -352,17 +352,34 @@ impl Link {
         reader: &mut FrameReader,
         welcome: &Welcome,
     ) -> Result<(), NetError> {
-        let mut reopened = self.shared.reopened.lock().await;
+        let mut recovery = self.shared.recovery.lock().await;
         let now = (welcome.boot_verifier, self.shared.evictions.load(Ordering::Acquire));
-        if *reopened == now {
+        if recovery.heard == now {
             return Ok(());
         }
+        if recovery.said != now {
+            self.say_again(writer, reader, welcome, now.1 != recovery.heard.1).await?;
+            recovery.said = now;
+        }
+        // Once the server has heard this it waits for nothing more, and takes nothing more.
+        ask(writer, reader, self.request(&Request::Recovered)?).await?;
+        recovery.heard = now;
+        Ok(())
+    }
+
+    /// All that a server must know of this client.
+    async fn say_again(
+        &self,
+        writer: &FrameWriter,
+        reader: &mut FrameReader,
+        welcome: &Welcome,
+        evicted: bool,
+    ) -> Result<(), NetError> {
         for (ino, (readers, writers)) in self.shared.opens() {
             let request = MdsRequest::Reopen { ino, readers, writers };
             let request = Request::Mds { cred: Cred::ROOT, request };
             ask(writer, reader, self.request(&request)?).await?;
         }
-        let evicted = now.1 != reopened.1;
         if let Some(holder) = self.shared.holder() {
             for request in holder.forgotten(evicted).await {
                 let frame = Request::Mds { cred: Cred::ROOT, request: request.clone() };
@@ -378,10 +395,7 @@ impl Link {
             true => self.shared.kept.lock().left(),
             false => self.shared.count_anew(welcome.boot_verifier, welcome.survived),
         };
-        self.replay(writer, reader, lost).await?;
-        ask(writer, reader, self.request(&Request::Recovered)?).await?;
-        *reopened = now;
-        Ok(())
+        self.replay(writer, reader, lost).await
     }
 
     /// Sends again what a server answered and lost, in its order.

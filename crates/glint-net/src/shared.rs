@@ -25,6 +25,15 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Opens of one inode: readers, writers.
 pub(crate) type OpenCount = (u32, u32);
 
+/// How far this client is with a server that has started again or evicted it: boot verifier of
+/// that run, and evictions before it.
+pub(crate) struct Recovery {
+    /// It was told everything, and may go on without waiting for more.
+    pub(crate) said: (u64, u64),
+    /// It has answered that it knows.
+    pub(crate) heard: (u64, u64),
+}
+
 /// What all threads of a client share.
 pub(crate) struct Shared {
     pub(crate) options: RemoteOptions,
@@ -47,8 +56,7 @@ pub(crate) struct Shared {
     pub(crate) run: AtomicU64,
     /// The largest that was heard of.
     committed: [AtomicU64; 2],
-    /// Boot verifier of the server that knows what is open, and evictions before that.
-    pub(crate) reopened: futures_util::lock::Mutex<(u64, u64)>,
+    pub(crate) recovery: futures_util::lock::Mutex<Recovery>,
     /// Counts evictions.
     pub(crate) evictions: AtomicU64,
     pub(crate) stop: AtomicBool,
@@ -109,7 +117,10 @@ impl Shared {
             kept: Mutex::default(),
             run: AtomicU64::new(welcome.boot_verifier),
             committed: Default::default(),
-            reopened: futures_util::lock::Mutex::new((welcome.boot_verifier, 0)),
+            recovery: futures_util::lock::Mutex::new(Recovery {
+                said: (welcome.boot_verifier, 0),
+                heard: (welcome.boot_verifier, 0),
+            }),
             evictions: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             heartbeat: OnceLock::new(),

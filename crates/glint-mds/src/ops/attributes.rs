@@ -153,7 +153,7 @@ impl<K: Kv> Mds<K> {
                 return Err(Errno::EFBIG);
             }
             // Through an open descriptor the right was checked when it was opened.
-            if !self.opens.has_writer(record.attr.ino) {
+            if !self.opens.is_writer(context.client, record.attr.ino) {
                 self.permit(record, cred, WRITE).await?;
             }
         }
@@ -214,8 +214,11 @@ impl<K: Kv> Mds<K> {
         ino: Ino,
         mut layout: Layout,
     ) -> FsResult<MdsReply> {
-        let osts = context.given_osts().unwrap_or_else(|| self.osts()).max(1);
-        if !layout.is_valid() || layout.stripe_count > osts {
+        let osts = match context.given() {
+            Some((_, osts)) if osts > 0 => osts,
+            _ => self.osts().max(1),
+        };
+        if !layout.is_valid() || layout.stripe_count > osts || osts > self.osts().max(1) {
             return Err(Errno::EINVAL);
         }
         let _held = self.lock_attributes(context, ino).await;

@@ -165,10 +165,14 @@ impl<K: Kv> Mds<K> {
         batch: &mut Batch,
     ) -> FsResult<InodeRecord> {
         let is_dir = new.kind == FileType::Directory;
-        let ino = match context.given_ino() {
-            Some(ino) => self.allocator.use_again(&self.kv, ino).await?,
-            None => self.allocator.allocate(&self.kv, directory.attr.ino).await?,
+        let (ino, osts) = match context.given() {
+            Some(given) => {
+                self.check_given(context, given).await?;
+                given
+            }
+            None => (self.allocator.allocate(&self.kv, directory.attr.ino).await?, 0),
         };
+        let osts = if osts == 0 { self.osts() } else { osts };
         context.changes(if is_dir { Key::Dir(ino) } else { Key::Inode(ino) });
         let mut mode = new.kind.mode_bits() | (new.mode & 0o7777);
         let setgid_parent = directory.attr.mode & 0o2000 != 0;
@@ -193,7 +197,6 @@ impl<K: Kv> Mds<K> {
         record.attr.uid = context.cred.uid;
         record.attr.gid = if setgid_parent { directory.attr.gid } else { context.cred.gid };
         record.attr.rdev = new.rdev;
-        let osts = context.given_osts().unwrap_or_else(|| self.osts());
         record.attr.layout = directory.attr.layout.inherit(ino, is_dir, osts);
         record.layout_set = is_dir && directory.layout_set;
         if is_dir {
