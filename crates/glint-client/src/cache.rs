@@ -195,6 +195,7 @@ impl Cache {
                     drop(state);
                     node.wake();
                 }
+                Grant::Capability { ino, capability } => self.node(ino).state().may(capability),
             }
         }
         refused

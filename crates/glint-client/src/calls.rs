@@ -485,7 +485,7 @@ impl<T: Transport> Vfs for Client<T> {
         };
         let mut spaces = Vec::new();
         for ost in 0..self.own_osts {
-            match self.transport.ost(ost, OstRequest::Space, Bulk::None).await? {
+            match self.ask_ost(ost, OstRequest::Space, Bulk::None).await? {
                 OstReply::Space(space) => spaces.push(space),
                 _ => return Err(Errno::EPROTO),
             }

@@ -29,6 +29,8 @@ pub struct Client<T> {
     /// Over which files are laid out that are made here.
     pub(crate) osts: AtomicU16,
     pub(crate) own_osts: u16,
+    /// OSTs execute only what the MDS has allowed in so many words.
+    pub(crate) needs_capabilities: bool,
     pub(crate) root: Ino,
     pub(crate) handles: Handles,
     pub(crate) cache_time: Duration,
@@ -70,6 +72,7 @@ impl<T: Transport> Client<T> {
             transport,
             osts: AtomicU16::new(welcome.osts),
             own_osts: welcome.own_osts,
+            needs_capabilities: welcome.capabilities,
             root: welcome.root,
             handles: Handles::default(),
             cache_time: Duration::from_millis(welcome.cache_ms),
@@ -308,6 +311,9 @@ impl<T: Transport> Client<T> {
             let node = self.cache.find(ino)?;
             let mut state = node.state();
             if !state.bits.has(Bits::OPEN) {
+                return None;
+            }
+            if self.needs_capabilities && !state.may_read() {
                 return None;
             }
             let attr = state.attributes()?.clone();

@@ -8,6 +8,7 @@ use crate::client::Client;
 use crate::handles::OpenFile;
 use futures_util::future::try_join_all;
 use glint_net::Transport;
+use glint_proto::capability::that_allows;
 use glint_proto::layout::Piece;
 use glint_proto::{
     Attr, Bulk, Errno, FsResult, Ino, Layout, ObjectAttr, ObjectId, OstReply, OstRequest,
@@ -16,6 +17,19 @@ use glint_proto::{
 impl<T: Transport> Client<T> {
     pub(crate) fn ost_of(&self, layout: Layout, stripe: u16) -> u16 {
         layout.ost_of(stripe, self.own_osts)
+    }
+
+    /// A request to an OST, with what allows it if that is needed.
+    pub(crate) async fn ask_ost(
+        &self,
+        ost: u16,
+        request: OstRequest,
+        bulk: Bulk<'_>,
+    ) -> FsResult<OstReply> {
+        let node = request.object().filter(|_| self.needs_capabilities);
+        let node = node.and_then(|object| self.cache.find(object.ino));
+        let capability = node.and_then(|node| that_allows(&node.state().capabilities, &request));
+        self.transport.ost(ost, request, capability, bulk).await
     }
 
     /// One request to each object of a file, all at once.
@@ -27,7 +41,7 @@ impl<T: Transport> Client<T> {
     ) -> FsResult<Vec<OstReply>> {
         let ask = |stripe| {
             let request = request(ObjectId { ino, stripe });
-            self.transport.ost(self.ost_of(layout, stripe), request, Bulk::None)
+            self.ask_ost(self.ost_of(layout, stripe), request, Bulk::None)
         };
         if layout.stripe_count <= 1 {
             return Ok(vec![ask(0).await?]);
@@ -136,7 +150,7 @@ impl<T: Transport> Client<T> {
             len: room.len() as u32,
         };
         let ost = self.ost_of(layout, piece.stripe);
-        match self.transport.ost(ost, request, Bulk::In(room)).await? {
+        match self.ask_ost(ost, request, Bulk::In(room)).await? {
             OstReply::Data(len) => Ok(len as usize),
             _ => Err(Errno::EPROTO),
         }
@@ -158,7 +172,7 @@ impl<T: Transport> Client<T> {
                 kept: false,
             };
             let bulk = Bulk::Out(&data[start..start + piece.len as usize]);
-            self.transport.ost(self.ost_of(layout, piece.stripe), request, bulk)
+            self.ask_ost(self.ost_of(layout, piece.stripe), request, bulk)
         };
         let mut pieces = layout.pieces(offset, data.len() as u64);
         if layout.stripe_count <= 1 {
@@ -184,7 +198,7 @@ impl<T: Transport> Client<T> {
                 offset: piece.object_offset,
                 len: piece.len,
             };
-            self.transport.ost(self.ost_of(file.layout, piece.stripe), request, Bulk::None).await?;
+            self.ask_ost(self.ost_of(file.layout, piece.stripe), request, Bulk::None).await?;
         }
         Ok(())
     }
@@ -207,8 +221,7 @@ impl<T: Transport> Client<T> {
                 hole,
             };
             let ost = self.ost_of(file.layout, piece.stripe);
-            let OstReply::Offset(found) = self.transport.ost(ost, request, Bulk::None).await?
-            else {
+            let OstReply::Offset(found) = self.ask_ost(ost, request, Bulk::None).await? else {
                 return Err(Errno::EPROTO);
             };
             // Past the end of its object everything is a hole.

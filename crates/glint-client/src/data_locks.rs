@@ -80,7 +80,8 @@ impl<T: Transport> Client<T> {
             }
             Use::Call => range,
         };
-        let request = MdsRequest::Lock { ino: node.ino, range, write, reclaim: false };
+        let (ino, reclaim, proof) = (node.ino, false, None);
+        let request = MdsRequest::Lock { ino, range, write, reclaim, proof };
         let _under_way = self.cache.under_way();
         loop {
             let lock = match self.ask(&request).await {

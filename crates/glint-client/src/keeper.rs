@@ -16,7 +16,7 @@ use crate::node::{Name, Node};
 use crate::write_back::AGE_MAX;
 use glint_net::{Holder, Transport, host};
 use glint_proto::lock::{Bits, Callback, Cancel, Range};
-use glint_proto::{FsResult, MdsReply, MdsRequest, clock};
+use glint_proto::{Access, FsResult, MdsReply, MdsRequest, clock};
 use parking_lot::Mutex;
 use std::future::{Future, poll_fn};
 use std::ops::Deref;
@@ -400,6 +400,7 @@ impl<T: Transport> Client<T> {
             state.data_changes();
             if evicted {
                 state.data.forget_lost();
+                state.capabilities.clear();
             }
             let opens = std::mem::take(&mut state.opens);
             // Also what is being given up just now: nobody may look before the changes are there.
@@ -417,8 +418,10 @@ impl<T: Transport> Client<T> {
                 requests.push(MdsRequest::Own { ino: node.ino });
             }
             for lock in locks {
-                let (range, write) = (lock.range, lock.write);
-                requests.push(MdsRequest::Lock { ino: node.ino, range, write, reclaim: true });
+                let (ino, range, write) = (node.ino, lock.range, lock.write);
+                let access = if write { Access::WRITE } else { Access::READ };
+                let proof = node.state().proof(access);
+                requests.push(MdsRequest::Lock { ino, range, write, reclaim: true, proof });
             }
         }
         match evicted {

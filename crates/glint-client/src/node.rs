@@ -7,7 +7,7 @@ use crate::dirty::Dirty;
 use glint_lock::held::{HeldBits, HeldData};
 use glint_proto::limits::BULK_BYTES_MAX;
 use glint_proto::lock::{Bits, Range};
-use glint_proto::{Attr, Errno, Ino, Layout, ObjectAttr, Timestamp};
+use glint_proto::{Access, Attr, Capability, Errno, Ino, Layout, ObjectAttr, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -79,6 +79,8 @@ pub(crate) struct State {
     pub(crate) locked: bool,
     /// The last error of writing behind, and its number.
     pub(crate) error: Option<(u64, Errno)>,
+    /// What the MDS has allowed in this session, if OSTs want to see that.
+    pub(crate) capabilities: Vec<Capability>,
     wakers: Vec<Waker>,
 }
 
@@ -124,6 +126,7 @@ impl Node {
             mtime: None,
             locked: false,
             error: None,
+            capabilities: Vec::new(),
             wakers: Vec::new(),
         };
         Node { ino, state: Mutex::new(state) }
@@ -301,6 +304,24 @@ impl State {
     /// Whether this client alone knows the size.
     pub(crate) fn owns_size(&self) -> bool {
         self.data.covers_write(Range::ALL) && self.attributes().is_some()
+    }
+
+    /// The MDS has allowed something more.
+    pub(crate) fn may(&mut self, capability: Capability) {
+        if !self.capabilities.iter().any(|held| held.access.contains(capability.access)) {
+            self.capabilities.retain(|held| !capability.access.contains(held.access));
+            self.capabilities.push(capability);
+        }
+    }
+
+    /// The capability for all of this.
+    pub(crate) fn proof(&self, access: Access) -> Option<Capability> {
+        self.capabilities.iter().find(|held| held.access.contains(access)).copied()
+    }
+
+    /// Whether OSTs let its data be read.
+    pub(crate) fn may_read(&self) -> bool {
+        self.attr.as_ref().is_some_and(Attr::is_dir) || self.proof(Access::READ).is_some()
     }
 
     /// Notes an error of writing behind.

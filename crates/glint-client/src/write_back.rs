@@ -237,8 +237,7 @@ impl<T: Transport> Client<T> {
             }
             let bytes = RESERVE_BYTES.max(piece.len);
             let reserve = OstRequest::Reserve { bytes };
-            if let Ok(OstReply::Reserved(more)) = self.transport.ost(ost, reserve, Bulk::None).await
-            {
+            if let Ok(OstReply::Reserved(more)) = self.ask_ost(ost, reserve, Bulk::None).await {
                 self.write_back.room.lock().ost(ost).kept += more;
             }
             if !take() {
@@ -310,7 +309,7 @@ impl<T: Transport> Client<T> {
         let request = OstRequest::Write { object, offset, mtime, kept: true };
         let result = match unborn {
             true => Err(Errno::EIO),
-            false => self.transport.ost(ost, request, Bulk::Out(&data)).await,
+            false => self.ask_ost(ost, request, Bulk::Out(&data)).await,
         };
         drop(permit);
         let mut state = node.state();

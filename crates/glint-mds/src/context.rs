@@ -94,7 +94,11 @@ impl<'a> Context<'a> {
     /// that there are): from its client, or from when it was first made. See
     /// [`Mds::check_given`](crate::service::Mds::check_given).
     pub(crate) fn given(&self) -> Option<(Ino, u16)> {
-        let before = self.arrival.replay.as_ref().and_then(attr_of);
+        let before = match self.arrival.replay.as_ref() {
+            // It was there before, under a number that it has.
+            Some(MdsReply::Opened { created: false, .. }) => None,
+            replay => replay.and_then(attr_of),
+        };
         self.given.or(before.map(|attr| (attr.ino, attr.layout.osts)))
     }
 }

@@ -21,6 +21,9 @@ pub enum MdsError {
     /// There is no root inode although the file system was initialised.
     #[error("the root inode is missing; run `glint fsck --repair`")]
     NoRoot,
+    /// The system has no random numbers to make a key of.
+    #[error("no random numbers")]
+    NoSecret,
 }
 
 /// An operation ends without having done anything, to begin again; no caller sees it.

@@ -222,7 +222,7 @@ mod tests {
     use crate::service::Config;
     use futures_lite::future::{block_on, poll_once};
     use glint_kv::memory::MemoryKv;
-    use glint_proto::{Arrival, Attr, Cred, Ino, Layout, RequestId};
+    use glint_proto::{Arrival, Attr, Cred, Ino, Layout, Owner, RequestId, Session};
     use std::sync::Arc;
 
     #[test]
@@ -245,6 +245,7 @@ mod tests {
         assert!(block_on(poll_once(&mut new)).is_some());
         assert!(!recovery.is_active());
     }
+
     /// A run of an MDS on this disk.
     fn start(kv: &Arc<MemoryKv>, boot_verifier: u64, after_power_loss: bool) -> Mds<Arc<MemoryKv>> {
         let config = Config {
@@ -261,15 +262,20 @@ mod tests {
         block_on(Mds::start(kv.clone(), config)).unwrap()
     }
 
+    fn connect(mds: &Mds<Arc<MemoryKv>>, client: u64) -> Arc<Session> {
+        let owner = Owner { certificate: None, secret: 0 };
+        block_on(mds.connect(ClientId(client), owner, "", "")).unwrap().1
+    }
+
     #[test]
     fn a_replay_makes_only_what_was_lost() {
         let kv = Arc::new(MemoryKv::default());
-        let (client, stranger) = (ClientId(7), ClientId(8));
         let xid = std::cell::Cell::new(0);
-        let ask = |mds: &Mds<_>, client, name: &[u8], replay: Option<MdsReply>| {
+        let ask = |mds: &Mds<_>, session: &Session, name: &[u8], replay: Option<MdsReply>| {
             xid.set(xid.get() + 1);
-            let id = Some(RequestId { client, slot: 0, xid: xid.get() });
-            let arrival = Arrival { id, digest: xid.get() as u32, replay, ..Arrival::default() };
+            let id = Some(RequestId { client: session.client(), slot: 0, xid: xid.get() });
+            let (session, digest) = (Some(session), xid.get() as u32);
+            let arrival = Arrival { session, id, digest, replay, ..Arrival::default() };
             let request = MdsRequest::Create {
                 parent: Ino::ROOT,
                 name,
@@ -288,45 +294,50 @@ mod tests {
         };
 
         let mds = start(&kv, 100, false);
-        block_on(mds.connect(client, "", "")).unwrap();
-        let kept = attr(ask(&mds, client, b"kept", None));
+        let client = connect(&mds, 7);
+        let kept = attr(ask(&mds, &client, b"kept", None));
         block_on(mds.sync()).unwrap();
-        let lost = attr(ask(&mds, client, b"lost", None));
+        let lost = attr(ask(&mds, &client, b"lost", None));
         let replay = |ino, osts| {
             let layout = Layout { osts, ..lost.layout };
             Some(MdsReply::Attr(Attr { ino, layout, ..lost.clone() }))
         };
-        assert_eq!(ask(&mds, client, b"x", replay(lost.ino, 2)), Err(Errno::ESTALE), "no recovery");
+        assert_eq!(
+            ask(&mds, &client, b"x", replay(lost.ino, 2)),
+            Err(Errno::ESTALE),
+            "no recovery"
+        );
         drop(mds);
 
         kv.lose_power();
         let mds = start(&kv, 200, true);
-        block_on(mds.connect(client, "", "")).unwrap();
-        block_on(mds.connect(stranger, "", "")).unwrap();
-        assert_eq!(ask(&mds, stranger, b"x", replay(lost.ino, 2)), Err(Errno::ESTALE));
+        let client = connect(&mds, 7);
+        let stranger = connect(&mds, 8);
+        assert_eq!(ask(&mds, &stranger, b"x", replay(lost.ino, 2)), Err(Errno::ESTALE));
         for ino in [0, 1, 1 << 40, 1 << 63, u64::MAX - (1 << 19), u64::MAX] {
-            assert_eq!(ask(&mds, client, b"x", replay(Ino(ino), 2)), Err(Errno::EINVAL), "{ino}");
+            assert_eq!(ask(&mds, &client, b"x", replay(Ino(ino), 2)), Err(Errno::EINVAL), "{ino}");
         }
-        assert_eq!(ask(&mds, client, b"x", replay(kept.ino, 2)), Err(Errno::EEXIST));
-        assert_eq!(ask(&mds, client, b"x", replay(lost.ino, 3)), Err(Errno::EINVAL), "two OSTs");
-        assert_eq!(attr(ask(&mds, client, b"lost", replay(lost.ino, 2))), lost);
-        mds.recovered(client);
-        assert_eq!(ask(&mds, client, b"y", replay(Ino(lost.ino.0 + 1), 2)), Err(Errno::ESTALE));
+        assert_eq!(ask(&mds, &client, b"x", replay(kept.ino, 2)), Err(Errno::EEXIST));
+        assert_eq!(ask(&mds, &client, b"x", replay(lost.ino, 3)), Err(Errno::EINVAL), "two OSTs");
+        assert_eq!(attr(ask(&mds, &client, b"lost", replay(lost.ino, 2))), lost);
+        mds.recovered(ClientId(7));
+        assert_eq!(ask(&mds, &client, b"y", replay(Ino(lost.ino.0 + 1), 2)), Err(Errno::ESTALE));
     }
 
     #[test]
     fn what_a_client_had_is_taken_only_in_a_recovery() {
         let mds = start(&Arc::default(), 100, false);
-        let client = ClientId(7);
-        block_on(mds.connect(client, "", "")).unwrap();
-        let arrival =
-            Arrival { id: Some(RequestId { client, slot: 0, xid: 1 }), ..Arrival::default() };
-        let range = glint_proto::lock::Range::ALL;
+        let session = connect(&mds, 7);
+        let id = Some(RequestId { client: session.client(), slot: 0, xid: 1 });
+        let arrival = Arrival { session: Some(&session), id, ..Arrival::default() };
+        let (ino, range, proof) = (Ino(5), glint_proto::lock::Range::ALL, None);
+        let lock = MdsRequest::Lock { ino, range, write: true, reclaim: true, proof };
+        let reopen = MdsRequest::Reopen { ino, readers: 1, writers: 1, proof };
         for (request, errno) in [
             (MdsRequest::Own { ino: Ino::ROOT }, Errno::ESTALE),
             (MdsRequest::WritesBack { life: 1 }, Errno::ESTALE),
-            (MdsRequest::Lock { ino: Ino(5), range, write: true, reclaim: true }, Errno::ESTALE),
-            (MdsRequest::Reopen { ino: Ino(5), readers: 1, writers: 1 }, Errno::ENOENT),
+            (lock, Errno::ESTALE),
+            (reopen, Errno::ENOENT),
         ] {
             let reply = block_on(mds.handle(&arrival, &Cred::ROOT, &request)).reply;
             assert_eq!(reply, Err(errno), "{request:?}");

@@ -73,6 +73,14 @@ impl<K: Kv> Mds<K> {
         }
         self.runs.current = self.config.boot_verifier;
         let mut batch = Batch::new();
+        let stored = self.kv.get(Keyspace::Meta, keys::META_SECRET).await?;
+        match stored.and_then(|value| value.as_ref().try_into().ok()) {
+            Some(secret) => self.secret = secret,
+            None => {
+                getrandom::fill(&mut self.secret).map_err(|_| MdsError::NoSecret)?;
+                batch.put(Keyspace::Meta, keys::META_SECRET, &self.secret);
+            }
+        }
         batch.put(Keyspace::Meta, keys::META_RUNS, &encode(&self.runs));
         batch.delete(Keyspace::Meta, keys::META_DATA_DURABLE);
         match replays {

@@ -18,6 +18,7 @@ use crate::runs::Runs;
 use crate::session::{Last, Sessions, encode_reply};
 use crate::sharing::Sharing;
 use glint_kv::{Batch, Keyspace, Kv};
+use glint_proto::capability::SECRET_BYTES;
 use glint_proto::{
     Answer, Arrival, ClientId, Cred, Errno, FileType, FsResult, Ino, Layout, MdsReply, MdsRequest,
     RequestId, Timestamp,
@@ -78,6 +79,8 @@ pub struct Mds<K> {
     pub(crate) recovered: u64,
     /// What earlier runs left to the ones that followed them.
     pub(crate) runs: Runs,
+    /// What capabilities are sealed with. It outlives runs, as sessions do.
+    pub(crate) secret: [u8; SECRET_BYTES],
 }
 
 impl<K: Kv> Mds<K> {
@@ -127,6 +130,7 @@ impl<K: Kv> Mds<K> {
             recovery: Recovery::default(),
             recovered: 0,
             runs: Runs::default(),
+            secret: [0; SECRET_BYTES],
         };
         mds.recovered = mds.kv.accepted();
         let returning = mds.load_sessions().await.map_err(|_| MdsError::NoRoot)?;
@@ -143,6 +147,11 @@ impl<K: Kv> Mds<K> {
             mds.recovery.begin(returning, config.lease, replays, config.locks);
         }
         Ok(mds)
+    }
+
+    /// What capabilities of this file system are sealed with.
+    pub fn secret(&self) -> &[u8; SECRET_BYTES] {
+        &self.secret
     }
 
     /// Over how many OSTs new files are laid out.
@@ -263,7 +272,7 @@ impl<K: Kv> Mds<K> {
                 Ok(MdsReply::Done)
             }
             MdsRequest::SetLayout { ino, layout } => self.set_layout(context, ino, layout).await,
-            MdsRequest::Reopen { ino, readers, writers } => {
+            MdsRequest::Reopen { ino, readers, writers, .. } => {
                 context.begin()?;
                 let orphan = self.kv.get(Keyspace::Orphan, &ino.key()).await.map_err(errno)?;
                 let count = Count { readers, writers, doubtful: true };
@@ -271,7 +280,7 @@ impl<K: Kv> Mds<K> {
                 Ok(MdsReply::Done)
             }
             MdsRequest::Touch { ino } => self.touch(context, ino).await,
-            MdsRequest::Lock { ino, range, write, reclaim } => {
+            MdsRequest::Lock { ino, range, write, reclaim, .. } => {
                 self.lock_data(context, ino, range, write, reclaim).await
             }
             MdsRequest::AddOpens { ino, readers } => {

@@ -10,7 +10,9 @@ use futures_util::future::try_join_all;
 use glint_proto::lock::Cancel;
 use glint_proto::message::Welcome;
 use glint_proto::oss::OssInfo;
-use glint_proto::{Bulk, ClientId, Cred, Errno, FsResult, MdsRequest, OstReply, OstRequest};
+use glint_proto::{
+    Bulk, Capability, ClientId, Cred, Errno, FsResult, MdsRequest, OstReply, OstRequest,
+};
 use parking_lot::RwLock;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
@@ -109,11 +111,17 @@ impl<M: Transport> Transport for Cluster<M> {
         self.mds.mds_soon(cred, request).await
     }
 
-    async fn ost(&self, ost: u16, request: OstRequest, bulk: Bulk<'_>) -> FsResult<OstReply> {
+    async fn ost(
+        &self,
+        ost: u16,
+        request: OstRequest,
+        capability: Option<Capability>,
+        bulk: Bulk<'_>,
+    ) -> FsResult<OstReply> {
         if ost < self.welcome.own_osts {
-            return self.mds.ost(ost, request, bulk).await;
+            return self.mds.ost(ost, request, capability, bulk).await;
         }
-        self.oss_of(ost).await?.ost(ost, request, bulk).await
+        self.oss_of(ost).await?.ost(ost, request, capability, bulk).await
     }
 
     fn welcome(&self) -> Welcome {

@@ -14,18 +14,18 @@
 use crate::connection::{Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame};
 use crate::once::Once;
 use crate::polling::Poller;
-use crate::rights::{Peer, Rights};
+use crate::rights::Peer;
 use crate::scheduler::Scheduler;
 use crate::served::{Connection, UNDER_WAY_MAX};
 use crate::stream::Stream;
-use crate::{NetError, Service, host, keep_awake, stats, subtree};
+use crate::{NetError, Service, capability, host, keep_awake, stats, subtree};
 use futures_util::poll;
 use glint_proto::frame::{FrameError, NO_SLOT};
 use glint_proto::limits::*;
 use glint_proto::message::{Reply, Request, Survived};
 use glint_proto::{
-    Answer, Arrival, Bulk, ClientId, Cred, Errno, FsResult, MdsRequest, Op, OstReply, OstRequest,
-    Owner, RequestId, Session, Timestamp, clock,
+    Answer, Arrival, Bulk, Capability, ClientId, Cred, Errno, FsResult, MdsReply, MdsRequest, Op,
+    OstReply, OstRequest, Owner, RequestId, Session, Timestamp, clock,
 };
 use glint_telemetry::{Counter, Layer, traced};
 use std::cell::{Cell, OnceCell, RefCell};
@@ -232,16 +232,32 @@ impl<S: Service> Core<S> {
         }
         let id = RequestId { client, slot: header.slot, xid: header.xid };
         let rights = connection.rights.as_ref();
-        let metadata = async |cred: Cred, request: MdsRequest<'_>, replay| {
-            let session = Some(&**session()?);
-            let arrival = Arrival { session, id: Some(id), digest: header.body_crc, now, replay };
-            let Answer { transaction, mut reply, grants } =
-                match self.admit(&connection, cred, request).await {
-                    Ok((cred, request)) => self.service.mds(&arrival, &cred, &request).await,
-                    Err(errno) => Answer::unchanged(Err(errno)),
-                };
+        let metadata = async |cred: Cred, request: MdsRequest<'_>, replay, proof| {
+            let session = &**session()?;
+            let arrival = Arrival {
+                session: Some(session),
+                id: Some(id),
+                digest: header.body_crc,
+                now,
+                replay,
+            };
+            let replay = arrival.replay.as_ref();
+            let (cred, request) = match self
+                .admit(&connection, session, cred, request, replay, proof)
+                .await
+            {
+                Ok(admitted) => admitted,
+                Err(errno) => {
+                    return Ok(Reply::Mds { transaction: 0, reply: Err(errno), grants: vec![] });
+                }
+            };
+            let Answer { transaction, mut reply, mut grants } =
+                self.service.mds(&arrival, &cred, &request).await;
             if let (Some(rights), Ok(reply)) = (rights, &mut reply) {
                 rights.reply(reply);
+                if let Some(key) = self.service.key() {
+                    grants.extend(key.grants(session.number(), &request, reply));
+                }
             }
             Ok::<_, NetError>(Reply::Mds { transaction, reply, grants })
         };
@@ -278,6 +294,7 @@ impl<S: Service> Core<S> {
                     self.service.disconnect(&session);
                     return Err(refused("hello was said before"));
                 }
+                welcome.capabilities = rights.is_some();
                 let survived = self.service.survived(hello.boot_verifier);
                 welcome.evicted = hello.known && (is_new || survived.is_none());
                 welcome.survived = survived.unwrap_or(Survived::ALL);
@@ -323,21 +340,21 @@ impl<S: Service> Core<S> {
                 host::spawn(self.clone().call_back(connection.clone(), session, listening));
                 Reply::Callbacks(Vec::new())
             }
-            Request::Mds { cred, request } => metadata(cred, request, None).await?,
-            Request::Replay { cred, request, reply } => {
-                metadata(cred, request, Some(reply)).await?
+            Request::Mds { cred, request } => metadata(cred, request, None, None).await?,
+            Request::Replay { cred, request, reply, proof } => {
+                metadata(cred, request, Some(reply), proof).await?
             }
-            Request::Ost { ost, request } => {
+            Request::Ost { ost, request, capability } => {
                 let (session, received) = (session()?, pass.bulk(&frame));
                 let change = self.ost(session, ost, request, received, &mut bulk);
-                let Answer { transaction, reply, .. } = match self
-                    .admit_ost(&connection, &request)
-                    .await
-                {
-                    Err(errno) => Answer::unchanged(Err(errno)),
-                    Ok(()) if request.is_modifying() => self.once.run(session, id, change).await,
-                    Ok(()) => change.await,
-                };
+                let Answer { transaction, reply, .. } =
+                    match self.admit_ost(&connection, session, &request, capability) {
+                        Err(errno) => Answer::unchanged(Err(errno)),
+                        Ok(()) if request.is_modifying() => {
+                            self.once.run(session, id, change).await
+                        }
+                        Ok(()) => change.await,
+                    };
                 Reply::Ost { transaction, reply }
             }
         };
@@ -353,18 +370,34 @@ impl<S: Service> Core<S> {
     async fn admit<'a>(
         &self,
         connection: &Connection<S>,
+        session: &Session,
         cred: Cred,
         request: MdsRequest<'a>,
+        replay: Option<&MdsReply>,
+        proof: Option<Capability>,
     ) -> FsResult<(Cred, MdsRequest<'a>)> {
+        let Some(rights) = &connection.rights else { return Ok((cred, request)) };
+        let made = replay.and_then(|reply| capability::made(&request, reply));
+        let made = made.map(|ino| (ino, proof));
+        self.key()?.admit_mds(session.number(), &request, made)?;
         subtree::admit(&*self.service, connection.top.get(), &request).await?;
-        Rights::admit(connection.rights.as_ref(), cred, request)
+        Ok((rights.cred(cred), rights.mds(request)?))
     }
 
-    async fn admit_ost(&self, connection: &Connection<S>, request: &OstRequest) -> FsResult<()> {
-        if let (Some(top), Some(object)) = (connection.top.get(), request.object()) {
-            subtree::admit_inode(&*self.service, top, object.ino).await?;
-        }
-        connection.rights.as_ref().map_or(Ok(()), |rights| rights.ost(request))
+    fn admit_ost(
+        &self,
+        connection: &Connection<S>,
+        session: &Session,
+        request: &OstRequest,
+        capability: Option<Capability>,
+    ) -> FsResult<()> {
+        let Some(rights) = &connection.rights else { return Ok(()) };
+        rights.ost(request)?;
+        self.key()?.admit_ost(session.number(), request, capability)
+    }
+
+    fn key(&self) -> FsResult<&capability::Key> {
+        self.service.key().ok_or(Errno::EAGAIN)
     }
 
     /// Says on a connection what its client is asked, until one of them is gone.

@@ -8,7 +8,7 @@ use glint_proto::lock::Cancel;
 use glint_proto::message::Welcome;
 use glint_proto::oss::OssInfo;
 use glint_proto::{
-    Arrival, Bulk, Cred, FsResult, MdsRequest, OstReply, OstRequest, Session, Timestamp,
+    Arrival, Bulk, Capability, Cred, FsResult, MdsRequest, OstReply, OstRequest, Session, Timestamp,
 };
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
@@ -49,7 +49,13 @@ impl<S: Service> Transport for InProcess<S> {
         self.mds(cred, request).await.0.map(drop)
     }
 
-    async fn ost(&self, ost: u16, request: OstRequest, bulk: Bulk<'_>) -> FsResult<OstReply> {
+    async fn ost(
+        &self,
+        ost: u16,
+        request: OstRequest,
+        _: Option<Capability>,
+        bulk: Bulk<'_>,
+    ) -> FsResult<OstReply> {
         self.service.ost(&self.session, ost, request, bulk).await.reply
     }
 

@@ -7,7 +7,7 @@
 
 use glint_proto::limits::{KEPT_BYTES_MAX, KEPT_REQUESTS_MAX};
 use glint_proto::message::Survived;
-use glint_proto::{Committed, MdsReply};
+use glint_proto::{Capability, Committed, MdsReply};
 use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
 
@@ -16,6 +16,8 @@ use std::task::Waker;
 pub(crate) struct KeptRequest {
     pub(crate) frame: Vec<u8>,
     pub(crate) reply: MdsReply,
+    /// That what it made was made in this session, if that needs to be proven.
+    pub(crate) proof: Option<Capability>,
 }
 
 /// What has to be sent again after a restart.
@@ -112,7 +114,7 @@ mod tests {
     use super::*;
 
     fn request(n: u8) -> KeptRequest {
-        KeptRequest { frame: vec![n; 10], reply: MdsReply::Done }
+        KeptRequest { frame: vec![n; 10], reply: MdsReply::Done, proof: None }
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! Does not know: what requests mean. Servers are a [`Service`]; clients see a
 //! [`Transport`].
 
+pub mod capability;
 mod cluster;
 mod connection;
 mod core;
@@ -47,8 +48,8 @@ use glint_proto::lock::{Callback, Cancel, Grant};
 use glint_proto::message::{Hello, Survived, Welcome};
 use glint_proto::oss::{OssInfo, OssReply, OssRequest};
 use glint_proto::{
-    Answer, Arrival, Bulk, ClientId, Committed, Cred, FsResult, Ino, MdsReply, MdsRequest,
-    OstReply, OstRequest, Owner, Session,
+    Answer, Arrival, Bulk, Capability, ClientId, Committed, Cred, FsResult, Ino, MdsReply,
+    MdsRequest, OstReply, OstRequest, Owner, Session,
 };
 use std::future::Future;
 use std::pin::Pin;
@@ -98,6 +99,9 @@ pub trait Service: Send + Sync + 'static {
 
     /// Whether an inode is in the part of the tree below `top`.
     fn is_within(&self, top: Ino, ino: Ino) -> impl Future<Output = FsResult<bool>>;
+
+    /// What capabilities of this file system are sealed with; `None` if nobody has said yet.
+    fn key(&self) -> Option<&capability::Key>;
 
     /// What survived of the run that this verifier names; `None` if nobody knows any more.
     fn survived(&self, boot_verifier: u64) -> Option<Survived>;
@@ -167,11 +171,12 @@ pub trait Transport: Send + Sync + 'static {
     fn mds_soon(&self, cred: &Cred, request: &MdsRequest<'_>)
     -> impl Future<Output = FsResult<()>>;
 
-    /// Sends a data request and waits for its answer.
+    /// Sends a data request, with what allows it if that is needed, and waits for its answer.
     fn ost(
         &self,
         ost: u16,
         request: OstRequest,
+        capability: Option<Capability>,
         bulk: Bulk<'_>,
     ) -> impl Future<Output = FsResult<OstReply>>;
 

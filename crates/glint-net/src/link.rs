@@ -6,12 +6,13 @@ use crate::connection::{
 };
 use crate::kept::{KeptRequest, Lost};
 use crate::polling::Poller;
-use crate::shared::Shared;
+use crate::shared::{OpenCount, Shared};
 use crate::{NetError, host};
 use glint_proto::frame::{HEADER_BYTES, Header};
 use glint_proto::limits::{RECONNECT_MS_MAX, RECONNECT_MS_MIN, SLOTS_PER_CONNECTION, SOON_MS};
+use glint_proto::lock::Grant;
 use glint_proto::message::{Reply, Request, Welcome};
-use glint_proto::{Committed, Cred, Errno, FsResult, MdsReply, MdsRequest, Op};
+use glint_proto::{Access, Capability, Committed, Cred, Errno, FsResult, MdsRequest, Op};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -375,8 +376,8 @@ impl Link {
         welcome: &Welcome,
         evicted: bool,
     ) -> Result<(), NetError> {
-        for (ino, (readers, writers)) in self.shared.opens() {
-            let request = MdsRequest::Reopen { ino, readers, writers };
+        for (ino, OpenCount { readers, writers, proof }) in self.shared.opens() {
+            let request = MdsRequest::Reopen { ino, readers, writers, proof };
             let request = Request::Mds { cred: Cred::ROOT, request };
             ask(writer, reader, self.request(&request)?).await?;
         }
@@ -424,11 +425,11 @@ impl Link {
         reader: &mut FrameReader,
         lost: &mut Lost,
     ) -> Result<(), NetError> {
-        while let Some(KeptRequest { frame, reply }) = lost.mds.front() {
-            if let Some(replay) = self.as_replay(frame, reply)? {
+        while let Some(request) = lost.mds.front() {
+            if let Some(replay) = self.as_replay(request)? {
                 match ask(writer, reader, replay).await? {
                     Reply::Mds { transaction, reply: Ok(_), .. } if transaction > 0 => {
-                        self.shared.keep_mds(transaction, frame.clone(), reply.clone());
+                        self.shared.keep_mds(transaction, request.clone());
                     }
                     Reply::Mds { reply: Ok(_), .. } => {}
                     Reply::Mds { reply: Err(errno), .. } => tracing::error!(
@@ -455,8 +456,8 @@ impl Link {
     }
 
     /// The frame that replays a request, if it is one to an MDS.
-    fn as_replay(&self, frame: &[u8], reply: &MdsReply) -> Result<Option<Vec<u8>>, NetError> {
-        let Some((header, Request::Mds { cred, request })) = parse(frame) else {
+    fn as_replay(&self, kept: &KeptRequest) -> Result<Option<Vec<u8>>, NetError> {
+        let Some((header, Request::Mds { cred, request })) = parse(&kept.frame) else {
             return Ok(None);
         };
         let envelope = Envelope {
@@ -464,7 +465,8 @@ impl Link {
             xid: header.xid,
             ..Envelope::request(Op::Recovery, self.shared.client)
         };
-        let replay = Request::Replay { cred, request, reply: reply.clone() };
+        let (reply, proof) = (kept.reply.clone(), kept.proof);
+        let replay = Request::Replay { cred, request, reply, proof };
         request_frame(envelope, &replay).map(Some)
     }
 
@@ -512,15 +514,17 @@ impl Link {
         }
         if matches!(header.op, Op::Open | Op::Create | Op::Tmpfile | Op::Release)
             && (!pending.abandoned || header.op == Op::Release)
-            && let Ok(Reply::Mds { reply, .. }) = &reply
+            && let Ok(Reply::Mds { reply, grants, .. }) = &reply
             && let Some((_, Request::Mds { request, .. })) = parse(&pending.frame)
         {
             self.shared.note_open(&request, reply);
+            self.shared.note_proof(grants);
         }
         match &reply {
-            Ok(Reply::Mds { transaction, reply: Ok(reply), .. }) if *transaction > 0 => {
+            Ok(Reply::Mds { transaction, reply: Ok(reply), grants }) if *transaction > 0 => {
                 let frame = std::mem::take(&mut pending.frame);
-                self.shared.keep_mds(*transaction, frame, reply.clone());
+                let (reply, proof) = (reply.clone(), proof_of(grants));
+                self.shared.keep_mds(*transaction, KeptRequest { frame, reply, proof });
             }
             Ok(Reply::Ost { transaction, reply: Ok(_) }) if *transaction > 0 => {
                 self.shared.keep_ost(*transaction, std::mem::take(&mut pending.frame));
@@ -551,6 +555,16 @@ impl Link {
         }
         Ok(())
     }
+}
+
+/// That the inode that an answer is about was made in this session.
+fn proof_of(grants: &[Grant]) -> Option<Capability> {
+    grants.iter().find_map(|grant| match grant {
+        Grant::Capability { capability, .. } if capability.access.contains(Access::MADE) => {
+            Some(*capability)
+        }
+        _ => None,
+    })
 }
 
 /// A frame of this client, taken apart again.

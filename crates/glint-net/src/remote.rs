@@ -18,7 +18,9 @@ use glint_proto::limits::CONNECTIONS_PER_CLIENT_MAX;
 use glint_proto::lock::Cancel;
 use glint_proto::message::{Hello, Reply, Request, Welcome};
 use glint_proto::oss::{OssInfo, OssReply, OssRequest};
-use glint_proto::{Bulk, ClientId, Cred, Errno, FsResult, MdsRequest, OstReply, OstRequest, clock};
+use glint_proto::{
+    Bulk, Capability, ClientId, Cred, Errno, FsResult, MdsRequest, OstReply, OstRequest, clock,
+};
 use glint_telemetry::{Layer, Span};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -239,8 +241,14 @@ impl Transport for Remote {
         link.post(&call).await
     }
 
-    async fn ost(&self, ost: u16, request: OstRequest, bulk: Bulk<'_>) -> FsResult<OstReply> {
-        match self.call(&Request::Ost { ost, request }, bulk).await? {
+    async fn ost(
+        &self,
+        ost: u16,
+        request: OstRequest,
+        capability: Option<Capability>,
+        bulk: Bulk<'_>,
+    ) -> FsResult<OstReply> {
+        match self.call(&Request::Ost { ost, request, capability }, bulk).await? {
             Reply::Ost { reply, .. } => reply,
             _ => Err(Errno::EPROTO),
         }

@@ -92,18 +92,6 @@ impl Rights {
         self.squash != Squash::None || !self.users.is_empty() || !self.groups.is_empty()
     }
 
-    /// What is executed for a request to the MDS, and for whom.
-    pub fn admit<'a>(
-        rights: Option<&Rights>,
-        cred: Cred,
-        request: MdsRequest<'a>,
-    ) -> FsResult<(Cred, MdsRequest<'a>)> {
-        match rights {
-            None => Ok((cred, request)),
-            Some(rights) => Ok((rights.cred(cred), rights.mds(request)?)),
-        }
-    }
-
     /// Who the caller is for the servers.
     pub fn cred(&self, cred: Cred) -> Cred {
         let squashed = match self.squash {
@@ -294,7 +282,7 @@ mod tests {
             MdsRequest::Open { ino: Ino(2), flags: write },
             MdsRequest::Unlink { parent: Ino(1), name: b"x" },
             MdsRequest::Batch { life: 1, changes: b"" },
-            MdsRequest::Reopen { ino: Ino(2), readers: 1, writers: 1 },
+            MdsRequest::Reopen { ino: Ino(2), readers: 1, writers: 1, proof: None },
             MdsRequest::Release { ino: Ino(2), write: true, wrote: None },
         ] {
             assert_eq!(rights.mds(request.clone()), Err(Errno::EROFS), "{request:?}");

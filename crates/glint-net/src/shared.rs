@@ -9,8 +9,11 @@ use crate::stream::{Address, ReadWrite};
 use crate::{Holder, NetError};
 use glint_proto::frame::{HEADER_BYTES, Header};
 use glint_proto::limits::{PING_MS, RECONNECT_MS_MAX, RECONNECT_MS_MIN};
+use glint_proto::lock::Grant;
 use glint_proto::message::{Hello, Reply, Request, Survived, Welcome};
-use glint_proto::{ClientId, Committed, FsResult, Ino, MdsReply, MdsRequest, clock, deferred};
+use glint_proto::{
+    Access, Capability, ClientId, Committed, FsResult, Ino, MdsReply, MdsRequest, clock, deferred,
+};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -22,8 +25,14 @@ use std::time::{Duration, Instant};
 /// Longest time for a connection, and an answer where nothing else can be done meanwhile.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Opens of one inode: readers, writers.
-pub(crate) type OpenCount = (u32, u32);
+/// Opens of one inode.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct OpenCount {
+    pub(crate) readers: u32,
+    pub(crate) writers: u32,
+    /// That it may be written, if that needs to be proven.
+    pub(crate) proof: Option<Capability>,
+}
 
 /// How far this client is with a server that has started again or evicted it: boot verifier of
 /// that run, and evictions before it.
@@ -196,7 +205,7 @@ impl Shared {
                 (attr.ino, true, true)
             }
             (MdsRequest::AddOpens { ino, readers }, Ok(_)) => {
-                self.opens.lock().entry(*ino).or_default().0 += readers;
+                self.opens.lock().entry(*ino).or_default().readers += readers;
                 return;
             }
             (MdsRequest::Release { ino, write, .. }, _) => (*ino, *write, false),
@@ -211,10 +220,22 @@ impl Shared {
     fn count_open(&self, ino: Ino, write: bool, opened: bool) {
         let mut opens = self.opens.lock();
         let count = opens.entry(ino).or_default();
-        let which = if write { &mut count.1 } else { &mut count.0 };
+        let which = if write { &mut count.writers } else { &mut count.readers };
         *which = if opened { *which + 1 } else { which.saturating_sub(1) };
-        if *count == (0, 0) {
+        if (count.readers, count.writers) == (0, 0) {
             opens.remove(&ino);
+        }
+    }
+
+    /// What came with the answer to an open.
+    pub(crate) fn note_proof(&self, grants: &[Grant]) {
+        for grant in grants {
+            if let Grant::Capability { ino, capability } = grant
+                && capability.access.contains(Access::WRITE)
+                && let Some(count) = self.opens.lock().get_mut(ino)
+            {
+                count.proof = Some(*capability);
+            }
         }
     }
 
@@ -249,7 +270,7 @@ impl Shared {
 
     pub(crate) fn opens(&self) -> Vec<(Ino, OpenCount)> {
         let mut opens: Vec<_> = self.opens.lock().iter().map(|(i, count)| (*i, *count)).collect();
-        opens.sort_unstable();
+        opens.sort_unstable_by_key(|(ino, _)| *ino);
         opens
     }
 
@@ -283,8 +304,8 @@ impl Shared {
     }
 
     /// Keeps a request until its transaction is durable.
-    pub(crate) fn keep_mds(&self, transaction: u64, frame: Vec<u8>, reply: MdsReply) {
-        self.keep(|kept| kept.add_mds(transaction, KeptRequest { frame, reply }));
+    pub(crate) fn keep_mds(&self, transaction: u64, request: KeptRequest) {
+        self.keep(|kept| kept.add_mds(transaction, request));
     }
 
     /// Keeps a change of data until it is durable.

@@ -1,4 +1,5 @@
-//! Clients that are bound to a part of the tree: what they name must be in it.
+//! Clients that are bound to a part of the tree: what they name must be in it. (For data, what
+//! they have opened there: [`crate::capability`].)
 
 use crate::Service;
 use glint_proto::{Errno, FsResult, Ino, MdsRequest};
@@ -47,12 +48,9 @@ pub(crate) async fn admit<S: Service>(
         return Err(Errno::EACCES);
     }
     for ino in named(request).into_iter().flatten() {
-        admit_inode(service, top, ino).await?;
+        if !service.is_within(top, ino).await? {
+            return Err(Errno::EACCES);
+        }
     }
     Ok(())
-}
-
-/// The same for an inode.
-pub(crate) async fn admit_inode<S: Service>(service: &S, top: Ino, ino: Ino) -> FsResult<()> {
-    if service.is_within(top, ino).await? { Ok(()) } else { Err(Errno::EACCES) }
 }

@@ -8,6 +8,7 @@
 //! Does not know: sockets, storage, FUSE, or who sends what to whom.
 
 pub mod attr;
+pub mod capability;
 pub mod clock;
 pub mod cred;
 pub mod deferred;
@@ -24,6 +25,7 @@ mod rpc;
 mod session;
 
 pub use attr::{Attr, FileType, SetAttr, SetTime, Timestamp};
+pub use capability::{Access, Capability};
 pub use cred::Cred;
 pub use errno::{Errno, FsResult};
 pub use ids::{ClientId, Ino, ObjectId, RequestId};

@@ -1,7 +1,7 @@
 //! The vocabulary of locks: what of an inode is locked, ranges of its data, and what
 //! servers and clients tell each other about it.
 
-use crate::{Ino, Timestamp};
+use crate::{Capability, Ino, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::ops::{BitAnd, BitOr, BitOrAssign, Not};
 
@@ -134,7 +134,8 @@ impl DataLock {
     }
 }
 
-/// A lock that comes with an answer, though nobody asked for it.
+/// What comes with an answer, though nobody asked for it: a lock, or what else the client may
+/// do from now on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Grant {
     /// Bits of an inode. A call-back with a higher number takes them back.
@@ -152,6 +153,13 @@ pub enum Grant {
         ino: Ino,
         /// The lock.
         lock: DataLock,
+    },
+    /// What OSTs will execute.
+    Capability {
+        /// On objects of which inode.
+        ino: Ino,
+        /// What allows it.
+        capability: Capability,
     },
 }
 

@@ -12,7 +12,7 @@ use crate::lock::Bits;
 use crate::lock::{DataLock, Range};
 use crate::op::Op;
 pub use crate::rpc::*;
-use crate::{Attr, Errno, FsResult, Ino, Layout, ObjectId, SetAttr, Timestamp};
+use crate::{Attr, Capability, Errno, FsResult, Ino, Layout, ObjectId, SetAttr, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// How a file is opened, the flags of open(2) that a server needs to know.
@@ -164,13 +164,14 @@ pub enum MdsRequest<'a> {
     Sync,
     /// Set the layout that new files of a directory get, or of an empty file.
     SetLayout { ino: Ino, layout: Layout },
-    /// After a server restart: this client has `ino` open.
-    Reopen { ino: Ino, readers: u32, writers: u32 },
+    /// After a server restart: this client has `ino` open; with the proof that it was allowed to
+    /// write, if it needs capabilities.
+    Reopen { ino: Ino, readers: u32, writers: u32, proof: Option<Capability> },
     /// The inode was read: set atime if relatime asks for it (mount(8)).
     Touch { ino: Ino },
     /// A lock on data; answered when it is granted. With `reclaim` the client had it before
-    /// the server started again, and is answered at once.
-    Lock { ino: Ino, range: Range, write: bool, reclaim: bool },
+    /// the server started again, and is answered at once; with a proof as for `Reopen`.
+    Lock { ino: Ino, range: Range, write: bool, reclaim: bool, proof: Option<Capability> },
     /// Opens that the client made by itself, under a lock that it is about to give up.
     AddOpens { ino: Ino, readers: u32 },
     /// flock(2), fcntl(2).

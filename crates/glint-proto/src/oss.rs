@@ -6,8 +6,9 @@
 
 #![allow(missing_docs)] // Fields say what they are; shapes are documented on the variants.
 
+use crate::capability::SECRET_BYTES;
 use crate::message::SpaceInfo;
-use crate::{ClientId, Ino, ObjectId, Owner};
+use crate::{ClientId, ObjectId, Owner};
 use serde::{Deserialize, Serialize};
 
 /// A server with OSTs beside those of the MDS's own server.
@@ -30,10 +31,6 @@ pub enum OssRequest {
     Beat(Beat),
     /// Whether a session of a client is a good one, and belongs to this owner.
     IsSession { client: ClientId, session: u64, owner: Owner },
-    /// The directory at a path.
-    Resolve(String),
-    /// Whether an inode is in the part of the tree below `top`.
-    IsWithin { top: Ino, ino: Ino },
 }
 
 /// Sign of life of an OSS.
@@ -60,12 +57,10 @@ pub struct Beat {
 /// Answers to [`OssRequest`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum OssReply {
-    /// To a beat.
-    Orders(Orders),
+    /// To a beat; with what capabilities are sealed with.
+    Orders { orders: Orders, secret: [u8; SECRET_BYTES] },
     /// Yes or no.
     Is(bool),
-    /// An inode.
-    Found(Ino),
 }
 
 /// What is to be done, and what an OSS must know.

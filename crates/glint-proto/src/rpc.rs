@@ -7,7 +7,7 @@ use crate::lock::{Callback, Cancel, Grant};
 use crate::message::{MdsReply, MdsRequest, OstReply, OstRequest};
 use crate::op::Op;
 use crate::oss::{OssInfo, OssReply, OssRequest};
-use crate::{Cred, FsResult, Ino, RequestId, Session, Timestamp};
+use crate::{Capability, Cred, FsResult, Ino, RequestId, Session, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -73,6 +73,8 @@ pub struct Welcome {
     pub locks: bool,
     /// What the client sees as its root.
     pub root: Ino,
+    /// Requests to OSTs need a capability: the client's certificate limits what it may do.
+    pub capabilities: bool,
     /// What survived of the run that the client counts transactions of.
     pub survived: Survived,
     /// The client said that it is known, and is not: it was evicted. What it had open is
@@ -151,6 +153,8 @@ pub enum Request<'a> {
         #[serde(borrow)]
         request: MdsRequest<'a>,
         reply: MdsReply,
+        /// That what it made was made in this session, if that needs capabilities.
+        proof: Option<Capability>,
     },
     /// The client has replayed what it had to.
     Recovered,
@@ -174,6 +178,8 @@ pub enum Request<'a> {
         ost: u16,
         /// What to do.
         request: OstRequest,
+        /// What allows it, if the session needs that.
+        capability: Option<Capability>,
     },
 }
 

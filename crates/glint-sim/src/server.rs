@@ -5,6 +5,7 @@ use crate::executor::{Executor, Machine};
 use glint_kv::memory::MemoryKv;
 use glint_kv::{Batch, Keyspace, Kv, KvError, Pair, Precondition, TransactionId};
 use glint_mds::{Config, Mds, Targets};
+use glint_net::capability::Key;
 use glint_net::host::Pipe;
 use glint_net::{Service, SimulatedServer};
 use glint_proto::lock::{Callback, Cancel};
@@ -110,6 +111,7 @@ pub(crate) struct Storage {
 /// The servers in one process.
 pub(crate) struct Servers {
     mds: Mds<Arc<Disk>>,
+    key: Key,
     objects: Arc<Mutex<Objects>>,
     boot_verifier: u64,
     locks: bool,
@@ -158,8 +160,10 @@ impl Storage {
             objects.durable = objects.now.clone();
             (objects.accepted, objects.committed) = (0, 0);
         }
+        let mds = mds.unwrap_or_else(|error| panic!("starting the MDS: {error}"));
         let servers = Arc::new(Servers {
-            mds: mds.unwrap_or_else(|error| panic!("starting the MDS: {error}")),
+            key: Key::new(mds.secret()),
+            mds,
             objects: self.objects.clone(),
             boot_verifier,
             locks,
@@ -309,6 +313,7 @@ impl Service for Servers {
             cache_ms: 1_000,
             root: Ino::ROOT,
             survived: Survived::ALL,
+            capabilities: false,
             evicted: false,
         }
     }
@@ -328,6 +333,10 @@ impl Service for Servers {
 
     async fn is_within(&self, top: Ino, ino: Ino) -> FsResult<bool> {
         self.mds.is_within(top, ino).await
+    }
+
+    fn key(&self) -> Option<&Key> {
+        Some(&self.key)
     }
 
     fn survived(&self, boot_verifier: u64) -> Option<Survived> {

@@ -10,6 +10,7 @@ use crate::rates::{Rates, Totals};
 use glint_kv::local::{Failure, LocalKv, Options};
 use glint_mds::{Config, Mds, Targets};
 use glint_net::Service;
+use glint_net::capability::Key;
 use glint_proto::limits::{
     CACHE_MS_ALONE, CACHE_MS_SHARED, COMMIT_INTERVAL_MS, LEASE_MS, journal_bytes, reserve_metadata,
     segment_bytes,
@@ -85,6 +86,7 @@ impl Default for Settings {
 pub struct Servers {
     mds: Mds<LocalKv>,
     engine_failure: Failure,
+    key: Key,
     osts: OwnOsts,
     osses: Osses,
     data: DataDir,
@@ -130,6 +132,7 @@ impl Servers {
         let number = getrandom::u64().unwrap_or(1);
         let in_process = Session::new(ClientId::IN_PROCESS, number, Some(own));
         let servers = Arc::new(Servers {
+            key: Key::new(mds.secret()),
             mds,
             engine_failure,
             osts,
@@ -339,6 +342,7 @@ impl Service for Servers {
             cache_ms: if self.settings.shared { CACHE_MS_SHARED } else { CACHE_MS_ALONE },
             root: Ino::ROOT,
             survived: Survived::ALL,
+            capabilities: false,
             evicted: false,
         }
     }
@@ -357,7 +361,7 @@ impl Service for Servers {
             OssRequest::Beat(beat) => {
                 let orders = self.osses.beat(&self.data, beat)?;
                 self.mds.has_osts(self.osses.osts(self.osts.count()));
-                Ok(OssReply::Orders(orders))
+                Ok(OssReply::Orders { orders, secret: *self.mds.secret() })
             }
             OssRequest::IsSession { client, session, owner } => {
                 // That of this process has shown its certificate to nobody here.
@@ -365,10 +369,6 @@ impl Service for Servers {
                 let of_this_process = self.settings.mounted && own == Some((session, owner.secret));
                 let is = of_this_process || self.mds.has_session(client, session, &owner);
                 Ok(OssReply::Is(is))
-            }
-            OssRequest::Resolve(path) => self.mds.resolve(&path).await.map(OssReply::Found),
-            OssRequest::IsWithin { top, ino } => {
-                self.mds.is_within(top, ino).await.map(OssReply::Is)
             }
         }
     }
@@ -387,6 +387,10 @@ impl Service for Servers {
 
     async fn is_within(&self, top: Ino, ino: Ino) -> FsResult<bool> {
         self.mds.is_within(top, ino).await
+    }
+
+    fn key(&self) -> Option<&Key> {
+        Some(&self.key)
     }
 
     fn survived(&self, boot_verifier: u64) -> Option<Survived> {

@@ -5,6 +5,13 @@
 
 mod support;
 
+use glint_net::tls::Identity;
+use glint_net::{Address, Cluster, Remote, RemoteOptions, Transport};
+use glint_proto::lock::Grant;
+use glint_proto::{
+    Access, Bulk, Capability, Cred, Errno, Ino, MdsReply, MdsRequest, ObjectId, OpenFlags,
+    OstRequest,
+};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -229,6 +236,98 @@ fn rights_in_a_certificate() {
     assert_eq!((meta.uid(), meta.gid()), (65534, 1000), "a stranger's");
     mapped_mount.stop();
     admin_mount.stop();
+    server.stop();
+    world.assert_sound();
+}
+
+/// A client that asks OSTs for what no program could open: it says what it likes, and gets what
+/// its certificate gives.
+#[test]
+fn an_ost_executes_only_what_the_mds_has_allowed() {
+    let world = World::new();
+    let (server_cert, admin_cert) = authority(&world, "ca");
+    let ca = world.path("ca");
+    run(glint().args(["cert", "issue", text(&ca), "nobody", "--client"]).args([
+        "--read-only",
+        "--squash",
+        "all",
+    ]));
+    let (port, oss_port) = (free_port(), free_port());
+    let mut server = world.serve(port, &["--cert", text(&server_cert)]);
+    let oss = world.oss(1, oss_port, port, &["--osts", "2", "--cert", text(&server_cert)]);
+    let (admin_mount, admin) = world.mount(port, "admin", &["--cert", text(&admin_cert)]);
+    let file = |name: &str, mode| {
+        fs::write(admin.join(name), name).unwrap();
+        fs::set_permissions(admin.join(name), fs::Permissions::from_mode(mode)).unwrap();
+        fs::File::open(admin.join(name)).unwrap().sync_all().unwrap();
+        Ino(fs::metadata(admin.join(name)).unwrap().ino())
+    };
+    // On each OST one of each kind.
+    let secret: Vec<Ino> = (0..6).map(|n| file(&format!("secret {n}"), 0o600)).collect();
+    let public: Vec<Ino> = (0..6).map(|n| file(&format!("public {n}"), 0o644)).collect();
+
+    let identity = Identity::load(&ca.join("nobody")).unwrap();
+    let connect = || {
+        let address = Address::parse_as(&address(port), Some(identity.clone()));
+        let mds = Remote::connect(RemoteOptions { address, mount_point: "/by hand".into() });
+        Cluster::new(mds.unwrap(), Some(identity.clone()), "/by hand".into())
+    };
+    let open = |ino| {
+        let flags = OpenFlags { read: true, ..OpenFlags::default() };
+        MdsRequest::Open { ino, flags }
+    };
+    let runtime = glint_net::runtime(None).unwrap();
+    let (mut used, mut capabilities) = (std::collections::BTreeSet::new(), Vec::new());
+    let (one, two) = (connect(), connect());
+    let place = async |client: &Cluster<Remote>, ino| {
+        let (reply, grants) = client.mds(&Cred::ROOT, &MdsRequest::Getattr { ino }).await;
+        assert_eq!(grants, []);
+        let Ok(MdsReply::Attr(attr)) = reply else { panic!("{reply:?}") };
+        attr.layout.ost_of(0, client.welcome().own_osts)
+    };
+    let read = async |client: &Cluster<Remote>, ino, capability| {
+        let (object, mut room) = (ObjectId { ino, stripe: 0 }, [0; 8]);
+        let request = OstRequest::Read { object, offset: 0, len: 8 };
+        let ost = place(client, ino).await;
+        let reply = client.ost(ost, request, capability, Bulk::In(&mut room)).await;
+        (reply.map(|_| String::from_utf8_lossy(&room).into_owned()), ost)
+    };
+    runtime.block_on(async {
+        for (ino, secret) in public.iter().zip(&secret) {
+            assert_eq!(one.mds(&Cred::ROOT, &open(*secret)).await.0, Err(Errno::EACCES));
+            assert_eq!(read(&one, *secret, None).await.0, Err(Errno::EACCES));
+            let (reply, grants) = one.mds(&Cred::ROOT, &open(*ino)).await;
+            assert!(reply.is_ok(), "{reply:?}");
+            let [Grant::Capability { capability, .. }] = grants[..] else { panic!("{grants:?}") };
+            let allowed = Some(capability);
+            let (data, ost) = read(&one, *ino, allowed).await;
+            assert_eq!(data.unwrap(), format!("public {}", capabilities.len()));
+            used.insert(ost);
+            assert_eq!(read(&one, *secret, allowed).await.0, Err(Errno::EACCES), "another file");
+            assert_eq!(read(&one, *ino, None).await.0, Err(Errno::EACCES));
+            assert_eq!(read(&two, *ino, allowed).await.0, Err(Errno::EACCES), "another session");
+            let more = Capability { access: Access::READ | Access::WRITE, ..capability };
+            assert_eq!(read(&one, *ino, Some(more)).await.0, Err(Errno::EACCES), "not so sealed");
+            let object = ObjectId { ino: *ino, stripe: 0 };
+            let truncate = OstRequest::Truncate { object, size: 0 };
+            let reply = one.ost(ost, truncate, allowed, Bulk::None).await;
+            assert_eq!(reply, Err(Errno::EROFS));
+            capabilities.push((*ino, allowed));
+        }
+    });
+    assert_eq!(used.len(), 3, "not all OSTs were asked");
+    // Sessions outlive the server, and so do their capabilities.
+    server.kill();
+    server = world.serve(port, &["--cert", text(&server_cert)]);
+    runtime.block_on(async {
+        for (ino, capability) in capabilities {
+            assert!(read(&one, ino, capability).await.0.is_ok());
+            assert_eq!(read(&two, ino, capability).await.0, Err(Errno::EACCES));
+        }
+    });
+    drop((one, two));
+    admin_mount.stop();
+    oss.stop();
     server.stop();
     world.assert_sound();
 }

@@ -112,7 +112,8 @@ impl Talk<'_> {
             }
             let sent = clock::now();
             match link.ask(OssRequest::Beat(self.beat()))? {
-                Ok(OssReply::Orders(orders)) => {
+                Ok(OssReply::Orders { orders, secret }) => {
+                    self.oss.joined(&orders, &secret).map_err(NetError::Refused)?;
                     self.failed.clear();
                     let busy = self.obey(&mut link, orders, sent)?;
                     if !self.joined {
@@ -153,7 +154,6 @@ impl Talk<'_> {
         orders: Orders,
         sent: Instant,
     ) -> Result<bool, NetError> {
-        self.oss.joined(&orders).map_err(NetError::Refused)?;
         let sessions = &self.oss.sessions;
         let mut fence = orders.fence.clone();
         if self.done.0 != orders.run {

@@ -16,7 +16,9 @@ use crate::live::human_bytes;
 use crate::own_osts::OwnOsts;
 use crate::servers::Settings;
 use futures_lite::future::block_on;
+use glint_net::capability::Key;
 use glint_net::{Address, Service};
+use glint_proto::capability::SECRET_BYTES;
 use glint_proto::lock::{Callback, Cancel};
 use glint_proto::message::{Hello, Survived, Welcome};
 use glint_proto::oss::{Orders, OssReply, OssRequest};
@@ -25,11 +27,9 @@ use glint_proto::{
     ObjectId, OstReply, OstRequest, Owner, Session, SpaceInfo, clock,
 };
 use liaison::Liaison;
-use parking_lot::Mutex;
 use runs::Runs;
 use serde_json::json;
 use sessions::{Entry, Sessions};
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
@@ -39,10 +39,6 @@ use std::time::{Duration, Instant};
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
 /// How long a request waits before it looks again whether the MDS was heard of.
 const LATER: Duration = Duration::from_millis(20);
-/// How long it is believed that an inode is where a client may see it.
-const WITHIN: Duration = Duration::from_secs(1);
-/// How many such answers are remembered.
-const WITHIN_MAX: usize = 10_000;
 
 /// An OSS.
 pub struct Oss {
@@ -55,7 +51,8 @@ pub struct Oss {
     liaison: Liaison,
     /// File system, and number of the first OST here; once the MDS has said so.
     joined: OnceLock<(u128, u16)>,
-    within: Mutex<HashMap<(Ino, Ino), Instant>>,
+    /// What capabilities are checked with; from then on, too.
+    key: OnceLock<Key>,
     mds: String,
     stop: AtomicBool,
     started: Instant,
@@ -92,7 +89,7 @@ impl Oss {
             sessions: Sessions::default(),
             liaison: Liaison::new(),
             joined: OnceLock::new(),
-            within: Mutex::default(),
+            key: OnceLock::new(),
             mds: mds.to_string(),
             stop: AtomicBool::new(false),
             started: Instant::now(),
@@ -130,11 +127,12 @@ impl Oss {
     }
 
     /// The MDS has said which file system this is.
-    fn joined(&self, orders: &Orders) -> Result<(), String> {
+    fn joined(&self, orders: &Orders, secret: &[u8; SECRET_BYTES]) -> Result<(), String> {
         let said = (orders.fs_uuid, orders.first_ost);
         if self.data.file_system() == 0 && self.joined.get().is_none() {
             self.data.store_file_system(orders.fs_uuid).map_err(|error| error.to_string())?;
         }
+        self.key.get_or_init(|| Key::new(secret));
         match *self.joined.get_or_init(|| said) == said {
             true => Ok(()),
             false => Err("it serves another file system now".into()),
@@ -235,6 +233,7 @@ impl Service for Oss {
             cache_ms: 0,
             root: Ino::ROOT,
             survived: Survived::ALL,
+            capabilities: false,
             evicted: false,
         }
     }
@@ -261,27 +260,17 @@ impl Service for Oss {
         Session::new(ClientId::IN_PROCESS, self.boot_verifier, None)
     }
 
-    async fn resolve(&self, path: &str) -> FsResult<Ino> {
-        match self.liaison.ask(OssRequest::Resolve(path.to_owned())).await? {
-            OssReply::Found(ino) => Ok(ino),
-            _ => Err(Errno::EPROTO),
-        }
+    async fn resolve(&self, _: &str) -> FsResult<Ino> {
+        // There are no paths here. What a client may do, its capabilities say.
+        Ok(Ino::ROOT)
     }
 
-    async fn is_within(&self, top: Ino, ino: Ino) -> FsResult<bool> {
-        let now = clock::now();
-        if self.within.lock().get(&(top, ino)).is_some_and(|until| now < *until) {
-            return Ok(true);
-        }
-        let is = self.liaison.ask(OssRequest::IsWithin { top, ino }).await? == OssReply::Is(true);
-        if is {
-            let mut within = self.within.lock();
-            if within.len() >= WITHIN_MAX {
-                within.clear();
-            }
-            within.insert((top, ino), now + WITHIN);
-        }
-        Ok(is)
+    async fn is_within(&self, _: Ino, _: Ino) -> FsResult<bool> {
+        Ok(false)
+    }
+
+    fn key(&self) -> Option<&Key> {
+        self.key.get()
     }
 
     fn survived(&self, boot_verifier: u64) -> Option<Survived> {

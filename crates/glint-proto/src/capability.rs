@@ -1,0 +1,69 @@
+//! What a session may do with the objects of a file, as the MDS has allowed it and every
+//! server of OSTs checks it.
+
+use crate::OstRequest;
+use serde::{Deserialize, Serialize};
+use std::ops::BitOr;
+
+/// What is allowed. Whoever has any capability of an inode may know how large its objects are,
+/// and have them brought to stable storage.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Access(pub u8);
+
+impl Access {
+    /// To know sizes and times.
+    pub const STAT: Access = Access(0);
+    /// To read.
+    pub const READ: Access = Access(1);
+    /// To write and to truncate.
+    pub const WRITE: Access = Access(2);
+    /// To set the modification time.
+    pub const TIMES: Access = Access(4);
+    /// To say that the inode was made in this session, when a server has lost it.
+    pub const MADE: Access = Access(8);
+
+    /// Whether all of `other` is among this.
+    pub fn contains(self, other: Access) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether a request to an OST is allowed.
+    pub fn allows(self, request: &OstRequest) -> bool {
+        use OstRequest::*;
+        let any_of = |access: Access| self.0 & access.0 != 0;
+        match request {
+            Read { .. } => any_of(Access::READ),
+            Write { .. } | Truncate { .. } | Fallocate { .. } => any_of(Access::WRITE),
+            SetTime { .. } => any_of(Access::WRITE | Access::TIMES),
+            Seek { .. } => any_of(Access::READ | Access::WRITE),
+            Stat { .. } | Sync { .. } | Space | Reserve { .. } => true,
+        }
+    }
+}
+
+impl BitOr for Access {
+    type Output = Access;
+    fn bitor(self, other: Access) -> Access {
+        Access(self.0 | other.0)
+    }
+}
+
+/// Length of the secret of a file system that seals are made with.
+pub const SECRET_BYTES: usize = 32;
+/// Length of a seal: that of SHA-256.
+pub const SEAL_BYTES: usize = 32;
+
+/// Says that a session may do something with an inode, sealed with a key that only the servers
+/// of the file system have. The session and the inode are not in it: both sides know them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Capability {
+    /// What.
+    pub access: Access,
+    /// A keyed hash of session, inode and access.
+    pub seal: [u8; SEAL_BYTES],
+}
+
+/// The one among `held` that allows a request.
+pub fn that_allows(held: &[Capability], request: &OstRequest) -> Option<Capability> {
+    held.iter().find(|capability| capability.access.allows(request)).copied()
+}
