@@ -413,8 +413,13 @@ impl<T: Transport> Client<T> {
         Ok(())
     }
 
+    /// How long nothing was heard of the servers.
+    pub fn silence(&self) -> Duration {
+        self.transport.silence()
+    }
+
     /// The state of the servers, with that of this client.
-    pub(crate) fn status(&self, servers: String) -> Vec<u8> {
+    pub fn status(&self, servers: String) -> Vec<u8> {
         let Some(rest) = servers.strip_prefix('{').filter(|_| self.has_locks()) else {
             return servers.into_bytes();
         };

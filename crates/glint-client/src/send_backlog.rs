@@ -59,7 +59,8 @@ impl<T: Transport> Client<T> {
     /// A change that was made here could not be made by the servers. What is known here is
     /// wrong now, and asked anew.
     async fn change_failed(&self, change: &Deferred<'_>, errno: Errno) {
-        tracing::warn!(%errno, ?change, "a change that was made here was refused; it is lost");
+        // Each says something of its own, so none is left out as a repetition.
+        tracing::warn!(target: "every", %errno, ?change, "a change that was made here was refused; it is lost");
         self.write_back.count_error();
         let name = match change.change {
             Change::Create { parent, name, .. }

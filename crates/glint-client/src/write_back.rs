@@ -18,6 +18,7 @@ use glint_proto::limits::{
 use glint_proto::{
     Bulk, Errno, FsResult, Layout, ObjectAttr, ObjectId, OstReply, OstRequest, clock,
 };
+use glint_telemetry::Counter;
 use parking_lot::{Mutex, MutexGuard};
 use std::future::poll_fn;
 use std::sync::atomic::Ordering;
@@ -169,6 +170,7 @@ impl WriteBack {
     /// Something that was accepted is lost.
     pub(crate) fn count_error(&self) {
         self.room.lock().errors += 1;
+        glint_telemetry::count(Counter::WriteErrors, 1);
     }
 
     /// Dirty bytes, and errors so far.
@@ -336,7 +338,7 @@ impl<T: Transport> Client<T> {
         let failed = result.is_err();
         drop(state);
         if failed {
-            self.write_back.room.lock().errors += 1;
+            self.write_back.count_error();
         }
         let len = data.len();
         self.write_back.removed(ost, len, Some(data));
@@ -390,7 +392,7 @@ impl<T: Transport> Client<T> {
             for (stripe, bytes) in discarded {
                 self.write_back.removed(self.ost_of(layout, stripe), bytes, None);
             }
-            self.write_back.room.lock().errors += 1;
+            self.write_back.count_error();
         }
         lost
     }

@@ -15,6 +15,7 @@ use crate::reaper::Targets;
 use crate::service::Mds;
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::{ClientId, Errno, FsResult, MdsReply, Owner, RequestId, Session, clock, message};
+use glint_telemetry::Counter;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -287,6 +288,7 @@ impl<K: Kv> Mds<K> {
             return self.evict(client).await;
         }
         let Some(ended) = self.sessions.end(client, None) else { return Ok(()) };
+        glint_telemetry::count(Counter::Evictions, 1);
         targets.fence(ended.0.number()).await;
         self.forget(&ended).await
     }

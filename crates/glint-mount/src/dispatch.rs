@@ -3,6 +3,7 @@
 //! reply.
 
 use crate::abi::*;
+use crate::mountpoint::MountOptions;
 use crate::opcode::op_of;
 use crate::reply::*;
 use glint_client::{Caching, Caller, Handle, Make, Vfs, WriteHow};
@@ -12,6 +13,7 @@ use glint_proto::{
     XattrFlags,
 };
 use glint_telemetry::{Layer, Span, traced};
+use rustix::mount::MountFlags;
 use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::FromBytes;
@@ -34,6 +36,8 @@ pub(crate) struct Adapter<F> {
     fs: Arc<F>,
     pub(crate) caching: Caching,
     direct_io: bool,
+    /// Every write is on stable storage before it returns.
+    sync: bool,
 }
 
 pub(crate) fn parse<T: FromBytes>(fixed: &[u8]) -> FsResult<T> {
@@ -48,8 +52,9 @@ fn name(bytes: &[u8]) -> FsResult<(&[u8], &[u8])> {
 
 impl<F: Vfs> Adapter<F> {
     /// With `direct_io`, data never stays in the kernel's page cache.
-    pub(crate) fn new(fs: Arc<F>, direct_io: bool) -> Adapter<F> {
-        Adapter { caching: fs.caching(), direct_io, fs }
+    pub(crate) fn new(fs: Arc<F>, options: &MountOptions) -> Adapter<F> {
+        let sync = options.flags.contains(MountFlags::SYNCHRONOUS);
+        Adapter { caching: fs.caching(), direct_io: options.direct_io, sync, fs }
     }
 
     /// How far the kernel may cache.
@@ -361,7 +366,7 @@ impl<F: Vfs> Call<'_, F> {
         let arg: WriteIn = parse(self.fixed)?;
         let data = self.buffer[..self.len].get(..arg.size as usize).ok_or(Errno::EPROTO)?;
         let how = WriteHow {
-            sync: arg.flags as i32 & libc::O_DSYNC != 0,
+            sync: self.adapter.sync || arg.flags as i32 & libc::O_DSYNC != 0,
             pages: arg.write_flags & WRITE_CACHE != 0,
             keeps_set_id: arg.write_flags & WRITE_KILL_SUIDGID == 0,
         };

@@ -2,6 +2,7 @@
 
 use crate::abi::{InHeader, Opcode};
 use crate::dispatch::{Adapter, Request};
+use crate::mountpoint::MountOptions;
 use crate::null::NullFs;
 use std::sync::Arc;
 use zerocopy::FromBytes;
@@ -13,7 +14,7 @@ pub fn kernel_request(bytes: &[u8]) {
     let (fixed, payload) = rest.split_at(fixed_len);
     let mut buffer = vec![0u8; 8192.max(payload.len())];
     buffer[..payload.len()].copy_from_slice(payload);
-    let adapter = Adapter::new(Arc::new(NullFs::default()), false);
+    let adapter = Adapter::new(Arc::new(NullFs::default()), &MountOptions::default());
     let request = Request { header, fixed, buffer: &mut buffer, len: payload.len() };
     futures_lite::future::block_on(adapter.dispatch(request));
 }

@@ -22,7 +22,14 @@ pub struct MountOptions {
     pub contexts: Vec<String>,
 }
 
-/// An entry of /proc/self/mounts.
+impl Default for MountOptions {
+    fn default() -> MountOptions {
+        let flags = MountFlags::empty();
+        MountOptions { source: String::new(), flags, direct_io: false, contexts: Vec::new() }
+    }
+}
+
+/// A mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountedAt {
     /// Source.
@@ -31,8 +38,10 @@ pub struct MountedAt {
     pub path: PathBuf,
     /// Type.
     pub kind: String,
-    /// Options, separated by commas.
+    /// Options, those of the mount and then those of the file system, separated by commas.
     pub options: String,
+    /// The kernel's number of the file system, as MAJOR:MINOR.
+    pub device: String,
 }
 
 /// File system type that mounts of Glint show.
@@ -64,16 +73,22 @@ fn unescape(field: &str) -> String {
 
 /// All mounts of this namespace, in order.
 pub fn mounts() -> Vec<MountedAt> {
-    let text = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    text.lines()
-        .filter_map(|line| {
-            let mut fields = line.split(' ');
-            let source = unescape(fields.next()?);
-            let path = PathBuf::from(unescape(fields.next()?));
-            let (kind, options) = (fields.next()?.to_owned(), fields.next()?.to_owned());
-            Some(MountedAt { source, path, kind, options })
-        })
-        .collect()
+    let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    text.lines().filter_map(parse_mount).collect()
+}
+
+/// A line of mountinfo, as proc_pid_mountinfo(5) describes it.
+fn parse_mount(line: &str) -> Option<MountedAt> {
+    let (mount, file_system) = line.split_once(" - ")?;
+    let mut mount = mount.split(' ').skip(2);
+    let device = mount.next()?.to_owned();
+    let path = PathBuf::from(unescape(mount.nth(1)?));
+    let own = mount.next()?;
+    let mut file_system = file_system.split(' ');
+    let kind = file_system.next()?.to_owned();
+    let source = unescape(file_system.next()?);
+    let options = format!("{own},{}", file_system.next()?);
+    Some(MountedAt { source, path, kind, options, device })
 }
 
 /// The topmost mount exactly at `path`.
@@ -198,6 +213,11 @@ mod tests {
     fn paths_with_blanks_are_found() {
         assert_eq!(unescape(r"/mnt/a\040b\134c"), r"/mnt/a b\c");
         assert_eq!(unescape(r"/plain\"), r"/plain\");
+        let line = r"36 35 0:44 / /mnt/a\040b rw,nosuid shared:1 - fuse.glint host:1 ro,user_id=0";
+        let mount = parse_mount(line).unwrap();
+        assert_eq!((mount.path, mount.kind), ("/mnt/a b".into(), "fuse.glint".into()));
+        assert_eq!((mount.device, mount.source), ("0:44".into(), "host:1".into()));
+        assert_eq!(mount.options, "rw,nosuid,ro,user_id=0");
     }
 
     #[test]

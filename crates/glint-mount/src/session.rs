@@ -54,7 +54,7 @@ impl Mount {
         }
         let fd = Arc::new(mountpoint::mount(path, options)?);
         fs.set_kernel(Arc::new(Notifier::new(fd.clone(), fs.root())));
-        let adapter = Arc::new(Adapter::new(fs, options.direct_io));
+        let adapter = Arc::new(Adapter::new(fs, options));
         let mount = Mount::serve(adapter, path, fd, wanted);
         match mount {
             Ok(_) => mountpoint::set_read_ahead(path),

@@ -43,6 +43,7 @@ const READ_BYTES: usize = 64 << 10;
 pub struct Identity {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
+    rights: Arc<Rights>,
 }
 
 impl fmt::Debug for Identity {
@@ -69,6 +70,10 @@ impl Identity {
         }
         let roots = Arc::new(roots);
         let chain = certificates(CERT_FILE)?;
+        let rights = match chain.first() {
+            Some(own) => rights_of(own).map_err(|e| bad(CERT_FILE, &e))?,
+            None => Rights::default(),
+        };
         let key = || PrivateKeyDer::from_pem_file(path(KEY_FILE)).map_err(|e| bad(KEY_FILE, &e));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let client = ClientConfig::builder_with_provider(provider.clone())
@@ -88,7 +93,13 @@ impl Identity {
             .map_err(|e| bad(CERT_FILE, &e))?;
         // Connections last; nobody comes back with a ticket.
         server.send_tls13_tickets = 0;
-        Ok(Identity { client: Arc::new(client), server: Arc::new(server) })
+        let (client, server) = (Arc::new(client), Arc::new(server));
+        Ok(Identity { client, server, rights: Arc::new(rights) })
+    }
+
+    /// What this process may do, as its certificate says.
+    pub fn rights(&self) -> &Rights {
+        &self.rights
     }
 
     fn client(&self, address: &str) -> io::Result<ClientConnection> {
@@ -123,6 +134,20 @@ impl Identity {
 
 fn other(error: rustls::Error) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, error)
+}
+
+/// What a certificate says that its owner may do.
+fn rights_of(certificate: &[u8]) -> Result<Rights, String> {
+    let (_, certificate) = x509_parser::parse_x509_certificate(certificate)
+        .map_err(|_| "not to be understood".to_owned())?;
+    let oid = Oid::from(&RIGHTS_OID).map_err(|_| "no such name".to_owned())?;
+    match certificate.get_extension_unique(&oid) {
+        Ok(None) => Ok(Rights::default()),
+        Ok(Some(extension)) => {
+            std::str::from_utf8(extension.value).map_err(|_| "not text".to_owned())?.parse()
+        }
+        Err(_) => Err("says twice what it may do".to_owned()),
+    }
 }
 
 /// An encrypted stream. Its clones are the same stream.
@@ -181,18 +206,8 @@ impl TlsStream {
         };
         let bad = |what: &str| NetError::Refused(format!("its certificate: {what}"));
         let digest = ring::digest::digest(&ring::digest::SHA256, certificate);
-        let (_, certificate) = x509_parser::parse_x509_certificate(certificate)
-            .map_err(|_| bad("not to be understood"))?;
-        let oid = Oid::from(&RIGHTS_OID).map_err(|_| bad("no such name"))?;
-        let rights = match certificate.get_extension_unique(&oid) {
-            Ok(None) => Rights::default(),
-            Ok(Some(extension)) => {
-                let text = std::str::from_utf8(extension.value).map_err(|_| bad("not text"))?;
-                text.parse().map_err(|error: String| bad(&error))?
-            }
-            Err(_) => return Err(bad("says twice what it may do")),
-        };
         let digest = digest.as_ref().try_into().map_err(|_| bad("no such digest"))?;
+        let rights = rights_of(certificate).map_err(|what| bad(&what))?;
         Ok(Peer { certificate: Some(digest), rights })
     }
 

@@ -36,11 +36,15 @@ pub enum Counter {
     Callbacks,
     /// Bytes that were read ahead, and then read.
     BytesReadAhead,
+    /// Clients that were given up.
+    Evictions,
+    /// Writes of data behind a call that failed.
+    WriteErrors,
 }
 
 impl Counter {
     /// All counters.
-    pub const ALL: [Counter; 13] = [
+    pub const ALL: [Counter; 15] = [
         Counter::BytesRead,
         Counter::BytesWritten,
         Counter::Requests,
@@ -54,6 +58,8 @@ impl Counter {
         Counter::WritesFull,
         Counter::Callbacks,
         Counter::BytesReadAhead,
+        Counter::Evictions,
+        Counter::WriteErrors,
     ];
 
     /// Lower-case name.
@@ -72,6 +78,8 @@ impl Counter {
             Counter::WritesFull => "object_writes_4m",
             Counter::Callbacks => "callbacks",
             Counter::BytesReadAhead => "bytes_read_ahead",
+            Counter::Evictions => "evictions",
+            Counter::WriteErrors => "write_errors",
         }
     }
 }

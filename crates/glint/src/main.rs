@@ -4,6 +4,7 @@
 //! about file systems. A subcommand is a file in `cmd`.
 
 mod cmd;
+mod control;
 mod daemon;
 mod data_dir;
 mod descriptors;
@@ -20,6 +21,7 @@ mod own_osts;
 mod rates;
 mod servers;
 mod signals;
+mod size;
 
 use clap::{Parser, Subcommand};
 use std::io::Write;

@@ -2,7 +2,8 @@
 
 use crate::servers::Servers;
 use glint_net::stats::op_name;
-use std::fmt::Write;
+use glint_proto::SpaceInfo;
+use std::fmt::{Arguments, Write};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -61,11 +62,34 @@ fn answer(server: &tiny_http::Server, servers: Option<&Servers>) {
     }
 }
 
+/// Space of each OST of this server, and of each other server of OSTs, and whether that is heard of.
+fn osts(servers: &Servers, line: &mut impl FnMut(Arguments<'_>)) {
+    let own = (0..).zip(servers.ost_spaces()).map(|(ost, space)| (format!("ost=\"{ost}\""), space));
+    let others = servers.other_servers().infos();
+    let elsewhere = others.iter().map(|oss| {
+        let labels = format!("first_ost=\"{}\",oss=\"{}\"", oss.first_ost, oss.address);
+        (labels, SpaceInfo::sum(oss.space.clone()))
+    });
+    let all: Vec<(String, SpaceInfo)> = own.chain(elsewhere).collect();
+    for (number, kind) in ["total", "free", "available"].into_iter().enumerate() {
+        line(format_args!("# TYPE glint_ost_{kind}_bytes gauge"));
+        for (labels, space) in &all {
+            let bytes = [space.total, space.free, space.available][number];
+            line(format_args!("glint_ost_{kind}_bytes{{{labels}}} {bytes}"));
+        }
+    }
+    line(format_args!("# TYPE glint_oss_silent_seconds gauge"));
+    for (oss, silence) in std::iter::zip(&others, servers.other_servers().silence()) {
+        let (address, silent) = (&oss.address, silence.as_secs_f64());
+        line(format_args!("glint_oss_silent_seconds{{oss=\"{address}\"}} {silent}"));
+    }
+}
+
 /// The text format of Prometheus, durations in seconds.
 fn text(servers: Option<&Servers>) -> String {
     let mut out = String::new();
     let seconds = |nanos: u64| nanos as f64 / 1e9;
-    let mut line = |args: std::fmt::Arguments<'_>| {
+    let mut line = |args: Arguments<'_>| {
         // Writing to a string does not fail.
         let _ = writeln!(out, "{args}");
     };
@@ -105,6 +129,7 @@ fn text(servers: Option<&Servers>) -> String {
         ] {
             line(format_args!("# TYPE glint_{name} gauge\nglint_{name} {value}"));
         }
+        osts(servers, &mut line);
     }
     out
 }

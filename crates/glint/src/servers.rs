@@ -242,7 +242,7 @@ impl Servers {
     pub fn in_short(&self) -> String {
         let available = human_bytes(self.space().available);
         let (inodes, clients) = (self.mds.inode_count(), self.mds.sessions().len());
-        format!("free {available}  inodes {inodes}  clients {clients}")
+        format!("available {available}  inodes {inodes}  clients {clients}")
     }
 
     /// The data directory.

@@ -196,6 +196,12 @@ fn rights_in_a_certificate() {
     let refused = |result: std::io::Result<()>| {
         assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EROFS));
     };
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let shown = mounts.lines().find(|line| line.contains(text(&root))).unwrap();
+    assert!(shown.contains(" ro,"), "{shown}");
+    refused(fs::write(root.join("f"), b"more"));
+    // The servers refuse it, too, whatever this host says of its mount.
+    rustix::mount::mount_remount(&root, rustix::mount::MountFlags::empty(), "").unwrap();
     refused(fs::write(root.join("f"), b"more"));
     refused(fs::write(root.join("open/new"), b""));
     refused(fs::create_dir(root.join("d")));

@@ -226,3 +226,95 @@ fn a_closed_pipe_is_the_end_without_a_word() {
     let permissions = fs::metadata(world.data()).unwrap().permissions();
     assert!(permissions.mode() & 0o022 == 0);
 }
+
+/// How things are can be asked while a server is away, and the only file system needs no name.
+#[test]
+fn status_while_a_server_is_away() {
+    let world = World::new();
+    let port = free_port();
+    let mut server = world.serve(port, &[]);
+    let (mount, dir) = world.mount(port, "m", &[]);
+    fs::write(dir.join("f"), b"x").unwrap();
+    let status = |path: &Path| glint().args(["status", text(path)]).output().unwrap();
+    let there = status(&dir);
+    assert!(there.status.success() && said(&there).contains("inodes cached"), "{}", said(&there));
+    server.kill();
+    let away = status(&dir.join("f"));
+    assert_eq!(away.status.code(), Some(1), "{}", said(&away));
+    let text_of = said(&away);
+    assert!(text_of.contains("NOT REACHED for") && text_of.contains(&address(port)), "{text_of}");
+    run(glint().args(["stats", text(&dir)]));
+    // One that says nothing at all.
+    server = world.serve(port, &[]);
+    server.halt(true);
+    let silent = status(&dir);
+    assert!(said(&silent).contains("NOT REACHED for"), "{}", said(&silent));
+    assert!(refused(glint().args(["status", &address(port)])).contains("server"));
+    server.halt(false);
+    eventually("it is reached again", || status(&dir).status.success());
+    // A mount whose process is gone.
+    run(Command::new("kill").args(["-9", &mount.pid().to_string()]));
+    mount.forget();
+    let gone = said(&status(&dir));
+    assert!(gone.contains(&format!("glint umount {}", text(&dir))), "{gone}");
+    run(glint().args(["umount", text(&dir)]));
+    let nothing = refused(glint().args(["status", text(&world.path("data/mds"))]));
+    assert!(nothing.contains("not in a Glint mount"), "{nothing}");
+    server.stop();
+    world.assert_sound();
+}
+
+/// In a namespace of mounts of its own, so that no other test's is there.
+#[test]
+fn the_only_file_system_needs_no_name() {
+    let world = World::new();
+    let up = world.up(&[]);
+    let second = World::new();
+    let other = second.up(&[]);
+    let alone = |others: &[&Path], command: &str| {
+        let mut script = String::from("set -e\n");
+        for mount in fs::read_to_string("/proc/self/mountinfo").unwrap().lines() {
+            let path = mount.split(' ').nth(4).unwrap();
+            if mount.contains(" fuse.glint ") && !others.iter().any(|keep| text(keep) == path) {
+                script += &format!("umount -l '{path}' || true\n");
+            }
+        }
+        script += &format!("exec '{}' {command}", env!("CARGO_BIN_EXE_glint"));
+        Command::new("unshare").args(["-m", "sh", "-c", &script]).output().unwrap()
+    };
+    let (one, two) = (world.mount_point(), second.mount_point());
+    for command in ["status", "stats", "status --json"] {
+        let output = alone(&[&one], command);
+        assert!(output.status.success(), "{command}: {}", said(&output));
+    }
+    let several = said(&alone(&[&one, &two], "status"));
+    for mount in [&one, &two] {
+        assert!(several.contains(text(mount)), "{several}");
+    }
+    let output = alone(&[&one], "umount --lazy --json");
+    assert!(output.status.success() && said(&output).contains("unmounted"), "{}", said(&output));
+    assert!(said(&alone(&[], "umount")).contains("no file system"));
+    up.stop();
+    other.stop();
+}
+
+#[test]
+fn sizes_and_json_everywhere() {
+    let world = World::new();
+    let up = world.up(&["--osts", "2", "--ost-bandwidth", "2GiB"]);
+    let mnt = world.mount_point();
+    for size in ["1M", "1MB", "1MiB", "1048576"] {
+        let output = run(glint().args(["setstripe", "--json", "-c", "2", "-S", size, text(&mnt)]));
+        let row: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&row["stripe_size"], &row["stripe_count"]), (&1_048_576.into(), &2.into()));
+    }
+    assert!(refused(glint().args(["setstripe", "-S", "1G", text(&mnt)])).contains("64M"));
+    let output = run(glint().args(["getstripe", "--json", text(&mnt)]));
+    let row: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(row["path"], text(&mnt));
+    up.stop();
+    let data = world.data();
+    run(glint().args(["fsck", text(&data)]));
+    let serve = ["serve", "--data", text(&data), "--workers", "0"];
+    assert!(refused(glint().args(serve)).contains("--workers"));
+}

@@ -27,8 +27,11 @@ use std::time::{Duration, Instant};
 #[derive(clap::Args)]
 pub struct Args {
     /// The data directory.
+    #[arg(value_name = "DIR", required_unless_present = "data", conflicts_with = "data")]
+    directory: Option<PathBuf>,
+    /// The same.
     #[arg(long, value_name = "DIR")]
-    data: PathBuf,
+    data: Option<PathBuf>,
     /// Put right what can be put right. Unreachable inodes get a name in lost+found.
     #[arg(long)]
     repair: bool,
@@ -67,7 +70,8 @@ const OPEN_FILES: usize = 16;
 
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
-    let data = DataDir::open(&args.data)?;
+    let said = args.data.as_ref().or(args.directory.as_ref());
+    let data = DataDir::open(said.ok_or("no data directory was named")?)?;
     let mut check = Check::default();
     let (mut summary, mut text) = (serde_json::Map::new(), String::new());
     match data.role() {

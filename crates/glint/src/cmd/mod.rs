@@ -11,6 +11,7 @@ pub mod serving;
 pub mod stats;
 pub mod status;
 pub mod stripe;
+pub mod target;
 pub mod umount;
 pub mod up;
 
@@ -24,10 +25,9 @@ fn ask_mount(path: &Path, name: &str) -> Result<String, String> {
         Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NODATA) => {
             Err(format!("{} is not in a Glint mount", path.display()))
         }
-        Err(rustix::io::Errno::NOTCONN) => Err(format!(
-            "the daemon behind {} is gone; `glint umount {0}` cleans up",
-            path.display()
-        )),
+        Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED) => {
+            Err(format!("the daemon of the mount at {} is gone: glint umount {0}", path.display()))
+        }
         Err(error) => Err(format!("{}: {error}", path.display())),
     }
 }

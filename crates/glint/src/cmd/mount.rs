@@ -2,15 +2,18 @@
 //! `mount -t fuse.glint` and /etc/fstab call.
 
 use super::mount_options::{self, Flags, ParsedOptions};
+use crate::control::Control;
 use crate::metrics::Metrics;
 use crate::signals::Stop;
 use crate::{CommandResult, Usage, daemon};
-use glint_client::Running;
+use glint_client::{Client, Running};
 use glint_mount::{Mount, MountFlags};
 use glint_net::{Cluster, Remote, RemoteOptions};
+use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Mount a file system, in the background: it is usable when the command returns.
@@ -111,17 +114,20 @@ pub fn flags_unless_said() -> Result<MountFlags, String> {
 
 /// Changes the flags of a mount that is there: what is not named stays.
 fn remount(directory: &Path, options: &ParsedOptions) -> CommandResult {
-    let absolute = std::path::absolute(directory)?;
-    let path = absolute.canonicalize().unwrap_or(absolute);
+    let path = super::target::resolve(directory);
     let shown = path.display();
     let there = glint_mount::mounted_at(&path).filter(|m| m.kind.starts_with("fuse.glint"));
     let there =
         there.ok_or_else(|| format!("{shown}: no file system of Glint is mounted there"))?;
     let now = Flags::of_mount(&there.options);
-    if options.said_of_atime().is_some_and(|noatime| noatime != now.contains(MountFlags::NOATIME)) {
-        return Err(format!("{shown}: noatime cannot be changed while it is mounted").into());
+    let flags = options.flags.over(now);
+    // The process behind the mount does these, and is not told.
+    for (flag, name) in [(MountFlags::NOATIME, "noatime"), (MountFlags::SYNCHRONOUS, "sync")] {
+        if flags.contains(flag) != now.contains(flag) {
+            return Err(format!("{shown}: {name} cannot be changed while it is mounted").into());
+        }
     }
-    glint_mount::remount(&path, options.flags.over(now))?;
+    glint_mount::remount(&path, flags)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -157,14 +163,22 @@ pub fn run(args: Args) -> CommandResult {
     if std::env::var_os(COUNT_PAGES).is_some() {
         client.count_pages();
     }
-    let mount_options = options.mount(args.server.clone(), flags_unless_said()?);
+    let mut mount_options = options.mount(args.server.clone(), flags_unless_said()?);
+    let rights = crate::identity::get()?.map(|identity| identity.rights().clone());
+    // Who may only read is shown so, and has its writes refused here.
+    let only_reads = rights.is_some_and(|rights| rights.read_only);
+    mount_options
+        .flags
+        .set(MountFlags::RDONLY, only_reads || mount_options.flags.contains(MountFlags::RDONLY));
     let mount = Mount::new(client.clone(), &mount_point, &mount_options, options.transport)?;
     let _metrics = Metrics::start(args.metrics.as_deref(), None)?;
+    let control = control(&mount, &client, &args.server)?;
     super::up::announce(&mount, start.elapsed());
     daemon::say_ready();
     while !stop.is_asked() && !mount.is_finished() {
         std::thread::sleep(Duration::from_millis(50));
     }
+    drop(control);
     if mount.unmount()? {
         mount.wait();
     } else {
@@ -173,6 +187,42 @@ pub fn run(args: Args) -> CommandResult {
     drop(client);
     tracing::info!("unmounted {}", args.directory.display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// Answers questions about the mount, also while its server is away.
+fn control(
+    mount: &Mount,
+    client: &Arc<Client<Cluster<Remote>>>,
+    server: &str,
+) -> Result<Option<Control>, String> {
+    let address = crate::identity::address(server)?;
+    let (client, path) = (client.clone(), mount.path().display().to_string());
+    Ok(Control::start(mount.path(), move |what| match what {
+        "status" => {
+            let servers = Remote::ask(&address, what).unwrap_or_else(|error| {
+                let (silent_s, error) = (client.silence().as_secs(), error.to_string());
+                let address = address.to_string();
+                json!({"version": env!("CARGO_PKG_VERSION"), "mount_point": path, "server":
+                    {"address": address, "reached": false, "silent_s": silent_s, "error": error}})
+                .to_string()
+            });
+            Ok(String::from_utf8_lossy(&client.status(servers)).into_owned())
+        }
+        "stats" => {
+            let mut rows = glint_net::stats::rows("client");
+            let servers = Remote::ask(&address, what).ok();
+            let servers = servers.and_then(|text| serde_json::from_str(&text).ok());
+            if let Some(Value::Array(more)) = servers {
+                rows.extend(more);
+            }
+            Ok(Value::Array(rows).to_string())
+        }
+        "reset" => {
+            glint_telemetry::reset();
+            Remote::ask(&address, what).map_err(|e| format!("server {address}: {e}"))
+        }
+        _ => Err("it knows only status, stats and reset".into()),
+    }))
 }
 
 #[cfg(test)]

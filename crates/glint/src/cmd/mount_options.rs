@@ -87,13 +87,11 @@ impl Flags {
         (others - self.cleared) | self.set
     }
 
-    /// Those that a mount has, from what /proc/mounts shows.
+    /// Those that a mount has, from the options that the kernel shows: of the mount and of the
+    /// file system, where what is not set in one may be in the other.
     pub fn of_mount(shown: &str) -> MountFlags {
-        let mut flags = Flags::NONE;
-        for option in shown.split(',') {
-            flags.say_named(option);
-        }
-        flags.set
+        let set = |option| FLAGS.iter().find(|(name, _, on)| *name == option && *on);
+        shown.split(',').filter_map(set).map(|(_, flag, _)| *flag).collect()
     }
 }
 
@@ -134,12 +132,6 @@ impl ParsedOptions {
     /// Whether reading changes no inode, whatever else holds.
     pub fn noatime(&self) -> bool {
         self.flags.set.contains(MountFlags::NOATIME)
-    }
-
-    /// What was said of the access times of a mount, if anything was.
-    pub fn said_of_atime(&self) -> Option<bool> {
-        let said = self.flags.set | self.flags.cleared;
-        said.contains(MountFlags::NOATIME).then(|| self.noatime())
     }
 
     /// How to mount `source`, where `others` are the flags that nothing was said of.
@@ -272,7 +264,7 @@ mod tests {
         assert_eq!(parsed("suid,dev").flags.over(base), MountFlags::empty());
         let exec = parsed("users,exec").flags.over(MountFlags::empty());
         assert_eq!(exec, base, "the last word counts");
-        let shown = Flags::of_mount("ro,nosuid,noatime,user_id=0,allow_other");
+        let shown = Flags::of_mount("rw,nosuid,noatime,ro,user_id=0,allow_other");
         assert_eq!(shown, MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NOATIME);
         assert_eq!(parsed("rw").flags.over(shown), MountFlags::NOSUID | MountFlags::NOATIME);
     }

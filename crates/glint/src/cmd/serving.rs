@@ -56,17 +56,10 @@ pub enum Switch {
     Off,
 }
 
-/// A number of bytes with an optional K, M or G (powers of 1000), at least 1000.
-pub fn bytes(text: &str) -> Result<u64, String> {
-    let wrong = || "a number with K, M or G, such as 50M, and at least 1K".to_owned();
-    let (digits, unit) = match text.char_indices().next_back() {
-        Some((at, 'k' | 'K')) => (&text[..at], 1_000),
-        Some((at, 'm' | 'M')) => (&text[..at], 1_000_000),
-        Some((at, 'g' | 'G')) => (&text[..at], 1_000_000_000),
-        _ => (text, 1),
-    };
-    let number: u64 = digits.parse().map_err(|_| wrong())?;
-    number.checked_mul(unit).filter(|bytes| *bytes >= 1000).ok_or_else(wrong)
+/// A number of bytes in a second.
+fn bandwidth(text: &str) -> Result<u64, String> {
+    let bytes = crate::size::parse(text)?;
+    if bytes >= 1000 { Ok(bytes) } else { Err("at least 1000".into()) }
 }
 
 /// Those of a process that only serves.
@@ -133,13 +126,13 @@ pub struct Serving {
     /// the host is noticed without it.
     #[arg(long)]
     after_power_loss: bool,
-    /// Most bytes that each OST reads and writes in a second, as 50M or 2G: keeps room on a
+    /// Most bytes that each OST reads and writes in a second, as 50M or 2G (or MB, MiB): keeps room on a
     /// disk or a network for others.
-    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = bandwidth)]
     ost_bandwidth: Option<u64>,
     /// Number of service threads [default: one for each core].
-    #[arg(long, value_name = "N")]
-    workers: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    workers: Option<u16>,
     /// Bind each service thread to a core.
     #[arg(long)]
     pin: bool,
@@ -172,6 +165,6 @@ impl Serving {
 
     /// How its service threads are to be.
     pub fn threads(&self) -> ServerOptions {
-        ServerOptions { pin: self.pin, workers: self.workers }
+        ServerOptions { pin: self.pin, workers: self.workers.map(usize::from) }
     }
 }

@@ -1,5 +1,6 @@
 //! `glint stats`.
 
+use super::target::Target;
 use crate::CommandResult;
 use crate::signals::Stop;
 use serde_json::Value;
@@ -15,9 +16,10 @@ use std::time::{Duration, Instant};
 /// the `self` of all layers of an operation add up to its whole.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A mount point, or a server as HOST:PORT or unix:PATH.
-    #[arg(value_name = "HOST:PORT|DIR", default_value = "127.0.0.1:5640")]
-    target: String,
+    /// A mount point, or a server as HOST, HOST:PORT, or its data directory or socket here
+    /// [default: the only one that is mounted or served here].
+    #[arg(value_name = "DIR|HOST:PORT")]
+    target: Option<String>,
     /// Show again every second what happened in it, until Ctrl-C; quantiles stay those of
     /// the whole time.
     #[arg(long)]
@@ -34,21 +36,22 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
+    let target = Target::find(args.target.as_deref())?;
     if args.reset {
-        super::status::reset(&args.target)?;
+        target.ask("reset")?;
         return Ok(ExitCode::SUCCESS);
     }
     if args.watch {
-        return watch(&args);
+        return watch(&target, args.json);
     }
-    show(&rows(&args.target)?, args.json);
+    show(&rows(&target)?, args.json);
     Ok(ExitCode::SUCCESS)
 }
 
-fn rows(target: &str) -> Result<Vec<Value>, Box<dyn std::error::Error>> {
-    match super::status::ask(target, "stats")? {
+fn rows(target: &Target) -> Result<Vec<Value>, Box<dyn std::error::Error>> {
+    match serde_json::from_str(&target.ask("stats")?)? {
         Value::Array(rows) => Ok(rows),
-        _ => Err(format!("{target} sent something else than statistics").into()),
+        _ => Err("that is something else than statistics".into()),
     }
 }
 
@@ -91,20 +94,20 @@ fn show(rows: &[Value], json: bool) {
     }
 }
 
-fn watch(args: &Args) -> CommandResult {
+fn watch(target: &Target, json: bool) -> CommandResult {
     let stop = Stop::listen()?;
-    let mut before = rows(&args.target)?;
+    let mut before = rows(target)?;
     while !stop.is_asked() {
         let start = Instant::now();
         while start.elapsed() < INTERVAL && !stop.is_asked() {
             std::thread::sleep(Duration::from_millis(20));
         }
-        let now = rows(&args.target)?;
+        let now = rows(target)?;
         let changed = since(&before, &now);
-        if !args.json && std::io::stdout().is_terminal() {
+        if !json && std::io::stdout().is_terminal() {
             crate::say_part!("\x1b[2J\x1b[H");
         }
-        show(&changed, args.json);
+        show(&changed, json);
         std::io::stdout().flush()?;
         before = now;
     }

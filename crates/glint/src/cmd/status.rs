@@ -1,61 +1,39 @@
 //! `glint status`.
 
+use super::target::Target;
 use crate::CommandResult;
 use crate::live::human_bytes;
-use std::path::Path;
+use serde_json::Value;
 use std::process::ExitCode;
 
 /// Show servers, OSTs, clients, space and inodes.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A mount point, or a server as HOST:PORT or unix:PATH.
-    #[arg(value_name = "HOST:PORT|DIR", default_value = "127.0.0.1:5640")]
-    target: String,
+    /// A mount point, or a server as HOST, HOST:PORT, or its data directory or socket here
+    /// [default: the only one that is mounted or served here].
+    #[arg(value_name = "DIR|HOST:PORT")]
+    target: Option<String>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// Whether this is a path in a mount, and not the address of a server.
-fn is_mount(target: &str) -> bool {
-    let is_path = Path::new(target).exists() || target.contains('/');
-    is_path && !target.starts_with(glint_net::UNIX_PREFIX)
-}
-
-/// Asks a mount or a server for its state dump or its statistics.
-pub fn ask(target: &str, what: &str) -> Result<serde_json::Value, Box<dyn std::error::Error>> {
-    let path = Path::new(target);
-    let text = if is_mount(target) {
-        super::ask_mount(path, &format!("glint.{what}"))?
-    } else {
-        glint_net::Remote::ask(&crate::identity::address(target)?, what)
-            .map_err(|e| format!("server {target}: {e}"))?
-    };
-    Ok(serde_json::from_str(&text)?)
-}
-
-/// Starts the statistics of a mount or a server again.
-pub fn reset(target: &str) -> Result<(), Box<dyn std::error::Error>> {
-    let path = Path::new(target);
-    if is_mount(target) {
-        let flags = rustix::fs::XattrFlags::empty();
-        return rustix::fs::setxattr(path, "glint.stats", b"reset", flags)
-            .map_err(|e| format!("{}: {e}", path.display()).into());
-    }
-    glint_net::Remote::ask(&crate::identity::address(target)?, "reset")
-        .map_err(|e| format!("server {target}: {e}"))?;
-    Ok(())
-}
-
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
-    let status = ask(&args.target, "status")?;
+    let target = Target::find(args.target.as_deref())?;
+    let status: Value = serde_json::from_str(&target.ask("status")?)?;
+    let reached = status["server"]["reached"] != false;
+    let code = if reached { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if args.json {
         crate::say!("{status}");
-        return Ok(ExitCode::SUCCESS);
+        return Ok(code);
     }
-    let text = |value: &serde_json::Value| value.as_str().unwrap_or("?").to_owned();
-    let bytes = |value: &serde_json::Value| human_bytes(value.as_u64().unwrap_or(0));
+    if !reached {
+        show_without_server(&status);
+        return Ok(code);
+    }
+    let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
+    let bytes = |value: &Value| human_bytes(value.as_u64().unwrap_or(0));
     crate::say!("glint {} on {}", text(&status["version"]), text(&status["data"]));
     crate::say!("  uuid     {}", text(&status["uuid"]));
     crate::say!("  uptime   {} s, process {}", status["uptime_s"], status["pid"]);
@@ -68,29 +46,14 @@ pub fn run(args: Args) -> CommandResult {
         crate::say!("  inodes   {}", status["inodes"]);
     }
     let space = &status["space"];
-    crate::say!(
-        "  space    {} of {} available",
-        bytes(&space["available_bytes"]),
-        bytes(&space["total_bytes"])
-    );
+    crate::say!("  space    {}, of {}", room(space), bytes(&space["total_bytes"]));
     if !is_oss {
         show_load(&status);
     }
-    if let Some(client) = status["client"].as_object() {
-        crate::say!(
-            "  mount    {} inodes cached, {} not sent, {} errors of writing behind",
-            client["cached_inodes"],
-            bytes(&client["unsent_bytes"]),
-            client["write_errors"]
-        );
-    }
+    show_mount(&status);
     for ost in status["osts"].as_array().into_iter().flatten() {
-        crate::say!(
-            "  ost {:<4} {} free, {}",
-            ost["index"],
-            bytes(&ost["free_bytes"]),
-            text(&ost["path"])
-        );
+        let (index, path) = (ost["index"].to_string(), text(&ost["path"]));
+        crate::say!("  ost {index:<4} {}, {path}", room(ost));
     }
     for oss in status["osses"].as_array().into_iter().flatten() {
         let (first, count) = (oss["first_ost"].as_u64(), oss["osts"].as_u64());
@@ -99,12 +62,8 @@ pub fn run(args: Args) -> CommandResult {
             0..2000 => String::new(),
             ms => format!(", NOT HEARD OF for {} s", ms / 1000),
         };
-        crate::say!(
-            "  ost {first}-{} {} free, at {}{silent}",
-            first + count.saturating_sub(1),
-            bytes(&oss["free_bytes"]),
-            text(&oss["address"]),
-        );
+        let address = text(&oss["address"]);
+        crate::say!("  ost {:<4} {}, at {address}{silent}", numbers(first, count), room(oss));
     }
     for client in status["clients"].as_array().into_iter().flatten() {
         crate::say!(
@@ -118,8 +77,45 @@ pub fn run(args: Args) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Space, in the same words everywhere: what users may still fill, and what the disk has, which is
+/// more by what servers keep for themselves and the local file system for root.
+fn room(space: &Value) -> String {
+    let bytes = |key: &str| human_bytes(space[key].as_u64().unwrap_or(0));
+    format!("{} available, {} free", bytes("available_bytes"), bytes("free_bytes"))
+}
+
+/// The numbers of so many OSTs.
+fn numbers(first: u64, count: u64) -> String {
+    match count {
+        0 | 1 => first.to_string(),
+        _ => format!("{first}-{}", first + count - 1),
+    }
+}
+
+/// What a mount is and holds.
+fn show_mount(status: &Value) {
+    if let Some(client) = status["client"].as_object() {
+        crate::say!(
+            "  mount    {} inodes cached, {} not sent, {} errors of writing behind",
+            client["cached_inodes"],
+            human_bytes(client["unsent_bytes"].as_u64().unwrap_or(0)),
+            client["write_errors"]
+        );
+    }
+}
+
+/// What a mount knows of itself while its server is away.
+fn show_without_server(status: &Value) {
+    let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
+    let server = &status["server"];
+    crate::say!("glint {} at {}", text(&status["version"]), text(&status["mount_point"]));
+    let (address, error) = (text(&server["address"]), text(&server["error"]));
+    crate::say!("  server   {address} NOT REACHED for {} s ({error})", server["silent_s"]);
+    show_mount(status);
+}
+
 /// What a server with an MDS does and holds.
-fn show_load(status: &serde_json::Value) {
+fn show_load(status: &Value) {
     let per_s = &status["per_s"];
     crate::say!(
         "  requests {}; now {}/s, {} us, read {}/s, write {}/s",
@@ -136,4 +132,15 @@ fn show_load(status: &serde_json::Value) {
         locks["data"],
         locks["programs"]
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_ost_is_no_range() {
+        assert_eq!(numbers(8, 1), "8");
+        assert_eq!(numbers(8, 3), "8-10");
+    }
 }

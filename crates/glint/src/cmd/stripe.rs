@@ -3,7 +3,8 @@
 
 use crate::CommandResult;
 use rustix::fs::XattrFlags;
-use std::path::PathBuf;
+use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Set the layout that new files of a directory get, or of a file without data.
@@ -12,9 +13,13 @@ pub struct SetArgs {
     /// Stripe count: over how many OSTs a file is spread; 0 for all.
     #[arg(short = 'c', long)]
     count: Option<u16>,
-    /// Stripe size in bytes, with K or M; a power of two from 64K to 64M.
-    #[arg(short = 'S', long, value_parser = parse_size)]
+    /// Stripe size: a number of bytes, or with K, M, G (KB and KiB are the same); a power of two
+    /// from 64K to 64M.
+    #[arg(short = 'S', long, value_parser = stripe_size)]
     size: Option<u64>,
+    /// Print the layout as JSON.
+    #[arg(long)]
+    json: bool,
     /// Directory or empty file.
     path: PathBuf,
 }
@@ -25,21 +30,28 @@ pub struct GetArgs {
     /// Files or directories.
     #[arg(required = true)]
     paths: Vec<PathBuf>,
+    /// Print JSON, one object a line.
+    #[arg(long)]
+    json: bool,
 }
 
-fn parse_size(text: &str) -> Result<u64, String> {
-    let (digits, factor) = match text.chars().last() {
-        Some('K' | 'k') => (&text[..text.len() - 1], 1 << 10),
-        Some('M' | 'm') => (&text[..text.len() - 1], 1 << 20),
-        _ => (text, 1),
-    };
-    let size: u64 = digits.parse().map_err(|_| "not a size".to_owned())?;
-    let bytes = size.checked_mul(factor).ok_or("too large")?;
+fn stripe_size(text: &str) -> Result<u64, String> {
+    let bytes = crate::size::parse(text)?;
     if bytes.is_power_of_two() && (64 << 10..=64 << 20).contains(&bytes) {
         Ok(bytes)
     } else {
         Err("must be a power of two from 64K to 64M".into())
     }
+}
+
+/// Words as `getstripe` shows them, as an object.
+fn as_json(path: &Path, words: &str) -> Value {
+    let pairs = words.split_whitespace().filter_map(|word| word.split_once('='));
+    let number = |text: &str| text.parse::<u64>().map_or_else(|_| json!(text), |n| json!(n));
+    let mut row: Map<String, Value> =
+        pairs.map(|(key, value)| (key.to_owned(), number(value))).collect();
+    row.insert("path".into(), json!(path.display().to_string()));
+    Value::Object(row)
 }
 
 /// Runs `setstripe`.
@@ -65,13 +77,20 @@ pub fn set(args: SetArgs) -> CommandResult {
             rustix::io::Errno::OPNOTSUPP => format!("{shown} is not in a Glint mount"),
             e => format!("{shown}: {e}"),
         })?;
+    if args.json {
+        crate::say!("{}", as_json(&args.path, &super::ask_mount(&args.path, "glint.layout")?));
+    }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Runs `getstripe`.
 pub fn get(args: GetArgs) -> CommandResult {
     for path in &args.paths {
-        crate::say!("{}: {}", path.display(), super::ask_mount(path, "glint.layout")?);
+        let layout = super::ask_mount(path, "glint.layout")?;
+        match args.json {
+            true => crate::say!("{}", as_json(path, &layout)),
+            false => crate::say!("{}: {layout}", path.display()),
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -12,22 +12,24 @@ const SHUTDOWN_MAX: Duration = Duration::from_secs(60);
 /// Unmount a Glint file system, also one whose daemon is gone.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Where it is mounted.
-    directory: PathBuf,
+    /// Where it is mounted [default: the only one that is].
+    #[arg(value_name = "DIR")]
+    directory: Option<PathBuf>,
     /// Detach now, end when its last user is gone.
     #[arg(long, short)]
     lazy: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
-    let shown = args.directory.display();
-    let absolute = std::path::absolute(&args.directory)?;
-    // A dead mount cannot be looked at; everything above it can.
-    let resolved = match (absolute.parent().map(|p| p.canonicalize()), absolute.file_name()) {
-        (Some(Ok(parent)), Some(name)) => parent.join(name),
-        _ => absolute,
+    let resolved = match &args.directory {
+        Some(directory) => super::target::resolve(directory),
+        None => super::target::only_mount()?,
     };
+    let shown = args.directory.as_ref().unwrap_or(&resolved).display();
     let dead = glint_mount::is_dead(&resolved);
     let source = match glint_mount::mounted_at(&resolved) {
         None => return Err(format!("{shown} is not a mount point").into()),
@@ -46,6 +48,9 @@ pub fn run(args: Args) -> CommandResult {
     // After `umount` the data directory can be used at once.
     if let Some(data) = source.strip_prefix("glint:").filter(|_| !args.lazy && !dead) {
         DataDir::wait_until_free(Path::new(data), SHUTDOWN_MAX);
+    }
+    if args.json {
+        crate::say!("{}", serde_json::json!({"unmounted": resolved.display().to_string()}));
     }
     Ok(ExitCode::SUCCESS)
 }

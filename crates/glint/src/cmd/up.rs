@@ -1,6 +1,7 @@
 //! `glint up`: create if absent, serve, mount; one process.
 
 use super::serving::{Serving, keep_files_private};
+use crate::control::Control;
 use crate::data_dir::{DataDir, Role};
 use crate::live::Live;
 use crate::metrics::Metrics;
@@ -9,7 +10,7 @@ use crate::signals::Stop;
 use crate::{CommandResult, daemon};
 use glint_client::Running;
 use glint_mount::{Mount, MountFlags, TransportKind};
-use glint_net::{Cluster, InProcess};
+use glint_net::{Cluster, InProcess, Service};
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -92,6 +93,18 @@ pub fn run(args: Args) -> CommandResult {
         |l: super::serve::Listener| l.serve(running.servers.clone(), args.serving.threads());
     let server = listener.map(serve).transpose()?;
     let metrics = Metrics::start(args.metrics.as_deref(), Some(running.servers.clone()))?;
+    let (servers, caller) = (running.servers.clone(), client.clone());
+    let control = Control::start(&mount_point, move |what| match what {
+        "status" => {
+            Ok(String::from_utf8_lossy(&caller.status(Service::status(&*servers))).into_owned())
+        }
+        "stats" => Ok(glint_net::stats::as_json("server")),
+        "reset" => {
+            glint_telemetry::reset();
+            Ok(String::new())
+        }
+        _ => Err("it knows only status, stats and reset".into()),
+    });
     announce(&mount, start.elapsed());
     daemon::say_ready();
 
@@ -102,7 +115,7 @@ pub fn run(args: Args) -> CommandResult {
         live.tick(|| running.servers.in_short());
     }
     live.end();
-    drop(metrics);
+    drop((control, metrics));
     if let Some(reason) = servers.failure() {
         // First, so that nobody waits for a server that is gone.
         let detached = mount.unmount();

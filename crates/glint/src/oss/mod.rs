@@ -164,7 +164,7 @@ impl Oss {
     /// How things are, in a few words.
     pub fn in_short(&self) -> String {
         let available = human_bytes(SpaceInfo::sum(self.osts.spaces()).available);
-        format!("free {available}  clients {}", self.sessions.all().len())
+        format!("available {available}  clients {}", self.sessions.all().len())
     }
 }
 

@@ -4,7 +4,7 @@
 
 use super::lustre_ssf;
 use crate::CommandResult;
-use crate::cmd::serving::bytes;
+use crate::size::parse as bytes;
 use serde_json::{Value, json};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -29,7 +29,7 @@ pub struct Args {
     #[arg(long, default_value_t = 1 << 20)]
     transfer: usize,
     /// Bytes in all, with K, M or G.
-    #[arg(long, value_parser = bytes, default_value = "1G")]
+    #[arg(long, value_parser = bytes, default_value = "1000000000")]
     total: u64,
     /// By turns instead of each its own part.
     #[arg(long)]
@@ -38,7 +38,7 @@ pub struct Args {
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     data: PathBuf,
     /// With --experiment: what each OST may move in a second.
-    #[arg(long, value_parser = bytes, default_value = "50M")]
+    #[arg(long, value_parser = bytes, default_value = "50000000")]
     limit: u64,
     /// With --experiment: write a report with plots into this directory.
     #[arg(long, value_name = "DIR")]

@@ -1,0 +1,144 @@
+//! Which file system a command is about: a mount or a server, or the only one that is there.
+
+use crate::control;
+use crate::identity::{SOCKET, in_full};
+use glint_mount::MountedAt;
+use glint_net::{Remote, UNIX_PREFIX};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// How long a call on a mount may take before this gives up.
+const CALL_MAX: Duration = Duration::from_secs(10);
+/// What /proc/net/unix shows of a socket at which somebody listens.
+const LISTENS: &str = "00010000";
+
+/// What to ask.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Target {
+    /// The process behind the mount here.
+    Mount(PathBuf),
+    /// A server at this address.
+    Server(String),
+}
+
+/// All mounts of Glint.
+pub fn mounts() -> Vec<MountedAt> {
+    let mut mounts = glint_mount::mounts();
+    mounts.retain(|mount| mount.kind == glint_mount::FS_TYPE && mount.source != "glint-null");
+    mounts
+}
+
+/// Servers of this host that listen at a socket in their data directory.
+fn servers() -> Vec<String> {
+    let text = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let mut found: Vec<String> = text
+        .lines()
+        .filter(|line| line.split_whitespace().nth(3) == Some(LISTENS))
+        .filter_map(|line| Some(line[line.find(" /")? + 1..].to_owned()))
+        .filter(|path| Path::new(path).file_name().is_some_and(|name| name == SOCKET))
+        .map(|path| format!("{UNIX_PREFIX}{path}"))
+        .collect();
+    found.dedup();
+    found
+}
+
+fn only<T>(mut found: Vec<T>, list: impl Fn(&T) -> String) -> Result<Option<T>, String> {
+    if found.len() > 1 {
+        let lines: String = found.iter().map(|one| format!("\n  {}", list(one))).collect();
+        return Err(format!("there are several; say which:{lines}"));
+    }
+    Ok(found.pop())
+}
+
+/// The only mount.
+pub fn only_mount() -> Result<PathBuf, String> {
+    let list = |mount: &MountedAt| format!("{} ({})", mount.path.display(), mount.source);
+    let mount = only(mounts(), list)?;
+    Ok(mount.ok_or("no file system of Glint is mounted here")?.path)
+}
+
+/// A path without links, as far as that can be found out without a look at what is mounted at
+/// it: that may wait for a server, or be dead.
+pub fn resolve(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    if glint_mount::mounted_at(&absolute).is_some() {
+        return absolute;
+    }
+    match (absolute.parent().map(Path::canonicalize), absolute.file_name()) {
+        (Some(Ok(parent)), Some(name)) => parent.join(name),
+        _ => absolute,
+    }
+}
+
+impl Target {
+    /// What is meant.
+    pub fn find(said: Option<&str>) -> Result<Target, String> {
+        let Some(said) = said else {
+            let mounts = mounts();
+            if !mounts.is_empty() {
+                return only_mount().map(Target::Mount);
+            }
+            let server = only(servers(), String::clone)?;
+            return server.map(Target::Server).ok_or_else(|| {
+                "no file system of Glint is mounted here, and none is served at a socket; say \
+                 which: a mount point, or a server as HOST or HOST:PORT"
+                    .to_owned()
+            });
+        };
+        let is_path = !said.starts_with(UNIX_PREFIX)
+            && (said.contains('/') || std::fs::symlink_metadata(said).is_ok());
+        if !is_path {
+            return Ok(Target::Server(in_full(said)));
+        }
+        // First of all as it is written: nothing must be looked up in a mount that waits.
+        for path in [std::path::absolute(said).unwrap_or_default(), resolve(Path::new(said))] {
+            let within = |mount: &MountedAt| path.starts_with(&mount.path);
+            let all = glint_mount::mounts();
+            let innermost = all.iter().rev().filter(|mount| within(mount));
+            let innermost = innermost.max_by_key(|mount| mount.path.as_os_str().len());
+            if let Some(mount) = innermost.filter(|mount| mount.kind == glint_mount::FS_TYPE) {
+                return Ok(Target::Mount(mount.path.clone()));
+            }
+        }
+        let address = in_full(&format!("{UNIX_PREFIX}{said}"));
+        match address.strip_prefix(UNIX_PREFIX).is_some_and(|socket| Path::new(socket).exists()) {
+            true => Ok(Target::Server(address)),
+            false => Err(format!("{said} is not in a Glint mount, and no server listens there")),
+        }
+    }
+
+    /// Asks for `status` or `stats`, or to `reset` the latter. Returns in some seconds, whatever
+    /// has happened to servers.
+    pub fn ask(&self, what: &str) -> Result<String, String> {
+        match self {
+            Target::Server(address) => Remote::ask(&crate::identity::address(address)?, what)
+                .map_err(|e| format!("server {address}: {e}")),
+            Target::Mount(path) => match control::ask(path, what) {
+                Some(answer) => answer,
+                None => ask_through(path, what),
+            },
+        }
+    }
+}
+
+/// Asks through the file system itself, as who may not use the other way.
+fn ask_through(path: &Path, what: &str) -> Result<String, String> {
+    let (answer, answered) = mpsc::channel();
+    let (mount, what) = (path.to_owned(), what.to_owned());
+    std::thread::spawn(move || {
+        let flags = rustix::fs::XattrFlags::empty();
+        let result = match what.as_str() {
+            "reset" => rustix::fs::setxattr(&mount, "glint.stats", b"reset", flags)
+                .map(|()| String::new())
+                .map_err(|e| format!("{}: {e}", mount.display())),
+            what => super::ask_mount(&mount, &format!("glint.{what}")),
+        };
+        // Nobody may be waiting any more.
+        let _ = answer.send(result);
+    });
+    answered.recv_timeout(CALL_MAX).unwrap_or_else(|_| {
+        let seconds = CALL_MAX.as_secs();
+        Err(format!("{} has not answered for {seconds} s: a server is away", path.display()))
+    })
+}

@@ -1,0 +1,128 @@
+//! The way to the process behind a mount that does not lead through the file system: how it is
+//! can be asked while its calls wait for a server.
+//!
+//! A socket for each mount, named by the kernel's number of it, in a directory that is this
+//! user's alone. A question is a word; the answer is `+` and the text, or `-` and why not.
+
+use std::fs::DirBuilder;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long an answer may take: longer than the process behind the mount waits for a server.
+const ANSWER_MAX: Duration = Duration::from_secs(20);
+/// How long a question may take; it is a word.
+const QUESTION_MAX: Duration = Duration::from_secs(2);
+
+fn directory() -> Option<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Some("/run/glint".into());
+    }
+    Some(PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR")?).join("glint"))
+}
+
+fn socket_of(mount: &Path) -> Option<PathBuf> {
+    let device = glint_mount::mounted_at(mount)?.device.replace(':', "-");
+    Some(directory()?.join(format!("mount-{device}.sock")))
+}
+
+/// Answers questions about a mount, until it is dropped.
+pub struct Control {
+    socket: PathBuf,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Control {
+    /// Starts to answer. Where there is no place for a socket, nobody can ask.
+    pub fn start(
+        mount: &Path,
+        answer: impl Fn(&str) -> Result<String, String> + Send + 'static,
+    ) -> Option<Control> {
+        let started = Control::listen(mount, answer);
+        if let Err(error) = &started {
+            tracing::debug!(%error, "no socket for questions about the mount");
+        }
+        started.ok()
+    }
+
+    fn listen(
+        mount: &Path,
+        answer: impl Fn(&str) -> Result<String, String> + Send + 'static,
+    ) -> io::Result<Control> {
+        let socket = socket_of(mount).ok_or(ErrorKind::NotFound)?;
+        if let Some(directory) = socket.parent() {
+            DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        }
+        // The kernel has given this number to a mount before, whose process was killed.
+        match std::fs::remove_file(&socket) {
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&socket)?;
+        rustix::fs::chmod(&socket, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let serve = move || {
+            for stream in listener.incoming() {
+                if stopped.load(Ordering::Acquire) {
+                    return;
+                }
+                // Whoever has gone needs no answer.
+                let _ = stream.and_then(|stream| reply(stream, &answer));
+            }
+        };
+        let thread = std::thread::Builder::new().name("control".into()).spawn(serve)?;
+        Ok(Control { socket, stop, thread: Some(thread) })
+    }
+}
+
+fn reply(
+    mut stream: UnixStream,
+    answer: &impl Fn(&str) -> Result<String, String>,
+) -> io::Result<()> {
+    stream.set_read_timeout(Some(QUESTION_MAX))?;
+    stream.set_write_timeout(Some(QUESTION_MAX))?;
+    let mut question = String::new();
+    (&stream).take(64).read_to_string(&mut question)?;
+    match answer(&question) {
+        Ok(text) => write!(stream, "+{text}"),
+        Err(error) => write!(stream, "-{error}"),
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        let woken = UnixStream::connect(&self.socket).is_ok();
+        // What is left over is taken over by the next mount.
+        let _ = std::fs::remove_file(&self.socket);
+        if let Some(thread) = self.thread.take().filter(|_| woken) {
+            // It does not panic; and there is nothing left to do.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Asks the process behind the mount at `mount`; `None` if nobody listens there.
+pub fn ask(mount: &Path, question: &str) -> Option<Result<String, String>> {
+    let mut stream = UnixStream::connect(socket_of(mount)?).ok()?;
+    let mut answer = String::new();
+    let asked = (|| {
+        stream.set_read_timeout(Some(ANSWER_MAX))?;
+        stream.write_all(question.as_bytes())?;
+        stream.shutdown(std::net::Shutdown::Write)?;
+        stream.read_to_string(&mut answer)
+    })();
+    let shown = mount.display();
+    Some(match (asked, answer.split_at_checked(1)) {
+        (Ok(_), Some(("+", text))) => Ok(text.to_owned()),
+        (Ok(_), Some((_, error))) => Err(format!("{shown}: {error}")),
+        _ => Err(format!("the process behind {shown} does not answer")),
+    })
+}
