@@ -7,7 +7,7 @@ use glint_lock::advisory::{AdvisoryTable, Kind, Lock, Owner};
 use glint_net::Transport;
 use glint_proto::lock::Range;
 use glint_proto::{
-    AdvisoryHow, AdvisoryLock, AdvisoryMode, ClientId, FsResult, MdsReply, MdsRequest,
+    AdvisoryHow, AdvisoryLock, AdvisoryMode, ClientId, FsResult, Ino, MdsReply, MdsRequest,
 };
 use parking_lot::Mutex;
 
@@ -45,6 +45,7 @@ impl Programs {
                 mode: if lock.write { AdvisoryMode::Write } else { AdvisoryMode::Read },
                 flock: kind == Kind::Flock,
                 how: AdvisoryHow::Reclaim,
+                ticket: 0,
             })
         };
         table.held().map(request).collect()
@@ -86,13 +87,23 @@ impl<T: Transport> Client<T> {
         }
     }
 
+    /// Nobody waits any more for a lock: its request ends, with it or without.
+    pub(crate) async fn cancel_lock(&self, ino: Ino, ticket: u64) {
+        let (mode, how, range) = (AdvisoryMode::Unlock, AdvisoryHow::Cancel, Range::ALL);
+        let lock = AdvisoryLock { ino, owner: 0, pid: 0, range, mode, flock: false, how, ticket };
+        if let Err(errno) = self.ask(&MdsRequest::Advisory(lock)).await {
+            tracing::debug!(%ino, %errno, "ending the wait for a lock");
+        }
+    }
+
     /// Ends the locks of fcntl(2) that were taken through a file which is closed for good.
     pub(crate) async fn end_locks(&self, file: &OpenFile) {
         let owners = std::mem::take(&mut *file.lock_owners.lock());
         for owner in owners {
             let (mode, how) = (AdvisoryMode::Unlock, AdvisoryHow::Try);
             let (ino, range) = (file.ino, Range::ALL);
-            let lock = AdvisoryLock { ino, owner, pid: 0, range, mode, flock: false, how };
+            let lock =
+                AdvisoryLock { ino, owner, pid: 0, range, mode, flock: false, how, ticket: 0 };
             if let Err(errno) = self.lock_for_program(file, lock).await {
                 tracing::warn!(%ino, %errno, "ending the locks of a closed file");
             }

@@ -231,6 +231,14 @@ impl<T: Transport> Vfs for Client<T> {
         self.lock_for_program(&file, lock).await
     }
 
+    async fn cancel_wait(&self, ino: Ino, ticket: u64) {
+        self.cancel_lock(ino, ticket).await;
+    }
+
+    fn is_away(&self) -> bool {
+        self.transport.is_away()
+    }
+
     async fn read(&self, handle: Handle, offset: u64, buffer: &mut [u8]) -> FsResult<usize> {
         self.read_open(handle, offset, buffer).await
     }

@@ -223,6 +223,10 @@ pub trait Vfs: Send + Sync + 'static {
         handle: Handle,
         lock: AdvisoryLock,
     ) -> impl Future<Output = FsResult<Option<AdvisoryLock>>>;
+    /// Nobody waits any more for the lock that was asked for with this ticket.
+    fn cancel_wait(&self, ino: Ino, ticket: u64) -> impl Future<Output = ()>;
+    /// Whether calls may take long because a server cannot be reached.
+    fn is_away(&self) -> bool;
     fn fsync(&self, ino: Ino) -> impl Future<Output = FsResult<()>>;
     fn sync(&self) -> impl Future<Output = FsResult<()>>;
     fn fallocate(

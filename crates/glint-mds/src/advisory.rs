@@ -19,8 +19,18 @@ use std::task::{Poll, Waker};
 #[derive(Default)]
 struct State {
     table: AdvisoryTable,
-    /// Requests that wait: whose, and whether they have got it.
-    waiting: HashMap<u64, (ClientId, Waker, bool)>,
+    waiting: HashMap<u64, Waiting>,
+}
+
+/// A request that waits.
+struct Waiting {
+    client: ClientId,
+    /// As the client names it.
+    ticket: u64,
+    kind: Kind,
+    waker: Waker,
+    /// It has got it, or nobody wants it any more.
+    ended: Option<FsResult<()>>,
 }
 
 /// All of them.
@@ -40,12 +50,12 @@ struct Ticket<'a> {
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         let mut state = self.all.0.lock();
-        let got = state.waiting.remove(&self.number).is_some_and(|(_, _, got)| got);
+        let ended = state.waiting.remove(&self.number).and_then(|waiting| waiting.ended);
         if self.taken {
             return;
         }
         let mut granted = Vec::new();
-        match got {
+        match ended.is_some_and(|ended| ended.is_ok()) {
             true => {
                 let (owner, range) = (self.lock.owner, self.lock.range);
                 state.table.unlock(self.ino, self.kind, owner, range, &mut granted);
@@ -62,11 +72,27 @@ impl State {
     fn hand_out(&mut self, granted: Vec<u64>) -> Vec<Waker> {
         let mut wakers = Vec::new();
         for number in granted {
-            if let Some((_, waker, got)) = self.waiting.get_mut(&number) {
-                *got = true;
-                wakers.push(waker.clone());
+            if let Some(waiting) = self.waiting.get_mut(&number) {
+                waiting.ended = Some(Ok(()));
+                wakers.push(waiting.waker.clone());
             }
         }
+        wakers
+    }
+
+    /// A client does not wait any more for the request that it calls `ticket`.
+    fn cancel(&mut self, ino: Ino, client: ClientId, ticket: u64) -> Vec<Waker> {
+        let ours = |waiting: &Waiting| waiting.client == client && waiting.ticket == ticket;
+        let found = self.waiting.iter_mut().find(|(_, waiting)| ours(waiting));
+        let Some((number, waiting)) = found.filter(|(_, waiting)| waiting.ended.is_none()) else {
+            return Vec::new();
+        };
+        waiting.ended = Some(Err(Errno::EINTR));
+        let (number, kind, waker) = (*number, waiting.kind, waiting.waker.clone());
+        let mut granted = Vec::new();
+        self.table.forget(ino, kind, number, &mut granted);
+        let mut wakers = self.hand_out(granted);
+        wakers.push(waker);
         wakers
     }
 }
@@ -78,11 +104,11 @@ impl Advisory {
         let mut granted = Vec::new();
         state.table.evict(client, &mut granted);
         let mut wakers = state.hand_out(granted);
-        state.waiting.retain(|_, (waits, waker, _)| {
-            if *waits == client {
-                wakers.push(waker.clone());
+        state.waiting.retain(|_, waiting| {
+            if waiting.client == client {
+                wakers.push(waiting.waker.clone());
             }
-            *waits != client
+            waiting.client != client
         });
         drop(state);
         wake(wakers);
@@ -100,7 +126,7 @@ impl<K: Kv> Mds<K> {
         context: &Context<'_>,
         asks: AdvisoryLock,
     ) -> FsResult<MdsReply> {
-        let AdvisoryLock { ino, owner, pid, range, mode, flock, how } = asks;
+        let AdvisoryLock { ino, owner, pid, range, mode, flock, how, ticket } = asks;
         let kind = if flock { Kind::Flock } else { Kind::Posix };
         let owner = Owner { client: context.client, number: owner };
         let lock = Lock { owner, pid, range, write: mode == AdvisoryMode::Write };
@@ -109,9 +135,16 @@ impl<K: Kv> Mds<K> {
         }
         context.begin()?;
         let mut granted = Vec::new();
+        let mut wake_later = Vec::new();
         let outcome = {
             let mut state = self.advisory.0.lock();
+            if matches!(how, AdvisoryHow::Wait | AdvisoryHow::Cancel) {
+                // One that comes again has lost the connection on which it could be answered.
+                let wakers = state.cancel(ino, context.client, ticket);
+                wake_later.extend(wakers);
+            }
             let outcome = match (how, mode) {
+                (AdvisoryHow::Cancel, _) => Outcome::Granted,
                 (AdvisoryHow::Test, _) => {
                     let found = state.table.test(ino, kind, &lock);
                     return Ok(MdsReply::Blocked(found.map(|lock| AdvisoryLock {
@@ -134,12 +167,12 @@ impl<K: Kv> Mds<K> {
                 }
             };
             if let Outcome::Waits(number) = outcome {
-                let waits = (context.client, Waker::noop().clone(), false);
-                state.waiting.insert(number, waits);
+                let (client, waker) = (context.client, Waker::noop().clone());
+                state.waiting.insert(number, Waiting { client, ticket, kind, waker, ended: None });
             }
-            let wakers = state.hand_out(granted);
+            wake_later.extend(state.hand_out(granted));
             drop(state);
-            wake(wakers);
+            wake(wake_later);
             outcome
         };
         match outcome {
@@ -164,21 +197,21 @@ impl<K: Kv> Mds<K> {
     async fn wait_for_program(&self, mut ticket: Ticket<'_>) -> FsResult<MdsReply> {
         let _span = Span::start(Layer::LockWait, Op::Flock as u8);
         let number = ticket.number;
-        let got = poll_fn(|context| {
+        let ended = poll_fn(|context| {
             let mut state = self.advisory.0.lock();
             match state.waiting.get_mut(&number) {
-                Some((_, _, true)) => Poll::Ready(true),
-                Some((_, waker, false)) => {
+                Some(Waiting { ended: Some(ended), .. }) => Poll::Ready(*ended),
+                Some(Waiting { waker, .. }) => {
                     waker.clone_from(context.waker());
                     Poll::Pending
                 }
                 // Its client was evicted.
-                None => Poll::Ready(false),
+                None => Poll::Ready(Err(Errno::ESTALE)),
             }
         })
         .await;
         ticket.taken = true;
-        if got { Ok(MdsReply::Done) } else { Err(Errno::ESTALE) }
+        ended.map(|()| MdsReply::Done)
     }
 
     /// How many locks of programs are held, for `glint status`.

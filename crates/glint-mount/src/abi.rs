@@ -87,6 +87,7 @@ pub mod notify {
     //! Codes of messages to the kernel that answer no request.
     pub const INVAL_INODE: i32 = 2;
     pub const INVAL_ENTRY: i32 = 3;
+    pub const RETRIEVE: i32 = 5;
     pub const INC_EPOCH: i32 = 8;
 }
 
@@ -123,6 +124,7 @@ wire! {
     LkIn { fh: u64, owner: u64, lk: FileLock, lk_flags: u32, padding: u32 }
     LkOut { lk: FileLock }
     InvalInodeOut { ino: u64, off: i64, len: i64 }
+    RetrieveOut { unique: u64, nodeid: u64, offset: u64, size: u32, padding: u32 }
     InvalEntryOut { parent: u64, namelen: u32, flags: u32 }
     GetattrIn { flags: u32, dummy: u32, fh: u64 }
     SetattrIn {

@@ -8,25 +8,29 @@ use crate::abi::{InHeader, Opcode, OutHeader};
 use crate::dispatch::{Adapter, Request};
 use crate::error::MountError;
 use crate::reply::Outcome;
+use crate::uring;
+use crate::waiting::{Takers, Waiting};
 use compio_driver::op::{Interest, PollOnce};
 use futures_util::lock::Mutex;
 use glint_client::Vfs;
-use glint_net::keep_awake;
+use glint_net::{host, keep_awake};
 use glint_proto::limits::FUSE_IO_BYTES_MAX;
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Requests under way at once.
+/// Requests under way at once; more when these wait.
 const TASKS: usize = 32;
 /// Room for headers and fixed parts before the payload.
 const HEAD_BYTES: usize = 4096;
 /// When requests come through io_uring, only messages without reply arrive here;
-/// they are taken in groups.
-const LAZY_PAUSE: Duration = Duration::from_millis(100);
+/// they are taken in groups. Signals among them have to be heard of soon.
+const LAZY_PAUSE: Duration = Duration::from_millis(30);
 
 /// How the thread waits for requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,22 +59,43 @@ pub(crate) fn start<F: Vfs>(
         .map_err(|e| MountError::io("starting a FUSE thread", e))
 }
 
+/// The device, as all tasks see it.
+struct Device<F: Vfs> {
+    fd: Arc<OwnedFd>,
+    waiting: Rc<Waiting<F>>,
+    turn: Rc<Mutex<()>>,
+    pace: Pace,
+}
+
+impl<F: Vfs> Clone for Device<F> {
+    fn clone(&self) -> Device<F> {
+        let (fd, waiting, turn) = (self.fd.clone(), self.waiting.clone(), self.turn.clone());
+        Device { fd, waiting, turn, pace: self.pace }
+    }
+}
+
+impl<F: Vfs> Takers for Device<F> {
+    fn add(&self, _: Vec<u64>) {
+        let (device, taker) = (self.clone(), self.waiting.taker());
+        host::spawn(async move {
+            let _taker = taker;
+            if let Err(error) = device.serve().await {
+                tracing::error!(%error, "FUSE device ended");
+            }
+        });
+    }
+}
+
 fn serve<F: Vfs>(fd: &Arc<OwnedFd>, adapter: &Arc<Adapter<F>>, pace: Pace) -> io::Result<()> {
     let runtime = glint_net::runtime(None)?;
     runtime.block_on(async {
-        let turn = Rc::new(Mutex::new(()));
-        let tasks: Vec<_> = (0..TASKS)
-            .map(|_| {
-                let (fd, adapter, turn) = (fd.clone(), adapter.clone(), turn.clone());
-                compio_runtime::spawn(async move { serve_task(&fd, &adapter, &turn, pace).await })
-            })
-            .collect();
-        for task in tasks {
-            match task.await {
-                Ok(ended) => ended?,
-                Err(_) => tracing::error!("a request panicked"),
-            }
+        let waiting = Waiting::new(adapter);
+        let device = Device { fd: fd.clone(), waiting, turn: Rc::default(), pace };
+        for _ in 0..uring::depth_wanted().unwrap_or(TASKS) {
+            device.add(Vec::new());
         }
+        host::spawn(device.waiting.clone().watch(device.clone()));
+        device.waiting.served().await;
         Ok(())
     })
 }
@@ -93,51 +118,70 @@ async fn read_request(fd: &Arc<OwnedFd>, buffer: &mut [u8]) -> io::Result<usize>
     }
 }
 
-async fn serve_task<F: Vfs>(
-    fd: &Arc<OwnedFd>,
-    adapter: &Adapter<F>,
-    turn: &Mutex<()>,
-    pace: Pace,
-) -> io::Result<()> {
-    let mut buffer = vec![0u8; HEAD_BYTES + FUSE_IO_BYTES_MAX];
-    let mut reading = Some(turn.lock().await);
-    loop {
-        if reading.is_none() {
-            reading = Some(turn.lock().await);
-        }
-        let len = read_request(fd, &mut buffer).await?;
-        if pace == Pace::Eager {
-            keep_awake::beat_here();
-        }
-        let Ok((header, _)) = InHeader::read_from_prefix(&buffer[..len]) else {
-            return Ok(());
-        };
-        let head = size_of::<InHeader>();
-        let fixed_len = Opcode::from_u32(header.opcode).map_or(0, Opcode::in_len);
-        let split = (head + fixed_len).min(len);
-        // The fixed part is copied aside, because the reply may grow over it.
-        let mut fixed = [0u8; 128];
-        fixed[..split - head].copy_from_slice(&buffer[head..split]);
-        let fixed = &fixed[..split - head];
-        let request = Request { header, fixed, buffer: &mut buffer[split..], len: len - split };
-        let outcome = {
-            let mut answer = std::pin::pin!(adapter.dispatch(request));
-            match futures_util::poll!(&mut answer) {
-                std::task::Poll::Ready(outcome) => outcome,
-                std::task::Poll::Pending => {
-                    // This one has to wait: let another task read meanwhile.
-                    reading = None;
-                    answer.await
+impl<F: Vfs> Device<F> {
+    async fn serve(&self) -> io::Result<()> {
+        let mut buffer = vec![0u8; HEAD_BYTES + FUSE_IO_BYTES_MAX];
+        let mut reading = None;
+        loop {
+            let ready = self.waiting.ready();
+            if reading.is_none() {
+                reading = Some(self.turn.lock().await);
+            }
+            let len = read_request(&self.fd, &mut buffer).await?;
+            drop(ready);
+            if self.pace == Pace::Eager {
+                keep_awake::beat_here();
+            }
+            let Ok((header, _)) = InHeader::read_from_prefix(&buffer[..len]) else {
+                self.waiting.unmounted();
+                return Ok(());
+            };
+            let head = size_of::<InHeader>();
+            let opcode = Opcode::from_u32(header.opcode);
+            let fixed_len = opcode.map_or(0, Opcode::in_len);
+            let split = (head + fixed_len).min(len);
+            // The fixed part is copied aside, because the reply may grow over it.
+            let mut fixed = [0u8; 128];
+            fixed[..split - head].copy_from_slice(&buffer[head..split]);
+            let fixed = &fixed[..split - head];
+            let request = Request { header, fixed, buffer: &mut buffer[split..], len: len - split };
+            let (outcome, is_waited_for) = {
+                let mut answer = pin!(self.waiting.dispatch(request));
+                match futures_util::poll!(&mut answer) {
+                    Poll::Ready(outcome) => (outcome, true),
+                    Poll::Pending => {
+                        // This one has to wait: let another task read meanwhile.
+                        reading = None;
+                        match self.waiting.outcome(&header, answer.as_mut(), self).await {
+                            Some(outcome) => (outcome, true),
+                            None => {
+                                reply(&self.fd, header.unique, -libc::EINTR, &[])?;
+                                (self.waiting.finish(&header, answer).await, false)
+                            }
+                        }
+                    }
                 }
+            };
+            match outcome {
+                Outcome::NoReply => {
+                    if self.pace == Pace::Lazy && opcode != Some(Opcode::Interrupt) {
+                        host::sleep(LAZY_PAUSE).await;
+                    }
+                }
+                Outcome::Done(len) if !is_waited_for => {
+                    let reply = &buffer[split..split + len];
+                    self.waiting.abandon(&header, fixed, reply).await;
+                }
+                Outcome::Failed(_) if !is_waited_for => {}
+                Outcome::Done(len) => {
+                    reply(&self.fd, header.unique, 0, &buffer[split..split + len])?;
+                }
+                Outcome::Failed(errno) => reply(&self.fd, header.unique, -errno.0, &[])?,
             }
-        };
-        match outcome {
-            Outcome::NoReply if pace == Pace::Lazy => {
-                compio_runtime::time::sleep(LAZY_PAUSE).await;
+            if self.waiting.ready_count() > TASKS {
+                // It was found when there were too few.
+                return Ok(());
             }
-            Outcome::NoReply => {}
-            Outcome::Done(len) => reply(fd, header.unique, 0, &buffer[split..split + len])?,
-            Outcome::Failed(errno) => reply(fd, header.unique, -errno.0, &[])?,
         }
     }
 }

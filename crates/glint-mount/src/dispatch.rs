@@ -6,6 +6,7 @@ use crate::abi::*;
 use crate::mountpoint::MountOptions;
 use crate::opcode::op_of;
 use crate::reply::*;
+use crate::waiting::Threads;
 use glint_client::{Caching, Caller, Handle, Make, Vfs, WriteHow};
 use glint_proto::limits::FUSE_IO_BYTES_MAX;
 use glint_proto::{
@@ -15,6 +16,7 @@ use glint_proto::{
 use glint_telemetry::{Layer, Span, traced};
 use rustix::mount::MountFlags;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 use zerocopy::FromBytes;
 
@@ -33,11 +35,14 @@ pub(crate) struct Request<'a> {
 
 /// A mounted file system.
 pub(crate) struct Adapter<F> {
-    fs: Arc<F>,
+    pub(crate) fs: Arc<F>,
     pub(crate) caching: Caching,
     direct_io: bool,
     /// Every write is on stable storage before it returns.
     sync: bool,
+    pub(crate) threads: Threads,
+    /// Requests that wait for locks of programs.
+    pub(crate) lock_waiters: AtomicUsize,
 }
 
 pub(crate) fn parse<T: FromBytes>(fixed: &[u8]) -> FsResult<T> {
@@ -53,8 +58,14 @@ fn name(bytes: &[u8]) -> FsResult<(&[u8], &[u8])> {
 impl<F: Vfs> Adapter<F> {
     /// With `direct_io`, data never stays in the kernel's page cache.
     pub(crate) fn new(fs: Arc<F>, options: &MountOptions) -> Adapter<F> {
-        let sync = options.flags.contains(MountFlags::SYNCHRONOUS);
-        Adapter { caching: fs.caching(), direct_io: options.direct_io, sync, fs }
+        Adapter {
+            caching: fs.caching(),
+            direct_io: options.direct_io,
+            sync: options.flags.contains(MountFlags::SYNCHRONOUS),
+            threads: Threads::default(),
+            lock_waiters: AtomicUsize::new(0),
+            fs,
+        }
     }
 
     /// How far the kernel may cache.
@@ -63,8 +74,56 @@ impl<F: Vfs> Adapter<F> {
     }
 
     /// The inode that a node id stands for.
-    fn ino(&self, nodeid: u64) -> Ino {
+    pub(crate) fn ino(&self, nodeid: u64) -> Ino {
         if nodeid == ROOT_NODE { self.fs.root() } else { Ino(nodeid) }
+    }
+
+    /// Nobody waits any more for the lock that a request asked for.
+    pub(crate) async fn cancel_wait(&self, ino: Ino, unique: u64) {
+        self.fs.cancel_wait(ino, unique).await;
+    }
+
+    /// Whether a server cannot be reached.
+    pub(crate) fn is_away(&self) -> bool {
+        self.fs.is_away()
+    }
+
+    /// Gives back what a request got whose caller has gone on: the kernel knows nothing of it.
+    pub(crate) async fn abandon(&self, header: &InHeader, fixed: &[u8], reply: &[u8]) {
+        let Some(opcode) = Opcode::from_u32(header.opcode) else { return };
+        let entry = |bytes: &[u8]| match EntryOut::read_from_prefix(bytes) {
+            Ok((entry, _)) if entry.nodeid != 0 => self.fs.forget(self.ino(entry.nodeid), 1),
+            _ => {}
+        };
+        let opened = match opcode {
+            Opcode::Open | Opcode::Opendir => Some(reply),
+            Opcode::Create | Opcode::Tmpfile => reply.get(size_of::<EntryOut>()..),
+            _ => None,
+        };
+        if let Some(Ok((open, _))) = opened.map(OpenOut::read_from_prefix)
+            && let Err(errno) = self.fs.release(Handle(open.fh)).await
+        {
+            tracing::debug!(%errno, "closing what nobody waits for");
+        }
+        match opcode {
+            Opcode::Lookup | Opcode::Mknod | Opcode::Mkdir | Opcode::Symlink => entry(reply),
+            Opcode::Link | Opcode::Create | Opcode::Tmpfile => entry(reply),
+            Opcode::Readdirplus => {
+                let mut rest = reply;
+                while let Some(dirent) = rest.get(size_of::<EntryOut>()..)
+                    && let Ok((dirent, _)) = Dirent::read_from_prefix(dirent)
+                {
+                    entry(rest);
+                    let len = size_of::<EntryOut>() + size_of::<Dirent>();
+                    let len = (len + dirent.namelen as usize).next_multiple_of(8);
+                    rest = rest.get(len..).unwrap_or_default();
+                }
+            }
+            Opcode::Setlk | Opcode::Setlkw => {
+                self.give_lock_back(self.ino(header.nodeid), fixed).await;
+            }
+            _ => {}
+        }
     }
 
     /// Executes a request. The reply is in its buffer afterwards.
@@ -90,6 +149,12 @@ impl<F: Vfs> Adapter<F> {
                 }
                 return Outcome::NoReply;
             }
+            Opcode::Interrupt => {
+                if let Ok(unique) = parse::<u64>(request.fixed) {
+                    self.threads.interrupt(unique);
+                }
+                return Outcome::NoReply;
+            }
             Opcode::Destroy => return Outcome::Done(0),
             _ => {}
         }
@@ -102,6 +167,7 @@ impl<F: Vfs> Adapter<F> {
                 pid: header.pid,
             },
             ino: self.ino(header.nodeid),
+            unique: header.unique,
             fixed: request.fixed,
             buffer: request.buffer,
             len: request.len,
@@ -121,6 +187,7 @@ pub(crate) struct Call<'a, F> {
     pub(crate) fs: &'a F,
     caller: Caller,
     pub(crate) ino: Ino,
+    pub(crate) unique: u64,
     pub(crate) fixed: &'a [u8],
     pub(crate) buffer: &'a mut [u8],
     len: usize,
@@ -178,10 +245,12 @@ impl<F: Vfs> Call<'_, F> {
             Opcode::Lseek => self.lseek().await,
             Opcode::CopyFileRange => self.copy_range().await,
             // Permissions are checked by the kernel and by the MDS.
-            Opcode::Access | Opcode::Interrupt => Err(Errno::ENOSYS),
-            Opcode::Forget | Opcode::BatchForget | Opcode::Destroy | Opcode::Init => {
-                Err(Errno::EPROTO)
-            }
+            Opcode::Access => Err(Errno::ENOSYS),
+            Opcode::Forget
+            | Opcode::BatchForget
+            | Opcode::Interrupt
+            | Opcode::Destroy
+            | Opcode::Init => Err(Errno::EPROTO),
         }
     }
 

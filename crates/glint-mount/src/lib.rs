@@ -22,6 +22,7 @@ mod reply;
 mod ring_entry;
 mod session;
 mod uring;
+mod waiting;
 
 pub use error::MountError;
 pub use mountpoint::{

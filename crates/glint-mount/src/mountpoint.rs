@@ -205,6 +205,13 @@ pub fn unmount(path: &Path, lazy: bool) -> io::Result<()> {
     Ok(rustix::mount::unmount(path, flags | UnmountFlags::NOFOLLOW)?)
 }
 
+/// Has all requests fail, and unmounts `path`, whoever still uses it.
+pub(crate) fn abort(path: &Path) -> io::Result<()> {
+    // The first ends the requests, and may fail because files are open.
+    let forced = rustix::mount::unmount(path, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW);
+    if forced.is_ok() { Ok(()) } else { unmount(path, true) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,7 @@
 //! Some of them wait for locks of the kernel that a request under way may hold, so they must
 //! not be sent by a thread that serves requests.
 
-use crate::abi::{InvalEntryOut, InvalInodeOut, OutHeader, notify};
+use crate::abi::{InvalEntryOut, InvalInodeOut, OutHeader, RetrieveOut, notify};
 use crate::reply::ROOT_NODE;
 use glint_client::Kernel;
 use glint_proto::Ino;
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use zerocopy::IntoBytes;
 
 /// The kernel of a mount.
@@ -34,16 +34,31 @@ impl Notifier {
     }
 
     fn send(&self, code: i32, parts: &[&[u8]]) -> Result<(), Errno> {
-        let len = size_of::<OutHeader>() + parts.iter().map(|part| part.len()).sum::<usize>();
-        let header = OutHeader { len: len as u32, error: code, unique: 0 };
-        let mut slices = vec![IoSlice::new(header.as_bytes())];
-        slices.extend(parts.iter().map(|part| IoSlice::new(part)));
-        loop {
-            match rustix::io::writev(&*self.fd, &slices) {
-                Ok(_) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error),
-            }
+        send(&self.fd, code, parts)
+    }
+}
+
+/// Has the kernel make a request on the queue of this CPU that needs an answer and nothing else:
+/// for no pages of a file. Returns whether it does; what is no file has no pages.
+pub(crate) fn ask_for_reply(fd: &OwnedFd, node: u64) -> bool {
+    // Above all numbers of requests that it makes by itself.
+    static NEXT: AtomicU64 = AtomicU64::new(1 << 62);
+    let unique = NEXT.fetch_add(2, Ordering::Relaxed);
+    let out = RetrieveOut { unique, nodeid: node, ..RetrieveOut::default() };
+    send(fd, notify::RETRIEVE, &[out.as_bytes()]).is_ok()
+}
+
+/// Writes a message.
+fn send(fd: &OwnedFd, code: i32, parts: &[&[u8]]) -> Result<(), Errno> {
+    let len = size_of::<OutHeader>() + parts.iter().map(|part| part.len()).sum::<usize>();
+    let header = OutHeader { len: len as u32, error: code, unique: 0 };
+    let mut slices = vec![IoSlice::new(header.as_bytes())];
+    slices.extend(parts.iter().map(|part| IoSlice::new(part)));
+    loop {
+        match rustix::io::writev(fd, &slices) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
         }
     }
 }

@@ -114,6 +114,12 @@ impl Vfs for NullFs {
 
     fn forget(&self, _: Ino, _: u64) {}
 
+    async fn cancel_wait(&self, _: Ino, _: u64) {}
+
+    fn is_away(&self) -> bool {
+        false
+    }
+
     async fn flush(&self, _: Handle) -> FsResult<()> {
         Ok(())
     }

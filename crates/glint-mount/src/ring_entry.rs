@@ -5,13 +5,16 @@
 //! between the submission of a command and its completion. An [`Entry`] gives out
 //! references only to its owner, which must not hold one while a command is
 //! submitted; `Entry` keeps the memory at a fixed address until it is dropped, and
-//! it is dropped only after its last command completed or its ring is gone.
+//! it is dropped only after its last command completed or its ring is gone. A [`Payload`] that
+//! is used while a command is submitted has pages that the entry has given up.
 
 use crate::abi::*;
 use compio_driver::{OpCode, OpEntry};
 use io_uring::opcode::UringCmd80;
 use io_uring::squeue::Entry128;
 use io_uring::types::Fd;
+use std::io;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::RawFd;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -19,24 +22,93 @@ use zerocopy::{FromBytes, IntoBytes};
 const SQE_LEN_OFFSET: usize = 24;
 const _: () = assert!(size_of::<Entry128>() == 128);
 
-/// Headers and payload of one request in flight.
+/// Shared pages: somewhere, or in place of those at an address.
+fn pages(at: *mut libc::c_void, len: usize) -> io::Result<*mut libc::c_void> {
+    let fixed = if at.is_null() { 0 } else { libc::MAP_FIXED };
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | fixed;
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: without an address this takes nobody's memory; with one it replaces a mapping that
+    // an `Entry` owns and nothing borrows from.
+    mapped(unsafe { libc::mmap(at, len, rights, flags, -1, 0) })
+}
+
+/// Headers of one request in flight, and where the kernel puts its payload.
 pub(crate) struct Entry {
     headers: Box<[u8; URING_HEADER_BYTES]>,
-    payload: Box<[u8]>,
     iovec: Box<[libc::iovec; 2]>,
 }
 
+/// The payload of a request: the same pages as at the address that the kernel knows, at one of
+/// their own. So a request may go on with them when its entry gets others.
+pub(crate) struct Payload {
+    at: *mut libc::c_void,
+    len: usize,
+}
+
+impl Drop for Payload {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's own, and nobody borrows from it any more.
+        unsafe { libc::munmap(self.at, self.len) };
+    }
+}
+
+impl Deref for Payload {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `len` bytes are mapped there as long as this lives; see the module's argument.
+        unsafe { std::slice::from_raw_parts(self.at.cast(), self.len) }
+    }
+}
+
+impl DerefMut for Payload {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `self` is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.at.cast(), self.len) }
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let [_, payload] = *self.iovec;
+        // SAFETY: the mapping was made in `new` and is this value's own.
+        unsafe { libc::munmap(payload.iov_base, payload.iov_len) };
+    }
+}
+
+fn mapped(at: *mut libc::c_void) -> io::Result<*mut libc::c_void> {
+    if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(at) }
+}
+
 impl Entry {
-    /// An entry for payloads of up to `payload_max` bytes. Pages are only used when
-    /// they are first written.
-    pub(crate) fn new(payload_max: usize) -> Entry {
+    /// An entry for payloads of up to `payload_max` bytes, with its first. Pages are only used
+    /// when they are first written.
+    pub(crate) fn new(payload_max: usize) -> io::Result<(Entry, Payload)> {
         let mut headers = Box::new([0u8; URING_HEADER_BYTES]);
-        let mut payload = vec![0u8; payload_max].into_boxed_slice();
+        let at = pages(std::ptr::null_mut(), payload_max)?;
         let iovec = Box::new([
             libc::iovec { iov_base: headers.as_mut_ptr().cast(), iov_len: URING_HEADER_BYTES },
-            libc::iovec { iov_base: payload.as_mut_ptr().cast(), iov_len: payload_max },
+            libc::iovec { iov_base: at, iov_len: payload_max },
         ]);
-        Entry { headers, payload, iovec }
+        let entry = Entry { headers, iovec };
+        let payload = entry.payload()?;
+        Ok((entry, payload))
+    }
+
+    /// New pages for the next request: the last one keeps its own.
+    pub(crate) fn renew(&mut self) -> io::Result<Payload> {
+        let [_, payload] = *self.iovec;
+        pages(payload.iov_base, payload.iov_len)?;
+        self.payload()
+    }
+
+    fn payload(&self) -> io::Result<Payload> {
+        let [_, payload] = *self.iovec;
+        // SAFETY: an old size of 0 leaves the shared mapping there as it is, and maps its pages
+        // once more, where the kernel finds room.
+        let at =
+            unsafe { libc::mremap(payload.iov_base, 0, payload.iov_len, libc::MREMAP_MAYMOVE) };
+        Ok(Payload { at: mapped(at)?, len: payload.iov_len })
     }
 
     fn ent_in_out(&self) -> UringEntInOut {
@@ -57,10 +129,9 @@ impl Entry {
         fixed
     }
 
-    /// The payload buffer and how much of it the request fills.
-    pub(crate) fn payload(&mut self) -> (&mut [u8], usize) {
-        let len = (self.ent_in_out().payload_sz as usize).min(self.payload.len());
-        (&mut self.payload, len)
+    /// How much of the payload the request fills.
+    pub(crate) fn payload_len(&self) -> usize {
+        (self.ent_in_out().payload_sz as usize).min(self.iovec[1].iov_len)
     }
 
     /// Writes the header of the reply; its payload is already in place.

@@ -112,6 +112,13 @@ impl Mount {
         }
     }
 
+    /// Ends the mount for all who use it: every call fails from now on.
+    pub fn abort(&self) {
+        if let Err(error) = mountpoint::abort(&self.path) {
+            tracing::debug!(%error, "ending a mount by force");
+        }
+    }
+
     /// Whether the file system was unmounted and all its threads have ended.
     pub fn is_finished(&self) -> bool {
         self.threads.iter().all(JoinHandle::is_finished)

@@ -5,20 +5,34 @@
 
 use crate::dispatch::{Adapter, Request};
 use crate::error::MountError;
+use crate::notify::ask_for_reply;
 use crate::reply::Outcome;
-use crate::ring_entry::{Command, Entry};
-use futures_util::stream::{FuturesUnordered, StreamExt};
+use crate::ring_entry::{Command, Entry, Payload};
+use crate::waiting::{Taker, Takers, Waiting};
 use glint_client::Vfs;
-use glint_net::keep_awake;
+use glint_net::{host, keep_awake};
 use glint_proto::limits::{FUSE_IO_BYTES_MAX, FUSE_QUEUE_BYTES_MAX};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Most requests that one CPU may have in flight.
 const DEPTH_MAX: usize = 32;
 /// Fewest, however many CPUs there are.
 const DEPTH_MIN: usize = 2;
+
+/// For tests: how many requests one CPU, or /dev/fuse, has in flight to begin with.
+const DEPTH_VARIABLE: &str = "GLINT_FUSE_DEPTH";
+/// After this time a command that was queued has been submitted.
+const REGISTERED: Duration = Duration::from_millis(1);
+
+/// What the environment says of the depth.
+pub(crate) fn depth_wanted() -> Option<usize> {
+    std::env::var(DEPTH_VARIABLE).ok()?.parse().ok()
+}
 
 /// Whether the administrator enabled the transport.
 pub(crate) fn is_enabled() -> bool {
@@ -29,7 +43,8 @@ pub(crate) fn is_enabled() -> bool {
 /// Requests in flight per queue, so that all payload buffers together stay within
 /// their limit on a machine with many CPUs.
 fn depth(queues: usize) -> usize {
-    (FUSE_QUEUE_BYTES_MAX / FUSE_IO_BYTES_MAX / queues).clamp(DEPTH_MIN, DEPTH_MAX)
+    let fits = FUSE_QUEUE_BYTES_MAX / FUSE_IO_BYTES_MAX / queues;
+    depth_wanted().unwrap_or(fits).clamp(DEPTH_MIN, DEPTH_MAX)
 }
 
 /// Starts the threads. They end when the file system is unmounted.
@@ -62,21 +77,12 @@ fn serve_queue<F: Vfs>(
     depth: usize,
 ) -> io::Result<()> {
     glint_net::runtime(Some(queue as usize))?.block_on(async {
-        let mut entries: FuturesUnordered<_> = (0..depth)
-            .map(|_| {
-                let (fd, adapter) = (fd.clone(), adapter.clone());
-                compio_runtime::spawn(
-                    async move { serve_entry(fd.as_raw_fd(), &adapter, queue).await },
-                )
-            })
-            .collect();
-        while let Some(ended) = entries.next().await {
-            match ended {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => return Err(error),
-                Err(_) => tracing::error!(queue, "a request panicked"),
-            }
+        let ring = Ring { fd: fd.clone(), queue, waiting: Waiting::new(adapter) };
+        for _ in 0..depth {
+            ring.start();
         }
+        host::spawn(ring.waiting.clone().watch(ring.clone()));
+        ring.waiting.served().await;
         Ok(())
     })
 }
@@ -92,23 +98,112 @@ async fn submit(command: Command) -> io::Result<bool> {
     }
 }
 
-async fn serve_entry<F: Vfs>(fd: RawFd, adapter: &Adapter<F>, queue: u16) -> io::Result<()> {
-    let mut entry = Entry::new(FUSE_IO_BYTES_MAX);
-    let mut connected = submit(entry.register(fd, queue)).await?;
-    while connected {
-        keep_awake::beat(queue as usize);
-        let header = entry.in_header();
-        let fixed = entry.fixed();
-        let (buffer, len) = entry.payload();
-        let outcome = adapter.dispatch(Request { header, fixed: &fixed, buffer, len }).await;
-        match outcome {
-            Outcome::Done(len) => entry.set_reply(header.unique, 0, len),
-            Outcome::Failed(errno) => entry.set_reply(header.unique, -errno.0, 0),
-            // The kernel sends what needs no reply through /dev/fuse, but an answer
-            // is what brings the entry back in any case.
-            Outcome::NoReply => entry.set_reply(header.unique, 0, 0),
-        }
-        connected = submit(entry.commit_and_fetch(fd, queue)).await?;
+/// The queue of one CPU.
+struct Ring<F: Vfs> {
+    fd: Arc<OwnedFd>,
+    queue: u16,
+    waiting: Rc<Waiting<F>>,
+}
+
+impl<F: Vfs> Clone for Ring<F> {
+    fn clone(&self) -> Ring<F> {
+        let (fd, waiting) = (self.fd.clone(), self.waiting.clone());
+        Ring { fd, queue: self.queue, waiting }
     }
-    Ok(())
+}
+
+impl<F: Vfs> Takers for Ring<F> {
+    fn add(&self, nodes: Vec<u64>) {
+        self.start();
+        let ring = self.clone();
+        host::spawn(async move {
+            // The kernel gives an entry what has come before it only after a reply; so it has
+            // one to make, once the entry is there.
+            host::sleep(REGISTERED).await;
+            if !nodes.iter().any(|node| ask_for_reply(&ring.fd, *node)) {
+                tracing::debug!(queue = ring.queue, "a FUSE queue was not woken");
+            }
+        });
+    }
+}
+
+impl<F: Vfs> Ring<F> {
+    /// One more entry.
+    fn start(&self) {
+        match Entry::new(FUSE_IO_BYTES_MAX) {
+            Ok((entry, payload)) => {
+                let command = entry.register(self.fd.as_raw_fd(), self.queue);
+                self.clone().spawn(entry, payload, command);
+            }
+            Err(error) => tracing::error!(queue = self.queue, %error, "memory for a FUSE entry"),
+        }
+    }
+
+    /// Goes on with an entry whose reply is in place.
+    fn start_with(self, entry: Entry, payload: Payload) {
+        let command = entry.commit_and_fetch(self.fd.as_raw_fd(), self.queue);
+        self.spawn(entry, payload, command);
+    }
+
+    fn spawn(self, entry: Entry, payload: Payload, command: Command) {
+        let (queue, taker) = (self.queue, self.waiting.taker());
+        host::spawn(async move {
+            if let Err(error) = self.serve(entry, payload, command, taker).await {
+                tracing::error!(queue, %error, "FUSE entry ended");
+            }
+        });
+    }
+
+    /// Serves the requests of an entry, beginning with what a command brings.
+    async fn serve(
+        self,
+        mut entry: Entry,
+        mut payload: Payload,
+        first: Command,
+        taker: Taker<F>,
+    ) -> io::Result<()> {
+        let fd = self.fd.as_raw_fd();
+        let mut command = first;
+        loop {
+            let ready = self.waiting.ready();
+            if !submit(command).await? {
+                return Ok(());
+            }
+            drop(ready);
+            keep_awake::beat(self.queue as usize);
+            let (header, fixed, len) = (entry.in_header(), entry.fixed(), entry.payload_len());
+            let request = Request { header, fixed: &fixed, buffer: &mut payload, len };
+            let (outcome, kept) = {
+                let mut answer = pin!(self.waiting.dispatch(request));
+                match self.waiting.outcome(&header, answer.as_mut(), &self).await {
+                    Some(outcome) => (outcome, Some(entry)),
+                    None => match entry.renew() {
+                        Ok(renewed) => {
+                            // Its caller goes on, and so does the entry, with other memory.
+                            entry.set_reply(header.unique, -libc::EINTR, 0);
+                            self.clone().start_with(entry, renewed);
+                            (self.waiting.finish(&header, answer).await, None)
+                        }
+                        Err(_) => (answer.await, Some(entry)),
+                    },
+                }
+            };
+            let Some(kept) = kept else {
+                drop(taker);
+                if let Outcome::Done(len) = outcome {
+                    self.waiting.abandon(&header, &fixed, &payload[..len]).await;
+                }
+                return Ok(());
+            };
+            entry = kept;
+            match outcome {
+                Outcome::Done(len) => entry.set_reply(header.unique, 0, len),
+                Outcome::Failed(errno) => entry.set_reply(header.unique, -errno.0, 0),
+                // The kernel sends what needs no reply through /dev/fuse, but an answer
+                // is what brings the entry back in any case.
+                Outcome::NoReply => entry.set_reply(header.unique, 0, 0),
+            }
+            command = entry.commit_and_fetch(fd, self.queue);
+        }
+    }
 }

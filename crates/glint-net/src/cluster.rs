@@ -136,6 +136,10 @@ impl<M: Transport> Transport for Cluster<M> {
         self.mds.listen().await;
     }
 
+    fn is_away(&self) -> bool {
+        self.mds.is_away() || self.osses.read().iter().any(|oss| oss.remote.is_away())
+    }
+
     fn silence(&self) -> Duration {
         self.mds.silence()
     }

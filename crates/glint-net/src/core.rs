@@ -16,7 +16,7 @@ use crate::once::Once;
 use crate::polling::Poller;
 use crate::rights::Peer;
 use crate::scheduler::Scheduler;
-use crate::served::{Connection, UNDER_WAY_MAX};
+use crate::served::{Connection, UNDER_WAY_MAX, is_patient};
 use crate::stream::Stream;
 use crate::{NetError, Service, capability, host, keep_awake, stats, subtree};
 use futures_util::poll;
@@ -93,6 +93,7 @@ impl<S: Service> Core<S> {
             top: Cell::new(None),
             session: OnceCell::new(),
             under_way: Cell::new(0),
+            patient: Cell::new(0),
             reader: RefCell::default(),
             has_replies: Cell::new(false),
             unfinished: reader.unfinished(),
@@ -113,7 +114,8 @@ impl<S: Service> Core<S> {
             };
             let received = Instant::now();
             let before = connection.under_way.get();
-            let excess = (before + frames.len()).saturating_sub(UNDER_WAY_MAX);
+            let more = frames.iter().filter(|frame| !is_patient(&frame.header)).count();
+            let excess = (before + more).saturating_sub(UNDER_WAY_MAX);
             for frame in frames {
                 self.queue(Job {
                     connection: connection.clone(),
@@ -143,7 +145,15 @@ impl<S: Service> Core<S> {
     fn queue(&self, job: Job<S>) {
         let header = job.frame.header;
         let connection = job.connection.clone();
-        connection.under_way.set(connection.under_way.get() + 1);
+        let count = connection.count(&header);
+        count.set(count.get() + 1);
+        if connection.patient.get() > PATIENT_REQUESTS_MAX {
+            let reply = Err(Errno::ENOLCK);
+            let reply = Reply::Mds { transaction: 0, reply, grants: Vec::new() };
+            // It is short.
+            let _ = self.reply(&connection, &header, 0, &reply, &[]);
+            return;
+        }
         let pushed = self.scheduler.borrow_mut().push(header.client, header.op.is_urgent(), job);
         if pushed.is_err() {
             glint_telemetry::count(Counter::Busy, 1);
@@ -469,7 +479,8 @@ impl<S: Service> Core<S> {
         };
         append_frame(&mut connection.writer.queue(), envelope, reply, bulk)
             .map_err(|_| FrameError::Body(request.op.name()))?;
-        connection.under_way.set(connection.under_way.get() - 1);
+        let count = connection.count(request);
+        count.set(count.get() - 1);
         if !connection.has_replies.replace(true) {
             self.dirty.borrow_mut().push(connection.clone());
             // Replies of requests that were parked wait for no other pass.

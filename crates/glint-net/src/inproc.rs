@@ -75,6 +75,10 @@ impl<S: Service> Transport for InProcess<S> {
         }
     }
 
+    fn is_away(&self) -> bool {
+        false
+    }
+
     fn silence(&self) -> Duration {
         Duration::ZERO
     }

@@ -193,6 +193,9 @@ pub trait Transport: Send + Sync + 'static {
     /// How long nothing was heard of the servers.
     fn silence(&self) -> Duration;
 
+    /// Whether some server cannot be reached just now, so that requests wait for it.
+    fn is_away(&self) -> bool;
+
     /// Gives locks up, and answers questions.
     fn cancel(&self, cancels: Vec<Cancel>) -> impl Future<Output = FsResult<()>>;
 

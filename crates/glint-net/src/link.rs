@@ -8,8 +8,10 @@ use crate::kept::{KeptRequest, Lost};
 use crate::polling::Poller;
 use crate::shared::{OpenCount, Shared};
 use crate::{NetError, host};
-use glint_proto::frame::{HEADER_BYTES, Header};
-use glint_proto::limits::{RECONNECT_MS_MAX, RECONNECT_MS_MIN, SLOTS_PER_CONNECTION, SOON_MS};
+use glint_proto::frame::{HEADER_BYTES, Header, NO_SLOT};
+use glint_proto::limits::{
+    RECONNECT_MS_MAX, RECONNECT_MS_MIN, SLOTS_FOR_DATA, SLOTS_PER_CONNECTION, SOON_MS,
+};
 use glint_proto::lock::Grant;
 use glint_proto::message::{Reply, Request, Welcome};
 use glint_proto::{Access, Capability, Committed, Cred, Errno, FsResult, MdsRequest, Op};
@@ -43,9 +45,12 @@ pub(crate) struct Link {
     shared: Arc<Shared>,
     first_slot: u16,
     free_slots: RefCell<Vec<u16>>,
-    waiting_for_slot: RefCell<VecDeque<Waker>>,
+    /// Who waits for a slot: requests for data, and others.
+    waiting_for_slot: RefCell<[VecDeque<Waker>; 2]>,
     next_xid: Cell<u64>,
-    pending: RefCell<[Option<Pending>; SLOTS]>,
+    /// By slot; behind the slots, requests that need none.
+    pending: RefCell<Vec<Option<Pending>>>,
+    free_places: RefCell<Vec<u16>>,
     /// How many of them are waited for.
     awaited: Cell<usize>,
     writer: RefCell<Option<Rc<FrameWriter>>>,
@@ -61,6 +66,22 @@ pub(crate) struct Link {
     spares: RefCell<Vec<Vec<u8>>>,
     /// Evictions when it was last connected.
     evictions: Cell<u64>,
+}
+
+/// A connection that was lost and is not there again.
+struct Broken(Arc<Shared>);
+
+impl Broken {
+    fn new(shared: &Arc<Shared>) -> Broken {
+        shared.broken.fetch_add(1, Ordering::AcqRel);
+        Broken(shared.clone())
+    }
+}
+
+impl Drop for Broken {
+    fn drop(&mut self) {
+        self.0.broken.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// Says when the task that keeps a connection is gone.
@@ -81,7 +102,8 @@ impl Link {
             waiting_for_slot: RefCell::default(),
             // A slot's xids rise over all connections of this client's life.
             next_xid: Cell::new(1),
-            pending: RefCell::new([const { None }; SLOTS]),
+            pending: RefCell::new((0..SLOTS).map(|_| None).collect()),
+            free_places: RefCell::default(),
             awaited: Cell::new(0),
             writer: RefCell::new(None),
             kept: Cell::new(true),
@@ -103,20 +125,45 @@ impl Link {
         self.kept.get()
     }
 
-    async fn take_slot(&self) -> u16 {
-        poll_fn(|context| match self.free_slots.borrow_mut().pop() {
-            Some(slot) => Poll::Ready(slot),
-            None => {
-                self.waiting_for_slot.borrow_mut().push_back(context.waker().clone());
-                Poll::Pending
+    async fn take_slot(&self, request: &Request<'_>) -> u16 {
+        let of_data = matches!(request, Request::Ost { .. });
+        let reserve = if of_data { 0 } else { SLOTS_FOR_DATA as usize };
+        poll_fn(|context| {
+            let mut free = self.free_slots.borrow_mut();
+            if free.len() > reserve
+                && let Some(slot) = free.pop()
+            {
+                return Poll::Ready(slot);
             }
+            let waiting = &mut self.waiting_for_slot.borrow_mut()[usize::from(!of_data)];
+            waiting.push_back(context.waker().clone());
+            Poll::Pending
         })
         .await
     }
 
+    /// A place for a request that needs no slot. Those of the servers are few, and whoever
+    /// waits for another client would keep one from those that let it go on.
+    fn take_place(&self) -> u16 {
+        self.free_places.borrow_mut().pop().unwrap_or_else(|| {
+            let mut pending = self.pending.borrow_mut();
+            pending.push(None);
+            (pending.len() - 1) as u16
+        })
+    }
+
     fn free_slot(&self, slot: u16) {
-        self.free_slots.borrow_mut().push(slot);
-        if let Some(waker) = self.waiting_for_slot.borrow_mut().pop_front() {
+        if usize::from(slot) >= SLOTS {
+            self.free_places.borrow_mut().push(slot);
+            return;
+        }
+        let mut free = self.free_slots.borrow_mut();
+        free.push(slot);
+        let others_may = free.len() > SLOTS_FOR_DATA as usize;
+        drop(free);
+        let [data, others] = &mut *self.waiting_for_slot.borrow_mut();
+        let next = data.pop_front().or_else(|| if others_may { others.pop_front() } else { None });
+        if let Some(waker) = next {
             waker.wake();
         }
     }
@@ -138,11 +185,12 @@ impl Link {
             // The server must be told again what is open.
             writer.close();
         }
-        let slot = self.take_slot().await;
+        let patient = matches!(request, Request::Mds { request, .. } if request.is_patient());
+        let slot = if patient { self.take_place() } else { self.take_slot(request).await };
         let xid = self.next_xid.get();
         self.next_xid.set(xid + 1);
         let envelope = Envelope {
-            slot: self.first_slot + slot,
+            slot: if patient { NO_SLOT } else { self.first_slot + slot },
             xid,
             ..Envelope::request(request.op(), self.shared.client)
         };
@@ -259,9 +307,13 @@ impl Link {
     async fn keep_connected(self: Rc<Self>) {
         let _keeper = Keeper(&self);
         let mut pause = RECONNECT_MS_MIN;
+        let mut broken = None;
         loop {
-            let (connected, error) = self.connect_and_read().await;
+            let (connected, error) = self.connect_and_read(&mut broken).await;
             self.writer.replace(None);
+            if connected || broken.is_none() {
+                broken = Some(Broken::new(&self.shared));
+            }
             if connected {
                 pause = RECONNECT_MS_MIN;
             }
@@ -275,11 +327,12 @@ impl Link {
     }
 
     /// Returns whether it was ever connected, and why it is not any more.
-    async fn connect_and_read(&self) -> (bool, NetError) {
+    async fn connect_and_read(&self, broken: &mut Option<Broken>) -> (bool, NetError) {
         let mut reader = match self.establish().await {
             Ok(reader) => reader,
             Err(error) => return (false, error),
         };
+        *broken = None;
         loop {
             if let Err(error) = self.receive(&mut reader).await {
                 return (true, error);
@@ -327,7 +380,8 @@ impl Link {
 
     /// Requests under way were perhaps executed, and nobody can say any more.
     fn fail_all(&self) {
-        for slot in 0..SLOTS {
+        let places = self.pending.borrow().len();
+        for slot in 0..places {
             let mut all = self.pending.borrow_mut();
             let Some(pending) = &mut all[slot] else { continue };
             if pending.abandoned {
@@ -505,8 +559,16 @@ impl Link {
             // this one asks again, too.
             return Ok(());
         }
-        let slot = header.slot.wrapping_sub(self.first_slot);
         let mut all = self.pending.borrow_mut();
+        let slot = match header.slot {
+            NO_SLOT => {
+                let asked = |pending: &Option<Pending>| {
+                    pending.as_ref().is_some_and(|pending| pending.xid == header.xid)
+                };
+                all.iter().skip(SLOTS).position(asked).map_or(NO_SLOT, |at| (SLOTS + at) as u16)
+            }
+            slot => slot.wrapping_sub(self.first_slot),
+        };
         let Some(Some(pending)) = all.get_mut(slot as usize) else { return Ok(()) };
         if pending.xid != header.xid || pending.answer.is_some() {
             // An answer to a request that was sent twice and is done.

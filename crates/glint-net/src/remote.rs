@@ -14,7 +14,7 @@ use crate::link::Link;
 use crate::shared::{Shared, ask_on, connect_blocking};
 use crate::stream::{Address, ReadWrite};
 use crate::{Granting, Holder, NetError, Transport};
-use glint_proto::limits::CONNECTIONS_PER_CLIENT_MAX;
+use glint_proto::limits::{AWAY_MS, CONNECTIONS_PER_CLIENT_MAX};
 use glint_proto::lock::Cancel;
 use glint_proto::message::{Hello, Reply, Request, Welcome};
 use glint_proto::oss::{OssInfo, OssReply, OssRequest};
@@ -264,6 +264,11 @@ impl Transport for Remote {
 
     async fn listen(&self) {
         crate::listen::listen(&self.shared).await;
+    }
+
+    fn is_away(&self) -> bool {
+        self.shared.broken.load(Ordering::Acquire) > 0
+            || self.silence() > Duration::from_millis(AWAY_MS)
     }
 
     fn silence(&self) -> Duration {

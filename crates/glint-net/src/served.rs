@@ -3,8 +3,9 @@
 use crate::Service;
 use crate::connection::FrameWriter;
 use crate::rights::Rights;
+use glint_proto::frame::{Header, NO_SLOT};
 use glint_proto::limits::{BULK_BYTES_MAX, SLOTS_PER_CONNECTION};
-use glint_proto::{Ino, Session};
+use glint_proto::{Ino, Op, Session};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -29,8 +30,10 @@ pub(crate) struct Connection<S: Service> {
     pub(crate) top: Cell<Option<Ino>>,
     /// Whose requests come in, once its client has said hello.
     pub(crate) session: OnceCell<Arc<Session>>,
-    /// Requests received and not yet answered.
+    /// Requests received and not yet answered: those in slots, and those that wait for locks,
+    /// which keep nobody from being read.
     pub(crate) under_way: Cell<usize>,
+    pub(crate) patient: Cell<usize>,
     /// Its reader, while it waits for that to become less.
     pub(crate) reader: RefCell<Option<Waker>>,
     pub(crate) has_replies: Cell<bool>,
@@ -46,6 +49,11 @@ impl<S: Service> Drop for Connection<S> {
 }
 
 impl<S: Service> Connection<S> {
+    /// Where a request is counted.
+    pub(crate) fn count(&self, request: &Header) -> &Cell<usize> {
+        if is_patient(request) { &self.patient } else { &self.under_way }
+    }
+
     pub(crate) fn is_full(&self) -> bool {
         self.under_way.get() >= UNDER_WAY_MAX || self.writer.backlog() > BACKLOG_BYTES_MAX
     }
@@ -69,4 +77,9 @@ impl<S: Service> Connection<S> {
             reader.wake();
         }
     }
+}
+
+/// Whether a request may wait for a lock without being in anybody's way.
+pub(crate) fn is_patient(request: &Header) -> bool {
+    request.slot == NO_SLOT && matches!(request.op, Op::Flock | Op::Lock)
 }

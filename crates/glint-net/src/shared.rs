@@ -17,7 +17,7 @@ use glint_proto::{
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
@@ -72,6 +72,8 @@ pub(crate) struct Shared {
     pub(crate) heartbeat: OnceLock<std::thread::Thread>,
     /// When the last ping that was answered was sent.
     pub(crate) heard: Mutex<Instant>,
+    /// Connections of threads that were lost and not yet made again.
+    pub(crate) broken: AtomicUsize,
     pub(crate) holder: OnceLock<Weak<dyn Holder>>,
 }
 
@@ -134,6 +136,7 @@ impl Shared {
             stop: AtomicBool::new(false),
             heartbeat: OnceLock::new(),
             heard: Mutex::new(clock::now()),
+            broken: AtomicUsize::new(0),
             holder: OnceLock::new(),
             welcome,
         })

@@ -61,6 +61,20 @@ pub const DIR_PAGE_ENTRIES_MAX: usize = 1024;
 
 /// Requests a client may have outstanding on one connection.
 pub const SLOTS_PER_CONNECTION: u16 = 64;
+/// Of these, those that only requests for data may have: what waits at the MDS for other
+/// clients does not keep what these ask for from being read or written.
+pub const SLOTS_FOR_DATA: u16 = 16;
+/// Requests for locks that may wait on one connection, beside those in slots.
+pub const PATIENT_REQUESTS_MAX: usize = 4096;
+/// Requests of one kernel that may wait at once. Each holds the memory of what it writes or
+/// reads.
+pub const FUSE_WAITING_MAX: usize = 4096;
+/// Of these, those that wait for locks of programs; one more is ENOLCK.
+pub const LOCK_WAITERS_MAX: usize = 3072;
+/// How long a mount that is being ended waits for servers that are away.
+pub const AWAY_END_MS: u64 = 5_000;
+/// After this time without a word a server is away: whoever waits for it may be interrupted.
+pub const AWAY_MS: u64 = 3_000;
 /// Requests that wait on one core of a server before it says that it is busy.
 pub const QUEUED_REQUESTS_MAX: usize = 8192;
 /// When a client that was told so may come back.
@@ -207,6 +221,10 @@ const _: () = assert!(BODY_BYTES_MAX >= 4 * GROUPS_MAX + 2 * NAME_BYTES_MAX);
 const _: () = assert!(XATTR_VALUES_BYTES_MAX >= XATTR_VALUE_BYTES_MAX);
 // One batch deletes all names of an inode, in the smallest segment of a journal.
 const _: () = assert!(XATTR_LIST_BYTES_MAX + 32 * XATTR_COUNT_MAX < segment_bytes(0) as usize / 4);
+const _: () = assert!(SLOTS_FOR_DATA < SLOTS_PER_CONNECTION);
+const _: () = assert!(LOCK_WAITERS_MAX < FUSE_WAITING_MAX);
+const _: () = assert!(LOCK_WAITERS_MAX < PATIENT_REQUESTS_MAX);
+const _: () = assert!(PING_MS < AWAY_MS);
 const _: () = assert!(FUSE_IO_BYTES_MAX <= BULK_BYTES_MAX);
 const _: () = assert!(READ_AHEAD_BYTES >= FUSE_IO_BYTES_MAX);
 const _: () = assert!(DIR_PAGE_BYTES_MAX <= BODY_BYTES_MAX / 2);

@@ -226,6 +226,16 @@ impl MdsRequest<'_> {
         }
     }
 
+    /// Whether it may wait for what other clients do, as long as these like, and executing it
+    /// twice does no harm: such a request takes nobody's slot.
+    pub fn is_patient(&self) -> bool {
+        match self {
+            MdsRequest::Lock { reclaim, .. } => !reclaim,
+            MdsRequest::Advisory(lock) => lock.how == AdvisoryHow::Wait,
+            _ => false,
+        }
+    }
+
     /// Whether executing it twice differs from executing it once, so that its
     /// reply is recorded.
     pub fn is_modifying(&self) -> bool {
@@ -297,6 +307,8 @@ pub struct AdvisoryLock {
     pub flock: bool,
     /// Wait for it (F_SETLKW), take it or not (F_SETLK), or only ask (F_GETLK).
     pub how: AdvisoryHow,
+    /// Names a request that waits, among those of its client.
+    pub ticket: u64,
 }
 
 /// F_RDLCK, F_WRLCK, F_UNLCK.
@@ -307,13 +319,15 @@ pub enum AdvisoryMode {
     Unlock,
 }
 
-/// F_SETLKW, F_SETLK, F_GETLK; and what was held before the server started again.
+/// F_SETLKW, F_SETLK, F_GETLK; what was held before the server started again; and that nobody
+/// waits any more for the request with this ticket, which is answered EINTR.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum AdvisoryHow {
     Wait,
     Try,
     Test,
     Reclaim,
+    Cancel,
 }
 
 /// A page of a directory.

@@ -6,9 +6,10 @@ use crate::control::Control;
 use crate::metrics::Metrics;
 use crate::signals::Stop;
 use crate::{CommandResult, Usage, daemon};
-use glint_client::{Client, Running};
+use glint_client::{Client, Running, Vfs};
 use glint_mount::{Mount, MountFlags};
 use glint_net::{Cluster, Remote, RemoteOptions};
+use glint_proto::limits::AWAY_END_MS;
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -131,6 +132,33 @@ fn remount(directory: &Path, options: &ParsedOptions) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Waits some time for servers that are away. If they stay away, the mount is ended as it is, and
+/// whoever uses it gets errors: with this process goes what was not sent to them.
+fn end_without_servers(client: &impl Vfs, mount: &Mount) {
+    let asked = Instant::now();
+    while client.is_away() {
+        if asked.elapsed() > Duration::from_millis(AWAY_END_MS) {
+            tracing::error!("servers are away: what was not sent to them is lost");
+            mount.abort();
+            std::process::exit(1);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Ends this process when servers have been away for too long while it was ending.
+fn limit_the_end(is_away: &dyn Fn() -> bool) {
+    let mut since = Instant::now();
+    while since.elapsed() < Duration::from_millis(AWAY_END_MS) {
+        std::thread::sleep(Duration::from_millis(100));
+        if !is_away() {
+            since = Instant::now();
+        }
+    }
+    tracing::error!("servers are away: what was not sent to them is lost");
+    std::process::exit(1);
+}
+
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
     if args.namespace.is_some() {
@@ -175,10 +203,23 @@ pub fn run(args: Args) -> CommandResult {
     let control = control(&mount, &client, &args.server)?;
     super::up::announce(&mount, start.elapsed());
     daemon::say_ready();
+    let mut looked = Instant::now();
     while !stop.is_asked() && !mount.is_finished() {
         std::thread::sleep(Duration::from_millis(50));
+        // `umount -l` of a mount whose server is gone: nobody can end it otherwise.
+        if client.is_away() && looked.elapsed() > Duration::from_secs(1) {
+            looked = Instant::now();
+            if glint_mount::mounted_at(&mount_point).is_none() {
+                break;
+            }
+        }
+    }
+    if !mount.is_finished() {
+        end_without_servers(&**client, &mount);
     }
     drop(control);
+    let ends = Arc::downgrade(&client);
+    std::thread::spawn(move || limit_the_end(&|| ends.upgrade().is_none_or(|c| c.is_away())));
     if mount.unmount()? {
         mount.wait();
     } else {

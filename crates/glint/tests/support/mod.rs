@@ -192,6 +192,12 @@ impl Process {
         status.unwrap()
     }
 
+    /// It ends by itself, soon, however.
+    pub fn ended(mut self) {
+        let mut child = self.child.take().unwrap();
+        eventually("the end of a process", || child.try_wait().unwrap().is_some());
+    }
+
     /// The process is dead already; its mount is left as it is.
     pub fn forget(mut self) {
         self.child.take().unwrap().wait().unwrap();
