@@ -247,36 +247,28 @@ impl<T: Transport> Vfs for Client<T> {
         self.write_open(handle, offset, data, how).await
     }
 
-    async fn fsync(&self, ino: Ino) -> FsResult<()> {
-        let mut known = None;
-        if let Some(node) = self.node(ino) {
-            self.flush_node(&node).await?;
-            let state = node.state();
-            known = state.attributes().cloned();
+    async fn fsync(&self, handle: Handle) -> FsResult<()> {
+        let file = self.handles.get(handle)?;
+        let synced = self.sync_inode(file.ino).await;
+        match self.node(file.ino) {
+            Some(node) => self.error_of(&node, &file).and(synced),
+            None => synced,
         }
-        let attr = match known {
-            Some(attr) => attr,
-            None => match self.ask(&MdsRequest::Getattr { ino }).await? {
-                MdsReply::Attr(attr) | MdsReply::Glimpsed { attr, .. } => attr,
-                _ => return Err(Errno::EPROTO),
-            },
-        };
-        let metadata = self.ask(&MdsRequest::Sync);
-        if !attr.is_file() {
-            return metadata.await.map(drop);
-        }
-        let data = self.sync_objects(ino, attr.layout);
-        futures_util::future::try_join(data, metadata).await.map(drop)
     }
 
     async fn sync(&self) -> FsResult<()> {
+        let errors = self.write_back.counts().1;
+        let mut result = Ok(());
         if self.has_locks() {
             for node in self.cache.all() {
-                self.flush_node(&node).await?;
+                result = result.and(self.flush_node(&node).await);
             }
         }
         self.settle(&MdsRequest::Sync).await;
-        self.transport.commit().await
+        if self.write_back.counts().1 > errors {
+            result = result.and(Err(Errno::EIO));
+        }
+        result.and(self.transport.commit().await)
     }
 
     async fn fallocate(

@@ -8,17 +8,16 @@ use crate::handles::{Handles, OpenFile};
 use crate::keeper::Inbox;
 use crate::node::Node;
 use crate::read_ahead::Memory;
-use crate::vfs::{Caller, Found, Handle, Open, Valid};
-use crate::write_back::WriteBack;
+use crate::room::WriteBack;
+use crate::vfs::{Caller, Found, Valid};
 use glint_lock::held::Use;
 use glint_net::{Granting, Transport};
 use glint_proto::limits::CACHE_MS_SHARED;
 use glint_proto::lock::{Bits, Range};
 use glint_proto::{
-    Attr, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, OpenFlags, RenameFlags, Timestamp,
+    Attr, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, RenameFlags, Timestamp,
 };
 use glint_telemetry::{Counter, Layer, Span};
-use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -34,7 +33,7 @@ pub struct Client<T> {
     pub(crate) root: Ino,
     pub(crate) handles: Handles,
     pub(crate) cache_time: Duration,
-    noatime: bool,
+    pub(crate) noatime: bool,
     /// Counts what was asked of objects for closes.
     pub(crate) glimpses: AtomicU64,
     locks: bool,
@@ -175,11 +174,14 @@ impl<T: Transport> Client<T> {
     ) -> FsResult<Attr> {
         // Before the objects are asked: what is sent meanwhile they know.
         let node = if attr.size_on_ost { self.cache.find(attr.ino) } else { None };
-        let own = node.and_then(|node| node.state().unsent());
+        let own = node.and_then(|node| node.state().unsent_blocks());
         let mut attr = self.complete(attr).await?;
-        for (size, mtime) in [others, own].into_iter().flatten() {
+        // What others have to send takes an unknown space: more than none, which would say that
+        // there is nothing but a hole.
+        let others = others.map(|(size, mtime)| (size, mtime, u64::from(attr.blocks == 0)));
+        for (size, mtime, blocks) in [others, own].into_iter().flatten() {
             attr.size = attr.size.max(size);
-            attr.blocks = attr.blocks.max(size.div_ceil(512));
+            attr.blocks += blocks;
             attr.mtime = attr.mtime.max(mtime);
             attr.ctime = attr.ctime.max(mtime);
         }
@@ -234,97 +236,6 @@ impl<T: Transport> Client<T> {
         let changes = self.cache.changes(ino);
         let attr = self.mds_attr(&Caller::ROOT, &MdsRequest::Getattr { ino }).await?;
         Ok(self.found_name(ino, b".", attr, Some(changes)))
-    }
-
-    pub(crate) fn add_handle(&self, attr: &Attr, flags: OpenFlags, declared: bool) -> Handle {
-        self.add_open(attr, flags, declared, 0)
-    }
-
-    /// The same for a file that this client has made by itself with the change `made`.
-    pub(crate) fn add_open(
-        &self,
-        attr: &Attr,
-        flags: OpenFlags,
-        declared: bool,
-        made: u64,
-    ) -> Handle {
-        let mut told = 0;
-        let node = self.node(attr.ino);
-        if let Some(node) = &node {
-            node.state().handles += 1;
-        }
-        if let Some(node) = node
-            && attr.is_file()
-        {
-            let mut state = node.state();
-            state.layout = Some(attr.layout);
-            told = state.error.map_or(0, |(number, _)| number);
-            if flags.read && flags.write {
-                state.shared_writers += 1;
-            }
-        }
-        self.handles.add(OpenFile {
-            ino: attr.ino,
-            layout: attr.layout,
-            write: flags.write,
-            is_dir: attr.is_dir(),
-            append: flags.append,
-            shared: flags.read && flags.write,
-            declared,
-            made,
-            told: AtomicU64::new(told),
-            lock_owners: Mutex::default(),
-            plain: AtomicU64::new(0),
-            wrote: AtomicBool::new(flags.truncate),
-            touched: AtomicBool::new(self.noatime),
-            ahead: Mutex::default(),
-        })
-    }
-
-    /// An open that the MDS has granted: truncates if that was asked for.
-    pub(crate) async fn opened(&self, attr: Attr, flags: OpenFlags) -> FsResult<Open> {
-        if flags.truncate && attr.is_file() {
-            self.cut(attr.ino, attr.layout, 0).await?;
-        }
-        if flags.read
-            && flags.write
-            && attr.is_file()
-            && let Some(node) = self.node(attr.ino)
-            && node.state().pages
-        {
-            // From now on pages may become dirty, so none may be there that were only read.
-            self.give_up_data(&node, true).await;
-        }
-        let changes = self.cache.changes(attr.ino);
-        let attr = self.complete(attr).await?;
-        let handle = self.add_handle(&attr, flags, true);
-        let Found { attr, valid } = self.found(attr, changes);
-        Ok(Open { attr, handle, valid, created: false })
-    }
-
-    /// Opens to read what may be opened without asking.
-    pub(crate) fn open_here(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Option<Open> {
-        if !self.has_locks() || !caller.may_all() || flags.write || flags.truncate {
-            return None;
-        }
-        let attr = {
-            let node = self.cache.find(ino)?;
-            let mut state = node.state();
-            if !state.bits.has(Bits::OPEN) {
-                return None;
-            }
-            if self.needs_capabilities && !state.may_read() {
-                return None;
-            }
-            let attr = state.attributes()?.clone();
-            if !attr.is_file() && !attr.is_dir() {
-                return None;
-            }
-            state.opens += 1;
-            attr
-        };
-        let handle = self.add_handle(&attr, flags, false);
-        Some(Open { attr, handle, valid: Valid::under(false, true), created: false })
     }
 
     /// A name was made, with a new inode.
@@ -451,8 +362,9 @@ impl<T: Transport> Client<T> {
         };
         let _guard = self.lock_data(&node, Range::ALL, true, Use::Call).await?;
         node.state().layout = Some(layout);
-        // An error is told to whoever wrote; what is cut off is of no interest any more.
-        let _ = self.flush_node(&node).await;
+        // What could not be written yet would come back later. What is lost is told to whoever
+        // wrote it.
+        self.flush_node(&node).await?;
         self.truncate_objects(ino, layout, size).await?;
         node.state().data_changes();
         Ok(())

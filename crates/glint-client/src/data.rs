@@ -184,6 +184,8 @@ impl<T: Transport> Client<T> {
         try_join_all(pieces.map(write)).await.map(drop)
     }
 
+    /// fallocate(2) of a range that ends within the largest file: what lies of it in an object is
+    /// contiguous there, so one request for each.
     pub(crate) async fn allocate_file(
         &self,
         file: &OpenFile,
@@ -191,19 +193,21 @@ impl<T: Transport> Client<T> {
         offset: u64,
         len: u64,
     ) -> FsResult<()> {
-        for piece in file.layout.pieces(offset, len) {
-            let request = OstRequest::Fallocate {
-                object: ObjectId { ino: file.ino, stripe: piece.stripe },
-                mode,
-                offset: piece.object_offset,
-                len: piece.len,
-            };
-            self.ask_ost(self.ost_of(file.layout, piece.stripe), request, Bulk::None).await?;
-        }
-        Ok(())
+        let layout = file.layout;
+        let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
+        let allocate = |stripe: u16| {
+            let start = layout.object_size(stripe, offset);
+            let len = layout.object_size(stripe, end) - start;
+            let object = ObjectId { ino: file.ino, stripe };
+            let request = OstRequest::Fallocate { object, mode, offset: start, len };
+            let ost = self.ost_of(layout, stripe);
+            (len > 0).then(|| self.ask_ost(ost, request, Bulk::None))
+        };
+        try_join_all((0..layout.stripe_count.max(1)).filter_map(allocate)).await.map(drop)
     }
 
-    /// SEEK_DATA and SEEK_HOLE of lseek(2), in a file of `size` bytes.
+    /// SEEK_DATA and SEEK_HOLE of lseek(2), in a file of `size` bytes: what the objects find
+    /// first, one request to each at most.
     pub(crate) async fn seek_file(
         &self,
         file: &OpenFile,
@@ -214,22 +218,45 @@ impl<T: Transport> Client<T> {
         if offset >= size {
             return Err(Errno::ENXIO);
         }
-        for piece in file.layout.pieces(offset, size - offset) {
-            let request = OstRequest::Seek {
-                object: ObjectId { ino: file.ino, stripe: piece.stripe },
-                offset: piece.object_offset,
-                hole,
-            };
-            let ost = self.ost_of(file.layout, piece.stripe);
-            let OstReply::Offset(found) = self.ask_ost(ost, request, Bulk::None).await? else {
-                return Err(Errno::EPROTO);
-            };
-            // Past the end of its object everything is a hole.
-            let found = found.or(hole.then_some(piece.object_offset));
-            if let Some(at) = found.filter(|at| *at < piece.object_offset + piece.len) {
-                return Ok(piece.file_offset + at.saturating_sub(piece.object_offset));
-            }
+        let layout = file.layout;
+        let Some(here) = layout.pieces(offset, size - offset).next() else {
+            return Err(Errno::ENXIO);
+        };
+        let found = self.seek_object(file, here.stripe, offset, size, hole).await?;
+        if layout.stripe_count <= 1 || found < here.file_offset + here.len {
+            // No other object has anything before that.
+            return if found < size || hole { Ok(found) } else { Err(Errno::ENXIO) };
         }
-        if hole { Ok(size) } else { Err(Errno::ENXIO) }
+        let others = (0..layout.stripe_count).filter(|stripe| *stripe != here.stripe);
+        let asked = others.map(|stripe| self.seek_object(file, stripe, offset, size, hole));
+        let found = try_join_all(asked).await?.into_iter().fold(found, u64::min);
+        if found < size || hole { Ok(found) } else { Err(Errno::ENXIO) }
+    }
+
+    /// Where in the file an object has the next data or hole; the end of the file if it has none.
+    async fn seek_object(
+        &self,
+        file: &OpenFile,
+        stripe: u16,
+        offset: u64,
+        size: u64,
+        hole: bool,
+    ) -> FsResult<u64> {
+        let layout = file.layout;
+        let start = layout.object_size(stripe, offset);
+        if start >= layout.object_size(stripe, size) {
+            return Ok(size);
+        }
+        let object = ObjectId { ino: file.ino, stripe };
+        let request = OstRequest::Seek { object, offset: start, hole };
+        let ost = self.ost_of(layout, stripe);
+        match self.ask_ost(ost, request, Bulk::None).await? {
+            // Past the end of its object everything is a hole.
+            OstReply::Offset(found) => match found.or(hole.then_some(start)) {
+                Some(at) => Ok(layout.file_offset(stripe, at.max(start)).min(size)),
+                None => Ok(size),
+            },
+            _ => Err(Errno::EPROTO),
+        }
     }
 }

@@ -163,9 +163,7 @@ impl<T: Transport> Client<T> {
                 break;
             }
         }
-        if let Err(errno) = self.flush_node(node).await {
-            tracing::debug!(ino = %node.ino, %errno, "writing what was cached");
-        }
+        self.flush_or_discard(node).await;
         let mut state = node.state();
         let number = state.data.remove(id);
         state.data_changes();

@@ -432,20 +432,13 @@ impl<T: Transport> Client<T> {
     /// Writes what is still here of a file that was closed, and says that it was.
     pub(crate) async fn finish_closed(&self, file: &OpenFile) {
         let node = self.cache.node(file.ino);
-        let number = self.glimpses.fetch_add(1, Ordering::AcqRel);
-        // An error is told at the next write, fsync or close of another handle.
-        let _ = self.flush_node(&node).await;
-        let objects = match self.written(&node, file.layout) {
-            Some(objects) => Some(objects),
-            None => self.glimpse(file.ino, file.layout).await.unwrap_or(None),
-        };
+        self.flush_closed(&node).await;
+        let mut wrote = self.say_written(Some(&node), file).await;
         let mut state = node.state();
-        let mut wrote = objects.map(|objects| (number, objects));
-        if let Some((_, objects)) = &mut wrote
+        if let Some((_, Some(objects))) = &mut wrote
             && let Some(attr) = &mut state.attr
         {
             // What was set since is in the backlog before this.
-            attr.blocks = objects.blocks;
             (objects.mtime, objects.ctime) = (attr.mtime, attr.ctime);
         }
         let change = Change::Release { ino: file.ino, write: file.write, wrote };

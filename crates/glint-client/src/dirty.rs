@@ -2,80 +2,110 @@
 //!
 //! An extent grows as long as writes touch it, up to the aligned block that one request
 //! carries, and is *full* then. So requests are formed from what is contiguous in an object,
-//! whoever wrote it and in whichever order, and never from the number of dirty pages.
+//! whoever wrote it and in whichever order, and never from the number of dirty pages. Extents
+//! that lie apart and are due together travel together, in one [`Flying`].
 //!
 //! Invariants:
 //! - Extents of an object do not overlap and do not cross blocks.
 //! - No extent is sent while one that overlaps it is on its way: the later write would
 //!   otherwise be able to arrive first.
+//! - What could not be sent comes back under what was written since.
+//! - Nothing here looks at all extents to find a few: what is full and what is old has an index.
 
-use std::collections::BTreeMap;
+use crate::extents::{Due, Extent, Failing, Object};
+use smallvec::SmallVec;
 use std::time::Instant;
 
-/// Data that is contiguous in an object.
-pub(crate) struct Extent {
-    pub(crate) data: Vec<u8>,
-    /// When the oldest of it was written.
-    since: Instant,
-}
-
-/// An extent on its way.
+/// Extents of one object on their way, in the order of their offsets.
 pub(crate) struct Flying {
     pub(crate) stripe: u16,
-    pub(crate) offset: u64,
-    pub(crate) data: Vec<u8>,
+    pub(crate) extents: SmallVec<[(u64, Vec<u8>); 1]>,
+    /// When the oldest of it was written.
+    since: Instant,
+    /// See [`Dirty::discard`].
+    life: u64,
 }
 
-/// Which extents to send.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Due {
-    /// Those that fill their block.
-    Full,
-    /// Those, and what was written before this moment.
-    Before(Instant),
-    /// One of them, whichever: enough is dirty.
-    Some,
-    /// All.
-    All,
+impl Flying {
+    /// How much data that is.
+    pub(crate) fn bytes(&self) -> usize {
+        self.extents.iter().map(|(_, data)| data.len()).sum()
+    }
 }
 
 /// The dirty data of a file.
 pub(crate) struct Dirty {
     block: u64,
-    extents: BTreeMap<(u16, u64), Extent>,
-    flying: Vec<(u16, u64, u64)>,
-    full: usize,
+    /// In the order of their stripes.
+    objects: Vec<Object>,
+    life: u64,
+    landings: u64,
 }
 
 impl Dirty {
     /// For requests of at most `block` bytes, a power of two.
     pub(crate) fn new(block: usize) -> Dirty {
-        Dirty { block: block as u64, extents: BTreeMap::new(), flying: Vec::new(), full: 0 }
+        Dirty { block: block as u64, objects: Vec::new(), life: 0, landings: 0 }
     }
 
     /// Whether everything is at the OSTs.
     pub(crate) fn is_clean(&self) -> bool {
-        self.extents.is_empty() && self.flying.is_empty()
+        self.objects.is_empty()
     }
 
     /// Whether something is on its way.
     pub(crate) fn is_flying(&self) -> bool {
-        !self.flying.is_empty()
+        self.objects.iter().any(|object| !object.flights.is_empty())
+    }
+
+    /// How often requests have come back.
+    pub(crate) fn landings(&self) -> u64 {
+        self.landings
     }
 
     /// Whether an extent is full.
     pub(crate) fn has_full(&self) -> bool {
-        self.full > 0
+        self.objects.iter().any(|object| !object.full.is_empty())
     }
 
     /// How much waits.
     pub(crate) fn bytes(&self) -> usize {
-        self.extents.values().map(|extent| extent.data.len()).sum()
+        self.objects.iter().map(|object| object.bytes).sum()
+    }
+
+    /// How much waits or is on its way.
+    pub(crate) fn unsent(&self) -> usize {
+        let flights = self.objects.iter().flat_map(|object| &object.flights);
+        self.bytes() + flights.map(|(.., bytes)| bytes).sum::<usize>()
     }
 
     /// When the oldest data that waits was written.
     pub(crate) fn oldest(&self) -> Option<Instant> {
-        self.extents.values().map(|extent| extent.since).min()
+        self.objects.iter().filter_map(|object| object.ages.first()).map(|(since, _)| *since).min()
+    }
+
+    /// Whether something that was written up to this moment waits or is on its way.
+    pub(crate) fn has_older(&self, then: Instant) -> bool {
+        let flights = || self.objects.iter().flat_map(|object| &object.flights);
+        self.oldest().is_some_and(|oldest| oldest <= then)
+            || flights().any(|(_, since, _)| *since <= then)
+    }
+
+    /// The object that has failed for longest.
+    pub(crate) fn failing(&self) -> Option<Failing> {
+        let failing = self.objects.iter().filter_map(|object| object.failing);
+        failing.min_by_key(|failing| failing.since)
+    }
+
+    fn object(&mut self, stripe: u16) -> &mut Object {
+        let at = match self.objects.binary_search_by_key(&stripe, |object| object.stripe) {
+            Ok(at) => at,
+            Err(at) => {
+                self.objects.insert(at, Object::new(stripe));
+                at
+            }
+        };
+        &mut self.objects[at]
     }
 
     /// Writes into an object. Returns by how many bytes the dirty data grew. New extents get
@@ -88,140 +118,142 @@ impl Dirty {
         now: Instant,
         buffer: &mut impl FnMut(usize) -> Vec<u8>,
     ) -> usize {
+        let block = self.block;
+        let object = self.object(stripe);
         let (mut at, mut rest, mut grown) = (offset, data, 0);
         while !rest.is_empty() {
-            let room = (self.block - at % self.block) as usize;
+            let room = (block - at % block) as usize;
             let (piece, after) = rest.split_at(room.min(rest.len()));
-            grown += self.write_piece(stripe, at, piece, now, buffer);
+            grown += object.write(at, piece, now, block, buffer);
             (at, rest) = (at + piece.len() as u64, after);
         }
         grown
     }
 
-    /// Writes what lies in one block.
-    fn write_piece(
+    /// Takes extents of an object out that are due and may be sent together, of some stripes
+    /// only, and of no object that rests at `now`.
+    pub(crate) fn take(
         &mut self,
-        stripe: u16,
-        offset: u64,
-        data: &[u8],
+        due: Due,
         now: Instant,
-        buffer: &mut impl FnMut(usize) -> Vec<u8>,
-    ) -> usize {
-        let start_of_block = offset - offset % self.block;
-        let end = offset + data.len() as u64;
-        // Everything in this block that the new data touches, in order.
-        let touched: Vec<u64> = self
-            .extents
-            .range((stripe, start_of_block)..=(stripe, end.min(start_of_block + self.block - 1)))
-            .filter(|((_, start), extent)| start + extent.data.len() as u64 >= offset)
-            .map(|((_, start), _)| *start)
-            .collect();
-        let mut before = 0;
-        let mut parts = touched.into_iter().filter_map(|start| {
-            let extent = self.extents.remove(&(stripe, start))?;
-            before += extent.data.len();
-            if extent.data.len() as u64 == self.block {
-                self.full -= 1;
-            }
-            Some((start, extent))
+        stripes: impl Fn(u16) -> bool,
+    ) -> Option<Flying> {
+        let (block, life) = (self.block, self.life);
+        let found = self.objects.iter_mut().find_map(|object| {
+            let may = !object.extents.is_empty() && !object.rests(now) && stripes(object.stripe);
+            let due = if may { object.due(due, block) } else { SmallVec::new() };
+            (!due.is_empty()).then_some((object, due))
         });
-        let (start, mut merged) = match parts.next() {
-            Some((start, first)) if start <= offset => (start, first),
-            Some((start, later)) => {
-                // It begins before all that is there.
-                let mut merged = Extent { data: buffer(data.len()), since: later.since.min(now) };
-                merged.data.extend_from_slice(data);
-                append(&mut merged, offset, start, &later);
-                (offset, merged)
+        let (object, due) = found?;
+        let first = *due.first()?;
+        let (mut since, mut bytes) = (now, 0);
+        let mut extents = SmallVec::with_capacity(due.len());
+        for offset in due {
+            let Some(extent) = object.remove(offset) else { continue };
+            object.flying.insert(offset, offset + extent.data.len() as u64);
+            since = since.min(extent.since);
+            bytes += extent.data.len();
+            extents.push((offset, extent.data));
+        }
+        object.flights.push((first, since, bytes));
+        Some(Flying { stripe: object.stripe, extents, since, life })
+    }
+
+    /// A request has arrived, or is given up because its object fails for too long.
+    pub(crate) fn landed(&mut self, flying: &Flying, arrived: bool) {
+        let object = self.object_of(flying);
+        if arrived {
+            object.failing = None;
+        }
+        self.tidy();
+    }
+
+    fn object_of(&mut self, flying: &Flying) -> &mut Object {
+        self.landings += 1;
+        let object = self.object(flying.stripe);
+        for (offset, _) in &flying.extents {
+            object.flying.remove(offset);
+        }
+        if let Some((first, _)) = flying.extents.first() {
+            object.flights.retain(|(flight, ..)| flight != first);
+        }
+        object
+    }
+
+    fn tidy(&mut self) {
+        self.objects.retain(|object| !object.extents.is_empty() || !object.flights.is_empty());
+    }
+
+    /// Since when the object of a request that has just failed has done so; `None` if all was
+    /// given up since the request left.
+    pub(crate) fn failing_since(&self, flying: &Flying, now: Instant) -> Option<Instant> {
+        if flying.life != self.life {
+            return None;
+        }
+        let object = self.objects.iter().find(|object| object.stripe == flying.stripe)?;
+        Some(object.failing.map_or(now, |failing| failing.since))
+    }
+
+    /// A request could not be executed: what it carried waits again. Returns how much of it
+    /// has been overwritten since.
+    pub(crate) fn returned(&mut self, flying: Flying, failing: Failing) -> usize {
+        let block = self.block;
+        let object = self.object_of(&flying);
+        object.failing = Some(failing);
+        let mut overwritten = 0;
+        for (offset, data) in flying.extents {
+            let end = offset + data.len() as u64;
+            let newer: SmallVec<[(u64, Extent); 4]> = object
+                .touching(offset, end, block)
+                .into_iter()
+                .filter_map(|start| Some((start, object.remove(start)?)))
+                .collect();
+            let all = data.len() + newer.iter().map(|(_, extent)| extent.data.len()).sum::<usize>();
+            let before = object.bytes;
+            let mut keep = |len| Vec::with_capacity(len);
+            object.insert(offset, Extent { data, since: flying.since }, block);
+            for (start, extent) in newer {
+                object.write(start, &extent.data, extent.since, block, &mut keep);
             }
-            None => (offset, Extent { data: buffer(data.len()), since: now }),
-        };
-        for (start_of_later, later) in parts {
-            // Overwritten below as far as the new data reaches.
-            let gap = (start_of_later - start) as usize;
-            if merged.data.len() < gap {
-                merged.data.resize(gap, 0);
-            }
-            append(&mut merged, start, start_of_later, &later);
-            merged.since = merged.since.min(later.since);
+            overwritten += before + all - object.bytes;
         }
-        overwrite(&mut merged.data, (offset - start) as usize, data);
-        let after = merged.data.len();
-        if after as u64 == self.block {
-            self.full += 1;
-        }
-        self.extents.insert((stripe, start), merged);
-        after - before
+        overwritten
     }
 
-    /// Takes an extent out that is due and may be sent.
-    pub(crate) fn take(&mut self, due: Due) -> Option<Flying> {
-        self.take_of(due, |_| true)
-    }
-
-    /// The same, of some stripes only.
-    pub(crate) fn take_of(&mut self, due: Due, stripes: impl Fn(u16) -> bool) -> Option<Flying> {
-        let is_due = |extent: &Extent| match due {
-            Due::All => true,
-            Due::Some => self.bytes() >= self.block as usize,
-            Due::Full => extent.data.len() as u64 == self.block,
-            Due::Before(then) => extent.since <= then || extent.data.len() as u64 == self.block,
-        };
-        let overlaps = |stripe: u16, start: u64, end: u64| {
-            self.flying.iter().any(|(s, from, to)| *s == stripe && *from < end && start < *to)
-        };
-        let key = self.extents.iter().find_map(|((stripe, start), extent)| {
-            let end = start + extent.data.len() as u64;
-            (is_due(extent) && stripes(*stripe) && !overlaps(*stripe, *start, end))
-                .then_some((*stripe, *start))
-        })?;
-        let extent = self.extents.remove(&key)?;
-        if extent.data.len() as u64 == self.block {
-            self.full -= 1;
-        }
-        let (stripe, offset) = key;
-        self.flying.push((stripe, offset, offset + extent.data.len() as u64));
-        Some(Flying { stripe, offset, data: extent.data })
-    }
-
-    /// An extent has arrived, or is given up.
-    pub(crate) fn landed(&mut self, stripe: u16, offset: u64) {
-        self.flying.retain(|(s, start, _)| (*s, *start) != (stripe, offset));
-    }
-
-    /// Gives all that waits up. Returns how much it was, by stripe.
+    /// Gives all that waits up, and what is on its way if it does not arrive. Returns how much
+    /// waited, by stripe.
     pub(crate) fn discard(&mut self) -> Vec<(u16, usize)> {
-        self.full = 0;
-        let all = std::mem::take(&mut self.extents);
-        all.into_iter().map(|((stripe, _), extent)| (stripe, extent.data.len())).collect()
+        self.life += 1;
+        let mut discarded = Vec::new();
+        for object in &mut self.objects {
+            discarded.push((object.stripe, object.bytes));
+            object.extents.clear();
+            object.ages.clear();
+            object.full.clear();
+            (object.bytes, object.failing) = (0, None);
+        }
+        self.tidy();
+        discarded.retain(|(_, bytes)| *bytes > 0);
+        discarded
     }
-}
-
-/// Puts `later`, which begins at `start_of_later`, behind or into `merged`, which begins at
-/// `start` and stays as it is where both have bytes.
-fn append(merged: &mut Extent, start: u64, start_of_later: u64, later: &Extent) {
-    let end = start + merged.data.len() as u64;
-    let skip = end.saturating_sub(start_of_later) as usize;
-    if let Some(rest) = later.data.get(skip..) {
-        merged.data.extend_from_slice(rest);
-    }
-}
-
-fn overwrite(target: &mut Vec<u8>, at: usize, data: &[u8]) {
-    let inside = target.len().saturating_sub(at).min(data.len());
-    target[at..at + inside].copy_from_slice(&data[..inside]);
-    target.extend_from_slice(&data[inside..]);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use glint_proto::Errno;
+    use glint_proto::limits::EXTENTS_PER_WRITE_MAX;
     use std::collections::HashMap;
+    use std::time::Duration;
 
     const BLOCK: usize = 64;
 
     fn fresh(_: usize) -> Vec<u8> {
         Vec::new()
+    }
+
+    fn take(dirty: &mut Dirty, due: Due) -> Option<Flying> {
+        dirty.take(due, Instant::now(), |_| true)
     }
 
     #[test]
@@ -235,10 +267,11 @@ mod tests {
             }
         }
         for block in 0..4u64 {
-            let flying = dirty.take(Due::Full).expect("a full extent");
-            assert_eq!((flying.offset, flying.data.len()), (block * 64, BLOCK));
-            assert_eq!(flying.data[17], (block * 4 + 1) as u8);
-            dirty.landed(0, flying.offset);
+            let flying = take(&mut dirty, Due::Full).expect("a full extent");
+            let [(offset, data)] = &flying.extents[..] else { panic!("one extent") };
+            assert_eq!((*offset, data.len()), (block * 64, BLOCK));
+            assert_eq!(data[17], (block * 4 + 1) as u8);
+            dirty.landed(&flying, true);
         }
         assert!(dirty.is_clean());
     }
@@ -248,14 +281,82 @@ mod tests {
         let mut dirty = Dirty::new(BLOCK);
         let now = Instant::now();
         dirty.write(3, 0, b"old", now, &mut fresh);
-        let first = dirty.take(Due::All).unwrap();
+        let first = take(&mut dirty, Due::Before(now)).unwrap();
         dirty.write(3, 1, b"new", now, &mut fresh);
-        assert!(dirty.take(Due::All).is_none() && !dirty.is_clean());
+        assert!(take(&mut dirty, Due::Before(now)).is_none() && !dirty.is_clean());
         dirty.write(3, 20, b"else", now, &mut fresh);
-        assert_eq!(dirty.take(Due::All).unwrap().offset, 20);
-        dirty.landed(first.stripe, first.offset);
-        assert_eq!(dirty.take(Due::All).unwrap().data, b"new");
-        assert!(dirty.take(Due::Before(now)).is_none());
+        assert_eq!(take(&mut dirty, Due::Before(now)).unwrap().extents[0].0, 20);
+        dirty.landed(&first, true);
+        assert_eq!(take(&mut dirty, Due::Before(now)).unwrap().extents[0].1, b"new");
+        assert!(take(&mut dirty, Due::Before(now)).is_none());
+    }
+
+    #[test]
+    fn extents_that_lie_apart_travel_together_and_come_back_under_newer_data() {
+        let mut dirty = Dirty::new(256);
+        let (then, now) = (Instant::now(), Instant::now() + Duration::from_millis(1));
+        for offset in [90, 10, 50, 70, 30] {
+            dirty.write(0, offset, &[1; 10], then, &mut fresh);
+        }
+        dirty.write(0, 1000, &[1; 10], now, &mut fresh);
+        let flying = take(&mut dirty, Due::Before(then)).unwrap();
+        let offsets: Vec<u64> = flying.extents.iter().map(|(offset, _)| *offset).collect();
+        assert_eq!(offsets, [10, 30, 50, 70, 90], "and not what is younger");
+        assert_eq!(dirty.write(0, 15, &[2; 20], now, &mut fresh), 20);
+        let failing = Failing { since: now, last: now, errno: Errno::EMFILE, rests_until: then };
+        assert_eq!(dirty.returned(flying, failing), 10, "as much of it is newer");
+        assert!(dirty.has_older(then) && dirty.failing().is_some());
+        assert_eq!(dirty.bytes(), 70);
+        let flying = take(&mut dirty, Due::Before(then)).unwrap();
+        let (offset, data) = &flying.extents[0];
+        assert_eq!(
+            (*offset, &data[..]),
+            (10, &[[1; 5], [2; 5], [2; 5], [2; 5], [2; 5], [1; 5]].concat()[..])
+        );
+        assert_eq!(flying.bytes(), 60);
+        dirty.landed(&flying, true);
+        assert!(dirty.failing().is_none() && !dirty.has_older(then));
+    }
+
+    #[test]
+    fn what_fails_rests_and_what_was_given_up_does_not_come_back() {
+        let mut dirty = Dirty::new(BLOCK);
+        let now = Instant::now();
+        dirty.write(0, 0, b"data", now, &mut fresh);
+        let flying = take(&mut dirty, Due::Before(now)).unwrap();
+        assert_eq!(dirty.failing_since(&flying, now), Some(now));
+        let rests_until = now + Duration::from_secs(1);
+        dirty.returned(flying, Failing { since: now, last: now, errno: Errno::EIO, rests_until });
+        assert!(take(&mut dirty, Due::Before(now)).is_none());
+        let flying = dirty.take(Due::Before(now), rests_until, |_| true).unwrap();
+        assert_eq!(dirty.failing_since(&flying, rests_until), Some(now));
+        dirty.write(0, 100, b"more", now, &mut fresh);
+        assert_eq!(dirty.discard(), [(0, 4)]);
+        assert_eq!(dirty.failing_since(&flying, now), None);
+        dirty.landed(&flying, false);
+        assert!(dirty.is_clean());
+    }
+
+    #[test]
+    fn many_small_extents_cost_time_in_proportion() {
+        let mut dirty = Dirty::new(4 << 20);
+        let now = Instant::now();
+        let count = 1 << 17;
+        for at in 0..count {
+            // All over the object, never side by side.
+            let offset = (at * 7919 % count) * 1024;
+            dirty.write(0, offset, &[1; 512], now, &mut fresh);
+        }
+        let mut requests = 0;
+        while let Some(flying) = take(&mut dirty, Due::Before(now)) {
+            requests += 1;
+            if requests % 8 == 0 {
+                dirty.landed(&flying, true);
+            }
+        }
+        assert_eq!(requests, count as usize / EXTENTS_PER_WRITE_MAX);
+        // Quadratic, this would have been minutes.
+        assert!(now.elapsed() < Duration::from_secs(60));
     }
 
     #[test]
@@ -269,34 +370,56 @@ mod tests {
         let mut model: HashMap<(u16, u64), u8> = HashMap::new();
         let mut store: HashMap<(u16, u64), u8> = HashMap::new();
         let mut bytes = 0;
-        let land = |flying: Flying, store: &mut HashMap<(u16, u64), u8>| {
-            for (i, byte) in flying.data.iter().enumerate() {
-                store.insert((flying.stripe, flying.offset + i as u64), *byte);
+        let land = |flying: &Flying, store: &mut HashMap<(u16, u64), u8>| {
+            for (offset, data) in &flying.extents {
+                for (i, byte) in data.iter().enumerate() {
+                    store.insert((flying.stripe, offset + i as u64), *byte);
+                }
             }
         };
-        for step in 0..5000u64 {
-            if random(4) == 0 {
-                if let Some(flying) = dirty.take(Due::All) {
-                    bytes -= flying.data.len();
-                    dirty.landed(flying.stripe, flying.offset);
-                    land(flying, &mut store);
+        let mut away: Vec<Flying> = Vec::new();
+        for step in 0..20_000u64 {
+            let now = Instant::now();
+            match random(8) {
+                0 => {
+                    if let Some(flying) = take(&mut dirty, Due::Before(now)) {
+                        bytes -= flying.bytes();
+                        away.push(flying);
+                    }
+                    continue;
                 }
-                continue;
+                1 if !away.is_empty() => {
+                    let flying = away.swap_remove(random(away.len() as u64) as usize);
+                    if random(2) == 0 {
+                        bytes += flying.bytes();
+                        let errno = Errno::EAGAIN;
+                        let failing = Failing { since: now, last: now, errno, rests_until: now };
+                        bytes -= dirty.returned(flying, failing);
+                    } else {
+                        dirty.landed(&flying, true);
+                        land(&flying, &mut store);
+                    }
+                    continue;
+                }
+                _ => {}
             }
             let (stripe, offset, len) = (random(2) as u16, random(400), 1 + random(150));
             let data: Vec<u8> = (0..len).map(|i| (step + i) as u8).collect();
-            bytes += dirty.write(stripe, offset, &data, Instant::now(), &mut fresh);
+            bytes += dirty.write(stripe, offset, &data, now, &mut fresh);
             for (i, byte) in data.iter().enumerate() {
                 model.insert((stripe, offset + i as u64), *byte);
             }
-            let held: usize = dirty.extents.values().map(|extent| extent.data.len()).sum();
-            assert_eq!(held, bytes, "what grew is what is there");
+            assert_eq!(dirty.bytes(), bytes, "what grew is what is there");
         }
-        while let Some(flying) = dirty.take(Due::All) {
-            dirty.landed(flying.stripe, flying.offset);
-            land(flying, &mut store);
+        for flying in away {
+            dirty.landed(&flying, true);
+            land(&flying, &mut store);
         }
-        assert!(dirty.is_clean() && dirty.full == 0);
+        while let Some(flying) = take(&mut dirty, Due::Before(Instant::now())) {
+            dirty.landed(&flying, true);
+            land(&flying, &mut store);
+        }
+        assert!(dirty.is_clean());
         assert_eq!(store, model);
     }
 }

@@ -10,7 +10,7 @@ use glint_lock::held::Use;
 use glint_net::{Transport, host};
 use glint_proto::limits::FILE_BYTES_MAX;
 use glint_proto::lock::Range;
-use glint_proto::{Errno, FsResult, Ino, MdsReply, MdsRequest, SetAttr, clock};
+use glint_proto::{Errno, FsResult, Ino, MdsReply, MdsRequest, ObjectAttr, SetAttr, clock};
 use glint_telemetry::Counter;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -122,17 +122,10 @@ impl<T: Transport> Client<T> {
         let wrote = match file.wrote.load(Ordering::Acquire) && !file.is_dir {
             true => {
                 if let Some(node) = &node {
-                    // An error is told at the next write, fsync or close of another handle.
-                    let _ = self.flush_node(node).await;
+                    self.flush_closed(node).await;
                     telling = Some(Telling::begin(node).await);
                 }
-                let number = self.glimpses.fetch_add(1, Ordering::AcqRel);
-                let known = node.as_ref().and_then(|node| self.written(node, file.layout));
-                let objects = match known {
-                    Some(objects) => Some(objects),
-                    None => self.glimpse(file.ino, file.layout).await?,
-                };
-                objects.map(|objects| (number, objects))
+                self.say_written(node.as_deref(), &file).await
             }
             false => None,
         };
@@ -141,6 +134,61 @@ impl<T: Transport> Client<T> {
         drop(telling);
         self.cache.note_idle(file.ino);
         result
+    }
+
+    /// What a close says of a file that was written.
+    pub(crate) async fn say_written(
+        &self,
+        node: Option<&Node>,
+        file: &OpenFile,
+    ) -> Option<(u64, Option<ObjectAttr>)> {
+        let number = self.next_glimpse();
+        let known = node.and_then(|node| self.written(node, file.layout));
+        let objects = match known {
+            Some(objects) => Ok(Some(objects)),
+            None => self.glimpse(file.ino, file.layout).await,
+        };
+        match objects {
+            Ok(objects) => {
+                if let (Some(node), Some(objects)) = (node, objects) {
+                    let mut state = node.state();
+                    let clean = state.dirty.is_clean();
+                    if let Some(attr) = state.attr.as_mut().filter(|_| clean) {
+                        attr.blocks = objects.blocks;
+                    }
+                }
+                objects.map(|objects| (number, Some(objects)))
+            }
+            Err(errno) => {
+                // The file is closed nevertheless, and its objects are asked by whoever needs
+                // to know.
+                tracing::warn!(ino = %file.ino, %errno, "asking the objects of a closed file");
+                Some((number, None))
+            }
+        }
+    }
+
+    /// Everything of an inode to stable storage.
+    pub(crate) async fn sync_inode(&self, ino: Ino) -> FsResult<()> {
+        let mut known = None;
+        if let Some(node) = self.node(ino) {
+            self.flush_node(&node).await?;
+            let state = node.state();
+            known = state.attributes().cloned();
+        }
+        let attr = match known {
+            Some(attr) => attr,
+            None => match self.ask(&MdsRequest::Getattr { ino }).await? {
+                MdsReply::Attr(attr) | MdsReply::Glimpsed { attr, .. } => attr,
+                _ => return Err(Errno::EPROTO),
+            },
+        };
+        let metadata = self.ask(&MdsRequest::Sync);
+        if !attr.is_file() {
+            return metadata.await.map(drop);
+        }
+        let data = self.sync_objects(ino, attr.layout);
+        futures_util::future::try_join(data, metadata).await.map(drop)
     }
 
     pub(crate) async fn read_open(
@@ -272,13 +320,14 @@ impl<T: Transport> Client<T> {
                 }
                 if self.write_through {
                     self.flush_node(&node).await?;
+                    self.error_of(&node, &file)?;
                 }
             }
             None => self.write_file(&file, offset, data).await?,
         }
         glint_telemetry::count(Counter::BytesWritten, data.len() as u64);
         if how.sync {
-            Vfs::fsync(self, file.ino).await?;
+            Vfs::fsync(self, handle).await?;
         }
         Ok(())
     }

@@ -10,13 +10,12 @@
 
 use crate::cache::NODES_MAX;
 use crate::client::Client;
-use crate::dirty::Due;
 use crate::kernel::Kernel;
 use crate::node::{Name, Node};
 use crate::write_back::AGE_MAX;
 use glint_net::{Holder, Transport, host};
 use glint_proto::lock::{Bits, Callback, Cancel, Range};
-use glint_proto::{Access, FsResult, MdsReply, MdsRequest, clock};
+use glint_proto::{Access, Errno, FsResult, MdsReply, MdsRequest, clock};
 use parking_lot::Mutex;
 use std::future::{Future, poll_fn};
 use std::ops::Deref;
@@ -133,7 +132,7 @@ impl<T: Transport> Holder for Client<T> {
             Ok(MdsReply::Locked(lock)) => node.state().data.found(lock),
             _ => {
                 node.state().data.forget_lost();
-                let lost = self.discard(&node);
+                let lost = self.discard(&node, Errno::EIO);
                 tracing::error!(%ino, lost, "a lock was not given again; what was cached is lost");
             }
         }
@@ -186,9 +185,7 @@ impl<T: Transport> Client<T> {
         }
         // The end: everything to the OSTs.
         for node in self.cache.all() {
-            if let Err(errno) = self.flush_node(&node).await {
-                tracing::error!(ino = %node.ino, %errno, "writing what was cached");
-            }
+            self.flush_or_discard(&node).await;
         }
         self.settle_all().await;
     }
@@ -209,7 +206,7 @@ impl<T: Transport> Client<T> {
                 if let Some(Some(layout)) = due {
                     let client = self.clone();
                     host::spawn(async move {
-                        client.send_due(&node, layout, Due::Before(old)).await;
+                        client.send_old(&node, layout, old).await;
                     });
                 }
             }
@@ -387,6 +384,7 @@ impl<T: Transport> Client<T> {
     /// The servers have forgotten all locks. Returns what has to be said to keep those on data.
     async fn start_anew(&self, evicted: bool) -> Vec<MdsRequest<'static>> {
         self.cache.cancels.lock().clear();
+        self.write_back.nothing_is_kept();
         let mut requests = Vec::new();
         if !evicted && self.backlog.is_on() {
             requests.push(MdsRequest::WritesBack { life: self.backlog.life() });
@@ -411,7 +409,7 @@ impl<T: Transport> Client<T> {
                 requests.push(MdsRequest::AddOpens { ino: node.ino, readers: opens });
             }
             if evicted {
-                lost += self.discard(&node);
+                lost += self.discard(&node, Errno::EIO);
                 continue;
             }
             if owns {

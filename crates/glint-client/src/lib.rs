@@ -19,6 +19,7 @@ mod data;
 mod data_locks;
 mod deferred;
 mod dirty;
+mod extents;
 mod file_calls;
 #[doc(hidden)]
 pub mod fuzz;
@@ -27,8 +28,10 @@ mod handles;
 mod keeper;
 mod kernel;
 mod node;
+mod opens;
 mod privileges;
 mod read_ahead;
+mod room;
 mod send_backlog;
 mod settle;
 mod vfs;

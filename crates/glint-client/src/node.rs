@@ -7,12 +7,16 @@ use crate::dirty::Dirty;
 use glint_lock::held::{HeldBits, HeldData};
 use glint_proto::limits::BULK_BYTES_MAX;
 use glint_proto::lock::{Bits, Range};
-use glint_proto::{Access, Attr, Capability, Errno, Ino, Layout, ObjectAttr, Timestamp};
+use glint_proto::{Access, Attr, Capability, Errno, FsResult, Ino, Layout, ObjectAttr, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::future::poll_fn;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Waker};
+
+/// What the space of a file is counted in (stat(2)).
+pub(crate) const BLOCK_BYTES: u64 = 512;
 
 /// A name, and the directory that has it.
 pub(crate) type Name = (Ino, Box<[u8]>);
@@ -77,11 +81,39 @@ pub(crate) struct State {
     pub(crate) mtime: Option<Timestamp>,
     /// A program took a lock of fcntl(2).
     pub(crate) locked: bool,
-    /// The last error of writing behind, and its number.
-    pub(crate) error: Option<(u64, Errno)>,
+    /// What was lost last.
+    pub(crate) error: Option<Loss>,
     /// What the MDS has allowed in this session, if OSTs want to see that.
     pub(crate) capabilities: Vec<Capability>,
     wakers: Vec<Waker>,
+}
+
+/// Data that was lost after its write had returned: a number that rises with each loss that
+/// somebody has heard of, as that of errseq_t in Linux.
+pub(crate) struct Loss {
+    number: u64,
+    errno: Errno,
+    seen: bool,
+}
+
+impl Loss {
+    /// Tells an open file, if it does not know.
+    pub(crate) fn tell(&mut self, told: &AtomicU64) -> FsResult<()> {
+        if told.fetch_max(self.number, Ordering::AcqRel) >= self.number {
+            return Ok(());
+        }
+        self.seen = true;
+        Err(self.errno)
+    }
+
+    /// What a file that is opened just now counts as told: all, if others have heard of it, or
+    /// if the data that is left is cut off.
+    pub(crate) fn told_to_new(&self, truncates: bool) -> u64 {
+        match self.seen || truncates {
+            true => self.number,
+            false => self.number - 1,
+        }
+    }
 }
 
 /// An inode.
@@ -173,7 +205,6 @@ impl Node {
             && !state.own
             && state.data.is_unused()
             && state.dirty.is_clean()
-            && state.error.is_none()
             && !is_pending(state.queued)
             && state.children.values().all(Option::is_none)
     }
@@ -265,20 +296,38 @@ impl State {
         self.objects.clear();
     }
 
-    /// Something was written: the attributes follow, if they are known.
-    pub(crate) fn wrote(&mut self, end: u64, now: Timestamp) {
+    /// Something was written, and so many bytes take space perhaps: the attributes follow, if
+    /// they are known.
+    pub(crate) fn wrote(&mut self, end: u64, now: Timestamp, bytes: usize) {
         self.stamp += 1;
         self.mtime = Some(now);
         let before = self.wrote_to.map_or(0, |(end, _)| end);
         self.wrote_to = Some((before.max(end), now));
         if let Some(attr) = &mut self.attr {
             attr.size = attr.size.max(end);
-            attr.blocks = attr.blocks.max(end.div_ceil(512));
+            let all = attr.size.div_ceil(BLOCK_BYTES);
+            let more = attr.blocks + (bytes as u64).div_ceil(BLOCK_BYTES);
+            attr.blocks = attr.blocks.max(more.min(all));
             (attr.mtime, attr.ctime) = (now, now);
         } else {
             // Whoever asks just now may hear of the time before this.
             self.changes += 1;
         }
+    }
+
+    /// What the objects take is known now, if all of them have said it.
+    pub(crate) fn learn_blocks(&mut self) {
+        let unsent = (self.dirty.unsent() as u64).div_ceil(BLOCK_BYTES);
+        let (Some(layout), Some(attr)) = (self.layout, &mut self.attr) else { return };
+        let mut blocks = 0;
+        for stripe in 0..layout.stripe_count.max(1) {
+            match self.objects.get(&stripe) {
+                Some(object) => blocks += object.blocks,
+                None if layout.object_size(stripe, attr.size) == 0 => {}
+                None => return,
+            }
+        }
+        attr.blocks = blocks + unsent;
     }
 
     /// A program set the time of the last change of its data. What is written later is sent
@@ -299,6 +348,12 @@ impl State {
     /// What was written and is perhaps not at the OSTs: size and time.
     pub(crate) fn unsent(&self) -> Option<(u64, Timestamp)> {
         self.wrote_to.filter(|_| !self.dirty.is_clean())
+    }
+
+    /// The same, and the space that it takes perhaps.
+    pub(crate) fn unsent_blocks(&self) -> Option<(u64, Timestamp, u64)> {
+        let blocks = (self.dirty.unsent() as u64).div_ceil(BLOCK_BYTES);
+        self.unsent().map(|(size, time)| (size, time, blocks))
     }
 
     /// Whether this client alone knows the size.
@@ -326,7 +381,9 @@ impl State {
 
     /// Notes an error of writing behind.
     pub(crate) fn fail(&mut self, errno: Errno) {
-        let number = self.error.map_or(1, |(number, _)| number + 1);
-        self.error = Some((number, errno));
+        let loss = self.error.get_or_insert(Loss { number: 0, errno, seen: true });
+        // Until somebody has heard of it, it is one loss.
+        loss.number += u64::from(loss.seen);
+        (loss.errno, loss.seen) = (errno, false);
     }
 }

@@ -227,7 +227,8 @@ pub trait Vfs: Send + Sync + 'static {
     fn cancel_wait(&self, ino: Ino, ticket: u64) -> impl Future<Output = ()>;
     /// Whether calls may take long because a server cannot be reached.
     fn is_away(&self) -> bool;
-    fn fsync(&self, ino: Ino) -> impl Future<Output = FsResult<()>>;
+    /// Also says, once to each open file, what was written to the inode and is lost.
+    fn fsync(&self, handle: Handle) -> impl Future<Output = FsResult<()>>;
     fn sync(&self) -> impl Future<Output = FsResult<()>>;
     fn fallocate(
         &self,

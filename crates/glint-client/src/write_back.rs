@@ -4,180 +4,53 @@
 //! Invariants:
 //! - Dirty data is limited, for each OST and in all; who writes waits for room.
 //! - Nothing is written behind for which no OST keeps space: a full disk is an error of the write.
-//! - An error is not lost: each open file hears of it once, at its next write, fsync or close.
+//! - What could not be sent for a reason that may pass stays dirty, and is sent again.
+//! - What is lost is told to each open file once, at its next write, fsync or close.
 
 use crate::client::Client;
-use crate::dirty::{Due, Flying};
+use crate::dirty::{Dirty, Flying};
+use crate::extents::{Due, Failing};
 use crate::handles::OpenFile;
 use crate::node::Node;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use glint_net::{Transport, host};
+use glint_proto::extents::{extents_bulk_bytes, put_extents};
 use glint_proto::limits::{
-    BULK_BYTES_MAX, DIRTY_BYTES_MAX, DIRTY_BYTES_PER_OST_MAX, RESERVE_BYTES, RPCS_PER_OST_MAX,
+    BULK_BYTES_MAX, DISK_FAILS_MS_MAX, RESEND_MS_MAX, RESEND_MS_MIN, RESERVE_BYTES,
 };
 use glint_proto::{
     Bulk, Errno, FsResult, Layout, ObjectAttr, ObjectId, OstReply, OstRequest, clock,
 };
-use glint_telemetry::Counter;
-use parking_lot::{Mutex, MutexGuard};
-use std::future::poll_fn;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::task::{Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest time that written data stays in memory only.
 pub(crate) const AGE_MAX: Duration = Duration::from_secs(1);
-/// Buffers kept for the next extents.
-const SPARES: usize = 32;
 
-#[derive(Default)]
-struct Room {
-    total: usize,
-    total_max: Option<usize>,
-    osts: Vec<Ost>,
-    waiting: Vec<Waker>,
-    spares: Vec<Vec<u8>>,
-    errors: u64,
-}
-
-#[derive(Clone, Default)]
-struct Ost {
-    dirty: usize,
-    requests: usize,
-    /// Space that it keeps for this client.
-    kept: u64,
-}
-
-/// Limits of what is written behind.
-#[derive(Default)]
-pub(crate) struct WriteBack {
-    room: Mutex<Room>,
-}
-
-/// Permission to have a request on its way to an OST.
-struct Permit<'a>(&'a WriteBack, u16);
-
-impl Drop for Permit<'_> {
-    fn drop(&mut self) {
-        let mut room = self.0.room.lock();
-        room.ost(self.1).requests -= 1;
-        wake(room);
+/// How long a reason for not executing a write may last; `None` if it does not pass.
+fn passes(errno: Errno) -> Option<Duration> {
+    match errno {
+        // A disk that fails once may work the next time; one that goes on failing does not.
+        Errno::EIO => Some(Duration::from_millis(DISK_FAILS_MS_MAX)),
+        Errno::EMFILE
+        | Errno::ENFILE
+        | Errno::ENOMEM
+        | Errno::EAGAIN
+        | Errno::EINTR
+        | Errno::EBUSY
+        | Errno::ETIMEDOUT
+        | Errno::ENOTCONN
+        // An OST that is not known yet.
+        | Errno::ENXIO => Some(Duration::MAX),
+        _ => None,
     }
 }
 
-impl Room {
-    fn ost(&mut self, ost: u16) -> &mut Ost {
-        let index = usize::from(ost);
-        if self.osts.len() <= index {
-            self.osts.resize(index + 1, Ost::default());
-        }
-        &mut self.osts[index]
-    }
-
-    /// An eighth of the memory of this machine, and not more than the limit.
-    fn total_max(&mut self) -> usize {
-        *self.total_max.get_or_insert_with(|| {
-            let info = rustix::system::sysinfo();
-            let bytes = info.totalram as usize * (info.mem_unit as usize).max(1);
-            (bytes / 8).clamp(2 * DIRTY_BYTES_PER_OST_MAX, DIRTY_BYTES_MAX)
-        })
-    }
-}
-
-/// Wakes all who wait. Not under the lock, which they may be waiting for.
-fn wake(mut room: MutexGuard<'_, Room>) {
-    let waiting = std::mem::take(&mut room.waiting);
-    drop(room);
-    waiting.into_iter().for_each(Waker::wake);
-}
-
-impl WriteBack {
-    /// Waits for room for data of an OST.
-    async fn room(&self, ost: u16) {
-        self.until(|room| {
-            let full =
-                room.total >= room.total_max() || room.ost(ost).dirty >= DIRTY_BYTES_PER_OST_MAX;
-            (!full).then_some(())
-        })
-        .await
-    }
-
-    async fn permit(&self, ost: u16) -> Permit<'_> {
-        self.until(|room| {
-            let ost = room.ost(ost);
-            (ost.requests < RPCS_PER_OST_MAX).then(|| ost.requests += 1)
-        })
-        .await;
-        Permit(self, ost)
-    }
-
-    async fn until<R>(&self, mut look: impl FnMut(&mut Room) -> Option<R>) -> R {
-        poll_fn(|context| {
-            let mut room = self.room.lock();
-            match look(&mut room) {
-                Some(found) => Poll::Ready(found),
-                None => {
-                    room.waiting.push(context.waker().clone());
-                    Poll::Pending
-                }
-            }
-        })
-        .await
-    }
-
-    fn added(&self, ost: u16, bytes: usize) {
-        let mut room = self.room.lock();
-        room.total += bytes;
-        room.ost(ost).dirty += bytes;
-    }
-
-    fn removed(&self, ost: u16, bytes: usize, spare: Option<Vec<u8>>) {
-        let mut room = self.room.lock();
-        room.total -= bytes;
-        room.ost(ost).dirty -= bytes;
-        if let Some(mut spare) = spare
-            && spare.capacity() >= BULK_BYTES_MAX
-            && room.spares.len() < SPARES
-        {
-            spare.clear();
-            room.spares.push(spare);
-        }
-        wake(room);
-    }
-
-    /// Memory for an extent that begins with `len` bytes. Small ones get what they need, and
-    /// grow if more comes.
-    fn buffer(&self, len: usize) -> Vec<u8> {
-        if len < 64 << 10 {
-            return Vec::with_capacity(len);
-        }
-        self.room.lock().spares.pop().unwrap_or_else(|| Vec::with_capacity(BULK_BYTES_MAX))
-    }
-
-    /// Whether an OST has as many requests as it gets: more of them, and smaller ones, would
-    /// bring nothing there any sooner.
-    pub(crate) fn is_busy(&self, ost: u16) -> bool {
-        self.room.lock().ost(ost).requests >= RPCS_PER_OST_MAX
-    }
-
-    /// Whether somebody waits for room, and nothing is on its way that would make some.
-    pub(crate) fn is_stuck(&self) -> bool {
-        let room = self.room.lock();
-        !room.waiting.is_empty() && room.osts.iter().all(|ost| ost.requests == 0)
-    }
-
-    /// Something that was accepted is lost.
-    pub(crate) fn count_error(&self) {
-        self.room.lock().errors += 1;
-        glint_telemetry::count(Counter::WriteErrors, 1);
-    }
-
-    /// Dirty bytes, and errors so far.
-    pub(crate) fn counts(&self) -> (usize, u64) {
-        let room = self.room.lock();
-        (room.total, room.errors)
-    }
+/// How long an object rests that has failed for so long.
+fn pause(failed_for: Duration) -> Duration {
+    let (min, max) = (Duration::from_millis(RESEND_MS_MIN), Duration::from_millis(RESEND_MS_MAX));
+    failed_for.clamp(min, max)
 }
 
 impl<T: Transport> Client<T> {
@@ -190,7 +63,7 @@ impl<T: Transport> Client<T> {
         data: &[u8],
     ) {
         let now = clock::now();
-        let (mut full, mut due) = (false, Due::Full);
+        let (mut full, mut due, mut more) = (false, Due::Full, 0);
         for piece in file.layout.pieces(offset, data.len() as u64) {
             let ost = self.ost_of(file.layout, piece.stripe);
             let start = (piece.file_offset - offset) as usize;
@@ -206,13 +79,16 @@ impl<T: Transport> Client<T> {
                 (full, due) = (true, Due::Some);
             }
             drop(state);
+            more += grown;
             if grown < part.len() {
-                self.write_back.removed(ost, part.len() - grown, None);
+                // Nothing more is sent for what was dirty before.
+                self.write_back.removed(ost, part.len() - grown);
+                self.write_back.keeps(ost, (part.len() - grown) as u64);
             }
         }
         let mut state = node.state();
         let first = state.wrote_to.is_none();
-        state.wrote(offset + data.len() as u64, glint_proto::Timestamp::now());
+        state.wrote(offset + data.len() as u64, glint_proto::Timestamp::now(), more);
         drop(state);
         if first {
             self.cache.note_dirty(node.ino);
@@ -227,22 +103,20 @@ impl<T: Transport> Client<T> {
     pub(crate) async fn space_is_kept(&self, file: &OpenFile, offset: u64, len: usize) -> bool {
         for piece in file.layout.pieces(offset, len as u64) {
             let ost = self.ost_of(file.layout, piece.stripe);
-            let take = || {
-                let mut room = self.write_back.room.lock();
-                let kept = &mut room.ost(ost).kept;
-                let enough = *kept >= piece.len;
-                *kept -= if enough { piece.len } else { 0 };
-                enough
-            };
-            if take() {
+            if self.write_back.take_kept(ost, piece.len) {
                 continue;
             }
             let bytes = RESERVE_BYTES.max(piece.len);
             let reserve = OstRequest::Reserve { bytes };
             if let Ok(OstReply::Reserved(more)) = self.ask_ost(ost, reserve, Bulk::None).await {
-                self.write_back.room.lock().ost(ost).kept += more;
+                self.write_back.keeps(ost, more);
             }
-            if !take() {
+            if !self.write_back.take_kept(ost, piece.len) {
+                // What was taken before is for others.
+                let before = piece.file_offset - offset;
+                for piece in file.layout.pieces(offset, before) {
+                    self.write_back.keeps(self.ost_of(file.layout, piece.stripe), piece.len);
+                }
                 return false;
             }
         }
@@ -261,7 +135,7 @@ impl<T: Transport> Client<T> {
         self.write_file(file, offset, data).await?;
         let mut state = node.state();
         state.data_changes();
-        state.wrote(offset + data.len() as u64, glint_proto::Timestamp::now());
+        state.wrote(offset + data.len() as u64, glint_proto::Timestamp::now(), data.len());
         if state.dirty.is_clean() {
             state.wrote_to = None;
         }
@@ -277,15 +151,25 @@ impl<T: Transport> Client<T> {
 
     /// Sends what is due of a file, and waits for it.
     pub(crate) async fn send_due(&self, node: &Arc<Node>, layout: Layout, due: Due) {
+        self.send_where(node, layout, due, |_| true).await;
+    }
+
+    /// The same of what is old, which waits for OSTs that have enough to do, and may become
+    /// full meanwhile.
+    pub(crate) async fn send_old(&self, node: &Arc<Node>, layout: Layout, then: Instant) {
+        let idle = |stripe| !self.write_back.is_busy(self.ost_of(layout, stripe));
+        self.send_where(node, layout, Due::Before(then), idle).await;
+    }
+
+    async fn send_where(
+        &self,
+        node: &Arc<Node>,
+        layout: Layout,
+        due: Due,
+        stripes: impl Fn(u16) -> bool,
+    ) {
         let mut sending = FuturesUnordered::new();
-        let take = || match due {
-            // What is old waits for OSTs that have enough to do, and may become full meanwhile.
-            Due::Before(_) => {
-                let busy = |stripe| self.write_back.is_busy(self.ost_of(layout, stripe));
-                node.state().dirty.take_of(due, |stripe| !busy(stripe))
-            }
-            _ => node.state().dirty.take(due),
-        };
+        let take = || node.state().dirty.take(due, clock::now(), &stripes);
         loop {
             while let Some(flying) = take() {
                 sending.push(self.send(node, layout, flying));
@@ -297,112 +181,194 @@ impl<T: Transport> Client<T> {
     }
 
     async fn send(&self, node: &Arc<Node>, layout: Layout, flying: Flying) {
-        let Flying { stripe, offset, data } = flying;
+        let stripe = flying.stripe;
         let ost = self.ost_of(layout, stripe);
         let made = node.state().made;
         if self.backlog.is_pending(made) {
             // No object without an inode that it belongs to.
             self.backlog.until(made).await;
         }
-        let unborn = node.state().unborn;
         let permit = self.write_back.permit(ost).await;
-        let mtime = node.state().mtime;
+        let (unborn, mtime) = {
+            let state = node.state();
+            (state.unborn, state.mtime)
+        };
         let object = ObjectId { ino: node.ino, stripe };
-        let request = OstRequest::Write { object, offset, mtime, kept: true };
-        let result = match unborn {
-            true => Err(Errno::EIO),
-            false => self.ask_ost(ost, request, Bulk::Out(&data)).await,
+        let result = match (&flying.extents[..], unborn) {
+            (_, true) => Err(Errno::EIO),
+            ([(offset, data)], _) => {
+                let request = OstRequest::Write { object, offset: *offset, mtime, kept: true };
+                self.ask_ost(ost, request, Bulk::Out(data)).await
+            }
+            (extents, _) => {
+                let len = extents_bulk_bytes(extents.len(), flying.bytes());
+                let mut bulk = self.write_back.buffer(len);
+                put_extents(extents.iter().map(|(at, data)| (*at, &data[..])), &mut bulk);
+                let count = extents.len() as u32;
+                let request = OstRequest::WriteExtents { object, count, mtime, kept: true };
+                let result = self.ask_ost(ost, request, Bulk::Out(&bulk)).await;
+                self.write_back.spare(bulk);
+                result
+            }
         };
         drop(permit);
+        let bytes = match result {
+            Ok(OstReply::Written(attr)) => self.arrived(node, flying, attr),
+            Ok(_) => self.failed(node, flying, Errno::EPROTO),
+            // There never will be an inode that it belongs to.
+            Err(errno) if unborn => self.lose(node, flying, errno),
+            Err(errno) => self.failed(node, flying, errno),
+        };
+        self.write_back.removed(ost, bytes);
+        node.wake();
+    }
+
+    /// A request has been executed. Returns how much is not dirty any more.
+    fn arrived(&self, node: &Node, flying: Flying, attr: ObjectAttr) -> usize {
         let mut state = node.state();
-        state.dirty.landed(stripe, offset);
-        match result {
-            Ok(OstReply::Written(attr)) => {
-                let known = state.objects.entry(stripe).or_insert(attr);
-                known.size = known.size.max(attr.size);
-                known.blocks = known.blocks.max(attr.blocks);
-                known.mtime = known.mtime.max(attr.mtime);
-                known.ctime = known.ctime.max(attr.ctime);
-            }
-            Ok(_) => state.fail(Errno::EPROTO),
-            Err(errno) => {
-                tracing::error!(ino = %node.ino, stripe, offset, len = data.len(), %errno,
-                    "writing cached data failed; it is lost");
-                state.fail(errno);
-            }
-        }
+        state.dirty.landed(&flying, true);
+        let known = state.objects.entry(flying.stripe).or_insert(attr);
+        known.size = known.size.max(attr.size);
+        known.blocks = known.blocks.max(attr.blocks);
+        known.mtime = known.mtime.max(attr.mtime);
+        known.ctime = known.ctime.max(attr.ctime);
+        state.learn_blocks();
         if state.dirty.is_clean() {
             // From now on the objects know.
             state.wrote_to = None;
         }
-        let failed = result.is_err();
         drop(state);
-        if failed {
-            self.write_back.count_error();
-        }
-        let len = data.len();
-        self.write_back.removed(ost, len, Some(data));
-        node.wake();
+        let bytes = flying.bytes();
+        flying.extents.into_iter().for_each(|(_, data)| self.write_back.spare(data));
+        bytes
     }
 
-    /// Everything written to an inode to its OSTs.
+    /// A request could not be executed: what it carried waits for another attempt, or is lost.
+    /// Returns how much is not dirty any more.
+    fn failed(&self, node: &Node, flying: Flying, errno: Errno) -> usize {
+        let now = clock::now();
+        let mut state = node.state();
+        if let Some(since) = state.dirty.failing_since(&flying, now)
+            && let Some(limit) = passes(errno)
+        {
+            let failed_for = now.saturating_duration_since(since);
+            if failed_for < limit {
+                if failed_for.is_zero() {
+                    tracing::warn!(ino = %node.ino, %errno,
+                        "writing cached data failed; it is tried again");
+                }
+                let rests_until = now + pause(failed_for);
+                let failing = Failing { since, last: now, errno, rests_until };
+                return state.dirty.returned(flying, failing);
+            }
+        }
+        drop(state);
+        self.lose(node, flying, errno)
+    }
+
+    fn lose(&self, node: &Node, flying: Flying, errno: Errno) -> usize {
+        let lost = flying.bytes();
+        let mut state = node.state();
+        tracing::error!(ino = %node.ino, stripe = flying.stripe, lost, %errno,
+            "writing cached data failed; it is lost");
+        state.dirty.landed(&flying, false);
+        if state.dirty.is_clean() {
+            state.wrote_to = None;
+        }
+        state.fail(errno);
+        drop(state);
+        self.write_back.count_error();
+        lost
+    }
+
+    /// How long those wait for data that cannot be sent who cannot wait for ever: long enough
+    /// for what passes, and shorter than a server waits for a lock.
+    fn patience(&self) -> Duration {
+        Duration::from_millis(self.lease_ms / 2)
+    }
+
+    /// Everything that was written to an inode so far to its OSTs. What is lost meanwhile is
+    /// told to its open files; an error says that data is still here, and is tried again.
     pub(crate) async fn flush_node(&self, node: &Arc<Node>) -> FsResult<()> {
-        let (layout, before) = {
+        let layout = {
             let state = node.state();
             if state.dirty.is_clean() {
                 return Ok(());
             }
-            (state.layout, state.error)
+            state.layout
         };
         let Some(layout) = layout else { return Err(Errno::EIO) };
-        self.send_due(node, layout, Due::All).await;
-        // What others send, or what overlapped it.
+        let begun = clock::now();
         loop {
-            let more = node
-                .until(|state| match state.dirty.oldest() {
-                    Some(_) => Some(true),
-                    None => state.dirty.is_clean().then_some(false),
+            let landings = node.state().dirty.landings();
+            self.send_due(node, layout, Due::Before(begun)).await;
+            let (flies, failing) = {
+                let state = node.state();
+                if !state.dirty.has_older(begun) {
+                    return Ok(());
+                }
+                (state.dirty.is_flying(), state.dirty.failing())
+            };
+            if flies {
+                // What others send, or what it overlaps.
+                let landed = |dirty: &Dirty| dirty.landings() != landings;
+                node.until(|state| {
+                    (landed(&state.dirty) || !state.dirty.is_flying()).then_some(())
                 })
                 .await;
-            if !more {
-                break;
+            } else if let Some(failing) = failing {
+                let now = clock::now();
+                if failing.last >= begun
+                    && now.saturating_duration_since(failing.since) >= self.patience()
+                {
+                    return Err(failing.errno);
+                }
+                host::sleep(failing.rests_until.saturating_duration_since(now)).await;
             }
-            self.send_due(node, layout, Due::All).await;
-            let waits = node.state().dirty.oldest().is_some();
-            if waits {
-                // It overlaps something that another task has on its way.
-                host::sleep(Duration::from_micros(100)).await;
-            }
-        }
-        match node.state().error {
-            Some((number, errno)) if before.is_none_or(|(old, _)| old < number) => Err(errno),
-            _ => Ok(()),
         }
     }
 
+    /// The same without an end: until it is there, or lost.
+    pub(crate) async fn flush_closed(&self, node: &Arc<Node>) {
+        while let Err(errno) = self.flush_node(node).await {
+            tracing::warn!(ino = %node.ino, %errno, "a closed file has data that is not written");
+        }
+    }
+
+    /// The same for somebody who does not wait longer than that: what is still here is lost.
+    pub(crate) async fn flush_or_discard(&self, node: &Arc<Node>) {
+        let Err(errno) = self.flush_node(node).await else { return };
+        let lost = self.discard(node, errno);
+        tracing::error!(ino = %node.ino, lost, %errno, "what was cached could not be written");
+        node.until(|state| (!state.dirty.is_flying()).then_some(())).await;
+    }
+
     /// Gives up what was not written of an inode.
-    pub(crate) fn discard(&self, node: &Node) -> usize {
+    pub(crate) fn discard(&self, node: &Node, errno: Errno) -> usize {
         let mut state = node.state();
         let Some(layout) = state.layout else { return 0 };
         let discarded = state.dirty.discard();
+        if state.dirty.is_clean() {
+            state.wrote_to = None;
+        }
         let lost = discarded.iter().map(|(_, bytes)| bytes).sum();
         if lost > 0 {
-            state.fail(Errno::EIO);
+            state.fail(errno);
             drop(state);
             for (stripe, bytes) in discarded {
-                self.write_back.removed(self.ost_of(layout, stripe), bytes, None);
+                self.write_back.removed(self.ost_of(layout, stripe), bytes);
             }
             self.write_back.count_error();
+            node.wake();
         }
         lost
     }
 
     /// The error of writing behind that this open file has not been told of.
     pub(crate) fn error_of(&self, node: &Node, file: &OpenFile) -> FsResult<()> {
-        let Some((number, errno)) = node.state().error else { return Ok(()) };
-        match file.told.fetch_max(number, Ordering::AcqRel) < number {
-            true => Err(errno),
-            false => Ok(()),
+        match node.state().error.as_mut() {
+            Some(loss) => loss.tell(&file.told),
+            None => Ok(()),
         }
     }
 

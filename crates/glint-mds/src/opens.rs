@@ -41,8 +41,9 @@ struct OpenInode {
     latest: Option<(u64, ObjectAttr)>,
 }
 
-/// What a client says when it closes a file that it wrote, numbered in the order of asking.
-pub(crate) type Wrote = (u64, ObjectAttr);
+/// What a client says when it closes a file that it wrote, numbered in the order of asking; it
+/// may not know.
+pub(crate) type Wrote = (u64, Option<ObjectAttr>);
 
 /// What a close leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -111,11 +112,19 @@ impl Opens {
         let mut doubtful = open.count(client).doubtful;
         // Only who may write is believed.
         let wrote = wrote.filter(|_| open.count(client).writers > 0);
-        if let Some(wrote) = wrote {
+        if let Some((number, objects)) = wrote {
             // Others asked before this, or will.
             open.doubt_all_but(client);
-            if open.latest.is_none_or(|latest| latest.0 < wrote.0) {
-                open.latest = Some(wrote);
+            match objects {
+                Some(objects) if open.latest.is_none_or(|latest| latest.0 < number) => {
+                    open.latest = Some((number, objects));
+                }
+                Some(_) => {}
+                None => {
+                    // Its other closes may have asked before it wrote.
+                    open.latest = None;
+                    open.set(client, |count| count.doubtful = true);
+                }
             }
         }
         doubtful &= open.latest.is_some();
@@ -278,7 +287,7 @@ mod tests {
         opens.add(b, ino, true);
         assert!(opens.remove(b, ino, true, None).unchanged);
         opens.add(b, ino, true);
-        opens.remove(b, ino, true, Some((1, ObjectAttr::default())));
+        opens.remove(b, ino, true, Some((1, Some(ObjectAttr::default()))));
         assert!(!opens.remove(a, ino, true, None).unchanged, "b wrote");
         opens.add(a, ino, true);
         assert!(!opens.remove(a, ino, true, None).unchanged, "not known to be the first");
@@ -292,7 +301,8 @@ mod tests {
     fn a_close_that_arrives_late_is_not_believed() {
         let opens = Opens::new();
         let (a, b, ino) = (ClientId(1), ClientId(2), Ino(7));
-        let said = |number, size| Some((number, ObjectAttr { size, ..ObjectAttr::default() }));
+        let said =
+            |number, size| Some((number, Some(ObjectAttr { size, ..ObjectAttr::default() })));
         let size = |left: Left| left.wrote.map(|wrote| wrote.size);
         // Two closes of one client, the later one first.
         opens.add(a, ino, true);
@@ -326,5 +336,19 @@ mod tests {
         // After a restart nobody knows.
         opens.replace(a, ino, Count { writers: 1, ..Count::default() }, false);
         assert_eq!(size(opens.remove(a, ino, true, said(8, 30))), None);
+    }
+
+    #[test]
+    fn who_wrote_and_could_not_ask_leaves_nothing_to_believe() {
+        let opens = Opens::new();
+        let (a, ino) = (ClientId(1), Ino(7));
+        opens.first_writer(a, ino, true);
+        let left = opens.remove(a, ino, true, Some((1, None)));
+        assert!(!left.unchanged && left.wrote.is_none());
+        opens.add(a, ino, true);
+        opens.add(a, ino, true);
+        opens.remove(a, ino, true, Some((3, None)));
+        let objects = ObjectAttr { size: 5, ..ObjectAttr::default() };
+        assert!(opens.remove(a, ino, true, Some((2, Some(objects)))).wrote.is_none());
     }
 }

@@ -361,7 +361,7 @@ mod tests {
             exclusive: true,
         };
         let Ok(MdsReply::Opened { attr, .. }) = ask(mds, &create) else { panic!("{name:?}") };
-        let wrote = Some((1, ObjectAttr { size: 5, ..ObjectAttr::default() }));
+        let wrote = Some((1, Some(ObjectAttr { size: 5, ..ObjectAttr::default() })));
         ask(mds, &MdsRequest::Release { ino: attr.ino, write: true, wrote }).unwrap();
         attr.ino
     }

@@ -223,7 +223,10 @@ impl<F: Vfs> Call<'_, F> {
             Opcode::Readdir => self.readdir(false).await,
             Opcode::Readdirplus => self.readdir(true).await,
             Opcode::Release | Opcode::Releasedir => self.release().await,
-            Opcode::Fsync | Opcode::Fsyncdir => self.fs.fsync(self.ino).await.map(|()| 0),
+            Opcode::Fsync | Opcode::Fsyncdir => {
+                let arg: FsyncIn = parse(self.fixed)?;
+                self.fs.fsync(Handle(arg.fh)).await.map(|()| 0)
+            }
             Opcode::Syncfs => self.fs.sync().await.map(|()| 0),
             Opcode::Flush => self.flush().await,
             Opcode::Getlk | Opcode::Setlk | Opcode::Setlkw => self.lock(opcode).await,
@@ -455,10 +458,12 @@ impl<F: Vfs> Call<'_, F> {
 
     async fn release(self) -> FsResult<usize> {
         let arg: ReleaseIn = parse(self.fixed)?;
-        if arg.release_flags & RELEASE_FLOCK_UNLOCK != 0 {
-            self.unlock(Handle(arg.fh), arg.lock_owner, true).await?;
-        }
-        self.fs.release(Handle(arg.fh)).await.map(|()| 0)
+        let unlocked = match arg.release_flags & RELEASE_FLOCK_UNLOCK != 0 {
+            true => self.unlock(Handle(arg.fh), arg.lock_owner, true).await,
+            false => Ok(()),
+        };
+        // The kernel does not say it again, so the file is released whatever happened before.
+        self.fs.release(Handle(arg.fh)).await.and(unlocked).map(|()| 0)
     }
 
     async fn readdir(self, plus: bool) -> FsResult<usize> {

@@ -224,7 +224,7 @@ impl Vfs for NullFs {
         Ok(())
     }
 
-    async fn fsync(&self, _: Ino) -> FsResult<()> {
+    async fn fsync(&self, _: Handle) -> FsResult<()> {
         Ok(())
     }
 

@@ -31,6 +31,11 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// A client whose session nobody has named yet.
+    pub fn new(client: ClientId) -> Identity {
+        Identity { client, session: Arc::default(), secret: 0, in_process: false }
+    }
+
     /// Whether it shares its process with the MDS.
     pub fn is_in_process(&self) -> bool {
         self.in_process

@@ -441,7 +441,7 @@ impl<S: Service> Core<S> {
         bulk: &mut Vec<u8>,
     ) -> Answer<OstReply> {
         let space = match request {
-            OstRequest::Write { .. } => Bulk::Out(received),
+            _ if request.is_write() => Bulk::Out(received),
             OstRequest::Read { len, .. } => {
                 if len as usize > BULK_BYTES_MAX {
                     return Answer::unchanged(Err(Errno::EINVAL));

@@ -21,6 +21,7 @@ mod sealer;
 mod service;
 mod space;
 mod store;
+mod write;
 
 pub use bandwidth::Bandwidth;
 pub use error::OstError;

@@ -3,7 +3,7 @@
 
 use crate::error::OstError;
 use crate::store::ObjectStore;
-use glint_proto::{Bulk, ClientId, Errno, FsResult, ObjectId, OstReply, OstRequest};
+use glint_proto::{Bulk, ClientId, Errno, Extents, FsResult, ObjectId, OstReply, OstRequest};
 use glint_telemetry::{Layer, Span};
 use rustix::io::ReadWriteFlags;
 use std::io;
@@ -47,6 +47,13 @@ impl Ost {
                 let kept = kept && store.grants().use_up(client, data.len() as u64);
                 (object, store.write(object, offset, data, mtime, kept).map(OstReply::Written))
             }
+            OstRequest::WriteExtents { object, count, mtime, kept } => {
+                let Bulk::Out(bulk) = bulk else { return Err(Errno::EPROTO) };
+                let extents = Extents::parse(bulk, count)?;
+                let kept = kept && store.grants().use_up(client, extents.bytes() as u64);
+                let result = store.write_extents(object, extents, mtime, kept);
+                (object, result.map(OstReply::Written))
+            }
             OstRequest::Truncate { object, size } => {
                 (object, store.truncate(object, size).map(|()| OstReply::Done))
             }
@@ -84,6 +91,7 @@ impl Ost {
     pub async fn commit(&self, request: &OstRequest) -> FsResult<()> {
         match *request {
             OstRequest::Write { object, .. }
+            | OstRequest::WriteExtents { object, .. }
             | OstRequest::Truncate { object, .. }
             | OstRequest::Fallocate { object, .. }
             | OstRequest::SetTime { object, .. } => self

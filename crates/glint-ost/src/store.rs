@@ -177,19 +177,26 @@ impl ObjectStore {
         })
     }
 
-    /// Takes what a change of a range needs from what is free. On a full disk that is nothing
-    /// where the range has its blocks already.
-    fn need(&self, object: ObjectId, offset: u64, len: u64) -> io::Result<()> {
-        let taken = self.space.take(self.objects.as_fd(), len, self.grants.total());
+    /// Takes what a change of ranges of `bytes` in all needs from what is free. On a full disk
+    /// that is nothing where they have their blocks already.
+    pub(crate) fn need(
+        &self,
+        object: ObjectId,
+        bytes: u64,
+        mut ranges: impl Iterator<Item = (u64, u64)>,
+    ) -> io::Result<()> {
+        let taken = self.space.take(self.objects.as_fd(), bytes, self.grants.total());
         let Err(full) = taken else { return Ok(()) };
         match self.file(object, None)? {
-            Some(file) if is_allocated(file.fd(), offset, len) => Ok(()),
+            Some(file) if ranges.all(|(offset, len)| is_allocated(file.fd(), offset, len)) => {
+                Ok(())
+            }
             _ => Err(full),
         }
     }
 
     /// Changes an object and sees to it that the change becomes durable.
-    fn change<T>(
+    pub(crate) fn change<T>(
         &self,
         object: ObjectId,
         file: &ObjectFile,
@@ -201,38 +208,6 @@ impl ObjectStore {
         let (result, first) = file.change(touches, mtime, work)?;
         self.sealer.note(object, first);
         result
-    }
-
-    /// Writes all of `data`, which is from the time `mtime` if that is given; into space that
-    /// was `kept` for it, or into what is free. Returns the state after it.
-    pub fn write(
-        &self,
-        object: ObjectId,
-        offset: u64,
-        data: &[u8],
-        mtime: Option<Timestamp>,
-        kept: bool,
-    ) -> io::Result<ObjectAttr> {
-        if !kept {
-            self.need(object, offset, data.len() as u64)?;
-        }
-        let mtime = mtime.unwrap_or_else(Timestamp::now);
-        let Some(file) = self.file(object, Some(mtime))? else {
-            return Err(Errno::NOENT.into());
-        };
-        self.change(object, &file, Touches::From(offset), mtime, |fd| {
-            let mut done = 0;
-            while done < data.len() {
-                match rustix::io::pwrite(fd, &data[done..], offset + done as u64) {
-                    Ok(0) => return Err(Errno::IO.into()),
-                    Ok(n) => done += n,
-                    Err(Errno::INTR) => {}
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            Ok(())
-        })?;
-        state(&file)
     }
 
     /// Keeps space for what a client will write. Returns how much.
@@ -261,11 +236,19 @@ impl ObjectStore {
         let flags = FallocateFlags::from_bits_retain(mode as u32);
         let frees = flags.contains(FallocateFlags::PUNCH_HOLE);
         if !frees {
-            self.need(object, offset, len)?;
+            self.need(object, len, std::iter::once((offset, len)))?;
         }
         let now = Timestamp::now();
         let Some(file) = self.file(object, (!frees).then_some(now))? else { return Ok(()) };
-        let work = |fd: &OwnedFd| Ok(rustix::fs::fallocate(fd, flags, offset, len)?);
+        let work = |fd: &OwnedFd| {
+            // Behind the end there is nothing to free, and a file system refuses to.
+            let end = if frees { rustix::fs::fstat(fd)?.st_size as u64 } else { u64::MAX };
+            let len = len.min(end.saturating_sub(offset));
+            if len == 0 {
+                return Ok(());
+            }
+            Ok(rustix::fs::fallocate(fd, flags, offset, len)?)
+        };
         self.change(object, &file, Touches::From(offset), now, work)
     }
 
@@ -387,7 +370,7 @@ impl ObjectStore {
     }
 }
 
-fn state(file: &ObjectFile) -> io::Result<ObjectAttr> {
+pub(crate) fn state(file: &ObjectFile) -> io::Result<ObjectAttr> {
     let stat = rustix::fs::fstat(file.fd())?;
     let mtime = Timestamp { secs: stat.st_mtime, nanos: stat.st_mtime_nsec as u32 };
     let (mtime, ctime) = file.times(mtime);

@@ -33,7 +33,9 @@ impl Access {
         let any_of = |access: Access| self.0 & access.0 != 0;
         match request {
             Read { .. } => any_of(Access::READ),
-            Write { .. } | Truncate { .. } | Fallocate { .. } => any_of(Access::WRITE),
+            Write { .. } | WriteExtents { .. } | Truncate { .. } | Fallocate { .. } => {
+                any_of(Access::WRITE)
+            }
             SetTime { .. } => any_of(Access::WRITE | Access::TIMES),
             Seek { .. } => any_of(Access::READ | Access::WRITE),
             Stat { .. } | Sync { .. } | Space | Reserve { .. } => true,

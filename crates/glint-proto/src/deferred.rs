@@ -64,7 +64,7 @@ pub enum Change<'a> {
     Release {
         ino: Ino,
         write: bool,
-        wrote: Option<(u64, ObjectAttr)>,
+        wrote: Option<(u64, Option<ObjectAttr>)>,
     },
 }
 

@@ -47,6 +47,7 @@ errnos!(
     EINVAL,
     EMFILE,
     ENOLCK,
+    ENFILE,
     EFBIG,
     ENOSPC,
     EROFS,

@@ -13,6 +13,7 @@ pub mod clock;
 pub mod cred;
 pub mod deferred;
 pub mod errno;
+pub mod extents;
 pub mod frame;
 pub mod ids;
 pub mod layout;
@@ -28,6 +29,7 @@ pub use attr::{Attr, FileType, SetAttr, SetTime, Timestamp};
 pub use capability::{Access, Capability};
 pub use cred::Cred;
 pub use errno::{Errno, FsResult};
+pub use extents::Extents;
 pub use ids::{ClientId, Ino, ObjectId, RequestId};
 pub use layout::Layout;
 pub use message::{

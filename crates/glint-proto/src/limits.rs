@@ -42,6 +42,9 @@ pub const OST_COUNT_MAX: u16 = 1024;
 
 /// Largest bulk part of a frame, the maximum RPC size.
 pub const BULK_BYTES_MAX: usize = 4 << 20;
+/// Extents of an object that one request writes: enough to fill it with small pages of the
+/// kernel, and not so many that their execution holds a core for long.
+pub const EXTENTS_PER_WRITE_MAX: usize = 1024;
 /// Largest encoded body of a frame: the largest xattr and a rename fit with room.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
 /// Largest read or write the kernel sends in one FUSE request.
@@ -97,6 +100,12 @@ pub const DIRTY_BYTES_MAX: usize = 1 << 30;
 pub const RESERVE_BYTES: u64 = 64 << 20;
 /// Requests with data that a client has on their way to one OST.
 pub const RPCS_PER_OST_MAX: usize = 8;
+/// First and longest pause before data is sent again that could not be written.
+pub const RESEND_MS_MIN: u64 = 50;
+/// See [`RESEND_MS_MIN`].
+pub const RESEND_MS_MAX: u64 = 1_000;
+/// How long data is sent again to a disk that fails (EIO) before it is given up.
+pub const DISK_FAILS_MS_MAX: u64 = 1_000;
 /// Changes of metadata that a client sends in one request, and their bytes.
 pub const BATCH_CHANGES_MAX: u32 = 512;
 /// See [`BATCH_CHANGES_MAX`].
@@ -226,6 +235,7 @@ const _: () = assert!(LOCK_WAITERS_MAX < FUSE_WAITING_MAX);
 const _: () = assert!(LOCK_WAITERS_MAX < PATIENT_REQUESTS_MAX);
 const _: () = assert!(PING_MS < AWAY_MS);
 const _: () = assert!(FUSE_IO_BYTES_MAX <= BULK_BYTES_MAX);
+const _: () = assert!(RESEND_MS_MAX <= DISK_FAILS_MS_MAX && 2 * DISK_FAILS_MS_MAX < LEASE_MS_MIN);
 const _: () = assert!(READ_AHEAD_BYTES >= FUSE_IO_BYTES_MAX);
 const _: () = assert!(DIR_PAGE_BYTES_MAX <= BODY_BYTES_MAX / 2);
 const _: () = assert!(ABSENT_NAMES_PER_DIRECTORY_MAX <= ABSENT_NAMES_MAX);

@@ -129,8 +129,8 @@ pub enum MdsRequest<'a> {
     /// Open an existing file.
     Open { ino: Ino, flags: OpenFlags },
     /// One open is gone. `wrote` brings what the objects say, if it wrote, and a number that
-    /// rises with each time a client asks them.
-    Release { ino: Ino, write: bool, wrote: Option<(u64, ObjectAttr)> },
+    /// rises with each time a client asks them; no attributes if they could not be asked.
+    Release { ino: Ino, write: bool, wrote: Option<(u64, Option<ObjectAttr>)> },
     /// Entries from `cookie` on; with attributes if `plus`.
     Readdir { ino: Ino, cookie: u64, bytes_max: u32, plus: bool },
     /// Target of a symbolic link.
@@ -362,6 +362,8 @@ pub enum OstRequest {
     /// Write the bulk of the request, which was written at `mtime` if that is given. `kept`
     /// says that it takes of the space that is kept for the client.
     Write { object: ObjectId, offset: u64, mtime: Option<Timestamp>, kept: bool },
+    /// The same for `count` extents; see [`crate::extents`].
+    WriteExtents { object: ObjectId, count: u32, mtime: Option<Timestamp>, kept: bool },
     /// Set the size of the object.
     Truncate { object: ObjectId, size: u64 },
     /// fallocate(2) on the object.
@@ -384,7 +386,12 @@ impl OstRequest {
     /// Whether it changes data.
     pub fn is_modifying(&self) -> bool {
         use OstRequest::*;
-        matches!(self, Write { .. } | Truncate { .. } | Fallocate { .. } | SetTime { .. })
+        self.is_write() || matches!(self, Truncate { .. } | Fallocate { .. } | SetTime { .. })
+    }
+
+    /// Whether it brings data.
+    pub fn is_write(&self) -> bool {
+        matches!(self, OstRequest::Write { .. } | OstRequest::WriteExtents { .. })
     }
 
     /// Which object it is about, if it is about one.
@@ -392,6 +399,7 @@ impl OstRequest {
         match *self {
             OstRequest::Read { object, .. }
             | OstRequest::Write { object, .. }
+            | OstRequest::WriteExtents { object, .. }
             | OstRequest::Truncate { object, .. }
             | OstRequest::Fallocate { object, .. }
             | OstRequest::Sync { object }
@@ -406,7 +414,7 @@ impl OstRequest {
     pub fn op(&self) -> Op {
         match self {
             OstRequest::Read { .. } => Op::ObjRead,
-            OstRequest::Write { .. } => Op::ObjWrite,
+            OstRequest::Write { .. } | OstRequest::WriteExtents { .. } => Op::ObjWrite,
             OstRequest::Truncate { .. } => Op::ObjTruncate,
             OstRequest::Fallocate { .. } => Op::ObjFallocate,
             OstRequest::Sync { .. } => Op::ObjSync,

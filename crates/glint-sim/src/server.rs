@@ -12,8 +12,8 @@ use glint_proto::lock::{Callback, Cancel};
 use glint_proto::message::{Hello, Survived, Welcome};
 use glint_proto::oss::{OssReply, OssRequest};
 use glint_proto::{
-    Answer, Arrival, Bulk, ClientId, Committed, Cred, Errno, FsResult, Ino, Layout, MdsReply,
-    MdsRequest, ObjectAttr, ObjectId, OstReply, OstRequest, Owner, Session, SpaceInfo,
+    Answer, Arrival, Bulk, ClientId, Committed, Cred, Errno, Extents, FsResult, Ino, Layout,
+    MdsReply, MdsRequest, ObjectAttr, ObjectId, OstReply, OstRequest, Owner, Session, SpaceInfo,
 };
 use parking_lot::Mutex;
 use std::cell::RefCell;
@@ -239,6 +239,15 @@ impl Servers {
                 let end = offset as usize + data.len();
                 content.resize(content.len().max(end), 0);
                 content[offset as usize..end].copy_from_slice(data);
+                OstReply::Written(ObjectAttr::default())
+            }
+            (OstRequest::WriteExtents { object, count, .. }, Bulk::Out(bulk)) => {
+                let content = all.now.entry(object).or_default();
+                for (offset, data) in Extents::parse(bulk, count)? {
+                    let end = offset as usize + data.len();
+                    content.resize(content.len().max(end), 0);
+                    content[offset as usize..end].copy_from_slice(data);
+                }
                 OstReply::Written(ObjectAttr::default())
             }
             (OstRequest::Truncate { object, size }, _) => {

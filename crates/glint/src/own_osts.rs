@@ -99,7 +99,7 @@ impl OwnOsts {
     /// Waits for the turn of a transfer, where bandwidth is limited.
     pub async fn pace(&self, index: u16, request: &OstRequest, bulk: &Bulk<'_>) {
         let bytes = match (request, bulk) {
-            (OstRequest::Write { .. }, Bulk::Out(data)) => {
+            (_, Bulk::Out(data)) => {
                 glint_telemetry::count(size_class(data.len()), 1);
                 data.len() as u64
             }

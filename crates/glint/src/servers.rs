@@ -322,7 +322,7 @@ impl Service for Servers {
             Ok(running) => running,
             Err(errno) => return Answer::unchanged(Err(errno)),
         };
-        if self.settings.shared && matches!(request, OstRequest::Write { .. }) {
+        if self.settings.shared && request.is_write() {
             self.mds.wrote(client);
         }
         self.osts.handle(client, ost, request, bulk).await

@@ -83,7 +83,7 @@ impl<K: Kv> Mds<K> {
         context: &Context<'_>,
         ino: Ino,
         write: bool,
-        wrote: Option<(u64, ObjectAttr)>,
+        wrote: Option<(u64, Option<ObjectAttr>)>,
     ) -> FsResult<MdsReply> {
         let _held = self.lock(context, &[Want::exclusive(Key::Inode(ino))]).await;
         if write || wrote.is_some() {

@@ -1,0 +1,212 @@
+//! The extents of an object that are not at its OST yet, with what finds a few among many: an
+//! index by age, one of those that are full, one of what is on its way.
+
+use glint_proto::Errno;
+use glint_proto::extents::extents_bulk_bytes;
+use glint_proto::limits::EXTENTS_PER_WRITE_MAX;
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+/// Which extents to send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Due {
+    /// Those that fill their block.
+    Full,
+    /// Those, and what was written up to this moment.
+    Before(Instant),
+    /// One of them, whichever: enough is dirty.
+    Some,
+}
+
+/// An object whose data could not be sent.
+#[derive(Clone, Copy)]
+pub(crate) struct Failing {
+    /// Since when, and the error of the last attempt.
+    pub(crate) since: Instant,
+    pub(crate) last: Instant,
+    pub(crate) errno: Errno,
+    /// It is not tried again before this moment.
+    pub(crate) rests_until: Instant,
+}
+
+/// Data that is contiguous in an object.
+pub(crate) struct Extent {
+    pub(crate) data: Vec<u8>,
+    /// When the oldest of it was written.
+    pub(crate) since: Instant,
+}
+
+/// An object, and what waits for it.
+pub(crate) struct Object {
+    pub(crate) stripe: u16,
+    pub(crate) extents: BTreeMap<u64, Extent>,
+    /// Offsets of extents by age, and of those that are full.
+    pub(crate) ages: BTreeSet<(Instant, u64)>,
+    pub(crate) full: BTreeSet<u64>,
+    pub(crate) bytes: usize,
+    /// Extents on their way, from their beginnings to their ends; and the requests that they are
+    /// in, by their first one: when the oldest was written, and how much it is.
+    pub(crate) flying: BTreeMap<u64, u64>,
+    pub(crate) flights: SmallVec<[(u64, Instant, usize); 2]>,
+    pub(crate) failing: Option<Failing>,
+}
+
+impl Object {
+    pub(crate) fn new(stripe: u16) -> Object {
+        Object {
+            stripe,
+            extents: BTreeMap::new(),
+            ages: BTreeSet::new(),
+            full: BTreeSet::new(),
+            bytes: 0,
+            flying: BTreeMap::new(),
+            flights: SmallVec::new(),
+            failing: None,
+        }
+    }
+
+    pub(crate) fn insert(&mut self, offset: u64, extent: Extent, block: u64) {
+        self.bytes += extent.data.len();
+        self.ages.insert((extent.since, offset));
+        if extent.data.len() as u64 == block {
+            self.full.insert(offset);
+        }
+        self.extents.insert(offset, extent);
+    }
+
+    pub(crate) fn remove(&mut self, offset: u64) -> Option<Extent> {
+        let extent = self.extents.remove(&offset)?;
+        self.bytes -= extent.data.len();
+        self.ages.remove(&(extent.since, offset));
+        self.full.remove(&offset);
+        Some(extent)
+    }
+
+    /// Beginnings of the extents that overlap a range or touch it, in order; none of another
+    /// block.
+    pub(crate) fn touching(&self, offset: u64, end: u64, block: u64) -> SmallVec<[u64; 4]> {
+        let start_of_block = offset - offset % block;
+        let last = end.min(start_of_block + block - 1);
+        let before = self.extents.range(start_of_block..offset).next_back();
+        let reaches =
+            |(start, extent): &(&u64, &Extent)| *start + extent.data.len() as u64 >= offset;
+        let within = self.extents.range(offset..=last).map(|(start, _)| *start);
+        before.filter(reaches).map(|(start, _)| *start).into_iter().chain(within).collect()
+    }
+
+    /// Whether what is on its way overlaps a range.
+    fn is_flying(&self, start: u64, end: u64) -> bool {
+        self.flying.range(..end).next_back().is_some_and(|(_, to)| *to > start)
+    }
+
+    fn flies(&self, offset: u64) -> bool {
+        let end = offset + self.extents.get(&offset).map_or(0, |extent| extent.data.len() as u64);
+        self.is_flying(offset, end)
+    }
+
+    pub(crate) fn rests(&self, now: Instant) -> bool {
+        self.failing.as_ref().is_some_and(|failing| failing.rests_until > now)
+    }
+
+    /// Beginnings of extents that are due and may be sent, as many as travel together.
+    pub(crate) fn due(&self, due: Due, block: u64) -> SmallVec<[u64; 1]> {
+        let free = |offset: &&u64| !self.flies(**offset);
+        if let Some(full) = self.full.iter().find(free) {
+            return SmallVec::from_slice(&[*full]);
+        }
+        match due {
+            Due::Full => SmallVec::new(),
+            Due::Some => match self.bytes as u64 >= block {
+                true => self.extents.keys().find(free).copied().into_iter().collect(),
+                false => SmallVec::new(),
+            },
+            Due::Before(then) => {
+                let mut bytes = 0;
+                let mut chosen: SmallVec<[u64; 1]> = SmallVec::new();
+                let old = self.ages.iter().take_while(|(since, _)| *since <= then);
+                for offset in old.map(|(_, offset)| offset).filter(free) {
+                    let len = self.extents.get(offset).map_or(0, |extent| extent.data.len());
+                    bytes += len;
+                    let count = chosen.len() + 1;
+                    let fits = extents_bulk_bytes(count, bytes) <= block as usize;
+                    if count > 1 && (count > EXTENTS_PER_WRITE_MAX || !fits) {
+                        break;
+                    }
+                    chosen.push(*offset);
+                }
+                // In the order in which they lie on the disk.
+                chosen.sort_unstable();
+                chosen
+            }
+        }
+    }
+
+    /// Writes what lies in one block. Returns by how much the data grew.
+    pub(crate) fn write(
+        &mut self,
+        offset: u64,
+        data: &[u8],
+        now: Instant,
+        block: u64,
+        buffer: &mut impl FnMut(usize) -> Vec<u8>,
+    ) -> usize {
+        let before = self.bytes;
+        let end = offset + data.len() as u64;
+        let touching = self.touching(offset, end, block);
+        if let [start] = touching[..]
+            && start <= offset
+            && let Some(extent) = self.extents.get_mut(&start)
+        {
+            // It goes on where one ended, or changes one.
+            let len = extent.data.len();
+            overwrite(&mut extent.data, (offset - start) as usize, data);
+            self.bytes += extent.data.len() - len;
+            if extent.data.len() as u64 == block {
+                self.full.insert(start);
+            }
+            return self.bytes - before;
+        }
+        let mut parts = touching.into_iter();
+        let mut part = || parts.next().and_then(|start| Some((start, self.remove(start)?)));
+        let (start, mut merged) = match part() {
+            Some((start, first)) if start <= offset => (start, first),
+            Some((start, later)) => {
+                // It begins before all that is there.
+                let mut merged = Extent { data: buffer(data.len()), since: later.since.min(now) };
+                merged.data.extend_from_slice(data);
+                append(&mut merged, offset, start, &later);
+                (offset, merged)
+            }
+            None => (offset, Extent { data: buffer(data.len()), since: now }),
+        };
+        while let Some((start_of_later, later)) = part() {
+            // Overwritten below as far as the new data reaches.
+            let gap = (start_of_later - start) as usize;
+            if merged.data.len() < gap {
+                merged.data.resize(gap, 0);
+            }
+            append(&mut merged, start, start_of_later, &later);
+            merged.since = merged.since.min(later.since);
+        }
+        overwrite(&mut merged.data, (offset - start) as usize, data);
+        self.insert(start, merged, block);
+        self.bytes - before
+    }
+}
+
+/// Puts `later`, which begins at `start_of_later`, behind or into `merged`, which begins at
+/// `start` and stays as it is where both have bytes.
+fn append(merged: &mut Extent, start: u64, start_of_later: u64, later: &Extent) {
+    let end = start + merged.data.len() as u64;
+    let skip = end.saturating_sub(start_of_later) as usize;
+    if let Some(rest) = later.data.get(skip..) {
+        merged.data.extend_from_slice(rest);
+    }
+}
+
+fn overwrite(target: &mut Vec<u8>, at: usize, data: &[u8]) {
+    let inside = target.len().saturating_sub(at).min(data.len());
+    target[at..at + inside].copy_from_slice(&data[..inside]);
+    target.extend_from_slice(&data[inside..]);
+}

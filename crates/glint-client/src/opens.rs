@@ -1,0 +1,121 @@
+//! Opening files: what it does before a handle is there, and after it failed.
+//!
+//! Invariant: an open that the MDS has counted has a handle, or the MDS hears that it is not.
+
+use crate::client::Client;
+use crate::handles::OpenFile;
+use crate::vfs::{Caller, Found, Handle, Open, Valid};
+use glint_net::Transport;
+use glint_proto::lock::Bits;
+use glint_proto::{Attr, FsResult, Ino, MdsRequest, OpenFlags};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+impl<T: Transport> Client<T> {
+    pub(crate) fn add_handle(&self, attr: &Attr, flags: OpenFlags, declared: bool) -> Handle {
+        self.add_open(attr, flags, declared, 0)
+    }
+
+    /// The same for a file that this client has made by itself with the change `made`.
+    pub(crate) fn add_open(
+        &self,
+        attr: &Attr,
+        flags: OpenFlags,
+        declared: bool,
+        made: u64,
+    ) -> Handle {
+        let mut told = 0;
+        if let Some(node) = self.node(attr.ino) {
+            let mut state = node.state();
+            state.handles += 1;
+            told = state.error.as_ref().map_or(0, |loss| loss.told_to_new(flags.truncate));
+            if attr.is_file() {
+                state.layout = Some(attr.layout);
+                if flags.read && flags.write {
+                    state.shared_writers += 1;
+                }
+            }
+        }
+        self.handles.add(OpenFile {
+            ino: attr.ino,
+            layout: attr.layout,
+            write: flags.write,
+            is_dir: attr.is_dir(),
+            append: flags.append,
+            shared: flags.read && flags.write,
+            declared,
+            made,
+            told: AtomicU64::new(told),
+            lock_owners: Mutex::default(),
+            plain: AtomicU64::new(0),
+            wrote: AtomicBool::new(flags.truncate),
+            touched: AtomicBool::new(self.noatime),
+            ahead: Mutex::default(),
+        })
+    }
+
+    /// An open that the MDS has granted: truncates if that was asked for. If it fails, the MDS
+    /// hears that the file is not open.
+    pub(crate) async fn opened(&self, attr: Attr, flags: OpenFlags) -> FsResult<Open> {
+        let ino = attr.ino;
+        let opened = self.finish_open(attr, flags).await;
+        if opened.is_err() {
+            let wrote = flags.truncate.then(|| (self.next_glimpse(), None));
+            let release = MdsRequest::Release { ino, write: flags.write, wrote };
+            if let Err(errno) = self.transport.mds_soon(&Caller::ROOT.cred, &release).await {
+                tracing::warn!(%ino, %errno, "taking an open back");
+            }
+        }
+        opened
+    }
+
+    /// Numbers what is asked of objects for closes.
+    pub(crate) fn next_glimpse(&self) -> u64 {
+        self.glimpses.fetch_add(1, Ordering::AcqRel)
+    }
+
+    async fn finish_open(&self, attr: Attr, flags: OpenFlags) -> FsResult<Open> {
+        if flags.truncate && attr.is_file() {
+            self.cut(attr.ino, attr.layout, 0).await?;
+        }
+        if flags.read
+            && flags.write
+            && attr.is_file()
+            && let Some(node) = self.node(attr.ino)
+            && node.state().pages
+        {
+            // From now on pages may become dirty, so none may be there that were only read.
+            self.give_up_data(&node, true).await;
+        }
+        let changes = self.cache.changes(attr.ino);
+        let attr = self.complete(attr).await?;
+        let handle = self.add_handle(&attr, flags, true);
+        let Found { attr, valid } = self.found(attr, changes);
+        Ok(Open { attr, handle, valid, created: false })
+    }
+
+    /// Opens to read what may be opened without asking.
+    pub(crate) fn open_here(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Option<Open> {
+        if !self.has_locks() || !caller.may_all() || flags.write || flags.truncate {
+            return None;
+        }
+        let attr = {
+            let node = self.cache.find(ino)?;
+            let mut state = node.state();
+            if !state.bits.has(Bits::OPEN) {
+                return None;
+            }
+            if self.needs_capabilities && !state.may_read() {
+                return None;
+            }
+            let attr = state.attributes()?.clone();
+            if !attr.is_file() && !attr.is_dir() {
+                return None;
+            }
+            state.opens += 1;
+            attr
+        };
+        let handle = self.add_handle(&attr, flags, false);
+        Some(Open { attr, handle, valid: Valid::under(false, true), created: false })
+    }
+}

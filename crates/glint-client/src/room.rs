@@ -1,0 +1,308 @@
+//! Limits of what is written behind: bytes for each OST and in all, requests on their way, space
+//! that OSTs keep.
+//!
+//! Invariants:
+//! - Whoever waits is woken when it is its turn, and then wakes the next one if there is
+//!   something left: no event wakes all, and none is lost with a task that is dropped.
+//! - What an OST keeps is either here or goes with data that is counted as dirty.
+
+use glint_proto::limits::{
+    BULK_BYTES_MAX, DIRTY_BYTES_MAX, DIRTY_BYTES_PER_OST_MAX, RPCS_PER_OST_MAX,
+};
+use glint_telemetry::Counter;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::task::{Poll, Waker};
+
+/// Buffers kept for the next extents.
+const SPARES: usize = 32;
+
+#[derive(Default)]
+struct Room {
+    total: usize,
+    total_max: Option<usize>,
+    osts: Vec<Ost>,
+    spares: Vec<Vec<u8>>,
+    errors: u64,
+    tickets: u64,
+}
+
+#[derive(Default)]
+struct Ost {
+    dirty: usize,
+    requests: usize,
+    /// Space that it keeps for this client.
+    kept: u64,
+    /// Who waits, by ticket: for room, and to send a request.
+    waiting: [BTreeMap<u64, Waker>; 2],
+}
+
+/// What is waited for.
+#[derive(Clone, Copy)]
+enum What {
+    Room,
+    Request,
+}
+
+/// Limits of what is written behind.
+#[derive(Default)]
+pub(crate) struct WriteBack {
+    room: Mutex<Room>,
+}
+
+/// Permission to have a request on its way to an OST.
+pub(crate) struct Permit<'a>(&'a WriteBack, u16);
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        self.0.room.lock().ost(self.1).requests -= 1;
+        self.0.wake_first(self.1, What::Request);
+    }
+}
+
+/// A place among those who wait.
+struct Place<'a> {
+    write_back: &'a WriteBack,
+    ost: u16,
+    what: What,
+    ticket: Option<u64>,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let Some(ticket) = self.ticket else { return };
+        let mut room = self.write_back.room.lock();
+        let waits = room.ost(self.ost).waiting[self.what as usize].remove(&ticket).is_some();
+        drop(room);
+        if !waits {
+            // It was its turn.
+            self.write_back.wake_first(self.ost, self.what);
+        }
+    }
+}
+
+impl Room {
+    fn ost(&mut self, ost: u16) -> &mut Ost {
+        let index = usize::from(ost);
+        if self.osts.len() <= index {
+            self.osts.resize_with(index + 1, Ost::default);
+        }
+        &mut self.osts[index]
+    }
+
+    /// An eighth of the memory of this machine, and not more than the limit.
+    fn total_max(&mut self) -> usize {
+        *self.total_max.get_or_insert_with(|| {
+            let info = rustix::system::sysinfo();
+            let bytes = info.totalram as usize * (info.mem_unit as usize).max(1);
+            (bytes / 8).clamp(2 * DIRTY_BYTES_PER_OST_MAX, DIRTY_BYTES_MAX)
+        })
+    }
+
+    fn take(&mut self, ost: u16, what: What) -> bool {
+        match what {
+            What::Room => {
+                self.total < self.total_max() && self.ost(ost).dirty < DIRTY_BYTES_PER_OST_MAX
+            }
+            What::Request => {
+                let ost = self.ost(ost);
+                let may = ost.requests < RPCS_PER_OST_MAX;
+                ost.requests += usize::from(may);
+                may
+            }
+        }
+    }
+}
+
+impl WriteBack {
+    /// Waits for room for data of an OST.
+    pub(crate) async fn room(&self, ost: u16) {
+        self.wait(ost, What::Room).await;
+    }
+
+    pub(crate) async fn permit(&self, ost: u16) -> Permit<'_> {
+        self.wait(ost, What::Request).await;
+        Permit(self, ost)
+    }
+
+    async fn wait(&self, ost: u16, what: What) {
+        let mut place = Place { write_back: self, ost, what, ticket: None };
+        poll_fn(|context| {
+            let mut room = self.room.lock();
+            if room.take(ost, what) {
+                return Poll::Ready(());
+            }
+            let ticket = *place.ticket.get_or_insert_with(|| {
+                room.tickets += 1;
+                room.tickets
+            });
+            room.ost(ost).waiting[what as usize].insert(ticket, context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+        if let Some(ticket) = place.ticket.take() {
+            self.room.lock().ost(ost).waiting[what as usize].remove(&ticket);
+            // There may be more.
+            self.wake_first(ost, what);
+        }
+    }
+
+    /// Wakes who waits first. Not under the lock, which it may be waiting for.
+    fn wake_first(&self, ost: u16, what: What) {
+        let first = self.room.lock().ost(ost).waiting[what as usize].pop_first();
+        if let Some((_, waker)) = first {
+            waker.wake();
+        }
+    }
+
+    pub(crate) fn added(&self, ost: u16, bytes: usize) {
+        let mut room = self.room.lock();
+        room.total += bytes;
+        room.ost(ost).dirty += bytes;
+    }
+
+    pub(crate) fn removed(&self, ost: u16, bytes: usize) {
+        let mut room = self.room.lock();
+        let was_full = room.total >= room.total_max();
+        room.total -= bytes;
+        room.ost(ost).dirty -= bytes;
+        let osts = room.osts.len() as u16;
+        drop(room);
+        match was_full {
+            // Those of other OSTs wait for this, too.
+            true => (0..osts).for_each(|ost| self.wake_first(ost, What::Room)),
+            false => self.wake_first(ost, What::Room),
+        }
+    }
+
+    /// Memory for an extent that begins with `len` bytes. Small ones get what they need, and
+    /// grow if more comes.
+    pub(crate) fn buffer(&self, len: usize) -> Vec<u8> {
+        if len < 64 << 10 {
+            return Vec::with_capacity(len);
+        }
+        self.room.lock().spares.pop().unwrap_or_else(|| Vec::with_capacity(BULK_BYTES_MAX))
+    }
+
+    /// Memory that is not needed any more.
+    pub(crate) fn spare(&self, mut buffer: Vec<u8>) {
+        if buffer.capacity() < BULK_BYTES_MAX {
+            return;
+        }
+        let mut room = self.room.lock();
+        if room.spares.len() < SPARES {
+            buffer.clear();
+            room.spares.push(buffer);
+        }
+    }
+
+    /// Whether an OST has as many requests as it gets: more of them, and smaller ones, would
+    /// bring nothing there any sooner.
+    pub(crate) fn is_busy(&self, ost: u16) -> bool {
+        self.room.lock().ost(ost).requests >= RPCS_PER_OST_MAX
+    }
+
+    /// Whether somebody waits for room, and nothing is on its way that would make some.
+    pub(crate) fn is_stuck(&self) -> bool {
+        let room = self.room.lock();
+        let waits = |ost: &Ost| !ost.waiting[What::Room as usize].is_empty();
+        room.osts.iter().any(waits) && room.osts.iter().all(|ost| ost.requests == 0)
+    }
+
+    /// Takes from what an OST keeps, if it keeps enough.
+    pub(crate) fn take_kept(&self, ost: u16, bytes: u64) -> bool {
+        let mut room = self.room.lock();
+        let kept = &mut room.ost(ost).kept;
+        let enough = *kept >= bytes;
+        *kept -= if enough { bytes } else { 0 };
+        enough
+    }
+
+    /// An OST keeps more, or what was taken from it was not needed.
+    pub(crate) fn keeps(&self, ost: u16, bytes: u64) {
+        self.room.lock().ost(ost).kept += bytes;
+    }
+
+    /// The servers have forgotten what they kept.
+    pub(crate) fn nothing_is_kept(&self) {
+        self.room.lock().osts.iter_mut().for_each(|ost| ost.kept = 0);
+    }
+
+    /// Something that was accepted is lost.
+    pub(crate) fn count_error(&self) {
+        self.room.lock().errors += 1;
+        glint_telemetry::count(Counter::WriteErrors, 1);
+    }
+
+    /// Dirty bytes, and errors so far.
+    pub(crate) fn counts(&self) -> (usize, u64) {
+        let room = self.room.lock();
+        (room.total, room.errors)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::Future;
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Wake};
+
+    #[derive(Default)]
+    struct Counter(AtomicUsize);
+
+    impl Wake for Counter {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn one_event_wakes_one_and_a_dropped_turn_is_passed_on() {
+        let limits = WriteBack::default();
+        let counter = Arc::new(Counter::default());
+        let waker = Waker::from(counter.clone());
+        let mut context = Context::from_waker(&waker);
+        let mut permits = Vec::new();
+        for _ in 0..RPCS_PER_OST_MAX {
+            match pin!(limits.permit(3)).poll(&mut context) {
+                Poll::Ready(permit) => permits.push(permit),
+                Poll::Pending => panic!("there are as many"),
+            }
+        }
+        let mut waiting: Vec<_> = (0..100).map(|_| Box::pin(limits.permit(3))).collect();
+        for task in &mut waiting {
+            assert!(task.as_mut().poll(&mut context).is_pending());
+        }
+        permits.pop();
+        assert_eq!(counter.0.load(Ordering::Relaxed), 1);
+        // The first is gone before it can use its turn.
+        drop(waiting.remove(0));
+        assert_eq!(counter.0.load(Ordering::Relaxed), 2);
+        let permit = waiting[0].as_mut().poll(&mut context);
+        assert!(permit.is_ready());
+        assert!(waiting[1].as_mut().poll(&mut context).is_pending());
+    }
+
+    #[test]
+    fn room_goes_round() {
+        let limits = WriteBack::default();
+        limits.added(0, DIRTY_BYTES_PER_OST_MAX);
+        let counter = Arc::new(Counter::default());
+        let waker = Waker::from(counter.clone());
+        let mut context = Context::from_waker(&waker);
+        let mut waiting: Vec<_> = (0..10).map(|_| Box::pin(limits.room(0))).collect();
+        for task in &mut waiting {
+            assert!(task.as_mut().poll(&mut context).is_pending());
+        }
+        assert!(limits.is_stuck());
+        limits.removed(0, 4096);
+        for (done, task) in waiting.iter_mut().enumerate() {
+            assert_eq!(counter.0.load(Ordering::Relaxed), done + 1, "each wakes the next");
+            assert!(task.as_mut().poll(&mut context).is_ready());
+        }
+    }
+}

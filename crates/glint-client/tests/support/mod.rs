@@ -1,0 +1,299 @@
+//! A transport to servers that are not there: the MDS gives every lock, objects are in memory,
+//! and each data request fails as the test says.
+
+use glint_client::{Caller, Handle, Running, Vfs, WriteHow};
+use glint_net::{Granting, Holder, Identity, Transport};
+use glint_proto::lock::{Bits, Cancel, DataLock, Grant, Range};
+use glint_proto::message::{Survived, Welcome};
+use glint_proto::oss::OssInfo;
+use glint_proto::{
+    Attr, Bulk, Capability, ClientId, Cred, Errno, Extents, FileType, FsResult, Ino, Layout,
+    MdsReply, MdsRequest, ObjectAttr, ObjectId, OpenFlags, OstReply, OstRequest, Timestamp,
+};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+pub const LEASE_MS: u64 = glint_proto::limits::LEASE_MS_MIN;
+pub const FILE: Ino = Ino(7);
+/// Blocks of 512 bytes in a page, which is what an object takes space in.
+const PAGE_BLOCKS: u64 = 8;
+const PAGE: u64 = 4096;
+
+type Fault = Box<dyn FnMut(&OstRequest) -> Option<Errno> + Send>;
+
+/// What a close says of the data.
+pub type Wrote = Option<(u64, Option<ObjectAttr>)>;
+
+#[derive(Default)]
+pub struct World {
+    pub objects: HashMap<ObjectId, Vec<u8>>,
+    /// Data requests so far.
+    pub requests: Vec<OstRequest>,
+    /// Files that the MDS counts as open, and what closes have said.
+    pub opens: i32,
+    pub released: Vec<Wrote>,
+    pub fault: Option<Fault>,
+    /// Space that is kept for the client.
+    pub kept: i64,
+    pub layout: Layout,
+    pub size: u64,
+    locks: u64,
+}
+
+impl World {
+    fn attr(&self) -> Attr {
+        let now = Timestamp::now();
+        Attr {
+            ino: FILE,
+            mode: FileType::Regular.mode_bits() | 0o644,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: self.size,
+            blocks: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            size_on_ost: self.opens > 0,
+            layout: self.layout,
+        }
+    }
+
+    fn mds(&mut self, request: &MdsRequest<'_>) -> FsResult<MdsReply> {
+        match request {
+            MdsRequest::Open { .. } => {
+                self.opens += 1;
+                Ok(MdsReply::Attr(self.attr()))
+            }
+            MdsRequest::Release { wrote, .. } => {
+                self.opens -= 1;
+                self.released.push(*wrote);
+                Ok(MdsReply::Done)
+            }
+            MdsRequest::Lock { .. } => {
+                self.locks += 1;
+                let (number, range) = (self.locks, Range::ALL);
+                Ok(MdsReply::Locked(DataLock { number, range, write: true }))
+            }
+            MdsRequest::Getattr { .. } | MdsRequest::Touch { .. } => {
+                Ok(MdsReply::Attr(self.attr()))
+            }
+            MdsRequest::Sync => Ok(MdsReply::Done),
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    fn put(&mut self, object: ObjectId, offset: u64, data: &[u8]) {
+        let content = self.objects.entry(object).or_default();
+        let end = offset as usize + data.len();
+        content.resize(content.len().max(end), 0);
+        content[offset as usize..end].copy_from_slice(data);
+        self.kept -= data.len() as i64;
+    }
+
+    /// An object whose pages of zeros are holes.
+    fn stat(&self, object: ObjectId) -> Option<ObjectAttr> {
+        let content = self.objects.get(&object)?;
+        let pages = content.chunks(PAGE as usize).filter(|page| page.iter().any(|b| *b != 0));
+        let blocks = pages.count() as u64 * PAGE_BLOCKS;
+        Some(ObjectAttr { size: content.len() as u64, blocks, ..ObjectAttr::default() })
+    }
+
+    fn seek(&self, object: ObjectId, offset: u64, hole: bool) -> Option<u64> {
+        let Some(content) = self.objects.get(&object) else { return hole.then_some(offset) };
+        let end = content.len() as u64;
+        let is_hole = |page: u64| {
+            let page = content.chunks(PAGE as usize).nth(page as usize);
+            page.is_none_or(|page| page.iter().all(|b| *b == 0))
+        };
+        let mut at = offset;
+        while at < end && is_hole(at / PAGE) != hole {
+            at = (at / PAGE + 1) * PAGE;
+        }
+        match offset < end && (at < end || hole) {
+            true => Some(at.min(end)),
+            false => None,
+        }
+    }
+
+    fn ost(&mut self, request: OstRequest, bulk: Bulk<'_>) -> FsResult<OstReply> {
+        self.requests.push(request);
+        if let Some(errno) = self.fault.as_mut().and_then(|fault| fault(&request)) {
+            return Err(errno);
+        }
+        Ok(match (request, bulk) {
+            (OstRequest::Write { object, offset, .. }, Bulk::Out(data)) => {
+                self.put(object, offset, data);
+                OstReply::Written(self.stat(object).unwrap_or_default())
+            }
+            (OstRequest::WriteExtents { object, count, .. }, Bulk::Out(bulk)) => {
+                for (offset, data) in Extents::parse(bulk, count)? {
+                    self.put(object, offset, data);
+                }
+                OstReply::Written(self.stat(object).unwrap_or_default())
+            }
+            (OstRequest::Stat { object }, _) => OstReply::Stat(self.stat(object)),
+            (OstRequest::Seek { object, offset, hole }, _) => {
+                OstReply::Offset(self.seek(object, offset, hole))
+            }
+            (OstRequest::Reserve { bytes }, _) => {
+                self.kept += bytes as i64;
+                OstReply::Reserved(bytes)
+            }
+            (OstRequest::Truncate { object, size }, _) => {
+                self.objects.entry(object).or_default().resize(size as usize, 0);
+                OstReply::Done
+            }
+            (OstRequest::Fallocate { .. } | OstRequest::Sync { .. }, _) => OstReply::Done,
+            _ => return Err(Errno::EOPNOTSUPP),
+        })
+    }
+}
+
+/// The transport, and the world behind it.
+#[derive(Clone, Default)]
+pub struct Fake(pub Arc<Mutex<World>>);
+
+impl Transport for Fake {
+    async fn mds(&self, _: &Cred, request: &MdsRequest<'_>) -> Granting {
+        let bits = Bits::ATTR | Bits::ENTRY | Bits::PLAIN;
+        let mut world = self.0.lock();
+        let reply = world.mds(request);
+        let number = world.locks + 1;
+        let grants = match reply {
+            Ok(MdsReply::Attr(_)) => vec![Grant::Bits { ino: FILE, bits, number }],
+            _ => Vec::new(),
+        };
+        (reply, grants)
+    }
+
+    async fn mds_soon(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<()> {
+        self.mds(cred, request).await.0.map(drop)
+    }
+
+    async fn ost(
+        &self,
+        _: u16,
+        request: OstRequest,
+        _: Option<Capability>,
+        bulk: Bulk<'_>,
+    ) -> FsResult<OstReply> {
+        // So that others run in between, as they would.
+        glint_net::host::sleep(Duration::from_micros(100)).await;
+        self.0.lock().ost(request, bulk)
+    }
+
+    fn welcome(&self) -> Welcome {
+        Welcome {
+            fs_uuid: 1,
+            boot_verifier: 1,
+            osts: 4,
+            own_osts: 4,
+            osses: Vec::new(),
+            session: 1,
+            cache_ms: 0,
+            commit_sync: false,
+            lease_ms: LEASE_MS,
+            locks: true,
+            root: Ino::ROOT,
+            capabilities: false,
+            survived: Survived::ALL,
+            evicted: false,
+        }
+    }
+
+    fn set_holder(&self, _: Weak<dyn Holder>) {}
+
+    async fn listen(&self) {
+        std::future::pending().await
+    }
+
+    fn silence(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    async fn cancel(&self, _: Vec<Cancel>) -> FsResult<()> {
+        Ok(())
+    }
+
+    fn identity(&self) -> Identity {
+        Identity::new(ClientId(1))
+    }
+
+    async fn osses(&self) -> FsResult<Vec<OssInfo>> {
+        Ok(Vec::new())
+    }
+
+    async fn commit(&self) -> FsResult<()> {
+        Ok(())
+    }
+
+    async fn status(&self) -> FsResult<String> {
+        Ok("{}".into())
+    }
+
+    async fn stats(&self) -> FsResult<String> {
+        Ok("{}".into())
+    }
+
+    async fn reset_stats(&self) -> FsResult<()> {
+        Ok(())
+    }
+}
+
+pub const READ_WRITE: OpenFlags = OpenFlags {
+    read: true,
+    write: true,
+    truncate: false,
+    exec: false,
+    kill_suidgid: false,
+    append: false,
+};
+
+impl Fake {
+    /// Requests from now on fail as this says.
+    pub fn fail(&self, fault: impl FnMut(&OstRequest) -> Option<Errno> + Send + 'static) {
+        self.0.lock().fault = Some(Box::new(fault));
+    }
+
+    /// Nothing fails any more.
+    pub fn heal(&self) {
+        self.0.lock().fault = None;
+    }
+
+    pub fn data(&self, stripe: u16) -> Vec<u8> {
+        self.0.lock().objects.get(&ObjectId { ino: FILE, stripe }).cloned().unwrap_or_default()
+    }
+
+    /// Data requests of a kind, so far.
+    pub fn count(&self, kind: impl Fn(&OstRequest) -> bool) -> usize {
+        self.0.lock().requests.iter().filter(|request| kind(request)).count()
+    }
+}
+
+/// Runs a test with a client of a fake world.
+pub fn with_client<F: Future<Output = ()>>(
+    test: impl FnOnce(Fake, Arc<glint_client::Client<Fake>>) -> F,
+) {
+    let fake = Fake::default();
+    let client = Running::start(fake.clone(), true).unwrap();
+    let runtime = glint_net::runtime(None).unwrap();
+    runtime.block_on(test(fake, client.clone()));
+}
+
+pub async fn open(client: &glint_client::Client<Fake>) -> Handle {
+    client.open(&Caller::ROOT, FILE, READ_WRITE).await.unwrap().handle
+}
+
+pub async fn write(
+    client: &glint_client::Client<Fake>,
+    handle: Handle,
+    offset: u64,
+    data: &[u8],
+) -> FsResult<()> {
+    client.write(handle, offset, data, WriteHow::default()).await
+}
