@@ -14,7 +14,6 @@
 use crate::connection::{Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame};
 use crate::once::Once;
 use crate::polling::Poller;
-use crate::rights::Peer;
 use crate::scheduler::Scheduler;
 use crate::served::{Connection, UNDER_WAY_MAX, is_patient};
 use crate::stream::Stream;
@@ -83,13 +82,12 @@ impl<S: Service> Core<S> {
 
     /// Serves a connection until its end.
     pub(crate) async fn serve(self: Rc<Self>, stream: Stream) -> Result<(), NetError> {
-        let Peer { certificate, rights } = stream.peer()?;
+        let peer = stream.peer()?;
         let mut reader = FrameReader::new(stream.clone());
         let connection = Rc::new(Connection {
             service: self.service.clone(),
             writer: FrameWriter::new(stream),
-            certificate,
-            rights: (!rights.is_all()).then_some(rights),
+            peer,
             top: Cell::new(None),
             session: OnceCell::new(),
             under_way: Cell::new(0),
@@ -227,6 +225,10 @@ impl<S: Service> Core<S> {
         let header = frame.header;
         let request: Request<'_> = glint_proto::message::decode(pass.body(&frame))
             .map_err(|_| FrameError::Body(header.op.name()))?;
+        // It was queued as what its header says.
+        if request.op() != header.op {
+            return Err(FrameError::Body(header.op.name()).into());
+        }
         let client = header.client;
         let refused = |reason: &str| NetError::Refused(reason.into());
         let session = || match connection.session.get() {
@@ -241,7 +243,7 @@ impl<S: Service> Core<S> {
             return Err(NetError::Refused(reason));
         }
         let id = RequestId { client, slot: header.slot, xid: header.xid };
-        let rights = connection.rights.as_ref();
+        let rights = connection.rights();
         let metadata = async |cred: Cred, request: MdsRequest<'_>, replay, proof| {
             let session = &**session()?;
             let arrival = Arrival {
@@ -273,8 +275,9 @@ impl<S: Service> Core<S> {
         };
         let mut bulk = Vec::new();
         let reply = match request {
-            Request::Status => Reply::Json(self.service.status()),
+            Request::Status => Reply::Json(connection.status()),
             Request::Stats => Reply::Json(stats::as_json("server")),
+            Request::ResetStats if rights.is_some() => Reply::Failed(Errno::EACCES),
             Request::ResetStats => {
                 glint_telemetry::reset();
                 Reply::Json("[]".into())
@@ -282,7 +285,8 @@ impl<S: Service> Core<S> {
             Request::Hello(_) if connection.session.get().is_some() => {
                 return Err(refused("hello was said before"));
             }
-            Request::Hello(hello) => {
+            Request::Hello(mut hello) => {
+                hello.check().map_err(not_admitted)?;
                 let mut welcome = self.service.welcome();
                 // Before it is known to anybody: who is refused is not waited for later.
                 if let Some(path) = rights.and_then(|rights| rights.subtree.as_deref()) {
@@ -294,7 +298,7 @@ impl<S: Service> Core<S> {
                 if client == ClientId::IN_PROCESS {
                     return Err(refused("this is nobody's id"));
                 }
-                let certificate = connection.certificate;
+                let certificate = connection.peer.certificate;
                 let owner = Owner { certificate, secret: hello.secret };
                 let connected = self.service.connect(client, &hello, owner).await;
                 let (is_new, session) = connected.map_err(not_admitted)?;
@@ -314,9 +318,10 @@ impl<S: Service> Core<S> {
                 session()?;
                 Reply::Osses(self.service.welcome().osses)
             }
-            // It decides what is done with data, so it may do everything itself.
-            Request::Oss(_) if rights.is_some() => Reply::Oss(Err(Errno::EACCES)),
-            Request::Oss(request) => Reply::Oss(self.service.oss(request).await),
+            Request::Oss(_) if !connection.peer.may_be_oss() => Reply::Oss(Err(Errno::EACCES)),
+            Request::Oss(request) => {
+                Reply::Oss(self.service.oss(connection.peer.name.as_deref(), request).await)
+            }
             Request::Ping { commit } => {
                 self.service.heard(session()?);
                 if commit {
@@ -386,7 +391,7 @@ impl<S: Service> Core<S> {
         replay: Option<&MdsReply>,
         proof: Option<Capability>,
     ) -> FsResult<(Cred, MdsRequest<'a>)> {
-        let Some(rights) = &connection.rights else { return Ok((cred, request)) };
+        let Some(rights) = connection.rights() else { return Ok((cred, request)) };
         let made = replay.and_then(|reply| capability::made(&request, reply));
         let made = made.map(|ino| (ino, proof));
         self.key()?.admit_mds(session.number(), &request, made)?;
@@ -401,7 +406,8 @@ impl<S: Service> Core<S> {
         request: &OstRequest,
         capability: Option<Capability>,
     ) -> FsResult<()> {
-        let Some(rights) = &connection.rights else { return Ok(()) };
+        request.check()?;
+        let Some(rights) = connection.rights() else { return Ok(()) };
         rights.ost(request)?;
         self.key()?.admit_ost(session.number(), request, capability)
     }
@@ -540,6 +546,7 @@ fn not_admitted(errno: Errno) -> NetError {
         Errno::EACCES => "the client of this id has shown another certificate or secret".into(),
         Errno::EAGAIN => "not yet: what it did before is being ended".into(),
         Errno::ESTALE => "its session is over".into(),
+        Errno::ENAMETOOLONG => "its host or its mount point has too long a name".into(),
         errno => errno.to_string(),
     })
 }

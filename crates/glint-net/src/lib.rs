@@ -91,8 +91,12 @@ pub trait Service: Send + Sync + 'static {
     /// The session of the client that shares this process.
     fn in_process(&self) -> Arc<Session>;
 
-    /// Another server of OSTs says or asks something.
-    fn oss(&self, request: OssRequest) -> impl Future<Output = FsResult<OssReply>>;
+    /// Another server of OSTs says or asks something, whose certificate has this name.
+    fn oss(
+        &self,
+        name: Option<&str>,
+        request: OssRequest,
+    ) -> impl Future<Output = FsResult<OssReply>>;
 
     /// The directory at a path, as the root of a client that is bound to it.
     fn resolve(&self, path: &str) -> impl Future<Output = FsResult<Ino>>;

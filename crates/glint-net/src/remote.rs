@@ -168,6 +168,9 @@ impl Remote {
         };
         match ask_once(address, random_client(), &request)? {
             Reply::Json(text) => Ok(text),
+            Reply::Failed(_) => {
+                Err(NetError::Refused("the certificate here does not allow that".into()))
+            }
             _ => Err(NetError::Refused("it sent something else than JSON".into())),
         }
     }
@@ -320,7 +323,10 @@ impl Transport for Remote {
 
     async fn reset_stats(&self) -> FsResult<()> {
         glint_telemetry::reset();
-        self.call(&Request::ResetStats, Bulk::None).await.map(drop)
+        match self.call(&Request::ResetStats, Bulk::None).await? {
+            Reply::Failed(errno) => Err(errno),
+            _ => Ok(()),
+        }
     }
 }
 

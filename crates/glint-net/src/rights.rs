@@ -51,6 +51,9 @@ pub struct Rights {
     pub users: Vec<IdMap>,
     /// Groups; all are the same if there are none.
     pub groups: Vec<IdMap>,
+    /// It may be a server of OSTs. This is more than everything: such a server says which data
+    /// is gone, and is believed.
+    pub oss: bool,
 }
 
 /// Who is at the other end of a connection, as the connection itself tells.
@@ -58,8 +61,17 @@ pub struct Rights {
 pub(crate) struct Peer {
     /// SHA-256 of its certificate; none where nobody asked for one.
     pub(crate) certificate: Option<[u8; 32]>,
+    /// What the authority calls it.
+    pub(crate) name: Option<String>,
     /// What it may do; everything where nobody asked who it is.
     pub(crate) rights: Rights,
+}
+
+impl Peer {
+    /// Whether it may be a server of OSTs.
+    pub(crate) fn may_be_oss(&self) -> bool {
+        self.rights.is_all() && (self.rights.oss || self.certificate.is_none())
+    }
 }
 
 fn shift(id: u32, from: u32, to: u32, count: u32) -> Option<u32> {
@@ -82,9 +94,9 @@ fn to_client(maps: &[IdMap], id: u32) -> u32 {
 }
 
 impl Rights {
-    /// Whether everything is allowed, by everybody who says so.
+    /// Whether everything is allowed, by everybody who says so: an administrator's.
     pub fn is_all(&self) -> bool {
-        *self == Rights::default()
+        *self == Rights { oss: self.oss, ..Rights::default() }
     }
 
     /// Whether ids are the same on both sides.
@@ -175,6 +187,9 @@ impl Rights {
 impl fmt::Display for Rights {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.read_only { "ro" } else { "rw" })?;
+        if self.oss {
+            f.write_str(" oss")?;
+        }
         if let Some(subtree) = &self.subtree {
             write!(f, " subtree={subtree}")?;
         }
@@ -221,6 +236,7 @@ impl FromStr for Rights {
             match word.split_once('=') {
                 None if word == "ro" => rights.read_only = true,
                 None if word == "rw" => {}
+                None if word == "oss" => rights.oss = true,
                 Some(("squash", "root")) => rights.squash = Squash::Root,
                 Some(("squash", "all")) => rights.squash = Squash::All,
                 Some(("subtree", path)) if path.starts_with('/') => {
@@ -247,9 +263,24 @@ mod tests {
         let rights: Rights = text.parse().unwrap();
         assert_eq!(rights.to_string(), text);
         assert!("rw".parse::<Rights>().unwrap().is_all());
+        let oss: Rights = "rw oss".parse().unwrap();
+        assert!(oss.is_all() && oss.oss && oss.to_string() == "rw oss");
         for bad in ["", "subtree=x", "uid=1", "uid=1:2:0", "gid=4294967295:0:2", "squash=none"] {
             assert!(bad.parse::<Rights>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn only_a_certificate_that_says_so_makes_a_server_of_osts() {
+        let peer = |certificate, rights: &str| Peer {
+            certificate,
+            name: None,
+            rights: rights.parse().unwrap(),
+        };
+        assert!(peer(Some([1; 32]), "rw oss").may_be_oss());
+        assert!(!peer(Some([1; 32]), "rw").may_be_oss());
+        assert!(!peer(Some([1; 32]), "ro oss").may_be_oss());
+        assert!(Peer::default().may_be_oss(), "nobody asked who it is");
     }
 
     #[test]

@@ -2,10 +2,11 @@
 
 use crate::Service;
 use crate::connection::FrameWriter;
-use crate::rights::Rights;
+use crate::rights::{Peer, Rights};
 use glint_proto::frame::{Header, NO_SLOT};
 use glint_proto::limits::{BULK_BYTES_MAX, SLOTS_PER_CONNECTION};
 use glint_proto::{Ino, Op, Session};
+use serde_json::{Map, Value};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -18,14 +19,28 @@ pub(crate) const UNDER_WAY_MAX: usize = SLOTS_PER_CONNECTION as usize + 4;
 /// Replies that wait for a client that does not read them.
 const BACKLOG_BYTES_MAX: usize = 2 * BULK_BYTES_MAX;
 
+/// What everybody who is let in may know of a server; of OSTs not where they lie, of clients
+/// only itself.
+const FOR_EVERYBODY: [&str; 11] = [
+    "version",
+    "role",
+    "uuid",
+    "uptime_s",
+    "inodes",
+    "space",
+    "osts",
+    "clients",
+    "locks",
+    "operations",
+    "per_s",
+];
+
 /// One connection.
 pub(crate) struct Connection<S: Service> {
     pub(crate) service: Arc<S>,
     pub(crate) writer: FrameWriter,
-    /// SHA-256 of the certificate of the other end, if it showed one.
-    pub(crate) certificate: Option<[u8; 32]>,
-    /// What the other end may do; `None` if that is everything.
-    pub(crate) rights: Option<Rights>,
+    /// Who is at the other end.
+    pub(crate) peer: Peer,
     /// The part of the tree that it is bound to, if it is.
     pub(crate) top: Cell<Option<Ino>>,
     /// Whose requests come in, once its client has said hello.
@@ -52,6 +67,37 @@ impl<S: Service> Connection<S> {
     /// Where a request is counted.
     pub(crate) fn count(&self, request: &Header) -> &Cell<usize> {
         if is_patient(request) { &self.patient } else { &self.under_way }
+    }
+
+    /// What the other end may do; `None` if that is everything.
+    pub(crate) fn rights(&self) -> Option<&Rights> {
+        (!self.peer.rights.is_all()).then_some(&self.peer.rights)
+    }
+
+    /// The state of a server, as far as it is for the other end: administrators see all of it,
+    /// others nothing of other clients nor of hosts.
+    pub(crate) fn status(&self) -> String {
+        let text = self.service.status();
+        if self.rights().is_none() {
+            return text;
+        }
+        let Ok(Value::Object(mut status)) = serde_json::from_str(&text) else {
+            return "{}".into();
+        };
+        status.retain(|field, _| FOR_EVERYBODY.contains(&field.as_str()));
+        let rows = |rows: &mut Value, keep: &dyn Fn(&mut Map<String, Value>) -> bool| {
+            if let Value::Array(rows) = rows {
+                rows.retain_mut(|row| row.as_object_mut().is_some_and(keep));
+            }
+        };
+        if let Some(osts) = status.get_mut("osts") {
+            rows(osts, &|ost| ost.remove("path").is_some());
+        }
+        if let Some(clients) = status.get_mut("clients") {
+            let own = self.session.get().map(|session| session.client().to_string());
+            rows(clients, &|client| own.is_some() && client["id"].as_str() == own.as_deref());
+        }
+        Value::Object(status).to_string()
     }
 
     pub(crate) fn is_full(&self) -> bool {

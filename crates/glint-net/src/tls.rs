@@ -71,7 +71,7 @@ impl Identity {
         let roots = Arc::new(roots);
         let chain = certificates(CERT_FILE)?;
         let rights = match chain.first() {
-            Some(own) => rights_of(own).map_err(|e| bad(CERT_FILE, &e))?,
+            Some(own) => rights_of(own).map_err(|e| bad(CERT_FILE, &e))?.0,
             None => Rights::default(),
         };
         let key = || PrivateKeyDer::from_pem_file(path(KEY_FILE)).map_err(|e| bad(KEY_FILE, &e));
@@ -136,18 +136,20 @@ fn other(error: rustls::Error) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, error)
 }
 
-/// What a certificate says that its owner may do.
-fn rights_of(certificate: &[u8]) -> Result<Rights, String> {
+/// What a certificate says that its owner may do, and what it calls it.
+fn rights_of(certificate: &[u8]) -> Result<(Rights, Option<String>), String> {
     let (_, certificate) = x509_parser::parse_x509_certificate(certificate)
         .map_err(|_| "not to be understood".to_owned())?;
     let oid = Oid::from(&RIGHTS_OID).map_err(|_| "no such name".to_owned())?;
-    match certificate.get_extension_unique(&oid) {
-        Ok(None) => Ok(Rights::default()),
+    let rights = match certificate.get_extension_unique(&oid) {
+        Ok(None) => Rights::default(),
         Ok(Some(extension)) => {
-            std::str::from_utf8(extension.value).map_err(|_| "not text".to_owned())?.parse()
+            std::str::from_utf8(extension.value).map_err(|_| "not text".to_owned())?.parse()?
         }
-        Err(_) => Err("says twice what it may do".to_owned()),
-    }
+        Err(_) => return Err("says twice what it may do".to_owned()),
+    };
+    let name = certificate.subject().iter_common_name().next();
+    Ok((rights, name.and_then(|name| name.as_str().ok()).map(str::to_owned)))
 }
 
 /// An encrypted stream. Its clones are the same stream.
@@ -207,8 +209,8 @@ impl TlsStream {
         let bad = |what: &str| NetError::Refused(format!("its certificate: {what}"));
         let digest = ring::digest::digest(&ring::digest::SHA256, certificate);
         let digest = digest.as_ref().try_into().map_err(|_| bad("no such digest"))?;
-        let rights = rights_of(certificate).map_err(|what| bad(&what))?;
-        Ok(Peer { certificate: Some(digest), rights })
+        let (rights, name) = rights_of(certificate).map_err(|what| bad(&what))?;
+        Ok(Peer { certificate: Some(digest), name, rights })
     }
 
     /// `bytes` as they are to be sent.

@@ -62,6 +62,11 @@ pub const ABSENT_NAMES_MAX: usize = 1 << 17;
 /// Most entries in one page of a directory.
 pub const DIR_PAGE_ENTRIES_MAX: usize = 1024;
 
+/// Longest name of a host that a client says (that of Linux is shorter).
+pub const HOST_NAME_BYTES_MAX: usize = 255;
+/// Longest path of a mount that a client says (PATH_MAX).
+pub const MOUNT_POINT_BYTES_MAX: usize = 4096;
+
 /// Requests a client may have outstanding on one connection.
 pub const SLOTS_PER_CONNECTION: u16 = 64;
 /// Of these, those that only requests for data may have: what waits at the MDS for other

@@ -394,6 +394,29 @@ impl OstRequest {
         matches!(self, OstRequest::Write { .. } | OstRequest::WriteExtents { .. })
     }
 
+    /// Whether its numbers are ones that a file can have: EINVAL or EFBIG if not.
+    pub fn check(&self) -> FsResult<()> {
+        let (start, len) = match *self {
+            // What they bring is bounded, and ends where the file does.
+            OstRequest::Read { offset, .. }
+            | OstRequest::Write { offset, .. }
+            | OstRequest::Seek { offset, .. } => (offset, 0),
+            OstRequest::Truncate { size, .. } => (size, 0),
+            OstRequest::Fallocate { len: 0, .. } => return Err(Errno::EINVAL),
+            OstRequest::Fallocate { offset, len, .. } => (offset, len),
+            // What is too much is kept in part.
+            OstRequest::Reserve { .. }
+            | OstRequest::Sync { .. }
+            | OstRequest::Stat { .. }
+            | OstRequest::SetTime { .. }
+            | OstRequest::Space => return Ok(()),
+        };
+        match start.checked_add(len) {
+            Some(end) if end <= FILE_BYTES_MAX => Ok(()),
+            _ => Err(Errno::EFBIG),
+        }
+    }
+
     /// Which object it is about, if it is about one.
     pub fn object(&self) -> Option<ObjectId> {
         match *self {
@@ -549,6 +572,22 @@ mod tests {
     use super::*;
     use crate::Cred;
     use proptest::prelude::*;
+
+    #[test]
+    fn numbers_that_no_file_can_have_are_refused() {
+        let object = ObjectId { ino: Ino(2), stripe: 0 };
+        let fallocate =
+            |offset, len| OstRequest::Fallocate { object, mode: 0, offset, len }.check();
+        assert_eq!(fallocate(0, FILE_BYTES_MAX), Ok(()));
+        assert_eq!(fallocate(0, 0), Err(Errno::EINVAL));
+        for (offset, len) in [(0, 1 << 63), (1, FILE_BYTES_MAX), (u64::MAX, 2), (1 << 63, 1)] {
+            assert_eq!(fallocate(offset, len), Err(Errno::EFBIG), "{offset} {len}");
+        }
+        let size = |size| OstRequest::Truncate { object, size }.check();
+        assert_eq!((size(FILE_BYTES_MAX), size(1 << 63)), (Ok(()), Err(Errno::EFBIG)));
+        let write = |offset| OstRequest::Write { object, offset, mtime: None, kept: false }.check();
+        assert_eq!((write(FILE_BYTES_MAX), write(u64::MAX)), (Ok(()), Err(Errno::EFBIG)));
+    }
 
     #[test]
     fn a_request_survives_the_wire() {

@@ -3,11 +3,12 @@
 
 #![allow(missing_docs)] // Fields say what they are; shapes are documented on the variants.
 
+use crate::limits::{HOST_NAME_BYTES_MAX, MOUNT_POINT_BYTES_MAX};
 use crate::lock::{Callback, Cancel, Grant};
 use crate::message::{MdsReply, MdsRequest, OstReply, OstRequest};
 use crate::op::Op;
 use crate::oss::{OssInfo, OssReply, OssRequest};
-use crate::{Capability, Cred, FsResult, Ino, RequestId, Session, Timestamp};
+use crate::{Capability, Cred, Errno, FsResult, Ino, RequestId, Session, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -26,6 +27,24 @@ pub struct Hello {
     pub session: u64,
     /// Drawn by the client when it mounted; see [`crate::Owner`].
     pub secret: u128,
+}
+
+impl Hello {
+    /// Takes from the names what is not for people's eyes: ENAMETOOLONG if one is longer than
+    /// any can be.
+    pub fn check(&mut self) -> FsResult<()> {
+        let names =
+            [(&mut self.host, HOST_NAME_BYTES_MAX), (&mut self.mount_point, MOUNT_POINT_BYTES_MAX)];
+        for (name, limit) in names {
+            if name.len() > limit {
+                return Err(Errno::ENAMETOOLONG);
+            }
+            if name.contains(char::is_control) {
+                *name = name.replace(char::is_control, "?");
+            }
+        }
+        Ok(())
+    }
 }
 
 impl fmt::Debug for Hello {
@@ -211,6 +230,8 @@ pub enum Reply {
     Oss(FsResult<OssReply>),
     /// To [`Request::Status`] and [`Request::Stats`].
     Json(String),
+    /// It is not done.
+    Failed(Errno),
     /// From the MDS.
     Mds {
         /// See [`Answer`].

@@ -377,7 +377,7 @@ impl Service for Servers {
         Ok(())
     }
 
-    async fn oss(&self, _: OssRequest) -> FsResult<OssReply> {
+    async fn oss(&self, _: Option<&str>, _: OssRequest) -> FsResult<OssReply> {
         Err(Errno::EOPNOTSUPP)
     }
 

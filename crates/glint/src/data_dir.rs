@@ -117,6 +117,9 @@ pub struct OssIdentity {
     pub osts: u16,
     /// Where clients reach it.
     pub address: String,
+    /// Name in its certificate, since it has shown one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<String>,
 }
 
 /// What `glint.json` says.

@@ -6,6 +6,7 @@
 //!   no room is left to the MDS, whose own record of it is durable, and comes again.
 //! - A session counts as fenced when each OSS has said so, or was not heard of for a whole
 //!   lease: it executes nothing for anybody after half of one.
+//! - An OSS that has shown a certificate is believed only with one of the same name.
 //! - An OSS is remembered, durably, before files are laid out over its OSTs.
 
 use crate::data_dir::{DataDir, OssIdentity};
@@ -106,20 +107,25 @@ impl Osses {
         self.state.lock().all.iter().map(|oss| clock::since(oss.heard)).collect()
     }
 
-    /// An OSS lives. Returns what it has to do.
-    pub fn beat(&self, data: &DataDir, beat: Beat) -> FsResult<Orders> {
+    /// An OSS lives, whose certificate has this name. Returns what it has to do.
+    pub fn beat(&self, data: &DataDir, name: Option<&str>, beat: Beat) -> FsResult<Orders> {
         let uuid = format!("{:032x}", beat.uuid);
         let mut state = self.state.lock();
         let index = match state.all.iter().position(|oss| oss.identity.uuid == uuid) {
             Some(index) => index,
-            None => self.join(data, &mut state.all, uuid, &beat)?,
+            None => self.join(data, &mut state.all, name, uuid, &beat)?,
         };
         let oss = &mut state.all[index];
         if oss.identity.osts != beat.osts {
             return Err(Errno::EINVAL);
         }
-        if oss.identity.address != beat.address {
+        let known = oss.identity.certificate.as_deref();
+        if known.is_some() && known != name {
+            return Err(Errno::EPERM);
+        }
+        if oss.identity.address != beat.address || known != name {
             oss.identity.address = beat.address;
+            oss.identity.certificate = name.map(str::to_owned);
             remember(data, &state.all)?;
         }
         let State { all, left, .. } = &mut *state;
@@ -151,6 +157,7 @@ impl Osses {
         &self,
         data: &DataDir,
         all: &mut Vec<Oss>,
+        name: Option<&str>,
         uuid: String,
         beat: &Beat,
     ) -> FsResult<usize> {
@@ -164,9 +171,10 @@ impl Osses {
             return Err(Errno::ERANGE);
         }
         let (osts, address) = (beat.osts, beat.address.clone());
+        let certificate = name.map(str::to_owned);
         tracing::info!(address, osts, first_ost, "a server of OSTs joins");
         all.push(Oss {
-            identity: OssIdentity { uuid, first_ost, osts, address },
+            identity: OssIdentity { uuid, first_ost, osts, address, certificate },
             run: self.run,
             heard: clock::now(),
             space: Vec::new(),
@@ -265,22 +273,26 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let data = DataDir::open_or_create(dir.path(), Some(3), Role::Mds).unwrap();
         let osses = Osses::new(&data, 7, Duration::from_secs(1));
-        assert_eq!(osses.beat(&data, beat(1, (0, 0))).unwrap().first_ost, 3);
-        assert_eq!(osses.beat(&data, beat(2, (0, 0))).unwrap().first_ost, 5);
-        assert_eq!(osses.beat(&data, beat(1, (0, 0))).unwrap().first_ost, 3);
+        assert_eq!(osses.beat(&data, None, beat(1, (0, 0))).unwrap().first_ost, 3);
+        assert_eq!(osses.beat(&data, None, beat(2, (0, 0))).unwrap().first_ost, 5);
+        assert_eq!(osses.beat(&data, None, beat(1, (0, 0))).unwrap().first_ost, 3);
         assert_eq!(osses.osts(3), 7);
         let foreign = Beat { fs_uuid: 5, ..beat(3, (0, 0)) };
-        assert_eq!(osses.beat(&data, foreign), Err(Errno::ESTALE));
+        assert_eq!(osses.beat(&data, None, foreign), Err(Errno::ESTALE));
 
         let object = |ino| ObjectId { ino: Ino(ino), stripe: 0 };
         osses.destroy(&[(4, object(1)), (6, object(2)), (0, object(3))], 11);
         assert_eq!((osses.durable(10), osses.durable(20)), (10, 10));
-        let told = osses.beat(&data, beat(1, (0, 0))).unwrap().orders;
+        let told = osses.beat(&data, None, beat(1, (0, 0))).unwrap().orders;
         assert_eq!(told, [(1, Destroy { ost: 1, objects: vec![object(1)] })]);
-        assert_eq!(osses.beat(&data, beat(1, (6, 1))).unwrap().orders, told, "of another run");
-        assert!(osses.beat(&data, beat(1, (7, 1))).unwrap().orders.is_empty());
+        assert_eq!(
+            osses.beat(&data, None, beat(1, (6, 1))).unwrap().orders,
+            told,
+            "of another run"
+        );
+        assert!(osses.beat(&data, None, beat(1, (7, 1))).unwrap().orders.is_empty());
         assert_eq!(osses.durable(20), 10);
-        osses.beat(&data, beat(2, (7, 2))).unwrap();
+        osses.beat(&data, None, beat(2, (7, 2))).unwrap();
         assert_eq!(osses.durable(20), 20);
 
         // Remembered by the next run.
@@ -294,7 +306,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let data = DataDir::open_or_create(dir.path(), Some(1), Role::Mds).unwrap();
         let osses = Osses::new(&data, 7, Duration::from_secs(1));
-        osses.beat(&data, beat(1, (0, 0))).unwrap();
+        osses.beat(&data, None, beat(1, (0, 0))).unwrap();
         let object = |ino| ObjectId { ino: Ino(ino), stripe: 0 };
         let many = ORDERED_OBJECTS_MAX as u64 + 10;
         let objects: Vec<_> = (0..many).map(|ino| (1, object(ino))).collect();
@@ -303,12 +315,12 @@ mod tests {
         assert!(osses.take_left().is_empty());
         let mut done = 0;
         while osses.durable(1) < 1 {
-            let told = osses.beat(&data, beat(1, (7, done))).unwrap().orders;
+            let told = osses.beat(&data, None, beat(1, (7, done))).unwrap().orders;
             done = told.last().map_or(done, |(number, _)| *number);
         }
         osses.destroy(&[(1, object(1)), (1, object(2))], 2);
         let failed = vec![object(2)];
-        osses.beat(&data, Beat { failed, ..beat(1, (7, done + 1)) }).unwrap();
+        osses.beat(&data, None, Beat { failed, ..beat(1, (7, done + 1)) }).unwrap();
         assert_eq!((osses.durable(2), osses.take_left()), (2, vec![Ino(2)]));
     }
 
@@ -317,16 +329,35 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let data = DataDir::open_or_create(dir.path(), Some(1), Role::Mds).unwrap();
         let osses = Osses::new(&data, 7, Duration::ZERO);
-        osses.beat(&data, beat(1, (0, 0))).unwrap();
+        osses.beat(&data, None, beat(1, (0, 0))).unwrap();
         (0..FENCES as u64 + 1).for_each(|session| osses.fence(session));
-        let told = osses.beat(&data, beat(1, (7, 0))).unwrap();
+        let told = osses.beat(&data, None, beat(1, (7, 0))).unwrap();
         assert!(told.fence.len() == FENCES && told.more_to_fence);
         let rest = Beat { fenced: told.fence, ..beat(1, (7, 0)) };
-        let told = osses.beat(&data, rest).unwrap();
+        let told = osses.beat(&data, None, rest).unwrap();
         assert!(told.fence.len() == 1 && !told.more_to_fence);
         (0..FENCES_MAX as u64).for_each(|session| osses.fence(session));
-        let told = osses.beat(&data, beat(1, (7, 0))).unwrap();
+        let told = osses.beat(&data, None, beat(1, (7, 0))).unwrap();
         assert_eq!((told.run, told.fence.len()), (8, 1), "it asks about all that it knows");
+    }
+
+    #[test]
+    fn nobody_takes_the_place_of_an_oss() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open_or_create(dir.path(), Some(3), Role::Mds).unwrap();
+        let osses = Osses::new(&data, 7, Duration::from_secs(1));
+        // It had no certificate when it joined.
+        osses.beat(&data, None, beat(1, (0, 0))).unwrap();
+        osses.beat(&data, Some("one"), beat(1, (0, 0))).unwrap();
+        drop(data);
+        let data = DataDir::open(dir.path()).unwrap();
+        let osses = Osses::new(&data, 8, Duration::from_secs(1));
+        for name in [None, Some("two")] {
+            let taken = Beat { address: "evil:1".into(), ..beat(1, (8, 1000)) };
+            assert_eq!(osses.beat(&data, name, taken), Err(Errno::EPERM), "{name:?}");
+        }
+        assert_eq!(osses.infos()[0].address, "host1:1");
+        osses.beat(&data, Some("one"), beat(1, (0, 0))).unwrap();
     }
 
     #[test]
@@ -334,17 +365,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let data = DataDir::open_or_create(dir.path(), Some(1), Role::Mds).unwrap();
         let osses = Arc::new(Osses::new(&data, 7, Duration::from_millis(400)));
-        osses.beat(&data, beat(1, (0, 0))).unwrap();
-        osses.beat(&data, beat(2, (0, 0))).unwrap();
+        osses.beat(&data, None, beat(1, (0, 0))).unwrap();
+        osses.beat(&data, None, beat(2, (0, 0))).unwrap();
         let (start, waiting) = (Instant::now(), osses.clone());
         let fencing = std::thread::spawn(move || waiting.fence(99));
         std::thread::sleep(Duration::from_millis(100));
-        assert_eq!(osses.beat(&data, beat(1, (0, 0))).unwrap().fence, [99]);
+        assert_eq!(osses.beat(&data, None, beat(1, (0, 0))).unwrap().fence, [99]);
         let fenced = Beat { fenced: vec![99], ..beat(1, (0, 0)) };
-        assert!(osses.beat(&data, fenced).unwrap().fence.is_empty());
+        assert!(osses.beat(&data, None, fenced).unwrap().fence.is_empty());
         fencing.join().unwrap();
         assert!(start.elapsed() >= Duration::from_millis(400), "the other one was silent");
-        let again = osses.beat(&data, beat(2, (0, 0))).unwrap().fence;
+        let again = osses.beat(&data, None, beat(2, (0, 0))).unwrap().fence;
         assert_eq!(again, [99], "it learns of it when it is back");
     }
 }

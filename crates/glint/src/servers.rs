@@ -356,10 +356,10 @@ impl Service for Servers {
         self.mds.connect(client, owner, &hello.host, &hello.mount_point).await
     }
 
-    async fn oss(&self, request: OssRequest) -> FsResult<OssReply> {
+    async fn oss(&self, name: Option<&str>, request: OssRequest) -> FsResult<OssReply> {
         match request {
             OssRequest::Beat(beat) => {
-                let orders = self.osses.beat(&self.data, beat)?;
+                let orders = self.osses.beat(&self.data, name, beat)?;
                 self.mds.has_osts(self.osses.osts(self.osts.count()));
                 Ok(OssReply::Orders { orders, secret: *self.mds.secret() })
             }

@@ -354,10 +354,14 @@ fn a_client_that_is_bound_to_a_subtree() {
     let stranger = ["oss", "--data", text(&world.oss_data(2)), "--listen", &address(oss_port)]
         .map(str::to_owned);
     let mds = address(port);
-    let said =
-        refused(glint().args(stranger).args(["--mds", &mds, "--cert", text(&ca.join("bound"))]));
-    assert!(said.contains("rights"), "{said}");
-    let oss = world.oss(1, oss_port, port, &["--osts", "7", "--cert", text(&server_cert)]);
+    for cert in [&bound_cert, &admin_cert, &server_cert] {
+        let cert = ["--mds", &mds, "--cert", text(cert)];
+        let said = refused(glint().args(&stranger).args(cert));
+        assert!(said.contains("--oss"), "{said}");
+    }
+    run(glint().args(["cert", "issue", text(&ca), "other", "--oss", "--host", "127.0.0.1"]));
+    let oss_cert = ca.join("other");
+    let oss = world.oss(1, oss_port, port, &["--osts", "7", "--cert", text(&oss_cert)]);
     let (admin_mount, admin) = world.mount(port, "admin", &["--cert", text(&admin_cert)]);
     let at = address(port);
     let nowhere = world.path("nowhere");
@@ -379,6 +383,26 @@ fn a_client_that_is_bound_to_a_subtree() {
         names
     };
     assert_eq!(names(), ["d", "link"]);
+    // It is told nothing of others, nor of hosts.
+    let ask = |cert: &PathBuf, what: &[&str]| {
+        glint().args(what).args([&at, "--cert", text(cert)]).output().unwrap()
+    };
+    let status =
+        |cert: &PathBuf| String::from_utf8(ask(cert, &["status", "--json"]).stdout).unwrap();
+    let seen = sh(&root, "getfattr --only-values -n glint.status .");
+    for told in [&status(&bound_cert), &seen] {
+        assert!(told.contains("uuid") && told.contains("available_bytes"), "{told}");
+        for other in [text(&admin), text(&world.data())] {
+            assert!(!told.contains(other), "{told}");
+        }
+    }
+    assert!(seen.contains(text(&root)), "{seen}");
+    let all = status(&admin_cert);
+    assert!(all.contains(text(&admin)) && all.contains(text(&root)), "{all}");
+    for (cert, may) in [(&bound_cert, false), (&admin_cert, true)] {
+        let reset = ask(cert, &["stats", "--reset"]);
+        assert_eq!(reset.status.success(), may, "{reset:?}");
+    }
     assert_eq!(fs::read(root.join("d/f")).unwrap(), b"mine");
     // Everything works there, also after the server has started again, and others see it.
     fs::create_dir(root.join("new")).unwrap();
@@ -429,6 +453,7 @@ fn what_the_commands_make_and_refuse() {
         (vec!["cert", "issue", text(&ca), "../up"], "name"),
         (vec!["cert", "issue", text(&ca), "x", "--subtree", "/a/../b"], "path from the root"),
         (vec!["cert", "issue", text(&ca), "x", "--map-uid", "1:2:0"], "CLIENT:SERVER"),
+        (vec!["cert", "issue", text(&ca), "x", "--oss", "--client"], "cannot be used"),
         (vec!["cert", "issue", text(&world.path("nowhere")), "x"], "glint cert init"),
     ] {
         let said = refused(glint().args(&arguments));

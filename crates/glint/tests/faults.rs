@@ -330,3 +330,27 @@ fn nobody_is_let_into_the_session_of_another_client() {
     drop(client);
     server.stop();
 }
+
+#[test]
+fn a_request_is_what_its_body_says() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &[]);
+    let mut peer = Peer::connect(port, 5);
+    // It would have gone before those of all others.
+    let request = Request::Mds { cred: Cred::ROOT, request: MdsRequest::Statfs };
+    let mut body = Vec::new();
+    glint_proto::message::encode(&request, &mut body).unwrap();
+    let honest = frame(peer.client, u16::MAX, 0, &request);
+    let header = Header::decode(honest.first_chunk().unwrap()).unwrap();
+    let lie = Header { op: glint_proto::Op::Ping, ..header };
+    peer.stream.write_all(&[lie.encode().as_slice(), &body].concat()).unwrap();
+    let answer = peer.receive();
+    assert!(matches!(answer, Reply::Refused(_)), "{answer:?}");
+
+    let (_, refused) = Peer::hello(port, 6, 6, &"/x".repeat(3000));
+    assert!(matches!(&refused, Reply::Refused(why) if why.contains("too long")), "{refused:?}");
+    let (_, welcome) = Peer::hello(port, 6, 6, "/a\0b\x1b[31m");
+    assert!(matches!(welcome, Reply::Welcome(_)), "{welcome:?}");
+    server.stop();
+}

@@ -68,6 +68,9 @@ pub struct IssueArgs {
     /// For a client only: it cannot pass for a server.
     #[arg(long)]
     client: bool,
+    /// It may be a server of OSTs (`glint oss`), and is believed what it says of data.
+    #[arg(long, conflicts_with_all = ["client", "subtree", "read_only", "squash", "map_uid", "map_gid"])]
+    oss: bool,
     /// It sees only what is below this directory of the file system, as its root.
     #[arg(long, value_name = "PATH", value_parser = subtree)]
     subtree: Option<String>,
@@ -160,6 +163,7 @@ fn issue(args: &IssueArgs) -> CommandResult {
         },
         users: args.map_uid.clone(),
         groups: args.map_gid.clone(),
+        oss: args.oss,
     };
     let said = rights.to_string();
     params

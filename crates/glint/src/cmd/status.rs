@@ -34,9 +34,12 @@ pub fn run(args: Args) -> CommandResult {
     }
     let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
     let bytes = |value: &Value| human_bytes(value.as_u64().unwrap_or(0));
-    crate::say!("glint {} on {}", text(&status["version"]), text(&status["data"]));
+    // Who is not an administrator is not told where things are.
+    let on = status["data"].as_str().map(|data| format!(" on {data}")).unwrap_or_default();
+    crate::say!("glint {}{on}", text(&status["version"]));
     crate::say!("  uuid     {}", text(&status["uuid"]));
-    crate::say!("  uptime   {} s, process {}", status["uptime_s"], status["pid"]);
+    let process = status["pid"].as_u64().map(|pid| format!(", process {pid}"));
+    crate::say!("  uptime   {} s{}", status["uptime_s"], process.unwrap_or_default());
     let is_oss = status["role"] == "oss";
     if is_oss {
         let mds = &status["mds"];
@@ -52,8 +55,9 @@ pub fn run(args: Args) -> CommandResult {
     }
     show_mount(&status);
     for ost in status["osts"].as_array().into_iter().flatten() {
-        let (index, path) = (ost["index"].to_string(), text(&ost["path"]));
-        crate::say!("  ost {index:<4} {}, {path}", room(ost));
+        let index = ost["index"].to_string();
+        let path = ost["path"].as_str().map(|path| format!(", {path}")).unwrap_or_default();
+        crate::say!("  ost {index:<4} {}{path}", room(ost));
     }
     for oss in status["osses"].as_array().into_iter().flatten() {
         let (first, count) = (oss["first_ost"].as_u64(), oss["osts"].as_u64());

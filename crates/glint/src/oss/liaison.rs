@@ -206,7 +206,12 @@ fn refusal(errno: Errno) -> String {
             .into(),
         Errno::EINVAL => "it knows this data directory with another number of OSTs".into(),
         Errno::ERANGE => "the file system would have too many OSTs".into(),
-        Errno::EACCES => "the certificate here does not give all rights".into(),
+        Errno::EACCES => "the certificate here does not say that this may be a server of OSTs; \
+                          issue it with --oss"
+            .into(),
+        Errno::EPERM => "it knows this data directory under another certificate; issue one of \
+                         the same name"
+            .into(),
         errno => format!("it refuses this server: {errno}"),
     }
 }

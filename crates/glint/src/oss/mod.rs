@@ -297,7 +297,7 @@ impl Service for Oss {
         Committed { mds: 0, ost: self.osts.committed() }
     }
 
-    async fn oss(&self, _: OssRequest) -> FsResult<OssReply> {
+    async fn oss(&self, _: Option<&str>, _: OssRequest) -> FsResult<OssReply> {
         Err(Errno::EOPNOTSUPP)
     }
 
