@@ -216,6 +216,10 @@ impl Transport for Fake {
         Duration::ZERO
     }
 
+    fn is_away(&self) -> bool {
+        false
+    }
+
     async fn cancel(&self, _: Vec<Cancel>) -> FsResult<()> {
         Ok(())
     }
