@@ -404,8 +404,10 @@ impl OstRequest {
             OstRequest::Truncate { size, .. } => (size, 0),
             OstRequest::Fallocate { len: 0, .. } => return Err(Errno::EINVAL),
             OstRequest::Fallocate { offset, len, .. } => (offset, len),
-            // What is too much is kept in part.
-            OstRequest::Reserve { .. }
+            // Extents are checked when they are taken out of the bulk; what is too much is kept
+            // in part.
+            OstRequest::WriteExtents { .. }
+            | OstRequest::Reserve { .. }
             | OstRequest::Sync { .. }
             | OstRequest::Stat { .. }
             | OstRequest::SetTime { .. }
