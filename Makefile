@@ -48,7 +48,7 @@ e2e: ## The real binary on real mounts; needs root
 		--test commands --test conventions --test network --test coherence --test hosts --test write_back --test certificates --test adapter --test oss --test posix --test crashes --test power --test faults --test space --test disk_faults --test trees \
 		-- --test-threads=2
 
-fuzz: ## Each decoder, FUZZ_SECONDS seconds
+fuzz: ## Each decoder, FUZZ_SECONDS seconds; a hostile client, twelve times as long
 	scripts/fuzz $(FUZZ_SECONDS)
 
 long: ## The random tests for hours: other seeds, more rounds, more fuzzing

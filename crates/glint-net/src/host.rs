@@ -1,6 +1,7 @@
 //! What the tasks of a thread run on: its runtime, or a simulation of many machines on one
 //! thread, in which the same code runs.
 
+use crate::rights::Rights;
 use crate::stream::Stream;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -131,12 +132,30 @@ pub struct Pipe(Rc<Ends>);
 pub struct Ends {
     pub(crate) incoming: Rc<Wire>,
     pub(crate) outgoing: Rc<Wire>,
+    /// What the certificate at the other end gives, if it showed one.
+    pub(crate) rights: Option<Rights>,
 }
 
 impl Pipe {
     /// An end with its two wires.
     pub fn new(incoming: Rc<Wire>, outgoing: Rc<Wire>) -> Pipe {
-        Pipe(Rc::new(Ends { incoming, outgoing }))
+        Pipe(Rc::new(Ends { incoming, outgoing, rights: None }))
+    }
+
+    /// The same at a server to which a certificate was shown.
+    pub fn limited(incoming: Rc<Wire>, outgoing: Rc<Wire>, rights: Rights) -> Pipe {
+        Pipe(Rc::new(Ends { incoming, outgoing, rights: Some(rights) }))
+    }
+
+    /// Sends, for who speaks by hand.
+    pub fn send(&self, bytes: &[u8]) {
+        self.outgoing.put(bytes);
+    }
+
+    /// What has come, at least one byte; `None` after the end.
+    pub async fn receive(&self) -> Option<Vec<u8>> {
+        let bytes = self.incoming.take().await;
+        (!bytes.is_empty()).then_some(bytes)
     }
 }
 

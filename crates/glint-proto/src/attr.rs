@@ -6,15 +6,25 @@ use serde::{Deserialize, Serialize};
 /// mount(8): with relatime an atime is renewed at least daily.
 const RELATIME_SECS: i64 = 24 * 3600;
 
-/// Time since the epoch. `nanos` is below 1 000 000 000 also before 1970.
+/// Time since the epoch. `nanos` is below 1 000 000 000 also before 1970; no other is decoded,
+/// because none can be stored.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
 )]
+#[serde(try_from = "(i64, u32)")]
 pub struct Timestamp {
     /// Seconds.
     pub secs: i64,
     /// Nanoseconds within the second.
     pub nanos: u32,
+}
+
+impl TryFrom<(i64, u32)> for Timestamp {
+    type Error = &'static str;
+
+    fn try_from((secs, nanos): (i64, u32)) -> Result<Timestamp, &'static str> {
+        if nanos < 1_000_000_000 { Ok(Timestamp { secs, nanos }) } else { Err("not a time") }
+    }
 }
 
 impl Timestamp {
@@ -122,7 +132,7 @@ impl Attr {
     pub fn needs_atime(&self, now: Timestamp) -> bool {
         self.atime <= self.mtime
             || self.atime <= self.ctime
-            || now.secs - self.atime.secs >= RELATIME_SECS
+            || now.secs.saturating_sub(self.atime.secs) >= RELATIME_SECS
     }
 
     /// Whether this is a directory.

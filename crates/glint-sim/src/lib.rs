@@ -7,11 +7,14 @@
 //! keeps what was synced; objects. Processes are killed and power is lost at any point.
 //!
 //! The oracle: every call returns what it must, once, whatever happens in between; what the
-//! contract says survives is there; the namespace is consistent at the end; nothing hangs.
+//! contract says survives is there; the namespace is consistent at the end; nothing hangs. In some
+//! runs a client that keeps to no rule says anything at any time, and nobody else notices.
 //!
 //! Does not know: FUSE, threads, real disks. Those are what the end-to-end tests are for.
 
 mod executor;
+pub mod fuzz;
+mod hostile;
 mod network;
 mod oracle;
 mod scenario;

@@ -5,8 +5,10 @@
 
 use crate::executor::{Executor, Machine, NOWHERE};
 use glint_net::host::{Pipe, Wire};
+use glint_net::rights::Rights;
 use glint_proto::frame::{HEADER_BYTES, Header, NO_SLOT};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
@@ -24,6 +26,8 @@ struct Connection {
 pub(crate) struct Network {
     accept: RefCell<Option<Accept>>,
     connections: RefCell<Vec<Connection>>,
+    /// Machines whose certificate limits what they may do.
+    pub(crate) limited: RefCell<BTreeMap<Machine, Rights>>,
     /// Does harm to one message in so many; never if 0.
     pub(crate) harm: Cell<u64>,
 }
@@ -58,7 +62,11 @@ impl Network {
         network.connections.borrow_mut().push(Connection { client, wires });
         executor.spawn_on(NOWHERE, carry(executor.clone(), a.clone(), b.clone()));
         executor.spawn_on(NOWHERE, carry(executor.clone(), c.clone(), d.clone()));
-        accept(Pipe::new(b, c));
+        let rights = network.limited.borrow().get(&client).cloned();
+        accept(match rights {
+            Some(rights) => Pipe::limited(b, c, rights),
+            None => Pipe::new(b, c),
+        });
         Ok(Pipe::new(d, a))
     }
 }

@@ -1,6 +1,7 @@
 //! A run: some clients work, and everything that can fail does.
 
 use crate::executor::{Executor, Machine};
+use crate::hostile::{self, HOSTILE, Hostile};
 use crate::oracle::Model;
 use crate::server::{self, Servers, Storage};
 use crate::workload::{Fs, Tally, Worker, list, make};
@@ -60,6 +61,8 @@ struct Run {
     /// Things that may still go wrong.
     harms_left: Cell<u64>,
     failure: RefCell<Option<String>>,
+    /// Files of a hostile client: it may leave objects of them when they are removed.
+    hostile_files: Rc<RefCell<BTreeSet<Ino>>>,
 }
 
 /// Runs one seed. An error says what was wrong.
@@ -90,19 +93,68 @@ fn run_here(seed: u64) -> Result<Outcome, String> {
         outcome: Cell::default(),
         harms_left: Cell::new(1 + executor.below(HARMS)),
         failure: RefCell::new(None),
+        hostile_files: Rc::default(),
     });
     let result = executor.run(LIMIT, run.clone().main());
     let mut outcome = run.outcome.get();
     outcome.steps = executor.steps();
     outcome.seconds = executor.now().as_secs();
     let result = result.and_then(|result| result);
-    let result = result.and_then(|()| run.check());
+    let result = result.and_then(|()| check(&run.storage, &run.hostile_files.borrow()));
     executor.end();
     result.map(|()| outcome)
 }
 
-fn text(error: impl std::fmt::Display) -> String {
+pub(crate) fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
+}
+
+/// A client, on the machine of the calling task, which is this one.
+pub(crate) async fn mount(
+    executor: &Rc<Executor>,
+    machine: Machine,
+    servers: &Servers,
+    index: u32,
+) -> Result<Fs, String> {
+    let options =
+        RemoteOptions { address: Address::parse("server"), mount_point: format!("/mnt{index}") };
+    let owner = Owner { certificate: None, secret: 0 };
+    let client = ClientId(1000 + u64::from(index));
+    let hello = Hello {
+        host: String::new(),
+        mount_point: String::new(),
+        known: false,
+        boot_verifier: 0,
+        session: 0,
+        secret: 0,
+    };
+    let (_, session) = servers.connect(client, &hello, owner).await.map_err(text)?;
+    servers.disconnect(&session);
+    let welcome = servers.welcome();
+    let fs = Client::simulated(Remote::simulated(options, client, 0, welcome), true);
+    let (pinging, world) = (fs.clone(), executor.clone());
+    executor.spawn_on(machine, async move {
+        loop {
+            world.sleep(PING).await;
+            // It waits for the server as every call does.
+            let _ = pinging.transport().ping().await;
+        }
+    });
+    Ok(fs)
+}
+
+/// What is on the disk at the end, but for objects of these files.
+pub(crate) fn check(storage: &Storage, but: &BTreeSet<Ino>) -> Result<(), String> {
+    let report = futures_lite::future::block_on(glint_mds::check(&storage.disk, false));
+    let report = report.map_err(text)?;
+    if let Some(finding) = report.findings.first() {
+        return Err(format!("{finding:?}"));
+    }
+    let strays = storage.files_with_objects().into_iter();
+    match strays.filter(|ino| !but.contains(ino)).find(|ino| !report.files.contains_key(ino)) {
+        Some(ino) => Err(format!("an object belongs to no file: {ino}")),
+        None => Ok(()),
+    }
 }
 
 impl Run {
@@ -125,6 +177,9 @@ impl Run {
             let (member, directory) = joined?;
             shared = Some(directory);
             self.members.borrow_mut().push(member);
+        }
+        if self.executor.one_in(3) {
+            self.let_in_a_hostile_one(shared).await?;
         }
         self.executor.network.harm.set([0, 1000, 300, 100][self.executor.below(4) as usize]);
         for member in self.members.borrow().iter() {
@@ -153,6 +208,8 @@ impl Run {
             return Err(failure);
         }
         self.executor.network.harm.set(0);
+        self.executor.kill(HOSTILE);
+        self.executor.network.cut(Some(HOSTILE));
         if self.executor.one_in(2) {
             self.restart(true).await;
         }
@@ -162,25 +219,8 @@ impl Run {
     /// A client mounts, and makes its directories.
     async fn join(&self, index: u32, shared: Option<Ino>) -> Result<(Rc<Member>, Ino), String> {
         let machine = Machine(10 + index);
-        let options = RemoteOptions {
-            address: Address::parse("server"),
-            mount_point: format!("/mnt{index}"),
-        };
         let servers = self.servers.borrow().clone();
-        let owner = Owner { certificate: None, secret: 0 };
-        let client = ClientId(1000 + u64::from(index));
-        let hello = Hello {
-            host: String::new(),
-            mount_point: String::new(),
-            known: false,
-            boot_verifier: 0,
-            session: 0,
-            secret: 0,
-        };
-        let (_, session) = servers.connect(client, &hello, owner).await.map_err(text)?;
-        servers.disconnect(&session);
-        let welcome = servers.welcome();
-        let fs: Fs = Client::simulated(Remote::simulated(options, client, 0, welcome), true);
+        let fs = mount(&self.executor, machine, &servers, index).await?;
         let directory = async |name: String| {
             let made =
                 fs.make(&Caller::ROOT, Ino::ROOT, name.as_bytes(), make(FileType::Directory));
@@ -205,14 +245,6 @@ impl Run {
         }
         self.workers.borrow_mut().extend(workers.iter().cloned());
         fs.sync().await.map_err(text)?;
-        let (pinging, executor) = (fs.clone(), self.executor.clone());
-        self.executor.spawn_on(machine, async move {
-            loop {
-                executor.sleep(PING).await;
-                // It waits for the server as every call does.
-                let _ = pinging.transport().ping().await;
-            }
-        });
         Ok((
             Rc::new(Member {
                 machine,
@@ -223,6 +255,35 @@ impl Run {
             }),
             shared,
         ))
+    }
+
+    /// A client whose certificate limits it says what it likes, until the end.
+    async fn let_in_a_hostile_one(&self, shared: Option<Ino>) -> Result<(), String> {
+        let Some(member) = self.members.borrow().first().cloned() else { return Ok(()) };
+        let (done, made) = (Rc::new(RefCell::new(None)), member.fs.clone());
+        let slot = done.clone();
+        self.executor.spawn_on(member.machine, async move {
+            slot.replace(Some(hostile::home(&made).await));
+        });
+        while done.borrow().is_none() {
+            self.executor.sleep(Duration::from_millis(1)).await;
+        }
+        let Some(home) = done.take() else { return Ok(()) };
+        let (home, executor) = (home.map_err(text)?, self.executor.clone());
+        let mut others = vec![Ino::ROOT];
+        others.extend(shared);
+        others.extend(self.workers.borrow().iter().map(|worker| worker.own));
+        let bound = hostile::limit(&executor.network, HOSTILE, executor.below(4));
+        let mut hostile = Hostile::new(executor.clone(), home, bound, others);
+        hostile.writable = self.hostile_files.clone();
+        executor.clone().spawn_on(HOSTILE, async move {
+            loop {
+                let count = 1 + executor.below(60);
+                hostile.speak(&executor, HOSTILE, count).await;
+                executor.sleep(Duration::from_micros(executor.below(100_000))).await;
+            }
+        });
+        Ok(())
     }
 
     fn count(&self, what: impl FnOnce(&mut Outcome)) {
@@ -308,20 +369,6 @@ impl Run {
         }
         server::stop(&self.executor);
         Ok(())
-    }
-
-    /// What is on the disk at the end.
-    fn check(&self) -> Result<(), String> {
-        let kv = &self.storage.disk;
-        let report = futures_lite::future::block_on(glint_mds::check(kv, false)).map_err(text)?;
-        if let Some(finding) = report.findings.first() {
-            return Err(format!("{finding:?}"));
-        }
-        let known: BTreeSet<Ino> = report.files.keys().copied().collect();
-        match self.storage.files_with_objects().into_iter().find(|ino| !known.contains(ino)) {
-            Some(ino) => Err(format!("an object belongs to no file: {ino}")),
-            None => Ok(()),
-        }
     }
 }
 
