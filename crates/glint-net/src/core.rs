@@ -12,6 +12,7 @@
 //!   read from until that is over; it costs others a few requests.
 
 use crate::connection::{Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame};
+use crate::door::Place;
 use crate::once::Once;
 use crate::polling::Poller;
 use crate::scheduler::Scheduler;
@@ -81,13 +82,18 @@ impl<S: Service> Core<S> {
     }
 
     /// Serves a connection until its end.
-    pub(crate) async fn serve(self: Rc<Self>, stream: Stream) -> Result<(), NetError> {
+    pub(crate) async fn serve(
+        self: Rc<Self>,
+        stream: Stream,
+        place: Option<Place>,
+    ) -> Result<(), NetError> {
         let peer = stream.peer()?;
         let mut reader = FrameReader::new(stream.clone());
         let connection = Rc::new(Connection {
             service: self.service.clone(),
             writer: FrameWriter::new(stream),
             peer,
+            place: RefCell::new(place),
             top: Cell::new(None),
             session: OnceCell::new(),
             under_way: Cell::new(0),
@@ -298,6 +304,7 @@ impl<S: Service> Core<S> {
                 if client == ClientId::IN_PROCESS {
                     return Err(refused("this is nobody's id"));
                 }
+                connection.is_known()?;
                 let certificate = connection.peer.certificate;
                 let owner = Owner { certificate, secret: hello.secret };
                 let connected = self.service.connect(client, &hello, owner).await;
@@ -320,6 +327,7 @@ impl<S: Service> Core<S> {
             }
             Request::Oss(_) if !connection.peer.may_be_oss() => Reply::Oss(Err(Errno::EACCES)),
             Request::Oss(request) => {
+                connection.is_known()?;
                 Reply::Oss(self.service.oss(connection.peer.name.as_deref(), request).await)
             }
             Request::Ping { commit } => {
@@ -531,6 +539,7 @@ impl<S: Service> Core<S> {
             let stalled = connection.unfinished.get().is_some_and(|t| clock::since(t) > limit);
             let evicted = connection.session.get().is_some_and(|session| session.is_over());
             let reason = match (stalled, evicted) {
+                _ if connection.is_overdue() => "it has not said who it is",
                 (true, _) => "nothing came after the beginning of a frame",
                 (_, true) => EVICTED,
                 _ => continue,

@@ -14,6 +14,7 @@ pub mod capability;
 mod cluster;
 mod connection;
 mod core;
+mod door;
 mod error;
 pub mod host;
 mod inproc;

@@ -89,6 +89,12 @@ pub const QUEUED_REQUESTS_MAX: usize = 8192;
 pub const BUSY_RETRY_MS: u32 = 5;
 /// How long nothing more is read from a connection with more requests than slots.
 pub const FLOOD_PAUSE_MS: u64 = 10;
+/// How long a peer may take to say who it is.
+pub const HELLO_MS_MAX: u64 = 10_000;
+/// Most connections of peers that have not said it, and of those of one address.
+pub const STRANGERS_MAX: usize = 2048;
+/// See [`STRANGERS_MAX`].
+pub const STRANGERS_PER_ADDRESS_MAX: usize = 512;
 /// How long a peer may take for the rest of a frame.
 pub const FRAME_MS_MAX: u64 = 10_000;
 /// How long a request that nobody waits for may wait for another to travel with.
@@ -247,6 +253,7 @@ const _: () = assert!(ABSENT_NAMES_PER_DIRECTORY_MAX <= ABSENT_NAMES_MAX);
 const _: () = assert!(CACHE_MS_SHARED * 2 < LEASE_MS);
 const _: () = assert!(RECONNECT_MS_MAX + PING_MS < LEASE_MS_MIN);
 const _: () = assert!(LEASE_MS_MIN <= LEASE_MS);
+const _: () = assert!(2 * STRANGERS_PER_ADDRESS_MAX <= STRANGERS_MAX);
 const _: () =
     assert!(DATA_LOCKS_PER_FILE_MAX >= 4 && DATA_LOCKS_OWED_MAX > DATA_LOCKS_PER_FILE_MAX);
 const _: () = assert!(reserve_metadata(1 << 40) < reserve_data(1 << 40));
