@@ -217,7 +217,16 @@ impl<T: Transport> Client<T> {
             self.backlog.hurry_old(old);
         }
         self.give_up_owned().await;
-        self.cache.shrink(NODES_MAX);
+        let limit = self.known_max.load(Ordering::Relaxed);
+        self.cache.shrink(limit.min(NODES_MAX));
+        if self.cache.len() > limit && !self.prunes.swap(true, Ordering::AcqRel) {
+            let client = self.clone();
+            let pruning = blocking::unblock(move || {
+                client.cache.prune(limit);
+                client.prunes.store(false, Ordering::Release);
+            });
+            pruning.detach();
+        }
         self.send_cancels().await;
         let silent = self.transport.silence();
         let lease = Duration::from_millis(self.lease_ms);

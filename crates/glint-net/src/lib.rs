@@ -32,6 +32,7 @@ mod scheduler;
 mod served;
 mod server;
 mod shared;
+mod slots;
 pub mod stats;
 mod stream;
 mod subtree;

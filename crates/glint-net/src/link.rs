@@ -7,16 +7,14 @@ use crate::connection::{
 use crate::kept::{KeptRequest, Lost};
 use crate::polling::Poller;
 use crate::shared::{OpenCount, Shared};
+use crate::slots::Slots;
 use crate::{NetError, host};
 use glint_proto::frame::{HEADER_BYTES, Header, NO_SLOT};
-use glint_proto::limits::{
-    RECONNECT_MS_MAX, RECONNECT_MS_MIN, SLOTS_FOR_DATA, SLOTS_PER_CONNECTION, SOON_MS,
-};
+use glint_proto::limits::{RECONNECT_MS_MAX, RECONNECT_MS_MIN, SLOTS_PER_CONNECTION, SOON_MS};
 use glint_proto::lock::Grant;
 use glint_proto::message::{Reply, Request, Welcome};
 use glint_proto::{Access, Capability, Committed, Cred, Errno, FsResult, MdsRequest, Op};
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -44,13 +42,10 @@ struct Pending {
 pub(crate) struct Link {
     shared: Arc<Shared>,
     first_slot: u16,
-    free_slots: RefCell<Vec<u16>>,
-    /// Who waits for a slot: requests for data, and others.
-    waiting_for_slot: RefCell<[VecDeque<Waker>; 2]>,
+    slots: Slots,
     next_xid: Cell<u64>,
     /// By slot; behind the slots, requests that need none.
     pending: RefCell<Vec<Option<Pending>>>,
-    free_places: RefCell<Vec<u16>>,
     /// How many of them are waited for.
     awaited: Cell<usize>,
     writer: RefCell<Option<Rc<FrameWriter>>>,
@@ -98,12 +93,10 @@ impl Link {
     pub(crate) fn start(shared: Arc<Shared>, number: u16) -> Rc<Link> {
         let link = Rc::new(Link {
             first_slot: number * SLOTS_PER_CONNECTION,
-            free_slots: RefCell::new((0..SLOTS_PER_CONNECTION).rev().collect()),
-            waiting_for_slot: RefCell::default(),
+            slots: Slots::default(),
             // A slot's xids rise over all connections of this client's life.
             next_xid: Cell::new(1),
             pending: RefCell::new((0..SLOTS).map(|_| None).collect()),
-            free_places: RefCell::default(),
             awaited: Cell::new(0),
             writer: RefCell::new(None),
             kept: Cell::new(true),
@@ -125,49 +118,6 @@ impl Link {
         self.kept.get()
     }
 
-    async fn take_slot(&self, request: &Request<'_>) -> u16 {
-        let of_data = matches!(request, Request::Ost { .. });
-        let reserve = if of_data { 0 } else { SLOTS_FOR_DATA as usize };
-        poll_fn(|context| {
-            let mut free = self.free_slots.borrow_mut();
-            if free.len() > reserve
-                && let Some(slot) = free.pop()
-            {
-                return Poll::Ready(slot);
-            }
-            let waiting = &mut self.waiting_for_slot.borrow_mut()[usize::from(!of_data)];
-            waiting.push_back(context.waker().clone());
-            Poll::Pending
-        })
-        .await
-    }
-
-    /// A place for a request that needs no slot. Those of the servers are few, and whoever
-    /// waits for another client would keep one from those that let it go on.
-    fn take_place(&self) -> u16 {
-        self.free_places.borrow_mut().pop().unwrap_or_else(|| {
-            let mut pending = self.pending.borrow_mut();
-            pending.push(None);
-            (pending.len() - 1) as u16
-        })
-    }
-
-    fn free_slot(&self, slot: u16) {
-        if usize::from(slot) >= SLOTS {
-            self.free_places.borrow_mut().push(slot);
-            return;
-        }
-        let mut free = self.free_slots.borrow_mut();
-        free.push(slot);
-        let others_may = free.len() > SLOTS_FOR_DATA as usize;
-        drop(free);
-        let [data, others] = &mut *self.waiting_for_slot.borrow_mut();
-        let next = data.pop_front().or_else(|| if others_may { others.pop_front() } else { None });
-        if let Some(waker) = next {
-            waker.wake();
-        }
-    }
-
     fn keep_spare(&self, mut frame: Vec<u8>) {
         let mut spares = self.spares.borrow_mut();
         if frame.capacity() <= SPARE_BYTES && spares.len() < SPARES {
@@ -186,7 +136,10 @@ impl Link {
             writer.close();
         }
         let patient = matches!(request, Request::Mds { request, .. } if request.is_patient());
-        let slot = if patient { self.take_place() } else { self.take_slot(request).await };
+        let slot = match patient {
+            true => self.slots.take_place(),
+            false => self.slots.take(matches!(request, Request::Ost { .. })).await,
+        };
         let xid = self.next_xid.get();
         self.next_xid.set(xid + 1);
         let envelope = Envelope {
@@ -196,14 +149,19 @@ impl Link {
         };
         let mut frame = self.spares.borrow_mut().pop().unwrap_or_default();
         if let Err(errno) = append_frame(&mut frame, envelope, request, bulk) {
-            self.free_slot(slot);
+            self.slots.give(slot);
             return Err(errno);
         }
         if let Some(writer) = &*self.writer.borrow() {
             writer.queue().extend_from_slice(&frame);
         }
         let pending = Pending { frame, xid, answer: None, waker: None, abandoned };
-        self.pending.borrow_mut()[slot as usize] = Some(pending);
+        let mut all = self.pending.borrow_mut();
+        if all.len() <= usize::from(slot) {
+            all.resize_with(usize::from(slot) + 1, || None);
+        }
+        all[usize::from(slot)] = Some(pending);
+        drop(all);
         Ok(slot)
     }
 
@@ -286,7 +244,7 @@ impl Link {
         if let Some(pending) = pending {
             self.keep_spare(pending.frame);
         }
-        self.free_slot(slot);
+        self.slots.give(slot);
     }
 
     /// Sends a request whose answer nobody waits for: with the next one, or soon.
