@@ -8,7 +8,6 @@ use crate::opcode::op_of;
 use crate::reply::*;
 use crate::waiting::Threads;
 use glint_client::{Caching, Caller, Handle, Make, Vfs, WriteHow};
-use glint_proto::limits::FUSE_IO_BYTES_MAX;
 use glint_proto::{
     Cred, Errno, FileType, FsResult, Ino, OpenFlags, RenameFlags, SetAttr, SetTime, Timestamp,
     XattrFlags,
@@ -19,9 +18,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 use zerocopy::FromBytes;
-
-/// Block size that statfs reports.
-const STATFS_BLOCK: u64 = 4096;
 
 /// A request as a transport delivers it.
 pub(crate) struct Request<'a> {
@@ -436,21 +432,7 @@ impl<F: Vfs> Call<'_, F> {
 
     async fn statfs(self) -> FsResult<usize> {
         let stat = self.fs.statfs().await?;
-        // There is no table of inodes that could fill up: as many may be made as
-        // there is room for their records.
-        let free_inodes = stat.available / 512;
-        let out = StatfsOut {
-            blocks: stat.total / STATFS_BLOCK,
-            bfree: stat.free / STATFS_BLOCK,
-            bavail: stat.available / STATFS_BLOCK,
-            files: stat.inodes + free_inodes,
-            ffree: free_inodes,
-            bsize: FUSE_IO_BYTES_MAX as u32,
-            namelen: glint_proto::limits::NAME_BYTES_MAX as u32,
-            frsize: STATFS_BLOCK as u32,
-            ..StatfsOut::default()
-        };
-        put(self.buffer, &out)
+        put(self.buffer, &statfs_out(&stat))
     }
 
     /// A value or, if the caller only asks, its length.
