@@ -5,10 +5,10 @@
 use futures_lite::future::{block_on, poll_once};
 use glint_kv::memory::MemoryKv;
 use glint_mds::{Config, Mds, Targets};
-use glint_proto::lock::{Bits, Cancel};
+use glint_proto::lock::{Bits, Cancel, Range};
 use glint_proto::{
-    Answer, Arrival, ClientId, Cred, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, OpenFlags,
-    Owner, RequestId, Session, Timestamp,
+    AdvisoryHow, AdvisoryLock, AdvisoryMode, Answer, Arrival, ClientId, Cred, Errno, FsResult, Ino,
+    Layout, MdsReply, MdsRequest, OpenFlags, Owner, RequestId, Session, Timestamp,
 };
 use std::pin::pin;
 use std::sync::Arc;
@@ -183,4 +183,35 @@ fn the_next_session_begins_when_the_last_one_is_quiet() {
     let new = connect(&mds, 1);
     block_on(mds.goodbye(&old)).unwrap();
     assert!(!new.is_over() && mds.knows(ClientId(1)));
+}
+
+/// A client that connects anew sends again what had no answer; the copy on the old connection may
+/// come after what was done since.
+#[test]
+fn a_copy_of_an_unlock_takes_no_later_lock_away() {
+    let mds = start(&Arc::default(), 1);
+    let (a, b) = (connect(&mds, 1), connect(&mds, 2));
+    let send = |session: &Session, slot, xid, mode| {
+        let lock = AdvisoryLock {
+            ino: Ino::ROOT,
+            owner: 5,
+            pid: 5,
+            range: Range::ALL,
+            mode,
+            flock: true,
+            how: AdvisoryHow::Try,
+            ticket: 0,
+        };
+        let id = Some(RequestId { client: session.client(), slot, xid });
+        let arrival = Arrival { session: Some(session), id, ..Arrival::default() };
+        block_on(mds.handle(&arrival, &Cred::ROOT, &MdsRequest::Advisory(lock))).reply
+    };
+    assert_eq!(send(&a, 0, 1, AdvisoryMode::Write), Ok(MdsReply::Done));
+    assert_eq!(send(&a, 1, 2, AdvisoryMode::Unlock), Ok(MdsReply::Done));
+    assert_eq!(send(&a, 2, 3, AdvisoryMode::Write), Ok(MdsReply::Done));
+    assert_eq!(send(&a, 1, 2, AdvisoryMode::Unlock), Ok(MdsReply::Done), "as it was answered");
+    assert_eq!(send(&b, 0, 1, AdvisoryMode::Write), Err(Errno::EAGAIN), "it is locked");
+    assert_eq!(send(&a, 1, 4, AdvisoryMode::Unlock), Ok(MdsReply::Done));
+    assert_eq!(send(&a, 2, 3, AdvisoryMode::Write), Ok(MdsReply::Done), "a copy of a lock");
+    assert_eq!(send(&b, 0, 2, AdvisoryMode::Write), Ok(MdsReply::Done), "it is free");
 }
