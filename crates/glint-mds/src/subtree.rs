@@ -1,8 +1,8 @@
 //! Parts of the tree that clients are bound to.
 //!
 //! Invariant: an inode is taken to be in a part only if a chain of directories that hold each
-//! other leads from it to there. A file with several names counts as where it was made, or
-//! last renamed to.
+//! other leads from it to there. A file with several names counts as where it was made, or last
+//! renamed to, as long as it has a name there.
 
 use crate::service::Mds;
 use glint_kv::Kv;

@@ -215,3 +215,55 @@ fn a_copy_of_an_unlock_takes_no_later_lock_away() {
     assert_eq!(send(&a, 2, 3, AdvisoryMode::Write), Ok(MdsReply::Done), "a copy of a lock");
     assert_eq!(send(&b, 0, 2, AdvisoryMode::Write), Ok(MdsReply::Done), "it is free");
 }
+
+/// Where a file with several names counts to be, for clients that see only a part of the tree.
+#[test]
+fn a_file_is_inside_only_as_long_as_it_has_a_name_there() {
+    let mds = start(&Arc::default(), 1);
+    let session = connect(&mds, 1);
+    let xid = std::cell::Cell::new(0);
+    let act = |request: MdsRequest<'_>| {
+        xid.set(xid.get() + 1);
+        block_on(ask(&mds, &session, xid.get(), request))
+    };
+    let make = |parent, name, mode| {
+        let (umask, rdev, target, open, exclusive) = (0, 0, b"".as_slice(), None, true);
+        let request =
+            MdsRequest::Create { parent, name, mode, umask, rdev, target, open, exclusive };
+        ino_of(act(request))
+    };
+    let jail = make(Ino::ROOT, b"jail", 0o040_755);
+    let (root, inner) = (Ino::ROOT, make(jail, b"inner", 0o040_755));
+    let is_inside = |ino| block_on(mds.is_within(jail, ino)).unwrap();
+    let link =
+        |ino, parent, name| assert!(act(MdsRequest::Link { ino, parent, name }).reply.is_ok());
+    let unlink = |parent, name| assert!(act(MdsRequest::Unlink { parent, name }).reply.is_ok());
+    let rename = |parent, name, new_parent, new_name| {
+        let flags = Default::default();
+        let request = MdsRequest::Rename { parent, name, new_parent, new_name, flags };
+        assert!(act(request).reply.is_ok());
+    };
+
+    let out = make(jail, b"a", 0o100_644);
+    link(out, root, b"a");
+    assert!(is_inside(out), "it was made there");
+    unlink(jail, b"a");
+    assert!(!is_inside(out), "nothing there leads to it");
+    // As git and mail servers do it: the new name first, then the old one goes.
+    let stays = make(jail, b"tmp", 0o100_644);
+    link(stays, jail, b"final");
+    unlink(jail, b"tmp");
+    assert!(is_inside(stays));
+    link(stays, inner, b"final");
+    unlink(jail, b"final");
+    assert!(is_inside(stays));
+    rename(inner, b"final", root, b"final");
+    assert!(!is_inside(stays));
+    rename(root, b"final", jail, b"back");
+    assert!(is_inside(stays));
+    // A name that is replaced goes, too.
+    link(stays, root, b"b");
+    make(jail, b"new", 0o100_644);
+    rename(jail, b"new", jail, b"back");
+    assert!(!is_inside(stays));
+}
