@@ -16,16 +16,18 @@ use glint_kv::Kv;
 use glint_lock::bits::{BitTable, Message};
 use glint_lock::extents::{ExtentTable, Granted};
 use glint_proto::lock::{Bits, Callback, Cancel, DataLock, Grant, Range};
+use glint_proto::watch::Watch;
 use glint_proto::{ClientId, FsResult, Ino, MdsReply};
 use glint_telemetry::{Layer, Span};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Waker};
 
 const SHARDS: usize = 64;
-/// Changes what everybody has to give up.
+/// Who looks, or changes what everybody has to give up, and is no client.
 const NOBODY: ClientId = ClientId(u64::MAX);
 
 #[derive(Default)]
@@ -118,9 +120,9 @@ impl Drop for Ticket<'_> {
 
 impl Claims {
     /// A table that gives locks, or none at all.
-    pub(crate) fn new(used: bool) -> Claims {
+    pub(crate) fn new(used: bool, watch: Arc<Watch>) -> Claims {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Claims { used, owned: AtomicBool::new(false), shards, mailboxes: Mailboxes::default() }
+        Claims { used, owned: AtomicBool::new(false), shards, mailboxes: Mailboxes::new(watch) }
     }
 
     pub(crate) fn shard(&self, ino: Ino) -> &Mutex<Shard> {
@@ -136,6 +138,13 @@ impl Claims {
     pub(crate) fn is_visible(&self, client: ClientId, ino: Ino) -> bool {
         !self.owned.load(Ordering::Acquire)
             || self.shard(ino).lock().bits.is_free(client, ino, Bits::OWN)
+    }
+
+    /// Until nobody has a directory for itself.
+    pub(crate) async fn make_visible(&self, ino: Ino) {
+        if self.used && !self.is_visible(NOBODY, ino) {
+            self.clear(NOBODY, ino, Bits::OWN).await;
+        }
     }
 
     fn begin_change(&self, client: ClientId, ino: Ino, bits: Bits) -> bool {
@@ -435,7 +444,7 @@ mod tests {
 
     #[test]
     fn who_was_granted_something_while_it_was_forgotten_holds_nobody_up() {
-        let claims = Claims::new(true);
+        let claims = Claims::new(true, Arc::default());
         let (gone, other, ino) = (ClientId(1), ClientId(2), Ino(7));
         claims.mailboxes.expect(gone);
         claims.evict(gone);

@@ -54,6 +54,8 @@ pub(crate) struct Core<S: Service> {
     /// Connections with replies to send.
     dirty: RefCell<Vec<Rc<Connection<S>>>>,
     connections: RefCell<Vec<Weak<Connection<S>>>>,
+    /// What was answered is being brought to stable storage.
+    hurrying: Cell<bool>,
 }
 
 /// A request that waits for its turn.
@@ -76,6 +78,7 @@ impl<S: Service> Core<S> {
             poller: Poller::start(),
             dirty: RefCell::default(),
             connections: RefCell::default(),
+            hurrying: Cell::new(false),
         });
         host::spawn(core.clone().work());
         core
@@ -248,6 +251,16 @@ impl<S: Service> Core<S> {
             let reason = format!("slot {}: a client has {SLOTS_MAX}", header.slot);
             return Err(NetError::Refused(reason));
         }
+        let changes = match &request {
+            Request::Mds { request, .. } | Request::Replay { request, .. } => {
+                request.is_modifying()
+            }
+            Request::Ost { request, .. } => request.is_modifying(),
+            _ => false,
+        };
+        if changes && header.slot == NO_SLOT {
+            return Err(NetError::Refused("a change without a slot".into()));
+        }
         let id = RequestId { client, slot: header.slot, xid: header.xid };
         let rights = connection.rights();
         let metadata = async |cred: Cred, request: MdsRequest<'_>, replay, proof| {
@@ -330,8 +343,16 @@ impl<S: Service> Core<S> {
                 connection.is_known()?;
                 Reply::Oss(self.service.oss(connection.peer.name.as_deref(), request).await)
             }
-            Request::Ping { commit } => {
+            Request::Ping { commit, hurry } => {
                 self.service.heard(session()?);
+                if hurry && !self.hurrying.replace(true) {
+                    let core = self.clone();
+                    host::spawn(async move {
+                        // Who waits for it hears of the failure.
+                        let _ = core.service.commit().await;
+                        core.hurrying.set(false);
+                    });
+                }
                 if commit {
                     self.service.commit().await.map_err(|e| NetError::Refused(e.to_string()))?;
                 }

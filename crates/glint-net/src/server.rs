@@ -6,7 +6,8 @@ use crate::door::{Door, Place};
 use crate::host::Pipe;
 use crate::once::Once;
 use crate::stream::{Accepted, Listener, Origin};
-use crate::{NetError, Service};
+use crate::{NetError, Service, host};
+use glint_proto::watch::Beat;
 use parking_lot::Mutex;
 use std::future::poll_fn;
 use std::io;
@@ -211,6 +212,15 @@ fn run<S: Service>(
     pin: Option<usize>,
 ) -> io::Result<()> {
     crate::runtime(pin)?.block_on(async {
+        if let Some(beat) = service.beat() {
+            compio_runtime::spawn(async move {
+                loop {
+                    beat.runs();
+                    host::sleep(Beat::EVERY).await;
+                }
+            })
+            .detach();
+        }
         let core = Core::start(service, once);
         loop {
             let accepted = inbox.next().await;

@@ -133,8 +133,18 @@ pub const CONNECTIONS_PER_CLIENT_MAX: u16 = 256;
 pub const DATA_LOCKS_PER_FILE_MAX: usize = 1024;
 /// Locks of one file that a client has and owes; then it gets no more.
 pub const DATA_LOCKS_OWED_MAX: usize = 8 * DATA_LOCKS_PER_FILE_MAX;
+/// Locks that programs of one client have and wait for, in each of the shards of their table.
+pub const PROGRAM_LOCKS_MAX: usize = 1 << 16;
+/// Programs that are looked at to see whether one would wait for itself.
+pub const DEADLOCK_OWNERS_MAX: usize = 256;
 /// How long a client that is not heard of keeps its open files.
 pub const LEASE_MS: u64 = 30_000;
+/// How often a thread that hears clients says that it runs.
+pub const BEAT_MS: u64 = 250;
+/// A server that stood still, or one of its threads, for so long heard nobody meanwhile.
+pub const PAUSE_MS_MIN: u64 = 1_000;
+/// How long it runs after that before anybody is evicted.
+pub const SETTLE_MS: u64 = 1_500;
 /// Shortest lease.
 pub const LEASE_MS_MIN: u64 = 3_000;
 /// How long attributes and entries may be cached while other clients exist and
@@ -256,6 +266,8 @@ const _: () = assert!(CACHE_MS_SHARED * 2 < LEASE_MS);
 const _: () = assert!(RECONNECT_MS_MAX + PING_MS < LEASE_MS_MIN);
 const _: () = assert!(LEASE_MS_MIN <= LEASE_MS);
 const _: () = assert!(2 * STRANGERS_PER_ADDRESS_MAX <= STRANGERS_MAX);
+const _: () = assert!(2 * BEAT_MS < PAUSE_MS_MIN && PAUSE_MS_MIN < LEASE_MS_MIN / 2);
+const _: () = assert!(RECONNECT_MS_MAX < SETTLE_MS && PING_MS < SETTLE_MS);
 const _: () =
     assert!(DATA_LOCKS_PER_FILE_MAX >= 4 && DATA_LOCKS_OWED_MAX > DATA_LOCKS_PER_FILE_MAX);
 const _: () = assert!(reserve_metadata(1 << 40) < reserve_data(1 << 40));

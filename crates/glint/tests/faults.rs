@@ -189,7 +189,7 @@ fn urgent_requests_do_not_wait_behind_a_flood() {
         let mut slowest = Duration::ZERO;
         for _ in 0..200 {
             let start = Instant::now();
-            let pong = pinger.ask(u16::MAX, 0, &Request::Ping { commit: false });
+            let pong = pinger.ask(u16::MAX, 0, &Request::Ping { commit: false, hurry: false });
             assert!(matches!(pong, Reply::Pong(_)));
             slowest = slowest.max(start.elapsed());
         }
@@ -317,7 +317,7 @@ fn nobody_is_let_into_the_session_of_another_client() {
             assert_eq!(stranger.stream.read(&mut [0]).unwrap(), 0);
         }
         // Nobody was harmed, and nobody speaks for another one on a connection of its own.
-        let ping = Request::Ping { commit: false };
+        let ping = Request::Ping { commit: false, hurry: false };
         assert!(matches!(client.ask(u16::MAX, 0, &ping), Reply::Pong(_)));
         let mut other = Peer::connect(port, 7);
         other.client = ClientId(5);
@@ -370,7 +370,7 @@ fn who_says_nothing_takes_the_place_of_nobody_who_does() {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0);
     }
-    let ping = Request::Ping { commit: false };
+    let ping = Request::Ping { commit: false, hurry: false };
     assert!(matches!(client.ask(u16::MAX, 0, &ping), Reply::Pong(_)));
     // The others do not stay.
     let start = Instant::now();
