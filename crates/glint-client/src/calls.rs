@@ -11,8 +11,8 @@ use glint_net::Transport;
 use glint_proto::limits::{FILE_BYTES_MAX, FUSE_IO_BYTES_MAX, NAME_BYTES_MAX};
 use glint_proto::lock::Range;
 use glint_proto::{
-    AdvisoryLock, Errno, FsResult, Ino, MdsReply, MdsRequest, OpenFlags, RenameFlags, SetAttr,
-    XattrFlags,
+    AdvisoryLock, Bulk, Errno, FsResult, Ino, MdsReply, MdsRequest, OpenFlags, OstReply,
+    OstRequest, RenameFlags, SetAttr, SpaceInfo, XattrFlags,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -239,8 +239,14 @@ impl<T: Transport> Vfs for Client<T> {
         self.transport.is_away()
     }
 
-    async fn read(&self, handle: Handle, offset: u64, buffer: &mut [u8]) -> FsResult<usize> {
-        self.read_open(handle, offset, buffer).await
+    async fn read(
+        &self,
+        handle: Handle,
+        offset: u64,
+        buffer: &mut [u8],
+        pages: bool,
+    ) -> FsResult<usize> {
+        self.read_open(handle, offset, buffer, pages).await
     }
 
     async fn write(&self, handle: Handle, offset: u64, data: &[u8], how: WriteHow) -> FsResult<()> {
@@ -329,7 +335,7 @@ impl<T: Transport> Vfs for Client<T> {
         let mut done = 0;
         while done < len {
             let want = ((len - done) as usize).min(buffer.len());
-            let n = self.read(from, from_offset, &mut buffer[..want]).await?;
+            let n = self.read(from, from_offset, &mut buffer[..want], false).await?;
             if n == 0 {
                 break;
             }
@@ -479,6 +485,20 @@ impl<T: Transport> Vfs for Client<T> {
     }
 
     async fn statfs(&self) -> FsResult<FsStat> {
-        self.space().await
+        let MdsReply::Statfs { inodes } = self.mds(&Caller::ROOT, &MdsRequest::Statfs).await?
+        else {
+            return Err(Errno::EPROTO);
+        };
+        let mut spaces = Vec::new();
+        for ost in 0..self.own_osts {
+            match self.ask_ost(ost, OstRequest::Space, Bulk::None).await? {
+                OstReply::Space(space) => spaces.push(space),
+                _ => return Err(Errno::EPROTO),
+            }
+        }
+        // The others may be out of reach; the MDS knows what they said last.
+        spaces.extend(self.transport.osses().await?.into_iter().flat_map(|oss| oss.space));
+        let SpaceInfo { total, free, available, .. } = SpaceInfo::sum(spaces);
+        Ok(FsStat { inodes, total, free, available })
     }
 }

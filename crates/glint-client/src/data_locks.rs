@@ -2,20 +2,22 @@
 //!
 //! Invariants:
 //! - A lock is given up only when nobody uses it, the kernel has forgotten the pages that were
-//!   read under it, and everything that was written under it is at the OSTs.
-//! - A request that comes from pages of the kernel waits for a lock only while this client
-//!   holds none on the inode: the kernel keeps such pages locked, and giving a lock up waits
-//!   for pages.
-//! - While the inode is open to read and write, only locks to write are taken, because pages
-//!   that are mapped become dirty without a word.
+//!   filled under it, and everything that was written under it is at the OSTs.
+//! - Who waits with pages of the kernel locked, or keeps them from being written back, waits for
+//!   no server alone: as soon as a lock that is being given up waits for those pages, it goes on
+//!   under that one. So pages, call-backs and locks that are asked for never wait in a circle.
+//! - Who asks for locks on an inode does so in the order of coming, one at a time.
+//! - While the inode is open to read and write, pages are filled under locks to write only,
+//!   because those that are mapped become dirty without a word.
 
 use crate::client::Client;
-use crate::node::Node;
-use glint_lock::held::Use;
+use crate::node::{Node, State};
+use glint_lock::held::{Drain, Use};
 use glint_net::{Holder, Transport, host};
 use glint_proto::lock::{Callback, Cancel, Grant, Range};
 use glint_proto::{Errno, FsResult, MdsReply, MdsRequest};
-use std::sync::Arc;
+use parking_lot::Mutex;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Pause of who owes too many locks.
@@ -37,14 +39,48 @@ impl Drop for Guard {
 }
 
 /// The turn to ask for a lock on an inode.
-struct Turn<'a>(&'a Node);
+struct Turn(Arc<Node>);
 
-impl Drop for Turn<'_> {
+impl Drop for Turn {
     fn drop(&mut self) {
         self.0.state().acquiring = false;
         self.0.wake();
     }
 }
+
+/// A place among those who wait for their turn.
+struct Place<'a>(&'a Node, u64);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let place = self.1;
+        if place == 0 {
+            return;
+        }
+        let mut state = self.0.state();
+        let first = state.turns.front() == Some(&place);
+        state.turns.retain(|other| *other != place);
+        drop(state);
+        if first {
+            self.0.wake();
+        }
+    }
+}
+
+impl Place<'_> {
+    /// Whether it is the turn of this one, who gets a place if it has none.
+    fn is_first(&mut self, state: &mut State) -> bool {
+        if self.1 == 0 {
+            state.turn += 1;
+            self.1 = state.turn;
+            state.turns.push_back(self.1);
+        }
+        !state.acquiring && state.turns.front() == Some(&self.1)
+    }
+}
+
+/// What somebody else was given who asks for us.
+type Asked = Arc<Mutex<Option<FsResult<(Guard, bool)>>>>;
 
 impl<T: Transport> Client<T> {
     /// A lock that covers `range`, to write or to read.
@@ -55,31 +91,64 @@ impl<T: Transport> Client<T> {
         write: bool,
         purpose: Use,
     ) -> FsResult<Guard> {
-        let held = node
-            .until(|state| {
-                let write = write || (purpose == Use::Pages && state.shared_writers > 0);
-                if let Some(id) = state.data.begin(range, write, purpose) {
-                    return Some(Ok(id));
+        let mut place = Place(node, 0);
+        let mut asked: Option<Asked> = None;
+        loop {
+            let held = node
+                .until(|state| {
+                    let fills = matches!(purpose, Use::Fill(_));
+                    let write = write || (fills && state.shared_writers > 0);
+                    if let Some(given) = asked.as_ref().and_then(|asked| asked.lock().take()) {
+                        asked = None;
+                        return Some(Err(Err((given, write))));
+                    }
+                    if let Some(id) = state.data.begin(range, write, purpose) {
+                        return Some(Ok(id));
+                    }
+                    let waits = purpose != Use::Call && state.data.is_draining();
+                    if waits || asked.is_some() || !place.is_first(state) {
+                        return None;
+                    }
+                    state.acquiring = true;
+                    Some(Err(Ok(write)))
+                })
+                .await;
+            match held {
+                Ok(id) => return Ok(Guard { node: node.clone(), id }),
+                Err(Ok(write)) => {
+                    let turn = Turn(node.clone());
+                    if purpose == Use::Call {
+                        return self.ask_for(node, range, write).await;
+                    }
+                    asked = Some(self.ask_aside(turn, range, write));
                 }
-                if state.acquiring {
-                    return None;
+                Err(Err((Err(errno), _))) => return Err(errno),
+                Err(Err((Ok((guard, written)), write))) if written || !write => {
+                    if let Use::Fill(pages) = purpose {
+                        node.state().data.fill(guard.id, pages);
+                    }
+                    return Ok(guard);
                 }
-                state.acquiring = true;
-                Some(Err(write))
-            })
-            .await;
-        let write = match held {
-            Ok(id) => return Ok(Guard { node: node.clone(), id }),
-            Err(write) => write,
-        };
-        let _turn = Turn(node);
-        let range = match purpose {
-            Use::Pages => {
-                self.give_up_data(node, false).await;
-                Range::ALL
+                // It may have become open to write meanwhile.
+                Err(Err((Ok(_), _))) => {}
             }
-            Use::Call => range,
-        };
+        }
+    }
+
+    /// Asks a server for a lock, for somebody who goes on to look for another one meanwhile.
+    fn ask_aside(&self, turn: Turn, range: Range, write: bool) -> Asked {
+        let asked = Asked::default();
+        let given = asked.clone();
+        let Some(client) = self.me.get().and_then(Weak::upgrade) else { return asked };
+        host::spawn(async move {
+            let guard = client.ask_for(&turn.0, range, write).await;
+            *given.lock() = Some(guard.map(|guard| (guard, write)));
+            drop(turn);
+        });
+        asked
+    }
+
+    async fn ask_for(&self, node: &Arc<Node>, range: Range, write: bool) -> FsResult<Guard> {
         let (ino, reclaim, proof) = (node.ino, false, None);
         let request = MdsRequest::Lock { ino, range, write, reclaim, proof };
         let _under_way = self.cache.under_way();
@@ -101,17 +170,17 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Gives all locks on the data of an inode up. `pages` of the kernel go with them; without,
-    /// there must be none.
-    pub(crate) async fn give_up_data(&self, node: &Arc<Node>, pages: bool) {
-        let locks = node.state().data.unasked();
-        for id in locks {
-            node.state().data.release(id);
-            self.give_up(node, id, pages).await;
-        }
-        // And those that a server asked for are on their way out.
-        if !pages {
-            node.until(|state| state.data.is_empty().then_some(())).await;
+    /// An inode was opened to read and write: from now on its pages may become dirty, so none
+    /// may be there that were filled under a lock to read.
+    pub(crate) async fn forget_clean_pages(&self, node: &Arc<Node>) {
+        loop {
+            let clean = {
+                let mut state = node.state();
+                let clean = state.data.with_clean_pages();
+                clean.inspect(|id| state.data.release(*id))
+            };
+            let Some(id) = clean else { break };
+            self.give_up(node, id).await;
         }
         self.send_cancels().await;
     }
@@ -129,38 +198,27 @@ impl<T: Transport> Client<T> {
         loop {
             let Some(id) = node.state().data.older(number) else { break };
             node.state().data.release(id);
-            self.give_up(node, id, true).await;
+            self.give_up(node, id).await;
         }
         node.until(|state| (!state.data.has_older(number)).then_some(())).await;
     }
 
     /// Gives a lock up that was asked back.
-    pub(crate) async fn give_up(&self, node: &Arc<Node>, id: u64, pages: bool) {
+    pub(crate) async fn give_up(&self, node: &Arc<Node>, id: u64) {
         loop {
-            let idle = node.until(|state| match state.data.idle(id) {
-                Some(range) => Some(Some(range)),
-                // Somebody else gave it up, or it is lost.
-                None => (!state.data.has(id)).then_some(None),
-            });
-            let Some(range) = idle.await else { return };
-            let (has_pages, uses) = {
-                let state = node.state();
-                (state.pages, state.page_uses)
-            };
-            if has_pages
-                && pages
-                && let Some(kernel) = self.cache.kernel().cloned()
-            {
-                let ino = node.ino;
-                blocking::unblock(move || kernel.forget_pages(ino, range)).await;
-            }
-            let mut state = node.state();
-            // What was read meanwhile is in the kernel again.
-            if state.page_uses == uses && state.data.close(id) {
-                if range == Range::ALL {
-                    state.pages = false;
+            match node.until(|state| state.data.drain(id)).await {
+                Drain::Forget(range) => {
+                    // Who fills pages that are forgotten now goes on.
+                    node.wake();
+                    if let Some(kernel) = self.cache.kernel().cloned() {
+                        let ino = node.ino;
+                        blocking::unblock(move || kernel.forget_pages(ino, range)).await;
+                    }
+                    node.state().data.forgot(id);
+                    node.wake();
                 }
-                break;
+                Drain::Closed => break,
+                Drain::Gone => return,
             }
         }
         self.flush_or_discard(node).await;

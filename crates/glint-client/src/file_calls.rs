@@ -5,15 +5,12 @@ use crate::handles::OpenFile;
 use crate::keeper::undeclared_release;
 use crate::node::Node;
 use crate::read_ahead::{Block, is_slow};
-use crate::vfs::{Caller, Found, FsStat, Handle, Valid, Vfs, WriteHow};
+use crate::vfs::{Caller, Found, Handle, Valid, Vfs, WriteHow};
 use glint_lock::held::Use;
 use glint_net::{Transport, host};
 use glint_proto::limits::FILE_BYTES_MAX;
 use glint_proto::lock::Range;
-use glint_proto::{
-    Bulk, Errno, FsResult, Ino, MdsReply, MdsRequest, ObjectAttr, OstReply, OstRequest, SetAttr,
-    SpaceInfo, Timestamp, clock,
-};
+use glint_proto::{Errno, FsResult, Ino, MdsReply, MdsRequest, ObjectAttr, SetAttr, clock};
 use glint_telemetry::Counter;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -53,7 +50,9 @@ impl<T: Transport> Client<T> {
         if let Some(node) = &node {
             let dates = set.mtime.is_some() && node.state().objects_have_times();
             if set.size.is_some() || dates {
-                guard = Some(self.lock_data(node, Range::ALL, true, Use::Call).await?);
+                // The kernel writes no pages back while it sets a size.
+                let purpose = if set.size.is_some() { Use::Bring } else { Use::Call };
+                guard = Some(self.lock_data(node, Range::ALL, true, purpose).await?);
             }
             if set.size.is_some() {
                 self.flush_node(node).await?;
@@ -102,46 +101,6 @@ impl<T: Transport> Client<T> {
             }
             _ => Ok(Found { attr, valid: Valid::timed(self.cache_time) }),
         }
-    }
-
-    pub(crate) async fn touch(&self, file: &OpenFile) {
-        if file.touched.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let now = Timestamp::now();
-        if self.cache.attributes(file.ino).is_some_and(|found| !found.attr.needs_atime(now)) {
-            return;
-        }
-        // A read does not fail because its time could not be noted.
-        let change = self.change(&[file.ino]);
-        match self.ask(&MdsRequest::Touch { ino: file.ino }).await {
-            Ok(MdsReply::Attr(attr)) if !attr.size_on_ost => {
-                if let Some(change) = change {
-                    change.learn(&attr);
-                }
-            }
-            Ok(_) => {}
-            Err(errno) => tracing::debug!(ino = %file.ino, %errno, "access time not set"),
-        }
-    }
-
-    /// statfs(2).
-    pub(crate) async fn space(&self) -> FsResult<FsStat> {
-        let MdsReply::Statfs { inodes } = self.mds(&Caller::ROOT, &MdsRequest::Statfs).await?
-        else {
-            return Err(Errno::EPROTO);
-        };
-        let mut spaces = Vec::new();
-        for ost in 0..self.own_osts {
-            match self.ask_ost(ost, OstRequest::Space, Bulk::None).await? {
-                OstReply::Space(space) => spaces.push(space),
-                _ => return Err(Errno::EPROTO),
-            }
-        }
-        // The others may be out of reach; the MDS knows what they said last.
-        spaces.extend(self.transport.osses().await?.into_iter().flat_map(|oss| oss.space));
-        let SpaceInfo { total, free, available, .. } = SpaceInfo::sum(spaces);
-        Ok(FsStat { inodes, total, free, available })
     }
 
     pub(crate) async fn release_file(&self, handle: Handle) -> FsResult<()> {
@@ -239,16 +198,21 @@ impl<T: Transport> Client<T> {
         handle: Handle,
         offset: u64,
         buffer: &mut [u8],
+        pages: bool,
     ) -> FsResult<usize> {
         let file = self.handles.get(handle)?;
         self.touch(&file).await;
         let n = match self.node(file.ino) {
             Some(node) => {
-                let _guard = self.lock_data(&node, Range::ALL, false, Use::Pages).await?;
+                let purpose = match pages {
+                    true => Use::Fill(Range::of(offset, buffer.len() as u64)),
+                    false => Use::Call,
+                };
+                let _guard = self.lock_data(&node, Range::ALL, false, purpose).await?;
                 // The stamp before anything that it is about is looked at.
                 let stamp = {
                     let mut state = node.state();
-                    (state.pages, state.page_uses) = (true, state.page_uses + 1);
+                    state.pages |= pages;
                     state.stamp
                 };
                 self.flush_node(&node).await?;
@@ -354,7 +318,9 @@ impl<T: Transport> Client<T> {
                 self.room_to_write(&file, offset, data.len()).await;
                 let at_end = file.append && !how.pages;
                 let range = if at_end { Range::ALL } else { Range::of(offset, data.len() as u64) };
-                let purpose = if how.pages { Use::Pages } else { Use::Call };
+                let purpose = if how.pages { Use::Bring } else { Use::Call };
+                // Pages are under locks on the whole file.
+                let range = if how.pages { Range::ALL } else { range };
                 let _guard = self.lock_data(&node, range, true, purpose).await?;
                 let offset = if at_end { self.end_of(&node, &file).await? } else { offset };
                 match self.space_is_kept(&file, offset, data.len()).await {

@@ -10,7 +10,7 @@ use glint_proto::lock::{Bits, Range};
 use glint_proto::{Access, Attr, Capability, Errno, FsResult, Ino, Layout, ObjectAttr, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Waker};
@@ -63,11 +63,12 @@ pub(crate) struct State {
     /// Opens to read and write, whose pages may become dirty without a word.
     pub(crate) shared_writers: u32,
     pub(crate) data: HeldData,
-    /// Somebody asks for a lock on data.
+    /// Somebody asks for a lock on data; who waits for that, in order, and how many have.
     pub(crate) acquiring: bool,
-    /// The kernel may have pages; counts what it was given.
+    pub(crate) turns: VecDeque<u64>,
+    pub(crate) turn: u64,
+    /// The kernel may have pages.
     pub(crate) pages: bool,
-    pub(crate) page_uses: u64,
     pub(crate) dirty: Dirty,
     /// Changes when what was read may not be so any more.
     pub(crate) stamp: u64,
@@ -148,8 +149,9 @@ impl Node {
             shared_writers: 0,
             data: HeldData::default(),
             acquiring: false,
+            turns: VecDeque::new(),
+            turn: 0,
             pages: false,
-            page_uses: 0,
             stamp: 0,
             dirty: Dirty::new(BULK_BYTES_MAX),
             wrote_to: None,

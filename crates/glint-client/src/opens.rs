@@ -78,18 +78,15 @@ impl<T: Transport> Client<T> {
         if flags.truncate && attr.is_file() {
             self.cut(attr.ino, attr.layout, 0).await?;
         }
-        if flags.read
-            && flags.write
-            && attr.is_file()
-            && let Some(node) = self.node(attr.ino)
-            && node.state().pages
-        {
-            // From now on pages may become dirty, so none may be there that were only read.
-            self.give_up_data(&node, true).await;
-        }
         let changes = self.cache.changes(attr.ino);
         let attr = self.complete(attr).await?;
         let handle = self.add_handle(&attr, flags, true);
+        if flags.read
+            && flags.write
+            && let Some(node) = self.node(attr.ino)
+        {
+            self.forget_clean_pages(&node).await;
+        }
         let Found { attr, valid } = self.found(attr, changes);
         Ok(Open { attr, handle, valid, created: false })
     }

@@ -145,7 +145,8 @@ pub(crate) struct Plan {
 impl ReadAhead {
     /// A read took long.
     pub(crate) fn was_slow(&mut self) {
-        self.window = (2 * self.window).max(WINDOW_MIN);
+        // Many that were under way at once may say so before the next one is planned.
+        self.window = (2 * self.window).clamp(WINDOW_MIN, WINDOW_MAX.end);
     }
 
     /// What has to be known of the size of the file; `None` if it has to be asked.
@@ -214,7 +215,9 @@ impl ReadAhead {
             self.uneven |= (len, distance) != self.before;
             self.repeats += 1;
         } else {
-            (self.repeats, self.uneven, self.origin) = (0, false, self.run.start);
+            // Backwards it begins anew.
+            let origin = self.run.start.min(read.start);
+            (self.repeats, self.uneven, self.origin) = (0, false, origin);
         }
         self.before = (len, distance);
         self.run = read.clone();
@@ -384,6 +387,20 @@ mod tests {
             let (fetch, _) = read(&mut ahead, at % (SIZE - BLOCK), 65536, 1);
             assert!(fetch.is_empty());
         }
+    }
+
+    #[test]
+    fn any_reads_in_any_order_are_planned() {
+        let mut ahead = ReadAhead::default();
+        let mut at = 1u64;
+        for n in 0..20_000u64 {
+            at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let page = (at >> 33) % [4, 64, 1000][n as usize % 3];
+            read(&mut ahead, page * PAGE, PAGE, n / 1000);
+            ahead.was_slow();
+            ahead.was_slow();
+        }
+        (0..100).for_each(|_| ahead.was_slow());
     }
 
     #[test]

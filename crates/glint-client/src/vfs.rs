@@ -202,11 +202,13 @@ pub trait Vfs: Send + Sync + 'static {
         flags: OpenFlags,
     ) -> impl Future<Output = FsResult<Open>>;
     fn release(&self, handle: Handle) -> impl Future<Output = FsResult<()>>;
+    /// Reads; for `pages` of a kernel, which it keeps locked until this is done.
     fn read(
         &self,
         handle: Handle,
         offset: u64,
         buffer: &mut [u8],
+        pages: bool,
     ) -> impl Future<Output = FsResult<usize>>;
     fn write(
         &self,

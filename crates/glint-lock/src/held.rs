@@ -5,8 +5,9 @@
 //!
 //! Invariants:
 //! - Bits that were asked back are never used on the word of a grant that is older.
-//! - A lock on data that is asked back is given up when nobody uses it, and nobody begins to
-//!   use it after that, but for requests that the kernel cannot do without: see [`Use`].
+//! - A lock on data that is asked back is given up when nobody uses it and the kernel has
+//!   forgotten its pages. Nobody begins to use it after that, but those whom forgetting waits
+//!   for, and only while it does: see [`HeldData::drain`].
 //! - A lock that is asked back and not known is given up when every answer that might have
 //!   brought it is there, and together with all older ones: it may have taken their place.
 //! - A lock that was given under a number below one that is gone, or going, is not relied on:
@@ -70,10 +71,26 @@ impl HeldBits {
 pub enum Use {
     /// For a call that can wait for another lock.
     Call,
-    /// For pages of the kernel, which it keeps locked meanwhile: forgetting them waits for
-    /// this, so this must not wait for a lock.
-    Pages,
+    /// To fill pages of the kernel, this range of them, which it keeps locked meanwhile:
+    /// forgetting them waits for this.
+    Fill(Range),
+    /// For what keeps pages from being written back until it is done, or writes them back.
+    Bring,
 }
+
+/// What to do next to give a lock up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Drain {
+    /// Have the kernel forget pages, and say so with [`HeldData::forgot`].
+    Forget(Range),
+    /// Nobody begins to use it any more, and no page is left.
+    Closed,
+    /// Somebody else gave it up, or it is lost.
+    Gone,
+}
+
+/// Ranges of pages that are told apart while they are forgotten; more become one.
+const FILLED_MAX: usize = 32;
 
 #[derive(Clone, Debug)]
 struct Data {
@@ -84,6 +101,14 @@ struct Data {
     lock: DataLock,
     users: u32,
     asked: bool,
+    /// Who asked for it has not used it yet.
+    fresh: bool,
+    /// The kernel may have pages that were filled under it.
+    pages: bool,
+    /// Those of them that it is made to forget just now, and those that were filled since it
+    /// has begun to forget.
+    forgetting: Option<Range>,
+    filled: SmallVec<[Range; 2]>,
     /// Its pages have been forgotten; nobody may use it any more.
     closed: bool,
     /// The servers have forgotten it, and have not yet given it again.
@@ -102,6 +127,37 @@ pub struct HeldData {
 }
 
 impl Data {
+    fn has_pages(&self) -> bool {
+        self.pages || self.forgetting.is_some() || !self.filled.is_empty()
+    }
+
+    fn may_be_used(&self, purpose: Use, enough: bool) -> bool {
+        if self.lost || self.closed {
+            return false;
+        }
+        let forgets = self.forgetting;
+        enough && (!self.asked || (self.fresh && purpose != Use::Call))
+            || match purpose {
+                Use::Call => false,
+                // Forgetting waits for it. It is forgotten again.
+                Use::Fill(range) => forgets.is_some_and(|forgets| forgets.overlaps(range)),
+                Use::Bring => enough && forgets.is_some(),
+            }
+    }
+
+    /// Pages are filled under it.
+    fn fills(&mut self, purpose: Use) {
+        let Use::Fill(range) = purpose else { return };
+        if !self.asked || self.forgetting.is_none() {
+            // All are forgotten when it is given up.
+            self.pages = true;
+        } else if self.filled.len() < FILLED_MAX {
+            self.filled.push(range);
+        } else if let Some(last) = self.filled.last_mut() {
+            *last = Range { start: last.start.min(range.start), end: last.end.max(range.end) };
+        }
+    }
+
     /// Whether the servers may give it and others under one number.
     fn may_join(&self) -> bool {
         !self.asked && !self.lost
@@ -111,22 +167,75 @@ impl Data {
 impl HeldData {
     /// Begins to use a lock that covers a range. Returns its id.
     pub fn begin(&mut self, range: Range, write: bool, purpose: Use) -> Option<u64> {
-        let usable = |data: &Data| match purpose {
-            Use::Call => !data.asked && !data.lost,
-            Use::Pages => !data.closed && !data.lost,
-        };
         let covers = |data: &&mut Data| {
-            usable(data) && data.lock.range.contains(range) && (data.lock.write || !write)
+            let enough = data.lock.write || !write;
+            data.may_be_used(purpose, enough) && data.lock.range.contains(range)
         };
         let data = self.locks.iter_mut().find(covers)?;
         data.users += 1;
+        data.fills(purpose);
         Some(data.id)
+    }
+
+    /// Whether pages are on their way out of a lock: who fills or brings pages waits for that,
+    /// and asks for no other lock meanwhile.
+    pub fn is_draining(&self) -> bool {
+        self.locks.iter().any(|data| data.asked && !data.closed && !data.lost && data.has_pages())
+    }
+
+    /// Goes on to use a lock for pages that was given for them, whatever happened to it since.
+    pub fn fill(&mut self, id: u64, range: Range) {
+        if let Some(data) = self.find(id) {
+            data.fills(Use::Fill(range));
+        }
+    }
+
+    /// Locks to read with pages, which must not become dirty.
+    pub fn with_clean_pages(&self) -> Option<u64> {
+        let clean = |data: &&Data| !data.lock.write && !data.lost && data.has_pages();
+        self.locks.iter().find(clean).map(|data| data.id)
+    }
+
+    /// What to do next to give a lock up that was asked back; none while others have to go on
+    /// first.
+    ///
+    /// Pages are forgotten at once, whoever uses the lock: first all, then what was filled
+    /// meanwhile. While that is done, pages that it waits for are filled. Between that nobody
+    /// fills any, so there are fewer each time.
+    pub fn drain(&mut self, id: u64) -> Option<Drain> {
+        let Some(at) = self.locks.iter().position(|data| data.id == id) else {
+            return Some(Drain::Gone);
+        };
+        let data = &mut self.locks[at];
+        if data.lost || data.closed || !data.asked || data.forgetting.is_some() {
+            return None;
+        }
+        if std::mem::take(&mut data.pages) {
+            data.filled.clear();
+            data.forgetting = Some(data.lock.range);
+        } else {
+            data.forgetting = data.filled.pop();
+        }
+        if let Some(range) = data.forgetting {
+            return Some(Drain::Forget(range));
+        }
+        self.idle(id)?;
+        self.locks[at].closed = true;
+        Some(Drain::Closed)
+    }
+
+    /// The kernel has forgotten the pages.
+    pub fn forgot(&mut self, id: u64) {
+        if let Some(data) = self.locks.iter_mut().find(|data| data.id == id) {
+            data.forgetting = None;
+        }
     }
 
     /// Ends a use. Returns whether the lock is to be given up now.
     pub fn end(&mut self, id: u64) -> bool {
         let Some(data) = self.find(id) else { return false };
         data.users -= 1;
+        data.fresh = false;
         if data.users == 0 {
             data.others.clear();
         }
@@ -176,6 +285,10 @@ impl HeldData {
             lock,
             users: u32::from(used),
             asked,
+            fresh: used,
+            pages: false,
+            forgetting: None,
+            filled: SmallVec::new(),
             closed: false,
             lost: false,
         };
@@ -194,6 +307,7 @@ impl HeldData {
             }
             new.others.extend(data.others.drain(..));
             new.users += data.users;
+            new.pages |= data.pages;
             false
         });
         // Who gives up all locks that there were names it so.
@@ -254,7 +368,7 @@ impl HeldData {
 
     /// What it covers, if it is to be given up and nobody uses it, nor an older one that it may
     /// have taken the place of at the servers.
-    pub fn idle(&self, id: u64) -> Option<Range> {
+    fn idle(&self, id: u64) -> Option<Range> {
         let data = self.locks.iter().find(|data| data.id == id && !data.lost)?;
         let older = |other: &Data| {
             let older = other.lock.number < data.lock.number && !other.lost;
@@ -262,17 +376,6 @@ impl HeldData {
         };
         let idle = data.users == 0 && data.asked && !self.locks.iter().any(older);
         idle.then_some(data.lock.range)
-    }
-
-    /// Nobody may begin to use it any more, if nobody does now.
-    pub fn close(&mut self, id: u64) -> bool {
-        match self.find(id) {
-            Some(data) if data.users == 0 => {
-                data.closed = true;
-                true
-            }
-            _ => false,
-        }
     }
 
     /// It is given up. Returns the servers' number, if they still know it.
@@ -384,90 +487,4 @@ impl Flight {
 mod model;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_old_grant_brings_nothing_back() {
-        let mut held = HeldBits::default();
-        assert!(held.grant(Bits::ATTR | Bits::ENTRY, 5).contains(Bits::ATTR));
-        assert_eq!(held.take_back(Bits::ATTR, 8), Bits::ATTR);
-        assert_eq!(held.grant(Bits::ATTR | Bits::DIR, 7), Bits::DIR);
-        assert!(!held.has(Bits::ATTR));
-        assert_eq!(held.grant(Bits::ATTR, 9), Bits::ATTR);
-        assert_eq!(held.take_back(Bits::OPEN, 10), Bits::NONE);
-    }
-
-    #[test]
-    fn pages_may_use_a_lock_until_they_are_forgotten() {
-        let mut held = HeldData::default();
-        let lock = DataLock { number: 3, range: Range::ALL, write: false };
-        let id = held.add(lock, true).unwrap();
-        assert!(held.begin(Range::of(0, 9), true, Use::Call).is_none(), "it is to read");
-        assert_eq!(held.take_back(3), Some(id));
-        assert!(held.begin(Range::of(0, 9), false, Use::Call).is_none());
-        assert_eq!(held.begin(Range::of(0, 9), false, Use::Pages), Some(id));
-        assert!(!held.end(id) && held.idle(id).is_none());
-        assert!(!held.close(id), "somebody uses it");
-        assert!(held.end(id) && held.idle(id).is_some());
-        assert!(held.close(id));
-        assert!(held.begin(Range::of(0, 9), false, Use::Pages).is_none());
-        assert_eq!(held.remove(id), Some(3));
-        assert!(held.take_back(4).is_none(), "it is on its way");
-        let late = held.add(DataLock { number: 4, ..lock }, false).unwrap();
-        assert!(held.idle(late).is_some() && !held.is_not_coming(4) && !held.is_empty());
-    }
-
-    #[test]
-    fn a_restart_of_the_servers_does_not_lose_who_uses_a_lock() {
-        let mut held = HeldData::default();
-        let lock = DataLock { number: 7, range: Range::ALL, write: true };
-        let used = held.add(lock, true).unwrap();
-        assert_eq!(held.lose(), [lock]);
-        assert!(held.begin(Range::ALL, true, Use::Call).is_none());
-        // The servers count from the beginning.
-        held.found(DataLock { number: 1, ..lock });
-        assert_eq!(held.take_back(1), Some(used));
-        assert!(held.idle(used).is_none(), "it is still used");
-        assert!(held.end(used) && held.idle(used).is_some());
-        held.lose();
-        assert_eq!(held.remove(used), None, "there is nobody to tell");
-        assert!(!held.end(used));
-        held.add(lock, false);
-        held.lose();
-        held.forget_lost();
-        assert!(held.is_empty());
-    }
-
-    #[test]
-    fn locks_that_touch_are_one_for_all_who_use_them() {
-        let mut held = HeldData::default();
-        let part =
-            |number, start, end| DataLock { number, range: Range { start, end }, write: true };
-        let (a, b) =
-            (held.add(part(1, 0, 4), true).unwrap(), held.add(part(2, 8, 12), true).unwrap());
-        // The servers join all three.
-        let all = held.add(part(3, 0, 12), true).unwrap();
-        assert_eq!((all, held.locks.len(), held.locks[0].users), (a, 1, 3));
-        assert_eq!(held.take_back(3), Some(a));
-        assert!(!held.end(b) && !held.end(a) && held.idle(a).is_none());
-        assert!(held.end(all) && held.close(a));
-        assert_eq!(held.remove(a), Some(3));
-        assert_eq!(held.add(part(2, 8, 12), false), None, "an answer that comes late");
-        assert!(held.is_empty());
-    }
-
-    #[test]
-    fn a_fence_is_past_when_all_before_it_are_answered() {
-        let mut flight = Flight::default();
-        let (a, b) = (flight.begin(), flight.begin());
-        let fence = flight.fence();
-        let later = flight.begin();
-        assert!(!flight.is_past(fence));
-        flight.end(b);
-        assert!(!flight.is_past(fence));
-        flight.end(a);
-        assert!(flight.is_past(fence));
-        assert!(!flight.is_past(later + 1));
-    }
-}
+mod tests;

@@ -17,7 +17,6 @@ mod callbacks;
 mod check;
 mod claims;
 mod context;
-mod data_claims;
 mod directories;
 mod error;
 #[doc(hidden)]

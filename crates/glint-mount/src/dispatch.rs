@@ -5,9 +5,12 @@
 use crate::abi::*;
 use crate::mountpoint::MountOptions;
 use crate::opcode::op_of;
+use crate::pages::Pages;
 use crate::reply::*;
 use crate::waiting::Threads;
-use glint_client::{Caching, Caller, Handle, Make, Vfs, WriteHow};
+use glint_client::{Caching, Caller, Kernel, Make, Vfs};
+use glint_proto::limits::FUSE_IO_BYTES_MAX;
+use glint_proto::lock::Range;
 use glint_proto::{
     Cred, Errno, FileType, FsResult, Ino, OpenFlags, RenameFlags, SetAttr, SetTime, Timestamp,
     XattrFlags,
@@ -18,6 +21,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 use zerocopy::FromBytes;
+
+/// Block size that statfs reports.
+const STATFS_BLOCK: u64 = 4096;
 
 /// A request as a transport delivers it.
 pub(crate) struct Request<'a> {
@@ -33,12 +39,14 @@ pub(crate) struct Request<'a> {
 pub(crate) struct Adapter<F> {
     pub(crate) fs: Arc<F>,
     pub(crate) caching: Caching,
-    direct_io: bool,
+    pub(crate) direct_io: bool,
     /// Every write is on stable storage before it returns.
-    sync: bool,
+    pub(crate) sync: bool,
     pub(crate) threads: Threads,
     /// Requests that wait for locks of programs.
     pub(crate) lock_waiters: AtomicUsize,
+    pub(crate) pages: Pages,
+    pub(crate) kernel: Option<Arc<dyn Kernel>>,
 }
 
 pub(crate) fn parse<T: FromBytes>(fixed: &[u8]) -> FsResult<T> {
@@ -53,13 +61,19 @@ fn name(bytes: &[u8]) -> FsResult<(&[u8], &[u8])> {
 
 impl<F: Vfs> Adapter<F> {
     /// With `direct_io`, data never stays in the kernel's page cache.
-    pub(crate) fn new(fs: Arc<F>, options: &MountOptions) -> Adapter<F> {
+    pub(crate) fn new(
+        fs: Arc<F>,
+        options: &MountOptions,
+        kernel: Option<Arc<dyn Kernel>>,
+    ) -> Adapter<F> {
         Adapter {
             caching: fs.caching(),
             direct_io: options.direct_io,
             sync: options.flags.contains(MountFlags::SYNCHRONOUS),
             threads: Threads::default(),
             lock_waiters: AtomicUsize::new(0),
+            pages: Pages::default(),
+            kernel,
             fs,
         }
     }
@@ -72,6 +86,55 @@ impl<F: Vfs> Adapter<F> {
     /// The inode that a node id stands for.
     pub(crate) fn ino(&self, nodeid: u64) -> Ino {
         if nodeid == ROOT_NODE { self.fs.root() } else { Ino(nodeid) }
+    }
+
+    /// Nobody waits any more for the lock that a request asked for.
+    pub(crate) async fn cancel_wait(&self, ino: Ino, unique: u64) {
+        self.fs.cancel_wait(ino, unique).await;
+    }
+
+    /// Whether a server cannot be reached.
+    pub(crate) fn is_away(&self) -> bool {
+        self.fs.is_away()
+    }
+
+    /// Gives back what a request got whose caller has gone on: the kernel knows nothing of it.
+    pub(crate) async fn abandon(&self, header: &InHeader, fixed: &[u8], reply: &[u8]) {
+        let Some(opcode) = Opcode::from_u32(header.opcode) else { return };
+        let entry = |bytes: &[u8]| match EntryOut::read_from_prefix(bytes) {
+            Ok((entry, _)) if entry.nodeid != 0 => self.fs.forget(self.ino(entry.nodeid), 1),
+            _ => {}
+        };
+        let opened = match opcode {
+            Opcode::Open | Opcode::Opendir => Some(reply),
+            Opcode::Create | Opcode::Tmpfile => reply.get(size_of::<EntryOut>()..),
+            _ => None,
+        };
+        if let Some(Ok((open, _))) = opened.map(OpenOut::read_from_prefix) {
+            self.abandoned(opcode, header, fixed, reply);
+            if let Err(errno) = self.fs.release(handle(open.fh)).await {
+                tracing::debug!(%errno, "closing what nobody waits for");
+            }
+        }
+        match opcode {
+            Opcode::Lookup | Opcode::Mknod | Opcode::Mkdir | Opcode::Symlink => entry(reply),
+            Opcode::Link | Opcode::Create | Opcode::Tmpfile => entry(reply),
+            Opcode::Readdirplus => {
+                let mut rest = reply;
+                while let Some(dirent) = rest.get(size_of::<EntryOut>()..)
+                    && let Ok((dirent, _)) = Dirent::read_from_prefix(dirent)
+                {
+                    entry(rest);
+                    let len = size_of::<EntryOut>() + size_of::<Dirent>();
+                    let len = (len + dirent.namelen as usize).next_multiple_of(8);
+                    rest = rest.get(len..).unwrap_or_default();
+                }
+            }
+            Opcode::Setlk | Opcode::Setlkw => {
+                self.give_lock_back(self.ino(header.nodeid), fixed).await;
+            }
+            _ => {}
+        }
     }
 
     /// Executes a request. The reply is in its buffer afterwards.
@@ -133,12 +196,12 @@ impl<F: Vfs> Adapter<F> {
 pub(crate) struct Call<'a, F> {
     pub(crate) adapter: &'a Adapter<F>,
     pub(crate) fs: &'a F,
-    caller: Caller,
+    pub(crate) caller: Caller,
     pub(crate) ino: Ino,
     pub(crate) unique: u64,
     pub(crate) fixed: &'a [u8],
     pub(crate) buffer: &'a mut [u8],
-    len: usize,
+    pub(crate) len: usize,
 }
 
 impl<F: Vfs> Call<'_, F> {
@@ -173,7 +236,7 @@ impl<F: Vfs> Call<'_, F> {
             Opcode::Release | Opcode::Releasedir => self.release().await,
             Opcode::Fsync | Opcode::Fsyncdir => {
                 let arg: FsyncIn = parse(self.fixed)?;
-                self.fs.fsync(Handle(arg.fh)).await.map(|()| 0)
+                self.fs.fsync(handle(arg.fh)).await.map(|()| 0)
             }
             Opcode::Syncfs => self.fs.sync().await.map(|()| 0),
             Opcode::Flush => self.flush().await,
@@ -186,13 +249,7 @@ impl<F: Vfs> Call<'_, F> {
                 let (name, _) = name(&self.buffer[..self.len])?;
                 self.fs.removexattr(&self.caller, self.ino, name).await.map(|()| 0)
             }
-            Opcode::Fallocate => {
-                let arg: FallocateIn = parse(self.fixed)?;
-                let mode = arg.mode as i32;
-                let (handle, range) = (Handle(arg.fh), (arg.offset, arg.length));
-                let done = self.fs.fallocate(&self.caller, handle, mode, range.0, range.1).await;
-                done.map(|()| 0)
-            }
+            Opcode::Fallocate => self.fallocate().await,
             Opcode::Lseek => self.lseek().await,
             Opcode::CopyFileRange => self.copy_range().await,
             // Permissions are checked by the kernel and by the MDS.
@@ -285,38 +342,13 @@ impl<F: Vfs> Call<'_, F> {
         self.make(name_len, Make { mode, umask: arg.umask, rdev: 0, target: b"" }).await
     }
 
-    /// What the kernel may do with a file opened with these flags of open(2). Data is
-    /// written through, so a close has nothing to flush. Pages may be kept if nobody
-    /// else can write. Who only writes has no use for pages: without them a write is
-    /// one copy less, and the data is in memory once.
-    fn open_flags(&self, ino: Ino, flags: u32, created: bool) -> u32 {
-        let access = flags as i32 & libc::O_ACCMODE;
-        // Where pages are under locks, no page may wait for one in the middle of a write.
-        let writes = match self.adapter.caching {
-            Caching::Locked => access != libc::O_RDONLY,
-            _ => access == libc::O_WRONLY,
-        };
-        let pages = match (self.adapter.direct_io || writes, self.adapter.caching) {
-            (true, _) => FOPEN_DIRECT_IO,
-            (false, Caching::Timed) => 0,
-            (false, _) => FOPEN_KEEP_CACHE,
-        };
-        // A close tells of errors of writing behind, and ends the locks of its process
-        // (fcntl(2)). What was just made has neither, for all that anybody knows.
-        let flushes = self.adapter.caching == Caching::Locked
-            && !created
-            && (writes || self.fs.may_have_locks(ino));
-        let flush = if flushes { 0 } else { FOPEN_NOFLUSH };
-        flush | FOPEN_PARALLEL_DIRECT_WRITES | pages
-    }
-
     async fn create(self) -> FsResult<usize> {
         let arg: CreateIn = parse(self.fixed)?;
         let (name, _) = name(&self.buffer[..self.len])?;
         let mode = FileType::Regular.mode_bits() | (arg.mode & 0o7777);
         let make = Make { mode, umask: arg.umask, rdev: 0, target: b"" };
         let open = self.fs.create(&self.caller, self.ino, name, make, arg.flags as i32).await?;
-        let flags = self.open_flags(open.attr.ino, arg.flags, open.created);
+        let flags = self.opened(open.attr.ino, arg.flags, open.created);
         let at = put(self.buffer, &entry_out(&open.attr, open.valid))?;
         put_at(self.buffer, at, zerocopy::IntoBytes::as_bytes(&open_out(open.handle, flags)))
     }
@@ -324,7 +356,7 @@ impl<F: Vfs> Call<'_, F> {
     async fn tmpfile(self) -> FsResult<usize> {
         let arg: CreateIn = parse(self.fixed)?;
         let open = self.fs.tmpfile(&self.caller, self.ino, arg.mode & 0o7777, arg.umask).await?;
-        let flags = self.open_flags(open.attr.ino, arg.flags, true);
+        let flags = self.opened(open.attr.ino, arg.flags, true);
         let at = put(self.buffer, &entry_out(&open.attr, open.valid))?;
         put_at(self.buffer, at, zerocopy::IntoBytes::as_bytes(&open_out(open.handle, flags)))
     }
@@ -365,8 +397,14 @@ impl<F: Vfs> Call<'_, F> {
         let arg: OpenIn = parse(self.fixed)?;
         let mut flags = OpenFlags::from_posix(arg.flags as i32);
         flags.kill_suidgid = arg.open_flags & OPEN_KILL_SUIDGID != 0;
-        let open = self.fs.open(&self.caller, self.ino, flags).await?;
-        let flags = self.open_flags(self.ino, arg.flags, false);
+        let open = match flags.truncate {
+            true => {
+                let open = self.fs.open(&self.caller, self.ino, flags);
+                self.around_pages(Range::ALL, Range::ALL, open).await?
+            }
+            false => self.fs.open(&self.caller, self.ino, flags).await?,
+        };
+        let flags = self.opened(self.ino, arg.flags, false);
         let out = open_out(open.handle, flags);
         put(self.buffer, &out)
     }
@@ -376,48 +414,10 @@ impl<F: Vfs> Call<'_, F> {
         put(self.buffer, &open_out(handle, 0))
     }
 
-    async fn read(self) -> FsResult<usize> {
-        let arg: ReadIn = parse(self.fixed)?;
-        let room = self.buffer.get_mut(..arg.size as usize).ok_or(Errno::EINVAL)?;
-        self.fs.read(Handle(arg.fh), arg.offset, room).await
-    }
-
-    async fn write(self) -> FsResult<usize> {
-        let arg: WriteIn = parse(self.fixed)?;
-        let data = self.buffer[..self.len].get(..arg.size as usize).ok_or(Errno::EPROTO)?;
-        let how = WriteHow {
-            sync: self.adapter.sync || arg.flags as i32 & libc::O_DSYNC != 0,
-            pages: arg.write_flags & WRITE_CACHE != 0,
-            keeps_set_id: arg.write_flags & WRITE_KILL_SUIDGID == 0,
-        };
-        self.fs.write(Handle(arg.fh), arg.offset, data, how).await?;
-        put(self.buffer, &WriteOut { size: arg.size, padding: 0 })
-    }
-
-    async fn flush(self) -> FsResult<usize> {
-        let arg: FlushIn = parse(self.fixed)?;
-        let result = self.fs.flush(Handle(arg.fh)).await.map(|()| 0);
-        if self.adapter.caching == Caching::Locked && self.fs.may_have_locks(self.ino) {
-            // fcntl(2): any close of a file ends the locks of its process on it.
-            self.unlock(Handle(arg.fh), arg.lock_owner, false).await?;
-        }
-        result
-    }
-
-    async fn release(self) -> FsResult<usize> {
-        let arg: ReleaseIn = parse(self.fixed)?;
-        let unlocked = match arg.release_flags & RELEASE_FLOCK_UNLOCK != 0 {
-            true => self.unlock(Handle(arg.fh), arg.lock_owner, true).await,
-            false => Ok(()),
-        };
-        // The kernel does not say it again, so the file is released whatever happened before.
-        self.fs.release(Handle(arg.fh)).await.and(unlocked).map(|()| 0)
-    }
-
     async fn readdir(self, plus: bool) -> FsResult<usize> {
         let arg: ReadIn = parse(self.fixed)?;
         let size = (arg.size as usize).min(self.buffer.len());
-        let handle = Handle(arg.fh);
+        let handle = handle(arg.fh);
         let page = self.fs.readdir(&self.caller, handle, arg.offset, size as u32, plus).await?;
         let valid = |index: usize| page.valid.get(index).copied().unwrap_or_default();
         let (len, put) = put_entries(&mut self.buffer[..size], &page.entries, plus, valid);
@@ -432,7 +432,21 @@ impl<F: Vfs> Call<'_, F> {
 
     async fn statfs(self) -> FsResult<usize> {
         let stat = self.fs.statfs().await?;
-        put(self.buffer, &statfs_out(&stat))
+        // There is no table of inodes that could fill up: as many may be made as
+        // there is room for their records.
+        let free_inodes = stat.available / 512;
+        let out = StatfsOut {
+            blocks: stat.total / STATFS_BLOCK,
+            bfree: stat.free / STATFS_BLOCK,
+            bavail: stat.available / STATFS_BLOCK,
+            files: stat.inodes + free_inodes,
+            ffree: free_inodes,
+            bsize: FUSE_IO_BYTES_MAX as u32,
+            namelen: glint_proto::limits::NAME_BYTES_MAX as u32,
+            frsize: STATFS_BLOCK as u32,
+            ..StatfsOut::default()
+        };
+        put(self.buffer, &out)
     }
 
     /// A value or, if the caller only asks, its length.
@@ -469,25 +483,5 @@ impl<F: Vfs> Call<'_, F> {
             kill_sgid: arg.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0,
         };
         self.fs.setxattr(&self.caller, self.ino, name, value, flags).await.map(|()| 0)
-    }
-
-    async fn lseek(self) -> FsResult<usize> {
-        let arg: LseekIn = parse(self.fixed)?;
-        let hole = match arg.whence as i32 {
-            libc::SEEK_DATA => false,
-            libc::SEEK_HOLE => true,
-            _ => return Err(Errno::EINVAL),
-        };
-        let offset = self.fs.lseek(Handle(arg.fh), arg.offset, hole).await?;
-        put(self.buffer, &LseekOut { offset })
-    }
-
-    async fn copy_range(self) -> FsResult<usize> {
-        let arg: CopyFileRangeIn = parse(self.fixed)?;
-        let (from, to) = ((Handle(arg.fh_in), arg.off_in), (Handle(arg.fh_out), arg.off_out));
-        // The kernel may ask for all at once; a bounded part keeps replies prompt.
-        let len = arg.len.min(64 << 20);
-        let size = self.fs.copy_range(&self.caller, from, to, len).await? as u32;
-        put(self.buffer, &WriteOut { size, padding: 0 })
     }
 }

@@ -7,9 +7,9 @@
 //! Does not know: networks, servers, or where anything is stored. It serves any
 //! [`glint_client::Vfs`].
 
-mod abandon;
 mod abi;
 mod advisory;
+mod data_calls;
 mod devfuse;
 mod dispatch;
 mod error;
@@ -19,6 +19,7 @@ mod mountpoint;
 mod notify;
 mod null;
 mod opcode;
+mod pages;
 mod reply;
 mod ring_entry;
 mod session;

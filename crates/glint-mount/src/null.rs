@@ -210,7 +210,13 @@ impl Vfs for NullFs {
         Ok(())
     }
 
-    async fn read(&self, handle: Handle, offset: u64, buffer: &mut [u8]) -> FsResult<usize> {
+    async fn read(
+        &self,
+        handle: Handle,
+        offset: u64,
+        buffer: &mut [u8],
+        _: bool,
+    ) -> FsResult<usize> {
         let size = self.tree.lock().node(Ino(handle.0))?.attr.size;
         let len = (size.saturating_sub(offset) as usize).min(buffer.len());
         buffer[..len].fill(0);

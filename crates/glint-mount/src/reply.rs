@@ -1,8 +1,7 @@
 //! Writing replies into the buffer that the kernel reads.
 
-use crate::abi::{AttrOut, Dirent, EntryOut, GetattrOut, OpenOut, StatfsOut};
-use glint_client::{FsStat, Handle, Valid};
-use glint_proto::limits::FUSE_IO_BYTES_MAX;
+use crate::abi::{AttrOut, Dirent, EntryOut, GetattrOut, OpenOut};
+use glint_client::{Handle, Valid};
 use glint_proto::{Attr, DirEntry, Errno, FsResult};
 use std::time::Duration;
 use zerocopy::{Immutable, IntoBytes};
@@ -89,28 +88,22 @@ pub(crate) fn getattr_out(attr: &Attr, cache: Duration) -> GetattrOut {
     }
 }
 
-/// Block size that statfs reports.
-const STATFS_BLOCK: u64 = 4096;
-
-pub(crate) fn statfs_out(stat: &FsStat) -> StatfsOut {
-    // There is no table of inodes that could fill up: as many may be made as
-    // there is room for their records.
-    let free_inodes = stat.available / 512;
-    StatfsOut {
-        blocks: stat.total / STATFS_BLOCK,
-        bfree: stat.free / STATFS_BLOCK,
-        bavail: stat.available / STATFS_BLOCK,
-        files: stat.inodes + free_inodes,
-        ffree: free_inodes,
-        bsize: FUSE_IO_BYTES_MAX as u32,
-        namelen: glint_proto::limits::NAME_BYTES_MAX as u32,
-        frsize: STATFS_BLOCK as u32,
-        ..StatfsOut::default()
-    }
-}
+/// Set in the kernel's name of an open file whose data goes around the pages.
+const AROUND_PAGES: u64 = 1 << 63;
 
 pub(crate) fn open_out(handle: Handle, open_flags: u32) -> OpenOut {
-    OpenOut { fh: handle.0, open_flags, backing_id: 0 }
+    let around = if open_flags & crate::abi::FOPEN_DIRECT_IO != 0 { AROUND_PAGES } else { 0 };
+    OpenOut { fh: handle.0 | around, open_flags, backing_id: 0 }
+}
+
+/// The open file that the kernel calls so.
+pub(crate) fn handle(fh: u64) -> Handle {
+    Handle(fh & !AROUND_PAGES)
+}
+
+/// Whether data that a program writes to it goes around the pages.
+pub(crate) fn goes_around_pages(fh: u64) -> bool {
+    fh & AROUND_PAGES != 0
 }
 
 /// Entries of a directory as the kernel wants them; stops when the buffer is full. Returns how

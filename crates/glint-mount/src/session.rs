@@ -9,7 +9,7 @@ use crate::error::MountError;
 use crate::mountpoint::{self, MountOptions};
 use crate::notify::Notifier;
 use crate::uring;
-use glint_client::{Caching, Vfs};
+use glint_client::{Caching, Kernel, Vfs};
 use glint_proto::limits::FUSE_IO_BYTES_MAX;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -19,8 +19,9 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Oldest protocol that has everything Glint relies on (FUSE_SETXATTR_EXT).
 const MINOR_MIN: u32 = 33;
-/// Requests the kernel may have in flight for read-ahead and writing back.
-const BACKGROUND_MAX: u16 = 64;
+/// Requests the kernel may have in flight for read-ahead and writing back. Pages that are read
+/// may wait for other clients, and pages that are written back must not wait for those.
+const BACKGROUND_MAX: u16 = 4096;
 
 /// How requests reach this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,8 +54,9 @@ impl Mount {
             return Err(MountError::NoUring);
         }
         let fd = Arc::new(mountpoint::mount(path, options)?);
-        fs.set_kernel(Arc::new(Notifier::new(fd.clone(), fs.root())));
-        let adapter = Arc::new(Adapter::new(fs, options));
+        let kernel: Arc<dyn Kernel> = Arc::new(Notifier::new(fd.clone(), fs.root()));
+        fs.set_kernel(kernel.clone());
+        let adapter = Arc::new(Adapter::new(fs, options, Some(kernel)));
         let mount = Mount::serve(adapter, path, fd, wanted);
         match mount {
             Ok(_) => mountpoint::set_read_ahead(path),

@@ -2,12 +2,10 @@
 //! core that has the fewest.
 
 use crate::core::Core;
-use crate::door::{Door, Place};
 use crate::host::Pipe;
 use crate::once::Once;
-use crate::stream::{Accepted, Listener, Origin};
-use crate::{NetError, Service, host};
-use glint_proto::watch::Beat;
+use crate::stream::{Accepted, Listener};
+use crate::{NetError, Service};
 use parking_lot::Mutex;
 use std::future::poll_fn;
 use std::io;
@@ -22,11 +20,6 @@ use std::time::{Duration, Instant};
 /// How often connections are looked after.
 const CARE: Duration = Duration::from_secs(1);
 
-/// How often it complains that it cannot accept any.
-const COMPLAIN: Duration = Duration::from_secs(10);
-/// Most connections, where nothing else is said.
-const CONNECTIONS_MAX: usize = 256;
-
 /// How threads are set up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ServerOptions {
@@ -34,12 +27,7 @@ pub struct ServerOptions {
     pub pin: bool,
     /// Number of threads, if not one for each core.
     pub workers: Option<usize>,
-    /// Most connections.
-    pub connections: Option<usize>,
 }
-
-/// A connection that has come, where it comes from, and its place.
-type Visitor = (Accepted, Origin, Place);
 
 /// What comes to a thread from outside.
 #[derive(Default)]
@@ -49,7 +37,7 @@ struct Inbox {
     stop: AtomicBool,
     /// Connections should be looked after.
     care: AtomicBool,
-    accepted: Mutex<Vec<Visitor>>,
+    accepted: Mutex<Vec<(Accepted, String)>>,
     waker: Mutex<Option<Waker>>,
 }
 
@@ -62,7 +50,7 @@ impl Inbox {
     }
 
     /// New connections; none when it is time for something else.
-    async fn next(&self) -> Vec<Visitor> {
+    async fn next(&self) -> Vec<(Accepted, String)> {
         poll_fn(|context| {
             // Registered first, so that what comes after the look is not missed.
             self.waker.lock().replace(context.waker().clone());
@@ -118,9 +106,8 @@ impl Server {
         }
         let (listener, stop) = (handle.listener.clone(), handle.stop.clone());
         let inboxes = handle.inboxes.clone();
-        let door = Door::new(options.connections.unwrap_or(CONNECTIONS_MAX));
         let thread = std::thread::Builder::new().name("accept".into());
-        handle.threads.push(thread.spawn(move || accept(&listener, &stop, &inboxes, &door))?);
+        handle.threads.push(thread.spawn(move || accept(&listener, &stop, &inboxes))?);
         Ok(handle)
     }
 }
@@ -136,7 +123,7 @@ impl<S: Service> SimulatedServer<S> {
 
     /// Serves a connection until its end.
     pub async fn serve(&self, pipe: Pipe) -> Result<(), NetError> {
-        self.0.clone().serve(pipe.into(), None).await
+        self.0.clone().serve(pipe.into()).await
     }
 
     /// Looks after connections; to be called every now and then.
@@ -166,9 +153,8 @@ impl ServerHandle {
     }
 }
 
-fn accept(listener: &Listener, stop: &AtomicBool, inboxes: &[Arc<Inbox>], door: &Arc<Door>) {
+fn accept(listener: &Listener, stop: &AtomicBool, inboxes: &[Arc<Inbox>]) {
     let mut cared = Instant::now();
-    let mut complained: Option<Instant> = None;
     loop {
         let ready = listener.wait(CARE);
         if stop.load(Ordering::Acquire) {
@@ -185,20 +171,16 @@ fn accept(listener: &Listener, stop: &AtomicBool, inboxes: &[Arc<Inbox>], door: 
             continue;
         }
         match listener.accept() {
-            Ok((connection, origin)) => {
-                let Some(place) = door.enter(origin) else { continue };
+            Ok(connection) => {
                 let load = |inbox: &&Arc<Inbox>| inbox.load.load(Ordering::Relaxed);
                 let Some(inbox) = inboxes.iter().min_by_key(load) else { return };
                 inbox.load.fetch_add(1, Ordering::Relaxed);
-                inbox.accepted.lock().push((connection, origin, place));
+                inbox.accepted.lock().push(connection);
                 inbox.wake();
             }
             Err(error) => {
                 // Out of descriptors, most likely: others may end meanwhile.
-                if complained.is_none_or(|then| then.elapsed() > COMPLAIN) {
-                    complained = Some(Instant::now());
-                    tracing::error!(%error, "accepting a connection");
-                }
+                tracing::error!(%error, "accepting a connection");
                 std::thread::sleep(Duration::from_millis(100));
             }
         }
@@ -212,15 +194,6 @@ fn run<S: Service>(
     pin: Option<usize>,
 ) -> io::Result<()> {
     crate::runtime(pin)?.block_on(async {
-        if let Some(beat) = service.beat() {
-            compio_runtime::spawn(async move {
-                loop {
-                    beat.runs();
-                    host::sleep(Beat::EVERY).await;
-                }
-            })
-            .detach();
-        }
         let core = Core::start(service, once);
         loop {
             let accepted = inbox.next().await;
@@ -230,16 +203,16 @@ fn run<S: Service>(
             if inbox.care.swap(false, Ordering::AcqRel) {
                 core.care().await;
             }
-            for (stream, origin, place) in accepted {
+            for (stream, peer) in accepted {
                 let (core, inbox) = (core.clone(), inbox.clone());
                 compio_runtime::spawn(async move {
                     let served = match stream.attach().await {
-                        Ok(stream) => core.serve(stream, Some(place)).await,
+                        Ok(stream) => core.serve(stream).await,
                         Err(source) => Err(NetError::Io { what: "accepting".into(), source }),
                     };
                     inbox.load.fetch_sub(1, Ordering::Relaxed);
                     if let Err(error) = served {
-                        tracing::warn!(peer = %origin, "connection closed: {error}");
+                        tracing::warn!(peer, "connection closed: {error}");
                     }
                 })
                 .detach();

@@ -177,7 +177,7 @@ impl Theirs {
             let flags = OpenFlags { read: true, ..OpenFlags::default() };
             let open = self.fs.open(&Caller::ROOT, before.ino, flags).await.map_err(text)?;
             let mut content = vec![0; 2 * SECRET.len()];
-            let len = self.fs.read(open.handle, 0, &mut content).await.map_err(text)?;
+            let len = self.fs.read(open.handle, 0, &mut content, true).await.map_err(text)?;
             if &content[..len] != SECRET {
                 return Err(format!("{}: {:?}", before.ino, String::from_utf8_lossy(&content)));
             }

@@ -245,7 +245,7 @@ impl Worker {
         let open = expect("open", self.fs.open(ROOT, attr.ino, flags).await, Ok(()))?;
         let Some(open) = open else { return Ok(()) };
         let mut data = vec![0; node.content.len() + 1];
-        let n = expect("read", self.fs.read(open.handle, 0, &mut data).await, Ok(()))?;
+        let n = expect("read", self.fs.read(open.handle, 0, &mut data, true).await, Ok(()))?;
         data.truncate(n.unwrap_or(0));
         self.release(open.handle).await?;
         match data == node.content {

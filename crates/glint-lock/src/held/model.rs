@@ -72,7 +72,10 @@ impl World {
         }
         let ids: Vec<u64> = client.held.locks.iter().map(|data| data.id).collect();
         for id in ids {
-            if client.held.idle(id).is_some() && client.held.close(id) {
+            while let Some(Drain::Forget(_)) = client.held.drain(id) {
+                client.held.forgot(id);
+            }
+            if client.held.locks.iter().any(|data| data.id == id && data.closed) {
                 cancels.extend(client.held.remove(id));
             }
         }
