@@ -45,7 +45,7 @@ sim: ## The deterministic simulation, SEEDS seeds; SEED=n runs one again, with i
 e2e: ## The real binary on real mounts; needs root
 	cargo test -p glint --locked --no-run
 	$(SUDO) env "PATH=$$PATH" "HOME=$$HOME" cargo test -p glint --locked --no-fail-fast \
-		--test commands --test conventions --test network --test coherence --test hosts --test write_back --test certificates --test adapter --test oss --test posix --test crashes --test power --test faults --test space --test disk_faults --test trees --test pages \
+		--test commands --test conventions --test network --test coherence --test hosts --test leases --test write_back --test certificates --test adapter --test oss --test posix --test crashes --test power --test faults --test space --test disk_faults --test trees --test pages \
 		-- --test-threads=2
 
 fuzz: ## Each decoder, FUZZ_SECONDS seconds; a hostile client, twelve times as long

@@ -36,7 +36,7 @@ impl Programs {
     /// What has to be said to servers that have started again.
     pub(crate) fn to_reclaim(&self) -> Vec<MdsRequest<'static>> {
         let table = self.0.lock();
-        let request = |(ino, kind, lock): (_, Kind, &Lock)| {
+        let request = |(ino, kind, lock): (_, Kind, Lock)| {
             MdsRequest::Advisory(AdvisoryLock {
                 ino,
                 owner: lock.owner.number,

@@ -12,7 +12,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-const SHARDS: usize = 64;
+pub(crate) const SHARDS: usize = 64;
 /// Inodes above which those that nobody uses are given up.
 pub(crate) const NODES_MAX: usize = 200_000;
 
@@ -26,6 +26,8 @@ pub(crate) struct Cache {
     dirty: Mutex<BTreeSet<Ino>>,
     /// Names that are known to be free, in all; and directories that have such, oldest first.
     pub(crate) absent: AtomicUsize,
+    /// The part whose inodes the kernel is asked next to forget.
+    pub(crate) next_pruned: AtomicUsize,
     pub(crate) with_absent: Mutex<VecDeque<Ino>>,
     pub(crate) flight: Mutex<Flight>,
     kernel: OnceLock<Arc<dyn Kernel>>,
@@ -111,6 +113,7 @@ impl Cache {
             idle: Mutex::default(),
             dirty: Mutex::default(),
             absent: AtomicUsize::new(0),
+            next_pruned: AtomicUsize::new(0),
             with_absent: Mutex::default(),
             flight: Mutex::default(),
             kernel: OnceLock::new(),
@@ -148,6 +151,11 @@ impl Cache {
         // So that one seed of the simulation is always the same run.
         nodes.sort_unstable_by_key(|node| node.ino);
         nodes
+    }
+
+    /// A part of them.
+    pub(crate) fn of_shard(&self, shard: usize) -> Vec<Arc<Node>> {
+        self.shards[shard % SHARDS].read().values().cloned().collect()
     }
 
     pub(crate) fn len(&self) -> usize {

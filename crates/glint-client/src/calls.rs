@@ -11,8 +11,8 @@ use glint_net::Transport;
 use glint_proto::limits::{FILE_BYTES_MAX, FUSE_IO_BYTES_MAX, NAME_BYTES_MAX};
 use glint_proto::lock::Range;
 use glint_proto::{
-    AdvisoryLock, Bulk, Errno, FsResult, Ino, MdsReply, MdsRequest, OpenFlags, OstReply,
-    OstRequest, RenameFlags, SetAttr, SpaceInfo, XattrFlags,
+    AdvisoryLock, Errno, FsResult, Ino, MdsReply, MdsRequest, OpenFlags, RenameFlags, SetAttr,
+    XattrFlags,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -485,20 +485,6 @@ impl<T: Transport> Vfs for Client<T> {
     }
 
     async fn statfs(&self) -> FsResult<FsStat> {
-        let MdsReply::Statfs { inodes } = self.mds(&Caller::ROOT, &MdsRequest::Statfs).await?
-        else {
-            return Err(Errno::EPROTO);
-        };
-        let mut spaces = Vec::new();
-        for ost in 0..self.own_osts {
-            match self.ask_ost(ost, OstRequest::Space, Bulk::None).await? {
-                OstReply::Space(space) => spaces.push(space),
-                _ => return Err(Errno::EPROTO),
-            }
-        }
-        // The others may be out of reach; the MDS knows what they said last.
-        spaces.extend(self.transport.osses().await?.into_iter().flat_map(|oss| oss.space));
-        let SpaceInfo { total, free, available, .. } = SpaceInfo::sum(spaces);
-        Ok(FsStat { inodes, total, free, available })
+        self.space().await
     }
 }

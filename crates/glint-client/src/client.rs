@@ -12,13 +12,13 @@ use crate::room::WriteBack;
 use crate::vfs::{Caller, Found, Valid};
 use glint_lock::held::Use;
 use glint_net::{Granting, Transport};
-use glint_proto::limits::CACHE_MS_SHARED;
+use glint_proto::limits::{CACHE_MS_SHARED, KNOWN_INODES_MAX};
 use glint_proto::lock::{Bits, Range};
 use glint_proto::{
     Attr, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, RenameFlags, Timestamp,
 };
 use glint_telemetry::{Counter, Layer, Span};
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -37,6 +37,9 @@ pub struct Client<T> {
     /// Counts what was asked of objects for closes.
     pub(crate) glimpses: AtomicU64,
     locks: bool,
+    /// Inodes above which the kernel is asked to forget some; and whether it is, just now.
+    pub(crate) known_max: AtomicUsize,
+    pub(crate) prunes: AtomicBool,
     /// Counts changes that may have given a file set-id bits or capabilities.
     pub(crate) privileges: AtomicU64,
     /// Data is at its OST when a write returns.
@@ -79,6 +82,8 @@ impl<T: Transport> Client<T> {
             glimpses: AtomicU64::new(1),
             locks: welcome.locks,
             privileges: AtomicU64::new(1),
+            known_max: AtomicUsize::new(KNOWN_INODES_MAX),
+            prunes: AtomicBool::new(false),
             write_through: welcome.commit_sync,
             lease_ms: welcome.lease_ms,
             me: OnceLock::new(),
@@ -101,6 +106,11 @@ impl<T: Transport> Client<T> {
     /// From now on every change of metadata is made by the servers before its call returns.
     pub fn tell_changes_at_once(&self) {
         self.backlog.turn_off();
+    }
+
+    /// From now on the kernel is asked to forget when it knows more than so many inodes.
+    pub fn limit_inodes(&self, limit: usize) {
+        self.known_max.store(limit, Ordering::Relaxed);
     }
 
     /// The transport.
@@ -379,27 +389,6 @@ impl<T: Transport> Client<T> {
         match self.cache.attributes(ino) {
             Some(found) => Ok(found.attr.size),
             None => Ok(self.mds_attr(&Caller::ROOT, &MdsRequest::Getattr { ino }).await?.size),
-        }
-    }
-
-    pub(crate) async fn touch(&self, file: &OpenFile) {
-        if file.touched.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let now = Timestamp::now();
-        if self.cache.attributes(file.ino).is_some_and(|found| !found.attr.needs_atime(now)) {
-            return;
-        }
-        // A read does not fail because its time could not be noted.
-        let change = self.change(&[file.ino]);
-        match self.ask(&MdsRequest::Touch { ino: file.ino }).await {
-            Ok(MdsReply::Attr(attr)) if !attr.size_on_ost => {
-                if let Some(change) = change {
-                    change.learn(&attr);
-                }
-            }
-            Ok(_) => {}
-            Err(errno) => tracing::debug!(ino = %file.ino, %errno, "access time not set"),
         }
     }
 

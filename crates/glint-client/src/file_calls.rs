@@ -5,12 +5,15 @@ use crate::handles::OpenFile;
 use crate::keeper::undeclared_release;
 use crate::node::Node;
 use crate::read_ahead::{Block, is_slow};
-use crate::vfs::{Caller, Found, Handle, Valid, Vfs, WriteHow};
+use crate::vfs::{Caller, Found, FsStat, Handle, Valid, Vfs, WriteHow};
 use glint_lock::held::Use;
 use glint_net::{Transport, host};
 use glint_proto::limits::FILE_BYTES_MAX;
 use glint_proto::lock::Range;
-use glint_proto::{Errno, FsResult, Ino, MdsReply, MdsRequest, ObjectAttr, SetAttr, clock};
+use glint_proto::{
+    Bulk, Errno, FsResult, Ino, MdsReply, MdsRequest, ObjectAttr, OstReply, OstRequest, SetAttr,
+    SpaceInfo, Timestamp, clock,
+};
 use glint_telemetry::Counter;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -101,6 +104,46 @@ impl<T: Transport> Client<T> {
             }
             _ => Ok(Found { attr, valid: Valid::timed(self.cache_time) }),
         }
+    }
+
+    pub(crate) async fn touch(&self, file: &OpenFile) {
+        if file.touched.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let now = Timestamp::now();
+        if self.cache.attributes(file.ino).is_some_and(|found| !found.attr.needs_atime(now)) {
+            return;
+        }
+        // A read does not fail because its time could not be noted.
+        let change = self.change(&[file.ino]);
+        match self.ask(&MdsRequest::Touch { ino: file.ino }).await {
+            Ok(MdsReply::Attr(attr)) if !attr.size_on_ost => {
+                if let Some(change) = change {
+                    change.learn(&attr);
+                }
+            }
+            Ok(_) => {}
+            Err(errno) => tracing::debug!(ino = %file.ino, %errno, "access time not set"),
+        }
+    }
+
+    /// statfs(2).
+    pub(crate) async fn space(&self) -> FsResult<FsStat> {
+        let MdsReply::Statfs { inodes } = self.mds(&Caller::ROOT, &MdsRequest::Statfs).await?
+        else {
+            return Err(Errno::EPROTO);
+        };
+        let mut spaces = Vec::new();
+        for ost in 0..self.own_osts {
+            match self.ask_ost(ost, OstRequest::Space, Bulk::None).await? {
+                OstReply::Space(space) => spaces.push(space),
+                _ => return Err(Errno::EPROTO),
+            }
+        }
+        // The others may be out of reach; the MDS knows what they said last.
+        spaces.extend(self.transport.osses().await?.into_iter().flat_map(|oss| oss.space));
+        let SpaceInfo { total, free, available, .. } = SpaceInfo::sum(spaces);
+        Ok(FsStat { inodes, total, free, available })
     }
 
     pub(crate) async fn release_file(&self, handle: Handle) -> FsResult<()> {

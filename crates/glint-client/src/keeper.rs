@@ -13,6 +13,9 @@ use crate::client::Client;
 use crate::kernel::Kernel;
 use crate::node::{Name, Node};
 use crate::write_back::AGE_MAX;
+use futures_util::StreamExt;
+use futures_util::future::{Either, select};
+use futures_util::stream::FuturesUnordered;
 use glint_net::{Holder, Transport, host};
 use glint_proto::lock::{Bits, Callback, Cancel, Range};
 use glint_proto::{Access, Errno, FsResult, MdsReply, MdsRequest, clock};
@@ -32,6 +35,8 @@ const CHANGE_AGE_MAX: Duration = Duration::from_millis(500);
 const ROUND: Duration = Duration::from_millis(100);
 /// How long a name may take to be forgotten before all are.
 const NAME_PATIENCE: Duration = Duration::from_millis(5);
+/// How long the servers are not told that all is forgotten while the kernel still does.
+const KERNEL_PATIENCE: Duration = Duration::from_secs(1);
 /// Pause before the kernel is asked again for an inode that is on its way to it.
 const RETRY: Duration = Duration::from_millis(1);
 const RETRIES: usize = 1000;
@@ -70,7 +75,7 @@ impl Inbox {
 /// dropped.
 pub struct Running<T: Transport> {
     client: Arc<Client<T>>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl<T: Transport> Deref for Running<T> {
@@ -86,17 +91,23 @@ impl<T: Transport> Running<T> {
     pub fn start(transport: T, noatime: bool) -> std::io::Result<Running<T>> {
         let client = Client::holder(transport, noatime);
         if !client.has_locks() {
-            return Ok(Running { client, thread: None });
+            return Ok(Running { client, threads: Vec::new() });
         }
-        let kept = client.clone();
-        let thread =
-            std::thread::Builder::new().name("locks".into()).spawn(
-                move || match glint_net::runtime(None) {
-                    Ok(runtime) => runtime.block_on(kept.keep()),
-                    Err(error) => tracing::error!(%error, "starting the thread that keeps locks"),
-                },
-            )?;
-        Ok(Running { client, thread: Some(thread) })
+        let mut running = Running { client: client.clone(), threads: Vec::new() };
+        let watching = client.clone();
+        let watch = std::thread::Builder::new().name("watch".into());
+        running.threads.push(watch.spawn(move || {
+            while !watching.inbox.stop.load(Ordering::Acquire) {
+                std::thread::park_timeout(ROUND);
+                watching.watch();
+            }
+        })?);
+        let locks = std::thread::Builder::new().name("locks".into());
+        running.threads.push(locks.spawn(move || match glint_net::runtime(None) {
+            Ok(runtime) => runtime.block_on(client.keep()),
+            Err(error) => tracing::error!(%error, "starting the thread that keeps locks"),
+        })?);
+        Ok(running)
     }
 }
 
@@ -104,10 +115,11 @@ impl<T: Transport> Drop for Running<T> {
     fn drop(&mut self) {
         self.client.inbox.stop.store(true, Ordering::Release);
         self.client.inbox.wake();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the thread that keeps locks panicked");
+        for thread in self.threads.drain(..) {
+            thread.thread().unpark();
+            if thread.join().is_err() {
+                tracing::error!("a thread that keeps locks panicked");
+            }
         }
     }
 }
@@ -126,7 +138,24 @@ impl<T: Transport> Holder for Client<T> {
     }
 
     fn reclaimed(&self, request: &MdsRequest<'static>, reply: FsResult<MdsReply>) {
-        let MdsRequest::Lock { ino, .. } = request else { return };
+        let ino = match (request, &reply) {
+            (MdsRequest::Lock { ino, .. }, _) => ino,
+            (_, Ok(_)) => return,
+            (MdsRequest::Own { ino }, Err(errno)) => {
+                // Others may have been there.
+                tracing::error!(%ino, %errno, "a directory is not this client's own any more");
+                let node = self.cache.node(*ino);
+                self.stop_owning(&node);
+                let mut state = node.state();
+                state.complete = false;
+                state.children.clear();
+                return;
+            }
+            (request, Err(errno)) => {
+                tracing::error!(?request, %errno, "what was held before was not given again");
+                return;
+            }
+        };
         let node = self.cache.node(*ino);
         match reply {
             Ok(MdsReply::Locked(lock)) => node.state().data.found(lock),
@@ -147,6 +176,13 @@ impl<T: Transport> Client<T> {
         let client = Client::holder(transport, noatime);
         if client.has_locks() {
             host::spawn(client.clone().keep());
+            let watching = client.clone();
+            host::spawn(async move {
+                loop {
+                    host::sleep(ROUND).await;
+                    watching.watch();
+                }
+            });
         }
         client
     }
@@ -169,7 +205,16 @@ impl<T: Transport> Client<T> {
         host::spawn(async move {
             while !caring.inbox.stop.load(Ordering::Acquire) {
                 host::sleep(ROUND).await;
-                caring.care().await;
+                caring.care();
+            }
+        });
+        let giving = self.clone();
+        host::spawn(async move {
+            while !giving.inbox.stop.load(Ordering::Acquire) {
+                host::sleep(ROUND).await;
+                giving.give_up_owned().await;
+                giving.shrink();
+                giving.send_cancels().await;
             }
         });
         let sending = self.clone();
@@ -190,8 +235,8 @@ impl<T: Transport> Client<T> {
         self.settle_all().await;
     }
 
-    /// Writes what has become old, and gives up what nobody uses.
-    async fn care(self: &Arc<Self>) {
+    /// Writes what has become old.
+    fn care(self: &Arc<Self>) {
         // With memory full of half extents, these have to go.
         let age = if self.write_back.is_stuck() { Duration::ZERO } else { AGE_MAX };
         let old = clock::now().checked_sub(age);
@@ -216,9 +261,24 @@ impl<T: Transport> Client<T> {
         {
             self.backlog.hurry_old(old);
         }
-        self.give_up_owned().await;
-        self.cache.shrink(NODES_MAX);
-        self.send_cancels().await;
+    }
+
+    /// Keeps no more inodes than it may.
+    fn shrink(self: &Arc<Self>) {
+        let limit = self.known_max.load(Ordering::Relaxed);
+        self.cache.shrink(limit.min(NODES_MAX));
+        if self.cache.len() > limit && !self.prunes.swap(true, Ordering::AcqRel) {
+            let client = self.clone();
+            let pruning = blocking::unblock(move || {
+                client.cache.prune(limit);
+                client.prunes.store(false, Ordering::Release);
+            });
+            pruning.detach();
+        }
+    }
+
+    /// Looks whether the servers were heard of. Waits for nothing.
+    fn watch(&self) {
         let silent = self.transport.silence();
         let lease = Duration::from_millis(self.lease_ms);
         if silent > lease * 2 / 3 {
@@ -228,7 +288,7 @@ impl<T: Transport> Client<T> {
                     silent.as_secs()
                 );
                 self.disown_all();
-                self.forget_cached();
+                self.forget_cached().into_iter().for_each(blocking::Task::detach);
             }
         } else {
             self.suspended.store(false, Ordering::Release);
@@ -345,8 +405,9 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Relies on nothing that locks on inodes protect.
-    fn forget_cached(&self) {
+    /// Relies on nothing that locks on inodes protect. Returns how the kernel forgets: that may
+    /// wait for requests that wait for the servers, for each inode.
+    fn forget_cached(&self) -> Vec<blocking::Task<()>> {
         let kernel = self.cache.kernel().cloned();
         let nodes = self.cache.all();
         for node in &nodes {
@@ -358,27 +419,31 @@ impl<T: Transport> Client<T> {
             }
         }
         self.forget_foreign_children(&nodes);
-        let Some(kernel) = kernel else { return };
-        if !kernel.forget_all_names() {
-            tracing::warn!(
-                "this kernel cannot forget all names at once; they are looked up anew \
-                            when their inodes are"
-            );
-        }
+        let Some(kernel) = kernel else { return Vec::new() };
+        let names = kernel.clone();
+        let mut forgetting = vec![blocking::unblock(move || {
+            if !names.forget_all_names() {
+                tracing::warn!(
+                    "this kernel cannot forget all names at once; they are looked up anew \
+                     when their inodes are"
+                );
+            }
+        })];
         for node in &nodes {
             let (known, pages) = {
                 let state = node.state();
                 (state.lookups > 0, state.pages)
             };
             if known {
-                kernel.forget_attributes(node.ino);
+                let (kernel, ino) = (kernel.clone(), node.ino);
+                forgetting.push(blocking::unblock(move || _ = kernel.forget_attributes(ino)));
             }
             if pages {
-                // Not waited for: it may wait for requests that wait for the servers.
                 let (kernel, ino) = (kernel.clone(), node.ino);
                 blocking::unblock(move || kernel.forget_pages(ino, Range::ALL)).detach();
             }
         }
+        forgetting
     }
 
     /// The servers have forgotten all locks. Returns what has to be said to keep those on data.
@@ -435,7 +500,7 @@ impl<T: Transport> Client<T> {
         if lost > 0 {
             tracing::error!(lost, "bytes that were written and not yet sent are lost");
         }
-        self.forget_cached();
+        wait_a_while(self.forget_cached()).await;
         requests
     }
 }
@@ -450,9 +515,7 @@ async fn forget_names(kernel: Arc<dyn Kernel>, names: Vec<Name>) {
         }
     });
     let patience = std::pin::pin!(host::sleep(NAME_PATIENCE));
-    if let futures_util::future::Either::Right(_) =
-        futures_util::future::select(&mut work, patience).await
-    {
+    if let Either::Right(_) = select(&mut work, patience).await {
         if kernel.forget_all_names() {
             // The names themselves are forgotten when their directory is free.
             work.detach();
@@ -460,6 +523,20 @@ async fn forget_names(kernel: Arc<dyn Kernel>, names: Vec<Name>) {
             work.await;
         }
     }
+}
+
+/// Until the kernel has forgotten, if it does soon.
+async fn wait_a_while(forgetting: Vec<blocking::Task<()>>) {
+    if forgetting.is_empty() {
+        return;
+    }
+    let mut forgetting: FuturesUnordered<_> = forgetting.into_iter().collect();
+    let patience = host::sleep(KERNEL_PATIENCE);
+    let all = async { while forgetting.next().await.is_some() {} };
+    if let Either::Right(_) = select(std::pin::pin!(all), std::pin::pin!(patience)).await {
+        tracing::warn!("the kernel takes long to forget what it has cached");
+    }
+    forgetting.into_iter().for_each(blocking::Task::detach);
 }
 
 /// Opens under OPEN are counted until the servers are told.

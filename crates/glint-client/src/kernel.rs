@@ -15,6 +15,10 @@ pub trait Kernel: Send + Sync + 'static {
     /// Forgets a name. Waits for requests under way in its directory.
     fn forget_name(&self, parent: Ino, name: &[u8]);
 
+    /// Forgets inodes that nobody uses; those that somebody does it keeps. May wait for requests
+    /// under way. Returns whether it can do that.
+    fn forget_unused(&self, inos: &[Ino]) -> bool;
+
     /// Forgets all names at once, and does not wait. Returns whether it can do that.
     fn forget_all_names(&self) -> bool;
 }

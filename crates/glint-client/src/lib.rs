@@ -30,6 +30,7 @@ mod kernel;
 mod node;
 mod opens;
 mod privileges;
+mod prune;
 mod read_ahead;
 mod room;
 mod send_backlog;

@@ -102,7 +102,7 @@ impl<T: Transport> Client<T> {
 
     /// Changes nothing in a directory without asking any more. Returns the number of the last
     /// change there.
-    fn stop_owning(&self, directory: &Node) -> u64 {
+    pub(crate) fn stop_owning(&self, directory: &Node) -> u64 {
         let (children, mut number) = {
             let mut state = directory.state();
             state.own = false;

@@ -6,12 +6,13 @@
 //!
 //! Invariants:
 //! - An exclusive lock overlaps no other owner's lock of its kind.
-//! - A request that waits is granted as soon as nothing is in its way, in the order of asking.
-//! - No cycle of owners waits for one another (fcntl's EDEADLK).
+//! - A request that waits is granted as soon as nothing is in its way, in the order of asking:
+//!   none overtakes an earlier one that it conflicts with, unless that would wait for ever.
+//! - What a lock costs depends on who has locks of the same file, not on how many there are.
 
 use glint_proto::lock::Range;
 use glint_proto::{ClientId, Ino};
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// Which of the two kinds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -51,15 +52,97 @@ pub enum Outcome {
     Granted,
     /// Somebody else's is in the way (EAGAIN).
     Busy,
-    /// Waiting would never end (EDEADLK).
-    Deadlock,
+    /// The client has too many (ENOLCK).
+    TooMany,
     /// The ticket is among the granted ones later.
     Waits(u64),
 }
 
+/// A range that an owner holds.
+#[derive(Clone, Copy)]
+struct Held {
+    end: u64,
+    pid: u32,
+    write: bool,
+}
+
+/// What an owner holds of a file: ranges that do not overlap, by their starts.
+#[derive(Default)]
+struct Ranges {
+    by_start: BTreeMap<u64, Held>,
+    /// How many are exclusive.
+    writes: usize,
+}
+
+impl Ranges {
+    fn insert(&mut self, start: u64, held: Held) {
+        self.writes += usize::from(held.write);
+        self.by_start.insert(start, held);
+    }
+
+    fn remove(&mut self, start: u64) {
+        if let Some(held) = self.by_start.remove(&start) {
+            self.writes -= usize::from(held.write);
+        }
+    }
+
+    /// Those that overlap a range, the last first.
+    fn overlapping(&self, range: Range) -> impl Iterator<Item = (u64, Held)> {
+        let before = self.by_start.range(..range.end).rev();
+        let ends_in_it = move |(_, held): &(&u64, &Held)| held.end > range.start;
+        before.take_while(ends_in_it).map(|(start, held)| (*start, *held))
+    }
+
+    /// The first that conflicts with another owner's lock.
+    fn in_the_way(&self, range: Range, write: bool) -> Option<(u64, Held)> {
+        if !write && self.writes == 0 {
+            return None;
+        }
+        self.overlapping(range).filter(|(_, held)| write || held.write).last()
+    }
+
+    fn is_in_the_way(&self, range: Range, write: bool) -> bool {
+        (write || self.writes > 0) && self.overlapping(range).any(|(_, held)| write || held.write)
+    }
+
+    /// Takes a range away; the rest stays.
+    fn cut(&mut self, range: Range) {
+        let cut: Vec<(u64, Held)> = self.overlapping(range).collect();
+        for (start, held) in cut {
+            self.remove(start);
+            if start < range.start {
+                self.insert(start, Held { end: range.start, ..held });
+            }
+            if held.end > range.end {
+                self.insert(range.end, held);
+            }
+        }
+    }
+
+    /// Puts a lock in place of what was there, and joins it with its neighbours.
+    fn put(&mut self, mut range: Range, pid: u32, write: bool) {
+        self.cut(range);
+        let before = self.by_start.range(..range.start).next_back();
+        if let Some((start, held)) = before.map(|(start, held)| (*start, *held))
+            && held.end == range.start
+            && held.write == write
+        {
+            self.remove(start);
+            range.start = start;
+        }
+        if let Some(held) = self.by_start.get(&range.end).copied()
+            && held.write == write
+        {
+            self.remove(range.end);
+            range.end = held.end;
+        }
+        self.insert(range.start, Held { end: range.end, pid, write });
+    }
+}
+
 #[derive(Default)]
 struct File {
-    held: Vec<Lock>,
+    held: BTreeMap<Owner, Ranges>,
     waiting: VecDeque<(u64, Lock)>,
 }
 
@@ -68,56 +151,51 @@ fn conflicts(a: &Lock, b: &Lock) -> bool {
 }
 
 impl File {
-    /// Takes what `owner` has in `range` away; the rest of its locks stays.
-    fn cut(&mut self, owner: Owner, range: Range) {
-        let mut rest = Vec::new();
-        self.held.retain(|lock| {
-            if lock.owner != owner || !lock.range.overlaps(range) {
-                return true;
-            }
-            for (start, end) in [(lock.range.start, range.start), (range.end, lock.range.end)] {
-                if start < end {
-                    rest.push(Lock { range: Range { start, end }, ..*lock });
-                }
-            }
-            false
-        });
-        self.held.append(&mut rest);
+    fn others(&self, owner: Owner) -> impl Iterator<Item = (&Owner, &Ranges)> {
+        self.held.iter().filter(move |(other, _)| **other != owner)
     }
 
-    /// Puts a lock in place of what its owner had there, and joins it with its neighbours.
-    fn put(&mut self, mut lock: Lock) {
-        self.cut(lock.owner, lock.range);
-        self.held.retain(|other| {
-            let joins = other.owner == lock.owner
-                && other.write == lock.write
-                && (other.range.end == lock.range.start || other.range.start == lock.range.end);
-            if joins {
-                lock.range.start = lock.range.start.min(other.range.start);
-                lock.range.end = lock.range.end.max(other.range.end);
-            }
-            !joins
-        });
-        self.held.push(lock);
-    }
-
-    fn in_the_way<'a>(&'a self, asks: &'a Lock) -> impl Iterator<Item = &'a Lock> {
-        self.held.iter().filter(move |lock| conflicts(asks, lock))
-    }
-
+    /// Whether nobody holds what conflicts with a lock.
     fn is_free(&self, asks: &Lock) -> bool {
-        self.in_the_way(asks).next().is_none()
+        !self.others(asks.owner).any(|(_, held)| held.is_in_the_way(asks.range, asks.write))
+    }
+
+    /// Whether one of the first `before` that wait conflicts with a lock. Its owner's own locks
+    /// may be what that one waits for.
+    fn is_behind(&self, asks: &Lock, before: usize) -> bool {
+        let own = self.held.get(&asks.owner);
+        let waits_for_it =
+            |earlier: &Lock| own.is_some_and(|own| own.is_in_the_way(earlier.range, earlier.write));
+        let earlier = self.waiting.iter().take(before);
+        earlier.into_iter().any(|(_, earlier)| conflicts(earlier, asks) && !waits_for_it(earlier))
+    }
+
+    fn ranges_of(&self, owner: Owner) -> usize {
+        self.held.get(&owner).map_or(0, |held| held.by_start.len())
     }
 }
 
 /// The table.
-#[derive(Default)]
 pub struct AdvisoryTable {
     files: BTreeMap<(Ino, Kind), File>,
+    /// Ranges of each client, and its requests that wait; and how many it may have.
+    counts: HashMap<ClientId, usize>,
+    limit: usize,
     next: u64,
 }
 
+impl Default for AdvisoryTable {
+    fn default() -> AdvisoryTable {
+        AdvisoryTable::with_limit(usize::MAX)
+    }
+}
+
 impl AdvisoryTable {
+    /// A table where a client has at most so many ranges and requests that wait.
+    pub fn with_limit(limit: usize) -> AdvisoryTable {
+        AdvisoryTable { files: BTreeMap::new(), counts: HashMap::new(), limit, next: 0 }
+    }
+
     /// Takes a lock, or asks for it.
     pub fn lock(
         &mut self,
@@ -127,24 +205,40 @@ impl AdvisoryTable {
         wait: bool,
         granted: &mut Vec<u64>,
     ) -> Outcome {
+        let count = self.counts.get(&lock.owner.client).copied().unwrap_or(0);
+        if count >= self.limit {
+            return Outcome::TooMany;
+        }
         let file = self.files.entry((ino, kind)).or_default();
-        if file.is_free(&lock) {
-            file.put(lock);
+        // Who does not want to wait asks only whether it is held (fcntl(2)).
+        if file.is_free(&lock) && !(wait && file.is_behind(&lock, usize::MAX)) {
+            self.put(ino, kind, lock);
             // A lock that became a shared one may let others in.
-            self.advance(ino, kind, granted);
+            self.advance(ino, kind, lock.range, granted);
             return Outcome::Granted;
         }
         if !wait {
             self.tidy(ino, kind);
             return Outcome::Busy;
         }
-        if kind == Kind::Posix && self.would_deadlock(ino, &lock) {
-            return Outcome::Deadlock;
-        }
         self.next += 1;
         let ticket = self.next;
-        self.files.entry((ino, kind)).or_default().waiting.push_back((ticket, lock));
+        file.waiting.push_back((ticket, lock));
+        self.count(lock.owner.client, 1);
         Outcome::Waits(ticket)
+    }
+
+    /// What was held before is held again, whoever asked since.
+    pub fn reclaim(&mut self, ino: Ino, kind: Kind, lock: Lock) -> Outcome {
+        let count = self.counts.get(&lock.owner.client).copied().unwrap_or(0);
+        match self.files.entry((ino, kind)).or_default().is_free(&lock) {
+            _ if count >= self.limit => Outcome::TooMany,
+            true => {
+                self.put(ino, kind, lock);
+                Outcome::Granted
+            }
+            false => Outcome::Busy,
+        }
     }
 
     /// Gives up what an owner has in a range.
@@ -156,46 +250,107 @@ impl AdvisoryTable {
         range: Range,
         granted: &mut Vec<u64>,
     ) {
-        if let Some(file) = self.files.get_mut(&(ino, kind)) {
-            file.cut(owner, range);
-            self.advance(ino, kind, granted);
+        let Some(file) = self.files.get_mut(&(ino, kind)) else { return };
+        let before = file.ranges_of(owner);
+        if let Some(held) = file.held.get_mut(&owner) {
+            held.cut(range);
+            if held.by_start.is_empty() {
+                file.held.remove(&owner);
+            }
         }
+        let after = file.ranges_of(owner);
+        self.count(owner.client, after as isize - before as isize);
+        self.advance(ino, kind, range, granted);
     }
 
     /// What would be in the way of a lock (F_GETLK).
     pub fn test(&self, ino: Ino, kind: Kind, asks: &Lock) -> Option<Lock> {
-        self.files.get(&(ino, kind))?.in_the_way(asks).min_by_key(|lock| lock.range.start).copied()
+        let others = self.files.get(&(ino, kind))?.others(asks.owner);
+        let first = |(owner, held): (&Owner, &Ranges)| {
+            let (start, held) = held.in_the_way(asks.range, asks.write)?;
+            let range = Range { start, end: held.end };
+            Some(Lock { owner: *owner, pid: held.pid, range, write: held.write })
+        };
+        others.filter_map(first).min_by_key(|lock| lock.range.start)
     }
 
     /// Nobody waits for this any more.
     pub fn forget(&mut self, ino: Ino, kind: Kind, ticket: u64, granted: &mut Vec<u64>) {
-        if let Some(file) = self.files.get_mut(&(ino, kind)) {
-            file.waiting.retain(|(waiting, _)| *waiting != ticket);
-            self.advance(ino, kind, granted);
+        let Some(file) = self.files.get_mut(&(ino, kind)) else { return };
+        let Some(at) = file.waiting.iter().position(|(waiting, _)| *waiting == ticket) else {
+            return;
+        };
+        if let Some((_, lock)) = file.waiting.remove(at) {
+            self.count(lock.owner.client, -1);
+            self.advance(ino, kind, lock.range, granted);
         }
+    }
+
+    /// For whom a request waits: up to `limit` owners. None if it does not wait.
+    pub fn waits_for(&self, ino: Ino, kind: Kind, ticket: u64, limit: usize) -> Vec<Owner> {
+        let Some(file) = self.files.get(&(ino, kind)) else { return Vec::new() };
+        let Some(at) = file.waiting.iter().position(|(waiting, _)| *waiting == ticket) else {
+            return Vec::new();
+        };
+        let asks = file.waiting[at].1;
+        let holders = file.others(asks.owner);
+        let holders = holders.filter(|(_, held)| held.is_in_the_way(asks.range, asks.write));
+        let earlier = file.waiting.iter().take(at).map(|(_, earlier)| earlier);
+        let earlier = earlier.filter(|earlier| conflicts(earlier, &asks));
+        let owners = holders.map(|(owner, _)| *owner).chain(earlier.map(|earlier| earlier.owner));
+        owners.take(limit).collect()
+    }
+
+    /// A request need not wait for earlier ones any more, because they wait for it. Returns
+    /// whether it is granted.
+    pub fn overtake(&mut self, ino: Ino, kind: Kind, ticket: u64) -> bool {
+        let Some(file) = self.files.get_mut(&(ino, kind)) else { return false };
+        let at = file.waiting.iter().position(|(waiting, _)| *waiting == ticket);
+        let Some((at, lock)) = at.map(|at| (at, file.waiting[at].1)) else { return false };
+        if !file.is_free(&lock) {
+            return false;
+        }
+        file.waiting.remove(at);
+        self.count(lock.owner.client, -1);
+        self.put(ino, kind, lock);
+        true
     }
 
     /// A client is gone, and all its locks.
     pub fn evict(&mut self, client: ClientId, granted: &mut Vec<u64>) {
-        let files: Vec<(Ino, Kind)> = self.files.keys().copied().collect();
+        let of_client = |file: &File| {
+            file.held.keys().any(|owner| owner.client == client)
+                || file.waiting.iter().any(|(_, lock)| lock.owner.client == client)
+        };
+        let files = self.files.iter().filter(|(_, file)| of_client(file));
+        let files: Vec<(Ino, Kind)> = files.map(|(key, _)| *key).collect();
         for (ino, kind) in files {
             if let Some(file) = self.files.get_mut(&(ino, kind)) {
-                file.held.retain(|lock| lock.owner.client != client);
+                file.held.retain(|owner, _| owner.client != client);
                 file.waiting.retain(|(_, lock)| lock.owner.client != client);
             }
-            self.advance(ino, kind, granted);
+            self.advance(ino, kind, Range::ALL, granted);
         }
+        self.counts.remove(&client);
     }
 
     /// All of them.
-    pub fn held(&self) -> impl Iterator<Item = (Ino, Kind, &Lock)> {
-        let files = self.files.iter();
-        files.flat_map(|((ino, kind), file)| file.held.iter().map(|lock| (*ino, *kind, lock)))
+    pub fn held(&self) -> impl Iterator<Item = (Ino, Kind, Lock)> {
+        self.files.iter().flat_map(|((ino, kind), file)| {
+            file.held.iter().flat_map(|(owner, ranges)| {
+                ranges.by_start.iter().map(|(start, held)| {
+                    let range = Range { start: *start, end: held.end };
+                    let lock = Lock { owner: *owner, pid: held.pid, range, write: held.write };
+                    (*ino, *kind, lock)
+                })
+            })
+        })
     }
 
     /// How many are held.
     pub fn len(&self) -> usize {
-        self.files.values().map(|file| file.held.len()).sum()
+        let held = self.files.values().flat_map(|file| file.held.values());
+        held.map(|ranges| ranges.by_start.len()).sum()
     }
 
     /// Whether nobody holds or waits for any.
@@ -203,18 +358,36 @@ impl AdvisoryTable {
         self.files.is_empty()
     }
 
-    fn advance(&mut self, ino: Ino, kind: Kind, granted: &mut Vec<u64>) {
-        let Some(file) = self.files.get_mut(&(ino, kind)) else { return };
+    fn count(&mut self, client: ClientId, more: isize) {
+        let count = self.counts.entry(client).or_default();
+        *count = count.saturating_add_signed(more);
+        if *count == 0 {
+            self.counts.remove(&client);
+        }
+    }
+
+    fn put(&mut self, ino: Ino, kind: Kind, lock: Lock) {
+        let file = self.files.entry((ino, kind)).or_default();
+        let held = file.held.entry(lock.owner).or_default();
+        let before = held.by_start.len();
+        held.put(lock.range, lock.pid, lock.write);
+        let after = held.by_start.len();
+        self.count(lock.owner.client, after as isize - before as isize);
+    }
+
+    /// Grants what can be granted now that something has changed in a range.
+    fn advance(&mut self, ino: Ino, kind: Kind, changed: Range, granted: &mut Vec<u64>) {
         let mut at = 0;
-        while let Some((ticket, lock)) = file.waiting.get(at).copied() {
-            let overtakes =
-                file.waiting.iter().take(at).any(|(_, earlier)| conflicts(earlier, &lock));
-            if overtakes || !file.is_free(&lock) {
+        while let Some(file) = self.files.get_mut(&(ino, kind))
+            && let Some((ticket, lock)) = file.waiting.get(at).copied()
+        {
+            if !lock.range.overlaps(changed) || !file.is_free(&lock) || file.is_behind(&lock, at) {
                 at += 1;
                 continue;
             }
             file.waiting.remove(at);
-            file.put(lock);
+            self.count(lock.owner.client, -1);
+            self.put(ino, kind, lock);
             granted.push(ticket);
         }
         self.tidy(ino, kind);
@@ -225,40 +398,13 @@ impl AdvisoryTable {
             self.files.remove(&(ino, kind));
         }
     }
-
-    /// Whether somebody whom `asks` would wait for waits, perhaps by way of others, for the
-    /// owner of `asks`.
-    fn would_deadlock(&self, ino: Ino, asks: &Lock) -> bool {
-        let holders = |ino, lock: &Lock| -> Vec<Owner> {
-            let file = self.files.get(&(ino, Kind::Posix));
-            let held = file.map(|file| file.in_the_way(lock).map(|held| held.owner).collect());
-            held.unwrap_or_default()
-        };
-        let mut seen = HashSet::new();
-        let mut next = holders(ino, asks);
-        while let Some(owner) = next.pop() {
-            if owner == asks.owner {
-                return true;
-            }
-            if !seen.insert(owner) {
-                continue;
-            }
-            for ((ino, kind), file) in &self.files {
-                for (_, lock) in file.waiting.iter().filter(|(_, lock)| lock.owner == owner) {
-                    if *kind == Kind::Posix {
-                        next.extend(holders(*ino, lock));
-                    }
-                }
-            }
-        }
-        false
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::HashSet;
 
     const INO: Ino = Ino(9);
 
@@ -291,23 +437,39 @@ mod tests {
     }
 
     #[test]
-    fn a_cycle_is_refused_and_a_chain_is_not() {
+    fn who_comes_later_does_not_overtake() {
         let mut table = AdvisoryTable::default();
         let granted = &mut Vec::new();
-        for owner in 1..4 {
-            let own = lock(owner, owner * 10, owner * 10 + 1, true);
-            assert_eq!(table.lock(INO, Kind::Posix, own, true, granted), Outcome::Granted);
+        let mut ask = |lock, wait| table.lock(INO, Kind::Posix, lock, wait, granted);
+        assert_eq!(ask(lock(1, 0, 10, false), false), Outcome::Granted);
+        let Outcome::Waits(writer) = ask(lock(2, 0, 5, true), true) else { panic!("1 reads") };
+        assert_eq!(ask(lock(4, 0, 1, false), false), Outcome::Granted, "it does not wait");
+        assert_eq!(ask(lock(3, 5, 9, false), true), Outcome::Granted, "another range");
+        let Outcome::Waits(reader) = ask(lock(3, 0, 5, false), true) else { panic!("2 waits") };
+        assert_eq!(ask(lock(1, 2, 8, false), false), Outcome::Granted, "2 waits for 1");
+        assert_eq!(table.waits_for(INO, Kind::Posix, reader, 9), [lock(2, 0, 0, true).owner]);
+        for holder in [1, 4] {
+            let owner = lock(holder, 0, 0, true).owner;
+            table.unlock(INO, Kind::Posix, owner, Range::ALL, granted);
         }
-        let waits = table.lock(INO, Kind::Posix, lock(1, 20, 21, true), true, granted);
-        assert!(matches!(waits, Outcome::Waits(_)));
-        let waits = table.lock(INO, Kind::Posix, lock(2, 30, 31, true), true, granted);
-        assert!(matches!(waits, Outcome::Waits(_)));
-        let cycle = table.lock(INO, Kind::Posix, lock(3, 10, 11, false), true, granted);
-        assert_eq!(cycle, Outcome::Deadlock);
-        table.unlock(INO, Kind::Posix, lock(3, 0, 0, true).owner, Range::ALL, granted);
-        assert_eq!(granted.len(), 1);
+        assert_eq!(*granted, [writer]);
         table.unlock(INO, Kind::Posix, lock(2, 0, 0, true).owner, Range::ALL, granted);
-        assert_eq!(granted.len(), 2);
+        assert_eq!(*granted, [writer, reader]);
+    }
+
+    #[test]
+    fn many_ranges_cost_what_one_costs_and_have_a_bound() {
+        const MANY: u64 = 100_000;
+        let mut table = AdvisoryTable::with_limit(MANY as usize);
+        let granted = &mut Vec::new();
+        let mut set =
+            |n: u64| table.lock(INO, Kind::Posix, lock(1, 2 * n, 2 * n + 1, true), false, granted);
+        for n in 0..MANY {
+            assert_eq!(set(n), Outcome::Granted);
+        }
+        assert_eq!(set(1 << 40), Outcome::TooMany);
+        table.unlock(INO, Kind::Posix, lock(1, 0, 0, true).owner, Range::ALL, granted);
+        assert!(table.is_empty() && table.counts.is_empty());
     }
 
     proptest! {
@@ -332,8 +494,10 @@ mod tests {
                     prop_assert!(waiting.remove(&ticket));
                 }
                 let Some(file) = table.files.get(&(INO, Kind::Posix)) else { continue };
-                for (i, a) in file.held.iter().enumerate() {
-                    for b in &file.held[..i] {
+                assert!(!file.held.is_empty() || !file.waiting.is_empty());
+                let held: Vec<Lock> = table.held().map(|(_, _, lock)| lock).collect();
+                for (i, a) in held.iter().enumerate() {
+                    for b in &held[..i] {
                         prop_assert!(!conflicts(a, b));
                         prop_assert!(a.owner != b.owner || !a.range.overlaps(b.range));
                     }
@@ -346,6 +510,8 @@ mod tests {
                 for ticket in granted.drain(..) { waiting.remove(&ticket); }
             }
             prop_assert!(waiting.is_empty(), "{waiting:?} still wait");
+            let counted: usize = table.counts.values().sum();
+            prop_assert_eq!(counted, table.len());
         }
     }
 }

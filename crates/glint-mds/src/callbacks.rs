@@ -6,17 +6,19 @@
 use crate::claims::wake;
 use glint_lock::bits::Message;
 use glint_proto::lock::{Callback, Cancel};
-use glint_proto::{ClientId, Ino, Timestamp, clock};
+use glint_proto::watch::{Moment, Watch};
+use glint_proto::{ClientId, Ino, Timestamp};
 use glint_telemetry::Counter;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::{Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 struct Question {
     callback: Callback,
-    asked: Instant,
+    asked: Moment,
     sent: bool,
 }
 
@@ -37,7 +39,7 @@ struct Mailbox {
     /// It makes changes by itself, in this life, and tells them later.
     life: Option<u64>,
     /// When it last wrote data, which may be what it was asked for.
-    wrote: Option<Instant>,
+    wrote: Option<Moment>,
     waker: Option<Waker>,
 }
 
@@ -52,6 +54,7 @@ struct State {
 #[derive(Default)]
 pub(crate) struct Mailboxes {
     state: Mutex<State>,
+    watch: Arc<Watch>,
 }
 
 /// A glimpse that is waited for; forgotten when nobody does any more.
@@ -77,6 +80,11 @@ fn is_answer(callback: &Callback, cancel: &Cancel) -> bool {
 }
 
 impl Mailboxes {
+    /// Mailboxes whose owners are late by this watch.
+    pub(crate) fn new(watch: Arc<Watch>) -> Mailboxes {
+        Mailboxes { state: Mutex::default(), watch }
+    }
+
     pub(crate) fn has(&self, client: ClientId) -> bool {
         self.state.lock().boxes.contains_key(&client)
     }
@@ -141,11 +149,11 @@ impl Mailboxes {
             return gone;
         }
         glint_telemetry::count(Counter::Callbacks, messages.len() as u64);
-        let mut wakers = Vec::new();
+        let (asked, mut wakers) = (self.watch.now(), Vec::new());
         let mut state = self.state.lock();
         for (client, callback) in messages {
             if let Some(mailbox) = state.boxes.get_mut(&client) {
-                mailbox.questions.push(Question { callback, asked: clock::now(), sent: false });
+                mailbox.questions.push(Question { callback, asked, sent: false });
                 wakers.extend(mailbox.waker.take());
             } else {
                 gone.push((client, callback));
@@ -220,7 +228,7 @@ impl Mailboxes {
         if let Some(mailbox) = self.state.lock().boxes.get_mut(&client)
             && !mailbox.questions.is_empty()
         {
-            mailbox.wrote = Some(clock::now());
+            mailbox.wrote = Some(self.watch.now());
         }
     }
 
@@ -230,7 +238,7 @@ impl Mailboxes {
         let late = |mailbox: &Mailbox| {
             let asked = mailbox.questions.iter().map(|question| question.asked).min();
             asked.is_some_and(|asked| {
-                clock::since(mailbox.wrote.unwrap_or(asked).max(asked)) > limit
+                self.watch.is_over(mailbox.wrote.unwrap_or(asked).max(asked), limit)
             })
         };
         let mut late: Vec<ClientId> = state

@@ -16,22 +16,24 @@ use glint_kv::Kv;
 use glint_lock::bits::{BitTable, Message};
 use glint_lock::extents::{ExtentTable, Granted};
 use glint_proto::lock::{Bits, Callback, Cancel, DataLock, Grant, Range};
-use glint_proto::{ClientId, Errno, FsResult, Ino, MdsReply, Op, Timestamp};
+use glint_proto::watch::Watch;
+use glint_proto::{ClientId, FsResult, Ino, MdsReply};
 use glint_telemetry::{Layer, Span};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Waker};
 
 const SHARDS: usize = 64;
-/// Changes what everybody has to give up.
+/// Who looks, or changes what everybody has to give up, and is no client.
 const NOBODY: ClientId = ClientId(u64::MAX);
 
 #[derive(Default)]
-struct Shard {
+pub(crate) struct Shard {
     bits: BitTable,
-    extents: ExtentTable,
+    pub(crate) extents: ExtentTable,
     /// Operations that wait until bits of an inode are free.
     waiting: HashMap<Ino, Vec<Waker>>,
     /// Requests for data that wait, and what they got.
@@ -118,12 +120,12 @@ impl Drop for Ticket<'_> {
 
 impl Claims {
     /// A table that gives locks, or none at all.
-    pub(crate) fn new(used: bool) -> Claims {
+    pub(crate) fn new(used: bool, watch: Arc<Watch>) -> Claims {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Claims { used, owned: AtomicBool::new(false), shards, mailboxes: Mailboxes::default() }
+        Claims { used, owned: AtomicBool::new(false), shards, mailboxes: Mailboxes::new(watch) }
     }
 
-    fn shard(&self, ino: Ino) -> &Mutex<Shard> {
+    pub(crate) fn shard(&self, ino: Ino) -> &Mutex<Shard> {
         &self.shards[ino.0 as usize % SHARDS]
     }
 
@@ -136,6 +138,13 @@ impl Claims {
     pub(crate) fn is_visible(&self, client: ClientId, ino: Ino) -> bool {
         !self.owned.load(Ordering::Acquire)
             || self.shard(ino).lock().bits.is_free(client, ino, Bits::OWN)
+    }
+
+    /// Until nobody has a directory for itself.
+    pub(crate) async fn make_visible(&self, ino: Ino) {
+        if self.used && !self.is_visible(NOBODY, ino) {
+            self.clear(NOBODY, ino, Bits::OWN).await;
+        }
     }
 
     fn begin_change(&self, client: ClientId, ino: Ino, bits: Bits) -> bool {
@@ -397,62 +406,6 @@ impl<K: Kv> Mds<K> {
         }
     }
 
-    /// A client asks for a lock on data.
-    pub(crate) async fn lock_data(
-        &self,
-        context: &Context<'_>,
-        ino: Ino,
-        range: Range,
-        write: bool,
-        reclaim: bool,
-    ) -> FsResult<MdsReply> {
-        if range.start >= range.end {
-            return Err(Errno::EINVAL);
-        }
-        if !self.claims.is_used() {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        context.begin()?;
-        // After a restart it may ask before it listens; what it is asked waits until it does.
-        self.claims.mailboxes.expect(context.client);
-        if reclaim {
-            let table = &mut self.claims.shard(ino).lock().extents;
-            let lock = table.reclaim(context.client, ino, range, write);
-            return lock.map(MdsReply::Locked).ok_or(Errno::ESTALE);
-        }
-        if self.claims.shard(ino).lock().extents.owes_too_much(context.client, ino) {
-            return Err(Errno::ENOLCK);
-        }
-        let _span = Span::start(Layer::LockWait, Op::Lock as u8);
-        let lock = self.claims.data(context, ino, range, write).await;
-        match lock.number {
-            0 => Err(Errno::ESTALE),
-            _ => Ok(MdsReply::Locked(lock)),
-        }
-    }
-
-    /// What clients that write a file have not yet sent to its objects: the largest size and
-    /// the latest time.
-    pub(crate) async fn glimpse(
-        &self,
-        context: &Context<'_>,
-        ino: Ino,
-    ) -> Option<(u64, Timestamp)> {
-        if !self.claims.is_used() {
-            return None;
-        }
-        let writers = self.claims.shard(ino).lock().extents.writers(ino, context.client);
-        let mut seen: Option<(u64, Timestamp)> = None;
-        for writer in writers {
-            let Some((size, time)) = self.claims.mailboxes.glimpse(writer, ino).await else {
-                continue;
-            };
-            let so_far = seen.unwrap_or_default();
-            seen = Some((so_far.0.max(size), so_far.1.max(time)));
-        }
-        seen
-    }
-
     /// What clients give up or answer.
     pub fn cancel(&self, client: ClientId, cancels: &[Cancel]) {
         self.claims.cancel(client, cancels);
@@ -491,7 +444,7 @@ mod tests {
 
     #[test]
     fn who_was_granted_something_while_it_was_forgotten_holds_nobody_up() {
-        let claims = Claims::new(true);
+        let claims = Claims::new(true, Arc::default());
         let (gone, other, ino) = (ClientId(1), ClientId(2), Ino(7));
         claims.mailboxes.expect(gone);
         claims.evict(gone);

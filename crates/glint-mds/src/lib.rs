@@ -17,6 +17,7 @@ mod callbacks;
 mod check;
 mod claims;
 mod context;
+mod data_claims;
 mod directories;
 mod error;
 #[doc(hidden)]

@@ -20,8 +20,10 @@
 //!     48    12  atime (seconds 8, nanoseconds 4)
 //!     60    12  mtime
 //!     72    12  ctime
-//!     84     8  parent; of what is no directory, that of its first name or the last rename
-//!     92    32  zero
+//!     84     8  parent; of what is no directory, one that has a name of it, or 0
+//!     92     4  of what is no directory: names in the parent, at least
+//!     96     8  and another directory that has a name of it, or 0
+//!    104    20  zero
 //!    124     4  crc32c of all other bytes, the target included
 //! ```
 
@@ -59,9 +61,14 @@ pub enum RecordError {
 pub struct InodeRecord {
     /// What callers see.
     pub attr: Attr,
-    /// Directory that holds this directory. Of other types one that held it, when it was made or
-    /// last renamed; 0 in records of before that was noted.
+    /// Directory that holds this directory. Of other types one that has a name of it: where it was
+    /// made, or last renamed to; 0 if none is known.
     pub parent: Ino,
+    /// Of what is no directory: how many names `parent` has of it, at least, and another
+    /// directory that has one, or 0. Without these nobody would know whether `parent` still has
+    /// one when a name goes.
+    names_in_parent: u32,
+    other_parent: Ino,
     /// Some extended attribute may exist.
     pub has_xattr: bool,
     /// There is an access ACL.
@@ -101,12 +108,56 @@ impl InodeRecord {
                 layout: Layout::default(),
             },
             parent: Ino(0),
+            names_in_parent: 1,
+            other_parent: Ino(0),
             has_xattr: false,
             has_acl: false,
             has_default_acl: false,
             layout_set: false,
             has_objects: false,
             target: Vec::new(),
+        }
+    }
+
+    /// It gets a name in a directory, beside those that it has.
+    pub(crate) fn gains_name(&mut self, directory: Ino) {
+        if self.attr.nlink == 0 || self.parent == Ino(0) {
+            (self.parent, self.names_in_parent) = (directory, 1);
+        } else if directory == self.parent {
+            // A record of before this was counted has 0.
+            self.names_in_parent = self.names_in_parent.max(1).saturating_add(1);
+        } else {
+            self.other_parent = directory;
+        }
+    }
+
+    /// A directory has a name of it less.
+    pub(crate) fn loses_name(&mut self, directory: Ino) {
+        if directory == self.other_parent {
+            // Perhaps it has more; nobody counts them.
+            self.other_parent = Ino(0);
+        }
+        if directory == self.parent {
+            self.names_in_parent = self.names_in_parent.saturating_sub(1);
+            if self.names_in_parent == 0 {
+                self.parent = std::mem::replace(&mut self.other_parent, Ino(0));
+                self.names_in_parent = 1;
+            }
+        }
+    }
+
+    /// A name of it moves from one directory to another.
+    pub(crate) fn moves(&mut self, from: Ino, to: Ino) {
+        if self.attr.is_dir() {
+            self.parent = to;
+            return;
+        }
+        self.loses_name(from);
+        if self.parent == to {
+            self.names_in_parent = self.names_in_parent.saturating_add(1);
+        } else {
+            self.other_parent = std::mem::replace(&mut self.parent, to);
+            self.names_in_parent = 1;
         }
     }
 
@@ -140,6 +191,8 @@ impl InodeRecord {
         put_time(&mut bytes[60..], a.mtime);
         put_time(&mut bytes[72..], a.ctime);
         bytes[84..92].copy_from_slice(&self.parent.0.to_le_bytes());
+        bytes[92..96].copy_from_slice(&self.names_in_parent.to_le_bytes());
+        bytes[96..104].copy_from_slice(&self.other_parent.0.to_le_bytes());
         bytes[RECORD_BYTES..].copy_from_slice(&self.target);
         let crc = checksum(&bytes);
         bytes[124..128].copy_from_slice(&crc.to_le_bytes());
@@ -196,6 +249,8 @@ impl InodeRecord {
         Ok(InodeRecord {
             attr,
             parent: Ino(u64_at(84)),
+            names_in_parent: u32_at(92),
+            other_parent: Ino(u64_at(96)),
             has_xattr: flags & FLAG_XATTR != 0,
             has_acl: flags & FLAG_ACL != 0,
             has_default_acl: flags & FLAG_DEFAULT_ACL != 0,

@@ -10,6 +10,8 @@
 //! - Until then nothing that a client may still have open is removed.
 //! - What belonged to the last run – replays, locks, directories of one's own – is taken only from
 //!   clients that are waited for: others would name as theirs what is not.
+//! - A client is waited for until it has said everything, or can do nothing any more: while it is
+//!   being given up, the others go on waiting.
 
 use crate::claims::wake;
 use crate::context::Context;
@@ -19,26 +21,39 @@ use crate::reaper::Targets;
 use crate::service::Mds;
 use crate::session::SessionInfo;
 use glint_kv::{Batch, Keyspace, Kv};
-use glint_proto::{
-    AdvisoryHow, AdvisoryLock, ClientId, Errno, FsResult, MdsReply, MdsRequest, clock,
-};
+use glint_proto::watch::{Moment, Watch};
+use glint_proto::{AdvisoryHow, AdvisoryLock, ClientId, Errno, FsResult, MdsReply, MdsRequest};
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+/// For how many leases a client is waited for that goes on speaking.
+const LEASES_MAX: u32 = 10;
+
+/// A client that is waited for.
+struct Returning {
+    /// If it does not speak until then, it is given up.
+    until: Moment,
+    given_up: bool,
+}
 
 #[derive(Default)]
 struct State {
-    waiting: HashSet<ClientId>,
-    until: Option<Instant>,
+    waiting: HashMap<ClientId, Returning>,
+    /// How long a client may be silent, and until when all have to be done.
+    patience: Duration,
+    end: Moment,
     parked: Vec<Waker>,
 }
 
 /// Whom this run of the MDS waits for.
 #[derive(Default)]
 pub(crate) struct Recovery {
+    watch: Arc<Watch>,
     /// Somebody is waited for.
     active: AtomicBool,
     /// New requests wait, too.
@@ -49,6 +64,11 @@ pub(crate) struct Recovery {
 }
 
 impl Recovery {
+    /// Clients are late by this watch.
+    pub(crate) fn new(watch: Arc<Watch>) -> Recovery {
+        Recovery { watch, ..Recovery::default() }
+    }
+
     /// Begins to wait for `clients`.
     pub(crate) fn begin(
         &self,
@@ -61,8 +81,11 @@ impl Recovery {
             return;
         }
         let mut state = self.state.lock();
-        state.waiting = clients;
-        state.until = Some(clock::now() + time);
+        let (now, until) = (self.watch.now(), self.watch.now() + time);
+        let returning = |client| (client, Returning { until, given_up: false });
+        state.waiting = clients.into_iter().map(returning).collect();
+        state.patience = time;
+        state.end = now + time * LEASES_MAX;
         self.blocks.store(replays || locks, Ordering::Release);
         self.replayed.store(replays, Ordering::Release);
         self.active.store(true, Ordering::Release);
@@ -73,16 +96,32 @@ impl Recovery {
     }
 
     /// Whether a client of the last run is still to say what it had; with `replays`, also what
-    /// it did and was lost.
+    /// it did and was lost. While it does, it is waited for.
     fn admits(&self, client: ClientId, replays: bool) -> bool {
-        self.is_active()
-            && (!replays || self.replayed.load(Ordering::Acquire))
-            && self.state.lock().waiting.contains(&client)
+        if !self.is_active() || (replays && !self.replayed.load(Ordering::Acquire)) {
+            return false;
+        }
+        let mut state = self.state.lock();
+        let until = state.end.min(self.watch.now() + state.patience);
+        let returning = state.waiting.get_mut(&client).filter(|returning| !returning.given_up);
+        returning.map(|returning| returning.until = until).is_some()
     }
 
     /// A client has come back and said everything.
     pub(crate) fn returned(&self, client: ClientId) {
+        self.forget(client, false);
+    }
+
+    /// A client that is given up can do nothing any more.
+    fn gave_up(&self, client: ClientId) {
+        self.forget(client, true);
+    }
+
+    fn forget(&self, client: ClientId, given_up: bool) {
         let mut state = self.state.lock();
+        if state.waiting.get(&client).is_none_or(|returning| returning.given_up != given_up) {
+            return;
+        }
         state.waiting.remove(&client);
         if state.waiting.is_empty() {
             self.end(state);
@@ -92,17 +131,24 @@ impl Recovery {
     fn end(&self, mut state: MutexGuard<'_, State>) {
         self.active.store(false, Ordering::Release);
         self.blocks.store(false, Ordering::Release);
-        state.until = None;
         let parked = std::mem::take(&mut state.parked);
         drop(state);
         wake(parked);
     }
 
-    /// Clients that did not come in time. Until they are given up the others go on waiting.
-    fn overdue(&self) -> Option<Vec<ClientId>> {
+    /// Clients that did not come in time. They are waited for until they are fenced.
+    fn overdue(&self) -> Vec<ClientId> {
+        if !self.is_active() {
+            return Vec::new();
+        }
         let mut state = self.state.lock();
-        let over = state.until.is_some_and(|until| clock::now() >= until);
-        over.then(|| state.waiting.drain().collect())
+        let mut overdue = Vec::new();
+        for (client, returning) in &mut state.waiting {
+            returning.given_up |= self.watch.is_over(returning.until, Duration::ZERO);
+            overdue.extend(returning.given_up.then_some(*client));
+        }
+        overdue.sort_unstable();
+        overdue
     }
 
     /// Parks a new request until it may be executed.
@@ -195,23 +241,23 @@ impl<K: Kv> Mds<K> {
             batch.delete(Keyspace::Meta, keys::META_REPLAYING);
             self.kv.commit(batch, &[]).await.map_err(errno)?;
         }
-        let Some(overdue) = self.recovery.overdue() else { return Ok(()) };
-        for client in overdue {
-            let Some(SessionInfo { host, mount_point, .. }) = self.session(client) else {
-                continue;
-            };
-            let loss = match lost {
-                true => "what it had not synced before the server lost power is lost",
-                false => "nothing that was acknowledged is lost",
-            };
-            tracing::warn!(
-                %client, host, mount_point,
-                "client did not come back within {} s and is evicted: {loss}; its open files \
-                 are closed", self.config.lease.as_secs()
-            );
-            self.fence_and_evict(client, targets).await?;
+        let loss = match lost {
+            true => "what it had not synced before the server lost power is lost",
+            false => "nothing that was acknowledged is lost",
+        };
+        for client in self.recovery.overdue() {
+            if let Some(SessionInfo { host, mount_point, .. }) = self.session(client) {
+                tracing::warn!(
+                    %client, host, mount_point,
+                    "client did not come back within {} s and is evicted: {loss}; its open files \
+                     are closed", self.config.lease.as_secs()
+                );
+                self.fence_and_evict(client, targets).await?;
+            }
+            if !self.is_ending(client) {
+                self.recovery.gave_up(client);
+            }
         }
-        self.recovery.end(self.recovery.state.lock());
         Ok(())
     }
 }
@@ -222,28 +268,70 @@ mod tests {
     use crate::service::Config;
     use futures_lite::future::{block_on, poll_once};
     use glint_kv::memory::MemoryKv;
+    use glint_proto::clock;
     use glint_proto::{Arrival, Attr, Cred, Ino, Layout, Owner, RequestId, Session};
-    use std::sync::Arc;
+    use std::time::Instant;
+
+    /// Time passes for a recovery that goes on for ten seconds.
+    struct Time {
+        recovery: Recovery,
+        now: Instant,
+    }
+
+    impl Time {
+        fn begin() -> Time {
+            let now = Instant::now();
+            clock::simulate(Some(now));
+            let recovery = Recovery::default();
+            let clients = HashSet::from([ClientId(1), ClientId(2)]);
+            recovery.begin(clients, Duration::from_secs(10), false, true);
+            Time { recovery, now }
+        }
+
+        fn pass(&mut self, seconds: u64) {
+            for _ in 0..2 * seconds {
+                self.now += Duration::from_millis(500);
+                clock::simulate(Some(self.now));
+                self.recovery.watch.look();
+            }
+        }
+    }
 
     #[test]
     fn new_requests_wait_for_all_who_may_come_back() {
-        let recovery = Recovery::default();
-        let clients = HashSet::from([ClientId(1), ClientId(2)]);
-        recovery.begin(clients, Duration::from_millis(50), false, true);
-        assert!(recovery.admits(ClientId(1), false) && !recovery.admits(ClientId(1), true));
-        assert!(!recovery.admits(ClientId(3), false), "it was not there");
-        let mut new = Box::pin(recovery.permits_new());
-        assert!(block_on(poll_once(&mut new)).is_none());
-        recovery.returned(ClientId(1));
-        assert!(!recovery.admits(ClientId(1), false), "it has said everything");
-        assert!(block_on(poll_once(&mut new)).is_none());
-        assert!(recovery.overdue().is_none());
-        std::thread::sleep(Duration::from_millis(60));
-        assert_eq!(recovery.overdue(), Some(vec![ClientId(2)]));
+        let mut time = Time::begin();
+        assert!(time.recovery.admits(ClientId(1), false), "it is waited for");
+        assert!(!time.recovery.admits(ClientId(1), true), "nothing was lost");
+        assert!(!time.recovery.admits(ClientId(3), false), "it was not there");
+        assert!(block_on(poll_once(&mut Box::pin(time.recovery.permits_new()))).is_none());
+        time.recovery.returned(ClientId(1));
+        assert!(block_on(poll_once(&mut Box::pin(time.recovery.permits_new()))).is_none());
+        assert!(time.recovery.overdue().is_empty());
+        time.pass(11);
+        assert_eq!(time.recovery.overdue(), [ClientId(2)]);
+        let mut new = Box::pin(time.recovery.permits_new());
+        time.recovery.returned(ClientId(3));
+        time.recovery.returned(ClientId(2));
         assert!(block_on(poll_once(&mut new)).is_none(), "before it is fenced");
-        recovery.end(recovery.state.lock());
+        time.recovery.gave_up(ClientId(2));
         assert!(block_on(poll_once(&mut new)).is_some());
-        assert!(!recovery.is_active());
+        assert!(!time.recovery.is_active());
+        clock::simulate(None);
+    }
+
+    #[test]
+    fn who_goes_on_speaking_is_waited_for() {
+        let mut time = Time::begin();
+        time.pass(8);
+        assert!(time.recovery.admits(ClientId(1), false));
+        time.pass(8);
+        assert_eq!(time.recovery.overdue(), [ClientId(2)]);
+        for _ in 0..20 {
+            time.pass(8);
+            time.recovery.admits(ClientId(1), false);
+        }
+        assert_eq!(time.recovery.overdue(), [ClientId(1), ClientId(2)], "not for ever");
+        clock::simulate(None);
     }
 
     /// A run of an MDS on this disk.

@@ -19,12 +19,14 @@ use crate::session::{Last, Sessions, encode_reply};
 use crate::sharing::Sharing;
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::capability::SECRET_BYTES;
+use glint_proto::watch::{Beat, Watch};
 use glint_proto::{
     Answer, Arrival, ClientId, Cred, Errno, FileType, FsResult, Ino, Layout, MdsReply, MdsRequest,
     RequestId, Timestamp,
 };
 use glint_telemetry::{Counter, Layer, Span};
 use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -75,6 +77,8 @@ pub struct Mds<K> {
     pub(crate) destroyed: Mutex<Destroyed>,
     pub(crate) sharing: Sharing,
     pub(crate) recovery: Recovery,
+    /// By which clients are late.
+    pub(crate) watch: Arc<Watch>,
     /// Last transaction that the last run left.
     pub(crate) recovered: u64,
     /// What earlier runs left to the ones that followed them.
@@ -108,18 +112,19 @@ impl<K: Kv> Mds<K> {
                 (seed, 2, 1)
             }
         };
+        let watch = Arc::<Watch>::default();
         let mut mds = Mds {
             kv,
             osts: AtomicU16::new(config.osts),
             config,
             locks: Locks::new(),
-            claims: Claims::new(config.locks),
+            claims: Claims::new(config.locks, watch.clone()),
             advisory: Advisory::default(),
             opens: Opens::new(),
             directories: Directories::new(),
             names: Names::new(),
             allocator: Allocator::new(mark),
-            sessions: Sessions::default(),
+            sessions: Sessions::new(watch.clone()),
             inodes: AtomicI64::new(inodes as i64),
             inodes_stored: AtomicI64::new(inodes as i64),
             hash_seed,
@@ -127,7 +132,8 @@ impl<K: Kv> Mds<K> {
             orphans: AtomicU64::new(1),
             destroyed: Mutex::default(),
             sharing: Sharing::new(),
-            recovery: Recovery::default(),
+            recovery: Recovery::new(watch.clone()),
+            watch,
             recovered: 0,
             runs: Runs::default(),
             secret: [0; SECRET_BYTES],
@@ -152,6 +158,16 @@ impl<K: Kv> Mds<K> {
     /// What capabilities of this file system are sealed with.
     pub fn secret(&self) -> &[u8; SECRET_BYTES] {
         &self.secret
+    }
+
+    /// Lets time pass; see [`Watch::look`].
+    pub fn time_passes(&self) {
+        self.watch.look();
+    }
+
+    /// One more thread hears clients.
+    pub fn beat(&self) -> Beat {
+        self.watch.add_thread()
     }
 
     /// Over how many OSTs new files are laid out.

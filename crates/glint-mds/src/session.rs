@@ -14,13 +14,14 @@ use crate::keys;
 use crate::reaper::Targets;
 use crate::service::Mds;
 use glint_kv::{Batch, Keyspace, Kv};
-use glint_proto::{ClientId, Errno, FsResult, MdsReply, Owner, RequestId, Session, clock, message};
+use glint_proto::watch::{Moment, Watch};
+use glint_proto::{ClientId, Errno, FsResult, MdsReply, Owner, RequestId, Session, message};
 use glint_telemetry::Counter;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The last answer of a slot.
 #[derive(Clone, Default)]
@@ -59,14 +60,14 @@ struct Known {
     /// Somebody sees to its end.
     ending: bool,
     /// When it was last heard of; the lease runs from here.
-    heard: Instant,
+    heard: Moment,
     slots: HashMap<u16, SlotState>,
 }
 
 /// All sessions of one MDS.
-#[derive(Default)]
 pub(crate) struct Sessions {
     map: Mutex<HashMap<ClientId, Known>>,
+    watch: Arc<Watch>,
     /// How many there have been in this run.
     count: AtomicU64,
 }
@@ -97,7 +98,7 @@ fn session_value(info: &SessionInfo, owner: &Owner) -> Vec<u8> {
     format!("{}\0{}\0{:x}\0{owner}", info.host, info.mount_point, info.session).into_bytes()
 }
 
-fn parse_session(client: ClientId, value: &[u8]) -> Known {
+fn parse_session(client: ClientId, value: &[u8], heard: Moment) -> Known {
     let text = String::from_utf8_lossy(value);
     let mut parts = text.split('\0');
     let mut next = || parts.next().unwrap_or_default();
@@ -106,7 +107,7 @@ fn parse_session(client: ClientId, value: &[u8]) -> Known {
     let session = u64::from_str_radix(next(), 16).unwrap_or(0);
     // One from before they had owners nobody can prove to be.
     let owner = next().parse().ok();
-    Known::new(SessionInfo { client, session, host, mount_point, connections: 0 }, owner)
+    Known::new(SessionInfo { client, session, host, mount_point, connections: 0 }, owner, heard)
 }
 
 impl<K: Kv> Mds<K> {
@@ -128,7 +129,7 @@ impl<K: Kv> Mds<K> {
                 let session = self.config.boot_verifier.wrapping_add(number);
                 let (host, mount_point) = (String::new(), String::new());
                 let info = SessionInfo { client, session, host, mount_point, connections: 0 };
-                Known::new(info, Some(owner))
+                Known::new(info, Some(owner), self.watch.now())
             });
             if known.session.owner() != Some(owner) {
                 return Err(Errno::EACCES);
@@ -139,7 +140,7 @@ impl<K: Kv> Mds<K> {
             known.info.host = host.to_owned();
             known.info.mount_point = mount_point.to_owned();
             known.info.connections += 1;
-            known.heard = clock::now();
+            known.heard = self.sessions.watch.now();
             (is_new, known.session.clone(), known.info.clone(), map.len())
         };
         if is_new {
@@ -171,7 +172,7 @@ impl<K: Kv> Mds<K> {
 
     /// A client says that it lives.
     pub fn heard(&self, session: &Session) {
-        self.sessions.with(session, |known| known.heard = clock::now());
+        self.sessions.with(session, |known| known.heard = self.sessions.watch.now());
     }
 
     /// Whether a client is known.
@@ -194,6 +195,11 @@ impl<K: Kv> Mds<K> {
     /// All clients.
     pub fn sessions(&self) -> Vec<SessionInfo> {
         self.sessions.map.lock().values().map(|known| known.info.clone()).collect()
+    }
+
+    /// Whether somebody sees to the end of a client's session.
+    pub(crate) fn is_ending(&self, client: ClientId) -> bool {
+        self.sessions.map.lock().get(&client).is_some_and(|known| known.ending)
     }
 
     pub(crate) fn session(&self, client: ClientId) -> Option<SessionInfo> {
@@ -230,7 +236,7 @@ impl<K: Kv> Mds<K> {
         let mut map = self.sessions.map.lock();
         for (key, value) in all {
             let client = ClientId(keys::parse_u64(&key).ok_or(Errno::EIO)?);
-            map.insert(client, parse_session(client, &value));
+            map.insert(client, parse_session(client, &value, self.watch.now()));
         }
         Ok(map.keys().copied().collect())
     }
@@ -243,7 +249,7 @@ impl<K: Kv> Mds<K> {
     ) -> FsResult<()> {
         let expired: Vec<SessionInfo> = {
             let map = self.sessions.map.lock();
-            let is_gone = |known: &&Known| !known.ending && clock::since(known.heard) > lease;
+            let is_gone = |known: &&Known| !known.ending && self.watch.is_over(known.heard, lease);
             let gone = map.values().filter(is_gone);
             let mut gone: Vec<SessionInfo> = gone.map(|known| known.info.clone()).collect();
             gone.sort_unstable_by_key(|info| info.client);
@@ -323,9 +329,9 @@ impl<K: Kv> Mds<K> {
 }
 
 impl Known {
-    fn new(info: SessionInfo, owner: Option<Owner>) -> Known {
+    fn new(info: SessionInfo, owner: Option<Owner>, heard: Moment) -> Known {
         let session = Session::new(info.client, info.session, owner);
-        Known { session, info, ending: false, heard: clock::now(), slots: HashMap::new() }
+        Known { session, info, ending: false, heard, slots: HashMap::new() }
     }
 }
 
@@ -339,6 +345,11 @@ impl Drop for Ended<'_> {
 }
 
 impl Sessions {
+    /// Sessions whose clients are late by this watch.
+    pub(crate) fn new(watch: Arc<Watch>) -> Sessions {
+        Sessions { map: Mutex::default(), watch, count: AtomicU64::new(0) }
+    }
+
     /// Does something with what is known of a session, if that is still its client's.
     fn with<R>(&self, session: &Session, work: impl FnOnce(&mut Known) -> R) -> Option<R> {
         let mut map = self.map.lock();

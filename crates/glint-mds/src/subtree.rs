@@ -1,8 +1,8 @@
 //! Parts of the tree that clients are bound to.
 //!
 //! Invariant: an inode is taken to be in a part only if a chain of directories that hold each
-//! other leads from it to there. A file with several names counts as where it was made, or
-//! last renamed to.
+//! other leads from it to there. A file with several names counts as where it was made, or last
+//! renamed to, as long as it has a name there.
 
 use crate::service::Mds;
 use glint_kv::Kv;
@@ -12,10 +12,11 @@ use glint_proto::{Errno, FsResult, Ino};
 const DEPTH_MAX: usize = 4096;
 
 impl<K: Kv> Mds<K> {
-    /// The directory at a path from the root.
+    /// The directory at a path from the root, whoever has just made it.
     pub async fn resolve(&self, path: &str) -> FsResult<Ino> {
         let mut at = Ino::ROOT;
         for name in path.split('/').filter(|name| !name.is_empty()) {
+            self.claims.make_visible(at).await;
             let entry = self.find_entry(at, name.as_bytes()).await?;
             at = entry.ok_or(Errno::ENOENT)?.0;
             self.directory(at).await?;

@@ -5,10 +5,10 @@
 use futures_lite::future::{block_on, poll_once};
 use glint_kv::memory::MemoryKv;
 use glint_mds::{Config, Mds, Targets};
-use glint_proto::lock::{Bits, Cancel};
+use glint_proto::lock::{Bits, Cancel, Range};
 use glint_proto::{
-    Answer, Arrival, ClientId, Cred, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, OpenFlags,
-    Owner, RequestId, Session, Timestamp,
+    AdvisoryHow, AdvisoryLock, AdvisoryMode, Answer, Arrival, ClientId, Cred, Errno, FsResult, Ino,
+    Layout, MdsReply, MdsRequest, OpenFlags, Owner, RequestId, Session, Timestamp,
 };
 use std::pin::pin;
 use std::sync::Arc;
@@ -183,4 +183,87 @@ fn the_next_session_begins_when_the_last_one_is_quiet() {
     let new = connect(&mds, 1);
     block_on(mds.goodbye(&old)).unwrap();
     assert!(!new.is_over() && mds.knows(ClientId(1)));
+}
+
+/// A client that connects anew sends again what had no answer; the copy on the old connection may
+/// come after what was done since.
+#[test]
+fn a_copy_of_an_unlock_takes_no_later_lock_away() {
+    let mds = start(&Arc::default(), 1);
+    let (a, b) = (connect(&mds, 1), connect(&mds, 2));
+    let send = |session: &Session, slot, xid, mode| {
+        let lock = AdvisoryLock {
+            ino: Ino::ROOT,
+            owner: 5,
+            pid: 5,
+            range: Range::ALL,
+            mode,
+            flock: true,
+            how: AdvisoryHow::Try,
+            ticket: 0,
+        };
+        let id = Some(RequestId { client: session.client(), slot, xid });
+        let arrival = Arrival { session: Some(session), id, ..Arrival::default() };
+        block_on(mds.handle(&arrival, &Cred::ROOT, &MdsRequest::Advisory(lock))).reply
+    };
+    assert_eq!(send(&a, 0, 1, AdvisoryMode::Write), Ok(MdsReply::Done));
+    assert_eq!(send(&a, 1, 2, AdvisoryMode::Unlock), Ok(MdsReply::Done));
+    assert_eq!(send(&a, 2, 3, AdvisoryMode::Write), Ok(MdsReply::Done));
+    assert_eq!(send(&a, 1, 2, AdvisoryMode::Unlock), Ok(MdsReply::Done), "as it was answered");
+    assert_eq!(send(&b, 0, 1, AdvisoryMode::Write), Err(Errno::EAGAIN), "it is locked");
+    assert_eq!(send(&a, 1, 4, AdvisoryMode::Unlock), Ok(MdsReply::Done));
+    assert_eq!(send(&a, 2, 3, AdvisoryMode::Write), Ok(MdsReply::Done), "a copy of a lock");
+    assert_eq!(send(&b, 0, 2, AdvisoryMode::Write), Ok(MdsReply::Done), "it is free");
+}
+
+/// Where a file with several names counts to be, for clients that see only a part of the tree.
+#[test]
+fn a_file_is_inside_only_as_long_as_it_has_a_name_there() {
+    let mds = start(&Arc::default(), 1);
+    let session = connect(&mds, 1);
+    let xid = std::cell::Cell::new(0);
+    let act = |request: MdsRequest<'_>| {
+        xid.set(xid.get() + 1);
+        block_on(ask(&mds, &session, xid.get(), request))
+    };
+    let make = |parent, name, mode| {
+        let (umask, rdev, target, open, exclusive) = (0, 0, b"".as_slice(), None, true);
+        let request =
+            MdsRequest::Create { parent, name, mode, umask, rdev, target, open, exclusive };
+        ino_of(act(request))
+    };
+    let jail = make(Ino::ROOT, b"jail", 0o040_755);
+    let (root, inner) = (Ino::ROOT, make(jail, b"inner", 0o040_755));
+    let is_inside = |ino| block_on(mds.is_within(jail, ino)).unwrap();
+    let link =
+        |ino, parent, name| assert!(act(MdsRequest::Link { ino, parent, name }).reply.is_ok());
+    let unlink = |parent, name| assert!(act(MdsRequest::Unlink { parent, name }).reply.is_ok());
+    let rename = |parent, name, new_parent, new_name| {
+        let flags = Default::default();
+        let request = MdsRequest::Rename { parent, name, new_parent, new_name, flags };
+        assert!(act(request).reply.is_ok());
+    };
+
+    let out = make(jail, b"a", 0o100_644);
+    link(out, root, b"a");
+    assert!(is_inside(out), "it was made there");
+    unlink(jail, b"a");
+    assert!(!is_inside(out), "nothing there leads to it");
+    // As git and mail servers do it: the new name first, then the old one goes.
+    let stays = make(jail, b"tmp", 0o100_644);
+    link(stays, jail, b"final");
+    unlink(jail, b"tmp");
+    assert!(is_inside(stays));
+    link(stays, inner, b"final");
+    unlink(jail, b"final");
+    assert!(is_inside(stays));
+    rename(inner, b"final", root, b"final");
+    assert!(!is_inside(stays));
+    rename(root, b"final", jail, b"back");
+    assert!(is_inside(stays));
+    // A name that is replaced goes, too.
+    link(stays, root, b"b");
+    make(jail, b"new", 0o100_644);
+    rename(jail, b"new", jail, b"back");
+    assert!(!is_inside(stays));
 }

@@ -89,6 +89,7 @@ pub mod notify {
     pub const INVAL_ENTRY: i32 = 3;
     pub const RETRIEVE: i32 = 5;
     pub const INC_EPOCH: i32 = 8;
+    pub const PRUNE: i32 = 9;
 }
 
 /// A read for a program, and not for the page cache.
@@ -127,6 +128,7 @@ wire! {
     LkOut { lk: FileLock }
     InvalInodeOut { ino: u64, off: i64, len: i64 }
     RetrieveOut { unique: u64, nodeid: u64, offset: u64, size: u32, padding: u32 }
+    PruneOut { count: u32, padding: u32, spare: u64 }
     InvalEntryOut { parent: u64, namelen: u32, flags: u32 }
     GetattrIn { flags: u32, dummy: u32, fh: u64 }
     SetattrIn {

@@ -9,7 +9,6 @@ use crate::pages::Pages;
 use crate::reply::*;
 use crate::waiting::Threads;
 use glint_client::{Caching, Caller, Kernel, Make, Vfs};
-use glint_proto::limits::FUSE_IO_BYTES_MAX;
 use glint_proto::lock::Range;
 use glint_proto::{
     Cred, Errno, FileType, FsResult, Ino, OpenFlags, RenameFlags, SetAttr, SetTime, Timestamp,
@@ -21,9 +20,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 use zerocopy::FromBytes;
-
-/// Block size that statfs reports.
-const STATFS_BLOCK: u64 = 4096;
 
 /// A request as a transport delivers it.
 pub(crate) struct Request<'a> {
@@ -86,55 +82,6 @@ impl<F: Vfs> Adapter<F> {
     /// The inode that a node id stands for.
     pub(crate) fn ino(&self, nodeid: u64) -> Ino {
         if nodeid == ROOT_NODE { self.fs.root() } else { Ino(nodeid) }
-    }
-
-    /// Nobody waits any more for the lock that a request asked for.
-    pub(crate) async fn cancel_wait(&self, ino: Ino, unique: u64) {
-        self.fs.cancel_wait(ino, unique).await;
-    }
-
-    /// Whether a server cannot be reached.
-    pub(crate) fn is_away(&self) -> bool {
-        self.fs.is_away()
-    }
-
-    /// Gives back what a request got whose caller has gone on: the kernel knows nothing of it.
-    pub(crate) async fn abandon(&self, header: &InHeader, fixed: &[u8], reply: &[u8]) {
-        let Some(opcode) = Opcode::from_u32(header.opcode) else { return };
-        let entry = |bytes: &[u8]| match EntryOut::read_from_prefix(bytes) {
-            Ok((entry, _)) if entry.nodeid != 0 => self.fs.forget(self.ino(entry.nodeid), 1),
-            _ => {}
-        };
-        let opened = match opcode {
-            Opcode::Open | Opcode::Opendir => Some(reply),
-            Opcode::Create | Opcode::Tmpfile => reply.get(size_of::<EntryOut>()..),
-            _ => None,
-        };
-        if let Some(Ok((open, _))) = opened.map(OpenOut::read_from_prefix) {
-            self.abandoned(opcode, header, fixed, reply);
-            if let Err(errno) = self.fs.release(handle(open.fh)).await {
-                tracing::debug!(%errno, "closing what nobody waits for");
-            }
-        }
-        match opcode {
-            Opcode::Lookup | Opcode::Mknod | Opcode::Mkdir | Opcode::Symlink => entry(reply),
-            Opcode::Link | Opcode::Create | Opcode::Tmpfile => entry(reply),
-            Opcode::Readdirplus => {
-                let mut rest = reply;
-                while let Some(dirent) = rest.get(size_of::<EntryOut>()..)
-                    && let Ok((dirent, _)) = Dirent::read_from_prefix(dirent)
-                {
-                    entry(rest);
-                    let len = size_of::<EntryOut>() + size_of::<Dirent>();
-                    let len = (len + dirent.namelen as usize).next_multiple_of(8);
-                    rest = rest.get(len..).unwrap_or_default();
-                }
-            }
-            Opcode::Setlk | Opcode::Setlkw => {
-                self.give_lock_back(self.ino(header.nodeid), fixed).await;
-            }
-            _ => {}
-        }
     }
 
     /// Executes a request. The reply is in its buffer afterwards.
@@ -432,21 +379,7 @@ impl<F: Vfs> Call<'_, F> {
 
     async fn statfs(self) -> FsResult<usize> {
         let stat = self.fs.statfs().await?;
-        // There is no table of inodes that could fill up: as many may be made as
-        // there is room for their records.
-        let free_inodes = stat.available / 512;
-        let out = StatfsOut {
-            blocks: stat.total / STATFS_BLOCK,
-            bfree: stat.free / STATFS_BLOCK,
-            bavail: stat.available / STATFS_BLOCK,
-            files: stat.inodes + free_inodes,
-            ffree: free_inodes,
-            bsize: FUSE_IO_BYTES_MAX as u32,
-            namelen: glint_proto::limits::NAME_BYTES_MAX as u32,
-            frsize: STATFS_BLOCK as u32,
-            ..StatfsOut::default()
-        };
-        put(self.buffer, &out)
+        put(self.buffer, &statfs_out(&stat))
     }
 
     /// A value or, if the caller only asks, its length.

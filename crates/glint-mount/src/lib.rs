@@ -7,6 +7,7 @@
 //! Does not know: networks, servers, or where anything is stored. It serves any
 //! [`glint_client::Vfs`].
 
+mod abandon;
 mod abi;
 mod advisory;
 mod data_calls;

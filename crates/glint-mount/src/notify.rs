@@ -3,7 +3,7 @@
 //! Some of them wait for locks of the kernel that a request under way may hold, so they must
 //! not be sent by a thread that serves requests.
 
-use crate::abi::{InvalEntryOut, InvalInodeOut, OutHeader, RetrieveOut, notify};
+use crate::abi::{InvalEntryOut, InvalInodeOut, OutHeader, PruneOut, RetrieveOut, notify};
 use crate::reply::ROOT_NODE;
 use glint_client::Kernel;
 use glint_proto::Ino;
@@ -21,11 +21,13 @@ pub(crate) struct Notifier {
     root: Ino,
     /// It knows FUSE_NOTIFY_INC_EPOCH (Linux 6.16).
     epochs: AtomicBool,
+    /// It knows FUSE_NOTIFY_PRUNE (Linux 6.18).
+    prunes: AtomicBool,
 }
 
 impl Notifier {
     pub(crate) fn new(fd: Arc<OwnedFd>, root: Ino) -> Notifier {
-        Notifier { fd, root, epochs: AtomicBool::new(true) }
+        Notifier { fd, root, epochs: AtomicBool::new(true), prunes: AtomicBool::new(true) }
     }
 
     /// What the kernel calls an inode.
@@ -85,6 +87,18 @@ impl Kernel for Notifier {
         let out = InvalEntryOut { parent: self.node(parent), namelen: name.len() as u32, flags: 0 };
         // It may not know the name (ENOENT), or use it as a mount point (ENOTEMPTY).
         let _ = self.send(notify::INVAL_ENTRY, &[out.as_bytes(), name, &[0]]);
+    }
+
+    fn forget_unused(&self, inos: &[Ino]) -> bool {
+        if !self.prunes.load(Ordering::Relaxed) {
+            return false;
+        }
+        let out = PruneOut { count: inos.len() as u32, ..PruneOut::default() };
+        let nodes: Vec<u64> = inos.iter().map(|ino| self.node(*ino)).collect();
+        let can =
+            self.send(notify::PRUNE, &[out.as_bytes(), nodes.as_bytes()]) != Err(Errno::INVAL);
+        self.prunes.store(can, Ordering::Relaxed);
+        can
     }
 
     fn forget_all_names(&self) -> bool {

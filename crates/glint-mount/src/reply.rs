@@ -1,7 +1,8 @@
 //! Writing replies into the buffer that the kernel reads.
 
-use crate::abi::{AttrOut, Dirent, EntryOut, GetattrOut, OpenOut};
-use glint_client::{Handle, Valid};
+use crate::abi::{AttrOut, Dirent, EntryOut, GetattrOut, OpenOut, StatfsOut};
+use glint_client::{FsStat, Handle, Valid};
+use glint_proto::limits::FUSE_IO_BYTES_MAX;
 use glint_proto::{Attr, DirEntry, Errno, FsResult};
 use std::time::Duration;
 use zerocopy::{Immutable, IntoBytes};
@@ -90,6 +91,26 @@ pub(crate) fn getattr_out(attr: &Attr, cache: Duration) -> GetattrOut {
 
 /// Set in the kernel's name of an open file whose data goes around the pages.
 const AROUND_PAGES: u64 = 1 << 63;
+
+/// Block size that statfs reports.
+const STATFS_BLOCK: u64 = 4096;
+
+pub(crate) fn statfs_out(stat: &FsStat) -> StatfsOut {
+    // There is no table of inodes that could fill up: as many may be made as
+    // there is room for their records.
+    let free_inodes = stat.available / 512;
+    StatfsOut {
+        blocks: stat.total / STATFS_BLOCK,
+        bfree: stat.free / STATFS_BLOCK,
+        bavail: stat.available / STATFS_BLOCK,
+        files: stat.inodes + free_inodes,
+        ffree: free_inodes,
+        bsize: FUSE_IO_BYTES_MAX as u32,
+        namelen: glint_proto::limits::NAME_BYTES_MAX as u32,
+        frsize: STATFS_BLOCK as u32,
+        ..StatfsOut::default()
+    }
+}
 
 pub(crate) fn open_out(handle: Handle, open_flags: u32) -> OpenOut {
     let around = if open_flags & crate::abi::FOPEN_DIRECT_IO != 0 { AROUND_PAGES } else { 0 };

@@ -12,6 +12,7 @@
 //!   read from until that is over; it costs others a few requests.
 
 use crate::connection::{Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame};
+use crate::door::Place;
 use crate::once::Once;
 use crate::polling::Poller;
 use crate::scheduler::Scheduler;
@@ -53,6 +54,8 @@ pub(crate) struct Core<S: Service> {
     /// Connections with replies to send.
     dirty: RefCell<Vec<Rc<Connection<S>>>>,
     connections: RefCell<Vec<Weak<Connection<S>>>>,
+    /// What was answered is being brought to stable storage.
+    hurrying: Cell<bool>,
 }
 
 /// A request that waits for its turn.
@@ -75,19 +78,25 @@ impl<S: Service> Core<S> {
             poller: Poller::start(),
             dirty: RefCell::default(),
             connections: RefCell::default(),
+            hurrying: Cell::new(false),
         });
         host::spawn(core.clone().work());
         core
     }
 
     /// Serves a connection until its end.
-    pub(crate) async fn serve(self: Rc<Self>, stream: Stream) -> Result<(), NetError> {
+    pub(crate) async fn serve(
+        self: Rc<Self>,
+        stream: Stream,
+        place: Option<Place>,
+    ) -> Result<(), NetError> {
         let peer = stream.peer()?;
         let mut reader = FrameReader::new(stream.clone());
         let connection = Rc::new(Connection {
             service: self.service.clone(),
             writer: FrameWriter::new(stream),
             peer,
+            place: RefCell::new(place),
             top: Cell::new(None),
             session: OnceCell::new(),
             under_way: Cell::new(0),
@@ -242,6 +251,16 @@ impl<S: Service> Core<S> {
             let reason = format!("slot {}: a client has {SLOTS_MAX}", header.slot);
             return Err(NetError::Refused(reason));
         }
+        let changes = match &request {
+            Request::Mds { request, .. } | Request::Replay { request, .. } => {
+                request.is_modifying()
+            }
+            Request::Ost { request, .. } => request.is_modifying(),
+            _ => false,
+        };
+        if changes && header.slot == NO_SLOT {
+            return Err(NetError::Refused("a change without a slot".into()));
+        }
         let id = RequestId { client, slot: header.slot, xid: header.xid };
         let rights = connection.rights();
         let metadata = async |cred: Cred, request: MdsRequest<'_>, replay, proof| {
@@ -298,6 +317,7 @@ impl<S: Service> Core<S> {
                 if client == ClientId::IN_PROCESS {
                     return Err(refused("this is nobody's id"));
                 }
+                connection.is_known()?;
                 let certificate = connection.peer.certificate;
                 let owner = Owner { certificate, secret: hello.secret };
                 let connected = self.service.connect(client, &hello, owner).await;
@@ -320,10 +340,19 @@ impl<S: Service> Core<S> {
             }
             Request::Oss(_) if !connection.peer.may_be_oss() => Reply::Oss(Err(Errno::EACCES)),
             Request::Oss(request) => {
+                connection.is_known()?;
                 Reply::Oss(self.service.oss(connection.peer.name.as_deref(), request).await)
             }
-            Request::Ping { commit } => {
+            Request::Ping { commit, hurry } => {
                 self.service.heard(session()?);
+                if hurry && !self.hurrying.replace(true) {
+                    let core = self.clone();
+                    host::spawn(async move {
+                        // Who waits for it hears of the failure.
+                        let _ = core.service.commit().await;
+                        core.hurrying.set(false);
+                    });
+                }
                 if commit {
                     self.service.commit().await.map_err(|e| NetError::Refused(e.to_string()))?;
                 }
@@ -531,6 +560,7 @@ impl<S: Service> Core<S> {
             let stalled = connection.unfinished.get().is_some_and(|t| clock::since(t) > limit);
             let evicted = connection.session.get().is_some_and(|session| session.is_over());
             let reason = match (stalled, evicted) {
+                _ if connection.is_overdue() => "it has not said who it is",
                 (true, _) => "nothing came after the beginning of a frame",
                 (_, true) => EVICTED,
                 _ => continue,

@@ -4,12 +4,15 @@
 //! Invariants:
 //! - A request leaves here only when a server has said that its transaction is durable.
 //! - Requests are given back in the order in which they were executed.
+//! - Requests to an MDS and changes of data have room of their own: a disk with objects that
+//!   stands still holds up nobody who has nothing for it.
 
 use glint_proto::limits::{KEPT_BYTES_MAX, KEPT_REQUESTS_MAX};
 use glint_proto::message::Survived;
-use glint_proto::{Capability, Committed, MdsReply};
+use glint_proto::{Capability, Committed, MdsReply, clock};
 use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
+use std::time::{Duration, Instant};
 
 /// A request to an MDS, as it was sent, and its answer.
 #[derive(Clone)]
@@ -27,6 +30,13 @@ pub(crate) struct Lost {
     pub(crate) ost: VecDeque<Vec<u8>>,
 }
 
+/// What has to be made durable, by the metadata engine or by OSTs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Mds,
+    Ost,
+}
+
 /// The requests of one client.
 #[derive(Default)]
 pub(crate) struct Kept {
@@ -34,8 +44,11 @@ pub(crate) struct Kept {
     ost: BTreeMap<u64, Vec<u8>>,
     /// Sent again in vain: their server was lost once more. Their old numbers say nothing.
     again: Lost,
-    bytes: usize,
+    /// Of each kind.
+    bytes: [usize; 2],
     waiters: Vec<Waker>,
+    /// Since when somebody waits for room, and none has come free.
+    waits: Option<Instant>,
 }
 
 impl Kept {
@@ -43,27 +56,46 @@ impl Kept {
         self.mds.len() + self.ost.len()
     }
 
-    /// Half of the room is taken: servers should make it durable now.
-    pub(crate) fn is_filling(&self) -> bool {
-        self.len() >= KEPT_REQUESTS_MAX / 2 || self.bytes >= KEPT_BYTES_MAX / 2
+    fn reaches(&self, kind: Kind, part: usize) -> bool {
+        let len = match kind {
+            Kind::Mds => self.mds.len(),
+            Kind::Ost => self.ost.len(),
+        };
+        len >= KEPT_REQUESTS_MAX / part || self.bytes[kind as usize] >= KEPT_BYTES_MAX / part
     }
 
-    pub(crate) fn is_full(&self) -> bool {
-        self.len() >= KEPT_REQUESTS_MAX || self.bytes >= KEPT_BYTES_MAX
+    /// Half of the room is taken: servers should make it durable now.
+    pub(crate) fn is_filling(&self) -> bool {
+        self.reaches(Kind::Mds, 2) || self.reaches(Kind::Ost, 2)
+    }
+
+    pub(crate) fn is_full(&self, kind: Kind) -> bool {
+        self.reaches(kind, 1)
     }
 
     /// Woken when something leaves.
     pub(crate) fn wait(&mut self, waker: Waker) {
+        self.waits.get_or_insert_with(clock::now);
         self.waiters.push(waker);
     }
 
+    /// How long somebody has waited for room.
+    pub(crate) fn waits(&self) -> Option<Duration> {
+        self.waits.map(clock::since)
+    }
+
+    fn wake(&mut self) {
+        self.waits = None;
+        self.waiters.drain(..).for_each(Waker::wake);
+    }
+
     pub(crate) fn add_mds(&mut self, transaction: u64, request: KeptRequest) {
-        self.bytes += request.frame.len();
+        self.bytes[Kind::Mds as usize] += request.frame.len();
         self.mds.insert(transaction, request);
     }
 
     pub(crate) fn add_ost(&mut self, transaction: u64, frame: Vec<u8>) {
-        self.bytes += frame.len();
+        self.bytes[Kind::Ost as usize] += frame.len();
         self.ost.insert(transaction, frame);
     }
 
@@ -72,16 +104,16 @@ impl Kept {
         let before = self.bytes;
         while let Some(entry) = self.mds.first_entry().filter(|e| *e.key() <= committed.mds) {
             let frame = entry.remove().frame;
-            self.bytes -= frame.len();
+            self.bytes[Kind::Mds as usize] -= frame.len();
             spare(frame);
         }
         while let Some(entry) = self.ost.first_entry().filter(|e| *e.key() <= committed.ost) {
             let frame = entry.remove();
-            self.bytes -= frame.len();
+            self.bytes[Kind::Ost as usize] -= frame.len();
             spare(frame);
         }
-        if self.bytes < before {
-            self.waiters.drain(..).for_each(Waker::wake);
+        if self.bytes != before {
+            self.wake();
         }
     }
 
@@ -90,8 +122,8 @@ impl Kept {
         let again = std::mem::take(&mut self.again);
         let mds = std::mem::take(&mut self.mds).split_off(&survived.mds.saturating_add(1));
         let ost = std::mem::take(&mut self.ost).split_off(&survived.ost.saturating_add(1));
-        self.bytes = 0;
-        self.waiters.drain(..).for_each(Waker::wake);
+        self.bytes = [0; 2];
+        self.wake();
         Lost {
             mds: mds.into_values().chain(again.mds).collect(),
             ost: ost.into_values().chain(again.ost).collect(),
@@ -126,11 +158,11 @@ mod tests {
         }
         let mut spares = 0;
         kept.committed(Committed { mds: 4, ost: 5 }, &mut |_| spares += 1);
-        assert_eq!((spares, kept.len(), kept.bytes), (3, 5, 30 + 200));
+        assert_eq!((spares, kept.len(), kept.bytes), (3, 5, [30, 200]));
         let lost = kept.after_restart(Survived { mds: 5, ost: 0 });
         assert_eq!(lost.mds.iter().map(|r| r.frame[0]).collect::<Vec<_>>(), [7, 9]);
         assert_eq!(lost.ost.iter().map(|f| f[0]).collect::<Vec<_>>(), [7, 9]);
-        assert_eq!((kept.len(), kept.bytes), (0, 0));
+        assert_eq!((kept.len(), kept.bytes), (0, [0, 0]));
     }
 
     #[test]
@@ -152,9 +184,11 @@ mod tests {
     fn it_is_full_by_bytes() {
         let mut kept = Kept::default();
         kept.add_ost(1, vec![0; KEPT_BYTES_MAX / 2]);
-        assert!(kept.is_filling() && !kept.is_full());
+        assert!(kept.is_filling() && !kept.is_full(Kind::Ost));
         kept.add_ost(2, vec![0; KEPT_BYTES_MAX / 2]);
-        assert!(kept.is_full());
+        assert!(kept.is_full(Kind::Ost) && !kept.is_full(Kind::Mds), "each has its own room");
+        kept.wait(Waker::noop().clone());
+        assert!(kept.waits().is_some());
         assert!(kept.after_restart(Survived { mds: 0, ost: u64::MAX }).ost.is_empty());
         assert!(!kept.is_filling());
     }

@@ -14,6 +14,7 @@ pub mod capability;
 mod cluster;
 mod connection;
 mod core;
+mod door;
 mod error;
 pub mod host;
 mod inproc;
@@ -24,6 +25,7 @@ mod listen;
 mod local;
 mod once;
 pub mod polling;
+mod recover;
 mod remote;
 pub mod rights;
 mod runtime;
@@ -31,6 +33,7 @@ mod scheduler;
 mod served;
 mod server;
 mod shared;
+mod slots;
 pub mod stats;
 mod stream;
 mod subtree;
@@ -47,6 +50,7 @@ pub use stream::{Address, Listener, UNIX_PREFIX};
 use glint_proto::lock::{Callback, Cancel, Grant};
 use glint_proto::message::{Hello, Survived, Welcome};
 use glint_proto::oss::{OssInfo, OssReply, OssRequest};
+use glint_proto::watch::Beat;
 use glint_proto::{
     Answer, Arrival, Bulk, Capability, ClientId, Committed, Cred, FsResult, Ino, MdsReply,
     MdsRequest, OstReply, OstRequest, Owner, Session,
@@ -143,6 +147,11 @@ pub trait Service: Send + Sync + 'static {
 
     /// State dump as JSON.
     fn status(&self) -> String;
+
+    /// One more thread hears clients: how it says that it runs, if somebody counts.
+    fn beat(&self) -> Option<Beat> {
+        None
+    }
 }
 
 /// An answer, and the locks that come with it.

@@ -2,21 +2,20 @@
 //! breaks, and what had no answer is sent again on the next one.
 
 use crate::connection::{
-    Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame, reply_of, request_frame,
+    Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame, request_frame,
 };
-use crate::kept::{KeptRequest, Lost};
+use crate::kept::KeptRequest;
 use crate::polling::Poller;
-use crate::shared::{OpenCount, Shared};
+use crate::recover::ask;
+use crate::shared::Shared;
+use crate::slots::Slots;
 use crate::{NetError, host};
 use glint_proto::frame::{HEADER_BYTES, Header, NO_SLOT};
-use glint_proto::limits::{
-    RECONNECT_MS_MAX, RECONNECT_MS_MIN, SLOTS_FOR_DATA, SLOTS_PER_CONNECTION, SOON_MS,
-};
+use glint_proto::limits::{RECONNECT_MS_MAX, RECONNECT_MS_MIN, SLOTS_PER_CONNECTION, SOON_MS};
 use glint_proto::lock::Grant;
-use glint_proto::message::{Reply, Request, Welcome};
-use glint_proto::{Access, Capability, Committed, Cred, Errno, FsResult, MdsRequest, Op};
+use glint_proto::message::{Reply, Request};
+use glint_proto::{Access, Capability, Committed, Errno, FsResult, Op};
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -42,15 +41,12 @@ struct Pending {
 
 /// The connection of a thread.
 pub(crate) struct Link {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     first_slot: u16,
-    free_slots: RefCell<Vec<u16>>,
-    /// Who waits for a slot: requests for data, and others.
-    waiting_for_slot: RefCell<[VecDeque<Waker>; 2]>,
+    slots: Slots,
     next_xid: Cell<u64>,
     /// By slot; behind the slots, requests that need none.
     pending: RefCell<Vec<Option<Pending>>>,
-    free_places: RefCell<Vec<u16>>,
     /// How many of them are waited for.
     awaited: Cell<usize>,
     writer: RefCell<Option<Rc<FrameWriter>>>,
@@ -98,12 +94,10 @@ impl Link {
     pub(crate) fn start(shared: Arc<Shared>, number: u16) -> Rc<Link> {
         let link = Rc::new(Link {
             first_slot: number * SLOTS_PER_CONNECTION,
-            free_slots: RefCell::new((0..SLOTS_PER_CONNECTION).rev().collect()),
-            waiting_for_slot: RefCell::default(),
+            slots: Slots::default(),
             // A slot's xids rise over all connections of this client's life.
             next_xid: Cell::new(1),
             pending: RefCell::new((0..SLOTS).map(|_| None).collect()),
-            free_places: RefCell::default(),
             awaited: Cell::new(0),
             writer: RefCell::new(None),
             kept: Cell::new(true),
@@ -125,49 +119,6 @@ impl Link {
         self.kept.get()
     }
 
-    async fn take_slot(&self, request: &Request<'_>) -> u16 {
-        let of_data = matches!(request, Request::Ost { .. });
-        let reserve = if of_data { 0 } else { SLOTS_FOR_DATA as usize };
-        poll_fn(|context| {
-            let mut free = self.free_slots.borrow_mut();
-            if free.len() > reserve
-                && let Some(slot) = free.pop()
-            {
-                return Poll::Ready(slot);
-            }
-            let waiting = &mut self.waiting_for_slot.borrow_mut()[usize::from(!of_data)];
-            waiting.push_back(context.waker().clone());
-            Poll::Pending
-        })
-        .await
-    }
-
-    /// A place for a request that needs no slot. Those of the servers are few, and whoever
-    /// waits for another client would keep one from those that let it go on.
-    fn take_place(&self) -> u16 {
-        self.free_places.borrow_mut().pop().unwrap_or_else(|| {
-            let mut pending = self.pending.borrow_mut();
-            pending.push(None);
-            (pending.len() - 1) as u16
-        })
-    }
-
-    fn free_slot(&self, slot: u16) {
-        if usize::from(slot) >= SLOTS {
-            self.free_places.borrow_mut().push(slot);
-            return;
-        }
-        let mut free = self.free_slots.borrow_mut();
-        free.push(slot);
-        let others_may = free.len() > SLOTS_FOR_DATA as usize;
-        drop(free);
-        let [data, others] = &mut *self.waiting_for_slot.borrow_mut();
-        let next = data.pop_front().or_else(|| if others_may { others.pop_front() } else { None });
-        if let Some(waker) = next {
-            waker.wake();
-        }
-    }
-
     fn keep_spare(&self, mut frame: Vec<u8>) {
         let mut spares = self.spares.borrow_mut();
         if frame.capacity() <= SPARE_BYTES && spares.len() < SPARES {
@@ -178,7 +129,7 @@ impl Link {
 
     /// Puts a request into a slot and into the queue of the connection, if there is one.
     async fn enqueue(&self, request: &Request<'_>, bulk: &[u8], abandoned: bool) -> FsResult<u16> {
-        self.shared.room().await;
+        self.shared.room(request).await;
         if self.evictions.get() != self.shared.evictions.load(Ordering::Acquire)
             && let Some(writer) = self.writer.take()
         {
@@ -186,7 +137,10 @@ impl Link {
             writer.close();
         }
         let patient = matches!(request, Request::Mds { request, .. } if request.is_patient());
-        let slot = if patient { self.take_place() } else { self.take_slot(request).await };
+        let slot = match patient {
+            true => self.slots.take_place(),
+            false => self.slots.take(matches!(request, Request::Ost { .. })).await,
+        };
         let xid = self.next_xid.get();
         self.next_xid.set(xid + 1);
         let envelope = Envelope {
@@ -196,14 +150,19 @@ impl Link {
         };
         let mut frame = self.spares.borrow_mut().pop().unwrap_or_default();
         if let Err(errno) = append_frame(&mut frame, envelope, request, bulk) {
-            self.free_slot(slot);
+            self.slots.give(slot);
             return Err(errno);
         }
         if let Some(writer) = &*self.writer.borrow() {
             writer.queue().extend_from_slice(&frame);
         }
         let pending = Pending { frame, xid, answer: None, waker: None, abandoned };
-        self.pending.borrow_mut()[slot as usize] = Some(pending);
+        let mut all = self.pending.borrow_mut();
+        if all.len() <= usize::from(slot) {
+            all.resize_with(usize::from(slot) + 1, || None);
+        }
+        all[usize::from(slot)] = Some(pending);
+        drop(all);
         Ok(slot)
     }
 
@@ -286,7 +245,7 @@ impl Link {
         if let Some(pending) = pending {
             self.keep_spare(pending.frame);
         }
-        self.free_slot(slot);
+        self.slots.give(slot);
     }
 
     /// Sends a request whose answer nobody waits for: with the next one, or soon.
@@ -399,133 +358,8 @@ impl Link {
         }
     }
 
-    /// A server that has started again, or evicted this client, is told what is open; what
-    /// it lost is sent again.
-    async fn recover(
-        &self,
-        writer: &FrameWriter,
-        reader: &mut FrameReader,
-        welcome: &Welcome,
-    ) -> Result<(), NetError> {
-        let mut recovery = self.shared.recovery.lock().await;
-        let now = (welcome.boot_verifier, self.shared.evictions.load(Ordering::Acquire));
-        if recovery.heard == now {
-            return Ok(());
-        }
-        if recovery.said != now {
-            self.say_again(writer, reader, welcome, now.1 != recovery.heard.1).await?;
-            recovery.said = now;
-        }
-        // Once the server has heard this it waits for nothing more, and takes nothing more.
-        ask(writer, reader, self.request(&Request::Recovered)?).await?;
-        recovery.heard = now;
-        Ok(())
-    }
-
-    /// All that a server must know of this client.
-    async fn say_again(
-        &self,
-        writer: &FrameWriter,
-        reader: &mut FrameReader,
-        welcome: &Welcome,
-        evicted: bool,
-    ) -> Result<(), NetError> {
-        for (ino, OpenCount { readers, writers, proof }) in self.shared.opens() {
-            let request = MdsRequest::Reopen { ino, readers, writers, proof };
-            let request = Request::Mds { cred: Cred::ROOT, request };
-            ask(writer, reader, self.request(&request)?).await?;
-        }
-        if let Some(holder) = self.shared.holder() {
-            for request in holder.forgotten(evicted).await {
-                let frame = Request::Mds { cred: Cred::ROOT, request: request.clone() };
-                if let Reply::Mds { reply, .. } = ask(writer, reader, self.request(&frame)?).await?
-                {
-                    self.shared.note_open(&request, &reply);
-                    holder.reclaimed(&request, reply);
-                }
-            }
-        }
-        let lost = match self.shared.run.load(Ordering::Acquire) == welcome.boot_verifier {
-            // What an attempt before this one left.
-            true => self.shared.kept.lock().left(),
-            false => self.shared.count_anew(welcome.boot_verifier, welcome.survived),
-        };
-        self.replay(writer, reader, lost).await
-    }
-
-    /// Sends again what a server answered and lost, in its order.
-    async fn replay(
-        &self,
-        writer: &FrameWriter,
-        reader: &mut FrameReader,
-        mut lost: Lost,
-    ) -> Result<(), NetError> {
-        let (requests, writes) = (lost.mds.len(), lost.ost.len());
-        if requests + writes == 0 {
-            return Ok(());
-        }
-        tracing::warn!(requests, writes, "the server lost what was not synced; replaying it");
-        let result = self.replay_all(writer, reader, &mut lost).await;
-        if result.is_err() {
-            self.shared.kept.lock().not_replayed(lost);
-        }
-        result
-    }
-
-    /// Takes out of `lost` what was sent again.
-    async fn replay_all(
-        &self,
-        writer: &FrameWriter,
-        reader: &mut FrameReader,
-        lost: &mut Lost,
-    ) -> Result<(), NetError> {
-        while let Some(request) = lost.mds.front() {
-            if let Some(replay) = self.as_replay(request)? {
-                match ask(writer, reader, replay).await? {
-                    Reply::Mds { transaction, reply: Ok(_), .. } if transaction > 0 => {
-                        self.shared.keep_mds(transaction, request.clone());
-                    }
-                    Reply::Mds { reply: Ok(_), .. } => {}
-                    Reply::Mds { reply: Err(errno), .. } => tracing::error!(
-                        %errno, "an operation that was acknowledged could not be replayed"
-                    ),
-                    _ => return Err(NetError::Refused("it did not answer a replay".into())),
-                }
-            }
-            lost.mds.pop_front();
-        }
-        while let Some(frame) = lost.ost.front() {
-            match ask(writer, reader, frame.clone()).await? {
-                Reply::Ost { transaction, reply: Ok(_) } => {
-                    self.shared.keep_ost(transaction, frame.clone());
-                }
-                Reply::Ost { reply: Err(errno), .. } => {
-                    tracing::error!(%errno, "acknowledged data could not be written again");
-                }
-                _ => return Err(NetError::Refused("it did not answer a write".into())),
-            }
-            lost.ost.pop_front();
-        }
-        Ok(())
-    }
-
-    /// The frame that replays a request, if it is one to an MDS.
-    fn as_replay(&self, kept: &KeptRequest) -> Result<Option<Vec<u8>>, NetError> {
-        let Some((header, Request::Mds { cred, request })) = parse(&kept.frame) else {
-            return Ok(None);
-        };
-        let envelope = Envelope {
-            slot: header.slot,
-            xid: header.xid,
-            ..Envelope::request(Op::Recovery, self.shared.client)
-        };
-        let (reply, proof) = (kept.reply.clone(), kept.proof);
-        let replay = Request::Replay { cred, request, reply, proof };
-        request_frame(envelope, &replay).map(Some)
-    }
-
     /// A frame of a request that needs no slot.
-    fn request(&self, request: &Request<'_>) -> Result<Vec<u8>, NetError> {
+    pub(crate) fn request(&self, request: &Request<'_>) -> Result<Vec<u8>, NetError> {
         request_frame(Envelope::request(request.op(), self.shared.client), request)
     }
 
@@ -630,30 +464,10 @@ fn proof_of(grants: &[Grant]) -> Option<Capability> {
 }
 
 /// A frame of this client, taken apart again.
-fn parse(frame: &[u8]) -> Option<(Header, Request<'_>)> {
+pub(crate) fn parse(frame: &[u8]) -> Option<(Header, Request<'_>)> {
     let header = Header::decode(frame.first_chunk::<HEADER_BYTES>()?).ok()?;
     let body = frame.get(HEADER_BYTES..HEADER_BYTES + header.body_len as usize)?;
     Some((header, glint_proto::message::decode(body).ok()?))
-}
-
-/// A request and its answer, before the connection is open to others.
-async fn ask(
-    writer: &FrameWriter,
-    reader: &mut FrameReader,
-    frame: Vec<u8>,
-) -> Result<Reply, NetError> {
-    loop {
-        writer.queue().extend_from_slice(&frame);
-        writer.flush().await?;
-        let (pass, frames) = reader.next_pass().await?;
-        let first = frames.first().ok_or(NetError::Closed)?;
-        match reply_of(pass.body(first))? {
-            Reply::Busy { retry_ms } => {
-                host::sleep(Duration::from_millis(retry_ms.into())).await;
-            }
-            reply => return Ok(reply),
-        }
-    }
 }
 
 /// Sees to the slot of a call that is dropped before it was answered.

@@ -146,9 +146,9 @@ impl Remote {
 
     /// Says that this client lives, and learns what is durable.
     pub async fn ping(&self) -> FsResult<()> {
-        let commit = self.shared.kept.lock().is_filling();
+        let hurry = self.shared.kept.lock().is_filling();
         let sent = clock::now();
-        match self.call(&Request::Ping { commit }, Bulk::None).await? {
+        match self.call(&Request::Ping { commit: false, hurry }, Bulk::None).await? {
             Reply::Pong(committed) => {
                 *self.shared.heard.lock() = sent;
                 let run = self.shared.run.load(Ordering::Acquire);
@@ -299,7 +299,7 @@ impl Transport for Remote {
     }
 
     async fn commit(&self) -> FsResult<()> {
-        self.call(&Request::Ping { commit: true }, Bulk::None).await.map(drop)
+        self.call(&Request::Ping { commit: true, hurry: false }, Bulk::None).await.map(drop)
     }
 
     async fn status(&self) -> FsResult<String> {

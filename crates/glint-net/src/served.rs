@@ -1,8 +1,9 @@
 //! A connection, as the server that serves it sees it.
 
-use crate::Service;
 use crate::connection::FrameWriter;
+use crate::door::Place;
 use crate::rights::{Peer, Rights};
+use crate::{NetError, Service};
 use glint_proto::frame::{Header, NO_SLOT};
 use glint_proto::limits::{BULK_BYTES_MAX, SLOTS_PER_CONNECTION};
 use glint_proto::{Ino, Op, Session};
@@ -41,6 +42,8 @@ pub(crate) struct Connection<S: Service> {
     pub(crate) writer: FrameWriter,
     /// Who is at the other end.
     pub(crate) peer: Peer,
+    /// Its place among the connections of the server, where these are counted.
+    pub(crate) place: RefCell<Option<Place>>,
     /// The part of the tree that it is bound to, if it is.
     pub(crate) top: Cell<Option<Ino>>,
     /// Whose requests come in, once its client has said hello.
@@ -72,6 +75,22 @@ impl<S: Service> Connection<S> {
     /// What the other end may do; `None` if that is everything.
     pub(crate) fn rights(&self) -> Option<&Rights> {
         (!self.peer.rights.is_all()).then_some(&self.peer.rights)
+    }
+
+    /// The other end has said who it is, and may be that.
+    pub(crate) fn is_known(&self) -> Result<(), NetError> {
+        let mut place = self.place.borrow_mut();
+        match place.as_mut().is_none_or(|place| place.known(self.peer.certificate)) {
+            true => Ok(()),
+            false => {
+                Err(NetError::Refused("there are too many connections of this certificate".into()))
+            }
+        }
+    }
+
+    /// Whether it should have said so long ago.
+    pub(crate) fn is_overdue(&self) -> bool {
+        self.place.borrow().as_ref().is_some_and(Place::is_overdue)
     }
 
     /// The state of a server, as far as it is for the other end: administrators see all of it,

@@ -2,10 +2,12 @@
 //! core that has the fewest.
 
 use crate::core::Core;
+use crate::door::{Door, Place};
 use crate::host::Pipe;
 use crate::once::Once;
-use crate::stream::{Accepted, Listener};
-use crate::{NetError, Service};
+use crate::stream::{Accepted, Listener, Origin};
+use crate::{NetError, Service, host};
+use glint_proto::watch::Beat;
 use parking_lot::Mutex;
 use std::future::poll_fn;
 use std::io;
@@ -20,6 +22,11 @@ use std::time::{Duration, Instant};
 /// How often connections are looked after.
 const CARE: Duration = Duration::from_secs(1);
 
+/// How often it complains that it cannot accept any.
+const COMPLAIN: Duration = Duration::from_secs(10);
+/// Most connections, where nothing else is said.
+const CONNECTIONS_MAX: usize = 256;
+
 /// How threads are set up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ServerOptions {
@@ -27,7 +34,12 @@ pub struct ServerOptions {
     pub pin: bool,
     /// Number of threads, if not one for each core.
     pub workers: Option<usize>,
+    /// Most connections.
+    pub connections: Option<usize>,
 }
+
+/// A connection that has come, where it comes from, and its place.
+type Visitor = (Accepted, Origin, Place);
 
 /// What comes to a thread from outside.
 #[derive(Default)]
@@ -37,7 +49,7 @@ struct Inbox {
     stop: AtomicBool,
     /// Connections should be looked after.
     care: AtomicBool,
-    accepted: Mutex<Vec<(Accepted, String)>>,
+    accepted: Mutex<Vec<Visitor>>,
     waker: Mutex<Option<Waker>>,
 }
 
@@ -50,7 +62,7 @@ impl Inbox {
     }
 
     /// New connections; none when it is time for something else.
-    async fn next(&self) -> Vec<(Accepted, String)> {
+    async fn next(&self) -> Vec<Visitor> {
         poll_fn(|context| {
             // Registered first, so that what comes after the look is not missed.
             self.waker.lock().replace(context.waker().clone());
@@ -106,8 +118,9 @@ impl Server {
         }
         let (listener, stop) = (handle.listener.clone(), handle.stop.clone());
         let inboxes = handle.inboxes.clone();
+        let door = Door::new(options.connections.unwrap_or(CONNECTIONS_MAX));
         let thread = std::thread::Builder::new().name("accept".into());
-        handle.threads.push(thread.spawn(move || accept(&listener, &stop, &inboxes))?);
+        handle.threads.push(thread.spawn(move || accept(&listener, &stop, &inboxes, &door))?);
         Ok(handle)
     }
 }
@@ -123,7 +136,7 @@ impl<S: Service> SimulatedServer<S> {
 
     /// Serves a connection until its end.
     pub async fn serve(&self, pipe: Pipe) -> Result<(), NetError> {
-        self.0.clone().serve(pipe.into()).await
+        self.0.clone().serve(pipe.into(), None).await
     }
 
     /// Looks after connections; to be called every now and then.
@@ -153,8 +166,9 @@ impl ServerHandle {
     }
 }
 
-fn accept(listener: &Listener, stop: &AtomicBool, inboxes: &[Arc<Inbox>]) {
+fn accept(listener: &Listener, stop: &AtomicBool, inboxes: &[Arc<Inbox>], door: &Arc<Door>) {
     let mut cared = Instant::now();
+    let mut complained: Option<Instant> = None;
     loop {
         let ready = listener.wait(CARE);
         if stop.load(Ordering::Acquire) {
@@ -171,16 +185,20 @@ fn accept(listener: &Listener, stop: &AtomicBool, inboxes: &[Arc<Inbox>]) {
             continue;
         }
         match listener.accept() {
-            Ok(connection) => {
+            Ok((connection, origin)) => {
+                let Some(place) = door.enter(origin) else { continue };
                 let load = |inbox: &&Arc<Inbox>| inbox.load.load(Ordering::Relaxed);
                 let Some(inbox) = inboxes.iter().min_by_key(load) else { return };
                 inbox.load.fetch_add(1, Ordering::Relaxed);
-                inbox.accepted.lock().push(connection);
+                inbox.accepted.lock().push((connection, origin, place));
                 inbox.wake();
             }
             Err(error) => {
                 // Out of descriptors, most likely: others may end meanwhile.
-                tracing::error!(%error, "accepting a connection");
+                if complained.is_none_or(|then| then.elapsed() > COMPLAIN) {
+                    complained = Some(Instant::now());
+                    tracing::error!(%error, "accepting a connection");
+                }
                 std::thread::sleep(Duration::from_millis(100));
             }
         }
@@ -194,6 +212,15 @@ fn run<S: Service>(
     pin: Option<usize>,
 ) -> io::Result<()> {
     crate::runtime(pin)?.block_on(async {
+        if let Some(beat) = service.beat() {
+            compio_runtime::spawn(async move {
+                loop {
+                    beat.runs();
+                    host::sleep(Beat::EVERY).await;
+                }
+            })
+            .detach();
+        }
         let core = Core::start(service, once);
         loop {
             let accepted = inbox.next().await;
@@ -203,16 +230,16 @@ fn run<S: Service>(
             if inbox.care.swap(false, Ordering::AcqRel) {
                 core.care().await;
             }
-            for (stream, peer) in accepted {
+            for (stream, origin, place) in accepted {
                 let (core, inbox) = (core.clone(), inbox.clone());
                 compio_runtime::spawn(async move {
                     let served = match stream.attach().await {
-                        Ok(stream) => core.serve(stream).await,
+                        Ok(stream) => core.serve(stream, Some(place)).await,
                         Err(source) => Err(NetError::Io { what: "accepting".into(), source }),
                     };
                     inbox.load.fetch_sub(1, Ordering::Relaxed);
                     if let Err(error) = served {
-                        tracing::warn!(peer, "connection closed: {error}");
+                        tracing::warn!(peer = %origin, "connection closed: {error}");
                     }
                 })
                 .detach();

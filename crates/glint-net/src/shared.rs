@@ -3,7 +3,7 @@
 
 use crate::cluster::Identity;
 use crate::connection::{Envelope, reply_of, request_frame};
-use crate::kept::{Kept, KeptRequest, Lost};
+use crate::kept::{Kept, KeptRequest, Kind, Lost};
 use crate::remote::RemoteOptions;
 use crate::stream::{Address, ReadWrite};
 use crate::{Holder, NetError};
@@ -24,6 +24,11 @@ use std::time::{Duration, Instant};
 
 /// Longest time for a connection, and an answer where nothing else can be done meanwhile.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Pause between pings while the server should hurry.
+const HURRY: Duration = Duration::from_millis(20);
+/// How long calls may wait for it before that is said.
+const LONG: Duration = Duration::from_secs(5);
 
 /// Opens of one inode.
 #[derive(Clone, Copy, Default)]
@@ -69,6 +74,8 @@ pub(crate) struct Shared {
     /// Counts evictions.
     pub(crate) evictions: AtomicU64,
     pub(crate) stop: AtomicBool,
+    /// It was said that calls wait for room in `kept`.
+    complained: AtomicBool,
     pub(crate) heartbeat: OnceLock<std::thread::Thread>,
     /// When the last ping that was answered was sent.
     pub(crate) heard: Mutex<Instant>,
@@ -134,6 +141,7 @@ impl Shared {
             }),
             evictions: AtomicU64::new(0),
             stop: AtomicBool::new(false),
+            complained: AtomicBool::new(false),
             heartbeat: OnceLock::new(),
             heard: Mutex::new(clock::now()),
             broken: AtomicUsize::new(0),
@@ -332,11 +340,16 @@ impl Shared {
         }
     }
 
-    /// Until there is room to keep another request.
-    pub(crate) async fn room(&self) {
+    /// Until there is room to keep a request, if it will be kept.
+    pub(crate) async fn room(&self, request: &Request<'_>) {
+        let kind = match request {
+            Request::Mds { request, .. } if request.is_modifying() => Kind::Mds,
+            Request::Ost { request, .. } if request.is_modifying() => Kind::Ost,
+            _ => return,
+        };
         poll_fn(|context| {
             let mut kept = self.kept.lock();
-            if !kept.is_full() {
+            if !kept.is_full(kind) {
                 return Poll::Ready(());
             }
             kept.wait(context.waker().clone());
@@ -381,6 +394,23 @@ impl Shared {
         }
     }
 
+    /// Says once that calls wait because the server makes nothing durable, and that it is over.
+    fn complain(&self, waits: Option<Duration>) {
+        let long = waits.is_some_and(|waits| waits > LONG);
+        if self.complained.swap(long, Ordering::AcqRel) == long {
+            return;
+        }
+        let server = &self.options.address;
+        match waits {
+            Some(_) => tracing::error!(
+                %server,
+                "the server has taken changes and brings none of them to stable storage; calls \
+                 that change more there wait"
+            ),
+            None => tracing::warn!(%server, "the server brings changes to stable storage again"),
+        }
+    }
+
     fn ping_until_end(&self, connected: &mut bool) -> Result<(), NetError> {
         let mut stream = connect_blocking(&self.options.address)?;
         let run = match ask_on(&mut *stream, self.client, &self.hello())? {
@@ -392,16 +422,21 @@ impl Shared {
         };
         *connected = true;
         while !self.stop.load(Ordering::Acquire) {
-            let commit = self.kept.lock().is_filling();
+            let (hurry, waits) = {
+                let kept = self.kept.lock();
+                (kept.is_filling(), kept.waits())
+            };
             let sent = clock::now();
-            let pong = ask_on(&mut *stream, self.client, &Request::Ping { commit })?;
+            // It lives, however long a disk of the server takes.
+            let ping = Request::Ping { commit: false, hurry };
+            let pong = ask_on(&mut *stream, self.client, &ping)?;
             *self.heard.lock() = sent;
             if let Reply::Pong(committed) = pong {
                 self.committed(run, committed, &mut drop);
             }
-            if !self.kept.lock().is_filling() {
-                std::thread::park_timeout(Duration::from_millis(PING_MS));
-            }
+            self.complain(waits);
+            let pause = if hurry { HURRY } else { Duration::from_millis(PING_MS) };
+            std::thread::park_timeout(pause);
         }
         ask_on(&mut *stream, self.client, &Request::Bye).map(drop)
     }

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown};
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net as unix;
 use std::path::PathBuf;
@@ -167,17 +167,17 @@ impl Listener {
     }
 
     /// Waits for the next connection, on the calling thread. It can be carried to another
-    /// one. Also says who it is, for people.
-    pub(crate) fn accept(&self) -> io::Result<(Accepted, String)> {
+    /// one. Also says where it comes from.
+    pub(crate) fn accept(&self) -> io::Result<(Accepted, Origin)> {
         match self {
             Listener::Tcp(listener, identity) => {
                 let (stream, peer) = listener.accept()?;
                 stream.set_nodelay(true)?;
-                Ok((Accepted::Tcp(stream, identity.clone()), peer.to_string()))
+                Ok((Accepted::Tcp(stream, identity.clone()), Origin::of(peer.ip())))
             }
             Listener::Unix(listener, _) => {
                 let (stream, _) = listener.accept()?;
-                Ok((Accepted::Unix(stream), "a local process".into()))
+                Ok((Accepted::Unix(stream), Origin::Here))
             }
         }
     }
@@ -201,6 +201,33 @@ impl Listener {
     pub(crate) fn close(&self) {
         // Nobody waits any more; that is all it is for.
         let _ = rustix::net::shutdown(self.fd(), Shutdown::Both);
+    }
+}
+
+/// Where a connection comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Origin {
+    /// A host; of IPv6 its network of 2^64, all of which a host may use.
+    Host(IpAddr),
+    /// A process of this host.
+    Here,
+}
+
+impl Origin {
+    pub(crate) fn of(address: IpAddr) -> Origin {
+        Origin::Host(match address.to_canonical() {
+            IpAddr::V6(v6) => Ipv6Addr::from(u128::from(v6) & !u128::from(u64::MAX)).into(),
+            v4 => v4,
+        })
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Host(address) => address.fmt(f),
+            Origin::Here => f.write_str("a local process"),
+        }
     }
 }
 

@@ -1,15 +1,29 @@
-//! Time that passes. A simulation makes it pass faster.
+//! Time that passes, also while the host is suspended. A simulation makes it pass faster.
 
+use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 thread_local! {
     static SIMULATED: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Now: of the machine, or of the simulation that runs on this thread.
+/// Time since the host was started (CLOCK_BOOTTIME). The clock of [`Instant`] stands still
+/// while a host is suspended, and leases do not.
+fn since_boot() -> Duration {
+    let now = clock_gettime(ClockId::Boottime);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+}
+
+/// Now: of the machine, or of the simulation that runs on this thread. Not to be compared with
+/// [`Instant::now`].
 pub fn now() -> Instant {
-    SIMULATED.get().unwrap_or_else(Instant::now)
+    static START: OnceLock<(Instant, Duration)> = OnceLock::new();
+    SIMULATED.get().unwrap_or_else(|| {
+        let (start, boot) = START.get_or_init(|| (Instant::now(), since_boot()));
+        *start + since_boot().saturating_sub(*boot)
+    })
 }
 
 /// Time since `then`.

@@ -24,6 +24,7 @@ pub mod op;
 pub mod oss;
 mod rpc;
 mod session;
+pub mod watch;
 
 pub use attr::{Attr, FileType, SetAttr, SetTime, Timestamp};
 pub use capability::{Access, Capability};

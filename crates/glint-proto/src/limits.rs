@@ -55,6 +55,8 @@ pub const READ_AHEAD_BYTES: usize = 2 << 20;
 pub const FUSE_QUEUE_BYTES_MAX: usize = 128 << 20;
 /// Most bytes of entries in one page of a directory.
 pub const DIR_PAGE_BYTES_MAX: usize = 64 << 10;
+/// Inodes above which a client asks the kernel to forget some; each takes about 900 bytes.
+pub const KNOWN_INODES_MAX: usize = 1 << 20;
 /// Names that a client remembers not to exist, in one directory and in all.
 pub const ABSENT_NAMES_PER_DIRECTORY_MAX: usize = 1 << 12;
 /// See [`ABSENT_NAMES_PER_DIRECTORY_MAX`].
@@ -89,6 +91,12 @@ pub const QUEUED_REQUESTS_MAX: usize = 8192;
 pub const BUSY_RETRY_MS: u32 = 5;
 /// How long nothing more is read from a connection with more requests than slots.
 pub const FLOOD_PAUSE_MS: u64 = 10;
+/// How long a peer may take to say who it is.
+pub const HELLO_MS_MAX: u64 = 10_000;
+/// Most connections of peers that have not said it, and of those of one address.
+pub const STRANGERS_MAX: usize = 2048;
+/// See [`STRANGERS_MAX`].
+pub const STRANGERS_PER_ADDRESS_MAX: usize = 512;
 /// How long a peer may take for the rest of a frame.
 pub const FRAME_MS_MAX: u64 = 10_000;
 /// How long a request that nobody waits for may wait for another to travel with.
@@ -125,8 +133,18 @@ pub const CONNECTIONS_PER_CLIENT_MAX: u16 = 256;
 pub const DATA_LOCKS_PER_FILE_MAX: usize = 1024;
 /// Locks of one file that a client has and owes; then it gets no more.
 pub const DATA_LOCKS_OWED_MAX: usize = 8 * DATA_LOCKS_PER_FILE_MAX;
+/// Locks that programs of one client have and wait for, in each of the shards of their table.
+pub const PROGRAM_LOCKS_MAX: usize = 1 << 16;
+/// Programs that are looked at to see whether one would wait for itself.
+pub const DEADLOCK_OWNERS_MAX: usize = 256;
 /// How long a client that is not heard of keeps its open files.
 pub const LEASE_MS: u64 = 30_000;
+/// How often a thread that hears clients says that it runs.
+pub const BEAT_MS: u64 = 250;
+/// A server that stood still, or one of its threads, for so long heard nobody meanwhile.
+pub const PAUSE_MS_MIN: u64 = 1_000;
+/// How long it runs after that before anybody is evicted.
+pub const SETTLE_MS: u64 = 1_500;
 /// Shortest lease.
 pub const LEASE_MS_MIN: u64 = 3_000;
 /// How long attributes and entries may be cached while other clients exist and
@@ -247,6 +265,9 @@ const _: () = assert!(ABSENT_NAMES_PER_DIRECTORY_MAX <= ABSENT_NAMES_MAX);
 const _: () = assert!(CACHE_MS_SHARED * 2 < LEASE_MS);
 const _: () = assert!(RECONNECT_MS_MAX + PING_MS < LEASE_MS_MIN);
 const _: () = assert!(LEASE_MS_MIN <= LEASE_MS);
+const _: () = assert!(2 * STRANGERS_PER_ADDRESS_MAX <= STRANGERS_MAX);
+const _: () = assert!(2 * BEAT_MS < PAUSE_MS_MIN && PAUSE_MS_MIN < LEASE_MS_MIN / 2);
+const _: () = assert!(RECONNECT_MS_MAX < SETTLE_MS && PING_MS < SETTLE_MS);
 const _: () =
     assert!(DATA_LOCKS_PER_FILE_MAX >= 4 && DATA_LOCKS_OWED_MAX > DATA_LOCKS_PER_FILE_MAX);
 const _: () = assert!(reserve_metadata(1 << 40) < reserve_data(1 << 40));

@@ -231,7 +231,9 @@ impl MdsRequest<'_> {
     pub fn is_patient(&self) -> bool {
         match self {
             MdsRequest::Lock { reclaim, .. } => !reclaim,
-            MdsRequest::Advisory(lock) => lock.how == AdvisoryHow::Wait,
+            MdsRequest::Advisory(lock) => {
+                lock.how == AdvisoryHow::Wait && lock.mode != AdvisoryMode::Unlock
+            }
             _ => false,
         }
     }
@@ -240,6 +242,15 @@ impl MdsRequest<'_> {
     /// reply is recorded.
     pub fn is_modifying(&self) -> bool {
         use MdsRequest::*;
+        if let Advisory(lock) = self {
+            // A copy of one that comes late would take away, or bring back, what was granted,
+            // or given up, since.
+            return match lock.how {
+                AdvisoryHow::Try => true,
+                AdvisoryHow::Wait => lock.mode == AdvisoryMode::Unlock,
+                AdvisoryHow::Test | AdvisoryHow::Reclaim | AdvisoryHow::Cancel => false,
+            };
+        }
         matches!(
             self,
             Setattr { .. }

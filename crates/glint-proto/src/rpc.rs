@@ -164,8 +164,9 @@ pub enum Request<'a> {
     Stats,
     /// Start the statistics again.
     ResetStats,
-    /// The client lives; with `commit` everything answered so far to stable storage.
-    Ping { commit: bool },
+    /// The client lives; with `commit` it is answered when everything answered so far is on stable
+    /// storage, with `hurry` that begins and is not waited for.
+    Ping { commit: bool, hurry: bool },
     /// A request that an earlier run of the server answered with `reply` and lost.
     Replay {
         cred: Cred,

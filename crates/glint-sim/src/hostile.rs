@@ -430,7 +430,7 @@ impl<D: Dice> Hostile<D> {
             16 => self.pick(&[0, 1, 2, 3]).map(|n| match n {
                 0 => Request::Recovered,
                 1 => Request::Listen,
-                2 => Request::Ping { commit: false },
+                2 => Request::Ping { commit: false, hurry: false },
                 _ => Request::Status,
             })?,
             17 => Request::Oss(OssRequest::IsSession {

@@ -181,6 +181,7 @@ impl Storage {
             })));
             for tick in 1u64.. {
                 world.sleep(HOUSEKEEPING).await;
+                service.mds.time_passes();
                 while let Ok(true) = service.mds.reap(&*service).await {}
                 if tick % (COMMIT_INTERVAL.as_millis() / HOUSEKEEPING.as_millis()) as u64 == 0 {
                     // It does not fail here.

@@ -56,10 +56,11 @@ fn start(log: &Path) -> Result<Result<u32, ExitCode>, Box<dyn std::error::Error>
     }
     let status = child.wait()?;
     let shown = log.display();
-    match said.trim_end() {
-        "" => eprintln!("glint: it ended without a word ({status}); its log is {shown}"),
-        said => eprintln!("glint: {said}"),
-    }
+    let said = match said.trim_end() {
+        "" => format!("it ended without a word ({status}); its log is {shown}"),
+        said => said.to_owned(),
+    };
+    let _ = writeln!(std::io::stderr(), "glint: {said}");
     let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
     Ok(Err(ExitCode::from(code.max(1))))
 }

@@ -17,7 +17,7 @@ pub struct Live {
 }
 
 /// Writes to the terminal; one that was closed is nobody's concern any more.
-fn show(text: &str) {
+pub fn show(text: &str) {
     let mut err = std::io::stderr().lock();
     let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
 }

@@ -1,15 +1,29 @@
 //! `--metrics HOST:PORT`: statistics for Prometheus, on a thread of their own.
+//!
+//! Invariant: one connection at a time, for a short time. Who floods this port costs one thread
+//! and one descriptor.
 
 use crate::servers::Servers;
 use glint_net::stats::op_name;
 use glint_proto::SpaceInfo;
-use std::fmt::{Arguments, Write};
+use std::fmt::{Arguments, Write as _};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a connection may take, and how long it may wait for its next bytes.
+const TIME: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(500);
+/// Longest request.
+const REQUEST_BYTES_MAX: usize = 8 << 10;
 
 /// The HTTP server.
 pub struct Metrics {
-    server: Arc<tiny_http::Server>,
+    address: SocketAddr,
+    stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -21,45 +35,79 @@ impl Metrics {
         servers: Option<Arc<Servers>>,
     ) -> Result<Option<Metrics>, String> {
         let Some(address) = address else { return Ok(None) };
-        let failed = |e: String| format!("--metrics {address}: {e}");
-        let server = tiny_http::Server::http(address).map_err(|e| failed(e.to_string()))?;
-        let server = Arc::new(server);
-        tracing::info!("metrics at http://{}/metrics", server.server_addr());
-        let for_thread = server.clone();
+        let failed = |e: io::Error| format!("--metrics {address}: {e}");
+        let listener = TcpListener::bind(address).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        tracing::info!("metrics at http://{address}/metrics");
+        let stop = Arc::<AtomicBool>::default();
+        let stopped = stop.clone();
         let thread = std::thread::Builder::new()
             .name("metrics".into())
-            .spawn(move || answer(&for_thread, servers.as_deref()))
-            .map_err(|e| failed(e.to_string()))?;
-        Ok(Some(Metrics { server, thread: Some(thread) }))
+            .spawn(move || serve(&listener, &stopped, servers.as_deref()))
+            .map_err(failed)?;
+        Ok(Some(Metrics { address, stop, thread: Some(thread) }))
     }
 }
 
 impl Drop for Metrics {
     fn drop(&mut self) {
-        self.server.unblock();
-        if let Some(thread) = self.thread.take() {
+        self.stop.store(true, Ordering::Release);
+        // It waits for a connection.
+        let woken = TcpStream::connect_timeout(&self.address, TIME).is_ok();
+        if let Some(thread) = self.thread.take().filter(|_| woken) {
             // It ends with the server; if it panicked there is nothing to do.
             let _ = thread.join();
         }
     }
 }
 
-fn answer(server: &tiny_http::Server, servers: Option<&Servers>) {
-    for request in server.incoming_requests() {
-        let response = match request.url() {
-            "/metrics" => tiny_http::Response::from_string(text(servers)),
-            _ => tiny_http::Response::from_string("see /metrics\n").with_status_code(404),
-        };
-        // Version 0.0.4 is the text format that every Prometheus reads.
-        let kind = "Content-Type: text/plain; version=0.0.4; charset=utf-8";
-        let response = match kind.parse::<tiny_http::Header>() {
-            Ok(header) => response.with_header(header),
-            Err(()) => response,
-        };
-        if let Err(error) = request.respond(response) {
+fn serve(listener: &TcpListener, stop: &AtomicBool, servers: Option<&Servers>) {
+    for connection in listener.incoming() {
+        if stop.load(Ordering::Acquire) {
+            return;
+        }
+        let answered = connection.and_then(|connection| answer(connection, servers));
+        if let Err(error) = answered {
             tracing::debug!(%error, "answering a request for metrics");
+            // Out of descriptors, perhaps; others may give some back.
+            std::thread::sleep(Duration::from_millis(10));
         }
     }
+}
+
+fn answer(mut connection: TcpStream, servers: Option<&Servers>) -> io::Result<()> {
+    connection.set_read_timeout(Some(PAUSE))?;
+    connection.set_write_timeout(Some(TIME))?;
+    let request = read_head(&mut connection)?;
+    let target = request.split(' ').nth(1).unwrap_or_default();
+    let (status, body) = match target.split('?').next() {
+        Some("/metrics") => ("200 OK", text(servers)),
+        _ => ("404 Not Found", "see /metrics\n".to_owned()),
+    };
+    // Version 0.0.4 is the text format that every Prometheus reads.
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    let body = if request.starts_with("HEAD ") { "" } else { &body };
+    connection.write_all(&[head.as_bytes(), body.as_bytes()].concat())?;
+    connection.shutdown(Shutdown::Write)
+}
+
+/// A request up to the empty line that ends its head.
+fn read_head(connection: &mut impl Read) -> io::Result<String> {
+    let start = Instant::now();
+    let mut head = Vec::new();
+    let mut part = [0; 1024];
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        let read = connection.read(&mut part)?;
+        if read == 0 || head.len() > REQUEST_BYTES_MAX || start.elapsed() > TIME {
+            return Err(ErrorKind::InvalidData.into());
+        }
+        head.extend_from_slice(&part[..read]);
+    }
+    Ok(String::from_utf8_lossy(&head).into_owned())
 }
 
 /// Space of each OST of this server, and of each other server of OSTs, and whether that is heard of.
@@ -132,4 +180,34 @@ fn text(servers: Option<&Servers>) -> String {
         osts(servers, &mut line);
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(address: SocketAddr, request: &str) -> String {
+        let mut connection = TcpStream::connect(address).unwrap();
+        connection.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    #[test]
+    fn many_silent_connections_cost_one_thread_and_a_while() {
+        let metrics = Metrics::start(Some("127.0.0.1:0"), None).unwrap().unwrap();
+        let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+        let before = threads();
+        let silent: Vec<TcpStream> =
+            (0..50).map(|_| TcpStream::connect(metrics.address).unwrap()).collect();
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(threads() <= before + 4, "other tests have some, too");
+        drop(silent);
+        let answer = ask(metrics.address, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        assert!(answer.contains("glint_operation_seconds"), "{answer}");
+        let other = ask(metrics.address, "GET / HTTP/1.0\r\n\r\n");
+        assert!(other.contains("404") && other.ends_with("see /metrics\n"), "{other}");
+    }
 }

@@ -18,6 +18,7 @@ use glint_proto::limits::{
 use glint_proto::lock::{Callback, Cancel};
 use glint_proto::message::{Hello, Survived, Welcome};
 use glint_proto::oss::{OssReply, OssRequest};
+use glint_proto::watch::Beat;
 use glint_proto::{
     Answer, Arrival, Bulk, ClientId, Committed, Cred, FsResult, Ino, Layout, MdsReply, MdsRequest,
     ObjectId, OstReply, OstRequest, Owner, Session, SpaceInfo,
@@ -150,10 +151,19 @@ impl Servers {
             std::thread::Builder::new().name(name.into()).spawn(move || work(&servers, &stop))
         };
         let threads = vec![
+            spawn("watch", Servers::keep_time)?,
             spawn("housekeeping", Servers::keep_house)?,
             spawn("settling", Servers::settle_objects)?,
         ];
         Ok(Running { servers, stop, threads })
+    }
+
+    /// Lets time pass. On a thread that waits for nothing else.
+    fn keep_time(&self, stop: &AtomicBool) {
+        while !stop.load(Ordering::Acquire) {
+            self.mds.time_passes();
+            std::thread::sleep(HOUSEKEEPING);
+        }
     }
 
     /// Brings data to stable storage every commit interval and seals quiet objects. On
@@ -435,5 +445,9 @@ impl Service for Servers {
 
     fn status(&self) -> String {
         json::status(self).to_string()
+    }
+
+    fn beat(&self) -> Option<Beat> {
+        Some(self.mds.beat())
     }
 }

@@ -462,3 +462,33 @@ fn a_mount_whose_server_is_gone_can_be_ended() {
         assert!(!support::is_mounted(&a) || *way == "umount -f", "{way}");
     }
 }
+
+#[test]
+fn the_kernel_is_asked_to_forget_inodes() {
+    let world = World::new();
+    let port = support::free_port();
+    let _server = world.serve(port, &[]);
+    let (_mount, a) = world.mount(port, "a", &["-o", "inodes=300"]);
+    let script = "
+import json, os, sys, time
+a = sys.argv[1]
+for d in range(4):
+    os.mkdir('%s/%d' % (a, d))
+    for f in range(500): open('%s/%d/%d' % (a, d, f), 'w').write(str(f))
+used = os.open(a + '/3/7', os.O_RDWR)
+os.chdir(a + '/2')
+def known(): return json.loads(os.getxattr(a, 'glint.status'))['client']['cached_inodes']
+os.fsync(used)
+until = time.time() + 20
+while known() > 400:
+    assert time.time() < until, known()
+    time.sleep(0.1)
+# What is used stays, and what was forgotten is found again.
+assert os.pwrite(used, b'x', 0) == 1 and os.getcwd() == a + '/2'
+for d in range(4):
+    assert len(os.listdir('%s/%d' % (a, d))) == 500
+    for f in range(0, 500, 50):
+        if (d, f) != (3, 7): assert open('%s/%d/%d' % (a, d, f)).read() == str(f)
+";
+    python([&a, &a], script);
+}

@@ -6,6 +6,7 @@ mod support;
 
 use glint_proto::frame::NO_SLOT;
 use glint_proto::frame::{HEADER_BYTES, Header};
+use glint_proto::limits::{HELLO_MS_MAX, STRANGERS_PER_ADDRESS_MAX};
 use glint_proto::message::{Hello, Reply, Request, decode, encode};
 use glint_proto::{ClientId, Cred, Errno, Ino, MdsReply, MdsRequest};
 use std::fs;
@@ -188,7 +189,7 @@ fn urgent_requests_do_not_wait_behind_a_flood() {
         let mut slowest = Duration::ZERO;
         for _ in 0..200 {
             let start = Instant::now();
-            let pong = pinger.ask(u16::MAX, 0, &Request::Ping { commit: false });
+            let pong = pinger.ask(u16::MAX, 0, &Request::Ping { commit: false, hurry: false });
             assert!(matches!(pong, Reply::Pong(_)));
             slowest = slowest.max(start.elapsed());
         }
@@ -316,7 +317,7 @@ fn nobody_is_let_into_the_session_of_another_client() {
             assert_eq!(stranger.stream.read(&mut [0]).unwrap(), 0);
         }
         // Nobody was harmed, and nobody speaks for another one on a connection of its own.
-        let ping = Request::Ping { commit: false };
+        let ping = Request::Ping { commit: false, hurry: false };
         assert!(matches!(client.ask(u16::MAX, 0, &ping), Reply::Pong(_)));
         let mut other = Peer::connect(port, 7);
         other.client = ClientId(5);
@@ -353,4 +354,35 @@ fn a_request_is_what_its_body_says() {
     let (_, welcome) = Peer::hello(port, 6, 6, "/a\0b\x1b[31m");
     assert!(matches!(welcome, Reply::Welcome(_)), "{welcome:?}");
     server.stop();
+}
+
+#[test]
+fn who_says_nothing_takes_the_place_of_nobody_who_does() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &[]);
+    let mut client = Peer::connect(port, 5);
+    let more_than_may = STRANGERS_PER_ADDRESS_MAX + 50;
+    let mut silent: Vec<TcpStream> =
+        (0..more_than_may).map(|_| TcpStream::connect(address(port)).unwrap()).collect();
+    // The newest are refused.
+    for stream in silent.iter_mut().rev().take(20) {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0);
+    }
+    let ping = Request::Ping { commit: false, hurry: false };
+    assert!(matches!(client.ask(u16::MAX, 0, &ping), Reply::Pong(_)));
+    // The others do not stay.
+    let start = Instant::now();
+    for stream in &mut silent {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        // It is told why.
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    assert!(start.elapsed() < 2 * Duration::from_millis(HELLO_MS_MAX), "{:?}", start.elapsed());
+    assert!(matches!(client.ask(u16::MAX, 0, &ping), Reply::Pong(_)));
+    drop(Peer::connect(port, 6));
+    server.stop();
+    let log = fs::read_to_string(world.path("serve.log")).unwrap_or_default();
+    assert!(log.matches("connections are refused").count() <= 3, "{log}");
 }

@@ -75,7 +75,7 @@ impl Mix<'_> {
 
     fn write_direct(&self, writer: usize) {
         let mut options = OpenOptions::new();
-        options.read(writer % 2 == 0).write(true).custom_flags(libc::O_DIRECT);
+        options.read(writer.is_multiple_of(2)).write(true).custom_flags(libc::O_DIRECT);
         let file = options.open(self.path(writer)).unwrap();
         let mut block = Block([0; 512]);
         for page in 0..PAGES {

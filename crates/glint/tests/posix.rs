@@ -79,7 +79,7 @@ fn pjdfstest_and_fsx_on_a_mount_with_locks() {
     let world = World::new();
     let port = free_port();
     let server = world.serve(port, &["--osts", "3"]);
-    let (mount, directory) = world.mount(port, "mnt", &[]);
+    let (mount, directory) = world.mount(port, "mnt", &["-o", "suid,dev"]);
     pjdfstest(&world, &directory, false);
     run_fsx(&world, &directory, 4, 20_000);
     mount.stop();

@@ -118,7 +118,8 @@ fn commands_print_in_one_place() {
         files("rs").into_iter().filter(|(path, _)| path.starts_with("crates/glint/src"))
     {
         for line in text.lines().map(str::trim_start) {
-            let prints = ["println!(", "print!("].iter().any(|word| line.starts_with(word));
+            let prints =
+                ["println!(", "print!(", "eprint!("].iter().any(|word| line.starts_with(word));
             assert!(!prints, "{path}: {line}");
         }
     }

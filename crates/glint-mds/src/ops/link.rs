@@ -48,8 +48,8 @@ impl<K: Kv> Mds<K> {
         if record.attr.nlink == 0 {
             // An O_TMPFILE gets its first name; the kernel admits nothing else.
             batch.delete(Keyspace::Orphan, &ino.key());
-            record.parent = parent;
         }
+        record.gains_name(parent);
         record.attr.nlink += 1;
         record.attr.ctime = context.now;
         touch_directory(&mut directory, context.now);

@@ -135,7 +135,7 @@ impl<K: Kv> Mds<K> {
                     gains.attr.nlink += 1;
                 }
                 target.attr.ctime = now;
-                target.parent = ends.parent;
+                target.moves(ends.new_parent, ends.parent);
                 let kind = target.attr.file_type();
                 self.put_entry(&mut batch, ends.parent, ends.name, target.attr.ino, kind);
                 self.put_inode(&mut batch, target);
@@ -155,6 +155,7 @@ impl<K: Kv> Mds<K> {
                         self.drop_inode(&mut batch, target).await?;
                     } else if target.attr.nlink > 1 {
                         target.attr.nlink = target.attr.nlink.saturating_sub(1);
+                        target.loses_name(ends.new_parent);
                         self.put_inode(&mut batch, target);
                     } else {
                         self.drop_inode(&mut batch, target).await?;
@@ -162,7 +163,7 @@ impl<K: Kv> Mds<K> {
                 }
             }
         }
-        source.parent = ends.new_parent;
+        source.moves(ends.parent, ends.new_parent);
         let kind = source.attr.file_type();
         self.put_entry(&mut batch, ends.new_parent, ends.new_name, source.attr.ino, kind);
         self.put_inode(&mut batch, &source);

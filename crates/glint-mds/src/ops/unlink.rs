@@ -43,6 +43,7 @@ impl<K: Kv> Mds<K> {
         if record.attr.nlink == 0 {
             self.drop_inode(&mut batch, &mut record).await?;
         } else {
+            record.loses_name(parent);
             self.put_inode(&mut batch, &record);
         }
         touch_directory(&mut directory, context.now);

@@ -240,14 +240,14 @@ impl Progress {
 
     fn show(&mut self, ost: u16, done: usize, of: usize) {
         if self.terminal && self.last.elapsed() > Duration::from_millis(200) {
-            eprint!("\r\x1b[2KOST {ost}: {done} of {of} objects");
+            crate::live::show(&format!("\r\x1b[2KOST {ost}: {done} of {of} objects"));
             self.last = Instant::now();
         }
     }
 
     fn end(&self) {
         if self.terminal {
-            eprint!("\r\x1b[2K");
+            crate::live::show("\r\x1b[2K");
         }
     }
 }

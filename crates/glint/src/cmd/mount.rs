@@ -33,7 +33,7 @@ pub struct Args {
     /// noexec, nosuid, nodev, sync, remount, ...), and direct_io, transport=auto|uring|devfuse,
     /// keep_awake=auto|off, polling=auto|off, cert=DIR (the same as --cert), wbmeta (the default)
     /// or nowbmeta: whether changes in directories that nobody else uses may be told to the server
-    /// up to a second later. Without --cert a mount is nosuid,nodev unless `suid,dev` is said.
+    /// up to a second later; inodes=N: how many are kept in memory (1 048 576). Without --cert a mount is nosuid,nodev unless `suid,dev` is said.
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     options: Vec<String>,
     /// Serve statistics for Prometheus at http://HOST:PORT/metrics.
@@ -185,6 +185,9 @@ pub fn run(args: Args) -> CommandResult {
     .map_err(|e| format!("server {}: {e}", args.server))?;
     let cluster = Cluster::new(remote, crate::identity::get()?, mount_point.display().to_string());
     let client = Running::start(cluster, options.noatime())?;
+    if let Some(inodes) = options.inodes {
+        client.limit_inodes(inodes);
+    }
     if !options.write_back_metadata {
         client.tell_changes_at_once();
     }

@@ -111,6 +111,8 @@ pub struct ParsedOptions {
     polling: bool,
     /// Changes in directories that this client has for itself are told to servers later.
     pub write_back_metadata: bool,
+    /// Inodes above which the kernel is asked to forget some.
+    pub inodes: Option<usize>,
     /// Who this host is; see `--cert`.
     cert: Option<PathBuf>,
     /// Only change the flags of a mount that is there.
@@ -169,6 +171,7 @@ pub fn parse(options: &[String], sloppy: bool) -> Result<ParsedOptions, String> 
         keep_awake: true,
         polling: true,
         write_back_metadata: true,
+        inodes: None,
         cert: None,
         remount: false,
     };
@@ -204,6 +207,10 @@ pub fn parse(options: &[String], sloppy: bool) -> Result<ParsedOptions, String> 
             }
             other if other.starts_with("cert=") => {
                 parsed.cert = Some(other["cert=".len()..].into());
+            }
+            other if other.starts_with("inodes=") => {
+                let number = &other["inodes=".len()..];
+                parsed.inodes = Some(number.parse().map_err(|_| format!("{other}: not a number"))?);
             }
             other if CONTEXTS.iter().any(|label| other.starts_with(label)) => {
                 parsed.contexts.push(option);

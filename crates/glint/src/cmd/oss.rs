@@ -55,8 +55,9 @@ pub fn run(args: Args) -> CommandResult {
         Some(address) => address.clone(),
         None => advertised(&listener.address().to_string(), &identity::in_full(&args.mds))?,
     };
+    let threads = args.alone.serving.threads(data.osts())?;
     let running = Oss::start(data, settings, mds, advertised.clone())?;
-    let server = listener.serve(running.oss.clone(), args.alone.serving.threads())?;
+    let server = listener.serve(running.oss.clone(), threads)?;
     let metrics = Metrics::start(args.alone.metrics.as_deref(), None)?;
     let joined = running.wait_joined(|| stop.is_asked());
     if let Ok(true) = joined {

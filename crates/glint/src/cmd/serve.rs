@@ -38,9 +38,10 @@ pub fn run(args: Args) -> CommandResult {
     let stop = Stop::listen()?;
     let listener =
         Listener::bind_or_default(args.listen.as_deref(), &args.data, args.alone.insecure)?;
+    let threads = args.alone.serving.threads(data.osts())?;
     let running = Servers::start(data, Settings { shared: true, ..settings })?;
     let address = listener.address.clone();
-    let server = listener.serve(running.servers.clone(), args.alone.serving.threads())?;
+    let server = listener.serve(running.servers.clone(), threads)?;
     let metrics = Metrics::start(args.alone.metrics.as_deref(), Some(running.servers.clone()))?;
     tracing::info!("serving {} at {address}", args.data.display());
     let servers = &running.servers;

@@ -1,9 +1,9 @@
 //! Options of servers, the same for `glint up`, `glint serve` and `glint oss`.
 
-use crate::daemon;
 use crate::live::Live;
 use crate::servers::Settings;
 use crate::signals::Stop;
+use crate::{daemon, descriptors};
 use glint_net::ServerOptions;
 use glint_proto::limits::{COMMIT_INTERVAL_MS, LEASE_MS, LEASE_MS_MIN};
 use rustix::fs::Mode;
@@ -164,7 +164,8 @@ impl Serving {
     }
 
     /// How its service threads are to be.
-    pub fn threads(&self) -> ServerOptions {
-        ServerOptions { pin: self.pin, workers: self.workers.map(usize::from) }
+    pub fn threads(&self, osts: u16) -> Result<ServerOptions, String> {
+        let connections = Some(descriptors::budget(osts)?.connections as usize);
+        Ok(ServerOptions { pin: self.pin, workers: self.workers.map(usize::from), connections })
     }
 }

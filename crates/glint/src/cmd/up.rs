@@ -78,6 +78,7 @@ pub fn run(args: Args) -> CommandResult {
         .map(|address| super::serve::Listener::bind(address, args.insecure))
         .transpose()?;
     let shared = listener.is_some();
+    let threads = args.serving.threads(data.osts())?;
     let running = Servers::start(data, Settings { shared, mounted: true, ..settings })?;
     let cluster = Cluster::new(
         InProcess::new(running.servers.clone()),
@@ -89,8 +90,7 @@ pub fn run(args: Args) -> CommandResult {
     let flags = if shared { super::mount::flags_unless_said()? } else { MountFlags::empty() };
     let mount_options = options.mount(source, flags);
     let mount = Mount::new(client.clone(), &mount_point, &mount_options, options.transport)?;
-    let serve =
-        |l: super::serve::Listener| l.serve(running.servers.clone(), args.serving.threads());
+    let serve = |l: super::serve::Listener| l.serve(running.servers.clone(), threads);
     let server = listener.map(serve).transpose()?;
     let metrics = Metrics::start(args.metrics.as_deref(), Some(running.servers.clone()))?;
     let (servers, caller) = (running.servers.clone(), client.clone());

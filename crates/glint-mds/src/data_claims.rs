@@ -1,0 +1,65 @@
+//! Locks on data, as clients ask for them, and what those that hold some have not yet sent.
+
+use crate::service::{Context, Mds};
+use glint_kv::Kv;
+use glint_proto::lock::Range;
+use glint_proto::{Errno, FsResult, Ino, MdsReply, Op, Timestamp};
+use glint_telemetry::{Layer, Span};
+
+impl<K: Kv> Mds<K> {
+    /// A client asks for a lock on data.
+    pub(crate) async fn lock_data(
+        &self,
+        context: &Context<'_>,
+        ino: Ino,
+        range: Range,
+        write: bool,
+        reclaim: bool,
+    ) -> FsResult<MdsReply> {
+        if range.start >= range.end {
+            return Err(Errno::EINVAL);
+        }
+        if !self.claims.is_used() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        context.begin()?;
+        // After a restart it may ask before it listens; what it is asked waits until it does.
+        self.claims.mailboxes.expect(context.client);
+        if reclaim {
+            let table = &mut self.claims.shard(ino).lock().extents;
+            let lock = table.reclaim(context.client, ino, range, write);
+            return lock.map(MdsReply::Locked).ok_or(Errno::ESTALE);
+        }
+        if self.claims.shard(ino).lock().extents.owes_too_much(context.client, ino) {
+            return Err(Errno::ENOLCK);
+        }
+        let _span = Span::start(Layer::LockWait, Op::Lock as u8);
+        let lock = self.claims.data(context, ino, range, write).await;
+        match lock.number {
+            0 => Err(Errno::ESTALE),
+            _ => Ok(MdsReply::Locked(lock)),
+        }
+    }
+
+    /// What clients that write a file have not yet sent to its objects: the largest size and
+    /// the latest time.
+    pub(crate) async fn glimpse(
+        &self,
+        context: &Context<'_>,
+        ino: Ino,
+    ) -> Option<(u64, Timestamp)> {
+        if !self.claims.is_used() {
+            return None;
+        }
+        let writers = self.claims.shard(ino).lock().extents.writers(ino, context.client);
+        let mut seen: Option<(u64, Timestamp)> = None;
+        for writer in writers {
+            let Some((size, time)) = self.claims.mailboxes.glimpse(writer, ino).await else {
+                continue;
+            };
+            let so_far = seen.unwrap_or_default();
+            seen = Some((so_far.0.max(size), so_far.1.max(time)));
+        }
+        seen
+    }
+}

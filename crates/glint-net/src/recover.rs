@@ -1,0 +1,231 @@
+//! What a client says to a server that has started again, or has evicted it, before anything
+//! else: what it has open, locked and for itself, and what that server lost.
+//!
+//! Invariant: what was lost is sent again in its order, one after the other. All else is said many
+//! at a time: its order means nothing, and saying it twice does no harm.
+
+use crate::connection::{
+    Envelope, FrameReader, FrameWriter, append_frame, reply_of, request_frame,
+};
+use crate::kept::{KeptRequest, Lost};
+use crate::link::{Link, parse};
+use crate::shared::OpenCount;
+use crate::{NetError, host};
+use glint_proto::limits::SLOTS_PER_CONNECTION;
+use glint_proto::message::{Reply, Request, Welcome};
+use glint_proto::{Cred, FsResult, MdsReply, MdsRequest, Op};
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+const SLOTS: usize = SLOTS_PER_CONNECTION as usize;
+
+impl Link {
+    /// A server that has started again, or evicted this client, is told what is open; what
+    /// it lost is sent again.
+    pub(crate) async fn recover(
+        &self,
+        writer: &FrameWriter,
+        reader: &mut FrameReader,
+        welcome: &Welcome,
+    ) -> Result<(), NetError> {
+        let mut recovery = self.shared.recovery.lock().await;
+        let now = (welcome.boot_verifier, self.shared.evictions.load(Ordering::Acquire));
+        if recovery.heard == now {
+            return Ok(());
+        }
+        if recovery.said != now {
+            self.say_again(writer, reader, welcome, now.1 != recovery.heard.1).await?;
+            recovery.said = now;
+        }
+        // Once the server has heard this it waits for nothing more, and takes nothing more.
+        ask(writer, reader, self.request(&Request::Recovered)?).await?;
+        recovery.heard = now;
+        Ok(())
+    }
+
+    /// All that a server must know of this client.
+    async fn say_again(
+        &self,
+        writer: &FrameWriter,
+        reader: &mut FrameReader,
+        welcome: &Welcome,
+        evicted: bool,
+    ) -> Result<(), NetError> {
+        let holder = self.shared.holder();
+        let mut held = match &holder {
+            Some(holder) => holder.forgotten(evicted).await,
+            None => Vec::new(),
+        };
+        // What it opened by itself is said with the rest: how much is open, not how much more.
+        held.retain(|request| {
+            let opens = matches!(request, MdsRequest::AddOpens { .. });
+            if opens {
+                self.shared.note_open(request, &Ok(MdsReply::Done));
+            }
+            !opens
+        });
+        let reopen = |(ino, OpenCount { readers, writers, proof })| MdsRequest::Reopen {
+            ino,
+            readers,
+            writers,
+            proof,
+        };
+        let mut requests: Vec<_> = self.shared.opens().into_iter().map(reopen).collect();
+        requests.extend(held);
+        self.ask_all(writer, reader, &requests, |request, reply| match (request, reply) {
+            (MdsRequest::Reopen { ino, .. }, Err(errno)) => {
+                tracing::error!(%ino, %errno, "a file that is open here could not be opened again");
+            }
+            (MdsRequest::Reopen { .. }, Ok(_)) => {}
+            (request, reply) => {
+                if let Some(holder) = &holder {
+                    holder.reclaimed(request, reply);
+                }
+            }
+        })
+        .await?;
+        let lost = match self.shared.run.load(Ordering::Acquire) == welcome.boot_verifier {
+            // What an attempt before this one left.
+            true => self.shared.kept.lock().left(),
+            false => self.shared.count_anew(welcome.boot_verifier, welcome.survived),
+        };
+        self.replay(writer, reader, lost).await
+    }
+
+    /// Asks many things, as many at a time as a connection may. Their order means nothing.
+    async fn ask_all(
+        &self,
+        writer: &FrameWriter,
+        reader: &mut FrameReader,
+        requests: &[MdsRequest<'static>],
+        mut answered: impl FnMut(&MdsRequest<'static>, FsResult<MdsReply>),
+    ) -> Result<(), NetError> {
+        let mut queue: VecDeque<usize> = (0..requests.len()).collect();
+        let mut under_way = 0;
+        while under_way > 0 || !queue.is_empty() {
+            while under_way < SLOTS
+                && let Some(at) = queue.pop_front()
+            {
+                let request = Request::Mds { cred: Cred::ROOT, request: requests[at].clone() };
+                let envelope = Envelope {
+                    xid: at as u64,
+                    ..Envelope::request(request.op(), self.shared.client)
+                };
+                append_frame(&mut writer.queue(), envelope, &request, &[])
+                    .map_err(|errno| NetError::Refused(errno.to_string()))?;
+                under_way += 1;
+            }
+            writer.flush().await?;
+            let (pass, frames) = reader.next_pass().await?;
+            let mut pause = None;
+            for frame in &frames {
+                under_way -= 1;
+                let at = frame.header.xid as usize;
+                match (reply_of(pass.body(frame))?, requests.get(at)) {
+                    (Reply::Busy { retry_ms }, Some(_)) => {
+                        queue.push_back(at);
+                        pause = Some(retry_ms);
+                    }
+                    (Reply::Mds { reply, .. }, Some(request)) => answered(request, reply),
+                    _ => return Err(NetError::Refused("it did not take what is open".into())),
+                }
+            }
+            if let Some(retry_ms) = pause {
+                host::sleep(Duration::from_millis(retry_ms.into())).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends again what a server answered and lost, in its order.
+    async fn replay(
+        &self,
+        writer: &FrameWriter,
+        reader: &mut FrameReader,
+        mut lost: Lost,
+    ) -> Result<(), NetError> {
+        let (requests, writes) = (lost.mds.len(), lost.ost.len());
+        if requests + writes == 0 {
+            return Ok(());
+        }
+        tracing::warn!(requests, writes, "the server lost what was not synced; replaying it");
+        let result = self.replay_all(writer, reader, &mut lost).await;
+        if result.is_err() {
+            self.shared.kept.lock().not_replayed(lost);
+        }
+        result
+    }
+
+    /// Takes out of `lost` what was sent again.
+    async fn replay_all(
+        &self,
+        writer: &FrameWriter,
+        reader: &mut FrameReader,
+        lost: &mut Lost,
+    ) -> Result<(), NetError> {
+        while let Some(request) = lost.mds.front() {
+            if let Some(replay) = self.as_replay(request)? {
+                match ask(writer, reader, replay).await? {
+                    Reply::Mds { transaction, reply: Ok(_), .. } if transaction > 0 => {
+                        self.shared.keep_mds(transaction, request.clone());
+                    }
+                    Reply::Mds { reply: Ok(_), .. } => {}
+                    Reply::Mds { reply: Err(errno), .. } => tracing::error!(
+                        %errno, "an operation that was acknowledged could not be replayed"
+                    ),
+                    _ => return Err(NetError::Refused("it did not answer a replay".into())),
+                }
+            }
+            lost.mds.pop_front();
+        }
+        while let Some(frame) = lost.ost.front() {
+            match ask(writer, reader, frame.clone()).await? {
+                Reply::Ost { transaction, reply: Ok(_) } => {
+                    self.shared.keep_ost(transaction, frame.clone());
+                }
+                Reply::Ost { reply: Err(errno), .. } => {
+                    tracing::error!(%errno, "acknowledged data could not be written again");
+                }
+                _ => return Err(NetError::Refused("it did not answer a write".into())),
+            }
+            lost.ost.pop_front();
+        }
+        Ok(())
+    }
+
+    /// The frame that replays a request, if it is one to an MDS.
+    fn as_replay(&self, kept: &KeptRequest) -> Result<Option<Vec<u8>>, NetError> {
+        let Some((header, Request::Mds { cred, request })) = parse(&kept.frame) else {
+            return Ok(None);
+        };
+        let envelope = Envelope {
+            slot: header.slot,
+            xid: header.xid,
+            ..Envelope::request(Op::Recovery, self.shared.client)
+        };
+        let (reply, proof) = (kept.reply.clone(), kept.proof);
+        let replay = Request::Replay { cred, request, reply, proof };
+        request_frame(envelope, &replay).map(Some)
+    }
+}
+
+/// A request and its answer, before the connection is open to others.
+pub(crate) async fn ask(
+    writer: &FrameWriter,
+    reader: &mut FrameReader,
+    frame: Vec<u8>,
+) -> Result<Reply, NetError> {
+    loop {
+        writer.queue().extend_from_slice(&frame);
+        writer.flush().await?;
+        let (pass, frames) = reader.next_pass().await?;
+        let first = frames.first().ok_or(NetError::Closed)?;
+        match reply_of(pass.body(first))? {
+            Reply::Busy { retry_ms } => {
+                host::sleep(Duration::from_millis(retry_ms.into())).await;
+            }
+            reply => return Ok(reply),
+        }
+    }
+}
