@@ -211,7 +211,7 @@ impl Left {
         for (old, at) in here.into_iter().chain(later.map(|old| (old, HEADER_BYTES))) {
             if let Some(witness) = old.witness(at, last + 1) {
                 let reason = format!(
-                    "record {} was on stable storage when record {witness} was written, and is not there",
+                    "record {} was on stable storage when {witness} was written, and is not there",
                     last + 1
                 );
                 return Err(KvError::Corrupt { path: old.path.display().to_string(), reason });
@@ -311,7 +311,6 @@ impl Journal {
         files
     }
 
-    /// From now on flushes fail.
     #[cfg(test)]
     pub(crate) fn refuse_flushes(&mut self) {
         self.places.iter_mut().for_each(|place| place.segment.refuse_flushes());
@@ -435,7 +434,7 @@ mod tests {
             (0, at[1] + 30)
         });
         let error = found.unwrap_err().to_string();
-        assert!(error.contains("record 2 was on stable storage when record 4"), "{error}");
+        assert!(error.contains("record 2 was on stable storage when 4"), "{error}");
         // Witnesses in the next segment, and a header that is gone.
         for damaged in [HEADER_BYTES + 30, 8] {
             let found = with_damage(|journal| {

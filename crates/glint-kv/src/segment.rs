@@ -7,7 +7,7 @@
 //! middle of a write. A disk that fails or is taken away under a mapping ends the process (SIGBUS), as it must: nothing
 //! could be acknowledged any more.
 
-use memmap2::{Advice, MmapOptions, MmapRaw};
+use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
@@ -15,7 +15,9 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
+const PAGE_BYTES: usize = 4096;
 /// What is written over itself at once.
 const REWRITE_BYTES: usize = 1 << 20;
 
@@ -132,11 +134,16 @@ pub(crate) struct Pages(Arc<MmapRaw>);
 
 impl Pages {
     /// Makes pages ready to be written, so that writers do not stop for each.
+    ///
+    /// Page by page, and not by MADV_POPULATE_WRITE: that holds the lock of the whole address
+    /// space, and on a disk that stands still all threads of the process would wait for it.
     pub(crate) fn prepare(&self, from: usize, len: usize) {
-        let len = len.min(self.0.len().saturating_sub(from));
-        if len > 0 {
-            // It is only faster with it.
-            let _ = self.0.advise_range(Advice::PopulateWrite, from, len);
+        let end = self.0.len().min(from.saturating_add(len));
+        for at in (from..end).step_by(PAGE_BYTES) {
+            // SAFETY: the byte lies within the mapping, which lives as long as `self`. Whatever
+            // is written to it meanwhile, an atomic "or" with nothing leaves it as it is.
+            let byte = unsafe { AtomicU8::from_ptr(self.0.as_mut_ptr().add(at)) };
+            byte.fetch_or(0, Ordering::Relaxed);
         }
     }
 }

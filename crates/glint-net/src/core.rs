@@ -17,6 +17,7 @@ use crate::once::Once;
 use crate::polling::Poller;
 use crate::scheduler::Scheduler;
 use crate::served::{Connection, UNDER_WAY_MAX, is_patient};
+use crate::spare::Spare;
 use crate::stream::Stream;
 use crate::{NetError, Service, capability, host, keep_awake, stats, subtree};
 use futures_util::poll;
@@ -39,7 +40,7 @@ use std::time::{Duration, Instant};
 const SLOTS_MAX: u16 = SLOTS_PER_CONNECTION * CONNECTIONS_PER_CLIENT_MAX;
 /// Requests of one pass.
 const PASS_REQUESTS: usize = 32;
-/// What the peer is told whose session is over.
+/// To whose session is over.
 const EVICTED: &str = "this client was evicted: it was not heard of for its whole lease";
 
 /// A core.
@@ -56,6 +57,7 @@ pub(crate) struct Core<S: Service> {
     connections: RefCell<Vec<Weak<Connection<S>>>>,
     /// What was answered is being brought to stable storage.
     hurrying: Cell<bool>,
+    spare: Option<Spare>,
 }
 
 /// A request that waits for its turn.
@@ -68,7 +70,7 @@ struct Job<S: Service> {
 
 impl<S: Service> Core<S> {
     /// Starts the tasks of a core, in the runtime of this thread.
-    pub(crate) fn start(service: Arc<S>, once: Arc<Once>) -> Rc<Core<S>> {
+    pub(crate) fn start(service: Arc<S>, once: Arc<Once>, spare: Option<Spare>) -> Rc<Core<S>> {
         let core = Rc::new(Core {
             boot_verifier: service.welcome().boot_verifier,
             service,
@@ -79,6 +81,7 @@ impl<S: Service> Core<S> {
             dirty: RefCell::default(),
             connections: RefCell::default(),
             hurrying: Cell::new(false),
+            spare,
         });
         host::spawn(core.clone().work());
         core
@@ -238,6 +241,9 @@ impl<S: Service> Core<S> {
         if request.op() != header.op {
             return Err(FrameError::Body(header.op.name()).into());
         }
+        if let Some(spare) = &self.spare {
+            spare.permits(&request).await;
+        }
         let client = header.client;
         let refused = |reason: &str| NetError::Refused(reason.into());
         let session = || match connection.session.get() {
@@ -345,7 +351,9 @@ impl<S: Service> Core<S> {
             }
             Request::Ping { commit, hurry } => {
                 self.service.heard(session()?);
-                if hurry && !self.hurrying.replace(true) {
+                // Alone, the spare would wait for the disk.
+                let alone = self.spare.as_ref().is_some_and(Spare::is_alone);
+                if hurry && !alone && !self.hurrying.replace(true) {
                     let core = self.clone();
                     host::spawn(async move {
                         // Who waits for it hears of the failure.

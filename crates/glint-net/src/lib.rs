@@ -34,6 +34,7 @@ mod served;
 mod server;
 mod shared;
 mod slots;
+mod spare;
 pub mod stats;
 mod stream;
 mod subtree;

@@ -1,12 +1,16 @@
 //! A server: a thread for each core, and one that accepts connections and gives each to the
 //! core that has the fewest.
+//! There is one more, see [`crate::spare`].
+//!
+//! Invariant: a client that says that it lives is heard, whatever the disk does.
 
 use crate::core::Core;
 use crate::door::{Door, Place};
-use crate::host::Pipe;
+use crate::host::{self, Pipe};
 use crate::once::Once;
+use crate::spare::Spare;
 use crate::stream::{Accepted, Listener, Origin};
-use crate::{NetError, Service, host};
+use crate::{NetError, Service};
 use glint_proto::watch::Beat;
 use parking_lot::Mutex;
 use std::future::poll_fn;
@@ -26,6 +30,10 @@ const CARE: Duration = Duration::from_secs(1);
 const COMPLAIN: Duration = Duration::from_secs(10);
 /// Most connections, where nothing else is said.
 const CONNECTIONS_MAX: usize = 256;
+/// How often a thread says that it runs.
+const BEAT: Duration = Duration::from_millis(100);
+/// One that did not say so for this time stands still.
+const STANDS_STILL: Duration = Duration::from_millis(500);
 
 /// How threads are set up.
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,6 +59,8 @@ struct Inbox {
     care: AtomicBool,
     accepted: Mutex<Vec<Visitor>>,
     waker: Mutex<Option<Waker>>,
+    /// When the thread last said that it runs.
+    ran: Mutex<Option<Instant>>,
 }
 
 impl Inbox {
@@ -59,6 +69,11 @@ impl Inbox {
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+
+    /// Whether its thread waits for something that keeps it from everything else.
+    fn stands_still(&self) -> bool {
+        self.ran.lock().is_some_and(|ran| ran.elapsed() > STANDS_STILL)
     }
 
     /// New connections; none when it is time for something else.
@@ -102,16 +117,21 @@ impl Server {
             socket_file: listener.socket_file(),
             listener: Arc::new(listener),
             stop: Arc::default(),
-            inboxes: (0..cores).map(|_| Arc::default()).collect(),
+            // And the spare.
+            inboxes: (0..=cores).map(|_| Arc::default()).collect(),
             threads: Vec::new(),
         };
         let once = Arc::<Once>::default();
         for (core, inbox) in handle.inboxes.iter().enumerate() {
             let (service, once, inbox) = (service.clone(), once.clone(), inbox.clone());
-            let thread = std::thread::Builder::new().name(format!("serve-{core}"));
+            let others = handle.inboxes[..cores].to_vec();
+            let any = move || others.iter().any(|inbox| inbox.stands_still());
+            let spare = (core == cores).then(|| Spare(Box::new(any)));
+            let name = if core == cores { "serve-spare".into() } else { format!("serve-{core}") };
+            let thread = std::thread::Builder::new().name(name);
             handle.threads.push(thread.spawn(move || {
-                let pin = options.pin.then_some(core);
-                if let Err(error) = run(service, once, &inbox, pin) {
+                let pin = (options.pin && core < cores).then_some(core);
+                if let Err(error) = run(service, once, &inbox, pin, spare) {
                     tracing::error!(%error, "service thread ended");
                 }
             })?);
@@ -131,7 +151,7 @@ pub struct SimulatedServer<S: Service>(Rc<Core<S>>);
 impl<S: Service> SimulatedServer<S> {
     /// Starts it, as the machine of the calling task.
     pub fn start(service: Arc<S>) -> SimulatedServer<S> {
-        SimulatedServer(Core::start(service, Arc::default()))
+        SimulatedServer(Core::start(service, Arc::default(), None))
     }
 
     /// Serves a connection until its end.
@@ -188,7 +208,9 @@ fn accept(listener: &Listener, stop: &AtomicBool, inboxes: &[Arc<Inbox>], door: 
             Ok((connection, origin)) => {
                 let Some(place) = door.enter(origin) else { continue };
                 let load = |inbox: &&Arc<Inbox>| inbox.load.load(Ordering::Relaxed);
-                let Some(inbox) = inboxes.iter().min_by_key(load) else { return };
+                let Some((spare, cores)) = inboxes.split_last() else { return };
+                let running = cores.iter().filter(|inbox| !inbox.stands_still());
+                let inbox = running.min_by_key(load).unwrap_or(spare);
                 inbox.load.fetch_add(1, Ordering::Relaxed);
                 inbox.accepted.lock().push((connection, origin, place));
                 inbox.wake();
@@ -210,6 +232,7 @@ fn run<S: Service>(
     once: Arc<Once>,
     inbox: &Arc<Inbox>,
     pin: Option<usize>,
+    spare: Option<Spare>,
 ) -> io::Result<()> {
     crate::runtime(pin)?.block_on(async {
         if let Some(beat) = service.beat() {
@@ -221,7 +244,17 @@ fn run<S: Service>(
             })
             .detach();
         }
-        let core = Core::start(service, once);
+        if spare.is_none() {
+            let inbox = inbox.clone();
+            compio_runtime::spawn(async move {
+                loop {
+                    inbox.ran.lock().replace(Instant::now());
+                    host::sleep(BEAT).await;
+                }
+            })
+            .detach();
+        }
+        let core = Core::start(service, once, spare);
         loop {
             let accepted = inbox.next().await;
             if inbox.stop.load(Ordering::Acquire) {

@@ -24,6 +24,11 @@ use std::time::{Duration, Instant};
 
 /// Longest time for a connection, and an answer where nothing else can be done meanwhile.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// What of a lease a client waits for the answer to a ping, before it says it again on another
+/// connection.
+const PONGS_PER_LEASE: u64 = 4;
+/// But not less than this.
+const PATIENCE_MIN: Duration = Duration::from_millis(500);
 
 /// Pause between pings while the server should hurry.
 const HURRY: Duration = Duration::from_millis(20);
@@ -413,6 +418,13 @@ impl Shared {
 
     fn ping_until_end(&self, connected: &mut bool) -> Result<(), NetError> {
         let mut stream = connect_blocking(&self.options.address)?;
+        // A server whose threads stand still hears those who come anew.
+        let patience = Duration::from_millis(self.welcome.lease_ms / PONGS_PER_LEASE);
+        let wait = |stream: &mut dyn ReadWrite, limit: Duration| {
+            let io = |source| NetError::Io { what: "waiting for an answer".into(), source };
+            stream.set_patience(limit).map_err(io)
+        };
+        wait(&mut *stream, patience.clamp(PATIENCE_MIN, CONNECT_TIMEOUT))?;
         let run = match ask_on(&mut *stream, self.client, &self.hello())? {
             Reply::Welcome(welcome) => {
                 self.welcomed(&welcome);
@@ -438,6 +450,7 @@ impl Shared {
             let pause = if hurry { HURRY } else { Duration::from_millis(PING_MS) };
             std::thread::park_timeout(pause);
         }
+        wait(&mut *stream, CONNECT_TIMEOUT)?;
         ask_on(&mut *stream, self.client, &Request::Bye).map(drop)
     }
 }

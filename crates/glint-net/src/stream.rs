@@ -130,8 +130,23 @@ impl fmt::Display for Address {
     }
 }
 
-pub(crate) trait ReadWrite: Read + Write {}
-impl<T: Read + Write> ReadWrite for T {}
+/// A stream that the calling thread waits for.
+pub(crate) trait ReadWrite: Read + Write {
+    /// How long it waits at most for what it reads, from now on.
+    fn set_patience(&self, limit: Duration) -> io::Result<()>;
+}
+
+impl ReadWrite for std::net::TcpStream {
+    fn set_patience(&self, limit: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(limit))
+    }
+}
+
+impl ReadWrite for unix::UnixStream {
+    fn set_patience(&self, limit: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(limit))
+    }
+}
 
 /// A bound address.
 pub enum Listener {

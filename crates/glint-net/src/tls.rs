@@ -9,6 +9,7 @@
 
 use crate::NetError;
 use crate::rights::{Peer, RIGHTS_OID, Rights};
+use crate::stream::ReadWrite;
 use compio_buf::{BufResult, IoBufMut};
 use compio_io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use compio_net::TcpStream;
@@ -26,6 +27,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 use x509_parser::der_parser::oid::Oid;
 
 /// Files of an identity: the authority's certificate, its own, and its key.
@@ -116,7 +118,7 @@ impl Identity {
         &self,
         address: &str,
         stream: std::net::TcpStream,
-    ) -> io::Result<impl Read + Write + use<>> {
+    ) -> io::Result<impl ReadWrite + use<>> {
         Ok(StreamOwned::new(self.client(address)?, stream))
     }
 
@@ -129,6 +131,12 @@ impl Identity {
     pub(crate) async fn accept(&self, tcp: TcpStream) -> io::Result<TlsStream> {
         let connection = ServerConnection::new(self.server.clone()).map_err(other)?;
         TlsStream::shake_hands(tcp, connection.into()).await
+    }
+}
+
+impl ReadWrite for StreamOwned<ClientConnection, std::net::TcpStream> {
+    fn set_patience(&self, limit: Duration) -> io::Result<()> {
+        self.sock.set_patience(limit)
     }
 }
 

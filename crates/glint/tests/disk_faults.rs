@@ -10,7 +10,9 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use support::disk::{Disk, Memory};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use support::disk::{Disk, Memory, freeze};
 use support::*;
 
 /// `glint serve` as the child of a command that limits or burdens it.
@@ -297,4 +299,74 @@ fn others_see_nothing_of_a_data_directory() {
     assert!(!is_open(&data));
     let open = sh(&data, "find . -perm /077 | sort");
     assert_eq!(open, "", "files that others could read");
+}
+
+/// A disk stands still for longer than the lease: clients are heard all the time, so that one
+/// that needs nothing goes on, nobody is evicted and nothing is lost.
+#[test]
+fn clients_are_heard_while_the_disk_stands_still() {
+    let world = World::new();
+    let at = world.data();
+    let disk = Disk::new(&world.path("image"), &at, "ext4", 400);
+    let port = free_port();
+    let server = world.serve(port, &["--lease", "3"]);
+    let (mount, dir) = world.mount(port, "m", &[]);
+    let (other, idle) = world.mount(port, "o", &[]);
+    fs::write(idle.join("known"), b"known").unwrap();
+    File::open(idle.join("known")).unwrap().sync_all().unwrap();
+    assert_eq!(fs::read(idle.join("known")).unwrap(), b"known");
+    // Apart from what the other one looks at.
+    let dir = dir.join("busy");
+    fs::create_dir(&dir).unwrap();
+    assert!(fs::metadata(idle.join("busy")).unwrap().is_dir());
+    let stop = AtomicBool::new(false);
+    let content = |n: u32| vec![n as u8; 300_000];
+    // Each has a thread of the server wait for the disk, and more than it has threads.
+    let files = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..6)
+            .map(|writer| {
+                let (dir, stop) = (&dir, &stop);
+                scope.spawn(move || {
+                    let mut files = 0;
+                    while !stop.load(Ordering::Relaxed) {
+                        let path = dir.join(format!("f{writer}-{files}"));
+                        fs::write(&path, content(files)).unwrap();
+                        File::open(&path).unwrap().sync_all().unwrap();
+                        fs::rename(&path, dir.join(format!("g{writer}-{files}"))).unwrap();
+                        files += 1;
+                    }
+                    files
+                })
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(500));
+        let mut frozen = freeze(&at, 6);
+        let start = Instant::now();
+        let mut longest = Duration::ZERO;
+        while start.elapsed() < Duration::from_secs(5) {
+            let before = Instant::now();
+            assert_eq!(fs::read(idle.join("known")).unwrap(), b"known");
+            longest = longest.max(before.elapsed());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert!(frozen.wait().unwrap().success());
+        stop.store(true, Ordering::Relaxed);
+        let files: Vec<u32> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
+        assert!(longest < Duration::from_secs(2), "waited {longest:?} for what was known");
+        files
+    });
+    for (writer, files) in files.into_iter().enumerate() {
+        for n in 0..files {
+            let found = fs::read(idle.join(format!("busy/g{writer}-{n}"))).unwrap();
+            assert!(found == content(n), "file {n} of writer {writer}");
+        }
+    }
+    for log in [mount.log(), other.log(), server.log()] {
+        assert!(!log.contains("evicted") && !log.contains("lost"), "{log}");
+    }
+    mount.stop();
+    other.stop();
+    server.stop();
+    world.assert_sound();
+    drop(disk);
 }

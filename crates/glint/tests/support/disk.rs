@@ -48,6 +48,14 @@ impl Disk<'_> {
     }
 }
 
+/// Has a disk stand still for some seconds. Another process ends that: whoever touches the disk
+/// meanwhile hangs, and might be this one.
+pub fn freeze(at: &Path, seconds: u64) -> std::process::Child {
+    let script =
+        format!("trap '' INT TERM; fsfreeze -f \"$0\"; sleep {seconds}; fsfreeze -u \"$0\"");
+    Command::new("bash").args(["-c", &script]).arg(at).spawn().unwrap()
+}
+
 /// A disk in memory.
 pub struct Memory<'a>(pub &'a Path);
 
