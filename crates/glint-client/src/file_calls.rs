@@ -46,6 +46,9 @@ impl<T: Transport> Client<T> {
         if let Some(found) = self.setattr_here(caller, ino, set) {
             return Ok(found);
         }
+        if let Some(size) = set.size {
+            self.check_size(ino, size).await?;
+        }
         let node = self.node(ino);
         // Nobody reads or writes while a size is set, and nobody else has unsent data that is
         // older than a time that is set.
@@ -366,7 +369,7 @@ impl<T: Transport> Client<T> {
                 let range = if how.pages { Range::ALL } else { range };
                 let _guard = self.lock_data(&node, range, true, purpose).await?;
                 let offset = if at_end { self.end_of(&node, &file).await? } else { offset };
-                match self.space_is_kept(&file, offset, data.len()).await {
+                match self.space_is_kept(&file, offset, data.len()).await? {
                     true => self.write_behind(&node, &file, offset, data).await,
                     false => self.write_now(&node, &file, offset, data).await?,
                 }

@@ -34,6 +34,8 @@ struct Ost {
     requests: usize,
     /// Space that it keeps for this client.
     kept: u64,
+    /// Where its largest object ends, once it has said so.
+    object_bytes_max: Option<u64>,
     /// Who waits, by ticket: for room, and to send a request.
     waiting: [BTreeMap<u64, Waker>; 2],
 }
@@ -222,6 +224,16 @@ impl WriteBack {
     /// An OST keeps more, or what was taken from it was not needed.
     pub(crate) fn keeps(&self, ost: u16, bytes: u64) {
         self.room.lock().ost(ost).kept += bytes;
+    }
+
+    /// An OST has said where its largest object ends.
+    pub(crate) fn objects_end(&self, ost: u16, bytes: u64) {
+        self.room.lock().ost(ost).object_bytes_max = Some(bytes);
+    }
+
+    /// What it has said.
+    pub(crate) fn object_bytes_max(&self, ost: u16) -> Option<u64> {
+        self.room.lock().ost(ost).object_bytes_max
     }
 
     /// The servers have forgotten what they kept.

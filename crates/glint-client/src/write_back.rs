@@ -19,12 +19,14 @@ use glint_proto::limits::{
     BULK_BYTES_MAX, DISK_FAILS_MS_MAX, RESEND_MS_MAX, RESEND_MS_MIN, RESERVE_BYTES,
 };
 use glint_proto::{
-    Bulk, Errno, FsResult, Layout, ObjectAttr, ObjectId, OstReply, OstRequest, clock,
+    Bulk, Errno, FsResult, Ino, Layout, ObjectAttr, ObjectId, OstReply, OstRequest, clock,
 };
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+/// Every file system of an OST can have objects of this size.
+const LARGE_FILE_BYTES: u64 = 1 << 34;
 /// Longest time that written data stays in memory only.
 pub(crate) const AGE_MAX: Duration = Duration::from_secs(1);
 
@@ -99,28 +101,63 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Whether the OSTs keep space for this data, so that it can be written behind.
-    pub(crate) async fn space_is_kept(&self, file: &OpenFile, offset: u64, len: usize) -> bool {
+    /// Whether the OSTs keep space for this data, so that it can be written behind. EFBIG if
+    /// their objects end before it.
+    pub(crate) async fn space_is_kept(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        len: usize,
+    ) -> FsResult<bool> {
         for piece in file.layout.pieces(offset, len as u64) {
             let ost = self.ost_of(file.layout, piece.stripe);
-            if self.write_back.take_kept(ost, piece.len) {
+            let mut taken = self.write_back.take_kept(ost, piece.len);
+            if !taken {
+                self.reserve(ost, RESERVE_BYTES.max(piece.len)).await;
+                taken = self.write_back.take_kept(ost, piece.len);
+            }
+            let end = piece.object_offset.saturating_add(piece.len);
+            let fits = self.write_back.object_bytes_max(ost).is_none_or(|max| end <= max);
+            if taken && fits {
                 continue;
             }
-            let bytes = RESERVE_BYTES.max(piece.len);
-            let reserve = OstRequest::Reserve { bytes };
-            if let Ok(OstReply::Reserved(more)) = self.ask_ost(ost, reserve, Bulk::None).await {
-                self.write_back.keeps(ost, more);
+            // What was taken is for others.
+            let taken = piece.file_offset - offset + if taken { piece.len } else { 0 };
+            for piece in file.layout.pieces(offset, taken) {
+                self.write_back.keeps(self.ost_of(file.layout, piece.stripe), piece.len);
             }
-            if !self.write_back.take_kept(ost, piece.len) {
-                // What was taken before is for others.
-                let before = piece.file_offset - offset;
-                for piece in file.layout.pieces(offset, before) {
-                    self.write_back.keeps(self.ost_of(file.layout, piece.stripe), piece.len);
-                }
-                return false;
+            return if fits { Ok(false) } else { Err(Errno::EFBIG) };
+        }
+        Ok(true)
+    }
+
+    async fn reserve(&self, ost: u16, bytes: u64) {
+        let reserve = OstRequest::Reserve { bytes };
+        if let Ok(OstReply::Reserved { bytes, object_bytes_max }) =
+            self.ask_ost(ost, reserve, Bulk::None).await
+        {
+            self.write_back.objects_end(ost, object_bytes_max);
+            self.write_back.keeps(ost, bytes);
+        }
+    }
+
+    /// EFBIG if a file of this size has an object that its OST cannot have.
+    pub(crate) async fn check_size(&self, ino: Ino, size: u64) -> FsResult<()> {
+        if size <= LARGE_FILE_BYTES {
+            return Ok(());
+        }
+        let layout = self.layout_of(ino).await?;
+        for stripe in 0..layout.stripe_count.max(1) {
+            let ost = self.ost_of(layout, stripe);
+            if self.write_back.object_bytes_max(ost).is_none() {
+                self.reserve(ost, 0).await;
+            }
+            let max = self.write_back.object_bytes_max(ost);
+            if max.is_some_and(|max| layout.object_size(stripe, size) > max) {
+                return Err(Errno::EFBIG);
             }
         }
-        true
+        Ok(())
     }
 
     /// Writes at once what could not be written behind. A lock on it is held.

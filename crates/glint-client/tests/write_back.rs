@@ -7,9 +7,9 @@ mod support;
 
 use glint_client::{Caller, Vfs};
 use glint_net::Holder;
-use glint_proto::{Errno, OpenFlags, OstRequest};
+use glint_proto::{Errno, OpenFlags, OstRequest, SetAttr};
 use std::time::{Duration, Instant};
-use support::{FILE, Fake, LEASE_MS, READ_WRITE, open, with_client, write};
+use support::{FILE, Fake, LEASE_MS, OBJECT_BYTES_MAX, READ_WRITE, open, with_client, write};
 
 fn writes(request: &OstRequest) -> bool {
     request.is_write()
@@ -211,6 +211,21 @@ fn space_is_what_the_objects_have() {
         assert_eq!(blocks().await, 16);
         let said = fake.0.lock().released.last().copied().flatten();
         assert_eq!(said.and_then(|(_, objects)| objects).map(|objects| objects.blocks), Some(16));
+    });
+}
+
+#[test]
+fn a_write_behind_the_end_of_all_objects_is_an_error_at_once() {
+    with_client(async |fake, client| {
+        fake.0.lock().layout.stripe_count = 2;
+        let file = open(&client).await;
+        let end = 2 * OBJECT_BYTES_MAX;
+        assert_eq!(write(&client, file, end - 1, b"xy").await, Err(Errno::EFBIG));
+        assert_eq!(write(&client, file, 1 << 50, b"x").await, Err(Errno::EFBIG));
+        let set = SetAttr { size: Some(end + 1), ..SetAttr::default() };
+        assert_eq!(client.setattr(&Caller::ROOT, FILE, &set).await.err(), Some(Errno::EFBIG));
+        assert_eq!(write(&client, file, 0, b"x").await, Ok(()));
+        assert_eq!(client.fsync(file).await, Ok(()));
     });
 }
 

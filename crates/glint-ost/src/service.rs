@@ -78,7 +78,9 @@ impl Ost {
             }
             OstRequest::Reserve { bytes } => {
                 let none = ObjectId { ino: glint_proto::Ino(0), stripe: 0 };
-                (none, store.reserve(client, bytes).map(OstReply::Reserved))
+                let object_bytes_max = store.object_bytes_max();
+                let reserved = |bytes| OstReply::Reserved { bytes, object_bytes_max };
+                (none, store.reserve(client, bytes).map(reserved))
             }
         };
         result.map_err(|source| {

@@ -4,13 +4,32 @@
 //! the same disk can always be written and nothing acknowledged is lost.
 
 use glint_proto::SpaceInfo;
-use glint_proto::limits::reserve_data;
+use glint_proto::limits::{FILE_BYTES_MAX, reserve_data};
+use rustix::fs::{Mode, OFlags, SeekFrom};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Instant;
 
 /// The disk is asked again after this time, because others use it too.
 const REFRESH_MS: u64 = 200;
+
+/// Where the largest file ends that the file system of a directory can have: nothing says it,
+/// but no descriptor can be moved past it. Where it has no files without names it is not known.
+pub(crate) fn file_bytes_max(dir: BorrowedFd<'_>) -> u64 {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let Ok(file) = rustix::fs::openat(dir, ".", flags, Mode::from(0o600)) else {
+        return FILE_BYTES_MAX;
+    };
+    let (mut fits, mut ends) = (0, FILE_BYTES_MAX + 1);
+    while ends - fits > 1 {
+        let middle = fits + (ends - fits) / 2;
+        match rustix::fs::seek(&file, SeekFrom::Start(middle)) {
+            Ok(_) => fits = middle,
+            Err(_) => ends = middle,
+        }
+    }
+    fits
+}
 
 /// Space of the disk under an OST.
 pub(crate) struct Space {

@@ -18,7 +18,7 @@ use crate::files::Files;
 use crate::grants::Grants;
 use crate::object::{ObjectFile, Touches};
 use crate::sealer::Sealer;
-use crate::space::Space;
+use crate::space::{Space, file_bytes_max};
 use glint_proto::{ClientId, Ino, ObjectAttr, ObjectId, SpaceInfo, Timestamp};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -61,6 +61,7 @@ pub struct ObjectStore {
     failure: OnceLock<String>,
     files: Files,
     space: Space,
+    object_bytes_max: u64,
     pub(crate) sealer: Sealer,
 }
 
@@ -107,10 +108,12 @@ impl ObjectStore {
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(&objects, flags, Mode::empty());
+        let fd = fd.map_err(|e| setup(&objects, e.into()))?;
         Ok(ObjectStore {
+            object_bytes_max: file_bytes_max(fd.as_fd()),
             grants,
             path: path.to_owned(),
-            objects: fd.map_err(|e| setup(&objects, e.into()))?,
+            objects: fd,
             entries: (0..DIRECTORIES).map(|_| Entries::default()).collect(),
             failure: OnceLock::new(),
             files: Files::new(open_files),
@@ -216,6 +219,11 @@ impl ObjectStore {
         let granted = self.grants.reserve(client, bytes, available);
         self.space.keep(granted);
         Ok(granted)
+    }
+
+    /// Where the largest object ends that the file system can have.
+    pub fn object_bytes_max(&self) -> u64 {
+        self.object_bytes_max
     }
 
     /// Space that is kept for clients.

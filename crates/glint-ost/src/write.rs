@@ -89,6 +89,16 @@ mod tests {
     }
 
     #[test]
+    fn an_object_may_be_as_large_as_the_store_says_and_not_larger() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let store = ObjectStore::open(dir.path(), 64, Arc::default()).unwrap();
+        let max = store.object_bytes_max();
+        assert!(max > 1 << 30);
+        store.write(object(8), max - 1, b"x", None, false).unwrap();
+        assert!(store.write(object(8), max, b"x", None, false).is_err());
+    }
+
+    #[test]
     fn extents_that_lie_apart_are_written_together() {
         let dir = tempfile::tempdir().unwrap();
         let store = ObjectStore::open(dir.path(), 64, Arc::default()).unwrap();

@@ -478,8 +478,9 @@ pub enum OstReply {
     Offset(Option<u64>),
     /// Space.
     Space(SpaceInfo),
-    /// So many bytes are kept, perhaps fewer than were asked for.
-    Reserved(u64),
+    /// So many bytes are kept, perhaps fewer than were asked for; and where the largest object
+    /// ends that the OST's file system can have.
+    Reserved { bytes: u64, object_bytes_max: u64 },
 }
 
 /// What an object, or all objects of a file together, say about the data.

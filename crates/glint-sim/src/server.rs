@@ -8,6 +8,7 @@ use glint_mds::{Config, Mds, Targets};
 use glint_net::capability::Key;
 use glint_net::host::Pipe;
 use glint_net::{Service, SimulatedServer};
+use glint_proto::limits;
 use glint_proto::lock::{Callback, Cancel};
 use glint_proto::message::{Hello, Survived, Welcome};
 use glint_proto::oss::{OssReply, OssRequest};
@@ -272,7 +273,9 @@ impl Servers {
                 OstReply::Done
             }
             (OstRequest::SetTime { .. }, _) => OstReply::Done,
-            (OstRequest::Reserve { bytes }, _) => OstReply::Reserved(bytes),
+            (OstRequest::Reserve { bytes }, _) => {
+                OstReply::Reserved { bytes, object_bytes_max: limits::FILE_BYTES_MAX }
+            }
             (OstRequest::Space, _) => OstReply::Space(SpaceInfo::default()),
             _ => return Err(Errno::EOPNOTSUPP),
         };

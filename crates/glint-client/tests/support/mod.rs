@@ -18,6 +18,8 @@ use std::time::Duration;
 
 pub const LEASE_MS: u64 = glint_proto::limits::LEASE_MS_MIN;
 pub const FILE: Ino = Ino(7);
+/// Where objects end.
+pub const OBJECT_BYTES_MAX: u64 = 1 << 43;
 /// Blocks of 512 bytes in a page, which is what an object takes space in.
 const PAGE_BLOCKS: u64 = 8;
 const PAGE: u64 = 4096;
@@ -142,7 +144,7 @@ impl World {
             }
             (OstRequest::Reserve { bytes }, _) => {
                 self.kept += bytes as i64;
-                OstReply::Reserved(bytes)
+                OstReply::Reserved { bytes, object_bytes_max: OBJECT_BYTES_MAX }
             }
             (OstRequest::Truncate { object, size }, _) => {
                 self.objects.entry(object).or_default().resize(size as usize, 0);
