@@ -18,6 +18,7 @@ use glint_proto::{
     Attr, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, RenameFlags, Timestamp,
 };
 use glint_telemetry::{Counter, Layer, Span};
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -27,6 +28,8 @@ pub struct Client<T> {
     pub(crate) transport: T,
     /// Over which files are laid out that are made here.
     pub(crate) osts: AtomicU16,
+    /// Those of them that the MDS did not hear of when it last gave inode numbers.
+    pub(crate) absent: Mutex<Vec<u16>>,
     pub(crate) own_osts: u16,
     /// OSTs execute only what the MDS has allowed in so many words.
     pub(crate) needs_capabilities: bool,
@@ -73,6 +76,7 @@ impl<T: Transport> Client<T> {
             ahead_memory: Memory::default(),
             transport,
             osts: AtomicU16::new(welcome.osts),
+            absent: Mutex::default(),
             own_osts: welcome.own_osts,
             needs_capabilities: welcome.capabilities,
             root: welcome.root,

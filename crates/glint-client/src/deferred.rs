@@ -21,8 +21,8 @@ use glint_proto::limits::{LINK_COUNT_MAX, SYMLINK_BYTES_MAX};
 use glint_proto::lock::Bits;
 use glint_proto::message::check_name;
 use glint_proto::{
-    Attr, Errno, FileType, FsResult, Ino, MdsReply, MdsRequest, OpenFlags, RenameFlags, SetAttr,
-    SetTime, Timestamp,
+    Attr, Errno, FileType, FsResult, Ino, MdsReply, MdsRequest, OpenFlags, Placement, RenameFlags,
+    SetAttr, SetTime, Timestamp,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -107,8 +107,9 @@ impl<T: Transport> Client<T> {
     async fn ask_for_numbers(&self) -> bool {
         match self.ask(&MdsRequest::LeaseInodes { count: NUMBERS, life: self.backlog.life() }).await
         {
-            Ok(MdsReply::Inodes { first, count, osts }) => {
+            Ok(MdsReply::Inodes { first, count, osts, absent }) => {
                 self.osts.store(osts, Ordering::Relaxed);
+                *self.absent.lock() = absent;
                 self.backlog.add_numbers(first..first + u64::from(count));
                 true
             }
@@ -191,11 +192,11 @@ impl<T: Transport> Client<T> {
             return None;
         }
         if let Some(directory) = &state.attr {
-            attr.layout = directory.layout.inherit(ino, is_dir, osts);
+            attr.layout = directory.layout.inherit(ino, is_dir, osts, &self.absent.lock());
         }
         let change = Change::Create {
             ino,
-            osts,
+            placement: Placement { first: attr.layout.first_ost, osts },
             parent,
             name,
             mode: attr.mode,

@@ -14,7 +14,7 @@ use futures_lite::future::yield_now;
 use glint_kv::{Keyspace, Kv};
 use glint_proto::deferred::{self, Deferred};
 use glint_proto::limits::{BATCH_CHANGES_MAX, INODES_PER_LEASE_MAX};
-use glint_proto::{Errno, FsResult, Ino, MdsReply};
+use glint_proto::{Errno, FsResult, Ino, MdsReply, Placement};
 
 /// Changes after which others have their turn.
 const TURN: u32 = 32;
@@ -79,19 +79,20 @@ impl<K: Kv> Mds<K> {
         reply.map(drop)
     }
 
-    /// Whether a client may say that its inode has this number, and is laid out over so many
-    /// OSTs: nobody has the number, and nobody will be given it.
+    /// Whether a client may say that its inode has this number, and is laid out there: nobody has
+    /// the number, and nobody will be given it, and these OSTs exist.
     pub(crate) async fn check_given(
         &self,
         context: &Context<'_>,
-        (ino, osts): (Ino, u16),
+        (ino, placement): (Ino, Placement),
     ) -> FsResult<()> {
         let is_its = match context.progress {
             Some(_) => self.allocator.is_leased(context.client, ino),
             // What was lost was made by an earlier run.
             None => self.allocator.is_of_earlier_run(ino),
         };
-        if !is_its || osts > self.osts() {
+        let exists = placement.osts <= self.osts() && placement.first < placement.osts.max(1);
+        if !is_its || !exists {
             return Err(Errno::EINVAL);
         }
         match self.kv.get(Keyspace::Inode, &ino.key()).await.map_err(errno)? {
@@ -129,6 +130,7 @@ impl<K: Kv> Mds<K> {
         self.claims.mailboxes.writes_back(context.client, life);
         let count = count.clamp(1, INODES_PER_LEASE_MAX);
         let first = self.allocator.lease(&self.kv, context.client, count).await?;
-        Ok(MdsReply::Inodes { first, count, osts: self.osts() })
+        let absent = self.with_absent(<[u16]>::to_vec);
+        Ok(MdsReply::Inodes { first, count, osts: self.osts(), absent })
     }
 }

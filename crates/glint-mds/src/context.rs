@@ -2,7 +2,9 @@
 
 use crate::locks::Key;
 use glint_proto::lock::{Bits, Grant};
-use glint_proto::{Arrival, Attr, ClientId, Cred, FsResult, Ino, MdsReply, Running, Timestamp};
+use glint_proto::{
+    Arrival, Attr, ClientId, Cred, FsResult, Ino, MdsReply, Placement, Running, Timestamp,
+};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 
@@ -16,7 +18,7 @@ pub(crate) struct Context<'a> {
     running: RefCell<Option<Running<'a>>>,
     /// Of a change of a batch: the number of the inode that it makes, over how many OSTs that
     /// is laid out, and what the reply record says after it.
-    given: Option<(Ino, u16)>,
+    given: Option<(Ino, Placement)>,
     pub(crate) progress: Option<MdsReply>,
     /// Whether the client gets locks, once somebody asked.
     pub(crate) locking: Cell<Option<bool>>,
@@ -82,7 +84,7 @@ impl<'a> Context<'a> {
         &'b self,
         cred: &'b Cred,
         now: Timestamp,
-        given: Option<(Ino, u16)>,
+        given: Option<(Ino, Placement)>,
         progress: MdsReply,
     ) -> Context<'b> {
         let part = Context::new(self.arrival, cred);
@@ -90,16 +92,16 @@ impl<'a> Context<'a> {
         Context { now, given, progress: Some(progress), locking, ..part }
     }
 
-    /// The number that the new inode has, and over how many OSTs it is laid out (0: over those
-    /// that there are): from its client, or from when it was first made. See
+    /// The number that the new inode has, and where it is laid out (over no OSTs: not said): from
+    /// its client, or from when it was first made. See
     /// [`Mds::check_given`](crate::service::Mds::check_given).
-    pub(crate) fn given(&self) -> Option<(Ino, u16)> {
+    pub(crate) fn given(&self) -> Option<(Ino, Placement)> {
         let before = match self.arrival.replay.as_ref() {
             // It was there before, under a number that it has.
             Some(MdsReply::Opened { created: false, .. }) => None,
             replay => replay.and_then(attr_of),
         };
-        self.given.or(before.map(|attr| (attr.ino, attr.layout.osts)))
+        self.given.or(before.map(|attr| (attr.ino, attr.layout.placement())))
     }
 }
 

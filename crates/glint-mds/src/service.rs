@@ -59,6 +59,9 @@ pub struct Mds<K> {
     pub(crate) config: Config,
     /// Over which new files are laid out.
     pub(crate) osts: AtomicU16,
+    absent: Mutex<Vec<u16>>,
+    /// Whether there are any: creates look at nothing else.
+    has_absent: AtomicBool,
     pub(crate) locks: Locks,
     pub(crate) claims: Claims,
     pub(crate) advisory: Advisory,
@@ -116,6 +119,8 @@ impl<K: Kv> Mds<K> {
         let mut mds = Mds {
             kv,
             osts: AtomicU16::new(config.osts),
+            absent: Mutex::default(),
+            has_absent: AtomicBool::new(false),
             config,
             locks: Locks::new(),
             claims: Claims::new(config.locks, watch.clone()),
@@ -178,6 +183,23 @@ impl<K: Kv> Mds<K> {
     /// There are more OSTs than before.
     pub fn has_osts(&self, osts: u16) {
         self.osts.fetch_max(osts, Ordering::AcqRel);
+    }
+
+    /// Which OSTs are not heard of, so that new files are laid out over others where they can be.
+    pub fn set_absent(&self, osts: Vec<u16>) {
+        let mut absent = self.absent.lock();
+        if *absent != osts {
+            self.has_absent.store(!osts.is_empty(), Ordering::Release);
+            *absent = osts;
+        }
+    }
+
+    /// Hands out the OSTs that are not heard of.
+    pub(crate) fn with_absent<T>(&self, use_them: impl FnOnce(&[u16]) -> T) -> T {
+        match self.has_absent.load(Ordering::Acquire) {
+            false => use_them(&[]),
+            true => use_them(&self.absent.lock()),
+        }
     }
 
     /// Executes a request.

@@ -9,7 +9,7 @@
 
 use crate::limits::BATCH_BYTES_MAX;
 use crate::message::{MdsRequest, ObjectAttr, OpenFlags, RenameFlags, decode_first, encode};
-use crate::{Cred, Errno, FsResult, Ino, SetAttr, Timestamp};
+use crate::{Cred, Errno, FsResult, Ino, Placement, SetAttr, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// One change: who made it, when, and what.
@@ -25,11 +25,11 @@ pub struct Deferred<'a> {
 /// What was done.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Change<'a> {
-    /// A new inode with its first name, laid out over `osts`; open to write or to read, if it
+    /// A new inode with its first name, laid out where its client chose; open to write or to read, if it
     /// is open.
     Create {
         ino: Ino,
-        osts: u16,
+        placement: Placement,
         parent: Ino,
         #[serde(borrow)]
         name: &'a [u8],
@@ -105,10 +105,10 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// The inode that it makes, and over how many OSTs that is laid out.
-    pub fn made(&self) -> Option<(Ino, u16)> {
+    /// The inode that it makes, and where that is laid out.
+    pub fn made(&self) -> Option<(Ino, Placement)> {
         match self {
-            Change::Create { ino, osts, .. } => Some((*ino, *osts)),
+            Change::Create { ino, placement, .. } => Some((*ino, *placement)),
             _ => None,
         }
     }
@@ -159,7 +159,7 @@ mod tests {
             time: Timestamp { secs: 3, nanos: 4 },
             change: Change::Create {
                 ino: Ino(u64::from(n)),
-                osts: 1,
+                placement: Placement { first: 0, osts: 1 },
                 parent: Ino(1),
                 name: b"name",
                 mode: 0o100644,

@@ -36,6 +36,15 @@ impl Default for Layout {
     }
 }
 
+/// On which OSTs a file was laid out: on the first and those that follow, of so many.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Placement {
+    /// See [`Layout::first_ost`].
+    pub first: u16,
+    /// See [`Layout::osts`].
+    pub osts: u16,
+}
+
 /// A contiguous piece of a file within one object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
@@ -63,24 +72,38 @@ impl Layout {
             && self.osts <= OST_COUNT_MAX
     }
 
-    /// What a new inode gets in a directory with this layout, on `osts`: a directory the same,
-    /// a file a definite number of stripes, beginning at an OST that its number chooses.
-    pub fn inherit(&self, ino: Ino, is_dir: bool, osts: u16) -> Layout {
+    /// What a new inode gets in a directory with this layout, on `osts` of which some are
+    /// `absent`: a directory the same, a file a definite number of stripes, beginning at an OST
+    /// that its number chooses.
+    pub fn inherit(&self, ino: Ino, is_dir: bool, osts: u16, absent: &[u16]) -> Layout {
         let mut layout = *self;
         if !is_dir {
             let osts = osts.max(1);
             if layout.stripe_count == 0 || layout.stripe_count > osts {
                 layout.stripe_count = osts;
             }
-            layout.place(ino, osts);
+            layout.place(ino, osts, absent);
         }
         layout
     }
 
-    /// Lays a file out over `osts`, from one on that its number chooses.
-    pub fn place(&mut self, ino: Ino, osts: u16) {
-        self.first_ost = (ino.0 % u64::from(osts.max(1))) as u16;
+    /// Lays a file out over `osts`, from one on that its number chooses, or from the next one from
+    /// which on no stripe lies on one of those that are `absent`, if there is one.
+    pub fn place(&mut self, ino: Ino, osts: u16, absent: &[u16]) {
+        let count = osts.max(1);
+        let wish = (ino.0 % u64::from(count)) as u16;
+        let avoids = |first: &u16| {
+            let mut absent = absent.iter().filter(|ost| **ost < count);
+            absent.all(|ost| (ost + count - first) % count >= self.stripe_count.max(1))
+        };
+        let firsts = (wish..count).chain(0..wish);
+        self.first_ost = firsts.into_iter().find(avoids).unwrap_or(wish);
         self.osts = osts;
+    }
+
+    /// Which OSTs it lies on.
+    pub fn placement(&self) -> Placement {
+        Placement { first: self.first_ost, osts: self.osts }
     }
 
     /// Index of the OST that holds a stripe; `own` are those of the MDS's own server.
@@ -170,6 +193,22 @@ impl Iterator for Pieces {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_are_laid_out_over_osts_that_are_there() {
+        let place = |stripes, ino, osts, absent: &[u16]| {
+            let mut layout = Layout { stripe_count: stripes, ..Layout::default() };
+            layout.place(Ino(ino), osts, absent);
+            layout.first_ost
+        };
+        assert_eq!(place(1, 7, 4, &[]), 3);
+        assert_eq!(place(1, 7, 4, &[3]), 0);
+        assert_eq!(place(2, 6, 4, &[3]), 0, "two stripes from the third on reach the fourth");
+        assert_eq!(place(2, 7, 4, &[0, 9]), 1, "and from the fourth on the first");
+        assert_eq!(place(4, 6, 4, &[1]), 2, "there is no choice");
+        assert_eq!(place(1, 6, 4, &[0, 1, 2, 3]), 2);
+        assert_eq!(place(1, 6, 0, &[]), 0);
+    }
     use proptest::prelude::*;
 
     proptest! {

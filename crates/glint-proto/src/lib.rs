@@ -32,7 +32,7 @@ pub use cred::Cred;
 pub use errno::{Errno, FsResult};
 pub use extents::Extents;
 pub use ids::{ClientId, Ino, ObjectId, RequestId};
-pub use layout::Layout;
+pub use layout::{Layout, Placement};
 pub use message::{
     AdvisoryHow, AdvisoryLock, AdvisoryMode, Answer, Arrival, Bulk, Committed, DirEntry, DirPage,
     MdsReply, MdsRequest, ObjectAttr, OpenFlags, OstReply, OstRequest, RenameFlags, SpaceInfo,

@@ -295,8 +295,9 @@ pub enum MdsReply {
     Locked(DataLock),
     /// What is in the way of a lock of a program; `None` if nothing is.
     Blocked(Option<AdvisoryLock>),
-    /// `count` inode numbers from `first` on, for files that are laid out over `osts`.
-    Inodes { first: u64, count: u32, osts: u16 },
+    /// `count` inode numbers from `first` on, for files that are laid out over `osts`, of which
+    /// some are `absent`: not heard of, and better left alone.
+    Inodes { first: u64, count: u32, osts: u16, absent: Vec<u16> },
     /// `batch`: so many changes were executed, and these of them, counted from 0, failed.
     Batched { done: u32, failed: Vec<(u32, Errno)> },
 }

@@ -23,6 +23,8 @@ const ORDERS: usize = 64;
 const OBJECTS: usize = 256;
 /// Objects in all orders of one OSS that are not done yet. One that is away for long costs no more.
 const ORDERED_OBJECTS_MAX: usize = 1 << 16;
+/// Silence after which no new file is laid out over the OSTs of an OSS.
+const ABSENT: Duration = Duration::from_secs(2);
 /// Sessions that are told to be fenced at once.
 const FENCES: usize = 1024;
 /// Sessions that one OSS has still to fence, remembered one by one. Beyond that it has to ask about
@@ -100,6 +102,15 @@ impl Osses {
             space: oss.space.clone(),
         };
         self.state.lock().all.iter().map(info).collect()
+    }
+
+    /// OSTs of those that were not heard of just now.
+    pub fn absent(&self) -> Vec<u16> {
+        let state = self.state.lock();
+        let absent = state.all.iter().filter(|oss| clock::since(oss.heard) > ABSENT);
+        absent
+            .flat_map(|oss| (0..oss.identity.osts).map(|ost| oss.identity.first_ost + ost))
+            .collect()
     }
 
     /// How long each was not heard of.

@@ -216,6 +216,7 @@ impl Servers {
     }
 
     fn watch_space(&self) {
+        self.mds.set_absent(self.osses.absent());
         // The tables lie beside the first one.
         if let Some(space) = self.osts.first_space() {
             self.mds.set_full(space.free < reserve_metadata(space.total));

@@ -101,6 +101,46 @@ fn a_file_system_grows_while_it_is_used() {
     world.assert_sound_at(&world.oss_data(1));
 }
 
+#[test]
+fn new_files_avoid_a_server_that_is_away() {
+    let world = World::new();
+    let (port, oss_port) = (free_port(), free_port());
+    let server = world.serve(port, &[]);
+    let oss = world.oss(1, oss_port, port, &[]);
+    // The second makes nothing by itself.
+    let (one, a) = world.mount(port, "a", &[]);
+    let (two, b) = world.mount(port, "b", &["-o", "nowbmeta"]);
+    fs::create_dir(a.join("own")).unwrap();
+    oss.kill();
+    // Made without being opened: whoever opens one there waits for it.
+    let made_here = |n: u64| {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        let path = b.join(format!("probe{n}"));
+        mknodat(CWD, &path, FileType::RegularFile, Mode::RUSR, 0).unwrap();
+        let script = format!("getfattr --only-values -n glint.layout probe{n}");
+        let first_ost = sh(&b, &script);
+        fs::remove_file(&path).unwrap();
+        first_ost.contains("first_ost=0")
+    };
+    // Every second one would be there.
+    eventually("it is missed", || (0..4).all(made_here));
+    // A client mounted now is told so with the numbers for what it makes by itself.
+    let (three, c) = world.mount(port, "c", &[]);
+    fs::create_dir(c.join("own2")).unwrap();
+    for n in 0..8 {
+        for directory in [b.clone(), c.join("own2")] {
+            let path = directory.join(format!("file{n}"));
+            fs::write(&path, bytes(n, 100_000)).unwrap();
+            File::open(&path).unwrap().sync_all().unwrap();
+        }
+    }
+    let oss = world.oss(1, oss_port, port, &[]);
+    for process in [one, two, three, oss, server] {
+        process.stop();
+    }
+    world.assert_sound();
+}
+
 /// Under load a server of OSTs is killed, or loses power, again and again: no call fails, and
 /// nothing that was written is lost.
 fn an_oss_that_comes_back(power: bool) {

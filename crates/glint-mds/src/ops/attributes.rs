@@ -10,7 +10,7 @@ use crate::service::{Context, Mds};
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::limits::FILE_BYTES_MAX;
 use glint_proto::lock::Bits;
-use glint_proto::{Attr, Errno, FsResult, Ino, Layout, MdsReply, SetAttr, SetTime};
+use glint_proto::{Attr, Errno, FsResult, Ino, Layout, MdsReply, Placement, SetAttr, SetTime};
 
 const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
@@ -215,7 +215,7 @@ impl<K: Kv> Mds<K> {
         mut layout: Layout,
     ) -> FsResult<MdsReply> {
         let osts = match context.given() {
-            Some((_, osts)) if osts > 0 => osts,
+            Some((_, placement)) if placement.osts > 0 => placement.osts,
             _ => self.osts().max(1),
         };
         if !layout.is_valid() || layout.stripe_count > osts || osts > self.osts().max(1) {
@@ -231,7 +231,12 @@ impl<K: Kv> Mds<K> {
             glint_proto::FileType::Regular => {
                 layout.stripe_count =
                     if layout.stripe_count == 0 { osts } else { layout.stripe_count };
-                layout.place(ino, osts);
+                match context.given() {
+                    Some((_, Placement { first, osts: 1.. })) if first < osts => {
+                        (layout.first_ost, layout.osts) = (first, osts);
+                    }
+                    _ => self.with_absent(|absent| layout.place(ino, osts, absent)),
+                }
             }
             _ => return Err(Errno::EINVAL),
         }

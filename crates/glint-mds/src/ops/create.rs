@@ -11,7 +11,9 @@ use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::limits::{LINK_COUNT_MAX, SYMLINK_BYTES_MAX};
 use glint_proto::lock::Bits;
 use glint_proto::message::check_name;
-use glint_proto::{Errno, FileType, FsResult, Ino, MdsReply, MdsRequest, OpenFlags};
+use glint_proto::{
+    Errno, FileType, FsResult, Ino, Layout, MdsReply, MdsRequest, OpenFlags, Placement,
+};
 use std::sync::atomic::Ordering;
 
 /// What a new inode is to be.
@@ -165,14 +167,14 @@ impl<K: Kv> Mds<K> {
         batch: &mut Batch,
     ) -> FsResult<InodeRecord> {
         let is_dir = new.kind == FileType::Directory;
-        let (ino, osts) = match context.given() {
+        let given = context.given();
+        let ino = match given {
             Some(given) => {
                 self.check_given(context, given).await?;
-                given
+                given.0
             }
-            None => (self.allocator.allocate(&self.kv, directory.attr.ino).await?, 0),
+            None => self.allocator.allocate(&self.kv, directory.attr.ino).await?,
         };
-        let osts = if osts == 0 { self.osts() } else { osts };
         context.changes(if is_dir { Key::Dir(ino) } else { Key::Inode(ino) });
         let mut mode = new.kind.mode_bits() | (new.mode & 0o7777);
         let setgid_parent = directory.attr.mode & 0o2000 != 0;
@@ -197,7 +199,15 @@ impl<K: Kv> Mds<K> {
         record.attr.uid = context.cred.uid;
         record.attr.gid = if setgid_parent { directory.attr.gid } else { context.cred.gid };
         record.attr.rdev = new.rdev;
-        record.attr.layout = directory.attr.layout.inherit(ino, is_dir, osts);
+        let inherit =
+            |osts, absent: &[u16]| directory.attr.layout.inherit(ino, is_dir, osts, absent);
+        record.attr.layout = match given {
+            Some((_, Placement { first, osts })) if osts > 0 => match inherit(osts, &[]) {
+                layout if is_dir => layout,
+                layout => Layout { first_ost: first, ..layout },
+            },
+            _ => self.with_absent(|absent| inherit(self.osts(), absent)),
+        };
         record.layout_set = is_dir && directory.layout_set;
         if is_dir {
             record.attr.nlink = 2;
