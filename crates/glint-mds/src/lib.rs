@@ -37,6 +37,7 @@ mod service;
 mod session;
 mod sharing;
 mod subtree;
+mod tables;
 
 pub use check::{CheckReport, Extent, Finding, believe_objects, check, objects_to_destroy};
 pub use error::MdsError;

@@ -1,0 +1,114 @@
+//! Tests of the table of locks of programs.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::HashSet;
+
+const INO: Ino = Ino(9);
+
+fn lock(number: u64, start: u64, end: u64, write: bool) -> Lock {
+    let owner = Owner { client: ClientId(1 + number % 2), number };
+    Lock { owner, pid: number as u32, range: Range { start, end }, write }
+}
+
+#[test]
+fn ranges_are_cut_and_joined_as_fcntl_does() {
+    let mut table = AdvisoryTable::default();
+    let granted = &mut Vec::new();
+    let mut set = |lock| table.lock(INO, Kind::Posix, lock, false, granted);
+    assert_eq!(set(lock(1, 0, 100, true)), Outcome::Granted);
+    assert_eq!(set(lock(1, 40, 60, false)), Outcome::Granted);
+    assert_eq!(set(lock(2, 45, 50, false)), Outcome::Granted, "both read there");
+    assert_eq!(set(lock(2, 39, 50, false)), Outcome::Busy);
+    assert_eq!(table.len(), 4);
+    table.unlock(INO, Kind::Posix, lock(2, 0, 0, false).owner, Range::ALL, granted);
+    assert_eq!(
+        table.lock(INO, Kind::Posix, lock(1, 40, 60, true), false, granted),
+        Outcome::Granted
+    );
+    assert_eq!(table.len(), 1, "neighbours are one again");
+    let found = table.test(INO, Kind::Posix, &lock(2, 10, 20, false)).unwrap();
+    assert_eq!((found.pid, found.range), (1, Range { start: 0, end: 100 }));
+    assert!(table.test(INO, Kind::Flock, &lock(2, 10, 20, true)).is_none());
+    table.evict(ClientId(2), granted);
+    assert!(table.is_empty());
+}
+
+#[test]
+fn who_comes_later_does_not_overtake() {
+    let mut table = AdvisoryTable::default();
+    let granted = &mut Vec::new();
+    let mut ask = |lock, wait| table.lock(INO, Kind::Posix, lock, wait, granted);
+    assert_eq!(ask(lock(1, 0, 10, false), false), Outcome::Granted);
+    let Outcome::Waits(writer) = ask(lock(2, 0, 5, true), true) else { panic!("1 reads") };
+    assert_eq!(ask(lock(4, 0, 1, false), false), Outcome::Granted, "it does not wait");
+    assert_eq!(ask(lock(3, 5, 9, false), true), Outcome::Granted, "another range");
+    let Outcome::Waits(reader) = ask(lock(3, 0, 5, false), true) else { panic!("2 waits") };
+    assert_eq!(ask(lock(1, 2, 8, false), false), Outcome::Granted, "2 waits for 1");
+    assert_eq!(table.waits_for(INO, Kind::Posix, reader, 9), [lock(2, 0, 0, true).owner]);
+    for holder in [1, 4] {
+        let owner = lock(holder, 0, 0, true).owner;
+        table.unlock(INO, Kind::Posix, owner, Range::ALL, granted);
+    }
+    assert_eq!(*granted, [writer]);
+    table.unlock(INO, Kind::Posix, lock(2, 0, 0, true).owner, Range::ALL, granted);
+    assert_eq!(*granted, [writer, reader]);
+}
+
+#[test]
+fn many_ranges_cost_what_one_costs_and_have_a_bound() {
+    const MANY: u64 = 100_000;
+    let mut table = AdvisoryTable::with_limit(MANY as usize);
+    let granted = &mut Vec::new();
+    let mut set =
+        |n: u64| table.lock(INO, Kind::Posix, lock(1, 2 * n, 2 * n + 1, true), false, granted);
+    for n in 0..MANY {
+        assert_eq!(set(n), Outcome::Granted);
+    }
+    assert_eq!(set(1 << 40), Outcome::TooMany);
+    table.unlock(INO, Kind::Posix, lock(1, 0, 0, true).owner, Range::ALL, granted);
+    assert!(table.is_empty() && table.counts.is_empty());
+}
+
+proptest! {
+    #[test]
+    fn owners_exclude_each_other_and_all_are_served(
+        steps in proptest::collection::vec((0u8..4, 0u64..4, 0u64..8, 1u64..5, any::<bool>()), 0..100)
+    ) {
+        let mut table = AdvisoryTable::default();
+        let mut waiting = HashSet::new();
+        let mut granted = Vec::new();
+        for (step, owner, start, len, write) in steps {
+            let asks = lock(owner, start, start + len, write);
+            match step {
+                0 | 1 => if let Outcome::Waits(ticket) =
+                    table.lock(INO, Kind::Posix, asks, true, &mut granted) {
+                    waiting.insert(ticket);
+                },
+                2 => table.unlock(INO, Kind::Posix, asks.owner, asks.range, &mut granted),
+                _ => { table.lock(INO, Kind::Posix, asks, false, &mut granted); }
+            }
+            for ticket in granted.drain(..) {
+                prop_assert!(waiting.remove(&ticket));
+            }
+            let Some(file) = table.files.get(&(INO, Kind::Posix)) else { continue };
+            assert!(!file.held.is_empty() || !file.waiting.is_empty());
+            let held: Vec<Lock> = table.held().map(|(_, _, lock)| lock).collect();
+            for (i, a) in held.iter().enumerate() {
+                for b in &held[..i] {
+                    prop_assert!(!conflicts(a, b));
+                    prop_assert!(a.owner != b.owner || !a.range.overlaps(b.range));
+                }
+            }
+        }
+        // Who holds gives up what it has, again and again.
+        for round in 0..4 * (waiting.len() as u64 + 1) {
+            let owner = lock(round % 4, 0, 0, true).owner;
+            table.unlock(INO, Kind::Posix, owner, Range::ALL, &mut granted);
+            for ticket in granted.drain(..) { waiting.remove(&ticket); }
+        }
+        prop_assert!(waiting.is_empty(), "{waiting:?} still wait");
+        let counted: usize = table.counts.values().sum();
+        prop_assert_eq!(counted, table.len());
+    }
+}
