@@ -82,7 +82,7 @@ fn who_is_cut_off_while_it_gives_locks_up_shows_nothing_old() {
     let address = format!("{}:{}", host.address, free_port());
     let _server = world.serve_at(&address, &["--insecure", "--lease", "3"]);
     let (_stays, b) = world.mount_from(&address, "b", &[]);
-    let (cut_off, a) = host.mount(&world, &address);
+    let (_cut_off, a) = host.mount(&world, &address);
     fs::write(b.join("f"), b"old").unwrap();
     assert_eq!(fs::read(a.join("f")).unwrap(), b"old");
     // More directories of its own than it keeps: it begins to give them up.
