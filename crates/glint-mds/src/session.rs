@@ -14,6 +14,7 @@ use crate::keys;
 use crate::reaper::Targets;
 use crate::service::Mds;
 use glint_kv::{Batch, Keyspace, Kv};
+use glint_proto::limits::{SESSIONS_MAX, SESSIONS_PER_CERTIFICATE_MAX};
 use glint_proto::watch::{Moment, Watch};
 use glint_proto::{ClientId, Errno, FsResult, MdsReply, Owner, RequestId, Session, message};
 use glint_telemetry::Counter;
@@ -93,6 +94,16 @@ pub(crate) fn decode_reply(value: &[u8]) -> FsResult<Last> {
     })
 }
 
+/// Whether one more session may begin.
+fn has_room(map: &HashMap<ClientId, Known>, owner: &Owner) -> bool {
+    let same = |known: &&Known| {
+        let certificate = |owner: Owner| owner.certificate;
+        owner.certificate.is_some()
+            && known.session.owner().and_then(certificate) == owner.certificate
+    };
+    map.len() < SESSIONS_MAX && map.values().filter(same).count() < SESSIONS_PER_CERTIFICATE_MAX
+}
+
 /// The value of a session record: host, mount point, number, owner, with zeros between.
 fn session_value(info: &SessionInfo, owner: &Owner) -> Vec<u8> {
     format!("{}\0{}\0{:x}\0{owner}", info.host, info.mount_point, info.session).into_bytes()
@@ -113,7 +124,7 @@ fn parse_session(client: ClientId, value: &[u8], heard: Moment) -> Known {
 impl<K: Kv> Mds<K> {
     /// A client connects, for the first time or again. Returns whether it was not known, and
     /// its session. EACCES if that belongs to another owner, EAGAIN while its last session is
-    /// being ended.
+    /// being ended, EMFILE if there are too many.
     pub async fn connect(
         &self,
         client: ClientId,
@@ -124,6 +135,9 @@ impl<K: Kv> Mds<K> {
         let (is_new, session, info, clients) = {
             let mut map = self.sessions.map.lock();
             let is_new = !map.contains_key(&client);
+            if is_new && !has_room(&map, &owner) {
+                return Err(Errno::EMFILE);
+            }
             let known = map.entry(client).or_insert_with(|| {
                 let number = self.sessions.count.fetch_add(1, Ordering::AcqRel) + 1;
                 let session = self.config.boot_verifier.wrapping_add(number);

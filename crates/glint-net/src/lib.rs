@@ -16,6 +16,7 @@ mod connection;
 mod core;
 mod door;
 mod error;
+mod execute;
 pub mod host;
 mod inproc;
 pub mod keep_awake;

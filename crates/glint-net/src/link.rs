@@ -89,14 +89,21 @@ impl Drop for Keeper<'_> {
     }
 }
 
+impl Drop for Link {
+    fn drop(&mut self) {
+        let number = self.first_slot / SLOTS_PER_CONNECTION;
+        self.shared.numbers.lock().give_back(number, self.next_xid.get());
+    }
+}
+
 impl Link {
     /// Connects, in the runtime of this thread.
-    pub(crate) fn start(shared: Arc<Shared>, number: u16) -> Rc<Link> {
+    pub(crate) fn start(shared: Arc<Shared>, number: u16, first_xid: u64) -> Rc<Link> {
         let link = Rc::new(Link {
             first_slot: number * SLOTS_PER_CONNECTION,
             slots: Slots::default(),
             // A slot's xids rise over all connections of this client's life.
-            next_xid: Cell::new(1),
+            next_xid: Cell::new(first_xid),
             pending: RefCell::new((0..SLOTS).map(|_| None).collect()),
             awaited: Cell::new(0),
             writer: RefCell::new(None),

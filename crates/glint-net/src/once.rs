@@ -15,7 +15,10 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
 
-type Slot = Arc<futures_util::lock::Mutex<Option<(u64, Answer<OstReply>)>>>;
+type Slot = Arc<futures_util::lock::Mutex<Option<Last>>>;
+
+/// The last change of a slot: its xid, the checksums of its body and its data, and its answer.
+type Last = (u64, (u32, u32), Answer<OstReply>);
 
 /// The slots of a session.
 type Slots = (Arc<Session>, HashMap<u16, Slot>);
@@ -32,6 +35,7 @@ impl Once {
         &self,
         session: &Arc<Session>,
         id: RequestId,
+        digest: (u32, u32),
         execute: impl Future<Output = Answer<OstReply>>,
     ) -> Answer<OstReply> {
         let slot = {
@@ -46,12 +50,15 @@ impl Once {
         };
         let mut last = slot.lock().await;
         match &*last {
-            Some((xid, answer)) if *xid == id.xid => return answer.clone(),
-            Some((xid, _)) if *xid > id.xid => return Answer::unchanged(Err(Errno::EPROTO)),
+            Some((xid, before, answer)) if *xid == id.xid && *before == digest => {
+                return answer.clone();
+            }
+            // An old one, or another one under the same number.
+            Some((xid, ..)) if *xid >= id.xid => return Answer::unchanged(Err(Errno::EPROTO)),
             _ => {}
         }
         let answer = execute.await;
-        *last = Some((id.xid, answer.clone()));
+        *last = Some((id.xid, digest, answer.clone()));
         answer
     }
 
@@ -72,17 +79,19 @@ mod tests {
     fn a_change_is_executed_once_and_an_old_one_not_at_all() {
         let (once, session) = (Once::default(), Session::new(ClientId(1), 9, None));
         let executed = Cell::new(0);
-        let send = |xid| {
+        let send_other = |xid, digest| {
             let id = RequestId { client: ClientId(1), slot: 3, xid };
-            block_on(once.run(&session, id, async {
+            block_on(once.run(&session, id, digest, async {
                 executed.set(executed.get() + 1);
                 Answer::changed(xid, Ok(OstReply::Done))
             }))
         };
+        let send = |xid| send_other(xid, (7, 8));
         assert_eq!(send(5).transaction, 5);
         assert_eq!(send(5).transaction, 5);
         assert_eq!(executed.get(), 1);
         assert_eq!(send(4).reply, Err(Errno::EPROTO));
+        assert_eq!(send_other(5, (7, 9)).reply, Err(Errno::EPROTO), "another one");
         assert_eq!(send(6).transaction, 6);
         assert_eq!(executed.get(), 2);
         session.end();

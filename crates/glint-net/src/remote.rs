@@ -14,7 +14,7 @@ use crate::link::Link;
 use crate::shared::{Shared, ask_on, connect_blocking};
 use crate::stream::{Address, ReadWrite};
 use crate::{Granting, Holder, NetError, Transport};
-use glint_proto::limits::{AWAY_MS, CONNECTIONS_PER_CLIENT_MAX};
+use glint_proto::limits::AWAY_MS;
 use glint_proto::lock::Cancel;
 use glint_proto::message::{Hello, Reply, Request, Welcome};
 use glint_proto::oss::{OssInfo, OssReply, OssRequest};
@@ -183,11 +183,8 @@ impl Remote {
             {
                 return Ok(link.clone());
             }
-            let number = self.shared.connections.fetch_add(1, Ordering::Relaxed);
-            if number >= CONNECTIONS_PER_CLIENT_MAX {
-                return Err(Errno::EMFILE);
-            }
-            let link = Link::start(self.shared.clone(), number);
+            let (number, xid) = self.shared.numbers.lock().take().ok_or(Errno::EMFILE)?;
+            let link = Link::start(self.shared.clone(), number, xid);
             links.insert(self.shared.number, link.clone());
             Ok(link)
         })

@@ -8,7 +8,9 @@ use crate::remote::RemoteOptions;
 use crate::stream::{Address, ReadWrite};
 use crate::{Holder, NetError};
 use glint_proto::frame::{HEADER_BYTES, Header};
-use glint_proto::limits::{PING_MS, RECONNECT_MS_MAX, RECONNECT_MS_MIN};
+use glint_proto::limits::{
+    CONNECTIONS_PER_CLIENT_MAX, PING_MS, RECONNECT_MS_MAX, RECONNECT_MS_MIN,
+};
 use glint_proto::lock::Grant;
 use glint_proto::message::{Hello, Reply, Request, Survived, Welcome};
 use glint_proto::{
@@ -17,7 +19,7 @@ use glint_proto::{
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
@@ -53,6 +55,31 @@ pub(crate) struct Recovery {
     pub(crate) heard: (u64, u64),
 }
 
+/// Numbers of the connections of threads, whose slots they stand for. One that is free again goes
+/// on where it ended: within a slot xids rise as long as the client lives.
+#[derive(Default)]
+pub(crate) struct Numbers {
+    next: u16,
+    free: Vec<(u16, u64)>,
+}
+
+impl Numbers {
+    /// One, and its first xid; `None` if all are taken.
+    pub(crate) fn take(&mut self) -> Option<(u16, u64)> {
+        if let Some(free) = self.free.pop() {
+            return Some(free);
+        }
+        let number = self.next;
+        self.next += u16::from(number < CONNECTIONS_PER_CLIENT_MAX);
+        (number < CONNECTIONS_PER_CLIENT_MAX).then_some((number, 1))
+    }
+
+    /// The thread that had it is gone; this is the next xid.
+    pub(crate) fn give_back(&mut self, number: u16, xid: u64) {
+        self.free.push((number, xid));
+    }
+}
+
 /// What all threads of a client share.
 pub(crate) struct Shared {
     pub(crate) options: RemoteOptions,
@@ -66,7 +93,7 @@ pub(crate) struct Shared {
     pub(crate) client: ClientId,
     pub(crate) secret: u128,
     pub(crate) welcome: Welcome,
-    pub(crate) connections: AtomicU16,
+    pub(crate) numbers: Mutex<Numbers>,
     opens: Mutex<HashMap<Ino, OpenCount>>,
     /// Closes that were sent and not answered, and who waits for them.
     closing: Mutex<HashMap<Ino, (u32, Vec<Waker>)>>,
@@ -134,7 +161,7 @@ impl Shared {
             host,
             client,
             secret,
-            connections: AtomicU16::new(0),
+            numbers: Mutex::default(),
             opens: Mutex::default(),
             closing: Mutex::default(),
             kept: Mutex::default(),
@@ -452,5 +479,22 @@ impl Shared {
         }
         wait(&mut *stream, CONNECT_TIMEOUT)?;
         ask_on(&mut *stream, self.client, &Request::Bye).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_connections_are_of_one_thread_at_a_time() {
+        let mut numbers = Numbers::default();
+        let all: Vec<u16> = std::iter::from_fn(|| numbers.take()).map(|(n, _)| n).collect();
+        assert_eq!(all, (0..CONNECTIONS_PER_CLIENT_MAX).collect::<Vec<_>>());
+        for _ in 0..70_000 {
+            assert_eq!(numbers.take(), None);
+        }
+        numbers.give_back(3, 77);
+        assert_eq!(numbers.take(), Some((3, 77)), "it goes on where it ended");
     }
 }

@@ -128,7 +128,11 @@ pub const INODES_PER_LEASE_MAX: u32 = 1 << 16;
 /// How often a client says that it lives.
 pub const PING_MS: u64 = 1_000;
 /// Connections (one for each of its cores) a client may open.
-pub const CONNECTIONS_PER_CLIENT_MAX: u16 = 256;
+pub const CONNECTIONS_PER_CLIENT_MAX: u16 = 1008;
+/// Sessions of one server, and those that one certificate may have.
+pub const SESSIONS_MAX: usize = 1 << 16;
+/// See [`SESSIONS_MAX`].
+pub const SESSIONS_PER_CERTIFICATE_MAX: usize = 1 << 14;
 /// Locks on data of one file that a client keeps; then it is asked for some of them.
 pub const DATA_LOCKS_PER_FILE_MAX: usize = 1024;
 /// Locks of one file that a client has and owes; then it gets no more.
@@ -265,6 +269,8 @@ const _: () = assert!(ABSENT_NAMES_PER_DIRECTORY_MAX <= ABSENT_NAMES_MAX);
 const _: () = assert!(CACHE_MS_SHARED * 2 < LEASE_MS);
 const _: () = assert!(RECONNECT_MS_MAX + PING_MS < LEASE_MS_MIN);
 const _: () = assert!(LEASE_MS_MIN <= LEASE_MS);
+// All slots of a client have numbers, and one number says that there is none.
+const _: () = assert!(SLOTS_PER_CONNECTION.checked_mul(CONNECTIONS_PER_CLIENT_MAX).is_some());
 const _: () = assert!(2 * STRANGERS_PER_ADDRESS_MAX <= STRANGERS_MAX);
 const _: () = assert!(2 * BEAT_MS < PAUSE_MS_MIN && PAUSE_MS_MIN < LEASE_MS_MIN / 2);
 const _: () = assert!(RECONNECT_MS_MAX < SETTLE_MS && PING_MS < SETTLE_MS);
