@@ -291,6 +291,9 @@ mod tests {
         assert_eq!(pages.bring(INO, slots(0, 4)).parts.to_vec(), [slots(0, 4)]);
         drop(change);
         let change = pages.change(INO, slots(1, 1), slots(1, 1)).now_or_never().unwrap();
+        assert_eq!(change.executed(), Some(slots(0, 4)), "it is old now");
+        drop(change);
+        let change = pages.change(INO, slots(1, 1), slots(1, 1)).now_or_never().unwrap();
         assert_eq!(change.executed(), None, "nothing was read since");
         drop(change);
         pages.close(INO, true);
