@@ -6,7 +6,7 @@
 
 use std::fs::DirBuilder;
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,6 +34,10 @@ fn socket_of(mount: &Path) -> Option<PathBuf> {
 /// Answers questions about a mount, until it is dropped.
 pub struct Control {
     socket: PathBuf,
+    /// The inode of it: when the mount has gone, the kernel may give its number to another one,
+    /// which then has its own socket under this name.
+    inode: u64,
+    listener: UnixListener,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -55,7 +59,13 @@ impl Control {
         mount: &Path,
         answer: impl Fn(&str) -> Result<String, String> + Send + 'static,
     ) -> io::Result<Control> {
-        let socket = socket_of(mount).ok_or(ErrorKind::NotFound)?;
+        Control::listen_at(socket_of(mount).ok_or(ErrorKind::NotFound)?, answer)
+    }
+
+    fn listen_at(
+        socket: PathBuf,
+        answer: impl Fn(&str) -> Result<String, String> + Send + 'static,
+    ) -> io::Result<Control> {
         if let Some(directory) = socket.parent() {
             DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         }
@@ -66,10 +76,11 @@ impl Control {
         }
         let listener = UnixListener::bind(&socket)?;
         rustix::fs::chmod(&socket, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
+        let inode = std::fs::symlink_metadata(&socket)?.ino();
         let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
+        let (stopped, accepting) = (stop.clone(), listener.try_clone()?);
         let serve = move || {
-            for stream in listener.incoming() {
+            for stream in accepting.incoming() {
                 if stopped.load(Ordering::Acquire) {
                     return;
                 }
@@ -78,7 +89,7 @@ impl Control {
             }
         };
         let thread = std::thread::Builder::new().name("control".into()).spawn(serve)?;
-        Ok(Control { socket, stop, thread: Some(thread) })
+        Ok(Control { socket, inode, listener, stop, thread: Some(thread) })
     }
 }
 
@@ -99,9 +110,12 @@ fn reply(
 impl Drop for Control {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        let woken = UnixStream::connect(&self.socket).is_ok();
-        // What is left over is taken over by the next mount.
-        let _ = std::fs::remove_file(&self.socket);
+        // Who waits in accept(2) is woken; a connection by name could reach another mount.
+        let woken = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both).is_ok();
+        if std::fs::symlink_metadata(&self.socket).is_ok_and(|found| found.ino() == self.inode) {
+            // What is left over is taken over by the next mount.
+            let _ = std::fs::remove_file(&self.socket);
+        }
         if let Some(thread) = self.thread.take().filter(|_| woken) {
             // It does not panic; and there is nothing left to do.
             let _ = thread.join();
@@ -125,4 +139,28 @@ pub fn ask(mount: &Path, question: &str) -> Option<Result<String, String>> {
         (Ok(_), Some((_, error))) => Err(format!("{shown}: {error}")),
         _ => Err(format!("the process behind {shown} does not answer")),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel gives the number of a mount that has gone to the next one.
+    #[test]
+    fn the_end_of_one_leaves_the_socket_of_the_next_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("mount-0-40.sock");
+        let (first, second) = (
+            Control::listen_at(socket.clone(), |_| Ok("first".into())).unwrap(),
+            Control::listen_at(socket.clone(), |_| Ok("second".into())).unwrap(),
+        );
+        drop(first);
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer, "+second");
+        drop(second);
+        assert!(!socket.exists());
+    }
 }
