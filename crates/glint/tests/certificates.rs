@@ -258,9 +258,11 @@ fn an_ost_executes_only_what_the_mds_has_allowed() {
         "--squash",
         "all",
     ]));
+    run(glint().args(["cert", "issue", text(&ca), "oss", "--oss", "--host", "127.0.0.1"]));
     let (port, oss_port) = (free_port(), free_port());
     let mut server = world.serve(port, &["--cert", text(&server_cert)]);
-    let oss = world.oss(1, oss_port, port, &["--osts", "2", "--cert", text(&server_cert)]);
+    let oss_cert = ca.join("oss");
+    let oss = world.oss(1, oss_port, port, &["--osts", "2", "--cert", text(&oss_cert)]);
     let (admin_mount, admin) = world.mount(port, "admin", &["--cert", text(&admin_cert)]);
     let file = |name: &str, mode| {
         fs::write(admin.join(name), name).unwrap();
