@@ -79,7 +79,8 @@ impl<T: Transport> Client<T> {
             self.cut(attr.ino, attr.layout, 0).await?;
         }
         let changes = self.cache.changes(attr.ino);
-        let attr = self.complete(attr).await?;
+        // The objects may not have yet what this client wrote before.
+        let attr = self.with_unsent(attr, None).await?;
         let handle = self.add_handle(&attr, flags, true);
         if flags.read
             && flags.write
