@@ -95,6 +95,11 @@ impl Recovery {
         self.active.load(Ordering::Acquire)
     }
 
+    /// Whether a client of the last run is waited for.
+    pub(crate) fn waits_for(&self, client: ClientId) -> bool {
+        self.is_active() && self.state.lock().waiting.contains_key(&client)
+    }
+
     /// Whether a client of the last run is still to say what it had; with `replays`, also what
     /// it did and was lost. While it does, it is waited for.
     fn admits(&self, client: ClientId, replays: bool) -> bool {

@@ -269,6 +269,8 @@ impl<K: Kv> Mds<K> {
             gone.sort_unstable_by_key(|info| info.client);
             gone
         };
+        // Whom a recovery waits for is given up by that, and in its own time.
+        let expired = expired.into_iter().filter(|info| !self.recovery.waits_for(info.client));
         for info in expired {
             tracing::warn!(
                 client = %info.client, host = info.host, mount_point = info.mount_point,
