@@ -37,7 +37,8 @@ check: ## Formatting, lints, licences of dependencies, documentation
 unit: ## Unit and property tests, and the tests of this repository's own rules
 	cargo test --workspace --lib --bins --locked
 	cargo test -p glint --test tidy --locked
-	cargo test -p glint-mds --test allocations --locked
+	cargo test -p glint-mds --test allocations --test sessions --locked
+	cargo test -p glint-client --test write_back --locked
 
 sim: ## The deterministic simulation, SEEDS seeds; SEED=n runs one again, with its log
 	cargo run -q -p glint-sim --locked -- $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
