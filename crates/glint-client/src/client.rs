@@ -152,7 +152,9 @@ impl<T: Transport> Client<T> {
         {
             let mut cred = cred.clone();
             cred.groups = Some(supplementary_groups(caller.pid));
-            (reply, grants) = self.transport.mds(&cred, request).await;
+            let more: Granting = self.transport.mds(&cred, request).await;
+            reply = more.0;
+            grants.extend(more.1);
         }
         if !grants.is_empty() {
             self.granted(&grants);

@@ -151,13 +151,16 @@ impl<T: Transport> Client<T> {
     async fn ask_for(&self, node: &Arc<Node>, range: Range, write: bool) -> FsResult<Guard> {
         let (ino, reclaim, proof) = (node.ino, false, None);
         let request = MdsRequest::Lock { ino, range, write, reclaim, proof };
-        let _under_way = self.cache.under_way();
         loop {
+            // Until the lock is known here. Not while the next one is asked for: it may wait for
+            // this one to be given up.
+            let under_way = self.cache.under_way();
             let lock = match self.ask(&request).await {
                 Ok(MdsReply::Locked(lock)) => lock,
                 Ok(_) => return Err(Errno::EPROTO),
                 // Too many of this file are still to be given up.
                 Err(Errno::ENOLCK) => {
+                    drop(under_way);
                     host::sleep(OWED).await;
                     continue;
                 }
@@ -166,6 +169,7 @@ impl<T: Transport> Client<T> {
             if let Some(id) = node.state().data.add(lock, true) {
                 return Ok(Guard { node: node.clone(), id });
             }
+            drop(under_way);
             self.asked(vec![Callback::Data { ino: node.ino, number: lock.number }]);
         }
     }

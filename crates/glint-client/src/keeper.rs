@@ -40,6 +40,9 @@ const KERNEL_PATIENCE: Duration = Duration::from_secs(1);
 /// Pause before the kernel is asked again for an inode that is on its way to it.
 const RETRY: Duration = Duration::from_millis(1);
 const RETRIES: usize = 1000;
+/// How long a lock that is asked back may be on its way. Requests under way may themselves wait
+/// for what it keeps from others, so their answers are not waited for without end.
+const ARRIVAL: Duration = Duration::from_millis(250);
 
 /// What comes to the thread from others.
 #[derive(Default)]
@@ -303,7 +306,7 @@ impl<T: Transport> Client<T> {
                 return;
             }
             if let Err(errno) = self.transport.cancel(cancels).await {
-                // The servers have forgotten them anyway.
+                // Only servers that have evicted this client: they have forgotten them anyway.
                 tracing::debug!(%errno, "giving locks up");
             }
         }
@@ -343,17 +346,20 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Whether a lock that was asked back before it was here has come.
+    /// Whether a lock that was asked back before it was here has come. If not, it is not relied
+    /// on when it does.
     async fn has_come(&self, node: &Node, number: u64, fence: u64) -> bool {
-        loop {
-            if node.state().data.id_of(number).is_some() {
-                return true;
-            }
-            if self.cache.flight.lock().is_past(fence) {
-                return !node.state().data.is_not_coming(number);
+        if !node.state().data.is_awaited(number) {
+            return node.state().data.id_of(number).is_some();
+        }
+        let begun = clock::now();
+        while node.state().data.is_awaited(number) {
+            if self.cache.flight.lock().is_past(fence) || clock::since(begun) > ARRIVAL {
+                return !node.state().data.refuse(number);
             }
             host::sleep(RETRY).await;
         }
+        true
     }
 
     /// Stops to use bits of an inode, and has the kernel forget what they protect.

@@ -65,6 +65,11 @@ impl Claims {
 }
 
 impl BitTable {
+    /// Numbers are above this one from now on.
+    pub fn number_from(&mut self, number: u64) {
+        self.next = self.next.max(number);
+    }
+
     /// Gives `client` those of `bits` that it may have. Returns them, and the grant's number.
     pub fn grant(&mut self, client: ClientId, ino: Ino, bits: Bits) -> (Bits, u64) {
         self.next += 1;

@@ -135,6 +135,11 @@ pub struct ExtentTable {
 }
 
 impl ExtentTable {
+    /// Numbers are above this one from now on.
+    pub fn number_from(&mut self, number: u64) {
+        self.next = self.next.max(number);
+    }
+
     /// Gives a lock, if the client has none like it and it can be given at once and to all of
     /// the file.
     pub fn try_all(&mut self, client: ClientId, ino: Ino, write: bool) -> Option<DataLock> {

@@ -9,8 +9,9 @@
 //!   forgotten its pages. Nobody begins to use it after that, but those whom forgetting waits
 //!   for, and only while it does: see [`HeldData::drain`].
 //! - A lock that is asked back and not known is given up when every answer that might have
-//!   brought it is there, and together with all older ones: it may have taken their place.
-//! - A lock that was given under a number below one that is gone, or going, is not relied on:
+//!   brought it is there, or after a while that a client chooses, and together with all older
+//!   ones: it may have taken their place. If it comes after that, it is not relied on.
+//! - A lock that was given under a number that is gone or going, or below one, is not relied on:
 //!   that one may have taken its place.
 
 use glint_proto::lock::{Bits, DataLock, Range};
@@ -274,10 +275,10 @@ impl HeldData {
             data.users += u32::from(used);
             return Some(data.id);
         }
-        if lock.number != 0 && lock.number < self.gone {
+        let asked = self.is_not_coming(lock.number);
+        if lock.number != 0 && lock.number <= self.gone {
             return None;
         }
-        let asked = self.is_not_coming(lock.number);
         self.next += 1;
         let mut new = Data {
             id: self.next,
@@ -323,14 +324,20 @@ impl HeldData {
         self.locks.iter().find(named).map(|data| data.id)
     }
 
-    /// The servers ask for a lock. Returns its id if it is there; it may be on its way.
+    /// The servers ask for a lock. Returns its id if it is there; if not, it may be on its way.
     pub fn take_back(&mut self, number: u64) -> Option<u64> {
         let id = self.id_of(number);
         match id {
             Some(id) => self.release(id),
-            None => self.early.push(number),
+            None if number > self.gone && !self.is_awaited(number) => self.early.push(number),
+            None => {}
         }
         id
+    }
+
+    /// Whether a lock was asked back that may be on its way, and would be relied on.
+    pub fn is_awaited(&self, number: u64) -> bool {
+        self.early.contains(&number)
     }
 
     /// A lock is to be given up when nobody uses it.
@@ -352,8 +359,18 @@ impl HeldData {
         self.locks.iter().any(|data| data.lock.number < number && !data.lost)
     }
 
-    /// It has not come, and will not any more. Returns whether that is so.
-    pub fn is_not_coming(&mut self, number: u64) -> bool {
+    /// A lock that was asked back has not come, and is not relied on if it does. Returns whether
+    /// that is so.
+    pub fn refuse(&mut self, number: u64) -> bool {
+        let refused = self.is_not_coming(number);
+        if refused {
+            self.gone = self.gone.max(number);
+        }
+        refused
+    }
+
+    /// Nobody waits any more for a lock that was asked back. Returns whether somebody did.
+    fn is_not_coming(&mut self, number: u64) -> bool {
         let at = self.early.iter().position(|early| *early == number);
         if let Some(at) = at {
             self.early.swap_remove(at);

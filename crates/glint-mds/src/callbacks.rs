@@ -85,6 +85,10 @@ impl Mailboxes {
         Mailboxes { state: Mutex::default(), watch }
     }
 
+    pub(crate) fn number_from(&self, number: u64) {
+        self.state.lock().next = number;
+    }
+
     pub(crate) fn has(&self, client: ClientId) -> bool {
         self.state.lock().boxes.contains_key(&client)
     }

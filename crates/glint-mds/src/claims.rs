@@ -125,6 +125,16 @@ impl Claims {
         Claims { used, owned: AtomicBool::new(false), shards, mailboxes: Mailboxes::new(watch) }
     }
 
+    /// Numbers of locks and call-backs are above this one from now on.
+    pub(crate) fn number_from(&self, number: u64) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            shard.bits.number_from(number);
+            shard.extents.number_from(number);
+        }
+        self.mailboxes.number_from(number);
+    }
+
     pub(crate) fn shard(&self, ino: Ino) -> &Mutex<Shard> {
         &self.shards[ino.0 as usize % SHARDS]
     }
@@ -360,13 +370,11 @@ impl<K: Kv> Mds<K> {
         }
     }
 
-    /// The grants so far are not for what was read.
-    pub(crate) fn take_back_grants(&self, context: &Context<'_>) {
-        for grant in context.grants.borrow_mut().drain(..) {
-            if let Grant::Bits { ino, bits, number } = grant {
-                self.claims.shard(ino).lock().bits.cancel(context.client, ino, bits, number);
-            }
-        }
+    /// What was read was not read under the bits that were granted so far, so the client does not
+    /// hear of them. Here it goes on to hold them: it may have been given the same ones before. A
+    /// lock on data is for what is read under it, whenever that is.
+    pub(crate) fn withhold_bits(&self, context: &Context<'_>) {
+        context.grants.borrow_mut().retain(|grant| !matches!(grant, Grant::Bits { .. }));
     }
 
     /// Whether the client gets locks.
@@ -396,7 +404,7 @@ impl<K: Kv> Mds<K> {
             if conflicts.is_empty() {
                 return reply;
             }
-            context.grants.borrow_mut().clear();
+            self.withhold_bits(context);
             // It may be another client by then, to which nobody listens.
             context.locking.set(None);
             let _span = Span::start(Layer::LockWait, request.op() as u8);

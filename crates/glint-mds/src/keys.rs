@@ -9,6 +9,8 @@ pub(crate) const META_NEXT_INO: &[u8] = b"next_ino";
 pub(crate) const META_INODES: &[u8] = b"inodes";
 /// The runs of the server; see [`crate::runs`].
 pub(crate) const META_RUNS: &[u8] = b"runs";
+/// How many runs there were.
+pub(crate) const META_RUN_COUNT: &[u8] = b"run_count";
 /// Transactions of OSTs that are known to be durable; see [`crate::reaper`].
 pub(crate) const META_DATA_DURABLE: &[u8] = b"data_durable";
 /// There while clients may still have to replay what a run lost.

@@ -418,6 +418,41 @@ mod tests {
     }
 
     #[test]
+    fn what_an_earlier_run_asked_for_names_no_lock_of_this_one() {
+        use glint_proto::lock::{Bits, Cancel, Grant};
+        let kv = Arc::<MemoryKv>::default();
+        let client = ClientId(7);
+        let grant = |mds: &Mds<_>| {
+            mds.claims.mailboxes.expect(client);
+            let Some(Grant::Bits { number, .. }) = mds.claims.grant(client, Ino(5), Bits::ATTR)
+            else {
+                panic!("it is not given")
+            };
+            let lock = mds.claims.shard(Ino(5)).lock().extents.try_all(client, Ino(5), true);
+            (number, lock.unwrap().number)
+        };
+        let mut mds = start(&kv, 100, false);
+        let mut old = (0, 0);
+        for _ in 0..100 {
+            old = grant(&mds);
+            mds.claims.shard(Ino(5)).lock().extents.evict(client, &mut vec![], &mut vec![]);
+        }
+        drop(mds);
+        kv.lose_power();
+        mds = start(&kv, 200, true);
+        let new = grant(&mds);
+        assert!(new > old, "{new:?} after {old:?}");
+        mds.cancel(
+            client,
+            &[
+                Cancel::Bits { ino: Ino(5), bits: Bits::ALL, number: old.0 },
+                Cancel::Data { ino: Ino(5), number: old.1 },
+            ],
+        );
+        assert_eq!(mds.lock_counts(), (1, 1), "both are still held");
+    }
+
+    #[test]
     fn what_a_client_had_is_taken_only_in_a_recovery() {
         let mds = start(&Arc::default(), 100, false);
         let session = connect(&mds, 7);

@@ -5,7 +5,10 @@
 //! reached the one after that. From then on they are durable: a run begins with everything
 //! that it found on stable storage.
 //!
-//! Invariant: a run is recorded, durably, before it answers anybody.
+//! Invariants:
+//! - A run is recorded, durably, before it answers anybody.
+//! - Numbers of locks and call-backs rise over all runs. A client may give up, when it has come
+//!   back, what an earlier run has asked for: that names nothing that this one has given.
 
 use crate::error::MdsError;
 use crate::keys;
@@ -16,6 +19,8 @@ use glint_proto::message::Survived;
 /// Runs that are remembered. A client that missed more of them is evicted.
 const RUNS: usize = 128;
 const RUN_BYTES: usize = 24;
+/// Bits of the numbers that one run gives.
+const NUMBER_BITS: u32 = 40;
 
 /// A run that has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,7 +77,10 @@ impl<K: Kv> Mds<K> {
             self.runs = runs;
         }
         self.runs.current = self.config.boot_verifier;
+        let count = self.read_u64(keys::META_RUN_COUNT).await?.unwrap_or(0) + 1;
+        self.claims.number_from(count << NUMBER_BITS);
         let mut batch = Batch::new();
+        batch.put(Keyspace::Meta, keys::META_RUN_COUNT, &count.to_be_bytes());
         let stored = self.kv.get(Keyspace::Meta, keys::META_SECRET).await?;
         match stored.and_then(|value| value.as_ref().try_into().ok()) {
             Some(secret) => self.secret = secret,

@@ -48,19 +48,21 @@ impl World {
         }
     }
 
-    /// A client does what it is asked, as far as it can now.
-    fn progress(&mut self, at: usize) {
+    /// A client does what it is asked, as far as it can now. If it is impatient, it waits for no
+    /// answer: what it has asked for may wait for what it is to give up.
+    fn progress(&mut self, at: usize, impatient: bool) {
+        let asks = self.waiting.iter().any(|(_, client)| *client == at);
         let client = &mut self.clients[at];
-        let (mut cancels, quiet) = (Vec::new(), client.answers.is_empty());
+        let (mut cancels, quiet) = (Vec::new(), client.answers.is_empty() && !asks);
         for number in std::mem::take(&mut client.unknown) {
             if client.held.id_of(number).is_some() {
                 continue;
             }
-            if !quiet {
+            if client.held.is_awaited(number) && !quiet && !impatient {
                 client.unknown.push(number);
                 continue;
             }
-            client.held.is_not_coming(number);
+            client.held.refuse(number);
             while let Some(id) = client.held.older(number) {
                 client.held.release(id);
             }
@@ -121,7 +123,9 @@ impl World {
                 let unasked = client.held.unasked();
                 unasked.iter().take(some).for_each(|id| client.held.release(*id));
             }
-            _ => self.progress(at),
+            12..=13 => self.progress(at, false),
+            14 => self.progress(at, true),
+            _ => {}
         }
         self.deliver();
         self.check();
@@ -160,5 +164,26 @@ proptest! {
             }
         }
         prop_assert!(world.waiting.is_empty(), "{:?} still wait", world.waiting);
+    }
+}
+
+/// An answer that never comes, and a request of the same client that waits for the lock that it
+/// would have brought: who waits for all answers waits for ever.
+#[test]
+fn a_lock_that_never_came_is_given_up_while_its_client_asks_for_more() {
+    let mut world = World::default();
+    let (asks, loses, patient, impatient) = (0, 7, 13, 14);
+    for (kind, at) in [(asks, 0), (loses, 0), (asks, 1), (asks, 0)] {
+        world.step((kind, at, 0, 1, true));
+    }
+    for (progress, ends) in [(patient, false), (impatient, true)] {
+        for _ in 0..10 {
+            for at in 0..2 {
+                for kind in [8, 4, 10, progress] {
+                    world.step((kind, at, 0, 1, false));
+                }
+            }
+        }
+        assert_eq!(world.waiting.is_empty(), ends, "{:?} still wait", world.waiting);
     }
 }

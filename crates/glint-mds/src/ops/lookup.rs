@@ -41,7 +41,7 @@ impl<K: Kv> Mds<K> {
                 let again = self.find_entry(parent, name).await?.map(|(ino, _)| ino);
                 if again != ino {
                     // It changed in between: no locks, and no cache.
-                    self.take_back_grants(context);
+                    self.withhold_bits(context);
                     ino = again;
                 }
             }

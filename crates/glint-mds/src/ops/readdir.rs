@@ -92,7 +92,7 @@ impl<K: Kv> Mds<K> {
                 // The names were read before they were granted.
                 let again = self.kv.scan(Keyspace::Entry, &from, &to, limit + 1).await;
                 if again.map_err(errno)? != found {
-                    self.take_back_grants(context);
+                    self.withhold_bits(context);
                 }
             }
         }
