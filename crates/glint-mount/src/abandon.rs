@@ -2,8 +2,7 @@
 
 use crate::abi::{Dirent, EntryOut, InHeader, Opcode, OpenOut};
 use crate::dispatch::Adapter;
-use crate::reply::handle;
-use glint_client::Vfs;
+use glint_client::{Handle, Vfs};
 use glint_proto::Ino;
 use zerocopy::FromBytes;
 
@@ -32,7 +31,7 @@ impl<F: Vfs> Adapter<F> {
         };
         if let Some(Ok((open, _))) = opened.map(OpenOut::read_from_prefix) {
             self.abandoned(opcode, header, fixed, reply);
-            if let Err(errno) = self.fs.release(handle(open.fh)).await {
+            if let Err(errno) = self.fs.release(Handle(open.fh)).await {
                 tracing::debug!(%errno, "closing what nobody waits for");
             }
         }

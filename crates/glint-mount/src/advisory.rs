@@ -2,7 +2,7 @@
 
 use crate::abi::{FileLock, LK_FLOCK, LkIn, LkOut, Opcode};
 use crate::dispatch::{Adapter, Call, parse};
-use crate::reply::{handle, put};
+use crate::reply::put;
 use glint_client::{Caching, Handle, Vfs};
 use glint_proto::limits::LOCK_WAITERS_MAX;
 use glint_proto::lock::Range;
@@ -38,7 +38,7 @@ impl<F: Vfs> Adapter<F> {
         let Ok(got) = advisory_lock(ino, &arg, Opcode::Setlk, 0) else { return };
         if got.mode != AdvisoryMode::Unlock {
             let lock = AdvisoryLock { mode: AdvisoryMode::Unlock, ..got };
-            if let Err(errno) = self.fs.advisory(handle(arg.fh), lock).await {
+            if let Err(errno) = self.fs.advisory(Handle(arg.fh), lock).await {
                 tracing::warn!(%ino, %errno, "giving a lock back that nobody waits for");
             }
         }
@@ -66,7 +66,7 @@ impl<F: Vfs> Call<'_, F> {
             Opcode::Setlkw => Some(Waiter::new(&self.adapter.lock_waiters)?),
             _ => None,
         };
-        let found = self.fs.advisory(handle(arg.fh), asks).await?;
+        let found = self.fs.advisory(Handle(arg.fh), asks).await?;
         if opcode != Opcode::Getlk {
             return Ok(0);
         }

@@ -6,7 +6,7 @@
 use crate::abi::*;
 use crate::dispatch::{Adapter, Call, parse};
 use crate::reply::*;
-use glint_client::{Caching, Vfs, WriteHow};
+use glint_client::{Caching, Handle, Valid, Vfs, WriteHow};
 use glint_proto::lock::Range;
 use glint_proto::{Errno, FsResult, Ino};
 use std::sync::Arc;
@@ -34,21 +34,26 @@ impl<F: Vfs> Adapter<F> {
 }
 
 impl<F: Vfs> Call<'_, F> {
-    /// What the kernel may do with a file that was opened with these flags of open(2). Data is
-    /// written through, so a close has nothing to flush. Pages may be kept if nobody
-    /// else can write. Who only writes has no use for pages: without them a write is
-    /// one copy less, and the data is in memory once.
-    pub(crate) fn opened(&self, ino: Ino, flags: u32, created: bool) -> u32 {
+    /// What the kernel may do with a file that was opened with these flags of open(2). A close has
+    /// nothing to flush of pages. They may be kept if nobody else can write.
+    ///
+    /// Who may write goes around the pages. A write through them is there before it is sent, and
+    /// if the page is dropped in between (another one writes around it) and read again, it has
+    /// the old bytes, which come back when it is stored to. And a page would wait for a lock in
+    /// the middle of a write. Without pages, a write is one copy less.
+    ///
+    /// Where both this mount and others write, the kernel does not learn where the file ends: of
+    /// attributes that a write has overtaken it drops the size (`fuse_change_attributes` in
+    /// fs/fuse/inode.c). So who reads then asks for each read.
+    pub(crate) fn opened(&self, ino: Ino, flags: u32, created: bool, valid: Valid) -> u32 {
         let (may_write, mappable) = writes(flags);
+        let others = !created && valid.attr.is_zero();
+        let ends_anywhere = others && self.adapter.pages.is_written(ino);
         if may_write {
             self.adapter.pages.open(ino, mappable);
         }
-        // Where pages are under locks, no page may wait for one in the middle of a write.
-        let around = match self.adapter.caching {
-            _ if self.adapter.direct_io || flags as i32 & libc::O_DIRECT != 0 => true,
-            Caching::Locked => may_write,
-            _ => may_write && !mappable,
-        };
+        let asked = self.adapter.direct_io || flags as i32 & libc::O_DIRECT != 0;
+        let around = asked || may_write || ends_anywhere;
         let pages = match (around, self.adapter.caching) {
             (true, _) => FOPEN_DIRECT_IO,
             (false, Caching::Timed) => 0,
@@ -94,7 +99,7 @@ impl<F: Vfs> Call<'_, F> {
         if pages {
             self.adapter.pages.read(self.ino, Range::of(arg.offset, arg.size.into()));
         }
-        self.fs.read(handle(arg.fh), arg.offset, room, pages).await
+        self.fs.read(Handle(arg.fh), arg.offset, room, pages).await
     }
 
     pub(crate) async fn write(self) -> FsResult<usize> {
@@ -111,20 +116,14 @@ impl<F: Vfs> Call<'_, F> {
             for part in &bringing.parts {
                 let data =
                     &data[(part.start - range.start) as usize..(part.end - range.start) as usize];
-                self.fs.write(handle(arg.fh), part.start, data, how).await?;
+                self.fs.write(Handle(arg.fh), part.start, data, how).await?;
             }
         } else {
-            let write = self.fs.write(handle(arg.fh), arg.offset, data, how);
-            match goes_around_pages(arg.fh) {
-                // An append goes where the file ends now, which may be further than the kernel
-                // knows.
-                true if arg.flags as i32 & libc::O_APPEND != 0 => {
-                    let stale = Range { end: u64::MAX, ..range };
-                    self.around_pages(range, stale, write).await?
-                }
-                true => self.around_pages(range, range, write).await?,
-                false => write.await?,
-            }
+            let write = self.fs.write(Handle(arg.fh), arg.offset, data, how);
+            // An append goes where the file ends now, which may be further than the kernel knows.
+            let appends = arg.flags as i32 & libc::O_APPEND != 0;
+            let stale = if appends { Range { end: u64::MAX, ..range } } else { range };
+            self.around_pages(range, stale, write).await?
         }
         put(self.buffer, &WriteOut { size: arg.size, padding: 0 })
     }
@@ -132,7 +131,7 @@ impl<F: Vfs> Call<'_, F> {
     pub(crate) async fn fallocate(self) -> FsResult<usize> {
         let arg: FallocateIn = parse(self.fixed)?;
         let mode = arg.mode as i32;
-        let change = self.fs.fallocate(&self.caller, handle(arg.fh), mode, arg.offset, arg.length);
+        let change = self.fs.fallocate(&self.caller, Handle(arg.fh), mode, arg.offset, arg.length);
         match mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) {
             0 => change.await,
             _ => {
@@ -150,7 +149,7 @@ impl<F: Vfs> Call<'_, F> {
             libc::SEEK_HOLE => true,
             _ => return Err(Errno::EINVAL),
         };
-        let offset = self.fs.lseek(handle(arg.fh), arg.offset, hole).await?;
+        let offset = self.fs.lseek(Handle(arg.fh), arg.offset, hole).await?;
         put(self.buffer, &LseekOut { offset })
     }
 
@@ -161,7 +160,7 @@ impl<F: Vfs> Call<'_, F> {
             // meanwhile. It copies by itself then.
             return Err(Errno::EOPNOTSUPP);
         }
-        let (from, to) = ((handle(arg.fh_in), arg.off_in), (handle(arg.fh_out), arg.off_out));
+        let (from, to) = ((Handle(arg.fh_in), arg.off_in), (Handle(arg.fh_out), arg.off_out));
         // The kernel may ask for all at once; a bounded part keeps replies prompt.
         let len = arg.len.min(64 << 20);
         let size = self.fs.copy_range(&self.caller, from, to, len).await? as u32;
@@ -170,10 +169,10 @@ impl<F: Vfs> Call<'_, F> {
 
     pub(crate) async fn flush(self) -> FsResult<usize> {
         let arg: FlushIn = parse(self.fixed)?;
-        let result = self.fs.flush(handle(arg.fh)).await.map(|()| 0);
+        let result = self.fs.flush(Handle(arg.fh)).await.map(|()| 0);
         if self.adapter.caching == Caching::Locked && self.fs.may_have_locks(self.ino) {
             // fcntl(2): any close of a file ends the locks of its process on it.
-            self.unlock(handle(arg.fh), arg.lock_owner, false).await?;
+            self.unlock(Handle(arg.fh), arg.lock_owner, false).await?;
         }
         result
     }
@@ -182,10 +181,10 @@ impl<F: Vfs> Call<'_, F> {
         let arg: ReleaseIn = parse(self.fixed)?;
         self.closed(arg.flags);
         let unlocked = match arg.release_flags & RELEASE_FLOCK_UNLOCK != 0 {
-            true => self.unlock(handle(arg.fh), arg.lock_owner, true).await,
+            true => self.unlock(Handle(arg.fh), arg.lock_owner, true).await,
             false => Ok(()),
         };
         // The kernel does not say it again, so the file is released whatever happened before.
-        self.fs.release(handle(arg.fh)).await.and(unlocked).map(|()| 0)
+        self.fs.release(Handle(arg.fh)).await.and(unlocked).map(|()| 0)
     }
 }

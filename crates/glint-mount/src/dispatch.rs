@@ -8,7 +8,7 @@ use crate::opcode::op_of;
 use crate::pages::Pages;
 use crate::reply::*;
 use crate::waiting::Threads;
-use glint_client::{Caching, Caller, Kernel, Make, Vfs};
+use glint_client::{Caching, Caller, Handle, Kernel, Make, Vfs};
 use glint_proto::lock::Range;
 use glint_proto::{
     Cred, Errno, FileType, FsResult, Ino, OpenFlags, RenameFlags, SetAttr, SetTime, Timestamp,
@@ -183,7 +183,7 @@ impl<F: Vfs> Call<'_, F> {
             Opcode::Release | Opcode::Releasedir => self.release().await,
             Opcode::Fsync | Opcode::Fsyncdir => {
                 let arg: FsyncIn = parse(self.fixed)?;
-                self.fs.fsync(handle(arg.fh)).await.map(|()| 0)
+                self.fs.fsync(Handle(arg.fh)).await.map(|()| 0)
             }
             Opcode::Syncfs => self.fs.sync().await.map(|()| 0),
             Opcode::Flush => self.flush().await,
@@ -295,7 +295,7 @@ impl<F: Vfs> Call<'_, F> {
         let mode = FileType::Regular.mode_bits() | (arg.mode & 0o7777);
         let make = Make { mode, umask: arg.umask, rdev: 0, target: b"" };
         let open = self.fs.create(&self.caller, self.ino, name, make, arg.flags as i32).await?;
-        let flags = self.opened(open.attr.ino, arg.flags, open.created);
+        let flags = self.opened(open.attr.ino, arg.flags, open.created, open.valid);
         let at = put(self.buffer, &entry_out(&open.attr, open.valid))?;
         put_at(self.buffer, at, zerocopy::IntoBytes::as_bytes(&open_out(open.handle, flags)))
     }
@@ -303,7 +303,7 @@ impl<F: Vfs> Call<'_, F> {
     async fn tmpfile(self) -> FsResult<usize> {
         let arg: CreateIn = parse(self.fixed)?;
         let open = self.fs.tmpfile(&self.caller, self.ino, arg.mode & 0o7777, arg.umask).await?;
-        let flags = self.opened(open.attr.ino, arg.flags, true);
+        let flags = self.opened(open.attr.ino, arg.flags, true, open.valid);
         let at = put(self.buffer, &entry_out(&open.attr, open.valid))?;
         put_at(self.buffer, at, zerocopy::IntoBytes::as_bytes(&open_out(open.handle, flags)))
     }
@@ -351,7 +351,7 @@ impl<F: Vfs> Call<'_, F> {
             }
             false => self.fs.open(&self.caller, self.ino, flags).await?,
         };
-        let flags = self.opened(self.ino, arg.flags, false);
+        let flags = self.opened(self.ino, arg.flags, false, open.valid);
         let out = open_out(open.handle, flags);
         put(self.buffer, &out)
     }
@@ -364,7 +364,7 @@ impl<F: Vfs> Call<'_, F> {
     async fn readdir(self, plus: bool) -> FsResult<usize> {
         let arg: ReadIn = parse(self.fixed)?;
         let size = (arg.size as usize).min(self.buffer.len());
-        let handle = handle(arg.fh);
+        let handle = Handle(arg.fh);
         let page = self.fs.readdir(&self.caller, handle, arg.offset, size as u32, plus).await?;
         let valid = |index: usize| page.valid.get(index).copied().unwrap_or_default();
         let (len, put) = put_entries(&mut self.buffer[..size], &page.entries, plus, valid);

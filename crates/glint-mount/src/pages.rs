@@ -207,6 +207,11 @@ impl Pages {
         waiting.into_iter().for_each(Waker::wake);
     }
 
+    /// Whether a file is open to be written.
+    pub(crate) fn is_written(&self, ino: Ino) -> bool {
+        self.shard(ino).files.get(&ino).is_some_and(|file| file.opens > 0)
+    }
+
     /// Whether pages may become dirty without a word.
     pub(crate) fn may_be_mapped(&self, ino: Ino) -> bool {
         self.shard(ino).files.get(&ino).is_some_and(|file| file.mappable > 0)

@@ -89,9 +89,6 @@ pub(crate) fn getattr_out(attr: &Attr, cache: Duration) -> GetattrOut {
     }
 }
 
-/// Set in the kernel's name of an open file whose data goes around the pages.
-const AROUND_PAGES: u64 = 1 << 63;
-
 /// Block size that statfs reports.
 const STATFS_BLOCK: u64 = 4096;
 
@@ -113,18 +110,7 @@ pub(crate) fn statfs_out(stat: &FsStat) -> StatfsOut {
 }
 
 pub(crate) fn open_out(handle: Handle, open_flags: u32) -> OpenOut {
-    let around = if open_flags & crate::abi::FOPEN_DIRECT_IO != 0 { AROUND_PAGES } else { 0 };
-    OpenOut { fh: handle.0 | around, open_flags, backing_id: 0 }
-}
-
-/// The open file that the kernel calls so.
-pub(crate) fn handle(fh: u64) -> Handle {
-    Handle(fh & !AROUND_PAGES)
-}
-
-/// Whether data that a program writes to it goes around the pages.
-pub(crate) fn goes_around_pages(fh: u64) -> bool {
-    fh & AROUND_PAGES != 0
+    OpenOut { fh: handle.0, open_flags, backing_id: 0 }
 }
 
 /// Entries of a directory as the kernel wants them; stops when the buffer is full. Returns how

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 use support::pair::pair;
-use support::{Process, TRANSPORTS, World, enable_uring, eventually, glint, sh, text};
+use support::{TRANSPORTS, World, enable_uring, eventually, sh, text};
 
 /// A file system that this process mounts itself, and one that two mounts have over TCP.
 fn on_both_kinds(test: impl Fn(&Path, &Path)) {
@@ -247,20 +247,6 @@ for again in range(20):
     sh(&pair.a, &format!("python3 - {} {} <<'E'{script}E", pair.a.display(), pair.b.display()));
 }
 
-/// A mount with two entries for each queue, or two tasks.
-fn narrow_mount(world: &World, port: u16, name: &str, transport: &str) -> (Process, PathBuf) {
-    let (log, directory) = (world.path(&format!("{name}.log")), world.path(name));
-    fs::create_dir_all(&directory).unwrap();
-    let address = support::address(port);
-    let options = format!("{transport},nowbmeta");
-    let arguments = ["mount", "-f", &address, text(&directory), "-o", &options];
-    let mut command = glint();
-    command.args(arguments).env("GLINT_FUSE_DEPTH", "2");
-    let mut process = Process::start_as(&mut command, log, Some(&directory));
-    process.wait_for("mounted at");
-    (process, directory)
-}
-
 fn python(mounts: [&Path; 2], script: &str) {
     let [a, b] = mounts.map(|mount| mount.display().to_string());
     sh(Path::new("/"), &format!("timeout 60 python3 - {a} {b} <<'E'\n{script}\nE"));
@@ -273,8 +259,8 @@ fn requests_that_wait_keep_nobody_from_being_served() {
         let world = World::new();
         let port = support::free_port();
         let server = world.serve(port, &[]);
-        let (one, a) = narrow_mount(&world, port, "a", transport);
-        let (two, b) = narrow_mount(&world, port, "b", transport);
+        let (one, a) = world.narrow_mount(port, "a", transport);
+        let (two, b) = world.narrow_mount(port, "b", transport);
         let script = "
 import fcntl, os, sys, threading, time
 a, b = sys.argv[1:]
@@ -316,8 +302,8 @@ fn signals_end_waits_for_locks() {
         let world = World::new();
         let port = support::free_port();
         let _server = world.serve(port, &[]);
-        let (_one, a) = narrow_mount(&world, port, "a", transport);
-        let (_two, b) = narrow_mount(&world, port, "b", transport);
+        let (_one, a) = world.narrow_mount(port, "a", transport);
+        let (_two, b) = world.narrow_mount(port, "b", transport);
         let script = "
 import fcntl, os, signal, sys, time
 a, b = sys.argv[1:]
@@ -390,7 +376,7 @@ fn signals_end_waits_for_a_server_and_what_was_asked_is_done_once() {
         let world = World::new();
         let port = support::free_port();
         let server = world.serve(port, &[]);
-        let (mount, a) = narrow_mount(&world, port, "a", transport);
+        let (mount, a) = world.narrow_mount(port, "a", transport);
         fs::create_dir(a.join("d")).unwrap();
         // So that what waits is the change, and not the look whether the name is there.
         assert!(["made", "opened", "e"].iter().all(|name| !a.join(name).exists()));
@@ -449,7 +435,7 @@ fn a_mount_whose_server_is_gone_can_be_ended() {
         let world = World::new();
         let port = support::free_port();
         let server = world.serve(port, &[]);
-        let (mount, a) = narrow_mount(&world, port, "a", transport);
+        let (mount, a) = world.narrow_mount(port, "a", transport);
         server.kill();
         let mut uses = waiting(&a, "import os, sys; os.stat(sys.argv[1] + '/x')");
         let begun = Instant::now();

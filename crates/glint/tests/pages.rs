@@ -1,7 +1,7 @@
 //! Data written is data read: stores to mapped pages, writes, direct writes, appends and
 //! truncates of one file meet, on one mount and on two, and all of it is there afterwards.
 //!
-//! `SECONDS_OF_PAGES` is how long each of them runs.
+//! `SECONDS_OF_PAGES` is how long each of them runs, `SEED` what they draw from.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -14,6 +14,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::mapped::map;
+use support::tail::Tail;
 use support::*;
 
 const PAGE: usize = 4096;
@@ -26,6 +27,10 @@ fn duration() -> Duration {
     Duration::from_secs_f64(seconds.unwrap_or(2.0))
 }
 
+fn seed() -> u64 {
+    std::env::var("SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
 #[repr(align(4096))]
 struct Block([u8; 512]);
 
@@ -35,6 +40,8 @@ struct Mix<'a> {
     name: String,
     value: u64,
     slowest: Mutex<Duration>,
+    /// Behind the pages, where the file grows and shrinks.
+    tail: Tail,
 }
 
 impl Mix<'_> {
@@ -115,8 +122,18 @@ impl Mix<'_> {
                 scope.spawn(|| self.write(3, OpenOptions::new().read(true).write(true))),
                 scope.spawn(|| self.write_direct(4)),
             ];
+            let tails: Vec<_> = (0..2)
+                .map(|n| {
+                    let (path, ends) = (self.path(n), &ends);
+                    scope.spawn(move || self.tail.append(&path, n as u64, ends))
+                })
+                .collect();
+            let (paths, ends_tail) = ([self.path(0), self.path(1)], &ends);
+            let cuts = scope.spawn(move || self.tail.cut(&paths, self.value ^ seed(), ends_tail));
             let ended: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
             ends.store(true, Ordering::Release);
+            let tails: Vec<_> = tails.into_iter().map(|tail| tail.join()).collect();
+            assert!(cuts.join().is_ok() && tails.iter().all(Result::is_ok), "the tail is wrong");
             assert!(ended.iter().all(Result::is_ok), "a writer failed");
         });
         for mount in 0..self.mounts.len() {
@@ -146,6 +163,7 @@ fn mix(mounts: &[PathBuf]) {
             name: format!("mix{round}"),
             value: (round + 1) << 32 | 1 << 24,
             slowest: Mutex::default(),
+            tail: Tail::behind((PAGES * PAGE) as u64),
         };
         mix.round();
         slowest = slowest.max(mix.slowest.into_inner().unwrap());
@@ -180,6 +198,23 @@ fn on_one_mount_and_on_two_over_tcp() {
         mix(std::slice::from_ref(&a));
         let (two, b) = world.mount(port, "b", &["-o", transport]);
         mix(&[a, b]);
+        assert!(!server.log().contains("evicted"), "{}", server.log());
+        two.stop();
+        one.stop();
+        server.stop();
+        world.assert_sound();
+    });
+}
+
+/// Every entry waits now and then for what another mount has.
+#[test]
+fn on_two_mounts_with_two_entries_a_queue() {
+    on_both_transports(|world, port, transport| {
+        let server = world.serve(port, &[]);
+        let (one, a) = world.narrow_mount(port, "a", transport);
+        let (two, b) = world.narrow_mount(port, "b", transport);
+        mix(&[a, b]);
+        assert!(!server.log().contains("evicted"), "{}", server.log());
         two.stop();
         one.stop();
         server.stop();

@@ -9,6 +9,7 @@ pub mod mapped;
 pub mod namespace;
 pub mod pair;
 pub mod random;
+pub mod tail;
 
 use std::fs;
 use std::net::TcpListener;
@@ -318,6 +319,19 @@ impl World {
         arguments.extend(more);
         let log = self.path(&format!("{name}.log"));
         let mut process = Process::start(&arguments, log, Some(&directory));
+        process.wait_for("mounted at");
+        (process, directory)
+    }
+
+    /// A mount with two entries for each queue, or two tasks.
+    pub fn narrow_mount(&self, port: u16, name: &str, transport: &str) -> (Process, PathBuf) {
+        let (log, directory) = (self.path(&format!("{name}.log")), self.path(name));
+        fs::create_dir_all(&directory).unwrap();
+        let (address, options) = (address(port), format!("{transport},nowbmeta"));
+        let arguments = ["mount", "-f", &address, text(&directory), "-o", &options];
+        let mut command = glint();
+        command.args(arguments).env("GLINT_FUSE_DEPTH", "2");
+        let mut process = Process::start_as(&mut command, log, Some(&directory));
         process.wait_for("mounted at");
         (process, directory)
     }
