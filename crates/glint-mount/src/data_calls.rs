@@ -9,6 +9,7 @@ use crate::reply::*;
 use glint_client::{Caching, Handle, Valid, Vfs, WriteHow};
 use glint_proto::lock::Range;
 use glint_proto::{Errno, FsResult, Ino};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
@@ -80,7 +81,7 @@ impl<F: Vfs> Call<'_, F> {
         &self,
         range: Range,
         stale: Range,
-        change: impl Future<Output = R>,
+        change: Pin<&mut impl Future<Output = R>>,
     ) -> R {
         let changing = self.adapter.pages.change(self.ino, range, stale).await;
         let result = change.await;
@@ -119,7 +120,7 @@ impl<F: Vfs> Call<'_, F> {
                 self.fs.write(Handle(arg.fh), part.start, data, how).await?;
             }
         } else {
-            let write = self.fs.write(Handle(arg.fh), arg.offset, data, how);
+            let write = pin!(self.fs.write(Handle(arg.fh), arg.offset, data, how));
             // An append goes where the file ends now, which may be further than the kernel knows.
             let appends = arg.flags as i32 & libc::O_APPEND != 0;
             let stale = if appends { Range { end: u64::MAX, ..range } } else { range };
@@ -131,7 +132,8 @@ impl<F: Vfs> Call<'_, F> {
     pub(crate) async fn fallocate(self) -> FsResult<usize> {
         let arg: FallocateIn = parse(self.fixed)?;
         let mode = arg.mode as i32;
-        let change = self.fs.fallocate(&self.caller, Handle(arg.fh), mode, arg.offset, arg.length);
+        let handle = Handle(arg.fh);
+        let change = pin!(self.fs.fallocate(&self.caller, handle, mode, arg.offset, arg.length));
         match mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) {
             0 => change.await,
             _ => {

@@ -16,6 +16,7 @@ use glint_proto::{
 };
 use glint_telemetry::{Layer, Span, traced};
 use rustix::mount::MountFlags;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -135,7 +136,7 @@ impl<F: Vfs> Adapter<F> {
             let _span = Span::start(Layer::Mount, op);
             call.execute(opcode).await
         };
-        traced(whole).await.into()
+        traced(pin!(whole)).await.into()
     }
 }
 
@@ -346,7 +347,7 @@ impl<F: Vfs> Call<'_, F> {
         flags.kill_suidgid = arg.open_flags & OPEN_KILL_SUIDGID != 0;
         let open = match flags.truncate {
             true => {
-                let open = self.fs.open(&self.caller, self.ino, flags);
+                let open = pin!(self.fs.open(&self.caller, self.ino, flags));
                 self.around_pages(Range::ALL, Range::ALL, open).await?
             }
             false => self.fs.open(&self.caller, self.ino, flags).await?,
@@ -416,5 +417,24 @@ impl<F: Vfs> Call<'_, F> {
             kill_sgid: arg.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0,
         };
         self.fs.setxattr(&self.caller, self.ino, name, value, flags).await.map(|()| 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glint_client::Client;
+    use glint_net::Remote;
+
+    fn size<'a, F: Vfs + 'a, R: Future>(_: impl FnOnce(&'a Adapter<F>, Request<'a>) -> R) -> usize {
+        size_of::<R>()
+    }
+
+    /// Each level that takes a future and awaits it doubles its size, and what is large is moved
+    /// and zeroed with each request.
+    #[test]
+    fn the_future_of_a_request_is_small() {
+        let bytes = size::<Client<Remote>, _>(Adapter::dispatch);
+        assert!(bytes <= 8 << 10, "{bytes} bytes");
     }
 }

@@ -28,6 +28,7 @@ use glint_proto::{ClientId, Errno, Op, Timestamp, clock};
 use glint_telemetry::{Counter, Layer, traced};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -200,7 +201,8 @@ impl<S: Service> Core<S> {
             executed += 1;
             let waited = started.saturating_duration_since(job.received).as_nanos() as u64;
             glint_telemetry::record(Layer::NetQueue, job.frame.header.op as u8, waited, waited);
-            host::run_or_spawn(traced(self.clone().answer(job, now)));
+            let core = self.clone();
+            host::run_or_spawn(async move { traced(pin!(core.answer(job, now))).await });
         }
         glint_telemetry::count(Counter::Passes, 1);
         glint_telemetry::count(Counter::Requests, executed as u64);

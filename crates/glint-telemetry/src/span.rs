@@ -11,7 +11,7 @@ use crate::recorder::{RESETS, tick};
 use crate::{Layer, OP_NONE, record};
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -94,9 +94,9 @@ impl Drop for Span {
     }
 }
 
-/// Runs a task whose spans are not mixed with those of others on its thread.
-pub async fn traced<F: Future>(task: F) -> F::Output {
-    let mut task = pin!(task);
+/// Runs a task whose spans are not mixed with those of others on its thread. The task is borrowed:
+/// a future that owns another one has room for it twice.
+pub async fn traced<F: Future>(mut task: Pin<&mut F>) -> F::Output {
     let mut place = NOWHERE;
     poll_fn(|context| {
         let outer = PLACE.replace(place);
@@ -111,6 +111,7 @@ pub async fn traced<F: Future>(task: F) -> F::Output {
 mod tests {
     use super::*;
     use crate::snapshot;
+    use std::pin::pin;
     use std::task::{Context, Poll, Waker};
     use std::time::Duration;
 
@@ -132,8 +133,8 @@ mod tests {
 
     #[test]
     fn what_each_layer_spent_adds_up_although_tasks_are_mixed() {
-        let mut one = pin!(traced(operation(40)));
-        let mut two = pin!(traced(operation(41)));
+        let (one, two) = (pin!(operation(40)), pin!(operation(41)));
+        let (mut one, mut two) = (pin!(traced(one)), pin!(traced(two)));
         let mut context = Context::from_waker(Waker::noop());
         assert!(one.as_mut().poll(&mut context).is_pending());
         assert!(two.as_mut().poll(&mut context).is_pending());
