@@ -1,5 +1,10 @@
 //! The thread of an OSS that talks to the server of the MDS: says that it lives, does what it
 //! is told, asks what others want to know.
+//!
+//! Invariants:
+//! - A session is reported as fenced when nothing of it is executed any more.
+//! - Nothing here waits for a disk: the MDS would take a slow one for an OSS that is gone. What
+//!   takes its time is reported when it is done.
 
 use super::Oss;
 use glint_net::{Address, NetError, OssLink};
@@ -13,6 +18,8 @@ use std::time::{Duration, Instant};
 const BEAT: Duration = Duration::from_millis(200);
 /// How long it waits before it tries to connect again.
 const RETRY: Duration = Duration::from_millis(300);
+/// How soon it looks again whether a fenced session is quiet.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// How often it complains that nobody answers.
 const COMPLAIN: Duration = Duration::from_secs(10);
 
@@ -21,24 +28,42 @@ struct Question {
     answer: futures_channel::oneshot::Sender<FsResult<OssReply>>,
 }
 
-/// Where questions go.
+/// What comes to the thread from others.
+enum News {
+    Question(Question),
+    Destroyed(Destroyed),
+}
+
+/// What an order to destroy objects came to: those that are still there.
+struct Destroyed {
+    order: OrderId,
+    failed: Result<Vec<ObjectId>, String>,
+}
+
+/// An order: the run of the MDS that gave it, and its number there.
+type OrderId = (u64, u64);
+
+/// Objects to be destroyed, each with its OST.
+type Objects = Vec<(u16, ObjectId)>;
+
+/// Where news go.
 pub struct Liaison {
-    questions: Sender<Question>,
+    news: Sender<News>,
     /// Until the thread takes it.
-    receiver: Mutex<Option<Receiver<Question>>>,
+    receiver: Mutex<Option<Receiver<News>>>,
 }
 
 impl Liaison {
     pub fn new() -> Liaison {
-        let (questions, receiver) = mpsc::channel();
-        Liaison { questions, receiver: Mutex::new(Some(receiver)) }
+        let (news, receiver) = mpsc::channel();
+        Liaison { news, receiver: Mutex::new(Some(receiver)) }
     }
 
     /// Asks the server of the MDS. EAGAIN if it cannot be reached.
     pub async fn ask(&self, request: OssRequest) -> FsResult<OssReply> {
         let (answer, answered) = futures_channel::oneshot::channel();
         let question = Question { request, answer };
-        self.questions.send(question).map_err(|_| Errno::EAGAIN)?;
+        self.news.send(News::Question(question)).map_err(|_| Errno::EAGAIN)?;
         answered.await.unwrap_or(Err(Errno::EAGAIN))
     }
 
@@ -51,30 +76,39 @@ impl Liaison {
         advertised: &str,
         report: &Sender<Result<(), String>>,
     ) {
-        let Some(questions) = self.receiver.lock().take() else { return };
-        let mut talk = Talk {
-            oss,
-            advertised,
-            fenced: Vec::new(),
-            done: (0, 0),
-            failed: Vec::new(),
-            joined: false,
-        };
-        let mut complained: Option<Instant> = None;
-        while !oss.is_stopping() {
-            let error = match talk.on_connection(mds, &questions, report) {
-                Ok(()) => return,
-                Err(error) => error,
+        let Some(news) = self.receiver.lock().take() else { return };
+        let (orders, given) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let destroyer = std::thread::Builder::new().name("destroy".into());
+            let reports = self.news.clone();
+            if let Err(error) =
+                destroyer.spawn_scoped(scope, move || destroy(oss, &given, &reports))
+            {
+                let _ = report.send(Err(format!("starting a thread: {error}")));
+                return;
+            }
+            let mut talk = Talk {
+                oss,
+                advertised,
+                orders,
+                fencing: Vec::new(),
+                ended: Vec::new(),
+                done: (0, 0),
+                destroying: None,
+                failed: Vec::new(),
+                joined: false,
             };
-            if complained.is_none_or(|then| then.elapsed() > COMPLAIN) {
-                tracing::warn!(server = %mds, "server of the MDS: {error}; trying again");
-                complained = Some(Instant::now());
-            }
-            // Who asks meanwhile is not kept waiting.
-            while let Ok(question) = questions.try_recv() {
-                let _ = question.answer.send(Err(Errno::EAGAIN));
-            }
-            std::thread::sleep(RETRY);
+            talk.until_the_end(mds, &news, report);
+        });
+    }
+}
+
+/// The life of the thread that destroys objects.
+fn destroy(oss: &Oss, orders: &Receiver<(OrderId, Objects)>, reports: &Sender<News>) {
+    while let Ok((order, objects)) = orders.recv() {
+        let failed = oss.destroy(&objects).map_err(|error| error.to_string());
+        if reports.send(News::Destroyed(Destroyed { order, failed })).is_err() {
+            return;
         }
     }
 }
@@ -83,30 +117,67 @@ impl Liaison {
 struct Talk<'a> {
     oss: &'a Oss,
     advertised: &'a str,
-    fenced: Vec<u64>,
-    done: (u64, u64),
+    /// To the thread that destroys objects, and what it does just now.
+    orders: Sender<(OrderId, Objects)>,
+    destroying: Option<OrderId>,
+    /// Sessions that the MDS wants to be fenced.
+    fencing: Vec<u64>,
+    /// Sessions that an MDS which has started again does not know, until they are quiet.
+    ended: Vec<u64>,
+    /// The last order that was done.
+    done: OrderId,
     /// Objects that could not be removed, until the MDS knows.
     failed: Vec<ObjectId>,
     joined: bool,
 }
 
 impl Talk<'_> {
+    fn until_the_end(
+        &mut self,
+        mds: &Address,
+        news: &Receiver<News>,
+        report: &Sender<Result<(), String>>,
+    ) {
+        let mut complained: Option<Instant> = None;
+        while !self.oss.is_stopping() {
+            let error = match self.on_connection(mds, news, report) {
+                Ok(()) => return,
+                Err(error) => error,
+            };
+            if complained.is_none_or(|then| then.elapsed() > COMPLAIN) {
+                tracing::warn!(server = %mds, "server of the MDS: {error}; trying again");
+                complained = Some(Instant::now());
+            }
+            // Who asks meanwhile is not kept waiting.
+            while let Ok(news) = news.try_recv() {
+                match news {
+                    News::Question(question) => {
+                        let _ = question.answer.send(Err(Errno::EAGAIN));
+                    }
+                    News::Destroyed(destroyed) => self.on_destroyed(destroyed),
+                }
+            }
+            std::thread::sleep(RETRY);
+        }
+    }
+
     /// Returns when the OSS stops.
     fn on_connection(
         &mut self,
         mds: &Address,
-        questions: &Receiver<Question>,
+        news: &Receiver<News>,
         report: &Sender<Result<(), String>>,
     ) -> Result<(), NetError> {
         let mut link = OssLink::connect(mds)?;
         let mut due = Instant::now();
         while !self.oss.is_stopping() {
-            match questions.recv_timeout(due.saturating_duration_since(Instant::now())) {
-                Ok(Question { request, answer }) => {
+            match news.recv_timeout(due.saturating_duration_since(Instant::now())) {
+                Ok(News::Question(Question { request, answer })) => {
                     // Who asked may have gone.
                     let _ = answer.send(link.ask(request)?);
                     continue;
                 }
+                Ok(News::Destroyed(destroyed)) => self.on_destroyed(destroyed),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
@@ -115,12 +186,12 @@ impl Talk<'_> {
                 Ok(OssReply::Orders { orders, secret }) => {
                     self.oss.joined(&orders, &secret).map_err(NetError::Refused)?;
                     self.failed.clear();
-                    let busy = self.obey(&mut link, orders, sent)?;
+                    let pause = self.obey(&mut link, orders, sent)?;
                     if !self.joined {
                         self.joined = true;
                         let _ = report.send(Ok(()));
                     }
-                    due = Instant::now() + if busy { Duration::ZERO } else { BEAT };
+                    due = Instant::now() + pause;
                 }
                 Ok(_) => return Err(NetError::Refused("it answered something else".into())),
                 Err(errno) => {
@@ -133,29 +204,42 @@ impl Talk<'_> {
         Ok(())
     }
 
+    /// Objects were destroyed. An order that failed is told again, at the next beat.
+    fn on_destroyed(&mut self, destroyed: Destroyed) {
+        self.destroying = None;
+        match destroyed.failed {
+            // An earlier run of the MDS has numbered its orders otherwise.
+            Ok(_) if destroyed.order.0 != self.done.0 => {}
+            Ok(failed) => (self.done, self.failed) = (destroyed.order, failed),
+            Err(error) => tracing::error!(%error, "destroying objects"),
+        }
+    }
+
     fn beat(&self) -> Beat {
         Beat {
             uuid: self.oss.data.uuid(),
             fs_uuid: self.oss.fs_uuid(),
             address: self.advertised.to_owned(),
             osts: self.oss.osts.count(),
-            fenced: self.fenced.clone(),
+            fenced: self.fencing.iter().copied().filter(|number| self.is_quiet(*number)).collect(),
             done: self.done,
             failed: self.failed.clone(),
             space: self.oss.osts.spaces(),
         }
     }
 
-    /// Does what the MDS wants, whose beat was sent at this time. Returns whether to say at once
-    /// that it is done.
+    fn is_quiet(&self, session: u64) -> bool {
+        self.oss.sessions.is_quiet(session)
+    }
+
+    /// Does what the MDS wants, whose beat was sent at this time. Returns when to say more.
     fn obey(
         &mut self,
         link: &mut OssLink,
         orders: Orders,
         sent: Instant,
-    ) -> Result<bool, NetError> {
+    ) -> Result<Duration, NetError> {
         let sessions = &self.oss.sessions;
-        let mut fence = orders.fence.clone();
         if self.done.0 != orders.run {
             // What ended between two of its runs, it may not know any more.
             for (session, _) in sessions.all() {
@@ -163,39 +247,37 @@ impl Talk<'_> {
                 let Some(owner) = session.owner() else { continue };
                 let question = OssRequest::IsSession { client, session: number, owner };
                 if link.ask(question)? != Ok(OssReply::Is(true)) {
-                    fence.push(number);
+                    sessions.fence(number);
+                    self.ended.push(number);
                 }
             }
             self.done = (orders.run, 0);
         }
-        fence.iter().for_each(|number| sessions.fence(*number));
-        while !self.oss.is_stopping() && !fence.iter().all(|number| sessions.is_quiet(*number)) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let fences = !orders.fence.is_empty();
-        self.fenced = orders.fence;
+        self.fencing = orders.fence;
+        self.fencing.iter().for_each(|number| sessions.fence(*number));
+        self.ended.retain(|number| !sessions.is_quiet(*number));
         let lease = Duration::from_millis(orders.lease_ms);
-        if !orders.more_to_fence {
+        if !orders.more_to_fence && self.ended.is_empty() {
             sessions.valid_until(sent + lease / 2);
         }
         sessions.forget_absent(clock::now(), lease);
-        let Some((last, _)) = orders.orders.last() else { return Ok(fences) };
-        let of = |order: &(u64, glint_proto::oss::Destroy)| -> Vec<(u16, ObjectId)> {
-            order.1.objects.iter().map(|object| (order.1.ost, *object)).collect()
-        };
-        let objects: Vec<(u16, ObjectId)> = orders.orders.iter().flat_map(of).collect();
-        match self.oss.destroy(&objects) {
-            Ok(failed) => {
-                self.done.1 = *last;
-                self.failed = failed;
-                Ok(true)
-            }
-            Err(error) => {
-                // The order is told again, at the next beat.
-                tracing::error!(%error, "destroying objects");
-                Ok(fences)
+        if let Some((last, _)) = orders.orders.last()
+            && self.destroying.is_none()
+            && self.done.1 < *last
+        {
+            let of = |order: &(u64, glint_proto::oss::Destroy)| -> Objects {
+                order.1.objects.iter().map(|object| (order.1.ost, *object)).collect()
+            };
+            let order = (orders.run, *last);
+            if self.orders.send((order, orders.orders.iter().flat_map(of).collect())).is_ok() {
+                self.destroying = Some(order);
             }
         }
+        Ok(match self.fencing.is_empty() && self.ended.is_empty() {
+            true => BEAT,
+            false if self.fencing.iter().any(|number| self.is_quiet(*number)) => Duration::ZERO,
+            false => LOOK_AGAIN,
+        })
     }
 }
 
