@@ -4,7 +4,7 @@ use crate::backlog::Backlog;
 use crate::kernel::Kernel;
 use crate::node::{Node, State};
 use crate::vfs::{Caller, Found, Valid};
-use glint_lock::held::Flight;
+use glint_lock::flight::Flight;
 use glint_proto::lock::{Bits, Callback, Cancel, Grant};
 use glint_proto::{Attr, Errno, FsResult, Ino, MdsReply, Timestamp};
 use parking_lot::{Mutex, RwLock};

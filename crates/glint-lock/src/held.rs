@@ -16,7 +16,6 @@
 
 use glint_proto::lock::{Bits, DataLock, Range};
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
 
 /// Bits of one inode.
 #[derive(Clone, Copy, Default, Debug)]
@@ -461,42 +460,6 @@ impl HeldData {
 
     fn find(&mut self, id: u64) -> Option<&mut Data> {
         self.locks.iter_mut().find(|data| data.id == id || data.others.contains(&id))
-    }
-}
-
-/// Requests under way, to know when all that were sent before a moment are answered.
-#[derive(Default, Debug)]
-pub struct Flight {
-    generation: u64,
-    counts: BTreeMap<u64, u32>,
-}
-
-impl Flight {
-    /// A request is sent. Returns what ends it.
-    pub fn begin(&mut self) -> u64 {
-        *self.counts.entry(self.generation).or_default() += 1;
-        self.generation
-    }
-
-    /// It is answered, and what the answer says is known.
-    pub fn end(&mut self, generation: u64) {
-        if let Some(count) = self.counts.get_mut(&generation) {
-            *count -= 1;
-            if *count == 0 {
-                self.counts.remove(&generation);
-            }
-        }
-    }
-
-    /// Names this moment.
-    pub fn fence(&mut self) -> u64 {
-        self.generation += 1;
-        self.generation
-    }
-
-    /// Whether all requests sent before a fence are answered.
-    pub fn is_past(&self, fence: u64) -> bool {
-        self.counts.first_key_value().is_none_or(|(oldest, _)| *oldest >= fence)
     }
 }
 

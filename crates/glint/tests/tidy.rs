@@ -149,3 +149,16 @@ fn links_in_the_documents_lead_somewhere() {
         }
     }
 }
+
+#[test]
+fn sources_that_the_documents_name_are_there() {
+    let sources: Vec<String> =
+        files("rs").into_iter().map(|(path, _)| format!("/{path}")).collect();
+    let is_name = |c: char| c.is_alphanumeric() || "/_-.".contains(c);
+    for (path, text) in files("md") {
+        for word in text.split(|c| !is_name(c)).filter(|word| word.ends_with(".rs")) {
+            let is_there = sources.iter().any(|source| source.ends_with(&format!("/{word}")));
+            assert!(is_there, "{path}: there is no {word}");
+        }
+    }
+}

@@ -82,17 +82,3 @@ fn locks_that_touch_are_one_for_all_who_use_them() {
     assert_eq!(held.add(part(2, 8, 12), false), None, "an answer that comes late");
     assert!(held.is_empty());
 }
-
-#[test]
-fn a_fence_is_past_when_all_before_it_are_answered() {
-    let mut flight = Flight::default();
-    let (a, b) = (flight.begin(), flight.begin());
-    let fence = flight.fence();
-    let later = flight.begin();
-    assert!(!flight.is_past(fence));
-    flight.end(b);
-    assert!(!flight.is_past(fence));
-    flight.end(a);
-    assert!(flight.is_past(fence));
-    assert!(!flight.is_past(later + 1));
-}

@@ -1,0 +1,59 @@
+//! Requests of a client that are under way: whether an answer may still come that was on its way
+//! at a moment.
+
+use std::collections::BTreeMap;
+
+/// Requests under way, to know when all that were sent before a moment are answered.
+#[derive(Default, Debug)]
+pub struct Flight {
+    generation: u64,
+    counts: BTreeMap<u64, u32>,
+}
+
+impl Flight {
+    /// A request is sent. Returns what ends it.
+    pub fn begin(&mut self) -> u64 {
+        *self.counts.entry(self.generation).or_default() += 1;
+        self.generation
+    }
+
+    /// It is answered, and what the answer says is known.
+    pub fn end(&mut self, generation: u64) {
+        if let Some(count) = self.counts.get_mut(&generation) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&generation);
+            }
+        }
+    }
+
+    /// Names this moment.
+    pub fn fence(&mut self) -> u64 {
+        self.generation += 1;
+        self.generation
+    }
+
+    /// Whether all requests sent before a fence are answered.
+    pub fn is_past(&self, fence: u64) -> bool {
+        self.counts.first_key_value().is_none_or(|(oldest, _)| *oldest >= fence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fence_is_past_when_all_before_it_are_answered() {
+        let mut flight = Flight::default();
+        let (a, b) = (flight.begin(), flight.begin());
+        let fence = flight.fence();
+        let later = flight.begin();
+        assert!(!flight.is_past(fence));
+        flight.end(b);
+        assert!(!flight.is_past(fence));
+        flight.end(a);
+        assert!(flight.is_past(fence));
+        assert!(!flight.is_past(later + 1));
+    }
+}
