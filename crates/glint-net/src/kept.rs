@@ -2,15 +2,20 @@
 //! order of their transactions, to be sent again if a server loses them.
 //!
 //! Invariants:
-//! - A request leaves here only when a server has said that its transaction is durable.
+//! - A request leaves here only when a server has said that its transaction is durable, or that
+//!   its object is: by the answer to a sync of that object which was sent after the change was
+//!   answered. What is durable must leave, too: others may have changed the same data since, and
+//!   it would be written over theirs.
 //! - Requests are given back in the order in which they were executed.
 //! - Requests to an MDS and changes of data have room of their own: a disk with objects that
 //!   stands still holds up nobody who has nothing for it.
 
+use glint_proto::frame::{HEADER_BYTES, Header};
 use glint_proto::limits::{KEPT_BYTES_MAX, KEPT_REQUESTS_MAX};
-use glint_proto::message::Survived;
-use glint_proto::{Capability, Committed, MdsReply, clock};
-use std::collections::{BTreeMap, VecDeque};
+use glint_proto::lock::Grant;
+use glint_proto::message::{Request, Survived};
+use glint_proto::{Access, Capability, Committed, MdsReply, ObjectId, clock};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -23,11 +28,21 @@ pub(crate) struct KeptRequest {
     pub(crate) proof: Option<Capability>,
 }
 
+/// A change of data, as it was sent, and the object that it changed.
+#[derive(Clone)]
+pub(crate) struct KeptChange {
+    pub(crate) frame: Vec<u8>,
+    pub(crate) object: Object,
+}
+
+/// An object, on which OST.
+pub(crate) type Object = (u16, ObjectId);
+
 /// What has to be sent again after a restart.
 #[derive(Default)]
 pub(crate) struct Lost {
     pub(crate) mds: VecDeque<KeptRequest>,
-    pub(crate) ost: VecDeque<Vec<u8>>,
+    pub(crate) ost: VecDeque<KeptChange>,
 }
 
 /// What has to be made durable, by the metadata engine or by OSTs.
@@ -41,7 +56,9 @@ pub(crate) enum Kind {
 #[derive(Default)]
 pub(crate) struct Kept {
     mds: BTreeMap<u64, KeptRequest>,
-    ost: BTreeMap<u64, Vec<u8>>,
+    ost: BTreeMap<u64, KeptChange>,
+    /// The same by objects.
+    of_objects: BTreeSet<(Object, u64)>,
     /// Sent again in vain: their server was lost once more. Their old numbers say nothing.
     again: Lost,
     /// Of each kind.
@@ -94,9 +111,42 @@ impl Kept {
         self.mds.insert(transaction, request);
     }
 
-    pub(crate) fn add_ost(&mut self, transaction: u64, frame: Vec<u8>) {
-        self.bytes[Kind::Ost as usize] += frame.len();
-        self.ost.insert(transaction, frame);
+    pub(crate) fn add_ost(&mut self, transaction: u64, change: KeptChange) {
+        self.bytes[Kind::Ost as usize] += change.frame.len();
+        self.of_objects.insert((change.object, transaction));
+        self.ost.insert(transaction, change);
+    }
+
+    /// The last change of data that was answered. What a server executes from now on comes after
+    /// it, and after those with smaller numbers.
+    pub(crate) fn mark(&self) -> u64 {
+        self.ost.last_key_value().map_or(0, |(transaction, _)| *transaction)
+    }
+
+    /// A sync of an object that was sent at this mark has been answered: its changes up to there
+    /// are durable.
+    pub(crate) fn synced(&mut self, object: Object, mark: u64, spare: &mut impl FnMut(Vec<u8>)) {
+        let durable = self.of_objects.range((object, 0)..=(object, mark));
+        let durable: Vec<u64> = durable.map(|(_, transaction)| *transaction).collect();
+        for transaction in &durable {
+            if let Some(change) = self.ost.remove(transaction) {
+                self.leaves(*transaction, change, spare);
+            }
+        }
+        if !durable.is_empty() {
+            self.wake();
+        }
+    }
+
+    fn leaves(
+        &mut self,
+        transaction: u64,
+        KeptChange { frame, object }: KeptChange,
+        spare: &mut impl FnMut(Vec<u8>),
+    ) {
+        self.of_objects.remove(&(object, transaction));
+        self.bytes[Kind::Ost as usize] -= frame.len();
+        spare(frame);
     }
 
     /// Servers have made transactions durable. Gives back buffers for others.
@@ -108,9 +158,8 @@ impl Kept {
             spare(frame);
         }
         while let Some(entry) = self.ost.first_entry().filter(|e| *e.key() <= committed.ost) {
-            let frame = entry.remove();
-            self.bytes[Kind::Ost as usize] -= frame.len();
-            spare(frame);
+            let (transaction, change) = entry.remove_entry();
+            self.leaves(transaction, change, spare);
         }
         if self.bytes != before {
             self.wake();
@@ -122,6 +171,7 @@ impl Kept {
         let again = std::mem::take(&mut self.again);
         let mds = std::mem::take(&mut self.mds).split_off(&survived.mds.saturating_add(1));
         let ost = std::mem::take(&mut self.ost).split_off(&survived.ost.saturating_add(1));
+        self.of_objects.clear();
         self.bytes = [0; 2];
         self.wake();
         Lost {
@@ -141,12 +191,50 @@ impl Kept {
     }
 }
 
+/// That the inode that an answer is about was made in this session.
+pub(crate) fn proof_of(grants: &[Grant]) -> Option<Capability> {
+    grants.iter().find_map(|grant| match grant {
+        Grant::Capability { capability, .. } if capability.access.contains(Access::MADE) => {
+            Some(*capability)
+        }
+        _ => None,
+    })
+}
+
+/// What a frame of this client changes, if it changes an object.
+pub(crate) fn object_of(frame: &[u8]) -> Option<Object> {
+    match parse(frame)?.1 {
+        Request::Ost { ost, request, .. } => Some((ost, request.object()?)),
+        _ => None,
+    }
+}
+
+/// A frame of this client, taken apart again.
+pub(crate) fn parse(frame: &[u8]) -> Option<(Header, Request<'_>)> {
+    let header = Header::decode(frame.first_chunk::<HEADER_BYTES>()?).ok()?;
+    let body = frame.get(HEADER_BYTES..HEADER_BYTES + header.body_len as usize)?;
+    Some((header, glint_proto::message::decode(body).ok()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use glint_proto::Ino;
 
     fn request(n: u8) -> KeptRequest {
         KeptRequest { frame: vec![n; 10], reply: MdsReply::Done, proof: None }
+    }
+
+    fn object(ost: u16, ino: u64) -> Object {
+        (ost, ObjectId { ino: Ino(ino), stripe: 0 })
+    }
+
+    fn change(object: Object, frame: Vec<u8>) -> KeptChange {
+        KeptChange { frame, object }
+    }
+
+    fn first_bytes(lost: &Lost) -> Vec<u8> {
+        lost.ost.iter().map(|change| change.frame[0]).collect()
     }
 
     #[test]
@@ -154,14 +242,14 @@ mod tests {
         let mut kept = Kept::default();
         for n in [5u8, 3, 9, 7] {
             kept.add_mds(n.into(), request(n));
-            kept.add_ost(n.into(), vec![n; 100]);
+            kept.add_ost(n.into(), change(object(0, 7), vec![n; 100]));
         }
         let mut spares = 0;
         kept.committed(Committed { mds: 4, ost: 5 }, &mut |_| spares += 1);
         assert_eq!((spares, kept.len(), kept.bytes), (3, 5, [30, 200]));
         let lost = kept.after_restart(Survived { mds: 5, ost: 0 });
         assert_eq!(lost.mds.iter().map(|r| r.frame[0]).collect::<Vec<_>>(), [7, 9]);
-        assert_eq!(lost.ost.iter().map(|f| f[0]).collect::<Vec<_>>(), [7, 9]);
+        assert_eq!(first_bytes(&lost), [7, 9]);
         assert_eq!((kept.len(), kept.bytes), (0, [0, 0]));
     }
 
@@ -181,11 +269,35 @@ mod tests {
     }
 
     #[test]
+    fn what_a_sync_of_its_object_made_durable_is_not_sent_again() {
+        let mut kept = Kept::default();
+        let (synced, other, elsewhere) = (object(0, 7), object(0, 8), object(1, 7));
+        for (n, of) in [(1, synced), (2, other), (3, elsewhere), (4, synced)] {
+            kept.add_ost(n.into(), change(of, vec![n; 10]));
+        }
+        let mark = kept.mark();
+        // Answered after the sync was sent: nobody knows whether it includes them. But a smaller
+        // number says that it was executed before a change that was answered.
+        kept.add_ost(6, change(synced, vec![6; 10]));
+        kept.add_ost(0, change(synced, vec![0; 10]));
+        kept.wait(Waker::noop().clone());
+        let mut spares = Vec::new();
+        kept.synced(synced, mark, &mut |frame| spares.push(frame[0]));
+        assert_eq!(spares, [0, 1, 4]);
+        assert_eq!((kept.len(), kept.bytes[1], kept.waits()), (3, 30, None));
+        kept.synced(synced, mark, &mut |_| panic!("they have left"));
+        // What is counted anew is not what the mark was about.
+        let lost = kept.after_restart(Survived { mds: 0, ost: 0 });
+        assert_eq!(first_bytes(&lost), [2, 3, 6]);
+        assert_eq!((kept.mark(), kept.of_objects.len()), (0, 0));
+    }
+
+    #[test]
     fn it_is_full_by_bytes() {
         let mut kept = Kept::default();
-        kept.add_ost(1, vec![0; KEPT_BYTES_MAX / 2]);
+        kept.add_ost(1, change(object(0, 7), vec![0; KEPT_BYTES_MAX / 2]));
         assert!(kept.is_filling() && !kept.is_full(Kind::Ost));
-        kept.add_ost(2, vec![0; KEPT_BYTES_MAX / 2]);
+        kept.add_ost(2, change(object(0, 7), vec![0; KEPT_BYTES_MAX / 2]));
         assert!(kept.is_full(Kind::Ost) && !kept.is_full(Kind::Mds), "each has its own room");
         kept.wait(Waker::noop().clone());
         assert!(kept.waits().is_some());

@@ -24,6 +24,7 @@ mod kept;
 mod link;
 mod listen;
 mod local;
+mod numbers;
 mod once;
 pub mod polling;
 mod recover;

@@ -4,17 +4,16 @@
 use crate::connection::{
     Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame, request_frame,
 };
-use crate::kept::KeptRequest;
+use crate::kept::{KeptChange, KeptRequest, object_of, parse, proof_of};
 use crate::polling::Poller;
 use crate::recover::ask;
-use crate::shared::Shared;
+use crate::shared::{Shared, SyncMark};
 use crate::slots::Slots;
 use crate::{NetError, host};
-use glint_proto::frame::{HEADER_BYTES, Header, NO_SLOT};
+use glint_proto::frame::NO_SLOT;
 use glint_proto::limits::{RECONNECT_MS_MAX, RECONNECT_MS_MIN, SLOTS_PER_CONNECTION, SOON_MS};
-use glint_proto::lock::Grant;
 use glint_proto::message::{Reply, Request};
-use glint_proto::{Access, Capability, Committed, Errno, FsResult, Op};
+use glint_proto::{Committed, Errno, FsResult, Op, OstRequest};
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -37,6 +36,8 @@ struct Pending {
     waker: Option<Waker>,
     /// Nobody waits any more; the slot is free once the answer is there.
     abandoned: bool,
+    /// It syncs an object.
+    sync: Option<SyncMark>,
 }
 
 /// The connection of a thread.
@@ -163,7 +164,13 @@ impl Link {
         if let Some(writer) = &*self.writer.borrow() {
             writer.queue().extend_from_slice(&frame);
         }
-        let pending = Pending { frame, xid, answer: None, waker: None, abandoned };
+        let sync = match request {
+            Request::Ost { ost, request: OstRequest::Sync { object }, .. } => {
+                Some(self.shared.mark_sync((*ost, *object)))
+            }
+            _ => None,
+        };
+        let pending = Pending { frame, xid, answer: None, waker: None, abandoned, sync };
         let mut all = self.pending.borrow_mut();
         if all.len() <= usize::from(slot) {
             all.resize_with(usize::from(slot) + 1, || None);
@@ -329,11 +336,15 @@ impl Link {
         // Requests that were on their way, oldest first, under their old identity.
         let mut again: Vec<(u64, Vec<u8>)> = self
             .pending
-            .borrow()
-            .iter()
+            .borrow_mut()
+            .iter_mut()
             .flatten()
             .filter(|pending| pending.answer.is_none())
-            .map(|pending| (pending.xid, pending.frame.clone()))
+            .map(|pending| {
+                // It comes after what was sent again before it.
+                pending.sync = pending.sync.map(|sync| self.shared.mark_sync(sync.object));
+                (pending.xid, pending.frame.clone())
+            })
             .collect();
         again.sort_unstable_by_key(|(xid, _)| *xid);
         for (_, frame) in again {
@@ -430,16 +441,23 @@ impl Link {
                 self.shared.keep_mds(*transaction, KeptRequest { frame, reply, proof });
             }
             Ok(Reply::Ost { transaction, reply: Ok(_) }) if *transaction > 0 => {
-                self.shared.keep_ost(*transaction, std::mem::take(&mut pending.frame));
+                if let Some(object) = object_of(&pending.frame) {
+                    let frame = std::mem::take(&mut pending.frame);
+                    self.shared.keep_ost(*transaction, KeptChange { frame, object });
+                }
             }
             _ => {}
         }
         let committed = match reply {
+            Ok(Reply::Pong(committed)) => committed,
             Ok(Reply::Ost { .. }) => Committed { mds: 0, ost: header.committed },
             _ => Committed { mds: header.committed, ost: 0 },
         };
         let spare = &mut |frame| self.keep_spare(frame);
         self.shared.committed(header.boot_verifier, committed, spare);
+        if let (Some(sync), Ok(Reply::Ost { reply: Ok(_), .. })) = (pending.sync, &reply) {
+            self.shared.synced(sync, spare);
+        }
         if let (true, Ok(Reply::Busy { .. })) = (pending.abandoned, &reply) {
             // Nobody waits, but it has to be done.
             drop(all);
@@ -458,23 +476,6 @@ impl Link {
         }
         Ok(())
     }
-}
-
-/// That the inode that an answer is about was made in this session.
-fn proof_of(grants: &[Grant]) -> Option<Capability> {
-    grants.iter().find_map(|grant| match grant {
-        Grant::Capability { capability, .. } if capability.access.contains(Access::MADE) => {
-            Some(*capability)
-        }
-        _ => None,
-    })
-}
-
-/// A frame of this client, taken apart again.
-pub(crate) fn parse(frame: &[u8]) -> Option<(Header, Request<'_>)> {
-    let header = Header::decode(frame.first_chunk::<HEADER_BYTES>()?).ok()?;
-    let body = frame.get(HEADER_BYTES..HEADER_BYTES + header.body_len as usize)?;
-    Some((header, glint_proto::message::decode(body).ok()?))
 }
 
 /// Sees to the slot of a call that is dropped before it was answered.

@@ -7,8 +7,8 @@
 use crate::connection::{
     Envelope, FrameReader, FrameWriter, append_frame, reply_of, request_frame,
 };
-use crate::kept::{KeptRequest, Lost};
-use crate::link::{Link, parse};
+use crate::kept::{KeptRequest, Lost, parse};
+use crate::link::Link;
 use crate::shared::OpenCount;
 use crate::{NetError, host};
 use glint_proto::limits::SLOTS_PER_CONNECTION;
@@ -179,10 +179,10 @@ impl Link {
             }
             lost.mds.pop_front();
         }
-        while let Some(frame) = lost.ost.front() {
-            match ask(writer, reader, frame.clone()).await? {
+        while let Some(change) = lost.ost.front() {
+            match ask(writer, reader, change.frame.clone()).await? {
                 Reply::Ost { transaction, reply: Ok(_) } => {
-                    self.shared.keep_ost(transaction, frame.clone());
+                    self.shared.keep_ost(transaction, change.clone());
                 }
                 Reply::Ost { reply: Err(errno), .. } => {
                     tracing::error!(%errno, "acknowledged data could not be written again");

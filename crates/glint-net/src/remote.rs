@@ -149,10 +149,8 @@ impl Remote {
         let hurry = self.shared.kept.lock().is_filling();
         let sent = clock::now();
         match self.call(&Request::Ping { commit: false, hurry }, Bulk::None).await? {
-            Reply::Pong(committed) => {
+            Reply::Pong(_) => {
                 *self.shared.heard.lock() = sent;
-                let run = self.shared.run.load(Ordering::Acquire);
-                self.shared.committed(run, committed, &mut drop);
                 Ok(())
             }
             _ => Err(Errno::EPROTO),

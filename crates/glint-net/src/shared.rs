@@ -3,14 +3,13 @@
 
 use crate::cluster::Identity;
 use crate::connection::{Envelope, reply_of, request_frame};
-use crate::kept::{Kept, KeptRequest, Kind, Lost};
+use crate::kept::{Kept, KeptChange, KeptRequest, Kind, Lost, Object};
+use crate::numbers::Numbers;
 use crate::remote::RemoteOptions;
 use crate::stream::{Address, ReadWrite};
 use crate::{Holder, NetError};
 use glint_proto::frame::{HEADER_BYTES, Header};
-use glint_proto::limits::{
-    CONNECTIONS_PER_CLIENT_MAX, PING_MS, RECONNECT_MS_MAX, RECONNECT_MS_MIN,
-};
+use glint_proto::limits::{PING_MS, RECONNECT_MS_MAX, RECONNECT_MS_MIN};
 use glint_proto::lock::Grant;
 use glint_proto::message::{Hello, Reply, Request, Survived, Welcome};
 use glint_proto::{
@@ -46,6 +45,14 @@ pub(crate) struct OpenCount {
     pub(crate) proof: Option<Capability>,
 }
 
+/// When a sync of an object was sent: in which run, and after which changes were answered.
+#[derive(Clone, Copy)]
+pub(crate) struct SyncMark {
+    run: u64,
+    pub(crate) object: Object,
+    mark: u64,
+}
+
 /// How far this client is with a server that has started again or evicted it: boot verifier of
 /// that run, and evictions before it.
 pub(crate) struct Recovery {
@@ -53,31 +60,6 @@ pub(crate) struct Recovery {
     pub(crate) said: (u64, u64),
     /// It has answered that it knows.
     pub(crate) heard: (u64, u64),
-}
-
-/// Numbers of the connections of threads, whose slots they stand for. One that is free again goes
-/// on where it ended: within a slot xids rise as long as the client lives.
-#[derive(Default)]
-pub(crate) struct Numbers {
-    next: u16,
-    free: Vec<(u16, u64)>,
-}
-
-impl Numbers {
-    /// One, and its first xid; `None` if all are taken.
-    pub(crate) fn take(&mut self) -> Option<(u16, u64)> {
-        if let Some(free) = self.free.pop() {
-            return Some(free);
-        }
-        let number = self.next;
-        self.next += u16::from(number < CONNECTIONS_PER_CLIENT_MAX);
-        (number < CONNECTIONS_PER_CLIENT_MAX).then_some((number, 1))
-    }
-
-    /// The thread that had it is gone; this is the next xid.
-    pub(crate) fn give_back(&mut self, number: u16, xid: u64) {
-        self.free.push((number, xid));
-    }
 }
 
 /// What all threads of a client share.
@@ -333,7 +315,25 @@ impl Shared {
         };
         let (mds, ost) = (news(0, committed.mds), news(1, committed.ost));
         if mds || ost {
-            self.kept.lock().committed(committed, spare);
+            let mut kept = self.kept.lock();
+            // Another thread may have begun to count anew.
+            if run == self.run.load(Ordering::Acquire) {
+                kept.committed(committed, spare);
+            }
+        }
+    }
+
+    /// A sync of an object is sent.
+    pub(crate) fn mark_sync(&self, object: Object) -> SyncMark {
+        let kept = self.kept.lock();
+        SyncMark { run: self.run.load(Ordering::Acquire), object, mark: kept.mark() }
+    }
+
+    /// It is answered: what it made durable is not to be sent again.
+    pub(crate) fn synced(&self, sync: SyncMark, spare: &mut impl FnMut(Vec<u8>)) {
+        let mut kept = self.kept.lock();
+        if sync.run == self.run.load(Ordering::Acquire) {
+            kept.synced(sync.object, sync.mark, spare);
         }
     }
 
@@ -352,8 +352,8 @@ impl Shared {
     }
 
     /// Keeps a change of data until it is durable.
-    pub(crate) fn keep_ost(&self, transaction: u64, frame: Vec<u8>) {
-        self.keep(|kept| kept.add_ost(transaction, frame));
+    pub(crate) fn keep_ost(&self, transaction: u64, change: KeptChange) {
+        self.keep(|kept| kept.add_ost(transaction, change));
     }
 
     fn keep(&self, add: impl FnOnce(&mut Kept)) {
@@ -479,22 +479,5 @@ impl Shared {
         }
         wait(&mut *stream, CONNECT_TIMEOUT)?;
         ask_on(&mut *stream, self.client, &Request::Bye).map(drop)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_of_connections_are_of_one_thread_at_a_time() {
-        let mut numbers = Numbers::default();
-        let all: Vec<u16> = std::iter::from_fn(|| numbers.take()).map(|(n, _)| n).collect();
-        assert_eq!(all, (0..CONNECTIONS_PER_CLIENT_MAX).collect::<Vec<_>>());
-        for _ in 0..70_000 {
-            assert_eq!(numbers.take(), None);
-        }
-        numbers.give_back(3, 77);
-        assert_eq!(numbers.take(), Some((3, 77)), "it goes on where it ended");
     }
 }

@@ -3,10 +3,20 @@
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// When simulations begin, in seconds since the epoch.
+const SIMULATED_SECS: u64 = 1_800_000_000;
+
+/// When a simulation began, and what time it is there.
+#[derive(Clone, Copy)]
+struct Simulated {
+    began: Instant,
+    now: Instant,
+}
 
 thread_local! {
-    static SIMULATED: Cell<Option<Instant>> = const { Cell::new(None) };
+    static SIMULATED: Cell<Option<Simulated>> = const { Cell::new(None) };
 }
 
 /// Time since the host was started (CLOCK_BOOTTIME). The clock of [`Instant`] stands still
@@ -20,7 +30,7 @@ fn since_boot() -> Duration {
 /// [`Instant::now`].
 pub fn now() -> Instant {
     static START: OnceLock<(Instant, Duration)> = OnceLock::new();
-    SIMULATED.get().unwrap_or_else(|| {
+    SIMULATED.get().map(|simulated| simulated.now).unwrap_or_else(|| {
         let (start, boot) = START.get_or_init(|| (Instant::now(), since_boot()));
         *start + since_boot().saturating_sub(*boot)
     })
@@ -33,5 +43,16 @@ pub fn since(then: Instant) -> Duration {
 
 /// From now on time passes on this thread only when it is told to. `None` ends that.
 pub fn simulate(now: Option<Instant>) {
-    SIMULATED.set(now);
+    let began = SIMULATED.get().map(|simulated| simulated.began);
+    SIMULATED.set(now.map(|now| Simulated { began: began.unwrap_or(now), now }));
+}
+
+/// Time since the epoch.
+pub fn date() -> Duration {
+    match SIMULATED.get() {
+        Some(Simulated { began, now }) => {
+            Duration::from_secs(SIMULATED_SECS) + now.saturating_duration_since(began)
+        }
+        None => SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
+    }
 }

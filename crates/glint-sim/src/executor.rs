@@ -3,6 +3,7 @@
 //! Every task belongs to a machine; a machine that is killed loses all of its tasks between
 //! two steps, as a process loses its threads.
 
+use crate::chance;
 use crate::network::Network;
 use glint_net::host::{Pipe, Task, World};
 use glint_proto::clock;
@@ -67,6 +68,7 @@ pub(crate) struct Executor {
 
 impl Executor {
     pub(crate) fn new(seed: u64) -> Rc<Executor> {
+        chance::simulate(Some(seed));
         let executor = Rc::new(Executor {
             base: Instant::now(),
             now: Cell::new(Duration::ZERO),
@@ -202,6 +204,7 @@ impl Executor {
         self.network.end();
         glint_net::host::simulate(None);
         clock::simulate(None);
+        chance::simulate(None);
     }
 }
 

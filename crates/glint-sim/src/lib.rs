@@ -12,6 +12,8 @@
 //!
 //! Does not know: FUSE, threads, real disks. Those are what the end-to-end tests are for.
 
+mod chance;
+mod contested;
 mod executor;
 pub mod fuzz;
 mod hostile;
@@ -22,3 +24,13 @@ mod server;
 mod workload;
 
 pub use scenario::{Outcome, run};
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_seed_gives_the_same_run_again() {
+        for seed in 0..60 {
+            assert_eq!(super::run(seed), super::run(seed), "seed {seed}");
+        }
+    }
+}

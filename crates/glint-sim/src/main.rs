@@ -16,6 +16,9 @@ struct Args {
     /// The first one.
     #[arg(long, default_value_t = 0)]
     from: u64,
+    /// Run each twice: the second run must be the same.
+    #[arg(long)]
+    twice: bool,
     /// Run this seed only, and log what happens.
     #[arg(long)]
     seed: Option<u64>,
@@ -53,6 +56,10 @@ fn main() -> ExitCode {
                             return total;
                         }
                         match glint_sim::run(seed) {
+                            Ok(outcome) if args.twice && glint_sim::run(seed) != Ok(outcome) => {
+                                failed.fetch_add(1, Ordering::Relaxed);
+                                println!("seed {seed}: another run of it was another one");
+                            }
                             Ok(outcome) => total.add(&outcome),
                             Err(error) => {
                                 failed.fetch_add(1, Ordering::Relaxed);
@@ -72,14 +79,15 @@ fn main() -> ExitCode {
     let failed = failed.into_inner();
     println!(
         "{} seeds in {:.1} s, {failed} failed: {} steps, {} s of simulated time, {} kills, {} losses of \
-         power, {} dead clients",
+         power, {} dead clients; next {:016x}",
         args.seeds,
         start.elapsed().as_secs_f64(),
         total.steps,
         total.seconds,
         total.kills,
         total.power_losses,
-        total.dead_clients
+        total.dead_clients,
+        total.next
     );
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -1,5 +1,6 @@
 //! A run: some clients work, and everything that can fail does.
 
+use crate::contested::Contested;
 use crate::executor::{Executor, Machine};
 use crate::hostile::{self, HOSTILE, Hostile};
 use crate::oracle::Model;
@@ -25,7 +26,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 const PING: Duration = Duration::from_secs(1);
 
 /// What happened in a run.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Outcome {
     /// Tasks that were run.
     pub steps: u64,
@@ -37,6 +38,8 @@ pub struct Outcome {
     pub dead_clients: u64,
     /// Seconds of simulated time.
     pub seconds: u64,
+    /// What the seed would have decided next: the same if a run was the same.
+    pub next: u64,
 }
 
 struct Member {
@@ -57,6 +60,7 @@ struct Run {
     workers: Rc<RefCell<Vec<Rc<Worker>>>>,
     members: RefCell<Vec<Rc<Member>>>,
     tally: Tally,
+    contested: RefCell<Option<Rc<Contested>>>,
     outcome: Cell<Outcome>,
     /// Things that may still go wrong.
     harms_left: Cell<u64>,
@@ -90,6 +94,7 @@ fn run_here(seed: u64) -> Result<Outcome, String> {
         workers: Rc::default(),
         members: RefCell::default(),
         tally: Tally::default(),
+        contested: RefCell::default(),
         outcome: Cell::default(),
         harms_left: Cell::new(1 + executor.below(HARMS)),
         failure: RefCell::new(None),
@@ -99,8 +104,11 @@ fn run_here(seed: u64) -> Result<Outcome, String> {
     let mut outcome = run.outcome.get();
     outcome.steps = executor.steps();
     outcome.seconds = executor.now().as_secs();
+    outcome.next = executor.below(u64::MAX);
     let result = result.and_then(|result| result);
     let result = result.and_then(|()| check(&run.storage, &run.hostile_files.borrow()));
+    // Workers know all workers.
+    run.workers.borrow_mut().clear();
     executor.end();
     result.map(|()| outcome)
 }
@@ -230,6 +238,12 @@ impl Run {
             Some(shared) => shared,
             None => directory("shared".into()).await?,
         };
+        let contested = self.contested.borrow().clone();
+        let contested = match contested {
+            Some(contested) => contested,
+            None => Rc::new(Contested::make(&fs).await?),
+        };
+        self.contested.replace(Some(contested.clone()));
         let mut workers = Vec::new();
         for number in 0..WORKERS {
             workers.push(Rc::new(Worker {
@@ -241,6 +255,7 @@ impl Run {
                 dead: Cell::new(false),
                 all: self.workers.clone(),
                 tally: self.tally.clone(),
+                contested: contested.clone(),
             }));
         }
         self.workers.borrow_mut().extend(workers.iter().cloned());
@@ -346,6 +361,10 @@ impl Run {
         let Some(witness) = members.iter().find(|member| !member.dead.get()) else {
             return Ok(());
         };
+        let contested = self.contested.borrow().clone();
+        if let Some(contested) = contested {
+            contested.turn(&witness.fs, None).await?;
+        }
         for worker in members.iter().filter(|m| m.dead.get()).flat_map(|m| &m.workers) {
             let found = list(&witness.fs, worker.own).await.map_err(text)?;
             worker.model.borrow().accepts(&found, forgets)?;
@@ -380,5 +399,6 @@ impl Outcome {
         self.power_losses += other.power_losses;
         self.dead_clients += other.dead_clients;
         self.seconds += other.seconds;
+        self.next = self.next.wrapping_add(other.next);
     }
 }

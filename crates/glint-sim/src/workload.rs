@@ -1,5 +1,6 @@
 //! What clients do, and whether what they are told is true.
 
+use crate::contested::Contested;
 use crate::executor::Executor;
 use crate::oracle::Model;
 use glint_client::{Caller, Client, Handle, Make, Vfs, WriteHow};
@@ -34,6 +35,7 @@ pub(crate) struct Worker {
     /// All workers of all clients.
     pub(crate) all: Rc<RefCell<Vec<Rc<Worker>>>>,
     pub(crate) tally: Tally,
+    pub(crate) contested: Rc<Contested>,
 }
 
 /// Whether a call returned what it must.
@@ -82,7 +84,7 @@ impl Worker {
     pub(crate) async fn step(&self) -> Result<(), String> {
         let (one, two) = (self.name(), self.name());
         self.model.borrow_mut().begins(&[&one, &two]);
-        let result = match self.executor.below(16) {
+        let result = match self.executor.below(18) {
             0..=2 => self.create(&one).await,
             3 => self.mkdir(&one).await,
             4 => self.unlink(&one).await,
@@ -95,6 +97,7 @@ impl Worker {
             11 => self.verify_names().await,
             12 => self.sync().await,
             13 => self.peek().await,
+            14 | 15 => self.contest().await,
             _ => self.share().await,
         };
         self.model.borrow_mut().ends();
@@ -211,6 +214,9 @@ impl Worker {
         let Some(open) = open else { return Ok(()) };
         for _ in 0..1 + self.executor.below(3) {
             self.write(name, open.handle, self.executor.below(size as u64 + 50) as usize).await?;
+            if self.executor.one_in(3) {
+                expect("fsync", self.fs.fsync(open.handle).await, Ok(()))?;
+            }
         }
         self.release(open.handle).await
     }
@@ -267,6 +273,11 @@ impl Worker {
             self.verify(&format!("n{n}")).await?;
         }
         Ok(())
+    }
+
+    async fn contest(&self) -> Result<(), String> {
+        let truncate = self.executor.one_in(3);
+        self.contested.turn(&self.fs, Some(truncate)).await
     }
 
     async fn sync(&self) -> Result<(), String> {
