@@ -12,7 +12,7 @@
 
 use glint_proto::lock::Range;
 use glint_proto::{ClientId, Ino};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Which of the two kinds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -119,6 +119,13 @@ impl Ranges {
         }
     }
 
+    /// The first and the last byte of what is held in a range.
+    fn extent(&self, range: Range) -> Option<Range> {
+        let end = self.overlapping(range).next()?.1.end.min(range.end);
+        let start = self.overlapping(range).last()?.0.max(range.start);
+        Some(Range { start, end })
+    }
+
     /// Puts a lock in place of what was there, and joins it with its neighbours.
     fn put(&mut self, mut range: Range, pid: u32, write: bool) {
         self.cut(range);
@@ -143,7 +150,9 @@ impl Ranges {
 #[derive(Default)]
 struct File {
     held: BTreeMap<Owner, Ranges>,
-    waiting: VecDeque<(u64, Lock)>,
+    /// By their tickets, which rise.
+    waiting: BTreeMap<u64, Lock>,
+    of_owners: BTreeSet<(Owner, u64)>,
 }
 
 fn conflicts(a: &Lock, b: &Lock) -> bool {
@@ -160,14 +169,59 @@ impl File {
         !self.others(asks.owner).any(|(_, held)| held.is_in_the_way(asks.range, asks.write))
     }
 
-    /// Whether one of the first `before` that wait conflicts with a lock. Its owner's own locks
-    /// may be what that one waits for.
-    fn is_behind(&self, asks: &Lock, before: usize) -> bool {
+    /// Whether one that waits, with a ticket below `before`, conflicts with a lock. Its owner's own
+    /// locks may be what that one waits for.
+    fn is_behind(&self, asks: &Lock, before: u64) -> bool {
         let own = self.held.get(&asks.owner);
         let waits_for_it =
             |earlier: &Lock| own.is_some_and(|own| own.is_in_the_way(earlier.range, earlier.write));
-        let earlier = self.waiting.iter().take(before);
-        earlier.into_iter().any(|(_, earlier)| conflicts(earlier, asks) && !waits_for_it(earlier))
+        let mut earlier = self.waiting.range(..before);
+        earlier.any(|(_, earlier)| conflicts(earlier, asks) && !waits_for_it(earlier))
+    }
+
+    fn add_waiting(&mut self, ticket: u64, lock: Lock) {
+        self.of_owners.insert((lock.owner, ticket));
+        self.waiting.insert(ticket, lock);
+    }
+
+    fn remove_waiting(&mut self, ticket: u64) -> Option<Lock> {
+        let lock = self.waiting.remove(&ticket)?;
+        self.of_owners.remove(&(lock.owner, ticket));
+        Some(lock)
+    }
+
+    /// The next one that waits, of these owners if some are named.
+    fn next_waiting(&self, after: u64, owners: Option<&[Owner]>) -> Option<(u64, Lock)> {
+        let ticket = match owners {
+            None => *self.waiting.range(after + 1..).next()?.0,
+            Some(owners) => {
+                let of = |owner: &Owner| {
+                    let next =
+                        self.of_owners.range((*owner, after + 1)..=(*owner, u64::MAX)).next();
+                    next.map(|(_, ticket)| *ticket)
+                };
+                owners.iter().filter_map(of).min()?
+            }
+        };
+        Some((ticket, *self.waiting.get(&ticket)?))
+    }
+
+    /// Who has all of a range for itself. Nobody else is granted anything in it.
+    fn holds_alone(&self, range: Range) -> Option<Owner> {
+        let all = |held: &Ranges| {
+            held.writes > 0
+                && held.overlapping(range).next().is_some_and(|(start, held)| {
+                    held.write && start <= range.start && held.end >= range.end
+                })
+        };
+        self.held.iter().find(|(_, held)| all(held)).map(|(owner, _)| *owner)
+    }
+
+    /// Who may be granted something that conflicts with a request that waits.
+    fn may_overtake(&self, waits: &Lock) -> Vec<Owner> {
+        let it_waits_for = |held: &Ranges| held.is_in_the_way(waits.range, waits.write);
+        let others = self.others(waits.owner).filter(|(_, held)| it_waits_for(held));
+        others.map(|(owner, _)| *owner).chain([waits.owner]).collect()
     }
 
     fn ranges_of(&self, owner: Owner) -> usize {
@@ -211,7 +265,7 @@ impl AdvisoryTable {
         }
         let file = self.files.entry((ino, kind)).or_default();
         // Who does not want to wait asks only whether it is held (fcntl(2)).
-        if file.is_free(&lock) && !(wait && file.is_behind(&lock, usize::MAX)) {
+        if file.is_free(&lock) && !(wait && file.is_behind(&lock, u64::MAX)) {
             self.put(ino, kind, lock);
             // A lock that became a shared one may let others in.
             self.advance(ino, kind, lock.range, granted);
@@ -223,7 +277,7 @@ impl AdvisoryTable {
         }
         self.next += 1;
         let ticket = self.next;
-        file.waiting.push_back((ticket, lock));
+        file.add_waiting(ticket, lock);
         self.count(lock.owner.client, 1);
         Outcome::Waits(ticket)
     }
@@ -252,15 +306,16 @@ impl AdvisoryTable {
     ) {
         let Some(file) = self.files.get_mut(&(ino, kind)) else { return };
         let before = file.ranges_of(owner);
-        if let Some(held) = file.held.get_mut(&owner) {
-            held.cut(range);
-            if held.by_start.is_empty() {
-                file.held.remove(&owner);
-            }
+        let Some(held) = file.held.get_mut(&owner) else { return };
+        // Who closes a file gives up what it has of it, which is mostly nothing.
+        let Some(changed) = held.extent(range) else { return };
+        held.cut(range);
+        if held.by_start.is_empty() {
+            file.held.remove(&owner);
         }
         let after = file.ranges_of(owner);
         self.count(owner.client, after as isize - before as isize);
-        self.advance(ino, kind, range, granted);
+        self.advance(ino, kind, changed, granted);
     }
 
     /// What would be in the way of a lock (F_GETLK).
@@ -277,10 +332,7 @@ impl AdvisoryTable {
     /// Nobody waits for this any more.
     pub fn forget(&mut self, ino: Ino, kind: Kind, ticket: u64, granted: &mut Vec<u64>) {
         let Some(file) = self.files.get_mut(&(ino, kind)) else { return };
-        let Some(at) = file.waiting.iter().position(|(waiting, _)| *waiting == ticket) else {
-            return;
-        };
-        if let Some((_, lock)) = file.waiting.remove(at) {
+        if let Some(lock) = file.remove_waiting(ticket) {
             self.count(lock.owner.client, -1);
             self.advance(ino, kind, lock.range, granted);
         }
@@ -289,13 +341,10 @@ impl AdvisoryTable {
     /// For whom a request waits: up to `limit` owners. None if it does not wait.
     pub fn waits_for(&self, ino: Ino, kind: Kind, ticket: u64, limit: usize) -> Vec<Owner> {
         let Some(file) = self.files.get(&(ino, kind)) else { return Vec::new() };
-        let Some(at) = file.waiting.iter().position(|(waiting, _)| *waiting == ticket) else {
-            return Vec::new();
-        };
-        let asks = file.waiting[at].1;
+        let Some(asks) = file.waiting.get(&ticket).copied() else { return Vec::new() };
         let holders = file.others(asks.owner);
         let holders = holders.filter(|(_, held)| held.is_in_the_way(asks.range, asks.write));
-        let earlier = file.waiting.iter().take(at).map(|(_, earlier)| earlier);
+        let earlier = file.waiting.range(..ticket).map(|(_, earlier)| earlier);
         let earlier = earlier.filter(|earlier| conflicts(earlier, &asks));
         let owners = holders.map(|(owner, _)| *owner).chain(earlier.map(|earlier| earlier.owner));
         owners.take(limit).collect()
@@ -305,12 +354,11 @@ impl AdvisoryTable {
     /// whether it is granted.
     pub fn overtake(&mut self, ino: Ino, kind: Kind, ticket: u64) -> bool {
         let Some(file) = self.files.get_mut(&(ino, kind)) else { return false };
-        let at = file.waiting.iter().position(|(waiting, _)| *waiting == ticket);
-        let Some((at, lock)) = at.map(|at| (at, file.waiting[at].1)) else { return false };
+        let Some(lock) = file.waiting.get(&ticket).copied() else { return false };
         if !file.is_free(&lock) {
             return false;
         }
-        file.waiting.remove(at);
+        file.remove_waiting(ticket);
         self.count(lock.owner.client, -1);
         self.put(ino, kind, lock);
         true
@@ -320,14 +368,15 @@ impl AdvisoryTable {
     pub fn evict(&mut self, client: ClientId, granted: &mut Vec<u64>) {
         let of_client = |file: &File| {
             file.held.keys().any(|owner| owner.client == client)
-                || file.waiting.iter().any(|(_, lock)| lock.owner.client == client)
+                || file.waiting.values().any(|lock| lock.owner.client == client)
         };
         let files = self.files.iter().filter(|(_, file)| of_client(file));
         let files: Vec<(Ino, Kind)> = files.map(|(key, _)| *key).collect();
         for (ino, kind) in files {
             if let Some(file) = self.files.get_mut(&(ino, kind)) {
                 file.held.retain(|owner, _| owner.client != client);
-                file.waiting.retain(|(_, lock)| lock.owner.client != client);
+                file.waiting.retain(|_, lock| lock.owner.client != client);
+                file.of_owners.retain(|(owner, _)| owner.client != client);
             }
             self.advance(ino, kind, Range::ALL, granted);
         }
@@ -366,29 +415,50 @@ impl AdvisoryTable {
         }
     }
 
-    fn put(&mut self, ino: Ino, kind: Kind, lock: Lock) {
+    /// Returns whether some of it was exclusive and is not any more.
+    fn put(&mut self, ino: Ino, kind: Kind, lock: Lock) -> bool {
         let file = self.files.entry((ino, kind)).or_default();
         let held = file.held.entry(lock.owner).or_default();
         let before = held.by_start.len();
+        let lets_in = !lock.write && held.is_in_the_way(lock.range, false);
         held.put(lock.range, lock.pid, lock.write);
         let after = held.by_start.len();
         self.count(lock.owner.client, after as isize - before as isize);
+        lets_in
     }
 
     /// Grants what can be granted now that something has changed in a range.
+    ///
+    /// Where somebody has all of it, or waits for all of it, to write, few others can be granted
+    /// anything there, and only they are looked at: many that wait cost each other little.
     fn advance(&mut self, ino: Ino, kind: Kind, changed: Range, granted: &mut Vec<u64>) {
-        let mut at = 0;
-        while let Some(file) = self.files.get_mut(&(ino, kind))
-            && let Some((ticket, lock)) = file.waiting.get(at).copied()
-        {
-            if !lock.range.overlaps(changed) || !file.is_free(&lock) || file.is_behind(&lock, at) {
-                at += 1;
-                continue;
+        let mut changes = vec![changed];
+        while let Some(changed) = changes.pop() {
+            let alone = self.files.get(&(ino, kind)).and_then(|file| file.holds_alone(changed));
+            let mut owners = alone.map(|owner| vec![owner]);
+            let mut after = 0;
+            while let Some(file) = self.files.get_mut(&(ino, kind))
+                && let Some((ticket, lock)) = file.next_waiting(after, owners.as_deref())
+            {
+                after = ticket;
+                if !lock.range.overlaps(changed) {
+                    continue;
+                }
+                if file.is_free(&lock) && !file.is_behind(&lock, ticket) {
+                    file.remove_waiting(ticket);
+                    self.count(lock.owner.client, -1);
+                    if self.put(ino, kind, lock) {
+                        changes.push(lock.range);
+                    }
+                    granted.push(ticket);
+                    continue;
+                }
+                let waits_for_all =
+                    lock.range.start <= changed.start && lock.range.end >= changed.end;
+                if owners.is_none() && lock.write && waits_for_all {
+                    owners = Some(file.may_overtake(&lock));
+                }
             }
-            file.waiting.remove(at);
-            self.count(lock.owner.client, -1);
-            self.put(ino, kind, lock);
-            granted.push(ticket);
         }
         self.tidy(ino, kind);
     }

@@ -70,6 +70,57 @@ fn many_ranges_cost_what_one_costs_and_have_a_bound() {
     assert!(table.is_empty() && table.counts.is_empty());
 }
 
+#[test]
+fn who_takes_less_than_it_had_lets_others_in() {
+    let mut table = AdvisoryTable::default();
+    let granted = &mut Vec::new();
+    let mut ask = |lock, wait| table.lock(INO, Kind::Posix, lock, wait, granted);
+    assert_eq!(ask(lock(1, 0, 10, true), false), Outcome::Granted);
+    assert_eq!(ask(lock(2, 10, 20, true), false), Outcome::Granted);
+    let Outcome::Waits(first) = ask(lock(1, 0, 20, false), true) else { panic!("2 writes") };
+    let Outcome::Waits(second) = ask(lock(3, 0, 10, false), true) else { panic!("1 writes") };
+    table.unlock(INO, Kind::Posix, lock(2, 0, 0, true).owner, Range::ALL, granted);
+    assert_eq!(*granted, [first, second], "1 only reads now");
+}
+
+#[test]
+fn many_that_wait_cost_each_other_little() {
+    const MANY: u64 = 20_000;
+    for write in [false, true] {
+        let mut table = AdvisoryTable::default();
+        let granted = &mut Vec::new();
+        let of = |n: u64, write| {
+            let owner = Owner { client: ClientId(n % 8), number: n };
+            Lock { owner, pid: 0, range: Range::ALL, write }
+        };
+        // Readers, whom writers wait for, and behind these everybody else.
+        for n in 0..100 {
+            table.lock(INO, Kind::Posix, of(n, false), true, granted);
+        }
+        let tickets: Vec<u64> = (100..MANY)
+            .map(|n| {
+                let asks = of(n, write || n == 100);
+                match table.lock(INO, Kind::Posix, asks, true, granted) {
+                    Outcome::Waits(ticket) => ticket,
+                    outcome => panic!("{outcome:?}"),
+                }
+            })
+            .collect();
+        let start = std::time::Instant::now();
+        // Half of them wait no more, those in front first; some close what they never had.
+        for ticket in tickets[1..].iter().take(MANY as usize / 2) {
+            table.forget(INO, Kind::Posix, *ticket, granted);
+            table.unlock(INO, Kind::Posix, of(MANY + ticket, true).owner, Range::ALL, granted);
+        }
+        assert!(granted.is_empty());
+        for client in 0..8 {
+            table.evict(ClientId(client), granted);
+        }
+        assert!(table.is_empty() && table.counts.is_empty());
+        assert!(start.elapsed().as_secs() < 5, "{:?}", start.elapsed());
+    }
+}
+
 proptest! {
     #[test]
     fn owners_exclude_each_other_and_all_are_served(
@@ -93,6 +144,12 @@ proptest! {
             }
             let Some(file) = table.files.get(&(INO, Kind::Posix)) else { continue };
             assert!(!file.held.is_empty() || !file.waiting.is_empty());
+            // Nobody waits for nothing.
+            for (ticket, lock) in &file.waiting {
+                let mut earlier = file.waiting.range(..ticket);
+                let waits = !file.is_free(lock) || earlier.any(|(_, one)| conflicts(one, lock));
+                prop_assert!(waits, "{lock:?} waits");
+            }
             let held: Vec<Lock> = table.held().map(|(_, _, lock)| lock).collect();
             for (i, a) in held.iter().enumerate() {
                 for b in &held[..i] {
