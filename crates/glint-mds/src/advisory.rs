@@ -22,6 +22,8 @@ const SHARDS: usize = 16;
 struct State {
     table: AdvisoryTable,
     waiting: HashMap<u64, Waiting>,
+    /// By what clients call them.
+    tickets: HashMap<(ClientId, u64), u64>,
 }
 
 /// A request that waits.
@@ -38,7 +40,7 @@ struct Waiting {
 impl Default for State {
     fn default() -> State {
         let table = AdvisoryTable::with_limit(PROGRAM_LOCKS_MAX);
-        State { table, waiting: HashMap::new() }
+        State { table, waiting: HashMap::new(), tickets: HashMap::new() }
     }
 }
 
@@ -75,7 +77,7 @@ impl Drop for Ticket<'_> {
         }
         drop(owners);
         let mut state = self.all.shard(self.ino).lock();
-        let ended = state.waiting.remove(&self.number).and_then(|waiting| waiting.ended);
+        let ended = state.remove(self.number).and_then(|waiting| waiting.ended);
         if self.taken {
             return;
         }
@@ -104,15 +106,30 @@ impl State {
         wakers
     }
 
+    fn add(&mut self, number: u64, waiting: Waiting) {
+        self.tickets.insert((waiting.client, waiting.ticket), number);
+        self.waiting.insert(number, waiting);
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Waiting> {
+        let waiting = self.waiting.remove(&number)?;
+        let name = (waiting.client, waiting.ticket);
+        // One that came again has it now.
+        if self.tickets.get(&name) == Some(&number) {
+            self.tickets.remove(&name);
+        }
+        Some(waiting)
+    }
+
     /// A client does not wait any more for the request that it calls `ticket`.
     fn cancel(&mut self, ino: Ino, client: ClientId, ticket: u64) -> Vec<Waker> {
-        let ours = |waiting: &Waiting| waiting.client == client && waiting.ticket == ticket;
-        let found = self.waiting.iter_mut().find(|(_, waiting)| ours(waiting));
-        let Some((number, waiting)) = found.filter(|(_, waiting)| waiting.ended.is_none()) else {
+        let Some(number) = self.tickets.get(&(client, ticket)).copied() else { return Vec::new() };
+        let found = self.waiting.get_mut(&number);
+        let Some(waiting) = found.filter(|waiting| waiting.ended.is_none()) else {
             return Vec::new();
         };
         waiting.ended = Some(Err(Errno::EINTR));
-        let (number, kind, waker) = (*number, waiting.kind, waiting.waker.clone());
+        let (kind, waker) = (waiting.kind, waiting.waker.clone());
         let mut granted = Vec::new();
         self.table.forget(ino, kind, number, &mut granted);
         let mut wakers = self.hand_out(granted);
@@ -139,6 +156,7 @@ impl Advisory {
                 }
                 waiting.client != client
             });
+            state.tickets.retain(|(of, _), _| *of != client);
             drop(state);
             wake(wakers);
         }
@@ -235,7 +253,7 @@ impl<K: Kv> Mds<K> {
             };
             if let Outcome::Waits(number) = outcome {
                 let (client, waker) = (context.client, Waker::noop().clone());
-                state.waiting.insert(number, Waiting { client, ticket, kind, waker, ended: None });
+                state.add(number, Waiting { client, ticket, kind, waker, ended: None });
             }
             wake_later.extend(state.hand_out(granted));
             drop(state);
@@ -303,7 +321,7 @@ mod tests {
                 Outcome::Waits(number) => {
                     let (client, waker) = (owner.client, Waker::noop().clone());
                     let waiting = Waiting { client, ticket: 0, kind, waker, ended: None };
-                    state.waiting.insert(number, waiting);
+                    state.add(number, waiting);
                     Some(Ticket { all: &self.0, ino, kind, number, taken: false, lock })
                 }
                 outcome => {

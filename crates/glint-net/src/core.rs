@@ -100,11 +100,23 @@ impl<S: Service> Core<S> {
             session: OnceCell::new(),
             under_way: Cell::new(0),
             patient: Cell::new(0),
+            waits: RefCell::default(),
             reader: RefCell::default(),
             has_replies: Cell::new(false),
             unfinished: reader.unfinished(),
         });
         self.connections.borrow_mut().push(Rc::downgrade(&connection));
+        let received = self.receive(&connection, &mut reader).await;
+        connection.ends();
+        received
+    }
+
+    /// Queues what comes in on a connection, until its end.
+    async fn receive(
+        &self,
+        connection: &Rc<Connection<S>>,
+        reader: &mut FrameReader,
+    ) -> Result<(), NetError> {
         loop {
             let (pass, frames) = match reader.next_pass().await {
                 Ok(pass) => pass,
@@ -114,7 +126,7 @@ impl<S: Service> Core<S> {
                     return Ok(());
                 }
                 Err(error) => {
-                    self.refuse(&connection, &error).await;
+                    self.refuse(connection, &error).await;
                     return Err(error);
                 }
             };
@@ -223,6 +235,9 @@ impl<S: Service> Core<S> {
     async fn answer(self: Rc<Self>, job: Job<S>, now: Timestamp) {
         let connection = job.connection.clone();
         if let Err(error) = self.execute(job, now).await {
+            if matches!(error, NetError::Closed) {
+                return;
+            }
             let client = connection.session.get().map(|session| session.client());
             tracing::warn!(?client, "request refused: {error}");
             self.refuse(&connection, &error).await;

@@ -2,6 +2,8 @@
 //!
 //! Invariants:
 //! - Before a client has said hello, and when its session is over, nothing is done for it.
+//! - What waits for a lock waits no longer than its connection lasts, and of a session no more than
+//!   [`WAITING_PER_SESSION_MAX`].
 //! - A request is what its body says: a header that says something else ends the connection.
 
 use crate::connection::{Envelope, append_frame};
@@ -22,6 +24,8 @@ use std::sync::Arc;
 /// Slots of a client, over all its connections.
 const SLOTS_MAX: u16 = SLOTS_PER_CONNECTION * CONNECTIONS_PER_CLIENT_MAX;
 const _: () = assert!(SLOTS_MAX < NO_SLOT);
+/// Of what is reclaimed in one request, so much keeps others waiting at a time.
+const RECLAIMS_AT_ONCE: usize = 64;
 
 impl<S: Service> Core<S> {
     /// Executes one request and queues its reply.
@@ -189,7 +193,32 @@ impl<S: Service> Core<S> {
                 host::spawn(self.clone().call_back(connection.clone(), session, listening));
                 Reply::Callbacks(Vec::new())
             }
+            Request::Mds { cred, request } if request.is_patient() => match session()?.wait() {
+                Err(errno) => Reply::Mds { transaction: 0, reply: Err(errno), grants: vec![] },
+                Ok(_waiting) => {
+                    let done = connection.while_it_lasts(metadata(cred, request, None, None));
+                    done.await.ok_or(NetError::Closed)??
+                }
+            },
             Request::Mds { cred, request } => metadata(cred, request, None, None).await?,
+            Request::Reclaim(items) => {
+                if items.len() > RECLAIMS_MAX {
+                    return Err(refused("too much is reclaimed at once"));
+                }
+                let mut replies = Vec::with_capacity(items.len());
+                for item in items {
+                    // Each is looked at as if it had come alone.
+                    let reply = metadata(Cred::ROOT, item.request(), None, None).await?;
+                    replies.push(match reply {
+                        Reply::Mds { reply, .. } => reply,
+                        _ => Err(Errno::EPROTO),
+                    });
+                    if replies.len() % RECLAIMS_AT_ONCE == 0 {
+                        host::yield_now().await;
+                    }
+                }
+                Reply::Reclaimed(replies)
+            }
             Request::Replay { cred, request, reply, proof } => {
                 metadata(cred, request, Some(reply), proof).await?
             }

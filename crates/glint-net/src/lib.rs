@@ -10,6 +10,7 @@
 //! Does not know: what requests mean. Servers are a [`Service`]; clients see a
 //! [`Transport`].
 
+mod broken;
 pub mod capability;
 mod cluster;
 mod connection;

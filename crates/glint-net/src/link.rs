@@ -1,6 +1,7 @@
 //! The connection of one thread of a client to its server: it is made again whenever it
 //! breaks, and what had no answer is sent again on the next one.
 
+use crate::broken::Broken;
 use crate::connection::{
     Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame, request_frame,
 };
@@ -63,22 +64,6 @@ pub(crate) struct Link {
     spares: RefCell<Vec<Vec<u8>>>,
     /// Evictions when it was last connected.
     evictions: Cell<u64>,
-}
-
-/// A connection that was lost and is not there again.
-struct Broken(Arc<Shared>);
-
-impl Broken {
-    fn new(shared: &Arc<Shared>) -> Broken {
-        shared.broken.fetch_add(1, Ordering::AcqRel);
-        Broken(shared.clone())
-    }
-}
-
-impl Drop for Broken {
-    fn drop(&mut self) {
-        self.0.broken.fetch_sub(1, Ordering::AcqRel);
-    }
 }
 
 /// Says when the task that keeps a connection is gone.

@@ -2,7 +2,7 @@
 //! else: what it has open, locked and for itself, and what that server lost.
 //!
 //! Invariant: what was lost is sent again in its order, one after the other. All else is said many
-//! at a time: its order means nothing, and saying it twice does no harm.
+//! things in one request: their order means nothing, and saying them twice does no harm.
 
 use crate::connection::{
     Envelope, FrameReader, FrameWriter, append_frame, reply_of, request_frame,
@@ -11,9 +11,9 @@ use crate::kept::{KeptRequest, Lost, parse};
 use crate::link::Link;
 use crate::shared::OpenCount;
 use crate::{NetError, host};
-use glint_proto::limits::SLOTS_PER_CONNECTION;
+use glint_proto::limits::{RECLAIMS_MAX, SLOTS_PER_CONNECTION};
 use glint_proto::message::{Reply, Request, Welcome};
-use glint_proto::{Cred, FsResult, MdsReply, MdsRequest, Op};
+use glint_proto::{FsResult, MdsReply, MdsRequest, Op, Reclaim};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -73,7 +73,7 @@ impl Link {
         };
         let mut requests: Vec<_> = self.shared.opens().into_iter().map(reopen).collect();
         requests.extend(held);
-        self.ask_all(writer, reader, &requests, |request, reply| match (request, reply) {
+        self.reclaim_all(writer, reader, &requests, |request, reply| match (request, reply) {
             (MdsRequest::Reopen { ino, .. }, Err(errno)) => {
                 tracing::error!(%ino, %errno, "a file that is open here could not be opened again");
             }
@@ -93,21 +93,24 @@ impl Link {
         self.replay(writer, reader, lost).await
     }
 
-    /// Asks many things, as many at a time as a connection may. Their order means nothing.
-    async fn ask_all(
+    /// Says what was held before, many things in one request. Their order means nothing.
+    async fn reclaim_all(
         &self,
         writer: &FrameWriter,
         reader: &mut FrameReader,
-        requests: &[MdsRequest<'static>],
+        held: &[MdsRequest<'static>],
         mut answered: impl FnMut(&MdsRequest<'static>, FsResult<MdsReply>),
     ) -> Result<(), NetError> {
-        let mut queue: VecDeque<usize> = (0..requests.len()).collect();
+        let parts: Vec<&[MdsRequest<'static>]> = held.chunks(RECLAIMS_MAX).collect();
+        let mut queue: VecDeque<usize> = (0..parts.len()).collect();
         let mut under_way = 0;
         while under_way > 0 || !queue.is_empty() {
             while under_way < SLOTS
                 && let Some(at) = queue.pop_front()
             {
-                let request = Request::Mds { cred: Cred::ROOT, request: requests[at].clone() };
+                let items: Option<Vec<Reclaim>> = parts[at].iter().map(Reclaim::of).collect();
+                let no_item = || NetError::Refused("it is asked for what cannot be held".into());
+                let request = Request::Reclaim(items.ok_or_else(no_item)?);
                 let envelope = Envelope {
                     xid: at as u64,
                     ..Envelope::request(request.op(), self.shared.client)
@@ -122,12 +125,14 @@ impl Link {
             for frame in &frames {
                 under_way -= 1;
                 let at = frame.header.xid as usize;
-                match (reply_of(pass.body(frame))?, requests.get(at)) {
+                match (reply_of(pass.body(frame))?, parts.get(at)) {
                     (Reply::Busy { retry_ms }, Some(_)) => {
                         queue.push_back(at);
                         pause = Some(retry_ms);
                     }
-                    (Reply::Mds { reply, .. }, Some(request)) => answered(request, reply),
+                    (Reply::Reclaimed(replies), Some(part)) if replies.len() == part.len() => {
+                        part.iter().zip(replies).for_each(|(item, reply)| answered(item, reply));
+                    }
                     _ => return Err(NetError::Refused("it did not take what is open".into())),
                 }
             }

@@ -1,14 +1,18 @@
 //! A connection, as the server that serves it sees it.
+//!
+//! Invariant: what waits for a lock ends with the connection on which it would be answered.
 
 use crate::connection::FrameWriter;
 use crate::door::Place;
 use crate::rights::{Peer, Rights};
 use crate::{NetError, Service};
+use futures_util::future::{AbortHandle, abortable};
 use glint_proto::frame::{Header, NO_SLOT};
 use glint_proto::limits::{BULK_BYTES_MAX, SLOTS_PER_CONNECTION};
 use glint_proto::{Ino, Op, Session};
 use serde_json::{Map, Value};
 use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -36,6 +40,15 @@ const FOR_EVERYBODY: [&str; 11] = [
     "per_s",
 ];
 
+/// Requests of a connection that may wait for locks.
+#[derive(Default)]
+pub(crate) struct Waits {
+    /// Nothing more is received.
+    ended: bool,
+    next: u64,
+    all: BTreeMap<u64, AbortHandle>,
+}
+
 /// One connection.
 pub(crate) struct Connection<S: Service> {
     pub(crate) service: Arc<S>,
@@ -52,6 +65,8 @@ pub(crate) struct Connection<S: Service> {
     /// which keep nobody from being read.
     pub(crate) under_way: Cell<usize>,
     pub(crate) patient: Cell<usize>,
+    /// How to end those that wait.
+    pub(crate) waits: RefCell<Waits>,
     /// Its reader, while it waits for that to become less.
     pub(crate) reader: RefCell<Option<Waker>>,
     pub(crate) has_replies: Cell<bool>,
@@ -86,6 +101,32 @@ impl<S: Service> Connection<S> {
                 Err(NetError::Refused("there are too many connections of this certificate".into()))
             }
         }
+    }
+
+    /// Does what may wait, as long as this connection lasts; `None` if it ends before.
+    pub(crate) async fn while_it_lasts<T>(&self, task: impl Future<Output = T>) -> Option<T> {
+        let (task, handle) = abortable(task);
+        let number = {
+            let waits = &mut *self.waits.borrow_mut();
+            if waits.ended {
+                return None;
+            }
+            waits.next += 1;
+            waits.all.insert(waits.next, handle);
+            waits.next
+        };
+        let done = task.await.ok();
+        self.waits.borrow_mut().all.remove(&number);
+        done
+    }
+
+    /// Nothing more is received on it: nobody hears of what waits.
+    pub(crate) fn ends(&self) {
+        let mut waits = self.waits.borrow_mut();
+        waits.ended = true;
+        let all = std::mem::take(&mut waits.all);
+        drop(waits);
+        all.into_values().for_each(|handle| handle.abort());
     }
 
     /// Whether it should have said so long ago.

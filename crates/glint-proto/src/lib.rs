@@ -22,6 +22,7 @@ pub mod lock;
 pub mod message;
 pub mod op;
 pub mod oss;
+pub mod reclaim;
 mod rpc;
 mod session;
 pub mod watch;
@@ -39,4 +40,5 @@ pub use message::{
     XattrFlags,
 };
 pub use op::Op;
+pub use reclaim::Reclaim;
 pub use session::{Owner, Running, Session};

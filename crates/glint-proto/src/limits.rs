@@ -76,6 +76,8 @@ pub const SLOTS_PER_CONNECTION: u16 = 64;
 pub const SLOTS_FOR_DATA: u16 = 16;
 /// Requests for locks that may wait on one connection, beside those in slots.
 pub const PATIENT_REQUESTS_MAX: usize = 4096;
+/// Requests for locks that may wait in one session, over all its connections; one more is ENOLCK.
+pub const WAITING_PER_SESSION_MAX: usize = 8192;
 /// Requests of one kernel that may wait at once. Each holds the memory of what it writes or
 /// reads.
 pub const FUSE_WAITING_MAX: usize = 4096;
@@ -123,6 +125,8 @@ pub const DISK_FAILS_MS_MAX: u64 = 1_000;
 pub const BATCH_CHANGES_MAX: u32 = 512;
 /// See [`BATCH_CHANGES_MAX`].
 pub const BATCH_BYTES_MAX: usize = 256 << 10;
+/// What a client had, of a server that started again, in one request.
+pub const RECLAIMS_MAX: usize = 512;
 /// Inode numbers that a client is given at once.
 pub const INODES_PER_LEASE_MAX: u32 = 1 << 16;
 /// How often a client says that it lives.
@@ -260,6 +264,8 @@ const _: () = assert!(XATTR_LIST_BYTES_MAX + 32 * XATTR_COUNT_MAX < segment_byte
 const _: () = assert!(SLOTS_FOR_DATA < SLOTS_PER_CONNECTION);
 const _: () = assert!(LOCK_WAITERS_MAX < FUSE_WAITING_MAX);
 const _: () = assert!(LOCK_WAITERS_MAX < PATIENT_REQUESTS_MAX);
+// What one kernel waits for is never too much.
+const _: () = assert!(FUSE_WAITING_MAX < WAITING_PER_SESSION_MAX);
 const _: () = assert!(PING_MS < AWAY_MS);
 const _: () = assert!(FUSE_IO_BYTES_MAX <= BULK_BYTES_MAX);
 const _: () = assert!(RESEND_MS_MAX <= DISK_FAILS_MS_MAX && 2 * DISK_FAILS_MS_MAX < LEASE_MS_MIN);

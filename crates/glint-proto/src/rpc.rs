@@ -8,6 +8,7 @@ use crate::lock::{Callback, Cancel, Grant};
 use crate::message::{MdsReply, MdsRequest, OstReply, OstRequest};
 use crate::op::Op;
 use crate::oss::{OssInfo, OssReply, OssRequest};
+use crate::reclaim::Reclaim;
 use crate::{Capability, Cred, Errno, FsResult, Ino, RequestId, Session, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -201,6 +202,9 @@ pub enum Request<'a> {
         /// What allows it, if the session needs that.
         capability: Option<Capability>,
     },
+    /// What the client had before the server started again, up to
+    /// [`RECLAIMS_MAX`](crate::limits::RECLAIMS_MAX).
+    Reclaim(Vec<Reclaim>),
 }
 
 impl Request<'_> {
@@ -212,7 +216,7 @@ impl Request<'_> {
             Request::Status => Op::Status,
             Request::Stats | Request::ResetStats => Op::Stats,
             Request::Ping { .. } | Request::Bye => Op::Ping,
-            Request::Replay { .. } | Request::Recovered => Op::Recovery,
+            Request::Replay { .. } | Request::Recovered | Request::Reclaim(_) => Op::Recovery,
             Request::Listen | Request::Cancel(_) => Op::Cancel,
             Request::Mds { request, .. } => request.op(),
             Request::Ost { request, .. } => request.op(),
@@ -260,4 +264,6 @@ pub enum Reply {
     },
     /// The request could not be taken; the reason is for people.
     Refused(String),
+    /// To [`Request::Reclaim`], in its order.
+    Reclaimed(Vec<FsResult<MdsReply>>),
 }

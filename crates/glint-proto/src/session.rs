@@ -11,7 +11,9 @@
 //! Invariants:
 //! - Nothing begins in a session that is over.
 //! - Once a session is over and quiet, nothing of it is being executed, nor will be.
+//! - What waits for locks in a session has a bound.
 
+use crate::limits::WAITING_PER_SESSION_MAX;
 use crate::{ClientId, Errno, FsResult};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -19,7 +21,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Poll, Waker};
 
 /// Set in the state of a session that is over; the rest counts what is being executed.
@@ -81,7 +83,13 @@ pub struct Session {
     state: AtomicU64,
     /// Who waits until nothing is being executed.
     waiting: Mutex<Vec<Waker>>,
+    /// Requests that wait for locks.
+    patient: AtomicUsize,
 }
+
+/// A request of a session that may wait for a lock.
+#[derive(Debug)]
+pub struct Patient<'a>(&'a Session);
 
 /// Something that is being executed in a session, which is not quiet while this is kept.
 #[derive(Debug)]
@@ -90,8 +98,8 @@ pub struct Running<'a>(&'a Session);
 impl Session {
     /// One that begins.
     pub fn new(client: ClientId, number: u64, owner: Option<Owner>) -> Arc<Session> {
-        let (state, waiting) = (AtomicU64::new(0), Mutex::default());
-        Arc::new(Session { client, number, owner, state, waiting })
+        let (state, waiting, patient) = Default::default();
+        Arc::new(Session { client, number, owner, state, waiting, patient })
     }
 
     /// Whose it is.
@@ -126,6 +134,13 @@ impl Session {
         if before & OVER == 0 { Ok(running) } else { Err(Errno::ESTALE) }
     }
 
+    /// A request of it may wait for a lock: ENOLCK if too many do.
+    pub fn wait(&self) -> FsResult<Patient<'_>> {
+        let before = self.patient.fetch_add(1, Ordering::AcqRel);
+        let patient = Patient(self);
+        if before < WAITING_PER_SESSION_MAX { Ok(patient) } else { Err(Errno::ENOLCK) }
+    }
+
     /// From now on nothing begins.
     pub fn end(&self) {
         self.state.fetch_or(OVER, Ordering::AcqRel);
@@ -147,6 +162,12 @@ impl Session {
             if self.is_quiet() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await
+    }
+}
+
+impl Drop for Patient<'_> {
+    fn drop(&mut self) {
+        self.0.patient.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -176,6 +197,16 @@ mod tests {
         for bad in ["", "0", "x", &long, &format!("{}\u{e4}", "0".repeat(94))] {
             assert_eq!(bad.parse::<Owner>(), Err(Errno::EINVAL), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn so_many_wait_and_no_more() {
+        let session = Session::new(ClientId(1), 7, None);
+        let mut waiting: Vec<_> = std::iter::from_fn(|| session.wait().ok()).collect();
+        assert_eq!(waiting.len(), WAITING_PER_SESSION_MAX);
+        assert_eq!(session.wait().err(), Some(Errno::ENOLCK));
+        waiting.pop();
+        assert!(session.wait().is_ok());
     }
 
     #[test]

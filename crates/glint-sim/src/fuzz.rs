@@ -118,7 +118,7 @@ async fn act(
 }
 
 /// Runs something on a machine.
-async fn at<T: 'static>(
+pub(crate) async fn at<T: 'static>(
     executor: &Rc<Executor>,
     machine: Machine,
     task: impl Future<Output = T> + 'static,

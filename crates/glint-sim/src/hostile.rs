@@ -17,8 +17,8 @@ use glint_proto::message::{Hello, Reply, Request, decode, encode};
 use glint_proto::oss::OssRequest;
 use glint_proto::{
     Access, AdvisoryHow, AdvisoryLock, AdvisoryMode, Attr, Capability, ClientId, Cred, FsResult,
-    Ino, Layout, MdsReply, MdsRequest, ObjectAttr, ObjectId, OpenFlags, OstRequest, RenameFlags,
-    SetAttr, SetTime, Timestamp, XattrFlags,
+    Ino, Layout, MdsReply, MdsRequest, ObjectAttr, ObjectId, OpenFlags, OstRequest, Reclaim,
+    RenameFlags, SetAttr, SetTime, Timestamp, XattrFlags,
 };
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -369,6 +369,34 @@ impl<D: Dice> Hostile<D> {
         })
     }
 
+    /// Something that it says it had.
+    fn reclaim(&self) -> Option<Reclaim> {
+        let (ino, write) = (self.ino()?, self.flip()?);
+        let (range, proof) = (self.range()?, self.capability(ino)?);
+        let (readers, writers) = (self.roll(3)? as u32, self.roll(3)? as u32);
+        let mode = if write { AdvisoryMode::Write } else { AdvisoryMode::Read };
+        let (owner, ticket, flock) = (self.number()?, 0, self.flip()?);
+        let how = AdvisoryHow::Reclaim;
+        Some(match self.roll(5)? {
+            0 => Reclaim::Open { ino, readers, writers, proof },
+            1 => Reclaim::WritesBack { life: 1 },
+            2 => Reclaim::Own { ino },
+            // As for one that comes alone.
+            3 if !self.bound => Reclaim::WritesBack { life: 2 },
+            3 => Reclaim::Lock { ino, range, write, proof },
+            _ => Reclaim::Advisory(AdvisoryLock {
+                ino,
+                owner,
+                pid: 1,
+                ticket,
+                range,
+                mode,
+                flock,
+                how,
+            }),
+        })
+    }
+
     fn data(&self) -> Option<OstRequest> {
         let object = ObjectId { ino: self.ino()?, stripe: self.pick(&[0, 0, 0, 1, u16::MAX])? };
         let offset = self.roll(1000)?;
@@ -397,7 +425,7 @@ impl<D: Dice> Hostile<D> {
 
     /// One message, of whichever kind.
     fn message(&mut self, pipe: &Pipe) -> Option<()> {
-        let request = match self.roll(20)? {
+        let request = match self.roll(21)? {
             0..=6 => Request::Mds { cred: self.cred()?, request: self.metadata()? },
             7..=10 => {
                 let attr = self.attr()?;
@@ -439,6 +467,10 @@ impl<D: Dice> Hostile<D> {
                 owner: glint_proto::Owner { certificate: None, secret: 0 },
             }),
             18 => self.hello()?,
+            19 => {
+                let count = self.roll(4)?;
+                Request::Reclaim((0..count).map(|_| self.reclaim()).collect::<Option<_>>()?)
+            }
             _ if self.roll(8)? == 0 => Request::Bye,
             _ => Request::Osses,
         };

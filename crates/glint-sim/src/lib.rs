@@ -19,6 +19,8 @@ pub mod fuzz;
 mod hostile;
 mod network;
 mod oracle;
+#[cfg(test)]
+mod requests;
 mod scenario;
 mod server;
 mod workload;

@@ -30,6 +30,9 @@ pub(crate) struct Network {
     pub(crate) limited: RefCell<BTreeMap<Machine, Rights>>,
     /// Does harm to one message in so many; never if 0.
     pub(crate) harm: Cell<u64>,
+    /// Requests that were sent.
+    #[cfg(test)]
+    pub(crate) requests: Cell<u64>,
 }
 
 impl Network {
@@ -94,6 +97,8 @@ async fn carry(executor: Rc<Executor>, from: Rc<Wire>, to: Rc<Wire>) {
         }
         rest.extend(bytes);
         let mut frames = cut(&mut rest);
+        #[cfg(test)]
+        count(&executor.network, &frames);
         for index in 0..frames.len() {
             if !frames[index].1 {
                 continue;
@@ -108,6 +113,13 @@ async fn carry(executor: Rc<Executor>, from: Rc<Wire>, to: Rc<Wire>) {
         }
         frames.iter().for_each(|(frame, _)| to.put(frame));
     }
+}
+
+#[cfg(test)]
+fn count(network: &Network, frames: &[(Vec<u8>, bool)]) {
+    let head = |frame: &[u8]| Header::decode(frame.first_chunk::<HEADER_BYTES>()?).ok();
+    let requests = frames.iter().filter(|(frame, _)| head(frame).is_some_and(|head| !head.reply));
+    network.requests.set(network.requests.get() + requests.count() as u64);
 }
 
 /// Whole frames, and whether each is a request that may be sent twice.

@@ -1,0 +1,108 @@
+//! What a client says again to a server that has started again, or has evicted it: what it has open,
+//! locked and for itself. Many of these travel in one request, and each is executed as if it had come
+//! alone.
+//!
+//! Invariant: to say one twice does no harm, and their order means nothing.
+
+#![allow(missing_docs)] // Each is described where it is asked for alone.
+
+use crate::lock::Range;
+use crate::{AdvisoryHow, AdvisoryLock, Capability, Ino, MdsRequest};
+use serde::{Deserialize, Serialize};
+
+/// Something that a client had.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Reclaim {
+    /// [`MdsRequest::Reopen`].
+    Open { ino: Ino, readers: u32, writers: u32, proof: Option<Capability> },
+    /// [`MdsRequest::WritesBack`].
+    WritesBack { life: u64 },
+    /// [`MdsRequest::Own`].
+    Own { ino: Ino },
+    /// [`MdsRequest::Lock`].
+    Lock { ino: Ino, range: Range, write: bool, proof: Option<Capability> },
+    /// [`MdsRequest::Advisory`].
+    Advisory(AdvisoryLock),
+}
+
+impl Reclaim {
+    /// What such a request says; `None` if it says something else.
+    pub fn of(request: &MdsRequest<'_>) -> Option<Reclaim> {
+        Some(match *request {
+            MdsRequest::Reopen { ino, readers, writers, proof } => {
+                Reclaim::Open { ino, readers, writers, proof }
+            }
+            MdsRequest::WritesBack { life } => Reclaim::WritesBack { life },
+            MdsRequest::Own { ino } => Reclaim::Own { ino },
+            MdsRequest::Lock { ino, range, write, reclaim: true, proof } => {
+                Reclaim::Lock { ino, range, write, proof }
+            }
+            MdsRequest::Advisory(lock) if lock.how == AdvisoryHow::Reclaim => {
+                Reclaim::Advisory(lock)
+            }
+            _ => return None,
+        })
+    }
+
+    /// The request that says only this.
+    pub fn request(&self) -> MdsRequest<'static> {
+        match *self {
+            Reclaim::Open { ino, readers, writers, proof } => {
+                MdsRequest::Reopen { ino, readers, writers, proof }
+            }
+            Reclaim::WritesBack { life } => MdsRequest::WritesBack { life },
+            Reclaim::Own { ino } => MdsRequest::Own { ino },
+            Reclaim::Lock { ino, range, write, proof } => {
+                MdsRequest::Lock { ino, range, write, reclaim: true, proof }
+            }
+            Reclaim::Advisory(lock) => {
+                MdsRequest::Advisory(AdvisoryLock { how: AdvisoryHow::Reclaim, ..lock })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::{BODY_BYTES_MAX, RECLAIMS_MAX};
+    use crate::message::Request;
+    use crate::message::encode;
+    use crate::{Access, AdvisoryMode};
+
+    #[test]
+    fn as_many_as_may_be_fit_into_a_frame_and_none_changes_anything() {
+        let (ino, range) = (Ino(u64::MAX), Range { start: u64::MAX - 1, end: u64::MAX });
+        let proof = Some(Capability { access: Access(255), seal: [255; 32] });
+        let lock = AdvisoryLock {
+            ino,
+            owner: u64::MAX,
+            pid: u32::MAX,
+            range,
+            mode: AdvisoryMode::Write,
+            flock: true,
+            how: AdvisoryHow::Wait,
+            ticket: u64::MAX,
+        };
+        let (readers, writers) = (u32::MAX, u32::MAX);
+        for item in [
+            Reclaim::Open { ino, readers, writers, proof },
+            Reclaim::WritesBack { life: u64::MAX },
+            Reclaim::Own { ino },
+            Reclaim::Lock { ino, range, write: true, proof },
+            Reclaim::Advisory(lock),
+        ] {
+            let how = |item: &Reclaim| match item {
+                Reclaim::Advisory(lock) => {
+                    Reclaim::Advisory(AdvisoryLock { how: AdvisoryHow::Reclaim, ..*lock })
+                }
+                item => item.clone(),
+            };
+            assert_eq!(Reclaim::of(&item.request()), Some(how(&item)));
+            assert!(!item.request().is_modifying() && !item.request().is_patient(), "{item:?}");
+            let mut body = Vec::new();
+            encode(&Request::Reclaim(vec![item; RECLAIMS_MAX]), &mut body).unwrap();
+            assert!(body.len() < BODY_BYTES_MAX / 2, "{}", body.len());
+        }
+    }
+}

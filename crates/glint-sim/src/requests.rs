@@ -1,0 +1,182 @@
+//! What requests cost a server and its network: counted, or sent by hand.
+
+use crate::executor::{Executor, Machine};
+use crate::fuzz::at;
+use crate::network::Network;
+use crate::scenario::mount;
+use crate::server::{self, Storage};
+use crate::workload::make;
+use glint_client::{Caller, Vfs, WriteHow};
+use glint_net::host::Pipe;
+use glint_proto::frame::{HEADER_BYTES, Header, NO_SLOT};
+use glint_proto::limits::{PATIENT_REQUESTS_MAX, RECLAIMS_MAX, WAITING_PER_SESSION_MAX};
+use glint_proto::lock::Range;
+use glint_proto::message::{Hello, Reply, Request, decode, encode};
+use glint_proto::{
+    AdvisoryHow, AdvisoryLock, AdvisoryMode, ClientId, Cred, Errno, FileType, Ino, MdsReply,
+    MdsRequest,
+};
+use std::rc::Rc;
+use std::time::Duration;
+
+const CLIENT: Machine = Machine(10);
+const LIMIT: Duration = Duration::from_secs(3600);
+
+/// Runs this in a world of its own.
+fn in_a_world<T: 'static, F: Future<Output = T> + 'static>(
+    test: impl FnOnce(Rc<Executor>, Rc<Storage>) -> F,
+) -> T {
+    let (executor, storage) = (Executor::new(1), Rc::<Storage>::default());
+    let result = executor.run(LIMIT, test(executor.clone(), storage));
+    executor.end();
+    result.unwrap()
+}
+
+#[test]
+fn thousands_of_files_and_locks_come_back_in_few_requests() {
+    const FILES: usize = 5000;
+    let requests = in_a_world(|executor, storage| async move {
+        let servers = storage.start(&executor, false, true);
+        executor.sleep(Duration::from_millis(1)).await;
+        let world = executor.clone();
+        let fs = at(&executor, CLIENT, async move {
+            let fs = mount(&world, CLIENT, &servers, 0).await.unwrap();
+            for n in 0..FILES {
+                let (name, regular) = (format!("f{n}"), make(FileType::Regular));
+                let made =
+                    fs.create(&Caller::ROOT, Ino::ROOT, name.as_bytes(), regular, libc::O_RDWR);
+                let handle = made.await.unwrap().handle;
+                fs.write(handle, 0, b"x", WriteHow::default()).await.unwrap();
+            }
+            fs.sync().await.unwrap();
+            fs
+        })
+        .await;
+        server::stop(&executor);
+        let servers = storage.start(&executor, false, true);
+        executor.network.requests.set(0);
+        at(&executor, CLIENT, async move { fs.statfs().await.unwrap() }).await;
+        assert!(servers.mds().lock_counts().1 >= FILES);
+        executor.network.requests.get()
+    });
+    let least = 2 * FILES.div_ceil(RECLAIMS_MAX) as u64;
+    assert!((least..least + 20).contains(&requests), "{requests} requests");
+}
+
+/// A connection of a client that speaks by hand.
+struct Hand {
+    pipe: Pipe,
+    client: ClientId,
+    heard: Vec<u8>,
+}
+
+impl Hand {
+    async fn connect(executor: &Rc<Executor>, client: u64) -> Hand {
+        let pipe = Network::connect(executor, Machine(client as u32)).unwrap();
+        let mut hand = Hand { pipe, client: ClientId(client), heard: Vec::new() };
+        let hello = Hello {
+            host: String::new(),
+            mount_point: String::new(),
+            known: false,
+            boot_verifier: 0,
+            session: 0,
+            secret: client.into(),
+        };
+        hand.say(&Request::Hello(hello), NO_SLOT, 0);
+        // Before it is welcome it says nothing.
+        assert_eq!(hand.hear(executor).await, []);
+        hand
+    }
+
+    fn say(&mut self, request: &Request<'_>, slot: u16, xid: u64) {
+        let mut body = Vec::new();
+        encode(request, &mut body).unwrap();
+        let header = Header {
+            op: request.op(),
+            reply: false,
+            client: self.client,
+            slot,
+            xid,
+            boot_verifier: 0,
+            committed: 0,
+            body_len: body.len() as u32,
+            body_crc: crc32c::crc32c(&body),
+            bulk_len: 0,
+            bulk_crc: crc32c::crc32c(b""),
+        };
+        self.pipe.send(&[header.encode().as_slice(), &body].concat());
+    }
+
+    /// A lock of a program on a whole file.
+    fn lock(&mut self, how: AdvisoryHow, mode: AdvisoryMode, owner: u64, xid: u64) {
+        let (ino, range, flock) = (Ino(77), Range::ALL, false);
+        let lock = AdvisoryLock { ino, owner, pid: 1, range, mode, flock, how, ticket: xid };
+        let slot = if how == AdvisoryHow::Wait { NO_SLOT } else { 0 };
+        let request = MdsRequest::Advisory(lock);
+        self.say(&Request::Mds { cred: Cred::ROOT, request }, slot, xid);
+    }
+
+    /// The answers to requests to the MDS, until nothing comes for a while.
+    async fn hear(&mut self, executor: &Rc<Executor>) -> Vec<Result<MdsReply, Errno>> {
+        let mut answers = Vec::new();
+        loop {
+            let patience = executor.sleep(Duration::from_millis(100));
+            let bytes = futures_lite::future::or(self.pipe.receive(), async {
+                patience.await;
+                Some(Vec::new())
+            });
+            let bytes = bytes.await.expect("the connection was closed");
+            if bytes.is_empty() {
+                return answers;
+            }
+            self.heard.extend(bytes);
+            while let Some(head) = self.heard.first_chunk::<HEADER_BYTES>() {
+                let len = HEADER_BYTES + Header::decode(head).unwrap().body_len as usize;
+                if self.heard.len() < len {
+                    break;
+                }
+                match decode(&self.heard[HEADER_BYTES..len]).unwrap() {
+                    Reply::Mds { reply, .. } => answers.push(reply),
+                    Reply::Welcome(_) => {}
+                    other => panic!("{other:?}"),
+                }
+                self.heard.drain(..len);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_waits_for_locks_has_a_bound_and_ends_with_its_connection() {
+    in_a_world(|executor, storage| async move {
+        storage.start(&executor, false, true);
+        executor.sleep(Duration::from_millis(1)).await;
+        let mut holder = Hand::connect(&executor, 5).await;
+        holder.lock(AdvisoryHow::Try, AdvisoryMode::Write, 1, 1);
+        assert_eq!(holder.hear(&executor).await, [Ok(MdsReply::Done)]);
+        // So often that more would wait than may, if those of lost connections did.
+        for round in 0..3 {
+            let mut connections = Vec::new();
+            for part in 0..WAITING_PER_SESSION_MAX / PATIENT_REQUESTS_MAX {
+                let mut hand = Hand::connect(&executor, 6).await;
+                for n in 0..PATIENT_REQUESTS_MAX {
+                    let xid = (part * PATIENT_REQUESTS_MAX + n + 1) as u64;
+                    hand.lock(AdvisoryHow::Wait, AdvisoryMode::Write, xid, xid);
+                }
+                assert_eq!(hand.hear(&executor).await, [], "round {round}");
+                connections.push(hand);
+            }
+            let mut last = Hand::connect(&executor, 6).await;
+            last.lock(AdvisoryHow::Wait, AdvisoryMode::Write, 1 << 20, 1 << 20);
+            assert_eq!(last.hear(&executor).await, [Err(Errno::ENOLCK)], "round {round}");
+            drop((connections, last));
+            executor.sleep(Duration::from_secs(1)).await;
+        }
+        // Nobody waits any more: who comes now is the next one.
+        let mut next = Hand::connect(&executor, 7).await;
+        next.lock(AdvisoryHow::Wait, AdvisoryMode::Write, 1, 1);
+        assert_eq!(next.hear(&executor).await, []);
+        holder.lock(AdvisoryHow::Try, AdvisoryMode::Unlock, 1, 2);
+        assert_eq!(next.hear(&executor).await, [Ok(MdsReply::Done)]);
+    });
+}
