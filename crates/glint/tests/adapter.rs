@@ -1,5 +1,5 @@
-//! What the kernel asks of a mount besides names and data: rights that a write takes away,
-//! signals, requests that wait, file handles.
+//! What the kernel asks of a mount besides names and data: rights that a write takes away, file
+//! handles, locks of open files, to forget.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -8,10 +8,8 @@ mod support;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
-use std::time::{Duration, Instant};
 use support::pair::pair;
-use support::{TRANSPORTS, World, enable_uring, eventually, sh, text};
+use support::{World, enable_uring, sh};
 
 /// A file system that this process mounts itself, and one that two mounts have over TCP.
 fn on_both_kinds(test: impl Fn(&Path, &Path)) {
@@ -113,7 +111,7 @@ for other in (a, b) * 3:
 ";
     on_both_kinds(|a, b| {
         open_to_all(a);
-        let script = format!("python3 - {} {} <<'E'{script}E", a.display(), b.display());
+        let script = format!("python3 - '{}' '{}' <<'E'{script}E", a.display(), b.display());
         sh(a, &script);
     });
 }
@@ -174,7 +172,7 @@ fn handles_of_files_stay_valid_as_long_as_these_exist() {
     fs::create_dir(&keep).unwrap();
     let python = |mount: &Path, script: &str| {
         let (mount, keep) = (mount.display(), keep.display());
-        sh(Path::new("/"), &format!("python3 - {mount} {keep} <<'E'{HANDLES}{script}\nE"));
+        sh(Path::new("/"), &format!("python3 - '{mount}' '{keep}' <<'E'{HANDLES}{script}\nE"));
     };
     let (a, mount) = world.mount(port, "a", &[]);
     let make = "
@@ -240,213 +238,18 @@ for again in range(20):
     os.close(g)
     here = os.open(a + '/f', os.O_RDWR)
     assert not held(here), again
-    until = time.time() + 5
+    until = time.time() + 60
     while held(other): assert time.time() < until, again
     os.close(here)
 ";
-    sh(&pair.a, &format!("python3 - {} {} <<'E'{script}E", pair.a.display(), pair.b.display()));
+    let (a, b) = (pair.a.display(), pair.b.display());
+    sh(&pair.a, &format!("python3 - '{a}' '{b}' <<'E'{script}E"));
 }
 
 fn python(mounts: [&Path; 2], script: &str) {
     let [a, b] = mounts.map(|mount| mount.display().to_string());
-    sh(Path::new("/"), &format!("timeout 60 python3 - {a} {b} <<'E'\n{script}\nE"));
-}
-
-#[test]
-fn requests_that_wait_keep_nobody_from_being_served() {
-    enable_uring();
-    for transport in TRANSPORTS {
-        let world = World::new();
-        let port = support::free_port();
-        let server = world.serve(port, &[]);
-        let (one, a) = world.narrow_mount(port, "a", transport);
-        let (two, b) = world.narrow_mount(port, "b", transport);
-        let script = "
-import fcntl, os, sys, threading, time
-a, b = sys.argv[1:]
-os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-os.mkdir(a + '/d')
-holder = os.open(a + '/f', os.O_CREAT | os.O_RDWR)
-fcntl.flock(holder, fcntl.LOCK_EX)
-got = []
-def wait():
-    f = os.open(a + '/f', os.O_RDWR)
-    fcntl.flock(f, fcntl.LOCK_EX)
-    got.append(1)
-    os.close(f)
-threads = [threading.Thread(target=wait) for _ in range(60)]
-for t in threads: t.start()
-time.sleep(1)
-assert not got
-# Others are served, and so is who lets them go on.
-os.mkdir(a + '/d/e')
-assert os.listdir(a + '/d') == ['e'] and os.listdir(b + '/d') == ['e']
-open(a + '/d/file', 'w').write('text')
-assert open(b + '/d/file').read() == 'text'
-fcntl.flock(holder, fcntl.LOCK_UN)
-for t in threads: t.join(20)
-assert len(got) == 60, got
-";
-        python([&a, &b], script);
-        one.stop();
-        two.stop();
-        server.stop();
-        world.assert_sound();
-    }
-}
-
-#[test]
-fn signals_end_waits_for_locks() {
-    enable_uring();
-    for transport in TRANSPORTS {
-        let world = World::new();
-        let port = support::free_port();
-        let _server = world.serve(port, &[]);
-        let (_one, a) = world.narrow_mount(port, "a", transport);
-        let (_two, b) = world.narrow_mount(port, "b", transport);
-        let script = "
-import fcntl, os, signal, sys, time
-a, b = sys.argv[1:]
-class Tick(Exception): pass
-def tick(*_): raise Tick
-signal.signal(signal.SIGALRM, tick)
-h = os.open(b + '/f', os.O_CREAT | os.O_RDWR)
-f = os.open(a + '/f', os.O_RDWR)
-for lock in (fcntl.flock, fcntl.lockf):
-    # A lock of fcntl(2) would be of this process, whichever file it was taken through.
-    child = os.fork()
-    if child == 0:
-        h = os.open(b + '/f', os.O_RDWR)
-        lock(h, fcntl.LOCK_EX)
-        open(b + '/held', 'w')
-        signal.pause()
-    while not os.path.exists(b + '/held'): time.sleep(0.01)
-    os.unlink(b + '/held')
-    for again in range(5):
-        begun = time.time()
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
-        try: lock(f, fcntl.LOCK_EX)
-        except Tick: pass
-        else: raise AssertionError('got it')
-        assert time.time() - begun < 1, time.time() - begun
-    waits = os.fork()
-    if waits == 0:
-        lock(f, fcntl.LOCK_EX)
-        os._exit(1)
-    time.sleep(0.2)
-    begun = time.time()
-    os.kill(waits, signal.SIGKILL)
-    assert os.waitpid(waits, 0)[1] == signal.SIGKILL
-    assert time.time() - begun < 1, time.time() - begun
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    # Nobody waits any more, and nobody has it.
-    other = os.fork()
-    if other == 0:
-        h = os.open(b + '/f', os.O_RDWR)
-        until = time.time() + 5
-        while True:
-            try: lock(h, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                if time.time() > until: os._exit(1)
-                time.sleep(0.01)
-            else: os._exit(0)
-    assert os.waitpid(other, 0)[1] == 0
-";
-        python([&a, &b], script);
-    }
-}
-
-/// A program that waits for a server.
-fn waiting(directory: &Path, script: &str) -> Child {
-    let mut command = Command::new("python3");
-    let child = command.args(["-c", script]).arg(directory).current_dir("/").spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(500));
-    child
-}
-
-fn ends(child: &mut Child) {
-    eventually("the end of a program", || child.try_wait().unwrap().is_some());
-}
-
-#[test]
-fn signals_end_waits_for_a_server_and_what_was_asked_is_done_once() {
-    enable_uring();
-    for transport in TRANSPORTS {
-        let world = World::new();
-        let port = support::free_port();
-        let server = world.serve(port, &[]);
-        let (mount, a) = world.narrow_mount(port, "a", transport);
-        fs::create_dir(a.join("d")).unwrap();
-        // So that what waits is the change, and not the look whether the name is there.
-        assert!(["made", "opened", "e"].iter().all(|name| !a.join(name).exists()));
-        server.kill();
-        let killed = ["os.stat(sys.argv[1] + '/x')", "os.listdir(sys.argv[1])"];
-        for call in killed.iter().cycle().take(6) {
-            let mut child = waiting(&a, &format!("import os, sys; {call}"));
-            assert!(child.try_wait().unwrap().is_none(), "{call} did not wait");
-            let begun = Instant::now();
-            child.kill().unwrap();
-            ends(&mut child);
-            assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
-        }
-        let calls = [
-            "os.mkdir(a + '/made')",
-            "os.open(a + '/opened', os.O_CREAT | os.O_WRONLY)",
-            "os.open(a + '/d', os.O_RDONLY); os.listdir(a + '/d')",
-            "os.rename(a + '/d', a + '/e')",
-        ];
-        for call in calls {
-            let script = format!(
-                "
-import os, signal, sys, time
-a = sys.argv[1]
-class Tick(Exception): pass
-def tick(*_): raise Tick
-signal.signal(signal.SIGALRM, tick)
-begun = time.time()
-signal.setitimer(signal.ITIMER_REAL, 0.2)
-try: {call}
-except Tick: pass
-assert time.time() - begun < 1.5
-"
-            );
-            let mut child = waiting(&a, &script);
-            ends(&mut child);
-            assert!(child.wait().unwrap().success(), "{call}");
-        }
-        let server = world.serve(port, &[]);
-        eventually("what was asked is done", || {
-            a.join("made").is_dir() && a.join("opened").is_file() && a.join("e").is_dir()
-        });
-        assert!(!a.join("d").exists());
-        fs::remove_file(a.join("opened")).unwrap();
-        mount.stop();
-        server.stop();
-        world.assert_sound();
-    }
-}
-
-#[test]
-fn a_mount_whose_server_is_gone_can_be_ended() {
-    enable_uring();
-    let ways = ["umount -l", "umount -f", "kill"];
-    for (way, transport) in ways.iter().zip(TRANSPORTS.iter().cycle()) {
-        let world = World::new();
-        let port = support::free_port();
-        let server = world.serve(port, &[]);
-        let (mount, a) = world.narrow_mount(port, "a", transport);
-        server.kill();
-        let mut uses = waiting(&a, "import os, sys; os.stat(sys.argv[1] + '/x')");
-        let begun = Instant::now();
-        let target = if *way == "kill" { mount.pid().to_string() } else { text(&a).to_owned() };
-        // With -f the kernel says that it is still in use, and ends its requests.
-        let _ = Command::new("sh").args(["-c", &format!("{way} {target}")]).output().unwrap();
-        ends(&mut uses);
-        mount.ended();
-        assert!(begun.elapsed() < Duration::from_secs(20), "{way}: {:?}", begun.elapsed());
-        assert!(!support::is_mounted(&a) || *way == "umount -f", "{way}");
-    }
+    // What waits for ever fails, too.
+    sh(Path::new("/"), &format!("timeout 300 python3 - '{a}' '{b}' <<'E'\n{script}\nE"));
 }
 
 #[test]
@@ -465,7 +268,7 @@ used = os.open(a + '/3/7', os.O_RDWR)
 os.chdir(a + '/2')
 def known(): return json.loads(os.getxattr(a, 'glint.status'))['client']['cached_inodes']
 os.fsync(used)
-until = time.time() + 20
+until = time.time() + 120
 while known() > 400:
     assert time.time() < until, known()
     time.sleep(0.1)

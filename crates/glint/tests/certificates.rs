@@ -150,20 +150,25 @@ fn who_is_not_let_in() {
     let said = refused(glint().args(["status", &misnamed, "--cert", text(&client_cert)]));
     assert!(said.contains("localhost") || said.contains("NotValidForName"), "{said}");
     // Whoever says nothing, or nonsense, is in nobody's way.
-    let silent: Vec<_> =
-        (0..20).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
-    let mut noise = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    let _ = noise.write_all(&[0x5a; 100_000]);
-    // Somebody would have to wait until they are closed, if they were in the way.
-    let patient = std::thread::spawn(move || {
-        for mut stream in silent {
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
-            assert_eq!(stream.read(&mut [0; 16]).unwrap_or(0), 0, "it is closed in the end");
-        }
-    });
-    fs::write(directory.join("f"), b"content").unwrap();
-    assert!(!patient.is_finished(), "this had to wait until they were closed");
-    patient.join().unwrap();
+    let is_in_the_way = || {
+        let silent: Vec<_> =
+            (0..20).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
+        let mut noise = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let _ = noise.write_all(&[0x5a; 100_000]);
+        // Somebody would have to wait until they are closed, if they were in the way.
+        let patient = std::thread::spawn(move || {
+            for mut stream in silent {
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                assert_eq!(stream.read(&mut [0; 16]).unwrap_or(0), 0, "it is closed in the end");
+            }
+        });
+        fs::write(directory.join("f"), b"content").unwrap();
+        let waited = patient.is_finished();
+        patient.join().unwrap();
+        waited
+    };
+    // A machine with much else to do may take as long itself.
+    assert!(!(0..5).all(|_| is_in_the_way()), "this had to wait until they were closed");
     mount.stop();
     server.stop();
     world.assert_sound();

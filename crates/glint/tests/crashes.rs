@@ -21,18 +21,18 @@ fn ten_kills_of_a_mount_lose_nothing_acknowledged() {
     for round in 0..10u64 {
         let up = world.up(&["-o", TRANSPORTS[round as usize % 2]]);
         models.iter().for_each(verify);
-        let progress = Arc::<Progress>::default();
         let workers: Vec<_> = (0..3u64)
             .map(|worker| {
-                let (progress, dir) = (progress.clone(), world.mount_point());
-                std::thread::spawn(move || work(&dir, round * 10 + worker, &progress))
+                let (progress, dir) = (Arc::<Progress>::default(), world.mount_point());
+                let its = progress.clone();
+                (progress, std::thread::spawn(move || work(&dir, round * 10 + worker, &its)))
             })
             .collect();
         std::thread::sleep(Duration::from_millis(150 + 97 * round));
-        progress.reach(40);
+        workers.iter().for_each(|(progress, _)| progress.reach(40));
         up.kill();
-        progress.stop();
-        for worker in workers {
+        for (progress, worker) in workers {
+            progress.stop();
             let model = worker.join().unwrap();
             total += model.len();
             models.push(model);

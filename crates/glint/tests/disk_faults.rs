@@ -10,9 +10,10 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use support::disk::{Disk, Memory, freeze};
+use support::disk::{Disk, Frozen, Memory};
+use support::stalls::Stalls;
 use support::*;
 
 /// `glint serve` as the child of a command that limits or burdens it.
@@ -301,6 +302,15 @@ fn others_see_nothing_of_a_data_directory() {
     assert_eq!(open, "", "files that others could read");
 }
 
+/// Ends who works until it is said, also when a test fails: a scope waits for its threads.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A disk stands still for longer than the lease: clients are heard all the time, so that one
 /// that needs nothing goes on, nobody is evicted and nothing is lost.
 #[test]
@@ -309,7 +319,8 @@ fn clients_are_heard_while_the_disk_stands_still() {
     let at = world.data();
     let disk = Disk::new(&world.path("image"), &at, "ext4", 400);
     let port = free_port();
-    let server = world.serve(port, &["--lease", "3"]);
+    let lease = Duration::from_secs(8);
+    let server = world.serve(port, &["--lease", "8"]);
     let (mount, dir) = world.mount(port, "m", &[]);
     let (other, idle) = world.mount(port, "o", &[]);
     fs::write(idle.join("known"), b"known").unwrap();
@@ -320,43 +331,40 @@ fn clients_are_heard_while_the_disk_stands_still() {
     fs::create_dir(&dir).unwrap();
     assert!(fs::metadata(idle.join("busy")).unwrap().is_dir());
     let stop = AtomicBool::new(false);
+    let counts: [AtomicU32; 6] = Default::default();
     let content = |n: u32| vec![n as u8; 300_000];
     // Each has a thread of the server wait for the disk, and more than it has threads.
-    let files = std::thread::scope(|scope| {
-        let writers: Vec<_> = (0..6)
-            .map(|writer| {
-                let (dir, stop) = (&dir, &stop);
-                scope.spawn(move || {
-                    let mut files = 0;
-                    while !stop.load(Ordering::Relaxed) {
-                        let path = dir.join(format!("f{writer}-{files}"));
-                        fs::write(&path, content(files)).unwrap();
-                        File::open(&path).unwrap().sync_all().unwrap();
-                        fs::rename(&path, dir.join(format!("g{writer}-{files}"))).unwrap();
-                        files += 1;
-                    }
-                    files
-                })
-            })
-            .collect();
-        std::thread::sleep(Duration::from_millis(500));
-        let mut frozen = freeze(&at, 6);
+    let longest = std::thread::scope(|scope| {
+        for (writer, files) in counts.iter().enumerate() {
+            let (dir, stop) = (&dir, &stop);
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let n = files.load(Ordering::Relaxed);
+                    let path = dir.join(format!("f{writer}-{n}"));
+                    fs::write(&path, content(n)).unwrap();
+                    File::open(&path).unwrap().sync_all().unwrap();
+                    fs::rename(&path, dir.join(format!("g{writer}-{n}"))).unwrap();
+                    files.store(n + 1, Ordering::Relaxed);
+                }
+            });
+        }
+        let _ends = Stop(&stop);
+        eventually("all write", || counts.iter().all(|files| files.load(Ordering::Relaxed) > 0));
+        let frozen = Frozen::new(&at);
         let start = Instant::now();
-        let mut longest = Duration::ZERO;
-        while start.elapsed() < Duration::from_secs(5) {
-            let before = Instant::now();
-            assert_eq!(fs::read(idle.join("known")).unwrap(), b"known");
-            longest = longest.max(before.elapsed());
+        let (mut longest, stalls) = (Duration::ZERO, Stalls::start());
+        while start.elapsed() < lease + Duration::from_secs(2) {
+            let (known, took) = stalls.timed(|| fs::read(idle.join("known")).unwrap());
+            assert_eq!(known, b"known");
+            longest = longest.max(took);
             std::thread::sleep(Duration::from_millis(50));
         }
-        assert!(frozen.wait().unwrap().success());
-        stop.store(true, Ordering::Relaxed);
-        let files: Vec<u32> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
-        assert!(longest < Duration::from_secs(2), "waited {longest:?} for what was known");
-        files
+        frozen.thaw();
+        longest
     });
-    for (writer, files) in files.into_iter().enumerate() {
-        for n in 0..files {
+    assert!(longest < Duration::from_secs(2), "waited {longest:?} for what was known");
+    for (writer, files) in counts.into_iter().enumerate() {
+        for n in 0..files.into_inner() {
             let found = fs::read(idle.join(format!("busy/g{writer}-{n}"))).unwrap();
             assert!(found == content(n), "file {n} of writer {writer}");
         }

@@ -15,6 +15,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use support::stalls::Delays;
 use support::*;
 
 /// A client that speaks the protocol by hand.
@@ -83,15 +84,18 @@ impl Peer {
         self.receive()
     }
 
-    /// How many requests it gets answered in a while, one after the other.
-    fn rate(&mut self, time: Duration) -> u64 {
+    /// How many requests it gets answered in a second, one after the other; time in which this
+    /// thread or the server had to wait for a core does not count.
+    fn rate(&mut self, server: &Process) -> f64 {
+        let delays = Delays::of(&[std::process::id(), server.pid()]);
         let start = Instant::now();
         let mut n = 0;
-        while start.elapsed() < time {
+        while start.elapsed() < Duration::from_millis(700) {
             n += 1;
             assert!(matches!(self.ask(0, n, &getattr()), Reply::Mds { reply: Ok(_), .. }));
         }
-        n
+        let took = start.elapsed();
+        n as f64 / took.saturating_sub(delays.since()).max(took / 20).as_secs_f64()
     }
 }
 
@@ -118,21 +122,20 @@ fn create(name: &[u8]) -> Request<'_> {
 
 /// The rate of a client beside `others`, against its rate alone; the best of a few tries,
 /// because others than these use this machine.
-fn rate_beside(port: u16, mut others: impl FnMut(&AtomicBool) + Send) -> f64 {
+fn rate_beside(port: u16, server: &Process, mut others: impl FnMut(&AtomicBool) + Send) -> f64 {
     let mut honest = Peer::connect(port, 1);
-    let time = Duration::from_millis(700);
     let mut best: f64 = 0.0;
     for _ in 0..12 {
-        let alone = honest.rate(time);
+        let alone = honest.rate(server);
         let stop = Arc::new(AtomicBool::new(false));
         let beside = std::thread::scope(|scope| {
             scope.spawn(|| others(&stop));
             std::thread::sleep(Duration::from_millis(200));
-            let rate = honest.rate(time);
+            let rate = honest.rate(server);
             stop.store(true, Ordering::Relaxed);
             rate
         });
-        best = best.max(beside as f64 / alone as f64);
+        best = best.max(beside / alone);
         if best > 0.8 {
             break;
         }
@@ -145,7 +148,7 @@ fn a_client_that_floods_slows_nobody_down() {
     let world = World::new();
     let port = free_port();
     let server = world.serve(port, &[]);
-    let share = rate_beside(port, |stop| {
+    let share = rate_beside(port, &server, |stop| {
         // Without regard for slots, and without reading the answers at first.
         let mut flood = Peer::connect(port, 2);
         let many: Vec<u8> = (0..1000).flat_map(|n| frame(ClientId(2), 0, n, &getattr())).collect();
@@ -177,7 +180,7 @@ fn urgent_requests_do_not_wait_behind_a_flood() {
     let mut pinger = Peer::connect(port, 1);
     let mut best = Duration::MAX;
     // Others use this machine, too: one of several rounds has to be as it should be.
-    for round in 2..12 {
+    for round in 2..22 {
         let flood = Peer::connect(port, round);
         let mut writer = flood.stream.try_clone().unwrap();
         std::thread::spawn(move || {
@@ -188,10 +191,11 @@ fn urgent_requests_do_not_wait_behind_a_flood() {
         std::thread::sleep(Duration::from_millis(20));
         let mut slowest = Duration::ZERO;
         for _ in 0..200 {
+            let delays = Delays::of(&[std::process::id(), server.pid()]);
             let start = Instant::now();
             let pong = pinger.ask(u16::MAX, 0, &Request::Ping { commit: false, hurry: false });
             assert!(matches!(pong, Reply::Pong(_)));
-            slowest = slowest.max(start.elapsed());
+            slowest = slowest.max(start.elapsed().saturating_sub(delays.since()));
         }
         best = best.min(slowest);
         // A pass is a fraction of a millisecond; the rest is for the scheduler of a busy machine.
@@ -216,7 +220,7 @@ fn clients_that_stall_in_a_frame_are_closed_and_slow_nobody_down() {
             peer.stream
         })
         .collect();
-    let share = rate_beside(port, |_| {});
+    let share = rate_beside(port, &server, |_| {});
     assert!(share > 0.75, "{share}");
     for stream in &mut stalled {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -276,7 +280,7 @@ fn a_slot_used_twice_with_other_content_is_refused() {
 fn a_client_that_vanishes_is_evicted_and_told_so() {
     let world = World::new();
     let port = free_port();
-    let mut server = world.serve(port, &["--lease", "3"]);
+    let mut server = world.serve(port, &["--lease", "6"]);
     let (vanishes, a) = world.mount(port, "a", &[]);
     let (stays, b) = world.mount(port, "b", &[]);
     let mut held = fs::File::create(a.join("held")).unwrap();
@@ -379,7 +383,7 @@ fn who_says_nothing_takes_the_place_of_nobody_who_does() {
         // It is told why.
         let _ = stream.read_to_end(&mut Vec::new());
     }
-    assert!(start.elapsed() < 2 * Duration::from_millis(HELLO_MS_MAX), "{:?}", start.elapsed());
+    assert!(start.elapsed() < 6 * Duration::from_millis(HELLO_MS_MAX), "{:?}", start.elapsed());
     assert!(matches!(client.ask(u16::MAX, 0, &ping), Reply::Pong(_)));
     drop(Peer::connect(port, 6));
     server.stop();

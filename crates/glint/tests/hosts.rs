@@ -213,7 +213,7 @@ fn a_host_is_cut_off_while_it_holds_locks() {
     let world = World::new();
     let host = Host::new(1);
     let address = format!("{}:{}", host.address, free_port());
-    let server = world.serve_at(&address, &["--insecure", "--lease", "3"]);
+    let server = world.serve_at(&address, &["--insecure", "--lease", "8"]);
     let (stays, b) = world.mount_from(&address, "b", &[]);
     let (cut_off, a) = host.mount(&world, &address);
 
@@ -222,12 +222,12 @@ fn a_host_is_cut_off_while_it_holds_locks() {
     assert_eq!(fs::read(b.join("f")).unwrap(), b"old");
     assert_eq!(fs::read(a.join("f")).unwrap(), b"old");
     assert!(a.join("gone").exists());
-    host.connect(false);
     let started = Instant::now();
+    host.connect(false);
     fs::write(b.join("f"), b"newer").unwrap();
     fs::remove_file(b.join("gone")).unwrap();
     assert!(started.elapsed() > Duration::from_secs(1), "it had to wait for the lease");
-    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
     // Whatever the other host says now, it must not be what was.
     let asking = {
         let (f, gone) = (a.join("f"), a.join("gone"));

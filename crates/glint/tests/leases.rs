@@ -48,7 +48,7 @@ fn files_that_were_opened_without_a_word_survive_a_restart_and_their_removal() {
 fn a_server_that_stood_still_evicts_nobody() {
     let world = World::new();
     let port = free_port();
-    let server = world.serve(port, &["--lease", "3"]);
+    let server = world.serve(port, &["--lease", "6"]);
     let (one, a) = world.mount(port, "a", &[]);
     let (two, b) = world.mount(port, "b", &[]);
     let mut file = File::create(a.join("f")).unwrap();
@@ -60,7 +60,7 @@ fn a_server_that_stood_still_evicts_nobody() {
             std::thread::spawn(move || fs::read(path).unwrap())
         };
         server.halt(true);
-        std::thread::sleep(Duration::from_millis(4_500));
+        std::thread::sleep(Duration::from_millis(8_000));
         server.halt(false);
         file.write_all(b" and more").unwrap();
         file.sync_all().unwrap();
@@ -80,7 +80,7 @@ fn who_is_cut_off_while_it_gives_locks_up_shows_nothing_old() {
     let world = World::new();
     let host = Host::new(7);
     let address = format!("{}:{}", host.address, free_port());
-    let _server = world.serve_at(&address, &["--insecure", "--lease", "3"]);
+    let _server = world.serve_at(&address, &["--insecure", "--lease", "8"]);
     let (_stays, b) = world.mount_from(&address, "b", &[]);
     let (_cut_off, a) = host.mount(&world, &address);
     fs::write(b.join("f"), b"old").unwrap();

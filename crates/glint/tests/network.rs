@@ -10,7 +10,9 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use support::*;
 
 #[test]
@@ -80,12 +82,12 @@ fn calls_wait_for_a_server_that_is_killed_and_go_on() {
     fs::remove_file(dir.join("held")).unwrap();
     (&held).write_all(b"still here").unwrap();
 
+    let stop = Arc::<AtomicBool>::default();
     let worker = {
-        let dir = dir.clone();
+        let (dir, stop) = (dir.clone(), stop.clone());
         std::thread::spawn(move || {
-            let start = Instant::now();
             let mut n = 0;
-            while start.elapsed() < Duration::from_secs(6) {
+            while !stop.load(Ordering::Relaxed) {
                 // Each fails if a request sent again is executed twice.
                 let path = dir.join(format!("w{n}"));
                 fs::create_dir(&path).unwrap();
@@ -101,6 +103,8 @@ fn calls_wait_for_a_server_that_is_killed_and_go_on() {
         std::thread::sleep(Duration::from_millis(300));
         server = world.serve(port, &[]);
     }
+    std::thread::sleep(Duration::from_millis(1200));
+    stop.store(true, Ordering::Relaxed);
     let n = worker.join().unwrap();
     let names: Vec<String> = fs::read_dir(&dir)
         .unwrap()
@@ -137,8 +141,8 @@ fn strangers_get_one_clear_answer() {
     let (mount, dir) = world.mount(port, "m", &[]);
     fs::write(dir.join("f"), b"x").unwrap();
     mount.stop();
+    eventually("it is said", || server.log().contains("not a Glint peer"));
     let log = server.log();
-    assert!(log.contains("not a Glint peer"), "{log}");
     assert!(!log.contains("panicked"), "{log}");
     server.stop();
 }
@@ -175,7 +179,7 @@ fn benchmarks_over_tcp_come_to_an_end_and_clean_up() {
     let server = world.serve(port, &[]);
     for more in [&["--op", "open"][..], &["--op", "rename", "--procs", "2"]] {
         let mut bench = Command::new("timeout");
-        bench.args(["60", env!("CARGO_BIN_EXE_glint"), "bench", "createmany", "--json"]);
+        bench.args(["300", env!("CARGO_BIN_EXE_glint"), "bench", "createmany", "--json"]);
         bench.args(["--target", &address(port), "--count", "300"]).args(more);
         let line = run(&mut bench).stdout;
         let line: serde_json::Value = serde_json::from_slice(&line).unwrap();

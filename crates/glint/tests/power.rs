@@ -21,13 +21,18 @@ fn clients_do_again_what_was_lost(kind: &str, cuts: u64) {
     let (mount, dir) = world.mount(port, "m", &[]);
     let (other_mount, other_dir) = world.mount(port, "o", &[]);
     let load = Load::start([&dir, &dir, &other_dir]);
-    for cut in 0..cuts {
+    let log = || fs::read_to_string(world.path("m.log")).unwrap();
+    let mut cut = 0;
+    // More often if the load was too small for anything to be lost.
+    while cut < cuts || (cut < 5 * cuts && !log().contains("replaying it")) {
+        cut += 1;
         std::thread::sleep(Duration::from_millis(300 + 211 * (cut % 7)));
+        load.go_on();
         disk.lose_power(|| server.kill());
         server = world.serve(port, &["--after-power-loss"]);
     }
     load.end(100);
-    let log = fs::read_to_string(world.path("m.log")).unwrap();
+    let log = log();
     assert!(log.contains("replaying it"), "nothing was lost, so nothing was tried: {log}");
     assert!(!log.contains("could not be"), "{log}");
     mount.stop();
@@ -53,7 +58,7 @@ fn a_client_that_does_not_come_back_is_evicted() {
     let world = World::new();
     let (at, port) = (world.data(), free_port());
     let disk = Disk::new(&world.path("image"), &at, "ext4", 400);
-    let server = world.serve(port, &["--lease", "3"]);
+    let server = world.serve(port, &["--lease", "8"]);
     let (gone, a) = world.mount(port, "a", &[]);
     let (stays, b) = world.mount(port, "b", &[]);
     fs::write(a.join("synced"), b"synced").unwrap();
@@ -68,7 +73,7 @@ fn a_client_that_does_not_come_back_is_evicted() {
         gone.kill();
         server.kill();
     });
-    let mut server = world.serve(port, &["--lease", "3", "--after-power-loss"]);
+    let mut server = world.serve(port, &["--lease", "8", "--after-power-loss"]);
     assert_eq!(fs::read(b.join("synced")).unwrap(), b"synced");
     server.wait_for("evicted");
     assert!(server.log().contains("what it had not synced"), "{}", server.log());
@@ -86,7 +91,7 @@ fn commit_sync_loses_nothing() {
     let world = World::new();
     let (at, port) = (world.data(), free_port());
     let disk = Disk::new(&world.path("image"), &at, "ext4", 400);
-    let server = world.serve(port, &["--commit", "sync", "--lease", "3"]);
+    let server = world.serve(port, &["--commit", "sync", "--lease", "8"]);
     let (gone, dir) = world.mount(port, "a", &[]);
     for n in 0..50 {
         fs::write(dir.join(format!("f{n}")), format!("content {n}")).unwrap();
@@ -95,7 +100,7 @@ fn commit_sync_loses_nothing() {
         gone.kill();
         server.kill();
     });
-    let server = world.serve(port, &["--lease", "3", "--after-power-loss"]);
+    let server = world.serve(port, &["--lease", "8", "--after-power-loss"]);
     let (mount, dir) = world.mount(port, "b", &[]);
     for n in 0..50 {
         let text = fs::read_to_string(dir.join(format!("f{n}"))).unwrap();

@@ -168,6 +168,7 @@ fn small_files_cost_one_request_with_data_and_a_part_of_one() {
     let (mount, a) = world.mount(port, "a", &[]);
     let (direct, b) = world.mount(port, "b", &["-o", "nowbmeta"]);
     let make = |directory: &Path| {
+        let begun = Instant::now();
         fs::create_dir(directory).unwrap();
         let before = requests(&address(port));
         for i in 0..1000 {
@@ -175,23 +176,26 @@ fn small_files_cost_one_request_with_data_and_a_part_of_one() {
         }
         File::open(directory).unwrap().sync_all().unwrap();
         let after = requests(&address(port));
-        after
+        // What nobody waits for is sent by itself after half a second.
+        let by_itself = 4 * begun.elapsed().as_secs();
+        let counted = after
             .into_iter()
             .map(|(op, count)| {
                 let old = before.get(&op).copied().unwrap_or(0);
                 (op, count - old)
             })
             .filter(|(_, count)| *count > 0)
-            .collect::<BTreeMap<_, _>>()
+            .collect::<BTreeMap<_, _>>();
+        (counted, by_itself)
     };
-    let deferred = make(&a.join("d"));
+    let (deferred, by_itself) = make(&a.join("d"));
     println!("{deferred:?}");
     let count = |all: &BTreeMap<String, u64>, op: &str| all.get(op).copied().unwrap_or(0);
     assert_eq!(count(&deferred, "create") + count(&deferred, "release"), 0, "{deferred:?}");
-    assert!(count(&deferred, "batch") < 50, "{deferred:?}");
+    assert!(count(&deferred, "batch") < 50 + by_itself, "{deferred:?}");
     assert_eq!(count(&deferred, "obj_write"), 1000, "{deferred:?}");
-    assert!(deferred.values().sum::<u64>() < 1100, "nothing else: {deferred:?}");
-    let at_once = make(&b.join("e"));
+    assert!(deferred.values().sum::<u64>() < 1100 + by_itself, "nothing else: {deferred:?}");
+    let (at_once, _) = make(&b.join("e"));
     assert_eq!((count(&at_once, "create"), count(&at_once, "batch")), (1000, 0), "{at_once:?}");
     mount.stop();
     direct.stop();
@@ -257,7 +261,7 @@ fn a_server_is_killed_while_changes_are_sent() {
 fn a_client_is_killed_with_changes_that_it_has_not_sent() {
     let world = World::new();
     let port = free_port();
-    let server = world.serve(port, &["--lease", "3"]);
+    let server = world.serve(port, &["--lease", "6"]);
     let (stays, b) = world.mount(port, "b", &[]);
     for round in 0..3 {
         let (dies, a) = world.mount(port, &format!("a{round}"), &[]);
@@ -273,7 +277,7 @@ fn a_client_is_killed_with_changes_that_it_has_not_sent() {
         dies.kill();
         let started = Instant::now();
         let names = fs::read_dir(b.join(&d)).unwrap().count();
-        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
         assert!(names >= 300, "{names} of 300 that were synced");
         for i in 0..names {
             let content = fs::read(b.join(&d).join(format!("f{i}")));
@@ -296,7 +300,8 @@ fn a_host_is_cut_off_with_changes_that_it_has_not_sent() {
     let world = World::new();
     let host = Host::new(2);
     let address = format!("{}:{}", host.address, free_port());
-    let server = world.serve_at(&address, &["--insecure", "--lease", "3"]);
+    // What is written while it is cut off must not take two thirds of this: then it waits.
+    let server = world.serve_at(&address, &["--insecure", "--lease", "12"]);
     let (stays, b) = world.mount_from(&address, "b", &[]);
     let (cut_off, a) = host.mount(&world, &address);
 

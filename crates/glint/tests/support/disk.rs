@@ -2,8 +2,9 @@
 
 use super::{eventually, run};
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 /// A small disk of its own, on a loop device.
 pub struct Disk<'a> {
@@ -48,12 +49,54 @@ impl Disk<'_> {
     }
 }
 
-/// Has a disk stand still for some seconds. Another process ends that: whoever touches the disk
-/// meanwhile hangs, and might be this one.
-pub fn freeze(at: &Path, seconds: u64) -> std::process::Child {
-    let script =
-        format!("trap '' INT TERM; fsfreeze -f \"$0\"; sleep {seconds}; fsfreeze -u \"$0\"");
-    Command::new("bash").args(["-c", &script]).arg(at).spawn().unwrap()
+/// A disk that stands still until it is thawed. Another process keeps it so: whoever touches the
+/// disk meanwhile hangs, and might be this one. That process thaws it also when this one is gone,
+/// and in the end by itself, because a frozen disk cannot even be unmounted.
+pub struct Frozen {
+    keeper: Child,
+}
+
+impl Frozen {
+    /// No test takes so long; one that does fails when it thaws.
+    const LIMIT_SECONDS: u64 = 300;
+
+    /// The disk stands still when this returns.
+    pub fn new(at: &Path) -> Frozen {
+        // The end of its input is the order to thaw; read(1) says more than 128 for a time-out.
+        let script = format!(
+            "trap '' INT TERM HUP PIPE
+            fsfreeze -f \"$0\" || exit 1
+            echo frozen
+            read -r -t {}
+            late=$(($? > 128))
+            fsfreeze -u \"$0\" && exit $late",
+            Frozen::LIMIT_SECONDS
+        );
+        let mut command = Command::new("bash");
+        command.args(["-c", &script]).arg(at).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut keeper = command.spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(keeper.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, "frozen\n", "{}", at.display());
+        Frozen { keeper }
+    }
+
+    /// The disk goes on. It must have stood still until now.
+    pub fn thaw(mut self) {
+        let status = self.end();
+        assert!(status.success(), "thawed before it was time: {status}");
+    }
+
+    fn end(&mut self) -> ExitStatus {
+        drop(self.keeper.stdin.take());
+        self.keeper.wait().unwrap()
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        self.end();
+    }
 }
 
 /// A disk in memory.

@@ -133,6 +133,16 @@ impl Load {
         Load { workers: dirs.into_iter().enumerate().map(start).collect() }
     }
 
+    /// Waits until everybody has done something since. One whose call has failed has ended.
+    pub fn go_on(&self) {
+        for (progress, worker) in &self.workers {
+            let before = progress.done.load(Ordering::Relaxed);
+            eventually("the load goes on", || {
+                worker.is_finished() || progress.done.load(Ordering::Relaxed) != before
+            });
+        }
+    }
+
     /// Ends: no call may have failed, everybody has done `at_least` so much, and all of it is
     /// there.
     pub fn end(self, at_least: usize) {

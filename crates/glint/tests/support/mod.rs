@@ -9,6 +9,7 @@ pub mod mapped;
 pub mod namespace;
 pub mod pair;
 pub mod random;
+pub mod stalls;
 pub mod tail;
 
 use std::fs;
@@ -18,8 +19,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a start, a stop or a reconnection may take at most.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a start, a stop or a reconnection may take at most, on a machine that has much else
+/// to do.
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The binary under test.
 pub fn glint() -> Command {
@@ -325,7 +327,7 @@ impl World {
 
     /// A mount with two entries for each queue, or two tasks.
     pub fn narrow_mount(&self, port: u16, name: &str, transport: &str) -> (Process, PathBuf) {
-        let (log, directory) = (self.path(&format!("{name}.log")), self.path(name));
+        let (log, directory) = (self.path(&format!("{name}.log")), self.short(name));
         fs::create_dir_all(&directory).unwrap();
         let (address, options) = (address(port), format!("{transport},nowbmeta"));
         let arguments = ["mount", "-f", &address, text(&directory), "-o", &options];
