@@ -6,9 +6,14 @@ MOUNT ?= /mnt/glint
 PREFIX ?= /usr/local
 # Mounting needs root.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+AS_ROOT = $(SUDO) env "PATH=$$PATH" "HOME=$$HOME"
 GLINT := target/release/glint
+# Where `make tools` installs, if that is not among them.
+export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 FUZZ_SECONDS ?= 5
 SEEDS ?= 10000
+# Property tests try the same cases each time, but in `make long`.
+PROPTEST_SEED ?= 0
 
 .PHONY: help up build install test check unit sim e2e fuzz long bench tools clean
 
@@ -34,19 +39,20 @@ check: ## Formatting, lints, licences of dependencies, documentation
 	cargo deny --log-level error check bans licenses sources
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
 
+# All packages and what their tests need in each step: with less, dependencies have other features
+# and are built once more.
 unit: ## Unit and property tests, and the tests of this repository's own rules
-	cargo test --workspace --lib --bins --locked
-	cargo test -p glint --test tidy --locked
-	cargo test -p glint-mds --test allocations --test sessions --locked
-	cargo test -p glint-client --test write_back --locked
+	PROPTEST_RNG_SEED=$(PROPTEST_SEED) cargo test --workspace --locked --lib --bins \
+		--test tidy --test allocations --test sessions --test data_write_back
 
 sim: ## The deterministic simulation, SEEDS seeds; SEED=n runs one again, with its log
-	cargo run -q -p glint-sim --locked -- $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+	cargo build -q --workspace --locked --bin glint-sim --test tidy
+	target/debug/glint-sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 e2e: ## The real binary on real mounts; needs root
-	cargo test -p glint --locked --no-run
-	$(SUDO) env "PATH=$$PATH" "HOME=$$HOME" cargo test -p glint --locked --no-fail-fast \
-		--test commands --test conventions --test network --test coherence --test hosts --test leases --test write_back --test certificates --test adapter --test oss --test posix --test crashes --test power --test faults --test space --test disk_faults --test trees --test pages \
+	cargo test --workspace --locked --no-run
+	$(AS_ROOT) cargo test --workspace --locked --no-fail-fast \
+		--test commands --test conventions --test network --test coherence --test hosts --test leases --test write_back --test certificates --test adapter --test waits --test oss --test posix --test crashes --test power --test faults --test space --test disk_faults --test trees --test pages \
 		-- --test-threads=2
 
 fuzz: ## Each decoder, FUZZ_SECONDS seconds; a hostile client, twelve times as long
@@ -55,10 +61,11 @@ fuzz: ## Each decoder, FUZZ_SECONDS seconds; a hostile client, twelve times as l
 long: ## The random tests for hours: other seeds, more rounds, more fuzzing
 	$(MAKE) sim SEEDS=200000
 	for seed in $$(seq 1 20); do \
-		$(SUDO) env "PATH=$$PATH" "HOME=$$HOME" SEED=$$seed ROUNDS=1000 cargo test -p glint --locked \
+		PROPTEST_CASES=5000 $(MAKE) unit PROPTEST_SEED=$$seed || exit 1; \
+		$(AS_ROOT) SEED=$$seed ROUNDS=1000 cargo test --workspace --locked \
 			--test write_back --test hosts random || exit 1; \
 	done
-	scripts/fuzz 600
+	scripts/fuzz 600 0
 
 bench: build ## The figures of docs/benchmarks.md
 	scripts/bench
