@@ -8,7 +8,7 @@ mod support;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use support::stalls::Stalls;
@@ -178,7 +178,9 @@ fn signals_end_waits_for_a_server_and_what_was_asked_is_done_once() {
     for transport in TRANSPORTS {
         let world = World::new();
         let port = free_port();
-        let server = world.serve(port, &[]);
+        // Long enough for what is known to be relied on until the end.
+        let lease = ["--lease", "600"];
+        let server = world.serve(port, &lease);
         let (mount, a) = world.narrow_mount(port, "a", transport);
         fs::create_dir(a.join("d")).unwrap();
         // So that what waits is the change, and not the look whether the name is there.
@@ -211,7 +213,7 @@ fn signals_end_waits_for_a_server_and_what_was_asked_is_done_once() {
             fastest = fastest.min(took);
         }
         assert!(fastest < Duration::from_millis(1500), "{fastest:?}");
-        let server = world.serve(port, &[]);
+        let server = world.serve(port, &lease);
         eventually("what was asked is done", || {
             a.join("made").is_dir() && a.join("opened").is_file() && a.join("e").is_dir()
         });
