@@ -146,11 +146,13 @@ fn a_server_whose_journal_cannot_be_flushed_ends() {
     fs::create_dir(dir.join("before")).unwrap();
     File::open(&dir).unwrap().sync_all().unwrap();
     saboteur.fail("journal-");
-    fs::create_dir(dir.join("after")).unwrap();
     // An error, or the answer of the next server.
     let waiter = std::thread::spawn({
         let dir = dir.clone();
-        move || File::open(dir).unwrap().sync_all()
+        move || {
+            fs::create_dir(dir.join("after")).unwrap();
+            File::open(dir).unwrap().sync_all()
+        }
     });
     let log = server.log_path();
     let status = server.ends();
@@ -187,7 +189,11 @@ fn a_server_whose_objects_cannot_be_flushed_ends_and_clients_do_it_again() {
     File::open(dir.join("before")).unwrap().sync_all().unwrap();
     memory.fill();
     let content: Vec<u8> = (0..24 << 20).map(|at: u32| (at >> 12) as u8).collect();
-    fs::write(dir.join("after"), &content).unwrap();
+    // It may wait for the next server, if this one ends before all of it is there.
+    let writer = std::thread::spawn({
+        let (path, content) = (dir.join("after"), content.clone());
+        move || fs::write(path, content).unwrap()
+    });
     let status = server.ends();
     assert_eq!(status.code(), Some(1), "{status}");
     let said = fs::read_to_string(world.path("serve.log")).unwrap();
@@ -195,6 +201,7 @@ fn a_server_whose_objects_cannot_be_flushed_ends_and_clients_do_it_again() {
     memory.empty();
     disk.repair();
     let server = world.serve(port, &["--after-power-loss"]);
+    writer.join().unwrap();
     assert_eq!(fs::read(dir.join("before")).unwrap(), b"before");
     File::open(dir.join("after")).unwrap().sync_all().unwrap();
     assert!(fs::read(dir.join("after")).unwrap() == content, "what was written is lost");
