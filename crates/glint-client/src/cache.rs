@@ -31,6 +31,10 @@ pub(crate) struct Cache {
     pub(crate) with_absent: Mutex<VecDeque<Ino>>,
     pub(crate) flight: Mutex<Flight>,
     kernel: OnceLock<Arc<dyn Kernel>>,
+    /// Whether something of an inode is kept to be told to servers again.
+    pub(crate) is_unstable: OnceLock<Box<dyn Fn(Ino) -> bool + Send + Sync>>,
+    /// Counts how often the servers have forgotten all locks.
+    epoch: AtomicU64,
     /// Changes that this client has begun.
     changes: AtomicU64,
     backlog: Arc<Backlog>,
@@ -117,6 +121,8 @@ impl Cache {
             with_absent: Mutex::default(),
             flight: Mutex::default(),
             kernel: OnceLock::new(),
+            is_unstable: OnceLock::new(),
+            epoch: AtomicU64::new(0),
             changes: AtomicU64::new(0),
             backlog,
             cancels: Mutex::default(),
@@ -177,13 +183,16 @@ impl Cache {
 
     /// Locks have come with an answer. Returns those that are not to be relied on, as if a
     /// server asked for them.
-    pub(crate) fn granted(&self, grants: &[Grant]) -> Vec<Callback> {
+    pub(crate) fn granted(&self, grants: &[Grant], epoch: u64) -> Vec<Callback> {
         let mut refused = Vec::new();
         for grant in grants {
             match *grant {
                 Grant::Bits { ino, bits, number } => {
                     let node = self.node(ino);
                     let mut state = node.state();
+                    if !self.is_now(epoch) {
+                        continue;
+                    }
                     let new = bits & !state.bits.bits();
                     state.granted = state.granted.max(number);
                     let usable = state.bits.grant(bits, number);
@@ -197,16 +206,39 @@ impl Cache {
                 Grant::Data { ino, lock } => {
                     let node = self.node(ino);
                     let mut state = node.state();
-                    if state.data.add(lock, false).is_none() {
+                    if !self.is_now(epoch) || state.data.add(lock, false).is_none() {
                         refused.push(Callback::Data { ino, number: lock.number });
                     }
                     drop(state);
                     node.wake();
                 }
-                Grant::Capability { ino, capability } => self.node(ino).state().may(capability),
+                Grant::Capability { ino, capability } => {
+                    let node = self.node(ino);
+                    let mut state = node.state();
+                    if self.is_now(epoch) {
+                        state.may(capability);
+                    }
+                }
             }
         }
         refused
+    }
+
+    /// The servers have forgotten all locks: what they gave before is not to be relied on, however
+    /// late its answer comes. To be called before any inode is looked at because of that.
+    pub(crate) fn begin_epoch(&self) {
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Names the time since the servers last forgot all locks.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Whether that goes on. What is learned under it is learned with the inode locked: who ends
+    /// it looks at the inode after that.
+    pub(crate) fn is_now(&self, epoch: u64) -> bool {
+        self.epoch() == epoch
     }
 
     /// This client begins to change inodes.
@@ -448,7 +480,11 @@ impl Cache {
 
     /// Gives inodes up that nobody uses, until there are few enough.
     pub(crate) fn shrink(&self, limit: usize) {
-        while self.len() > limit {
+        let looks = self.idle.lock().len();
+        for _ in 0..looks {
+            if self.len() <= limit {
+                return;
+            }
             let Some(ino) = self.idle.lock().pop_front() else { return };
             self.give_up(ino);
         }
@@ -462,6 +498,11 @@ impl Cache {
             Arc::strong_count(node) == 1 && node.is_idle(|number| self.backlog.is_pending(number))
         };
         if shard.get(&ino).filter(unused).is_none() {
+            return;
+        }
+        if self.is_unstable.get().is_some_and(|is_unstable| is_unstable(ino)) {
+            // Its locks are given up when others ask, or later.
+            self.idle.lock().push_back(ino);
             return;
         }
         let Some(node) = shard.remove(&ino) else { return };

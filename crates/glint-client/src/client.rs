@@ -144,6 +144,7 @@ impl<T: Transport> Client<T> {
         }
         let cred = &caller.cred;
         let _under_way = self.has_locks().then(|| self.cache.under_way());
+        let epoch = self.cache.epoch();
         let (mut reply, mut grants): Granting = self.transport.mds(cred, request).await;
         if matches!(reply, Err(Errno::EACCES | Errno::EPERM))
             && caller.pid != 0
@@ -157,7 +158,7 @@ impl<T: Transport> Client<T> {
             grants.extend(more.1);
         }
         if !grants.is_empty() {
-            self.granted(&grants);
+            self.granted(&grants, epoch);
         }
         reply
     }

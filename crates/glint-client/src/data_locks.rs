@@ -2,7 +2,9 @@
 //!
 //! Invariants:
 //! - A lock is given up only when nobody uses it, the kernel has forgotten the pages that were
-//!   filled under it, and everything that was written under it is at the OSTs.
+//!   filled under it, and everything that was written under it is at the OSTs, on stable storage:
+//!   who has the lock next may write the same bytes and sync them, and a server that then loses
+//!   its power must not be told the older ones again (sync on lock cancel in Lustre).
 //! - Who waits with pages of the kernel locked, or keeps them from being written back, waits for
 //!   no server alone: as soon as a lock that is being given up waits for those pages, it goes on
 //!   under that one. So pages, call-backs and locks that are asked for never wait in a circle.
@@ -12,11 +14,13 @@
 
 use crate::client::Client;
 use crate::node::{Node, State};
+use futures_util::future::{Either, select, try_join_all};
 use glint_lock::held::{Drain, Use};
 use glint_net::{Holder, Transport, host};
 use glint_proto::lock::{Callback, Cancel, Grant, Range};
-use glint_proto::{Errno, FsResult, MdsReply, MdsRequest};
+use glint_proto::{Bulk, Errno, FsResult, Ino, MdsReply, MdsRequest, OstRequest};
 use parking_lot::Mutex;
+use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -155,6 +159,7 @@ impl<T: Transport> Client<T> {
             // Until the lock is known here. Not while the next one is asked for: it may wait for
             // this one to be given up.
             let under_way = self.cache.under_way();
+            let epoch = self.cache.epoch();
             let lock = match self.ask(&request).await {
                 Ok(MdsReply::Locked(lock)) => lock,
                 Ok(_) => return Err(Errno::EPROTO),
@@ -166,7 +171,11 @@ impl<T: Transport> Client<T> {
                 }
                 Err(errno) => return Err(errno),
             };
-            if let Some(id) = node.state().data.add(lock, true) {
+            let added = {
+                let mut state = node.state();
+                self.cache.is_now(epoch).then(|| state.data.add(lock, true)).flatten()
+            };
+            if let Some(id) = added {
                 return Ok(Guard { node: node.clone(), id });
             }
             drop(under_way);
@@ -189,9 +198,10 @@ impl<T: Transport> Client<T> {
         self.send_cancels().await;
     }
 
-    /// Locks have come with an answer. Those that came too late to be relied on are given up.
-    pub(crate) fn granted(&self, grants: &[Grant]) {
-        let refused = self.cache.granted(grants);
+    /// Locks have come with the answer to a request of an epoch. Those that came too late to be
+    /// relied on are given up.
+    pub(crate) fn granted(&self, grants: &[Grant], epoch: u64) {
+        let refused = self.cache.granted(grants, epoch);
         if !refused.is_empty() {
             self.asked(refused);
         }
@@ -205,6 +215,27 @@ impl<T: Transport> Client<T> {
             self.give_up(node, id).await;
         }
         node.until(|state| (!state.data.has_older(number)).then_some(())).await;
+    }
+
+    /// Has the OSTs bring to stable storage what this client would tell them again. One that
+    /// cannot be reached is not waited for until the MDS takes this client for dead.
+    async fn make_stable(&self, ino: Ino) {
+        let unstable = self.transport.unstable(ino);
+        if unstable.is_empty() {
+            return;
+        }
+        let sync = |(ost, object)| self.ask_ost(ost, OstRequest::Sync { object }, Bulk::None);
+        let syncs = pin!(try_join_all(unstable.into_iter().map(sync)));
+        let patience = pin!(host::sleep(Duration::from_millis(self.lease_ms / 2)));
+        match select(syncs, patience).await {
+            Either::Left((Ok(_), _)) => {}
+            Either::Left((Err(errno), _)) => {
+                tracing::warn!(%ino, %errno, "syncing what was written under a lock");
+            }
+            Either::Right(_) => {
+                tracing::warn!(%ino, "what was written under a lock is not on stable storage yet");
+            }
+        }
     }
 
     /// Gives a lock up that was asked back.
@@ -226,6 +257,7 @@ impl<T: Transport> Client<T> {
             }
         }
         self.flush_or_discard(node).await;
+        self.make_stable(node.ino).await;
         let mut state = node.state();
         let number = state.data.remove(id);
         state.data_changes();

@@ -197,6 +197,11 @@ impl<T: Transport> Client<T> {
         if client.has_locks() {
             let holder: Arc<dyn Holder> = client.clone();
             client.transport.set_holder(Arc::downgrade(&holder));
+            let weak = Arc::downgrade(&client);
+            let is_unstable = move |ino| {
+                weak.upgrade().is_some_and(|client| !client.transport.unstable(ino).is_empty())
+            };
+            let _ = client.cache.is_unstable.set(Box::new(is_unstable));
         }
         client
     }
@@ -454,6 +459,7 @@ impl<T: Transport> Client<T> {
 
     /// The servers have forgotten all locks. Returns what has to be said to keep those on data.
     async fn start_anew(&self, evicted: bool) -> Vec<MdsRequest<'static>> {
+        self.cache.begin_epoch();
         self.cache.cancels.lock().clear();
         self.write_back.nothing_is_kept();
         let mut requests = Vec::new();

@@ -36,8 +36,9 @@ impl<T: Transport> Client<T> {
     async fn send_part(&self, part: &Part) {
         let request = MdsRequest::Batch { life: part.life, changes: &part.changes };
         let _under_way = self.cache.under_way();
+        let epoch = self.cache.epoch();
         let (reply, grants) = self.transport.mds(&Cred::ROOT, &request).await;
-        self.granted(&grants);
+        self.granted(&grants, epoch);
         let failed = match reply {
             Ok(MdsReply::Batched { failed, .. }) => failed,
             other => {

@@ -20,10 +20,21 @@ use std::collections::HashMap;
 struct Holder {
     client: ClientId,
     bits: Bits,
-    /// Asked back and not yet given up.
+    /// Asked back and not yet given up; and of each bit, the number of its last call-back.
     asked: Bits,
+    asked_by: [u64; Bits::COUNT],
     /// Of the last grant.
     granted: u64,
+}
+
+impl Holder {
+    /// What was asked back by this call-back and those before it. A call-back that is said again,
+    /// to a client that listens anew, is answered twice, and the second answer says nothing of what
+    /// was granted and asked back since the first.
+    fn asked_until(&self, number: u64) -> Bits {
+        let asked = self.asked_by.iter().enumerate().filter(|(_, asked_by)| **asked_by <= number);
+        asked.fold(Bits::NONE, |sum, (at, _)| sum | Bits(1 << at)) & self.asked
+    }
 }
 
 #[derive(Default)]
@@ -90,7 +101,13 @@ impl BitTable {
         let known = claims.holders.iter().position(|holder| holder.client == client);
         let at = known.unwrap_or_else(|| {
             let none = Bits::NONE;
-            claims.holders.push(Holder { client, bits: none, asked: none, granted: 0 });
+            claims.holders.push(Holder {
+                client,
+                bits: none,
+                asked: none,
+                asked_by: [0; Bits::COUNT],
+                granted: 0,
+            });
             claims.holders.len() - 1
         });
         let holder = &mut claims.holders[at];
@@ -131,6 +148,11 @@ impl BitTable {
             }
             self.next += 1;
             holder.asked |= ask;
+            for (at, asked_by) in holder.asked_by.iter_mut().enumerate() {
+                if ask.contains(Bits(1 << at)) {
+                    *asked_by = self.next;
+                }
+            }
             out.push((holder.client, Callback::Bits { ino, bits: ask, number: self.next }));
         }
     }
@@ -154,7 +176,10 @@ impl BitTable {
         if let Some(claims) = self.inodes.get_mut(&ino) {
             if let Some(at) = claims.holders.iter().position(|holder| holder.client == client) {
                 let holder = &mut claims.holders[at];
-                let given_up = if holder.granted <= number { bits } else { bits & holder.asked };
+                let given_up = match holder.granted <= number {
+                    true => bits,
+                    false => bits & holder.asked_until(number),
+                };
                 holder.bits = holder.bits & !given_up;
                 holder.asked = holder.asked & !given_up;
                 if holder.bits.is_empty() {
@@ -213,6 +238,27 @@ mod tests {
     const INO: Ino = Ino(9);
 
     #[test]
+    fn a_second_answer_to_a_call_back_gives_up_nothing_that_was_given_since() {
+        let (mut table, mut out) = (BitTable::default(), Vec::new());
+        let (holds, wants, ino) = (ClientId(1), ClientId(2), Ino(7));
+        let mut ask = |table: &mut BitTable| {
+            table.want(wants, ino, Bits::ATTR, &mut out);
+            let Some((_, Callback::Bits { number, .. })) = out.pop() else { panic!("not asked") };
+            number
+        };
+        table.grant(holds, ino, Bits::ATTR);
+        let first = ask(&mut table);
+        table.cancel(holds, ino, Bits::ATTR, first);
+        table.unwant(ino, Bits::ATTR);
+        assert_eq!(table.grant(holds, ino, Bits::ATTR).0, Bits::ATTR);
+        let second = ask(&mut table);
+        table.cancel(holds, ino, Bits::ATTR, first);
+        assert!(!table.is_free(wants, ino, Bits::ATTR), "it is still used");
+        table.cancel(holds, ino, Bits::ATTR, second);
+        assert!(table.is_free(wants, ino, Bits::ATTR));
+    }
+
+    #[test]
     fn a_change_waits_for_others_and_nobody_overtakes_it() {
         let mut table = BitTable::default();
         assert_eq!(table.grant(A, INO, Bits::ATTR | Bits::ENTRY).0, Bits::ATTR | Bits::ENTRY);
@@ -221,11 +267,13 @@ mod tests {
         assert!(!table.begin_change(B, INO, Bits::ATTR));
         let mut out = Vec::new();
         table.want(B, INO, Bits::ATTR, &mut out);
-        assert!(matches!(out[..], [(A, Callback::Bits { bits: Bits::ATTR, .. })]));
+        let [(A, Callback::Bits { bits: Bits::ATTR, number, .. })] = out[..] else {
+            panic!("{out:?}")
+        };
         assert_eq!(table.grant(A, INO, Bits::ATTR).0, Bits::NONE, "it is wanted");
         table.want(B, INO, Bits::ATTR, &mut out);
         assert_eq!(out.len(), 1, "a holder is asked once");
-        table.cancel(A, INO, Bits::ATTR, 0);
+        table.cancel(A, INO, Bits::ATTR, number);
         assert!(table.begin_change(B, INO, Bits::ATTR));
         assert_eq!(table.grant(A, INO, Bits::ATTR).0, Bits::NONE, "it is being changed");
         table.unwant(INO, Bits::ATTR);

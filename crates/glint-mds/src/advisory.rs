@@ -121,6 +121,16 @@ impl State {
         Some(waiting)
     }
 
+    /// A request comes again whose first copy was granted what it waits for, and has not heard of
+    /// it: this one has it then, and the first copy must not give it back.
+    fn leave_to_successor(&mut self, client: ClientId, ticket: u64) {
+        if let Some(number) = self.tickets.get(&(client, ticket)).copied()
+            && self.waiting.get(&number).is_some_and(|waiting| waiting.ended == Some(Ok(())))
+        {
+            self.remove(number);
+        }
+    }
+
     /// A client does not wait any more for the request that it calls `ticket`.
     fn cancel(&mut self, ino: Ino, client: ClientId, ticket: u64) -> Vec<Waker> {
         let Some(number) = self.tickets.get(&(client, ticket)).copied() else { return Vec::new() };
@@ -226,6 +236,9 @@ impl<K: Kv> Mds<K> {
                 // One that comes again has lost the connection on which it could be answered.
                 let wakers = state.cancel(ino, context.client, ticket);
                 wake_later.extend(wakers);
+                if how == AdvisoryHow::Wait {
+                    state.leave_to_successor(context.client, ticket);
+                }
             }
             let outcome = match (how, mode) {
                 (AdvisoryHow::Cancel, _) => Outcome::Granted,

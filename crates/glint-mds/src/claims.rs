@@ -89,7 +89,6 @@ impl Drop for Wanted<'_> {
 /// A request for data that waits.
 struct Ticket<'a> {
     claims: &'a Claims,
-    client: ClientId,
     ino: Ino,
     number: u64,
     taken: bool,
@@ -100,17 +99,12 @@ impl Drop for Ticket<'_> {
         let (mut granted, mut out) = (Vec::new(), Vec::new());
         let mut shard = self.claims.shard(self.ino).lock();
         let got = shard.tickets.remove(&self.number).and_then(|(.., got)| got);
-        if self.taken {
+        if self.taken || got.is_some() {
+            // What was granted stays so, as if its answer had been lost: it may have taken the
+            // place of locks that the client uses. Who wants it asks for it.
             return;
         }
-        match got {
-            // Granted, and nobody there to hear it.
-            Some(lock) => {
-                let table = &mut shard.extents;
-                table.cancel(self.client, self.ino, lock.number, &mut granted, &mut out);
-            }
-            None => shard.extents.forget(self.ino, self.number, &mut granted, &mut out),
-        }
+        shard.extents.forget(self.ino, self.number, &mut granted, &mut out);
         let wakers = shard.hand_out(granted);
         drop(shard);
         wake(wakers);
@@ -249,7 +243,7 @@ impl Claims {
             Ok(lock) => return lock,
             Err(number) => number,
         };
-        let mut ticket = Ticket { claims: self, client, ino, number, taken: false };
+        let mut ticket = Ticket { claims: self, ino, number, taken: false };
         let lock = poll_fn(|context| {
             let mut shard = self.shard(ino).lock();
             match shard.tickets.get_mut(&number) {

@@ -11,7 +11,8 @@ use glint_proto::lock::Cancel;
 use glint_proto::message::Welcome;
 use glint_proto::oss::OssInfo;
 use glint_proto::{
-    Bulk, Capability, ClientId, Cred, Errno, FsResult, MdsRequest, OstReply, OstRequest,
+    Bulk, Capability, ClientId, Cred, Errno, FsResult, Ino, MdsRequest, ObjectId, OstReply,
+    OstRequest,
 };
 use parking_lot::RwLock;
 use std::sync::atomic::AtomicU64;
@@ -127,6 +128,14 @@ impl<M: Transport> Transport for Cluster<M> {
             return self.mds.ost(ost, request, capability, bulk).await;
         }
         self.oss_of(ost).await?.ost(ost, request, capability, bulk).await
+    }
+
+    fn unstable(&self, ino: Ino) -> Vec<(u16, ObjectId)> {
+        let mut objects = self.mds.unstable(ino);
+        for oss in &*self.osses.read() {
+            objects.extend(oss.remote.unstable(ino));
+        }
+        objects
     }
 
     fn welcome(&self) -> Welcome {

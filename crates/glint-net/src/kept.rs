@@ -14,7 +14,7 @@ use glint_proto::frame::{HEADER_BYTES, Header};
 use glint_proto::limits::{KEPT_BYTES_MAX, KEPT_REQUESTS_MAX};
 use glint_proto::lock::Grant;
 use glint_proto::message::{Request, Survived};
-use glint_proto::{Access, Capability, Committed, MdsReply, ObjectId, clock};
+use glint_proto::{Access, Capability, Committed, Ino, MdsReply, ObjectId, clock};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -57,8 +57,8 @@ pub(crate) enum Kind {
 pub(crate) struct Kept {
     mds: BTreeMap<u64, KeptRequest>,
     ost: BTreeMap<u64, KeptChange>,
-    /// The same by objects.
-    of_objects: BTreeSet<(Object, u64)>,
+    /// The same by objects: each with its OST and the transaction.
+    of_objects: BTreeSet<(ObjectId, u16, u64)>,
     /// Sent again in vain: their server was lost once more. Their old numbers say nothing.
     again: Lost,
     /// Of each kind.
@@ -113,7 +113,8 @@ impl Kept {
 
     pub(crate) fn add_ost(&mut self, transaction: u64, change: KeptChange) {
         self.bytes[Kind::Ost as usize] += change.frame.len();
-        self.of_objects.insert((change.object, transaction));
+        let (ost, object) = change.object;
+        self.of_objects.insert((object, ost, transaction));
         self.ost.insert(transaction, change);
     }
 
@@ -126,8 +127,9 @@ impl Kept {
     /// A sync of an object that was sent at this mark has been answered: its changes up to there
     /// are durable.
     pub(crate) fn synced(&mut self, object: Object, mark: u64, spare: &mut impl FnMut(Vec<u8>)) {
-        let durable = self.of_objects.range((object, 0)..=(object, mark));
-        let durable: Vec<u64> = durable.map(|(_, transaction)| *transaction).collect();
+        let (ost, object) = object;
+        let durable = self.of_objects.range((object, ost, 0)..=(object, ost, mark));
+        let durable: Vec<u64> = durable.map(|(.., transaction)| *transaction).collect();
         for transaction in &durable {
             if let Some(change) = self.ost.remove(transaction) {
                 self.leaves(*transaction, change, spare);
@@ -138,13 +140,27 @@ impl Kept {
         }
     }
 
+    /// Objects of a file that would be changed again.
+    pub(crate) fn objects_of(&self, ino: Ino) -> Vec<Object> {
+        let stripe = |stripe| ObjectId { ino, stripe };
+        let kept =
+            self.of_objects.range((stripe(0), 0, 0)..=(stripe(u16::MAX), u16::MAX, u64::MAX));
+        let again = self.again.ost.iter().map(|change| change.object);
+        let mut objects: Vec<Object> = kept.map(|(object, ost, _)| (*ost, *object)).collect();
+        objects.extend(again.filter(|(_, object)| object.ino == ino));
+        objects.sort_unstable();
+        objects.dedup();
+        objects
+    }
+
     fn leaves(
         &mut self,
         transaction: u64,
         KeptChange { frame, object }: KeptChange,
         spare: &mut impl FnMut(Vec<u8>),
     ) {
-        self.of_objects.remove(&(object, transaction));
+        let (ost, object) = object;
+        self.of_objects.remove(&(object, ost, transaction));
         self.bytes[Kind::Ost as usize] -= frame.len();
         spare(frame);
     }
@@ -219,7 +235,6 @@ pub(crate) fn parse(frame: &[u8]) -> Option<(Header, Request<'_>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glint_proto::Ino;
 
     fn request(n: u8) -> KeptRequest {
         KeptRequest { frame: vec![n; 10], reply: MdsReply::Done, proof: None }

@@ -57,7 +57,7 @@ use glint_proto::oss::{OssInfo, OssReply, OssRequest};
 use glint_proto::watch::Beat;
 use glint_proto::{
     Answer, Arrival, Bulk, Capability, ClientId, Committed, Cred, FsResult, Ino, MdsReply,
-    MdsRequest, OstReply, OstRequest, Owner, Session,
+    MdsRequest, ObjectId, OstReply, OstRequest, Owner, Session,
 };
 use std::future::Future;
 use std::pin::Pin;
@@ -196,6 +196,12 @@ pub trait Transport: Send + Sync + 'static {
         capability: Option<Capability>,
         bulk: Bulk<'_>,
     ) -> impl Future<Output = FsResult<OstReply>>;
+
+    /// Objects of a file, with their OSTs, which this client would change again if their server
+    /// lost its power.
+    fn unstable(&self, _ino: Ino) -> Vec<(u16, ObjectId)> {
+        Vec::new()
+    }
 
     /// What the servers said of themselves.
     fn welcome(&self) -> Welcome;

@@ -39,6 +39,9 @@ struct Pending {
     abandoned: bool,
     /// It syncs an object.
     sync: Option<SyncMark>,
+    /// Evictions before it, if it may be sent in the session after those: a change of data may
+    /// rest on a lock that is lost.
+    session: Option<u64>,
 }
 
 /// The connection of a thread.
@@ -155,7 +158,9 @@ impl Link {
             }
             _ => None,
         };
-        let pending = Pending { frame, xid, answer: None, waker: None, abandoned, sync };
+        let fresh = matches!(request, Request::Mds { request, .. } if request.op() != Op::Batch);
+        let session = fresh.then(|| self.shared.evictions.load(Ordering::Acquire));
+        let pending = Pending { frame, xid, answer: None, waker: None, abandoned, sync, session };
         let mut all = self.pending.borrow_mut();
         if all.len() <= usize::from(slot) {
             all.resize_with(usize::from(slot) + 1, || None);
@@ -340,12 +345,17 @@ impl Link {
         Ok(reader)
     }
 
-    /// Requests under way were perhaps executed, and nobody can say any more.
+    /// Requests under way were perhaps executed, and nobody can say any more. Those that were
+    /// made since were not sent yet.
     fn fail_all(&self) {
+        let session = Some(self.evictions.get());
         let places = self.pending.borrow().len();
         for slot in 0..places {
             let mut all = self.pending.borrow_mut();
             let Some(pending) = &mut all[slot] else { continue };
+            if pending.session == session {
+                continue;
+            }
             if pending.abandoned {
                 if let Some((_, Request::Mds { request, .. })) = parse(&pending.frame) {
                     self.shared.note_open(&request, &Err(Errno::EIO));
@@ -368,6 +378,10 @@ impl Link {
 
     async fn receive(&self, reader: &mut FrameReader) -> Result<(), NetError> {
         let (pass, frames) = reader.next_pass().await?;
+        if self.evictions.get() != self.shared.evictions.load(Ordering::Acquire) {
+            // Of a session that is over: what these answers give, the server has forgotten.
+            return Err(NetError::Closed);
+        }
         if !self.poller.is_polling() {
             crate::keep_awake::beat_here();
         }

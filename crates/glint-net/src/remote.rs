@@ -19,7 +19,8 @@ use glint_proto::lock::Cancel;
 use glint_proto::message::{Hello, Reply, Request, Welcome};
 use glint_proto::oss::{OssInfo, OssReply, OssRequest};
 use glint_proto::{
-    Bulk, Capability, ClientId, Cred, Errno, FsResult, MdsRequest, OstReply, OstRequest, clock,
+    Bulk, Capability, ClientId, Cred, Errno, FsResult, Ino, MdsRequest, ObjectId, OstReply,
+    OstRequest, clock,
 };
 use glint_telemetry::{Layer, Span};
 use std::cell::RefCell;
@@ -250,6 +251,10 @@ impl Transport for Remote {
             Reply::Ost { reply, .. } => reply,
             _ => Err(Errno::EPROTO),
         }
+    }
+
+    fn unstable(&self, ino: Ino) -> Vec<(u16, ObjectId)> {
+        self.shared.kept.lock().objects_of(ino)
     }
 
     fn welcome(&self) -> Welcome {

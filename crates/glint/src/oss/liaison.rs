@@ -154,7 +154,7 @@ impl Talk<'_> {
                     News::Question(question) => {
                         let _ = question.answer.send(Err(Errno::EAGAIN));
                     }
-                    News::Destroyed(destroyed) => self.on_destroyed(destroyed),
+                    News::Destroyed(destroyed) => _ = self.on_destroyed(destroyed),
                 }
             }
             std::thread::sleep(RETRY);
@@ -175,9 +175,17 @@ impl Talk<'_> {
                 Ok(News::Question(Question { request, answer })) => {
                     // Who asked may have gone.
                     let _ = answer.send(link.ask(request)?);
-                    continue;
+                    // However many ask, it says that it lives.
+                    if Instant::now() < due {
+                        continue;
+                    }
                 }
-                Ok(News::Destroyed(destroyed)) => self.on_destroyed(destroyed),
+                Ok(News::Destroyed(destroyed)) => {
+                    // An order that failed is tried again with the next beat, not before.
+                    if !self.on_destroyed(destroyed) {
+                        continue;
+                    }
+                }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
@@ -204,14 +212,20 @@ impl Talk<'_> {
         Ok(())
     }
 
-    /// Objects were destroyed. An order that failed is told again, at the next beat.
-    fn on_destroyed(&mut self, destroyed: Destroyed) {
+    /// Objects were destroyed. Returns whether that is to be said.
+    fn on_destroyed(&mut self, destroyed: Destroyed) -> bool {
         self.destroying = None;
         match destroyed.failed {
             // An earlier run of the MDS has numbered its orders otherwise.
-            Ok(_) if destroyed.order.0 != self.done.0 => {}
-            Ok(failed) => (self.done, self.failed) = (destroyed.order, failed),
-            Err(error) => tracing::error!(%error, "destroying objects"),
+            Ok(_) if destroyed.order.0 != self.done.0 => false,
+            Ok(failed) => {
+                (self.done, self.failed) = (destroyed.order, failed);
+                true
+            }
+            Err(error) => {
+                tracing::error!(%error, "destroying objects");
+                false
+            }
         }
     }
 
