@@ -7,8 +7,8 @@
 //! version 1 byte | log2 of block 1 | size 8 LE | crc32c 4 LE for each block | crc32c 4 LE of all before
 //! ```
 
+use crate::disk::DiskFile;
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const VERSION: u8 = 1;
@@ -50,7 +50,7 @@ impl Sums {
     }
 
     /// Computes the sums of the first `size` bytes of a file.
-    pub(crate) fn compute(fd: impl AsFd, size: u64) -> io::Result<Sums> {
+    pub(crate) fn compute(file: &impl DiskFile, size: u64) -> io::Result<Sums> {
         let mut block_log2 = BLOCK_LOG2_MIN;
         while size.div_ceil(1 << block_log2) > BLOCKS_MAX {
             block_log2 += 1;
@@ -60,7 +60,7 @@ impl Sums {
         let mut offset = 0;
         while offset < size {
             let end = (offset + (1 << block_log2)).min(size);
-            sums.push(crc_of(&fd, offset, end, &mut buffer)?);
+            sums.push(crc_of(file, offset, end, &mut buffer)?);
             offset = end;
         }
         Ok(Sums::new(size, block_log2, sums))
@@ -107,7 +107,12 @@ impl Sums {
 
     /// Checks blocks that bytes `offset..` of a reply touch and that were not checked
     /// before. Blocks that `data` holds wholly are taken from it, others are read.
-    pub(crate) fn check_read(&self, fd: impl AsFd, offset: u64, data: &[u8]) -> io::Result<()> {
+    pub(crate) fn check_read(
+        &self,
+        file: &impl DiskFile,
+        offset: u64,
+        data: &[u8],
+    ) -> io::Result<()> {
         if data.is_empty() || offset >= self.size {
             return Ok(());
         }
@@ -122,7 +127,7 @@ impl Sums {
             let sum = if from >= offset && to <= end {
                 crc32c::crc32c(&data[(from - offset) as usize..(to - offset) as usize])
             } else if self.block_log2 <= BLOCK_LOG2_WHOLE_MAX {
-                crc_of(&fd, from, to, &mut vec![0u8; (to - from) as usize])?
+                crc_of(file, from, to, &mut vec![0u8; (to - from) as usize])?
             } else {
                 continue;
             };
@@ -135,11 +140,11 @@ impl Sums {
     }
 
     /// Checks the whole object.
-    pub(crate) fn check_all(&self, fd: impl AsFd) -> io::Result<()> {
+    pub(crate) fn check_all(&self, file: &impl DiskFile) -> io::Result<()> {
         let mut buffer = vec![0u8; (1usize << BLOCK_LOG2_WHOLE_MAX).min(self.size as usize)];
         for (index, expected) in self.sums.iter().enumerate() {
             let (from, to) = self.block(index);
-            if crc_of(&fd, from, to, &mut buffer)? != *expected {
+            if crc_of(file, from, to, &mut buffer)? != *expected {
                 return Err(Mismatch { from, to }.into());
             }
         }
@@ -148,12 +153,12 @@ impl Sums {
 }
 
 /// Sum of a range; what lies beyond the end of the file is missing from it.
-fn crc_of(fd: impl AsFd, from: u64, to: u64, buffer: &mut [u8]) -> io::Result<u32> {
+fn crc_of(file: &impl DiskFile, from: u64, to: u64, buffer: &mut [u8]) -> io::Result<u32> {
     let mut sum = 0;
     let mut at = from;
     while at < to {
         let want = buffer.len().min((to - at) as usize);
-        match rustix::io::pread(&fd, &mut buffer[..want], at) {
+        match file.read(&mut buffer[..want], at) {
             Ok(0) => break,
             Ok(got) => {
                 sum = crc32c::crc32c_append(sum, &buffer[..got]);
@@ -170,46 +175,48 @@ fn crc_of(fd: impl AsFd, from: u64, to: u64, buffer: &mut [u8]) -> io::Result<u3
 mod tests {
     use super::*;
     use std::io::Write;
+    use std::os::fd::OwnedFd;
     use std::os::unix::fs::FileExt;
 
-    fn file(len: usize) -> (std::fs::File, Vec<u8>) {
+    fn file(len: usize) -> (std::fs::File, OwnedFd, Vec<u8>) {
         let data: Vec<u8> = (0..len).map(|i| ((i * 31) >> 3) as u8).collect();
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&data).unwrap();
-        (file, data)
+        let same = file.try_clone().unwrap().into();
+        (file, same, data)
     }
 
     #[test]
     fn sums_survive_their_encoding_and_notice_a_flipped_bit() {
         for len in [0, 1, 65536, 65537, 40_000_000] {
-            let (file, data) = file(len);
-            let sums = Sums::compute(&file, len as u64).unwrap();
+            let (file, fd, data) = file(len);
+            let sums = Sums::compute(&fd, len as u64).unwrap();
             let value = sums.encode();
             assert!(value.len() <= 2048, "{}", value.len());
             let sums = Sums::decode(&value).unwrap();
-            sums.check_all(&file).unwrap();
-            sums.check_read(&file, 0, &data).unwrap();
+            sums.check_all(&fd).unwrap();
+            sums.check_read(&fd, 0, &data).unwrap();
             for cut in 0..value.len() {
                 assert!(Sums::decode(&value[..cut]).is_none());
             }
             if len > 0 {
                 let at = len as u64 / 2;
                 file.write_all_at(&[data[len / 2] ^ 4], at).unwrap();
-                assert!(sums.check_all(&file).is_err());
+                assert!(sums.check_all(&fd).is_err());
                 let fresh = Sums::decode(&value).unwrap();
                 let byte = [data[len / 2] ^ 4];
-                assert!(fresh.check_read(&file, at, &byte).is_err(), "a small read, too");
+                assert!(fresh.check_read(&fd, at, &byte).is_err(), "a small read, too");
             }
         }
     }
 
     #[test]
     fn what_was_checked_is_not_read_again() {
-        let (file, data) = file(100_000);
-        let sums = Sums::compute(&file, 100_000).unwrap();
-        sums.check_read(&file, 0, &data[..10]).unwrap();
+        let (file, fd, data) = file(100_000);
+        let sums = Sums::compute(&fd, 100_000).unwrap();
+        sums.check_read(&fd, 0, &data[..10]).unwrap();
         file.write_all_at(&[!data[0]], 0).unwrap();
-        sums.check_read(&file, 0, &[!data[0]]).unwrap();
-        assert!(sums.check_all(&file).is_err());
+        sums.check_read(&fd, 0, &[!data[0]]).unwrap();
+        assert!(sums.check_all(&fd).is_err());
     }
 }

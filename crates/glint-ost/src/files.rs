@@ -6,6 +6,7 @@
 //! Invariant: an object has one [`ObjectFile`] at a time, because that is where its
 //! changes are counted; so one that is in use is not closed, even beyond the bound.
 
+use crate::disk::DiskFile;
 use crate::object::ObjectFile;
 use glint_proto::ObjectId;
 use parking_lot::Mutex;
@@ -17,13 +18,16 @@ const SHARDS_MAX: usize = 32;
 /// Files for which a shard is worth while.
 const FILES_PER_SHARD_MIN: usize = 4;
 
-#[derive(Default)]
-struct Shard {
-    open: HashMap<ObjectId, Arc<ObjectFile>>,
+struct Shard<F: DiskFile> {
+    open: HashMap<ObjectId, Arc<ObjectFile<F>>>,
     order: VecDeque<ObjectId>,
 }
 
-impl Shard {
+impl<F: DiskFile> Shard<F> {
+    fn new() -> Shard<F> {
+        Shard { open: HashMap::new(), order: VecDeque::new() }
+    }
+
     /// Closes the files that were opened first until there are fewer than `bound`, or all
     /// that are left are in use. Returns how many.
     fn close(&mut self, bound: usize) -> usize {
@@ -44,8 +48,8 @@ impl Shard {
 }
 
 /// The cache.
-pub(crate) struct Files {
-    shards: Vec<Mutex<Shard>>,
+pub(crate) struct Files<F: DiskFile> {
+    shards: Vec<Mutex<Shard<F>>>,
     files_per_shard: usize,
 }
 
@@ -53,12 +57,12 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
-impl Files {
+impl<F: DiskFile> Files<F> {
     /// With room for so many.
-    pub(crate) fn new(capacity: usize) -> Files {
+    pub(crate) fn new(capacity: usize) -> Files<F> {
         let shards = (capacity / FILES_PER_SHARD_MIN).clamp(1, SHARDS_MAX);
         Files {
-            shards: (0..shards).map(|_| Mutex::default()).collect(),
+            shards: (0..shards).map(|_| Mutex::new(Shard::new())).collect(),
             files_per_shard: (capacity / shards).max(1),
         }
     }
@@ -68,7 +72,7 @@ impl Files {
         self.shards.len() * self.files_per_shard
     }
 
-    fn shard(&self, object: ObjectId) -> &Mutex<Shard> {
+    fn shard(&self, object: ObjectId) -> &Mutex<Shard<F>> {
         &self.shards[(object.ino.0 as usize ^ object.stripe as usize) % self.shards.len()]
     }
 
@@ -77,8 +81,8 @@ impl Files {
     pub(crate) fn get(
         &self,
         object: ObjectId,
-        open: impl Fn() -> io::Result<Option<ObjectFile>>,
-    ) -> io::Result<Option<Arc<ObjectFile>>> {
+        open: impl Fn() -> io::Result<Option<ObjectFile<F>>>,
+    ) -> io::Result<Option<Arc<ObjectFile<F>>>> {
         let mut shard = self.shard(object).lock();
         if let Some(file) = shard.open.get(&object) {
             return Ok(Some(file.clone()));
@@ -97,7 +101,7 @@ impl Files {
 
     /// Closes what nobody uses, in `shard` and wherever nobody is. Returns whether there was
     /// anything.
-    fn close_unused(&self, shard: &mut Shard) -> bool {
+    fn close_unused(&self, shard: &mut Shard<F>) -> bool {
         // The calling thread has one locked, so it must not wait for the others.
         let others = self.shards.iter().filter_map(Mutex::try_lock);
         shard.close(1) + others.map(|mut other| other.close(1)).sum::<usize>() > 0

@@ -11,6 +11,7 @@
 mod allocated;
 mod bandwidth;
 mod checksum;
+pub mod disk;
 mod error;
 mod files;
 #[doc(hidden)]
@@ -24,6 +25,7 @@ mod store;
 mod write;
 
 pub use bandwidth::Bandwidth;
+pub use disk::{Disk, DiskFile, LocalDisk};
 pub use error::OstError;
 pub use grants::Grants;
 pub use service::Ost;

@@ -3,16 +3,16 @@
 //! Invariants:
 //! - The attribute with the checksums is on an object only while nobody changes it.
 //!   [`ObjectFile::change`] takes it off first; if the change overwrites what the
-//!   sums cover, it is off on stable storage before the first byte changes, so that
-//!   no crash leaves new data under old sums.
+//!   sums cover, however long after it, it is off on stable storage before the first byte
+//!   changes, so that no crash leaves new data under old sums.
 //! - Sums are put on only after the data they describe is on stable storage and
 //!   if nothing changed while they were computed.
 
 use crate::checksum::Sums;
+use crate::disk::DiskFile;
 use glint_proto::Timestamp;
 use parking_lot::RwLock;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 const ATTRIBUTE: &str = "user.glint.sums";
@@ -24,6 +24,9 @@ enum Seal {
     Unknown,
     /// It has none, or is being changed.
     Open,
+    /// They are off, though perhaps not on stable storage: what they cover, bytes below this
+    /// size, must not change.
+    Leaving(u64),
     Sealed(Sums),
 }
 
@@ -37,12 +40,19 @@ pub(crate) enum Touches {
     Drops,
 }
 
+impl Touches {
+    /// Whether any of the first `size` bytes get others.
+    fn overwrites(self, size: u64) -> bool {
+        matches!(self, Touches::From(offset) if offset < size)
+    }
+}
+
 /// An open object.
-pub(crate) struct ObjectFile {
-    fd: OwnedFd,
+pub(crate) struct ObjectFile<F: DiskFile> {
+    file: F,
     seal: RwLock<Seal>,
     changes: AtomicU64,
-    /// Times in nanoseconds of the last change through this descriptor; 0 if the file
+    /// Times in nanoseconds of the last change through this open file; 0 if the file
     /// knows. The file's own clock is too coarse: it would put a write before a
     /// create that came first.
     mtime: AtomicI64,
@@ -51,11 +61,11 @@ pub(crate) struct ObjectFile {
     mtime_changed: AtomicBool,
 }
 
-impl ObjectFile {
+impl<F: DiskFile> ObjectFile<F> {
     /// An object that was there.
-    pub(crate) fn new(fd: OwnedFd) -> ObjectFile {
+    pub(crate) fn new(file: F) -> ObjectFile<F> {
         ObjectFile {
-            fd,
+            file,
             seal: RwLock::new(Seal::Unknown),
             changes: AtomicU64::new(0),
             mtime: AtomicI64::new(0),
@@ -65,65 +75,89 @@ impl ObjectFile {
     }
 
     /// An object that was just made, by a change from the time `mtime`.
-    pub(crate) fn fresh(fd: OwnedFd, mtime: Timestamp) -> ObjectFile {
-        let mut file = ObjectFile::new(fd);
+    pub(crate) fn fresh(file: F, mtime: Timestamp) -> ObjectFile<F> {
+        let mut file = ObjectFile::new(file);
         *file.seal.get_mut() = Seal::Open;
         *file.mtime.get_mut() = nanos(mtime);
         *file.mtime_changed.get_mut() = true;
         file
     }
 
-    pub(crate) fn fd(&self) -> &OwnedFd {
-        &self.fd
+    pub(crate) fn file(&self) -> &F {
+        &self.file
     }
 
-    /// Changes the object, from the time `mtime` on. Returns what `work` returned and whether
-    /// this is the first change since the object was sealed or opened.
+    /// Changes the object, from the time `mtime` on; `sync` brings it to stable storage, if that
+    /// has to be before. Returns what `work` returned and whether this is the first change since
+    /// the object was sealed or opened.
     pub(crate) fn change<T>(
         &self,
         touches: Touches,
         mtime: Timestamp,
-        work: impl FnOnce(&OwnedFd) -> io::Result<T>,
+        work: impl FnOnce(&F) -> io::Result<T>,
+        sync: impl Fn(&F) -> io::Result<()>,
     ) -> io::Result<(io::Result<T>, bool)> {
         loop {
             let seal = self.seal.read();
-            if matches!(*seal, Seal::Open) {
+            let is_off = match *seal {
+                Seal::Open => true,
+                Seal::Leaving(size) => !touches.overwrites(size),
+                Seal::Unknown | Seal::Sealed(_) => false,
+            };
+            if is_off {
                 let before = self.changes.fetch_add(1, Ordering::AcqRel);
                 // Before: nobody may see the time at which the file system does it.
                 self.mtime.store(nanos(mtime), Ordering::Relaxed);
                 self.ctime.store(nanos(Timestamp::now()), Ordering::Relaxed);
-                let result = work(&self.fd);
+                let result = work(&self.file);
                 // After: the file system has just set its own.
                 self.mtime_changed.store(true, Ordering::Release);
+                let dropped = touches == Touches::Drops && result.is_ok();
+                if dropped && matches!(*seal, Seal::Leaving(_)) {
+                    drop(seal);
+                    let mut seal = self.seal.write();
+                    if matches!(*seal, Seal::Leaving(_)) {
+                        *seal = Seal::Open;
+                    }
+                }
                 return Ok((result, before == 0));
             }
             drop(seal);
-            self.unseal(touches)?;
+            self.unseal(touches, &sync)?;
         }
     }
 
-    fn unseal(&self, touches: Touches) -> io::Result<()> {
+    fn unseal(&self, touches: Touches, sync: impl Fn(&F) -> io::Result<()>) -> io::Result<()> {
         let mut seal = self.seal.write();
         if matches!(*seal, Seal::Unknown) {
             *seal = self.load()?;
         }
-        if let Seal::Sealed(sums) = &*seal {
-            rustix::fs::fremovexattr(&self.fd, ATTRIBUTE)?;
-            match touches {
-                Touches::From(offset) if offset < sums.size() => rustix::fs::fsync(&self.fd)?,
-                // What is written past the end becomes visible only with the new size,
-                // which the file system commits after the end of the attribute.
-                Touches::From(_) | Touches::Drops => {}
+        let covered = match &*seal {
+            Seal::Sealed(sums) => {
+                let size = sums.size();
+                self.file.remove_attribute(ATTRIBUTE)?;
+                self.changes.store(0, Ordering::Release);
+                *seal = Seal::Leaving(size);
+                size
             }
+            Seal::Leaving(size) => *size,
+            Seal::Unknown | Seal::Open => {
+                *seal = Seal::Open;
+                return Ok(());
+            }
+        };
+        // What is written past the end becomes visible only with the new size, which the file
+        // system commits after the end of the attribute. So does it with the end of the bytes.
+        if touches.overwrites(covered) {
+            sync(&self.file)?;
+            *seal = Seal::Open;
         }
-        self.changes.store(0, Ordering::Release);
-        *seal = Seal::Open;
         Ok(())
     }
 
     fn load(&self) -> io::Result<Seal> {
         let mut value = [0u8; ATTRIBUTE_BYTES_MAX];
-        match rustix::fs::fgetxattr(&self.fd, ATTRIBUTE, &mut value[..]) {
+        match self.file.attribute(ATTRIBUTE, &mut value) {
             Ok(len) => Ok(Sums::decode(&value[..len]).map_or(Seal::Open, Seal::Sealed)),
             Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP) => Ok(Seal::Open),
             Err(error) => Err(error.into()),
@@ -136,7 +170,7 @@ impl ObjectFile {
         &self,
         offset: u64,
         buffer: &mut [u8],
-        read: impl FnOnce(&OwnedFd, &mut [u8]) -> io::Result<usize>,
+        read: impl FnOnce(&F, &mut [u8]) -> io::Result<usize>,
     ) -> io::Result<usize> {
         let mut seal = self.seal.read();
         if matches!(*seal, Seal::Unknown) {
@@ -147,9 +181,9 @@ impl ObjectFile {
             }
             seal = parking_lot::RwLockWriteGuard::downgrade(exclusive);
         }
-        let n = read(&self.fd, buffer)?;
+        let n = read(&self.file, buffer)?;
         if let Seal::Sealed(sums) = &*seal {
-            sums.check_read(&self.fd, offset, &buffer[..n])?;
+            sums.check_read(&self.file, offset, &buffer[..n])?;
         }
         Ok(n)
     }
@@ -158,7 +192,7 @@ impl ObjectFile {
     pub(crate) fn check(&self) -> io::Result<bool> {
         match self.load()? {
             Seal::Sealed(sums) => {
-                if rustix::fs::fstat(&self.fd)?.st_size as u64 != sums.size() {
+                if self.file.stat()?.size != sums.size() {
                     return Err(io::Error::new(
                         io::ErrorKind::InvalidData,
                         format!(
@@ -167,9 +201,9 @@ impl ObjectFile {
                         ),
                     ));
                 }
-                sums.check_all(&self.fd).map(|()| true)
+                sums.check_all(&self.file).map(|()| true)
             }
-            Seal::Open | Seal::Unknown => Ok(false),
+            Seal::Open | Seal::Leaving(_) | Seal::Unknown => Ok(false),
         }
     }
 
@@ -182,14 +216,15 @@ impl ObjectFile {
     /// Puts the checksums on, if there were no changes beyond `changes`, all of which
     /// are on stable storage. Returns whether it did.
     pub(crate) fn seal(&self, changes: u64) -> io::Result<bool> {
-        let size = rustix::fs::fstat(&self.fd)?.st_size as u64;
-        let sums = Sums::compute(&self.fd, size)?;
+        let size = self.file.stat()?.size;
+        let sums = Sums::compute(&self.file, size)?;
         let mut seal = self.seal.write();
-        if !matches!(*seal, Seal::Open) || self.changes.load(Ordering::Acquire) != changes {
+        if !matches!(*seal, Seal::Open | Seal::Leaving(_))
+            || self.changes.load(Ordering::Acquire) != changes
+        {
             return Ok(false);
         }
-        let flags = rustix::fs::XattrFlags::empty();
-        rustix::fs::fsetxattr(&self.fd, ATTRIBUTE, &sums.encode(), flags)?;
+        self.file.set_attribute(ATTRIBUTE, &sums.encode())?;
         self.changes.store(0, Ordering::Release);
         *seal = Seal::Sealed(sums);
         Ok(true)
@@ -220,23 +255,15 @@ impl ObjectFile {
             return Ok(());
         }
         let (mtime, _) = self.times(Timestamp::default());
-        let result = self.store_mtime(mtime);
+        let result = self.file.set_mtime(mtime);
         if result.is_err() {
             self.mtime_changed.store(true, Ordering::Release);
         }
-        result
-    }
-
-    fn store_mtime(&self, mtime: Timestamp) -> io::Result<()> {
-        let last_access = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
-        let last_modification =
-            rustix::fs::Timespec { tv_sec: mtime.secs, tv_nsec: mtime.nanos.into() };
-        let times = rustix::fs::Timestamps { last_access, last_modification };
-        Ok(rustix::fs::futimens(&self.fd, &times)?)
+        Ok(result?)
     }
 }
 
-impl Drop for ObjectFile {
+impl<F: DiskFile> Drop for ObjectFile<F> {
     fn drop(&mut self) {
         // The exact time must not be older the next time the file is opened.
         if let Err(error) = self.keep_mtime() {
@@ -252,9 +279,10 @@ fn nanos(time: Timestamp) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::OwnedFd;
     use std::os::unix::fs::FileExt;
 
-    fn object(file: &std::fs::File) -> ObjectFile {
+    fn object(file: &std::fs::File) -> ObjectFile<OwnedFd> {
         ObjectFile::new(file.try_clone().unwrap().into())
     }
 
@@ -272,7 +300,7 @@ mod tests {
         let one = object(&file);
         let write = |at| {
             let work = |fd: &OwnedFd| Ok(rustix::io::pwrite(fd, b"new", at)?);
-            one.change(Touches::From(at), Timestamp::now(), work).unwrap().1
+            one.change(Touches::From(at), Timestamp::now(), work, |_| Ok(())).unwrap().1
         };
         assert!(write(5), "the first change is reported");
         assert!(!write(5));

@@ -1,9 +1,10 @@
 //! What happens to changed objects afterwards: within the commit interval they are
 //! on stable storage, and once they are left alone they get their checksums.
 
+use crate::disk::Disk;
 use crate::object::ObjectFile;
 use crate::store::ObjectStore;
-use glint_proto::ObjectId;
+use glint_proto::{ObjectId, clock};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::io;
@@ -42,7 +43,7 @@ impl Sealer {
     pub(crate) fn note(&self, object: ObjectId, first: bool) {
         self.touch();
         if first {
-            let since = Instant::now();
+            let since = clock::now();
             self.queue.lock().push_back(Changed { since, object, changes: 1 });
         }
     }
@@ -51,19 +52,19 @@ impl Sealer {
     fn next(&self, idle: Duration) -> Option<Changed> {
         let mut queue = self.queue.lock();
         match queue.front() {
-            Some(changed) if changed.since.elapsed() >= idle => queue.pop_front(),
+            Some(changed) if clock::since(changed.since) >= idle => queue.pop_front(),
             _ => None,
         }
     }
 }
 
-impl ObjectStore {
+impl<D: Disk> ObjectStore<D> {
     /// Brings all changes to stable storage and seals objects that nobody changed for
     /// `idle`. To be called every commit interval, by one thread.
     pub fn settle(&self, idle: Duration) -> io::Result<()> {
         let batch = BATCH_MAX.min(self.open_files().div_ceil(2));
         loop {
-            let mut quiet: Vec<(Arc<ObjectFile>, u64)> = Vec::new();
+            let mut quiet: Vec<(Arc<ObjectFile<D::File>>, u64)> = Vec::new();
             let mut again = Vec::new();
             while quiet.len() < batch
                 && let Some(mut changed) = self.sealer.next(idle)
@@ -75,7 +76,7 @@ impl ObjectStore {
                     quiet.push((file, changes));
                 } else {
                     changed.changes = changes;
-                    changed.since = Instant::now();
+                    changed.since = clock::now();
                     again.push(changed);
                 }
             }

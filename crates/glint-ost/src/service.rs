@@ -1,28 +1,27 @@
 //! Requests of an OST. What may block on the disk runs on a pool of threads; what
 //! the page cache can answer is answered at once.
 
+use crate::disk::{Disk, DiskFile, LocalDisk};
 use crate::error::OstError;
 use crate::store::ObjectStore;
 use glint_proto::{Bulk, ClientId, Errno, Extents, FsResult, ObjectId, OstReply, OstRequest};
 use glint_telemetry::{Layer, Span};
-use rustix::io::ReadWriteFlags;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// An object storage target.
-pub struct Ost {
-    store: Arc<ObjectStore>,
+pub struct Ost<D: Disk = LocalDisk> {
+    store: Arc<ObjectStore<D>>,
 }
 
-impl Ost {
+impl<D: Disk> Ost<D> {
     /// Serves a store.
-    pub fn new(store: ObjectStore) -> Ost {
+    pub fn new(store: ObjectStore<D>) -> Ost<D> {
         Ost { store: Arc::new(store) }
     }
 
     /// The store.
-    pub fn store(&self) -> &ObjectStore {
+    pub fn store(&self) -> &ObjectStore<D> {
         &self.store
     }
 
@@ -111,8 +110,11 @@ impl Ost {
 
     async fn in_pool<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&ObjectStore) -> io::Result<T> + Send + 'static,
+        work: impl FnOnce(&ObjectStore<D>) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
+        if !D::WAITS {
+            return work(&self.store);
+        }
         let store = self.store.clone();
         blocking::unblock(move || work(&store)).await
     }
@@ -124,9 +126,8 @@ impl Ost {
         let mut done = 0;
         while done < buffer.len() {
             let at = offset + done as u64;
-            let cached = file.checked_read(at, &mut buffer[done..], |fd, room| {
-                let mut room = [io::IoSliceMut::new(room)];
-                Ok(rustix::io::preadv2(fd, &mut room, at, ReadWriteFlags::NOWAIT)?)
+            let cached = file.checked_read(at, &mut buffer[done..], |file, room| {
+                Ok(file.read_cached(room, at)?)
             });
             let n = match cached.map_err(|e| (e.raw_os_error(), e)) {
                 Ok(n) => n,
@@ -135,8 +136,7 @@ impl Ost {
                     let (file, len) = (file.clone(), buffer.len() - done);
                     let data = blocking::unblock(move || {
                         let mut data = vec![0u8; len];
-                        let read =
-                            |fd: &OwnedFd, room: &mut [u8]| Ok(rustix::io::pread(fd, room, at)?);
+                        let read = |file: &D::File, room: &mut [u8]| Ok(file.read(room, at)?);
                         let n = file.checked_read(at, &mut data, read)?;
                         data.truncate(n);
                         Ok::<_, io::Error>(data)

@@ -2,8 +2,7 @@
 //!
 //! `objects/XX/INODE.STRIPE`, where `XX` is taken from the middle of the inode
 //! number: files made together lie in one directory, and all directories fill
-//! evenly. Every access is relative to one descriptor that is held open, so a path has
-//! two components.
+//! evenly.
 //!
 //! Invariants:
 //! - Once something could not be brought to stable storage, nothing more is changed or called
@@ -12,18 +11,17 @@
 //! - An object that was synced is found again: also its directory's entry is on stable storage,
 //!   whether or not its file was closed in between.
 
-use crate::allocated::is_allocated;
+use crate::disk::{Disk, DiskFile, LocalDisk};
 use crate::error::OstError;
 use crate::files::Files;
 use crate::grants::Grants;
 use crate::object::{ObjectFile, Touches};
 use crate::sealer::Sealer;
-use crate::space::{Space, file_bytes_max};
+use crate::space::Space;
 use glint_proto::{ClientId, Ino, ObjectAttr, ObjectId, SpaceInfo, Timestamp};
-use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
+use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,15 +49,14 @@ struct Entries {
 }
 
 /// The store.
-pub struct ObjectStore {
+pub struct ObjectStore<D: Disk = LocalDisk> {
     grants: Arc<Grants>,
     path: PathBuf,
-    /// The directory with the directories of objects.
-    objects: OwnedFd,
+    disk: D,
     entries: Vec<Entries>,
     /// Why nothing can be called durable any more.
     failure: OnceLock<String>,
-    files: Files,
+    files: Files<D::File>,
     space: Space,
     object_bytes_max: u64,
     pub(crate) sealer: Sealer,
@@ -106,20 +103,25 @@ impl ObjectStore {
             let made = builder.recursive(true).mode(0o700).create(&directory);
             made.map_err(|e| setup(&directory, e))?;
         }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(&objects, flags, Mode::empty());
-        let fd = fd.map_err(|e| setup(&objects, e.into()))?;
-        Ok(ObjectStore {
-            object_bytes_max: file_bytes_max(fd.as_fd()),
+        let disk = LocalDisk::open(&objects).map_err(|e| setup(&objects, e))?;
+        Ok(ObjectStore::on(disk, path, open_files, grants))
+    }
+}
+
+impl<D: Disk> ObjectStore<D> {
+    /// The store on a disk whose directories are there, which is called `path`.
+    pub fn on(disk: D, path: &Path, open_files: usize, grants: Arc<Grants>) -> ObjectStore<D> {
+        ObjectStore {
+            object_bytes_max: disk.file_bytes_max(),
             grants,
             path: path.to_owned(),
-            objects: fd,
+            disk,
             entries: (0..DIRECTORIES).map(|_| Entries::default()).collect(),
             failure: OnceLock::new(),
             files: Files::new(open_files),
             space: Space::new(),
             sealer: Sealer::default(),
-        })
+        }
     }
 
     /// Directory of the store.
@@ -161,19 +163,16 @@ impl ObjectStore {
         &self,
         object: ObjectId,
         create: Option<Timestamp>,
-    ) -> io::Result<Option<Arc<ObjectFile>>> {
+    ) -> io::Result<Option<Arc<ObjectFile<D::File>>>> {
         self.files.get(object, || {
             let path = path_of(object);
-            let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOATIME;
-            match rustix::fs::openat(&self.objects, &path, flags, Mode::empty()) {
-                Ok(fd) => Ok(Some(ObjectFile::new(fd))),
+            match self.disk.open(&path) {
+                Ok(file) => Ok(Some(ObjectFile::new(file))),
                 Err(Errno::NOENT) => {
                     let Some(mtime) = create else { return Ok(None) };
-                    let flags = flags | OFlags::CREATE;
-                    let mode = Mode::from(0o600);
-                    let fd = rustix::fs::openat(&self.objects, &path, flags, mode)?;
+                    let file = self.disk.create(&path)?;
                     self.entries[shard_of(object)].made.fetch_add(1, Ordering::AcqRel);
-                    Ok(Some(ObjectFile::fresh(fd, mtime)))
+                    Ok(Some(ObjectFile::fresh(file, mtime)))
                 }
                 Err(error) => Err(error.into()),
             }
@@ -188,10 +187,10 @@ impl ObjectStore {
         bytes: u64,
         mut ranges: impl Iterator<Item = (u64, u64)>,
     ) -> io::Result<()> {
-        let taken = self.space.take(self.objects.as_fd(), bytes, self.grants.total());
+        let taken = self.space.take(&self.disk, bytes, self.grants.total());
         let Err(full) = taken else { return Ok(()) };
         match self.file(object, None)? {
-            Some(file) if ranges.all(|(offset, len)| is_allocated(file.fd(), offset, len)) => {
+            Some(file) if ranges.all(|(offset, len)| file.file().is_allocated(offset, len)) => {
                 Ok(())
             }
             _ => Err(full),
@@ -202,20 +201,21 @@ impl ObjectStore {
     pub(crate) fn change<T>(
         &self,
         object: ObjectId,
-        file: &ObjectFile,
+        file: &ObjectFile<D::File>,
         touches: Touches,
         mtime: Timestamp,
-        work: impl FnOnce(&OwnedFd) -> io::Result<T>,
+        work: impl FnOnce(&D::File) -> io::Result<T>,
     ) -> io::Result<T> {
         self.works()?;
-        let (result, first) = file.change(touches, mtime, work)?;
+        let sync = |file: &D::File| self.flushed("an object", file.sync());
+        let (result, first) = file.change(touches, mtime, work, sync)?;
         self.sealer.note(object, first);
         result
     }
 
     /// Keeps space for what a client will write. Returns how much.
     pub fn reserve(&self, client: ClientId, bytes: u64) -> io::Result<u64> {
-        let available = Space::info(self.objects.as_fd())?.available;
+        let available = Space::info(&self.disk)?.available;
         let granted = self.grants.reserve(client, bytes, available);
         self.space.keep(granted);
         Ok(granted)
@@ -236,7 +236,7 @@ impl ObjectStore {
         let now = Timestamp::now();
         let Some(file) = self.file(object, (size > 0).then_some(now))? else { return Ok(()) };
         let touches = if size == 0 { Touches::Drops } else { Touches::From(size) };
-        self.change(object, &file, touches, now, |fd| Ok(rustix::fs::ftruncate(fd, size)?))
+        self.change(object, &file, touches, now, |file| Ok(file.set_size(size)?))
     }
 
     /// fallocate(2).
@@ -248,14 +248,14 @@ impl ObjectStore {
         }
         let now = Timestamp::now();
         let Some(file) = self.file(object, (!frees).then_some(now))? else { return Ok(()) };
-        let work = |fd: &OwnedFd| {
+        let work = |file: &D::File| {
             // Behind the end there is nothing to free, and a file system refuses to.
-            let end = if frees { rustix::fs::fstat(fd)?.st_size as u64 } else { u64::MAX };
+            let end = if frees { file.stat()?.size } else { u64::MAX };
             let len = len.min(end.saturating_sub(offset));
             if len == 0 {
                 return Ok(());
             }
-            Ok(rustix::fs::fallocate(fd, flags, offset, len)?)
+            Ok(file.allocate(mode, offset, len)?)
         };
         self.change(object, &file, Touches::From(offset), now, work)
     }
@@ -284,12 +284,7 @@ impl ObjectStore {
         let Some(file) = self.file(object, None)? else {
             return Ok(if hole { Some(offset) } else { None });
         };
-        let from = if hole {
-            rustix::fs::SeekFrom::Hole(offset)
-        } else {
-            rustix::fs::SeekFrom::Data(offset)
-        };
-        match rustix::fs::seek(file.fd(), from) {
+        match file.file().seek(offset, hole) {
             Ok(found) => Ok(Some(found)),
             Err(Errno::NXIO) => Ok(None),
             Err(error) => Err(error.into()),
@@ -301,16 +296,14 @@ impl ObjectStore {
         self.works()?;
         let Some(file) = self.file(object, None)? else { return Ok(()) };
         file.keep_mtime()?;
-        self.flushed("an object", rustix::fs::fsync(file.fd()))?;
+        self.flushed("an object", file.file().sync())?;
         let shard = shard_of(object);
         let entries = &self.entries[shard];
         let made = entries.made.load(Ordering::Acquire);
         // What another one is just syncing counts when it is done, and not before.
         if entries.synced.load(Ordering::Acquire) < made {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let name = directory_name(shard);
-            let directory = rustix::fs::openat(&self.objects, name, flags, Mode::empty())?;
-            self.flushed("a directory", rustix::fs::fsync(directory))?;
+            let directory = self.disk.directory(&directory_name(shard))?;
+            self.flushed("a directory", self.disk.sync_directory(&directory))?;
             entries.synced.fetch_max(made, Ordering::AcqRel);
         }
         Ok(())
@@ -321,7 +314,7 @@ impl ObjectStore {
         self.works()?;
         let made = |entries: &Entries| entries.made.load(Ordering::Acquire);
         let made: Vec<u64> = self.entries.iter().map(made).collect();
-        self.flushed("data", rustix::fs::syncfs(&self.objects))?;
+        self.flushed("data", self.disk.sync_all())?;
         for (entries, made) in self.entries.iter().zip(made) {
             entries.synced.fetch_max(made, Ordering::AcqRel);
         }
@@ -332,7 +325,7 @@ impl ObjectStore {
     pub fn remove(&self, object: ObjectId) -> io::Result<()> {
         self.works()?;
         self.files.forget(object);
-        match rustix::fs::unlinkat(&self.objects, path_of(object), AtFlags::empty()) {
+        match self.disk.unlink(&path_of(object)) {
             Ok(()) | Err(Errno::NOENT) => {
                 self.sealer.touch();
                 Ok(())
@@ -351,7 +344,7 @@ impl ObjectStore {
 
     /// Space of the disk. What is kept for clients is not available to others.
     pub fn space(&self) -> io::Result<SpaceInfo> {
-        let space = Space::info(self.objects.as_fd())?;
+        let space = Space::info(&self.disk)?;
         let available = space.available.saturating_sub(self.grants.total());
         Ok(SpaceInfo { available, ..space })
     }
@@ -363,14 +356,13 @@ impl ObjectStore {
         mut stray: impl FnMut(PathBuf),
     ) -> io::Result<()> {
         for index in 0..DIRECTORIES {
-            let directory = self.path.join("objects").join(directory_name(index));
-            for entry in std::fs::read_dir(&directory)? {
-                let entry = entry?;
-                match entry.file_name().to_str().and_then(parse_name) {
+            let directory = directory_name(index);
+            for name in self.disk.names(&directory)? {
+                match name.to_str().and_then(parse_name) {
                     Some(object) if shard_of(object) == index => {
-                        visit(StoredObject { object, size: entry.metadata()?.len() });
+                        visit(StoredObject { object, size: self.disk.size(&path_of(object))? });
                     }
-                    _ => stray(entry.path()),
+                    _ => stray(self.path.join("objects").join(&directory).join(name)),
                 }
             }
         }
@@ -378,12 +370,10 @@ impl ObjectStore {
     }
 }
 
-pub(crate) fn state(file: &ObjectFile) -> io::Result<ObjectAttr> {
-    let stat = rustix::fs::fstat(file.fd())?;
-    let mtime = Timestamp { secs: stat.st_mtime, nanos: stat.st_mtime_nsec as u32 };
-    let (mtime, ctime) = file.times(mtime);
-    let (size, blocks) = (stat.st_size as u64, stat.st_blocks as u64);
-    Ok(ObjectAttr { size, blocks, mtime, ctime })
+pub(crate) fn state(file: &ObjectFile<impl DiskFile>) -> io::Result<ObjectAttr> {
+    let stat = file.file().stat()?;
+    let (mtime, ctime) = file.times(stat.mtime);
+    Ok(ObjectAttr { size: stat.size, blocks: stat.blocks, mtime, ctime })
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
 //! Writes into objects: of what is contiguous, or of many extents in one pass.
 
+use crate::disk::{Disk, DiskFile};
 use crate::object::Touches;
 use crate::store::{ObjectStore, state};
 use glint_proto::{Extents, ObjectAttr, ObjectId, Timestamp};
 use rustix::io::Errno;
 use std::io;
-use std::os::fd::OwnedFd;
 
-impl ObjectStore {
+impl<D: Disk> ObjectStore<D> {
     /// Writes all of `data`, which is from the time `mtime` if that is given; into space that
     /// was `kept` for it, or into what is free. Returns the state after it.
     pub fn write(
@@ -52,9 +52,9 @@ impl ObjectStore {
         let Some(file) = self.file(object, Some(mtime))? else {
             return Err(Errno::NOENT.into());
         };
-        self.change(object, &file, Touches::From(first), mtime, |fd| {
+        self.change(object, &file, Touches::From(first), mtime, |file| {
             for (offset, data) in extents {
-                write_extent(fd, offset, data)?;
+                write_extent(file, offset, data)?;
             }
             Ok(())
         })?;
@@ -62,9 +62,9 @@ impl ObjectStore {
     }
 }
 
-fn write_extent(fd: &OwnedFd, mut offset: u64, mut data: &[u8]) -> io::Result<()> {
+fn write_extent(file: &impl DiskFile, mut offset: u64, mut data: &[u8]) -> io::Result<()> {
     while !data.is_empty() {
-        match rustix::io::pwrite(fd, data, offset) {
+        match file.write(data, offset) {
             Ok(0) => return Err(Errno::IO.into()),
             Ok(n) => {
                 // The system refuses what ends past all files.
@@ -111,7 +111,7 @@ mod tests {
         let file = store.file(object(7), None).unwrap().unwrap();
         for (offset, data) in extents {
             let mut read = vec![0; data.len()];
-            rustix::io::pread(file.fd(), &mut read[..], offset).unwrap();
+            file.file().read(&mut read, offset).unwrap();
             assert_eq!(read, data);
         }
     }
@@ -126,7 +126,7 @@ mod tests {
         store.allocate(object(1), punch, 1 << 61, 1 << 61).unwrap();
         let file = store.file(object(1), None).unwrap().unwrap();
         let mut data = [1; 10_000];
-        assert_eq!(rustix::io::pread(file.fd(), &mut data[..], 0).unwrap(), 10_000);
+        assert_eq!(file.file().read(&mut data, 0).unwrap(), 10_000);
         assert!(data[..5000].iter().all(|b| *b == 1) && data[5000..].iter().all(|b| *b == 0));
     }
 }

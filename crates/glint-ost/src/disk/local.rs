@@ -1,0 +1,166 @@
+//! Files of a local file system. Every access is relative to one descriptor that is held open,
+//! so a path has two components.
+
+use super::{Disk, DiskFile, DiskResult, DiskSpace, Stat};
+use crate::allocated::is_allocated;
+use glint_proto::Timestamp;
+use glint_proto::limits::FILE_BYTES_MAX;
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, SeekFrom};
+use rustix::io::ReadWriteFlags;
+use std::ffi::OsString;
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+const OPEN: OFlags = OFlags::RDWR.union(OFlags::CLOEXEC).union(OFlags::NOATIME);
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// A directory that is held open.
+pub struct LocalDisk {
+    path: PathBuf,
+    directory: OwnedFd,
+}
+
+impl LocalDisk {
+    /// Opens a directory.
+    pub fn open(path: &Path) -> io::Result<LocalDisk> {
+        let directory = rustix::fs::open(path, DIRECTORY, Mode::empty())?;
+        Ok(LocalDisk { path: path.to_owned(), directory })
+    }
+}
+
+/// Where the largest file ends that the file system of a directory can have: nothing says it,
+/// but no descriptor can be moved past it. Where it has no files without names it is not known.
+fn file_bytes_max(dir: BorrowedFd<'_>) -> u64 {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let Ok(file) = rustix::fs::openat(dir, ".", flags, Mode::from(0o600)) else {
+        return FILE_BYTES_MAX;
+    };
+    let (mut fits, mut ends) = (0, FILE_BYTES_MAX + 1);
+    while ends - fits > 1 {
+        let middle = fits + (ends - fits) / 2;
+        match rustix::fs::seek(&file, SeekFrom::Start(middle)) {
+            Ok(_) => fits = middle,
+            Err(_) => ends = middle,
+        }
+    }
+    fits
+}
+
+impl Disk for LocalDisk {
+    type File = OwnedFd;
+    type Directory = OwnedFd;
+
+    const WAITS: bool = true;
+
+    fn open(&self, path: &str) -> DiskResult<OwnedFd> {
+        rustix::fs::openat(&self.directory, path, OPEN, Mode::empty())
+    }
+
+    fn create(&self, path: &str) -> DiskResult<OwnedFd> {
+        let mode = Mode::from(0o600);
+        rustix::fs::openat(&self.directory, path, OPEN | OFlags::CREATE, mode)
+    }
+
+    fn unlink(&self, path: &str) -> DiskResult<()> {
+        rustix::fs::unlinkat(&self.directory, path, AtFlags::empty())
+    }
+
+    fn names(&self, directory: &str) -> io::Result<Vec<OsString>> {
+        let entries = std::fs::read_dir(self.path.join(directory))?;
+        entries.map(|entry| Ok(entry?.file_name())).collect()
+    }
+
+    fn size(&self, path: &str) -> DiskResult<u64> {
+        let stat = rustix::fs::statat(&self.directory, path, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(stat.st_size as u64)
+    }
+
+    fn directory(&self, directory: &str) -> DiskResult<OwnedFd> {
+        rustix::fs::openat(&self.directory, directory, DIRECTORY, Mode::empty())
+    }
+
+    fn sync_directory(&self, directory: &OwnedFd) -> DiskResult<()> {
+        rustix::fs::fsync(directory)
+    }
+
+    fn sync_all(&self) -> DiskResult<()> {
+        rustix::fs::syncfs(&self.directory)
+    }
+
+    fn space(&self) -> DiskResult<DiskSpace> {
+        let vfs = rustix::fs::fstatvfs(&self.directory)?;
+        Ok(DiskSpace {
+            total: vfs.f_blocks * vfs.f_frsize,
+            free: vfs.f_bfree * vfs.f_frsize,
+            available: vfs.f_bavail * vfs.f_frsize,
+            file_system: vfs.f_fsid,
+        })
+    }
+
+    fn file_bytes_max(&self) -> u64 {
+        file_bytes_max(self.directory.as_fd())
+    }
+}
+
+impl DiskFile for OwnedFd {
+    fn read(&self, buffer: &mut [u8], offset: u64) -> DiskResult<usize> {
+        rustix::io::pread(self, buffer, offset)
+    }
+
+    fn read_cached(&self, buffer: &mut [u8], offset: u64) -> DiskResult<usize> {
+        let mut buffer = [IoSliceMut::new(buffer)];
+        rustix::io::preadv2(self, &mut buffer, offset, ReadWriteFlags::NOWAIT)
+    }
+
+    fn write(&self, data: &[u8], offset: u64) -> DiskResult<usize> {
+        rustix::io::pwrite(self, data, offset)
+    }
+
+    fn set_size(&self, size: u64) -> DiskResult<()> {
+        rustix::fs::ftruncate(self, size)
+    }
+
+    fn allocate(&self, mode: i32, offset: u64, len: u64) -> DiskResult<()> {
+        let flags = FallocateFlags::from_bits_retain(mode as u32);
+        rustix::fs::fallocate(self, flags, offset, len)
+    }
+
+    fn is_allocated(&self, offset: u64, len: u64) -> bool {
+        is_allocated(self, offset, len)
+    }
+
+    fn seek(&self, offset: u64, hole: bool) -> DiskResult<u64> {
+        let from = if hole { SeekFrom::Hole(offset) } else { SeekFrom::Data(offset) };
+        rustix::fs::seek(self, from)
+    }
+
+    fn stat(&self) -> DiskResult<Stat> {
+        let stat = rustix::fs::fstat(self)?;
+        let mtime = Timestamp { secs: stat.st_mtime, nanos: stat.st_mtime_nsec as u32 };
+        Ok(Stat { size: stat.st_size as u64, blocks: stat.st_blocks as u64, mtime })
+    }
+
+    fn set_mtime(&self, mtime: Timestamp) -> DiskResult<()> {
+        let last_access = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+        let last_modification =
+            rustix::fs::Timespec { tv_sec: mtime.secs, tv_nsec: mtime.nanos.into() };
+        rustix::fs::futimens(self, &rustix::fs::Timestamps { last_access, last_modification })
+    }
+
+    fn attribute(&self, name: &str, value: &mut [u8]) -> DiskResult<usize> {
+        rustix::fs::fgetxattr(self, name, value)
+    }
+
+    fn set_attribute(&self, name: &str, value: &[u8]) -> DiskResult<()> {
+        rustix::fs::fsetxattr(self, name, value, rustix::fs::XattrFlags::empty())
+    }
+
+    fn remove_attribute(&self, name: &str) -> DiskResult<()> {
+        rustix::fs::fremovexattr(self, name)
+    }
+
+    fn sync(&self) -> DiskResult<()> {
+        rustix::fs::fsync(self)
+    }
+}

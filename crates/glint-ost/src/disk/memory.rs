@@ -1,0 +1,520 @@
+//! A disk in memory that fails as a plan says, and forgets what was not synced.
+//!
+//! What POSIX promises and what [the store relies on](super) is kept, and nothing more. A sync of
+//! a file is one of its data and state, not of its directory's entry. A loss of power leaves of
+//! each name a prefix of its changes, of each file a prefix of the changes of its state, and of
+//! its blocks what a seed says. After a sync that failed, blocks are clean though they are not on
+//! the disk, as on Linux: they are read as they were written until power is lost, and no later
+//! sync brings them there.
+//!
+//! Does not know: time (whoever has it stand still stops its machine), directories (there is any
+//! that is named), what fallocate(2) reserves.
+
+use super::{Disk, DiskFile, DiskResult, DiskSpace, Stat};
+use glint_proto::Timestamp;
+use glint_proto::limits::FILE_BYTES_MAX;
+use parking_lot::{Mutex, MutexGuard};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::sync::Arc;
+
+/// What is written or lost as one: smaller than a page, so that small files have several.
+const BLOCK_BYTES: u64 = 128;
+
+/// A decision: a number below the given one.
+pub type Decide<'a> = &'a mut dyn FnMut(u64) -> u64;
+
+/// What fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// Opening and making files.
+    Open,
+    /// Reading.
+    Read,
+    /// Writing.
+    Write,
+    /// Bringing anything to stable storage.
+    Sync,
+}
+
+/// Something that goes wrong.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    /// What fails.
+    pub operation: Operation,
+    /// With which files: those whose path ends so. The whole disk has no path.
+    pub path: String,
+    /// How.
+    pub errno: Errno,
+    /// How often.
+    pub times: u32,
+}
+
+/// A disk; clones are the same one.
+#[derive(Clone, Default)]
+pub struct MemoryDisk(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    /// Names, as answered and as on stable storage, and what lies between.
+    names: BTreeMap<String, u64>,
+    synced_names: BTreeMap<String, u64>,
+    renamed: Vec<(String, Option<u64>)>,
+    files: BTreeMap<u64, Inode>,
+    next_file: u64,
+    faults: Vec<Fault>,
+    /// Space in bytes, if there is an end to it.
+    capacity: Option<u64>,
+}
+
+type Block = [u8; BLOCK_BYTES as usize];
+
+/// A file in some state.
+#[derive(Clone, Default)]
+struct Content {
+    size: u64,
+    blocks: BTreeMap<u64, Block>,
+    attributes: BTreeMap<String, Vec<u8>>,
+    mtime: Timestamp,
+}
+
+/// A change that is not on stable storage.
+enum Change {
+    Block(u64, Block),
+    /// The size, and what was past it is gone.
+    Size(u64),
+    /// A write went past the end.
+    Grow(u64),
+    Hole(u64, u64),
+    Attribute(String, Option<Vec<u8>>),
+    Time(Timestamp),
+}
+
+struct Inode {
+    path: String,
+    now: Content,
+    synced: Content,
+    changes: Vec<Change>,
+}
+
+/// An open file.
+pub struct MemoryFile {
+    disk: MemoryDisk,
+    file: u64,
+}
+
+impl Content {
+    fn apply(&mut self, change: &Change) {
+        match change {
+            Change::Block(index, block) => drop(self.blocks.insert(*index, *block)),
+            Change::Size(size) => {
+                self.clear(*size, u64::MAX);
+                self.size = *size;
+            }
+            Change::Grow(size) => self.size = *size,
+            Change::Hole(from, to) => self.clear(*from, *to),
+            Change::Attribute(name, Some(value)) => {
+                self.attributes.insert(name.clone(), value.clone());
+            }
+            Change::Attribute(name, None) => drop(self.attributes.remove(name)),
+            Change::Time(time) => self.mtime = *time,
+        }
+    }
+
+    /// Bytes of a range read as zeros.
+    fn clear(&mut self, from: u64, to: u64) {
+        let (first, last) = (from / BLOCK_BYTES, to / BLOCK_BYTES);
+        self.blocks.retain(|index, block| {
+            let start = index * BLOCK_BYTES;
+            if *index < first || *index > last {
+                return true;
+            }
+            let (from, to) = (from.max(start) - start, (to - start).min(BLOCK_BYTES));
+            block[from as usize..to as usize].fill(0);
+            to - from < BLOCK_BYTES
+        });
+    }
+
+    fn read(&self, buffer: &mut [u8], offset: u64) -> usize {
+        let len = (buffer.len() as u64).min(self.size.saturating_sub(offset)) as usize;
+        let (buffer, end) = (&mut buffer[..len], offset + len as u64);
+        buffer.fill(0);
+        for (index, block) in self.blocks.range(offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES)) {
+            let start = index * BLOCK_BYTES;
+            let (from, to) = (offset.max(start), end.min(start + BLOCK_BYTES));
+            buffer[(from - offset) as usize..(to - offset) as usize]
+                .copy_from_slice(&block[(from - start) as usize..(to - start) as usize]);
+        }
+        len
+    }
+}
+
+impl Inode {
+    fn change(&mut self, change: Change) {
+        self.now.apply(&change);
+        self.changes.push(change);
+    }
+
+    fn sync(&mut self) {
+        for change in self.changes.drain(..) {
+            self.synced.apply(&change);
+        }
+    }
+
+    /// A sync failed: nobody remembers that its blocks are not on the disk.
+    fn forget_blocks(&mut self) {
+        self.changes.retain(|change| !matches!(change, Change::Block(..)));
+    }
+
+    fn lose_power(&mut self, decide: Decide<'_>) {
+        let is_state = |change: &Change| !matches!(change, Change::Block(..));
+        let states = self.changes.iter().filter(|change| is_state(change)).count();
+        let mut left = decide(states as u64 + 1);
+        // Blocks that are written in place may be there before the state that was changed earlier.
+        let mut in_place = true;
+        for change in self.changes.drain(..) {
+            match change {
+                Change::Block(index, _) => {
+                    let is_there = self.synced.blocks.contains_key(&index);
+                    if (left > 0 || (in_place && is_there)) && decide(2) == 0 {
+                        self.synced.apply(&change);
+                    }
+                }
+                _ if left > 0 => {
+                    left -= 1;
+                    self.synced.apply(&change);
+                }
+                Change::Size(_) | Change::Hole(..) => in_place = false,
+                _ => {}
+            }
+        }
+        let size = self.synced.size;
+        self.synced.clear(size, u64::MAX);
+        self.now = self.synced.clone();
+    }
+}
+
+impl State {
+    /// Whether an operation fails.
+    fn fails(&mut self, operation: Operation, path: &str) -> DiskResult<()> {
+        let meant =
+            |f: &&mut Fault| f.operation == operation && f.times > 0 && path.ends_with(&f.path);
+        match self.faults.iter_mut().find(meant) {
+            Some(fault) => {
+                fault.times = if fault.times == u32::MAX { u32::MAX } else { fault.times - 1 };
+                Err(fault.errno)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn file(&mut self, file: u64) -> &mut Inode {
+        self.files.entry(file).or_insert_with(|| Inode {
+            path: String::new(),
+            now: Content::default(),
+            synced: Content::default(),
+            changes: Vec::new(),
+        })
+    }
+
+    fn name(&mut self, path: &str, file: Option<u64>) {
+        match file {
+            Some(file) => self.names.insert(path.to_owned(), file),
+            None => self.names.remove(path),
+        };
+        self.renamed.push((path.to_owned(), file));
+    }
+
+    fn sync_names(&mut self, of: impl Fn(&str) -> bool) {
+        for (path, file) in std::mem::take(&mut self.renamed) {
+            if !of(&path) {
+                self.renamed.push((path, file));
+                continue;
+            }
+            match file {
+                Some(file) => self.synced_names.insert(path, file),
+                None => self.synced_names.remove(&path),
+            };
+        }
+    }
+
+    fn used(&self) -> u64 {
+        let blocks = self.names.values().filter_map(|file| self.files.get(file));
+        blocks.map(|file| file.now.blocks.len() as u64 * BLOCK_BYTES).sum()
+    }
+
+    fn write(&mut self, file: u64, data: &[u8], offset: u64) -> DiskResult<usize> {
+        let path = self.file(file).path.clone();
+        self.fails(Operation::Write, &path)?;
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
+        let end = end.ok_or(Errno::FBIG)?;
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let (first, last) = (offset / BLOCK_BYTES, (end - 1) / BLOCK_BYTES);
+        if let Some(capacity) = self.capacity {
+            let there = &self.file(file).now.blocks;
+            let new = (first..=last).filter(|index| !there.contains_key(index)).count() as u64;
+            if self.used() + new * BLOCK_BYTES > capacity {
+                return Err(Errno::NOSPC);
+            }
+        }
+        let inode = self.file(file);
+        for index in first..=last {
+            let start = index * BLOCK_BYTES;
+            let mut block = inode.now.blocks.get(&index).copied().unwrap_or([0; _]);
+            let (from, to) = (offset.max(start), end.min(start + BLOCK_BYTES));
+            let part = &data[(from - offset) as usize..(to - offset) as usize];
+            block[(from - start) as usize..(to - start) as usize].copy_from_slice(part);
+            inode.change(Change::Block(index, block));
+        }
+        if end > inode.now.size {
+            inode.change(Change::Grow(end));
+        }
+        Ok(data.len())
+    }
+}
+
+impl MemoryDisk {
+    /// From now on this goes wrong, too.
+    pub fn fail(&self, fault: Fault) {
+        self.0.lock().faults.push(fault);
+    }
+
+    /// Nothing goes wrong any more.
+    pub fn heal(&self) {
+        self.0.lock().faults.clear();
+    }
+
+    /// It has room for so much, or for everything.
+    pub fn limit(&self, capacity: Option<u64>) {
+        self.0.lock().capacity = capacity;
+    }
+
+    /// What was not synced is there or not. Files that are open are not to be used after it.
+    pub fn lose_power(&self, decide: Decide<'_>) {
+        let mut state = self.0.lock();
+        let state = &mut *state;
+        let mut lost = std::collections::BTreeSet::new();
+        for (path, file) in std::mem::take(&mut state.renamed) {
+            // Of each name a prefix stays.
+            if lost.contains(&path) || decide(2) == 0 {
+                lost.insert(path);
+                continue;
+            }
+            match file {
+                Some(file) => state.synced_names.insert(path, file),
+                None => state.synced_names.remove(&path),
+            };
+        }
+        state.names = state.synced_names.clone();
+        let named: std::collections::BTreeSet<u64> = state.names.values().copied().collect();
+        state.files.retain(|file, _| named.contains(file));
+        state.files.values_mut().for_each(|file| file.lose_power(decide));
+    }
+
+    /// All names.
+    pub fn paths(&self) -> Vec<String> {
+        self.0.lock().names.keys().cloned().collect()
+    }
+
+    fn handle(&self, file: u64) -> MemoryFile {
+        MemoryFile { disk: self.clone(), file }
+    }
+}
+
+impl Disk for MemoryDisk {
+    type File = MemoryFile;
+    type Directory = String;
+
+    const WAITS: bool = false;
+
+    fn open(&self, path: &str) -> DiskResult<MemoryFile> {
+        let mut state = self.0.lock();
+        state.fails(Operation::Open, path)?;
+        state.names.get(path).map(|file| self.handle(*file)).ok_or(Errno::NOENT)
+    }
+
+    fn create(&self, path: &str) -> DiskResult<MemoryFile> {
+        match self.open(path) {
+            Err(Errno::NOENT) => {}
+            result => return result,
+        }
+        let mut state = self.0.lock();
+        state.next_file += 1;
+        let file = state.next_file;
+        state.file(file).path = path.to_owned();
+        state.name(path, Some(file));
+        Ok(self.handle(file))
+    }
+
+    fn unlink(&self, path: &str) -> DiskResult<()> {
+        let mut state = self.0.lock();
+        if !state.names.contains_key(path) {
+            return Err(Errno::NOENT);
+        }
+        state.name(path, None);
+        Ok(())
+    }
+
+    fn names(&self, directory: &str) -> io::Result<Vec<OsString>> {
+        let state = self.0.lock();
+        let paths = state.names.keys().filter_map(|path| path.split_once('/'));
+        Ok(paths.filter(|(parent, _)| *parent == directory).map(|(_, name)| name.into()).collect())
+    }
+
+    fn size(&self, path: &str) -> DiskResult<u64> {
+        self.open(path)?.stat().map(|stat| stat.size)
+    }
+
+    fn directory(&self, directory: &str) -> DiskResult<String> {
+        let path = format!("{directory}/");
+        self.0.lock().fails(Operation::Open, &path)?;
+        Ok(path)
+    }
+
+    fn sync_directory(&self, directory: &String) -> DiskResult<()> {
+        let mut state = self.0.lock();
+        state.fails(Operation::Sync, directory)?;
+        state.sync_names(|path| path.starts_with(directory));
+        Ok(())
+    }
+
+    fn sync_all(&self) -> DiskResult<()> {
+        let mut state = self.0.lock();
+        if let Err(errno) = state.fails(Operation::Sync, "") {
+            state.files.values_mut().for_each(Inode::forget_blocks);
+            return Err(errno);
+        }
+        state.sync_names(|_| true);
+        state.files.values_mut().for_each(Inode::sync);
+        Ok(())
+    }
+
+    fn space(&self) -> DiskResult<DiskSpace> {
+        let state = self.0.lock();
+        let total = state.capacity.unwrap_or(u64::MAX / 4);
+        let free = total.saturating_sub(state.used());
+        Ok(DiskSpace { total, free, available: free, file_system: 0 })
+    }
+
+    fn file_bytes_max(&self) -> u64 {
+        FILE_BYTES_MAX
+    }
+}
+
+impl MemoryFile {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.disk.0.lock()
+    }
+
+    fn change(&self, change: Change) -> DiskResult<()> {
+        self.state().file(self.file).change(change);
+        Ok(())
+    }
+}
+
+impl DiskFile for MemoryFile {
+    fn read(&self, buffer: &mut [u8], offset: u64) -> DiskResult<usize> {
+        let mut state = self.state();
+        let path = state.file(self.file).path.clone();
+        state.fails(Operation::Read, &path)?;
+        Ok(state.file(self.file).now.read(buffer, offset))
+    }
+
+    fn read_cached(&self, buffer: &mut [u8], offset: u64) -> DiskResult<usize> {
+        self.read(buffer, offset)
+    }
+
+    fn write(&self, data: &[u8], offset: u64) -> DiskResult<usize> {
+        self.state().write(self.file, data, offset)
+    }
+
+    fn set_size(&self, size: u64) -> DiskResult<()> {
+        if size > FILE_BYTES_MAX {
+            return Err(Errno::FBIG);
+        }
+        self.change(Change::Size(size))
+    }
+
+    fn allocate(&self, mode: i32, offset: u64, len: u64) -> DiskResult<()> {
+        let end = offset.checked_add(len).filter(|end| *end <= FILE_BYTES_MAX);
+        let (end, keeps) = (end.ok_or(Errno::FBIG)?, libc::FALLOC_FL_KEEP_SIZE);
+        let size = self.state().file(self.file).now.size;
+        if mode == keeps | libc::FALLOC_FL_PUNCH_HOLE {
+            return self.change(Change::Hole(offset, end));
+        }
+        match mode & !keeps {
+            0 => {}
+            libc::FALLOC_FL_ZERO_RANGE => self.change(Change::Hole(offset, end))?,
+            _ => return Err(Errno::OPNOTSUPP),
+        }
+        if mode & keeps == 0 && end > size { self.change(Change::Grow(end)) } else { Ok(()) }
+    }
+
+    fn is_allocated(&self, offset: u64, len: u64) -> bool {
+        let Some(end) = offset.checked_add(len) else { return false };
+        let mut state = self.state();
+        let blocks = &state.file(self.file).now.blocks;
+        (offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES)).all(|index| blocks.contains_key(&index))
+    }
+
+    fn seek(&self, offset: u64, hole: bool) -> DiskResult<u64> {
+        let mut state = self.state();
+        let content = &state.file(self.file).now;
+        if offset >= content.size {
+            return Err(Errno::NXIO);
+        }
+        let first = offset / BLOCK_BYTES;
+        let found = match hole {
+            true => (first..).find(|index| !content.blocks.contains_key(index)),
+            false => content.blocks.range(first..).next().map(|(index, _)| *index),
+        };
+        let found = found.map_or(content.size, |index| offset.max(index * BLOCK_BYTES));
+        match hole {
+            true => Ok(found.min(content.size)),
+            false if found < content.size => Ok(found),
+            false => Err(Errno::NXIO),
+        }
+    }
+
+    fn stat(&self) -> DiskResult<Stat> {
+        let mut state = self.state();
+        let content = &state.file(self.file).now;
+        let blocks = (content.blocks.len() as u64 * BLOCK_BYTES).div_ceil(512);
+        Ok(Stat { size: content.size, blocks, mtime: content.mtime })
+    }
+
+    fn set_mtime(&self, mtime: Timestamp) -> DiskResult<()> {
+        self.change(Change::Time(mtime))
+    }
+
+    fn attribute(&self, name: &str, value: &mut [u8]) -> DiskResult<usize> {
+        let mut state = self.state();
+        let found = state.file(self.file).now.attributes.get(name).ok_or(Errno::NODATA)?;
+        value.get_mut(..found.len()).ok_or(Errno::RANGE)?.copy_from_slice(found);
+        Ok(found.len())
+    }
+
+    fn set_attribute(&self, name: &str, value: &[u8]) -> DiskResult<()> {
+        self.change(Change::Attribute(name.to_owned(), Some(value.to_vec())))
+    }
+
+    fn remove_attribute(&self, name: &str) -> DiskResult<()> {
+        self.change(Change::Attribute(name.to_owned(), None))
+    }
+
+    fn sync(&self) -> DiskResult<()> {
+        let mut state = self.state();
+        let path = state.file(self.file).path.clone();
+        let result = state.fails(Operation::Sync, &path);
+        let inode = state.file(self.file);
+        match result {
+            Ok(()) => inode.sync(),
+            Err(_) => inode.forget_blocks(),
+        }
+        result
+    }
+}

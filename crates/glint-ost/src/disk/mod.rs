@@ -1,0 +1,132 @@
+//! The few things that a store does with a disk: on the files of a local file system, or in
+//! memory for a simulation, where it fails and loses what was not synced.
+//!
+//! Static dispatch: a request of a server is the system calls of `local.rs` and nothing more.
+//!
+//! A store relies on this order, and on no other: what a loss of power leaves of the changes of
+//! one file's size, attributes and times is a prefix of them, and bytes past the size are never
+//! seen. Bytes that are not synced may be there or not, each block for itself.
+
+mod local;
+pub mod memory;
+#[cfg(test)]
+mod tests;
+
+pub use local::LocalDisk;
+
+use glint_proto::Timestamp;
+use rustix::io::Errno;
+use std::ffi::OsString;
+use std::io;
+
+/// Result of an operation.
+pub type DiskResult<T> = Result<T, Errno>;
+
+/// A file as the disk knows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Stat {
+    /// Size in bytes.
+    pub size: u64,
+    /// Blocks of 512 bytes.
+    pub blocks: u64,
+    /// Time of the last modification.
+    pub mtime: Timestamp,
+}
+
+/// Space of a disk, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct DiskSpace {
+    /// All.
+    pub total: u64,
+    /// What is free.
+    pub free: u64,
+    /// What is free for everybody.
+    pub available: u64,
+    /// Which file system it is.
+    pub file_system: u64,
+}
+
+/// The directory with the directories of objects. A path is `DIRECTORY/NAME`.
+pub trait Disk: Send + Sync + 'static {
+    /// An open file.
+    type File: DiskFile;
+
+    /// An open directory.
+    type Directory;
+
+    /// Whether operations may wait for a device; then those that nobody expects to be short run
+    /// on threads of their own.
+    const WAITS: bool;
+
+    /// Opens a file that is there.
+    fn open(&self, path: &str) -> DiskResult<Self::File>;
+
+    /// Opens a file, which is made if it is not there.
+    fn create(&self, path: &str) -> DiskResult<Self::File>;
+
+    /// Removes a file.
+    fn unlink(&self, path: &str) -> DiskResult<()>;
+
+    /// The names in a directory.
+    fn names(&self, directory: &str) -> io::Result<Vec<OsString>>;
+
+    /// Size of a file.
+    fn size(&self, path: &str) -> DiskResult<u64>;
+
+    /// Opens a directory.
+    fn directory(&self, directory: &str) -> DiskResult<Self::Directory>;
+
+    /// The entries of a directory to stable storage.
+    fn sync_directory(&self, directory: &Self::Directory) -> DiskResult<()>;
+
+    /// Everything to stable storage.
+    fn sync_all(&self) -> DiskResult<()>;
+
+    /// Space.
+    fn space(&self) -> DiskResult<DiskSpace>;
+
+    /// Where the largest file ends.
+    fn file_bytes_max(&self) -> u64;
+}
+
+/// An open file, to read and to write.
+pub trait DiskFile: Send + Sync + 'static {
+    /// Reads what is there from `offset` on.
+    fn read(&self, buffer: &mut [u8], offset: u64) -> DiskResult<usize>;
+
+    /// The same, of what is in memory; EAGAIN if that is nothing.
+    fn read_cached(&self, buffer: &mut [u8], offset: u64) -> DiskResult<usize>;
+
+    /// Writes some of `data`.
+    fn write(&self, data: &[u8], offset: u64) -> DiskResult<usize>;
+
+    /// Sets the size.
+    fn set_size(&self, size: u64) -> DiskResult<()>;
+
+    /// fallocate(2).
+    fn allocate(&self, mode: i32, offset: u64, len: u64) -> DiskResult<()>;
+
+    /// Whether all of a range has blocks of its own; `false` where nobody knows.
+    fn is_allocated(&self, offset: u64, len: u64) -> bool;
+
+    /// Next data or hole at or after `offset`; ENXIO if there is none.
+    fn seek(&self, offset: u64, hole: bool) -> DiskResult<u64>;
+
+    /// State.
+    fn stat(&self) -> DiskResult<Stat>;
+
+    /// Sets the time of the last modification.
+    fn set_mtime(&self, mtime: Timestamp) -> DiskResult<()>;
+
+    /// An extended attribute. Returns its length.
+    fn attribute(&self, name: &str, value: &mut [u8]) -> DiskResult<usize>;
+
+    /// Sets an extended attribute.
+    fn set_attribute(&self, name: &str, value: &[u8]) -> DiskResult<()>;
+
+    /// Removes an extended attribute.
+    fn remove_attribute(&self, name: &str) -> DiskResult<()>;
+
+    /// Data and state to stable storage.
+    fn sync(&self) -> DiskResult<()>;
+}

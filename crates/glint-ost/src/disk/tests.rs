@@ -1,0 +1,199 @@
+//! Tests of the disk in memory, and of the store on it.
+
+use super::memory::{Fault, MemoryDisk, Operation};
+use super::{Disk, DiskFile};
+use crate::{Grants, ObjectStore};
+use glint_proto::{Ino, ObjectId};
+use rustix::io::Errno;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+const OBJECT: ObjectId = ObjectId { ino: Ino(1), stripe: 0 };
+const SEEDS: u64 = 200;
+
+/// Decisions of a seed (xorshift).
+fn dice(seed: u64) -> impl FnMut(u64) -> u64 {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    move |limit| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 16) % limit
+    }
+}
+
+fn store(disk: &MemoryDisk) -> ObjectStore<MemoryDisk> {
+    ObjectStore::on(disk.clone(), Path::new("ost"), 64, Arc::<Grants>::default())
+}
+
+fn fault(operation: Operation, path: &str, errno: Errno) -> Fault {
+    Fault { operation, path: path.into(), errno, times: 1 }
+}
+
+fn read(store: &ObjectStore<MemoryDisk>) -> std::io::Result<Vec<u8>> {
+    let Some(file) = store.file(OBJECT, None)? else { return Ok(Vec::new()) };
+    let mut data = vec![0; 4096];
+    let n = file.checked_read(0, &mut data, |file, room| Ok(file.read(room, 0)?))?;
+    data.truncate(n);
+    Ok(data)
+}
+
+#[test]
+fn a_loss_of_power_leaves_what_was_synced_and_anything_of_the_rest() {
+    let (mut sizes, mut torn) = (std::collections::BTreeSet::new(), false);
+    for seed in 0..SEEDS {
+        let disk = MemoryDisk::default();
+        let file = disk.create("00/a").unwrap();
+        file.write(&[1; 300], 0).unwrap();
+        file.sync().unwrap();
+        disk.sync_directory(&disk.directory("00").unwrap()).unwrap();
+        disk.create("00/b").unwrap().write(b"b", 0).unwrap();
+        file.write(&[2; 300], 0).unwrap();
+        file.write(&[3; 300], 300).unwrap();
+        disk.lose_power(&mut dice(seed));
+        let size = disk.size("00/a").unwrap();
+        assert!(size == 300 || size == 600);
+        sizes.insert((size, disk.paths().len()));
+        let mut data = vec![9; 300];
+        disk.open("00/a").unwrap().read(&mut data, 0).unwrap();
+        assert!(data.iter().all(|byte| [1, 2].contains(byte)));
+        torn |= data[0] != data[299];
+    }
+    assert!(sizes.len() == 4 && torn, "{sizes:?}");
+}
+
+#[test]
+fn a_name_that_was_not_synced_takes_its_file_with_it() {
+    let mut found = [0; 2];
+    for seed in 0..SEEDS {
+        let disk = MemoryDisk::default();
+        let file = disk.create("00/a").unwrap();
+        file.write(b"a", 0).unwrap();
+        file.sync().unwrap();
+        disk.lose_power(&mut dice(seed));
+        found[disk.paths().len()] += 1;
+    }
+    assert!(found[0] > 0 && found[1] > 0);
+}
+
+#[test]
+fn blocks_that_a_sync_could_not_write_never_come_to_the_disk() {
+    let disk = MemoryDisk::default();
+    let file = disk.create("00/a").unwrap();
+    disk.sync_all().unwrap();
+    disk.fail(fault(Operation::Sync, "a", Errno::IO));
+    file.write(b"lost", 0).unwrap();
+    assert_eq!(file.sync(), Err(Errno::IO));
+    file.sync().unwrap();
+    let mut data = [9; 4];
+    file.read(&mut data, 0).unwrap();
+    assert_eq!(&data, b"lost", "as long as there is power");
+    disk.lose_power(&mut dice(1));
+    disk.open("00/a").unwrap().read(&mut data, 0).unwrap();
+    assert_eq!(data, [0; 4]);
+}
+
+#[test]
+fn a_disk_that_is_full_says_so_and_keeps_what_it_has() {
+    let disk = MemoryDisk::default();
+    disk.limit(Some(1024));
+    let file = disk.create("00/a").unwrap();
+    file.write(&[1; 1024], 0).unwrap();
+    assert_eq!(file.write(&[2; 1], 1024), Err(Errno::NOSPC));
+    file.write(&[2; 1024], 0).unwrap();
+    assert!(file.is_allocated(0, 1024) && !file.is_allocated(1000, 100));
+    disk.unlink("00/a").unwrap();
+    disk.create("00/b").unwrap().write(&[1; 1024], 0).unwrap();
+    assert_eq!(disk.space().unwrap().free, 0);
+}
+
+#[test]
+fn holes_are_found_and_made() {
+    let disk = MemoryDisk::default();
+    let file = disk.create("00/a").unwrap();
+    file.write(&[1; 512], 1024).unwrap();
+    assert_eq!(file.seek(0, true), Ok(0));
+    assert_eq!(file.seek(0, false), Ok(1024));
+    assert_eq!(file.seek(1100, true), Ok(1536));
+    assert_eq!(file.seek(1536, false), Err(Errno::NXIO));
+    let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    file.allocate(punch, 1100, 500).unwrap();
+    let mut data = [9; 600];
+    assert_eq!(file.read(&mut data, 1000), Ok(536));
+    let ones = data.iter().filter(|byte| **byte == 1).count();
+    assert_eq!((ones, data[100], data[535]), (76, 0, 0));
+}
+
+/// An object that has its checksums, on stable storage.
+fn sealed(disk: &MemoryDisk) -> ObjectStore<MemoryDisk> {
+    let store = store(disk);
+    store.write(OBJECT, 0, &[1; 300], None, false).unwrap();
+    store.settle(Duration::ZERO).unwrap();
+    store.sync_all().unwrap();
+    assert!(store.check(OBJECT).unwrap());
+    store
+}
+
+#[test]
+fn old_checksums_do_not_lie_over_new_data_whatever_is_changed_before_power_is_lost() {
+    for seed in 0..SEEDS {
+        let disk = MemoryDisk::default();
+        let store = sealed(&disk);
+        store.write(OBJECT, 300, &[2; 100], None, false).unwrap();
+        store.write(OBJECT, 0, &[3; 100], None, false).unwrap();
+        disk.lose_power(&mut dice(seed));
+        let data = read(&self::store(&disk)).unwrap_or_else(|error| panic!("{seed}: {error}"));
+        assert!(data.len() >= 300 && data[100..300].iter().all(|byte| *byte == 1));
+    }
+}
+
+#[test]
+fn a_truncation_to_nothing_needs_no_flush_before_it() {
+    for seed in 0..SEEDS {
+        let disk = MemoryDisk::default();
+        let store = sealed(&disk);
+        disk.fail(fault(Operation::Sync, "", Errno::IO));
+        store.write(OBJECT, 300, &[2; 100], None, false).unwrap();
+        store.truncate(OBJECT, 0).unwrap();
+        store.write(OBJECT, 0, &[3; 100], None, false).unwrap();
+        disk.lose_power(&mut dice(seed));
+        read(&self::store(&disk)).unwrap_or_else(|error| panic!("{seed}: {error}"));
+    }
+}
+
+#[test]
+fn a_flush_that_fails_while_checksums_are_taken_off_is_one_for_good() {
+    let disk = MemoryDisk::default();
+    let store = sealed(&disk);
+    store.write(OBJECT, 300, &[2; 100], None, false).unwrap();
+    disk.fail(fault(Operation::Sync, &OBJECT.to_string(), Errno::IO));
+    store.write(OBJECT, 0, &[3; 100], None, false).unwrap_err();
+    assert!(store.failure().is_some());
+    store.sync_all().unwrap_err();
+}
+
+#[test]
+fn what_was_synced_is_found_again_though_its_file_was_closed() {
+    for seed in 0..SEEDS {
+        let disk = MemoryDisk::default();
+        let store = store(&disk);
+        let other = ObjectId { ino: Ino(2), stripe: 0 };
+        store.write(OBJECT, 0, b"x", None, false).unwrap();
+        store.write(other, 0, b"y", None, false).unwrap();
+        store.sync(OBJECT).unwrap();
+        disk.lose_power(&mut dice(seed));
+        assert_eq!(read(&self::store(&disk)).unwrap(), b"x");
+    }
+}
+
+#[test]
+fn no_descriptors_for_a_moment_is_no_failure_of_the_disk() {
+    let disk = MemoryDisk::default();
+    let store = store(&disk);
+    store.write(OBJECT, 0, b"x", None, false).unwrap();
+    disk.fail(fault(Operation::Open, "/", Errno::MFILE));
+    store.sync(OBJECT).unwrap_err();
+    assert!(store.failure().is_none());
+    store.sync(OBJECT).unwrap();
+}
