@@ -5,7 +5,7 @@ use crate::descriptors;
 use crate::json;
 use crate::live::human_bytes;
 use crate::osses::Osses;
-use crate::own_osts::OwnOsts;
+use crate::own_osts::{self, OwnOsts};
 use crate::rates::{Rates, Totals};
 use glint_kv::local::{Failure, LocalKv, Options};
 use glint_mds::{Config, Mds, Targets};
@@ -115,7 +115,7 @@ impl Servers {
         let engine_failure = kv.failure();
         let data_survived = !data.is_after_loss() && !settings.after_power_loss;
         let boot_verifier = getrandom::u64().unwrap_or(1);
-        let osts = OwnOsts::open(&data, &settings)?;
+        let osts = own_osts::open(&data, &settings)?;
         let osses = Osses::new(&data, boot_verifier, settings.lease);
         let config = Config {
             osts: osses.osts(data.osts()),
@@ -327,7 +327,7 @@ impl Service for Servers {
         request: OstRequest,
         bulk: Bulk<'_>,
     ) -> Answer<OstReply> {
-        self.osts.pace(ost, &request, &bulk).await;
+        own_osts::pace(&self.osts, ost, &request, &bulk).await;
         let client = session.client();
         let _running = match session.enter() {
             Ok(running) => running,

@@ -13,7 +13,7 @@ mod sessions;
 
 use crate::data_dir::DataDir;
 use crate::live::human_bytes;
-use crate::own_osts::OwnOsts;
+use crate::own_osts::{self, OwnOsts};
 use crate::servers::Settings;
 use futures_lite::future::block_on;
 use glint_net::capability::Key;
@@ -75,7 +75,7 @@ impl Oss {
         mds: Address,
         advertised: String,
     ) -> Result<Running, Box<dyn std::error::Error>> {
-        let osts = OwnOsts::open(&data, &settings)?;
+        let osts = own_osts::open(&data, &settings)?;
         let boot_verifier = getrandom::u64().unwrap_or(1);
         let survived = !data.is_after_loss() && !settings.after_power_loss;
         let runs = Runs::begin(&data, boot_verifier, survived)?;
@@ -208,7 +208,7 @@ impl Service for Oss {
         let Some(index) = ost.checked_sub(first) else {
             return Answer::unchanged(Err(Errno::ENXIO));
         };
-        self.osts.pace(index, &request, &bulk).await;
+        own_osts::pace(&self.osts, index, &request, &bulk).await;
         let _running = loop {
             match self.sessions.enter(session, clock::now()) {
                 Entry::Running(running) => break running,
