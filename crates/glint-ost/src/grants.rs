@@ -2,7 +2,7 @@
 //! disk when it comes.
 //!
 //! Invariant: what is kept for one client nobody else can use up. A write takes from what is
-//! kept for its client first.
+//! kept for its client first, and gives it back if it fails: it will be tried again.
 
 use glint_proto::ClientId;
 use parking_lot::Mutex;
@@ -30,18 +30,26 @@ impl Grants {
         granted
     }
 
-    /// A client writes. Returns whether all of it was kept for it, so that it must not be
-    /// refused: what the disk lost to others meanwhile, the reserve has room for.
-    pub fn use_up(&self, client: ClientId, bytes: u64) -> bool {
+    /// A client writes. Returns how much of it was kept for it: if all, it must not be
+    /// refused, because what the disk lost to others meanwhile, the reserve has room for.
+    pub fn use_up(&self, client: ClientId, bytes: u64) -> u64 {
         if self.total() == 0 {
-            return false;
+            return 0;
         }
         let mut clients = self.clients.lock();
-        let Some(kept) = clients.get_mut(&client) else { return false };
+        let Some(kept) = clients.get_mut(&client) else { return 0 };
         let used = bytes.min(*kept);
         *kept -= used;
         self.total.fetch_sub(used, Ordering::Relaxed);
-        used == bytes
+        used
+    }
+
+    /// It could not write, and still has what it wanted to.
+    pub fn give_back(&self, client: ClientId, used: u64) {
+        if used > 0 {
+            *self.clients.lock().entry(client).or_default() += used;
+            self.total.fetch_add(used, Ordering::Relaxed);
+        }
     }
 
     /// Keeps nothing for clients that are gone.
@@ -71,9 +79,11 @@ mod tests {
         let (a, b) = (ClientId(1), ClientId(2));
         assert_eq!(grants.reserve(a, 100, 8000), 100);
         assert_eq!(grants.reserve(b, 100_000, 8100), 1000);
-        assert!(grants.use_up(a, 30));
+        assert_eq!(grants.use_up(a, 30), 30);
         assert_eq!(grants.total(), 1070);
-        assert!(!grants.use_up(a, 1000));
+        grants.give_back(a, 30);
+        assert_eq!(grants.use_up(a, 30), 30);
+        assert_eq!(grants.use_up(a, 1000), 70);
         assert_eq!(grants.total(), 1000, "no more than was kept for it");
         assert_eq!(grants.reserve(a, 1, 900), 0);
         grants.retain(|client| client == a);

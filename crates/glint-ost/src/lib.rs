@@ -29,6 +29,6 @@ pub use bandwidth::Bandwidth;
 pub use disk::{Disk, DiskFile, LocalDisk};
 pub use error::OstError;
 pub use grants::Grants;
-pub use ost_set::OstSet;
+pub use ost_set::{OstSet, SEAL_IDLE};
 pub use service::Ost;
 pub use store::{ObjectStore, StoredObject};

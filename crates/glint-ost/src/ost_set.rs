@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How long an object must be left alone to get its checksums.
-const SEAL_IDLE: Duration = Duration::from_secs(5);
+pub const SEAL_IDLE: Duration = Duration::from_secs(5);
 
 /// OSTs, and how much of what they answered for is on stable storage.
 pub struct OstSet<D: Disk = LocalDisk> {
@@ -124,12 +124,13 @@ impl<D: Disk> OstSet<D> {
         (self.changed(), failed)
     }
 
-    /// Brings data to stable storage and seals quiet objects. May take long.
-    pub fn settle(&self) {
+    /// Brings data to stable storage and seals objects that were left alone for `idle`, usually
+    /// [`SEAL_IDLE`]. May take long.
+    pub fn settle(&self, idle: Duration) {
         let accepted = self.accepted.load(Ordering::Acquire);
         let mut all = true;
         for ost in &self.osts {
-            if let Err(error) = ost.store().settle(SEAL_IDLE) {
+            if let Err(error) = ost.store().settle(idle) {
                 all = false;
                 let path = ost.store().path().display();
                 if ost.store().failure().is_none() {

@@ -42,15 +42,16 @@ impl<D: Disk> Ost<D> {
             }
             OstRequest::Write { object, offset, mtime, kept } => {
                 let Bulk::Out(data) = bulk else { return Err(Errno::EPROTO) };
-                // What was not must leave the rest to what was written before it.
-                let kept = kept && store.grants().use_up(client, data.len() as u64);
-                (object, store.write(object, offset, data, mtime, kept).map(OstReply::Written))
+                let write = |kept| store.write(object, offset, data, mtime, kept);
+                let result = self.use_kept(client, data.len() as u64, kept, write);
+                (object, result.map(OstReply::Written))
             }
             OstRequest::WriteExtents { object, count, mtime, kept } => {
                 let Bulk::Out(bulk) = bulk else { return Err(Errno::EPROTO) };
                 let extents = Extents::parse(bulk, count)?;
-                let kept = kept && store.grants().use_up(client, extents.bytes() as u64);
-                let result = store.write_extents(object, extents, mtime, kept);
+                let bytes = extents.bytes() as u64;
+                let write = |kept| store.write_extents(object, extents, mtime, kept);
+                let result = self.use_kept(client, bytes, kept, write);
                 (object, result.map(OstReply::Written))
             }
             OstRequest::Truncate { object, size } => {
@@ -86,6 +87,23 @@ impl<D: Disk> Ost<D> {
             let path = store.path().display().to_string();
             OstError::Object { object, path, source }.errno()
         })
+    }
+
+    /// Writes into space that was kept for a client, if it says so and all of it was: what was
+    /// not must leave the rest to what was written before it.
+    fn use_kept<T>(
+        &self,
+        client: ClientId,
+        bytes: u64,
+        kept: bool,
+        write: impl FnOnce(bool) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let used = if kept { self.store.grants().use_up(client, bytes) } else { 0 };
+        let result = write(kept && used == bytes);
+        if result.is_err() {
+            self.store.grants().give_back(client, used);
+        }
+        result
     }
 
     /// What a request changed to stable storage.

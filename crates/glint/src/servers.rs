@@ -11,6 +11,7 @@ use glint_kv::local::{Failure, LocalKv, Options};
 use glint_mds::{Config, Mds, Targets};
 use glint_net::Service;
 use glint_net::capability::Key;
+use glint_ost::SEAL_IDLE;
 use glint_proto::limits::{
     CACHE_MS_ALONE, CACHE_MS_SHARED, COMMIT_INTERVAL_MS, LEASE_MS, journal_bytes, reserve_metadata,
     segment_bytes,
@@ -177,7 +178,7 @@ impl Servers {
             if last.elapsed() < self.settings.commit_interval {
                 continue;
             }
-            self.osts.settle();
+            self.osts.settle(SEAL_IDLE);
             last = Instant::now();
             let mut totals = self.totals.lock();
             *totals = [totals[1], Totals::now()];

@@ -15,7 +15,7 @@ use glint_proto::Timestamp;
 use glint_proto::limits::FILE_BYTES_MAX;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
 use std::sync::Arc;
@@ -42,14 +42,12 @@ pub enum Operation {
 /// Something that goes wrong.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    /// What fails.
-    pub operation: Operation,
+    operation: Operation,
     /// With which files: those whose path ends so. The whole disk has no path.
-    pub path: String,
-    /// How.
-    pub errno: Errno,
+    path: String,
+    errno: Errno,
     /// How often.
-    pub times: u32,
+    times: u32,
 }
 
 /// A disk; clones are the same one.
@@ -65,6 +63,8 @@ struct State {
     files: BTreeMap<u64, Inode>,
     next_file: u64,
     faults: Vec<Fault>,
+    /// Number of the process that has files open.
+    process: u64,
     /// Space in bytes, if there is an end to it.
     capacity: Option<u64>,
 }
@@ -103,6 +103,14 @@ struct Inode {
 pub struct MemoryFile {
     disk: MemoryDisk,
     file: u64,
+    process: u64,
+}
+
+impl Fault {
+    /// Of an operation with files whose path ends so.
+    pub fn new(operation: Operation, path: &str, errno: i32, times: u32) -> Fault {
+        Fault { operation, path: path.to_owned(), errno: Errno::from_raw_os_error(errno), times }
+    }
 }
 
 impl Content {
@@ -288,16 +296,22 @@ impl MemoryDisk {
         self.0.lock().faults.clear();
     }
 
+    /// The process has ended: through files that it had open nothing is done any more.
+    pub fn end_process(&self) {
+        self.0.lock().process += 1;
+    }
+
     /// It has room for so much, or for everything.
     pub fn limit(&self, capacity: Option<u64>) {
         self.0.lock().capacity = capacity;
     }
 
-    /// What was not synced is there or not. Files that are open are not to be used after it.
+    /// What was not synced is there or not.
     pub fn lose_power(&self, decide: Decide<'_>) {
         let mut state = self.0.lock();
         let state = &mut *state;
-        let mut lost = std::collections::BTreeSet::new();
+        state.process += 1;
+        let mut lost = BTreeSet::new();
         for (path, file) in std::mem::take(&mut state.renamed) {
             // Of each name a prefix stays.
             if lost.contains(&path) || decide(2) == 0 {
@@ -310,7 +324,7 @@ impl MemoryDisk {
             };
         }
         state.names = state.synced_names.clone();
-        let named: std::collections::BTreeSet<u64> = state.names.values().copied().collect();
+        let named: BTreeSet<u64> = state.names.values().copied().collect();
         state.files.retain(|file, _| named.contains(file));
         state.files.values_mut().for_each(|file| file.lose_power(decide));
     }
@@ -320,8 +334,8 @@ impl MemoryDisk {
         self.0.lock().names.keys().cloned().collect()
     }
 
-    fn handle(&self, file: u64) -> MemoryFile {
-        MemoryFile { disk: self.clone(), file }
+    fn handle(&self, file: u64, process: u64) -> MemoryFile {
+        MemoryFile { disk: self.clone(), file, process }
     }
 }
 
@@ -334,7 +348,8 @@ impl Disk for MemoryDisk {
     fn open(&self, path: &str) -> DiskResult<MemoryFile> {
         let mut state = self.0.lock();
         state.fails(Operation::Open, path)?;
-        state.names.get(path).map(|file| self.handle(*file)).ok_or(Errno::NOENT)
+        let file = state.names.get(path).ok_or(Errno::NOENT)?;
+        Ok(self.handle(*file, state.process))
     }
 
     fn create(&self, path: &str) -> DiskResult<MemoryFile> {
@@ -347,7 +362,7 @@ impl Disk for MemoryDisk {
         let file = state.next_file;
         state.file(file).path = path.to_owned();
         state.name(path, Some(file));
-        Ok(self.handle(file))
+        Ok(self.handle(file, state.process))
     }
 
     fn unlink(&self, path: &str) -> DiskResult<()> {
@@ -406,19 +421,20 @@ impl Disk for MemoryDisk {
 }
 
 impl MemoryFile {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.disk.0.lock()
+    fn state(&self) -> DiskResult<MutexGuard<'_, State>> {
+        let state = self.disk.0.lock();
+        if state.process == self.process { Ok(state) } else { Err(Errno::BADF) }
     }
 
     fn change(&self, change: Change) -> DiskResult<()> {
-        self.state().file(self.file).change(change);
+        self.state()?.file(self.file).change(change);
         Ok(())
     }
 }
 
 impl DiskFile for MemoryFile {
     fn read(&self, buffer: &mut [u8], offset: u64) -> DiskResult<usize> {
-        let mut state = self.state();
+        let mut state = self.state()?;
         let path = state.file(self.file).path.clone();
         state.fails(Operation::Read, &path)?;
         Ok(state.file(self.file).now.read(buffer, offset))
@@ -429,7 +445,7 @@ impl DiskFile for MemoryFile {
     }
 
     fn write(&self, data: &[u8], offset: u64) -> DiskResult<usize> {
-        self.state().write(self.file, data, offset)
+        self.state()?.write(self.file, data, offset)
     }
 
     fn set_size(&self, size: u64) -> DiskResult<()> {
@@ -442,7 +458,7 @@ impl DiskFile for MemoryFile {
     fn allocate(&self, mode: i32, offset: u64, len: u64) -> DiskResult<()> {
         let end = offset.checked_add(len).filter(|end| *end <= FILE_BYTES_MAX);
         let (end, keeps) = (end.ok_or(Errno::FBIG)?, libc::FALLOC_FL_KEEP_SIZE);
-        let size = self.state().file(self.file).now.size;
+        let size = self.state()?.file(self.file).now.size;
         if mode == keeps | libc::FALLOC_FL_PUNCH_HOLE {
             return self.change(Change::Hole(offset, end));
         }
@@ -456,13 +472,13 @@ impl DiskFile for MemoryFile {
 
     fn is_allocated(&self, offset: u64, len: u64) -> bool {
         let Some(end) = offset.checked_add(len) else { return false };
-        let mut state = self.state();
+        let Ok(mut state) = self.state() else { return false };
         let blocks = &state.file(self.file).now.blocks;
         (offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES)).all(|index| blocks.contains_key(&index))
     }
 
     fn seek(&self, offset: u64, hole: bool) -> DiskResult<u64> {
-        let mut state = self.state();
+        let mut state = self.state()?;
         let content = &state.file(self.file).now;
         if offset >= content.size {
             return Err(Errno::NXIO);
@@ -481,7 +497,7 @@ impl DiskFile for MemoryFile {
     }
 
     fn stat(&self) -> DiskResult<Stat> {
-        let mut state = self.state();
+        let mut state = self.state()?;
         let content = &state.file(self.file).now;
         let blocks = (content.blocks.len() as u64 * BLOCK_BYTES).div_ceil(512);
         Ok(Stat { size: content.size, blocks, mtime: content.mtime })
@@ -492,7 +508,7 @@ impl DiskFile for MemoryFile {
     }
 
     fn attribute(&self, name: &str, value: &mut [u8]) -> DiskResult<usize> {
-        let mut state = self.state();
+        let mut state = self.state()?;
         let found = state.file(self.file).now.attributes.get(name).ok_or(Errno::NODATA)?;
         value.get_mut(..found.len()).ok_or(Errno::RANGE)?.copy_from_slice(found);
         Ok(found.len())
@@ -507,7 +523,7 @@ impl DiskFile for MemoryFile {
     }
 
     fn sync(&self) -> DiskResult<()> {
-        let mut state = self.state();
+        let mut state = self.state()?;
         let path = state.file(self.file).path.clone();
         let result = state.fails(Operation::Sync, &path);
         let inode = state.file(self.file);

@@ -2,8 +2,8 @@
 
 use super::memory::{Fault, MemoryDisk, Operation};
 use super::{Disk, DiskFile};
-use crate::{Grants, ObjectStore};
-use glint_proto::{Ino, ObjectId};
+use crate::{Grants, ObjectStore, Ost};
+use glint_proto::{Bulk, ClientId, Errno as Error, Ino, ObjectId, OstReply, OstRequest};
 use rustix::io::Errno;
 use std::path::Path;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn store(disk: &MemoryDisk) -> ObjectStore<MemoryDisk> {
 }
 
 fn fault(operation: Operation, path: &str, errno: Errno) -> Fault {
-    Fault { operation, path: path.into(), errno, times: 1 }
+    Fault::new(operation, path, errno.raw_os_error(), 1)
 }
 
 fn read(store: &ObjectStore<MemoryDisk>) -> std::io::Result<Vec<u8>> {
@@ -196,4 +196,29 @@ fn no_descriptors_for_a_moment_is_no_failure_of_the_disk() {
     store.sync(OBJECT).unwrap_err();
     assert!(store.failure().is_none());
     store.sync(OBJECT).unwrap();
+}
+
+#[test]
+fn space_is_still_kept_for_a_write_that_failed() {
+    let disk = MemoryDisk::default();
+    disk.limit(Some(10_000));
+    let ost = Ost::new(store(&disk));
+    let ask = |client, request, bulk: &[u8]| {
+        let bulk = if bulk.is_empty() { Bulk::None } else { Bulk::Out(bulk) };
+        futures_lite::future::block_on(ost.handle(ClientId(client), request, bulk))
+    };
+    let write = |ino, kept| {
+        let object = ObjectId { ino: Ino(ino), stripe: 0 };
+        OstRequest::Write { object, offset: 0, mtime: None, kept }
+    };
+    let kept = ask(1, OstRequest::Reserve { bytes: 300 }, &[]).unwrap();
+    assert!(matches!(kept, OstReply::Reserved { bytes: 300, .. }), "{kept:?}");
+    let others = (2..100).take_while(|ino| ask(2, write(*ino, false), &[2; 100]).is_ok()).count();
+    assert!(others > 1 && others < 98);
+    for _ in 0..3 {
+        disk.fail(fault(Operation::Write, "", Errno::IO));
+        assert_eq!(ask(1, write(1, true), &[1; 300]).unwrap_err(), Error::EIO);
+    }
+    ask(1, write(1, true), &[1; 300]).unwrap();
+    assert_eq!(ask(1, write(1, true), &[1; 300]).map(drop), Ok(()), "it has its blocks");
 }

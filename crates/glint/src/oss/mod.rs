@@ -18,6 +18,7 @@ use crate::servers::Settings;
 use futures_lite::future::block_on;
 use glint_net::capability::Key;
 use glint_net::{Address, Service};
+use glint_ost::SEAL_IDLE;
 use glint_proto::capability::SECRET_BYTES;
 use glint_proto::lock::{Callback, Cancel};
 use glint_proto::message::{Hello, Survived, Welcome};
@@ -115,7 +116,7 @@ impl Oss {
         while !self.is_stopping() {
             std::thread::sleep(HOUSEKEEPING);
             if last.elapsed() >= self.settings.commit_interval {
-                self.osts.settle();
+                self.osts.settle(SEAL_IDLE);
                 self.osts.retain_grants(|client| self.sessions.knows(client));
                 last = Instant::now();
             }
