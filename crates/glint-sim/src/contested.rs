@@ -4,21 +4,23 @@
 //! Invariant: nobody writes before all that was written before is on stable storage. So what
 //! clients say again after a loss of power must not bring back what somebody else has replaced.
 
+use crate::oracle::Troubles;
 use crate::workload::{Fs, make};
 use futures_util::lock::Mutex;
-use glint_client::{Caller, Vfs, WriteHow};
+use glint_client::{Caller, Handle, Vfs, WriteHow};
 use glint_proto::{FileType, Ino, OpenFlags, SetAttr};
 use std::cell::RefCell;
 
 const ROOT: &Caller = &Caller::ROOT;
 const BYTES: usize = 100;
+const WHAT: &str = "the contested file";
 
 /// The file.
 pub(crate) struct Contested {
     ino: Ino,
     turn: Mutex<()>,
-    /// What it may be full of: two values after a client died while it wrote, and then nobody
-    /// goes on.
+    /// What it may be full of: two values after a client died while it wrote or was told an error,
+    /// and then nobody goes on.
     values: RefCell<Vec<u8>>,
 }
 
@@ -37,29 +39,53 @@ impl Contested {
 
     /// A client looks at it, and writes something else if `anew` says whether to truncate it
     /// first.
-    pub(crate) async fn turn(&self, fs: &Fs, anew: Option<bool>) -> Result<(), String> {
-        let text = |error: glint_proto::Errno| format!("the contested file: {error}");
+    pub(crate) async fn turn(
+        &self,
+        fs: &Fs,
+        anew: Option<bool>,
+        troubles: &Troubles,
+    ) -> Result<(), String> {
         let _turn = self.turn.lock().await;
         let values = self.values.borrow().clone();
         let [value] = values[..] else { return Ok(()) };
         let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
-        let handle = fs.open(ROOT, self.ino, flags).await.map_err(text)?.handle;
+        let open = fs.open(ROOT, self.ino, flags).await;
+        let Some(open) = troubles.told(WHAT, Some(self.ino), open)? else { return Ok(()) };
+        let done = self.use_open(fs, open.handle, value, anew, troubles).await?;
+        let released = troubles.told(WHAT, Some(self.ino), fs.release(open.handle).await)?;
+        if let (Some(value), Some(())) = (done, released) {
+            self.values.replace(vec![value]);
+        }
+        Ok(())
+    }
+
+    /// Returns what it is full of then, if that is known.
+    async fn use_open(
+        &self,
+        fs: &Fs,
+        handle: Handle,
+        value: u8,
+        anew: Option<bool>,
+        troubles: &Troubles,
+    ) -> Result<Option<u8>, String> {
+        let ino = Some(self.ino);
         let mut data = vec![0xff; BYTES + 1];
-        let len = fs.read(handle, 0, &mut data, true).await.map_err(text)?;
+        let read = fs.read(handle, 0, &mut data, true).await;
+        let Some(len) = troubles.told(WHAT, ino, read)? else { return Ok(None) };
         if data[..len] != [value; BYTES] {
-            return Err(format!("the contested file is {:?}, not {value}", &data[..len]));
+            return Err(format!("{WHAT} is {:?}, not {value}", &data[..len]));
         }
-        if let Some(truncate) = anew {
-            let next = value.wrapping_add(1);
-            self.values.borrow_mut().push(next);
-            if truncate {
-                let set = SetAttr { size: Some(0), ..SetAttr::default() };
-                fs.setattr(ROOT, self.ino, &set).await.map_err(text)?;
-            }
-            fs.write(handle, 0, &[next; BYTES], WriteHow::default()).await.map_err(text)?;
-            fs.fsync(handle).await.map_err(text)?;
-            self.values.replace(vec![next]);
+        let Some(truncate) = anew else { return Ok(Some(value)) };
+        let next = value.wrapping_add(1);
+        self.values.borrow_mut().push(next);
+        if truncate {
+            let set = SetAttr { size: Some(0), ..SetAttr::default() };
+            let truncated = fs.setattr(ROOT, self.ino, &set).await;
+            let Some(_) = troubles.told(WHAT, ino, truncated)? else { return Ok(None) };
         }
-        fs.release(handle).await.map_err(text)
+        let written = fs.write(handle, 0, &[next; BYTES], WriteHow::default()).await;
+        let Some(_) = troubles.told(WHAT, ino, written)? else { return Ok(None) };
+        let synced = troubles.told(WHAT, ino, fs.fsync(handle).await)?;
+        Ok(synced.map(|()| next))
     }
 }

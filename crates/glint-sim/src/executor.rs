@@ -57,6 +57,8 @@ pub(crate) struct Executor {
     tasks: RefCell<BTreeMap<u64, Entry>>,
     next_task: Cell<u64>,
     ready: Arc<Mutex<Ready>>,
+    /// Machines that stand still, and their tasks that would run.
+    still: RefCell<BTreeMap<Machine, Vec<u64>>>,
     timers: RefCell<BinaryHeap<Reverse<(Duration, u64)>>>,
     sleepers: RefCell<BTreeMap<u64, Waker>>,
     next_timer: Cell<u64>,
@@ -75,6 +77,7 @@ impl Executor {
             tasks: RefCell::default(),
             next_task: Cell::new(0),
             ready: Arc::default(),
+            still: RefCell::default(),
             timers: RefCell::default(),
             sleepers: RefCell::default(),
             next_timer: Cell::new(0),
@@ -122,6 +125,22 @@ impl Executor {
             all.into_iter().partition(|(_, entry)| entry.machine == machine);
         self.tasks.borrow_mut().extend(stay);
         drop(gone);
+    }
+
+    /// From now on nothing on a machine runs.
+    pub(crate) fn halt(&self, machine: Machine) {
+        self.still.borrow_mut().entry(machine).or_default();
+    }
+
+    /// A machine that stands still goes on.
+    pub(crate) fn go_on(&self, machine: Machine) {
+        let held = self.still.borrow_mut().remove(&machine);
+        let mut ready = self.ready.lock();
+        for task in held.into_iter().flatten() {
+            if !ready.queue.contains(&task) {
+                ready.queue.push(task);
+            }
+        }
     }
 
     pub(crate) fn sleep(self: &Rc<Self>, time: Duration) -> Task {
@@ -186,6 +205,11 @@ impl Executor {
             ready.queue.swap_remove(index)
         };
         let Some(mut entry) = self.tasks.borrow_mut().remove(&id) else { return true };
+        if let Some(held) = self.still.borrow_mut().get_mut(&entry.machine) {
+            held.push(id);
+            self.tasks.borrow_mut().insert(id, entry);
+            return true;
+        }
         self.steps.set(self.steps.get() + 1);
         self.current.set(entry.machine);
         let polled = entry.task.as_mut().poll(&mut Context::from_waker(&entry.waker));

@@ -55,11 +55,11 @@ pub fn hostile(bytes: &[u8]) {
 fn attack(bytes: Vec<u8>) -> Result<(), String> {
     let dice = Rc::new(Bytes { all: bytes, at: Cell::new(0) });
     let executor = Executor::new(1);
-    let storage = Rc::new(Storage::default());
+    let storage = Rc::new(Storage::new(1));
     let files = Rc::<RefCell<BTreeSet<Ino>>>::default();
     let main = act(executor.clone(), storage.clone(), dice, files.clone());
     let result = executor.run(LIMIT, main).and_then(|result| result);
-    let result = result.and_then(|()| check(&storage, &files.borrow()));
+    let result = result.and_then(|()| check(&storage, &files.borrow(), false));
     executor.end();
     result
 }
@@ -102,7 +102,7 @@ async fn act(
         if restart == Some(0) || restart == Some(1) {
             server::stop(&executor);
             if restart == Some(0) {
-                storage.lose_power();
+                storage.lose_power(&executor);
             }
             storage.start(&executor, restart == Some(0), locks);
         }

@@ -2,12 +2,13 @@
 //!
 //! Promises: the same seed gives the same run. The code under test is the real one: the
 //! client library, its connections and replay lists, frames, the service loop and its
-//! scheduler, the MDS. Only what touches a machine is simulated: the network, which delays,
-//! repeats and reorders requests and breaks connections anywhere; time; the disk, which
-//! keeps what was synced; objects. Processes are killed and power is lost at any point.
+//! scheduler, the MDS, the OSTs. Only what touches a machine is simulated: the network, which delays,
+//! repeats and reorders requests and breaks connections anywhere; time; the engine of the MDS, which
+//! keeps what was synced; the disks of OSTs, which keep at least that, and fail, fill up and stand
+//! still. Processes are killed and power is lost at any point.
 //!
 //! The oracle: every call returns what it must, once, whatever happens in between; what the
-//! contract says survives is there; the namespace is consistent at the end; nothing hangs. In some
+//! contract says survives is there, or an error was told; the namespace is consistent at the end; nothing hangs. In some
 //! runs a client that keeps to no rule says anything at any time, and nobody else notices.
 //!
 //! Does not know: FUSE, threads, real disks. Those are what the end-to-end tests are for.

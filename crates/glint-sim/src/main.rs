@@ -79,13 +79,14 @@ fn main() -> ExitCode {
     let failed = failed.into_inner();
     println!(
         "{} seeds in {:.1} s, {failed} failed: {} steps, {} s of simulated time, {} kills, {} losses of \
-         power, {} dead clients; next {:016x}",
+         power, {} failed disks, {} dead clients; next {:016x}",
         args.seeds,
         start.elapsed().as_secs_f64(),
         total.steps,
         total.seconds,
         total.kills,
         total.power_losses,
+        total.disk_failures,
         total.dead_clients,
         total.next
     );

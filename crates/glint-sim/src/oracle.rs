@@ -1,6 +1,7 @@
 //! What must be there: the names of a directory that one worker changes.
 
-use glint_proto::{Errno, Ino};
+use glint_proto::{Errno, FsResult, Ino};
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// An inode.
@@ -8,7 +9,89 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct Node {
     pub(crate) is_dir: bool,
     pub(crate) content: Vec<u8>,
+    /// What else each byte and the size may be: a change failed, and may have been done in part.
+    other: Option<Vec<u8>>,
+    /// Nobody can say.
+    is_lost: bool,
     pub(crate) links: u32,
+}
+
+impl Node {
+    /// Its content is changed, for certain or perhaps.
+    pub(crate) fn change(&mut self, certain: bool, change: impl Fn(&mut Vec<u8>)) {
+        if certain {
+            change(&mut self.content);
+            self.other.iter_mut().for_each(change);
+        } else if self.other.is_some() {
+            self.is_lost = true;
+        } else {
+            let mut changed = self.content.clone();
+            change(&mut changed);
+            self.other = Some(changed);
+        }
+    }
+
+    /// The largest that it may be.
+    pub(crate) fn len(&self) -> usize {
+        self.content.len().max(self.other.as_ref().map_or(0, Vec::len))
+    }
+
+    pub(crate) fn may_have_size(&self, size: u64) -> bool {
+        let is = |content: &Vec<u8>| content.len() as u64 == size;
+        self.is_lost || is(&self.content) || self.other.as_ref().is_some_and(is)
+    }
+
+    pub(crate) fn may_be(&self, found: &[u8]) -> bool {
+        let byte = |content: &Vec<u8>, at: usize| content.get(at).copied().unwrap_or(0);
+        let is = |(at, found): (usize, &u8)| {
+            byte(&self.content, at) == *found
+                || self.other.as_ref().is_some_and(|other| byte(other, at) == *found)
+        };
+        self.is_lost || (self.may_have_size(found.len() as u64) && found.iter().enumerate().all(is))
+    }
+}
+
+/// What fate has done to disks: errors that calls may return.
+#[derive(Default)]
+pub(crate) struct Troubles {
+    /// There is no space.
+    pub(crate) full: Cell<bool>,
+    /// Something could not be brought to stable storage.
+    pub(crate) flush: Cell<bool>,
+    /// There are no descriptors.
+    pub(crate) descriptors: Cell<bool>,
+    /// Files that cannot be read or written, and those that cannot be written: of them anything may be lost.
+    pub(crate) broken: RefCell<BTreeSet<Ino>>,
+    pub(crate) unwritable: RefCell<BTreeSet<Ino>>,
+}
+
+impl Troubles {
+    /// What a call returned, which has to be no error, or one that they explain: `None`.
+    pub(crate) fn told<T>(
+        &self,
+        what: &str,
+        ino: Option<Ino>,
+        got: FsResult<T>,
+    ) -> Result<Option<T>, String> {
+        match got {
+            Ok(value) => Ok(Some(value)),
+            Err(errno) if self.explain(errno, ino) => Ok(None),
+            Err(errno) => Err(format!("{what}: {errno:?}")),
+        }
+    }
+
+    /// Whether a call on a file, or on all, may say this.
+    pub(crate) fn explain(&self, errno: Errno, ino: Option<Ino>) -> bool {
+        match errno {
+            Errno::ENOSPC => self.full.get(),
+            Errno::EMFILE => self.descriptors.get(),
+            Errno::EIO => {
+                let broken = self.broken.borrow();
+                self.flush.get() || ino.map_or(!broken.is_empty(), |ino| broken.contains(&ino))
+            }
+            _ => false,
+        }
+    }
 }
 
 /// A directory.
@@ -55,7 +138,8 @@ impl Model {
     pub(crate) fn add(&mut self, name: &str, ino: Ino, is_dir: bool) {
         self.names.insert(name.to_owned(), ino);
         let links = if is_dir { 2 } else { 1 };
-        self.nodes.insert(ino, Node { is_dir, content: Vec::new(), links });
+        self.nodes
+            .insert(ino, Node { is_dir, content: Vec::new(), other: None, is_lost: false, links });
     }
 
     pub(crate) fn link(&mut self, old: &str, new: &str) {

@@ -26,7 +26,7 @@ const LIMIT: Duration = Duration::from_secs(3600);
 fn in_a_world<T: 'static, F: Future<Output = T> + 'static>(
     test: impl FnOnce(Rc<Executor>, Rc<Storage>) -> F,
 ) -> T {
-    let (executor, storage) = (Executor::new(1), Rc::<Storage>::default());
+    let (executor, storage) = (Executor::new(1), Rc::new(Storage::new(1)));
     let result = executor.run(LIMIT, test(executor.clone(), storage));
     executor.end();
     result.unwrap()

@@ -1,13 +1,14 @@
 //! A run: some clients work, and everything that can fail does.
 
 use crate::contested::Contested;
-use crate::executor::{Executor, Machine};
+use crate::executor::{Executor, Machine, NOWHERE};
 use crate::hostile::{self, HOSTILE, Hostile};
-use crate::oracle::Model;
-use crate::server::{self, Servers, Storage};
+use crate::oracle::{Model, Troubles};
+use crate::server::{self, SERVER, Servers, Storage};
 use crate::workload::{Fs, Tally, Worker, list, make};
 use glint_client::{Caller, Client, Vfs};
 use glint_net::{Address, Remote, RemoteOptions, Service};
+use glint_ost::disk::memory::Operation;
 use glint_proto::message::Hello;
 use glint_proto::{ClientId, FileType, Ino, Owner};
 use std::cell::{Cell, RefCell};
@@ -24,6 +25,8 @@ const HARMS: u64 = 24;
 /// A run that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(600);
 const PING: Duration = Duration::from_secs(1);
+/// How often somebody looks whether the server has to end.
+const WATCH: Duration = Duration::from_millis(50);
 
 /// What happened in a run.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -34,6 +37,8 @@ pub struct Outcome {
     pub kills: u64,
     /// Losses of power.
     pub power_losses: u64,
+    /// Disks that could not bring something to stable storage.
+    pub disk_failures: u64,
     /// Clients that died.
     pub dead_clients: u64,
     /// Seconds of simulated time.
@@ -67,6 +72,9 @@ struct Run {
     failure: RefCell<Option<String>>,
     /// Files of a hostile client: it may leave objects of them when they are removed.
     hostile_files: Rc<RefCell<BTreeSet<Ino>>>,
+    /// How many kinds of fate there are: more if disks fail.
+    fates: u64,
+    troubles: Rc<Troubles>,
 }
 
 /// Runs one seed. An error says what was wrong.
@@ -83,8 +91,9 @@ pub fn run(seed: u64) -> Result<Outcome, String> {
 
 fn run_here(seed: u64) -> Result<Outcome, String> {
     let executor = Executor::new(seed);
-    let storage = Storage::default();
+    let storage = Storage::new(1 + executor.below(3) as u16);
     let locks = executor.one_in(2);
+    let disks_fail = executor.one_in(2);
     let servers = RefCell::new(storage.start(&executor, false, locks));
     let run = Rc::new(Run {
         executor: executor.clone(),
@@ -99,6 +108,8 @@ fn run_here(seed: u64) -> Result<Outcome, String> {
         harms_left: Cell::new(1 + executor.below(HARMS)),
         failure: RefCell::new(None),
         hostile_files: Rc::default(),
+        fates: if disks_fail { 11 } else { 8 },
+        troubles: Rc::default(),
     });
     let result = executor.run(LIMIT, run.clone().main());
     let mut outcome = run.outcome.get();
@@ -106,7 +117,10 @@ fn run_here(seed: u64) -> Result<Outcome, String> {
     outcome.seconds = executor.now().as_secs();
     outcome.next = executor.below(u64::MAX);
     let result = result.and_then(|result| result);
-    let result = result.and_then(|()| check(&run.storage, &run.hostile_files.borrow()));
+    // What a dead client told an OST may be there, and what it told the MDS not.
+    let leaves_objects = outcome.dead_clients > 0 && outcome.power_losses > 0;
+    let result =
+        result.and_then(|()| check(&run.storage, &run.hostile_files.borrow(), leaves_objects));
     // Workers know all workers.
     run.workers.borrow_mut().clear();
     executor.end();
@@ -151,15 +165,18 @@ pub(crate) async fn mount(
     Ok(fs)
 }
 
-/// What is on the disk at the end, but for objects of these files.
-pub(crate) fn check(storage: &Storage, but: &BTreeSet<Ino>) -> Result<(), String> {
-    let report = futures_lite::future::block_on(glint_mds::check(&storage.disk, false));
+/// What is on the disk at the end, but for objects of these files, or of any that is not there.
+pub(crate) fn check(storage: &Storage, but: &BTreeSet<Ino>, any: bool) -> Result<(), String> {
+    let report = futures_lite::future::block_on(glint_mds::check(&storage.engine, false));
     let report = report.map_err(text)?;
     if let Some(finding) = report.findings.first() {
         return Err(format!("{finding:?}"));
     }
     let strays = storage.files_with_objects().into_iter();
-    match strays.filter(|ino| !but.contains(ino)).find(|ino| !report.files.contains_key(ino)) {
+    match strays
+        .filter(|ino| !any && !but.contains(ino))
+        .find(|ino| !report.files.contains_key(ino))
+    {
         Some(ino) => Err(format!("an object belongs to no file: {ino}")),
         None => Ok(()),
     }
@@ -167,6 +184,11 @@ pub(crate) fn check(storage: &Storage, but: &BTreeSet<Ino>) -> Result<(), String
 
 impl Run {
     async fn main(self: Rc<Self>) -> Result<(), String> {
+        // Before anybody is given a part of it.
+        if self.fates > 8 && self.executor.one_in(2) {
+            self.troubles.full.set(true);
+            self.storage.limit(Some((1 << 10) + self.executor.below(16 << 10)));
+        }
         self.executor.sleep(Duration::from_millis(1)).await;
         let clients = 1 + self.executor.below(3) as u32;
         let mut shared = None;
@@ -209,7 +231,12 @@ impl Run {
             let pause = Duration::from_micros(
                 1_000 + self.executor.below(1 << (10 + self.executor.below(11))),
             );
-            self.executor.sleep(pause).await;
+            let until = self.executor.now() + pause;
+            while self.executor.now() < until {
+                let left = until - self.executor.now();
+                self.executor.sleep(left.min(WATCH)).await;
+                self.end_what_failed().await;
+            }
             self.fate().await;
         }
         if let Some(failure) = self.failure.take() {
@@ -218,6 +245,9 @@ impl Run {
         self.executor.network.harm.set(0);
         self.executor.kill(HOSTILE);
         self.executor.network.cut(Some(HOSTILE));
+        self.storage.heal();
+        self.executor.go_on(SERVER);
+        self.end_what_failed().await;
         if self.executor.one_in(2) {
             self.restart(true).await;
         }
@@ -256,6 +286,7 @@ impl Run {
                 all: self.workers.clone(),
                 tally: self.tally.clone(),
                 contested: contested.clone(),
+                troubles: self.troubles.clone(),
             }));
         }
         self.workers.borrow_mut().extend(workers.iter().cloned());
@@ -313,19 +344,32 @@ impl Run {
             return;
         }
         self.harms_left.set(self.harms_left.get() - 1);
-        match self.executor.below(8) {
+        // A client that cannot write again what was lost logs it, and goes on: disks work, and
+        // have room, until all is there.
+        let is_recovering = self.servers.borrow().mds().is_recovering();
+        match self.executor.below(if is_recovering { 8 } else { self.fates }) {
             0 => self.restart(false).await,
             1 => self.restart(true).await,
             2 => self.executor.network.cut(None),
             3 if self.executor.one_in(6) => self.kill_a_client(),
+            8 => self.stand_still(),
+            9 => {
+                self.troubles.flush.set(true);
+                self.storage.fail_a_flush(&self.executor);
+            }
+            10 => self.fail_something(),
             _ => {}
         }
     }
 
     async fn restart(&self, power_loss: bool) {
+        self.storage.heal();
+        if self.executor.one_in(2) {
+            self.servers.borrow().settle_last();
+        }
         server::stop(&self.executor);
         if power_loss {
-            self.storage.lose_power();
+            self.storage.lose_power(&self.executor);
         }
         self.count(|outcome| {
             let which = if power_loss { &mut outcome.power_losses } else { &mut outcome.kills };
@@ -333,6 +377,53 @@ impl Run {
         });
         self.executor.sleep(Duration::from_millis(self.executor.below(500))).await;
         self.servers.replace(self.storage.start(&self.executor, power_loss, self.locks));
+    }
+
+    /// A server that cannot say any more what is safe ends, and starts again: what was not synced
+    /// of its objects counts as lost, and is.
+    async fn end_what_failed(&self) {
+        let Some(reason) = self.servers.borrow().failure() else { return };
+        tracing::debug!(reason, "the server ends");
+        server::stop(&self.executor);
+        self.storage.heal();
+        self.storage.lose_objects(&self.executor);
+        self.count(|outcome| outcome.disk_failures += 1);
+        self.executor.sleep(Duration::from_millis(self.executor.below(500))).await;
+        self.servers.replace(self.storage.start(&self.executor, true, self.locks));
+    }
+
+    /// The disk stands still, and so does the server.
+    fn stand_still(&self) {
+        let (executor, time) = (self.executor.clone(), self.executor.below(15_000));
+        executor.halt(SERVER);
+        self.executor.spawn_on(NOWHERE, async move {
+            executor.sleep(Duration::from_millis(time)).await;
+            executor.go_on(SERVER);
+        });
+    }
+
+    /// A file cannot be read or written, for a moment or for ever; or none can be opened.
+    fn fail_something(&self) {
+        let times = [1, 3, u32::MAX][self.executor.below(3) as usize];
+        let workers = self.workers.borrow();
+        let worker = &workers[self.executor.below(workers.len() as u64) as usize];
+        let model = worker.model.borrow();
+        let files: Vec<Ino> =
+            model.nodes.iter().filter(|(_, node)| !node.is_dir).map(|(ino, _)| *ino).collect();
+        if files.is_empty() || self.executor.one_in(3) {
+            self.troubles.descriptors.set(true);
+            return self.storage.fail_opens(times.min(3));
+        }
+        let ino = files[self.executor.below(files.len() as u64) as usize];
+        self.troubles.broken.borrow_mut().insert(ino);
+        let operation = match self.executor.below(2) {
+            0 => Operation::Read,
+            _ => {
+                self.troubles.unwritable.borrow_mut().insert(ino);
+                Operation::Write
+            }
+        };
+        self.storage.fail_file(ino, operation, times);
     }
 
     /// Not the last one.
@@ -363,7 +454,7 @@ impl Run {
         };
         let contested = self.contested.borrow().clone();
         if let Some(contested) = contested {
-            contested.turn(&witness.fs, None).await?;
+            contested.turn(&witness.fs, None, &self.troubles).await?;
         }
         for worker in members.iter().filter(|m| m.dead.get()).flat_map(|m| &m.workers) {
             let found = list(&witness.fs, worker.own).await.map_err(text)?;
@@ -397,6 +488,7 @@ impl Outcome {
         self.steps += other.steps;
         self.kills += other.kills;
         self.power_losses += other.power_losses;
+        self.disk_failures += other.disk_failures;
         self.dead_clients += other.dead_clients;
         self.seconds += other.seconds;
         self.next = self.next.wrapping_add(other.next);

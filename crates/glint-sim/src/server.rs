@@ -1,5 +1,8 @@
-//! The machine of the servers: the real MDS on a disk that can lose what was not synced, and
-//! a stand-in for OSTs on the same.
+//! The machine of the servers: the real MDS on an engine that can lose what was not synced, and
+//! the real OSTs, each on a disk in memory that fails as fate says.
+//!
+//! Simplified: nothing runs beside the tasks of the machine, so a disk that stands still is a
+//! machine that does. The engine of the MDS has a disk of its own, which does not fail.
 
 use crate::executor::{Executor, Machine};
 use glint_kv::memory::MemoryKv;
@@ -8,17 +11,19 @@ use glint_mds::{Config, Mds, Targets};
 use glint_net::capability::Key;
 use glint_net::host::Pipe;
 use glint_net::{Service, SimulatedServer};
-use glint_proto::limits;
+use glint_ost::disk::memory::{Fault, MemoryDisk, Operation};
+use glint_ost::{Grants, ObjectStore, OstSet, SEAL_IDLE};
 use glint_proto::lock::{Callback, Cancel};
 use glint_proto::message::{Hello, Survived, Welcome};
 use glint_proto::oss::{OssReply, OssRequest};
 use glint_proto::{
-    Answer, Arrival, Bulk, ClientId, Committed, Cred, Errno, Extents, FsResult, Ino, Layout,
-    MdsReply, MdsRequest, ObjectAttr, ObjectId, OstReply, OstRequest, Owner, Session, SpaceInfo,
+    Answer, Arrival, Bulk, ClientId, Committed, Cred, Errno, FsResult, Ino, Layout, MdsReply,
+    MdsRequest, ObjectId, OstReply, OstRequest, Owner, Session,
 };
 use parking_lot::Mutex;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +34,8 @@ pub(crate) const SERVER: Machine = Machine(1);
 pub(crate) const LEASE: Duration = Duration::from_secs(12);
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
+/// Objects that a store keeps open: few, so that it closes some.
+const OPEN_FILES: usize = 4;
 
 thread_local! {
     static EXECUTOR: RefCell<Option<Rc<Executor>>> = const { RefCell::new(None) };
@@ -36,11 +43,11 @@ thread_local! {
 
 /// The engine of the MDS, whose flush takes a while.
 #[derive(Default)]
-pub(crate) struct Disk {
+pub(crate) struct Engine {
     kv: MemoryKv,
 }
 
-impl Kv for Disk {
+impl Kv for Engine {
     type Value = Vec<u8>;
 
     async fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
@@ -91,44 +98,93 @@ impl Kv for Disk {
     }
 }
 
-type ObjectMap = BTreeMap<ObjectId, Vec<u8>>;
-
-/// What objects there are: as answered, and on stable storage.
-#[derive(Default)]
-struct Objects {
-    now: ObjectMap,
-    durable: ObjectMap,
-    accepted: u64,
-    committed: u64,
-}
-
 /// What outlives processes.
-#[derive(Default)]
 pub(crate) struct Storage {
-    pub(crate) disk: Arc<Disk>,
-    objects: Arc<Mutex<Objects>>,
+    pub(crate) engine: Arc<Engine>,
+    osts: Vec<MemoryDisk>,
 }
 
 /// The servers in one process.
 pub(crate) struct Servers {
-    mds: Mds<Arc<Disk>>,
+    mds: Mds<Arc<Engine>>,
     key: Key,
-    objects: Arc<Mutex<Objects>>,
+    osts: OstSet<MemoryDisk>,
+    /// Files of which an object could not be removed.
+    left: Mutex<BTreeSet<Ino>>,
     boot_verifier: u64,
     locks: bool,
 }
 
 impl Storage {
-    /// Everything that was not synced is gone.
-    pub(crate) fn lose_power(&self) {
-        self.disk.kv.lose_power();
-        let mut objects = self.objects.lock();
-        objects.now = objects.durable.clone();
+    /// Of so many OSTs, all of them empty.
+    pub(crate) fn new(osts: u16) -> Storage {
+        let osts = (0..osts).map(|_| MemoryDisk::default()).collect();
+        Storage { engine: Arc::default(), osts }
+    }
+
+    /// What was not synced is gone; of objects anything of it.
+    pub(crate) fn lose_power(&self, executor: &Executor) {
+        self.engine.kv.lose_power();
+        self.lose_objects(executor);
+    }
+
+    /// The same of objects only.
+    pub(crate) fn lose_objects(&self, executor: &Executor) {
+        for disk in &self.osts {
+            disk.lose_power(&mut |limit| executor.below(limit));
+        }
+    }
+
+    /// A disk fails to bring something to stable storage, once.
+    pub(crate) fn fail_a_flush(&self, executor: &Executor) {
+        let disk = &self.osts[executor.below(self.osts.len() as u64) as usize];
+        let errno = Errno::EIO.0;
+        disk.fail(Fault::new(Operation::Sync, "", errno, 1));
+    }
+
+    /// Reading or writing objects of a file fails some times, or for ever.
+    pub(crate) fn fail_file(&self, ino: Ino, operation: Operation, times: u32) {
+        for disk in &self.osts {
+            let path = ObjectId { ino, stripe: 0 }.to_string();
+            disk.fail(Fault::new(operation, &path, Errno::EIO.0, times));
+        }
+    }
+
+    /// For a moment there are no descriptors.
+    pub(crate) fn fail_opens(&self, times: u32) {
+        for disk in &self.osts {
+            disk.fail(Fault::new(Operation::Open, "", Errno::EMFILE.0, times));
+        }
+    }
+
+    /// Disks have room for so much.
+    pub(crate) fn limit(&self, capacity: Option<u64>) {
+        self.osts.iter().for_each(|disk| disk.limit(capacity));
+    }
+
+    /// Disks work again, and have room for everything.
+    pub(crate) fn heal(&self) {
+        self.osts.iter().for_each(MemoryDisk::heal);
+        self.limit(None);
     }
 
     /// Files that have objects.
     pub(crate) fn files_with_objects(&self) -> Vec<Ino> {
-        self.objects.lock().now.keys().map(|object| object.ino).collect()
+        let stores = self.stores(&Arc::default());
+        let mut found = Vec::new();
+        for store in stores {
+            let walked =
+                store.walk(|stored| found.push(stored.object.ino), |path| panic!("{path:?}"));
+            walked.unwrap_or_else(|error| panic!("looking for objects: {error}"));
+        }
+        found
+    }
+
+    fn stores(&self, grants: &Arc<Grants>) -> Vec<ObjectStore<MemoryDisk>> {
+        let store = |disk: &MemoryDisk| {
+            ObjectStore::on(disk.clone(), Path::new("ost"), OPEN_FILES, grants.clone())
+        };
+        self.osts.iter().map(store).collect()
     }
 
     /// Starts the servers.
@@ -139,9 +195,21 @@ impl Storage {
         locks: bool,
     ) -> Arc<Servers> {
         EXECUTOR.replace(None);
+        self.osts.iter().for_each(MemoryDisk::end_process);
         let boot_verifier = executor.below(u64::MAX);
+        let mut after_power_loss = after_power_loss;
+        let osts = loop {
+            let grants = Arc::<Grants>::default();
+            match OstSet::start(self.stores(&grants), grants, None, false) {
+                Ok(osts) => break osts,
+                // It ends, and is started again.
+                Err(reason) => tracing::debug!(reason, "the OSTs do not start"),
+            }
+            self.lose_objects(executor);
+            after_power_loss = true;
+        };
         let config = Config {
-            osts: 1,
+            osts: self.osts.len() as u16,
             lease: LEASE,
             layout: Layout::default(),
             commit_sync: false,
@@ -152,20 +220,16 @@ impl Storage {
             boot_verifier,
         };
         // A server begins with what it found on stable storage.
-        let found = futures_lite::future::block_on(self.disk.sync());
+        let found = futures_lite::future::block_on(self.engine.sync());
         found.unwrap_or_else(|error| panic!("starting the engine: {error}"));
-        let mds = futures_lite::future::block_on(Mds::start(self.disk.clone(), config));
+        let mds = futures_lite::future::block_on(Mds::start(self.engine.clone(), config));
         EXECUTOR.replace(Some(executor.clone()));
-        {
-            let mut objects = self.objects.lock();
-            objects.durable = objects.now.clone();
-            (objects.accepted, objects.committed) = (0, 0);
-        }
         let mds = mds.unwrap_or_else(|error| panic!("starting the MDS: {error}"));
         let servers = Arc::new(Servers {
             key: Key::new(mds.secret()),
             mds,
-            objects: self.objects.clone(),
+            osts,
+            left: Mutex::default(),
             boot_verifier,
             locks,
         });
@@ -183,10 +247,12 @@ impl Storage {
             for tick in 1u64.. {
                 world.sleep(HOUSEKEEPING).await;
                 service.mds.time_passes();
+                service.osts.retain_grants(|client| service.mds.knows(client));
                 while let Ok(true) = service.mds.reap(&*service).await {}
                 if tick % (COMMIT_INTERVAL.as_millis() / HOUSEKEEPING.as_millis()) as u64 == 0 {
-                    // It does not fail here.
-                    let _ = service.commit().await;
+                    // Whoever looks at them sees what fails.
+                    service.osts.settle([SEAL_IDLE, Duration::ZERO][world.below(2) as usize]);
+                    let _ = service.mds.sync().await;
                     server.care().await;
                 }
             }
@@ -200,86 +266,48 @@ pub(crate) fn stop(executor: &Executor) {
     executor.network.listen(None);
     executor.network.cut(None);
     executor.kill(SERVER);
+    executor.go_on(SERVER);
 }
 
 impl Targets for Servers {
     async fn destroy(&self, files: &[(Ino, Layout)]) -> FsResult<u64> {
-        let mut objects = self.objects.lock();
-        objects.now.retain(|object, _| !files.iter().any(|(ino, _)| *ino == object.ino));
-        objects.accepted += 1;
-        Ok(objects.accepted)
+        let own = self.osts.count();
+        let objects_of = |(ino, layout): &(Ino, Layout)| {
+            let (ino, layout) = (*ino, *layout);
+            let stripes = 0..layout.stripe_count.max(1);
+            stripes.map(move |stripe| (layout.ost_of(stripe, own), ObjectId { ino, stripe }))
+        };
+        let objects: Vec<_> = files.iter().flat_map(objects_of).collect();
+        let (change, failed) = self.osts.destroy(&objects);
+        self.left.lock().extend(failed.into_iter().map(|object| object.ino));
+        Ok(change)
     }
 
     fn durable(&self) -> u64 {
-        self.objects.lock().committed
+        self.osts.committed()
     }
 
     fn left(&self) -> Vec<Ino> {
-        Vec::new()
+        std::mem::take(&mut *self.left.lock()).into_iter().collect()
     }
 
     async fn fence(&self, _: u64) {}
 }
 
 impl Servers {
-    pub(crate) fn mds(&self) -> &Mds<Arc<Disk>> {
+    pub(crate) fn mds(&self) -> &Mds<Arc<Engine>> {
         &self.mds
     }
 
-    fn object(&self, request: OstRequest, bulk: Bulk<'_>) -> FsResult<OstReply> {
-        let mut all = self.objects.lock();
-        let reply = match (request, bulk) {
-            (OstRequest::Read { object, offset, len }, Bulk::In(room)) => {
-                let data = all.now.get(&object).map_or(&[][..], Vec::as_slice);
-                let from = data.get(offset as usize..).unwrap_or_default();
-                let n = from.len().min(len as usize);
-                room[..n].copy_from_slice(&from[..n]);
-                OstReply::Data(n as u32)
-            }
-            (OstRequest::Write { object, offset, .. }, Bulk::Out(data)) => {
-                let content = all.now.entry(object).or_default();
-                let end = offset as usize + data.len();
-                content.resize(content.len().max(end), 0);
-                content[offset as usize..end].copy_from_slice(data);
-                OstReply::Written(ObjectAttr::default())
-            }
-            (OstRequest::WriteExtents { object, count, .. }, Bulk::Out(bulk)) => {
-                let content = all.now.entry(object).or_default();
-                for (offset, data) in Extents::parse(bulk, count)? {
-                    let end = offset as usize + data.len();
-                    content.resize(content.len().max(end), 0);
-                    content[offset as usize..end].copy_from_slice(data);
-                }
-                OstReply::Written(ObjectAttr::default())
-            }
-            (OstRequest::Truncate { object, size }, _) => {
-                if size > 0 || all.now.contains_key(&object) {
-                    all.now.entry(object).or_default().resize(size as usize, 0);
-                }
-                OstReply::Done
-            }
-            (OstRequest::Stat { object }, _) => {
-                let attr = |data: &Vec<u8>| ObjectAttr {
-                    size: data.len() as u64,
-                    blocks: data.len().div_ceil(512) as u64,
-                    ..ObjectAttr::default()
-                };
-                OstReply::Stat(all.now.get(&object).map(attr))
-            }
-            (OstRequest::Sync { object }, _) => {
-                if let Some(data) = all.now.get(&object).cloned() {
-                    all.durable.insert(object, data);
-                }
-                OstReply::Done
-            }
-            (OstRequest::SetTime { .. }, _) => OstReply::Done,
-            (OstRequest::Reserve { bytes }, _) => {
-                OstReply::Reserved { bytes, object_bytes_max: limits::FILE_BYTES_MAX }
-            }
-            (OstRequest::Space, _) => OstReply::Space(SpaceInfo::default()),
-            _ => return Err(Errno::EOPNOTSUPP),
-        };
-        Ok(reply)
+    /// The last thing of a process that ends by itself: all objects have checksums after it.
+    pub(crate) fn settle_last(&self) {
+        // Whoever looks at them sees what fails.
+        let _ = self.osts.settle_last();
+    }
+
+    /// Why the process should end, if it should.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.osts.failure()
     }
 }
 
@@ -297,27 +325,30 @@ impl Service for Servers {
 
     async fn ost(
         &self,
-        _session: &Session,
-        _ost: u16,
+        session: &Session,
+        ost: u16,
         request: OstRequest,
         bulk: Bulk<'_>,
     ) -> Answer<OstReply> {
-        let reply = self.object(request, bulk);
-        if !request.is_modifying() || reply.is_err() {
-            return Answer::unchanged(reply);
+        let client = session.client();
+        let _running = match session.enter() {
+            Ok(running) => running,
+            Err(errno) => return Answer::unchanged(Err(errno)),
+        };
+        if self.locks && request.is_write() {
+            self.mds.wrote(client);
         }
-        let mut objects = self.objects.lock();
-        objects.accepted += 1;
-        tracing::debug!(transaction = objects.accepted, ?request, "data");
-        Answer::changed(objects.accepted, reply)
+        let answer = self.osts.handle(client, ost, request, bulk).await;
+        tracing::debug!(%client, ost, ?request, ?answer, "data");
+        answer
     }
 
     fn welcome(&self) -> Welcome {
         Welcome {
             fs_uuid: 1,
             boot_verifier: self.boot_verifier,
-            osts: 1,
-            own_osts: 1,
+            osts: self.osts.count(),
+            own_osts: self.osts.count(),
             osses: Vec::new(),
             session: 0,
             commit_sync: false,
@@ -374,11 +405,8 @@ impl Service for Servers {
     }
 
     async fn commit(&self) -> FsResult<()> {
-        self.mds.sync().await?;
-        let mut objects = self.objects.lock();
-        objects.durable = objects.now.clone();
-        objects.committed = objects.accepted;
-        Ok(())
+        self.osts.commit().await?;
+        self.mds.sync().await
     }
 
     async fn oss(&self, _: Option<&str>, _: OssRequest) -> FsResult<OssReply> {
@@ -390,7 +418,7 @@ impl Service for Servers {
     }
 
     fn committed(&self) -> Committed {
-        Committed { mds: self.mds.committed(), ost: self.objects.lock().committed }
+        Committed { mds: self.mds.committed(), ost: self.osts.committed() }
     }
 
     fn cancel(&self, session: &Session, cancels: &[Cancel]) {
