@@ -1,12 +1,13 @@
 //! The inodes that a client knows.
 
 use crate::backlog::Backlog;
+use crate::change::Change;
 use crate::kernel::Kernel;
 use crate::node::{Node, State};
 use crate::vfs::{Caller, Found, Valid};
 use glint_lock::flight::Flight;
 use glint_proto::lock::{Bits, Callback, Cancel, Grant};
-use glint_proto::{Attr, Errno, FsResult, Ino, MdsReply, Timestamp};
+use glint_proto::{Attr, Errno, FsResult, Ino, MdsReply};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -48,64 +49,6 @@ pub(crate) struct Under<'a>(&'a Cache, u64);
 impl Drop for Under<'_> {
     fn drop(&mut self) {
         self.0.flight.lock().end(self.1);
-    }
-}
-
-/// A change of inodes by this client. Until it ends nothing is known of their attributes.
-pub(crate) struct Change {
-    nodes: Vec<Changed>,
-}
-
-struct Changed {
-    node: Arc<Node>,
-    /// How many changes there were before, and what was known then.
-    changes: u64,
-    before: Option<Attr>,
-}
-
-impl Changed {
-    /// Its state, if nothing else has happened meanwhile and the attributes may be kept.
-    fn undisturbed(&self) -> Option<parking_lot::MutexGuard<'_, State>> {
-        let state = self.node.state();
-        let alone = state.changing == 1 && state.changes == self.changes;
-        (alone && state.bits.has(Bits::ATTR)).then_some(state)
-    }
-}
-
-impl Change {
-    /// The servers said what the attributes of one of them are now.
-    pub(crate) fn learn(&self, attr: &Attr) {
-        let changed = self.nodes.iter().find(|changed| changed.node.ino == attr.ino);
-        if let Some(mut state) = changed.and_then(Changed::undisturbed) {
-            state.attr = Some(attr.clone());
-        }
-    }
-
-    /// A name was made in a directory at this time.
-    pub(crate) fn made_in(&self, directory: Ino, time: Timestamp, is_dir: bool) {
-        let changed = self.nodes.iter().find(|changed| changed.node.ino == directory);
-        if let Some(changed) = changed
-            && let Some(before) = &changed.before
-            && let Some(mut state) = changed.undisturbed()
-        {
-            let nlink = before.nlink + u32::from(is_dir);
-            state.attr = Some(Attr { mtime: time, ctime: time, nlink, ..before.clone() });
-        }
-    }
-}
-
-impl Drop for Change {
-    fn drop(&mut self) {
-        for changed in &self.nodes {
-            let mut state = changed.node.state();
-            state.changing -= 1;
-            state.changes += 1;
-            if state.changing > 0 {
-                state.attr = None;
-            }
-            drop(state);
-            changed.node.wake();
-        }
     }
 }
 
@@ -247,15 +190,7 @@ impl Cache {
         let mut inos = inos.to_vec();
         inos.sort_unstable();
         inos.dedup();
-        let begin = |ino| {
-            let node = self.node(ino);
-            let mut state = node.state();
-            state.changing += 1;
-            let (changes, before) = (state.changes, state.attr.take());
-            drop(state);
-            Changed { node, changes, before }
-        };
-        Change { nodes: inos.into_iter().map(begin).collect() }
+        Change::begin(inos.into_iter().map(|ino| self.node(ino)))
     }
 
     /// What is known of a name, without asking.

@@ -2,7 +2,8 @@
 
 use crate::advisory::Programs;
 use crate::backlog::Backlog;
-use crate::cache::{Cache, Change};
+use crate::cache::Cache;
+use crate::change::Change;
 use crate::groups::supplementary_groups;
 use crate::handles::{Handles, OpenFile};
 use crate::keeper::Inbox;

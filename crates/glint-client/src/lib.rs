@@ -14,6 +14,7 @@ mod advisory;
 mod backlog;
 mod cache;
 mod calls;
+mod change;
 mod client;
 mod data;
 mod data_locks;

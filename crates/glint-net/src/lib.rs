@@ -27,6 +27,7 @@ mod listen;
 mod local;
 mod numbers;
 mod once;
+mod pending;
 pub mod polling;
 mod recover;
 mod remote;

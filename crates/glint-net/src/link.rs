@@ -6,9 +6,10 @@ use crate::connection::{
     Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame, request_frame,
 };
 use crate::kept::{KeptChange, KeptRequest, object_of, parse, proof_of};
+use crate::pending::Pending;
 use crate::polling::Poller;
 use crate::recover::ask;
-use crate::shared::{Shared, SyncMark};
+use crate::shared::Shared;
 use crate::slots::Slots;
 use crate::{NetError, host};
 use glint_proto::frame::NO_SLOT;
@@ -27,22 +28,6 @@ const SLOTS: usize = SLOTS_PER_CONNECTION as usize;
 /// Buffers kept for the next requests, and the largest of them.
 const SPARES: usize = 256;
 const SPARE_BYTES: usize = 4096;
-
-/// A request on its way.
-struct Pending {
-    /// The whole frame, to be sent again on the next connection.
-    frame: Vec<u8>,
-    xid: u64,
-    answer: Option<Result<(Reply, Vec<u8>), Errno>>,
-    waker: Option<Waker>,
-    /// Nobody waits any more; the slot is free once the answer is there.
-    abandoned: bool,
-    /// It syncs an object.
-    sync: Option<SyncMark>,
-    /// Evictions before it, if it may be sent in the session after those: a change of data may
-    /// rest on a lock that is lost.
-    session: Option<u64>,
-}
 
 /// The connection of a thread.
 pub(crate) struct Link {

@@ -4,7 +4,9 @@
 //! has no descriptors left all the same, those that nobody uses are closed at once.
 //!
 //! Invariant: an object has one [`ObjectFile`] at a time, because that is where its
-//! changes are counted; so one that is in use is not closed, even beyond the bound.
+//! changes are counted; so one that is in use is not closed, even beyond the bound. Nor is one
+//! whose checksums were taken off and may be there again after a loss of power: who opens it
+//! again would not know, and write over what they cover.
 
 use crate::disk::DiskFile;
 use crate::object::ObjectFile;
@@ -40,6 +42,9 @@ impl<F: DiskFile> Shard<F> {
             // Nobody can take a new reference while the shard is locked.
             match self.open.get(&oldest) {
                 Some(file) if Arc::strong_count(file) > 1 => self.order.push_back(oldest),
+                Some(file) if file.is_leaving() && (bound > 1 || file.file().sync().is_err()) => {
+                    self.order.push_back(oldest);
+                }
                 _ => drop(self.open.remove(&oldest)),
             }
         }

@@ -155,6 +155,11 @@ impl<F: DiskFile> ObjectFile<F> {
         Ok(())
     }
 
+    /// Whether its checksums were taken off, and that is perhaps not on stable storage.
+    pub(crate) fn is_leaving(&self) -> bool {
+        matches!(*self.seal.read(), Seal::Leaving(_))
+    }
+
     fn load(&self) -> io::Result<Seal> {
         let mut value = [0u8; ATTRIBUTE_BYTES_MAX];
         match self.file.attribute(ATTRIBUTE, &mut value) {
@@ -219,6 +224,10 @@ impl<F: DiskFile> ObjectFile<F> {
         let size = self.file.stat()?.size;
         let sums = Sums::compute(&self.file, size)?;
         let mut seal = self.seal.write();
+        if matches!(*seal, Seal::Unknown) {
+            // It was closed since it changed, and opened again for this.
+            *seal = self.load()?;
+        }
         if !matches!(*seal, Seal::Open | Seal::Leaving(_))
             || self.changes.load(Ordering::Acquire) != changes
         {
@@ -317,5 +326,9 @@ mod tests {
         assert!(again.checked_read(100, &mut buffer, read).is_err());
         assert!(write(5), "the first change after a seal is reported");
         assert!(!is_sealed(&file));
+        drop(one);
+        let reopened = object(&file);
+        assert!(reopened.seal(reopened.settled()).unwrap() && is_sealed(&file));
+        assert!(!reopened.seal(reopened.settled()).unwrap(), "it is sealed");
     }
 }
