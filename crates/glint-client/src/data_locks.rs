@@ -14,6 +14,7 @@
 
 use crate::client::Client;
 use crate::node::{Node, State};
+use crate::write_back::passes;
 use futures_util::future::{Either, select, try_join_all};
 use glint_lock::held::{Drain, Use};
 use glint_net::{Holder, Transport, host};
@@ -24,7 +25,7 @@ use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Pause of who owes too many locks.
+/// Pause of who owes too many locks, or whose sync failed for a reason that may pass.
 const OWED: Duration = Duration::from_millis(10);
 
 /// A lock in use.
@@ -220,20 +221,29 @@ impl<T: Transport> Client<T> {
     /// Has the OSTs bring to stable storage what this client would tell them again. One that
     /// cannot be reached is not waited for until the MDS takes this client for dead.
     async fn make_stable(&self, ino: Ino) {
-        let unstable = self.transport.unstable(ino);
-        if unstable.is_empty() {
+        if self.transport.unstable(ino).is_empty() {
             return;
         }
-        let sync = |(ost, object)| self.ask_ost(ost, OstRequest::Sync { object }, Bulk::None);
-        let syncs = pin!(try_join_all(unstable.into_iter().map(sync)));
+        let syncing = pin!(self.sync_unstable(ino));
         let patience = pin!(host::sleep(Duration::from_millis(self.lease_ms / 2)));
-        match select(syncs, patience).await {
-            Either::Left((Ok(_), _)) => {}
+        match select(syncing, patience).await {
+            Either::Left((Ok(()), _)) => {}
             Either::Left((Err(errno), _)) => {
                 tracing::warn!(%ino, %errno, "syncing what was written under a lock");
             }
             Either::Right(_) => {
                 tracing::warn!(%ino, "what was written under a lock is not on stable storage yet");
+            }
+        }
+    }
+
+    async fn sync_unstable(&self, ino: Ino) -> FsResult<()> {
+        loop {
+            let sync = |(ost, object)| self.ask_ost(ost, OstRequest::Sync { object }, Bulk::None);
+            match try_join_all(self.transport.unstable(ino).into_iter().map(sync)).await {
+                Ok(_) => return Ok(()),
+                Err(errno) if passes(errno).is_some() => host::sleep(OWED).await,
+                Err(errno) => return Err(errno),
             }
         }
     }

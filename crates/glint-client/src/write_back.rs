@@ -31,7 +31,7 @@ const LARGE_FILE_BYTES: u64 = 1 << 34;
 pub(crate) const AGE_MAX: Duration = Duration::from_secs(1);
 
 /// How long a reason for not executing a write may last; `None` if it does not pass.
-fn passes(errno: Errno) -> Option<Duration> {
+pub(crate) fn passes(errno: Errno) -> Option<Duration> {
     match errno {
         // A disk that fails once may work the next time; one that goes on failing does not.
         Errno::EIO => Some(Duration::from_millis(DISK_FAILS_MS_MAX)),
@@ -369,6 +369,7 @@ impl<T: Transport> Client<T> {
     pub(crate) async fn flush_closed(&self, node: &Arc<Node>) {
         while let Err(errno) = self.flush_node(node).await {
             tracing::warn!(ino = %node.ino, %errno, "a closed file has data that is not written");
+            host::sleep(Duration::from_millis(RESEND_MS_MAX)).await;
         }
     }
 

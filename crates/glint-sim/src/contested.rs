@@ -1,15 +1,16 @@
-//! A file that all workers of all clients write, one after the other, each with an fsync(2) before
-//! the next: whatever happens, it holds what was written last.
+//! A file that all workers of all clients write, one after the other, some with an fsync(2) before
+//! the next: whatever happens, it holds what was written last, as long as whoever wrote without
+//! an fsync lives.
 //!
-//! Invariant: nobody writes before all that was written before is on stable storage. So what
-//! clients say again after a loss of power must not bring back what somebody else has replaced.
+//! Invariant: a write begins when the one before it has returned. So what clients say again after
+//! a loss of power must not bring back what somebody else has replaced.
 
 use crate::oracle::Troubles;
 use crate::workload::{Fs, make};
 use futures_util::lock::Mutex;
 use glint_client::{Caller, Handle, Vfs, WriteHow};
 use glint_proto::{FileType, Ino, OpenFlags, SetAttr};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 const ROOT: &Caller = &Caller::ROOT;
 const BYTES: usize = 100;
@@ -22,10 +23,21 @@ pub(crate) struct Contested {
     /// What it may be full of: two values after a client died while it wrote or was told an error,
     /// and then nobody goes on.
     values: RefCell<Vec<u8>>,
+    /// What was written last may be only where it was written.
+    unsynced: Cell<bool>,
+    /// Clients keep locks; without them an OST does not know who writes after whom.
+    locks: bool,
+}
+
+/// How to write.
+#[derive(Clone, Copy)]
+pub(crate) struct Anew {
+    pub(crate) truncate: bool,
+    pub(crate) sync: bool,
 }
 
 impl Contested {
-    pub(crate) async fn make(fs: &Fs) -> Result<Contested, String> {
+    pub(crate) async fn make(fs: &Fs, locks: bool) -> Result<Contested, String> {
         let text = |error: glint_proto::Errno| format!("the contested file: {error}");
         let regular = make(FileType::Regular);
         let made = fs.create(ROOT, Ino::ROOT, b"contested", regular, libc::O_RDWR).await;
@@ -34,15 +46,22 @@ impl Contested {
         fs.release(open.handle).await.map_err(text)?;
         fs.sync().await.map_err(text)?;
         let values = RefCell::new(vec![0]);
-        Ok(Contested { ino: open.attr.ino, turn: Mutex::default(), values })
+        let unsynced = Cell::new(false);
+        Ok(Contested { ino: open.attr.ino, turn: Mutex::default(), values, unsynced, locks })
     }
 
-    /// A client looks at it, and writes something else if `anew` says whether to truncate it
-    /// first.
+    /// A client has died, perhaps with what it had written.
+    pub(crate) fn lose_a_client(&self) {
+        if self.unsynced.get() {
+            self.values.borrow_mut().clear();
+        }
+    }
+
+    /// A client looks at it, and writes something else if `anew` says how.
     pub(crate) async fn turn(
         &self,
         fs: &Fs,
-        anew: Option<bool>,
+        anew: Option<Anew>,
         troubles: &Troubles,
     ) -> Result<(), String> {
         let _turn = self.turn.lock().await;
@@ -53,7 +72,8 @@ impl Contested {
         let Some(open) = troubles.told(WHAT, Some(self.ino), open)? else { return Ok(()) };
         let done = self.use_open(fs, open.handle, value, anew, troubles).await?;
         let released = troubles.told(WHAT, Some(self.ino), fs.release(open.handle).await)?;
-        if let (Some(value), Some(())) = (done, released) {
+        let is_known = !self.values.borrow().is_empty();
+        if let (Some(value), Some(()), true) = (done, released, is_known) {
             self.values.replace(vec![value]);
         }
         Ok(())
@@ -65,7 +85,7 @@ impl Contested {
         fs: &Fs,
         handle: Handle,
         value: u8,
-        anew: Option<bool>,
+        anew: Option<Anew>,
         troubles: &Troubles,
     ) -> Result<Option<u8>, String> {
         let ino = Some(self.ino);
@@ -75,9 +95,10 @@ impl Contested {
         if data[..len] != [value; BYTES] {
             return Err(format!("{WHAT} is {:?}, not {value}", &data[..len]));
         }
-        let Some(truncate) = anew else { return Ok(Some(value)) };
+        let Some(Anew { truncate, sync }) = anew else { return Ok(Some(value)) };
         let next = value.wrapping_add(1);
         self.values.borrow_mut().push(next);
+        self.unsynced.set(true);
         if truncate {
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
             let truncated = fs.setattr(ROOT, self.ino, &set).await;
@@ -85,7 +106,11 @@ impl Contested {
         }
         let written = fs.write(handle, 0, &[next; BYTES], WriteHow::default()).await;
         let Some(_) = troubles.told(WHAT, ino, written)? else { return Ok(None) };
+        if !sync && self.locks {
+            return Ok(Some(next));
+        }
         let synced = troubles.told(WHAT, ino, fs.fsync(handle).await)?;
+        self.unsynced.set(synced.is_none());
         Ok(synced.map(|()| next))
     }
 }

@@ -271,7 +271,7 @@ impl Run {
         let contested = self.contested.borrow().clone();
         let contested = match contested {
             Some(contested) => contested,
-            None => Rc::new(Contested::make(&fs).await?),
+            None => Rc::new(Contested::make(&fs, self.locks).await?),
         };
         self.contested.replace(Some(contested.clone()));
         let mut workers = Vec::new();
@@ -438,6 +438,9 @@ impl Run {
         member.workers.iter().for_each(|worker| worker.dead.set(true));
         self.executor.kill(member.machine);
         self.executor.network.cut(Some(member.machine));
+        if let Some(contested) = &*self.contested.borrow() {
+            contested.lose_a_client();
+        }
         self.count(|outcome| outcome.dead_clients += 1);
     }
 

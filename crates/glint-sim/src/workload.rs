@@ -1,6 +1,6 @@
 //! What clients do, and whether what they are told is true.
 
-use crate::contested::Contested;
+use crate::contested::{Anew, Contested};
 use crate::executor::Executor;
 use crate::oracle::{Model, Troubles};
 use glint_client::{Caller, Client, Handle, Make, Vfs, WriteHow};
@@ -303,8 +303,8 @@ impl Worker {
     }
 
     async fn contest(&self) -> Result<(), String> {
-        let truncate = self.executor.one_in(3);
-        self.contested.turn(&self.fs, Some(truncate), &self.troubles).await
+        let anew = Anew { truncate: self.executor.one_in(3), sync: self.executor.one_in(2) };
+        self.contested.turn(&self.fs, Some(anew), &self.troubles).await
     }
 
     async fn sync(&self) -> Result<(), String> {
