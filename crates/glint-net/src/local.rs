@@ -5,6 +5,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -51,10 +52,15 @@ pub(crate) fn connect_blocking(socket: &Path) -> io::Result<UnixStream> {
     UnixStream::connect(Way::to(socket)?.path())
 }
 
-/// Binds. The socket of a server that is gone is taken over.
+/// Binds. The socket of a server that is gone is taken over; anything else that is there stays.
 pub(crate) fn bind(socket: &Path) -> io::Result<UnixListener> {
     match bind_new(socket) {
         Err(e) if e.kind() == ErrorKind::AddrInUse => {
+            // Connecting to a file is refused as by a socket that nobody listens at.
+            if !std::fs::symlink_metadata(socket)?.file_type().is_socket() {
+                let what = format!("{} is not a socket; choose another", socket.display());
+                return Err(io::Error::new(ErrorKind::AlreadyExists, what));
+            }
             match connect_blocking(socket) {
                 Err(gone) if gone.kind() == ErrorKind::ConnectionRefused => {}
                 _ => return Err(e),
@@ -97,6 +103,16 @@ mod tests {
             bind(&socket).unwrap();
         }
         assert!(bind(&top.join("n".repeat(150))).is_err());
+        // What is no socket is not removed, nor what a link leads to.
+        let (file, link) = (top.join("file"), top.join("link"));
+        std::fs::write(&file, b"words").unwrap();
+        std::os::unix::fs::symlink("file", &link).unwrap();
+        for path in [&file, &link] {
+            let error = bind(path).unwrap_err();
+            assert!(error.to_string().contains("is not a socket"), "{error}");
+            assert_eq!(std::fs::read(path).unwrap(), b"words");
+        }
+        assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
         std::fs::remove_dir_all(&top).unwrap();
     }
 }

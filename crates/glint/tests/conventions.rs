@@ -324,3 +324,18 @@ fn sizes_and_json_everywhere() {
     let serve = ["serve", "--data", text(&data), "--workers", "0"];
     assert!(refused(glint().args(serve)).contains("--workers"));
 }
+
+#[test]
+fn what_is_no_socket_stays() {
+    let world = World::new();
+    let (data, file, link) = (world.data(), world.path("file"), world.path("link"));
+    fs::write(&file, b"words").unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    for path in [&file, &link] {
+        let listen = format!("unix:{}", text(path));
+        let said = refused(glint().args(["serve", "--data", text(&data), "--listen", &listen]));
+        assert!(said.contains("is not a socket; choose another"), "{said}");
+        assert_eq!(fs::read(path).unwrap(), b"words");
+    }
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+}
