@@ -339,3 +339,15 @@ fn what_is_no_socket_stays() {
     }
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
 }
+
+/// Clients would be told of a socket that only this host has.
+#[test]
+fn an_oss_that_nobody_could_reach_does_not_join() {
+    let world = World::new();
+    let (data, socket) = (world.oss_data(1), format!("unix:{}", text(&world.path("socket"))));
+    for listen in [&[][..], &["--listen", &socket]] {
+        let oss = ["oss", "--data", text(&data), "--mds", "127.0.0.1:1"];
+        let said = refused(glint().args(oss).args(listen));
+        assert!(said.contains("say --listen HOST:PORT, or --advertise"), "{said}");
+    }
+}

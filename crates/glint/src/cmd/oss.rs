@@ -7,6 +7,7 @@ use crate::metrics::Metrics;
 use crate::oss::Oss;
 use crate::signals::Stop;
 use crate::{CommandResult, daemon, identity};
+use glint_net::Address;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -28,7 +29,7 @@ pub struct Args {
     #[arg(long, value_name = "HOST:PORT")]
     mds: String,
     /// Address to listen at, or unix:PATH for a socket [default: glint.sock in the data
-    /// directory, for root of this host].
+    /// directory, for root of this host; only where --mds is a socket, too].
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
     /// Address that clients are told, if it is another one [default: that of --listen, or of
@@ -53,7 +54,7 @@ pub fn run(args: Args) -> CommandResult {
         Listener::bind_or_default(args.listen.as_deref(), &args.data, args.alone.insecure)?;
     let advertised = match &args.advertise {
         Some(address) => address.clone(),
-        None => advertised(&listener.address().to_string(), &identity::in_full(&args.mds))?,
+        None => advertised(&listener.address().to_string(), &mds)?,
     };
     let threads = args.alone.serving.threads(data.osts())?;
     let running = Oss::start(data, settings, mds, advertised.clone())?;
@@ -80,15 +81,28 @@ pub fn run(args: Args) -> CommandResult {
 }
 
 /// The address at which others reach a server that listens at `listen`: where that is all
-/// addresses of this host, the one from which it reaches `mds`.
-fn advertised(listen: &str, mds: &str) -> Result<String, String> {
-    let Ok(address) = listen.parse::<SocketAddr>() else { return Ok(listen.to_owned()) };
+/// addresses of this host, the one from which it reaches `mds`. Refuses one that leads nowhere from
+/// the hosts that reach the MDS: clients would wait for its OSTs for ever.
+fn advertised(listen: &str, mds: &Address) -> Result<String, String> {
+    let unreachable = || {
+        format!(
+            "clients of the file system at --mds {mds} could not reach {listen} from other hosts; \
+             say --listen HOST:PORT, or --advertise for what they are told"
+        )
+    };
+    let is_near = matches!(mds, Address::Unix(_));
+    let Ok(address) = listen.parse::<SocketAddr>() else {
+        return if is_near { Ok(listen.to_owned()) } else { Err(unreachable()) };
+    };
+    let far = mds.resolve();
     if !address.ip().is_unspecified() {
-        return Ok(listen.to_owned());
+        let is_far = |far: &Vec<SocketAddr>| !far.iter().any(|mds| mds.ip().is_loopback());
+        let is_lost = address.ip().is_loopback() && !is_near && far.is_ok_and(|far| is_far(&far));
+        return if is_lost { Err(unreachable()) } else { Ok(listen.to_owned()) };
     }
     // Nothing is sent: connecting only chooses a route.
     let socket = UdpSocket::bind((address.ip(), 0)).and_then(|socket| {
-        socket.connect(mds)?;
+        socket.connect(far?.as_slice())?;
         socket.local_addr()
     });
     let own = socket.map_err(|error| {
@@ -101,10 +115,18 @@ fn advertised(listen: &str, mds: &str) -> Result<String, String> {
 mod tests {
     use super::*;
 
+    fn told(listen: &str, mds: &str) -> Result<String, String> {
+        advertised(listen, &Address::parse(mds))
+    }
+
     #[test]
     fn clients_are_told_an_address_that_they_can_reach() {
-        assert_eq!(advertised("10.1.2.3:5641", "h:1"), Ok("10.1.2.3:5641".into()));
-        assert_eq!(advertised("unix:/run/oss", "h:1"), Ok("unix:/run/oss".into()));
-        assert_eq!(advertised("0.0.0.0:5641", "127.0.0.1:1"), Ok("127.0.0.1:5641".into()));
+        assert_eq!(told("10.1.2.3:5641", "127.0.0.1:1"), Ok("10.1.2.3:5641".into()));
+        assert_eq!(told("unix:/run/oss", "unix:/run/mds"), Ok("unix:/run/oss".into()));
+        assert_eq!(told("127.0.0.1:5641", "127.0.0.1:1"), Ok("127.0.0.1:5641".into()));
+        assert_eq!(told("0.0.0.0:5641", "127.0.0.1:1"), Ok("127.0.0.1:5641".into()));
+        for (listen, mds) in [("unix:/run/oss", "10.1.2.3:1"), ("127.0.0.1:5641", "10.1.2.3:1")] {
+            assert!(told(listen, mds).unwrap_err().contains("--advertise"));
+        }
     }
 }
