@@ -431,7 +431,7 @@ impl<T: Transport> Vfs for Client<T> {
     async fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
         match name {
             LAYOUT => Ok(format_layout(self.layout_of(ino).await?)),
-            STATUS => Ok(self.status(self.transport.status().await?)),
+            STATUS => self.status_for(caller).await,
             STATS => Ok(self.transport.stats().await?.into_bytes()),
             _ if self.has_no_xattrs(ino) => Err(Errno::ENODATA),
             _ => self.mds_bytes(caller, &MdsRequest::Getxattr { ino, name }).await,

@@ -12,7 +12,7 @@ use crate::read_ahead::Memory;
 use crate::room::WriteBack;
 use crate::vfs::{Caller, Found, Valid};
 use glint_lock::held::Use;
-use glint_net::{Granting, Transport};
+use glint_net::{Granting, Transport, status_for_everybody};
 use glint_proto::limits::{CACHE_MS_SHARED, KNOWN_INODES_MAX};
 use glint_proto::lock::{Bits, Range};
 use glint_proto::{
@@ -361,6 +361,17 @@ impl<T: Transport> Client<T> {
              \"write_errors\":{errors}}},{rest}"
         )
         .into_bytes()
+    }
+
+    /// The same, for a user of this host: who is not its root is told what a limited certificate
+    /// is told, and of clients only this one, whatever the certificate of the mount allows.
+    pub(crate) async fn status_for(&self, caller: &Caller) -> FsResult<Vec<u8>> {
+        let servers = self.transport.status().await?;
+        if caller.cred.is_superuser() {
+            return Ok(self.status(servers));
+        }
+        let own = self.transport.identity().client().to_string();
+        Ok(self.status(status_for_everybody(&servers, Some(&own))))
     }
 
     /// Where a file ends. A lock to write all of it is held.

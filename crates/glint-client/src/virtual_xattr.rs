@@ -3,7 +3,7 @@
 //! | name | value |
 //! |---|---|
 //! | `glint.layout` | `stripe_count=N stripe_size=BYTES first_ost=N osts=N`, readable and writable |
-//! | `glint.status` | state dump of the servers, JSON |
+//! | `glint.status` | state dump of the servers, JSON; other users than root see no other client |
 //! | `glint.stats` | statistics of the servers and this client, JSON |
 
 use glint_proto::{Errno, FsResult, Layout};

@@ -37,6 +37,11 @@ impl Identity {
         Identity { client, session: Arc::default(), secret: 0, in_process: false }
     }
 
+    /// The client.
+    pub fn client(&self) -> ClientId {
+        self.client
+    }
+
     /// Whether it shares its process with the MDS.
     pub fn is_in_process(&self) -> bool {
         self.in_process

@@ -49,6 +49,7 @@ pub use error::NetError;
 pub use inproc::InProcess;
 pub use remote::{OssLink, Remote, RemoteOptions, random_secret};
 pub use runtime::runtime;
+pub use served::status_for_everybody;
 pub use server::{Server, ServerHandle, ServerOptions, SimulatedServer};
 pub use stream::{Address, Listener, UNIX_PREFIX};
 

@@ -141,23 +141,8 @@ impl<S: Service> Connection<S> {
         if self.rights().is_none() {
             return text;
         }
-        let Ok(Value::Object(mut status)) = serde_json::from_str(&text) else {
-            return "{}".into();
-        };
-        status.retain(|field, _| FOR_EVERYBODY.contains(&field.as_str()));
-        let rows = |rows: &mut Value, keep: &dyn Fn(&mut Map<String, Value>) -> bool| {
-            if let Value::Array(rows) = rows {
-                rows.retain_mut(|row| row.as_object_mut().is_some_and(keep));
-            }
-        };
-        if let Some(osts) = status.get_mut("osts") {
-            rows(osts, &|ost| ost.remove("path").is_some());
-        }
-        if let Some(clients) = status.get_mut("clients") {
-            let own = self.session.get().map(|session| session.client().to_string());
-            rows(clients, &|client| own.is_some() && client["id"].as_str() == own.as_deref());
-        }
-        Value::Object(status).to_string()
+        let own = self.session.get().map(|session| session.client().to_string());
+        status_for_everybody(&text, own.as_deref())
     }
 
     pub(crate) fn is_full(&self) -> bool {
@@ -183,6 +168,29 @@ impl<S: Service> Connection<S> {
             reader.wake();
         }
     }
+}
+
+/// What of the state of a server everybody may know: of clients only the one with this name.
+pub fn status_for_everybody(status: &str, own: Option<&str>) -> String {
+    let Ok(Value::Object(mut status)) = serde_json::from_str(status) else {
+        return "{}".into();
+    };
+    status.retain(|field, _| FOR_EVERYBODY.contains(&field.as_str()));
+    let rows = |rows: &mut Value, keep: &dyn Fn(&mut Map<String, Value>) -> bool| {
+        if let Value::Array(rows) = rows {
+            rows.retain_mut(|row| row.as_object_mut().is_some_and(keep));
+        }
+    };
+    if let Some(osts) = status.get_mut("osts") {
+        rows(osts, &|ost| {
+            ost.remove("path");
+            true
+        });
+    }
+    if let Some(clients) = status.get_mut("clients") {
+        rows(clients, &|client| own.is_some() && client["id"].as_str() == own);
+    }
+    Value::Object(status).to_string()
 }
 
 /// Whether a request may wait for a lock without being in anybody's way.

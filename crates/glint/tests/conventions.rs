@@ -351,3 +351,38 @@ fn an_oss_that_nobody_could_reach_does_not_join() {
         assert!(said.contains("say --listen HOST:PORT, or --advertise"), "{said}");
     }
 }
+
+/// A command of the user nobody, who may look at what is in this world.
+fn as_nobody(world: &World, command: &str, arguments: &[&str]) -> Command {
+    let everybody = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(world.short(""), everybody).unwrap();
+    let mut nobody = Command::new("setpriv");
+    nobody.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--", command]);
+    nobody.args(arguments);
+    nobody
+}
+
+#[test]
+fn users_of_a_host_are_not_shown_other_clients() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &[]);
+    let (one, a) = world.mount(port, "a", &[]);
+    let (two, b) = world.mount(port, "b", &[]);
+    let ask = ["--only-values", "-n", "glint.status", text(&a)];
+    let status = |command: &mut Command| -> serde_json::Value {
+        serde_json::from_slice(&run(command).stdout).unwrap()
+    };
+    let all = status(Command::new("getfattr").args(ask));
+    assert_eq!(all["clients"].as_array().unwrap().len(), 2, "{all}");
+    let seen = status(&mut as_nobody(&world, "getfattr", &ask));
+    let clients = seen["clients"].as_array().unwrap();
+    assert!(clients.len() == 1 && clients[0]["mount_point"] == text(&a), "{seen}");
+    assert_eq!(seen["osts"].as_array().unwrap().len(), 1, "{seen}");
+    for hidden in [text(&b), text(&world.data())] {
+        assert!(all.to_string().contains(hidden) && !seen.to_string().contains(hidden), "{seen}");
+    }
+    one.stop();
+    two.stop();
+    server.stop();
+}
