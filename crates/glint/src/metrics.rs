@@ -3,6 +3,7 @@
 //! Invariant: one connection at a time, for a short time. Who floods this port costs one thread
 //! and one descriptor.
 
+use crate::cmd::serve::not_bound;
 use crate::servers::Servers;
 use glint_net::stats::op_name;
 use glint_proto::SpaceInfo;
@@ -20,33 +21,40 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Longest request.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 
-/// The HTTP server.
-pub struct Metrics {
-    address: SocketAddr,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
+/// The address of `--metrics`, if there is one, before anything is served at it: a wrong one is
+/// said before there is a mount or a server that would have to end.
+pub struct Bound(Option<(TcpListener, SocketAddr)>);
 
-impl Metrics {
-    /// Serves `/metrics` at `address`, if one is given; of servers too, if this process
-    /// has them.
-    pub fn start(
-        address: Option<&str>,
-        servers: Option<Arc<Servers>>,
-    ) -> Result<Option<Metrics>, String> {
-        let Some(address) = address else { return Ok(None) };
-        let failed = |e: io::Error| format!("--metrics {address}: {e}");
-        let listener = TcpListener::bind(address).map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
-        tracing::info!("metrics at http://{address}/metrics");
+impl Bound {
+    /// Binds.
+    pub fn bind(address: Option<&str>) -> Result<Bound, String> {
+        let Some(address) = address else { return Ok(Bound(None)) };
+        let bound = TcpListener::bind(address).and_then(|listener| {
+            let own = listener.local_addr()?;
+            Ok((listener, own))
+        });
+        bound.map(|bound| Bound(Some(bound))).map_err(|e| not_bound("--metrics", address, &e))
+    }
+
+    /// Serves `/metrics` from now on; of servers too, if this process has them.
+    pub fn serve(self, servers: Option<Arc<Servers>>) -> Result<Option<Metrics>, String> {
+        let Some((listener, address)) = self.0 else { return Ok(None) };
         let stop = Arc::<AtomicBool>::default();
         let stopped = stop.clone();
         let thread = std::thread::Builder::new()
             .name("metrics".into())
             .spawn(move || serve(&listener, &stopped, servers.as_deref()))
-            .map_err(failed)?;
+            .map_err(|e| format!("--metrics {address}: starting a thread: {e}"))?;
+        tracing::info!("metrics at http://{address}/metrics");
         Ok(Some(Metrics { address, stop, thread: Some(thread) }))
     }
+}
+
+/// The HTTP server.
+pub struct Metrics {
+    address: SocketAddr,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Drop for Metrics {
@@ -200,7 +208,7 @@ mod tests {
 
     #[test]
     fn many_silent_connections_cost_one_thread_and_a_while() {
-        let metrics = Metrics::start(Some("127.0.0.1:0"), None).unwrap().unwrap();
+        let metrics = Bound::bind(Some("127.0.0.1:0")).unwrap().serve(None).unwrap().unwrap();
         // One that this thread starts has its name, unless it is given another.
         let is_ours = |task: &std::fs::DirEntry| {
             std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "metrics\n")

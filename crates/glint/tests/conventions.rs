@@ -386,3 +386,29 @@ fn users_of_a_host_are_not_shown_other_clients() {
     two.stop();
     server.stop();
 }
+
+#[test]
+fn a_used_port_for_metrics_leaves_no_mount() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &[]);
+    let user = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let metrics = user.local_addr().unwrap().to_string();
+    let (data, dir) = (world.path("other"), world.mount_point());
+    fs::create_dir(&dir).unwrap();
+    let at = address(port);
+    for command in [
+        &["up", "--data", text(&data), "--mount", text(&dir)][..],
+        &["mount", &at, text(&dir)],
+        &["serve", "--data", text(&data)],
+    ] {
+        let said = refused(glint().args(command).args(["--metrics", &metrics]));
+        assert!(said.contains(&format!("--metrics {metrics}: the port is in use")), "{said}");
+        assert!(!is_mounted(&dir), "{command:?}");
+    }
+    // Nor is an address that is another host's an error without a word.
+    let serve = ["serve", "--insecure", "--data", text(&data), "--listen", "192.0.2.1:5640"];
+    let said = refused(glint().args(serve));
+    assert!(said.contains("this host does not have that address"), "{said}");
+    server.stop();
+}

@@ -3,12 +3,12 @@
 
 use super::mount_options::{self, Flags, ParsedOptions};
 use crate::control::Control;
-use crate::metrics::Metrics;
+use crate::metrics;
 use crate::signals::Stop;
 use crate::{CommandResult, Usage, daemon};
 use glint_client::{Client, Running, Vfs};
 use glint_mount::{Mount, MountFlags};
-use glint_net::{Cluster, Remote, RemoteOptions};
+use glint_net::{Address, Cluster, Remote, RemoteOptions};
 use glint_proto::limits::AWAY_END_MS;
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -178,6 +178,7 @@ pub fn run(args: Args) -> CommandResult {
     }
     let start = Instant::now();
     let stop = Stop::listen()?;
+    let metrics = metrics::Bound::bind(args.metrics.as_deref())?;
     let remote = Remote::connect(RemoteOptions {
         address: crate::identity::address(&args.server)?,
         mount_point: mount_point.display().to_string(),
@@ -201,9 +202,11 @@ pub fn run(args: Args) -> CommandResult {
     mount_options
         .flags
         .set(MountFlags::RDONLY, only_reads || mount_options.flags.contains(MountFlags::RDONLY));
+    // The mount is the last that can fail: nobody would answer it then.
+    let address = crate::identity::address(&args.server)?;
+    let _metrics = metrics.serve(None)?;
     let mount = Mount::new(client.clone(), &mount_point, &mount_options, options.transport)?;
-    let _metrics = Metrics::start(args.metrics.as_deref(), None)?;
-    let control = control(&mount, &client, &args.server)?;
+    let control = control(&mount, &client, address);
     super::up::announce(&mount, start.elapsed());
     daemon::say_ready();
     let mut looked = Instant::now();
@@ -237,11 +240,10 @@ pub fn run(args: Args) -> CommandResult {
 fn control(
     mount: &Mount,
     client: &Arc<Client<Cluster<Remote>>>,
-    server: &str,
-) -> Result<Option<Control>, String> {
-    let address = crate::identity::address(server)?;
+    address: Address,
+) -> Option<Control> {
     let (client, path) = (client.clone(), mount.path().display().to_string());
-    Ok(Control::start(mount.path(), move |what| match what {
+    Control::start(mount.path(), move |what| match what {
         "status" => {
             let servers = Remote::ask(&address, what).unwrap_or_else(|error| {
                 let (silent_s, error) = (client.silence().as_secs(), error.to_string());
@@ -266,7 +268,7 @@ fn control(
             Remote::ask(&address, what).map_err(|e| format!("server {address}: {e}"))
         }
         _ => Err("it knows only status, stats and reset".into()),
-    }))
+    })
 }
 
 #[cfg(test)]

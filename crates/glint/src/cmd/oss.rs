@@ -3,7 +3,7 @@
 use super::serve::Listener;
 use super::serving::{Alone, keep_files_private, serve_until};
 use crate::data_dir::{DataDir, Role};
-use crate::metrics::Metrics;
+use crate::metrics;
 use crate::oss::Oss;
 use crate::signals::Stop;
 use crate::{CommandResult, daemon, identity};
@@ -56,10 +56,11 @@ pub fn run(args: Args) -> CommandResult {
         Some(address) => address.clone(),
         None => advertised(&listener.address().to_string(), &mds)?,
     };
+    let metrics = metrics::Bound::bind(args.alone.metrics.as_deref())?;
     let threads = args.alone.serving.threads(data.osts())?;
     let running = Oss::start(data, settings, mds, advertised.clone())?;
     let server = listener.serve(running.oss.clone(), threads)?;
-    let metrics = Metrics::start(args.alone.metrics.as_deref(), None)?;
+    let metrics = metrics.serve(None)?;
     let joined = running.wait_joined(|| stop.is_asked());
     if let Ok(true) = joined {
         tracing::info!(

@@ -2,7 +2,7 @@
 
 use super::serving::{Alone, keep_files_private, serve_until};
 use crate::data_dir::{DataDir, Role};
-use crate::metrics::Metrics;
+use crate::metrics;
 use crate::servers::{Servers, Settings};
 use crate::signals::Stop;
 use crate::{CommandResult, daemon};
@@ -38,11 +38,12 @@ pub fn run(args: Args) -> CommandResult {
     let stop = Stop::listen()?;
     let listener =
         Listener::bind_or_default(args.listen.as_deref(), &args.data, args.alone.insecure)?;
+    let metrics = metrics::Bound::bind(args.alone.metrics.as_deref())?;
     let threads = args.alone.serving.threads(data.osts())?;
     let running = Servers::start(data, Settings { shared: true, ..settings })?;
     let address = listener.address.clone();
     let server = listener.serve(running.servers.clone(), threads)?;
-    let metrics = Metrics::start(args.alone.metrics.as_deref(), Some(running.servers.clone()))?;
+    let metrics = metrics.serve(Some(running.servers.clone()))?;
     tracing::info!("serving {} at {address}", args.data.display());
     let servers = &running.servers;
     if let Some(reason) = serve_until(&stop, || servers.in_short(), || servers.failure()) {
@@ -69,6 +70,23 @@ fn bind_patiently(address: &Address) -> std::io::Result<glint_net::Listener> {
             result => return result,
         }
     }
+}
+
+/// Why nobody can listen at an address that an option said, and what to do.
+pub fn not_bound(option: &str, address: &str, error: &std::io::Error) -> String {
+    let what = match error.kind() {
+        ErrorKind::AddrInUse if address.starts_with(UNIX_PREFIX) => {
+            "a server listens there; choose another or stop it".into()
+        }
+        ErrorKind::AddrInUse => "the port is in use; choose another or stop its user".into(),
+        ErrorKind::AddrNotAvailable => {
+            "this host does not have that address; say one of its own (`ip address` lists them), \
+             or 0.0.0.0 for all"
+                .into()
+        }
+        _ => error.to_string(),
+    };
+    format!("{option} {address}: {what}")
 }
 
 /// A bound address, before anything is served at it.
@@ -114,12 +132,7 @@ impl Listener {
             }
             address = Address::parse_as(&resolved.to_string(), identity);
         }
-        let listener = bind_patiently(&address).map_err(|e| match e.kind() {
-            ErrorKind::AddrInUse => {
-                format!("--listen {text}: the port is in use; choose another or stop its user")
-            }
-            _ => format!("--listen {text}: {e}"),
-        })?;
+        let listener = bind_patiently(&address).map_err(|e| not_bound("--listen", text, &e))?;
         Ok(Listener { listener, address })
     }
 

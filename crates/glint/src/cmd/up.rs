@@ -4,7 +4,7 @@ use super::serving::{Serving, keep_files_private};
 use crate::control::Control;
 use crate::data_dir::{DataDir, Role};
 use crate::live::Live;
-use crate::metrics::Metrics;
+use crate::metrics;
 use crate::servers::{Servers, Settings};
 use crate::signals::Stop;
 use crate::{CommandResult, daemon};
@@ -77,6 +77,7 @@ pub fn run(args: Args) -> CommandResult {
         .as_deref()
         .map(|address| super::serve::Listener::bind(address, args.insecure))
         .transpose()?;
+    let metrics = metrics::Bound::bind(args.metrics.as_deref())?;
     let shared = listener.is_some();
     let threads = args.serving.threads(data.osts())?;
     let running = Servers::start(data, Settings { shared, mounted: true, ..settings })?;
@@ -89,10 +90,11 @@ pub fn run(args: Args) -> CommandResult {
     // Alone, its files are as trustworthy as those of any local file system.
     let flags = if shared { super::mount::flags_unless_said()? } else { MountFlags::empty() };
     let mount_options = options.mount(source, flags);
-    let mount = Mount::new(client.clone(), &mount_point, &mount_options, options.transport)?;
+    // The mount is the last that can fail: nobody would answer it then.
     let serve = |l: super::serve::Listener| l.serve(running.servers.clone(), threads);
     let server = listener.map(serve).transpose()?;
-    let metrics = Metrics::start(args.metrics.as_deref(), Some(running.servers.clone()))?;
+    let metrics = metrics.serve(Some(running.servers.clone()))?;
+    let mount = Mount::new(client.clone(), &mount_point, &mount_options, options.transport)?;
     let (servers, caller) = (running.servers.clone(), client.clone());
     let control = Control::start(&mount_point, move |what| match what {
         "status" => {
