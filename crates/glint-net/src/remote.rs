@@ -69,7 +69,12 @@ fn host_name() -> String {
 
 fn ask_once(address: &Address, client: ClientId, request: &Request<'_>) -> Result<Reply, NetError> {
     let asked = ask_on(&mut *connect_blocking(address)?, client, request);
-    asked.map_err(|error| match (error, address) {
+    asked.map_err(|error| without_a_word(error, address))
+}
+
+/// Says what it means that a server closes the connection at the first question.
+fn without_a_word(error: NetError, address: &Address) -> NetError {
+    match (error, address) {
         // It would not say so in words that the other side understands.
         (NetError::Io { source, .. }, Address::Tcp(_))
             if source.kind() == ErrorKind::UnexpectedEof =>
@@ -87,7 +92,7 @@ fn ask_once(address: &Address, client: ClientId, request: &Request<'_>) -> Resul
             NetError::Io { what, source }
         }
         (error, _) => error,
-    })
+    }
 }
 
 impl Remote {
@@ -331,17 +336,29 @@ impl Transport for Remote {
 }
 
 /// The conversation of an OSS with the server of its MDS, on the thread that calls.
-pub struct OssLink(Box<dyn ReadWrite>);
+pub struct OssLink {
+    stream: Box<dyn ReadWrite>,
+    address: Address,
+    /// It was answered.
+    is_heard: bool,
+}
 
 impl OssLink {
     /// Connects.
     pub fn connect(address: &Address) -> Result<OssLink, NetError> {
-        connect_blocking(address).map(OssLink)
+        let stream = connect_blocking(address)?;
+        Ok(OssLink { stream, address: address.clone(), is_heard: false })
     }
 
     /// Says or asks something.
     pub fn ask(&mut self, request: OssRequest) -> Result<FsResult<OssReply>, NetError> {
-        match ask_on(&mut *self.0, ClientId::IN_PROCESS, &Request::Oss(request))? {
+        let asked = ask_on(&mut *self.stream, ClientId::IN_PROCESS, &Request::Oss(request));
+        let reply = match self.is_heard {
+            true => asked?,
+            false => asked.map_err(|error| without_a_word(error, &self.address))?,
+        };
+        self.is_heard = true;
+        match reply {
             Reply::Oss(reply) => Ok(reply),
             _ => Err(NetError::Refused("it does not know what an OSS is".into())),
         }

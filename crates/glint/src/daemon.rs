@@ -3,7 +3,7 @@
 use crate::data_dir::DataDir;
 use crate::log_file;
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// standard output, or why it cannot be.
 const ENVIRONMENT: &str = "GLINT_DAEMON";
 const READY: &str = "ready\n";
+/// Begins a line that says what it waits for before it is ready.
+const WAITING: &str = "waiting ";
 
 static REPORTED: AtomicBool = AtomicBool::new(false);
 
@@ -48,8 +50,22 @@ fn start(log: &Path) -> Result<Result<u32, ExitCode>, Box<dyn std::error::Error>
     }
     let mut child = command.spawn()?;
     let mut said = String::new();
-    if let Some(mut out) = child.stdout.take() {
-        out.read_to_string(&mut said)?;
+    if let Some(out) = child.stdout.take() {
+        let mut out = BufReader::new(out);
+        let mut line = String::new();
+        while out.read_line(&mut line)? > 0 {
+            if line.starts_with(WAITING) {
+                let (process, shown) = (child.id(), log.display());
+                let what = line.trim_end();
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "glint: {what}; process {process} goes on waiting, its log is {shown}"
+                );
+            } else {
+                said.push_str(&line);
+            }
+            line.clear();
+        }
     }
     if said == READY {
         return Ok(Ok(child.id()));
@@ -89,6 +105,18 @@ pub fn start_server(data: DataDir) -> crate::CommandResult {
 /// In the background: tells the waiting process that everything is up.
 pub fn say_ready() {
     report(READY);
+}
+
+/// In the background: tells the waiting process why it still waits. In the foreground the log is
+/// seen anyway.
+pub fn say_waiting(what: &str) {
+    if is_background() && !REPORTED.load(Ordering::Acquire) {
+        let line = what.replace('\n', " ");
+        let line = line.strip_prefix(WAITING).unwrap_or(&line);
+        // It may have been killed meanwhile.
+        let _ = std::io::stdout().write_all(format!("{WAITING}{line}\n").as_bytes());
+        let _ = std::io::stdout().flush();
+    }
 }
 
 /// In the background: tells the waiting process why nothing will be.

@@ -135,6 +135,13 @@ fn who_is_not_let_in() {
         refused(&mut command)
     };
     assert!(ask(None, port).contains("--cert"), "{}", ask(None, port));
+    // An OSS, which goes on trying, says the same.
+    let (data, mds) = (world.oss_data(9), address(port));
+    let oss = ["oss", "--insecure", "--data", text(&data), "--listen", "127.0.0.1:0"];
+    let log = world.path("oss9.log");
+    let mut oss = Process::start(&[&oss[..], &["--mds", &mds]].concat(), log, None);
+    oss.wait_for("say --cert, too");
+    oss.stop();
     assert!(ask(Some(&strange_client), port).contains("UnknownIssuer"));
     // A client's certificate does not make a server, and a strange one neither.
     for (cert, why) in [(&client_cert, "certificate"), (&strange_server, "UnknownIssuer")] {

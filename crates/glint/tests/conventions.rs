@@ -412,3 +412,24 @@ fn a_used_port_for_metrics_leaves_no_mount() {
     assert!(said.contains("this host does not have that address"), "{said}");
     server.stop();
 }
+
+/// Who starts an OSS hears why it is not there yet.
+#[test]
+fn an_oss_says_what_it_waits_for() {
+    let world = World::new();
+    let (port, oss_port) = (free_port(), free_port());
+    let (data, listen, mds) = (world.oss_data(1), address(oss_port), address(port));
+    let oss = ["oss", "--daemon", "--insecure", "--data", text(&data), "--listen", &listen];
+    let log = world.path("oss.log");
+    let mut starting = Process::start(&[&oss[..], &["--mds", &mds]].concat(), log, None);
+    starting.wait_for(&format!("waiting for the server of the MDS at {mds}"));
+    let pid = fs::read_to_string(data.join("lock")).unwrap();
+    assert!(starting.log().contains(&format!("process {} goes on", pid.trim())));
+    let server = world.serve(port, &[]);
+    starting.forget_ended();
+    run(Command::new("kill").arg(pid.trim()));
+    eventually("it ends", || {
+        fs::read_to_string(data.join("glint.log")).unwrap().contains("everything is on disk")
+    });
+    server.stop();
+}

@@ -61,7 +61,7 @@ pub fn run(args: Args) -> CommandResult {
     let running = Oss::start(data, settings, mds, advertised.clone())?;
     let server = listener.serve(running.oss.clone(), threads)?;
     let metrics = metrics.serve(None)?;
-    let joined = running.wait_joined(|| stop.is_asked());
+    let joined = running.wait_joined(|| stop.is_asked(), daemon::say_waiting);
     if let Ok(true) = joined {
         tracing::info!(
             "serving OSTs of {} to clients at {advertised}, for the file system at {}",

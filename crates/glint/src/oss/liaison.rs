@@ -51,12 +51,19 @@ pub struct Liaison {
     news: Sender<News>,
     /// Until the thread takes it.
     receiver: Mutex<Option<Receiver<News>>>,
+    /// Why the server of the MDS was not heard of when it was last asked.
+    trouble: Mutex<Option<String>>,
 }
 
 impl Liaison {
     pub fn new() -> Liaison {
         let (news, receiver) = mpsc::channel();
-        Liaison { news, receiver: Mutex::new(Some(receiver)) }
+        Liaison { news, receiver: Mutex::new(Some(receiver)), trouble: Mutex::default() }
+    }
+
+    /// Why the server of the MDS was not heard of when it was last asked.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.lock().clone()
     }
 
     /// Asks the server of the MDS. EAGAIN if it cannot be reached.
@@ -148,6 +155,7 @@ impl Talk<'_> {
                 tracing::warn!(server = %mds, "server of the MDS: {error}; trying again");
                 complained = Some(Instant::now());
             }
+            self.oss.liaison.trouble.lock().replace(error.to_string());
             // Who asks meanwhile is not kept waiting.
             while let Ok(news) = news.try_recv() {
                 match news {

@@ -38,6 +38,8 @@ use std::time::{Duration, Instant};
 
 /// How often the housekeeping thread looks around.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
+/// How long the server of the MDS may be silent at the start before whoever waits is told.
+const SILENT_MAX: Duration = Duration::from_secs(3);
 /// How long a request waits before it looks again whether the MDS was heard of.
 const LATER: Duration = Duration::from_millis(20);
 
@@ -170,9 +172,22 @@ impl Oss {
 }
 
 impl Running {
-    /// Waits until this is a part of its file system; false if it was `stopped` before.
-    pub fn wait_joined(&self, stopped: impl Fn() -> bool) -> Result<bool, String> {
+    /// Waits until this is a part of its file system; false if it was `stopped` before. If that
+    /// takes long, it `tells` once why.
+    pub fn wait_joined(
+        &self,
+        stopped: impl Fn() -> bool,
+        tell: impl Fn(&str),
+    ) -> Result<bool, String> {
+        let start = Instant::now();
+        let mut told = false;
         loop {
+            if !told && start.elapsed() > SILENT_MAX {
+                let trouble = self.oss.liaison.trouble();
+                let trouble = trouble.unwrap_or_else(|| "it has not answered yet".into());
+                tell(&format!("waiting for the server of the MDS at {}: {trouble}", self.oss.mds));
+                told = true;
+            }
             match self.report.recv_timeout(Duration::from_millis(50)) {
                 Ok(result) => return result.map(|()| true),
                 Err(mpsc::RecvTimeoutError::Timeout) if !stopped() => {}
