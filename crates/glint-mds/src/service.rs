@@ -153,7 +153,10 @@ impl<K: Kv> Mds<K> {
             tracing::info!(
                 clients = returning.len(),
                 replays,
-                "waiting for clients of the last run"
+                "waiting for clients of the last run: {}; those that stay silent for {} s are \
+                 given up",
+                mds.named(&returning),
+                config.lease.as_secs()
             );
             mds.recovery.begin(returning, config.lease, replays, config.locks);
         }

@@ -24,6 +24,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+/// How many clients a line of the log names.
+const CLIENTS_NAMED: usize = 10;
+
 /// The last answer of a slot.
 #[derive(Clone, Default)]
 pub(crate) struct Last {
@@ -209,6 +212,21 @@ impl<K: Kv> Mds<K> {
     /// All clients.
     pub fn sessions(&self) -> Vec<SessionInfo> {
         self.sessions.map.lock().values().map(|known| known.info.clone()).collect()
+    }
+
+    /// Clients as people know them: the first of them, and how many more there are.
+    pub(crate) fn named(&self, clients: &HashSet<ClientId>) -> String {
+        let map = self.sessions.map.lock();
+        let known = clients.iter().filter_map(|client| map.get(client));
+        let name = |known: &Known| format!("{} at {}", known.info.host, known.info.mount_point);
+        let mut names: Vec<String> = known.map(name).collect();
+        names.sort_unstable();
+        let more = names.len().saturating_sub(CLIENTS_NAMED);
+        names.truncate(CLIENTS_NAMED);
+        if more > 0 {
+            names.push(format!("and {more} more"));
+        }
+        names.join(", ")
     }
 
     /// Whether somebody sees to the end of a client's session.

@@ -433,3 +433,20 @@ fn an_oss_says_what_it_waits_for() {
     });
     server.stop();
 }
+
+#[test]
+fn a_server_says_whom_it_waits_for() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &[]);
+    let (mount, dir) = world.mount(port, "m", &[]);
+    server.kill();
+    run(Command::new("kill").args(["-9", &mount.pid().to_string()]));
+    mount.forget();
+    run(glint().args(["umount", text(&dir)]));
+    let server = world.serve(port, &[]);
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let named = format!("{} at {}", host.trim(), text(&dir));
+    assert!(server.log().contains(&named), "{}", server.log());
+    server.stop();
+}
