@@ -163,3 +163,23 @@ fn sources_that_the_documents_name_are_there() {
         }
     }
 }
+
+#[test]
+fn the_version_on_the_wire_is_what_the_documents_say() {
+    let text = fs::read_to_string(root().join("docs/format.md")).unwrap();
+    let frame = text.lines().find(|line| line.starts_with("magic \"GLNT\"")).unwrap();
+    let version = format!("| version {} |", glint_proto::limits::PROTOCOL_VERSION);
+    assert!(frame.contains(&version), "docs/format.md: {frame}");
+}
+
+#[test]
+fn rows_of_a_table_have_as_many_cells_as_its_head() {
+    for (path, text) in files("md") {
+        let mut head = None;
+        for line in text.lines() {
+            let row = line.replace("\\|", "").matches('|').count();
+            head = line.starts_with('|').then(|| head.unwrap_or(row));
+            assert!(head.is_none_or(|cells| cells == row), "{path}: {line}");
+        }
+    }
+}
