@@ -464,7 +464,9 @@ fn what_the_commands_make_and_refuse() {
     for (arguments, expected) in [
         (vec!["cert", "init", text(&ca)], "is there already"),
         (vec!["cert", "issue", text(&ca), "server"], "is there already"),
-        (vec!["cert", "issue", text(&ca), "../up"], "name"),
+        (vec!["cert", "issue", text(&ca), "../up"], "use letters"),
+        (vec!["cert", "issue", text(&ca), "a b"], "use letters"),
+        (vec!["cert", "issue", text(&ca), "x", "--host", "a b"], "use letters"),
         (vec!["cert", "issue", text(&ca), "x", "--subtree", "/a/../b"], "path from the root"),
         (vec!["cert", "issue", text(&ca), "x", "--map-uid", "1:2:0"], "CLIENT:SERVER"),
         (vec!["cert", "issue", text(&ca), "x", "--oss", "--client"], "cannot be used"),

@@ -130,9 +130,7 @@ fn init(args: &InitArgs) -> CommandResult {
 }
 
 fn issue(args: &IssueArgs) -> CommandResult {
-    if args.name.is_empty() || args.name.contains('/') || args.name.starts_with('.') {
-        return Err(format!("name {:?}: use that of a host", args.name).into());
-    }
+    std::iter::once(&args.name).chain(&args.host).try_for_each(|name| check_name(name))?;
     let read = |name: &str| {
         let path = args.directory.join(name);
         fs::read_to_string(&path).map_err(|error| {
@@ -179,6 +177,18 @@ fn issue(args: &IssueArgs) -> CommandResult {
     write_new(&out.join(CA_FILE), &authority, 0o644)?;
     crate::say!("{}: for {}, {said}, {} days", out.display(), names.join(", "), args.days);
     Ok(ExitCode::SUCCESS)
+}
+
+/// What can name a host in a certificate, and a directory.
+fn check_name(name: &str) -> Result<(), String> {
+    let is_good = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
+    match !name.is_empty() && name.chars().all(is_good) && !name.starts_with(['.', '-']) {
+        true => Ok(()),
+        false => Err(format!(
+            "name {name:?}: use letters, digits and any of - _ . : as names and numbers of hosts \
+             have them, beginning with neither - nor ."
+        )),
+    }
 }
 
 /// A path from the root, in words of a certificate.
