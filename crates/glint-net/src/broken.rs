@@ -1,22 +1,50 @@
 //! Connections of threads that were lost, counted: a client whose connections are is told that its
-//! server is away.
+//! server is away, and its log once when that is reached again.
 
 use crate::shared::Shared;
+use glint_proto::clock;
+use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// Those to one server.
+#[derive(Default)]
+pub(crate) struct Outage {
+    connections: AtomicUsize,
+    /// When the first of them was lost, until one is there again.
+    since: Mutex<Option<Instant>>,
+}
+
+impl Outage {
+    /// Whether there are any.
+    pub(crate) fn is_now(&self) -> bool {
+        self.connections.load(Ordering::Acquire) > 0
+    }
+}
 
 /// A connection that was lost and is not there again.
 pub(crate) struct Broken(Arc<Shared>);
 
 impl Broken {
     pub(crate) fn new(shared: &Arc<Shared>) -> Broken {
-        shared.broken.fetch_add(1, Ordering::AcqRel);
+        if shared.outage.connections.fetch_add(1, Ordering::AcqRel) == 0 {
+            *shared.outage.since.lock() = Some(clock::now());
+        }
         Broken(shared.clone())
+    }
+
+    /// It is there again. The first one says so for all.
+    pub(crate) fn mended(self) {
+        if let Some(since) = self.0.outage.since.lock().take() {
+            let (server, away) = (&self.0.options.address, clock::since(since).as_secs_f32());
+            tracing::info!(%server, "reached again after {away:.1} s");
+        }
     }
 }
 
 impl Drop for Broken {
     fn drop(&mut self) {
-        self.0.broken.fetch_sub(1, Ordering::AcqRel);
+        self.0.outage.connections.fetch_sub(1, Ordering::AcqRel);
     }
 }

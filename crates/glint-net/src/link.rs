@@ -280,7 +280,9 @@ impl Link {
             Ok(reader) => reader,
             Err(error) => return (false, error),
         };
-        *broken = None;
+        if let Some(broken) = broken.take() {
+            broken.mended();
+        }
         loop {
             if let Err(error) = self.receive(&mut reader).await {
                 return (true, error);

@@ -275,8 +275,7 @@ impl Transport for Remote {
     }
 
     fn is_away(&self) -> bool {
-        self.shared.broken.load(Ordering::Acquire) > 0
-            || self.silence() > Duration::from_millis(AWAY_MS)
+        self.shared.outage.is_now() || self.silence() > Duration::from_millis(AWAY_MS)
     }
 
     fn silence(&self) -> Duration {

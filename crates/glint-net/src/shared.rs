@@ -1,6 +1,7 @@
 //! What all threads of a client share towards one server: who it is, what it has open, what it
 //! keeps until it is durable, and the thread that says that it lives.
 
+use crate::broken::Outage;
 use crate::cluster::Identity;
 use crate::connection::{Envelope, reply_of, request_frame};
 use crate::kept::{Kept, KeptChange, KeptRequest, Kind, Lost, Object};
@@ -18,7 +19,7 @@ use glint_proto::{
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
@@ -94,7 +95,7 @@ pub(crate) struct Shared {
     /// When the last ping that was answered was sent.
     pub(crate) heard: Mutex<Instant>,
     /// Connections of threads that were lost and not yet made again.
-    pub(crate) broken: AtomicUsize,
+    pub(crate) outage: Outage,
     pub(crate) holder: OnceLock<Weak<dyn Holder>>,
 }
 
@@ -158,7 +159,7 @@ impl Shared {
             complained: AtomicBool::new(false),
             heartbeat: OnceLock::new(),
             heard: Mutex::new(clock::now()),
-            broken: AtomicUsize::new(0),
+            outage: Outage::default(),
             holder: OnceLock::new(),
             welcome,
         })

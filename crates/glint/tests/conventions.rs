@@ -259,6 +259,7 @@ fn status_while_a_server_is_away() {
     assert!(gone.contains(&format!("glint umount {}", text(&dir))), "{gone}");
     run(glint().args(["umount", text(&dir)]));
     let nothing = refused(glint().args(["status", text(&world.path("data/mds"))]));
+    eventually("the log says so", || mount.log().contains("reached again after"));
     assert!(nothing.contains("not in a Glint mount"), "{nothing}");
     server.stop();
     world.assert_sound();
