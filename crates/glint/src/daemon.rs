@@ -104,6 +104,12 @@ pub fn start_server(data: DataDir) -> crate::CommandResult {
 
 /// In the background: tells the waiting process that everything is up.
 pub fn say_ready() {
+    // Nothing relative is looked up any more, and the directory of whoever started it may go.
+    if is_background()
+        && let Err(error) = std::env::set_current_dir("/")
+    {
+        tracing::warn!(%error, "leaving the directory in which it was started");
+    }
     report(READY);
 }
 

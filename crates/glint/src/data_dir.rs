@@ -165,6 +165,11 @@ fn io_error(path: &Path) -> impl FnOnce(std::io::Error) -> DataDirError + '_ {
     move |source| DataDirError::Io { path: path.display().to_string(), source }
 }
 
+/// What is logged and shown of a directory is read by people who are elsewhere.
+fn absolute(path: &Path) -> Result<PathBuf, DataDirError> {
+    std::path::absolute(path).map_err(io_error(path))
+}
+
 impl DataDir {
     /// Opens a data directory, creating it if it is absent or empty.
     pub fn open_or_create(
@@ -175,6 +180,7 @@ impl DataDir {
         if let Some(count) = osts.filter(|count| *count == 0 || *count > OST_COUNT_MAX) {
             return Err(DataDirError::OstCount(count));
         }
+        let path = &absolute(path)?;
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(PRIVATE).create(path).map_err(io_error(path))?;
         let identity_path = path.join(IDENTITY);
@@ -211,6 +217,7 @@ impl DataDir {
 
     /// Opens an existing data directory.
     pub fn open(path: &Path) -> Result<DataDir, DataDirError> {
+        let path = &absolute(path)?;
         let identity_path = path.join(IDENTITY);
         let text = match std::fs::read_to_string(&identity_path) {
             Ok(text) => text,

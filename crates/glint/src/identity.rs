@@ -10,7 +10,8 @@ static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
 /// Where the certificate and its key are. The first that is said counts.
 pub fn set(directory: Option<PathBuf>) {
     if let Some(directory) = directory {
-        let _ = DIRECTORY.set(directory);
+        // It is read again later, from wherever this process is then.
+        let _ = DIRECTORY.set(std::path::absolute(&directory).unwrap_or(directory));
     }
 }
 

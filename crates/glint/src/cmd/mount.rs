@@ -232,7 +232,7 @@ pub fn run(args: Args) -> CommandResult {
         tracing::warn!("files are still open; the mount point is detached");
     }
     drop(client);
-    tracing::info!("unmounted {}", args.directory.display());
+    tracing::info!("unmounted {}", mount_point.display());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -47,6 +47,7 @@ pub fn run(args: Args) -> CommandResult {
     if args.alone.daemon && !daemon::is_background() {
         return daemon::start_server(data);
     }
+    let path = data.path().display().to_string();
     let settings = args.alone.serving.apply();
     let stop = Stop::listen()?;
     let mds = identity::address(&args.mds)?;
@@ -65,7 +66,7 @@ pub fn run(args: Args) -> CommandResult {
     if let Ok(true) = joined {
         tracing::info!(
             "serving OSTs of {} to clients at {advertised}, for the file system at {}",
-            args.data.display(),
+            path,
             args.mds
         );
         let oss = &running.oss;

@@ -34,6 +34,7 @@ pub fn run(args: Args) -> CommandResult {
     if args.alone.daemon && !daemon::is_background() {
         return daemon::start_server(data);
     }
+    let path = data.path().display().to_string();
     let settings = args.alone.serving.apply();
     let stop = Stop::listen()?;
     let listener =
@@ -44,7 +45,7 @@ pub fn run(args: Args) -> CommandResult {
     let address = listener.address.clone();
     let server = listener.serve(running.servers.clone(), threads)?;
     let metrics = metrics.serve(Some(running.servers.clone()))?;
-    tracing::info!("serving {} at {address}", args.data.display());
+    tracing::info!("serving {} at {address}", path);
     let servers = &running.servers;
     if let Some(reason) = serve_until(&stop, || servers.in_short(), || servers.failure()) {
         return Err(servers.data().give_up(&reason).into());
