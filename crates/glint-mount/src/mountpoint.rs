@@ -46,6 +46,8 @@ pub struct MountedAt {
 
 /// File system type that mounts of Glint show.
 pub const FS_TYPE: &str = "fuse.glint";
+/// The capability that mounting needs, as a bit of a set.
+const CAP_SYS_ADMIN: u64 = 1 << 21;
 /// There where the kernel has SELinux.
 const SELINUX: &str = "/sys/fs/selinux/enforce";
 
@@ -100,6 +102,25 @@ pub fn mounted_at(path: &Path) -> Option<MountedAt> {
 pub fn is_dead(path: &Path) -> bool {
     let dead = [Some(libc::ENOTCONN), Some(libc::ECONNABORTED)];
     std::fs::metadata(path).is_err_and(|e| dead.contains(&e.raw_os_error()))
+}
+
+fn needs_root(path: &Path) -> MountError {
+    MountError::MountPoint {
+        path: path.display().to_string(),
+        reason: "mounting needs root (or CAP_SYS_ADMIN); run it with sudo".into(),
+    }
+}
+
+/// Whether this process may mount anything, at `path`: asked before anything else is tried, whose
+/// error would lead elsewhere.
+pub fn check_rights(path: &Path) -> Result<(), MountError> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    match effective {
+        Some(bits) if bits & CAP_SYS_ADMIN == 0 => Err(needs_root(path)),
+        _ => Ok(()),
+    }
 }
 
 /// Makes sure that a file system can be mounted at `path`: an existing, empty
@@ -159,8 +180,10 @@ pub fn remount(path: &Path, flags: MountFlags) -> Result<(), MountError> {
 /// Opens /dev/fuse and mounts it at `path`.
 pub(crate) fn mount(path: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    let fd = rustix::fs::open("/dev/fuse", flags, Mode::empty())
-        .map_err(|e| MountError::NoDevice(e.into()))?;
+    let fd = rustix::fs::open("/dev/fuse", flags, Mode::empty()).map_err(|e| match e {
+        rustix::io::Errno::ACCESS | rustix::io::Errno::PERM => needs_root(path),
+        e => MountError::NoDevice(e.into()),
+    })?;
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let mut data = format!(
         "fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions,allow_other,max_read={}",
@@ -175,10 +198,7 @@ pub(crate) fn mount(path: &Path, options: &MountOptions) -> Result<OwnedFd, Moun
     })?;
     rustix::mount::mount(options.source.as_str(), path, FS_TYPE, options.flags, data.as_c_str())
         .map_err(|e| match e {
-            rustix::io::Errno::PERM => MountError::MountPoint {
-                path: path.display().to_string(),
-                reason: "mounting needs root (or CAP_SYS_ADMIN); run it with sudo".into(),
-            },
+            rustix::io::Errno::PERM => needs_root(path),
             e => MountError::io("mount", e),
         })?;
     Ok(fd)

@@ -195,6 +195,7 @@ pub fn run(args: Args) -> CommandResult {
     if std::env::var_os(COUNT_PAGES).is_some() {
         client.count_pages();
     }
+    glint_mount::check_rights(&args.directory).map_err(|e| Usage(e.to_string()))?;
     let mut mount_options = options.mount(args.server.clone(), flags_unless_said()?);
     let rights = crate::identity::get()?.map(|identity| identity.rights().clone());
     // Who may only read is shown so, and has its writes refused here.

@@ -52,6 +52,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
+    glint_mount::check_rights(&args.mount)?;
     keep_files_private();
     let data = DataDir::open_or_create(&args.data, args.osts, Role::Mds)?;
     if args.daemon && !daemon::is_background() {
