@@ -135,6 +135,13 @@ fn mount_8_and_its_options() {
     fs::write(dir.join("g"), b"").unwrap();
     let late = glint().args(["mount", &at, text(&dir), "-o", "remount,noatime"]).output().unwrap();
     assert!(said(&late).contains("noatime"), "what cannot be done is not silently left out");
+    for option in ["strictatime", "norelatime", "dirsync", "direct_io", "nowbmeta", "inodes=9"] {
+        let again = format!("remount,rw,{option}");
+        let late = refused(glint().args(["mount", &at, text(&dir), "-o", &again]));
+        assert!(late.contains("cannot be changed while it is mounted"), "{option}: {late}");
+    }
+    let same = "remount,rw,relatime,wbmeta,polling=auto";
+    run(glint().args(["mount", &at, text(&dir), "-o", same]));
     run(glint().args(["umount", text(&dir)]));
 
     let code = |output: Output| (output.status.code(), said(&output));

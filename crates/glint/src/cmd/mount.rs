@@ -2,7 +2,7 @@
 //! `mount -t fuse.glint` and /etc/fstab call.
 
 use super::mount_options::{self, Flags, ParsedOptions};
-use crate::control::Control;
+use crate::control::{self, Control};
 use crate::metrics;
 use crate::signals::Stop;
 use crate::{CommandResult, Usage, daemon};
@@ -114,19 +114,41 @@ pub fn flags_unless_said() -> Result<MountFlags, String> {
 }
 
 /// Changes the flags of a mount that is there: what is not named stays.
+/// What a mount that is there cannot be told.
+const FIXED: [(MountFlags, &str); 7] = [
+    (MountFlags::NOATIME, "noatime"),
+    (MountFlags::SYNCHRONOUS, "sync"),
+    (MountFlags::DIRSYNC, "dirsync"),
+    (MountFlags::NODIRATIME, "nodiratime"),
+    (MountFlags::STRICTATIME, "strictatime"),
+    (MountFlags::RELATIME, "relatime"),
+    (MountFlags::LAZYTIME, "lazytime"),
+];
+
 fn remount(directory: &Path, options: &ParsedOptions) -> CommandResult {
     let path = super::target::resolve(directory);
     let shown = path.display();
     let there = glint_mount::mounted_at(&path).filter(|m| m.kind.starts_with("fuse.glint"));
     let there =
         there.ok_or_else(|| format!("{shown}: no file system of Glint is mounted there"))?;
-    let now = Flags::of_mount(&there.options);
+    let mut now = Flags::of_mount(&there.options);
+    if !now.intersects(MountFlags::NOATIME | MountFlags::RELATIME) {
+        // The kernel does not show it.
+        now |= MountFlags::STRICTATIME;
+    }
     let flags = options.flags.over(now);
-    // The process behind the mount does these, and is not told.
-    for (flag, name) in [(MountFlags::NOATIME, "noatime"), (MountFlags::SYNCHRONOUS, "sync")] {
-        if flags.contains(flag) != now.contains(flag) {
-            return Err(format!("{shown}: {name} cannot be changed while it is mounted").into());
-        }
+    // The process behind the mount does these, or nobody, and is not told.
+    let fixed = FIXED.iter().find(|(flag, _)| flags.contains(*flag) != now.contains(*flag));
+    let own = match control::ask(&path, "options") {
+        Some(Ok(own)) => own,
+        // Nobody knows how it was mounted.
+        _ => String::new(),
+    };
+    if let Some(name) = fixed.map(|(_, name)| *name).or_else(|| options.differs(&own)) {
+        return Err(format!(
+            "{shown}: {name} cannot be changed while it is mounted; unmount it and mount it again"
+        )
+        .into());
     }
     glint_mount::remount(&path, flags)?;
     Ok(ExitCode::SUCCESS)
@@ -207,7 +229,7 @@ pub fn run(args: Args) -> CommandResult {
     let address = crate::identity::address(&args.server)?;
     let _metrics = metrics.serve(None)?;
     let mount = Mount::new(client.clone(), &mount_point, &mount_options, options.transport)?;
-    let control = control(&mount, &client, address);
+    let control = answer(&mount, &client, address, options.own());
     super::up::announce(&mount, start.elapsed());
     daemon::say_ready();
     let mut looked = Instant::now();
@@ -238,7 +260,7 @@ pub fn run(args: Args) -> CommandResult {
 }
 
 /// Answers questions about the mount, also while its server is away.
-fn control(
+fn answer(
     mount: &Mount,
     client: &Arc<Client<Cluster<Remote>>>,
     address: Address,
@@ -254,6 +276,7 @@ fn control(
                 .to_string()
             });
             Ok(String::from_utf8_lossy(&client.status(servers)).into_owned())
+    own: String,
         }
         "stats" => {
             let mut rows = glint_net::stats::rows("client");
@@ -268,7 +291,8 @@ fn control(
             glint_telemetry::reset();
             Remote::ask(&address, what).map_err(|e| format!("server {address}: {e}"))
         }
-        _ => Err("it knows only status, stats and reset".into()),
+        "options" => Ok(own.clone()),
+        _ => Err("it knows only status, stats, reset and options".into()),
     })
 }
 

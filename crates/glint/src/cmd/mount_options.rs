@@ -55,6 +55,20 @@ const IGNORED: [&str; 17] = [
 ];
 const IGNORED_PREFIXES: [&str; 8] =
     ["x-", "X-", "comment=", "user_id=", "group_id=", "max_read=", "rootmode=", "uhelper="];
+/// Words of Glint's own options, and the option that each is about.
+const OWN: [(&str, &str); 11] = [
+    ("direct_io", "direct_io"),
+    ("keep_awake", "keep_awake"),
+    ("polling", "polling"),
+    ("wbmeta", "wbmeta"),
+    ("nowbmeta", "wbmeta"),
+    ("transport", "transport"),
+    ("inodes", "inodes"),
+    ("context", "context"),
+    ("fscontext", "context"),
+    ("defcontext", "context"),
+    ("rootcontext", "context"),
+];
 /// Labels of SELinux: the kernel's own, where it has SELinux.
 const CONTEXTS: [&str; 4] = ["context=", "fscontext=", "defcontext=", "rootcontext="];
 
@@ -117,6 +131,8 @@ pub struct ParsedOptions {
     cert: Option<PathBuf>,
     /// Only change the flags of a mount that is there.
     pub remount: bool,
+    /// Which of Glint's own options were said, by their names in [`ParsedOptions::own`].
+    said: Vec<&'static str>,
 }
 
 impl ParsedOptions {
@@ -129,6 +145,30 @@ impl ParsedOptions {
         if !self.polling {
             glint_net::polling::enable(false);
         }
+    }
+
+    /// Glint's own options as they are, a line each: what the process behind a mount keeps to.
+    pub fn own(&self) -> String {
+        let lines = [
+            ("direct_io", self.direct_io.to_string()),
+            ("keep_awake", self.keep_awake.to_string()),
+            ("polling", self.polling.to_string()),
+            ("wbmeta", self.write_back_metadata.to_string()),
+            ("transport", format!("{:?}", self.transport)),
+            ("inodes", format!("{:?}", self.inodes)),
+            ("context", format!("{:?}", self.contexts)),
+        ];
+        lines.map(|(name, value)| format!("{name}={value}\n")).concat()
+    }
+
+    /// The first of these that was said otherwise than it is in a mount, whose own are given.
+    pub fn differs(&self, there: &str) -> Option<&'static str> {
+        let (own, there) = (self.own(), there.lines().collect::<Vec<_>>());
+        let of = |name: &str| {
+            let is_it = |line: &&str| line.split_once('=').is_some_and(|(key, _)| key == name);
+            own.lines().find(is_it).unwrap_or_default()
+        };
+        self.said.iter().copied().find(|name| !there.contains(&of(name)))
     }
 
     /// Whether reading changes no inode, whatever else holds.
@@ -174,6 +214,7 @@ pub fn parse(options: &[String], sloppy: bool) -> Result<ParsedOptions, String> 
         inodes: None,
         cert: None,
         remount: false,
+        said: Vec::new(),
     };
     for option in options.iter().flat_map(|text| split(text)).filter(|one| !one.is_empty()) {
         if parsed.flags.say_named(&option) {
@@ -183,6 +224,8 @@ pub fn parse(options: &[String], sloppy: bool) -> Result<ParsedOptions, String> 
             }
             continue;
         }
+        let word = option.split('=').next().unwrap_or_default();
+        parsed.said.extend(OWN.iter().filter(|(said, _)| *said == word).map(|(_, name)| *name));
         match option.as_str() {
             "remount" => parsed.remount = true,
             "direct_io" => parsed.direct_io = true,
@@ -210,7 +253,10 @@ pub fn parse(options: &[String], sloppy: bool) -> Result<ParsedOptions, String> 
             }
             other if other.starts_with("inodes=") => {
                 let number = &other["inodes=".len()..];
-                parsed.inodes = Some(number.parse().map_err(|_| format!("{other}: not a number"))?);
+                let number = number.parse().map_err(|_| {
+                    format!("mount option {other}: say a number of inodes, as inodes=1048576")
+                })?;
+                parsed.inodes = Some(number);
             }
             other if CONTEXTS.iter().any(|label| other.starts_with(label)) => {
                 parsed.contexts.push(option);

@@ -97,6 +97,7 @@ pub fn run(args: Args) -> CommandResult {
     let metrics = metrics.serve(Some(running.servers.clone()))?;
     let mount = Mount::new(client.clone(), &mount_point, &mount_options, options.transport)?;
     let (servers, caller) = (running.servers.clone(), client.clone());
+    let own = options.own();
     let control = Control::start(&mount_point, move |what| match what {
         "status" => {
             Ok(String::from_utf8_lossy(&caller.status(Service::status(&*servers))).into_owned())
@@ -106,7 +107,8 @@ pub fn run(args: Args) -> CommandResult {
             glint_telemetry::reset();
             Ok(String::new())
         }
-        _ => Err("it knows only status, stats and reset".into()),
+        "options" => Ok(own.clone()),
+        _ => Err("it knows only status, stats, reset and options".into()),
     });
     announce(&mount, start.elapsed());
     daemon::say_ready();
