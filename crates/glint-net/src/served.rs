@@ -26,13 +26,14 @@ const BACKLOG_BYTES_MAX: usize = 2 * BULK_BYTES_MAX;
 
 /// What everybody who is let in may know of a server; of OSTs not where they lie, of clients
 /// only itself.
-const FOR_EVERYBODY: [&str; 11] = [
+const FOR_EVERYBODY: [&str; 12] = [
     "version",
     "role",
     "uuid",
     "uptime_s",
     "inodes",
     "space",
+    "ost_count",
     "osts",
     "clients",
     "locks",

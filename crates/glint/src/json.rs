@@ -69,6 +69,7 @@ pub fn status(servers: &Servers) -> Value {
             "free_bytes": space.free,
             "available_bytes": space.available,
         },
+        "ost_count": servers.mds().osts(),
         "osts": osts(servers.data(), 0, &servers.ost_spaces()),
         "osses": osses,
         "clients": clients,

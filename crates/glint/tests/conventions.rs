@@ -326,6 +326,8 @@ fn sizes_and_json_everywhere() {
     let output = run(glint().args(["getstripe", "--json", text(&mnt)]));
     let row: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(row["path"], text(&mnt));
+    let many = refused(glint().args(["setstripe", "-c", "3", text(&mnt)]));
+    assert!(many.contains("OSTs, of which there are 2"), "{many}");
     up.stop();
     let data = world.data();
     run(glint().args(["fsck", text(&data)]));

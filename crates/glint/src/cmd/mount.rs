@@ -8,10 +8,11 @@ use crate::signals::Stop;
 use crate::{CommandResult, Usage, daemon};
 use glint_client::{Client, Running, Vfs};
 use glint_mount::{Mount, MountFlags};
-use glint_net::{Address, Cluster, Remote, RemoteOptions};
+use glint_net::{Address, Cluster, NetError, Remote, RemoteOptions};
 use glint_proto::limits::AWAY_END_MS;
 use serde_json::{Value, json};
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -113,7 +114,6 @@ pub fn flags_unless_said() -> Result<MountFlags, String> {
     })
 }
 
-/// Changes the flags of a mount that is there: what is not named stays.
 /// What a mount that is there cannot be told.
 const FIXED: [(MountFlags, &str); 7] = [
     (MountFlags::NOATIME, "noatime"),
@@ -125,6 +125,7 @@ const FIXED: [(MountFlags, &str); 7] = [
     (MountFlags::LAZYTIME, "lazytime"),
 ];
 
+/// Changes the flags of a mount that is there: what is not named stays.
 fn remount(directory: &Path, options: &ParsedOptions) -> CommandResult {
     let path = super::target::resolve(directory);
     let shown = path.display();
@@ -194,6 +195,7 @@ pub fn run(args: Args) -> CommandResult {
     if options.remount {
         return remount(&args.directory, &options);
     }
+    glint_mount::check_rights(&args.directory).map_err(|e| Usage(e.to_string()))?;
     let mount_point = glint_mount::prepare(&args.directory)?;
     if !args.foreground && !daemon::is_background() {
         return daemon::start_mount(&mount_point);
@@ -201,11 +203,23 @@ pub fn run(args: Args) -> CommandResult {
     let start = Instant::now();
     let stop = Stop::listen()?;
     let metrics = metrics::Bound::bind(args.metrics.as_deref())?;
+    let address = crate::identity::address(&args.server)?;
     let remote = Remote::connect(RemoteOptions {
-        address: crate::identity::address(&args.server)?,
+        address: address.clone(),
         mount_point: mount_point.display().to_string(),
     })
-    .map_err(|e| format!("server {}: {e}", args.server))?;
+    .map_err(|e| match (&address, e) {
+        (Address::Unix(_), NetError::Io { source, .. })
+            if [ErrorKind::NotFound, ErrorKind::ConnectionRefused].contains(&source.kind()) =>
+        {
+            format!(
+                "server {}: no server listens there; say HOST, HOST:PORT, or the data directory \
+                 or the socket of one on this host",
+                args.server
+            )
+        }
+        (_, e) => format!("server {}: {e}", args.server),
+    })?;
     let cluster = Cluster::new(remote, crate::identity::get()?, mount_point.display().to_string());
     let client = Running::start(cluster, options.noatime())?;
     if let Some(inodes) = options.inodes {
@@ -217,7 +231,6 @@ pub fn run(args: Args) -> CommandResult {
     if std::env::var_os(COUNT_PAGES).is_some() {
         client.count_pages();
     }
-    glint_mount::check_rights(&args.directory).map_err(|e| Usage(e.to_string()))?;
     let mut mount_options = options.mount(args.server.clone(), flags_unless_said()?);
     let rights = crate::identity::get()?.map(|identity| identity.rights().clone());
     // Who may only read is shown so, and has its writes refused here.
@@ -226,7 +239,6 @@ pub fn run(args: Args) -> CommandResult {
         .flags
         .set(MountFlags::RDONLY, only_reads || mount_options.flags.contains(MountFlags::RDONLY));
     // The mount is the last that can fail: nobody would answer it then.
-    let address = crate::identity::address(&args.server)?;
     let _metrics = metrics.serve(None)?;
     let mount = Mount::new(client.clone(), &mount_point, &mount_options, options.transport)?;
     let control = answer(&mount, &client, address, options.own());
@@ -264,6 +276,7 @@ fn answer(
     mount: &Mount,
     client: &Arc<Client<Cluster<Remote>>>,
     address: Address,
+    own: String,
 ) -> Option<Control> {
     let (client, path) = (client.clone(), mount.path().display().to_string());
     Control::start(mount.path(), move |what| match what {
@@ -276,7 +289,6 @@ fn answer(
                 .to_string()
             });
             Ok(String::from_utf8_lossy(&client.status(servers)).into_owned())
-    own: String,
         }
         "stats" => {
             let mut rows = glint_net::stats::rows("client");

@@ -54,6 +54,12 @@ fn as_json(path: &Path, words: &str) -> Value {
     Value::Object(row)
 }
 
+/// How many OSTs the file system has.
+fn ost_count(path: &Path) -> Option<u64> {
+    let status = super::ask_mount(path, "glint.status").ok()?;
+    serde_json::from_str::<Value>(&status).ok()?["ost_count"].as_u64()
+}
+
 /// Runs `setstripe`.
 pub fn set(args: SetArgs) -> CommandResult {
     let mut words = Vec::new();
@@ -73,7 +79,16 @@ pub fn set(args: SetArgs) -> CommandResult {
             rustix::io::Errno::EXIST => {
                 format!("{shown} was written to: its layout cannot be changed any more")
             }
-            rustix::io::Errno::INVAL => format!("{shown}: more stripes than there are OSTs"),
+            rustix::io::Errno::INVAL => match ost_count(&args.path) {
+                Some(osts) => format!(
+                    "{shown}: more stripes than OSTs, of which there are {osts}; say -c {osts} or \
+                     less, or -c 0 for all"
+                ),
+                None => format!("{shown}: more stripes than OSTs; say -c 0 for all of them"),
+            },
+            rustix::io::Errno::PERM | rustix::io::Errno::ACCESS => {
+                format!("{shown}: {e}; only its owner and root may change its layout")
+            }
             rustix::io::Errno::OPNOTSUPP => format!("{shown} is not in a Glint mount"),
             e => format!("{shown}: {e}"),
         })?;
