@@ -1,7 +1,9 @@
 //! Who this process is on a network: said once for all commands, by `--cert` or GLINT_CERT.
 
+use glint_mount::MountedAt;
 use glint_net::tls::Identity;
 use glint_net::{Address, UNIX_PREFIX};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -32,12 +34,38 @@ pub fn get() -> Result<Option<Identity>, String> {
 pub const PORT: u16 = 5640;
 /// The socket in a data directory.
 pub const SOCKET: &str = "glint.sock";
+/// What else is in each.
+const DATA: &str = "glint.json";
+
+/// Whether people say a path, and not a host: with a slash, or by the name of something that is
+/// here and that a command can be about. Of a mount nothing is looked up: it may be dead.
+pub fn is_path(said: &str) -> bool {
+    let path = Path::new(said);
+    if said.contains('/') || [".", ".."].contains(&said) {
+        return true;
+    }
+    let (absolute, mounts) = (crate::cmd::target::resolve(path), glint_mount::mounts());
+    if mounts.iter().any(|mount| mount.path == absolute) {
+        return true;
+    }
+    let Ok(found) = std::fs::symlink_metadata(path) else { return false };
+    let is_within = |mount: &MountedAt| absolute.starts_with(&mount.path);
+    found.file_type().is_socket()
+        || is_there(&path.join(DATA))
+        || mounts.iter().any(|mount| mount.kind == glint_mount::FS_TYPE && is_within(mount))
+}
+
+/// Whether there is something, as far as this user may know: what is hidden may be there.
+fn is_there(path: &Path) -> bool {
+    use std::io::ErrorKind::{NotADirectory, NotFound};
+    !std::fs::symlink_metadata(path).is_err_and(|e| [NotFound, NotADirectory].contains(&e.kind()))
+}
 
 /// An address as people say it, in full: a host may come without the port, a socket as its path
 /// or as that of the data directory that it is in.
 pub fn in_full(text: &str) -> String {
     let unix = text.strip_prefix(UNIX_PREFIX);
-    if let Some(path) = unix.or_else(|| text.contains('/').then_some(text)) {
+    if let Some(path) = unix.or_else(|| is_path(text).then_some(text)) {
         let path = Path::new(path);
         let path = if path.is_dir() { path.join(SOCKET) } else { path.to_owned() };
         let path = std::path::absolute(&path).unwrap_or(path);

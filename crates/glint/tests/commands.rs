@@ -7,6 +7,7 @@ mod support;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::process::Command;
 use support::*;
 
@@ -306,4 +307,35 @@ fn statistics_add_up_and_can_be_reset_watched_and_scraped() {
     let _ = Command::new("kill").args(["-INT", &watch.id().to_string()]).output();
     let _ = watch.wait().unwrap();
     up.stop();
+}
+
+/// The same name is the same thing for all commands, and a path is one from wherever it is seen.
+#[test]
+fn a_name_without_a_slash_may_be_a_path() {
+    let world = World::new();
+    let (here, dir) = (world.path(""), world.short("m"));
+    fs::create_dir(&dir).unwrap();
+    let named = |arguments: &[&str]| {
+        let mut command = glint();
+        command.current_dir(&here).args(arguments);
+        command
+    };
+    run(&mut named(&["serve", "--daemon", "--data", "data"]));
+    let status: serde_json::Value =
+        serde_json::from_slice(&run(&mut named(&["status", "--json", "data"])).stdout).unwrap();
+    assert_eq!(status["data"], text(&world.data()));
+    let pid = status["pid"].to_string();
+    assert_eq!(fs::read_link(format!("/proc/{pid}/cwd")).unwrap(), Path::new("/"));
+    let mut mount = named(&["mount", "-f", "data", text(&dir)]);
+    let mut mount = Process::start_as(&mut mount, world.path("m.log"), Some(&dir));
+    mount.wait_for("mounted at");
+    mount.stop();
+    run(Command::new("kill").arg(&pid));
+    eventually("it ends", || !Path::new(&format!("/proc/{pid}")).exists());
+    for (options, expected) in
+        [(&[][..], "no server listens there"), (&["-o", "inodes=x"], "a number of inodes")]
+    {
+        let said = refused(named(&["mount", "/nosuch", text(&dir)]).args(options));
+        assert!(said.contains(expected), "{said}");
+    }
 }

@@ -259,14 +259,17 @@ fn status_while_a_server_is_away() {
     assert!(refused(glint().args(["status", &address(port)])).contains("server"));
     server.halt(false);
     eventually("it is reached again", || status(&dir).status.success());
+    eventually("the log says so", || mount.log().contains("reached again after"));
     // A mount whose process is gone.
     run(Command::new("kill").args(["-9", &mount.pid().to_string()]));
     mount.forget();
     let gone = said(&status(&dir));
     assert!(gone.contains(&format!("glint umount {}", text(&dir))), "{gone}");
+    let (above, name) = (dir.parent().unwrap(), dir.file_name().unwrap());
+    let named = said(&glint().current_dir(above).arg("status").arg(name).output().unwrap());
+    assert!(named.contains(&format!("glint umount {}", text(&dir))), "{named}");
     run(glint().args(["umount", text(&dir)]));
     let nothing = refused(glint().args(["status", text(&world.path("data/mds"))]));
-    eventually("the log says so", || mount.log().contains("reached again after"));
     assert!(nothing.contains("not in a Glint mount"), "{nothing}");
     server.stop();
     world.assert_sound();
@@ -323,11 +326,11 @@ fn sizes_and_json_everywhere() {
         assert_eq!((&row["stripe_size"], &row["stripe_count"]), (&1_048_576.into(), &2.into()));
     }
     assert!(refused(glint().args(["setstripe", "-S", "1G", text(&mnt)])).contains("64M"));
+    let many = refused(glint().args(["setstripe", "-c", "3", text(&mnt)]));
+    assert!(many.contains("OSTs, of which there are 2"), "{many}");
     let output = run(glint().args(["getstripe", "--json", text(&mnt)]));
     let row: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(row["path"], text(&mnt));
-    let many = refused(glint().args(["setstripe", "-c", "3", text(&mnt)]));
-    assert!(many.contains("OSTs, of which there are 2"), "{many}");
     up.stop();
     let data = world.data();
     run(glint().args(["fsck", text(&data)]));
@@ -458,5 +461,32 @@ fn a_server_says_whom_it_waits_for() {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     let named = format!("{} at {}", host.trim(), text(&dir));
     assert!(server.log().contains(&named), "{}", server.log());
+    server.stop();
+}
+
+/// What needs root says so, and nothing that leads elsewhere.
+#[test]
+fn other_users_are_told_what_needs_root() {
+    let world = World::new();
+    let (data, dir, glint_of_all) = (world.short("data"), world.short("m"), world.short("glint"));
+    fs::copy(env!("CARGO_BIN_EXE_glint"), &glint_of_all).unwrap();
+    fs::create_dir(&dir).unwrap();
+    let serve = ["serve", "--data", text(&data)];
+    let mut server = Process::start(&serve, world.path("serve.log"), None);
+    server.wait_for("serving ");
+    let (other, free) = (world.short("other"), world.short("n"));
+    for (arguments, expected) in [
+        (&["status", text(&data)][..], "permission denied"),
+        (&["mount", text(&data), text(&dir)], "mounting needs root"),
+        (&["up", "--data", text(&other), "--mount", text(&free)], "mounting needs root"),
+    ] {
+        let said = refused(&mut as_nobody(&world, text(&glint_of_all), arguments));
+        assert!(said.contains(expected), "{arguments:?}: {said}");
+    }
+    let (mount, dir) = world.mount_from(text(&data), "m", &[]);
+    let setstripe = ["setstripe", "-c", "1", text(&dir)];
+    let said = refused(&mut as_nobody(&world, text(&glint_of_all), &setstripe));
+    assert!(said.contains("only its owner and root"), "{said}");
+    mount.stop();
     server.stop();
 }

@@ -25,7 +25,12 @@ fn ask_mount(path: &Path, name: &str) -> Result<String, String> {
         Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NODATA) => {
             Err(format!("{} is not in a Glint mount", path.display()))
         }
-        Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED) => {
+        // The last while the kernel takes its io_uring apart.
+        Err(
+            rustix::io::Errno::NOTCONN
+            | rustix::io::Errno::CONNABORTED
+            | rustix::io::Errno::CANCELED,
+        ) => {
             Err(format!("the daemon of the mount at {} is gone: glint umount {0}", path.display()))
         }
         Err(error) => Err(format!("{}: {error}", path.display())),

@@ -1,15 +1,19 @@
 //! Which file system a command is about: a mount or a server, or the only one that is there.
 
 use crate::control;
-use crate::identity::{SOCKET, in_full};
+use crate::identity::{SOCKET, in_full, is_path};
 use glint_mount::MountedAt;
-use glint_net::{Remote, UNIX_PREFIX};
+use glint_net::{NetError, Remote, UNIX_PREFIX};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
 /// How long a call on a mount may take before this gives up.
 const CALL_MAX: Duration = Duration::from_secs(10);
+/// Why somebody else is not answered at a socket.
+const FOR_ROOT: &str = "permission denied; a socket and a data directory are for root of the host \
+                        that serves: run it with sudo, or ask a mount";
 /// What /proc/net/unix shows of a socket at which somebody listens.
 const LISTENS: &str = "00010000";
 
@@ -86,9 +90,7 @@ impl Target {
                     .to_owned()
             });
         };
-        let is_path = !said.starts_with(UNIX_PREFIX)
-            && (said.contains('/') || std::fs::symlink_metadata(said).is_ok());
-        if !is_path {
+        if said.starts_with(UNIX_PREFIX) || !is_path(said) {
             return Ok(Target::Server(in_full(said)));
         }
         // First of all as it is written: nothing must be looked up in a mount that waits.
@@ -102,9 +104,13 @@ impl Target {
             }
         }
         let address = in_full(&format!("{UNIX_PREFIX}{said}"));
-        match address.strip_prefix(UNIX_PREFIX).is_some_and(|socket| Path::new(socket).exists()) {
-            true => Ok(Target::Server(address)),
-            false => Err(format!("{said} is not in a Glint mount, and no server listens there")),
+        let socket = address.strip_prefix(UNIX_PREFIX).unwrap_or(&address);
+        match std::fs::metadata(socket) {
+            Ok(_) => Ok(Target::Server(address)),
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                Err(format!("{said}: {FOR_ROOT}"))
+            }
+            Err(_) => Err(format!("{said} is not in a Glint mount, and no server listens there")),
         }
     }
 
@@ -113,7 +119,12 @@ impl Target {
     pub fn ask(&self, what: &str) -> Result<String, String> {
         match self {
             Target::Server(address) => Remote::ask(&crate::identity::address(address)?, what)
-                .map_err(|e| format!("server {address}: {e}")),
+                .map_err(|e| match e {
+                    NetError::Io { source, .. } if source.kind() == ErrorKind::PermissionDenied => {
+                        format!("server {address}: {FOR_ROOT}")
+                    }
+                    e => format!("server {address}: {e}"),
+                }),
             Target::Mount(path) => match control::ask(path, what) {
                 Some(answer) => answer,
                 None => ask_through(path, what),
