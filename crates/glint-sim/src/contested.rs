@@ -25,6 +25,8 @@ pub(crate) struct Contested {
     values: RefCell<Vec<u8>>,
     /// What was written last may be only where it was written.
     unsynced: Cell<bool>,
+    /// Whoever wrote it has died: nobody goes on.
+    lost: Cell<bool>,
     /// Clients keep locks; without them an OST does not know who writes after whom.
     locks: bool,
 }
@@ -46,14 +48,15 @@ impl Contested {
         fs.release(open.handle).await.map_err(text)?;
         fs.sync().await.map_err(text)?;
         let values = RefCell::new(vec![0]);
-        let unsynced = Cell::new(false);
-        Ok(Contested { ino: open.attr.ino, turn: Mutex::default(), values, unsynced, locks })
+        let (unsynced, lost) = (Cell::new(false), Cell::new(false));
+        let (ino, turn) = (open.attr.ino, Mutex::default());
+        Ok(Contested { ino, turn, values, unsynced, lost, locks })
     }
 
     /// A client has died, perhaps with what it had written.
     pub(crate) fn lose_a_client(&self) {
         if self.unsynced.get() {
-            self.values.borrow_mut().clear();
+            self.lost.set(true);
         }
     }
 
@@ -66,14 +69,14 @@ impl Contested {
     ) -> Result<(), String> {
         let _turn = self.turn.lock().await;
         let values = self.values.borrow().clone();
-        let [value] = values[..] else { return Ok(()) };
+        let ([value], false) = (&values[..], self.lost.get()) else { return Ok(()) };
+        let value = *value;
         let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
         let open = fs.open(ROOT, self.ino, flags).await;
         let Some(open) = troubles.told(WHAT, Some(self.ino), open)? else { return Ok(()) };
         let done = self.use_open(fs, open.handle, value, anew, troubles).await?;
         let released = troubles.told(WHAT, Some(self.ino), fs.release(open.handle).await)?;
-        let is_known = !self.values.borrow().is_empty();
-        if let (Some(value), Some(()), true) = (done, released, is_known) {
+        if let (Some(value), Some(())) = (done, released) {
             self.values.replace(vec![value]);
         }
         Ok(())
@@ -92,7 +95,7 @@ impl Contested {
         let mut data = vec![0xff; BYTES + 1];
         let read = fs.read(handle, 0, &mut data, true).await;
         let Some(len) = troubles.told(WHAT, ino, read)? else { return Ok(None) };
-        if data[..len] != [value; BYTES] {
+        if data[..len] != [value; BYTES] && !self.lost.get() {
             return Err(format!("{WHAT} is {:?}, not {value}", &data[..len]));
         }
         let Some(Anew { truncate, sync }) = anew else { return Ok(Some(value)) };
