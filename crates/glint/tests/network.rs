@@ -160,7 +160,8 @@ fn listening_to_the_world_must_be_said() {
     let other = world.path("other");
     let mut second = glint();
     second.args(["serve", "--insecure", "--data", text(&other), "--listen", &address(port)]);
-    assert!(refused(&mut second).contains("in use"));
+    let message = refused(&mut second);
+    assert!(message.contains("a server listens there"), "{message}");
     server.stop();
 
     let nobody = free_port();
@@ -201,7 +202,8 @@ fn a_unix_socket_needs_no_permission_and_survives_a_crash() {
     fs::write(dir.join("f"), b"local").unwrap();
     let mut second = glint();
     second.args(["serve", "--data", text(&world.path("other")), "--listen", &socket]);
-    assert!(refused(&mut second).contains("in use"));
+    let message = refused(&mut second);
+    assert!(message.contains("a server listens there"), "{message}");
     server.kill();
     let server = world.serve_at(&socket, &[]);
     assert_eq!(fs::read(dir.join("f")).unwrap(), b"local");

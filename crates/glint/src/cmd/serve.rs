@@ -59,7 +59,7 @@ pub fn run(args: Args) -> CommandResult {
 
 /// How long a server that was killed may still be seen holding its port, while the
 /// kernel takes its io_uring apart.
-const LINGER: Duration = Duration::from_secs(1);
+const LINGER: Duration = Duration::from_secs(3);
 
 fn bind_patiently(address: &Address) -> std::io::Result<glint_net::Listener> {
     let start = Instant::now();
