@@ -161,7 +161,7 @@ fn listening_to_the_world_must_be_said() {
     let mut second = glint();
     second.args(["serve", "--insecure", "--data", text(&other), "--listen", &address(port)]);
     let message = refused(&mut second);
-    assert!(message.contains("a server listens there"), "{message}");
+    assert!(message.contains("the port is in use"), "{message}");
     server.stop();
 
     let nobody = free_port();
