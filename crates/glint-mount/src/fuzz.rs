@@ -25,15 +25,40 @@ mod tests {
     use proptest::prelude::*;
     use zerocopy::IntoBytes;
 
+    fn send(opcode: u32, bytes: &[u8]) {
+        let mut header = InHeader::read_from_bytes(&[0; size_of::<InHeader>()]).unwrap();
+        (header.opcode, header.nodeid) = (opcode, 1);
+        kernel_request(&[header.as_bytes(), bytes].concat());
+    }
+
+    /// Words of 8 bytes: the root as a handle, and what arithmetic on them breaks at.
+    fn word() -> impl Strategy<Value = u64> {
+        let edge = prop_oneof![Just(i64::MAX as u64), Just(1 << 63), Just(u64::MAX)];
+        prop_oneof![Just(0), Just(1), edge.clone(), edge, any::<u64>()]
+    }
+
     proptest! {
         #[test]
         fn anything_is_answered(
             opcode in 0u32..60,
             bytes in proptest::collection::vec(any::<u8>(), 0..256),
         ) {
-            let mut header = InHeader::read_from_bytes(&[0; size_of::<InHeader>()]).unwrap();
-            (header.opcode, header.nodeid) = (opcode, 1);
-            kernel_request(&[header.as_bytes(), &bytes].concat());
+            send(opcode, &bytes);
         }
+
+        #[test]
+        fn numbers_at_their_ends_are_answered(
+            opcode in 0u32..60,
+            words in proptest::collection::vec(word(), 0..16),
+        ) {
+            send(opcode, words.as_bytes());
+        }
+    }
+
+    /// A WRITE of one byte at the last offset that a u64 has, of which the end overflows.
+    #[test]
+    fn a_write_that_ends_nowhere_is_answered() {
+        let arg = [1, u64::MAX, 1, 0, 0];
+        send(Opcode::Write as u32, &[arg.as_bytes(), b"x"].concat());
     }
 }

@@ -4,6 +4,7 @@
 use glint_client::{
     Caching, Caller, Found, FsStat, Handle, Kernel, Listing, Make, Open, Valid, Vfs, WriteHow,
 };
+use glint_proto::limits::FILE_BYTES_MAX;
 use glint_proto::{
     AdvisoryLock, Attr, DirEntry, Errno, FileType, FsResult, Ino, Layout, OpenFlags, RenameFlags,
     SetAttr, SetTime, Timestamp, XattrFlags,
@@ -224,9 +225,10 @@ impl Vfs for NullFs {
     }
 
     async fn write(&self, handle: Handle, offset: u64, data: &[u8], _: WriteHow) -> FsResult<()> {
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
         let mut tree = self.tree.lock();
         let attr = &mut tree.node(Ino(handle.0))?.attr;
-        attr.size = attr.size.max(offset + data.len() as u64);
+        attr.size = attr.size.max(end.ok_or(Errno::EFBIG)?);
         Ok(())
     }
 
@@ -283,7 +285,7 @@ impl Vfs for NullFs {
             page.valid.push(Valid::timed(CACHE_TIME));
             page.entries.push(DirEntry {
                 ino,
-                cookie: cookie + index as u64 + 1,
+                cookie: cookie.saturating_add(index as u64 + 1),
                 dirent_type: attr.file_type().dirent_type(),
                 name,
                 attr: plus.then_some(attr),
