@@ -14,7 +14,6 @@
 
 use crate::client::Client;
 use crate::node::{Node, State};
-use crate::write_back::passes;
 use futures_util::future::{Either, select, try_join_all};
 use glint_lock::held::{Drain, Use};
 use glint_net::{Holder, Transport, host};
@@ -242,7 +241,7 @@ impl<T: Transport> Client<T> {
             let sync = |(ost, object)| self.ask_ost(ost, OstRequest::Sync { object }, Bulk::None);
             match try_join_all(self.transport.unstable(ino).into_iter().map(sync)).await {
                 Ok(_) => return Ok(()),
-                Err(errno) if passes(errno).is_some() => host::sleep(OWED).await,
+                Err(errno) if errno.may_pass() => host::sleep(OWED).await,
                 Err(errno) => return Err(errno),
             }
         }

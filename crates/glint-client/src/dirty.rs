@@ -12,7 +12,9 @@
 //! - What could not be sent comes back under what was written since.
 //! - Nothing here looks at all extents to find a few: what is full and what is old has an index.
 
-use crate::extents::{Due, Extent, Failing, Object};
+use crate::extents::{Due, Extent, Object};
+use glint_proto::Errno;
+use glint_proto::retry::Failing;
 use smallvec::SmallVec;
 use std::time::Instant;
 
@@ -184,14 +186,13 @@ impl Dirty {
         self.objects.retain(|object| !object.extents.is_empty() || !object.flights.is_empty());
     }
 
-    /// Since when the object of a request that has just failed has done so; `None` if all was
-    /// given up since the request left.
-    pub(crate) fn failing_since(&self, flying: &Flying, now: Instant) -> Option<Instant> {
+    /// A request has just failed; `None` if what it carried is given up, now or since it left.
+    pub(crate) fn fails(&self, flying: &Flying, errno: Errno, now: Instant) -> Option<Failing> {
         if flying.life != self.life {
             return None;
         }
         let object = self.objects.iter().find(|object| object.stripe == flying.stripe)?;
-        Some(object.failing.map_or(now, |failing| failing.since))
+        Failing::again(object.failing, errno, now)
     }
 
     /// A request could not be executed: what it carried waits again. Returns how much of it
@@ -303,11 +304,11 @@ mod tests {
         let offsets: Vec<u64> = flying.extents.iter().map(|(offset, _)| *offset).collect();
         assert_eq!(offsets, [10, 30, 50, 70, 90], "and not what is younger");
         assert_eq!(dirty.write(0, 15, &[2; 20], now, &mut fresh), 20);
-        let failing = Failing { since: now, last: now, errno: Errno::EMFILE, rests_until: then };
+        let failing = dirty.fails(&flying, Errno::EMFILE, now).unwrap();
         assert_eq!(dirty.returned(flying, failing), 10, "as much of it is newer");
         assert!(dirty.has_older(then) && dirty.failing().is_some());
         assert_eq!(dirty.bytes(), 70);
-        let flying = take(&mut dirty, Due::Before(then)).unwrap();
+        let flying = dirty.take(Due::Before(then), failing.rests_until, |_| true).unwrap();
         let (offset, data) = &flying.extents[0];
         assert_eq!(
             (*offset, &data[..]),
@@ -324,15 +325,15 @@ mod tests {
         let now = Instant::now();
         dirty.write(0, 0, b"data", now, &mut fresh);
         let flying = take(&mut dirty, Due::Before(now)).unwrap();
-        assert_eq!(dirty.failing_since(&flying, now), Some(now));
-        let rests_until = now + Duration::from_secs(1);
-        dirty.returned(flying, Failing { since: now, last: now, errno: Errno::EIO, rests_until });
+        let failing = dirty.fails(&flying, Errno::EIO, now).unwrap();
+        dirty.returned(flying, failing);
         assert!(take(&mut dirty, Due::Before(now)).is_none());
-        let flying = dirty.take(Due::Before(now), rests_until, |_| true).unwrap();
-        assert_eq!(dirty.failing_since(&flying, rests_until), Some(now));
+        let flying = dirty.take(Due::Before(now), failing.rests_until, |_| true).unwrap();
+        let again = dirty.fails(&flying, Errno::EIO, failing.rests_until).unwrap();
+        assert_eq!((again.since, again.last), (now, failing.rests_until));
         dirty.write(0, 100, b"more", now, &mut fresh);
         assert_eq!(dirty.discard(), [(0, 4)]);
-        assert_eq!(dirty.failing_since(&flying, now), None);
+        assert_eq!(dirty.fails(&flying, Errno::EIO, now), None);
         dirty.landed(&flying, false);
         assert!(dirty.is_clean());
     }
@@ -393,7 +394,7 @@ mod tests {
                     if random(2) == 0 {
                         bytes += flying.bytes();
                         let errno = Errno::EAGAIN;
-                        let failing = Failing { since: now, last: now, errno, rests_until: now };
+                        let failing = dirty.fails(&flying, errno, now).unwrap();
                         bytes -= dirty.returned(flying, failing);
                     } else {
                         dirty.landed(&flying, true);

@@ -1,9 +1,9 @@
 //! The extents of an object that are not at its OST yet, with what finds a few among many: an
 //! index by age, one of those that are full, one of what is on its way.
 
-use glint_proto::Errno;
 use glint_proto::extents::extents_bulk_bytes;
 use glint_proto::limits::EXTENTS_PER_WRITE_MAX;
+use glint_proto::retry::Failing;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -17,17 +17,6 @@ pub(crate) enum Due {
     Before(Instant),
     /// One of them, whichever: enough is dirty.
     Some,
-}
-
-/// An object whose data could not be sent.
-#[derive(Clone, Copy)]
-pub(crate) struct Failing {
-    /// Since when, and the error of the last attempt.
-    pub(crate) since: Instant,
-    pub(crate) last: Instant,
-    pub(crate) errno: Errno,
-    /// It is not tried again before this moment.
-    pub(crate) rests_until: Instant,
 }
 
 /// Data that is contiguous in an object.
@@ -49,6 +38,7 @@ pub(crate) struct Object {
     /// in, by their first one: when the oldest was written, and how much it is.
     pub(crate) flying: BTreeMap<u64, u64>,
     pub(crate) flights: SmallVec<[(u64, Instant, usize); 2]>,
+    /// Its data could not be sent.
     pub(crate) failing: Option<Failing>,
 }
 

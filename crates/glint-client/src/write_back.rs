@@ -9,15 +9,13 @@
 
 use crate::client::Client;
 use crate::dirty::{Dirty, Flying};
-use crate::extents::{Due, Failing};
+use crate::extents::Due;
 use crate::handles::OpenFile;
 use crate::node::Node;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use glint_net::{Transport, host};
 use glint_proto::extents::{extents_bulk_bytes, put_extents};
-use glint_proto::limits::{
-    BULK_BYTES_MAX, DISK_FAILS_MS_MAX, RESEND_MS_MAX, RESEND_MS_MIN, RESERVE_BYTES,
-};
+use glint_proto::limits::{BULK_BYTES_MAX, RESEND_MS_MAX, RESERVE_BYTES};
 use glint_proto::{
     Bulk, Errno, FsResult, Ino, Layout, ObjectAttr, ObjectId, OstReply, OstRequest, clock,
 };
@@ -29,31 +27,6 @@ use std::time::{Duration, Instant};
 const LARGE_FILE_BYTES: u64 = 1 << 34;
 /// Longest time that written data stays in memory only.
 pub(crate) const AGE_MAX: Duration = Duration::from_secs(1);
-
-/// How long a reason for not executing a write may last; `None` if it does not pass.
-pub(crate) fn passes(errno: Errno) -> Option<Duration> {
-    match errno {
-        // A disk that fails once may work the next time; one that goes on failing does not.
-        Errno::EIO => Some(Duration::from_millis(DISK_FAILS_MS_MAX)),
-        Errno::EMFILE
-        | Errno::ENFILE
-        | Errno::ENOMEM
-        | Errno::EAGAIN
-        | Errno::EINTR
-        | Errno::EBUSY
-        | Errno::ETIMEDOUT
-        | Errno::ENOTCONN
-        // An OST that is not known yet.
-        | Errno::ENXIO => Some(Duration::MAX),
-        _ => None,
-    }
-}
-
-/// How long an object rests that has failed for so long.
-fn pause(failed_for: Duration) -> Duration {
-    let (min, max) = (Duration::from_millis(RESEND_MS_MIN), Duration::from_millis(RESEND_MS_MAX));
-    failed_for.clamp(min, max)
-}
 
 impl<T: Transport> Client<T> {
     /// Puts data into the write cache. A lock on it is held.
@@ -285,19 +258,12 @@ impl<T: Transport> Client<T> {
     fn failed(&self, node: &Node, flying: Flying, errno: Errno) -> usize {
         let now = clock::now();
         let mut state = node.state();
-        if let Some(since) = state.dirty.failing_since(&flying, now)
-            && let Some(limit) = passes(errno)
-        {
-            let failed_for = now.saturating_duration_since(since);
-            if failed_for < limit {
-                if failed_for.is_zero() {
-                    tracing::warn!(ino = %node.ino, %errno,
-                        "writing cached data failed; it is tried again");
-                }
-                let rests_until = now + pause(failed_for);
-                let failing = Failing { since, last: now, errno, rests_until };
-                return state.dirty.returned(flying, failing);
+        if let Some(failing) = state.dirty.fails(&flying, errno, now) {
+            if failing.since == now {
+                tracing::warn!(ino = %node.ino, %errno,
+                    "writing cached data failed; it is tried again");
             }
+            return state.dirty.returned(flying, failing);
         }
         drop(state);
         self.lose(node, flying, errno)
@@ -404,7 +370,13 @@ impl<T: Transport> Client<T> {
 
     /// The error of writing behind that this open file has not been told of.
     pub(crate) fn error_of(&self, node: &Node, file: &OpenFile) -> FsResult<()> {
-        match node.state().error.as_mut() {
+        let failure = self.transport.take_failure(node.ino);
+        if failure.is_some() {
+            self.write_back.count_error();
+        }
+        let mut state = node.state();
+        failure.into_iter().for_each(|errno| state.fail(errno));
+        match state.error.as_mut() {
             Some(loss) => loss.tell(&file.told),
             None => Ok(()),
         }

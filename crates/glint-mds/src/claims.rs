@@ -371,8 +371,12 @@ impl<K: Kv> Mds<K> {
         context.grants.borrow_mut().retain(|grant| !matches!(grant, Grant::Bits { .. }));
     }
 
-    /// Whether the client gets locks.
+    /// Whether the client gets locks. Who replays a request does not hear of any: what it held is
+    /// reclaimed, and others may still have to reclaim what they held.
     pub(crate) fn is_locking(&self, context: &Context<'_>) -> bool {
+        if context.is_replay() {
+            return false;
+        }
         if let Some(known) = context.locking.get() {
             return known;
         }

@@ -412,8 +412,12 @@ mod tests {
         }
         assert_eq!(ask(&mds, &client, b"x", replay(kept.ino, 2)), Err(Errno::EEXIST));
         assert_eq!(ask(&mds, &client, b"x", replay(lost.ino, 3)), Err(Errno::EINVAL), "two OSTs");
+        mds.claims.mailboxes.expect(client.client());
         assert_eq!(attr(ask(&mds, &client, b"lost", replay(lost.ino, 2))), lost);
+        assert_eq!(mds.lock_counts(), (0, 0), "others may reclaim theirs");
         mds.recovered(ClientId(7));
+        attr(ask(&mds, &client, b"new", None));
+        assert_eq!(mds.lock_counts(), (1, 0));
         assert_eq!(ask(&mds, &client, b"y", replay(Ino(lost.ino.0 + 1), 2)), Err(Errno::ESTALE));
     }
 

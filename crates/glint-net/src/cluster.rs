@@ -143,6 +143,12 @@ impl<M: Transport> Transport for Cluster<M> {
         objects
     }
 
+    fn take_failure(&self, ino: Ino) -> Option<Errno> {
+        let osses = self.osses.read();
+        let of_osses = || osses.iter().find_map(|oss| oss.remote.take_failure(ino));
+        self.mds.take_failure(ino).or_else(of_osses)
+    }
+
     fn welcome(&self) -> Welcome {
         self.welcome.clone()
     }

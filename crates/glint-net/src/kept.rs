@@ -14,7 +14,7 @@ use glint_proto::frame::{HEADER_BYTES, Header};
 use glint_proto::limits::{KEPT_BYTES_MAX, KEPT_REQUESTS_MAX};
 use glint_proto::lock::Grant;
 use glint_proto::message::{Request, Survived};
-use glint_proto::{Access, Capability, Committed, Ino, MdsReply, ObjectId, clock};
+use glint_proto::{Access, Capability, Committed, Errno, Ino, MdsReply, ObjectId, clock};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -61,6 +61,9 @@ pub(crate) struct Kept {
     of_objects: BTreeSet<(ObjectId, u16, u64)>,
     /// Sent again in vain: their server was lost once more. Their old numbers say nothing.
     again: Lost,
+    /// Files of which acknowledged data could not be written again, and why, until they are asked
+    /// for.
+    failed: BTreeMap<Ino, Errno>,
     /// Of each kind.
     bytes: [usize; 2],
     waiters: Vec<Waker>,
@@ -138,6 +141,16 @@ impl Kept {
         if !durable.is_empty() {
             self.wake();
         }
+    }
+
+    /// A change of a file's data could not be made again.
+    pub(crate) fn fail(&mut self, ino: Ino, errno: Errno) {
+        self.failed.insert(ino, errno);
+    }
+
+    /// Why data of a file is lost, once.
+    pub(crate) fn take_failure(&mut self, ino: Ino) -> Option<Errno> {
+        self.failed.remove(&ino)
     }
 
     /// Objects of a file that would be changed again.
@@ -305,6 +318,17 @@ mod tests {
         let lost = kept.after_restart(Survived { mds: 0, ost: 0 });
         assert_eq!(first_bytes(&lost), [2, 3, 6]);
         assert_eq!((kept.mark(), kept.of_objects.len()), (0, 0));
+    }
+
+    #[test]
+    fn data_that_cannot_be_written_again_is_an_error_once() {
+        let mut kept = Kept::default();
+        kept.add_ost(1, change(object(0, 7), vec![1]));
+        let lost = kept.after_restart(Survived { mds: 0, ost: 0 });
+        kept.fail(lost.ost[0].object.1.ino, Errno::ENOSPC);
+        assert_eq!(kept.take_failure(Ino(8)), None);
+        assert_eq!(kept.take_failure(Ino(7)), Some(Errno::ENOSPC));
+        assert_eq!(kept.take_failure(Ino(7)), None);
     }
 
     #[test]

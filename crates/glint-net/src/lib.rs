@@ -31,6 +31,7 @@ mod pending;
 pub mod polling;
 mod recover;
 mod remote;
+mod replay;
 pub mod rights;
 mod runtime;
 mod scheduler;
@@ -203,6 +204,12 @@ pub trait Transport: Send + Sync + 'static {
     /// lost its power.
     fn unstable(&self, _ino: Ino) -> Vec<(u16, ObjectId)> {
         Vec::new()
+    }
+
+    /// Why data of a file, which was answered, lost with its server and sent again, could not be
+    /// written then. Says it once.
+    fn take_failure(&self, _ino: Ino) -> Option<glint_proto::Errno> {
+        None
     }
 
     /// What the servers said of themselves.

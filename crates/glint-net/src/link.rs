@@ -295,7 +295,8 @@ impl Link {
         let stream = self.shared.options.address.connect().await.map_err(io)?;
         let mut reader = FrameReader::new(stream.clone());
         let writer = Rc::new(FrameWriter::new(stream));
-        let welcome = match ask(&writer, &mut reader, self.request(&self.shared.hello())?).await? {
+        let hello = self.request(&self.shared.hello())?;
+        let welcome = match ask(&writer, &mut reader, &hello).await? {
             Reply::Welcome(welcome) => welcome,
             _ => return Err(NetError::Refused("it did not welcome this client".into())),
         };

@@ -1,19 +1,17 @@
 //! What a client says to a server that has started again, or has evicted it, before anything
 //! else: what it has open, locked and for itself, and what that server lost.
 //!
-//! Invariant: what was lost is sent again in its order, one after the other. All else is said many
-//! things in one request: their order means nothing, and saying them twice does no harm.
+//! Invariant: what was lost is [sent again](crate::replay) in its order, after all else. That is
+//! said many things in one request: their order means nothing, and saying them twice does no harm.
 
-use crate::connection::{
-    Envelope, FrameReader, FrameWriter, append_frame, reply_of, request_frame,
-};
-use crate::kept::{KeptRequest, Lost, parse};
+use crate::connection::{Envelope, FrameReader, FrameWriter, append_frame, reply_of};
 use crate::link::Link;
+use crate::replay::Retries;
 use crate::shared::OpenCount;
 use crate::{NetError, host};
 use glint_proto::limits::{RECLAIMS_MAX, SLOTS_PER_CONNECTION};
 use glint_proto::message::{Reply, Request, Welcome};
-use glint_proto::{FsResult, MdsReply, MdsRequest, Op, Reclaim};
+use glint_proto::{FsResult, MdsReply, MdsRequest, Reclaim};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -35,11 +33,13 @@ impl Link {
             return Ok(());
         }
         if recovery.said != now {
-            self.say_again(writer, reader, welcome, now.1 != recovery.heard.1).await?;
+            let evicted = now.1 != recovery.heard.1;
+            let retries = &mut recovery.retries;
+            self.say_again(writer, reader, welcome, evicted, retries).await?;
             recovery.said = now;
         }
         // Once the server has heard this it waits for nothing more, and takes nothing more.
-        ask(writer, reader, self.request(&Request::Recovered)?).await?;
+        ask(writer, reader, &self.request(&Request::Recovered)?).await?;
         recovery.heard = now;
         Ok(())
     }
@@ -51,6 +51,7 @@ impl Link {
         reader: &mut FrameReader,
         welcome: &Welcome,
         evicted: bool,
+        retries: &mut Option<Retries>,
     ) -> Result<(), NetError> {
         let holder = self.shared.holder();
         let mut held = match &holder {
@@ -90,7 +91,7 @@ impl Link {
             true => self.shared.kept.lock().left(),
             false => self.shared.count_anew(welcome.boot_verifier, welcome.survived),
         };
-        self.replay(writer, reader, lost).await
+        self.replay(writer, reader, lost, retries).await
     }
 
     /// Says what was held before, many things in one request. Their order means nothing.
@@ -142,87 +143,16 @@ impl Link {
         }
         Ok(())
     }
-
-    /// Sends again what a server answered and lost, in its order.
-    async fn replay(
-        &self,
-        writer: &FrameWriter,
-        reader: &mut FrameReader,
-        mut lost: Lost,
-    ) -> Result<(), NetError> {
-        let (requests, writes) = (lost.mds.len(), lost.ost.len());
-        if requests + writes == 0 {
-            return Ok(());
-        }
-        tracing::warn!(requests, writes, "the server lost what was not synced; replaying it");
-        let result = self.replay_all(writer, reader, &mut lost).await;
-        if result.is_err() {
-            self.shared.kept.lock().not_replayed(lost);
-        }
-        result
-    }
-
-    /// Takes out of `lost` what was sent again.
-    async fn replay_all(
-        &self,
-        writer: &FrameWriter,
-        reader: &mut FrameReader,
-        lost: &mut Lost,
-    ) -> Result<(), NetError> {
-        while let Some(request) = lost.mds.front() {
-            if let Some(replay) = self.as_replay(request)? {
-                match ask(writer, reader, replay).await? {
-                    Reply::Mds { transaction, reply: Ok(_), .. } if transaction > 0 => {
-                        self.shared.keep_mds(transaction, request.clone());
-                    }
-                    Reply::Mds { reply: Ok(_), .. } => {}
-                    Reply::Mds { reply: Err(errno), .. } => tracing::error!(
-                        %errno, "an operation that was acknowledged could not be replayed"
-                    ),
-                    _ => return Err(NetError::Refused("it did not answer a replay".into())),
-                }
-            }
-            lost.mds.pop_front();
-        }
-        while let Some(change) = lost.ost.front() {
-            match ask(writer, reader, change.frame.clone()).await? {
-                Reply::Ost { transaction, reply: Ok(_) } => {
-                    self.shared.keep_ost(transaction, change.clone());
-                }
-                Reply::Ost { reply: Err(errno), .. } => {
-                    tracing::error!(%errno, "acknowledged data could not be written again");
-                }
-                _ => return Err(NetError::Refused("it did not answer a write".into())),
-            }
-            lost.ost.pop_front();
-        }
-        Ok(())
-    }
-
-    /// The frame that replays a request, if it is one to an MDS.
-    fn as_replay(&self, kept: &KeptRequest) -> Result<Option<Vec<u8>>, NetError> {
-        let Some((header, Request::Mds { cred, request })) = parse(&kept.frame) else {
-            return Ok(None);
-        };
-        let envelope = Envelope {
-            slot: header.slot,
-            xid: header.xid,
-            ..Envelope::request(Op::Recovery, self.shared.client)
-        };
-        let (reply, proof) = (kept.reply.clone(), kept.proof);
-        let replay = Request::Replay { cred, request, reply, proof };
-        request_frame(envelope, &replay).map(Some)
-    }
 }
 
 /// A request and its answer, before the connection is open to others.
 pub(crate) async fn ask(
     writer: &FrameWriter,
     reader: &mut FrameReader,
-    frame: Vec<u8>,
+    frame: &[u8],
 ) -> Result<Reply, NetError> {
     loop {
-        writer.queue().extend_from_slice(&frame);
+        writer.queue().extend_from_slice(frame);
         writer.flush().await?;
         let (pass, frames) = reader.next_pass().await?;
         let first = frames.first().ok_or(NetError::Closed)?;

@@ -262,6 +262,10 @@ impl Transport for Remote {
         self.shared.kept.lock().objects_of(ino)
     }
 
+    fn take_failure(&self, ino: Ino) -> Option<Errno> {
+        self.shared.take_failure(ino)
+    }
+
     fn welcome(&self) -> Welcome {
         self.shared.welcome.clone()
     }

@@ -7,6 +7,7 @@ use crate::connection::{Envelope, reply_of, request_frame};
 use crate::kept::{Kept, KeptChange, KeptRequest, Kind, Lost, Object};
 use crate::numbers::Numbers;
 use crate::remote::RemoteOptions;
+use crate::replay::Retries;
 use crate::stream::{Address, ReadWrite};
 use crate::{Holder, NetError};
 use glint_proto::frame::{HEADER_BYTES, Header};
@@ -14,7 +15,8 @@ use glint_proto::limits::{PING_MS, RECONNECT_MS_MAX, RECONNECT_MS_MIN};
 use glint_proto::lock::Grant;
 use glint_proto::message::{Hello, Reply, Request, Survived, Welcome};
 use glint_proto::{
-    Access, Capability, ClientId, Committed, FsResult, Ino, MdsReply, MdsRequest, clock, deferred,
+    Access, Capability, ClientId, Committed, Errno, FsResult, Ino, MdsReply, MdsRequest, clock,
+    deferred,
 };
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -61,6 +63,8 @@ pub(crate) struct Recovery {
     pub(crate) said: (u64, u64),
     /// It has answered that it knows.
     pub(crate) heard: (u64, u64),
+    /// Where replays are numbered that failed before.
+    pub(crate) retries: Option<Retries>,
 }
 
 /// What all threads of a client share.
@@ -81,6 +85,8 @@ pub(crate) struct Shared {
     /// Closes that were sent and not answered, and who waits for them.
     closing: Mutex<HashMap<Ino, (u32, Vec<Waker>)>>,
     pub(crate) kept: Mutex<Kept>,
+    /// Data of some file was lost: writes ask whether it is theirs.
+    failed: AtomicBool,
     /// The run of the server whose transactions are counted here.
     pub(crate) run: AtomicU64,
     /// The largest that was heard of.
@@ -148,11 +154,13 @@ impl Shared {
             opens: Mutex::default(),
             closing: Mutex::default(),
             kept: Mutex::default(),
+            failed: AtomicBool::new(false),
             run: AtomicU64::new(welcome.boot_verifier),
             committed: Default::default(),
             recovery: futures_util::lock::Mutex::new(Recovery {
                 said: (welcome.boot_verifier, 0),
                 heard: (welcome.boot_verifier, 0),
+                retries: None,
             }),
             evictions: AtomicU64::new(0),
             stop: AtomicBool::new(false),
@@ -335,6 +343,20 @@ impl Shared {
         let mut kept = self.kept.lock();
         if sync.run == self.run.load(Ordering::Acquire) {
             kept.synced(sync.object, sync.mark, spare);
+        }
+    }
+
+    /// Acknowledged data of a file could not be written again.
+    pub(crate) fn fail(&self, ino: Ino, errno: Errno) {
+        self.kept.lock().fail(ino, errno);
+        self.failed.store(true, Ordering::Release);
+    }
+
+    /// Why that was so, once.
+    pub(crate) fn take_failure(&self, ino: Ino) -> Option<Errno> {
+        match self.failed.load(Ordering::Acquire) {
+            true => self.kept.lock().take_failure(ino),
+            false => None,
         }
     }
 

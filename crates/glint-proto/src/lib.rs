@@ -23,7 +23,9 @@ pub mod message;
 pub mod op;
 pub mod oss;
 pub mod reclaim;
+pub mod retry;
 mod rpc;
+
 mod session;
 pub mod watch;
 

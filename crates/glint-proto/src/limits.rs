@@ -119,8 +119,13 @@ pub const RPCS_PER_OST_MAX: usize = 8;
 pub const RESEND_MS_MIN: u64 = 50;
 /// See [`RESEND_MS_MIN`].
 pub const RESEND_MS_MAX: u64 = 1_000;
-/// How long data is sent again to a disk that fails (EIO) before it is given up.
+/// How long data is sent again to a disk that fails (EIO) before it is given up, if that was at
+/// least [`DISK_FAILS_MIN`] times.
 pub const DISK_FAILS_MS_MAX: u64 = 1_000;
+/// See [`DISK_FAILS_MS_MAX`].
+pub const DISK_FAILS_MIN: u32 = 5;
+/// How long a recovery tries again what fails in it, in all. Others wait for it meanwhile.
+pub const REPLAY_FAILS_MS_MAX: u64 = 10_000;
 /// Changes of metadata that a client sends in one request, and their bytes.
 pub const BATCH_CHANGES_MAX: u32 = 512;
 /// See [`BATCH_CHANGES_MAX`].

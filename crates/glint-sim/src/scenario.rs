@@ -344,8 +344,8 @@ impl Run {
             return;
         }
         self.harms_left.set(self.harms_left.get() - 1);
-        // A client that cannot write again what was lost logs it, and goes on: disks work, and
-        // have room, until all is there.
+        // Data that cannot be written again for long is lost: disks work, and have room, until all
+        // is there, but for what fails a few times.
         let is_recovering = self.servers.borrow().mds().is_recovering();
         match self.executor.below(if is_recovering { 8 } else { self.fates }) {
             0 => self.restart(false).await,
@@ -370,6 +370,9 @@ impl Run {
         server::stop(&self.executor);
         if power_loss {
             self.storage.lose_power(&self.executor);
+            if self.executor.one_in(3) {
+                self.fail_replays();
+            }
         }
         self.count(|outcome| {
             let which = if power_loss { &mut outcome.power_losses } else { &mut outcome.kills };
@@ -400,6 +403,18 @@ impl Run {
             executor.sleep(Duration::from_millis(time)).await;
             executor.go_on(SERVER);
         });
+    }
+
+    /// What clients write again fails a few times: fewer than anything is given up after.
+    fn fail_replays(&self) {
+        for worker in &*self.workers.borrow() {
+            for (ino, _) in worker.model.borrow().nodes.iter().filter(|(_, node)| !node.is_dir) {
+                if self.troubles.broken.borrow_mut().insert(*ino) {
+                    let times = 1 + self.executor.below(3) as u32;
+                    self.storage.fail_file(*ino, Operation::Write, times);
+                }
+            }
+        }
     }
 
     /// A file cannot be read or written, for a moment or for ever; or none can be opened.
