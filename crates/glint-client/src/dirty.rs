@@ -379,11 +379,12 @@ mod tests {
             }
         };
         let mut away: Vec<Flying> = Vec::new();
+        let begun = Instant::now();
         for step in 0..20_000u64 {
-            let now = Instant::now();
+            let now = begun + Duration::from_millis(step * 20);
             match random(8) {
                 0 => {
-                    if let Some(flying) = take(&mut dirty, Due::Before(now)) {
+                    if let Some(flying) = dirty.take(Due::Before(now), now, |_| true) {
                         bytes -= flying.bytes();
                         away.push(flying);
                     }
@@ -416,7 +417,8 @@ mod tests {
             dirty.landed(&flying, true);
             land(&flying, &mut store);
         }
-        while let Some(flying) = take(&mut dirty, Due::Before(Instant::now())) {
+        let end = begun + Duration::from_secs(500);
+        while let Some(flying) = dirty.take(Due::Before(end), end, |_| true) {
             dirty.landed(&flying, true);
             land(&flying, &mut store);
         }
