@@ -293,12 +293,14 @@ impl Backlog {
 mod tests {
     use super::*;
     use futures_util::FutureExt;
+    use glint_proto::MdsRequest;
     use glint_proto::Timestamp;
-    use glint_proto::deferred::Change;
 
     fn push(backlog: &Backlog, name: &[u8]) -> u64 {
-        let change = Change::Unlink { parent: Ino(1), name };
-        backlog.push(&Deferred { uid: 0, gid: 0, time: Timestamp::default(), change }).unwrap()
+        let request = MdsRequest::Unlink { parent: Ino(1), name };
+        backlog
+            .push(&Deferred { uid: 0, gid: 0, time: Timestamp::default(), made: None, request })
+            .unwrap()
     }
 
     #[test]

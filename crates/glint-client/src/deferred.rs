@@ -15,20 +15,21 @@ use crate::handles::OpenFile;
 use crate::node::{Node, State};
 use crate::vfs::{Caller, Found, Make, Open, Valid};
 use glint_net::Transport;
-use glint_proto::deferred::{Change, Deferred};
-use glint_proto::limits::{LINK_COUNT_MAX, SYMLINK_BYTES_MAX};
+use glint_proto::deferred::Deferred;
+use glint_proto::limits::LINK_COUNT_MAX;
 #[cfg(doc)]
 use glint_proto::lock::Bits;
 use glint_proto::message::check_name;
+use glint_proto::posix::{
+    Needs, New, apply_setattr, check_new, entries_changed, new_inode, permit_setattr,
+};
 use glint_proto::{
     Attr, Errno, FileType, FsResult, Ino, MdsReply, MdsRequest, OpenFlags, Placement, RenameFlags,
-    SetAttr, SetTime, Timestamp,
+    SetAttr, Timestamp,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-const SETUID: u32 = 0o4000;
-const SETGID: u32 = 0o2000;
 /// Inode numbers that are asked for at once.
 const NUMBERS: u32 = 1 << 12;
 
@@ -40,7 +41,7 @@ impl State {
         };
         let owner_may = caller.cred.uid == attr.uid && attr.mode & 0o300 == 0o300;
         attr.nlink > 0
-            && attr.mode & SETGID == 0
+            && attr.mode & libc::S_ISGID == 0
             && caller.may_all()
             && (caller.cred.is_superuser() || owner_may)
     }
@@ -49,7 +50,7 @@ impl State {
     fn entries_changed(&mut self, now: Timestamp, number: u64) {
         self.queued = number;
         if let Some(attr) = &mut self.attr {
-            (attr.mtime, attr.ctime) = (now, now);
+            entries_changed(attr, now);
         }
     }
 
@@ -86,9 +87,15 @@ impl<T: Transport> Client<T> {
         self.backlog.is_on() && self.has_locks() && !self.suspended.load(Ordering::Acquire)
     }
 
-    fn push(&self, caller: &Caller, time: Timestamp, change: Change<'_>) -> FsResult<u64> {
+    fn push(
+        &self,
+        caller: &Caller,
+        time: Timestamp,
+        made: Option<(Ino, Placement)>,
+        request: MdsRequest<'_>,
+    ) -> FsResult<u64> {
         let (uid, gid) = (caller.cred.uid, caller.cred.gid);
-        self.backlog.push(&Deferred { uid, gid, time, change })
+        self.backlog.push(&Deferred { uid, gid, time, made, request })
     }
 
     /// A number for a new inode.
@@ -148,15 +155,11 @@ impl<T: Transport> Client<T> {
                 && (kind != FileType::Directory
                     || state.attributes().is_some_and(|attr| attr.nlink < LINK_COUNT_MAX))
         };
-        let device = matches!(kind, FileType::CharDevice | FileType::BlockDevice);
-        let target_fits = match kind {
-            FileType::Symlink => (1..=SYMLINK_BYTES_MAX).contains(&make.target.len()),
-            _ => true,
-        };
+        let Make { mode, umask, rdev, target } = make;
+        let new = New { kind, mode, umask, rdev, target };
         if !takes(&directory.state())
             || check_name(name).is_err()
-            || !target_fits
-            || (device && !caller.cred.is_superuser())
+            || check_new(&new, &caller.cred).is_err()
         {
             return None;
         }
@@ -164,25 +167,6 @@ impl<T: Transport> Client<T> {
         let ino = self.number().await?;
         let now = Timestamp::now();
         let is_dir = kind == FileType::Directory;
-        let permissions = match kind {
-            FileType::Symlink => 0o777,
-            _ => make.mode & 0o7777 & !(make.umask & 0o777),
-        };
-        let mut attr = Attr {
-            ino,
-            mode: kind.mode_bits() | permissions,
-            nlink: if is_dir { 2 } else { 1 },
-            uid: caller.cred.uid,
-            gid: caller.cred.gid,
-            rdev: make.rdev,
-            size: make.target.len() as u64,
-            blocks: 0,
-            atime: now,
-            mtime: now,
-            ctime: now,
-            size_on_ost: open.is_some_and(|flags| flags.write),
-            layout: glint_proto::Layout::default(),
-        };
         let osts = self.osts.load(Ordering::Relaxed);
         let node = self.cache.node(ino);
         let mut state = directory.state();
@@ -191,20 +175,25 @@ impl<T: Transport> Client<T> {
             self.cache.note_idle(ino);
             return None;
         }
-        if let Some(directory) = &state.attr {
-            attr.layout = directory.layout.inherit(ino, is_dir, osts, &self.absent.lock());
-        }
-        let change = Change::Create {
-            ino,
-            placement: Placement { first: attr.layout.first_ost, osts },
+        let attr = {
+            let directory = state.attributes()?;
+            let layout = directory.layout.inherit(ino, is_dir, osts, &self.absent.lock());
+            // It has no default ACL, or this client would not have it for itself.
+            new_inode((ino, layout), &new, (directory, None), &caller.cred, now).attr
+        };
+        let attr = Attr { size_on_ost: open.is_some_and(|flags| flags.write), ..attr };
+        let placement = Placement { first: attr.layout.first_ost, osts };
+        let request = MdsRequest::Create {
             parent,
             name,
             mode: attr.mode,
-            rdev: make.rdev,
-            target: make.target,
+            umask: 0,
+            rdev,
+            target,
             open,
+            exclusive: true,
         };
-        let number = self.push(caller, now, change).ok()?;
+        let number = self.push(caller, now, Some((ino, placement)), request).ok()?;
         let found = {
             let mut child = node.state();
             child.made_in(parent);
@@ -249,12 +238,17 @@ impl<T: Transport> Client<T> {
         state.home?;
         let attr = state.attributes()?;
         let root = caller.cred.is_superuser();
+        if permit_setattr(attr, &caller.cred, set) != Ok(Needs::Nothing) {
+            return None;
+        }
         if !root && (caller.cred.uid != attr.uid || set.uid.is_some() || set.gid.is_some()) {
             return None;
         }
         // What takes rights away is not repeated here.
         let mode = set.mode.unwrap_or(attr.mode) | attr.mode;
-        if mode & (SETUID | SETGID) != 0 && (set.uid.is_some() || set.gid.is_some() || !root) {
+        if mode & (libc::S_ISUID | libc::S_ISGID) != 0
+            && (set.uid.is_some() || set.gid.is_some() || !root)
+        {
             return None;
         }
         if set.kill_suidgid || set.kill_capability {
@@ -266,21 +260,11 @@ impl<T: Transport> Client<T> {
             return None;
         }
         let now = Timestamp::now();
-        let number = self.push(caller, now, Change::Setattr { ino, set: set.clone() }).ok()?;
+        let request = MdsRequest::Setattr { ino, set: set.clone() };
+        let number = self.push(caller, now, None, request).ok()?;
         state.queued = number;
         let attr = state.attr.as_mut()?;
-        let time = |set: SetTime| match set {
-            SetTime::Now => now,
-            SetTime::At(time) => time,
-        };
-        if let Some(mode) = set.mode {
-            attr.mode = (attr.mode & !0o7777) | (mode & 0o7777);
-        }
-        attr.uid = set.uid.unwrap_or(attr.uid);
-        attr.gid = set.gid.unwrap_or(attr.gid);
-        attr.atime = set.atime.map_or(attr.atime, time);
-        attr.mtime = set.mtime.map_or(attr.mtime, time);
-        attr.ctime = set.ctime.unwrap_or(now);
+        apply_setattr(attr, set, &caller.cred, now);
         let attr = attr.clone();
         if set.mtime.is_some() {
             state.dated(attr.mtime);
@@ -326,12 +310,12 @@ impl<T: Transport> Client<T> {
         if !may {
             return None;
         }
-        let change = match is_dir {
-            true => Change::Rmdir { parent, name },
-            false => Change::Unlink { parent, name },
+        let request = match is_dir {
+            true => MdsRequest::Rmdir { parent, name },
+            false => MdsRequest::Unlink { parent, name },
         };
         let now = Timestamp::now();
-        let number = self.push(caller, now, change).ok()?;
+        let number = self.push(caller, now, None, request).ok()?;
         child.gone(number);
         drop(child);
         state.children.remove(name);
@@ -391,8 +375,9 @@ impl<T: Transport> Client<T> {
             return None;
         }
         let now = Timestamp::now();
-        let change = Change::Rename { parent, name, new_parent, new_name };
-        let number = self.push(caller, now, change).ok()?;
+        let flags = RenameFlags::default();
+        let request = MdsRequest::Rename { parent, name, new_parent, new_name, flags };
+        let number = self.push(caller, now, None, request).ok()?;
         if let Some(replaced) = &mut replaced {
             replaced.gone(number);
         }
@@ -419,12 +404,12 @@ impl<T: Transport> Client<T> {
             self.backlog.close(file);
             return Ok(());
         }
-        let change = Change::Release { ino: file.ino, write: file.write, wrote: None };
+        let request = MdsRequest::Release { ino: file.ino, write: file.write, wrote: None };
         let mut state = node.state();
         if let Some(attr) = state.attr.as_mut().filter(|_| file.write) {
             attr.size_on_ost = false;
         }
-        state.queued = self.push(&Caller::ROOT, Timestamp::now(), change)?;
+        state.queued = self.push(&Caller::ROOT, Timestamp::now(), None, request)?;
         drop(state);
         self.cache.note_idle(file.ino);
         Ok(())
@@ -442,8 +427,8 @@ impl<T: Transport> Client<T> {
             // What was set since is in the backlog before this.
             (objects.mtime, objects.ctime) = (attr.mtime, attr.ctime);
         }
-        let change = Change::Release { ino: file.ino, write: file.write, wrote };
-        match self.push(&Caller::ROOT, Timestamp::now(), change) {
+        let request = MdsRequest::Release { ino: file.ino, write: file.write, wrote };
+        match self.push(&Caller::ROOT, Timestamp::now(), None, request) {
             Ok(number) => state.queued = number,
             Err(errno) => state.fail(errno),
         }

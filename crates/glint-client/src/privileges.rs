@@ -12,11 +12,9 @@ use crate::node::Node;
 use crate::vfs::{Caller, Handle};
 use glint_net::Transport;
 use glint_proto::lock::Bits;
+use glint_proto::posix::XATTR_CAPABILITY;
 use glint_proto::{Attr, FsResult, Ino, SetAttr};
 use std::sync::atomic::Ordering;
-
-/// The extended attribute that has file capabilities.
-const CAPABILITY: &[u8] = b"security.capability";
 
 impl<T: Transport> Client<T> {
     /// Data is about to be changed: takes from the file what it must not keep. Who may keep
@@ -66,7 +64,7 @@ impl<T: Transport> Client<T> {
     /// This client has set a mode, or an extended attribute.
     pub(crate) fn may_have_given(&self, mode: Option<u32>, xattr: &[u8]) {
         let set_id = mode.is_some_and(|mode| mode & (libc::S_ISUID | libc::S_ISGID) != 0);
-        if set_id || xattr == CAPABILITY {
+        if set_id || xattr == XATTR_CAPABILITY {
             self.privileges.fetch_add(1, Ordering::AcqRel);
         }
     }

@@ -5,7 +5,7 @@ use crate::backlog::Part;
 use crate::client::Client;
 use crate::node::Node;
 use glint_net::{Transport, host};
-use glint_proto::deferred::{self, Change, Deferred};
+use glint_proto::deferred::{self, Deferred};
 use glint_proto::lock::{Bits, Cancel};
 use glint_proto::{Cred, Errno, MdsReply, MdsRequest};
 use std::collections::HashSet;
@@ -63,23 +63,21 @@ impl<T: Transport> Client<T> {
         // Each says something of its own, so none is left out as a repetition.
         tracing::warn!(target: "every", %errno, ?change, "a change that was made here was refused; it is lost");
         self.write_back.count_error();
-        let name = match change.change {
-            Change::Create { parent, name, .. }
-            | Change::Unlink { parent, name }
-            | Change::Rmdir { parent, name } => Some((parent, name)),
-            Change::Rename { new_parent, new_name, .. } => Some((new_parent, new_name)),
-            Change::Setattr { .. } | Change::Release { .. } => None,
-        };
-        let ino = match change.change {
-            Change::Create { ino, .. }
-            | Change::Setattr { ino, .. }
-            | Change::Release { ino, .. } => Some(ino),
+        let name = match change.request {
+            MdsRequest::Create { parent, name, .. }
+            | MdsRequest::Unlink { parent, name }
+            | MdsRequest::Rmdir { parent, name } => Some((parent, name)),
+            MdsRequest::Rename { new_parent, new_name, .. } => Some((new_parent, new_name)),
             _ => None,
+        };
+        let ino = match change.request {
+            MdsRequest::Setattr { ino, .. } | MdsRequest::Release { ino, .. } => Some(ino),
+            _ => change.made.map(|(ino, _)| ino),
         };
         if let Some(node) = ino.and_then(|ino| self.cache.find(ino)) {
             let mut state = node.state();
             state.fail(errno);
-            state.unborn |= change.change.made().is_some();
+            state.unborn |= change.made.is_some();
             (state.home, state.attr, state.own) = (None, None, false);
         }
         let Some((parent, name)) = name else { return };

@@ -70,8 +70,8 @@ impl<K: Kv> Mds<K> {
     ) -> FsResult<()> {
         let cred = change.cred();
         let progress = MdsReply::Batched { done, failed: failed.to_vec() };
-        let part = context.part(&cred, change.time, change.change.made(), progress);
-        let reply = self.execute_claiming(&part, &change.change.request()).await;
+        let part = context.part(&cred, change.time, change.made, progress);
+        let reply = self.execute_claiming(&part, &change.request).await;
         if part.transaction.get() > 0 {
             context.transaction.set(part.transaction.get());
         }
@@ -105,7 +105,7 @@ impl<K: Kv> Mds<K> {
     /// did not.
     pub(crate) fn recover_batch(&self, context: &Context<'_>, changes: &[u8], done: u32) {
         for change in deferred::changes(changes).take(done as usize).flatten() {
-            match change.change.opening() {
+            match change.opening() {
                 Some((ino, write, true)) => self.opens.add(context.client, ino, write),
                 Some((ino, write, false)) => {
                     self.opens.remove(context.client, ino, write, None);

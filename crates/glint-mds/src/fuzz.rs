@@ -1,11 +1,11 @@
 //! Entrances for the fuzz targets: every decoder of bytes that come from a disk or a
 //! client. What decodes must encode to the same again.
 
-use crate::acl::Acl;
 use crate::keys::{self, Orphan};
 use crate::record::{self, InodeRecord, RECORD_BYTES};
 use crate::session::decode_reply;
 use glint_proto::Ino;
+use glint_proto::posix::acl::Acl;
 
 /// An inode record, with the inode's number in its key; its checksum is put right, so
 /// that the fuzzer reaches what is behind it.

@@ -9,7 +9,6 @@
 //!
 //! Start at `service`; each operation is one file of `ops`.
 
-mod acl;
 mod advisory;
 mod alloc;
 mod batch;

@@ -91,22 +91,13 @@ fn put_time(bytes: &mut [u8], time: Timestamp) {
 impl InodeRecord {
     /// A new inode with nothing set but its type and times.
     pub fn new(ino: Ino, mode: u32, now: Timestamp) -> InodeRecord {
+        InodeRecord::of(Attr::new(ino, mode, now))
+    }
+
+    /// A new inode with these attributes.
+    pub fn of(attr: Attr) -> InodeRecord {
         InodeRecord {
-            attr: Attr {
-                ino,
-                mode,
-                nlink: 1,
-                uid: 0,
-                gid: 0,
-                rdev: 0,
-                size: 0,
-                blocks: 0,
-                atime: now,
-                mtime: now,
-                ctime: now,
-                size_on_ost: false,
-                layout: Layout::default(),
-            },
+            attr,
             parent: Ino(0),
             names_in_parent: 1,
             other_parent: Ino(0),

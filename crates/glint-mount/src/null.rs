@@ -6,8 +6,8 @@ use glint_client::{
 };
 use glint_proto::limits::FILE_BYTES_MAX;
 use glint_proto::{
-    AdvisoryLock, Attr, DirEntry, Errno, FileType, FsResult, Ino, Layout, OpenFlags, RenameFlags,
-    SetAttr, SetTime, Timestamp, XattrFlags,
+    AdvisoryLock, Attr, DirEntry, Errno, FileType, FsResult, Ino, OpenFlags, RenameFlags, SetAttr,
+    SetTime, Timestamp, XattrFlags,
 };
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
@@ -36,28 +36,9 @@ pub struct NullFs {
     tree: Mutex<Tree>,
 }
 
-fn new_attr(ino: Ino, mode: u32) -> Attr {
-    let now = Timestamp::now();
-    Attr {
-        ino,
-        mode,
-        nlink: 1,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        size: 0,
-        blocks: 0,
-        atime: now,
-        mtime: now,
-        ctime: now,
-        size_on_ost: false,
-        layout: Layout::default(),
-    }
-}
-
 impl Default for NullFs {
     fn default() -> NullFs {
-        let attr = new_attr(Ino::ROOT, FileType::Directory.mode_bits() | 0o777);
+        let attr = Attr::new(Ino::ROOT, FileType::Directory.mode_bits() | 0o777, Timestamp::now());
         let root = Node { attr, entries: BTreeMap::new(), target: Vec::new() };
         let tree = Tree { nodes: HashMap::from([(Ino::ROOT, root)]), next: 2 };
         NullFs { tree: Mutex::new(tree) }
@@ -86,7 +67,7 @@ impl Tree {
             return Err(Errno::EEXIST);
         }
         directory.entries.insert(name.to_vec(), ino);
-        let mut attr = new_attr(ino, make.mode & !make.umask);
+        let mut attr = Attr::new(ino, make.mode & !make.umask, Timestamp::now());
         (attr.uid, attr.gid) = (caller.cred.uid, caller.cred.gid);
         self.next += 1;
         let node = Node { attr, entries: BTreeMap::new(), target: make.target.to_vec() };

@@ -222,7 +222,7 @@ impl Shared {
         {
             let failed = |at: usize| failed.iter().any(|(number, _)| *number as usize == at);
             for (at, change) in deferred::changes(changes).flatten().enumerate() {
-                match change.change.opening() {
+                match change.opening() {
                     Some((_, _, true)) if failed(at) => {}
                     Some((ino, write, opened)) => self.count_open(ino, write, opened),
                     None => {}

@@ -120,6 +120,25 @@ pub struct Attr {
 }
 
 impl Attr {
+    /// An inode of the superuser with one name, no data and these times.
+    pub fn new(ino: Ino, mode: u32, now: Timestamp) -> Attr {
+        Attr {
+            ino,
+            mode,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            size_on_ost: false,
+            layout: Layout::default(),
+        }
+    }
+
     /// Type of the inode. Records with no valid type are refused when decoded.
     pub fn file_type(&self) -> FileType {
         FileType::from_mode(self.mode).unwrap_or(FileType::Regular)

@@ -1,117 +1,30 @@
 //! What a client did by itself in directories that it has for itself, to be executed by the
-//! servers later, in its order: the content of [`MdsRequest::Batch`].
+//! servers later, in its order: the content of [`MdsRequest::Batch`]. Each is the request that a server would have been sent, with a
+//! stamp.
 //!
 //! The client has chosen inode numbers and times, so there is nothing that the servers could
 //! answer but that something failed. Changes are encoded one after the other when they are
 //! made, and decoded one by one: a batch is never a structure in memory, and cannot nest.
 
-#![allow(missing_docs)] // Fields are those of the requests of the same names.
-
 use crate::limits::BATCH_BYTES_MAX;
-use crate::message::{MdsRequest, ObjectAttr, OpenFlags, RenameFlags, decode_first, encode};
-use crate::{Cred, Errno, FsResult, Ino, Placement, SetAttr, Timestamp};
+use crate::message::{MdsRequest, decode_first, encode};
+use crate::{Cred, Errno, FsResult, Ino, Placement, RenameFlags, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// One change: who made it, when, and what.
+/// One change: a request, and what its client decided that a server decides otherwise.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Deferred<'a> {
+    /// User and group of who made it.
     pub uid: u32,
+    /// See [`Deferred::uid`].
     pub gid: u32,
+    /// When it was made.
     pub time: Timestamp,
-    #[serde(borrow)]
-    pub change: Change<'a>,
-}
-
-/// What was done.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Change<'a> {
-    /// A new inode with its first name, laid out where its client chose; open to write or to read, if it
-    /// is open.
-    Create {
-        ino: Ino,
-        placement: Placement,
-        parent: Ino,
-        #[serde(borrow)]
-        name: &'a [u8],
-        mode: u32,
-        rdev: u32,
-        #[serde(borrow)]
-        target: &'a [u8],
-        open: Option<OpenFlags>,
-    },
-    Setattr {
-        ino: Ino,
-        set: SetAttr,
-    },
-    Unlink {
-        parent: Ino,
-        #[serde(borrow)]
-        name: &'a [u8],
-    },
-    Rmdir {
-        parent: Ino,
-        #[serde(borrow)]
-        name: &'a [u8],
-    },
-    Rename {
-        parent: Ino,
-        #[serde(borrow)]
-        name: &'a [u8],
-        new_parent: Ino,
-        #[serde(borrow)]
-        new_name: &'a [u8],
-    },
-    Release {
-        ino: Ino,
-        write: bool,
-        wrote: Option<(u64, Option<ObjectAttr>)>,
-    },
-}
-
-impl<'a> Change<'a> {
-    /// The request that does the same.
-    pub fn request(&self) -> MdsRequest<'a> {
-        match *self {
-            Change::Create { parent, name, mode, rdev, target, open, .. } => MdsRequest::Create {
-                parent,
-                name,
-                mode,
-                umask: 0,
-                rdev,
-                target,
-                open,
-                exclusive: true,
-            },
-            Change::Setattr { ino, ref set } => MdsRequest::Setattr { ino, set: set.clone() },
-            Change::Unlink { parent, name } => MdsRequest::Unlink { parent, name },
-            Change::Rmdir { parent, name } => MdsRequest::Rmdir { parent, name },
-            Change::Rename { parent, name, new_parent, new_name } => MdsRequest::Rename {
-                parent,
-                name,
-                new_parent,
-                new_name,
-                flags: RenameFlags::default(),
-            },
-            Change::Release { ino, write, wrote } => MdsRequest::Release { ino, write, wrote },
-        }
-    }
-
-    /// The file that it opens or closes: which, whether to write, and whether it opens it.
-    pub fn opening(&self) -> Option<(Ino, bool, bool)> {
-        match *self {
-            Change::Create { ino, open: Some(flags), .. } => Some((ino, flags.write, true)),
-            Change::Release { ino, write, .. } => Some((ino, write, false)),
-            _ => None,
-        }
-    }
-
     /// The inode that it makes, and where that is laid out.
-    pub fn made(&self) -> Option<(Ino, Placement)> {
-        match self {
-            Change::Create { ino, placement, .. } => Some((*ino, *placement)),
-            _ => None,
-        }
-    }
+    pub made: Option<(Ino, Placement)>,
+    /// What was done.
+    #[serde(borrow)]
+    pub request: MdsRequest<'a>,
 }
 
 impl Deferred<'_> {
@@ -124,6 +37,33 @@ impl Deferred<'_> {
     pub fn cred(&self) -> Cred {
         Cred { uid: self.uid, gid: self.gid, groups: None }
     }
+
+    /// The file that it opens or closes: which, whether to write, and whether it opens it.
+    pub fn opening(&self) -> Option<(Ino, bool, bool)> {
+        match self.request {
+            MdsRequest::Create { open: Some(flags), .. } => {
+                self.made.map(|(ino, _)| (ino, flags.write, true))
+            }
+            MdsRequest::Release { ino, write, .. } => Some((ino, write, false)),
+            _ => None,
+        }
+    }
+
+    /// Whether a client may make such a change by itself.
+    fn is_allowed(&self) -> bool {
+        match self.request {
+            // A name is new, and the umask has been taken away.
+            MdsRequest::Create { umask: 0, exclusive: true, .. } => self.made.is_some(),
+            MdsRequest::Setattr { .. }
+            | MdsRequest::Unlink { .. }
+            | MdsRequest::Rmdir { .. }
+            | MdsRequest::Release { .. } => self.made.is_none(),
+            MdsRequest::Rename { flags, .. } => {
+                flags == RenameFlags::default() && self.made.is_none()
+            }
+            _ => false,
+        }
+    }
 }
 
 /// The changes of a batch, in order. Ends after the first that cannot be decoded.
@@ -135,13 +75,13 @@ pub fn changes(mut batch: &[u8]) -> impl Iterator<Item = FsResult<Deferred<'_>>>
         }
         let first = if too_long { Err(Errno::EPROTO) } else { decode_first(batch) };
         match first {
-            Ok((change, rest)) => {
+            Ok((change, rest)) if Deferred::is_allowed(&change) => {
                 batch = rest;
                 Some(Ok(change))
             }
-            Err(errno) => {
+            other => {
                 batch = &[];
-                Some(Err(errno))
+                Some(Err(other.err().unwrap_or(Errno::EPROTO)))
             }
         }
     })
@@ -150,6 +90,7 @@ pub fn changes(mut batch: &[u8]) -> impl Iterator<Item = FsResult<Deferred<'_>>>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::OpenFlags;
 
     #[test]
     fn changes_come_out_in_their_order_up_to_what_is_damaged() {
@@ -157,15 +98,16 @@ mod tests {
             uid: 1,
             gid: 2,
             time: Timestamp { secs: 3, nanos: 4 },
-            change: Change::Create {
-                ino: Ino(u64::from(n)),
-                placement: Placement { first: 0, osts: 1 },
+            made: Some((Ino(u64::from(n)), Placement { first: 0, osts: 1 })),
+            request: MdsRequest::Create {
                 parent: Ino(1),
                 name: b"name",
                 mode: 0o100644,
+                umask: 0,
                 rdev: 0,
                 target: b"",
                 open: Some(OpenFlags { write: true, ..OpenFlags::default() }),
+                exclusive: true,
             },
         };
         let mut batch = Vec::new();
@@ -178,6 +120,22 @@ mod tests {
         batch.truncate(batch.len() - 1);
         let left: Vec<_> = changes(&batch).collect();
         assert!(left.len() == 3 && left[2] == Err(Errno::EPROTO));
+        // What no client does by itself is none, and neither is a batch in a batch.
+        for request in [
+            MdsRequest::Batch { life: 1, changes: &[] },
+            MdsRequest::Readlink { ino: Ino(1) },
+            MdsRequest::Rename {
+                parent: Ino(1),
+                name: b"a",
+                new_parent: Ino(1),
+                new_name: b"b",
+                flags: RenameFlags { exchange: true, ..RenameFlags::default() },
+            },
+        ] {
+            let mut batch = Vec::new();
+            Deferred { made: None, request, ..change(1) }.encode(&mut batch).unwrap();
+            assert_eq!(changes(&batch).collect::<Vec<_>>(), [Err(Errno::EPROTO)]);
+        }
         let long = vec![0; BATCH_BYTES_MAX + 1];
         assert_eq!(changes(&long).collect::<Vec<_>>(), [Err(Errno::EPROTO)]);
     }

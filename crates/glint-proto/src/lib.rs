@@ -22,6 +22,7 @@ pub mod lock;
 pub mod message;
 pub mod op;
 pub mod oss;
+pub mod posix;
 pub mod reclaim;
 pub mod retry;
 mod rpc;

@@ -1,21 +1,17 @@
 //! setattr (chmod, chown, truncate, utimens), atime, layouts.
 
-use crate::acl::XATTR_ACCESS;
 use crate::error::errno;
 use crate::keys;
 use crate::locks::{Held, Key, Want};
-use crate::permission::{WRITE, permit_owner};
 use crate::record::InodeRecord;
 use crate::service::{Context, Mds};
 use glint_kv::{Batch, Keyspace, Kv};
-use glint_proto::limits::FILE_BYTES_MAX;
 use glint_proto::lock::Bits;
-use glint_proto::{Attr, Errno, FsResult, Ino, Layout, MdsReply, Placement, SetAttr, SetTime};
-
-const SETUID: u32 = 0o4000;
-const SETGID: u32 = 0o2000;
-const GROUP_EXEC: u32 = 0o010;
-pub(crate) const XATTR_CAPABILITY: &[u8] = b"security.capability";
+use glint_proto::posix::acl::XATTR_ACCESS;
+use glint_proto::posix::{
+    Needs, WRITE, XATTR_CAPABILITY, apply_setattr, permit_owner, permit_setattr,
+};
+use glint_proto::{Attr, Errno, FsResult, Ino, Layout, MdsReply, Placement, SetAttr};
 
 impl<K: Kv> Mds<K> {
     /// Locks the attributes of an inode, of whichever type.
@@ -61,47 +57,23 @@ impl<K: Kv> Mds<K> {
         }
         self.claim(context, ino, Bits::ATTR)?;
         self.grant_attributes(context, ino);
+        if set.size.is_some_and(|size| size > record.attr.size) {
+            self.need_space(context)?;
+        }
         let mut batch = Batch::new();
-        if set.uid.is_some() || set.gid.is_some() {
-            record.attr.uid = set.uid.unwrap_or(record.attr.uid);
-            record.attr.gid = set.gid.unwrap_or(record.attr.gid);
-            if !record.attr.is_dir() {
-                kill_set_id(&mut record);
-                kill_capability(&record, &mut batch);
-            }
-        }
-        if let Some(mode) = set.mode {
-            self.chmod(context, &mut record, mode, &mut batch).await?;
-        }
-        if set.kill_suidgid {
-            kill_set_id(&mut record);
-        }
-        if set.kill_capability || set.size.is_some() {
+        let effects = apply_setattr(&mut record.attr, set, context.cred, context.now);
+        if effects.kills_capability {
             kill_capability(&record, &mut batch);
         }
-        if let Some(size) = set.size {
-            if size > record.attr.size {
-                self.need_space(context)?;
-            }
-            // The caller now changes the objects; until its writers close they
-            // are what counts, so a crash in between leaves the old size.
-            record.attr.size = size;
-            record.attr.size_on_ost = true;
-            record.attr.mtime = context.now;
+        if let Some(permissions) = effects.permissions {
+            self.chmod_acl(&record, permissions, &mut batch).await?;
+        }
+        if set.size.is_some() {
             self.opens.resized(context.client, ino);
         }
-        let time = |set: SetTime| match set {
-            SetTime::Now => context.now,
-            SetTime::At(time) => time,
-        };
-        if let Some(atime) = set.atime {
-            record.attr.atime = time(atime);
-        }
-        if let Some(mtime) = set.mtime {
-            record.attr.mtime = time(mtime);
+        if set.mtime.is_some() {
             self.opens.dated(context.client, ino, record.attr.mtime);
         }
-        record.attr.ctime = set.ctime.unwrap_or(context.now);
         if set.kill_capability && !record.attr.has_set_id() {
             self.grant(context, ino, Bits::PLAIN);
         }
@@ -127,67 +99,25 @@ impl<K: Kv> Mds<K> {
         record: &InodeRecord,
         set: &SetAttr,
     ) -> FsResult<()> {
-        let cred = context.cred;
-        if set.mode.is_some() {
-            permit_owner(record, cred)?;
+        let is_writer = || self.opens.is_writer(context.client, record.attr.ino);
+        match permit_setattr(&record.attr, context.cred, set)? {
+            Needs::Nothing => Ok(()),
+            Needs::WriteOrOpen if is_writer() => Ok(()),
+            Needs::WriteOrOpen | Needs::Write => self.permit(record, context.cred, WRITE).await,
         }
-        if let Some(uid) = set.uid
-            && !cred.is_superuser()
-            && (uid != record.attr.uid || cred.uid != uid)
-        {
-            return Err(Errno::EPERM);
-        }
-        if let Some(gid) = set.gid
-            && !cred.is_superuser()
-            && (cred.uid != record.attr.uid || (gid != record.attr.gid && !cred.is_member(gid)))
-        {
-            return Err(Errno::EPERM);
-        }
-        if let Some(size) = set.size {
-            match record.attr.file_type() {
-                glint_proto::FileType::Regular => {}
-                glint_proto::FileType::Directory => return Err(Errno::EISDIR),
-                _ => return Err(Errno::EINVAL),
-            }
-            if size > FILE_BYTES_MAX {
-                return Err(Errno::EFBIG);
-            }
-            // Through an open descriptor the right was checked when it was opened.
-            if !self.opens.is_writer(context.client, record.attr.ino) {
-                self.permit(record, cred, WRITE).await?;
-            }
-        }
-        let explicit = |time: Option<SetTime>| matches!(time, Some(SetTime::At(_)));
-        if explicit(set.atime) || explicit(set.mtime) {
-            permit_owner(record, cred)?;
-        } else if (set.atime.is_some() || set.mtime.is_some())
-            && set.size.is_none()
-            && permit_owner(record, cred).is_err()
-        {
-            self.permit(record, cred, WRITE).await?;
-        }
-        Ok(())
     }
 
-    async fn chmod(
+    /// What chmod(2) does to the access ACL.
+    async fn chmod_acl(
         &self,
-        context: &Context<'_>,
-        record: &mut InodeRecord,
-        mode: u32,
+        record: &InodeRecord,
+        permissions: u32,
         batch: &mut Batch,
     ) -> FsResult<()> {
-        let mut mode = mode & 0o7777;
-        let cred = context.cred;
-        let foreign_group =
-            !cred.is_superuser() && cred.groups.is_some() && !cred.is_member(record.attr.gid);
-        if foreign_group && !record.attr.is_dir() {
-            mode &= !SETGID;
-        }
-        record.attr.mode = (record.attr.mode & !0o7777) | mode;
         if record.has_acl
             && let Some(mut acl) = self.acl(record.attr.ino, XATTR_ACCESS).await?
         {
-            acl.chmod(mode);
+            acl.chmod(permissions);
             let key = keys::xattr(record.attr.ino, XATTR_ACCESS);
             batch.put(Keyspace::Xattr, &key, &acl.encode());
         }
@@ -223,7 +153,7 @@ impl<K: Kv> Mds<K> {
         }
         let _held = self.lock_attributes(context, ino).await;
         let mut record = self.inode(ino).await?;
-        permit_owner(&record, context.cred)?;
+        permit_owner(&record.attr, context.cred)?;
         match record.attr.file_type() {
             glint_proto::FileType::Directory => record.layout_set = true,
             // Data that is written stays where it is.
@@ -246,15 +176,6 @@ impl<K: Kv> Mds<K> {
         let mut batch = Batch::new();
         self.put_inode(&mut batch, &record);
         self.commit(context, batch, MdsReply::Attr(record.attr)).await
-    }
-}
-
-/// What a write by another user, a truncation or a change of owner takes from an executable:
-/// set-user-id and set-group-id (chown(2)).
-pub(crate) fn kill_set_id(record: &mut InodeRecord) {
-    record.attr.mode &= !SETUID;
-    if record.attr.mode & GROUP_EXEC != 0 {
-        record.attr.mode &= !SETGID;
     }
 }
 

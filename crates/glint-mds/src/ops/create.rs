@@ -1,29 +1,19 @@
 //! create+open, mknod, mkdir, symlink, and files without a name (O_TMPFILE).
 
-use super::touch_directory;
-use crate::acl::{Acl, XATTR_ACCESS, XATTR_DEFAULT};
 use crate::keys::{self, Orphan};
 use crate::locks::{Key, Want};
-use crate::permission::{EXEC, WRITE};
 use crate::record::InodeRecord;
 use crate::service::{Context, Mds};
 use glint_kv::{Batch, Keyspace, Kv};
-use glint_proto::limits::{LINK_COUNT_MAX, SYMLINK_BYTES_MAX};
+use glint_proto::limits::LINK_COUNT_MAX;
 use glint_proto::lock::Bits;
 use glint_proto::message::check_name;
+use glint_proto::posix::acl::{Acl, XATTR_ACCESS, XATTR_DEFAULT};
+use glint_proto::posix::{EXEC, New, WRITE, check_new, entries_changed, new_inode};
 use glint_proto::{
     Errno, FileType, FsResult, Ino, Layout, MdsReply, MdsRequest, OpenFlags, Placement,
 };
 use std::sync::atomic::Ordering;
-
-/// What a new inode is to be.
-struct NewInode<'a> {
-    kind: FileType,
-    mode: u32,
-    umask: u32,
-    rdev: u32,
-    target: &'a [u8],
-}
 
 impl<K: Kv> Mds<K> {
     pub(crate) async fn create(
@@ -38,16 +28,8 @@ impl<K: Kv> Mds<K> {
         };
         check_name(name)?;
         let kind = FileType::from_mode(mode).ok_or(Errno::EINVAL)?;
-        match kind {
-            FileType::Symlink if target.is_empty() => return Err(Errno::ENOENT),
-            FileType::Symlink if target.len() > SYMLINK_BYTES_MAX => {
-                return Err(Errno::ENAMETOOLONG);
-            }
-            FileType::CharDevice | FileType::BlockDevice if !context.cred.is_superuser() => {
-                return Err(Errno::EPERM);
-            }
-            _ => {}
-        }
+        let new = New { kind, mode, umask, rdev, target };
+        check_new(&new, context.cred)?;
         let is_dir = kind == FileType::Directory;
         // A new directory changes its parent's link count; nothing else here
         // changes the parent in a way that another create could undo.
@@ -72,7 +54,6 @@ impl<K: Kv> Mds<K> {
         }
 
         let mut batch = Batch::new();
-        let new = NewInode { kind, mode, umask, rdev, target };
         let mut record = self.new_inode(context, &directory, &new, &mut batch).await?;
         record.attr.size_on_ost = open.is_some_and(|flags| flags.write);
         record.parent = parent;
@@ -80,7 +61,7 @@ impl<K: Kv> Mds<K> {
             directory.attr.nlink += 1;
             self.names.begin(record.attr.ino);
         }
-        touch_directory(&mut directory, context.now);
+        entries_changed(&mut directory.attr, context.now);
         self.put_entry(&mut batch, parent, name, record.attr.ino, kind);
         self.put_inode(&mut batch, &record);
         self.put_inode(&mut batch, &directory);
@@ -127,7 +108,7 @@ impl<K: Kv> Mds<K> {
         self.need_space(context)?;
         let mut batch = Batch::new();
         let kind = FileType::Regular;
-        let new = NewInode { kind, mode, umask, rdev: 0, target: b"" };
+        let new = New { kind, mode, umask, rdev: 0, target: b"" };
         let mut record = self.new_inode(context, &directory, &new, &mut batch).await?;
         record.attr.nlink = 0;
         record.parent = parent;
@@ -163,7 +144,7 @@ impl<K: Kv> Mds<K> {
         &self,
         context: &Context<'_>,
         directory: &InodeRecord,
-        new: &NewInode<'_>,
+        new: &New<'_>,
         batch: &mut Batch,
     ) -> FsResult<InodeRecord> {
         let is_dir = new.kind == FileType::Directory;
@@ -176,51 +157,29 @@ impl<K: Kv> Mds<K> {
             None => self.allocator.allocate(&self.kv, directory.attr.ino).await?,
         };
         context.changes(if is_dir { Key::Dir(ino) } else { Key::Inode(ino) });
-        let mut mode = new.kind.mode_bits() | (new.mode & 0o7777);
-        let setgid_parent = directory.attr.mode & 0o2000 != 0;
-        if is_dir && setgid_parent {
-            mode |= 0o2000;
-        }
         let default = match directory.has_default_acl && new.kind != FileType::Symlink {
             true => self.acl(directory.attr.ino, XATTR_DEFAULT).await?,
             false => None,
         };
-        let mut own_acl = None;
-        match &default {
-            Some(default) => {
-                let (inherited, acl) = default.inherit(mode);
-                mode = inherited;
-                own_acl = (!acl.is_trivial()).then_some(acl);
-            }
-            None if new.kind == FileType::Symlink => mode |= 0o777,
-            None => mode &= !(new.umask & 0o777),
-        }
-        let mut record = InodeRecord::new(ino, mode, context.now);
-        record.attr.uid = context.cred.uid;
-        record.attr.gid = if setgid_parent { directory.attr.gid } else { context.cred.gid };
-        record.attr.rdev = new.rdev;
         let inherit =
             |osts, absent: &[u16]| directory.attr.layout.inherit(ino, is_dir, osts, absent);
-        record.attr.layout = match given {
+        let layout = match given {
             Some((_, Placement { first, osts })) if osts > 0 => match inherit(osts, &[]) {
                 layout if is_dir => layout,
                 layout => Layout { first_ost: first, ..layout },
             },
             _ => self.with_absent(|absent| inherit(self.osts(), absent)),
         };
+        let of = (&directory.attr, default.as_ref());
+        let made = new_inode((ino, layout), new, of, context.cred, context.now);
+        let mut record = InodeRecord::of(made.attr);
         record.layout_set = is_dir && directory.layout_set;
-        if is_dir {
-            record.attr.nlink = 2;
-        }
-        if new.kind == FileType::Symlink {
-            record.attr.size = new.target.len() as u64;
-            record.target = new.target.to_vec();
-        }
+        record.target = new.target.to_vec();
         let mut put_acl = |name: &[u8], acl: &Acl| {
             batch.put(Keyspace::Xattr, &keys::xattr(ino, name), &acl.encode());
             record.has_xattr = true;
         };
-        if let Some(acl) = &own_acl {
+        if let Some(acl) = &made.acl {
             put_acl(XATTR_ACCESS, acl);
             record.has_acl = true;
         }

@@ -1,13 +1,12 @@
 //! link: one more name for an inode.
 
-use super::touch_directory;
 use crate::locks::{Key, Want};
-use crate::permission::{EXEC, WRITE};
 use crate::service::{Context, Mds};
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::limits::LINK_COUNT_MAX;
 use glint_proto::lock::Bits;
 use glint_proto::message::check_name;
+use glint_proto::posix::{EXEC, WRITE, entries_changed};
 use glint_proto::{Errno, FsResult, Ino, MdsReply};
 
 impl<K: Kv> Mds<K> {
@@ -52,7 +51,7 @@ impl<K: Kv> Mds<K> {
         record.gains_name(parent);
         record.attr.nlink += 1;
         record.attr.ctime = context.now;
-        touch_directory(&mut directory, context.now);
+        entries_changed(&mut directory.attr, context.now);
         self.put_entry(&mut batch, parent, name, ino, record.attr.file_type());
         self.put_inode(&mut batch, &record);
         self.put_inode(&mut batch, &directory);

@@ -1,10 +1,10 @@
 //! lookup, getattr, readlink.
 
-use crate::permission::EXEC;
 use crate::service::{Context, Mds};
 use glint_kv::Kv;
 use glint_proto::limits::NAME_BYTES_MAX;
 use glint_proto::lock::Bits;
+use glint_proto::posix::EXEC;
 use glint_proto::{Attr, Errno, FsResult, Ino, MdsReply};
 
 impl<K: Kv> Mds<K> {

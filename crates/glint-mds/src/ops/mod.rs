@@ -1,5 +1,4 @@
-//! One file per operation. Each reads top-down: resolve, permit, lock, change,
-//! one batch.
+//! One file per operation. Each reads top-down: lock, resolve, permit, claim, change, one batch.
 
 pub(crate) mod attributes;
 mod create;
@@ -10,12 +9,3 @@ mod readdir;
 mod rename;
 mod unlink;
 mod xattr;
-
-use crate::record::InodeRecord;
-use glint_proto::Timestamp;
-
-/// What every change of a directory's entries does to the directory.
-fn touch_directory(directory: &mut InodeRecord, now: Timestamp) {
-    directory.attr.mtime = now;
-    directory.attr.ctime = now;
-}

@@ -1,11 +1,11 @@
 //! open and release of existing files.
 
 use crate::locks::{Key, Want};
-use crate::ops::attributes::{kill_capability, kill_set_id};
-use crate::permission::{EXEC, READ, WRITE};
+use crate::ops::attributes::kill_capability;
 use crate::service::{Context, Mds};
 use glint_kv::{Batch, Kv};
 use glint_proto::lock::Bits;
+use glint_proto::posix::{EXEC, READ, WRITE, kill_set_id};
 use glint_proto::{Errno, FileType, FsResult, Ino, MdsReply, ObjectAttr, OpenFlags};
 use std::sync::atomic::Ordering;
 
@@ -44,7 +44,7 @@ impl<K: Kv> Mds<K> {
             record.attr.ctime = context.now;
             record.attr.size = 0;
             if flags.kill_suidgid {
-                kill_set_id(&mut record);
+                kill_set_id(&mut record.attr);
             }
             kill_capability(&record, &mut batch);
         }

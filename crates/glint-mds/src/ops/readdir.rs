@@ -6,12 +6,12 @@
 
 use crate::error::errno;
 use crate::keys::{self, COOKIE_DOT, COOKIE_DOT_DOT};
-use crate::permission::READ;
 use crate::record::InodeRecord;
 use crate::service::{Context, Mds};
 use glint_kv::{Keyspace, Kv};
 use glint_proto::limits::{DIR_PAGE_BYTES_MAX, DIR_PAGE_ENTRIES_MAX};
 use glint_proto::lock::Bits;
+use glint_proto::posix::READ;
 use glint_proto::{DirEntry, DirPage, Errno, FileType, FsResult, Ino, MdsReply};
 
 /// Bytes that an entry takes on the wire beside its name, without attributes.

@@ -1,13 +1,12 @@
 //! rename, with RENAME_NOREPLACE and RENAME_EXCHANGE.
 
-use super::touch_directory;
 use crate::locks::{Key, Want};
-use crate::permission::{EXEC, WRITE, permit_sticky};
 use crate::record::InodeRecord;
 use crate::service::{Context, Mds};
 use glint_kv::{Batch, Kv};
 use glint_proto::lock::Bits;
 use glint_proto::message::check_name;
+use glint_proto::posix::{EXEC, WRITE, entries_changed, may_replace, permit_sticky};
 use glint_proto::{Errno, FsResult, Ino, MdsReply, RenameFlags};
 
 /// Directories deeper than this are refused as a loop.
@@ -88,9 +87,9 @@ impl<K: Kv> Mds<K> {
         };
         self.permit(&from, cred, WRITE | EXEC).await?;
         self.permit(&to, cred, WRITE | EXEC).await?;
-        permit_sticky(&from, &source, cred)?;
+        permit_sticky(&from.attr, &source.attr, cred)?;
         if let Some(target) = &target {
-            permit_sticky(&to, target, cred)?;
+            permit_sticky(&to.attr, &target.attr, cred)?;
         }
         if flags.no_replace && target.is_some() {
             return Err(Errno::EEXIST);
@@ -110,7 +109,8 @@ impl<K: Kv> Mds<K> {
         if !flags.exchange
             && let Some(target) = &target
         {
-            self.check_replace(&source, target).await?;
+            let is_empty = !target.attr.is_dir() || self.is_empty(target.attr.ino).await?;
+            may_replace(&source.attr, &target.attr, is_empty)?;
         }
         if target.is_none() {
             self.need_space(context)?;
@@ -167,10 +167,10 @@ impl<K: Kv> Mds<K> {
         let kind = source.attr.file_type();
         self.put_entry(&mut batch, ends.new_parent, ends.new_name, source.attr.ino, kind);
         self.put_inode(&mut batch, &source);
-        touch_directory(&mut from, now);
+        entries_changed(&mut from.attr, now);
         self.put_inode(&mut batch, &from);
         if !same_parent {
-            touch_directory(&mut to, now);
+            entries_changed(&mut to.attr, now);
             self.put_inode(&mut batch, &to);
         }
         let reply = match ends.target {
@@ -202,15 +202,6 @@ impl<K: Kv> Mds<K> {
             ancestor = self.directory(ancestor).await?.parent;
         }
         Err(Errno::ELOOP)
-    }
-
-    async fn check_replace(&self, source: &InodeRecord, target: &InodeRecord) -> FsResult<()> {
-        match (source.attr.is_dir(), target.attr.is_dir()) {
-            (true, false) => Err(Errno::ENOTDIR),
-            (false, true) => Err(Errno::EISDIR),
-            (true, true) if !self.is_empty(target.attr.ino).await? => Err(Errno::ENOTEMPTY),
-            _ => Ok(()),
-        }
     }
 }
 

@@ -1,11 +1,10 @@
 //! unlink and rmdir.
 
-use super::touch_directory;
 use crate::locks::{Key, Want};
-use crate::permission::{EXEC, WRITE, permit_sticky};
 use crate::service::{Context, Mds};
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::lock::Bits;
+use glint_proto::posix::{EXEC, WRITE, entries_changed, may_rmdir, may_unlink, permit_sticky};
 use glint_proto::{Errno, FsResult, Ino, MdsReply};
 
 impl<K: Kv> Mds<K> {
@@ -29,10 +28,8 @@ impl<K: Kv> Mds<K> {
         let _inode = self.lock(context, &[Want::exclusive(Key::Inode(ino))]).await;
         let mut record = self.find_inode(ino).await?.ok_or(Errno::EIO)?;
         self.permit(&directory, context.cred, WRITE | EXEC).await?;
-        permit_sticky(&directory, &record, context.cred)?;
-        if record.attr.is_dir() {
-            return Err(Errno::EISDIR);
-        }
+        permit_sticky(&directory.attr, &record.attr, context.cred)?;
+        may_unlink(&record.attr)?;
         self.claim(context, parent, Bits::ATTR)?;
         let last = record.attr.nlink <= 1;
         let opened = if last { Bits::OPEN } else { Bits::NONE };
@@ -46,7 +43,7 @@ impl<K: Kv> Mds<K> {
             record.loses_name(parent);
             self.put_inode(&mut batch, &record);
         }
-        touch_directory(&mut directory, context.now);
+        entries_changed(&mut directory.attr, context.now);
         self.delete_entry(&mut batch, parent, name);
         self.put_inode(&mut batch, &directory);
         self.commit(context, batch, MdsReply::Removed { ino }).await
@@ -87,20 +84,15 @@ impl<K: Kv> Mds<K> {
             self.look(context, ino)?;
             let mut record = self.find_inode(ino).await?.ok_or(Errno::EIO)?;
             self.permit(&directory, context.cred, WRITE | EXEC).await?;
-            permit_sticky(&directory, &record, context.cred)?;
-            if !record.attr.is_dir() {
-                return Err(Errno::ENOTDIR);
-            }
-            if !self.is_empty(ino).await? {
-                return Err(Errno::ENOTEMPTY);
-            }
+            permit_sticky(&directory.attr, &record.attr, context.cred)?;
+            may_rmdir(&record.attr, self.is_empty(ino).await?)?;
             self.claim(context, parent, Bits::ATTR)?;
             self.claim(context, ino, Bits::ALL)?;
             let mut batch = Batch::new();
             record.attr.ctime = context.now;
             self.drop_inode(&mut batch, &mut record).await?;
             directory.attr.nlink = directory.attr.nlink.saturating_sub(1);
-            touch_directory(&mut directory, context.now);
+            entries_changed(&mut directory.attr, context.now);
             self.delete_entry(&mut batch, parent, name);
             self.put_inode(&mut batch, &directory);
             return self.commit(context, batch, MdsReply::Removed { ino }).await;

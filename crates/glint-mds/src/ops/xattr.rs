@@ -6,11 +6,8 @@
 //! - Never more than a page of attributes is in memory at once. An inode from before there were
 //!   limits is read, and emptied, page by page.
 
-use crate::acl::{Acl, XATTR_ACCESS, XATTR_DEFAULT};
 use crate::error::errno;
 use crate::keys;
-use crate::ops::attributes::XATTR_CAPABILITY;
-use crate::permission::permit_owner;
 use crate::record::InodeRecord;
 use crate::service::{Context, Mds};
 use glint_kv::{Batch, Keyspace, Kv, Pair};
@@ -19,6 +16,8 @@ use glint_proto::limits::{
     XATTR_VALUES_BYTES_MAX,
 };
 use glint_proto::lock::Bits;
+use glint_proto::posix::acl::{Acl, XATTR_ACCESS, XATTR_DEFAULT};
+use glint_proto::posix::{XATTR_CAPABILITY, permit_owner};
 use glint_proto::{Errno, FsResult, Ino, MdsReply, XattrFlags};
 
 /// Attributes that are read at once: a page is at most 1 MiB.
@@ -237,7 +236,7 @@ impl<K: Kv> Mds<K> {
 fn permit_xattr(record: &InodeRecord, context: &Context<'_>, name: &[u8]) -> FsResult<()> {
     let superuser = context.cred.is_superuser();
     if name.starts_with(b"system.posix_acl_") {
-        return permit_owner(record, context.cred);
+        return permit_owner(&record.attr, context.cred);
     }
     if name.starts_with(b"user.") {
         let plain = record.attr.is_file() || record.attr.is_dir();

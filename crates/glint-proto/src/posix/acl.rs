@@ -1,12 +1,12 @@
 //! POSIX access control lists, as acl(5) describes them, in the form of the
 //! `system.posix_acl_*` extended attributes (version 2, little-endian).
 
-use glint_proto::{Cred, Errno, FsResult};
+use crate::{Cred, Errno, FsResult};
 
 /// Name of the attribute with the access ACL.
-pub(crate) const XATTR_ACCESS: &[u8] = b"system.posix_acl_access";
+pub const XATTR_ACCESS: &[u8] = b"system.posix_acl_access";
 /// Name of the attribute with the default ACL.
-pub(crate) const XATTR_DEFAULT: &[u8] = b"system.posix_acl_default";
+pub const XATTR_DEFAULT: &[u8] = b"system.posix_acl_default";
 
 const VERSION: u32 = 2;
 const ENTRIES_MAX: usize = 8000;
@@ -28,13 +28,13 @@ struct Entry {
 
 /// A valid list: its entries are sorted, and the required ones are there.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Acl {
+pub struct Acl {
     entries: Vec<Entry>,
 }
 
 impl Acl {
     /// Parses and validates the attribute's value; EINVAL otherwise.
-    pub(crate) fn parse(bytes: &[u8]) -> FsResult<Acl> {
+    pub fn parse(bytes: &[u8]) -> FsResult<Acl> {
         let (version, rest) = bytes.split_first_chunk::<4>().ok_or(Errno::EINVAL)?;
         if u32::from_le_bytes(*version) != VERSION {
             return Err(Errno::EOPNOTSUPP);
@@ -78,7 +78,7 @@ impl Acl {
     }
 
     /// The attribute's value.
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    pub fn encode(&self) -> Vec<u8> {
         let mut bytes = VERSION.to_le_bytes().to_vec();
         for entry in &self.entries {
             bytes.extend_from_slice(&entry.tag.to_le_bytes());
@@ -99,19 +99,19 @@ impl Acl {
     }
 
     /// Permission bits of the mode that go with this list.
-    pub(crate) fn mode_bits(&self) -> u32 {
+    pub fn mode_bits(&self) -> u32 {
         let group = self.get(MASK).or(self.get(GROUP_OBJ)).unwrap_or(0);
         let user = self.get(USER_OBJ).unwrap_or(0);
         u32::from(user) << 6 | u32::from(group) << 3 | u32::from(self.get(OTHER).unwrap_or(0))
     }
 
     /// Whether the mode says everything that this list says.
-    pub(crate) fn is_trivial(&self) -> bool {
+    pub fn is_trivial(&self) -> bool {
         self.entries.len() == 3
     }
 
     /// What chmod(2) does to the list.
-    pub(crate) fn chmod(&mut self, mode: u32) {
+    pub fn chmod(&mut self, mode: u32) {
         self.set(USER_OBJ, (mode >> 6) as u16);
         let group = if self.get(MASK).is_some() { MASK } else { GROUP_OBJ };
         self.set(group, (mode >> 3) as u16);
@@ -120,7 +120,7 @@ impl Acl {
 
     /// A new inode under a default ACL: its mode, and its own list. The umask does
     /// not count then.
-    pub(crate) fn inherit(&self, mode: u32) -> (u32, Acl) {
+    pub fn inherit(&self, mode: u32) -> (u32, Acl) {
         let mut acl = self.clone();
         let masked = self.mode_bits() & mode & 0o777;
         let (user, group, other) = ((mode >> 6) as u16, (mode >> 3) as u16, mode as u16);
@@ -132,7 +132,7 @@ impl Acl {
     }
 
     /// The access check algorithm of acl(5). `want` is a mask of r 4, w 2, x 1.
-    pub(crate) fn permits(&self, cred: &Cred, uid: u32, gid: u32, want: u32) -> bool {
+    pub fn permits(&self, cred: &Cred, uid: u32, gid: u32, want: u32) -> bool {
         let mask = u32::from(self.get(MASK).unwrap_or(7));
         if cred.uid == uid {
             return u32::from(self.get(USER_OBJ).unwrap_or(0)) & want == want;
