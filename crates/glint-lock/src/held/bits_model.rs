@@ -43,8 +43,8 @@ impl World {
         let client = &mut self.clients[at];
         match kind {
             0..=2 => {
-                // What a directory's owner is given is never withheld.
-                let bits = if withheld { bits & Bits::SHARED } else { bits };
+                // Who has a directory for itself does not forget it.
+                let bits = bits & Bits::SHARED;
                 let request = client.flight.begin();
                 let (bits, number) = self.table.grant(id, INO, bits);
                 match bits.is_empty() {
