@@ -43,7 +43,7 @@ check: ## Formatting, lints, licences of dependencies, documentation
 # and are built once more.
 unit: ## Unit and property tests, and the tests of this repository's own rules
 	PROPTEST_RNG_SEED=$(PROPTEST_SEED) cargo test --workspace --locked --lib --bins \
-		--test tidy --test allocations --test sessions --test data_write_back
+		--test tidy --test allocations --test sessions --test data_write_back --test grants
 
 sim: ## The deterministic simulation, SEEDS seeds; SEED=n runs one again, with its log
 	cargo build -q --workspace --locked --bin glint-sim --test tidy

@@ -1,11 +1,14 @@
 //! The inodes that a client knows.
+//!
+//! Invariant: an inode is forgotten only when every request is answered that was sent before the
+//! last number of its locks was heard of. So no answer brings a lock that was given up before.
 
 use crate::backlog::Backlog;
 use crate::change::Change;
 use crate::kernel::Kernel;
 use crate::node::{Node, State};
+use crate::under_way::UnderWay;
 use crate::vfs::{Caller, Found, Valid};
-use glint_lock::flight::Flight;
 use glint_proto::lock::{Bits, Callback, Cancel, Grant};
 use glint_proto::{Attr, Errno, FsResult, Ino, MdsReply};
 use parking_lot::{Mutex, RwLock};
@@ -16,6 +19,8 @@ use std::sync::{Arc, OnceLock};
 pub(crate) const SHARDS: usize = 64;
 /// Inodes above which those that nobody uses are given up.
 pub(crate) const NODES_MAX: usize = 200_000;
+/// Notes of inodes that nobody uses, above which the oldest are looked at.
+const IDLE_MAX: usize = 2 * NODES_MAX;
 
 /// All of them.
 pub(crate) struct Cache {
@@ -30,10 +35,8 @@ pub(crate) struct Cache {
     /// The part whose inodes the kernel is asked next to forget.
     pub(crate) next_pruned: AtomicUsize,
     pub(crate) with_absent: Mutex<VecDeque<Ino>>,
-    pub(crate) flight: Mutex<Flight>,
+    pub(crate) flight: Mutex<UnderWay>,
     kernel: OnceLock<Arc<dyn Kernel>>,
-    /// Whether something of an inode is kept to be told to servers again.
-    pub(crate) is_unstable: OnceLock<Box<dyn Fn(Ino) -> bool + Send + Sync>>,
     /// Counts how often the servers have forgotten all locks.
     epoch: AtomicU64,
     /// Changes that this client has begun.
@@ -41,15 +44,6 @@ pub(crate) struct Cache {
     backlog: Arc<Backlog>,
     /// Locks to give up.
     pub(crate) cancels: Mutex<Vec<Cancel>>,
-}
-
-/// A request on its way; what its answer grants is known when this is dropped.
-pub(crate) struct Under<'a>(&'a Cache, u64);
-
-impl Drop for Under<'_> {
-    fn drop(&mut self) {
-        self.0.flight.lock().end(self.1);
-    }
 }
 
 impl Cache {
@@ -64,7 +58,6 @@ impl Cache {
             with_absent: Mutex::default(),
             flight: Mutex::default(),
             kernel: OnceLock::new(),
-            is_unstable: OnceLock::new(),
             epoch: AtomicU64::new(0),
             changes: AtomicU64::new(0),
             backlog,
@@ -119,15 +112,11 @@ impl Cache {
         self.kernel.get()
     }
 
-    /// A request is about to be sent.
-    pub(crate) fn under_way(&self) -> Under<'_> {
-        Under(self, self.flight.lock().begin())
-    }
-
     /// Locks have come with an answer. Returns those that are not to be relied on, as if a
     /// server asked for them.
     pub(crate) fn granted(&self, grants: &[Grant], epoch: u64) -> Vec<Callback> {
         let mut refused = Vec::new();
+        let fence = self.fence();
         for grant in grants {
             match *grant {
                 Grant::Bits { ino, bits, number } => {
@@ -136,8 +125,8 @@ impl Cache {
                     if !self.is_now(epoch) {
                         continue;
                     }
+                    state.fence = fence;
                     let new = bits & !state.bits.bits();
-                    state.granted = state.granted.max(number);
                     let usable = state.bits.grant(bits, number);
                     if usable.contains(Bits::OWN) {
                         state.own = true;
@@ -145,10 +134,16 @@ impl Cache {
                     if new.contains(Bits::ATTR) && usable.contains(Bits::ATTR) && !state.is_ours() {
                         state.attr = None;
                     }
+                    drop(state);
+                    if bits.is_empty() {
+                        // Perhaps nothing else is known of it.
+                        self.note_idle(ino);
+                    }
                 }
                 Grant::Data { ino, lock } => {
                     let node = self.node(ino);
                     let mut state = node.state();
+                    state.fence = fence;
                     if !self.is_now(epoch) || state.data.add(lock, false).is_none() {
                         refused.push(Callback::Data { ino, number: lock.number });
                     }
@@ -385,15 +380,7 @@ impl Cache {
 
     /// Nobody needs an inode just now.
     pub(crate) fn note_idle(&self, ino: Ino) {
-        let first = {
-            let mut idle = self.idle.lock();
-            idle.push_back(ino);
-            // An inode is noted each time, so the list has its own limit.
-            if idle.len() > 2 * NODES_MAX { idle.pop_front() } else { None }
-        };
-        if let Some(first) = first {
-            self.give_up(first);
-        }
+        self.idle.lock().push_back(ino);
     }
 
     /// Something was written to an inode.
@@ -413,30 +400,36 @@ impl Cache {
         nodes
     }
 
-    /// Gives inodes up that nobody uses, until there are few enough.
-    pub(crate) fn shrink(&self, limit: usize) {
+    /// Gives inodes up that nobody uses, until there are few enough, but for those of which
+    /// something is kept to be told to servers again.
+    pub(crate) fn shrink(&self, limit: usize, is_unstable: impl Fn(Ino) -> bool) {
         let looks = self.idle.lock().len();
         for _ in 0..looks {
-            if self.len() <= limit {
-                return;
-            }
-            let Some(ino) = self.idle.lock().pop_front() else { return };
-            self.give_up(ino);
+            let ino = {
+                let mut idle = self.idle.lock();
+                // An inode is noted each time, so the list has its own limit.
+                if self.len() <= limit && idle.len() <= IDLE_MAX {
+                    return;
+                }
+                idle.pop_front()
+            };
+            let Some(ino) = ino else { return };
+            self.give_up(ino, &is_unstable);
         }
     }
 
     /// Gives an inode up, if nobody uses it.
-    fn give_up(&self, ino: Ino) {
+    fn give_up(&self, ino: Ino, is_unstable: impl Fn(Ino) -> bool) {
         let mut shard = self.shard(ino).write();
         // Nobody else has it, and while this shard is locked nobody gets it.
         let unused = |node: &&Arc<Node>| {
             Arc::strong_count(node) == 1 && node.is_idle(|number| self.backlog.is_pending(number))
         };
-        if shard.get(&ino).filter(unused).is_none() {
-            return;
-        }
-        if self.is_unstable.get().is_some_and(|is_unstable| is_unstable(ino)) {
-            // Its locks are given up when others ask, or later.
+        let Some(node) = shard.get(&ino).filter(unused) else { return };
+        let fence = node.state().fence;
+        if !self.is_past(fence) || is_unstable(ino) {
+            // An answer may come that is older than what was heard of its locks, and nobody would
+            // see that. They are given up when others ask, or later.
             self.idle.lock().push_back(ino);
             return;
         }
@@ -446,13 +439,10 @@ impl Cache {
         let mut state = node.state();
         self.absent.fetch_sub(state.forget_absent(), Ordering::Relaxed);
         let names = std::mem::take(&mut state.names);
-        let bits = state.bits.drop_all();
+        let bits = state.bits.give_up();
         let data = state.data.give_up_unused();
         let mut cancels = self.cancels.lock();
-        if !bits.is_empty() {
-            let number = state.granted;
-            cancels.push(Cancel::Bits { ino, bits, number });
-        }
+        cancels.extend(bits.map(|(bits, number)| Cancel::Bits { ino, bits, number }));
         cancels.extend(data.into_iter().map(|number| Cancel::Data { ino, number }));
         drop(cancels);
         drop(state);

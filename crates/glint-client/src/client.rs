@@ -144,7 +144,9 @@ impl<T: Transport> Client<T> {
             self.settle(request).await;
         }
         let cred = &caller.cred;
-        let _under_way = self.has_locks().then(|| self.cache.under_way());
+        // No lock comes with a lock of a program, which may be waited for without end.
+        let may_grant = self.has_locks() && !matches!(request, MdsRequest::Advisory(_));
+        let _under_way = may_grant.then(|| self.cache.under_way());
         let epoch = self.cache.epoch();
         let (mut reply, mut grants): Granting = self.transport.mds(cred, request).await;
         if matches!(reply, Err(Errno::EACCES | Errno::EPERM))

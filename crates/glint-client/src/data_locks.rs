@@ -173,6 +173,7 @@ impl<T: Transport> Client<T> {
             };
             let added = {
                 let mut state = node.state();
+                state.fence = self.cache.fence();
                 self.cache.is_now(epoch).then(|| state.data.add(lock, true)).flatten()
             };
             if let Some(id) = added {

@@ -22,7 +22,7 @@ use glint_proto::{Access, Errno, FsResult, MdsReply, MdsRequest, clock};
 use parking_lot::Mutex;
 use std::future::{Future, poll_fn};
 use std::ops::Deref;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Waker};
@@ -197,11 +197,6 @@ impl<T: Transport> Client<T> {
         if client.has_locks() {
             let holder: Arc<dyn Holder> = client.clone();
             client.transport.set_holder(Arc::downgrade(&holder));
-            let weak = Arc::downgrade(&client);
-            let is_unstable = move |ino| {
-                weak.upgrade().is_some_and(|client| !client.transport.unstable(ino).is_empty())
-            };
-            let _ = client.cache.is_unstable.set(Box::new(is_unstable));
         }
         client
     }
@@ -274,7 +269,8 @@ impl<T: Transport> Client<T> {
     /// Keeps no more inodes than it may.
     fn shrink(self: &Arc<Self>) {
         let limit = self.known_max.load(Ordering::Relaxed);
-        self.cache.shrink(limit.min(NODES_MAX));
+        let is_unstable = |ino| !self.transport.unstable(ino).is_empty();
+        self.cache.shrink(limit.min(NODES_MAX), is_unstable);
         if self.cache.len() > limit && !self.prunes.swap(true, Ordering::AcqRel) {
             let client = self.clone();
             let pruning = blocking::unblock(move || {
@@ -321,6 +317,7 @@ impl<T: Transport> Client<T> {
         match callback {
             Callback::Bits { ino, bits, number } => {
                 let node = self.cache.node(ino);
+                node.state().fence = self.cache.fence();
                 if bits.contains(Bits::OWN) {
                     self.disown(&node).await;
                 }
@@ -330,11 +327,15 @@ impl<T: Transport> Client<T> {
             }
             Callback::Data { ino, number } => {
                 let node = self.cache.node(ino);
-                let fence = self.cache.flight.lock().fence();
-                if node.state().data.take_back(number).is_none()
-                    && !self.has_come(&node, number, fence).await
-                {
+                let fence = self.cache.fence();
+                let known = {
+                    let mut state = node.state();
+                    state.fence = fence;
+                    state.data.take_back(number).is_some()
+                };
+                if !known && !self.has_come(&node, number, fence).await {
                     self.give_up_older(&node, number).await;
+                    self.cache.note_idle(ino);
                     self.cache.cancels.lock().push(Cancel::Data { ino, number });
                     return;
                 }
@@ -357,14 +358,11 @@ impl<T: Transport> Client<T> {
         if !node.state().data.is_awaited(number) {
             return node.state().data.id_of(number).is_some();
         }
-        let begun = clock::now();
-        while node.state().data.is_awaited(number) {
-            if self.cache.flight.lock().is_past(fence) || clock::since(begun) > ARRIVAL {
-                return !node.state().data.refuse(number);
-            }
-            host::sleep(RETRY).await;
-        }
-        true
+        let come = pin!(node.until(|state| (!state.data.is_awaited(number)).then_some(())));
+        let answered = pin!(self.cache.past(fence));
+        let late = pin!(host::sleep(ARRIVAL));
+        select(come, select(answered, late)).await;
+        !node.state().data.refuse(number)
     }
 
     /// Stops to use bits of an inode, and has the kernel forget what they protect.
@@ -470,7 +468,6 @@ impl<T: Transport> Client<T> {
         for node in self.cache.all() {
             let mut state = node.state();
             state.bits = Default::default();
-            state.granted = 0;
             let locks = state.data.lose();
             state.data_changes();
             if evicted {

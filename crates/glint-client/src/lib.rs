@@ -36,6 +36,7 @@ mod read_ahead;
 mod room;
 mod send_backlog;
 mod settle;
+mod under_way;
 mod vfs;
 mod virtual_xattr;
 mod write_back;

@@ -24,8 +24,9 @@ pub(crate) type Name = (Ino, Box<[u8]>);
 /// What is known.
 pub(crate) struct State {
     pub(crate) bits: HeldBits,
-    /// The highest number of a grant.
-    pub(crate) granted: u64,
+    /// Requests sent before this may bring locks under numbers below the last one heard of; see
+    /// [`Flight`](glint_lock::flight::Flight).
+    pub(crate) fence: u64,
     /// Under ATTR.
     pub(crate) attr: Option<Attr>,
     /// Changes of this inode by this client, that are under way and that are done.
@@ -127,7 +128,7 @@ impl Node {
     pub(crate) fn new(ino: Ino) -> Node {
         let state = State {
             bits: HeldBits::default(),
-            granted: 0,
+            fence: 0,
             attr: None,
             changing: 0,
             changes: 0,

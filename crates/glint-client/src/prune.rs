@@ -22,7 +22,7 @@ impl Cache {
                 && state.lookups > 0
                 && state.handles == 0
             {
-                found.push((state.granted, node.ino));
+                found.push((state.bits.granted(), node.ino));
             }
         }
         found.sort_unstable();

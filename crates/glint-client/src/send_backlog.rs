@@ -33,12 +33,13 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    async fn send_part(&self, part: &Part) {
+    async fn send_part(self: &Arc<Self>, part: &Part) {
         let request = MdsRequest::Batch { life: part.life, changes: &part.changes };
         let _under_way = self.cache.under_way();
         let epoch = self.cache.epoch();
         let (reply, grants) = self.transport.mds(&Cred::ROOT, &request).await;
         self.granted(&grants, epoch);
+        self.end_expecting(part);
         let failed = match reply {
             Ok(MdsReply::Batched { failed, .. }) => failed,
             other => {
@@ -53,6 +54,23 @@ impl<T: Transport> Client<T> {
         for (at, change) in deferred::changes(&part.changes).flatten().enumerate() {
             if let Some((_, errno)) = failed.iter().find(|(number, _)| *number as usize == at) {
                 self.change_failed(&change, *errno).await;
+            }
+        }
+    }
+
+    /// Changes are answered: locks on data that were expected with them and have not come are
+    /// not held.
+    fn end_expecting(self: &Arc<Self>, part: &Part) {
+        for change in deferred::changes(&part.changes).flatten() {
+            let Change::Create { ino, open: Some(_), .. } = change.change else { continue };
+            let Some(node) = self.cache.find(ino) else { continue };
+            let missing = node.state().data.has_not_come();
+            if let Some(id) = missing {
+                let client = self.clone();
+                host::spawn(async move {
+                    client.give_up(&node, id).await;
+                    client.cache.note_idle(node.ino);
+                });
             }
         }
     }
@@ -130,7 +148,8 @@ impl<T: Transport> Client<T> {
                 continue;
             }
             self.disown(&node).await;
-            let number = node.state().granted;
+            // Nobody is given it later, and after a restart its number was not said.
+            let number = u64::MAX;
             self.cache.cancels.lock().push(Cancel::Bits { ino, bits: Bits::OWN, number });
             self.cache.note_idle(ino);
         }

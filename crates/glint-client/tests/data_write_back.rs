@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![allow(missing_docs, reason = "what a test does is its name")]
 
+#[allow(dead_code, reason = "each test uses some of it")]
 mod support;
 
 use glint_client::{Caller, Vfs};

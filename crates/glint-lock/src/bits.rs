@@ -113,6 +113,10 @@ impl BitTable {
         let holder = &mut claims.holders[at];
         // What was asked back is given up first.
         let bits = bits & !holder.asked;
+        if bits.is_empty() {
+            // The client does not hear of this number, so its returns stay below it.
+            return (bits, self.next);
+        }
         holder.bits |= bits;
         holder.granted = self.next;
         (bits, self.next)

@@ -13,58 +13,16 @@
 //!   ones: it may have taken their place. If it comes after that, it is not relied on.
 //! - A lock that was given under a number that is gone or going, or below one, is not relied on:
 //!   that one may have taken its place.
+//! - So a client forgets numbers that it has heard only when every request is answered that was
+//!   sent before it heard the last of them: see [`crate::flight`]. Later ones bring higher numbers.
+//! - When a client forgets an inode, the servers forget that it had bits of it, also those that it
+//!   was not told of.
 
-use glint_proto::lock::{Bits, DataLock, Range};
+mod bits;
+
+pub use bits::HeldBits;
+use glint_proto::lock::{DataLock, Range};
 use smallvec::SmallVec;
-
-/// Bits of one inode.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct HeldBits {
-    bits: Bits,
-    /// For each bit, the number of its last call-back.
-    asked: [u64; Bits::COUNT],
-}
-
-impl HeldBits {
-    /// What may be used.
-    pub fn bits(&self) -> Bits {
-        self.bits
-    }
-
-    /// Whether all of these may be used.
-    pub fn has(&self, bits: Bits) -> bool {
-        self.bits.contains(bits)
-    }
-
-    /// A grant has come. Returns what of it may be used.
-    pub fn grant(&mut self, bits: Bits, number: u64) -> Bits {
-        let mut usable = Bits::NONE;
-        for (at, asked) in self.asked.iter().enumerate() {
-            if *asked < number {
-                usable |= Bits(1 << at) & bits;
-            }
-        }
-        self.bits |= usable;
-        usable
-    }
-
-    /// Bits are asked back. Returns those that were held.
-    pub fn take_back(&mut self, bits: Bits, number: u64) -> Bits {
-        for (at, asked) in self.asked.iter_mut().enumerate() {
-            if bits.contains(Bits(1 << at)) {
-                *asked = number.max(*asked);
-            }
-        }
-        let lost = self.bits & bits;
-        self.bits = self.bits & !bits;
-        lost
-    }
-
-    /// Gives bits up without having been asked.
-    pub fn drop_all(&mut self) -> Bits {
-        std::mem::take(&mut self.bits)
-    }
-}
 
 /// What a lock on data is used for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -246,6 +204,15 @@ impl HeldData {
     /// servers hear of it: nobody else can have one.
     pub fn expect(&mut self, write: bool) {
         self.add(DataLock { number: 0, range: Range::ALL, write }, false);
+    }
+
+    /// The answer is there that would have brought an expected lock. Returns one that has not come,
+    /// which is to be given up now.
+    pub fn has_not_come(&mut self) -> Option<u64> {
+        let expected = |data: &&Data| data.lock.number == 0 && !data.lost;
+        let id = self.locks.iter().find(expected)?.id;
+        self.release(id);
+        Some(id)
     }
 
     /// A lock has come, with its first use if somebody asked for it. Returns its id, or none if
@@ -462,6 +429,9 @@ impl HeldData {
         self.locks.iter_mut().find(|data| data.id == id || data.others.contains(&id))
     }
 }
+
+#[cfg(test)]
+mod bits_model;
 
 #[cfg(test)]
 mod model;

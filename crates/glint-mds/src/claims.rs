@@ -365,22 +365,26 @@ impl<K: Kv> Mds<K> {
     }
 
     /// What was read was not read under the bits that were granted so far, so the client does not
-    /// hear of them. Here it goes on to hold them: it may have been given the same ones before. A
-    /// lock on data is for what is read under it, whenever that is.
+    /// hear of them. Here it goes on to hold them: it may have been given the same ones before. It
+    /// is told the number alone, so that it gives them up with the inode. A lock on data is for
+    /// what is read under it, whenever that is.
     pub(crate) fn withhold_bits(&self, context: &Context<'_>) {
-        context.grants.borrow_mut().retain(|grant| !matches!(grant, Grant::Bits { .. }));
+        for grant in context.grants.borrow_mut().iter_mut() {
+            if let Grant::Bits { bits, .. } = grant {
+                *bits = Bits::NONE;
+            }
+        }
     }
 
     /// Whether the client gets locks. Who replays a request does not hear of any: what it held is
     /// reclaimed, and others may still have to reclaim what they held.
     pub(crate) fn is_locking(&self, context: &Context<'_>) -> bool {
-        if context.is_replay() {
-            return false;
-        }
         if let Some(known) = context.locking.get() {
             return known;
         }
-        let locking = self.claims.is_used() && self.claims.mailboxes.has(context.client);
+        let locking = self.claims.is_used()
+            && !context.is_replay()
+            && self.claims.mailboxes.has(context.client);
         context.locking.set(Some(locking));
         locking
     }
@@ -443,25 +447,4 @@ impl<K: Kv> Mds<K> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use futures_util::FutureExt;
-    use glint_proto::{Arrival, Cred, RequestId};
-
-    #[test]
-    fn who_was_granted_something_while_it_was_forgotten_holds_nobody_up() {
-        let claims = Claims::new(true, Arc::default());
-        let (gone, other, ino) = (ClientId(1), ClientId(2), Ino(7));
-        claims.mailboxes.expect(gone);
-        claims.evict(gone);
-        // An operation of that client was under way, and looked before the eviction.
-        assert!(claims.grant(gone, ino, Bits::ATTR | Bits::OWN).is_some());
-        assert!(claims.shard(ino).lock().extents.try_all(gone, ino, true).is_some());
-        assert!(claims.clear(other, ino, Bits::ALL).now_or_never().is_some());
-        let id = Some(RequestId { client: other, slot: 0, xid: 1 });
-        let arrival = Arrival { id, ..Arrival::default() };
-        let context = Context::new(&arrival, &Cred::ROOT);
-        assert!(claims.data(&context, ino, Range::ALL, true).now_or_never().is_some());
-        assert_eq!(claims.counts().0, 0);
-    }
-}
+mod tests;

@@ -253,6 +253,7 @@ impl<K: Kv> Mds<K> {
                 context.end();
             }
             context.transaction.set(last.transaction);
+            context.grants.borrow_mut().extend_from_slice(&last.grants);
             match (request, reply) {
                 // Its record may be of a part of it.
                 (MdsRequest::Batch { .. }, Ok(done)) if again => begun = Some(done),
@@ -266,8 +267,16 @@ impl<K: Kv> Mds<K> {
             _ => self.execute_claiming(context, request).await,
         };
         let transaction = context.transaction.get();
-        *last =
-            Last { xid: id.xid, digest, reply: Some(reply.clone()), transaction, recovered: false };
+        let grants = context.grants.borrow().clone();
+        let recovered = false;
+        *last = Last {
+            xid: id.xid,
+            digest,
+            reply: Some(reply.clone()),
+            grants,
+            transaction,
+            recovered,
+        };
         reply
     }
 

@@ -15,6 +15,7 @@ use crate::reaper::Targets;
 use crate::service::Mds;
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::limits::{SESSIONS_MAX, SESSIONS_PER_CERTIFICATE_MAX};
+use glint_proto::lock::Grant;
 use glint_proto::watch::{Moment, Watch};
 use glint_proto::{ClientId, Errno, FsResult, MdsReply, Owner, RequestId, Session, message};
 use glint_telemetry::Counter;
@@ -34,6 +35,8 @@ pub(crate) struct Last {
     /// Of the request.
     pub(crate) digest: u32,
     pub(crate) reply: Option<FsResult<MdsReply>>,
+    /// What came with it. Whether it has come nobody knows when the request comes again.
+    pub(crate) grants: Vec<Grant>,
     /// What has to be durable for it to last.
     pub(crate) transaction: u64,
     /// Read from its record, so this run of the server has not seen its effects on
@@ -92,6 +95,8 @@ pub(crate) fn decode_reply(value: &[u8]) -> FsResult<Last> {
         xid: u64::from_be_bytes(*xid),
         digest: u32::from_be_bytes(*digest),
         reply: Some(Ok(message::decode(reply)?)),
+        // A run gives no locks of the one before it.
+        grants: Vec::new(),
         transaction: 0,
         recovered: true,
     })

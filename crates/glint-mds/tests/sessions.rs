@@ -5,10 +5,11 @@
 use futures_lite::future::{block_on, poll_once};
 use glint_kv::memory::MemoryKv;
 use glint_mds::{Config, Mds, Targets};
-use glint_proto::lock::{Bits, Cancel, Range};
+use glint_proto::deferred::{Change, Deferred};
+use glint_proto::lock::{Bits, Cancel, Grant, Range};
 use glint_proto::{
     AdvisoryHow, AdvisoryLock, AdvisoryMode, Answer, Arrival, ClientId, Cred, Errno, FsResult, Ino,
-    Layout, MdsReply, MdsRequest, OpenFlags, Owner, RequestId, Session, Timestamp,
+    Layout, MdsReply, MdsRequest, OpenFlags, Owner, Placement, RequestId, Session, Timestamp,
 };
 use std::pin::pin;
 use std::sync::Arc;
@@ -266,4 +267,43 @@ fn a_file_is_inside_only_as_long_as_it_has_a_name_there() {
     make(jail, b"new", 0o100_644);
     rename(jail, b"new", jail, b"back");
     assert!(!is_inside(stays));
+}
+
+/// A client that connects anew does not know whether the answer on the old connection came: what
+/// it is given it hears of with the copy, or it holds what it never gives up.
+#[test]
+fn an_answer_that_is_said_again_brings_the_same_locks() {
+    let mds = start(&Arc::default(), 1);
+    let session = connect(&mds, 1);
+    mds.listen(session.client());
+    let life = 3;
+    let numbers = block_on(ask(&mds, &session, 1, MdsRequest::LeaseInodes { count: 8, life }));
+    let Ok(MdsReply::Inodes { first, .. }) = numbers.reply else { panic!("{:?}", numbers.reply) };
+    let first = Ino(first);
+    let MdsRequest::Create { parent, umask, rdev, target, open, exclusive, .. } = FILE else {
+        panic!("{FILE:?}")
+    };
+    let mode = 0o040_755;
+    let (name, target) = (b"d".as_slice(), target);
+    let make = MdsRequest::Create { parent, name, mode, umask, rdev, target, open, exclusive };
+    let made = block_on(ask(&mds, &session, 2, make.clone()));
+    let again = block_on(ask(&mds, &session, 2, make));
+    assert!(!made.grants.is_empty() && made.grants == again.grants, "{again:?}");
+
+    let directory = ino_of(made);
+    let open = Some(OpenFlags { write: true, ..OpenFlags::default() });
+    let placement = Placement { first: 0, osts: 1 };
+    let (name, mode) = (b"f".as_slice(), 0o100_644);
+    let change =
+        Change::Create { ino: first, placement, parent: directory, name, mode, rdev, target, open };
+    let mut changes = Vec::new();
+    let change = Deferred { uid: 0, gid: 0, time: Timestamp::now(), change };
+    change.encode(&mut changes).unwrap();
+    let batch = MdsRequest::Batch { life, changes: &changes };
+    let done = block_on(ask(&mds, &session, 3, batch.clone()));
+    assert_eq!(done.reply, Ok(MdsReply::Batched { done: 1, failed: Vec::new() }));
+    let is_data = |grant: &Grant| matches!(grant, Grant::Data { ino, .. } if *ino == first);
+    assert!(done.grants.iter().any(is_data), "{:?}", done.grants);
+    let again = block_on(ask(&mds, &session, 3, batch));
+    assert_eq!((again.reply, again.grants), (done.reply, done.grants));
 }

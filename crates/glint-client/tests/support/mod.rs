@@ -8,7 +8,7 @@ use glint_proto::message::{Survived, Welcome};
 use glint_proto::oss::OssInfo;
 use glint_proto::{
     Attr, Bulk, Capability, ClientId, Cred, Errno, Extents, FileType, FsResult, Ino, Layout,
-    MdsReply, MdsRequest, ObjectAttr, ObjectId, OpenFlags, OstReply, OstRequest, Timestamp,
+    MdsReply, MdsRequest, ObjectAttr, ObjectId, Op, OpenFlags, OstReply, OstRequest, Timestamp,
 };
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -26,6 +26,9 @@ const PAGE: u64 = 4096;
 
 type Fault = Box<dyn FnMut(&OstRequest) -> Option<Errno> + Send>;
 
+/// Makes another answer of one of the MDS.
+type Turn = Box<dyn FnMut(&Cred, &MdsRequest<'_>, Granting) -> Granting + Send>;
+
 /// What a close says of the data.
 pub type Wrote = Option<(u64, Option<ObjectAttr>)>;
 
@@ -38,15 +41,21 @@ pub struct World {
     pub opens: i32,
     pub released: Vec<Wrote>,
     pub fault: Option<Fault>,
+    /// Requests to the MDS so far, what it answers, and whether the answers are on their way.
+    pub asked: Vec<Op>,
+    pub turn: Option<Turn>,
+    pub holds_answers: bool,
+    /// Locks that were given up.
+    pub cancels: Vec<Cancel>,
     /// Space that is kept for the client.
     pub kept: i64,
     pub layout: Layout,
     pub size: u64,
-    locks: u64,
+    pub locks: u64,
 }
 
 impl World {
-    fn attr(&self) -> Attr {
+    pub fn attr(&self) -> Attr {
         let now = Timestamp::now();
         Attr {
             ino: FILE,
@@ -86,6 +95,21 @@ impl World {
             }
             MdsRequest::Sync => Ok(MdsReply::Done),
             _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    fn answer(&mut self, cred: &Cred, request: &MdsRequest<'_>) -> Granting {
+        self.asked.push(request.op());
+        let bits = Bits::ATTR | Bits::ENTRY | Bits::PLAIN;
+        let reply = self.mds(request);
+        let number = self.locks + 1;
+        let grants = match reply {
+            Ok(MdsReply::Attr(_)) => vec![Grant::Bits { ino: FILE, bits, number }],
+            _ => Vec::new(),
+        };
+        match &mut self.turn {
+            Some(turn) => turn(cred, request, (reply, grants)),
+            None => (reply, grants),
         }
     }
 
@@ -161,16 +185,12 @@ impl World {
 pub struct Fake(pub Arc<Mutex<World>>);
 
 impl Transport for Fake {
-    async fn mds(&self, _: &Cred, request: &MdsRequest<'_>) -> Granting {
-        let bits = Bits::ATTR | Bits::ENTRY | Bits::PLAIN;
-        let mut world = self.0.lock();
-        let reply = world.mds(request);
-        let number = world.locks + 1;
-        let grants = match reply {
-            Ok(MdsReply::Attr(_)) => vec![Grant::Bits { ino: FILE, bits, number }],
-            _ => Vec::new(),
-        };
-        (reply, grants)
+    async fn mds(&self, cred: &Cred, request: &MdsRequest<'_>) -> Granting {
+        let answer = self.0.lock().answer(cred, request);
+        while self.0.lock().holds_answers {
+            glint_net::host::sleep(Duration::from_millis(1)).await;
+        }
+        answer
     }
 
     async fn mds_soon(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<()> {
@@ -222,7 +242,8 @@ impl Transport for Fake {
         false
     }
 
-    async fn cancel(&self, _: Vec<Cancel>) -> FsResult<()> {
+    async fn cancel(&self, cancels: Vec<Cancel>) -> FsResult<()> {
+        self.0.lock().cancels.extend(cancels);
         Ok(())
     }
 
@@ -269,6 +290,24 @@ impl Fake {
     /// Nothing fails any more.
     pub fn heal(&self) {
         self.0.lock().fault = None;
+    }
+
+    /// Answers of the MDS from now on are other ones.
+    pub fn turn(
+        &self,
+        turn: impl FnMut(&Cred, &MdsRequest<'_>, Granting) -> Granting + Send + 'static,
+    ) {
+        self.0.lock().turn = Some(Box::new(turn));
+    }
+
+    /// Answers of the MDS are on their way, until they are not any more.
+    pub fn hold_answers(&self, holds: bool) {
+        self.0.lock().holds_answers = holds;
+    }
+
+    /// Requests of a kind to the MDS, so far.
+    pub fn asked(&self, op: Op) -> usize {
+        self.0.lock().asked.iter().filter(|asked| **asked == op).count()
     }
 
     pub fn data(&self, stripe: u16) -> Vec<u8> {

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::extents::ExtentTable;
+use crate::flight::Flight;
 use glint_proto::lock::Callback;
 use glint_proto::{ClientId, Ino};
 use proptest::prelude::*;
@@ -13,8 +14,11 @@ const INO: Ino = Ino(9);
 #[derive(Default)]
 struct Client {
     held: HeldData,
-    /// Answers on their way, and whether somebody waits for them.
-    answers: Vec<(DataLock, bool)>,
+    /// Requests under way, and before which one the last number was heard of.
+    flight: Flight,
+    fence: u64,
+    /// Answers on their way, whether somebody waits for them, and what ends their requests.
+    answers: Vec<(DataLock, bool, u64)>,
     callbacks: VecDeque<u64>,
     /// Asked back and not here.
     unknown: Vec<u64>,
@@ -25,7 +29,7 @@ struct Client {
 struct World {
     table: ExtentTable,
     clients: [Client; 3],
-    waiting: Vec<(u64, usize)>,
+    waiting: Vec<(u64, usize, u64)>,
     granted: Vec<(u64, DataLock)>,
     out: Vec<crate::bits::Message>,
 }
@@ -38,9 +42,9 @@ impl World {
 
     fn deliver(&mut self) {
         for (ticket, lock) in self.granted.drain(..) {
-            let at = self.waiting.iter().position(|(t, _)| *t == ticket).unwrap();
-            let (_, client) = self.waiting.swap_remove(at);
-            self.clients[client].answers.push((lock, true));
+            let at = self.waiting.iter().position(|(t, ..)| *t == ticket).unwrap();
+            let (_, client, request) = self.waiting.swap_remove(at);
+            self.clients[client].answers.push((lock, true, request));
         }
         for (client, callback) in self.out.drain(..) {
             let Callback::Data { number, .. } = callback else { panic!("{callback:?}") };
@@ -48,10 +52,31 @@ impl World {
         }
     }
 
+    /// Whether a client waits for its turn.
+    fn waits(&self, at: usize) -> bool {
+        self.waiting.iter().any(|(_, client, _)| *client == at)
+    }
+
+    /// A client forgets the inode, if it may.
+    fn forget(&mut self, at: usize) {
+        let waits = self.waits(at);
+        let client = &mut self.clients[at];
+        let is_used = waits
+            || client.answers.iter().any(|(_, waits, _)| *waits)
+            || !client.unknown.is_empty()
+            || !client.held.is_unused();
+        if is_used || !client.flight.is_past(client.fence) {
+            return;
+        }
+        let cancels = client.held.give_up_unused();
+        (client.held, client.fence) = (HeldData::default(), 0);
+        cancels.into_iter().for_each(|number| self.cancel(at, number));
+    }
+
     /// A client does what it is asked, as far as it can now. If it is impatient, it waits for no
     /// answer: what it has asked for may wait for what it is to give up.
     fn progress(&mut self, at: usize, impatient: bool) {
-        let asks = self.waiting.iter().any(|(_, client)| *client == at);
+        let asks = self.waits(at);
         let client = &mut self.clients[at];
         let (mut cancels, quiet) = (Vec::new(), client.answers.is_empty() && !asks);
         for number in std::mem::take(&mut client.unknown) {
@@ -89,29 +114,37 @@ impl World {
         let client = &mut self.clients[at];
         let some = start as usize;
         match kind {
-            0..=2 => match self.table.ask(id, INO, range, write, &mut self.out) {
-                Ok(lock) => client.answers.push((lock, true)),
-                Err(ticket) => self.waiting.push((ticket, at)),
-            },
+            0..=2 => {
+                let request = client.flight.begin();
+                match self.table.ask(id, INO, range, write, &mut self.out) {
+                    Ok(lock) => client.answers.push((lock, true, request)),
+                    Err(ticket) => self.waiting.push((ticket, at, request)),
+                }
+            }
             3 => {
-                let granted = self.table.try_all(id, INO, write);
-                client.answers.extend(granted.map(|lock| (lock, false)));
+                if let Some(lock) = self.table.try_all(id, INO, write) {
+                    client.answers.push((lock, false, client.flight.begin()));
+                }
             }
             4..=6 if !client.answers.is_empty() => {
-                let (lock, used) = client.answers.swap_remove(some % client.answers.len());
+                let (lock, used, request) = client.answers.swap_remove(some % client.answers.len());
+                client.fence = client.flight.fence();
+                client.flight.end(request);
                 match client.held.add(lock, used) {
                     Some(id) => client.uses.extend(used.then_some(id)),
                     None => client.unknown.push(lock.number),
                 }
             }
             7 if !client.answers.is_empty() => {
-                _ = client.answers.remove(some % client.answers.len())
+                let (.., request) = client.answers.remove(some % client.answers.len());
+                client.flight.end(request);
             }
             8 => {
-                if let Some(number) = client.callbacks.pop_front()
-                    && client.held.take_back(number).is_none()
-                {
-                    client.unknown.push(number);
+                if let Some(number) = client.callbacks.pop_front() {
+                    client.fence = client.flight.fence();
+                    if client.held.take_back(number).is_none() {
+                        client.unknown.push(number);
+                    }
                 }
             }
             9 => client.uses.extend(client.held.begin(range, write, Use::Call)),
@@ -125,6 +158,7 @@ impl World {
             }
             12..=13 => self.progress(at, false),
             14 => self.progress(at, true),
+            15 => self.forget(at),
             _ => {}
         }
         self.deliver();
@@ -149,7 +183,7 @@ proptest! {
     /// What a client relies on, the servers have given it; and all who wait are served.
     #[test]
     fn nobody_relies_on_what_it_does_not_have(
-        steps in proptest::collection::vec((0u8..15, 0usize..3, 0u64..8, 1u64..5, any::<bool>()), 0..150)
+        steps in proptest::collection::vec((0u8..16, 0usize..3, 0u64..8, 1u64..5, any::<bool>()), 0..150)
     ) {
         let mut world = World::default();
         steps.into_iter().for_each(|step| world.step(step));
@@ -186,4 +220,17 @@ fn a_lock_that_never_came_is_given_up_while_its_client_asks_for_more() {
         }
         assert_eq!(world.waiting.is_empty(), ends, "{:?} still wait", world.waiting);
     }
+}
+
+/// An open brings a lock, and a write asks for one that takes its place; the answer to the open
+/// comes when the inode was forgotten since.
+#[test]
+fn a_late_answer_brings_nothing_to_an_inode_that_was_forgotten() {
+    let mut world = World::default();
+    let (asks, opens, hears, ends, forgets) = (0, 3, 4, 10, 15);
+    for (kind, some) in [(opens, 0), (asks, 0), (hears, 1), (ends, 0), (forgets, 0), (hears, 0)] {
+        world.step((kind, 0, some, 1, true));
+    }
+    world.step((forgets, 0, 0, 1, true));
+    assert!(world.clients[0].held.is_empty() && world.table.is_empty());
 }

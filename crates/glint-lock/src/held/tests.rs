@@ -1,6 +1,7 @@
 //! What a client holds, in single steps.
 
 use super::*;
+use glint_proto::lock::Bits;
 
 #[test]
 fn an_old_grant_brings_nothing_back() {

@@ -1,0 +1,224 @@
+//! Locks that come with answers: late, twice, or not at all.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+#![allow(missing_docs, reason = "what a test does is its name")]
+
+#[allow(dead_code, reason = "each test uses some of it")]
+mod support;
+
+use futures_util::future::join;
+use glint_client::{Caller, Make, Vfs};
+use glint_net::{Holder, host};
+use glint_proto::lock::{Bits, Callback, Cancel, DataLock, Grant, Range};
+use glint_proto::{Attr, Cred, Errno, Ino, MdsReply, MdsRequest, Op};
+use std::future::Future;
+use std::time::{Duration, Instant};
+use support::{FILE, Fake, open, with_client, write};
+
+/// Longer than a machine that is busy takes.
+const LONG: Duration = Duration::from_secs(60);
+
+async fn until(mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < LONG, "it never comes");
+        host::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+fn bits(ino: Ino, bits: Bits, number: u64) -> Grant {
+    Grant::Bits { ino, bits, number }
+}
+
+fn whole(number: u64) -> Grant {
+    let lock = DataLock { number, range: Range::ALL, write: true };
+    Grant::Data { ino: FILE, lock }
+}
+
+fn is_given_up(fake: &Fake, number: u64) -> bool {
+    fake.0.lock().cancels.contains(&Cancel::Data { ino: FILE, number })
+}
+
+/// A call, and an eviction while its answer is on its way.
+async fn evicted_during<R>(
+    fake: &Fake,
+    client: &impl Holder,
+    op: Op,
+    call: impl Future<Output = R>,
+) -> R {
+    let before = fake.asked(op);
+    fake.hold_answers(true);
+    let eviction = async {
+        until(|| fake.asked(op) > before).await;
+        client.forgotten(true).await;
+        fake.hold_answers(false);
+    };
+    join(call, eviction).await.0
+}
+
+#[test]
+fn bits_of_an_answer_from_before_an_eviction_are_not_relied_on() {
+    with_client(async |fake, client| {
+        let ask = client.getattr(FILE);
+        evicted_during(&fake, &*client, Op::Getattr, ask).await.unwrap();
+        client.getattr(FILE).await.unwrap();
+        assert_eq!(fake.asked(Op::Getattr), 2, "the MDS has forgotten that lock");
+        client.getattr(FILE).await.unwrap();
+        assert_eq!(fake.asked(Op::Getattr), 2, "but not this one");
+    });
+}
+
+#[test]
+fn data_of_an_answer_from_before_an_eviction_is_not_relied_on() {
+    with_client(async |fake, client| {
+        fake.turn(|_, request, (reply, mut grants)| {
+            grants.extend(matches!(request, MdsRequest::Open { .. }).then(|| whole(1)));
+            (reply, grants)
+        });
+        let file = evicted_during(&fake, &*client, Op::Open, open(&client)).await;
+        until(|| is_given_up(&fake, 1)).await;
+        fake.0.lock().turn = None;
+        // The next lock has the number 2.
+        fake.0.lock().locks = 1;
+        client.getattr(FILE).await.unwrap();
+        write(&client, file, 0, b"data").await.unwrap();
+        assert_eq!(fake.asked(Op::Lock), 1);
+    });
+}
+
+#[test]
+fn a_lock_that_was_asked_for_before_an_eviction_is_asked_for_again() {
+    with_client(async |fake, client| {
+        let file = open(&client).await;
+        let call = write(&client, file, 0, b"data");
+        evicted_during(&fake, &*client, Op::Lock, call).await.unwrap();
+        assert_eq!(fake.asked(Op::Lock), 2);
+        until(|| is_given_up(&fake, 1)).await;
+        client.getattr(FILE).await.unwrap();
+        write(&client, file, 0, b"more").await.unwrap();
+        assert_eq!(fake.asked(Op::Lock), 2);
+    });
+}
+
+/// Whoever is refused is asked about again with all groups: what either answer grants counts.
+#[test]
+fn what_a_refusal_grants_and_what_the_next_answer_grants_is_held() {
+    for refusal_grants in [true, false] {
+        with_client(async |fake, client| {
+            let attr = fake.0.lock().attr();
+            fake.turn(move |cred, request, answer| {
+                if !matches!(request, MdsRequest::Lookup { .. }) {
+                    return answer;
+                }
+                let is_refused = cred.groups.is_none();
+                let grant = bits(FILE, Bits::ATTR | Bits::ENTRY, 5);
+                let grants = if is_refused == refusal_grants { vec![grant] } else { Vec::new() };
+                match is_refused {
+                    true => (Err(Errno::EACCES), grants),
+                    false => (Ok(MdsReply::Attr(attr.clone())), grants),
+                }
+            });
+            let cred = Cred { uid: 1000, gid: 1000, groups: None };
+            let caller = Caller { cred, pid: std::process::id() };
+            client.lookup(&caller, Ino::ROOT, b"f").await.unwrap();
+            assert_eq!(fake.asked(Op::Lookup), 2);
+            client.getattr(FILE).await.unwrap();
+            client.lookup(&caller, Ino::ROOT, b"f").await.unwrap();
+            assert_eq!((fake.asked(Op::Getattr), fake.asked(Op::Lookup)), (0, 2));
+        });
+    }
+}
+
+/// How a lock that is asked back before it is here comes, or does not.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Arrival {
+    Comes,
+    ComesNot,
+    IsOnItsWay,
+}
+
+#[test]
+fn a_lock_that_is_asked_back_before_it_comes_is_waited_for_and_not_for_long() {
+    // As long as the lock may be on its way, and less.
+    let soon = Duration::from_millis(200);
+    for arrival in [Arrival::Comes, Arrival::ComesNot, Arrival::IsOnItsWay] {
+        let round = |ended: &mut Duration| {
+            with_client(async |fake, client| {
+                fake.turn(move |_, request, (reply, mut grants)| {
+                    let brings =
+                        arrival != Arrival::ComesNot && matches!(request, MdsRequest::Open { .. });
+                    grants.extend(brings.then(|| whole(9)));
+                    (reply, grants)
+                });
+                fake.hold_answers(true);
+                let recall = async {
+                    until(|| fake.asked(Op::Open) > 0).await;
+                    client.asked(vec![Callback::Data { ino: FILE, number: 9 }]);
+                    host::sleep(Duration::from_millis(20)).await;
+                    assert!(!is_given_up(&fake, 9), "it may be coming");
+                    let begun = Instant::now();
+                    if arrival != Arrival::IsOnItsWay {
+                        fake.hold_answers(false);
+                    }
+                    until(|| is_given_up(&fake, 9)).await;
+                    *ended = begun.elapsed();
+                    fake.hold_answers(false);
+                };
+                let file = join(open(&client), recall).await.0;
+                fake.0.lock().locks = 9;
+                write(&client, file, 0, b"data").await.unwrap();
+                assert_eq!(fake.asked(Op::Lock), 1, "nobody relies on it");
+            });
+        };
+        let mut ended = LONG;
+        for _ in 0..20 {
+            round(&mut ended);
+            if ended < soon {
+                break;
+            }
+        }
+        assert_eq!(ended < soon, arrival != Arrival::IsOnItsWay, "{arrival:?} after {ended:?}");
+    }
+}
+
+/// A number of the client's status.
+fn count(client: &glint_client::Client<Fake>, name: &str) -> usize {
+    let status = String::from_utf8(client.status("{}".into())).unwrap();
+    let (_, rest) = status.split_once(&format!("\"{name}\":")).unwrap();
+    rest.split(',').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_lock_that_does_not_come_with_its_batch_keeps_no_inode() {
+    with_client(async |fake, client| {
+        let directory = Ino(8);
+        let attr = Attr { ino: directory, mode: 0o040_755, nlink: 2, ..fake.0.lock().attr() };
+        fake.turn(move |_, request, answer| match request {
+            MdsRequest::LeaseInodes { .. } => {
+                let (first, absent) = (100, Vec::new());
+                (Ok(MdsReply::Inodes { first, count: 64, osts: 4, absent }), Vec::new())
+            }
+            MdsRequest::Create { .. } => {
+                (Ok(MdsReply::Attr(attr.clone())), vec![bits(directory, Bits::ALL, 1)])
+            }
+            // As one that was answered before, by an MDS that has forgotten what came with it.
+            MdsRequest::Batch { .. } => {
+                (Ok(MdsReply::Batched { done: 1, failed: Vec::new() }), Vec::new())
+            }
+            _ => answer,
+        });
+        let make = |mode| Make { mode, umask: 0, rdev: 0, target: b"" };
+        client.make(&Caller::ROOT, Ino::ROOT, b"d", make(0o040_755)).await.unwrap();
+        let cached = || count(&client, "cached_inodes");
+        let before = cached();
+        let made = make(0o100_644);
+        let flags = libc::O_RDWR;
+        let file = client.create(&Caller::ROOT, directory, b"f", made, flags).await.unwrap();
+        assert_eq!((fake.asked(Op::Create), cached()), (1, before + 1), "it is made here");
+        client.release(file.handle).await.unwrap();
+        until(|| count(&client, "unsent_changes") == 0).await;
+        client.limit_inodes(0);
+        until(|| cached() <= before).await;
+        assert!(fake.asked(Op::Batch) > 0);
+    });
+}
