@@ -41,8 +41,11 @@ pub trait Targets {
     /// that an earlier call of `durable` covered.
     fn left(&self) -> Vec<Ino>;
 
-    /// Until no OST executes anything of a session any more, whatever its client still sends.
-    fn fence(&self, session: u64) -> impl Future<Output = ()>;
+    /// From now on no OST begins anything of a session, whatever its client still sends.
+    fn fence(&self, session: u64);
+
+    /// Whether no other server executes anything any more of a session that is fenced.
+    fn is_fenced(&self, session: u64) -> bool;
 }
 
 /// Files whose objects are removed, in the order of these changes.
@@ -102,11 +105,17 @@ impl Destroyed {
 }
 
 impl<K: Kv> Mds<K> {
-    /// Does what is due. Returns whether there may be more to do at once.
-    pub async fn reap(&self, targets: &impl Targets) -> FsResult<bool> {
+    /// Gives up clients whose time is over. On a thread of its own: what removes files may wait
+    /// for a disk that clients in need of a lock have nothing to do with.
+    pub async fn expire(&self, targets: &impl Targets) -> FsResult<()> {
+        self.forget_quiet(targets).await?;
         self.end_recovery(targets).await?;
         self.expire_sessions(self.config.lease, targets).await?;
-        self.expire_questions(self.config.lease, targets).await?;
+        self.expire_questions(self.config.lease, targets).await
+    }
+
+    /// Removes what is due. Returns whether there may be more to do at once.
+    pub async fn reap(&self, targets: &impl Targets) -> FsResult<bool> {
         if self.inodes.load(Ordering::Relaxed) != self.inodes_stored.load(Ordering::Relaxed) {
             self.store_inode_count().await?;
         }
@@ -325,7 +334,11 @@ mod tests {
             self.left.take()
         }
 
-        async fn fence(&self, _: u64) {}
+        fn fence(&self, _: u64) {}
+
+        fn is_fenced(&self, _: u64) -> bool {
+            true
+        }
     }
 
     fn start() -> Mds<MemoryKv> {

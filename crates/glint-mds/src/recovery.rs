@@ -141,15 +141,18 @@ impl Recovery {
         wake(parked);
     }
 
-    /// Clients that did not come in time. They are waited for until they are fenced.
-    fn overdue(&self) -> Vec<ClientId> {
+    /// Clients that did not come in time, or `are_silent` meanwhile. They are waited for until
+    /// they are fenced.
+    fn overdue(&self, are_silent: impl Fn(ClientId) -> bool) -> Vec<ClientId> {
         if !self.is_active() {
             return Vec::new();
         }
         let mut state = self.state.lock();
         let mut overdue = Vec::new();
         for (client, returning) in &mut state.waiting {
-            returning.given_up |= self.watch.is_over(returning.until, Duration::ZERO);
+            // What one says that lives may lie with a thread that stands still.
+            returning.given_up |= self.watch.is_over(returning.until, Duration::ZERO)
+                || (self.watch.is_silent(returning.until, Duration::ZERO) && are_silent(*client));
             overdue.extend(returning.given_up.then_some(*client));
         }
         overdue.sort_unstable();
@@ -233,6 +236,15 @@ impl<K: Kv> Mds<K> {
         self.recovery.returned(client);
     }
 
+    /// Clients of the last run that are waited for.
+    pub fn awaited(&self) -> Vec<SessionInfo> {
+        let awaited: HashSet<_> = self.recovery.state.lock().waiting.keys().copied().collect();
+        let mut infos = self.sessions();
+        infos.retain(|info| awaited.contains(&info.client));
+        infos.sort_unstable_by_key(|info| info.client);
+        infos
+    }
+
     /// Whether clients of the last run are waited for.
     pub fn is_recovering(&self) -> bool {
         self.recovery.is_active()
@@ -250,12 +262,15 @@ impl<K: Kv> Mds<K> {
             true => "what it had not synced before the server lost power is lost",
             false => "nothing that was acknowledged is lost",
         };
-        for client in self.recovery.overdue() {
-            if let Some(SessionInfo { host, mount_point, .. }) = self.session(client) {
+        let lease = self.config.lease;
+        for client in self.recovery.overdue(|client| self.is_silent(client, lease)) {
+            if !self.is_ending(client)
+                && let Some(SessionInfo { host, mount_point, .. }) = self.session(client)
+            {
                 tracing::warn!(
                     %client, host, mount_point,
                     "client did not come back within {} s and is evicted: {loss}; its open files \
-                     are closed", self.config.lease.as_secs()
+                     are closed", lease.as_secs()
                 );
                 self.fence_and_evict(client, targets).await?;
             }
@@ -311,9 +326,9 @@ mod tests {
         assert!(block_on(poll_once(&mut Box::pin(time.recovery.permits_new()))).is_none());
         time.recovery.returned(ClientId(1));
         assert!(block_on(poll_once(&mut Box::pin(time.recovery.permits_new()))).is_none());
-        assert!(time.recovery.overdue().is_empty());
+        assert!(time.recovery.overdue(|_| false).is_empty());
         time.pass(11);
-        assert_eq!(time.recovery.overdue(), [ClientId(2)]);
+        assert_eq!(time.recovery.overdue(|_| false), [ClientId(2)]);
         let mut new = Box::pin(time.recovery.permits_new());
         time.recovery.returned(ClientId(3));
         time.recovery.returned(ClientId(2));
@@ -330,12 +345,12 @@ mod tests {
         time.pass(8);
         assert!(time.recovery.admits(ClientId(1), false));
         time.pass(8);
-        assert_eq!(time.recovery.overdue(), [ClientId(2)]);
+        assert_eq!(time.recovery.overdue(|_| false), [ClientId(2)]);
         for _ in 0..20 {
             time.pass(8);
             time.recovery.admits(ClientId(1), false);
         }
-        assert_eq!(time.recovery.overdue(), [ClientId(1), ClientId(2)], "not for ever");
+        assert_eq!(time.recovery.overdue(|_| false), [ClientId(1), ClientId(2)], "not for ever");
         clock::simulate(None);
     }
 

@@ -74,6 +74,8 @@ struct Known {
 /// All sessions of one MDS.
 pub(crate) struct Sessions {
     map: Mutex<HashMap<ClientId, Known>>,
+    /// Those of clients that were given up, while something of them may still be executed.
+    leaving: Mutex<Vec<Arc<Session>>>,
     watch: Arc<Watch>,
     /// How many there have been in this run.
     count: AtomicU64,
@@ -239,6 +241,12 @@ impl<K: Kv> Mds<K> {
         self.sessions.map.lock().get(&client).is_some_and(|known| known.ending)
     }
 
+    /// Whether a client was not heard of for so long.
+    pub(crate) fn is_silent(&self, client: ClientId, time: Duration) -> bool {
+        let map = self.sessions.map.lock();
+        map.get(&client).is_none_or(|known| self.watch.is_silent(known.heard, time))
+    }
+
     pub(crate) fn session(&self, client: ClientId) -> Option<SessionInfo> {
         self.sessions.map.lock().get(&client).map(|known| known.info.clone())
     }
@@ -286,7 +294,8 @@ impl<K: Kv> Mds<K> {
     ) -> FsResult<()> {
         let expired: Vec<SessionInfo> = {
             let map = self.sessions.map.lock();
-            let is_gone = |known: &&Known| !known.ending && self.watch.is_over(known.heard, lease);
+            let is_gone =
+                |known: &&Known| !known.ending && self.watch.is_silent(known.heard, lease);
             let gone = map.values().filter(is_gone);
             let mut gone: Vec<SessionInfo> = gone.map(|known| known.info.clone()).collect();
             gone.sort_unstable_by_key(|info| info.client);
@@ -312,6 +321,9 @@ impl<K: Kv> Mds<K> {
         targets: &impl Targets,
     ) -> FsResult<()> {
         for client in self.claims.mailboxes.overdue(lease) {
+            if self.is_ending(client) {
+                continue;
+            }
             tracing::warn!(
                 %client,
                 "client was asked for a lock and has not given it up in {} s: it is evicted",
@@ -334,8 +346,24 @@ impl<K: Kv> Mds<K> {
         }
         let Some(ended) = self.sessions.end(client, None) else { return Ok(()) };
         glint_telemetry::count(Counter::Evictions, 1);
-        targets.fence(ended.0.number()).await;
-        self.forget(&ended).await
+        targets.fence(ended.0.number());
+        self.sessions.leaving.lock().push(ended.0.clone());
+        drop(ended);
+        self.forget_quiet(targets).await
+    }
+
+    /// Forgets clients that were given up and of which nothing is executed any more, anywhere. What
+    /// others still wait for at some disk keeps none of these.
+    pub(crate) async fn forget_quiet(&self, targets: &impl Targets) -> FsResult<()> {
+        let is_quiet =
+            |session: &mut Arc<Session>| session.is_quiet() && targets.is_fenced(session.number());
+        let quiet = self.sessions.leaving.lock().extract_if(.., is_quiet).collect::<Vec<_>>();
+        // Also if the first of them fails.
+        let quiet: Vec<_> = quiet.into_iter().map(|s| Ended(s, &self.sessions)).collect();
+        for ended in &quiet {
+            self.forget(ended).await?;
+        }
+        Ok(())
     }
 
     /// Forgets a session that is over: first what is being executed of it here comes to its
@@ -374,19 +402,23 @@ impl Known {
     }
 }
 
-/// A session that is over, and is being forgotten. If that fails, somebody else may try.
+/// A session that is over, and is being forgotten. If that fails, somebody else may try; unless it
+/// is to be forgotten later.
 struct Ended<'a>(Arc<Session>, &'a Sessions);
 
 impl Drop for Ended<'_> {
     fn drop(&mut self) {
-        self.1.with(&self.0, |known| known.ending = false);
+        if !self.1.leaving.lock().iter().any(|session| Arc::ptr_eq(session, &self.0)) {
+            self.1.with(&self.0, |known| known.ending = false);
+        }
     }
 }
 
 impl Sessions {
     /// Sessions whose clients are late by this watch.
     pub(crate) fn new(watch: Arc<Watch>) -> Sessions {
-        Sessions { map: Mutex::default(), watch, count: AtomicU64::new(0) }
+        let (map, leaving, count) = Default::default();
+        Sessions { map, leaving, watch, count }
     }
 
     /// Does something with what is known of a session, if that is still its client's.

@@ -5,11 +5,12 @@
 use futures_lite::future::{block_on, poll_once};
 use glint_kv::memory::MemoryKv;
 use glint_mds::{Config, Mds, Targets};
-use glint_proto::deferred::{Change, Deferred};
+use glint_proto::deferred::Deferred;
 use glint_proto::lock::{Bits, Cancel, Grant, Range};
 use glint_proto::{
     AdvisoryHow, AdvisoryLock, AdvisoryMode, Answer, Arrival, ClientId, Cred, Errno, FsResult, Ino,
     Layout, MdsReply, MdsRequest, OpenFlags, Owner, Placement, RequestId, Session, Timestamp,
+    clock,
 };
 use std::pin::pin;
 use std::sync::Arc;
@@ -44,7 +45,11 @@ impl Targets for Nowhere {
         u64::MAX
     }
 
-    async fn fence(&self, _: u64) {}
+    fn fence(&self, _: u64) {}
+
+    fn is_fenced(&self, _: u64) -> bool {
+        true
+    }
 
     fn left(&self) -> Vec<Ino> {
         Vec::new()
@@ -141,11 +146,35 @@ fn what_waited_when_its_session_ended_is_refused_when_it_wakes_up() {
     // So nobody has it open when its name goes.
     let unlink = MdsRequest::Unlink { parent: Ino::ROOT, name: b"f" };
     assert!(block_on(ask(&mds, &other, 2, unlink)).reply.is_ok());
+    block_on(mds.expire(&Nowhere)).unwrap();
     while block_on(mds.reap(&Nowhere)).unwrap() {}
     assert_eq!(mds.inode_count(), 1, "the root");
     for request in [FILE, MdsRequest::Open { ino: Ino::ROOT, flags: OpenFlags::default() }] {
         assert_eq!(block_on(ask(&mds, &one, 3, request)).reply, Err(Errno::ESTALE));
     }
+}
+
+#[test]
+fn what_hangs_of_one_client_keeps_no_locks_of_another() {
+    let start_time = std::time::Instant::now();
+    clock::simulate(Some(start_time));
+    let mds = start(&Arc::default(), 1000);
+    let (hangs, dead) = (connect(&mds, 1), connect(&mds, 2));
+    let running = hangs.enter().unwrap();
+    for tenths in 0..310 {
+        clock::simulate(Some(start_time + Duration::from_millis(100) * tenths));
+        mds.time_passes();
+    }
+    block_on(mds.expire(&Nowhere)).unwrap();
+    assert!(hangs.is_over() && dead.is_over());
+    let clients = || mds.sessions().iter().map(|info| info.client.0).collect::<Vec<_>>();
+    assert_eq!(clients(), [1], "something of it is still being executed");
+    block_on(mds.expire(&Nowhere)).unwrap();
+    assert_eq!(clients(), [1]);
+    drop(running);
+    block_on(mds.expire(&Nowhere)).unwrap();
+    assert!(clients().is_empty());
+    clock::simulate(None);
 }
 
 #[test]
@@ -163,6 +192,7 @@ fn a_release_of_an_old_session_closes_nothing_of_the_new_one() {
     assert_eq!(block_on(ask(&mds, &old, 2, release)).reply, Err(Errno::ESTALE));
     let unlink = MdsRequest::Unlink { parent: Ino::ROOT, name: b"f" };
     assert!(block_on(ask(&mds, &new, 2, unlink)).reply.is_ok());
+    block_on(mds.expire(&Nowhere)).unwrap();
     while block_on(mds.reap(&Nowhere)).unwrap() {}
     assert_eq!(mds.inode_count(), 2, "it is open");
 }
@@ -294,10 +324,17 @@ fn an_answer_that_is_said_again_brings_the_same_locks() {
     let open = Some(OpenFlags { write: true, ..OpenFlags::default() });
     let placement = Placement { first: 0, osts: 1 };
     let (name, mode) = (b"f".as_slice(), 0o100_644);
-    let change =
-        Change::Create { ino: first, placement, parent: directory, name, mode, rdev, target, open };
+    let (umask, exclusive) = (0, true);
+    let request =
+        MdsRequest::Create { parent: directory, name, mode, umask, rdev, target, open, exclusive };
     let mut changes = Vec::new();
-    let change = Deferred { uid: 0, gid: 0, time: Timestamp::now(), change };
+    let change = Deferred {
+        uid: 0,
+        gid: 0,
+        time: Timestamp::now(),
+        made: Some((first, placement)),
+        request,
+    };
     change.encode(&mut changes).unwrap();
     let batch = MdsRequest::Batch { life, changes: &changes };
     let done = block_on(ask(&mds, &session, 3, batch.clone()));

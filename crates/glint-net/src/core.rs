@@ -8,6 +8,8 @@
 //! Invariants:
 //! - Nothing here waits while others could be served: not for a disk, not for a lock, not for
 //!   a client that does not read.
+//! - Who is in the middle of a frame is given [`FRAME_MS_MAX`] in which this thread looked for its
+//!   rest, however long a disk kept it from that.
 //! - A client with more requests than slots, or one that does not take its replies, is not
 //!   read from until that is over; it costs others a few requests.
 
@@ -51,6 +53,9 @@ pub(crate) struct Core<S: Service> {
     /// Connections with replies to send.
     dirty: RefCell<Vec<Rc<Connection<S>>>>,
     connections: RefCell<Vec<Weak<Connection<S>>>>,
+    /// How long it has read from connections, and when that was counted last.
+    read: Cell<Duration>,
+    counted: Cell<Instant>,
     /// What was answered is being brought to stable storage.
     pub(crate) hurrying: Cell<bool>,
     pub(crate) spare: Option<Spare>,
@@ -76,6 +81,8 @@ impl<S: Service> Core<S> {
             poller: Poller::start(),
             dirty: RefCell::default(),
             connections: RefCell::default(),
+            read: Cell::default(),
+            counted: Cell::new(clock::now()),
             hurrying: Cell::new(false),
             spare,
         });
@@ -104,6 +111,9 @@ impl<S: Service> Core<S> {
             reader: RefCell::default(),
             has_replies: Cell::new(false),
             unfinished: reader.unfinished(),
+            stalled: Cell::new(None),
+            is_read: Cell::new(false),
+            began: self.read.get(),
         });
         self.connections.borrow_mut().push(Rc::downgrade(&connection));
         let received = self.receive(&connection, &mut reader).await;
@@ -118,7 +128,10 @@ impl<S: Service> Core<S> {
         reader: &mut FrameReader,
     ) -> Result<(), NetError> {
         loop {
-            let (pass, frames) = match reader.next_pass().await {
+            connection.is_read.set(true);
+            let received = reader.next_pass().await;
+            connection.is_read.set(false);
+            let (pass, frames) = match received {
                 Ok(pass) => pass,
                 Err(NetError::Closed) => {
                     // Requests that are parked keep the connection, and nobody reads from it.
@@ -298,6 +311,13 @@ impl<S: Service> Core<S> {
         connection.writer.close();
     }
 
+    /// This core has just looked for what has come in on all connections. To be called often: what
+    /// is longer than a pause counts as one, in which it did not look.
+    pub(crate) fn has_read(&self) {
+        let passed = clock::since(self.counted.replace(clock::now()));
+        self.read.set(self.read.get() + passed.min(Duration::from_millis(PAUSE_MS_MIN)));
+    }
+
     /// Closes connections that stopped in the middle of a frame, and those of clients that
     /// were evicted. To be called every now and then.
     pub(crate) async fn care(&self) {
@@ -306,11 +326,10 @@ impl<S: Service> Core<S> {
         let all: Vec<Rc<Connection<S>>> =
             self.connections.borrow().iter().filter_map(Weak::upgrade).collect();
         for connection in all {
-            let limit = Duration::from_millis(FRAME_MS_MAX);
-            let stalled = connection.unfinished.get().is_some_and(|t| clock::since(t) > limit);
+            let stalled = connection.is_stalled(self.read.get());
             let evicted = connection.session.get().is_some_and(|session| session.is_over());
             let reason = match (stalled, evicted) {
-                _ if connection.is_overdue() => "it has not said who it is",
+                _ if connection.is_overdue(self.read.get()) => "it has not said who it is",
                 (true, _) => "nothing came after the beginning of a frame",
                 (_, true) => EVICTED,
                 _ => continue,

@@ -10,7 +10,7 @@
 
 use crate::stream::Origin;
 use glint_proto::clock;
-use glint_proto::limits::{HELLO_MS_MAX, STRANGERS_MAX, STRANGERS_PER_ADDRESS_MAX};
+use glint_proto::limits::{STRANGERS_MAX, STRANGERS_PER_ADDRESS_MAX};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -39,8 +39,8 @@ pub(crate) struct Door {
 /// Who holds a place.
 #[derive(Clone, Copy, Debug)]
 enum Who {
-    /// Nobody knows yet, but since when.
-    Stranger(Origin, Instant),
+    /// Nobody knows yet.
+    Stranger(Origin),
     /// It has said hello.
     Known(Option<[u8; 32]>),
 }
@@ -88,7 +88,7 @@ impl Door {
             "too many from one address have not said who they are"
         } else {
             state.all += 1;
-            let who = Who::Stranger(from, clock::now());
+            let who = Who::Stranger(from);
             return Some(Place { door: self.clone(), who });
         };
         state.refused += 1;
@@ -104,7 +104,7 @@ impl Door {
 impl Place {
     /// Its peer has said who it is. Returns whether so many of that certificate may come.
     pub(crate) fn known(&mut self, certificate: Option<[u8; 32]>) -> bool {
-        let Who::Stranger(from, _) = self.who else { return true };
+        let Who::Stranger(from) = self.who else { return true };
         let mut state = self.door.state.lock();
         let limit = (self.door.limit * 3 / 4).max(1);
         if let Some(certificate) = certificate
@@ -117,10 +117,9 @@ impl Place {
         true
     }
 
-    /// Whether its peer should have said long ago who it is.
-    pub(crate) fn is_overdue(&self) -> bool {
-        let limit = Duration::from_millis(HELLO_MS_MAX);
-        matches!(self.who, Who::Stranger(_, since) if clock::since(since) > limit)
+    /// Whether its peer has not yet said who it is.
+    pub(crate) fn is_stranger(&self) -> bool {
+        matches!(self.who, Who::Stranger(_))
     }
 }
 
@@ -129,7 +128,7 @@ impl Drop for Place {
         let mut state = self.door.state.lock();
         state.all -= 1;
         match self.who {
-            Who::Stranger(from, _) => remove(&mut state.strangers, from),
+            Who::Stranger(from) => remove(&mut state.strangers, from),
             Who::Known(Some(certificate)) => remove(&mut state.certificates, certificate),
             Who::Known(None) => {}
         }
@@ -161,7 +160,7 @@ mod tests {
         assert!(door.enter(Origin::Here).is_none());
         drop(silent);
         assert!(door.enter(Origin::Here).is_some());
-        assert!(!others[0].is_overdue());
+        assert!(others[0].is_stranger());
         drop((known, others));
         let state = door.state.lock();
         assert_eq!((state.all, state.strangers.len()), (0, 0));

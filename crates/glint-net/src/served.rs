@@ -8,7 +8,7 @@ use crate::rights::{Peer, Rights};
 use crate::{NetError, Service};
 use futures_util::future::{AbortHandle, abortable};
 use glint_proto::frame::{Header, NO_SLOT};
-use glint_proto::limits::{BULK_BYTES_MAX, SLOTS_PER_CONNECTION};
+use glint_proto::limits::{BULK_BYTES_MAX, FRAME_MS_MAX, HELLO_MS_MAX, SLOTS_PER_CONNECTION};
 use glint_proto::{Ino, Op, Session};
 use serde_json::{Map, Value};
 use std::cell::{Cell, OnceCell, RefCell};
@@ -17,7 +17,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Requests that may be under way on one connection: its slots, and what needs none.
 pub(crate) const UNDER_WAY_MAX: usize = SLOTS_PER_CONNECTION as usize + 4;
@@ -71,7 +71,13 @@ pub(crate) struct Connection<S: Service> {
     /// Its reader, while it waits for that to become less.
     pub(crate) reader: RefCell<Option<Waker>>,
     pub(crate) has_replies: Cell<bool>,
+    /// Somebody waits for what comes in; and when it began, in time in which its core has read.
+    pub(crate) is_read: Cell<bool>,
+    pub(crate) began: Duration,
+    /// Since when it is in the middle of a frame.
     pub(crate) unfinished: Rc<Cell<Option<Instant>>>,
+    /// That moment, and when it was seen first, in time in which the core has read.
+    pub(crate) stalled: Cell<Option<(Instant, Duration)>>,
 }
 
 impl<S: Service> Drop for Connection<S> {
@@ -130,9 +136,22 @@ impl<S: Service> Connection<S> {
         all.into_values().for_each(|handle| handle.abort());
     }
 
-    /// Whether it should have said so long ago.
-    pub(crate) fn is_overdue(&self) -> bool {
-        self.place.borrow().as_ref().is_some_and(Place::is_overdue)
+    /// Whether the rest of a frame has not come for too long, though it was read from, at this
+    /// time of a core that has read.
+    pub(crate) fn is_stalled(&self, read: Duration) -> bool {
+        let unfinished = self.unfinished.get().filter(|_| self.is_read.get());
+        let seen = unfinished.map(|since| match self.stalled.get() {
+            Some((before, seen)) if before == since => (since, seen),
+            _ => (since, read),
+        });
+        self.stalled.set(seen);
+        seen.is_some_and(|(_, seen)| read - seen > Duration::from_millis(FRAME_MS_MAX))
+    }
+
+    /// Whether it should have said who it is long ago, at this time of its core.
+    pub(crate) fn is_overdue(&self, read: Duration) -> bool {
+        read - self.began > Duration::from_millis(HELLO_MS_MAX)
+            && self.place.borrow().as_ref().is_some_and(Place::is_stranger)
     }
 
     /// The state of a server, as far as it is for the other end: administrators see all of it,

@@ -161,6 +161,7 @@ impl<S: Service> SimulatedServer<S> {
 
     /// Looks after connections; to be called every now and then.
     pub async fn care(&self) {
+        self.0.has_read();
         self.0.care().await;
     }
 }
@@ -244,17 +245,17 @@ fn run<S: Service>(
             })
             .detach();
         }
-        if spare.is_none() {
-            let inbox = inbox.clone();
-            compio_runtime::spawn(async move {
-                loop {
-                    inbox.ran.lock().replace(Instant::now());
-                    host::sleep(BEAT).await;
-                }
-            })
-            .detach();
-        }
         let core = Core::start(service, once, spare);
+        let (inbox_of, reader) = (inbox.clone(), core.clone());
+        compio_runtime::spawn(async move {
+            loop {
+                inbox_of.ran.lock().replace(Instant::now());
+                // The ring that says that the time is over has said what has come in.
+                host::sleep(BEAT).await;
+                reader.has_read();
+            }
+        })
+        .detach();
         loop {
             let accepted = inbox.next().await;
             if inbox.stop.load(Ordering::Acquire) {

@@ -1,9 +1,16 @@
-//! How long others could be heard: time, less that in which this process stood still or one of
-//! the threads that hear did.
+//! How long others could be heard: time, less that in which this process stood still or the
+//! threads that hear did.
 //!
-//! Invariant: whoever is counted as silent for a time was silent while all threads ran, and
-//! after each pause the threads ran for a while before anybody is counted out: what lay in the
-//! sockets has been looked at.
+//! It is measured twice. What somebody owes may lie with one thread, so it is late by the time in
+//! which *all* threads ran. Who lives says so again, to a thread that runs, if it is not answered: so
+//! silence is measured by the time in which *any* thread ran, and one that stands still for
+//! ever (at a disk) keeps nobody here who is gone.
+//!
+//! Invariants:
+//! - Whoever is counted as late for a time owed it while all threads ran; whoever is counted as
+//!   silent was silent while one ran.
+//! - After each pause the threads ran for a while before anybody is counted out: what lay in the
+//!   sockets has been looked at.
 
 use crate::clock;
 use crate::limits::{BEAT_MS, PAUSE_MS_MIN, SETTLE_MS};
@@ -11,14 +18,17 @@ use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// A moment, in time in which others could be heard.
+/// A moment, in time in which others could be heard: by all threads, and by any.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub struct Moment(Duration);
+pub struct Moment {
+    all: Duration,
+    any: Duration,
+}
 
 impl std::ops::Add<Duration> for Moment {
     type Output = Moment;
     fn add(self, time: Duration) -> Moment {
-        Moment(self.0 + time)
+        Moment { all: self.all + time, any: self.any + time }
     }
 }
 
@@ -68,17 +78,24 @@ impl Watch {
         let pause = Duration::from_millis(PAUSE_MS_MIN);
         let passed = now.saturating_duration_since(state.looked);
         state.looked = now;
-        let mut paused = passed >= pause;
-        state.threads.retain(|thread| {
-            let thread = thread.upgrade();
-            let stands =
-                |ran: &Arc<Mutex<Instant>>| now.saturating_duration_since(*ran.lock()) >= pause;
-            paused |= thread.as_ref().is_some_and(stands);
-            thread.is_some()
-        });
-        match paused {
-            true => state.paused = state.now,
-            false => state.now = state.now + passed,
+        let stopped = passed >= pause;
+        state.threads.retain(|thread| thread.strong_count() > 0);
+        let ran = |thread: &Weak<Mutex<Instant>>| thread.upgrade().map(|ran| *ran.lock());
+        let silences = state.threads.iter().filter_map(ran);
+        let silences = silences.map(|ran| now.saturating_duration_since(ran));
+        let (mut count, mut standing) = (0, 0);
+        for silence in silences {
+            count += 1;
+            standing += usize::from(silence >= pause);
+        }
+        let State { now, paused, .. } = &mut *state;
+        match stopped || standing > 0 {
+            true => paused.all = now.all,
+            false => now.all += passed,
+        }
+        match stopped || (count > 0 && standing == count) {
+            true => paused.any = now.any,
+            false => now.any += passed,
         }
     }
 
@@ -87,11 +104,18 @@ impl Watch {
         self.0.lock().now
     }
 
-    /// Whether somebody who was last heard at `then` could be heard for longer than `time`
-    /// since, and was not.
+    /// Whether somebody owes something since `then` that could be heard for longer than `time`,
+    /// whichever thread it comes to.
     pub fn is_over(&self, then: Moment, time: Duration) -> bool {
-        let state = self.0.lock();
-        state.now > then + time && state.now >= state.paused + Duration::from_millis(SETTLE_MS)
+        let State { now, paused, .. } = *self.0.lock();
+        now.all > then.all + time && now.all >= paused.all + Duration::from_millis(SETTLE_MS)
+    }
+
+    /// Whether somebody who was last heard at `then` could be heard for longer than `time`
+    /// since, by a thread or another, and was not.
+    pub fn is_silent(&self, then: Moment, time: Duration) -> bool {
+        let State { now, paused, .. } = *self.0.lock();
+        now.any > then.any + time && now.any >= paused.any + Duration::from_millis(SETTLE_MS)
     }
 }
 
@@ -135,6 +159,29 @@ mod tests {
         let heard = watch.now();
         pass(&watch, &mut now, LEASE + Duration::from_millis(200), None);
         assert!(watch.is_over(heard, LEASE));
+        clock::simulate(None);
+    }
+
+    #[test]
+    fn one_thread_that_stands_still_keeps_nobody_who_is_gone() {
+        let mut now = Instant::now();
+        clock::simulate(Some(now));
+        let (watch, then) = (Watch::default(), Moment::default());
+        let (_hangs, runs) = (watch.add_thread(), watch.add_thread());
+        pass(&watch, &mut now, LEASE, Some(&runs));
+        assert!(!watch.is_silent(then, LEASE));
+        pass(&watch, &mut now, Duration::from_millis(200), Some(&runs));
+        assert!(watch.is_silent(then, LEASE), "whoever lives came to the other thread");
+        pass(&watch, &mut now, LEASE * 2, Some(&runs));
+        assert!(!watch.is_over(then, LEASE), "what it owes may lie with the one that hangs");
+        // Nobody is heard while both hang.
+        let then = watch.now();
+        pass(&watch, &mut now, LEASE * 2, None);
+        assert!(!watch.is_silent(then, LEASE));
+        pass(&watch, &mut now, LEASE, Some(&runs));
+        assert!(!watch.is_silent(then, LEASE));
+        pass(&watch, &mut now, Duration::from_secs(2), Some(&runs));
+        assert!(watch.is_silent(then, LEASE));
         clock::simulate(None);
     }
 }

@@ -3,6 +3,7 @@
 use crate::data_dir::DataDir;
 use crate::rates::Totals;
 use crate::servers::Servers;
+use glint_mds::SessionInfo;
 use glint_proto::SpaceInfo;
 use serde_json::{Value, json};
 
@@ -37,19 +38,16 @@ pub fn status(servers: &Servers) -> Value {
             })
         })
         .collect();
-    let clients: Vec<Value> = servers
-        .mds()
-        .sessions()
-        .iter()
-        .map(|session| {
-            json!({
-                "id": session.client.to_string(),
-                "host": session.host,
-                "mount_point": session.mount_point,
-                "connections": session.connections,
-            })
+    let client = |session: &SessionInfo| {
+        json!({
+            "id": session.client.to_string(),
+            "host": session.host,
+            "mount_point": session.mount_point,
+            "connections": session.connections,
         })
-        .collect();
+    };
+    let clients: Vec<Value> = servers.mds().sessions().iter().map(client).collect();
+    let awaited: Vec<Value> = servers.mds().awaited().iter().map(client).collect();
     let space = servers.space();
     let totals = Totals::now();
     let rates = servers.rates(&totals);
@@ -73,6 +71,7 @@ pub fn status(servers: &Servers) -> Value {
         "osts": osts(servers.data(), 0, &servers.ost_spaces()),
         "osses": osses,
         "clients": clients,
+        "awaited": awaited,
         "locks": {
             "inodes": locked_inodes,
             "data": locked_data,

@@ -30,8 +30,6 @@ const FENCES: usize = 1024;
 /// Sessions that one OSS has still to fence, remembered one by one. Beyond that it has to ask about
 /// all that it knows.
 const FENCES_MAX: usize = 1 << 16;
-/// How often it is looked whether a session is fenced.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// An order that is not done yet.
 struct Pending {
@@ -241,7 +239,7 @@ impl Osses {
         first.map_or(own, |change| own.min(change - 1))
     }
 
-    /// Until nothing of a session is executed anywhere any more. On a thread that may wait.
+    /// Has a session ended everywhere; see [`Osses::is_fenced`].
     pub fn fence(&self, session: u64) {
         for oss in &mut self.state.lock().all {
             if oss.fence.len() == FENCES_MAX {
@@ -251,11 +249,13 @@ impl Osses {
             }
             oss.fence.push(session);
         }
+    }
+
+    /// Whether nothing of a session that is to be fenced is executed anywhere any more.
+    pub fn is_fenced(&self, session: u64) -> bool {
         let goes_on =
             |oss: &Oss| clock::since(oss.heard) <= self.lease && oss.fence.contains(&session);
-        while self.state.lock().all.iter().any(goes_on) {
-            std::thread::sleep(LOOK);
-        }
+        !self.state.lock().all.iter().any(goes_on)
     }
 }
 
@@ -271,7 +271,6 @@ fn remember(data: &DataDir, all: &[Oss]) -> FsResult<()> {
 mod tests {
     use super::*;
     use crate::data_dir::Role;
-    use std::sync::Arc;
 
     fn beat(uuid: u128, done: (u64, u64)) -> Beat {
         let address = format!("host{uuid}:1");
@@ -376,21 +375,21 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let data = DataDir::open_or_create(dir.path(), Some(1), Role::Mds).unwrap();
         let lease = Duration::from_secs(2);
-        let osses = Arc::new(Osses::new(&data, 7, lease));
+        clock::simulate(Some(clock::now()));
+        let osses = Osses::new(&data, 7, lease);
         osses.beat(&data, None, beat(1, (0, 0))).unwrap();
-        let (start, waiting) = (clock::now(), osses.clone());
+        let start = clock::now();
         osses.beat(&data, None, beat(2, (0, 0))).unwrap();
-        let fencing = std::thread::spawn(move || waiting.fence(99));
+        osses.fence(99);
         // The first one is heard all the time.
         let told = || osses.beat(&data, None, beat(1, (0, 0))).unwrap().fence;
-        while told().is_empty() {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        assert_eq!(told(), [99]);
+        assert!(told() == [99] && !osses.is_fenced(99));
         let fenced = Beat { fenced: vec![99], ..beat(1, (0, 0)) };
         assert!(osses.beat(&data, None, fenced).unwrap().fence.is_empty());
-        fencing.join().unwrap();
-        assert!(clock::since(start) >= lease, "the other one was silent");
+        assert!(!osses.is_fenced(99), "the other one was heard just now");
+        clock::simulate(Some(start + lease + Duration::from_millis(1)));
+        assert!(osses.is_fenced(99), "it was silent");
+        clock::simulate(None);
         let again = osses.beat(&data, None, beat(2, (0, 0))).unwrap().fence;
         assert_eq!(again, [99], "it learns of it when it is back");
     }

@@ -153,6 +153,7 @@ impl Servers {
         };
         let threads = vec![
             spawn("watch", Servers::keep_time)?,
+            spawn("eviction", Servers::expire_clients)?,
             spawn("housekeeping", Servers::keep_house)?,
             spawn("settling", Servers::settle_objects)?,
         ];
@@ -163,6 +164,16 @@ impl Servers {
     fn keep_time(&self, stop: &AtomicBool) {
         while !stop.load(Ordering::Acquire) {
             self.mds.time_passes();
+            std::thread::sleep(HOUSEKEEPING);
+        }
+    }
+
+    /// Gives up clients whose time is over.
+    fn expire_clients(&self, stop: &AtomicBool) {
+        while !stop.load(Ordering::Acquire) {
+            if let Err(errno) = futures_lite::future::block_on(self.mds.expire(self)) {
+                tracing::error!(%errno, "giving up clients");
+            }
             std::thread::sleep(HOUSEKEEPING);
         }
     }
@@ -306,8 +317,12 @@ impl Targets for Servers {
         self.osses.take_left()
     }
 
-    async fn fence(&self, session: u64) {
+    fn fence(&self, session: u64) {
         self.osses.fence(session);
+    }
+
+    fn is_fenced(&self, session: u64) -> bool {
+        self.osses.is_fenced(session)
     }
 }
 

@@ -6,15 +6,16 @@ mod support;
 
 use glint_proto::frame::NO_SLOT;
 use glint_proto::frame::{HEADER_BYTES, Header};
-use glint_proto::limits::{HELLO_MS_MAX, STRANGERS_PER_ADDRESS_MAX};
+use glint_proto::limits::{FRAME_MS_MAX, HELLO_MS_MAX, STRANGERS_PER_ADDRESS_MAX};
 use glint_proto::message::{Hello, Reply, Request, decode, encode};
-use glint_proto::{ClientId, Cred, Errno, Ino, MdsReply, MdsRequest};
+use glint_proto::{ClientId, Cred, Errno, Ino, MdsReply, MdsRequest, ObjectId, OstRequest};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use support::disk::{Disk, Frozen};
 use support::stalls::Delays;
 use support::*;
 
@@ -238,6 +239,61 @@ fn clients_that_stall_in_a_frame_are_closed_and_slow_nobody_down() {
         Reply::Mds { reply: Ok(_), .. }
     ));
     server.stop();
+}
+
+/// While the threads of a server wait for its disk they read nothing: that counts for nobody who is
+/// in the middle of a frame.
+#[test]
+fn who_is_in_a_frame_while_the_server_stands_still_is_not_closed() {
+    let world = World::new();
+    let at = world.data();
+    let disk = Disk::new(&world.path("image"), &at, "ext4", 400);
+    let port = free_port();
+    let server = world.serve(port, &[]);
+    let cores = std::thread::available_parallelism().unwrap().get() as u64;
+    // Of these each thread serves some.
+    let mut in_frame: Vec<Peer> = (0..2 * cores).map(|n| Peer::connect(port, 100 + n)).collect();
+    let mut blocked: Vec<Peer> = (0..2 * cores).map(|n| Peer::connect(port, 200 + n)).collect();
+    let split = |peer: &Peer| {
+        let mut whole = frame(peer.client, 0, 1, &getattr());
+        let rest = whole.split_off(whole.len() - 3);
+        (whole, rest)
+    };
+    for peer in &mut in_frame {
+        let (beginning, _) = split(peer);
+        peer.stream.write_all(&beginning).unwrap();
+    }
+    // It is read.
+    std::thread::sleep(Duration::from_millis(500));
+    let frozen = Frozen::new(&at);
+    for (n, peer) in (1u64..).zip(&mut blocked) {
+        let object = ObjectId { ino: Ino(n << 40), stripe: 0 };
+        let request = OstRequest::Truncate { object, size: 1 };
+        peer.send(0, 1, &Request::Ost { ost: 0, request, capability: None });
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    for peer in &mut in_frame {
+        let (_, rest) = split(peer);
+        peer.stream.write_all(&rest).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(FRAME_MS_MAX + 2_000));
+    for peer in &mut in_frame {
+        peer.stream.set_nonblocking(true).unwrap();
+        let nothing = peer.stream.read(&mut [0]).unwrap_err();
+        assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock, "it stands still");
+        peer.stream.set_nonblocking(false).unwrap();
+    }
+    frozen.thaw();
+    for peer in &mut in_frame {
+        let answer = peer.receive();
+        assert!(matches!(answer, Reply::Mds { reply: Ok(_), .. }), "{answer:?}");
+    }
+    for peer in &mut blocked {
+        let answer = peer.receive();
+        assert!(matches!(answer, Reply::Ost { reply: Ok(_), .. }), "{answer:?}");
+    }
+    server.stop();
+    drop(disk);
 }
 
 #[test]

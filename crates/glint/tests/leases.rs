@@ -155,3 +155,34 @@ fn opening_one_file_again_and_again_leaves_one_lock() {
     assert!(ranges.is_some_and(|ranges| ranges < 20), "{status}");
     assert_eq!(fs::read(b.join("log")).unwrap().len(), 3_000);
 }
+
+/// After a restart it is shown for whom the server still waits.
+#[test]
+fn status_shows_for_whom_a_recovery_waits() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &[]);
+    let (halted, a) = world.mount(port, "a", &[]);
+    let (_stays, b) = world.mount(port, "b", &[]);
+    fs::write(a.join("f"), b"1").unwrap();
+    halted.halt(true);
+    server.kill();
+    let _server = world.serve(port, &[]);
+    let status = |more: &[&str]| {
+        let shown = run(glint().arg("status").arg(address(port)).args(more));
+        String::from_utf8_lossy(&shown.stdout).into_owned()
+    };
+    let awaited = || {
+        let status: serde_json::Value = serde_json::from_str(&status(&["--json"])).unwrap();
+        let awaited = status["awaited"].as_array().unwrap().clone();
+        awaited.iter().map(|one| one["mount_point"].as_str().unwrap().to_owned()).collect()
+    };
+    let is_a = |list: Vec<String>| list == [text(&a)];
+    eventually("the other one is back", || is_a(awaited()));
+    let shown = status(&[]);
+    let lines: Vec<&str> = shown.lines().filter(|line| line.contains("AWAITED")).collect();
+    assert!(lines.len() == 1 && lines[0].contains(text(&a)), "{shown}");
+    halted.halt(false);
+    fs::write(b.join("g"), b"2").unwrap();
+    assert!(awaited().is_empty() && !status(&[]).contains("AWAITED"));
+}

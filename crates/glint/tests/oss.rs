@@ -9,9 +9,10 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use support::disk::Disk;
+use support::disk::{Disk, Frozen};
 use support::load::Load;
 use support::random::Random;
+use support::stalls::Stalls;
 use support::*;
 
 fn bytes(seed: u64, len: usize) -> Vec<u8> {
@@ -301,6 +302,68 @@ fn an_oss_that_does_not_hear_of_the_mds_waits() {
     oss.stop();
     server.stop();
     world.assert_sound();
+}
+
+/// A disk of an OSS stands still while objects there are to be destroyed: the OSS goes on to say that it
+/// lives, so that what lies on its other disks can be used.
+#[test]
+fn an_oss_whose_disk_stands_still_is_heard() {
+    let world = World::new();
+    let port = free_port();
+    let _server = world.serve(port, &["--lease", "6"]);
+    let data = world.oss_data(1);
+    let start = || world.oss(1, free_port(), port, &["--osts", "2"]);
+    start().stop();
+    let at = data.join("ost1");
+    let disk = Disk::new(&world.path("image"), &at, "ext4", 400);
+    let oss = start();
+    let (mount, dir) = world.mount(port, "m", &["-o", "nowbmeta"]);
+    // The first OST is that of the MDS.
+    let made_on = |ost: u16| {
+        let made = (0..).map(|n| dir.join(format!("f{ost}-{n}"))).find(|path| {
+            fs::write(path, bytes(1, 100_000)).unwrap();
+            let get = format!("getfattr --only-values -n glint.layout {}", text(path));
+            sh(&dir, &get).contains(&format!("first_ost={ost}"))
+        });
+        made.unwrap()
+    };
+    let (goes, stays) = (made_on(2), made_on(1));
+    sh(&dir, "sync -f .");
+    let there = || objects(&data).0;
+    let before = there();
+    let silent = || {
+        let shown = run(glint().args(["status", "--json", &address(port)]));
+        let status: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+        Duration::from_millis(status["osses"][0]["silent_ms"].as_u64().unwrap())
+    };
+    let file = OpenOptions::new().read(true).write(true).open(&stays).unwrap();
+    let frozen = Frozen::new(&at);
+    fs::remove_file(&goes).unwrap();
+    // It is told to the OSS, and hangs there.
+    std::thread::sleep(Duration::from_secs(1));
+    let (start, stalls) = (Instant::now(), Stalls::start());
+    let (mut longest, mut round) = (Duration::ZERO, 0);
+    while start.elapsed() < Duration::from_secs(7) {
+        round += 1;
+        let content = bytes(round, 100_000);
+        let ((), took) = stalls.timed(|| {
+            file.write_all_at(&content, 0).unwrap();
+            file.sync_all().unwrap();
+        });
+        longest = longest.max(took);
+        let (silent, _) = stalls.timed(silent);
+        assert!(silent < Duration::from_secs(2) + stalls.total(), "not heard for {silent:?}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(longest < Duration::from_secs(2), "{longest:?} for another disk");
+    assert_eq!(there(), before, "nothing was destroyed, so nothing was tried");
+    frozen.thaw();
+    eventually("it is destroyed", || there() < before);
+    assert_eq!(fs::read(&stays).unwrap(), bytes(round, 100_000));
+    drop(file);
+    mount.stop();
+    oss.stop();
+    drop(disk);
 }
 
 #[test]

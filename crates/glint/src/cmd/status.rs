@@ -78,6 +78,11 @@ pub fn run(args: Args) -> CommandResult {
             client["connections"],
         );
     }
+    for client in status["awaited"].as_array().into_iter().flatten() {
+        let (host, mount_point) = (text(&client["host"]), text(&client["mount_point"]));
+        let id = text(&client["id"]);
+        crate::say!("  AWAITED  {id} {host} at {mount_point}, to go on after the restart");
+    }
     Ok(ExitCode::SUCCESS)
 }
 

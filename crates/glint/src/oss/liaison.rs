@@ -3,6 +3,8 @@
 //!
 //! Invariants:
 //! - A session is reported as fenced when nothing of it is executed any more.
+//! - Objects are destroyed only while the MDS is relied on: no change that stood still makes one
+//!   again afterwards.
 //! - Nothing here waits for a disk: the MDS would take a slow one for an OSS that is gone. What
 //!   takes its time is reported when it is done.
 
@@ -278,12 +280,14 @@ impl Talk<'_> {
         self.fencing = orders.fence;
         self.fencing.iter().for_each(|number| sessions.fence(*number));
         self.ended.retain(|number| !sessions.is_quiet(*number));
-        let lease = Duration::from_millis(orders.lease_ms);
-        if !orders.more_to_fence && self.ended.is_empty() {
-            sessions.valid_until(sent + lease / 2);
-        }
-        sessions.forget_absent(clock::now(), lease);
-        if let Some((last, _)) = orders.orders.last()
+        let (lease, now) = (Duration::from_millis(orders.lease_ms), clock::now());
+        // After all that it wants to be fenced is.
+        let relies = !orders.more_to_fence
+            && self.ended.is_empty()
+            && sessions.rely_until(sent + lease / 2, now);
+        sessions.forget_absent(now, lease);
+        if relies
+            && let Some((last, _)) = orders.orders.last()
             && self.destroying.is_none()
             && self.done.1 < *last
         {
@@ -295,7 +299,7 @@ impl Talk<'_> {
                 self.destroying = Some(order);
             }
         }
-        Ok(match self.fencing.is_empty() && self.ended.is_empty() {
+        Ok(match relies && self.fencing.is_empty() {
             true => BEAT,
             false if self.fencing.iter().any(|number| self.is_quiet(*number)) => Duration::ZERO,
             false => LOOK_AGAIN,

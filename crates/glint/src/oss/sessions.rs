@@ -4,6 +4,14 @@
 //! - A session that was fenced is never a good one again, and counts as quiet only when nothing
 //!   of it is being executed.
 //! - Nothing begins while the MDS was not heard of for too long.
+//! - When it is heard of again after that, nothing begins before all is over that is still being
+//!   executed of sessions that have ended: the MDS has waited for none of it, and what they had
+//!   locked others have now. Where this process stood still between a look at the session and the
+//!   change itself, the change is made before anybody can see or change the same bytes. (The
+//!   order: the MDS says who has ended, [`Sessions::fence`], [`Sessions::rely_until`].)
+//!
+//! Time is that of [`clock`](glint_proto::clock). It does not pass in a virtual machine that is halted from outside
+//! and not told so; an OSS must not be halted that way for longer than half a lease.
 
 use glint_proto::{ClientId, Errno, FsResult, Owner, Running, Session};
 use parking_lot::Mutex;
@@ -142,9 +150,18 @@ impl Sessions {
         !state.ending.iter().any(|session| session.number() == number)
     }
 
-    /// The MDS is relied on until then.
-    pub fn valid_until(&self, then: Instant) {
-        self.state.lock().valid = Some(then);
+    /// The MDS, which has said by now whose sessions are over, is relied on until `then`. Not yet
+    /// if it was not heard of for too long, and something of such a session is being executed.
+    /// Returns whether it is.
+    pub fn rely_until(&self, then: Instant, now: Instant) -> bool {
+        let mut state = self.state.lock();
+        state.end(|_| false);
+        let is_late = state.valid.is_none_or(|valid| now >= valid);
+        if is_late && !state.ending.is_empty() {
+            return false;
+        }
+        state.valid = Some(then);
+        now < then
     }
 
     /// Whether it is at this time.
@@ -166,7 +183,7 @@ mod tests {
         let of_a = sessions.admit(a, 10, OWNER).unwrap();
         let of_b = sessions.admit(b, 20, OWNER).unwrap();
         assert!(matches!(sessions.enter(&of_a, now), Entry::Later), "the MDS was not heard of");
-        sessions.valid_until(now + Duration::from_secs(1));
+        assert!(sessions.rely_until(now + Duration::from_secs(1), now));
         let Entry::Running(running) = sessions.enter(&of_a, now) else { panic!("a is known") };
         sessions.fence(10);
         assert!(matches!(sessions.enter(&of_a, now), Entry::Never));
@@ -183,13 +200,41 @@ mod tests {
     }
 
     #[test]
+    fn what_stood_still_while_its_session_ended_is_done_before_anything_begins() {
+        let (sessions, now, second) = (Sessions::default(), Instant::now(), Duration::from_secs(1));
+        let of_a = sessions.admit(ClientId(1), 10, OWNER).unwrap();
+        let of_b = sessions.admit(ClientId(2), 20, OWNER).unwrap();
+        assert!(sessions.rely_until(now + second, now));
+        let Entry::Running(slow) = sessions.enter(&of_a, now) else { panic!("a is known") };
+        // It is ended in time: the MDS waits for what runs, others go on.
+        sessions.fence(10);
+        assert!(sessions.rely_until(now + 2 * second, now + second / 2));
+        assert!(matches!(sessions.enter(&of_b, now + second), Entry::Running(_)));
+        // This process stands still here, and the MDS waits no more.
+        let now = now + 100 * second;
+        let begins = || matches!(sessions.enter(&of_b, now), Entry::Running(_));
+        assert!(!sessions.rely_until(now + second, now) && !begins());
+        assert!(!sessions.rely_until(now + second, now) && !begins());
+        drop(slow);
+        assert!(!begins());
+        assert!(sessions.rely_until(now + second, now) && begins());
+        // The same for a session that the MDS does not name, because it has ended here.
+        let Entry::Running(slow) = sessions.enter(&of_b, now) else { panic!("b is known") };
+        sessions.end(20);
+        let now = now + 100 * second;
+        assert!(!sessions.rely_until(now + second, now));
+        drop(slow);
+        assert!(sessions.rely_until(now + second, now));
+    }
+
+    #[test]
     fn what_was_parked_in_a_session_does_not_run_in_the_next_one() {
         let (sessions, now, a) = (Sessions::default(), Instant::now(), ClientId(1));
         let old = sessions.admit(a, 10, OWNER).unwrap();
         assert!(matches!(sessions.enter(&old, now), Entry::Later));
         // The client is back before the order to fence its old session is here.
         let new = sessions.admit(a, 11, OWNER).unwrap();
-        sessions.valid_until(now + Duration::from_secs(1));
+        assert!(sessions.rely_until(now + Duration::from_secs(1), now));
         assert!(matches!(sessions.enter(&old, now), Entry::Never));
         let Entry::Running(_running) = sessions.enter(&new, now) else { panic!("it is good") };
         // Who connected in the old session is not counted in the new one.
