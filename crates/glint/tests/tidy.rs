@@ -35,7 +35,7 @@ const UNSAFE: [&str; 9] = [
     "glint/src/live.rs",
     "glint-ost/src/allocated.rs",
     "glint-kv/src/segment.rs",
-    "glint/tests/support/mapped.rs",
+    "tests/e2e/support/mapped.rs",
 ];
 
 fn root() -> PathBuf {

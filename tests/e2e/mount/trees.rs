@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-mod support;
-
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -32,7 +30,7 @@ fn a_source_tree_is_unpacked_compared_built_renamed_and_removed() {
         .current_dir(workspace()));
     sh(
         &workspace(),
-        &format!("cp -r Cargo.toml Cargo.lock clippy.toml crates '{}/glint'", text(&local)),
+        &format!("cp -r Cargo.toml Cargo.lock clippy.toml crates tests '{}/glint'", text(&local)),
     );
     sh(&local, "cp -r \"${CARGO_HOME:-$HOME/.cargo}/registry/src\" registry");
     sh(&local, "tar cf ../tree.tar .");

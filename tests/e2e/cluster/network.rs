@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-mod support;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -180,7 +178,7 @@ fn benchmarks_over_tcp_come_to_an_end_and_clean_up() {
     let server = world.serve(port, &[]);
     for more in [&["--op", "open"][..], &["--op", "rename", "--procs", "2"]] {
         let mut bench = Command::new("timeout");
-        bench.args(["300", env!("CARGO_BIN_EXE_glint"), "bench", "createmany", "--json"]);
+        bench.args(["300", binary::glint(), "bench", "createmany", "--json"]);
         bench.args(["--target", &address(port), "--count", "300"]).args(more);
         let line = run(&mut bench).stdout;
         let line: serde_json::Value = serde_json::from_slice(&line).unwrap();

@@ -1,6 +1,6 @@
 //! Another host: a network namespace, with a cable that can be pulled.
 
-use super::{Process, World, run, text};
+use super::{Process, World, binary, run, text};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -46,7 +46,7 @@ impl Host {
     pub fn mount(&self, world: &World, address: &str) -> (Process, PathBuf) {
         let directory = world.short("a");
         fs::create_dir(&directory).unwrap();
-        let mut mount = self.command(env!("CARGO_BIN_EXE_glint"));
+        let mut mount = self.command(binary::glint());
         mount.args(["mount", "-f", address, text(&directory)]);
         let mut process = Process::start_as(&mut mount, world.path("a.log"), Some(&directory));
         process.wait_for("mounted at");

@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-mod support;
-
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::Read;

@@ -1,8 +1,15 @@
 //! A file system of the real binary on real mounts, for the end-to-end tests.
-//! They need root and /dev/fuse, and say so when they miss them.
+//!
+//! Promises: whatever a test starts, mounts or writes is gone when it ends, also when it fails. A
+//! test waits for what it needs, not for a time.
+//!
+//! Does not know: what is inside of the binary. The tests need root and /dev/fuse, and say so when
+//! they miss them.
 
-#![allow(dead_code, reason = "each test binary uses its own part")]
+#![allow(missing_docs, clippy::new_without_default, reason = "only the suites use it")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+pub mod binary;
 pub mod disk;
 pub mod load;
 pub mod mapped;
@@ -25,12 +32,14 @@ pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The binary under test.
 pub fn glint() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_glint"))
+    Command::new(binary::glint())
 }
 
 /// A directory on the disk of the build, removed at the end.
 pub fn scratch() -> tempfile::TempDir {
-    tempfile::Builder::new().prefix("e2e-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+    let builds = binary::build_directory().with_file_name("tmp");
+    fs::create_dir_all(&builds).unwrap();
+    tempfile::Builder::new().prefix("e2e-").tempdir_in(builds).unwrap()
 }
 
 /// Runs a command that must succeed.
@@ -360,7 +369,7 @@ impl MountHelper {
         if path.exists() {
             return MountHelper(None);
         }
-        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_glint"), path).unwrap();
+        std::os::unix::fs::symlink(binary::glint(), path).unwrap();
         MountHelper(Some(path))
     }
 }

@@ -4,8 +4,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-mod support;
-
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -30,7 +28,7 @@ fn serve_under(world: &World, port: u16, mut command: Command, more: &[&str]) ->
 /// `glint` with so many descriptors, as `soft:hard`.
 fn with_descriptors(limits: &str) -> Command {
     let mut command = Command::new("prlimit");
-    command.arg(format!("--nofile={limits}")).arg(env!("CARGO_BIN_EXE_glint"));
+    command.arg(format!("--nofile={limits}")).arg(binary::glint());
     command
 }
 

@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-mod support;
-
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -295,7 +293,7 @@ $mounts
 END
             exec '{}' {command}"#,
             if kept.is_empty() { "/".to_owned() } else { kept.join("|") },
-            env!("CARGO_BIN_EXE_glint")
+            binary::glint()
         );
         Command::new("unshare").args(["-m", "sh", "-c", &script]).output().unwrap()
     };
@@ -469,7 +467,7 @@ fn a_server_says_whom_it_waits_for() {
 fn other_users_are_told_what_needs_root() {
     let world = World::new();
     let (data, dir, glint_of_all) = (world.short("data"), world.short("m"), world.short("glint"));
-    fs::copy(env!("CARGO_BIN_EXE_glint"), &glint_of_all).unwrap();
+    fs::copy(binary::glint(), &glint_of_all).unwrap();
     fs::create_dir(&dir).unwrap();
     let serve = ["serve", "--data", text(&data)];
     let mut server = Process::start(&serve, world.path("serve.log"), None);

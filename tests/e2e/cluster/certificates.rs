@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-mod support;
-
 use glint_net::tls::Identity;
 use glint_net::{Address, Cluster, Remote, RemoteOptions, Transport};
 use glint_proto::lock::Grant;

@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-mod support;
-
 use glint_proto::frame::NO_SLOT;
 use glint_proto::frame::{HEADER_BYTES, Header};
 use glint_proto::limits::{HELLO_MS_MAX, STRANGERS_PER_ADDRESS_MAX};

@@ -3,12 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-mod support;
-
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
-use std::process::Command;
 use std::time::Duration;
 use support::namespace::Host;
 use support::*;
@@ -146,7 +143,7 @@ fn opening_one_file_again_and_again_leaves_one_lock() {
         let mut log = OpenOptions::new().append(true).open(a.join("log")).unwrap();
         log.write_all(b"x").unwrap();
     }
-    let status = run(Command::new(env!("CARGO_BIN_EXE_glint")).args(["status", &address(port)]));
+    let status = run(glint().args(["status", &address(port)]));
     let status = String::from_utf8_lossy(&status.stdout).into_owned();
     let ranges = status.lines().find_map(|line| {
         let before = line.split(" ranges of data").next().filter(|before| *before != line)?;

@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-mod support;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
@@ -158,7 +156,7 @@ fn bad_arguments_get_a_reason() {
         "-c",
         &format!(
             "mount -t tmpfs none /dev && exec '{}' up --data '{}' --mount '{}'",
-            env!("CARGO_BIN_EXE_glint"),
+            binary::glint(),
             text(&data),
             text(&mnt)
         ),
