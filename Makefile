@@ -25,11 +25,11 @@ help: ## Show this list
 up: build ## Build Glint, create a file system in DATA if there is none, mount it at MOUNT until Ctrl-C
 	$(SUDO) $(GLINT) up --data "$(DATA)" --mount "$(MOUNT)"
 
-build: ## Build the release binary
-	cargo build --release --locked -p glint
+build: ## Build the release binaries: glint, and glint-bench, which `glint bench` runs
+	cargo build --release --locked -p glint -p glint-bench
 
-install: build ## Install the binary and the helper of mount(8)
-	$(SUDO) install -D -m 755 $(GLINT) "$(DESTDIR)$(PREFIX)/bin/glint"
+install: build ## Install the binaries and the helper of mount(8)
+	$(SUDO) install -D -m 755 -t "$(DESTDIR)$(PREFIX)/bin" $(GLINT) $(GLINT)-bench
 	$(SUDO) install -d "$(DESTDIR)/sbin"
 	$(SUDO) ln -sf "$(PREFIX)/bin/glint" "$(DESTDIR)/sbin/mount.fuse.glint"
 
@@ -45,7 +45,7 @@ check: ## Formatting, lints, licences of dependencies, documentation
 # and are built once more.
 unit: ## Unit and property tests, and the tests of this repository's own rules
 	PROPTEST_RNG_SEED=$(PROPTEST_SEED) cargo test --workspace --locked --lib --bins \
-		--test tidy --test allocations --test sessions --test data_write_back
+		--test tidy --test benchmarks --test allocations --test sessions --test data_write_back
 
 sim: ## The deterministic simulation, SEEDS seeds; SEED=n runs one again, with its log
 	cargo build -q --workspace --locked --bin glint-sim --test tidy

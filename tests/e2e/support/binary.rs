@@ -6,12 +6,15 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-/// The path of `glint`.
+/// The path of `glint`; `glint-bench` lies beside it.
 pub fn glint() -> &'static str {
     static GLINT: OnceLock<String> = OnceLock::new();
     GLINT.get_or_init(|| match std::env::var("GLINT_BINARY") {
         Ok(path) => path,
-        Err(_) => built("glint"),
+        Err(_) => {
+            built("glint-bench");
+            built("glint")
+        }
     })
 }
 

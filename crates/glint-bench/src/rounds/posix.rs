@@ -1,8 +1,9 @@
 //! A round on a directory of any file system, through system calls. Each worker is
 //! a process of its own, as the users of a mount are.
 
-use super::createmany::{Operation, Round, Target};
-use super::sample::Sample;
+use super::{Operation, Round, Target};
+use crate::sample::Sample;
+use glint::{CommandResult, say};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -57,7 +58,7 @@ impl Target for Directory {
         for index in 0..round.procs {
             let (from, count) = round.share(index);
             let child = Command::new(std::env::current_exe()?)
-                .args(["bench", "worker"])
+                .arg("worker")
                 .arg(&self.path)
                 .args([round.op.name(), &from.to_string(), &count.to_string()])
                 .stdin(Stdio::piped())
@@ -119,11 +120,11 @@ fn mknod(path: &Path) -> rustix::io::Result<()> {
 }
 
 /// Runs a worker: says that it is ready, waits for the start, prints its sample.
-pub fn work(args: WorkerArgs) -> crate::CommandResult {
+pub fn work(args: WorkerArgs) -> CommandResult {
     // The names are made before the clock runs.
     let range = args.from..args.from + args.count;
     let files: Vec<PathBuf> = range.map(|index| file(&args.directory, index)).collect();
-    crate::say!("ready");
+    say!("ready");
     let mut line = String::new();
     std::io::stdin().read_line(&mut line)?;
     let mut sample = Sample::default();
@@ -132,7 +133,7 @@ pub fn work(args: WorkerArgs) -> crate::CommandResult {
         one(args.op, path).map_err(|e| format!("{}: {e}", path.display()))?;
         sample.record(start.elapsed().as_nanos() as u64);
     }
-    crate::say!("{}", sample.to_text());
+    say!("{}", sample.to_text());
     Ok(std::process::ExitCode::SUCCESS)
 }
 

@@ -4,9 +4,10 @@
 //! The work is cut into rounds, and rounds on the target alternate with rounds on
 //! the directory to compare with, so that both see the same machine.
 
-use super::sample::{Sample, ratio};
-use super::{native, posix};
-use crate::CommandResult;
+use crate::experiments::lustre_2009;
+use crate::rounds::{Operation, Round, Target, native, posix};
+use crate::sample::{Sample, ratio};
+use glint::{CommandResult, say};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -67,81 +68,11 @@ pub enum Experiment {
     Lustre2009,
 }
 
-/// What is measured.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub enum Operation {
-    /// open(O_CREAT|O_EXCL|O_WRONLY) and close.
-    Open,
-    /// mknod of a regular file.
-    Mknod,
-    /// mkdir.
-    Mkdir,
-    /// unlink, of files made before.
-    Unlink,
-    /// stat, of files made before.
-    Stat,
-    /// open(O_RDONLY) and close of a file that is there.
-    Read,
-    /// rename within the directory, of files made before.
-    Rename,
-}
-
-impl Operation {
-    /// Name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Operation::Open => "open",
-            Operation::Mknod => "mknod",
-            Operation::Mkdir => "mkdir",
-            Operation::Unlink => "unlink",
-            Operation::Stat => "stat",
-            Operation::Read => "read",
-            Operation::Rename => "rename",
-        }
-    }
-
-    /// Whether the files must be there first.
-    pub fn needs_files(self) -> bool {
-        use Operation::{Read, Rename, Stat, Unlink};
-        matches!(self, Unlink | Stat | Read | Rename)
-    }
-}
-
-/// A part of the work: files `from..from + count` by `procs` workers.
-#[derive(Clone, Copy, Debug)]
-pub struct Round {
-    /// What to do.
-    pub op: Operation,
-    /// First file.
-    pub from: u64,
-    /// Number of files.
-    pub count: u64,
-    /// Workers.
-    pub procs: u64,
-    /// Operations that each has under way at once, where the target can do that.
-    pub outstanding: u64,
-}
-
-impl Round {
-    /// The part of worker `index`.
-    pub fn share(&self, index: u64) -> (u64, u64) {
-        let from = self.count * index / self.procs;
-        let to = self.count * (index + 1) / self.procs;
-        (self.from + from, to - from)
-    }
-}
-
-/// Something that rounds can run on.
-pub trait Target {
-    /// Runs a round and says how long each operation took.
-    fn run(&mut self, round: Round) -> Result<Sample, Box<dyn std::error::Error>>;
-}
-
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
     if let Some(Experiment::Lustre2009) = args.experiment {
         let parent = args.data.clone().unwrap_or_else(std::env::temp_dir);
-        return super::lustre_2009::run(args.count, &parent, args.report.as_deref(), args.json);
+        return lustre_2009::run(args.count, &parent, args.report.as_deref(), args.json);
     }
     glint_telemetry::enable(!args.no_stats);
     let count = args.count.max(ROUNDS);
@@ -184,9 +115,9 @@ pub fn run(args: Args) -> CommandResult {
         map.insert("ratio".into(), json!(ratio(ours.per_s(), theirs.per_s())));
     }
     if args.json {
-        crate::say!("{line}");
+        say!("{line}");
     } else {
-        crate::say!(
+        say!(
             "{} x {} by {procs} on {}: {:.0}/s, p50 {} us, p99 {} us",
             count,
             args.op.name(),
@@ -197,7 +128,7 @@ pub fn run(args: Args) -> CommandResult {
         );
         if let Some(dir) = &args.against {
             let ratio = ratio(ours.per_s(), theirs.per_s());
-            crate::say!("{}: {:.0}/s; ratio {ratio:.2}", dir.display(), theirs.per_s());
+            say!("{}: {:.0}/s; ratio {ratio:.2}", dir.display(), theirs.per_s());
         }
     }
     Ok(ExitCode::SUCCESS)

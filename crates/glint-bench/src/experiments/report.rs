@@ -53,7 +53,7 @@ impl Report {
     /// Writes everything into a directory, or the text to standard output.
     pub fn finish(self, directory: Option<&Path>) -> Result<(), Box<dyn std::error::Error>> {
         let Some(directory) = directory else {
-            crate::say_part!("{}", self.text);
+            glint::say_part!("{}", self.text);
             return Ok(());
         };
         let failed = |path: &Path, e: &dyn std::fmt::Display| format!("{}: {e}", path.display());

@@ -1,7 +1,7 @@
 //! `glint bench start`: from the command to a usable mount, and the memory it takes.
 
-use super::sample::median;
-use crate::CommandResult;
+use crate::sample::median;
+use glint::{CommandResult, program, say};
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
@@ -26,7 +26,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
-    let glint = std::env::current_exe()?;
+    let glint = program::path("glint");
     let mut millis = Vec::new();
     let mut resident = Vec::new();
     let mut inodes = 0;
@@ -40,7 +40,8 @@ pub fn run(args: Args) -> CommandResult {
             .arg(&args.mount)
             .arg("--daemon")
             .stdout(Stdio::null())
-            .status()?;
+            .status()
+            .map_err(|error| program::not_started("glint", &error))?;
         if !status.success() {
             return Err("glint up failed; its message is above".into());
         }
@@ -57,13 +58,13 @@ pub fn run(args: Args) -> CommandResult {
     }
     let (ms, kib) = (median(millis), median(resident));
     if args.json {
-        crate::say!(
+        say!(
             "{}",
             json!({"bench": "start", "target": args.data.display().to_string(), "inodes": inodes,
                    "ms": (ms * 10.0).round() / 10.0, "resident_kib": kib as u64})
         );
     } else {
-        crate::say!("{inodes} inodes: usable after {ms:.0} ms, {} MiB resident", kib as u64 / 1024);
+        say!("{inodes} inodes: usable after {ms:.0} ms, {} MiB resident", kib as u64 / 1024);
     }
     Ok(ExitCode::SUCCESS)
 }

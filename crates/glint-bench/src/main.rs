@@ -1,31 +1,31 @@
-//! `glint bench`: the experiments that Glint is built on.
+//! `glint-bench`: the experiments that Glint is built on. `glint bench` runs it.
 
 mod createmany;
+mod experiments;
 mod getattr;
 mod ior;
-mod lustre_2009;
-mod lustre_ssf;
-mod native;
 mod null_mount;
-mod posix;
-mod pvfs_2006;
-mod report;
+mod rounds;
 mod sample;
-mod stage;
 mod start;
 mod stream;
 mod untar;
 
-use crate::CommandResult;
+use clap::{Parser, Subcommand};
+use glint::{CommandResult, Common};
+use std::process::ExitCode;
 
 /// Measure. Each benchmark prints JSON, one object a line, with --json.
-#[derive(clap::Args)]
-pub struct Args {
+#[derive(Parser)]
+#[command(bin_name = "glint bench", version, max_term_width = 100)]
+struct Cli {
+    #[command(flatten)]
+    common: Common,
     #[command(subcommand)]
     bench: Bench,
 }
 
-#[derive(clap::Subcommand)]
+#[derive(Subcommand)]
 enum Bench {
     Createmany(createmany::Args),
     Getattr(getattr::Args),
@@ -35,12 +35,17 @@ enum Bench {
     Stream(stream::Args),
     Untar(untar::Args),
     #[command(hide = true)]
-    Worker(posix::WorkerArgs),
+    Worker(rounds::posix::WorkerArgs),
 }
 
-/// Runs the command.
-pub fn run(args: Args) -> CommandResult {
-    match args.bench {
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    cli.common.apply();
+    glint::end(run(cli.bench))
+}
+
+fn run(bench: Bench) -> CommandResult {
+    match bench {
         Bench::Createmany(args) => createmany::run(args),
         Bench::Getattr(args) => getattr::run(args),
         Bench::Ior(args) => ior::run(args),
@@ -48,6 +53,6 @@ pub fn run(args: Args) -> CommandResult {
         Bench::Start(args) => start::run(args),
         Bench::Stream(args) => stream::run(args),
         Bench::Untar(args) => untar::run(args),
-        Bench::Worker(args) => posix::work(args),
+        Bench::Worker(args) => rounds::posix::work(args),
     }
 }

@@ -1,11 +1,11 @@
 //! A round on the client library, without a kernel in between: with the servers in
 //! this process, or over TCP.
 
-use super::createmany::{Operation, Round, Target};
-use super::sample::Sample;
-use crate::data_dir::{DataDir, Role};
-use crate::servers::{Running, Servers, Settings};
+use super::{Operation, Round, Target};
+use crate::sample::Sample;
 use futures_util::StreamExt;
+use glint::data_dir::{DataDir, Role};
+use glint::servers::{Running, Servers, Settings};
 use glint_client::{Caller, Client, Make, Vfs};
 use glint_net::{InProcess, Remote, RemoteOptions};
 use glint_proto::{FileType, FsResult, Ino, OpenFlags, RenameFlags};
@@ -39,7 +39,7 @@ fn make(kind: FileType, permissions: u32) -> Make<'static> {
 /// The client library, connected to a server.
 pub fn connect(address: &str) -> Result<Client<Remote>, String> {
     let mount_point = "(benchmark)".into();
-    let options = RemoteOptions { address: crate::identity::address(address)?, mount_point };
+    let options = RemoteOptions { address: glint::identity::address(address)?, mount_point };
     let remote = Remote::connect(options).map_err(|e| format!("server {address}: {e}"))?;
     Ok(Client::new(remote, false))
 }

@@ -2,10 +2,10 @@
 //! writer and eight, one client and eight, over 1 to 16 stripes of OSTs whose bandwidth is
 //! limited, so that it shows how full their requests are and how well they are used.
 
-use super::ior::{Pattern, Rates, run_pattern};
 use super::report::{Plot, Report};
 use super::stage::{Served, Stage};
-use crate::CommandResult;
+use crate::ior::{Pattern, Rates, run_pattern};
+use glint::{CommandResult, say};
 use glint_proto::limits::BULK_BYTES_MAX;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -104,7 +104,7 @@ pub fn run(parent: &Path, limit: u64, report: Option<&Path>, as_json: bool) -> C
     }
     if as_json {
         for row in &rows {
-            crate::say!(
+            say!(
                 "{}",
                 json!({
                     "bench": "ior", "experiment": "lustre-ssf", "case": row.case.name,

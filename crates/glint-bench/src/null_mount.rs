@@ -1,8 +1,8 @@
 //! `glint bench null-mount`: the adapter over answers from memory.
 
-use crate::CommandResult;
-use crate::cmd::mount_options::parse;
-use crate::signals::Stop;
+use glint::CommandResult;
+use glint::mount_options::parse;
+use glint::signals::Stop;
 use glint_mount::{Mount, MountFlags, NullFs};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -30,7 +30,7 @@ pub fn run(args: Args) -> CommandResult {
     let mount_options = options.mount("glint-null".into(), MountFlags::empty());
     let fs = Arc::new(NullFs::default());
     let mount = Mount::new(fs, &mount_point, &mount_options, options.transport)?;
-    crate::cmd::up::announce(&mount, start.elapsed());
+    glint::announce(&mount, start.elapsed());
     while !stop.is_asked() && !mount.is_finished() {
         std::thread::sleep(Duration::from_millis(50));
     }

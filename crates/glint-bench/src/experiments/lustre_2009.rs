@@ -1,12 +1,11 @@
 //! The experiment of Lustre's createmany (the first document of the evidence): 150 000 files
 //! in one directory, made by one process on the metadata server's own node.
 
-use super::createmany::{Operation, Round, Target};
 use super::report::{Plot, Report};
-use super::sample::{median, ratio};
 use super::stage::Stage;
-use super::{native, posix};
-use crate::CommandResult;
+use crate::rounds::{Operation, Round, Target, native, posix};
+use crate::sample::{median, ratio};
+use glint::{CommandResult, say};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::ExitCode;
@@ -90,7 +89,7 @@ pub fn run(count: u64, parent: &Path, report: Option<&Path>, as_json: bool) -> C
         }
     }
     if as_json {
-        lines.iter().for_each(|line| crate::say!("{line}"));
+        lines.iter().for_each(|line| say!("{line}"));
     }
     if !as_json || report.is_some() {
         out.finish(report)?;

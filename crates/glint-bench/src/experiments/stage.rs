@@ -1,6 +1,7 @@
 //! What an experiment needs: servers and mounts of this binary in processes of their own,
 //! and directories for them, all gone afterwards.
 
+use glint::program;
 use rustix::mount::UnmountFlags;
 use serde_json::Value;
 use std::net::TcpListener;
@@ -25,8 +26,10 @@ pub struct Served {
     pub pid: u32,
 }
 
-fn glint() -> std::io::Result<Command> {
-    Ok(Command::new(std::env::current_exe()?))
+fn spawn(command: &mut Command) -> Result<Child, String> {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let program = command.get_program().to_string_lossy().into_owned();
+    command.spawn().map_err(|error| program::not_started(&program, &error))
 }
 
 fn is_mount(path: &Path) -> bool {
@@ -65,17 +68,15 @@ impl Stage {
     /// Runs `glint up`, or `glint bench null-mount` without data.
     pub fn mount(&mut self, name: &str, data: bool, options: &str) -> Result<PathBuf, String> {
         let at = self.path(name)?;
-        let mut command = glint().map_err(|e| e.to_string())?;
-        match data {
-            true => {
-                let data = self.path(&format!("{name}-data"))?;
-                command.arg("up").arg("--data").arg(data).arg("--mount").arg(&at);
-            }
-            false => drop(command.args(["bench", "null-mount"]).arg(&at)),
+        let mut command = Command::new(program::path("glint"));
+        if data {
+            let data = self.path(&format!("{name}-data"))?;
+            command.arg("up").arg("--data").arg(data).arg("--mount").arg(&at);
+        } else {
+            command.args(["bench", "null-mount"]).arg(&at);
         }
-        command.args(["-o", options]).stdin(Stdio::null());
-        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        self.processes.push((child.map_err(|e| e.to_string())?, Some(at.clone())));
+        command.args(["-o", options]);
+        self.processes.push((spawn(&mut command)?, Some(at.clone())));
         self.wait(name, || is_mount(&at))?;
         Ok(at)
     }
@@ -88,14 +89,12 @@ impl Stage {
         pages: bool,
     ) -> Result<PathBuf, String> {
         let at = self.path(name)?;
-        let mut command = glint().map_err(|e| e.to_string())?;
+        let mut command = Command::new(program::path("glint"));
         command.args(["mount", "-f", address]).arg(&at);
         if pages {
-            command.env(crate::cmd::mount::COUNT_PAGES, "1");
+            command.env(glint::COUNT_PAGES, "1");
         }
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = command.spawn().map_err(|e| e.to_string())?;
-        self.processes.push((child, Some(at.clone())));
+        self.processes.push((spawn(&mut command)?, Some(at.clone())));
         self.wait(name, || is_mount(&at))?;
         Ok(at)
     }
@@ -105,7 +104,7 @@ impl Stage {
         let data = self.path(&format!("{name}-data"))?;
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let address = free.map_err(|e| e.to_string())?.to_string();
-        let glint = std::env::current_exe().map_err(|e| e.to_string())?;
+        let glint = program::path("glint");
         let mut command = match cores {
             "" => Command::new(glint),
             cores => {
@@ -116,12 +115,10 @@ impl Stage {
         };
         command.arg("serve").arg("--data").arg(data);
         command.args(["--listen", &address, "--insecure"]).args(more);
-        let child =
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let child = child.map_err(|e| e.to_string())?;
+        let child = spawn(&mut command)?;
         let pid = child.id();
         self.processes.push((child, None));
-        let at = crate::identity::address(&address)?;
+        let at = glint::identity::address(&address)?;
         self.wait(name, || glint_net::Remote::ask(&at, "status").is_ok())?;
         Ok(Served { address, pid })
     }
@@ -150,7 +147,7 @@ impl Drop for Stage {
 impl Served {
     /// `status` or `stats`.
     pub fn ask(&self, what: &str) -> Result<Value, String> {
-        let address = crate::identity::address(&self.address)?;
+        let address = glint::identity::address(&self.address)?;
         let text = glint_net::Remote::ask(&address, what).map_err(|e| e.to_string())?;
         serde_json::from_str(&text).map_err(|e| e.to_string())
     }

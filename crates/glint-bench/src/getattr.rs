@@ -1,9 +1,10 @@
 //! `glint bench getattr`: round trips of the smallest request, beside a raw
 //! ping-pong over the same kind of socket in the same run.
 
-use super::native::connect;
-use super::sample::{Sample, ratio};
-use crate::CommandResult;
+use crate::experiments::pvfs_2006;
+use crate::rounds::native::connect;
+use crate::sample::{Sample, ratio};
+use glint::{CommandResult, say};
 use glint_client::Vfs;
 use glint_proto::Ino;
 use serde_json::json;
@@ -56,7 +57,7 @@ pub enum Experiment {
 pub fn run(args: Args) -> CommandResult {
     if let Some(Experiment::Pvfs2006) = args.experiment {
         let parent = args.data.clone().unwrap_or_else(std::env::temp_dir);
-        return super::pvfs_2006::run(args.count, &parent, args.report.as_deref(), args.json);
+        return pvfs_2006::run(args.count, &parent, args.report.as_deref(), args.json);
     }
     let client = connect(&args.target)?;
     let runtime = glint_net::runtime(None)?;
@@ -81,9 +82,9 @@ pub fn run(args: Args) -> CommandResult {
             "ping_us_p99": raw.micros(0.99),
             "ratio": ratio,
         });
-        crate::say!("{line}");
+        say!("{line}");
     } else {
-        crate::say!(
+        say!(
             "getattr on {}: p50 {} us, p99 {} us; raw ping-pong p50 {} us, p99 {} us; ratio {ratio:.2}",
             args.target,
             ours.micros(0.50),

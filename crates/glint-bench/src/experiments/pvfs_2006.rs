@@ -2,13 +2,13 @@
 //! the smallest request, with different numbers of server threads, with and without polling,
 //! on one core and on two.
 
-use super::createmany::{Operation, Round, Target};
-use super::getattr::{PingPong, bind, getattrs};
-use super::native::{RemoteTarget, connect};
 use super::report::{Plot, Report};
-use super::sample::{Sample, ratio};
 use super::stage::Stage;
-use crate::CommandResult;
+use crate::getattr::{PingPong, bind, getattrs};
+use crate::rounds::native::{RemoteTarget, connect};
+use crate::rounds::{Operation, Round, Target};
+use crate::sample::{Sample, ratio};
+use glint::{CommandResult, say};
 use serde_json::json;
 use std::path::Path;
 use std::process::ExitCode;
@@ -76,8 +76,8 @@ pub fn run(count: u64, parent: &Path, report: Option<&Path>, as_json: bool) -> C
     eprintln!("two clients, {OUTSTANDING} outstanding each");
     let load = load(count, parent)?;
     if as_json {
-        rows.iter().for_each(|row| crate::say!("{}", as_line(row, count)));
-        crate::say!("{}", json!({ "bench": "getattr", "experiment": "pvfs-2006", "load": load }));
+        rows.iter().for_each(|row| say!("{}", as_line(row, count)));
+        say!("{}", json!({ "bench": "getattr", "experiment": "pvfs-2006", "load": load }));
     }
     if !as_json || report.is_some() {
         describe(&rows, count, &load).finish(report)?;

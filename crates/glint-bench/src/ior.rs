@@ -2,9 +2,9 @@
 //! (segmented) or by turns (strided), in transfers of any size; then read back and compared,
 //! with the caches dropped.
 
-use super::lustre_ssf;
-use crate::CommandResult;
-use crate::size::parse as bytes;
+use crate::experiments::lustre_ssf;
+use glint::size::parse as bytes;
+use glint::{CommandResult, say};
 use serde_json::{Value, json};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -205,10 +205,10 @@ pub fn run(args: Args) -> CommandResult {
     let name = format!("glint-ior-{}", std::process::id());
     let rates = run_pattern(&args.target, &name, pattern)?;
     if args.json {
-        crate::say!("{}", as_json(&pattern, &rates));
+        say!("{}", as_json(&pattern, &rates));
     } else {
         let kind = if pattern.strided { "strided" } else { "segmented" };
-        crate::say!(
+        say!(
             "{} writers, {kind}, {} bytes a call: write {:.0} MB/s, read and compared {:.0} MB/s",
             pattern.writers,
             pattern.transfer,

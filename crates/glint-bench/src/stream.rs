@@ -4,8 +4,8 @@
 //! from the server; with --cold the server's cache is dropped as well. Rounds on the
 //! target alternate with rounds on the directory to compare with.
 
-use super::sample::{median, ratio};
-use crate::CommandResult;
+use crate::sample::{median, ratio};
+use glint::{CommandResult, say};
 use rustix::fs::{Advice, Mode, OFlags};
 use serde_json::json;
 use std::num::NonZeroU64;
@@ -69,12 +69,12 @@ pub fn run(args: Args) -> CommandResult {
             line["ratio"] = json!(ratio(mib_s, against));
         }
         if args.json {
-            crate::say!("{line}");
+            say!("{line}");
         } else {
             let compared = against_mib_s.map_or(String::new(), |against| {
                 format!("; against {against:.0} MiB/s, ratio {:.2}", mib_s / against)
             });
-            crate::say!("{op}: {mib_s:.0} MiB/s{compared}");
+            say!("{op}: {mib_s:.0} MiB/s{compared}");
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -1,7 +1,7 @@
 //! `glint bench untar`: unpacking an archive of many files with tar(1), as users do.
 
-use super::sample::{median, ratio};
-use crate::CommandResult;
+use crate::sample::{median, ratio};
+use glint::{CommandResult, say};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -57,7 +57,7 @@ pub fn run(args: Args) -> CommandResult {
         line["ratio"] = json!(ratio);
         text += &format!("; {}: {against_per_s:.0}/s; ratio {ratio:.2}", against.display());
     }
-    crate::say!("{}", if args.json { line.to_string() } else { text });
+    say!("{}", if args.json { line.to_string() } else { text });
     Ok(ExitCode::SUCCESS)
 }
 
