@@ -14,8 +14,10 @@ FUZZ_SECONDS ?= 5
 SEEDS ?= 10000
 # Property tests try the same cases each time, but in `make long`.
 PROPTEST_SEED ?= 0
+# Of the end-to-end tests: a file is a suite.
+SUITES ?= $(basename $(notdir $(filter-out tests/e2e/support/%,$(wildcard tests/e2e/*/*.rs))))
 
-.PHONY: help up build install test check unit sim e2e fuzz long bench tools clean
+.PHONY: help up build install test check unit sim binaries e2e fuzz long bench tools clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -23,11 +25,11 @@ help: ## Show this list
 up: build ## Build Glint, create a file system in DATA if there is none, mount it at MOUNT until Ctrl-C
 	$(SUDO) $(GLINT) up --data "$(DATA)" --mount "$(MOUNT)"
 
-build: ## Build the release binary
-	cargo build --release --locked -p glint
+build: ## Build the release binaries: glint, and glint-bench, which `glint bench` runs
+	cargo build --release --locked -p glint -p glint-bench
 
-install: build ## Install the binary and the helper of mount(8)
-	$(SUDO) install -D -m 755 $(GLINT) "$(DESTDIR)$(PREFIX)/bin/glint"
+install: build ## Install the binaries and the helper of mount(8)
+	$(SUDO) install -D -m 755 -t "$(DESTDIR)$(PREFIX)/bin" $(GLINT) $(GLINT)-bench
 	$(SUDO) install -d "$(DESTDIR)/sbin"
 	$(SUDO) ln -sf "$(PREFIX)/bin/glint" "$(DESTDIR)/sbin/mount.fuse.glint"
 
@@ -43,26 +45,33 @@ check: ## Formatting, lints, licences of dependencies, documentation
 # and are built once more.
 unit: ## Unit and property tests, and the tests of this repository's own rules
 	PROPTEST_RNG_SEED=$(PROPTEST_SEED) cargo test --workspace --locked --lib --bins \
-		--test tidy --test allocations --test sessions --test data_write_back --test grants
+		--test tidy --test benchmarks --test allocations --test sessions --test data_write_back \
+		--test grants
 
 sim: ## The deterministic simulation, SEEDS seeds; SEED=n runs one again, with its log
 	cargo build -q --workspace --locked --bin glint-sim --test tidy
 	target/debug/glint-sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
-e2e: ## The real binary on real mounts; needs root
-	cargo test --workspace --locked --no-run
-	$(AS_ROOT) cargo test --workspace --locked --no-fail-fast \
-		--test commands --test conventions --test network --test coherence --test hosts --test leases --test write_back --test certificates --test adapter --test waits --test oss --test posix --test crashes --test power --test faults --test space --test disk_faults --test trees --test pages \
-		-- --test-threads=2
+# Cargo builds no binaries with tests of another package, so they come first.
+binaries:
+	cargo build --workspace --locked --all-targets
+
+# As root, and the binary to test is said: sources may change meanwhile.
+E2E = $(AS_ROOT) "GLINT_BINARY=$(CURDIR)/target/debug/glint"
+
+e2e: binaries ## The real binary on real mounts; needs root; SUITES="network oss", TESTS=name for a part
+	$(E2E) cargo test --workspace --locked --no-fail-fast \
+		$(SUITES:%=--test %) -- --test-threads=2 $(TESTS)
 
 fuzz: ## Each decoder, FUZZ_SECONDS seconds; a hostile client, twelve times as long
 	scripts/fuzz $(FUZZ_SECONDS)
 
 long: ## The random tests for hours: other seeds, more rounds, more fuzzing
 	$(MAKE) sim SEEDS=200000
+	$(MAKE) binaries
 	for seed in $$(seq 1 20); do \
 		PROPTEST_CASES=5000 $(MAKE) unit PROPTEST_SEED=$$seed || exit 1; \
-		$(AS_ROOT) SEED=$$seed ROUNDS=1000 cargo test --workspace --locked \
+		$(E2E) SEED=$$seed ROUNDS=1000 cargo test --workspace --locked \
 			--test write_back --test hosts random || exit 1; \
 	done
 	scripts/fuzz 600 0

@@ -62,7 +62,7 @@ impl<T: Transport> Client<T> {
     /// not held.
     fn end_expecting(self: &Arc<Self>, part: &Part) {
         for change in deferred::changes(&part.changes).flatten() {
-            let Change::Create { ino, open: Some(_), .. } = change.change else { continue };
+            let Some((ino, _, true)) = change.opening() else { continue };
             let Some(node) = self.cache.find(ino) else { continue };
             let missing = node.state().data.has_not_come();
             if let Some(id) = missing {

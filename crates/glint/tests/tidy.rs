@@ -6,7 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The crates, from the top down: each may import only those below it.
-const LAYERS: [&str; 11] = [
+const LAYERS: [&str; 12] = [
+    "glint-bench",
     "glint",
     "glint-sim",
     "glint-mount",
@@ -35,7 +36,7 @@ const UNSAFE: [&str; 9] = [
     "glint/src/live.rs",
     "glint-ost/src/allocated.rs",
     "glint-kv/src/segment.rs",
-    "glint/tests/support/mapped.rs",
+    "tests/e2e/support/mapped.rs",
 ];
 
 fn root() -> PathBuf {
@@ -71,8 +72,8 @@ fn imports_go_down() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         let manifest = fs::read_to_string(path.join("Cargo.toml")).unwrap();
-        for line in manifest.lines().filter(|line| line.starts_with("glint-")) {
-            let import = line.split(['.', ' ', '=']).next().unwrap();
+        let words = manifest.lines().filter_map(|line| line.split(['.', ' ', '=']).next());
+        for import in words.filter(|word| *word == "glint" || word.starts_with("glint-")) {
             assert!(
                 rank(import) > rank(&name),
                 "{name} must not import {import}: arrows go down the list of ARCHITECTURE.md"
@@ -112,12 +113,21 @@ fn unsafe_stays_where_it_is_argued() {
     }
 }
 
+/// Whoever installs Glint gets no library for plots with it.
+#[test]
+fn benchmarks_are_apart_from_the_product() {
+    for (path, text) in files("toml").into_iter().filter(|(path, _)| path.starts_with("crates/")) {
+        let has = ["plotters", "hdrhistogram"].iter().any(|name| text.contains(name));
+        assert!(!has || path.starts_with("crates/glint-bench/"), "{path}");
+    }
+}
+
 /// Who reads what a command prints may have enough of it: `say!` knows what to do then.
 #[test]
 fn commands_print_in_one_place() {
-    for (path, text) in
-        files("rs").into_iter().filter(|(path, _)| path.starts_with("crates/glint/src"))
-    {
+    let commands = ["crates/glint/src", "crates/glint-bench/src"];
+    let is_command = |path: &str| commands.iter().any(|directory| path.starts_with(directory));
+    for (path, text) in files("rs").into_iter().filter(|(path, _)| is_command(path)) {
         for line in text.lines().map(str::trim_start) {
             let prints =
                 ["println!(", "print!(", "eprint!("].iter().any(|word| line.starts_with(word));

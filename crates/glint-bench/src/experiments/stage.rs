@@ -1,0 +1,200 @@
+//! What an experiment needs: servers and mounts of this binary in processes of their own,
+//! and directories for them, all gone afterwards.
+
+use glint::program;
+use rustix::mount::UnmountFlags;
+use serde_json::Value;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a process may take until it is ready.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Directories and processes of one experiment.
+pub struct Stage {
+    directory: PathBuf,
+    processes: Vec<(Child, Option<PathBuf>)>,
+}
+
+/// A server.
+pub struct Served {
+    /// HOST:PORT.
+    pub address: String,
+    /// Its process.
+    pub pid: u32,
+}
+
+fn spawn(command: &mut Command) -> Result<Child, String> {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let program = command.get_program().to_string_lossy().into_owned();
+    command.spawn().map_err(|error| program::not_started(&program, &error))
+}
+
+fn is_mount(path: &Path) -> bool {
+    let device = |path: &Path| rustix::fs::stat(path).map(|stat| stat.st_dev).ok();
+    path.parent().is_some_and(|parent| device(path).is_some() && device(path) != device(parent))
+}
+
+impl Stage {
+    /// Below `parent`, which decides which disk is measured.
+    pub fn new(parent: &Path) -> Result<Stage, String> {
+        let directory = parent.join(format!("glint-stage-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).map_err(|e| format!("{}: {e}", directory.display()))?;
+        Ok(Stage { directory, processes: Vec::new() })
+    }
+
+    /// A directory of the stage.
+    pub fn path(&self, name: &str) -> Result<PathBuf, String> {
+        let path = self.directory.join(name);
+        std::fs::create_dir_all(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        Ok(path)
+    }
+
+    fn wait(&mut self, what: &str, mut is_ready: impl FnMut() -> bool) -> Result<(), String> {
+        let start = Instant::now();
+        while !is_ready() {
+            let last = self.processes.last_mut();
+            let ended = last.is_some_and(|(child, _)| !matches!(child.try_wait(), Ok(None)));
+            if ended || start.elapsed() > PATIENCE {
+                return Err(format!("{what} did not start; try the same command by hand"));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// Runs `glint up`, or `glint bench null-mount` without data.
+    pub fn mount(&mut self, name: &str, data: bool, options: &str) -> Result<PathBuf, String> {
+        let at = self.path(name)?;
+        let mut command = Command::new(program::path("glint"));
+        if data {
+            let data = self.path(&format!("{name}-data"))?;
+            command.arg("up").arg("--data").arg(data).arg("--mount").arg(&at);
+        } else {
+            command.args(["bench", "null-mount"]).arg(&at);
+        }
+        command.args(["-o", options]);
+        self.processes.push((spawn(&mut command)?, Some(at.clone())));
+        self.wait(name, || is_mount(&at))?;
+        Ok(at)
+    }
+
+    /// Runs `glint mount`. With `pages` it counts dirty pages to decide what to send.
+    pub fn mount_remote(
+        &mut self,
+        name: &str,
+        address: &str,
+        pages: bool,
+    ) -> Result<PathBuf, String> {
+        let at = self.path(name)?;
+        let mut command = Command::new(program::path("glint"));
+        command.args(["mount", "-f", address]).arg(&at);
+        if pages {
+            command.env(glint::COUNT_PAGES, "1");
+        }
+        self.processes.push((spawn(&mut command)?, Some(at.clone())));
+        self.wait(name, || is_mount(&at))?;
+        Ok(at)
+    }
+
+    /// Runs `glint serve`, on these cores only if any are named.
+    pub fn serve(&mut self, name: &str, cores: &str, more: &[&str]) -> Result<Served, String> {
+        let data = self.path(&format!("{name}-data"))?;
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let address = free.map_err(|e| e.to_string())?.to_string();
+        let glint = program::path("glint");
+        let mut command = match cores {
+            "" => Command::new(glint),
+            cores => {
+                let mut command = Command::new("taskset");
+                command.args(["-c", cores]).arg(glint);
+                command
+            }
+        };
+        command.arg("serve").arg("--data").arg(data);
+        command.args(["--listen", &address, "--insecure"]).args(more);
+        let child = spawn(&mut command)?;
+        let pid = child.id();
+        self.processes.push((child, None));
+        let at = glint::identity::address(&address)?;
+        self.wait(name, || glint_net::Remote::ask(&at, "status").is_ok())?;
+        Ok(Served { address, pid })
+    }
+
+    /// Ends all processes.
+    pub fn clear(&mut self) {
+        for (mut child, mount) in self.processes.drain(..).rev() {
+            if let Some(pid) = rustix::process::Pid::from_raw(child.id() as i32) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
+            }
+            let _ = child.wait();
+            if let Some(mount) = mount.filter(|mount| is_mount(mount)) {
+                let _ = rustix::mount::unmount(mount, UnmountFlags::DETACH);
+            }
+        }
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.clear();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+impl Served {
+    /// `status` or `stats`.
+    pub fn ask(&self, what: &str) -> Result<Value, String> {
+        let address = glint::identity::address(&self.address)?;
+        let text = glint_net::Remote::ask(&address, what).map_err(|e| e.to_string())?;
+        serde_json::from_str(&text).map_err(|e| e.to_string())
+    }
+
+    /// One of its counters.
+    pub fn counter(&self, name: &str) -> Result<u64, String> {
+        Ok(self.ask("status")?["counters"][name].as_u64().unwrap_or(0))
+    }
+
+    /// Its service threads, in /proc.
+    fn threads(&self) -> Vec<PathBuf> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten();
+        let serves = |path: &PathBuf| {
+            std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name.starts_with("serve-"))
+        };
+        tasks.flatten().map(|task| task.path()).filter(serves).collect()
+    }
+
+    /// Voluntary context switches of its service threads so far: how often one slept.
+    pub fn sleeps(&self) -> u64 {
+        let of_thread = |path: &PathBuf| {
+            let status = std::fs::read_to_string(path.join("status")).ok()?;
+            let count = status.lines().find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"))?;
+            count.trim().parse::<u64>().ok()
+        };
+        self.threads().iter().filter_map(of_thread).sum()
+    }
+
+    /// System calls of its service threads while `work` runs, if perf(1) is there to count.
+    pub fn system_calls(&self, work: impl Fn() -> Result<(), String>) -> Option<f64> {
+        let numbers: Vec<String> = self
+            .threads()
+            .iter()
+            .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
+            .collect();
+        let perf = Command::new("perf")
+            .args(["stat", "-x", ",", "-e", "raw_syscalls:sys_enter", "-t", &numbers.join(",")])
+            .stderr(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .ok()?;
+        // It has to attach first.
+        std::thread::sleep(Duration::from_millis(300));
+        work().ok()?;
+        let pid = rustix::process::Pid::from_raw(perf.id() as i32)?;
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).ok()?;
+        let text = String::from_utf8(perf.wait_with_output().ok()?.stderr).ok()?;
+        text.lines().find(|line| line.contains("sys_enter"))?.split(',').next()?.parse().ok()
+    }
+}

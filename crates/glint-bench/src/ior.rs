@@ -1,0 +1,242 @@
+//! `glint bench ior`: several writers of one shared file, as IOR does it: each its own part
+//! (segmented) or by turns (strided), in transfers of any size; then read back and compared,
+//! with the caches dropped.
+
+use crate::experiments::lustre_ssf;
+use glint::size::parse as bytes;
+use glint::{CommandResult, say};
+use serde_json::{Value, json};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Barrier;
+use std::time::Instant;
+
+/// Write one file by several writers, read it back and compare.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Run the whole experiment of the evidence instead, with servers and mounts of its own.
+    #[arg(long, value_enum)]
+    experiment: Option<Experiment>,
+    /// Directories to write in; several mounts of one file system for several clients.
+    #[arg(long, value_name = "DIR", required_unless_present = "experiment")]
+    target: Vec<PathBuf>,
+    /// Writers; they are dealt out over the targets.
+    #[arg(long, default_value_t = 8)]
+    writers: usize,
+    /// Bytes that one call writes.
+    #[arg(long, default_value_t = 1 << 20)]
+    transfer: usize,
+    /// Bytes in all, with K, M or G.
+    #[arg(long, value_parser = bytes, default_value = "1000000000")]
+    total: u64,
+    /// By turns instead of each its own part.
+    #[arg(long)]
+    strided: bool,
+    /// With --experiment: where servers and mounts are; decides which disk is measured.
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    data: PathBuf,
+    /// With --experiment: what each OST may move in a second.
+    #[arg(long, value_parser = bytes, default_value = "50000000")]
+    limit: u64,
+    /// With --experiment: write a report with plots into this directory.
+    #[arg(long, value_name = "DIR")]
+    report: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Experiment {
+    /// Lustre: writers of one shared file send half-empty requests.
+    LustreSsf,
+}
+
+/// Who writes what.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pattern {
+    /// Writers.
+    pub writers: usize,
+    /// Bytes of a call; a multiple of eight.
+    pub transfer: usize,
+    /// In all; what does not fill the same number of calls of each writer is left out.
+    pub total: u64,
+    /// By turns.
+    pub strided: bool,
+}
+
+/// Bytes per second.
+#[derive(Clone, Copy, Debug)]
+pub struct Rates {
+    /// Writing, up to the end of the last fsync.
+    pub write: f64,
+    /// Reading and comparing.
+    pub read: f64,
+    /// How much it was.
+    pub bytes: u64,
+}
+
+impl Pattern {
+    fn calls(&self) -> u64 {
+        self.total / (self.transfer * self.writers) as u64
+    }
+
+    /// Where a writer's call goes.
+    fn offset(&self, writer: usize, call: u64) -> u64 {
+        let number = match self.strided {
+            true => call * self.writers as u64 + writer as u64,
+            false => writer as u64 * self.calls() + call,
+        };
+        number * self.transfer as u64
+    }
+
+    /// Bytes that are written.
+    pub fn bytes(&self) -> u64 {
+        self.calls() * (self.transfer * self.writers) as u64
+    }
+}
+
+/// What belongs at an offset: each word says where it is.
+fn fill(buffer: &mut [u8], offset: u64) {
+    for (index, word) in buffer.chunks_exact_mut(8).enumerate() {
+        let at = offset + index as u64 * 8;
+        word.copy_from_slice(&at.to_le_bytes());
+    }
+}
+
+/// Runs `work` for each writer at once. Returns the time from the first to the last.
+fn at_once(
+    writers: usize,
+    work: impl Fn(usize) -> Result<(), String> + Sync,
+) -> Result<f64, String> {
+    let barrier = Barrier::new(writers + 1);
+    std::thread::scope(|scope| {
+        let start = |writer| {
+            let (barrier, work) = (&barrier, &work);
+            scope.spawn(move || {
+                barrier.wait();
+                work(writer)
+            })
+        };
+        let threads: Vec<_> = (0..writers).map(start).collect();
+        barrier.wait();
+        let started = Instant::now();
+        for thread in threads {
+            thread.join().map_err(|_| "a writer panicked".to_owned())??;
+        }
+        Ok(started.elapsed().as_secs_f64())
+    })
+}
+
+/// Writes `name` in the targets, reads it back and compares.
+pub fn run_pattern(targets: &[PathBuf], name: &str, pattern: Pattern) -> Result<Rates, String> {
+    let path = |writer: usize| targets[writer % targets.len()].join(name);
+    let failed = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
+    File::create(path(0)).map_err(|e| failed(&path(0), e))?;
+    let written = Barrier::new(pattern.writers);
+    let write = |writer: usize| {
+        let path = path(writer);
+        let work = || {
+            let file = OpenOptions::new().write(true).open(&path)?;
+            let mut buffer = vec![0; pattern.transfer];
+            for call in 0..pattern.calls() {
+                let offset = pattern.offset(writer, call);
+                fill(&mut buffer, offset);
+                file.write_all_at(&buffer, offset)?;
+            }
+            Ok(file)
+        };
+        let file = work();
+        // fsync(2) is of the whole file: it waits until all have written, or failed.
+        written.wait();
+        file.and_then(|file| file.sync_all()).map_err(|e| failed(&path, e))
+    };
+    let write_s = at_once(pattern.writers, write)?;
+    // Needs root; without it what is read may come from the client's cache.
+    let _ = std::fs::write("/proc/sys/vm/drop_caches", "1");
+    let read = |writer: usize| {
+        // What another one wrote.
+        let path = path(writer + 1);
+        let file = File::open(&path).map_err(|e| failed(&path, e))?;
+        let (mut found, mut expected) = (vec![0; pattern.transfer], vec![0; pattern.transfer]);
+        for call in 0..pattern.calls() {
+            let offset = pattern.offset(writer, call);
+            file.read_exact_at(&mut found, offset).map_err(|e| failed(&path, e))?;
+            fill(&mut expected, offset);
+            if found != expected {
+                return Err(format!("{}: wrong data at {offset}", path.display()));
+            }
+        }
+        Ok(())
+    };
+    let read_s = at_once(pattern.writers, read)?;
+    std::fs::remove_file(path(0)).map_err(|e| failed(&path(0), e))?;
+    let bytes = pattern.bytes();
+    Ok(Rates { write: bytes as f64 / write_s, read: bytes as f64 / read_s, bytes })
+}
+
+/// A line of JSON.
+pub fn as_json(pattern: &Pattern, rates: &Rates) -> Value {
+    json!({
+        "bench": "ior", "writers": pattern.writers, "transfer": pattern.transfer,
+        "strided": pattern.strided, "bytes": rates.bytes,
+        "write_mb_per_s": (rates.write / 1e6).round(),
+        "read_mb_per_s": (rates.read / 1e6).round(),
+    })
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> CommandResult {
+    if args.experiment == Some(Experiment::LustreSsf) {
+        return lustre_ssf::run(&args.data, args.limit, args.report.as_deref(), args.json);
+    }
+    let pattern = Pattern {
+        writers: args.writers.max(1),
+        transfer: args.transfer,
+        total: args.total,
+        strided: args.strided,
+    };
+    if pattern.transfer == 0 || !pattern.transfer.is_multiple_of(8) || pattern.calls() == 0 {
+        let reason = "--transfer must be a multiple of 8, and --total enough for each writer";
+        return Err(reason.into());
+    }
+    let name = format!("glint-ior-{}", std::process::id());
+    let rates = run_pattern(&args.target, &name, pattern)?;
+    if args.json {
+        say!("{}", as_json(&pattern, &rates));
+    } else {
+        let kind = if pattern.strided { "strided" } else { "segmented" };
+        say!(
+            "{} writers, {kind}, {} bytes a call: write {:.0} MB/s, read and compared {:.0} MB/s",
+            pattern.writers,
+            pattern.transfer,
+            rates.write / 1e6,
+            rates.read / 1e6
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_is_written_once_and_wrong_data_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        for strided in [false, true] {
+            let pattern = Pattern { writers: 3, transfer: 4096, total: 100_000, strided };
+            let mut offsets: Vec<u64> = (0..3)
+                .flat_map(|writer| (0..pattern.calls()).map(move |call| (writer, call)))
+                .map(|(writer, call)| pattern.offset(writer, call))
+                .collect();
+            offsets.sort_unstable();
+            let expected: Vec<u64> = (0..pattern.bytes() / 4096).map(|n| n * 4096).collect();
+            assert_eq!(offsets, expected);
+            let targets = [dir.path().to_owned(), dir.path().to_owned()];
+            assert_eq!(run_pattern(&targets, "f", pattern).unwrap().bytes, pattern.bytes());
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! `glint-bench`: the experiments that Glint is built on. `glint bench` runs it.
+
+mod createmany;
+mod experiments;
+mod getattr;
+mod ior;
+mod null_mount;
+mod rounds;
+mod sample;
+mod start;
+mod stream;
+mod untar;
+
+use clap::{Parser, Subcommand};
+use glint::{CommandResult, Common};
+use std::process::ExitCode;
+
+/// Measure. Each benchmark prints JSON, one object a line, with --json.
+#[derive(Parser)]
+#[command(bin_name = "glint bench", version, max_term_width = 100)]
+struct Cli {
+    #[command(flatten)]
+    common: Common,
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+#[derive(Subcommand)]
+enum Bench {
+    Createmany(createmany::Args),
+    Getattr(getattr::Args),
+    Ior(ior::Args),
+    NullMount(null_mount::Args),
+    Start(start::Args),
+    Stream(stream::Args),
+    Untar(untar::Args),
+    #[command(hide = true)]
+    Worker(rounds::posix::WorkerArgs),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    cli.common.apply();
+    glint::end(run(cli.bench))
+}
+
+fn run(bench: Bench) -> CommandResult {
+    match bench {
+        Bench::Createmany(args) => createmany::run(args),
+        Bench::Getattr(args) => getattr::run(args),
+        Bench::Ior(args) => ior::run(args),
+        Bench::NullMount(args) => null_mount::run(args),
+        Bench::Start(args) => start::run(args),
+        Bench::Stream(args) => stream::run(args),
+        Bench::Untar(args) => untar::run(args),
+        Bench::Worker(args) => rounds::posix::work(args),
+    }
+}

@@ -1,0 +1,77 @@
+//! A round: one operation, on many files of one directory, through system calls or through the
+//! client library.
+
+pub mod native;
+pub mod posix;
+
+use crate::sample::Sample;
+
+/// What is measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Operation {
+    /// open(O_CREAT|O_EXCL|O_WRONLY) and close.
+    Open,
+    /// mknod of a regular file.
+    Mknod,
+    /// mkdir.
+    Mkdir,
+    /// unlink, of files made before.
+    Unlink,
+    /// stat, of files made before.
+    Stat,
+    /// open(O_RDONLY) and close of a file that is there.
+    Read,
+    /// rename within the directory, of files made before.
+    Rename,
+}
+
+impl Operation {
+    /// Name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Operation::Open => "open",
+            Operation::Mknod => "mknod",
+            Operation::Mkdir => "mkdir",
+            Operation::Unlink => "unlink",
+            Operation::Stat => "stat",
+            Operation::Read => "read",
+            Operation::Rename => "rename",
+        }
+    }
+
+    /// Whether the files must be there first.
+    pub fn needs_files(self) -> bool {
+        use Operation::{Read, Rename, Stat, Unlink};
+        matches!(self, Unlink | Stat | Read | Rename)
+    }
+}
+
+/// A part of the work: files `from..from + count` by `procs` workers.
+#[derive(Clone, Copy, Debug)]
+pub struct Round {
+    /// What to do.
+    pub op: Operation,
+    /// First file.
+    pub from: u64,
+    /// Number of files.
+    pub count: u64,
+    /// Workers.
+    pub procs: u64,
+    /// Operations that each has under way at once, where the target can do that.
+    pub outstanding: u64,
+}
+
+impl Round {
+    /// The part of worker `index`.
+    pub fn share(&self, index: u64) -> (u64, u64) {
+        let from = self.count * index / self.procs;
+        let to = self.count * (index + 1) / self.procs;
+        (self.from + from, to - from)
+    }
+}
+
+/// Something that rounds can run on.
+pub trait Target {
+    /// Runs a round and says how long each operation took.
+    fn run(&mut self, round: Round) -> Result<Sample, Box<dyn std::error::Error>>;
+}

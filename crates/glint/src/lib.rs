@@ -1,0 +1,175 @@
+//! The commands of Glint. The binary `glint` is one call of this library; the other one,
+//! `glint-bench`, starts servers in its process and speaks to people in the same way.
+//!
+//! Promises: what fails is said in one message, with what, where and what to do, and in the exit
+//! code that mount(8) has for it.
+//!
+//! Does not know: how anything of a file system is decided. This crate wires the others together
+//! and talks to people. A subcommand is a file in `cmd`; public is what `glint-bench` needs.
+
+mod cmd;
+mod control;
+mod daemon;
+pub mod data_dir;
+mod descriptors;
+pub mod identity;
+mod json;
+mod live;
+mod log_file;
+mod logging;
+mod metrics;
+mod oss;
+mod osses;
+pub mod output;
+mod own_osts;
+pub mod program;
+mod rates;
+pub mod servers;
+pub mod signals;
+pub mod size;
+
+pub use cmd::mount::COUNT_PAGES;
+pub use cmd::mount_options;
+pub use cmd::up::announce;
+
+use clap::{Parser, Subcommand};
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// A parallel file system: metadata servers, object storage targets, a caching
+/// client, a FUSE mount.
+///
+/// Try it: `glint up --data /tmp/glint-data --mount /mnt/glint` creates, serves and
+/// mounts a file system; Ctrl-C unmounts it, and everything is there next time.
+#[derive(Parser)]
+#[command(version, max_term_width = 100, subcommand_required = true, arg_required_else_help = true)]
+struct Cli {
+    #[command(flatten)]
+    common: Common,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Options of every command.
+#[derive(clap::Args, Default)]
+pub struct Common {
+    /// Log more: -v for details, -vv for everything. GLINT_LOG takes filters as
+    /// RUST_LOG does.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
+    /// Who this process is on a network: a directory that `glint cert issue` made.
+    /// Everything that goes over TCP is encrypted then, and both sides show certificates.
+    #[arg(long, global = true, env = "GLINT_CERT", value_name = "DIR")]
+    cert: Option<PathBuf>,
+}
+
+impl Common {
+    /// Sets this process up.
+    pub fn apply(&self) {
+        logging::start(self.verbose);
+        descriptors::raise();
+        identity::set(self.cert.clone());
+    }
+
+    /// The same, as the words of a command line.
+    fn words(&self) -> Vec<OsString> {
+        let mut words = vec!["-v".into(); self.verbose.into()];
+        words.extend(self.cert.iter().flat_map(|cert| ["--cert".into(), cert.into()]));
+        words
+    }
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Up(cmd::up::Args),
+    Serve(cmd::serve::Args),
+    Oss(cmd::oss::Args),
+    Mount(cmd::mount::Args),
+    Umount(cmd::umount::Args),
+    Status(cmd::status::Args),
+    Stats(cmd::stats::Args),
+    Setstripe(cmd::stripe::SetArgs),
+    Getstripe(cmd::stripe::GetArgs),
+    Fsck(cmd::fsck::Args),
+    #[command(subcommand)]
+    Cert(cmd::cert::Command),
+    Bench(cmd::bench::Args),
+}
+
+/// What a command reports to the shell: a message that says what, where and what to
+/// do.
+pub type CommandResult = Result<ExitCode, Box<dyn std::error::Error>>;
+
+/// What the shell is told, as mount(8) says it.
+mod exit_code {
+    /// Something is wrong, or was called wrongly.
+    pub const USAGE: u8 = 1;
+    /// See [`USAGE`].
+    pub const FAILED: u8 = 1;
+    /// A mount, or the end of one, failed.
+    pub const MOUNT_FAILED: u8 = 32;
+}
+
+/// A mount was asked for in a way that cannot be understood, or by somebody who may not.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Usage(pub String);
+
+/// The binary `glint`.
+pub fn main() -> ExitCode {
+    let call = cmd::mount::translate(std::env::args_os().collect());
+    if let Some(args) = cmd::bench::Args::of_help(&call.arguments) {
+        return end(cmd::bench::run(args, &Common::default()));
+    }
+    let cli = match Cli::try_parse_from(&call.arguments) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Whoever does not want to read it has closed it.
+            let _ = error.print();
+            let code = if call.is_helper { exit_code::USAGE } else { error.exit_code() as u8 };
+            return ExitCode::from(if error.use_stderr() { code } else { 0 });
+        }
+    };
+    cli.common.apply();
+    match cli.command {
+        Command::Mount(args) => end_with(cmd::mount::run(args), exit_code::MOUNT_FAILED),
+        Command::Umount(args) => end_with(cmd::umount::run(args), exit_code::MOUNT_FAILED),
+        other => end(run(other, &cli.common)),
+    }
+}
+
+/// Ends a command: says what failed, and returns what the shell is told.
+pub fn end(result: CommandResult) -> ExitCode {
+    end_with(result, exit_code::FAILED)
+}
+
+fn end_with(result: CommandResult, failed: u8) -> ExitCode {
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            daemon::say_failed(&error);
+            let _ = writeln!(std::io::stderr(), "glint: {error}");
+            let usage = error.downcast_ref::<Usage>().is_some();
+            ExitCode::from(if usage { exit_code::USAGE } else { failed })
+        }
+    }
+}
+
+fn run(command: Command, common: &Common) -> CommandResult {
+    match command {
+        Command::Up(args) => cmd::up::run(args),
+        Command::Serve(args) => cmd::serve::run(args),
+        Command::Oss(args) => cmd::oss::run(args),
+        Command::Mount(args) => cmd::mount::run(args),
+        Command::Umount(args) => cmd::umount::run(args),
+        Command::Status(args) => cmd::status::run(args),
+        Command::Stats(args) => cmd::stats::run(args),
+        Command::Setstripe(args) => cmd::stripe::set(args),
+        Command::Getstripe(args) => cmd::stripe::get(args),
+        Command::Fsck(args) => cmd::fsck::run(args),
+        Command::Cert(command) => cmd::cert::run(command),
+        Command::Bench(args) => cmd::bench::run(args, common),
+    }
+}

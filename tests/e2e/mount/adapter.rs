@@ -1,0 +1,281 @@
+//! What the kernel asks of a mount besides names and data: rights that a write takes away, file
+//! handles, locks of open files, to forget.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use support::pair::pair;
+use support::{World, enable_uring, sh};
+
+/// A file system that this process mounts itself, and one that two mounts have over TCP.
+fn on_both_kinds(test: impl Fn(&Path, &Path)) {
+    enable_uring();
+    let pair = pair();
+    test(&pair.a, &pair.b);
+    drop(pair);
+    let world = World::new();
+    open_to_all(&world.mount_point());
+    let up = world.up(&[]);
+    test(&world.mount_point(), &world.mount_point());
+    up.stop();
+    world.assert_sound();
+}
+
+/// Lets other users come to a mount point: its parents are private.
+fn open_to_all(mount: &Path) {
+    let parent = mount.parent().unwrap();
+    fs::set_permissions(parent, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// A file with set-id bits, which everybody may write and the kernel knows.
+fn set_id(directory: &Path) -> PathBuf {
+    open_to_all(directory);
+    sh(directory, "rm -f f; cp /usr/bin/id f; chmod 6777 f; test $(stat -c %a f) = 6777");
+    directory.join("f")
+}
+
+const NOBODY: &str = "setpriv --reuid=65534 --regid=65534 --clear-groups";
+
+#[test]
+fn set_id_bits_go_with_what_takes_them_and_the_kernel_forgets_them() {
+    let ways = [
+        "dd if=/usr/bin/id of=f conv=notrunc bs=1M status=none",
+        "dd if=/usr/bin/id of=f conv=notrunc bs=4096 oflag=direct status=none",
+        "truncate -s 100000 f",
+        "fallocate -l 200k f",
+        "sh -c 'echo x >> f'",
+        "sh -c 'cat /usr/bin/id > f'",
+    ];
+    on_both_kinds(|a, b| {
+        for way in ways {
+            set_id(a);
+            sh(a, &format!("{NOBODY} {way}"));
+            // Only the mode is asked for, as exec(2) does.
+            assert_eq!(sh(a, "stat -c %a f").trim(), "777", "{way}");
+            assert_eq!(sh(b, "stat -c %a f").trim(), "777", "{way}");
+        }
+        let calls = [
+            "os.copy_file_range(os.open('g', 0), os.open('f', 1), 9)",
+            "os.pwrite(os.open('f', 2), b'x', 1)",
+            "os.posix_fallocate(os.open('f', 2), 0, 1 << 20)",
+            "os.ftruncate(os.open('f', 2), 9)",
+        ];
+        sh(a, "cp /usr/bin/id g");
+        for call in calls {
+            set_id(a);
+            let script = format!("import os; os.setegid(65534); os.seteuid(65534); {call}");
+            sh(a, &format!("python3 -c \"{script}\""));
+            assert_eq!(sh(a, "stat -c %a f").trim(), "777", "{call}");
+        }
+        set_id(a);
+        sh(a, &format!("{NOBODY} dd if=/usr/bin/id of=f conv=notrunc bs=1M status=none"));
+        assert_eq!(sh(a, &format!("{NOBODY} ./f -u")).trim(), "65534");
+        // Who may keep them keeps them.
+        set_id(a);
+        sh(a, "echo x >> f");
+        assert_eq!(sh(a, "stat -c %a f").trim(), "6777");
+    });
+}
+
+#[test]
+fn bits_that_come_while_a_file_is_written_go_with_the_next_write() {
+    let script = "
+import os, sys
+a, b = sys.argv[1:]
+f = os.open(a + '/g', os.O_CREAT | os.O_WRONLY, 0o777)
+os.fchmod(f, 0o777)
+os.chown(a + '/g', 65534, 65534)
+def mode(): return os.stat(b + '/g').st_mode & 0o7777
+def capable():
+    try: return bool(os.getxattr(b + '/g', 'security.capability'))
+    except OSError: return False
+def as_nobody():
+    os.setegid(65534); os.seteuid(65534)
+    os.write(f, b'x')
+    os.seteuid(0); os.setegid(0)
+cap = bytes.fromhex('0100000200200000000000000000000000000000')
+for other in (a, b) * 3:
+    as_nobody()
+    os.chmod(other + '/g', 0o4777)
+    assert mode() == 0o4777
+    as_nobody()
+    assert mode() == 0o777, oct(mode())
+    os.setxattr(other + '/g', 'security.capability', cap)
+    assert capable()
+    os.write(f, b'y')
+    assert not capable()
+";
+    on_both_kinds(|a, b| {
+        open_to_all(a);
+        let script = format!("python3 - '{}' '{}' <<'E'{script}E", a.display(), b.display());
+        sh(a, &script);
+    });
+}
+
+#[test]
+fn capabilities_go_with_every_change_of_data() {
+    let ways = [
+        "echo x >> f",
+        "dd if=/dev/zero of=f conv=notrunc bs=4096 count=1 oflag=direct status=none",
+        "truncate -s 100000 f",
+        "fallocate -l 200k f",
+        "cat /usr/bin/id > f",
+    ];
+    let give = "setfattr -n security.capability -v 0x0100000200200000000000000000000000000000 f";
+    on_both_kinds(|a, b| {
+        for way in ways {
+            sh(a, &format!("rm -f f; cp /usr/bin/id f; {give}; getfattr -n security.capability f"));
+            sh(a, way);
+            for seen in [a, b] {
+                let gone = sh(seen, "getfattr -n security.capability f 2>&1 || true");
+                assert!(gone.contains("No such attribute"), "{way}: {gone}");
+            }
+        }
+    });
+}
+
+/// Names inodes by numbers, and opens them by these; `names` are below a mount.
+const HANDLES: &str = "
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+class Handle(ctypes.Structure):
+    _fields_ = [('bytes', ctypes.c_uint), ('type', ctypes.c_int), ('data', ctypes.c_ubyte * 128)]
+def name(path):
+    h, mount = Handle(bytes=128), ctypes.c_int()
+    if libc.name_to_handle_at(-100, path.encode(), ctypes.byref(h), ctypes.byref(mount), 0):
+        raise OSError(ctypes.get_errno(), path)
+    return h
+def save(path, at):
+    with open(at, 'wb') as f: f.write(bytes(name(path)))
+def load(mount, at, flags=0):
+    h = Handle.from_buffer_copy(open(at, 'rb').read())
+    m = os.open(mount, os.O_RDONLY)
+    fd = libc.open_by_handle_at(m, ctypes.byref(h), flags)
+    error = ctypes.get_errno()
+    os.close(m)
+    if fd < 0: raise OSError(error, os.strerror(error))
+    return fd
+mount, keep = sys.argv[1:3]
+";
+
+#[test]
+fn handles_of_files_stay_valid_as_long_as_these_exist() {
+    enable_uring();
+    let world = World::new();
+    let port = support::free_port();
+    let server = world.serve(port, &[]);
+    let keep = world.path("keep");
+    fs::create_dir(&keep).unwrap();
+    let python = |mount: &Path, script: &str| {
+        let (mount, keep) = (mount.display(), keep.display());
+        sh(Path::new("/"), &format!("python3 - '{mount}' '{keep}' <<'E'{HANDLES}{script}\nE"));
+    };
+    let (a, mount) = world.mount(port, "a", &[]);
+    let make = "
+os.makedirs(mount + '/d/e')
+for path, text in (('d/e/f', b'deep'), ('top', b'top'), ('gone', b'')):
+    with open(mount + '/' + path, 'wb') as f: f.write(text)
+os.symlink('x', mount + '/link')
+for path in ('d/e/f', 'top', 'd', 'd/e', 'gone', 'link'):
+    save(mount + '/' + path, keep + '/' + path.replace('/', '_'))
+os.unlink(mount + '/gone')
+";
+    let look = "
+assert os.read(load(mount, keep + '/d_e_f'), 9) == b'deep'
+assert os.read(load(mount, keep + '/top'), 9) == b'top'
+assert os.listdir(load(mount, keep + '/d_e')) == ['f']
+assert os.readlink('', dir_fd=load(mount, keep + '/link', os.O_PATH)) == 'x'
+at = load(mount, keep + '/d_e')
+assert os.readlink('/proc/self/fd/%d' % at) == mount + '/d/e'
+try: load(mount, keep + '/gone')
+except OSError as e: assert e.errno == 116, e
+else: raise AssertionError('a file that is gone was opened')
+";
+    python(&mount, make);
+    fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+    python(&mount, look);
+    a.stop();
+    let (a, mount) = world.mount(port, "a", &[]);
+    python(&mount, look);
+    // A new inode has another handle than the one before it.
+    python(
+        &mount,
+        "save(mount + '/top', keep + '/top')\nos.rename(mount + '/top', mount + '/d/top')",
+    );
+    python(&mount, "assert os.read(load(mount, keep + '/top'), 9) == b'top'");
+    a.stop();
+    server.stop();
+    world.assert_sound();
+}
+
+#[test]
+fn locks_of_open_file_descriptions_end_with_the_last_descriptor() {
+    let pair = pair();
+    let script = "
+import fcntl, os, struct, sys, time
+a, b = sys.argv[1:]
+SET, GET = 37, 36
+def lock(kind): return struct.pack('hhqqi4x', kind, 0, 0, 0, 0)
+f = os.open(a + '/f', os.O_CREAT | os.O_RDWR)
+other = os.open(b + '/f', os.O_RDWR)
+def held(fd):
+    return struct.unpack('hhqqi4x', fcntl.fcntl(fd, GET, lock(fcntl.F_WRLCK)))[0] != fcntl.F_UNLCK
+for again in range(20):
+    f = os.open(a + '/f', os.O_CREAT | os.O_RDWR)
+    fcntl.fcntl(f, SET, lock(fcntl.F_WRLCK))
+    g = os.dup(f)
+    os.close(f)
+    # The other descriptor of the same description keeps it, and so it does across a fork.
+    assert held(other)
+    child = os.fork()
+    if child == 0: os._exit(0)
+    os.waitpid(child, 0)
+    assert held(other)
+    os.close(g)
+    here = os.open(a + '/f', os.O_RDWR)
+    assert not held(here), again
+    until = time.time() + 60
+    while held(other): assert time.time() < until, again
+    os.close(here)
+";
+    let (a, b) = (pair.a.display(), pair.b.display());
+    sh(&pair.a, &format!("python3 - '{a}' '{b}' <<'E'{script}E"));
+}
+
+fn python(mounts: [&Path; 2], script: &str) {
+    let [a, b] = mounts.map(|mount| mount.display().to_string());
+    // What waits for ever fails, too.
+    sh(Path::new("/"), &format!("timeout 300 python3 - '{a}' '{b}' <<'E'\n{script}\nE"));
+}
+
+#[test]
+fn the_kernel_is_asked_to_forget_inodes() {
+    let world = World::new();
+    let port = support::free_port();
+    let _server = world.serve(port, &[]);
+    let (_mount, a) = world.mount(port, "a", &["-o", "inodes=300"]);
+    let script = "
+import json, os, sys, time
+a = sys.argv[1]
+for d in range(4):
+    os.mkdir('%s/%d' % (a, d))
+    for f in range(500): open('%s/%d/%d' % (a, d, f), 'w').write(str(f))
+used = os.open(a + '/3/7', os.O_RDWR)
+os.chdir(a + '/2')
+def known(): return json.loads(os.getxattr(a, 'glint.status'))['client']['cached_inodes']
+os.fsync(used)
+until = time.time() + 120
+while known() > 400:
+    assert time.time() < until, known()
+    time.sleep(0.1)
+# What is used stays, and what was forgotten is found again.
+assert os.pwrite(used, b'x', 0) == 1 and os.getcwd() == a + '/2'
+for d in range(4):
+    assert len(os.listdir('%s/%d' % (a, d))) == 500
+    for f in range(0, 500, 50):
+        if (d, f) != (3, 7): assert open('%s/%d/%d' % (a, d, f)).read() == str(f)
+";
+    python([&a, &a], script);
+}

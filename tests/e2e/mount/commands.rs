@@ -1,0 +1,339 @@
+//! What a user types, and what comes back when it cannot be done.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+use support::*;
+
+#[test]
+fn what_was_there_is_there_after_a_restart() {
+    let world = World::new();
+    let up = world.up(&[]);
+    let mnt = world.mount_point();
+    fs::create_dir_all(mnt.join("a/b")).unwrap();
+    fs::write(mnt.join("a/b/f"), b"words").unwrap();
+    std::os::unix::fs::symlink("b/f", mnt.join("a/link")).unwrap();
+    up.stop();
+    assert_eq!(fs::read_dir(&mnt).unwrap().count(), 0, "nothing is left at the mount point");
+    world.assert_sound();
+
+    let up = world.up(&["-o", "ro"]);
+    assert_eq!(fs::read(mnt.join("a/link")).unwrap(), b"words");
+    let error = fs::write(mnt.join("a/new"), b"").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EROFS));
+    // A second server of the same data, a second mount at the same place.
+    let elsewhere = world.path("elsewhere");
+    let data = world.data();
+    let message = refused(glint().args(["up", "--data", text(&data), "--mount", text(&elsewhere)]));
+    assert!(message.contains(&format!("in use by process {}", up.pid())), "{message}");
+    let message = refused(glint().args(["fsck", "--data", text(&data)]));
+    assert!(message.contains("in use"), "{message}");
+    let other = world.path("other");
+    let message = refused(glint().args(["up", "--data", text(&other), "--mount", text(&mnt)]));
+    assert!(message.contains("already mounted"), "{message}");
+    // Ended by `glint umount` instead of Ctrl-C.
+    run(glint().args(["umount", text(&mnt)]));
+    eventually("the daemon ends", || up.log().contains("everything is on disk"));
+    let message = refused(glint().args(["umount", text(&mnt)]));
+    assert!(message.contains("not a mount point"), "{message}");
+}
+
+#[test]
+fn a_mount_left_by_a_crash_is_cleaned_up() {
+    let world = World::new();
+    let up = world.up(&[]);
+    fs::write(world.mount_point().join("f"), b"acknowledged").unwrap();
+    up_crashes(up);
+    fs::metadata(world.mount_point()).unwrap_err();
+    let up = world.up(&[]);
+    assert!(up.log().contains("cleaning up"), "{}", up.log());
+    assert_eq!(fs::read(world.mount_point().join("f")).unwrap(), b"acknowledged");
+    up_crashes(up);
+    run(glint().args(["umount", text(&world.mount_point())]));
+    assert!(!is_mounted(&world.mount_point()));
+}
+
+/// Kills the process and leaves its mount, as a crash does.
+fn up_crashes(up: Process) {
+    let pid = up.pid();
+    run(Command::new("kill").args(["-9", &pid.to_string()]));
+    up.forget();
+}
+
+#[test]
+fn foreign_damaged_and_future_directories_are_refused() {
+    let world = World::new();
+    let (data, mnt) = (world.data(), world.mount_point());
+    let attempt = || refused(glint().args(["up", "--data", text(&data), "--mount", text(&mnt)]));
+
+    fs::create_dir_all(&data).unwrap();
+    fs::write(data.join("holiday.jpg"), b"").unwrap();
+    assert!(attempt().contains("not a Glint data directory"));
+    assert!(data.join("holiday.jpg").exists());
+    fs::remove_file(data.join("holiday.jpg")).unwrap();
+
+    world.up(&[]).stop();
+    let identity = data.join("glint.json");
+    let original = fs::read_to_string(&identity).unwrap();
+    let format = format!("\"format\": {}", glint_proto::limits::FORMAT_VERSION);
+    fs::write(&identity, original.replace(&format, "\"format\": 77")).unwrap();
+    assert!(attempt().contains("format version 77"));
+    fs::write(&identity, "{ half").unwrap();
+    assert!(attempt().contains("glint.json is damaged"));
+    fs::write(&identity, original).unwrap();
+
+    let message =
+        refused(glint().args(["up", "--data", text(&data), "--mount", text(&mnt), "--osts", "5"]));
+    assert!(message.contains("has 1 OSTs, not 5"), "{message}");
+
+    fs::write(mnt.join("in the way"), b"").unwrap();
+    assert!(attempt().contains("not empty"));
+    fs::remove_file(mnt.join("in the way")).unwrap();
+    fs::remove_dir(&mnt).unwrap();
+    fs::write(&mnt, b"").unwrap();
+    assert!(attempt().contains("not a directory"));
+}
+
+#[test]
+fn damaged_metadata_is_healed_or_named() {
+    let world = World::new();
+    let up = world.up(&[]);
+    for i in 0..2000 {
+        fs::write(world.mount_point().join(format!("f{i}")), b"").unwrap();
+    }
+    up.stop();
+    // What the tables lose of their own journal, the journal in front of them still has; where
+    // the damage cannot be told from a write that was cut short, the file is named instead.
+    let journals = sh(&world.data(), "find mds -name '*.jnl' -size +0");
+    let journal = world.data().join(journals.lines().next().expect("a journal"));
+    let file = fs::OpenOptions::new().write(true).read(true).open(&journal).unwrap();
+    let mut whole = [0; 64];
+    file.read_exact_at(&mut whole, 4000).unwrap();
+    file.write_all_at(&whole.map(|byte| !byte), 4000).unwrap();
+    let (data, mnt) = (world.data(), world.mount_point());
+    let mut again = glint();
+    again.args(["up", "--daemon", "--data", text(&data), "--mount", text(&mnt)]);
+    let output = again.output().unwrap();
+    if output.status.success() {
+        assert_eq!(fs::read_dir(&mnt).unwrap().count(), 2000);
+        run(glint().args(["umount", text(&mnt)]));
+    } else {
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(message.contains(".jnl is damaged"), "{message}");
+        assert!(message.contains("restore"), "{message}");
+        file.write_all_at(&whole, 4000).unwrap();
+    }
+    let up = world.up(&[]);
+    assert_eq!(fs::read_dir(&mnt).unwrap().count(), 2000);
+    up.stop();
+    world.assert_sound();
+    // What nobody has is an error that says where.
+    fs::write(world.data().join("mds/version"), b"garbage").unwrap();
+    let message = refused(glint().args(["up", "--data", text(&data), "--mount", text(&mnt)]));
+    assert!(message.contains(text(&data.join("mds"))), "{message}");
+    let message = refused(glint().args(["fsck", "--data", text(&data)]));
+    assert!(message.contains(text(&data.join("mds"))), "{message}");
+}
+
+#[test]
+fn bad_arguments_get_a_reason() {
+    let world = World::new();
+    let mnt = world.mount_point();
+    let colour = refused(glint().args(["mount", "127.0.0.1:1", text(&mnt), "-o", "colour"]));
+    assert!(colour.contains("colour"), "{colour}");
+    let missing = refused(glint().args(["mount", "127.0.0.1:1", text(&mnt)]));
+    assert!(missing.contains("create it first"), "{missing}");
+    let data = world.data();
+    let none = refused(glint().args(["fsck", "--data", text(&data)]));
+    assert!(none.contains("not a Glint data directory"), "{none}");
+    let no_device = refused(Command::new("unshare").args([
+        "-m",
+        "sh",
+        "-c",
+        &format!(
+            "mount -t tmpfs none /dev && exec '{}' up --data '{}' --mount '{}'",
+            binary::glint(),
+            text(&data),
+            text(&mnt)
+        ),
+    ]));
+    assert!(no_device.contains("/dev/fuse"), "{no_device}");
+    for command in ["up", "serve", "mount", "umount", "status", "stats", "fsck", "bench"] {
+        let help = run(glint().args([command, "--help"]));
+        assert!(help.stdout.len() > 200, "{command} --help");
+    }
+}
+
+#[test]
+fn mount_8_mounts_it_and_fstab_does_too() {
+    let _helper = MountHelper::install();
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &[]);
+    let mnt = world.mount_point();
+    fs::create_dir(&mnt).unwrap();
+    run(Command::new("mount")
+        .args(["-t", "fuse.glint", "-o", "noatime", &address(port)])
+        .arg(&mnt));
+    fs::write(mnt.join("f"), b"x").unwrap();
+    run(Command::new("umount").arg(&mnt));
+
+    let fstab = world.path("fstab");
+    let line = format!("{} {} fuse.glint defaults,_netdev 0 0\n", address(port), text(&mnt));
+    fs::write(&fstab, line).unwrap();
+    run(Command::new("mount").arg("-T").arg(&fstab).arg(&mnt));
+    assert_eq!(fs::read(mnt.join("f")).unwrap(), b"x");
+    run(Command::new("umount").arg(&mnt));
+    server.stop();
+}
+
+#[test]
+fn a_damaged_object_is_reported_and_not_read() {
+    let world = World::new();
+    let up = world.up(&[]);
+    let data: Vec<u8> = (0..300_000u32).map(|i| (i % 251) as u8).collect();
+    fs::write(world.mount_point().join("f"), &data).unwrap();
+    up.stop();
+    world.assert_sound();
+    let object = sh(&world.data(), "find ost0/objects -type f").trim().to_owned();
+    let file = fs::OpenOptions::new().write(true).open(world.data().join(&object)).unwrap();
+    file.write_all_at(b"rust never sleeps", 100_000).unwrap();
+    drop(file);
+
+    let data = world.data();
+    let report = glint().args(["fsck", "--data", text(&data)]).output().unwrap();
+    assert!(!report.status.success());
+    let report = String::from_utf8_lossy(&report.stdout).into_owned();
+    let name = object.rsplit('/').next().unwrap();
+    assert!(report.contains(name), "{report}");
+
+    let up = world.up(&[]);
+    let error = fs::read(world.mount_point().join("f")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EIO));
+    assert!(up.log().contains(name), "{}", up.log());
+    up.stop();
+}
+
+#[test]
+fn a_lost_object_is_reported_and_its_file_put_right() {
+    let world = World::new();
+    let up = world.up(&["--osts", "2"]);
+    let mnt = world.mount_point();
+    run(glint().args(["setstripe", "-c", "2", "-S", "64K", text(&mnt)]));
+    fs::write(mnt.join("whole"), vec![1u8; 300_000]).unwrap();
+    fs::write(mnt.join("short"), vec![2u8; 150_000]).unwrap();
+    up.stop();
+    world.assert_sound();
+    // The last bytes of "short" lie in its first object, 65536..131072 in the other.
+    let ino = "$(ls ost0/objects/* | sort | uniq | grep -o '^[0-9a-f]*\\.' | sort | tail -1)";
+    sh(&world.data(), &format!("rm ost*/objects/*/{ino}0000"));
+    let data = world.data();
+    let report = glint().args(["fsck", "--data", text(&data)]).output().unwrap();
+    assert!(!report.status.success());
+    let text_of =
+        |output: &std::process::Output| String::from_utf8_lossy(&output.stdout).into_owned();
+    let report = text_of(&report);
+    assert!(report.contains("has 150000 bytes, its objects 131072"), "{report}");
+    run(glint().args(["fsck", "--repair", "--data", text(&data)]));
+    world.assert_sound();
+    let up = world.up(&[]);
+    assert_eq!(fs::metadata(mnt.join("short")).unwrap().len(), 131_072);
+    assert!(fs::read(mnt.join("whole")).unwrap() == vec![1u8; 300_000]);
+    up.stop();
+}
+
+#[test]
+fn statistics_add_up_and_can_be_reset_watched_and_scraped() {
+    let world = World::new();
+    let metrics = address(free_port());
+    let up = world.up(&["--metrics", &metrics]);
+    let mnt = world.mount_point();
+    let work = |name: &str| {
+        for i in 0..200 {
+            fs::write(mnt.join(format!("{name}{i}")), b"some data").unwrap();
+        }
+    };
+    work("a");
+    let stats = || -> Vec<serde_json::Value> {
+        let output = run(glint().args(["stats", "--json", text(&mnt)])).stdout;
+        String::from_utf8(output)
+            .unwrap()
+            .lines()
+            .map(|l| serde_json::from_str(l).unwrap())
+            .collect()
+    };
+    let rows = stats();
+    let creates: Vec<_> = rows.iter().filter(|row| row["op"] == "create").collect();
+    let of = |layer: &str| creates.iter().find(|row| row["layer"] == layer).unwrap();
+    assert_eq!(of("mount")["count"], 200);
+    assert_eq!(of("handler")["count"], 200, "a create is one request");
+    let whole = of("mount")["sum"].as_f64().unwrap();
+    let parts: f64 = creates.iter().map(|row| row["self_sum"].as_f64().unwrap()).sum();
+    assert!((whole - parts).abs() < whole * 0.01, "whole {whole} us, parts {parts} us");
+
+    let mut scraped = String::new();
+    let mut http = std::net::TcpStream::connect(&metrics).unwrap();
+    http.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    http.read_to_string(&mut scraped).unwrap();
+    let wanted = "glint_operation_seconds_count{layer=\"mount\",op=\"create\"} 200";
+    assert!(scraped.contains(wanted), "{scraped}");
+
+    run(glint().args(["stats", "--reset", text(&mnt)]));
+    assert!(!stats().iter().any(|row| row["op"] == "create"), "they begin again");
+    let watch = glint()
+        .args(["stats", "--watch", "--json", text(&mnt)])
+        .stdout(std::process::Stdio::piped())
+        .spawn();
+    let mut watch = watch.unwrap();
+    let out = watch.stdout.take().unwrap();
+    let seen = std::thread::spawn(move || {
+        let lines = std::io::BufRead::lines(std::io::BufReader::new(out));
+        lines.map_while(Result::ok).any(|line| line.contains("\"op\":\"create\""))
+    });
+    let mut round = 0;
+    eventually("what happens is shown", || {
+        round += 1;
+        work(&format!("b{round}-"));
+        seen.is_finished()
+    });
+    assert!(seen.join().unwrap());
+    // Nobody reads what it says any more, so it may be gone already.
+    let _ = Command::new("kill").args(["-INT", &watch.id().to_string()]).output();
+    let _ = watch.wait().unwrap();
+    up.stop();
+}
+
+/// The same name is the same thing for all commands, and a path is one from wherever it is seen.
+#[test]
+fn a_name_without_a_slash_may_be_a_path() {
+    let world = World::new();
+    let (here, dir) = (world.path(""), world.short("m"));
+    fs::create_dir(&dir).unwrap();
+    let named = |arguments: &[&str]| {
+        let mut command = glint();
+        command.current_dir(&here).args(arguments);
+        command
+    };
+    run(&mut named(&["serve", "--daemon", "--data", "data"]));
+    let status: serde_json::Value =
+        serde_json::from_slice(&run(&mut named(&["status", "--json", "data"])).stdout).unwrap();
+    assert_eq!(status["data"], text(&world.data()));
+    let pid = status["pid"].to_string();
+    assert_eq!(fs::read_link(format!("/proc/{pid}/cwd")).unwrap(), Path::new("/"));
+    let mut mount = named(&["mount", "-f", "data", text(&dir)]);
+    let mut mount = Process::start_as(&mut mount, world.path("m.log"), Some(&dir));
+    mount.wait_for("mounted at");
+    mount.stop();
+    run(Command::new("kill").arg(&pid));
+    eventually("it ends", || !Path::new(&format!("/proc/{pid}")).exists());
+    for (options, expected) in
+        [(&[][..], "no server listens there"), (&["-o", "inodes=x"], "a number of inodes")]
+    {
+        let said = refused(named(&["mount", "/nosuch", text(&dir)]).args(options));
+        assert!(said.contains(expected), "{said}");
+    }
+}

@@ -1,0 +1,170 @@
+//! The suites of others on real mounts: pjdfstest, fsx, fio with verification; both
+//! transports of FUSE.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use support::*;
+
+/// Features of pjdfstest that Linux has. The others are of BSD: chflags, NFSv4 ACLs,
+/// birth times that can be set.
+const PJDFSTEST: &str = r#"
+[features]
+posix_fallocate = {}
+rename_ctime = {}
+utimensat = {}
+utime_now = {}
+[settings]
+naptime = 0.01
+allow_remount = REMOUNT
+[dummy_auth]
+entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
+"#;
+
+/// Tests that cannot apply: a file would need two thousand million links.
+const SKIPPED: [&str; 1] = ["link::link_count_max"];
+
+/// Runs pjdfstest and returns how many tests passed; none may fail.
+fn pjdfstest(world: &World, mount: &Path, remount: bool) -> usize {
+    let directory = mount.join("pjd");
+    fs::create_dir_all(&directory).unwrap();
+    let (config, second) = (world.path("pjd.toml"), world.short("second"));
+    fs::create_dir_all(&second).unwrap();
+    fs::write(&config, PJDFSTEST.replace("REMOUNT", &remount.to_string())).unwrap();
+    let mut command = Command::new("pjdfstest");
+    command.current_dir(&directory).arg("-c").arg(&config).arg("-p").arg(&directory);
+    command.arg("-s").arg(&second);
+    if remount {
+        command.arg("erofs");
+    }
+    let output = command.output().unwrap();
+    let report = String::from_utf8_lossy(&output.stdout).into_owned();
+    let bad: Vec<_> = report.lines().filter(|line| !line.ends_with(" ok")).collect();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "pjdfstest: {}\n{}\n{errors}", output.status, bad.join("\n"));
+    for line in report.lines().filter(|line| line.ends_with("skipped")) {
+        let name = line.split_whitespace().next().unwrap();
+        assert!(SKIPPED.contains(&name) || name.contains("erofs"), "{name} was skipped");
+    }
+    let summary = report.lines().find(|line| line.starts_with("Summary: 0 failed")).unwrap();
+    let passed = summary.split(' ').find_map(|word| word.parse::<usize>().ok().filter(|n| *n > 0));
+    println!("{summary}");
+    passed.unwrap()
+}
+
+/// pjdfstest remounts with mount(8), which needs the helper of the file system. Its
+/// tests of read-only file systems run apart, because others leave deleted files open,
+/// which makes them fail on any file system.
+#[test]
+fn pjdfstest_on_both_transports() {
+    assert!(enable_uring(), "this kernel has no FUSE over io_uring");
+    let _helper = MountHelper::install();
+    for transport in TRANSPORTS {
+        let world = World::new();
+        let up = world.up(&["-o", transport]);
+        pjdfstest(&world, &world.mount_point(), false);
+        pjdfstest(&world, &world.mount_point(), true);
+        up.stop();
+        world.assert_sound();
+    }
+}
+
+/// The same where everything is cached under locks.
+#[test]
+fn pjdfstest_and_fsx_on_a_mount_with_locks() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &["--osts", "3"]);
+    let (mount, directory) = world.mount(port, "mnt", &["-o", "suid,dev"]);
+    pjdfstest(&world, &directory, false);
+    run_fsx(&world, &directory, 4, 20_000);
+    mount.stop();
+    server.stop();
+    world.assert_sound();
+}
+
+const FSX: &str = r#"
+flen = 1000000
+[weights]
+close_open = 1
+invalidate = 1
+mapread = 5
+mapwrite = 5
+read = 10
+write = 10
+truncate = 3
+fsync = 0.1
+fdatasync = 0.1
+posix_fallocate = 1
+punch_hole = 1
+sendfile = 1
+posix_fadvise = 1
+copy_file_range = 1
+"#;
+
+/// Operations with mmap and holes, in a file of three stripes.
+fn run_fsx(world: &World, mount: &Path, seed: u32, operations: u32) {
+    run(glint().args(["setstripe", "-c", "3", "-S", "64K", text(mount)]));
+    let config = world.path("fsx.toml");
+    fs::write(&config, FSX).unwrap();
+    run(Command::new("fsx")
+        .args(["-q", "-N", &operations.to_string(), "-S", &seed.to_string()])
+        .arg("-P")
+        .arg(world.path(""))
+        .arg("-f")
+        .arg(&config)
+        .arg(mount.join("fsx")));
+}
+
+fn fsx(seed: u32, options: &str) {
+    enable_uring();
+    let world = World::new();
+    let up = world.up(&["--osts", "3", "-o", options]);
+    run_fsx(&world, &world.mount_point(), seed, 100_000);
+    up.stop();
+    world.assert_sound();
+}
+
+#[test]
+fn fsx_through_the_page_cache() {
+    fsx(1, "transport=uring");
+}
+
+#[test]
+fn fsx_around_the_page_cache() {
+    fsx(2, "transport=uring,direct_io");
+}
+
+#[test]
+fn fsx_through_dev_fuse() {
+    fsx(3, "transport=devfuse");
+}
+
+/// O_DIRECT, mmap and plain writes, each read back and compared by fio.
+#[test]
+fn fio_reads_what_it_wrote() {
+    enable_uring();
+    for transport in TRANSPORTS {
+        let world = World::new();
+        let up = world.up(&["--osts", "2", "-o", transport]);
+        run(glint().args(["setstripe", "-c", "2", text(&world.mount_point())]));
+        for job in [
+            "--ioengine=psync --rw=randwrite --bsrange=512-128k --bs_unaligned=1 --numjobs=2",
+            "--ioengine=libaio --direct=1 --rw=randwrite --bs=4k --iodepth=16",
+            "--ioengine=libaio --direct=1 --rw=write --bs=1m --iodepth=4",
+            "--ioengine=mmap --rw=randwrite --bs=8k",
+        ] {
+            // fio leaves the state of its verification where it runs.
+            run(Command::new("fio")
+                .current_dir(world.path(""))
+                .args(["--name=verify", "--size=48m", "--verify=crc32c", "--do_verify=1"])
+                .args(["--verify_fatal=1", "--end_fsync=1", "--group_reporting", "--unlink=1"])
+                .arg(format!("--directory={}", text(&world.mount_point())))
+                .args(job.split(' ')));
+        }
+        up.stop();
+        world.assert_sound();
+    }
+}

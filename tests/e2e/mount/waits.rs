@@ -1,0 +1,247 @@
+//! Requests that wait: for locks of programs, for servers that are away. They keep nobody from being
+//! served, and signals end them.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use support::stalls::Stalls;
+use support::*;
+
+fn python(mounts: [&Path; 2], script: &str) {
+    let [a, b] = mounts.map(|mount| mount.display().to_string());
+    // What waits for ever fails, too.
+    sh(Path::new("/"), &format!("timeout 300 python3 - '{a}' '{b}' <<'E'\n{script}\nE"));
+}
+
+#[test]
+fn requests_that_wait_keep_nobody_from_being_served() {
+    enable_uring();
+    for transport in TRANSPORTS {
+        let world = World::new();
+        let port = free_port();
+        let server = world.serve(port, &[]);
+        let (one, a) = world.narrow_mount(port, "a", transport);
+        let (two, b) = world.narrow_mount(port, "b", transport);
+        let script = "
+import fcntl, os, sys, threading, time
+a, b = sys.argv[1:]
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+os.mkdir(a + '/d')
+holder = os.open(a + '/f', os.O_CREAT | os.O_RDWR)
+fcntl.flock(holder, fcntl.LOCK_EX)
+got = []
+def wait():
+    f = os.open(a + '/f', os.O_RDWR)
+    fcntl.flock(f, fcntl.LOCK_EX)
+    got.append(1)
+    os.close(f)
+threads = [threading.Thread(target=wait) for _ in range(60)]
+for t in threads: t.start()
+time.sleep(1)
+assert not got
+# Others are served, and so is who lets them go on.
+os.mkdir(a + '/d/e')
+assert os.listdir(a + '/d') == ['e'] and os.listdir(b + '/d') == ['e']
+open(a + '/d/file', 'w').write('text')
+assert open(b + '/d/file').read() == 'text'
+fcntl.flock(holder, fcntl.LOCK_UN)
+for t in threads: t.join(200)
+assert len(got) == 60, got
+";
+        python([&a, &b], script);
+        one.stop();
+        two.stop();
+        server.stop();
+        world.assert_sound();
+    }
+}
+
+#[test]
+fn signals_end_waits_for_locks() {
+    enable_uring();
+    for transport in TRANSPORTS {
+        let world = World::new();
+        let port = free_port();
+        let _server = world.serve(port, &[]);
+        let (_one, a) = world.narrow_mount(port, "a", transport);
+        let (_two, b) = world.narrow_mount(port, "b", transport);
+        let script = "
+import fcntl, os, signal, sys, time
+a, b = sys.argv[1:]
+class Tick(Exception): pass
+def tick(*_): raise Tick
+signal.signal(signal.SIGALRM, tick)
+h = os.open(b + '/f', os.O_CREAT | os.O_RDWR)
+f = os.open(a + '/f', os.O_RDWR)
+for lock in (fcntl.flock, fcntl.lockf):
+    # A lock of fcntl(2) would be of this process, whichever file it was taken through.
+    child = os.fork()
+    if child == 0:
+        h = os.open(b + '/f', os.O_RDWR)
+        lock(h, fcntl.LOCK_EX)
+        open(b + '/held', 'w')
+        signal.pause()
+    while not os.path.exists(b + '/held'): time.sleep(0.01)
+    os.unlink(b + '/held')
+    # Others use this machine, too: of several waits one ends as soon as it should.
+    took = []
+    for again in range(5):
+        begun = time.time()
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            lock(f, fcntl.LOCK_EX)
+        except Tick: took.append(time.time() - begun)
+        else: raise AssertionError('got it')
+    assert min(took) < 1, took
+    took = []
+    for again in range(3):
+        waits = os.fork()
+        if waits == 0:
+            lock(f, fcntl.LOCK_EX)
+            os._exit(1)
+        time.sleep(0.2)
+        begun = time.time()
+        os.kill(waits, signal.SIGKILL)
+        assert os.waitpid(waits, 0)[1] == signal.SIGKILL
+        took.append(time.time() - begun)
+    assert min(took) < 1, took
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    # Nobody waits any more, and nobody has it.
+    other = os.fork()
+    if other == 0:
+        h = os.open(b + '/f', os.O_RDWR)
+        until = time.time() + 60
+        while True:
+            try: lock(h, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                if time.time() > until: os._exit(1)
+                time.sleep(0.01)
+            else: os._exit(0)
+    assert os.waitpid(other, 0)[1] == 0
+";
+        python([&a, &b], script);
+    }
+}
+
+/// A program that waits for a server: `call` does, on a directory `a`.
+fn waiting(directory: &Path, call: &str) -> Child {
+    let script = format!(
+        "
+import os, signal, sys
+a = sys.argv[1]
+class Tick(Exception): pass
+def tick(*_): raise Tick
+signal.signal(signal.SIGALRM, tick)
+try:
+    print('now', flush=True)
+    {call}
+except Tick: pass
+"
+    );
+    let mut command = Command::new("python3");
+    command.args(["-c", &script]).arg(directory).current_dir("/").stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut said = [0; 3];
+    child.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+    // It waits when it sleeps at each of several looks.
+    let stat = format!("/proc/{}/stat", child.id());
+    let sleeps = || {
+        let stat = fs::read_to_string(&stat).unwrap();
+        assert!(!stat.contains(") Z "), "{call} did not wait");
+        stat.contains(") S ")
+    };
+    eventually("it waits", || {
+        (0..20).all(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            sleeps()
+        })
+    });
+    child
+}
+
+fn ends(child: &mut Child) {
+    eventually("the end of a program", || child.try_wait().unwrap().is_some());
+}
+
+#[test]
+fn signals_end_waits_for_a_server_and_what_was_asked_is_done_once() {
+    enable_uring();
+    let stalls = Stalls::start();
+    for transport in TRANSPORTS {
+        let world = World::new();
+        let port = free_port();
+        // Long enough for what is known to be relied on until the end.
+        let lease = ["--lease", "600"];
+        let server = world.serve(port, &lease);
+        let (mount, a) = world.narrow_mount(port, "a", transport);
+        fs::create_dir(a.join("d")).unwrap();
+        // So that what waits is the change, and not the look whether the name is there.
+        assert!(["made", "opened", "e"].iter().all(|name| !a.join(name).exists()));
+        server.kill();
+        let end = |call: &str, signal: Signal| {
+            let mut child = waiting(&a, call);
+            let pid = Pid::from_child(&child);
+            let ((), took) = stalls.timed(|| {
+                kill_process(pid, signal).unwrap();
+                ends(&mut child);
+            });
+            assert!(took < Duration::from_secs(5), "{call}: {took:?}");
+            (child.wait().unwrap(), took)
+        };
+        let killed = ["os.stat(a + '/x')", "os.listdir(a)"];
+        let took = killed.iter().cycle().take(6).map(|call| end(call, Signal::KILL).1);
+        let fastest = took.min().unwrap();
+        assert!(fastest < Duration::from_secs(2), "{fastest:?}");
+        let calls = [
+            "os.mkdir(a + '/made')",
+            "os.open(a + '/opened', os.O_CREAT | os.O_WRONLY)",
+            "os.open(a + '/d', os.O_RDONLY); os.listdir(a + '/d')",
+            "os.rename(a + '/d', a + '/e')",
+        ];
+        let mut fastest = Duration::MAX;
+        for call in calls {
+            let (status, took) = end(call, Signal::ALARM);
+            assert!(status.success(), "{call}");
+            fastest = fastest.min(took);
+        }
+        assert!(fastest < Duration::from_millis(1500), "{fastest:?}");
+        let server = world.serve(port, &lease);
+        eventually("what was asked is done", || {
+            a.join("made").is_dir() && a.join("opened").is_file() && a.join("e").is_dir()
+        });
+        assert!(!a.join("d").exists());
+        fs::remove_file(a.join("opened")).unwrap();
+        mount.stop();
+        server.stop();
+        world.assert_sound();
+    }
+}
+
+#[test]
+fn a_mount_whose_server_is_gone_can_be_ended() {
+    enable_uring();
+    let (ways, stalls) = (["umount -l", "umount -f", "kill"], Stalls::start());
+    for (way, transport) in ways.iter().zip(TRANSPORTS.iter().cycle()) {
+        let world = World::new();
+        let port = free_port();
+        let server = world.serve(port, &[]);
+        let (mount, a) = world.narrow_mount(port, "a", transport);
+        server.kill();
+        let mut uses = waiting(&a, "os.stat(a + '/x')");
+        let target = if *way == "kill" { mount.pid().to_string() } else { text(&a).to_owned() };
+        let ((), took) = stalls.timed(|| {
+            // With -f the kernel says that it is still in use, and ends its requests.
+            let _ = Command::new("sh").args(["-c", &format!("{way} '{target}'")]).output().unwrap();
+            ends(&mut uses);
+            mount.ended();
+        });
+        assert!(took < Duration::from_secs(30), "{way}: {took:?}");
+        assert!(!is_mounted(&a) || *way == "umount -f", "{way}");
+    }
+}

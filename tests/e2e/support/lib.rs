@@ -1,0 +1,406 @@
+//! A file system of the real binary on real mounts, for the end-to-end tests.
+//!
+//! Promises: whatever a test starts, mounts or writes is gone when it ends, also when it fails. A
+//! test waits for what it needs, not for a time.
+//!
+//! Does not know: what is inside of the binary. The tests need root and /dev/fuse, and say so when
+//! they miss them.
+
+#![allow(missing_docs, clippy::new_without_default, reason = "only the suites use it")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+pub mod binary;
+pub mod disk;
+pub mod load;
+pub mod mapped;
+pub mod namespace;
+pub mod pair;
+pub mod random;
+pub mod stalls;
+pub mod tail;
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a start, a stop or a reconnection may take at most, on a machine that has much else
+/// to do.
+pub const PATIENCE: Duration = Duration::from_secs(180);
+
+/// The binary under test.
+pub fn glint() -> Command {
+    Command::new(binary::glint())
+}
+
+/// A directory on the disk of the build, removed at the end.
+pub fn scratch() -> tempfile::TempDir {
+    let builds = binary::build_directory().with_file_name("tmp");
+    fs::create_dir_all(&builds).unwrap();
+    tempfile::Builder::new().prefix("e2e-").tempdir_in(builds).unwrap()
+}
+
+/// Runs a command that must succeed.
+pub fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+/// Runs a shell script that must succeed, and returns what it printed.
+pub fn sh(directory: &Path, script: &str) -> String {
+    let script = format!("set -euo pipefail\n{script}");
+    let output = run(Command::new("bash").args(["-c", &script]).current_dir(directory));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Runs a command that must fail with one message and no panic; returns the message.
+pub fn refused(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{command:?} succeeded");
+    assert!(!text.contains("panicked"), "{text}");
+    text
+}
+
+/// Waits until something holds.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// How many objects a data directory has, and how much they hold. They may go while they are
+/// counted, as find(1) does not like it.
+pub fn objects(data: &Path) -> (u64, u64) {
+    fn add(directory: &Path, sum: &mut (u64, u64)) {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(meta) if meta.is_dir() => add(&entry.path(), sum),
+                Ok(meta) => *sum = (sum.0 + 1, sum.1 + meta.len()),
+                Err(_) => {}
+            }
+        }
+    }
+    let mut sum = (0, 0);
+    for ost in fs::read_dir(data).unwrap().flatten() {
+        add(&ost.path().join("objects"), &mut sum);
+    }
+    sum
+}
+
+/// Whether a file system is mounted exactly there.
+pub fn is_mounted(path: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    mounts.lines().any(|line| line.split(' ').nth(1) == path.to_str())
+}
+
+/// A port that was free a moment ago, below those that the kernel hands out to clients:
+/// one of them would be in the way when a server comes back.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    loop {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed) + std::process::id() as u16 % 400 * 25;
+        let port = 20_000 + number % 10_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// A process of Glint, with its log.
+pub struct Process {
+    child: Option<Child>,
+    log: PathBuf,
+    mount: Option<PathBuf>,
+}
+
+impl Process {
+    /// Starts `glint` with these arguments.
+    pub fn start(arguments: &[&str], log: PathBuf, mount: Option<&Path>) -> Process {
+        Process::start_as(glint().args(arguments), log, mount)
+    }
+
+    /// Starts a command that becomes `glint`.
+    pub fn start_as(command: &mut Command, log: PathBuf, mount: Option<&Path>) -> Process {
+        assert!(rustix::process::geteuid().is_root(), "the end-to-end tests need root");
+        let file = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
+        let child =
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).spawn().unwrap();
+        Process { child: Some(child), log, mount: mount.map(Path::to_owned) }
+    }
+
+    /// What it logged so far.
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Where it logs.
+    pub fn log_path(&self) -> PathBuf {
+        self.log.clone()
+    }
+
+    /// Waits for a line in the log.
+    pub fn wait_for(&mut self, text: &str) {
+        let start = Instant::now();
+        while !self.log().contains(text) {
+            let ended = self.child.as_mut().and_then(|child| child.try_wait().unwrap());
+            assert!(ended.is_none(), "ended before {text:?}: {}", self.log());
+            assert!(start.elapsed() < PATIENCE, "no {text:?} in: {}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().unwrap().id()
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(self.pid() as i32).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Halts it, or lets it go on.
+    pub fn halt(&self, halt: bool) {
+        use rustix::process::Signal;
+        self.signal(if halt { Signal::STOP } else { Signal::CONT });
+    }
+
+    /// As Ctrl-C does; it must end cleanly.
+    pub fn stop(mut self) {
+        self.signal(rustix::process::Signal::INT);
+        let status = self.child.take().unwrap().wait().unwrap();
+        assert!(status.success(), "{status}: {}", self.log());
+        assert!(!self.log().contains("panicked"), "{}", self.log());
+        if let Some(mount) = &self.mount {
+            assert!(!is_mounted(mount), "still mounted after a clean end");
+        }
+    }
+
+    /// It was told to end, and must do so cleanly.
+    pub fn forget_ended(mut self) {
+        let status = self.child.take().unwrap().wait().unwrap();
+        assert!(status.success(), "{status}: {}", self.log());
+    }
+
+    /// It ends by itself, as the commands that it runs do. Returns how.
+    pub fn ends(mut self) -> std::process::ExitStatus {
+        let mut child = self.child.take().unwrap();
+        let mut status = None;
+        eventually("the process ends", || {
+            status = child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+
+    /// It ends by itself, soon, however.
+    pub fn ended(mut self) {
+        let mut child = self.child.take().unwrap();
+        eventually("the end of a process", || child.try_wait().unwrap().is_some());
+    }
+
+    /// The process is dead already; its mount is left as it is.
+    pub fn forget(mut self) {
+        self.child.take().unwrap().wait().unwrap();
+        self.mount = None;
+    }
+
+    /// As a crash does.
+    pub fn kill(mut self) {
+        let mut child = self.child.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            if std::thread::panicking() {
+                eprintln!("--- log of {}:\n{}", child.id(), self.log());
+            }
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if let Some(mount) = &self.mount {
+            let _ = rustix::mount::unmount(mount, rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+}
+
+/// A file system in a directory of its own.
+pub struct World {
+    dir: tempfile::TempDir,
+    /// Where it is mounted: tests bind sockets there, whose paths have 108 bytes, wherever the
+    /// build is.
+    mounts: tempfile::TempDir,
+}
+
+impl World {
+    pub fn new() -> World {
+        let mounts = tempfile::Builder::new().prefix("glint-").tempdir().unwrap();
+        World { dir: scratch(), mounts }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A short path, on another disk perhaps.
+    pub fn short(&self, name: &str) -> PathBuf {
+        self.mounts.path().join(name)
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.path("data")
+    }
+
+    pub fn mount_point(&self) -> PathBuf {
+        self.short("mnt")
+    }
+
+    /// `glint up` with more arguments; returns when the mount is ready.
+    pub fn up(&self, more: &[&str]) -> Process {
+        let (data, mount) = (self.data(), self.mount_point());
+        let mut arguments = vec!["up", "--data", text(&data), "--mount", text(&mount)];
+        arguments.extend(more);
+        let log = self.path("up.log");
+        let _ = fs::remove_file(&log);
+        let mut process = Process::start(&arguments, log, Some(&mount));
+        process.wait_for("mounted at");
+        process
+    }
+
+    /// `glint serve` on a port, with more arguments.
+    pub fn serve(&self, port: u16, more: &[&str]) -> Process {
+        self.serve_at(&address(port), more)
+    }
+
+    /// `glint serve` at any address.
+    pub fn serve_at(&self, address: &str, more: &[&str]) -> Process {
+        let data = self.data();
+        let mut arguments = vec!["serve", "--data", text(&data), "--listen", address];
+        arguments.extend(secured(more));
+        arguments.extend(more);
+        let log = self.path("serve.log");
+        let _ = fs::remove_file(&log);
+        let mut process = Process::start(&arguments, log, None);
+        process.wait_for("serving ");
+        process
+    }
+
+    /// `glint oss` number `n` of this world, for the file system at a port.
+    pub fn oss(&self, n: u16, port: u16, mds: u16, more: &[&str]) -> Process {
+        let (data, listen, mds) = (self.oss_data(n), address(port), address(mds));
+        let mut arguments = vec!["oss", "--data", text(&data), "--listen", &listen, "--mds", &mds];
+        arguments.extend(secured(more));
+        arguments.extend(more);
+        let log = self.path(&format!("oss{n}.log"));
+        let _ = fs::remove_file(&log);
+        let mut process = Process::start(&arguments, log, None);
+        process.wait_for("serving OSTs of");
+        process
+    }
+
+    pub fn oss_data(&self, n: u16) -> PathBuf {
+        self.path(&format!("oss{n}"))
+    }
+
+    /// `glint mount` of a port at a directory of this world.
+    pub fn mount(&self, port: u16, name: &str, more: &[&str]) -> (Process, PathBuf) {
+        self.mount_from(&address(port), name, more)
+    }
+
+    /// `glint mount` of any address.
+    pub fn mount_from(&self, address: &str, name: &str, more: &[&str]) -> (Process, PathBuf) {
+        let directory = self.short(name);
+        fs::create_dir_all(&directory).unwrap();
+        let mut arguments = vec!["mount", "-f", address, text(&directory)];
+        arguments.extend(more);
+        let log = self.path(&format!("{name}.log"));
+        let mut process = Process::start(&arguments, log, Some(&directory));
+        process.wait_for("mounted at");
+        (process, directory)
+    }
+
+    /// A mount with two entries for each queue, or two tasks.
+    pub fn narrow_mount(&self, port: u16, name: &str, transport: &str) -> (Process, PathBuf) {
+        let (log, directory) = (self.path(&format!("{name}.log")), self.short(name));
+        fs::create_dir_all(&directory).unwrap();
+        let (address, options) = (address(port), format!("{transport},nowbmeta"));
+        let arguments = ["mount", "-f", &address, text(&directory), "-o", &options];
+        let mut command = glint();
+        command.args(arguments).env("GLINT_FUSE_DEPTH", "2");
+        let mut process = Process::start_as(&mut command, log, Some(&directory));
+        process.wait_for("mounted at");
+        (process, directory)
+    }
+
+    /// `glint fsck` of the stopped file system must find nothing.
+    pub fn assert_sound(&self) {
+        self.assert_sound_at(&self.data());
+    }
+
+    /// The same of another data directory.
+    pub fn assert_sound_at(&self, data: &Path) {
+        let output = run(glint().args(["fsck", "--json", "--data", text(data)]));
+        let report = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(report.contains("\"findings\":0"), "{report}");
+    }
+}
+
+/// The helper that mount(8) calls, if it was not installed already; removed in the end.
+pub struct MountHelper(Option<&'static Path>);
+
+impl MountHelper {
+    pub fn install() -> MountHelper {
+        let path = Path::new("/sbin/mount.fuse.glint");
+        if path.exists() {
+            return MountHelper(None);
+        }
+        std::os::unix::fs::symlink(binary::glint(), path).unwrap();
+        MountHelper(Some(path))
+    }
+}
+
+impl Drop for MountHelper {
+    fn drop(&mut self) {
+        if let Some(path) = self.0 {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// What a server that listens at a port needs beside `more`.
+pub fn secured(more: &[&str]) -> &'static [&'static str] {
+    let is_said = more.iter().any(|word| ["--cert", "--insecure"].contains(word));
+    if is_said { &[] } else { &["--insecure"] }
+}
+
+pub fn address(port: u16) -> String {
+    format!("127.0.0.1:{port}")
+}
+
+pub fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Both ways in which requests come from the kernel.
+pub const TRANSPORTS: [&str; 2] = ["transport=uring", "transport=devfuse"];
+
+/// Enables FUSE over io_uring, where the kernel has it.
+pub fn enable_uring() -> bool {
+    let switch = "/sys/module/fuse/parameters/enable_uring";
+    fs::write(switch, "Y").is_ok()
+}

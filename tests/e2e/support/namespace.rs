@@ -1,0 +1,67 @@
+//! Another host: a network namespace, with a cable that can be pulled.
+
+use super::{Process, World, binary, run, text};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// A host of its own.
+pub struct Host {
+    name: String,
+    cable: String,
+    /// Where it reaches this host.
+    pub address: String,
+}
+
+fn ip(words: &str) {
+    run(Command::new("ip").args(words.split(' ')));
+}
+
+impl Host {
+    /// Connects a new host to this one; `number` tells it from others.
+    pub fn new(number: u8) -> Host {
+        let id = std::process::id() % 60_000;
+        let (name, cable) = (format!("glint-{id}-{number}"), format!("gl{id}-{number}"));
+        let (third, other) = (id / 250, format!("gp{id}-{number}"));
+        let net = format!("10.{}.{}", 100 + number, third);
+        ip(&format!("netns add {name}"));
+        ip(&format!("link add {cable} type veth peer name {other}"));
+        ip(&format!("link set {other} netns {name}"));
+        ip(&format!("addr add {net}.1/24 dev {cable}"));
+        ip(&format!("link set {cable} up"));
+        ip(&format!("-n {name} addr add {net}.2/24 dev {other}"));
+        ip(&format!("-n {name} link set {other} up"));
+        ip(&format!("-n {name} link set lo up"));
+        Host { name, cable, address: format!("{net}.1") }
+    }
+
+    /// A command that runs there.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{}", self.name)).arg(program);
+        command
+    }
+
+    /// Mounts a server there, at `a` in `world`.
+    pub fn mount(&self, world: &World, address: &str) -> (Process, PathBuf) {
+        let directory = world.short("a");
+        fs::create_dir(&directory).unwrap();
+        let mut mount = self.command(binary::glint());
+        mount.args(["mount", "-f", address, text(&directory)]);
+        let mut process = Process::start_as(&mut mount, world.path("a.log"), Some(&directory));
+        process.wait_for("mounted at");
+        (process, directory)
+    }
+
+    /// Pulls the cable, or puts it in again.
+    pub fn connect(&self, connected: bool) {
+        ip(&format!("link set {} {}", self.cable, if connected { "up" } else { "down" }));
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "delete", &self.name]).status();
+        let _ = Command::new("ip").args(["link", "delete", &self.cable]).output();
+    }
+}
