@@ -1,6 +1,6 @@
 //! A command that goes on in the background: the same again, and word when it is ready.
 
-use crate::data_dir::DataDir;
+use glint_server::data_dir::DataDir;
 use crate::log_file;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};

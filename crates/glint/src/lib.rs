@@ -10,21 +10,13 @@
 mod cmd;
 mod control;
 mod daemon;
-pub mod data_dir;
-mod descriptors;
 pub mod identity;
-mod json;
 mod live;
 mod log_file;
 mod logging;
 mod metrics;
-mod oss;
-mod osses;
 pub mod output;
-mod own_osts;
 pub mod program;
-mod rates;
-pub mod servers;
 pub mod signals;
 pub mod size;
 
@@ -69,7 +61,7 @@ impl Common {
     /// Sets this process up.
     pub fn apply(&self) {
         logging::start(self.verbose);
-        descriptors::raise();
+        glint_server::descriptors::raise();
         identity::set(self.cert.clone());
     }
 

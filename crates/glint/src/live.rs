@@ -1,7 +1,7 @@
 //! What a server shows while it runs: a status line on a terminal, as wide as that is, otherwise a
 //! log line a minute.
 
-use crate::rates::Totals;
+use glint_server::{Totals, human_bytes};
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
@@ -40,18 +40,6 @@ fn replacement(shown: usize, line: &str, columns: usize) -> (String, usize) {
     let part: String = line.chars().take(columns - 1).collect();
     let shown = part.chars().count();
     (format!("\r{up}\x1b[J{part}"), shown)
-}
-
-/// Bytes with a unit that leaves three digits.
-pub fn human_bytes(bytes: u64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1000.0 && unit < units.len() - 1 {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
 }
 
 impl Live {
@@ -95,7 +83,7 @@ impl Live {
 
 #[cfg(test)]
 mod tests {
-    use super::{human_bytes, replacement};
+    use super::replacement;
 
     #[test]
     fn the_line_is_as_wide_as_the_terminal() {
@@ -105,12 +93,5 @@ mod tests {
         // 110 columns before, 50 now: three rows, the last of which the cursor is in.
         assert!(replacement(109, &line, 50).0.starts_with("\r\x1b[2A\x1b[J"));
         assert_eq!(replacement(49, "", 50), ("\r\x1b[J".to_owned(), 0));
-    }
-
-    #[test]
-    fn three_digits() {
-        assert_eq!(human_bytes(999), "999 B");
-        assert_eq!(human_bytes(1 << 20), "1.0 MiB");
-        assert_eq!(human_bytes(1_020_000_000), "972.7 MiB");
     }
 }

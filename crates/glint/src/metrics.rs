@@ -4,7 +4,7 @@
 //! and one descriptor.
 
 use crate::cmd::serve::not_bound;
-use crate::servers::Servers;
+use glint_server::Servers;
 use glint_net::stats::op_name;
 use glint_proto::SpaceInfo;
 use std::fmt::{Arguments, Write as _};

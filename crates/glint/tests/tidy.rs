@@ -6,10 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The crates, from the top down: each may import only those below it.
-const LAYERS: [&str; 12] = [
+const LAYERS: [&str; 13] = [
     "glint-bench",
     "glint",
     "glint-sim",
+    "glint-server",
     "glint-mount",
     "glint-client",
     "glint-net",

@@ -1,8 +1,8 @@
 //! `glint fsck`: offline check of a data directory.
 
 use crate::CommandResult;
-use crate::data_dir::{DataDir, Role};
-use crate::servers::{Settings, engine_options};
+use glint_server::data_dir::{DataDir, Role};
+use glint_server::{Settings, engine_options};
 use futures_lite::future::block_on;
 use glint_kv::local::LocalKv;
 use glint_mds::CheckReport;

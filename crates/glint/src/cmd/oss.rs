@@ -2,9 +2,9 @@
 
 use super::serve::Listener;
 use super::serving::{Alone, keep_files_private, serve_until};
-use crate::data_dir::{DataDir, Role};
+use glint_server::data_dir::{DataDir, Role};
 use crate::metrics;
-use crate::oss::Oss;
+use glint_server::Oss;
 use crate::signals::Stop;
 use crate::{CommandResult, daemon, identity};
 use glint_net::Address;

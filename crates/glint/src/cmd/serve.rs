@@ -1,9 +1,9 @@
 //! `glint serve`: the servers without a mount.
 
 use super::serving::{Alone, keep_files_private, serve_until};
-use crate::data_dir::{DataDir, Role};
+use glint_server::data_dir::{DataDir, Role};
 use crate::metrics;
-use crate::servers::{Servers, Settings};
+use glint_server::{Servers, Settings};
 use crate::signals::Stop;
 use crate::{CommandResult, daemon};
 use glint_net::{Address, Server, ServerHandle, ServerOptions, Service, UNIX_PREFIX};

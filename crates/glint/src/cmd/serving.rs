@@ -1,9 +1,10 @@
 //! Options of servers, the same for `glint up`, `glint serve` and `glint oss`.
 
 use crate::live::Live;
-use crate::servers::Settings;
+use glint_server::Settings;
 use crate::signals::Stop;
-use crate::{daemon, descriptors};
+use crate::daemon;
+use glint_server::descriptors;
 use glint_net::ServerOptions;
 use glint_proto::limits::{COMMIT_INTERVAL_MS, LEASE_MS, LEASE_MS_MIN};
 use rustix::fs::Mode;

@@ -2,7 +2,7 @@
 
 use super::target::Target;
 use crate::CommandResult;
-use crate::live::human_bytes;
+use glint_server::human_bytes;
 use serde_json::Value;
 use std::process::ExitCode;
 

@@ -1,7 +1,7 @@
 //! `glint umount`.
 
 use crate::CommandResult;
-use crate::data_dir::DataDir;
+use glint_server::data_dir::DataDir;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;

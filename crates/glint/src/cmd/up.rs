@@ -2,10 +2,10 @@
 
 use super::serving::{Serving, keep_files_private};
 use crate::control::Control;
-use crate::data_dir::{DataDir, Role};
+use glint_server::data_dir::{DataDir, Role};
 use crate::live::Live;
 use crate::metrics;
-use crate::servers::{Servers, Settings};
+use glint_server::{Servers, Settings};
 use crate::signals::Stop;
 use crate::{CommandResult, daemon};
 use glint_client::Running;

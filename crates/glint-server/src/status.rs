@@ -2,7 +2,7 @@
 
 use crate::data_dir::DataDir;
 use crate::rates::Totals;
-use crate::servers::Servers;
+use crate::mds_server::Servers;
 use glint_mds::SessionInfo;
 use glint_proto::SpaceInfo;
 use serde_json::{Value, json};

@@ -12,9 +12,9 @@ mod runs;
 mod sessions;
 
 use crate::data_dir::DataDir;
-use crate::live::human_bytes;
-use crate::own_osts::{self, OwnOsts};
-use crate::servers::Settings;
+use crate::units::human_bytes;
+use crate::local_osts::{self, OwnOsts};
+use crate::mds_server::Settings;
 use futures_lite::future::block_on;
 use glint_net::capability::Key;
 use glint_net::{Address, Service};
@@ -78,7 +78,7 @@ impl Oss {
         mds: Address,
         advertised: String,
     ) -> Result<Running, Box<dyn std::error::Error>> {
-        let osts = own_osts::open(&data, &settings)?;
+        let osts = local_osts::open(&data, &settings)?;
         let boot_verifier = getrandom::u64().unwrap_or(1);
         let survived = !data.is_after_loss() && !settings.after_power_loss;
         let runs = Runs::begin(&data, boot_verifier, survived)?;
@@ -224,7 +224,7 @@ impl Service for Oss {
         let Some(index) = ost.checked_sub(first) else {
             return Answer::unchanged(Err(Errno::ENXIO));
         };
-        own_osts::pace(&self.osts, index, &request, &bulk).await;
+        local_osts::pace(&self.osts, index, &request, &bulk).await;
         let _running = loop {
             match self.sessions.enter(session, clock::now()) {
                 Entry::Running(running) => break running,
@@ -346,7 +346,7 @@ impl Service for Oss {
                 "free_bytes": space.free,
                 "available_bytes": space.available,
             },
-            "osts": crate::json::osts(&self.data, first, &spaces),
+            "osts": crate::status::osts(&self.data, first, &spaces),
             "clients": self.sessions.all().iter().map(client).collect::<Vec<_>>(),
         })
         .to_string()

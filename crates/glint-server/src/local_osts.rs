@@ -2,7 +2,7 @@
 
 use crate::data_dir::DataDir;
 use crate::descriptors;
-use crate::servers::Settings;
+use crate::mds_server::Settings;
 use glint_ost::{Grants, ObjectStore, OstSet};
 use glint_proto::{Bulk, OstRequest};
 use std::sync::Arc;

@@ -2,10 +2,10 @@
 
 use crate::data_dir::DataDir;
 use crate::descriptors;
-use crate::json;
-use crate::live::human_bytes;
-use crate::osses::Osses;
-use crate::own_osts::{self, OwnOsts};
+use crate::status;
+use crate::units::human_bytes;
+use crate::oss_registry::Osses;
+use crate::local_osts::{self, OwnOsts};
 use crate::rates::{Rates, Totals};
 use glint_kv::local::{Failure, LocalKv, Options};
 use glint_mds::{Config, Mds, Targets};
@@ -116,7 +116,7 @@ impl Servers {
         let engine_failure = kv.failure();
         let data_survived = !data.is_after_loss() && !settings.after_power_loss;
         let boot_verifier = getrandom::u64().unwrap_or(1);
-        let osts = own_osts::open(&data, &settings)?;
+        let osts = local_osts::open(&data, &settings)?;
         let osses = Osses::new(&data, boot_verifier, settings.lease);
         let config = Config {
             osts: osses.osts(data.osts()),
@@ -343,7 +343,7 @@ impl Service for Servers {
         request: OstRequest,
         bulk: Bulk<'_>,
     ) -> Answer<OstReply> {
-        own_osts::pace(&self.osts, ost, &request, &bulk).await;
+        local_osts::pace(&self.osts, ost, &request, &bulk).await;
         let client = session.client();
         let _running = match session.enter() {
             Ok(running) => running,
@@ -461,7 +461,7 @@ impl Service for Servers {
     }
 
     fn status(&self) -> String {
-        json::status(self).to_string()
+        status::status(self).to_string()
     }
 
     fn beat(&self) -> Option<Beat> {
