@@ -2,11 +2,11 @@
 
 use crate::data_dir::DataDir;
 use crate::descriptors;
+use crate::local_osts::{self, OwnOsts};
+use crate::oss_registry::Osses;
+use crate::rates::{Rates, Totals};
 use crate::status;
 use crate::units::human_bytes;
-use crate::oss_registry::Osses;
-use crate::local_osts::{self, OwnOsts};
-use crate::rates::{Rates, Totals};
 use glint_kv::local::{Failure, LocalKv, Options};
 use glint_mds::{Config, Mds, Targets};
 use glint_net::Service;

@@ -1,8 +1,8 @@
 //! What `glint status` shows, as JSON.
 
 use crate::data_dir::DataDir;
-use crate::rates::Totals;
 use crate::mds_server::Servers;
+use crate::rates::Totals;
 use glint_mds::SessionInfo;
 use glint_proto::SpaceInfo;
 use serde_json::{Value, json};

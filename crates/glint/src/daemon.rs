@@ -1,7 +1,7 @@
 //! A command that goes on in the background: the same again, and word when it is ready.
 
-use glint_server::data_dir::DataDir;
 use crate::log_file;
+use glint_server::data_dir::DataDir;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;

@@ -4,9 +4,9 @@
 //! and one descriptor.
 
 use crate::cmd::serve::not_bound;
-use glint_server::Servers;
 use glint_net::stats::op_name;
 use glint_proto::SpaceInfo;
+use glint_server::Servers;
 use std::fmt::{Arguments, Write as _};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

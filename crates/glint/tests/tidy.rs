@@ -194,3 +194,40 @@ fn rows_of_a_table_have_as_many_cells_as_its_head() {
         }
     }
 }
+
+/// The crates that a manifest names, except those of this repository.
+fn named_crates(manifest: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut lists = false;
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            lists = line.contains("dependencies]");
+        } else if lists && let Some(name) = line.split(['.', ' ', '=']).next() {
+            let ours = name.is_empty() || name.starts_with('#') || name.starts_with("glint");
+            found.extend((!ours).then(|| name.to_owned()));
+        }
+    }
+    found
+}
+
+#[test]
+fn each_dependency_is_argued_for() {
+    let list = fs::read_to_string(root().join("docs/dependencies.md")).unwrap();
+    let cells = list.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
+    let listed: Vec<String> = cells
+        .flat_map(|cell| cell.split(", ").map(|name| name.trim_matches('`').to_owned()))
+        .collect();
+    let mut used: Vec<String> = files("toml")
+        .into_iter()
+        .filter(|(path, _)| path.ends_with("Cargo.toml"))
+        .flat_map(|(_, text)| named_crates(&text))
+        .collect();
+    used.sort_unstable();
+    used.dedup();
+    for name in &used {
+        assert!(listed.contains(name), "docs/dependencies.md does not say why {name} is there");
+    }
+    for name in &listed {
+        assert!(used.contains(name), "docs/dependencies.md lists {name}, which nobody uses");
+    }
+}

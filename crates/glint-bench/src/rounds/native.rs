@@ -4,11 +4,11 @@
 use super::{Operation, Round, Target};
 use crate::sample::Sample;
 use futures_util::StreamExt;
-use glint_server::data_dir::{DataDir, Role};
-use glint_server::{Running, Servers, Settings};
 use glint_client::{Caller, Client, Make, Vfs};
 use glint_net::{InProcess, Remote, RemoteOptions};
 use glint_proto::{FileType, FsResult, Ino, OpenFlags, RenameFlags};
+use glint_server::data_dir::{DataDir, Role};
+use glint_server::{Running, Servers, Settings};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Barrier};
 use std::time::Instant;

@@ -12,9 +12,9 @@ mod runs;
 mod sessions;
 
 use crate::data_dir::DataDir;
-use crate::units::human_bytes;
 use crate::local_osts::{self, OwnOsts};
 use crate::mds_server::Settings;
+use crate::units::human_bytes;
 use futures_lite::future::block_on;
 use glint_net::capability::Key;
 use glint_net::{Address, Service};

@@ -1,13 +1,13 @@
 //! `glint fsck`: offline check of a data directory.
 
 use crate::CommandResult;
-use glint_server::data_dir::{DataDir, Role};
-use glint_server::{Settings, engine_options};
 use futures_lite::future::block_on;
 use glint_kv::local::LocalKv;
 use glint_mds::CheckReport;
 use glint_ost::{ObjectStore, StoredObject};
 use glint_proto::Ino;
+use glint_server::data_dir::{DataDir, Role};
+use glint_server::{Settings, engine_options};
 use serde_json::json;
 use std::collections::HashMap;
 use std::io::IsTerminal;

@@ -2,12 +2,12 @@
 
 use super::serve::Listener;
 use super::serving::{Alone, keep_files_private, serve_until};
-use glint_server::data_dir::{DataDir, Role};
 use crate::metrics;
-use glint_server::Oss;
 use crate::signals::Stop;
 use crate::{CommandResult, daemon, identity};
 use glint_net::Address;
+use glint_server::Oss;
+use glint_server::data_dir::{DataDir, Role};
 use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::process::ExitCode;

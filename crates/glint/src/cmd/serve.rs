@@ -1,12 +1,12 @@
 //! `glint serve`: the servers without a mount.
 
 use super::serving::{Alone, keep_files_private, serve_until};
-use glint_server::data_dir::{DataDir, Role};
 use crate::metrics;
-use glint_server::{Servers, Settings};
 use crate::signals::Stop;
 use crate::{CommandResult, daemon};
 use glint_net::{Address, Server, ServerHandle, ServerOptions, Service, UNIX_PREFIX};
+use glint_server::data_dir::{DataDir, Role};
+use glint_server::{Servers, Settings};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -1,12 +1,12 @@
 //! Options of servers, the same for `glint up`, `glint serve` and `glint oss`.
 
-use crate::live::Live;
-use glint_server::Settings;
-use crate::signals::Stop;
 use crate::daemon;
-use glint_server::descriptors;
+use crate::live::Live;
+use crate::signals::Stop;
 use glint_net::ServerOptions;
 use glint_proto::limits::{COMMIT_INTERVAL_MS, LEASE_MS, LEASE_MS_MIN};
+use glint_server::Settings;
+use glint_server::descriptors;
 use rustix::fs::Mode;
 use std::time::Duration;
 

@@ -2,15 +2,15 @@
 
 use super::serving::{Serving, keep_files_private};
 use crate::control::Control;
-use glint_server::data_dir::{DataDir, Role};
 use crate::live::Live;
 use crate::metrics;
-use glint_server::{Servers, Settings};
 use crate::signals::Stop;
 use crate::{CommandResult, daemon};
 use glint_client::Running;
 use glint_mount::{Mount, MountFlags, TransportKind};
 use glint_net::{Cluster, InProcess, Service};
+use glint_server::data_dir::{DataDir, Role};
+use glint_server::{Servers, Settings};
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
