@@ -1,6 +1,6 @@
 //! What can go wrong in the MDS, and its errno.
 
-use crate::record::RecordError;
+use crate::store::record::RecordError;
 use glint_kv::KvError;
 use glint_proto::{Errno, Ino};
 

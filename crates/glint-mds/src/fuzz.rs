@@ -1,9 +1,9 @@
 //! Entrances for the fuzz targets: every decoder of bytes that come from a disk or a
 //! client. What decodes must encode to the same again.
 
-use crate::keys::{self, Orphan};
-use crate::record::{self, InodeRecord, RECORD_BYTES};
-use crate::session::decode_reply;
+use crate::session::sessions::decode_reply;
+use crate::store::keys::{self, Orphan};
+use crate::store::record::{self, InodeRecord, RECORD_BYTES};
 use glint_proto::Ino;
 use glint_proto::posix::acl::Acl;
 

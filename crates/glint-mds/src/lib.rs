@@ -9,38 +9,22 @@
 //!
 //! Start at `service`; each operation is one file of `ops`.
 
-mod advisory;
-mod alloc;
-mod batch;
-mod callbacks;
-mod check;
-mod claims;
-mod context;
-mod data_claims;
-mod directories;
+mod background;
 mod error;
 #[doc(hidden)]
 pub mod fuzz;
-mod keys;
-mod locks;
-mod names;
-mod opens;
+mod locking;
 mod ops;
-mod own;
 mod permission;
-mod reaper;
-mod record;
-mod recovery;
-mod runs;
 mod service;
 mod session;
-mod sharing;
-mod subtree;
-mod tables;
+mod store;
 
-pub use check::{CheckReport, Extent, Finding, believe_objects, check, objects_to_destroy};
+pub use background::check::{
+    CheckReport, Extent, Finding, believe_objects, check, objects_to_destroy,
+};
+pub use background::reaper::Targets;
 pub use error::MdsError;
-pub use reaper::Targets;
-pub use record::{InodeRecord, RecordError};
 pub use service::{Config, Mds};
-pub use session::SessionInfo;
+pub use session::sessions::SessionInfo;
+pub use store::record::{InodeRecord, RecordError};

@@ -1,9 +1,9 @@
 //! Permission checks, from the caller's credentials and the stored ACLs.
 
 use crate::error::errno;
-use crate::keys;
-use crate::record::InodeRecord;
 use crate::service::Mds;
+use crate::store::keys;
+use crate::store::record::InodeRecord;
 use glint_kv::{Keyspace, Kv};
 use glint_proto::posix::acl::{Acl, XATTR_ACCESS};
 use glint_proto::posix::permit;

@@ -1,22 +1,22 @@
 //! The trust boundary of the MDS: every request enters at [`Mds::handle`], where
 //! its slot is checked and it is dispatched to its file in [`crate::ops`].
 
-use crate::advisory::Advisory;
-use crate::alloc::Allocator;
-use crate::claims::Claims;
-pub(crate) use crate::context::Context;
-use crate::directories::Directories;
+use crate::background::reaper::Destroyed;
 use crate::error::{MdsError, errno};
-use crate::keys;
-use crate::locks::{Held, Locks, Want};
-use crate::names::Names;
-use crate::opens::{Count, Opens};
-use crate::reaper::Destroyed;
-use crate::record::InodeRecord;
-use crate::recovery::Recovery;
-use crate::runs::Runs;
-use crate::session::{Last, Sessions, encode_reply};
-use crate::sharing::Sharing;
+use crate::locking::claims::Claims;
+use crate::locking::commit_on_sharing::Sharing;
+use crate::locking::namespace_locks::{Held, Locks, Want};
+use crate::locking::posix_locks::Advisory;
+use crate::session::boot_history::Runs;
+pub(crate) use crate::session::context::Context;
+use crate::session::open_files::{Count, Opens};
+use crate::session::recovery::Recovery;
+use crate::session::sessions::{Last, Sessions, encode_reply};
+use crate::store::alloc::Allocator;
+use crate::store::directories::Directories;
+use crate::store::keys;
+use crate::store::names::Names;
+use crate::store::record::InodeRecord;
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::capability::SECRET_BYTES;
 use glint_proto::watch::{Beat, Watch};

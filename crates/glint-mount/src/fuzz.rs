@@ -1,7 +1,7 @@
 //! Entrance for the fuzz target: the adapter must answer whatever a kernel could send.
 
 use crate::abi::{InHeader, Opcode};
-use crate::dispatch::{Adapter, Request};
+use crate::adapter::dispatch::{Adapter, Request};
 use crate::mountpoint::MountOptions;
 use crate::null::NullFs;
 use std::sync::Arc;

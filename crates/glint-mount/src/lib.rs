@@ -7,25 +7,15 @@
 //! Does not know: networks, servers, or where anything is stored. It serves any
 //! [`glint_client::Vfs`].
 
-mod abandon;
 mod abi;
-mod advisory;
-mod data_calls;
-mod devfuse;
-mod dispatch;
+mod adapter;
 mod error;
 #[doc(hidden)]
 pub mod fuzz;
 mod mountpoint;
-mod notify;
 mod null;
-mod opcode;
-mod pages;
-mod reply;
-mod ring_entry;
 mod session;
-mod uring;
-mod waiting;
+mod transport;
 
 pub use error::MountError;
 pub use mountpoint::{

@@ -3,12 +3,12 @@
 use crate::abi::{
     InHeader, InitIn, InitOut, KERNEL_MINOR_VERSION, KERNEL_VERSION, Opcode, OutHeader, init,
 };
-use crate::devfuse::{self, Pace};
-use crate::dispatch::Adapter;
+use crate::adapter::dispatch::Adapter;
 use crate::error::MountError;
 use crate::mountpoint::{self, MountOptions};
-use crate::notify::Notifier;
-use crate::uring;
+use crate::transport::devfuse::{self, Pace};
+use crate::transport::notify::Notifier;
+use crate::transport::uring;
 use glint_client::{Caching, Kernel, Vfs};
 use glint_proto::limits::FUSE_IO_BYTES_MAX;
 use std::os::fd::OwnedFd;

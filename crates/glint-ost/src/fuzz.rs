@@ -1,6 +1,6 @@
 //! Entrances for the fuzz targets.
 
-use crate::checksum::Sums;
+use crate::store::checksum::Sums;
 
 /// The attribute with the checksums of an object; with its own checksum put right, so
 /// that the fuzzer reaches what is behind it.
@@ -14,7 +14,7 @@ pub fn sums(bytes: &[u8]) {
 /// The name of an object's file.
 pub fn object_name(bytes: &[u8]) {
     if let Ok(name) = std::str::from_utf8(bytes)
-        && let Some(object) = crate::store::parse_name(name)
+        && let Some(object) = crate::store::object_store::parse_name(name)
     {
         assert_eq!(object.to_string(), name);
     }

@@ -8,27 +8,19 @@
 //!
 //! Does not know: sockets, names of files, or who is allowed what.
 
-mod allocated;
-mod bandwidth;
-mod checksum;
 pub mod disk;
 mod error;
-mod files;
 #[doc(hidden)]
 pub mod fuzz;
-mod grants;
-mod object;
 mod ost_set;
-mod sealer;
 mod service;
 mod space;
 mod store;
-mod write;
 
-pub use bandwidth::Bandwidth;
 pub use disk::{Disk, DiskFile, LocalDisk};
 pub use error::OstError;
-pub use grants::Grants;
 pub use ost_set::{OstSet, SEAL_IDLE};
 pub use service::Ost;
-pub use store::{ObjectStore, StoredObject};
+pub use space::bandwidth::Bandwidth;
+pub use space::grants::Grants;
+pub use store::object_store::{ObjectStore, StoredObject};

@@ -3,7 +3,7 @@
 
 use crate::disk::{Disk, DiskFile, LocalDisk};
 use crate::error::OstError;
-use crate::store::ObjectStore;
+use crate::store::object_store::ObjectStore;
 use glint_proto::{Bulk, ClientId, Errno, Extents, FsResult, ObjectId, OstReply, OstRequest};
 use glint_telemetry::{Layer, Span};
 use std::io;

@@ -8,27 +8,17 @@
 //! Does not know: sockets, storage, FUSE, or who sends what to whom.
 
 pub mod attr;
-pub mod capability;
 pub mod clock;
 pub mod cred;
-pub mod deferred;
 pub mod errno;
-pub mod extents;
-pub mod frame;
 pub mod ids;
 pub mod layout;
 pub mod limits;
-pub mod lock;
-pub mod message;
-pub mod op;
-pub mod oss;
 pub mod posix;
-pub mod reclaim;
 pub mod retry;
-mod rpc;
-
 mod session;
 pub mod watch;
+mod wire;
 
 pub use attr::{Attr, FileType, SetAttr, SetTime, Timestamp};
 pub use capability::{Access, Capability};
@@ -45,3 +35,4 @@ pub use message::{
 pub use op::Op;
 pub use reclaim::Reclaim;
 pub use session::{Owner, Running, Session};
+pub use wire::{capability, deferred, extents, frame, lock, message, op, oss, reclaim};

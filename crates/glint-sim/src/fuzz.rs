@@ -1,11 +1,11 @@
 //! The entrance of a fuzzer that speaks as a client with a limited certificate: its bytes decide
 //! what is said, to which server, and when that loses power.
 
-use crate::executor::{Executor, Machine};
 use crate::hostile::{self, Dice, HOSTILE, Hostile};
 use crate::scenario::{check, mount, text};
-use crate::server::{self, Storage};
 use crate::workload::{Fs, list};
+use crate::world::executor::{Executor, Machine};
+use crate::world::server::{self, Storage};
 use glint_client::{Caller, Make, Vfs, WriteHow};
 use glint_proto::{Attr, FsResult, Ino, OpenFlags};
 use std::cell::{Cell, RefCell};

@@ -4,9 +4,9 @@
 //! What it does is decided by [`Dice`]: a seed in the simulation, a fuzzer's bytes in
 //! [`crate::fuzz`].
 
-use crate::executor::{Executor, Machine};
-use crate::network::Network;
 use crate::workload::Fs;
+use crate::world::executor::{Executor, Machine};
+use crate::world::network::Network;
 use glint_client::{Caller, Make, Vfs};
 use glint_net::host::Pipe;
 use glint_net::rights::{Rights, Squash};

@@ -13,18 +13,15 @@
 //!
 //! Does not know: FUSE, threads, real disks. Those are what the end-to-end tests are for.
 
-mod chance;
 mod contested;
-mod executor;
 pub mod fuzz;
 mod hostile;
-mod network;
 mod oracle;
 #[cfg(test)]
 mod requests;
 mod scenario;
-mod server;
 mod workload;
+mod world;
 
 pub use scenario::{Outcome, run};
 

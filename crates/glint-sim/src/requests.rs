@@ -1,11 +1,11 @@
 //! What requests cost a server and its network: counted, or sent by hand.
 
-use crate::executor::{Executor, Machine};
 use crate::fuzz::at;
-use crate::network::Network;
 use crate::scenario::mount;
-use crate::server::{self, Storage};
 use crate::workload::make;
+use crate::world::executor::{Executor, Machine};
+use crate::world::network::Network;
+use crate::world::server::{self, Storage};
 use glint_client::{Caller, Vfs, WriteHow};
 use glint_net::host::Pipe;
 use glint_proto::frame::{HEADER_BYTES, Header, NO_SLOT};

@@ -1,11 +1,11 @@
 //! A run: some clients work, and everything that can fail does.
 
 use crate::contested::Contested;
-use crate::executor::{Executor, Machine, NOWHERE};
 use crate::hostile::{self, HOSTILE, Hostile};
 use crate::oracle::{Model, Troubles};
-use crate::server::{self, SERVER, Servers, Storage};
 use crate::workload::{Fs, Tally, Worker, list, make};
+use crate::world::executor::{Executor, Machine, NOWHERE};
+use crate::world::server::{self, SERVER, Servers, Storage};
 use glint_client::{Caller, Client, Vfs};
 use glint_net::{Address, Remote, RemoteOptions, Service};
 use glint_ost::disk::memory::Operation;

@@ -1,8 +1,8 @@
 //! What clients do, and whether what they are told is true.
 
 use crate::contested::{Anew, Contested};
-use crate::executor::Executor;
 use crate::oracle::{Model, Troubles};
+use crate::world::executor::Executor;
 use glint_client::{Caller, Client, Handle, Make, Vfs, WriteHow};
 use glint_net::Remote;
 use glint_proto::{Errno, FileType, FsResult, Ino, OpenFlags, RenameFlags, SetAttr};

@@ -29,13 +29,13 @@ const LONG: (usize, usize) = (500, 8);
 
 /// The modules that may contain `unsafe`.
 const UNSAFE: [&str; 9] = [
-    "glint-sim/src/chance.rs",
+    "glint-sim/src/world/chance.rs",
     "glint-net/src/keep_awake.rs",
-    "glint-mount/src/ring_entry.rs",
+    "glint-mount/src/transport/ring_entry.rs",
     "glint-telemetry/src/recorder.rs",
     "glint/src/daemon.rs",
     "glint/src/live.rs",
-    "glint-ost/src/allocated.rs",
+    "glint-ost/src/store/allocated.rs",
     "glint-kv/src/segment.rs",
     "tests/e2e/support/mapped.rs",
 ];

@@ -1,10 +1,10 @@
 //! setattr (chmod, chown, truncate, utimens), atime, layouts.
 
 use crate::error::errno;
-use crate::keys;
-use crate::locks::{Held, Key, Want};
-use crate::record::InodeRecord;
+use crate::locking::namespace_locks::{Held, Key, Want};
 use crate::service::{Context, Mds};
+use crate::store::keys;
+use crate::store::record::InodeRecord;
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::lock::Bits;
 use glint_proto::posix::acl::XATTR_ACCESS;

@@ -1,9 +1,9 @@
 //! create+open, mknod, mkdir, symlink, and files without a name (O_TMPFILE).
 
-use crate::keys::{self, Orphan};
-use crate::locks::{Key, Want};
-use crate::record::InodeRecord;
+use crate::locking::namespace_locks::{Key, Want};
 use crate::service::{Context, Mds};
+use crate::store::keys::{self, Orphan};
+use crate::store::record::InodeRecord;
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::limits::LINK_COUNT_MAX;
 use glint_proto::lock::Bits;

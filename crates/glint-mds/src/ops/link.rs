@@ -1,6 +1,6 @@
 //! link: one more name for an inode.
 
-use crate::locks::{Key, Want};
+use crate::locking::namespace_locks::{Key, Want};
 use crate::service::{Context, Mds};
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::limits::LINK_COUNT_MAX;

@@ -1,6 +1,6 @@
 //! open and release of existing files.
 
-use crate::locks::{Key, Want};
+use crate::locking::namespace_locks::{Key, Want};
 use crate::ops::attributes::kill_capability;
 use crate::service::{Context, Mds};
 use glint_kv::{Batch, Kv};

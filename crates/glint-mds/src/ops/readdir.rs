@@ -5,9 +5,9 @@
 //! that was there all the time exactly once.
 
 use crate::error::errno;
-use crate::keys::{self, COOKIE_DOT, COOKIE_DOT_DOT};
-use crate::record::InodeRecord;
 use crate::service::{Context, Mds};
+use crate::store::keys::{self, COOKIE_DOT, COOKIE_DOT_DOT};
+use crate::store::record::InodeRecord;
 use glint_kv::{Keyspace, Kv};
 use glint_proto::limits::{DIR_PAGE_BYTES_MAX, DIR_PAGE_ENTRIES_MAX};
 use glint_proto::lock::Bits;

@@ -1,8 +1,8 @@
 //! rename, with RENAME_NOREPLACE and RENAME_EXCHANGE.
 
-use crate::locks::{Key, Want};
-use crate::record::InodeRecord;
+use crate::locking::namespace_locks::{Key, Want};
 use crate::service::{Context, Mds};
+use crate::store::record::InodeRecord;
 use glint_kv::{Batch, Kv};
 use glint_proto::lock::Bits;
 use glint_proto::message::check_name;

@@ -1,6 +1,6 @@
 //! unlink and rmdir.
 
-use crate::locks::{Key, Want};
+use crate::locking::namespace_locks::{Key, Want};
 use crate::service::{Context, Mds};
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::lock::Bits;

@@ -7,9 +7,9 @@
 //!   limits is read, and emptied, page by page.
 
 use crate::error::errno;
-use crate::keys;
-use crate::record::InodeRecord;
 use crate::service::{Context, Mds};
+use crate::store::keys;
+use crate::store::record::InodeRecord;
 use glint_kv::{Batch, Keyspace, Kv, Pair};
 use glint_proto::limits::{
     XATTR_COUNT_MAX, XATTR_LIST_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX,

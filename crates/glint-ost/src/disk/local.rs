@@ -2,7 +2,7 @@
 //! so a path has two components.
 
 use super::{Disk, DiskFile, DiskResult, DiskSpace, Stat};
-use crate::allocated::is_allocated;
+use crate::store::allocated::is_allocated;
 use glint_proto::Timestamp;
 use glint_proto::limits::FILE_BYTES_MAX;
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, SeekFrom};

@@ -1,0 +1,450 @@
+//! Locks of clients on inodes and their data: who may keep what, and the waiting for it.
+//!
+//! The tables are those of `glint-lock`; here are their tasks: operations that wait until
+//! others have given up what they change, requests for locks that wait for their turn.
+//!
+//! Invariants:
+//! - An operation changes something only after every other client has given up its lock on
+//!   it, and nobody is given one until the change is made. It finds out under the locks of
+//!   [`crate::locking::namespace_locks`], waits without them, and begins again.
+//! - A grant is entered before what it protects is read.
+
+use crate::error::RESTART;
+use crate::locking::recalls::Mailboxes;
+use crate::service::{Context, Mds};
+use glint_kv::Kv;
+use glint_lock::bits::{BitTable, Message};
+use glint_lock::extents::{ExtentTable, Granted};
+use glint_proto::lock::{Bits, Callback, Cancel, DataLock, Grant, Range};
+use glint_proto::watch::Watch;
+use glint_proto::{ClientId, FsResult, Ino, MdsReply};
+use glint_telemetry::{Layer, Span};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Poll, Waker};
+
+const SHARDS: usize = 64;
+/// Who looks, or changes what everybody has to give up, and is no client.
+const NOBODY: ClientId = ClientId(u64::MAX);
+
+#[derive(Default)]
+pub(crate) struct Shard {
+    bits: BitTable,
+    pub(crate) extents: ExtentTable,
+    /// Operations that wait until bits of an inode are free.
+    waiting: HashMap<Ino, Vec<Waker>>,
+    /// Requests for data that wait, and what they got.
+    tickets: HashMap<u64, (ClientId, Waker, Option<DataLock>)>,
+}
+
+impl Shard {
+    /// Who waits for an inode.
+    fn waiting(&mut self, ino: Ino) -> Vec<Waker> {
+        self.waiting.remove(&ino).unwrap_or_default()
+    }
+
+    /// Who has got what it waited for.
+    fn hand_out(&mut self, granted: Vec<Granted>) -> Vec<Waker> {
+        let mut wakers = Vec::new();
+        for (ticket, lock) in granted {
+            if let Some((_, waker, got)) = self.tickets.get_mut(&ticket) {
+                *got = Some(lock);
+                wakers.push(waker.clone());
+            }
+        }
+        wakers
+    }
+}
+
+/// Wakes tasks, of any thread. Never under a lock that these could wait for.
+pub(crate) fn wake(wakers: Vec<Waker>) {
+    wakers.into_iter().for_each(Waker::wake);
+}
+
+/// All locks of clients.
+pub(crate) struct Claims {
+    used: bool,
+    /// Some client had a directory for itself.
+    pub(crate) owned: AtomicBool,
+    shards: Vec<Mutex<Shard>>,
+    pub(crate) mailboxes: Mailboxes,
+}
+
+/// Bits that an operation waits for; nobody else is given them meanwhile.
+pub(crate) struct Wanted<'a> {
+    claims: &'a Claims,
+    ino: Ino,
+    bits: Bits,
+}
+
+impl Drop for Wanted<'_> {
+    fn drop(&mut self) {
+        self.claims.shard(self.ino).lock().bits.unwant(self.ino, self.bits);
+    }
+}
+
+/// A request for data that waits.
+struct Ticket<'a> {
+    claims: &'a Claims,
+    ino: Ino,
+    number: u64,
+    taken: bool,
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        let (mut granted, mut out) = (Vec::new(), Vec::new());
+        let mut shard = self.claims.shard(self.ino).lock();
+        let got = shard.tickets.remove(&self.number).and_then(|(.., got)| got);
+        if self.taken || got.is_some() {
+            // What was granted stays so, as if its answer had been lost: it may have taken the
+            // place of locks that the client uses. Who wants it asks for it.
+            return;
+        }
+        shard.extents.forget(self.ino, self.number, &mut granted, &mut out);
+        let wakers = shard.hand_out(granted);
+        drop(shard);
+        wake(wakers);
+        self.claims.post(out);
+    }
+}
+
+impl Claims {
+    /// A table that gives locks, or none at all.
+    pub(crate) fn new(used: bool, watch: Arc<Watch>) -> Claims {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Claims { used, owned: AtomicBool::new(false), shards, mailboxes: Mailboxes::new(watch) }
+    }
+
+    /// Numbers of locks and call-backs are above this one from now on.
+    pub(crate) fn number_from(&self, number: u64) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            shard.bits.number_from(number);
+            shard.extents.number_from(number);
+        }
+        self.mailboxes.number_from(number);
+    }
+
+    pub(crate) fn shard(&self, ino: Ino) -> &Mutex<Shard> {
+        &self.shards[ino.0 as usize % SHARDS]
+    }
+
+    /// Whether clients are given locks.
+    pub(crate) fn is_used(&self) -> bool {
+        self.used
+    }
+
+    /// Whether no other client has a directory for itself.
+    pub(crate) fn is_visible(&self, client: ClientId, ino: Ino) -> bool {
+        !self.owned.load(Ordering::Acquire)
+            || self.shard(ino).lock().bits.is_free(client, ino, Bits::OWN)
+    }
+
+    /// Until nobody has a directory for itself.
+    pub(crate) async fn make_visible(&self, ino: Ino) {
+        if self.used && !self.is_visible(NOBODY, ino) {
+            self.clear(NOBODY, ino, Bits::OWN).await;
+        }
+    }
+
+    fn begin_change(&self, client: ClientId, ino: Ino, bits: Bits) -> bool {
+        self.shard(ino).lock().bits.begin_change(client, ino, bits)
+    }
+
+    pub(crate) fn end_change(&self, ino: Ino, bits: Bits) {
+        self.shard(ino).lock().bits.end_change(ino, bits);
+    }
+
+    pub(crate) fn grant(&self, client: ClientId, ino: Ino, bits: Bits) -> Option<Grant> {
+        let (bits, number) = self.shard(ino).lock().bits.grant(client, ino, bits);
+        (!bits.is_empty()).then_some(Grant::Bits { ino, bits, number })
+    }
+
+    fn cancel_bits(&self, client: ClientId, ino: Ino, bits: Bits, number: u64) {
+        let mut shard = self.shard(ino).lock();
+        shard.bits.cancel(client, ino, bits, number);
+        let wakers = shard.waiting(ino);
+        drop(shard);
+        wake(wakers);
+    }
+
+    fn cancel_data(&self, client: ClientId, ino: Ino, number: u64, out: &mut Vec<Message>) {
+        let mut granted = Vec::new();
+        let mut shard = self.shard(ino).lock();
+        shard.extents.cancel(client, ino, number, &mut granted, out);
+        let wakers = shard.hand_out(granted);
+        drop(shard);
+        wake(wakers);
+    }
+
+    /// Asks clients for what they hold. Who is gone was perhaps granted it when it was being
+    /// forgotten, and holds nothing any more.
+    fn post(&self, mut messages: Vec<Message>) {
+        while !messages.is_empty() {
+            let mut more = Vec::new();
+            for (client, callback) in self.mailboxes.post(messages) {
+                match callback {
+                    Callback::Bits { ino, bits, .. } => {
+                        self.cancel_bits(client, ino, bits, u64::MAX);
+                    }
+                    Callback::Data { ino, number } => {
+                        self.cancel_data(client, ino, number, &mut more);
+                    }
+                    Callback::Glimpse { .. } => {}
+                }
+            }
+            messages = more;
+        }
+    }
+
+    /// Waits until nobody but `client` holds any of `bits`.
+    async fn clear(&self, client: ClientId, ino: Ino, bits: Bits) -> Wanted<'_> {
+        let mut out = Vec::new();
+        self.shard(ino).lock().bits.want(client, ino, bits, &mut out);
+        self.post(out);
+        let wanted = Wanted { claims: self, ino, bits };
+        poll_fn(|context| {
+            let mut shard = self.shard(ino).lock();
+            if shard.bits.is_free(client, ino, bits) {
+                return Poll::Ready(());
+            }
+            shard.waiting.entry(ino).or_default().push(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+        wanted
+    }
+
+    /// A lock on data, when its turn comes.
+    pub(crate) async fn data(
+        &self,
+        context: &Context<'_>,
+        ino: Ino,
+        range: Range,
+        write: bool,
+    ) -> DataLock {
+        let client = context.client;
+        let mut out = Vec::new();
+        let asked = {
+            let mut shard = self.shard(ino).lock();
+            let asked = shard.extents.ask(client, ino, range, write, &mut out);
+            if let Err(number) = asked {
+                shard.tickets.insert(number, (client, Waker::noop().clone(), None));
+            }
+            asked
+        };
+        self.post(out);
+        context.end();
+        let number = match asked {
+            Ok(lock) => return lock,
+            Err(number) => number,
+        };
+        let mut ticket = Ticket { claims: self, ino, number, taken: false };
+        let lock = poll_fn(|context| {
+            let mut shard = self.shard(ino).lock();
+            match shard.tickets.get_mut(&number) {
+                Some((.., Some(lock))) => Poll::Ready(Some(*lock)),
+                Some((_, waker, None)) => {
+                    waker.clone_from(context.waker());
+                    Poll::Pending
+                }
+                // Its client was evicted.
+                None => Poll::Ready(None),
+            }
+        })
+        .await;
+        ticket.taken = true;
+        lock.unwrap_or(DataLock { number: 0, range: Range { start: 0, end: 0 }, write })
+    }
+
+    /// What clients give up or answer.
+    pub(crate) fn cancel(&self, client: ClientId, cancels: &[Cancel]) {
+        let mut out = Vec::new();
+        for cancel in cancels {
+            match *cancel {
+                Cancel::Bits { ino, bits, number } => self.cancel_bits(client, ino, bits, number),
+                Cancel::Data { ino, number } => self.cancel_data(client, ino, number, &mut out),
+                Cancel::Glimpse { .. } => {}
+            }
+            self.mailboxes.answered(client, cancel);
+        }
+        self.post(out);
+    }
+
+    /// A client is gone, with all its locks.
+    pub(crate) fn evict(&self, client: ClientId) {
+        self.mailboxes.remove(client);
+        let mut out = Vec::new();
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let mut wakers = Vec::new();
+            for ino in shard.bits.evict(client) {
+                wakers.extend(shard.waiting(ino));
+            }
+            let mut granted = Vec::new();
+            shard.extents.evict(client, &mut granted, &mut out);
+            wakers.extend(shard.hand_out(granted));
+            for (_, (_, waker, _)) in shard.tickets.extract_if(|_, (owner, ..)| *owner == client) {
+                wakers.push(waker);
+            }
+            drop(shard);
+            wake(wakers);
+        }
+        self.post(out);
+    }
+
+    /// Inodes and data that are locked, for `glint status`.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let mut counts = (0, 0);
+        for shard in &self.shards {
+            let shard = shard.lock();
+            counts = (counts.0 + shard.bits.len(), counts.1 + shard.extents.len());
+        }
+        counts
+    }
+}
+
+impl<K: Kv> Mds<K> {
+    /// The operation changes what `bits` protect. If another client holds them, the
+    /// operation ends here, without having done anything, and begins again when they are free.
+    pub(crate) fn claim(&self, context: &Context<'_>, ino: Ino, bits: Bits) -> FsResult<()> {
+        self.claim_from(context, context.client, ino, bits)
+    }
+
+    /// The same, and the client that asks may not keep them either.
+    pub(crate) fn claim_from_all(
+        &self,
+        context: &Context<'_>,
+        ino: Ino,
+        bits: Bits,
+    ) -> FsResult<()> {
+        self.claim_from(context, NOBODY, ino, bits)
+    }
+
+    fn claim_from(
+        &self,
+        context: &Context<'_>,
+        holder: ClientId,
+        ino: Ino,
+        bits: Bits,
+    ) -> FsResult<()> {
+        context.begin()?;
+        if !self.claims.is_used() {
+            return Ok(());
+        }
+        // Who has a directory for itself knows better what times and entries it has.
+        let contents = !(bits & (Bits::ATTR | Bits::DIR)).is_empty();
+        let bits = if contents { bits | Bits::OWN } else { bits };
+        if self.claims.begin_change(holder, ino, bits) {
+            context.changing.borrow_mut().push((ino, bits));
+            return Ok(());
+        }
+        context.conflicts.borrow_mut().push((holder, ino, bits));
+        Err(RESTART)
+    }
+
+    /// Gives the client bits with the answer, if it listens to call-backs.
+    pub(crate) fn grant(&self, context: &Context<'_>, ino: Ino, bits: Bits) {
+        if self.is_locking(context) {
+            let granted = self.claims.grant(context.client, ino, bits);
+            context.grants.borrow_mut().extend(granted);
+        }
+    }
+
+    /// Gives the client the data of a file with the answer, if nobody else has any of it.
+    pub(crate) fn grant_data(&self, context: &Context<'_>, ino: Ino, write: bool) {
+        if self.is_locking(context) {
+            let table = &mut self.claims.shard(ino).lock().extents;
+            let lock = table.try_all(context.client, ino, write);
+            context.grants.borrow_mut().extend(lock.map(|lock| Grant::Data { ino, lock }));
+        }
+    }
+
+    /// What was read was not read under the bits that were granted so far, so the client does not
+    /// hear of them. Here it goes on to hold them: it may have been given the same ones before. It
+    /// is told the number alone, so that it gives them up with the inode. A lock on data is for
+    /// what is read under it, whenever that is.
+    pub(crate) fn withhold_bits(&self, context: &Context<'_>) {
+        for grant in context.grants.borrow_mut().iter_mut() {
+            if let Grant::Bits { bits, .. } = grant {
+                *bits = Bits::NONE;
+            }
+        }
+    }
+
+    /// Whether the client gets locks. Who replays a request does not hear of any: what it held is
+    /// reclaimed, and others may still have to reclaim what they held.
+    pub(crate) fn is_locking(&self, context: &Context<'_>) -> bool {
+        if let Some(known) = context.locking.get() {
+            return known;
+        }
+        let locking = self.claims.is_used()
+            && !context.is_replay()
+            && self.claims.mailboxes.has(context.client);
+        context.locking.set(Some(locking));
+        locking
+    }
+
+    /// Executes an operation until no other client holds what it changes.
+    pub(crate) async fn execute_claiming(
+        &self,
+        context: &Context<'_>,
+        request: &glint_proto::MdsRequest<'_>,
+    ) -> FsResult<MdsReply> {
+        let mut wanted = Vec::new();
+        loop {
+            let reply = self.execute(context, request).await;
+            for (ino, bits) in context.changing.take() {
+                self.claims.end_change(ino, bits);
+            }
+            context.end();
+            let conflicts = context.conflicts.take();
+            if conflicts.is_empty() {
+                return reply;
+            }
+            self.withhold_bits(context);
+            // It may be another client by then, to which nobody listens.
+            context.locking.set(None);
+            let _span = Span::start(Layer::LockWait, request.op() as u8);
+            for (holder, ino, bits) in conflicts {
+                wanted.push(self.claims.clear(holder, ino, bits).await);
+            }
+        }
+    }
+
+    /// What clients give up or answer.
+    pub fn cancel(&self, client: ClientId, cancels: &[Cancel]) {
+        self.claims.cancel(client, cancels);
+    }
+
+    /// A client writes data, perhaps because it was asked to.
+    pub fn wrote(&self, client: ClientId) {
+        self.claims.mailboxes.wrote(client);
+    }
+
+    /// The next call-backs for a client; `None` when it is gone or listens elsewhere.
+    pub async fn callbacks(
+        &self,
+        client: ClientId,
+        listening: u64,
+    ) -> Option<Vec<glint_proto::lock::Callback>> {
+        self.claims.mailboxes.next(client, listening).await
+    }
+
+    /// A client begins to listen to call-backs. Returns what names its listening.
+    pub fn listen(&self, client: ClientId) -> u64 {
+        self.claims.mailboxes.listen(client)
+    }
+
+    /// Inodes and data that clients hold locks on, for `glint status`.
+    pub fn lock_counts(&self) -> (usize, usize) {
+        self.claims.counts()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! What clients did by themselves, in directories that they have for themselves.
+//!
+//! Invariants:
+//! - The changes of a batch are executed in their order, each once. The reply record that is
+//!   committed with each of them says how many are done, so a batch that comes again after a
+//!   restart goes on where it ended.
+//! - What a client did before it was evicted is not executed after that.
+//! - A client makes inodes only under numbers that were given out and that nobody has.
+
+use crate::error::errno;
+use crate::service::Mds;
+use crate::session::context::Context;
+use futures_lite::future::yield_now;
+use glint_kv::{Keyspace, Kv};
+use glint_proto::deferred::{self, Deferred};
+use glint_proto::limits::{BATCH_CHANGES_MAX, INODES_PER_LEASE_MAX};
+use glint_proto::{Errno, FsResult, Ino, MdsReply, Placement};
+
+/// Changes after which others have their turn.
+const TURN: u32 = 32;
+
+impl<K: Kv> Mds<K> {
+    /// Executes a batch from where it ended, if it was begun before.
+    pub(crate) async fn run_batch(
+        &self,
+        context: &Context<'_>,
+        life: u64,
+        changes: &[u8],
+        begun: Option<MdsReply>,
+    ) -> FsResult<MdsReply> {
+        if self.claims.mailboxes.life(context.client) != Some(life) {
+            // It was made before the client was evicted. Others have changed things since.
+            return Err(Errno::ESTALE);
+        }
+        let (start, mut failed) = match begun {
+            Some(MdsReply::Batched { done, failed }) => (done, failed),
+            Some(_) => return Err(Errno::EPROTO),
+            None => (0, Vec::new()),
+        };
+        let mut done = 0;
+        for change in deferred::changes(changes) {
+            if done >= BATCH_CHANGES_MAX {
+                return Err(Errno::E2BIG);
+            }
+            let at = done;
+            done += 1;
+            if at < start {
+                continue;
+            }
+            let result = match change {
+                Ok(change) => self.run_change(context, &change, done, &failed).await,
+                Err(errno) => Err(errno),
+            };
+            if let Err(errno) = result {
+                failed.push((at, errno));
+            }
+            if done.is_multiple_of(TURN) {
+                yield_now().await;
+            }
+        }
+        Ok(MdsReply::Batched { done, failed })
+    }
+
+    async fn run_change(
+        &self,
+        context: &Context<'_>,
+        change: &Deferred<'_>,
+        done: u32,
+        failed: &[(u32, Errno)],
+    ) -> FsResult<()> {
+        let cred = change.cred();
+        let progress = MdsReply::Batched { done, failed: failed.to_vec() };
+        let part = context.part(&cred, change.time, change.made, progress);
+        let reply = self.execute_claiming(&part, &change.request).await;
+        if part.transaction.get() > 0 {
+            context.transaction.set(part.transaction.get());
+        }
+        context.grants.borrow_mut().append(&mut part.grants.borrow_mut());
+        reply.map(drop)
+    }
+
+    /// Whether a client may say that its inode has this number, and is laid out there: nobody has
+    /// the number, and nobody will be given it, and these OSTs exist.
+    pub(crate) async fn check_given(
+        &self,
+        context: &Context<'_>,
+        (ino, placement): (Ino, Placement),
+    ) -> FsResult<()> {
+        let is_its = match context.progress {
+            Some(_) => self.allocator.is_leased(context.client, ino),
+            // What was lost was made by an earlier run.
+            None => self.allocator.is_of_earlier_run(ino),
+        };
+        let exists = placement.osts <= self.osts() && placement.first < placement.osts.max(1);
+        if !is_its || !exists {
+            return Err(Errno::EINVAL);
+        }
+        match self.kv.get(Keyspace::Inode, &ino.key()).await.map_err(errno)? {
+            Some(_) => Err(Errno::EEXIST),
+            None => Ok(()),
+        }
+    }
+
+    /// The changes up to `done` survived the end of the last run, but what they left open
+    /// did not.
+    pub(crate) fn recover_batch(&self, context: &Context<'_>, changes: &[u8], done: u32) {
+        for change in deferred::changes(changes).take(done as usize).flatten() {
+            match change.opening() {
+                Some((ino, write, true)) => self.opens.add(context.client, ino, write),
+                Some((ino, write, false)) => {
+                    self.opens.remove(context.client, ino, write, None);
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Inode numbers for a client, which will make directories for itself, too.
+    pub(crate) async fn lease_inodes(
+        &self,
+        context: &Context<'_>,
+        count: u32,
+        life: u64,
+    ) -> FsResult<MdsReply> {
+        if !self.claims.is_used() || self.config.commit_sync {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        self.need_space(context)?;
+        context.begin()?;
+        self.claims.mailboxes.writes_back(context.client, life);
+        let count = count.clamp(1, INODES_PER_LEASE_MAX);
+        let first = self.allocator.lease(&self.kv, context.client, count).await?;
+        let absent = self.with_absent(<[u16]>::to_vec);
+        Ok(MdsReply::Inodes { first, count, osts: self.osts(), absent })
+    }
+}

@@ -1,0 +1,114 @@
+//! What an operation knows about its caller, and what it leaves for its answer.
+
+use crate::locking::namespace_locks::Key;
+use glint_proto::lock::{Bits, Grant};
+use glint_proto::{
+    Arrival, Attr, ClientId, Cred, FsResult, Ino, MdsReply, Placement, Running, Timestamp,
+};
+use smallvec::SmallVec;
+use std::cell::{Cell, RefCell};
+
+/// Everything an operation knows about its caller.
+pub(crate) struct Context<'a> {
+    pub(crate) cred: &'a Cred,
+    pub(crate) client: ClientId,
+    pub(crate) now: Timestamp,
+    pub(crate) arrival: &'a Arrival<'a>,
+    /// Since it changes something; see [`Context::begin`].
+    running: RefCell<Option<Running<'a>>>,
+    /// Of a change of a batch: the number of the inode that it makes, over how many OSTs that
+    /// is laid out, and what the reply record says after it.
+    given: Option<(Ino, Placement)>,
+    pub(crate) progress: Option<MdsReply>,
+    /// Whether the client gets locks, once somebody asked.
+    pub(crate) locking: Cell<Option<bool>>,
+    /// What it changes; see [`crate::locking::commit_on_sharing`].
+    pub(crate) changes: RefCell<SmallVec<[Key; 4]>>,
+    /// Number of its transaction, if it had one.
+    pub(crate) transaction: Cell<u64>,
+    /// What it changes, what others still hold of that, and what its caller is given; see
+    /// [`crate::locking::claims`].
+    pub(crate) changing: RefCell<SmallVec<[(Ino, Bits); 4]>>,
+    pub(crate) conflicts: RefCell<SmallVec<[(ClientId, Ino, Bits); 2]>>,
+    pub(crate) grants: RefCell<Vec<Grant>>,
+}
+
+impl<'a> Context<'a> {
+    /// Of a request that has just come.
+    pub(crate) fn new(arrival: &'a Arrival<'a>, cred: &'a Cred) -> Context<'a> {
+        Context {
+            cred,
+            client: arrival.id.map_or(ClientId::IN_PROCESS, |id| id.client),
+            // It happened when it was first executed.
+            now: arrival.replay.as_ref().and_then(attr_of).map_or(arrival.now, |attr| attr.ctime),
+            arrival,
+            running: RefCell::new(None),
+            given: None,
+            progress: None,
+            locking: Cell::new(None),
+            changes: RefCell::default(),
+            transaction: Cell::new(0),
+            changing: RefCell::default(),
+            conflicts: RefCell::default(),
+            grants: RefCell::default(),
+        }
+    }
+
+    /// From here to [`Context::end`] it changes something for its session, which is not over
+    /// before that: ESTALE if it is over already. Nothing on this way waits for a client.
+    pub(crate) fn begin(&self) -> FsResult<()> {
+        let mut running = self.running.borrow_mut();
+        if let (None, Some(session)) = (&*running, self.arrival.session) {
+            *running = Some(session.enter()?);
+        }
+        Ok(())
+    }
+
+    /// What it had to do for now is done.
+    pub(crate) fn end(&self) {
+        self.running.take();
+    }
+
+    /// Something changes that was not locked for it, because nobody knew it.
+    pub(crate) fn changes(&self, key: Key) {
+        self.changes.borrow_mut().push(key);
+    }
+
+    /// It was executed before, by a run that lost it.
+    pub(crate) fn is_replay(&self) -> bool {
+        self.arrival.replay.is_some()
+    }
+
+    /// Of one change of a batch.
+    pub(crate) fn part<'b>(
+        &'b self,
+        cred: &'b Cred,
+        now: Timestamp,
+        given: Option<(Ino, Placement)>,
+        progress: MdsReply,
+    ) -> Context<'b> {
+        let part = Context::new(self.arrival, cred);
+        let locking = self.locking.clone();
+        Context { now, given, progress: Some(progress), locking, ..part }
+    }
+
+    /// The number that the new inode has, and where it is laid out (over no OSTs: not said): from
+    /// its client, or from when it was first made. See
+    /// [`Mds::check_given`](crate::service::Mds::check_given).
+    pub(crate) fn given(&self) -> Option<(Ino, Placement)> {
+        let before = match self.arrival.replay.as_ref() {
+            // It was there before, under a number that it has.
+            Some(MdsReply::Opened { created: false, .. }) => None,
+            replay => replay.and_then(attr_of),
+        };
+        self.given.or(before.map(|attr| (attr.ino, attr.layout.placement())))
+    }
+}
+
+/// What an answer says of its inode.
+fn attr_of(reply: &MdsReply) -> Option<&Attr> {
+    match reply {
+        MdsReply::Attr(attr) | MdsReply::Opened { attr, .. } => Some(attr),
+        _ => None,
+    }
+}

@@ -1,0 +1,443 @@
+//! Sessions and exactly-once.
+//!
+//! Invariants:
+//! - A client has one session at a time: the next one begins when the last one has ended, with
+//!   everything that was being executed of it and all that was kept for it.
+//! - A request is identified by (client, slot, xid). Within a slot xids rise, and a request is
+//!   executed only if its xid is above the last one answered. Another request under the same
+//!   xid is refused.
+//! - The reply of an operation that changed anything is in the batch of the change, so the two
+//!   survive or vanish together.
+
+use crate::background::reaper::Targets;
+use crate::error::errno;
+use crate::service::Mds;
+use crate::store::keys;
+use glint_kv::{Batch, Keyspace, Kv};
+use glint_proto::limits::{SESSIONS_MAX, SESSIONS_PER_CERTIFICATE_MAX};
+use glint_proto::lock::Grant;
+use glint_proto::watch::{Moment, Watch};
+use glint_proto::{ClientId, Errno, FsResult, MdsReply, Owner, RequestId, Session, message};
+use glint_telemetry::Counter;
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How many clients a line of the log names.
+const CLIENTS_NAMED: usize = 10;
+
+/// The last answer of a slot.
+#[derive(Clone, Default)]
+pub(crate) struct Last {
+    pub(crate) xid: u64,
+    /// Of the request.
+    pub(crate) digest: u32,
+    pub(crate) reply: Option<FsResult<MdsReply>>,
+    /// What came with it. Whether it has come nobody knows when the request comes again.
+    pub(crate) grants: Vec<Grant>,
+    /// What has to be durable for it to last.
+    pub(crate) transaction: u64,
+    /// Read from its record, so this run of the server has not seen its effects on
+    /// what is kept in memory.
+    pub(crate) recovered: bool,
+}
+
+pub(crate) type SlotState = Arc<futures_util::lock::Mutex<Last>>;
+
+/// A client, as `glint status` shows it.
+#[derive(Clone, Debug)]
+pub struct SessionInfo {
+    /// Identity.
+    pub client: ClientId,
+    /// Names the time until it ends or is evicted: no two sessions have the same number.
+    pub session: u64,
+    /// Name of its host.
+    pub host: String,
+    /// Where it is mounted.
+    pub mount_point: String,
+    /// Open connections.
+    pub connections: usize,
+}
+
+struct Known {
+    session: Arc<Session>,
+    info: SessionInfo,
+    /// Somebody sees to its end.
+    ending: bool,
+    /// When it was last heard of; the lease runs from here.
+    heard: Moment,
+    slots: HashMap<u16, SlotState>,
+}
+
+/// All sessions of one MDS.
+pub(crate) struct Sessions {
+    map: Mutex<HashMap<ClientId, Known>>,
+    /// Those of clients that were given up, while something of them may still be executed.
+    leaving: Mutex<Vec<Arc<Session>>>,
+    watch: Arc<Watch>,
+    /// How many there have been in this run.
+    count: AtomicU64,
+}
+
+/// The value of a reply record: xid, digest of the request, encoded reply.
+pub(crate) fn encode_reply(xid: u64, digest: u32, reply: &MdsReply) -> FsResult<Vec<u8>> {
+    let mut value = Vec::with_capacity(128);
+    value.extend_from_slice(&xid.to_be_bytes());
+    value.extend_from_slice(&digest.to_be_bytes());
+    message::encode(reply, &mut value)?;
+    Ok(value)
+}
+
+pub(crate) fn decode_reply(value: &[u8]) -> FsResult<Last> {
+    let (xid, rest) = value.split_first_chunk::<8>().ok_or(Errno::EIO)?;
+    let (digest, reply) = rest.split_first_chunk::<4>().ok_or(Errno::EIO)?;
+    Ok(Last {
+        xid: u64::from_be_bytes(*xid),
+        digest: u32::from_be_bytes(*digest),
+        reply: Some(Ok(message::decode(reply)?)),
+        // A run gives no locks of the one before it.
+        grants: Vec::new(),
+        transaction: 0,
+        recovered: true,
+    })
+}
+
+/// Whether one more session may begin.
+fn has_room(map: &HashMap<ClientId, Known>, owner: &Owner) -> bool {
+    let same = |known: &&Known| {
+        let certificate = |owner: Owner| owner.certificate;
+        owner.certificate.is_some()
+            && known.session.owner().and_then(certificate) == owner.certificate
+    };
+    map.len() < SESSIONS_MAX && map.values().filter(same).count() < SESSIONS_PER_CERTIFICATE_MAX
+}
+
+/// The value of a session record: host, mount point, number, owner, with zeros between.
+fn session_value(info: &SessionInfo, owner: &Owner) -> Vec<u8> {
+    format!("{}\0{}\0{:x}\0{owner}", info.host, info.mount_point, info.session).into_bytes()
+}
+
+fn parse_session(client: ClientId, value: &[u8], heard: Moment) -> Known {
+    let text = String::from_utf8_lossy(value);
+    let mut parts = text.split('\0');
+    let mut next = || parts.next().unwrap_or_default();
+    let (host, mount_point) = (next().to_owned(), next().to_owned());
+    // One from before sessions had numbers has none at an OSS either.
+    let session = u64::from_str_radix(next(), 16).unwrap_or(0);
+    // One from before they had owners nobody can prove to be.
+    let owner = next().parse().ok();
+    Known::new(SessionInfo { client, session, host, mount_point, connections: 0 }, owner, heard)
+}
+
+impl<K: Kv> Mds<K> {
+    /// A client connects, for the first time or again. Returns whether it was not known, and
+    /// its session. EACCES if that belongs to another owner, EAGAIN while its last session is
+    /// being ended, EMFILE if there are too many.
+    pub async fn connect(
+        &self,
+        client: ClientId,
+        owner: Owner,
+        host: &str,
+        mount_point: &str,
+    ) -> FsResult<(bool, Arc<Session>)> {
+        let (is_new, session, info, clients) = {
+            let mut map = self.sessions.map.lock();
+            let is_new = !map.contains_key(&client);
+            if is_new && !has_room(&map, &owner) {
+                return Err(Errno::EMFILE);
+            }
+            let known = map.entry(client).or_insert_with(|| {
+                let number = self.sessions.count.fetch_add(1, Ordering::AcqRel) + 1;
+                let session = self.config.boot_verifier.wrapping_add(number);
+                let (host, mount_point) = (String::new(), String::new());
+                let info = SessionInfo { client, session, host, mount_point, connections: 0 };
+                Known::new(info, Some(owner), self.watch.now())
+            });
+            if known.session.owner() != Some(owner) {
+                return Err(Errno::EACCES);
+            }
+            if known.session.is_over() {
+                return Err(Errno::EAGAIN);
+            }
+            known.info.host = host.to_owned();
+            known.info.mount_point = mount_point.to_owned();
+            known.info.connections += 1;
+            known.heard = self.sessions.watch.now();
+            (is_new, known.session.clone(), known.info.clone(), map.len())
+        };
+        if is_new {
+            let mut batch = Batch::new();
+            batch.put(Keyspace::Session, &client.0.to_be_bytes(), &session_value(&info, &owner));
+            self.kv.commit(batch, &[]).await.map_err(errno)?;
+        }
+        // The client that shares this process is never in the map.
+        if (clients > 1 || self.config.mounted) && self.sharing.enable() {
+            self.sync().await?;
+        }
+        Ok((is_new, session))
+    }
+
+    /// Whether a client has a session of this number, which belongs to this owner.
+    pub fn has_session(&self, client: ClientId, session: u64, owner: &Owner) -> bool {
+        let map = self.sessions.map.lock();
+        map.get(&client).is_some_and(|known| {
+            known.session.is(client, session, owner) && !known.session.is_over()
+        })
+    }
+
+    /// A connection of a client is gone.
+    pub fn disconnect(&self, session: &Session) {
+        self.sessions.with(session, |known| {
+            known.info.connections = known.info.connections.saturating_sub(1);
+        });
+    }
+
+    /// A client says that it lives.
+    pub fn heard(&self, session: &Session) {
+        self.sessions.with(session, |known| known.heard = self.sessions.watch.now());
+    }
+
+    /// Whether a client is known.
+    pub fn knows(&self, client: ClientId) -> bool {
+        self.sessions.map.lock().get(&client).is_some_and(|known| !known.session.is_over())
+    }
+
+    /// A client ends by itself.
+    pub async fn goodbye(&self, session: &Session) -> FsResult<()> {
+        let client = session.client();
+        match self.sessions.end(client, Some(session.number())) {
+            Some(ended) => {
+                self.recovery.returned(client);
+                self.forget(&ended).await
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// All clients.
+    pub fn sessions(&self) -> Vec<SessionInfo> {
+        self.sessions.map.lock().values().map(|known| known.info.clone()).collect()
+    }
+
+    /// Clients as people know them: the first of them, and how many more there are.
+    pub(crate) fn named(&self, clients: &HashSet<ClientId>) -> String {
+        let map = self.sessions.map.lock();
+        let known = clients.iter().filter_map(|client| map.get(client));
+        let name = |known: &Known| format!("{} at {}", known.info.host, known.info.mount_point);
+        let mut names: Vec<String> = known.map(name).collect();
+        names.sort_unstable();
+        let more = names.len().saturating_sub(CLIENTS_NAMED);
+        names.truncate(CLIENTS_NAMED);
+        if more > 0 {
+            names.push(format!("and {more} more"));
+        }
+        names.join(", ")
+    }
+
+    /// Whether somebody sees to the end of a client's session.
+    pub(crate) fn is_ending(&self, client: ClientId) -> bool {
+        self.sessions.map.lock().get(&client).is_some_and(|known| known.ending)
+    }
+
+    /// Whether a client was not heard of for so long.
+    pub(crate) fn is_silent(&self, client: ClientId, time: Duration) -> bool {
+        let map = self.sessions.map.lock();
+        map.get(&client).is_none_or(|known| self.watch.is_silent(known.heard, time))
+    }
+
+    pub(crate) fn session(&self, client: ClientId) -> Option<SessionInfo> {
+        self.sessions.map.lock().get(&client).map(|known| known.info.clone())
+    }
+
+    /// State of a slot, read from its record if this server has not seen it yet.
+    pub(crate) async fn slot(
+        &self,
+        session: Option<&Session>,
+        id: RequestId,
+    ) -> FsResult<SlotState> {
+        let session = session.ok_or(Errno::ESTALE)?;
+        let known = self.sessions.with(session, |known| known.slots.get(&id.slot).cloned());
+        if let Some(state) = known.ok_or(Errno::ESTALE)? {
+            return Ok(state);
+        }
+        let key = keys::reply(id.client.0, id.slot);
+        let answer = match self.kv.get(Keyspace::Reply, &key).await.map_err(errno)? {
+            // Its transaction is not known, but it was before the end of the last run.
+            Some(value) => Last { transaction: self.recovered, ..decode_reply(value.as_ref())? },
+            None => Last::default(),
+        };
+        let entry = |known: &mut Known| {
+            known.slots.entry(id.slot).or_insert_with(|| Arc::new(answer.into())).clone()
+        };
+        self.sessions.with(session, entry).ok_or(Errno::ESTALE)
+    }
+
+    /// After a restart: clients of the last run may come back within their lease.
+    pub(crate) async fn load_sessions(&self) -> FsResult<HashSet<ClientId>> {
+        let all = self.kv.scan(Keyspace::Session, &[], &[0xff; 9], usize::MAX);
+        let all = all.await.map_err(errno)?;
+        let mut map = self.sessions.map.lock();
+        for (key, value) in all {
+            let client = ClientId(keys::parse_u64(&key).ok_or(Errno::EIO)?);
+            map.insert(client, parse_session(client, &value, self.watch.now()));
+        }
+        Ok(map.keys().copied().collect())
+    }
+
+    /// Forgets clients whose lease ended: their opens and their replies.
+    pub(crate) async fn expire_sessions(
+        &self,
+        lease: Duration,
+        targets: &impl Targets,
+    ) -> FsResult<()> {
+        let expired: Vec<SessionInfo> = {
+            let map = self.sessions.map.lock();
+            let is_gone =
+                |known: &&Known| !known.ending && self.watch.is_silent(known.heard, lease);
+            let gone = map.values().filter(is_gone);
+            let mut gone: Vec<SessionInfo> = gone.map(|known| known.info.clone()).collect();
+            gone.sort_unstable_by_key(|info| info.client);
+            gone
+        };
+        // Whom a recovery waits for is given up by that, and in its own time.
+        let expired = expired.into_iter().filter(|info| !self.recovery.waits_for(info.client));
+        for info in expired {
+            tracing::warn!(
+                client = %info.client, host = info.host, mount_point = info.mount_point,
+                "client was not heard of for {} s and is evicted: its open files are closed",
+                lease.as_secs()
+            );
+            self.fence_and_evict(info.client, targets).await?;
+        }
+        Ok(())
+    }
+
+    /// Forgets clients that were asked for a lock and have not given it up in their lease.
+    pub(crate) async fn expire_questions(
+        &self,
+        lease: Duration,
+        targets: &impl Targets,
+    ) -> FsResult<()> {
+        for client in self.claims.mailboxes.overdue(lease) {
+            if self.is_ending(client) {
+                continue;
+            }
+            tracing::warn!(
+                %client,
+                "client was asked for a lock and has not given it up in {} s: it is evicted",
+                lease.as_secs()
+            );
+            self.fence_and_evict(client, targets).await?;
+        }
+        Ok(())
+    }
+
+    /// Forgets a client that may still be writing somewhere. What it has locked is free only
+    /// when it cannot any more.
+    pub(crate) async fn fence_and_evict(
+        &self,
+        client: ClientId,
+        targets: &impl Targets,
+    ) -> FsResult<()> {
+        if client == ClientId::IN_PROCESS {
+            return self.evict(client).await;
+        }
+        let Some(ended) = self.sessions.end(client, None) else { return Ok(()) };
+        glint_telemetry::count(Counter::Evictions, 1);
+        targets.fence(ended.0.number());
+        self.sessions.leaving.lock().push(ended.0.clone());
+        drop(ended);
+        self.forget_quiet(targets).await
+    }
+
+    /// Forgets clients that were given up and of which nothing is executed any more, anywhere. What
+    /// others still wait for at some disk keeps none of these.
+    pub(crate) async fn forget_quiet(&self, targets: &impl Targets) -> FsResult<()> {
+        let is_quiet =
+            |session: &mut Arc<Session>| session.is_quiet() && targets.is_fenced(session.number());
+        let quiet = self.sessions.leaving.lock().extract_if(.., is_quiet).collect::<Vec<_>>();
+        // Also if the first of them fails.
+        let quiet: Vec<_> = quiet.into_iter().map(|s| Ended(s, &self.sessions)).collect();
+        for ended in &quiet {
+            self.forget(ended).await?;
+        }
+        Ok(())
+    }
+
+    /// Forgets a session that is over: first what is being executed of it here comes to its
+    /// end, then its locks are free, then its client may begin another one.
+    async fn forget(&self, ended: &Ended<'_>) -> FsResult<()> {
+        ended.0.quiet().await;
+        let client = ended.0.client();
+        self.evict(client).await?;
+        self.sessions.map.lock().remove(&client);
+        Ok(())
+    }
+
+    /// Forgets what a client has: its opens, its locks and its replies.
+    async fn evict(&self, client: ClientId) -> FsResult<()> {
+        self.claims.evict(client);
+        self.advisory.evict(client);
+        self.opens.forget_client(client);
+        self.allocator.forget_client(client);
+        // Some may have had no name any more.
+        self.orphans.fetch_add(1, Ordering::AcqRel);
+        let mut batch = Batch::new();
+        batch.delete(Keyspace::Session, &client.0.to_be_bytes());
+        let (from, to) = (keys::reply(client.0, 0), keys::reply(client.0, u16::MAX));
+        let replies = self.kv.scan(Keyspace::Reply, &from, &to, usize::MAX);
+        for (key, _) in replies.await.map_err(errno)? {
+            batch.delete(Keyspace::Reply, &key);
+        }
+        self.kv.commit(batch, &[]).await.map_err(errno).map(drop)
+    }
+}
+
+impl Known {
+    fn new(info: SessionInfo, owner: Option<Owner>, heard: Moment) -> Known {
+        let session = Session::new(info.client, info.session, owner);
+        Known { session, info, ending: false, heard, slots: HashMap::new() }
+    }
+}
+
+/// A session that is over, and is being forgotten. If that fails, somebody else may try; unless it
+/// is to be forgotten later.
+struct Ended<'a>(Arc<Session>, &'a Sessions);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        if !self.1.leaving.lock().iter().any(|session| Arc::ptr_eq(session, &self.0)) {
+            self.1.with(&self.0, |known| known.ending = false);
+        }
+    }
+}
+
+impl Sessions {
+    /// Sessions whose clients are late by this watch.
+    pub(crate) fn new(watch: Arc<Watch>) -> Sessions {
+        let (map, leaving, count) = Default::default();
+        Sessions { map, leaving, watch, count }
+    }
+
+    /// Does something with what is known of a session, if that is still its client's.
+    fn with<R>(&self, session: &Session, work: impl FnOnce(&mut Known) -> R) -> Option<R> {
+        let mut map = self.map.lock();
+        let known = map.get_mut(&session.client())?;
+        (known.info.session == session.number()).then(|| work(known))
+    }
+
+    /// Nothing of a client is taken any more, in its session of this number, if one is given.
+    /// `None` if somebody else sees to that.
+    fn end(&self, client: ClientId, number: Option<u64>) -> Option<Ended<'_>> {
+        let mut map = self.map.lock();
+        let known = map.get_mut(&client).filter(|known| !known.ending)?;
+        if number.is_some_and(|number| number != known.info.session) {
+            return None;
+        }
+        known.ending = true;
+        known.session.end();
+        Some(Ended(known.session.clone(), self))
+    }
+}

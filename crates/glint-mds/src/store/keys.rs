@@ -1,0 +1,141 @@
+//! Keys and small values. All integers are big-endian, so that keys sort.
+
+use glint_proto::{FileType, Ino, Layout};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Everything below this inode number was handed out.
+pub(crate) const META_NEXT_INO: &[u8] = b"next_ino";
+/// Number of inodes in use.
+pub(crate) const META_INODES: &[u8] = b"inodes";
+/// The runs of the server; see [`crate::session::boot_history`].
+pub(crate) const META_RUNS: &[u8] = b"runs";
+/// How many runs there were.
+pub(crate) const META_RUN_COUNT: &[u8] = b"run_count";
+/// Transactions of OSTs that are known to be durable; see [`crate::background::reaper`].
+pub(crate) const META_DATA_DURABLE: &[u8] = b"data_durable";
+/// There while clients may still have to replay what a run lost.
+pub(crate) const META_REPLAYING: &[u8] = b"replaying";
+/// What capabilities are sealed with, random per file system.
+pub(crate) const META_SECRET: &[u8] = b"secret";
+/// Seed of the name hash, random per file system.
+pub(crate) const META_HASH_SEED: &[u8] = b"hash_seed";
+
+/// Cookie of ".", so that listing can go on after it.
+pub(crate) const COOKIE_DOT: u64 = 1;
+/// Cookie of "..".
+pub(crate) const COOKIE_DOT_DOT: u64 = 2;
+const COOKIE_FIRST: u64 = 16;
+
+/// Position of a name in its directory: a hash, so it stays the same whatever
+/// else is added or removed (telldir(3)), and positive as an off_t.
+pub(crate) fn cookie(name: &[u8], seed: u64) -> u64 {
+    (xxh3_64_with_seed(name, seed) >> 1).max(COOKIE_FIRST)
+}
+
+/// `parent (8) | cookie (8) | name`
+pub(crate) fn entry(parent: Ino, name: &[u8], seed: u64) -> Vec<u8> {
+    let mut key = Vec::with_capacity(16 + name.len());
+    key.extend_from_slice(&parent.key());
+    key.extend_from_slice(&cookie(name, seed).to_be_bytes());
+    key.extend_from_slice(name);
+    key
+}
+
+/// First key of a directory at or after `cookie`.
+pub(crate) fn entry_from(parent: Ino, cookie: u64) -> [u8; 16] {
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&parent.key());
+    key[8..].copy_from_slice(&cookie.to_be_bytes());
+    key
+}
+
+/// Parent, cookie and name of an entry key.
+pub(crate) fn parse_entry(key: &[u8]) -> Option<(Ino, u64, &[u8])> {
+    let parent = Ino::from_key(key)?;
+    let cookie = u64::from_be_bytes(key.get(8..16)?.try_into().ok()?);
+    Some((parent, cookie, &key[16..]))
+}
+
+/// `inode (8) | type (1)`
+pub(crate) fn entry_value(ino: Ino, kind: FileType) -> [u8; 9] {
+    let mut value = [0; 9];
+    value[..8].copy_from_slice(&ino.key());
+    value[8] = kind.dirent_type();
+    value
+}
+
+/// Inverse of [`entry_value`].
+pub(crate) fn parse_entry_value(value: &[u8]) -> Option<(Ino, FileType)> {
+    if value.len() != 9 {
+        return None;
+    }
+    Some((Ino::from_key(value)?, FileType::from_dirent_type(value[8])?))
+}
+
+/// `inode (8) | name`
+pub(crate) fn xattr(ino: Ino, name: &[u8]) -> Vec<u8> {
+    let mut key = ino.key().to_vec();
+    key.extend_from_slice(name);
+    key
+}
+
+/// The first key after all keys that begin with this inode.
+pub(crate) fn after(ino: Ino) -> [u8; 8] {
+    Ino(ino.0.saturating_add(1)).key()
+}
+
+/// `client (8) | slot (2)`
+pub(crate) fn reply(client: u64, slot: u16) -> [u8; 10] {
+    let mut key = [0; 10];
+    key[..8].copy_from_slice(&client.to_be_bytes());
+    key[8..].copy_from_slice(&slot.to_be_bytes());
+    key
+}
+
+/// Reads a u64 value.
+pub(crate) fn parse_u64(value: &[u8]) -> Option<u64> {
+    Some(u64::from_be_bytes(value.try_into().ok()?))
+}
+
+/// Why an inode is in the orphan keyspace.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Orphan {
+    /// No name is left but it was open; the record still exists.
+    Open,
+    /// The record is gone; its objects are to be destroyed.
+    Destroy(Layout),
+}
+
+impl Orphan {
+    pub(crate) fn value(self) -> Vec<u8> {
+        match self {
+            Orphan::Open => vec![0],
+            Orphan::Destroy(layout) => {
+                let mut value = vec![1, layout.stripe_bytes_log2];
+                value.extend_from_slice(&layout.stripe_count.to_be_bytes());
+                value.extend_from_slice(&layout.first_ost.to_be_bytes());
+                value.extend_from_slice(&layout.osts.to_be_bytes());
+                value
+            }
+        }
+    }
+
+    pub(crate) fn parse(value: &[u8]) -> Option<Orphan> {
+        match *value {
+            [0] => Some(Orphan::Open),
+            [1, stripe_bytes_log2, a, b, c, d, ref rest @ ..] => {
+                let (stripe_count, first_ost) =
+                    (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+                let osts = match *rest {
+                    // Before format 3.
+                    [] => 0,
+                    [e, f] => u16::from_be_bytes([e, f]),
+                    _ => return None,
+                };
+                let layout = Layout { stripe_bytes_log2, stripe_count, first_ost, osts };
+                layout.is_valid().then_some(Orphan::Destroy(layout))
+            }
+            _ => None,
+        }
+    }
+}

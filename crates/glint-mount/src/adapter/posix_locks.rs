@@ -1,0 +1,114 @@
+//! Locks of programs, flock(2) and fcntl(2), between the kernel's form and ours.
+
+use crate::abi::reply::put;
+use crate::abi::{FileLock, LK_FLOCK, LkIn, LkOut, Opcode};
+use crate::adapter::dispatch::{Adapter, Call, parse};
+use glint_client::{Caching, Handle, Vfs};
+use glint_proto::limits::LOCK_WAITERS_MAX;
+use glint_proto::lock::Range;
+use glint_proto::{AdvisoryHow, AdvisoryLock, AdvisoryMode, Errno, FsResult, Ino};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The kernel's largest offset (OFFSET_MAX): up to the end, however far that is.
+const TO_THE_END: u64 = i64::MAX as u64;
+
+/// One of those that wait for locks.
+struct Waiter<'a>(&'a AtomicUsize);
+
+impl Waiter<'_> {
+    fn new(count: &AtomicUsize) -> FsResult<Waiter<'_>> {
+        let waiter = Waiter(count);
+        match count.fetch_add(1, Ordering::AcqRel) < LOCK_WAITERS_MAX {
+            true => Ok(waiter),
+            false => Err(Errno::ENOLCK),
+        }
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl<F: Vfs> Adapter<F> {
+    /// Gives up what a request got for which nobody waits any more.
+    pub(crate) async fn give_lock_back(&self, ino: Ino, fixed: &[u8]) {
+        let Ok(arg) = parse::<LkIn>(fixed) else { return };
+        let Ok(got) = advisory_lock(ino, &arg, Opcode::Setlk, 0) else { return };
+        if got.mode != AdvisoryMode::Unlock {
+            let lock = AdvisoryLock { mode: AdvisoryMode::Unlock, ..got };
+            if let Err(errno) = self.fs.advisory(Handle(arg.fh), lock).await {
+                tracing::warn!(%ino, %errno, "giving a lock back that nobody waits for");
+            }
+        }
+    }
+}
+
+impl<F: Vfs> Call<'_, F> {
+    /// Ends all locks of an owner on a file.
+    pub(crate) async fn unlock(&self, handle: Handle, owner: u64, flock: bool) -> FsResult<()> {
+        let (mode, how) = (AdvisoryMode::Unlock, AdvisoryHow::Try);
+        let range = Range::ALL;
+        let lock =
+            AdvisoryLock { ino: self.ino, owner, pid: 0, range, mode, flock, how, ticket: 0 };
+        self.fs.advisory(handle, lock).await.map(drop)
+    }
+
+    /// flock(2), and fcntl(2) with F_GETLK, F_SETLK, F_SETLKW.
+    pub(crate) async fn lock(self, opcode: Opcode) -> FsResult<usize> {
+        if self.adapter.caching != Caching::Locked {
+            return Err(Errno::ENOSYS);
+        }
+        let arg: LkIn = parse(self.fixed)?;
+        let asks = advisory_lock(self.ino, &arg, opcode, self.unique)?;
+        let _waiter = match opcode {
+            Opcode::Setlkw => Some(Waiter::new(&self.adapter.lock_waiters)?),
+            _ => None,
+        };
+        let found = self.fs.advisory(Handle(arg.fh), asks).await?;
+        if opcode != Opcode::Getlk {
+            return Ok(0);
+        }
+        put(self.buffer, &LkOut { lk: file_lock(&arg.lk, found) })
+    }
+}
+
+/// What the kernel asks for.
+fn advisory_lock(ino: Ino, arg: &LkIn, opcode: Opcode, ticket: u64) -> FsResult<AdvisoryLock> {
+    let mode = match arg.lk.kind as i32 {
+        libc::F_RDLCK => AdvisoryMode::Read,
+        libc::F_WRLCK => AdvisoryMode::Write,
+        libc::F_UNLCK => AdvisoryMode::Unlock,
+        _ => return Err(Errno::EINVAL),
+    };
+    let how = match opcode {
+        Opcode::Getlk => AdvisoryHow::Test,
+        Opcode::Setlkw => AdvisoryHow::Wait,
+        _ => AdvisoryHow::Try,
+    };
+    // The kernel's end is the last byte.
+    let end = if arg.lk.end >= TO_THE_END { u64::MAX } else { arg.lk.end + 1 };
+    Ok(AdvisoryLock {
+        ino,
+        owner: arg.owner,
+        pid: arg.lk.pid,
+        range: Range { start: arg.lk.start, end },
+        mode,
+        flock: arg.lk_flags & LK_FLOCK != 0,
+        how,
+        ticket,
+    })
+}
+
+/// The answer to F_GETLK.
+fn file_lock(asked: &FileLock, found: Option<AdvisoryLock>) -> FileLock {
+    let Some(found) = found else { return FileLock { kind: libc::F_UNLCK as u32, ..*asked } };
+    let write = found.mode == AdvisoryMode::Write;
+    FileLock {
+        start: found.range.start,
+        end: found.range.end.saturating_sub(1).min(TO_THE_END),
+        kind: if write { libc::F_WRLCK } else { libc::F_RDLCK } as u32,
+        pid: found.pid,
+    }
+}

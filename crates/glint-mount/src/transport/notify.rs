@@ -1,0 +1,116 @@
+//! Tells the kernel to forget: FUSE_NOTIFY_* messages, written to /dev/fuse.
+//!
+//! Some of them wait for locks of the kernel that a request under way may hold, so they must
+//! not be sent by a thread that serves requests.
+
+use crate::abi::reply::ROOT_NODE;
+use crate::abi::{InvalEntryOut, InvalInodeOut, OutHeader, PruneOut, RetrieveOut, notify};
+use glint_client::Kernel;
+use glint_proto::Ino;
+use glint_proto::lock::Range;
+use rustix::io::Errno;
+use std::io::IoSlice;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use zerocopy::IntoBytes;
+
+/// The kernel of a mount.
+pub(crate) struct Notifier {
+    fd: Arc<OwnedFd>,
+    root: Ino,
+    /// It knows FUSE_NOTIFY_INC_EPOCH (Linux 6.16).
+    epochs: AtomicBool,
+    /// It knows FUSE_NOTIFY_PRUNE (Linux 6.18).
+    prunes: AtomicBool,
+}
+
+impl Notifier {
+    pub(crate) fn new(fd: Arc<OwnedFd>, root: Ino) -> Notifier {
+        Notifier { fd, root, epochs: AtomicBool::new(true), prunes: AtomicBool::new(true) }
+    }
+
+    /// What the kernel calls an inode.
+    fn node(&self, ino: Ino) -> u64 {
+        if ino == self.root { ROOT_NODE } else { ino.0 }
+    }
+
+    fn send(&self, code: i32, parts: &[&[u8]]) -> Result<(), Errno> {
+        send(&self.fd, code, parts)
+    }
+}
+
+/// Has the kernel make a request on the queue of this CPU that needs an answer and nothing else:
+/// for no pages of a file. Returns whether it does; what is no file has no pages.
+pub(crate) fn ask_for_reply(fd: &OwnedFd, node: u64) -> bool {
+    // Above all numbers of requests that it makes by itself.
+    static NEXT: AtomicU64 = AtomicU64::new(1 << 62);
+    let unique = NEXT.fetch_add(2, Ordering::Relaxed);
+    let out = RetrieveOut { unique, nodeid: node, ..RetrieveOut::default() };
+    send(fd, notify::RETRIEVE, &[out.as_bytes()]).is_ok()
+}
+
+/// Writes a message.
+fn send(fd: &OwnedFd, code: i32, parts: &[&[u8]]) -> Result<(), Errno> {
+    let len = size_of::<OutHeader>() + parts.iter().map(|part| part.len()).sum::<usize>();
+    let header = OutHeader { len: len as u32, error: code, unique: 0 };
+    let mut slices = vec![IoSlice::new(header.as_bytes())];
+    slices.extend(parts.iter().map(|part| IoSlice::new(part)));
+    loop {
+        match rustix::io::writev(fd, &slices) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+impl Kernel for Notifier {
+    fn forget_attributes(&self, ino: Ino) -> bool {
+        // A negative offset leaves the pages alone.
+        let out = InvalInodeOut { ino: self.node(ino), off: -1, len: 0 };
+        self.send(notify::INVAL_INODE, &[out.as_bytes()]) != Err(Errno::NOENT)
+    }
+
+    fn forget_pages(&self, ino: Ino, range: Range) {
+        // A length of zero is up to the end.
+        let len = if range.end > i64::MAX as u64 { 0 } else { (range.end - range.start) as i64 };
+        let off = range.start.min(i64::MAX as u64) as i64;
+        let out = InvalInodeOut { ino: self.node(ino), off, len };
+        match self.send(notify::INVAL_INODE, &[out.as_bytes()]) {
+            Ok(()) | Err(Errno::NOENT | Errno::NODEV | Errno::NOTCONN) => {}
+            Err(error) => tracing::error!(%ino, %error, "having the kernel forget pages"),
+        }
+    }
+
+    fn forget_name(&self, parent: Ino, name: &[u8]) {
+        let out = InvalEntryOut { parent: self.node(parent), namelen: name.len() as u32, flags: 0 };
+        // It may not know the name (ENOENT), or use it as a mount point (ENOTEMPTY).
+        let _ = self.send(notify::INVAL_ENTRY, &[out.as_bytes(), name, &[0]]);
+    }
+
+    fn forget_unused(&self, inos: &[Ino]) -> bool {
+        if !self.prunes.load(Ordering::Relaxed) {
+            return false;
+        }
+        let out = PruneOut { count: inos.len() as u32, ..PruneOut::default() };
+        let nodes: Vec<u64> = inos.iter().map(|ino| self.node(*ino)).collect();
+        let can =
+            self.send(notify::PRUNE, &[out.as_bytes(), nodes.as_bytes()]) != Err(Errno::INVAL);
+        self.prunes.store(can, Ordering::Relaxed);
+        can
+    }
+
+    fn forget_all_names(&self) -> bool {
+        if !self.epochs.load(Ordering::Relaxed) {
+            return false;
+        }
+        match self.send(notify::INC_EPOCH, &[]) {
+            Err(Errno::INVAL) => {
+                self.epochs.store(false, Ordering::Relaxed);
+                false
+            }
+            _ => true,
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Open object files, so that a request costs no path walk.
+//!
+//! Bounded: when a shard is full the file that was opened first is closed. Where the process
+//! has no descriptors left all the same, those that nobody uses are closed at once.
+//!
+//! Invariant: an object has one [`ObjectFile`] at a time, because that is where its
+//! changes are counted; so one that is in use is not closed, even beyond the bound. Nor is one
+//! whose checksums were taken off and may be there again after a loss of power: who opens it
+//! again would not know, and write over what they cover.
+
+use crate::disk::DiskFile;
+use crate::store::object::ObjectFile;
+use glint_proto::ObjectId;
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+
+const SHARDS_MAX: usize = 32;
+/// Files for which a shard is worth while.
+const FILES_PER_SHARD_MIN: usize = 4;
+
+struct Shard<F: DiskFile> {
+    open: HashMap<ObjectId, Arc<ObjectFile<F>>>,
+    order: VecDeque<ObjectId>,
+}
+
+impl<F: DiskFile> Shard<F> {
+    fn new() -> Shard<F> {
+        Shard { open: HashMap::new(), order: VecDeque::new() }
+    }
+
+    /// Closes the files that were opened first until there are fewer than `bound`, or all
+    /// that are left are in use. Returns how many.
+    fn close(&mut self, bound: usize) -> usize {
+        let before = self.open.len();
+        for _ in 0..self.order.len() {
+            if self.order.len() < bound {
+                break;
+            }
+            let Some(oldest) = self.order.pop_front() else { break };
+            // Nobody can take a new reference while the shard is locked.
+            match self.open.get(&oldest) {
+                Some(file) if Arc::strong_count(file) > 1 => self.order.push_back(oldest),
+                Some(file) if file.is_leaving() && (bound > 1 || file.file().sync().is_err()) => {
+                    self.order.push_back(oldest);
+                }
+                _ => drop(self.open.remove(&oldest)),
+            }
+        }
+        before - self.open.len()
+    }
+}
+
+/// The cache.
+pub(crate) struct Files<F: DiskFile> {
+    shards: Vec<Mutex<Shard<F>>>,
+    files_per_shard: usize,
+}
+
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
+impl<F: DiskFile> Files<F> {
+    /// With room for so many.
+    pub(crate) fn new(capacity: usize) -> Files<F> {
+        let shards = (capacity / FILES_PER_SHARD_MIN).clamp(1, SHARDS_MAX);
+        Files {
+            shards: (0..shards).map(|_| Mutex::new(Shard::new())).collect(),
+            files_per_shard: (capacity / shards).max(1),
+        }
+    }
+
+    /// For how many there is room.
+    pub(crate) fn capacity(&self) -> usize {
+        self.shards.len() * self.files_per_shard
+    }
+
+    fn shard(&self, object: ObjectId) -> &Mutex<Shard<F>> {
+        &self.shards[(object.ino.0 as usize ^ object.stripe as usize) % self.shards.len()]
+    }
+
+    /// The open file of an object, opened by `open` if it is not there. `open` runs
+    /// under the shard's lock, so an object has one entry.
+    pub(crate) fn get(
+        &self,
+        object: ObjectId,
+        open: impl Fn() -> io::Result<Option<ObjectFile<F>>>,
+    ) -> io::Result<Option<Arc<ObjectFile<F>>>> {
+        let mut shard = self.shard(object).lock();
+        if let Some(file) = shard.open.get(&object) {
+            return Ok(Some(file.clone()));
+        }
+        let opened = match open() {
+            Err(error) if is_out_of_descriptors(&error) && self.close_unused(&mut shard) => open(),
+            opened => opened,
+        };
+        let Some(file) = opened? else { return Ok(None) };
+        let file = Arc::new(file);
+        shard.close(self.files_per_shard);
+        shard.open.insert(object, file.clone());
+        shard.order.push_back(object);
+        Ok(Some(file))
+    }
+
+    /// Closes what nobody uses, in `shard` and wherever nobody is. Returns whether there was
+    /// anything.
+    fn close_unused(&self, shard: &mut Shard<F>) -> bool {
+        // The calling thread has one locked, so it must not wait for the others.
+        let others = self.shards.iter().filter_map(Mutex::try_lock);
+        shard.close(1) + others.map(|mut other| other.close(1)).sum::<usize>() > 0
+    }
+
+    /// Forgets an object that is being removed.
+    pub(crate) fn forget(&self, object: ObjectId) {
+        let mut shard = self.shard(object).lock();
+        if shard.open.remove(&object).is_some() {
+            shard.order.retain(|other| *other != object);
+        }
+    }
+}

@@ -1,0 +1,466 @@
+//! Objects as files in a sharded directory tree of the OST's file system.
+//!
+//! `objects/XX/INODE.STRIPE`, where `XX` is taken from the middle of the inode
+//! number: files made together lie in one directory, and all directories fill
+//! evenly.
+//!
+//! Invariants:
+//! - Once something could not be brought to stable storage, nothing more is changed or called
+//!   durable: pages that could not be written look clean afterwards, so a later flush that
+//!   succeeds says nothing.
+//! - An object that was synced is found again: also its directory's entry is on stable storage,
+//!   whether or not its file was closed in between.
+
+use crate::disk::{Disk, DiskFile, LocalDisk};
+use crate::error::OstError;
+use crate::space::grants::Grants;
+use crate::space::reserve::Space;
+use crate::store::files::Files;
+use crate::store::object::{ObjectFile, Touches};
+use crate::store::sealer::Sealer;
+use glint_proto::{ClientId, Ino, ObjectAttr, ObjectId, SpaceInfo, Timestamp};
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+const DIRECTORIES: usize = 256;
+/// Inodes of one directory come in blocks of 64; this many blocks share a shard.
+const SHARD_SHIFT: u32 = 10;
+
+/// An object that was found on disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StoredObject {
+    /// Which.
+    pub object: ObjectId,
+    /// Its size.
+    pub size: u64,
+}
+
+/// Entries of a directory.
+#[derive(Default)]
+struct Entries {
+    /// How many were made, and how many of these are on stable storage.
+    made: AtomicU64,
+    synced: AtomicU64,
+}
+
+/// The store.
+pub struct ObjectStore<D: Disk = LocalDisk> {
+    grants: Arc<Grants>,
+    path: PathBuf,
+    disk: D,
+    entries: Vec<Entries>,
+    /// Why nothing can be called durable any more.
+    failure: OnceLock<String>,
+    files: Files<D::File>,
+    space: Space,
+    object_bytes_max: u64,
+    pub(crate) sealer: Sealer,
+}
+
+fn shard_of(object: ObjectId) -> usize {
+    (object.ino.0 >> SHARD_SHIFT) as usize % DIRECTORIES
+}
+
+fn directory_name(shard: usize) -> String {
+    format!("{shard:02x}")
+}
+
+/// Where an object is, from the directory of all.
+fn path_of(object: ObjectId) -> String {
+    format!("{:02x}/{object}", shard_of(object))
+}
+
+pub(crate) fn parse_name(name: &str) -> Option<ObjectId> {
+    let (ino, stripe) = name.split_once('.')?;
+    let object = ObjectId {
+        ino: Ino(u64::from_str_radix(ino, 16).ok()?),
+        stripe: u16::from_str_radix(stripe, 16).ok()?,
+    };
+    (object.to_string() == name).then_some(object)
+}
+
+impl ObjectStore {
+    /// Opens the store in `path`, creating its directories if absent. It keeps up to
+    /// `open_files` objects open.
+    pub fn open(
+        path: &Path,
+        open_files: usize,
+        grants: Arc<Grants>,
+    ) -> Result<ObjectStore, OstError> {
+        let setup = |path: &Path, source: io::Error| OstError::Setup {
+            path: path.display().to_string(),
+            source,
+        };
+        let objects = path.join("objects");
+        for shard in 0..DIRECTORIES {
+            let directory = objects.join(directory_name(shard));
+            let mut builder = std::fs::DirBuilder::new();
+            let made = builder.recursive(true).mode(0o700).create(&directory);
+            made.map_err(|e| setup(&directory, e))?;
+        }
+        let disk = LocalDisk::open(&objects).map_err(|e| setup(&objects, e))?;
+        Ok(ObjectStore::on(disk, path, open_files, grants))
+    }
+}
+
+impl<D: Disk> ObjectStore<D> {
+    /// The store on a disk whose directories are there, which is called `path`.
+    pub fn on(disk: D, path: &Path, open_files: usize, grants: Arc<Grants>) -> ObjectStore<D> {
+        ObjectStore {
+            object_bytes_max: disk.file_bytes_max(),
+            grants,
+            path: path.to_owned(),
+            disk,
+            entries: (0..DIRECTORIES).map(|_| Entries::default()).collect(),
+            failure: OnceLock::new(),
+            files: Files::new(open_files),
+            space: Space::new(),
+            sealer: Sealer::default(),
+        }
+    }
+
+    /// Directory of the store.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Why nothing is durable any more, if that is so.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+
+    fn works(&self) -> io::Result<()> {
+        if self.failure.get().is_some() { Err(Errno::IO.into()) } else { Ok(()) }
+    }
+
+    /// The result of bringing `what` to stable storage; an error is one for good.
+    fn flushed<T>(&self, what: &str, result: rustix::io::Result<T>) -> io::Result<T> {
+        result.map_err(|errno| {
+            let reason = format!(
+                "bringing {what} in {} to stable storage: {}",
+                self.path.display(),
+                io::Error::from(errno)
+            );
+            tracing::error!("{reason}");
+            // The first one is the cause.
+            let _ = self.failure.set(reason);
+            Errno::IO.into()
+        })
+    }
+
+    /// For how many objects there is room in the cache of open ones.
+    pub(crate) fn open_files(&self) -> usize {
+        self.files.capacity()
+    }
+
+    /// The object's file. If there is none, a change from the time `create` makes it.
+    pub(crate) fn file(
+        &self,
+        object: ObjectId,
+        create: Option<Timestamp>,
+    ) -> io::Result<Option<Arc<ObjectFile<D::File>>>> {
+        self.files.get(object, || {
+            let path = path_of(object);
+            match self.disk.open(&path) {
+                Ok(file) => Ok(Some(ObjectFile::new(file))),
+                Err(Errno::NOENT) => {
+                    let Some(mtime) = create else { return Ok(None) };
+                    let file = self.disk.create(&path)?;
+                    self.entries[shard_of(object)].made.fetch_add(1, Ordering::AcqRel);
+                    Ok(Some(ObjectFile::fresh(file, mtime)))
+                }
+                Err(error) => Err(error.into()),
+            }
+        })
+    }
+
+    /// Takes what a change of ranges of `bytes` in all needs from what is free. On a full disk
+    /// that is nothing where they have their blocks already.
+    pub(crate) fn need(
+        &self,
+        object: ObjectId,
+        bytes: u64,
+        mut ranges: impl Iterator<Item = (u64, u64)>,
+    ) -> io::Result<()> {
+        let taken = self.space.take(&self.disk, bytes, self.grants.total());
+        let Err(full) = taken else { return Ok(()) };
+        match self.file(object, None)? {
+            Some(file) if ranges.all(|(offset, len)| file.file().is_allocated(offset, len)) => {
+                Ok(())
+            }
+            _ => Err(full),
+        }
+    }
+
+    /// Changes an object and sees to it that the change becomes durable.
+    pub(crate) fn change<T>(
+        &self,
+        object: ObjectId,
+        file: &ObjectFile<D::File>,
+        touches: Touches,
+        mtime: Timestamp,
+        work: impl FnOnce(&D::File) -> io::Result<T>,
+    ) -> io::Result<T> {
+        self.works()?;
+        let sync = |file: &D::File| self.flushed("an object", file.sync());
+        let (result, first) = file.change(touches, mtime, work, sync)?;
+        self.sealer.note(object, first);
+        result
+    }
+
+    /// Keeps space for what a client will write. Returns how much.
+    pub fn reserve(&self, client: ClientId, bytes: u64) -> io::Result<u64> {
+        let available = Space::info(&self.disk)?.available;
+        let granted = self.grants.reserve(client, bytes, available);
+        self.space.keep(granted);
+        Ok(granted)
+    }
+
+    /// Where the largest object ends that the file system can have.
+    pub fn object_bytes_max(&self) -> u64 {
+        self.object_bytes_max
+    }
+
+    /// Space that is kept for clients.
+    pub fn grants(&self) -> &Grants {
+        &self.grants
+    }
+
+    /// Sets the size. Shrinking what does not exist is nothing to do.
+    pub fn truncate(&self, object: ObjectId, size: u64) -> io::Result<()> {
+        let now = Timestamp::now();
+        let Some(file) = self.file(object, (size > 0).then_some(now))? else { return Ok(()) };
+        let touches = if size == 0 { Touches::Drops } else { Touches::From(size) };
+        self.change(object, &file, touches, now, |file| Ok(file.set_size(size)?))
+    }
+
+    /// fallocate(2).
+    pub fn allocate(&self, object: ObjectId, mode: i32, offset: u64, len: u64) -> io::Result<()> {
+        let flags = FallocateFlags::from_bits_retain(mode as u32);
+        let frees = flags.contains(FallocateFlags::PUNCH_HOLE);
+        if !frees {
+            self.need(object, len, std::iter::once((offset, len)))?;
+        }
+        let now = Timestamp::now();
+        let Some(file) = self.file(object, (!frees).then_some(now))? else { return Ok(()) };
+        let work = |file: &D::File| {
+            // Behind the end there is nothing to free, and a file system refuses to.
+            let end = if frees { file.stat()?.size } else { u64::MAX };
+            let len = len.min(end.saturating_sub(offset));
+            if len == 0 {
+                return Ok(());
+            }
+            Ok(file.allocate(mode, offset, len)?)
+        };
+        self.change(object, &file, Touches::From(offset), now, work)
+    }
+
+    /// State of an object; `None` if it does not exist.
+    pub fn stat(&self, object: ObjectId) -> io::Result<Option<ObjectAttr>> {
+        let Some(file) = self.file(object, None)? else { return Ok(None) };
+        state(&file).map(Some)
+    }
+
+    /// Sets the modification time, of an object that exists.
+    pub fn set_mtime(&self, object: ObjectId, mtime: Timestamp) -> io::Result<()> {
+        match self.file(object, None)? {
+            Some(file) => {
+                self.works()?;
+                let result = file.set_mtime(mtime);
+                self.sealer.touch();
+                result
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Next data or hole at or after `offset`.
+    pub fn seek(&self, object: ObjectId, offset: u64, hole: bool) -> io::Result<Option<u64>> {
+        let Some(file) = self.file(object, None)? else {
+            return Ok(if hole { Some(offset) } else { None });
+        };
+        match file.file().seek(offset, hole) {
+            Ok(found) => Ok(Some(found)),
+            Err(Errno::NXIO) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Data, times and, for a new object, its directory entry to stable storage.
+    pub fn sync(&self, object: ObjectId) -> io::Result<()> {
+        self.works()?;
+        let Some(file) = self.file(object, None)? else { return Ok(()) };
+        file.keep_mtime()?;
+        self.flushed("an object", file.file().sync())?;
+        let shard = shard_of(object);
+        let entries = &self.entries[shard];
+        let made = entries.made.load(Ordering::Acquire);
+        // What another one is just syncing counts when it is done, and not before.
+        if entries.synced.load(Ordering::Acquire) < made {
+            let directory = self.disk.directory(&directory_name(shard))?;
+            self.flushed("a directory", self.disk.sync_directory(&directory))?;
+            entries.synced.fetch_max(made, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    /// Everything to stable storage.
+    pub fn sync_all(&self) -> io::Result<()> {
+        self.works()?;
+        let made = |entries: &Entries| entries.made.load(Ordering::Acquire);
+        let made: Vec<u64> = self.entries.iter().map(made).collect();
+        self.flushed("data", self.disk.sync_all())?;
+        for (entries, made) in self.entries.iter().zip(made) {
+            entries.synced.fetch_max(made, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    /// Removes an object if it exists.
+    pub fn remove(&self, object: ObjectId) -> io::Result<()> {
+        self.works()?;
+        self.files.forget(object);
+        match self.disk.unlink(&path_of(object)) {
+            Ok(()) | Err(Errno::NOENT) => {
+                self.sealer.touch();
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Compares an object with its checksums. Returns whether it has any.
+    pub fn check(&self, object: ObjectId) -> io::Result<bool> {
+        match self.file(object, None)? {
+            Some(file) => file.check(),
+            None => Ok(false),
+        }
+    }
+
+    /// Space of the disk. What is kept for clients is not available to others.
+    pub fn space(&self) -> io::Result<SpaceInfo> {
+        let space = Space::info(&self.disk)?;
+        let available = space.available.saturating_sub(self.grants.total());
+        Ok(SpaceInfo { available, ..space })
+    }
+
+    /// Calls `visit` for every object; names that are not objects go to `stray`.
+    pub fn walk(
+        &self,
+        mut visit: impl FnMut(StoredObject),
+        mut stray: impl FnMut(PathBuf),
+    ) -> io::Result<()> {
+        for index in 0..DIRECTORIES {
+            let directory = directory_name(index);
+            for name in self.disk.names(&directory)? {
+                match name.to_str().and_then(parse_name) {
+                    Some(object) if shard_of(object) == index => {
+                        visit(StoredObject { object, size: self.disk.size(&path_of(object))? });
+                    }
+                    _ => stray(self.path.join("objects").join(&directory).join(name)),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn state(file: &ObjectFile<impl DiskFile>) -> io::Result<ObjectAttr> {
+    let stat = file.file().stat()?;
+    let (mtime, ctime) = file.times(stat.mtime);
+    Ok(ObjectAttr { size: stat.size, blocks: stat.blocks, mtime, ctime })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(ino: u64) -> ObjectId {
+        ObjectId { ino: Ino(ino), stripe: 0 }
+    }
+
+    #[test]
+    fn an_object_exists_from_its_first_write_to_its_removal() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = ObjectStore::open(dir.path(), 64, Arc::default()).unwrap();
+        let id = object(0x12345);
+        assert_eq!(store.stat(id).unwrap(), None);
+        store.truncate(id, 0).unwrap();
+        assert_eq!(store.stat(id).unwrap(), None, "a truncation to nothing makes nothing");
+        store.write(id, 100, b"abc", None, false).unwrap();
+        store.sync(id).unwrap();
+        assert_eq!(store.stat(id).unwrap().unwrap().size, 103);
+        let mut found = Vec::new();
+        std::fs::write(dir.path().join("objects/00/junk"), b"").unwrap();
+        let mut strays = 0;
+        store.walk(|o| found.push(o), |_| strays += 1).unwrap();
+        assert_eq!(found, [StoredObject { object: id, size: 103 }]);
+        assert_eq!(strays, 1);
+        store.remove(id).unwrap();
+        assert_eq!(store.stat(id).unwrap(), None);
+    }
+
+    #[test]
+    fn closing_old_files_loses_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = ObjectStore::open(dir.path(), 64, Arc::default()).unwrap();
+        for ino in 0..4000 {
+            store.write(object(ino), 0, &ino.to_le_bytes(), None, false).unwrap();
+        }
+        for ino in 0..4000 {
+            assert_eq!(store.stat(object(ino)).unwrap().unwrap().size, 8);
+        }
+    }
+
+    #[test]
+    fn an_object_that_was_closed_before_its_sync_is_found_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = ObjectStore::open(dir.path(), 1, Arc::default()).unwrap();
+        for ino in [1, 2] {
+            store.write(object(ino), 0, b"x", None, false).unwrap();
+        }
+        let entries = &store.entries[shard_of(object(1))];
+        let synced =
+            || (entries.made.load(Ordering::Relaxed), entries.synced.load(Ordering::Relaxed));
+        assert_eq!(synced(), (2, 0));
+        store.sync(object(1)).unwrap();
+        assert_eq!(synced(), (2, 2), "though the second one closed its file");
+        store.write(object(3), 0, b"x", None, false).unwrap();
+        store.sync_all().unwrap();
+        assert_eq!(synced(), (3, 3));
+    }
+
+    #[test]
+    fn after_a_flush_that_failed_nothing_is_changed_or_durable() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = ObjectStore::open(dir.path(), 64, Arc::default()).unwrap();
+        store.write(object(1), 0, b"x", None, false).unwrap();
+        assert!(store.flushed::<()>("an object", Err(Errno::IO)).is_err());
+        let is_refused = |result: io::Result<()>| {
+            assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EIO));
+        };
+        is_refused(store.sync(object(1)));
+        is_refused(store.sync_all());
+        is_refused(store.settle(std::time::Duration::ZERO));
+        is_refused(store.write(object(1), 0, b"y", None, false).map(drop));
+        is_refused(store.remove(object(1)));
+        assert!(store.failure().unwrap().contains("to stable storage"));
+    }
+
+    #[test]
+    fn times_are_set_and_writes_renew_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = ObjectStore::open(dir.path(), 64, Arc::default()).unwrap();
+        store.write(object(1), 0, b"x", None, false).unwrap();
+        let past = Timestamp { secs: 1000, nanos: 5 };
+        store.set_mtime(object(1), past).unwrap();
+        assert_eq!(store.stat(object(1)).unwrap().unwrap().mtime, past);
+        store.write(object(1), 0, b"y", None, false).unwrap();
+        assert!(store.stat(object(1)).unwrap().unwrap().mtime > past);
+    }
+}

@@ -1,0 +1,13 @@
+//! What crosses a wire: frames, messages, and what they are made of. The modules are those of the
+//! crate, too.
+
+pub mod capability;
+pub mod deferred;
+pub mod extents;
+pub mod frame;
+pub mod lock;
+pub mod message;
+pub mod op;
+pub mod oss;
+pub mod reclaim;
+pub(crate) mod rpc;

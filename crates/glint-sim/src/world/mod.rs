@@ -1,0 +1,6 @@
+//! The world of a run: machines, their network and disks, and the dice.
+
+pub(crate) mod chance;
+pub(crate) mod executor;
+pub(crate) mod network;
+pub(crate) mod server;
