@@ -2,12 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod support;
+
 use allocation_counter::measure;
 use futures_lite::future::block_on;
 use glint_kv::local::{LocalKv, Options};
-use glint_mds::{Config, Mds};
-use glint_proto::{Arrival, Cred, FileType, Ino, Layout, MdsReply, MdsRequest, Timestamp};
+use glint_mds::Mds;
+use glint_proto::{Arrival, Cred, FileType, Ino, MdsReply, MdsRequest, Timestamp};
 use std::time::Duration;
+use support::make;
 
 fn start(path: &std::path::Path) -> Mds<LocalKv> {
     let options = Options {
@@ -18,24 +21,7 @@ fn start(path: &std::path::Path) -> Mds<LocalKv> {
         open_tables: 64,
         commit_interval: Duration::from_secs(1),
     };
-    let config = Config {
-        osts: 1,
-        lease: Duration::from_secs(30),
-        layout: Layout::default(),
-        commit_sync: false,
-        after_power_loss: false,
-        locks: false,
-        mounted: false,
-        hash_seed: None,
-        boot_verifier: 1,
-    };
-    block_on(Mds::start(LocalKv::open(path, options).unwrap(), config)).unwrap()
-}
-
-fn make(parent: Ino, name: &[u8], kind: FileType) -> MdsRequest<'_> {
-    let mode = kind.mode_bits() | 0o755;
-    let (umask, rdev, target) = (0, 0, &b""[..]);
-    MdsRequest::Create { parent, name, mode, umask, rdev, target, open: None, exclusive: true }
+    support::start(LocalKv::open(path, options).unwrap(), 1, false)
 }
 
 /// Allocations of each of many requests, on average.
@@ -51,7 +37,7 @@ fn each(
     let counted = measure(|| {
         for name in &names {
             let request = match create {
-                true => make(parent, name, FileType::Regular),
+                true => make(parent, name, FileType::Regular, 0o755),
                 false if name.is_empty() => MdsRequest::Getattr { ino: parent },
                 false => MdsRequest::Lookup { parent, name },
             };
@@ -70,7 +56,7 @@ fn a_request_allocates_what_it_keeps_and_hardly_more() {
     let made = block_on(mds.handle(
         &arrival,
         &Cred::ROOT,
-        &make(Ino::ROOT, b"directory", FileType::Directory),
+        &make(Ino::ROOT, b"directory", FileType::Directory, 0o755),
     ));
     let Ok(MdsReply::Attr(directory)) = made.reply else { panic!("{made:?}") };
     let parent = directory.ino;

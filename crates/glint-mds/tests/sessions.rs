@@ -2,58 +2,23 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod support;
+
 use futures_lite::future::{block_on, poll_once};
 use glint_kv::memory::MemoryKv;
-use glint_mds::{Config, Mds, Targets};
 use glint_proto::deferred::Deferred;
 use glint_proto::lock::{Bits, Cancel, Grant, Range};
 use glint_proto::{
-    AdvisoryHow, AdvisoryLock, AdvisoryMode, Answer, Arrival, ClientId, Cred, Errno, FsResult, Ino,
-    Layout, MdsReply, MdsRequest, OpenFlags, Owner, Placement, RequestId, Session, Timestamp,
-    clock,
+    AdvisoryHow, AdvisoryLock, AdvisoryMode, Answer, Arrival, ClientId, Cred, Errno, Ino, MdsReply,
+    MdsRequest, OpenFlags, Owner, Placement, RequestId, Session, Timestamp, clock,
 };
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-
-type Server = Mds<Arc<MemoryKv>>;
+use support::{Nowhere, Server};
 
 fn start(kv: &Arc<MemoryKv>, run: u64) -> Server {
-    let config = Config {
-        osts: 1,
-        lease: Duration::from_secs(30),
-        layout: Layout::default(),
-        commit_sync: false,
-        after_power_loss: false,
-        locks: true,
-        mounted: false,
-        hash_seed: Some(7),
-        boot_verifier: run,
-    };
-    block_on(Mds::start(kv.clone(), config)).unwrap()
-}
-
-/// No OSTs.
-struct Nowhere;
-
-impl Targets for Nowhere {
-    async fn destroy(&self, _: &[(Ino, Layout)]) -> FsResult<u64> {
-        Ok(0)
-    }
-
-    fn durable(&self) -> u64 {
-        u64::MAX
-    }
-
-    fn fence(&self, _: u64) {}
-
-    fn is_fenced(&self, _: u64) -> bool {
-        true
-    }
-
-    fn left(&self) -> Vec<Ino> {
-        Vec::new()
-    }
+    support::start(kv.clone(), run, true)
 }
 
 fn owner(secret: u128) -> Owner {
