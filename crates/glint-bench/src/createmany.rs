@@ -5,7 +5,7 @@
 //! the directory to compare with, so that both see the same machine.
 
 use crate::experiments::lustre_2009;
-use crate::rounds::{Operation, Round, Target, native, posix};
+use crate::rounds::{BenchTarget, Operation, Round, native, posix};
 use crate::sample::{Sample, ratio};
 use glint::{CommandResult, say};
 use serde_json::{Value, json};
@@ -62,7 +62,7 @@ pub struct Args {
 
 /// Experiments of this benchmark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub enum Experiment {
+enum Experiment {
     /// Lustre's createmany on a metadata server's own node.
     #[value(name = "lustre-2009")]
     Lustre2009,
@@ -134,7 +134,7 @@ pub fn run(args: Args) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-fn open_target(args: &Args) -> Result<Box<dyn Target>, Box<dyn std::error::Error>> {
+fn open_target(args: &Args) -> Result<Box<dyn BenchTarget>, Box<dyn std::error::Error>> {
     if args.target == "native" {
         let beside = args.data.clone().or_else(|| args.against.clone());
         let parent = beside.unwrap_or_else(std::env::temp_dir);

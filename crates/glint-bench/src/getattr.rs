@@ -47,7 +47,7 @@ pub struct Args {
 
 /// Experiments of this benchmark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub enum Experiment {
+enum Experiment {
     /// PVFS2's getattr with one client and one server.
     #[value(name = "pvfs-2006")]
     Pvfs2006,

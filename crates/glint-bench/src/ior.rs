@@ -69,7 +69,7 @@ pub struct Pattern {
 
 /// Bytes per second.
 #[derive(Clone, Copy, Debug)]
-pub struct Rates {
+pub struct Throughput {
     /// Writing, up to the end of the last fsync.
     pub write: f64,
     /// Reading and comparing.
@@ -131,7 +131,11 @@ fn at_once(
 }
 
 /// Writes `name` in the targets, reads it back and compares.
-pub fn run_pattern(targets: &[PathBuf], name: &str, pattern: Pattern) -> Result<Rates, String> {
+pub fn run_pattern(
+    targets: &[PathBuf],
+    name: &str,
+    pattern: Pattern,
+) -> Result<Throughput, String> {
     let path = |writer: usize| targets[writer % targets.len()].join(name);
     let failed = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
     File::create(path(0)).map_err(|e| failed(&path(0), e))?;
@@ -174,11 +178,11 @@ pub fn run_pattern(targets: &[PathBuf], name: &str, pattern: Pattern) -> Result<
     let read_s = at_once(pattern.writers, read)?;
     std::fs::remove_file(path(0)).map_err(|e| failed(&path(0), e))?;
     let bytes = pattern.bytes();
-    Ok(Rates { write: bytes as f64 / write_s, read: bytes as f64 / read_s, bytes })
+    Ok(Throughput { write: bytes as f64 / write_s, read: bytes as f64 / read_s, bytes })
 }
 
 /// A line of JSON.
-pub fn as_json(pattern: &Pattern, rates: &Rates) -> Value {
+pub fn as_json(pattern: &Pattern, rates: &Throughput) -> Value {
     json!({
         "bench": "ior", "writers": pattern.writers, "transfer": pattern.transfer,
         "strided": pattern.strided, "bytes": rates.bytes,

@@ -3,7 +3,7 @@
 
 use crate::client::Client;
 use crate::handles::OpenFile;
-use glint_lock::advisory::{AdvisoryTable, Kind, Lock, Owner};
+use glint_lock::advisory::{AdvisoryTable, Kind, Lock, LockOwner};
 use glint_net::Transport;
 use glint_proto::lock::Range;
 use glint_proto::{
@@ -19,7 +19,7 @@ impl Programs {
     /// The servers have granted this, or taken it back.
     fn note(&self, lock: &AdvisoryLock) {
         let kind = if lock.flock { Kind::Flock } else { Kind::Posix };
-        let owner = Owner { client: ClientId::IN_PROCESS, number: lock.owner };
+        let owner = LockOwner { client: ClientId::IN_PROCESS, number: lock.owner };
         let mut table = self.0.lock();
         // Nobody waits here.
         let granted = &mut Vec::new();

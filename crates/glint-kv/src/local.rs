@@ -57,16 +57,16 @@ pub struct Options {
 /// Why an engine has failed, for good; empty as long as it has not.
 pub type Failure = Arc<OnceLock<String>>;
 
-struct State {
+struct NewestWrites {
     journal: Journal,
     active: Overlay,
     frozen: Option<Arc<Overlay>>,
 }
 
-struct Shared {
+struct Engine {
     path: PathBuf,
     tables: Tables,
-    state: RwLock<State>,
+    state: RwLock<NewestWrites>,
     durable: AtomicU64,
     stop: AtomicBool,
     /// What was acknowledged and is not durable may be gone.
@@ -93,7 +93,7 @@ struct Applier {
 
 /// The engine.
 pub struct LocalKv {
-    shared: Arc<Shared>,
+    shared: Arc<Engine>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -112,11 +112,11 @@ impl LocalKv {
         tables.persist()?;
         let run = getrandom::u64().unwrap_or(u64::from(std::process::id()));
         let journal = left.begin(options.segment_bytes as usize, run).map_err(io)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(Engine {
             path: path.to_owned(),
             tables,
             durable: AtomicU64::new(journal.last()),
-            state: RwLock::new(State { journal, active: Overlay::default(), frozen: None }),
+            state: RwLock::new(NewestWrites { journal, active: Overlay::default(), frozen: None }),
             stop: AtomicBool::new(false),
             failure: Failure::default(),
             flusher: Mutex::default(),
@@ -125,13 +125,13 @@ impl LocalKv {
             apply: Condvar::new(),
         });
         let mut threads = Vec::new();
-        let spawn = |name: &str, work: Box<dyn FnOnce(&Shared) + Send>| {
+        let spawn = |name: &str, work: Box<dyn FnOnce(&Engine) + Send>| {
             let shared = shared.clone();
             std::thread::Builder::new().name(name.into()).spawn(move || work(&shared)).map_err(io)
         };
         let interval = options.commit_interval;
         threads.push(spawn("journal-sync", Box::new(move |shared| shared.flush_loop(interval)))?);
-        threads.push(spawn("journal-apply", Box::new(Shared::apply_loop))?);
+        threads.push(spawn("journal-apply", Box::new(Engine::apply_loop))?);
         Ok(LocalKv { shared, threads })
     }
 
@@ -197,7 +197,7 @@ impl LocalKv {
     }
 }
 
-impl State {
+impl NewestWrites {
     /// What was written to a key recently.
     fn recent(&self, keyspace: Keyspace, key: &[u8]) -> Option<&Option<Slice>> {
         let frozen = || self.frozen.as_ref().and_then(|frozen| frozen.get(keyspace, key));
@@ -228,7 +228,7 @@ impl State {
     }
 }
 
-impl Shared {
+impl Engine {
     fn poisoned(&self) -> KvError {
         KvError::Poisoned { path: self.path.display().to_string() }
     }

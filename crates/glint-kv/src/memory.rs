@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 type Map = BTreeMap<(Keyspace, Vec<u8>), Vec<u8>>;
 
 #[derive(Default)]
-struct State {
+struct Contents {
     accepted: Map,
     durable: Map,
     last: TransactionId,
@@ -18,7 +18,7 @@ struct State {
 /// The engine.
 #[derive(Default)]
 pub struct MemoryKv {
-    state: Mutex<State>,
+    state: Mutex<Contents>,
 }
 
 impl MemoryKv {

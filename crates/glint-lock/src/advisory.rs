@@ -25,7 +25,7 @@ pub enum Kind {
 
 /// Whose lock.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Owner {
+pub struct LockOwner {
     /// On which client.
     pub client: ClientId,
     /// As its kernel says.
@@ -36,7 +36,7 @@ pub struct Owner {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lock {
     /// Whose.
-    pub owner: Owner,
+    pub owner: LockOwner,
     /// Process, for F_GETLK.
     pub pid: u32,
     /// What it covers.
@@ -47,7 +47,7 @@ pub struct Lock {
 
 /// What became of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
+pub enum LockOutcome {
     /// It is held now.
     Granted,
     /// Somebody else's is in the way (EAGAIN).
@@ -149,10 +149,10 @@ impl Ranges {
 
 #[derive(Default)]
 struct File {
-    held: BTreeMap<Owner, Ranges>,
+    held: BTreeMap<LockOwner, Ranges>,
     /// By their tickets, which rise.
     waiting: BTreeMap<u64, Lock>,
-    of_owners: BTreeSet<(Owner, u64)>,
+    of_owners: BTreeSet<(LockOwner, u64)>,
 }
 
 fn conflicts(a: &Lock, b: &Lock) -> bool {
@@ -160,7 +160,7 @@ fn conflicts(a: &Lock, b: &Lock) -> bool {
 }
 
 impl File {
-    fn others(&self, owner: Owner) -> impl Iterator<Item = (&Owner, &Ranges)> {
+    fn others(&self, owner: LockOwner) -> impl Iterator<Item = (&LockOwner, &Ranges)> {
         self.held.iter().filter(move |(other, _)| **other != owner)
     }
 
@@ -191,11 +191,11 @@ impl File {
     }
 
     /// The next one that waits, of these owners if some are named.
-    fn next_waiting(&self, after: u64, owners: Option<&[Owner]>) -> Option<(u64, Lock)> {
+    fn next_waiting(&self, after: u64, owners: Option<&[LockOwner]>) -> Option<(u64, Lock)> {
         let ticket = match owners {
             None => *self.waiting.range(after + 1..).next()?.0,
             Some(owners) => {
-                let of = |owner: &Owner| {
+                let of = |owner: &LockOwner| {
                     let next =
                         self.of_owners.range((*owner, after + 1)..=(*owner, u64::MAX)).next();
                     next.map(|(_, ticket)| *ticket)
@@ -207,7 +207,7 @@ impl File {
     }
 
     /// Who has all of a range for itself. Nobody else is granted anything in it.
-    fn holds_alone(&self, range: Range) -> Option<Owner> {
+    fn holds_alone(&self, range: Range) -> Option<LockOwner> {
         let all = |held: &Ranges| {
             held.writes > 0
                 && held.overlapping(range).next().is_some_and(|(start, held)| {
@@ -218,13 +218,13 @@ impl File {
     }
 
     /// Who may be granted something that conflicts with a request that waits.
-    fn may_overtake(&self, waits: &Lock) -> Vec<Owner> {
+    fn may_overtake(&self, waits: &Lock) -> Vec<LockOwner> {
         let it_waits_for = |held: &Ranges| held.is_in_the_way(waits.range, waits.write);
         let others = self.others(waits.owner).filter(|(_, held)| it_waits_for(held));
         others.map(|(owner, _)| *owner).chain([waits.owner]).collect()
     }
 
-    fn ranges_of(&self, owner: Owner) -> usize {
+    fn ranges_of(&self, owner: LockOwner) -> usize {
         self.held.get(&owner).map_or(0, |held| held.by_start.len())
     }
 }
@@ -258,10 +258,10 @@ impl AdvisoryTable {
         lock: Lock,
         wait: bool,
         granted: &mut Vec<u64>,
-    ) -> Outcome {
+    ) -> LockOutcome {
         let count = self.counts.get(&lock.owner.client).copied().unwrap_or(0);
         if count >= self.limit {
-            return Outcome::TooMany;
+            return LockOutcome::TooMany;
         }
         let file = self.files.entry((ino, kind)).or_default();
         // Who does not want to wait asks only whether it is held (fcntl(2)).
@@ -269,29 +269,29 @@ impl AdvisoryTable {
             self.put(ino, kind, lock);
             // A lock that became a shared one may let others in.
             self.advance(ino, kind, lock.range, granted);
-            return Outcome::Granted;
+            return LockOutcome::Granted;
         }
         if !wait {
             self.tidy(ino, kind);
-            return Outcome::Busy;
+            return LockOutcome::Busy;
         }
         self.next += 1;
         let ticket = self.next;
         file.add_waiting(ticket, lock);
         self.count(lock.owner.client, 1);
-        Outcome::Waits(ticket)
+        LockOutcome::Waits(ticket)
     }
 
     /// What was held before is held again, whoever asked since.
-    pub fn reclaim(&mut self, ino: Ino, kind: Kind, lock: Lock) -> Outcome {
+    pub fn reclaim(&mut self, ino: Ino, kind: Kind, lock: Lock) -> LockOutcome {
         let count = self.counts.get(&lock.owner.client).copied().unwrap_or(0);
         match self.files.entry((ino, kind)).or_default().is_free(&lock) {
-            _ if count >= self.limit => Outcome::TooMany,
+            _ if count >= self.limit => LockOutcome::TooMany,
             true => {
                 self.put(ino, kind, lock);
-                Outcome::Granted
+                LockOutcome::Granted
             }
-            false => Outcome::Busy,
+            false => LockOutcome::Busy,
         }
     }
 
@@ -300,7 +300,7 @@ impl AdvisoryTable {
         &mut self,
         ino: Ino,
         kind: Kind,
-        owner: Owner,
+        owner: LockOwner,
         range: Range,
         granted: &mut Vec<u64>,
     ) {
@@ -321,7 +321,7 @@ impl AdvisoryTable {
     /// What would be in the way of a lock (F_GETLK).
     pub fn test(&self, ino: Ino, kind: Kind, asks: &Lock) -> Option<Lock> {
         let others = self.files.get(&(ino, kind))?.others(asks.owner);
-        let first = |(owner, held): (&Owner, &Ranges)| {
+        let first = |(owner, held): (&LockOwner, &Ranges)| {
             let (start, held) = held.in_the_way(asks.range, asks.write)?;
             let range = Range { start, end: held.end };
             Some(Lock { owner: *owner, pid: held.pid, range, write: held.write })
@@ -339,7 +339,7 @@ impl AdvisoryTable {
     }
 
     /// For whom a request waits: up to `limit` owners. None if it does not wait.
-    pub fn waits_for(&self, ino: Ino, kind: Kind, ticket: u64, limit: usize) -> Vec<Owner> {
+    pub fn waits_for(&self, ino: Ino, kind: Kind, ticket: u64, limit: usize) -> Vec<LockOwner> {
         let Some(file) = self.files.get(&(ino, kind)) else { return Vec::new() };
         let Some(asks) = file.waiting.get(&ticket).copied() else { return Vec::new() };
         let holders = file.others(asks.owner);

@@ -20,14 +20,14 @@ fn found(attr: Attr) -> Found {
     Found { attr, valid: Valid::timed(CACHE_TIME) }
 }
 
-struct Node {
+struct NullInode {
     attr: Attr,
     entries: BTreeMap<Vec<u8>, Ino>,
     target: Vec<u8>,
 }
 
 struct Tree {
-    nodes: HashMap<Ino, Node>,
+    nodes: HashMap<Ino, NullInode>,
     next: u64,
 }
 
@@ -39,14 +39,14 @@ pub struct NullFs {
 impl Default for NullFs {
     fn default() -> NullFs {
         let attr = Attr::new(Ino::ROOT, FileType::Directory.mode_bits() | 0o777, Timestamp::now());
-        let root = Node { attr, entries: BTreeMap::new(), target: Vec::new() };
+        let root = NullInode { attr, entries: BTreeMap::new(), target: Vec::new() };
         let tree = Tree { nodes: HashMap::from([(Ino::ROOT, root)]), next: 2 };
         NullFs { tree: Mutex::new(tree) }
     }
 }
 
 impl Tree {
-    fn node(&mut self, ino: Ino) -> FsResult<&mut Node> {
+    fn node(&mut self, ino: Ino) -> FsResult<&mut NullInode> {
         self.nodes.get_mut(&ino).ok_or(Errno::ENOENT)
     }
 
@@ -70,7 +70,7 @@ impl Tree {
         let mut attr = Attr::new(ino, make.mode & !make.umask, Timestamp::now());
         (attr.uid, attr.gid) = (caller.cred.uid, caller.cred.gid);
         self.next += 1;
-        let node = Node { attr, entries: BTreeMap::new(), target: make.target.to_vec() };
+        let node = NullInode { attr, entries: BTreeMap::new(), target: make.target.to_vec() };
         let attr = node.attr.clone();
         self.nodes.insert(ino, node);
         Ok(attr)

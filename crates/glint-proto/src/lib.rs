@@ -34,5 +34,5 @@ pub use message::{
 };
 pub use op::Op;
 pub use reclaim::Reclaim;
-pub use session::{Owner, Running, Session};
+pub use session::{Owner, RequestGuard, Session};
 pub use wire::{capability, deferred, extents, frame, lock, message, op, oss, reclaim};

@@ -93,7 +93,7 @@ pub struct Patient<'a>(&'a Session);
 
 /// Something that is being executed in a session, which is not quiet while this is kept.
 #[derive(Debug)]
-pub struct Running<'a>(&'a Session);
+pub struct RequestGuard<'a>(&'a Session);
 
 impl Session {
     /// One that begins.
@@ -128,9 +128,9 @@ impl Session {
     }
 
     /// Something of it begins to be executed: ESTALE if it is over.
-    pub fn enter(&self) -> FsResult<Running<'_>> {
+    pub fn enter(&self) -> FsResult<RequestGuard<'_>> {
         let before = self.state.fetch_add(1, Ordering::AcqRel);
-        let running = Running(self);
+        let running = RequestGuard(self);
         if before & OVER == 0 { Ok(running) } else { Err(Errno::ESTALE) }
     }
 
@@ -171,7 +171,7 @@ impl Drop for Patient<'_> {
     }
 }
 
-impl Drop for Running<'_> {
+impl Drop for RequestGuard<'_> {
     fn drop(&mut self) {
         let before = self.0.state.fetch_sub(1, Ordering::AcqRel);
         if before == OVER | 1 {

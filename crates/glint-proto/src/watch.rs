@@ -46,7 +46,7 @@ impl Beat {
     pub const EVERY: Duration = Duration::from_millis(BEAT_MS);
 }
 
-struct State {
+struct WatchedTime {
     threads: Vec<Weak<Mutex<Instant>>>,
     looked: Instant,
     now: Moment,
@@ -55,12 +55,12 @@ struct State {
 }
 
 /// The watch of a server. Its time passes with [`Watch::look`].
-pub struct Watch(Mutex<State>);
+pub struct Watch(Mutex<WatchedTime>);
 
 impl Default for Watch {
     fn default() -> Watch {
         let (looked, now) = (clock::now(), Moment::default());
-        Watch(Mutex::new(State { threads: Vec::new(), looked, now, paused: now }))
+        Watch(Mutex::new(WatchedTime { threads: Vec::new(), looked, now, paused: now }))
     }
 }
 
@@ -88,7 +88,7 @@ impl Watch {
             count += 1;
             standing += usize::from(silence >= pause);
         }
-        let State { now, paused, .. } = &mut *state;
+        let WatchedTime { now, paused, .. } = &mut *state;
         match stopped || standing > 0 {
             true => paused.all = now.all,
             false => now.all += passed,
@@ -107,14 +107,14 @@ impl Watch {
     /// Whether somebody owes something since `then` that could be heard for longer than `time`,
     /// whichever thread it comes to.
     pub fn is_over(&self, then: Moment, time: Duration) -> bool {
-        let State { now, paused, .. } = *self.0.lock();
+        let WatchedTime { now, paused, .. } = *self.0.lock();
         now.all > then.all + time && now.all >= paused.all + Duration::from_millis(SETTLE_MS)
     }
 
     /// Whether somebody who was last heard at `then` could be heard for longer than `time`
     /// since, by a thread or another, and was not.
     pub fn is_silent(&self, then: Moment, time: Duration) -> bool {
-        let State { now, paused, .. } = *self.0.lock();
+        let WatchedTime { now, paused, .. } = *self.0.lock();
         now.any > then.any + time && now.any >= paused.any + Duration::from_millis(SETTLE_MS)
     }
 }

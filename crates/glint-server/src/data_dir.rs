@@ -124,7 +124,7 @@ pub struct OssIdentity {
 
 /// What `glint.json` says.
 #[derive(Clone, Serialize, Deserialize)]
-pub struct Identity {
+pub struct DataDirIdentity {
     /// Format of the directory.
     pub format: u32,
     /// The file system, in hexadecimal; of an OSS, its directory.
@@ -145,7 +145,7 @@ pub struct Identity {
 /// A data directory that this process has locked.
 pub struct DataDir {
     path: PathBuf,
-    identity: Identity,
+    identity: DataDirIdentity,
     _lock: File,
 }
 
@@ -242,7 +242,7 @@ impl DataDir {
             }
             None => return Err(damaged("there is no format version".into())),
         }
-        let mut identity: Identity =
+        let mut identity: DataDirIdentity =
             serde_json::from_value(value).map_err(|e| damaged(e.to_string()))?;
         if identity.osts == 0 || identity.osts > OST_COUNT_MAX {
             return Err(damaged(format!("{} OSTs", identity.osts)));
@@ -325,7 +325,7 @@ impl DataDir {
 
     /// These are the other servers of OSTs now.
     pub fn store_osses(&self, osses: Vec<OssIdentity>) -> Result<(), DataDirError> {
-        store(&self.path, &Identity { osses, ..self.identity.clone() })
+        store(&self.path, &DataDirIdentity { osses, ..self.identity.clone() })
     }
 
     /// The file system that an OSS has joined; 0 if none.
@@ -337,7 +337,7 @@ impl DataDir {
     /// An OSS has joined a file system.
     pub fn store_file_system(&self, uuid: u128) -> Result<(), DataDirError> {
         let file_system = Some(format!("{uuid:032x}"));
-        store(&self.path, &Identity { file_system, ..self.identity.clone() })
+        store(&self.path, &DataDirIdentity { file_system, ..self.identity.clone() })
     }
 
     /// The directory.
@@ -361,10 +361,10 @@ fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default()
 }
 
-fn create(path: &Path, osts: u16, role: Role) -> Result<Identity, DataDirError> {
+fn create(path: &Path, osts: u16, role: Role) -> Result<DataDirIdentity, DataDirError> {
     let uuid =
         u128::from(getrandom::u64().unwrap_or(1)) << 64 | u128::from(getrandom::u64().unwrap_or(2));
-    let identity = Identity {
+    let identity = DataDirIdentity {
         format: FORMAT_VERSION,
         uuid: format!("{uuid:032x}"),
         osts,
@@ -376,7 +376,7 @@ fn create(path: &Path, osts: u16, role: Role) -> Result<Identity, DataDirError> 
     Ok(identity)
 }
 
-fn store(path: &Path, identity: &Identity) -> Result<(), DataDirError> {
+fn store(path: &Path, identity: &DataDirIdentity) -> Result<(), DataDirError> {
     store_json(path, IDENTITY, identity)
 }
 

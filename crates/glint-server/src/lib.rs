@@ -18,7 +18,7 @@ mod rates;
 mod status;
 mod units;
 
-pub use mds_server::{Running, Servers, Settings, engine_options};
+pub use mds_server::{RunningServers, Servers, Settings, engine_options};
 pub use oss::Oss;
 pub use rates::{Rates, Totals};
 pub use units::human_bytes;

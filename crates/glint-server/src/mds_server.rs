@@ -102,7 +102,7 @@ pub struct Servers {
 }
 
 /// Servers and the thread that looks after them.
-pub struct Running {
+pub struct RunningServers {
     /// The servers.
     pub servers: Arc<Servers>,
     stop: Arc<AtomicBool>,
@@ -111,7 +111,10 @@ pub struct Running {
 
 impl Servers {
     /// Starts the servers of a data directory.
-    pub fn start(data: DataDir, settings: Settings) -> Result<Running, Box<dyn std::error::Error>> {
+    pub fn start(
+        data: DataDir,
+        settings: Settings,
+    ) -> Result<RunningServers, Box<dyn std::error::Error>> {
         let kv = LocalKv::open(&data.mds(), engine_options(&data, settings.commit_interval)?)?;
         let engine_failure = kv.failure();
         let data_survived = !data.is_after_loss() && !settings.after_power_loss;
@@ -157,7 +160,7 @@ impl Servers {
             spawn("housekeeping", Servers::keep_house)?,
             spawn("settling", Servers::settle_objects)?,
         ];
-        Ok(Running { servers, stop, threads })
+        Ok(RunningServers { servers, stop, threads })
     }
 
     /// Lets time pass. On a thread that waits for nothing else.
@@ -279,7 +282,7 @@ impl Servers {
     }
 }
 
-impl Running {
+impl RunningServers {
     /// Ends the servers cleanly: everything accepted is on stable storage after it.
     pub fn shut_down(mut self) -> FsResult<()> {
         self.stop.store(true, Ordering::Release);
@@ -385,7 +388,7 @@ impl Service for Servers {
 
     async fn oss(&self, name: Option<&str>, request: OssRequest) -> FsResult<OssReply> {
         match request {
-            OssRequest::Beat(beat) => {
+            OssRequest::Heartbeat(beat) => {
                 let orders = self.osses.beat(&self.data, name, beat)?;
                 self.mds.has_osts(self.osses.osts(self.osts.count()));
                 Ok(OssReply::Orders { orders, secret: *self.mds.secret() })

@@ -11,7 +11,7 @@
 
 use crate::data_dir::{DataDir, OssIdentity};
 use glint_proto::limits::OST_COUNT_MAX;
-use glint_proto::oss::{Beat, Destroy, Orders, OssInfo};
+use glint_proto::oss::{Destroy, Heartbeat, Orders, OssInfo};
 use glint_proto::{Errno, FsResult, Ino, ObjectId, SpaceInfo, clock};
 use parking_lot::Mutex;
 use std::collections::{HashSet, VecDeque};
@@ -56,11 +56,11 @@ struct Oss {
 pub struct Osses {
     run: u64,
     lease: Duration,
-    state: Mutex<State>,
+    state: Mutex<OssTable>,
 }
 
 #[derive(Default)]
-struct State {
+struct OssTable {
     all: Vec<Oss>,
     /// Number of the last order.
     last: u64,
@@ -82,7 +82,7 @@ impl Osses {
             ordered: 0,
         };
         let all = data.osses().iter().map(remembered).collect();
-        Osses { run, lease, state: Mutex::new(State { all, ..State::default() }) }
+        Osses { run, lease, state: Mutex::new(OssTable { all, ..OssTable::default() }) }
     }
 
     /// How many OSTs there are after the `own` ones.
@@ -117,7 +117,7 @@ impl Osses {
     }
 
     /// An OSS lives, whose certificate has this name. Returns what it has to do.
-    pub fn beat(&self, data: &DataDir, name: Option<&str>, beat: Beat) -> FsResult<Orders> {
+    pub fn beat(&self, data: &DataDir, name: Option<&str>, beat: Heartbeat) -> FsResult<Orders> {
         let uuid = format!("{:032x}", beat.uuid);
         let mut state = self.state.lock();
         let index = match state.all.iter().position(|oss| oss.identity.uuid == uuid) {
@@ -137,7 +137,7 @@ impl Osses {
             oss.identity.certificate = name.map(str::to_owned);
             remember(data, &state.all)?;
         }
-        let State { all, left, .. } = &mut *state;
+        let OssTable { all, left, .. } = &mut *state;
         let oss = &mut all[index];
         oss.heard = clock::now();
         oss.space = beat.space;
@@ -168,7 +168,7 @@ impl Osses {
         all: &mut Vec<Oss>,
         name: Option<&str>,
         uuid: String,
-        beat: &Beat,
+        beat: &Heartbeat,
     ) -> FsResult<usize> {
         if beat.fs_uuid != 0 {
             // It has objects of another file system, or of one that has forgotten it.
@@ -202,7 +202,7 @@ impl Osses {
     /// for which an OSS has no more room count as left.
     pub fn destroy(&self, objects: &[(u16, ObjectId)], change: u64) {
         let mut state = self.state.lock();
-        let State { all, last, left } = &mut *state;
+        let OssTable { all, last, left } = &mut *state;
         for oss in all {
             let first = oss.identity.first_ost;
             for index in 0..oss.identity.osts {
@@ -272,10 +272,10 @@ mod tests {
     use super::*;
     use crate::data_dir::Role;
 
-    fn beat(uuid: u128, done: (u64, u64)) -> Beat {
+    fn beat(uuid: u128, done: (u64, u64)) -> Heartbeat {
         let address = format!("host{uuid}:1");
         let (fenced, failed, space) = (Vec::new(), Vec::new(), Vec::new());
-        Beat { uuid, fs_uuid: 0, address, osts: 2, fenced, done, failed, space }
+        Heartbeat { uuid, fs_uuid: 0, address, osts: 2, fenced, done, failed, space }
     }
 
     #[test]
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(osses.beat(&data, None, beat(2, (0, 0))).unwrap().first_ost, 5);
         assert_eq!(osses.beat(&data, None, beat(1, (0, 0))).unwrap().first_ost, 3);
         assert_eq!(osses.osts(3), 7);
-        let foreign = Beat { fs_uuid: 5, ..beat(3, (0, 0)) };
+        let foreign = Heartbeat { fs_uuid: 5, ..beat(3, (0, 0)) };
         assert_eq!(osses.beat(&data, None, foreign), Err(Errno::ESTALE));
 
         let object = |ino| ObjectId { ino: Ino(ino), stripe: 0 };
@@ -330,7 +330,7 @@ mod tests {
         }
         osses.destroy(&[(1, object(1)), (1, object(2))], 2);
         let failed = vec![object(2)];
-        osses.beat(&data, None, Beat { failed, ..beat(1, (7, done + 1)) }).unwrap();
+        osses.beat(&data, None, Heartbeat { failed, ..beat(1, (7, done + 1)) }).unwrap();
         assert_eq!((osses.durable(2), osses.take_left()), (2, vec![Ino(2)]));
     }
 
@@ -343,7 +343,7 @@ mod tests {
         (0..FENCES as u64 + 1).for_each(|session| osses.fence(session));
         let told = osses.beat(&data, None, beat(1, (7, 0))).unwrap();
         assert!(told.fence.len() == FENCES && told.more_to_fence);
-        let rest = Beat { fenced: told.fence, ..beat(1, (7, 0)) };
+        let rest = Heartbeat { fenced: told.fence, ..beat(1, (7, 0)) };
         let told = osses.beat(&data, None, rest).unwrap();
         assert!(told.fence.len() == 1 && !told.more_to_fence);
         (0..FENCES_MAX as u64).for_each(|session| osses.fence(session));
@@ -363,7 +363,7 @@ mod tests {
         let data = DataDir::open(dir.path()).unwrap();
         let osses = Osses::new(&data, 8, Duration::from_secs(1));
         for name in [None, Some("two")] {
-            let taken = Beat { address: "evil:1".into(), ..beat(1, (8, 1000)) };
+            let taken = Heartbeat { address: "evil:1".into(), ..beat(1, (8, 1000)) };
             assert_eq!(osses.beat(&data, name, taken), Err(Errno::EPERM), "{name:?}");
         }
         assert_eq!(osses.infos()[0].address, "host1:1");
@@ -384,7 +384,7 @@ mod tests {
         // The first one is heard all the time.
         let told = || osses.beat(&data, None, beat(1, (0, 0))).unwrap().fence;
         assert!(told() == [99] && !osses.is_fenced(99));
-        let fenced = Beat { fenced: vec![99], ..beat(1, (0, 0)) };
+        let fenced = Heartbeat { fenced: vec![99], ..beat(1, (0, 0)) };
         assert!(osses.beat(&data, None, fenced).unwrap().fence.is_empty());
         assert!(!osses.is_fenced(99), "the other one was heard just now");
         clock::simulate(Some(start + lease + Duration::from_millis(1)));

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// An inode.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Node {
+pub(crate) struct ExpectedInode {
     pub(crate) is_dir: bool,
     pub(crate) content: Vec<u8>,
     /// What else each byte and the size may be: a change failed, and may have been done in part.
@@ -16,7 +16,7 @@ pub(crate) struct Node {
     pub(crate) links: u32,
 }
 
-impl Node {
+impl ExpectedInode {
     /// Its content is changed, for certain or perhaps.
     pub(crate) fn change(&mut self, certain: bool, change: impl Fn(&mut Vec<u8>)) {
         if certain {
@@ -98,7 +98,7 @@ impl Troubles {
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Model {
     pub(crate) names: BTreeMap<String, Ino>,
-    pub(crate) nodes: BTreeMap<Ino, Node>,
+    pub(crate) nodes: BTreeMap<Ino, ExpectedInode>,
     /// As of the last sync, and names that changed since.
     synced: BTreeSet<String>,
     changed: BTreeSet<String>,
@@ -131,15 +131,17 @@ impl Model {
         self.changed.clear();
     }
 
-    pub(crate) fn node(&self, name: &str) -> Option<&Node> {
+    pub(crate) fn node(&self, name: &str) -> Option<&ExpectedInode> {
         self.names.get(name).and_then(|ino| self.nodes.get(ino))
     }
 
     pub(crate) fn add(&mut self, name: &str, ino: Ino, is_dir: bool) {
         self.names.insert(name.to_owned(), ino);
         let links = if is_dir { 2 } else { 1 };
-        self.nodes
-            .insert(ino, Node { is_dir, content: Vec::new(), other: None, is_lost: false, links });
+        self.nodes.insert(
+            ino,
+            ExpectedInode { is_dir, content: Vec::new(), other: None, is_lost: false, links },
+        );
     }
 
     pub(crate) fn link(&mut self, old: &str, new: &str) {

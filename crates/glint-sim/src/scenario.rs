@@ -8,7 +8,7 @@ use crate::world::executor::{Executor, Machine, NOWHERE};
 use crate::world::server::{self, SERVER, Servers, Storage};
 use glint_client::{Caller, Client, Vfs};
 use glint_net::{Address, Remote, RemoteOptions, Service};
-use glint_ost::disk::memory::Operation;
+use glint_ost::disk::memory::DiskOperation;
 use glint_proto::message::Hello;
 use glint_proto::{ClientId, FileType, Ino, Owner};
 use std::cell::{Cell, RefCell};
@@ -411,7 +411,7 @@ impl Run {
             for (ino, _) in worker.model.borrow().nodes.iter().filter(|(_, node)| !node.is_dir) {
                 if self.troubles.broken.borrow_mut().insert(*ino) {
                     let times = 1 + self.executor.below(3) as u32;
-                    self.storage.fail_file(*ino, Operation::Write, times);
+                    self.storage.fail_file(*ino, DiskOperation::Write, times);
                 }
             }
         }
@@ -432,10 +432,10 @@ impl Run {
         let ino = files[self.executor.below(files.len() as u64) as usize];
         self.troubles.broken.borrow_mut().insert(ino);
         let operation = match self.executor.below(2) {
-            0 => Operation::Read,
+            0 => DiskOperation::Read,
             _ => {
                 self.troubles.unwritable.borrow_mut().insert(ino);
-                Operation::Write
+                DiskOperation::Write
             }
         };
         self.storage.fail_file(ino, operation, times);

@@ -13,12 +13,12 @@ const STEP: Duration = Duration::from_millis(5);
 /// A thread that only sleeps, and by how much it overslept: whatever a test waited for had to wait
 /// for the machine at least as long. So a bound on time is what is promised, and the stalls.
 pub struct Stalls {
-    shared: Arc<Shared>,
+    shared: Arc<Observed>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct Observed {
     stop: AtomicBool,
     /// When the sleep began that has not ended yet: a stall may last when it is asked for.
     asleep: Mutex<Option<Instant>>,
@@ -28,7 +28,7 @@ struct Shared {
 impl Stalls {
     /// Measures from now on.
     pub fn start() -> Stalls {
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<Observed>::default();
         let its = shared.clone();
         let thread = std::thread::spawn(move || {
             while !its.stop.load(Ordering::Relaxed) {

@@ -3,7 +3,7 @@
 
 use super::report::{Plot, Report};
 use super::stage::Stage;
-use crate::rounds::{Operation, Round, Target, native, posix};
+use crate::rounds::{BenchTarget, Operation, Round, native, posix};
 use crate::sample::{median, ratio};
 use glint::{CommandResult, say};
 use serde_json::{Value, json};
@@ -62,7 +62,7 @@ pub fn run(count: u64, parent: &Path, report: Option<&Path>, as_json: bool) -> C
         glint_telemetry::reset();
         let mut rows: Vec<Row> = Vec::new();
         for run in 0..RUNS {
-            let mut targets: Vec<(&'static str, Box<dyn Target>)> = vec![
+            let mut targets: Vec<(&'static str, Box<dyn BenchTarget>)> = vec![
                 ("local", Box::new(posix::Directory::new(&local, false)?)),
                 ("tmpfs", Box::new(posix::Directory::new(Path::new(TMPFS), false)?)),
                 ("native", Box::new(native::InProcessTarget::new(&local)?)),

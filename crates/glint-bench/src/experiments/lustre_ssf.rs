@@ -4,7 +4,7 @@
 
 use super::report::{Plot, Report};
 use super::stage::{Served, Stage};
-use crate::ior::{Pattern, Rates, run_pattern};
+use crate::ior::{Pattern, Throughput, run_pattern};
 use glint::{CommandResult, say};
 use glint_proto::limits::BULK_BYTES_MAX;
 use serde_json::json;
@@ -67,7 +67,7 @@ const fn case(
 struct Row {
     case: &'static Case,
     stripes: u16,
-    rates: Rates,
+    rates: Throughput,
     /// Of the bandwidth of all OSTs.
     efficiency: f64,
     sizes: [u64; 4],

@@ -6,7 +6,7 @@ use super::report::{Plot, Report};
 use super::stage::Stage;
 use crate::getattr::{PingPong, bind, getattrs};
 use crate::rounds::native::{RemoteTarget, connect};
-use crate::rounds::{Operation, Round, Target};
+use crate::rounds::{BenchTarget, Operation, Round};
 use crate::sample::{Sample, ratio};
 use glint::{CommandResult, say};
 use serde_json::json;

@@ -71,7 +71,7 @@ impl Round {
 }
 
 /// Something that rounds can run on.
-pub trait Target {
+pub trait BenchTarget {
     /// Runs a round and says how long each operation took.
     fn run(&mut self, round: Round) -> Result<Sample, Box<dyn std::error::Error>>;
 }

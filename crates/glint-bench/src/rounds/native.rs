@@ -1,14 +1,14 @@
 //! A round on the client library, without a kernel in between: with the servers in
 //! this process, or over TCP.
 
-use super::{Operation, Round, Target};
+use super::{BenchTarget, Operation, Round};
 use crate::sample::Sample;
 use futures_util::StreamExt;
 use glint_client::{Caller, Client, Make, Vfs};
 use glint_net::{InProcess, Remote, RemoteOptions};
 use glint_proto::{FileType, FsResult, Ino, OpenFlags, RenameFlags};
 use glint_server::data_dir::{DataDir, Role};
-use glint_server::{Running, Servers, Settings};
+use glint_server::{RunningServers, Servers, Settings};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
@@ -17,7 +17,7 @@ use std::time::Instant;
 pub struct InProcessTarget {
     client: Arc<Client<InProcess<Servers>>>,
     directory: Ino,
-    running: Option<Running>,
+    running: Option<RunningServers>,
     path: PathBuf,
 }
 
@@ -83,13 +83,13 @@ impl Drop for RemoteTarget {
     }
 }
 
-impl Target for InProcessTarget {
+impl BenchTarget for InProcessTarget {
     fn run(&mut self, round: Round) -> Result<Sample, Box<dyn std::error::Error>> {
         run_round(std::slice::from_ref(&self.client), self.directory, round)
     }
 }
 
-impl Target for RemoteTarget {
+impl BenchTarget for RemoteTarget {
     fn run(&mut self, round: Round) -> Result<Sample, Box<dyn std::error::Error>> {
         run_round(&self.clients, self.directory, round)
     }

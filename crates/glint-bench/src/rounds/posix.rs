@@ -1,7 +1,7 @@
 //! A round on a directory of any file system, through system calls. Each worker is
 //! a process of its own, as the users of a mount are.
 
-use super::{Operation, Round, Target};
+use super::{BenchTarget, Operation, Round};
 use crate::sample::Sample;
 use glint::{CommandResult, say};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
@@ -47,7 +47,7 @@ impl Drop for Directory {
     }
 }
 
-impl Target for Directory {
+impl BenchTarget for Directory {
     fn run(&mut self, round: Round) -> Result<Sample, Box<dyn std::error::Error>> {
         if round.op.needs_files() {
             for index in round.from..round.from + round.count {

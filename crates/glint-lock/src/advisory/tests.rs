@@ -7,7 +7,7 @@ use std::collections::HashSet;
 const INO: Ino = Ino(9);
 
 fn lock(number: u64, start: u64, end: u64, write: bool) -> Lock {
-    let owner = Owner { client: ClientId(1 + number % 2), number };
+    let owner = LockOwner { client: ClientId(1 + number % 2), number };
     Lock { owner, pid: number as u32, range: Range { start, end }, write }
 }
 
@@ -16,15 +16,15 @@ fn ranges_are_cut_and_joined_as_fcntl_does() {
     let mut table = AdvisoryTable::default();
     let granted = &mut Vec::new();
     let mut set = |lock| table.lock(INO, Kind::Posix, lock, false, granted);
-    assert_eq!(set(lock(1, 0, 100, true)), Outcome::Granted);
-    assert_eq!(set(lock(1, 40, 60, false)), Outcome::Granted);
-    assert_eq!(set(lock(2, 45, 50, false)), Outcome::Granted, "both read there");
-    assert_eq!(set(lock(2, 39, 50, false)), Outcome::Busy);
+    assert_eq!(set(lock(1, 0, 100, true)), LockOutcome::Granted);
+    assert_eq!(set(lock(1, 40, 60, false)), LockOutcome::Granted);
+    assert_eq!(set(lock(2, 45, 50, false)), LockOutcome::Granted, "both read there");
+    assert_eq!(set(lock(2, 39, 50, false)), LockOutcome::Busy);
     assert_eq!(table.len(), 4);
     table.unlock(INO, Kind::Posix, lock(2, 0, 0, false).owner, Range::ALL, granted);
     assert_eq!(
         table.lock(INO, Kind::Posix, lock(1, 40, 60, true), false, granted),
-        Outcome::Granted
+        LockOutcome::Granted
     );
     assert_eq!(table.len(), 1, "neighbours are one again");
     let found = table.test(INO, Kind::Posix, &lock(2, 10, 20, false)).unwrap();
@@ -39,12 +39,12 @@ fn who_comes_later_does_not_overtake() {
     let mut table = AdvisoryTable::default();
     let granted = &mut Vec::new();
     let mut ask = |lock, wait| table.lock(INO, Kind::Posix, lock, wait, granted);
-    assert_eq!(ask(lock(1, 0, 10, false), false), Outcome::Granted);
-    let Outcome::Waits(writer) = ask(lock(2, 0, 5, true), true) else { panic!("1 reads") };
-    assert_eq!(ask(lock(4, 0, 1, false), false), Outcome::Granted, "it does not wait");
-    assert_eq!(ask(lock(3, 5, 9, false), true), Outcome::Granted, "another range");
-    let Outcome::Waits(reader) = ask(lock(3, 0, 5, false), true) else { panic!("2 waits") };
-    assert_eq!(ask(lock(1, 2, 8, false), false), Outcome::Granted, "2 waits for 1");
+    assert_eq!(ask(lock(1, 0, 10, false), false), LockOutcome::Granted);
+    let LockOutcome::Waits(writer) = ask(lock(2, 0, 5, true), true) else { panic!("1 reads") };
+    assert_eq!(ask(lock(4, 0, 1, false), false), LockOutcome::Granted, "it does not wait");
+    assert_eq!(ask(lock(3, 5, 9, false), true), LockOutcome::Granted, "another range");
+    let LockOutcome::Waits(reader) = ask(lock(3, 0, 5, false), true) else { panic!("2 waits") };
+    assert_eq!(ask(lock(1, 2, 8, false), false), LockOutcome::Granted, "2 waits for 1");
     assert_eq!(table.waits_for(INO, Kind::Posix, reader, 9), [lock(2, 0, 0, true).owner]);
     for holder in [1, 4] {
         let owner = lock(holder, 0, 0, true).owner;
@@ -63,9 +63,9 @@ fn many_ranges_cost_what_one_costs_and_have_a_bound() {
     let mut set =
         |n: u64| table.lock(INO, Kind::Posix, lock(1, 2 * n, 2 * n + 1, true), false, granted);
     for n in 0..MANY {
-        assert_eq!(set(n), Outcome::Granted);
+        assert_eq!(set(n), LockOutcome::Granted);
     }
-    assert_eq!(set(1 << 40), Outcome::TooMany);
+    assert_eq!(set(1 << 40), LockOutcome::TooMany);
     table.unlock(INO, Kind::Posix, lock(1, 0, 0, true).owner, Range::ALL, granted);
     assert!(table.is_empty() && table.counts.is_empty());
 }
@@ -75,10 +75,10 @@ fn who_takes_less_than_it_had_lets_others_in() {
     let mut table = AdvisoryTable::default();
     let granted = &mut Vec::new();
     let mut ask = |lock, wait| table.lock(INO, Kind::Posix, lock, wait, granted);
-    assert_eq!(ask(lock(1, 0, 10, true), false), Outcome::Granted);
-    assert_eq!(ask(lock(2, 10, 20, true), false), Outcome::Granted);
-    let Outcome::Waits(first) = ask(lock(1, 0, 20, false), true) else { panic!("2 writes") };
-    let Outcome::Waits(second) = ask(lock(3, 0, 10, false), true) else { panic!("1 writes") };
+    assert_eq!(ask(lock(1, 0, 10, true), false), LockOutcome::Granted);
+    assert_eq!(ask(lock(2, 10, 20, true), false), LockOutcome::Granted);
+    let LockOutcome::Waits(first) = ask(lock(1, 0, 20, false), true) else { panic!("2 writes") };
+    let LockOutcome::Waits(second) = ask(lock(3, 0, 10, false), true) else { panic!("1 writes") };
     table.unlock(INO, Kind::Posix, lock(2, 0, 0, true).owner, Range::ALL, granted);
     assert_eq!(*granted, [first, second], "1 only reads now");
 }
@@ -90,7 +90,7 @@ fn many_that_wait_cost_each_other_little() {
         let mut table = AdvisoryTable::default();
         let granted = &mut Vec::new();
         let of = |n: u64, write| {
-            let owner = Owner { client: ClientId(n % 8), number: n };
+            let owner = LockOwner { client: ClientId(n % 8), number: n };
             Lock { owner, pid: 0, range: Range::ALL, write }
         };
         // Readers, whom writers wait for, and behind these everybody else.
@@ -101,7 +101,7 @@ fn many_that_wait_cost_each_other_little() {
             .map(|n| {
                 let asks = of(n, write || n == 100);
                 match table.lock(INO, Kind::Posix, asks, true, granted) {
-                    Outcome::Waits(ticket) => ticket,
+                    LockOutcome::Waits(ticket) => ticket,
                     outcome => panic!("{outcome:?}"),
                 }
             })
@@ -132,7 +132,7 @@ proptest! {
         for (step, owner, start, len, write) in steps {
             let asks = lock(owner, start, start + len, write);
             match step {
-                0 | 1 => if let Outcome::Waits(ticket) =
+                0 | 1 => if let LockOutcome::Waits(ticket) =
                     table.lock(INO, Kind::Posix, asks, true, &mut granted) {
                     waiting.insert(ticket);
                 },

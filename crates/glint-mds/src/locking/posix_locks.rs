@@ -6,7 +6,7 @@
 use crate::locking::claims::wake;
 use crate::service::{Context, Mds};
 use glint_kv::Kv;
-use glint_lock::advisory::{AdvisoryTable, Kind, Lock, Outcome, Owner};
+use glint_lock::advisory::{AdvisoryTable, Kind, Lock, LockOutcome, LockOwner};
 use glint_proto::limits::{DEADLOCK_OWNERS_MAX, PROGRAM_LOCKS_MAX};
 use glint_proto::{
     AdvisoryHow, AdvisoryLock, AdvisoryMode, ClientId, Errno, FsResult, Ino, MdsReply, Op,
@@ -19,7 +19,7 @@ use std::task::{Poll, Waker};
 
 const SHARDS: usize = 16;
 
-struct State {
+struct LockShard {
     table: AdvisoryTable,
     waiting: HashMap<u64, Waiting>,
     /// By what clients call them.
@@ -37,10 +37,10 @@ struct Waiting {
     ended: Option<FsResult<()>>,
 }
 
-impl Default for State {
-    fn default() -> State {
+impl Default for LockShard {
+    fn default() -> LockShard {
         let table = AdvisoryTable::with_limit(PROGRAM_LOCKS_MAX);
-        State { table, waiting: HashMap::new(), tickets: HashMap::new() }
+        LockShard { table, waiting: HashMap::new(), tickets: HashMap::new() }
     }
 }
 
@@ -50,9 +50,9 @@ type Place = (Ino, Kind, u64);
 /// All of them.
 #[derive(Default)]
 pub(crate) struct Advisory {
-    shards: [Mutex<State>; SHARDS],
+    shards: [Mutex<LockShard>; SHARDS],
     /// What owners wait for.
-    owners: Mutex<HashMap<Owner, Vec<Place>>>,
+    owners: Mutex<HashMap<LockOwner, Vec<Place>>>,
 }
 
 /// A request that waits; taken back when nobody does any more.
@@ -94,7 +94,7 @@ impl Drop for Ticket<'_> {
     }
 }
 
-impl State {
+impl LockShard {
     fn hand_out(&mut self, granted: Vec<u64>) -> Vec<Waker> {
         let mut wakers = Vec::new();
         for number in granted {
@@ -149,7 +149,7 @@ impl State {
 }
 
 impl Advisory {
-    fn shard(&self, ino: Ino) -> &Mutex<State> {
+    fn shard(&self, ino: Ino) -> &Mutex<LockShard> {
         &self.shards[ino.0 as usize % SHARDS]
     }
 
@@ -180,7 +180,7 @@ impl Advisory {
     /// Whether an owner that begins to wait would wait for itself. Who waits only because it
     /// came later, and is waited for, waits no more. Owners are looked at up to a limit, one
     /// file at a time: of two that close a cycle at once, both are known when one looks.
-    fn would_wait_for_ever(&self, owner: Owner, place: Place) -> bool {
+    fn would_wait_for_ever(&self, owner: LockOwner, place: Place) -> bool {
         self.owners.lock().entry(owner).or_default().push(place);
         let (mut seen, mut next) = (HashSet::new(), vec![place]);
         let mut places = Vec::new();
@@ -222,7 +222,7 @@ impl<K: Kv> Mds<K> {
     ) -> FsResult<MdsReply> {
         let AdvisoryLock { ino, owner, pid, range, mode, flock, how, ticket } = asks;
         let kind = if flock { Kind::Flock } else { Kind::Posix };
-        let owner = Owner { client: context.client, number: owner };
+        let owner = LockOwner { client: context.client, number: owner };
         let lock = Lock { owner, pid, range, write: mode == AdvisoryMode::Write };
         if range.start >= range.end {
             return Err(Errno::EINVAL);
@@ -241,7 +241,7 @@ impl<K: Kv> Mds<K> {
                 }
             }
             let outcome = match (how, mode) {
-                (AdvisoryHow::Cancel, _) => Outcome::Granted,
+                (AdvisoryHow::Cancel, _) => LockOutcome::Granted,
                 (AdvisoryHow::Test, _) => {
                     let found = state.table.test(ino, kind, &lock);
                     return Ok(MdsReply::Blocked(found.map(|lock| AdvisoryLock {
@@ -253,7 +253,7 @@ impl<K: Kv> Mds<K> {
                 }
                 (_, AdvisoryMode::Unlock) => {
                     state.table.unlock(ino, kind, owner, range, &mut granted);
-                    Outcome::Granted
+                    LockOutcome::Granted
                 }
                 (AdvisoryHow::Reclaim, _) => state.table.reclaim(ino, kind, lock),
                 _ => {
@@ -264,7 +264,7 @@ impl<K: Kv> Mds<K> {
                     state.table.lock(ino, kind, lock, how == AdvisoryHow::Wait, &mut granted)
                 }
             };
-            if let Outcome::Waits(number) = outcome {
+            if let LockOutcome::Waits(number) = outcome {
                 let (client, waker) = (context.client, Waker::noop().clone());
                 state.add(number, Waiting { client, ticket, kind, waker, ended: None });
             }
@@ -274,10 +274,10 @@ impl<K: Kv> Mds<K> {
             outcome
         };
         match outcome {
-            Outcome::Granted => Ok(MdsReply::Done),
-            Outcome::Busy => Err(Errno::EAGAIN),
-            Outcome::TooMany => Err(Errno::ENOLCK),
-            Outcome::Waits(number) => {
+            LockOutcome::Granted => Ok(MdsReply::Done),
+            LockOutcome::Busy => Err(Errno::EAGAIN),
+            LockOutcome::TooMany => Err(Errno::ENOLCK),
+            LockOutcome::Waits(number) => {
                 context.end();
                 let all = &self.advisory;
                 let ticket = Ticket { all, ino, kind, number, taken: false, lock };
@@ -326,19 +326,19 @@ mod tests {
 
     impl Table {
         fn ask(&self, owner: u64, ino: u64, write: bool) -> Option<Ticket<'_>> {
-            let owner = Owner { client: ClientId(1), number: owner };
+            let owner = LockOwner { client: ClientId(1), number: owner };
             let lock = Lock { owner, pid: 0, range: Range::ALL, write };
             let (ino, kind) = (Ino(ino), Kind::Posix);
             let mut state = self.0.shard(ino).lock();
             match state.table.lock(ino, kind, lock, true, &mut Vec::new()) {
-                Outcome::Waits(number) => {
+                LockOutcome::Waits(number) => {
                     let (client, waker) = (owner.client, Waker::noop().clone());
                     let waiting = Waiting { client, ticket: 0, kind, waker, ended: None };
                     state.add(number, waiting);
                     Some(Ticket { all: &self.0, ino, kind, number, taken: false, lock })
                 }
                 outcome => {
-                    assert_eq!(outcome, Outcome::Granted);
+                    assert_eq!(outcome, LockOutcome::Granted);
                     None
                 }
             }

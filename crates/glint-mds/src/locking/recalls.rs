@@ -44,7 +44,7 @@ struct Mailbox {
 }
 
 #[derive(Default)]
-struct State {
+struct MailboxTable {
     boxes: HashMap<ClientId, Mailbox>,
     glimpses: HashMap<u64, Glimpse>,
     next: u64,
@@ -53,7 +53,7 @@ struct State {
 /// All mailboxes.
 #[derive(Default)]
 pub(crate) struct Mailboxes {
-    state: Mutex<State>,
+    state: Mutex<MailboxTable>,
     watch: Arc<Watch>,
 }
 

@@ -3,7 +3,7 @@
 use crate::locking::namespace_locks::Key;
 use glint_proto::lock::{Bits, Grant};
 use glint_proto::{
-    Arrival, Attr, ClientId, Cred, FsResult, Ino, MdsReply, Placement, Running, Timestamp,
+    Arrival, Attr, ClientId, Cred, FsResult, Ino, MdsReply, Placement, RequestGuard, Timestamp,
 };
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
@@ -15,7 +15,7 @@ pub(crate) struct Context<'a> {
     pub(crate) now: Timestamp,
     pub(crate) arrival: &'a Arrival<'a>,
     /// Since it changes something; see [`Context::begin`].
-    running: RefCell<Option<Running<'a>>>,
+    running: RefCell<Option<RequestGuard<'a>>>,
     /// Of a change of a batch: the number of the inode that it makes, over how many OSTs that
     /// is laid out, and what the reply record says after it.
     given: Option<(Ino, Placement)>,

@@ -42,7 +42,7 @@ struct Returning {
 }
 
 #[derive(Default)]
-struct State {
+struct AwaitedClients {
     waiting: HashMap<ClientId, Returning>,
     /// How long a client may be silent, and until when all have to be done.
     patience: Duration,
@@ -60,7 +60,7 @@ pub(crate) struct Recovery {
     blocks: AtomicBool,
     /// They did, and it is still written down that they must.
     replayed: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<AwaitedClients>,
 }
 
 impl Recovery {
@@ -133,7 +133,7 @@ impl Recovery {
         }
     }
 
-    fn end(&self, mut state: MutexGuard<'_, State>) {
+    fn end(&self, mut state: MutexGuard<'_, AwaitedClients>) {
         self.active.store(false, Ordering::Release);
         self.blocks.store(false, Ordering::Release);
         let parked = std::mem::take(&mut state.parked);

@@ -26,7 +26,7 @@ const DIRECTORIES_MAX: usize = 8192;
 const LEASES_MAX: usize = 4096;
 
 #[derive(Default)]
-struct State {
+struct Numbers {
     next: u64,
     mark: u64,
     blocks: HashMap<Ino, (u64, u64)>,
@@ -40,7 +40,7 @@ fn above(next: u64, count: u64) -> FsResult<u64> {
 
 /// The allocator.
 pub(crate) struct Allocator {
-    state: Mutex<State>,
+    state: Mutex<Numbers>,
     /// Numbers below it were handed out by earlier runs, if at all.
     first: u64,
     /// Held while a mark is committed, so that marks reach the engine in order.
@@ -51,7 +51,7 @@ impl Allocator {
     /// Begins at the committed mark.
     pub(crate) fn new(mark: u64) -> Allocator {
         Allocator {
-            state: Mutex::new(State { next: mark, mark, ..State::default() }),
+            state: Mutex::new(Numbers { next: mark, mark, ..Numbers::default() }),
             first: mark,
             extending: futures_util::lock::Mutex::new(()),
         }

@@ -26,7 +26,7 @@ pub type Decide<'a> = &'a mut dyn FnMut(u64) -> u64;
 
 /// What fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Operation {
+pub enum DiskOperation {
     /// Opening and making files.
     Open,
     /// Reading.
@@ -40,7 +40,7 @@ pub enum Operation {
 /// Something that goes wrong.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    operation: Operation,
+    operation: DiskOperation,
     /// With which files: those whose path ends so. The whole disk has no path.
     path: String,
     errno: Errno,
@@ -50,10 +50,10 @@ pub struct Fault {
 
 /// A disk; clones are the same one.
 #[derive(Clone, Default)]
-pub struct MemoryDisk(Arc<Mutex<State>>);
+pub struct MemoryDisk(Arc<Mutex<DiskContents>>);
 
 #[derive(Default)]
-struct State {
+struct DiskContents {
     /// Names, as answered and as on stable storage, and what lies between.
     names: BTreeMap<String, u64>,
     synced_names: BTreeMap<String, u64>,
@@ -76,14 +76,14 @@ pub struct MemoryFile {
 
 impl Fault {
     /// Of an operation with files whose path ends so.
-    pub fn new(operation: Operation, path: &str, errno: i32, times: u32) -> Fault {
+    pub fn new(operation: DiskOperation, path: &str, errno: i32, times: u32) -> Fault {
         Fault { operation, path: path.to_owned(), errno: Errno::from_raw_os_error(errno), times }
     }
 }
 
-impl State {
+impl DiskContents {
     /// Whether an operation fails.
-    fn fails(&mut self, operation: Operation, path: &str) -> DiskResult<()> {
+    fn fails(&mut self, operation: DiskOperation, path: &str) -> DiskResult<()> {
         let meant =
             |f: &&mut Fault| f.operation == operation && f.times > 0 && path.ends_with(&f.path);
         match self.faults.iter_mut().find(meant) {
@@ -132,7 +132,7 @@ impl State {
 
     fn write(&mut self, file: u64, data: &[u8], offset: u64) -> DiskResult<usize> {
         let path = self.file(file).path.clone();
-        self.fails(Operation::Write, &path)?;
+        self.fails(DiskOperation::Write, &path)?;
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
         let end = end.ok_or(Errno::FBIG)?;
         if data.is_empty() {
@@ -224,7 +224,7 @@ impl Disk for MemoryDisk {
 
     fn open(&self, path: &str) -> DiskResult<MemoryFile> {
         let mut state = self.0.lock();
-        state.fails(Operation::Open, path)?;
+        state.fails(DiskOperation::Open, path)?;
         let file = state.names.get(path).ok_or(Errno::NOENT)?;
         Ok(self.handle(*file, state.process))
     }
@@ -263,20 +263,20 @@ impl Disk for MemoryDisk {
 
     fn directory(&self, directory: &str) -> DiskResult<String> {
         let path = format!("{directory}/");
-        self.0.lock().fails(Operation::Open, &path)?;
+        self.0.lock().fails(DiskOperation::Open, &path)?;
         Ok(path)
     }
 
     fn sync_directory(&self, directory: &String) -> DiskResult<()> {
         let mut state = self.0.lock();
-        state.fails(Operation::Sync, directory)?;
+        state.fails(DiskOperation::Sync, directory)?;
         state.sync_names(|path| path.starts_with(directory));
         Ok(())
     }
 
     fn sync_all(&self) -> DiskResult<()> {
         let mut state = self.0.lock();
-        if let Err(errno) = state.fails(Operation::Sync, "") {
+        if let Err(errno) = state.fails(DiskOperation::Sync, "") {
             state.files.values_mut().for_each(Inode::forget_blocks);
             return Err(errno);
         }
@@ -298,7 +298,7 @@ impl Disk for MemoryDisk {
 }
 
 impl MemoryFile {
-    fn state(&self) -> DiskResult<MutexGuard<'_, State>> {
+    fn state(&self) -> DiskResult<MutexGuard<'_, DiskContents>> {
         let state = self.disk.0.lock();
         if state.process == self.process { Ok(state) } else { Err(Errno::BADF) }
     }
@@ -313,7 +313,7 @@ impl DiskFile for MemoryFile {
     fn read(&self, buffer: &mut [u8], offset: u64) -> DiskResult<usize> {
         let mut state = self.state()?;
         let path = state.file(self.file).path.clone();
-        state.fails(Operation::Read, &path)?;
+        state.fails(DiskOperation::Read, &path)?;
         Ok(state.file(self.file).now.read(buffer, offset))
     }
 
@@ -402,7 +402,7 @@ impl DiskFile for MemoryFile {
     fn sync(&self) -> DiskResult<()> {
         let mut state = self.state()?;
         let path = state.file(self.file).path.clone();
-        let result = state.fails(Operation::Sync, &path);
+        let result = state.fails(DiskOperation::Sync, &path);
         let inode = state.file(self.file);
         match result {
             Ok(()) => inode.sync(),

@@ -1,6 +1,6 @@
 //! Tests of the disk in memory, and of the store on it.
 
-use super::memory::{Fault, MemoryDisk, Operation};
+use super::memory::{DiskOperation, Fault, MemoryDisk};
 use super::{Disk, DiskFile};
 use crate::{Grants, ObjectStore, Ost};
 use glint_proto::{Bulk, ClientId, Errno as Error, Ino, ObjectId, OstReply, OstRequest};
@@ -27,7 +27,7 @@ fn store(disk: &MemoryDisk) -> ObjectStore<MemoryDisk> {
     ObjectStore::on(disk.clone(), Path::new("ost"), 64, Arc::<Grants>::default())
 }
 
-fn fault(operation: Operation, path: &str, errno: Errno) -> Fault {
+fn fault(operation: DiskOperation, path: &str, errno: Errno) -> Fault {
     Fault::new(operation, path, errno.raw_os_error(), 1)
 }
 
@@ -82,7 +82,7 @@ fn blocks_that_a_sync_could_not_write_never_come_to_the_disk() {
     let disk = MemoryDisk::default();
     let file = disk.create("00/a").unwrap();
     disk.sync_all().unwrap();
-    disk.fail(fault(Operation::Sync, "a", Errno::IO));
+    disk.fail(fault(DiskOperation::Sync, "a", Errno::IO));
     file.write(b"lost", 0).unwrap();
     assert_eq!(file.sync(), Err(Errno::IO));
     file.sync().unwrap();
@@ -153,7 +153,7 @@ fn a_truncation_to_nothing_needs_no_flush_before_it() {
     for seed in 0..SEEDS {
         let disk = MemoryDisk::default();
         let store = sealed(&disk);
-        disk.fail(fault(Operation::Sync, "", Errno::IO));
+        disk.fail(fault(DiskOperation::Sync, "", Errno::IO));
         store.write(OBJECT, 300, &[2; 100], None, false).unwrap();
         store.truncate(OBJECT, 0).unwrap();
         store.write(OBJECT, 0, &[3; 100], None, false).unwrap();
@@ -167,7 +167,7 @@ fn a_flush_that_fails_while_checksums_are_taken_off_is_one_for_good() {
     let disk = MemoryDisk::default();
     let store = sealed(&disk);
     store.write(OBJECT, 300, &[2; 100], None, false).unwrap();
-    disk.fail(fault(Operation::Sync, &OBJECT.to_string(), Errno::IO));
+    disk.fail(fault(DiskOperation::Sync, &OBJECT.to_string(), Errno::IO));
     store.write(OBJECT, 0, &[3; 100], None, false).unwrap_err();
     assert!(store.failure().is_some());
     store.sync_all().unwrap_err();
@@ -192,7 +192,7 @@ fn no_descriptors_for_a_moment_is_no_failure_of_the_disk() {
     let disk = MemoryDisk::default();
     let store = store(&disk);
     store.write(OBJECT, 0, b"x", None, false).unwrap();
-    disk.fail(fault(Operation::Open, "/", Errno::MFILE));
+    disk.fail(fault(DiskOperation::Open, "/", Errno::MFILE));
     store.sync(OBJECT).unwrap_err();
     assert!(store.failure().is_none());
     store.sync(OBJECT).unwrap();
@@ -216,7 +216,7 @@ fn space_is_still_kept_for_a_write_that_failed() {
     let others = (2..100).take_while(|ino| ask(2, write(*ino, false), &[2; 100]).is_ok()).count();
     assert!(others > 1 && others < 98);
     for _ in 0..3 {
-        disk.fail(fault(Operation::Write, "", Errno::IO));
+        disk.fail(fault(DiskOperation::Write, "", Errno::IO));
         assert_eq!(ask(1, write(1, true), &[1; 300]).unwrap_err(), Error::EIO);
     }
     ask(1, write(1, true), &[1; 300]).unwrap();

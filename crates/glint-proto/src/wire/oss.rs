@@ -28,14 +28,14 @@ pub struct OssInfo {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum OssRequest {
     /// It lives. The first one makes it a part of the file system.
-    Beat(Beat),
+    Heartbeat(Heartbeat),
     /// Whether a session of a client is a good one, and belongs to this owner.
     IsSession { client: ClientId, session: u64, owner: Owner },
 }
 
 /// Sign of life of an OSS.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Beat {
+pub struct Heartbeat {
     /// Its data directory.
     pub uuid: u128,
     /// The file system that it belongs to; 0 if to none yet.

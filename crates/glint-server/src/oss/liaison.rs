@@ -10,7 +10,7 @@
 
 use super::Oss;
 use glint_net::{Address, NetError, OssLink};
-use glint_proto::oss::{Beat, Orders, OssReply, OssRequest};
+use glint_proto::oss::{Heartbeat, Orders, OssReply, OssRequest};
 use glint_proto::{Errno, FsResult, ObjectId, clock};
 use parking_lot::Mutex;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -200,7 +200,7 @@ impl Talk<'_> {
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
             let sent = clock::now();
-            match link.ask(OssRequest::Beat(self.beat()))? {
+            match link.ask(OssRequest::Heartbeat(self.beat()))? {
                 Ok(OssReply::Orders { orders, secret }) => {
                     self.oss.joined(&orders, &secret).map_err(NetError::Refused)?;
                     self.failed.clear();
@@ -239,8 +239,8 @@ impl Talk<'_> {
         }
     }
 
-    fn beat(&self) -> Beat {
-        Beat {
+    fn beat(&self) -> Heartbeat {
+        Heartbeat {
             uuid: self.oss.data.uuid(),
             fs_uuid: self.oss.fs_uuid(),
             address: self.advertised.to_owned(),

@@ -62,7 +62,7 @@ pub struct Oss {
 }
 
 /// An OSS and its threads.
-pub struct Running {
+pub struct RunningOss {
     /// The server.
     pub oss: Arc<Oss>,
     threads: Vec<JoinHandle<()>>,
@@ -77,7 +77,7 @@ impl Oss {
         settings: Settings,
         mds: Address,
         advertised: String,
-    ) -> Result<Running, Box<dyn std::error::Error>> {
+    ) -> Result<RunningOss, Box<dyn std::error::Error>> {
         let osts = local_osts::open(&data, &settings)?;
         let boot_verifier = getrandom::u64().unwrap_or(1);
         let survived = !data.is_after_loss() && !settings.after_power_loss;
@@ -105,7 +105,7 @@ impl Oss {
             thread("liaison")
                 .spawn(move || talking.liaison.run(&talking, &mds, &advertised, &reporter))?,
         ];
-        Ok(Running { oss, threads, report })
+        Ok(RunningOss { oss, threads, report })
     }
 
     fn is_stopping(&self) -> bool {
@@ -171,7 +171,7 @@ impl Oss {
     }
 }
 
-impl Running {
+impl RunningOss {
     /// Waits until this is a part of its file system; false if it was `stopped` before. If that
     /// takes long, it `tells` once why.
     pub fn wait_joined(

@@ -13,7 +13,7 @@
 //! Time is that of [`clock`](glint_proto::clock). It does not pass in a virtual machine that is halted from outside
 //! and not told so; an OSS must not be halted that way for longer than half a lease.
 
-use glint_proto::{ClientId, Errno, FsResult, Owner, Running, Session};
+use glint_proto::{ClientId, Errno, FsResult, Owner, RequestGuard, Session};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ struct Known {
 }
 
 #[derive(Default)]
-struct State {
+struct SessionTable {
     clients: HashMap<ClientId, Known>,
     fenced: HashSet<u64>,
     /// Those that are over, while something of them is being executed.
@@ -39,20 +39,20 @@ struct State {
 /// The sessions of clients.
 #[derive(Default)]
 pub struct Sessions {
-    state: Mutex<State>,
+    state: Mutex<SessionTable>,
 }
 
 /// Whether a request may be executed.
 pub enum Entry<'a> {
     /// Yes, while this is kept.
-    Running(Running<'a>),
+    Running(RequestGuard<'a>),
     /// Not before the MDS was heard of again.
     Later,
     /// Its session is over.
     Never,
 }
 
-impl State {
+impl SessionTable {
     /// Ends sessions.
     fn end(&mut self, which: impl Fn(&Known) -> bool) {
         let ended = self.clients.extract_if(|_, known| which(known));

@@ -11,7 +11,7 @@ use glint_mds::{Config, Mds, Targets};
 use glint_net::capability::Key;
 use glint_net::host::Pipe;
 use glint_net::{Service, SimulatedServer};
-use glint_ost::disk::memory::{Fault, MemoryDisk, Operation};
+use glint_ost::disk::memory::{DiskOperation, Fault, MemoryDisk};
 use glint_ost::{Grants, ObjectStore, OstSet, SEAL_IDLE};
 use glint_proto::lock::{Callback, Cancel};
 use glint_proto::message::{Hello, Survived, Welcome};
@@ -139,11 +139,11 @@ impl Storage {
     pub(crate) fn fail_a_flush(&self, executor: &Executor) {
         let disk = &self.osts[executor.below(self.osts.len() as u64) as usize];
         let errno = Errno::EIO.0;
-        disk.fail(Fault::new(Operation::Sync, "", errno, 1));
+        disk.fail(Fault::new(DiskOperation::Sync, "", errno, 1));
     }
 
     /// Reading or writing objects of a file fails some times, or for ever.
-    pub(crate) fn fail_file(&self, ino: Ino, operation: Operation, times: u32) {
+    pub(crate) fn fail_file(&self, ino: Ino, operation: DiskOperation, times: u32) {
         for disk in &self.osts {
             let path = ObjectId { ino, stripe: 0 }.to_string();
             disk.fail(Fault::new(operation, &path, Errno::EIO.0, times));
@@ -153,7 +153,7 @@ impl Storage {
     /// For a moment there are no descriptors.
     pub(crate) fn fail_opens(&self, times: u32) {
         for disk in &self.osts {
-            disk.fail(Fault::new(Operation::Open, "", Errno::EMFILE.0, times));
+            disk.fail(Fault::new(DiskOperation::Open, "", Errno::EMFILE.0, times));
         }
     }
 

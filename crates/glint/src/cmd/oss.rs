@@ -1,6 +1,6 @@
 //! `glint oss`: more OSTs for a file system, on another host or another disk.
 
-use super::serve::Listener;
+use super::serve::BoundListener;
 use super::serving::{Alone, keep_files_private, serve_until};
 use crate::metrics;
 use crate::signals::Stop;
@@ -52,7 +52,7 @@ pub fn run(args: Args) -> CommandResult {
     let stop = Stop::listen()?;
     let mds = identity::address(&args.mds)?;
     let listener =
-        Listener::bind_or_default(args.listen.as_deref(), &args.data, args.alone.insecure)?;
+        BoundListener::bind_or_default(args.listen.as_deref(), &args.data, args.alone.insecure)?;
     let advertised = match &args.advertise {
         Some(address) => address.clone(),
         None => advertised(&listener.address().to_string(), &mds)?,

@@ -38,7 +38,7 @@ pub fn run(args: Args) -> CommandResult {
     let settings = args.alone.serving.apply();
     let stop = Stop::listen()?;
     let listener =
-        Listener::bind_or_default(args.listen.as_deref(), &args.data, args.alone.insecure)?;
+        BoundListener::bind_or_default(args.listen.as_deref(), &args.data, args.alone.insecure)?;
     let metrics = metrics::Bound::bind(args.alone.metrics.as_deref())?;
     let threads = args.alone.serving.threads(data.osts())?;
     let running = Servers::start(data, Settings { shared: true, ..settings })?;
@@ -91,27 +91,27 @@ pub fn not_bound(option: &str, address: &str, error: &std::io::Error) -> String 
 }
 
 /// A bound address, before anything is served at it.
-pub struct Listener {
+pub struct BoundListener {
     listener: glint_net::Listener,
     address: Address,
 }
 
-impl Listener {
+impl BoundListener {
     /// Binds; where nothing is said, at a socket in the data directory.
     pub fn bind_or_default(
         text: Option<&str>,
         data: &Path,
         insecure: bool,
-    ) -> Result<Listener, String> {
+    ) -> Result<BoundListener, String> {
         match text {
-            Some(text) => Listener::bind(text, insecure),
-            None => Listener::bind(&format!("{UNIX_PREFIX}{}", data.display()), insecure),
+            Some(text) => BoundListener::bind(text, insecure),
+            None => BoundListener::bind(&format!("{UNIX_PREFIX}{}", data.display()), insecure),
         }
     }
 
     /// Binds; refuses addresses of TCP without certificates unless `insecure`: whoever reaches
     /// one, any user of this host, too, is believed to be root if he says so.
-    pub fn bind(text: &str, insecure: bool) -> Result<Listener, String> {
+    pub fn bind(text: &str, insecure: bool) -> Result<BoundListener, String> {
         let identity = crate::identity::get()?;
         let text = &crate::identity::in_full(text);
         let mut address = Address::parse(text);
@@ -134,7 +134,7 @@ impl Listener {
             address = Address::parse_as(&resolved.to_string(), identity);
         }
         let listener = bind_patiently(&address).map_err(|e| not_bound("--listen", text, &e))?;
-        Ok(Listener { listener, address })
+        Ok(BoundListener { listener, address })
     }
 
     /// Where it is.

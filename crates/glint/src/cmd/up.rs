@@ -76,7 +76,7 @@ pub fn run(args: Args) -> CommandResult {
     let listener = args
         .listen
         .as_deref()
-        .map(|address| super::serve::Listener::bind(address, args.insecure))
+        .map(|address| super::serve::BoundListener::bind(address, args.insecure))
         .transpose()?;
     let metrics = metrics::Bound::bind(args.metrics.as_deref())?;
     let shared = listener.is_some();
@@ -92,7 +92,7 @@ pub fn run(args: Args) -> CommandResult {
     let flags = if shared { super::mount::flags_unless_said()? } else { MountFlags::empty() };
     let mount_options = options.mount(source, flags);
     // The mount is the last that can fail: nobody would answer it then.
-    let serve = |l: super::serve::Listener| l.serve(running.servers.clone(), threads);
+    let serve = |l: super::serve::BoundListener| l.serve(running.servers.clone(), threads);
     let server = listener.map(serve).transpose()?;
     let metrics = metrics.serve(Some(running.servers.clone()))?;
     let mount = Mount::new(client.clone(), &mount_point, &mount_options, options.transport)?;
