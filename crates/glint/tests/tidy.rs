@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -26,6 +27,25 @@ const LAYERS: [&str; 13] = [
 const LINES_MAX: usize = 700;
 /// How many may be longer than a module should be.
 const LONG: (usize, usize) = (500, 8);
+
+/// How many sources may stand beside each other: of more, nobody sees which belong together.
+const FOLDER_FILES_MAX: usize = 12;
+/// Folders that have more. No number here rises, and no line is added.
+const FULL_FOLDERS: [(&str, usize); 4] = [
+    ("crates/glint-client/src", 31),
+    ("crates/glint-net/src", 35),
+    ("crates/glint/src", 13),
+    // A file for each command.
+    ("crates/glint/src/cmd", 15),
+];
+
+/// What says nothing of a type: whose state, what runs, shared by whom. A node is a host.
+const EMPTY_NAMES: [&str; 5] = ["State", "Running", "Shared", "Node", "Core"];
+/// Crates that have types of such names. No number here rises, and no line is added.
+const EMPTY_NAMES_LEFT: [(&str, usize); 2] =
+    [("crates/glint-client/", 4), ("crates/glint-net/", 6)];
+/// Public types that share a name, and how many do. No number here rises, and no line is added.
+const SHARED_NAMES_LEFT: [(&str, usize); 1] = [("Identity", 2)];
 
 /// The modules that may contain `unsafe`.
 const UNSAFE: [&str; 9] = [
@@ -100,6 +120,67 @@ fn modules_are_small_and_begin_with_what_they_are() {
         }
     }
     assert!(long <= LONG.1, "{long} files are longer than {} lines", LONG.0);
+}
+
+fn left(exceptions: &[(&str, usize)], name: &str, otherwise: usize) -> usize {
+    let found = exceptions.iter().find(|(exception, _)| *exception == name);
+    found.map_or(otherwise, |(_, number)| *number)
+}
+
+#[test]
+fn folders_are_small() {
+    let mut folders = BTreeMap::<String, usize>::new();
+    for (path, _) in files("rs") {
+        let folder = Path::new(&path).parent().unwrap().to_string_lossy().into_owned();
+        *folders.entry(folder).or_default() += 1;
+    }
+    for (folder, files) in folders {
+        let limit = left(&FULL_FOLDERS, &folder, FOLDER_FILES_MAX);
+        assert!(files <= limit, "{folder} has {files} sources; give those of one concept a folder");
+    }
+}
+
+/// The type that a line defines.
+fn type_defined(line: &str) -> Option<&str> {
+    let mut words = line.split_whitespace();
+    let mut word = words.next()?;
+    if word.starts_with("pub") {
+        word = words.next()?;
+    }
+    let is_type = ["struct", "enum", "trait", "type"].contains(&word);
+    let name = words.next()?.split(|c: char| !c.is_alphanumeric()).next()?;
+    is_type.then_some(name)
+}
+
+#[test]
+fn names_of_types_say_what_they_are() {
+    let mut empty = BTreeMap::<String, Vec<String>>::new();
+    for (path, text) in files("rs") {
+        let defined = text.lines().filter_map(type_defined);
+        for name in defined.filter(|name| EMPTY_NAMES.contains(name)) {
+            let the_crate = path.split_inclusive('/').take(2).collect::<String>();
+            empty.entry(the_crate).or_default().push(format!("{path}: {name}"));
+        }
+    }
+    for (the_crate, found) in empty {
+        assert!(found.len() <= left(&EMPTY_NAMES_LEFT, &the_crate, 0), "{found:?}");
+    }
+}
+
+/// A name is looked up in the whole workspace. Only the arguments of a command are called `Args`
+/// in each, after clap.
+#[test]
+fn no_two_public_types_have_one_name() {
+    let mut public = BTreeMap::<String, Vec<String>>::new();
+    for (path, text) in files("rs").into_iter().filter(|(path, _)| path.contains("/src/")) {
+        let defined = text.lines().filter(|line| line.starts_with("pub ")).filter_map(type_defined);
+        for name in defined.filter(|name| *name != "Args") {
+            public.entry(name.to_owned()).or_default().push(path.clone());
+        }
+    }
+    for (name, paths) in public {
+        assert!(paths.len() <= left(&SHARED_NAMES_LEFT, &name, 1), "{name}: {paths:?}");
+    }
 }
 
 #[test]
