@@ -172,3 +172,31 @@ proptest! {
         prop_assert_eq!(open(dir.path(), next - 1).1, [next]);
     }
 }
+
+/// The bytes of a segment: a journal of today must be read by every later version.
+#[test]
+fn a_header_and_a_record_are_written_as_ever() {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = open(dir.path(), 0).0.begin(BYTES, 7).unwrap();
+    let mut batch = Batch::new();
+    for (keyspace, key) in Keyspace::ALL.into_iter().zip(b'a'..) {
+        batch.put(keyspace, &[key], &[key, 0xff]);
+    }
+    batch.delete(Keyspace::Entry, b"gone");
+    journal.append(&batch, 0).unwrap();
+    let bytes = std::fs::read(path_of(dir.path(), 0)).unwrap();
+    let (header, record) = bytes.split_at(HEADER_BYTES);
+    assert_eq!(
+        hex(&header[..32]),
+        "474c4a4c02000000070000000000000001000000000000001170aa2600000000"
+    );
+    assert!(header[32..].iter().all(|byte| *byte == 0));
+    assert_eq!(
+        hex(&record[..120]),
+        "51000000bc3452e0010000000000000000000000000000000001000200000061\
+         61ff010100020000006262ff020100020000006363ff030100020000006464ff\
+         040100020000006565ff050100020000006666ff060100020000006767ff0004\
+         00ffffffff676f6e65000000000000000000000000000000"
+    );
+}

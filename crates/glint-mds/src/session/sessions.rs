@@ -115,7 +115,8 @@ fn has_room(map: &HashMap<ClientId, Known>, owner: &Owner) -> bool {
 }
 
 /// The value of a session record: host, mount point, number, owner, with zeros between.
-fn session_value(info: &SessionInfo, owner: &Owner) -> Vec<u8> {
+/// `host | 0 | mount point | 0 | number | 0 | owner`, numbers in hexadecimal.
+pub(crate) fn session_value(info: &SessionInfo, owner: &Owner) -> Vec<u8> {
     format!("{}\0{}\0{:x}\0{owner}", info.host, info.mount_point, info.session).into_bytes()
 }
 

@@ -2,6 +2,8 @@
 
 pub(crate) mod alloc;
 pub(crate) mod directories;
+#[cfg(test)]
+mod golden;
 pub(crate) mod keys;
 pub(crate) mod names;
 pub(crate) mod record;

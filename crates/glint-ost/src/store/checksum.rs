@@ -219,4 +219,13 @@ mod tests {
         sums.check_read(&fd, 0, &[!data[0]]).unwrap();
         assert!(sums.check_all(&fd).is_err());
     }
+
+    /// The bytes of an attribute: a seal of today must be read by every later version.
+    #[test]
+    fn an_attribute_is_written_as_ever() {
+        let (_, fd, _) = file(65_540);
+        let value = Sums::compute(&fd, 65_540).unwrap().encode();
+        let hex: String = value.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, "011004000100000000001051ef29cae9ad417282f852");
+    }
 }

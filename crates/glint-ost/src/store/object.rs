@@ -15,7 +15,7 @@ use parking_lot::RwLock;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-const ATTRIBUTE: &str = "user.glint.sums";
+pub(super) const ATTRIBUTE: &str = "user.glint.sums";
 const ATTRIBUTE_BYTES_MAX: usize = 4096;
 
 /// Whether the checksums of an object hold.

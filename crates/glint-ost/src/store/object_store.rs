@@ -463,4 +463,11 @@ mod tests {
         store.write(object(1), 0, b"y", None, false).unwrap();
         assert!(store.stat(object(1)).unwrap().unwrap().mtime > past);
     }
+
+    #[test]
+    fn objects_are_where_they_ever_were() {
+        let object = ObjectId { ino: Ino(0x0001_0000_0003_ab05), stripe: 0x1f };
+        assert_eq!(path_of(object), "ea/000100000003ab05.001f");
+        assert_eq!(crate::store::object::ATTRIBUTE, "user.glint.sums");
+    }
 }

@@ -5,6 +5,8 @@ pub mod capability;
 pub mod deferred;
 pub mod extents;
 pub mod frame;
+#[cfg(test)]
+mod golden;
 pub mod lock;
 pub mod message;
 pub mod op;

@@ -1,0 +1,137 @@
+//! Requests to the MDS, and its answers.
+
+use super::*;
+
+#[test]
+fn requests_to_the_mds() {
+    let (ino, parent, name) = (Ino(1), Ino(2), b"n".as_slice());
+    let flags = OpenFlags { write: true, append: true, ..OpenFlags::default() };
+    let set = SetAttr {
+        mode: Some(1),
+        uid: None,
+        gid: Some(2),
+        size: None,
+        atime: Some(SetTime::Now),
+        mtime: Some(SetTime::At(TIME)),
+        ctime: None,
+        kill_suidgid: true,
+        kill_capability: false,
+    };
+    let (new_parent, new_name) = (Ino(3), b"m".as_slice());
+    let exchange = RenameFlags { no_replace: false, exchange: true };
+    let replace = XattrFlags { create: false, replace: true, kill_sgid: false };
+    let requests = [
+        MdsRequest::Lookup { parent, name },
+        MdsRequest::Getattr { ino },
+        MdsRequest::Setattr { ino, set },
+        MdsRequest::Create {
+            parent,
+            name,
+            mode: 3,
+            umask: 4,
+            rdev: 5,
+            target: b"t",
+            open: Some(flags),
+            exclusive: true,
+        },
+        MdsRequest::Tmpfile { parent, mode: 3, umask: 4 },
+        MdsRequest::Link { ino, parent, name },
+        MdsRequest::Unlink { parent, name },
+        MdsRequest::Rmdir { parent, name },
+        MdsRequest::Rename { parent, name, new_parent, new_name, flags: exchange },
+        MdsRequest::Open { ino, flags },
+        MdsRequest::Release { ino, write: true, wrote: Some((2, Some(STATE))) },
+        MdsRequest::Readdir { ino, cookie: 2, bytes_max: 3, plus: true },
+        MdsRequest::Readlink { ino },
+        MdsRequest::Getxattr { ino, name },
+        MdsRequest::Setxattr { ino, name, value: b"v", flags: replace },
+        MdsRequest::Listxattr { ino },
+        MdsRequest::Removexattr { ino, name },
+        MdsRequest::Statfs,
+        MdsRequest::Sync,
+        MdsRequest::SetLayout { ino, layout: LAYOUT },
+        MdsRequest::Reopen { ino, readers: 2, writers: 3, proof: Some(PROOF) },
+        MdsRequest::Touch { ino },
+        MdsRequest::Lock { ino, range: RANGE, write: true, reclaim: false, proof: None },
+        MdsRequest::AddOpens { ino, readers: 2 },
+        MdsRequest::Advisory(LOCK),
+        MdsRequest::LeaseInodes { count: 1, life: 2 },
+        MdsRequest::WritesBack { life: 1 },
+        MdsRequest::Own { ino },
+        MdsRequest::Batch { life: 1, changes: b"c" },
+    ];
+    must_be(
+        &requests,
+        "
+         Lookup 0002016e
+         Getattr 0101
+         Setattr 0201010100010200010001010604000100
+         Create 0302016e03040501740100010000000101
+         Tmpfile 04020304
+         Link 050102016e
+         Unlink 0602016e
+         Rmdir 0702016e
+         Rename 0802016e03016d0001
+         Open 0901000100000001
+         Release 0a0101010201010206040a06
+         Readdir 0b01020301
+         Readlink 0c01
+         Getxattr 0d01016e
+         Setxattr 0e01016e0176000100
+         Listxattr 0f01
+         Removexattr 1001016e
+         Statfs 11
+         Sync 12
+         SetLayout 130114020304
+         Reopen 140102030101aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
+         Touch 1501
+         Lock 16010506010000
+         AddOpens 170102
+         Advisory 18010203050601010104
+         LeaseInodes 190102
+         WritesBack 1a01
+         Own 1b01
+         Batch 1c010163",
+    );
+}
+
+#[test]
+fn answers_of_the_mds() {
+    let entry = DirEntry {
+        ino: Ino(1),
+        cookie: 2,
+        dirent_type: 3,
+        name: b"n".to_vec(),
+        attr: Some(attr()),
+    };
+    let replies = [
+        MdsReply::Done,
+        MdsReply::Removed { ino: Ino(1) },
+        MdsReply::Attr(attr()),
+        MdsReply::Opened { attr: attr(), created: true },
+        MdsReply::Dir(DirPage { entries: vec![entry], end: true }),
+        MdsReply::Bytes(b"b".to_vec()),
+        MdsReply::Statfs { inodes: 1 },
+        MdsReply::Glimpsed { attr: attr(), size: 2, mtime: TIME },
+        MdsReply::Locked(DataLock { number: 1, range: RANGE, write: true }),
+        MdsReply::Blocked(Some(LOCK)),
+        MdsReply::Inodes { first: 1, count: 2, osts: 3, absent: vec![4] },
+        MdsReply::Batched { done: 1, failed: vec![(2, Errno::EIO)] },
+    ];
+    must_be(
+        &replies,
+        "
+         Done 00
+         Removed 0101
+         Attr 0201a48302020304050607020206040a060114020304
+         Opened 0301a48302020304050607020206040a06011402030401
+         Dir 0401010203016e0101a48302020304050607020206040a06011402030401
+         Bytes 050162
+         Statfs 0601
+         Glimpsed 0701a48302020304050607020206040a060114020304020604
+         Locked 0801050601
+         Blocked 0901010203050601010104
+         Inodes 0a0102030104
+         Batched 0b0101020a",
+    );
+}

@@ -1,0 +1,412 @@
+//! The bytes of one message of each kind, so that nobody changes the protocol without a new
+//! version: a variant or a field that is moved, added in between or encoded otherwise fails here.
+//!
+//! If the change is meant: raise [`PROTOCOL_VERSION`], and take the lines that the failure prints.
+
+use crate::capability::{Access, Capability};
+use crate::deferred::Deferred;
+use crate::frame::Header;
+use crate::lock::{Bits, Callback, Cancel, DataLock, Grant, Range};
+use crate::message::*;
+use crate::oss::{Destroy, Heartbeat, Orders, OssInfo, OssReply, OssRequest};
+use crate::{
+    Attr, ClientId, Cred, Errno, Ino, Layout, ObjectId, Op, Owner, Placement, Reclaim, SetAttr,
+    SetTime, Timestamp,
+};
+use serde::Serialize;
+use std::fmt::Debug;
+
+mod mds;
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A message as its variant and its bytes.
+fn line<T: Serialize + Debug>(message: &T) -> String {
+    let mut bytes = Vec::new();
+    encode(message, &mut bytes).unwrap();
+    let shown = format!("{message:?}");
+    let variant = shown.split(|c: char| !c.is_alphanumeric()).next().unwrap();
+    format!("{variant} {}", hex(&bytes))
+}
+
+/// Compares messages with their lines.
+fn must_be<T: Serialize + Debug>(messages: &[T], golden: &str) {
+    let lines: Vec<String> = messages.iter().map(line).collect();
+    let golden: Vec<&str> = golden.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    assert_eq!(lines, golden, "the wire format has changed; now it is\n{}", lines.join("\n"));
+}
+
+const TIME: Timestamp = Timestamp { secs: 3, nanos: 4 };
+const RANGE: Range = Range { start: 5, end: 6 };
+const LAYOUT: Layout = Layout { stripe_bytes_log2: 20, stripe_count: 2, first_ost: 3, osts: 4 };
+const OBJECT: ObjectId = ObjectId { ino: Ino(7), stripe: 8 };
+const LATER: Timestamp = Timestamp { secs: 5, nanos: 6 };
+const STATE: ObjectAttr = ObjectAttr { size: 1, blocks: 2, mtime: TIME, ctime: LATER };
+const SPACE: SpaceInfo = SpaceInfo { total: 1, free: 2, available: 3, file_system: 4 };
+const PROOF: Capability = Capability { access: Access(1), seal: [0xaa; 32] };
+const OWNER: Owner = Owner { certificate: None, secret: 9 };
+const LOCK: AdvisoryLock = AdvisoryLock {
+    ino: Ino(1),
+    owner: 2,
+    pid: 3,
+    range: RANGE,
+    mode: AdvisoryMode::Write,
+    flock: true,
+    how: AdvisoryHow::Try,
+    ticket: 4,
+};
+
+fn attr() -> Attr {
+    Attr {
+        ino: Ino(1),
+        mode: 0o100_644,
+        nlink: 2,
+        uid: 3,
+        gid: 4,
+        rdev: 5,
+        size: 6,
+        blocks: 7,
+        atime: Timestamp { secs: 1, nanos: 2 },
+        mtime: TIME,
+        ctime: LATER,
+        size_on_ost: true,
+        layout: LAYOUT,
+    }
+}
+
+fn oss() -> OssInfo {
+    OssInfo { first_ost: 1, osts: 2, address: "a:1".into(), space: vec![SPACE] }
+}
+
+#[test]
+fn the_header_of_a_frame() {
+    let header = Header {
+        op: Op::Create,
+        reply: true,
+        client: ClientId(1),
+        slot: 2,
+        xid: 3,
+        boot_verifier: 4,
+        committed: 5,
+        body_len: 6,
+        body_crc: 7,
+        bulk_len: 8,
+        bulk_crc: 9,
+    };
+    let mut bytes = header.encode();
+    assert_eq!(bytes[4..6], crate::limits::PROTOCOL_VERSION.to_le_bytes());
+    // The version and what depends on it.
+    bytes[4..6].fill(0);
+    bytes[60..].fill(0);
+    let golden = "474c4e5400000601010000000000000002000000060000000300000000000000\
+         0400000000000000050000000000000008000000090000000700000000000000";
+    assert_eq!(hex(&bytes), golden);
+}
+
+#[test]
+fn requests_to_an_ost_and_its_answers() {
+    let (object, offset, mtime) = (OBJECT, 1, Some(TIME));
+    let requests = [
+        OstRequest::Read { object, offset, len: 2 },
+        OstRequest::Write { object, offset, mtime, kept: true },
+        OstRequest::WriteExtents { object, count: 2, mtime, kept: true },
+        OstRequest::Truncate { object, size: 1 },
+        OstRequest::Fallocate { object, mode: 1, offset: 2, len: 3 },
+        OstRequest::Sync { object },
+        OstRequest::Stat { object },
+        OstRequest::Seek { object, offset, hole: true },
+        OstRequest::SetTime { object, mtime: TIME },
+        OstRequest::Space,
+        OstRequest::Reserve { bytes: 1 },
+    ];
+    must_be(
+        &requests,
+        "
+         Read 0007080102
+         Write 0107080101060401
+         WriteExtents 0207080201060401
+         Truncate 03070801
+         Fallocate 040708020203
+         Sync 050708
+         Stat 060708
+         Seek 0707080101
+         SetTime 0807080604
+         Space 09
+         Reserve 0a01",
+    );
+    let replies = [
+        OstReply::Done,
+        OstReply::Data(1),
+        OstReply::Written(STATE),
+        OstReply::Stat(Some(STATE)),
+        OstReply::Offset(Some(1)),
+        OstReply::Space(SPACE),
+        OstReply::Reserved { bytes: 1, object_bytes_max: 2 },
+    ];
+    must_be(
+        &replies,
+        "
+         Done 00
+         Data 0101
+         Written 02010206040a06
+         Stat 0301010206040a06
+         Offset 040101
+         Space 0501020304
+         Reserved 060102",
+    );
+}
+
+#[test]
+fn requests_and_replies_of_a_connection() {
+    let hello = Hello {
+        host: "h".into(),
+        mount_point: "m".into(),
+        known: true,
+        boot_verifier: 1,
+        session: 2,
+        secret: 3,
+    };
+    let cred = Cred { uid: 1, gid: 2, groups: Some(vec![3]) };
+    let cancel = Cancel::Bits { ino: Ino(1), bits: Bits::ATTR, number: 2 };
+    let requests = [
+        Request::Hello(hello),
+        Request::Osses,
+        Request::Oss(OssRequest::IsSession { client: ClientId(1), session: 2, owner: OWNER }),
+        Request::Status,
+        Request::Stats,
+        Request::ResetStats,
+        Request::Ping { commit: true, hurry: false },
+        Request::Replay {
+            cred: cred.clone(),
+            request: MdsRequest::Statfs,
+            reply: MdsReply::Done,
+            proof: Some(PROOF),
+        },
+        Request::Recovered,
+        Request::Listen,
+        Request::Cancel(vec![cancel]),
+        Request::Bye,
+        Request::Mds { cred, request: MdsRequest::Sync },
+        Request::Ost { ost: 1, request: OstRequest::Space, capability: Some(PROOF) },
+        Request::Reclaim(vec![Reclaim::Own { ino: Ino(1) }]),
+    ];
+    must_be(
+        &requests,
+        "
+         Hello 000168016d01010203
+         Osses 01
+         Oss 020101020009
+         Status 03
+         Stats 04
+         ResetStats 05
+         Ping 060100
+         Replay 07010201010311000101aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
+         Recovered 08
+         Listen 09
+         Cancel 0a0100010202
+         Bye 0b
+         Mds 0c010201010312
+         Ost 0d01090101aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
+         Reclaim 0e010201",
+    );
+    let welcome = Welcome {
+        fs_uuid: 1,
+        boot_verifier: 2,
+        osts: 3,
+        own_osts: 4,
+        osses: vec![oss()],
+        session: 5,
+        cache_ms: 6,
+        commit_sync: true,
+        lease_ms: 7,
+        locks: false,
+        root: Ino(8),
+        capabilities: true,
+        survived: Survived { mds: 9, ost: 10 },
+        evicted: false,
+    };
+    let replies = [
+        Reply::Welcome(welcome),
+        Reply::Osses(vec![oss()]),
+        Reply::Oss(Ok(OssReply::Is(true))),
+        Reply::Json("{}".into()),
+        Reply::Failed(Errno::EIO),
+        Reply::Mds {
+            transaction: 1,
+            reply: Err(Errno::ENOENT),
+            grants: vec![Grant::Capability { ino: Ino(2), capability: PROOF }],
+        },
+        Reply::Ost { transaction: 1, reply: Ok(OstReply::Done) },
+        Reply::Pong(Committed { mds: 1, ost: 2 }),
+        Reply::Callbacks(vec![Callback::Data { ino: Ino(1), number: 2 }]),
+        Reply::Busy { retry_ms: 1 },
+        Reply::Refused("r".into()),
+        Reply::Reclaimed(vec![Ok(MdsReply::Done), Err(Errno::ESTALE)]),
+    ];
+    must_be(
+        &replies,
+        "
+         Welcome 000102030401010203613a31010102030405060107000801090a00
+         Osses 0101010203613a310101020304
+         Oss 02000101
+         Json 03027b7d
+         Failed 040a
+         Mds 0501010401020201aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
+         Ost 06010000
+         Pong 070102
+         Callbacks 0801010102
+         Busy 0901
+         Refused 0a0172
+         Reclaimed 0b02000001e801",
+    );
+}
+
+#[test]
+fn locks_and_what_is_said_of_them() {
+    let (ino, bits, number) = (Ino(1), Bits::ATTR | Bits::PLAIN, 2);
+    let lock = DataLock { number, range: RANGE, write: true };
+    let grants = [
+        Grant::Bits { ino, bits, number },
+        Grant::Data { ino, lock },
+        Grant::Capability { ino, capability: PROOF },
+    ];
+    must_be(
+        &grants,
+        "
+         Bits 00012202
+         Data 010102050601
+         Capability 020101aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    );
+    let callbacks = [
+        Callback::Bits { ino, bits, number },
+        Callback::Data { ino, number },
+        Callback::Glimpse { ino, number },
+    ];
+    must_be(
+        &callbacks,
+        "
+         Bits 00012202
+         Data 010102
+         Glimpse 020102",
+    );
+    let cancels = [
+        Cancel::Bits { ino, bits, number },
+        Cancel::Data { ino, number },
+        Cancel::Glimpse { ino, number, seen: Some((3, TIME)) },
+    ];
+    must_be(
+        &cancels,
+        "
+         Bits 00012202
+         Data 010102
+         Glimpse 02010201030604",
+    );
+    let reclaims = [
+        Reclaim::Open { ino, readers: 2, writers: 3, proof: Some(PROOF) },
+        Reclaim::WritesBack { life: 1 },
+        Reclaim::Own { ino },
+        Reclaim::Lock { ino, range: RANGE, write: true, proof: None },
+        Reclaim::Advisory(LOCK),
+    ];
+    must_be(
+        &reclaims,
+        "
+         Open 000102030101aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
+         WritesBack 0101
+         Own 0201
+         Lock 030105060100
+         Advisory 04010203050601010104",
+    );
+    must_be(
+        &[AdvisoryMode::Read, AdvisoryMode::Write, AdvisoryMode::Unlock],
+        "
+         Read 00
+         Write 01
+         Unlock 02",
+    );
+    let hows = [
+        AdvisoryHow::Wait,
+        AdvisoryHow::Try,
+        AdvisoryHow::Test,
+        AdvisoryHow::Reclaim,
+        AdvisoryHow::Cancel,
+    ];
+    must_be(
+        &hows,
+        "
+         Wait 00
+         Try 01
+         Test 02
+         Reclaim 03
+         Cancel 04",
+    );
+    let all = [Bits::ENTRY, Bits::ATTR, Bits::DIR, Bits::OPEN, Bits::PLAIN, Bits::OWN];
+    assert_eq!(all.map(|bits| bits.0), [1, 2, 4, 8, 32, 16]);
+}
+
+#[test]
+fn what_servers_of_osts_and_the_mds_say() {
+    let heartbeat = Heartbeat {
+        uuid: 1,
+        fs_uuid: 2,
+        address: "a".into(),
+        osts: 3,
+        fenced: vec![4],
+        done: (5, 6),
+        failed: vec![OBJECT],
+        space: vec![SPACE],
+    };
+    let requests = [
+        OssRequest::Heartbeat(heartbeat),
+        OssRequest::IsSession { client: ClientId(1), session: 2, owner: OWNER },
+    ];
+    must_be(
+        &requests,
+        "
+         Heartbeat 000102016103010405060107080101020304
+         IsSession 0101020009",
+    );
+    let orders = Orders {
+        fs_uuid: 1,
+        run: 2,
+        first_ost: 3,
+        lease_ms: 4,
+        fence: vec![5],
+        more_to_fence: true,
+        orders: vec![(6, Destroy { ost: 7, objects: vec![OBJECT] })],
+    };
+    let replies = [OssReply::Orders { orders, secret: [0xbb; 32] }, OssReply::Is(true)];
+    must_be(&replies, "
+         Orders 0001020304010501010607010708bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb
+         Is 0101");
+}
+
+#[test]
+fn a_change_that_a_client_made_by_itself() {
+    let change = Deferred {
+        uid: 1,
+        gid: 2,
+        time: TIME,
+        made: Some((Ino(3), Placement { first: 4, osts: 5 })),
+        request: MdsRequest::Unlink { parent: Ino(6), name: b"n" },
+    };
+    must_be(
+        &[change],
+        "
+         Deferred 01020604010304050606016e",
+    );
+}
+
+#[test]
+fn operations_keep_their_numbers() {
+    let names: Vec<&str> = Op::ALL.iter().map(|op| op.name()).collect();
+    let golden = "hello status stats lookup getattr setattr create tmpfile link unlink rmdir
+         rename open release readdir readlink getxattr setxattr listxattr removexattr
+         statfs sync set_layout reopen touch obj_read obj_write obj_truncate
+         obj_fallocate obj_sync obj_stat obj_seek obj_set_time obj_space read write fsync
+         fallocate seek copy_range forget ping recovery lock cancel flock callback flush
+         obj_reserve lease_inodes batch other";
+    assert_eq!(names.join(" "), golden.split_whitespace().collect::<Vec<_>>().join(" "));
+}
