@@ -172,3 +172,37 @@ impl Tree {
         assert_eq!(report.inodes, self.mds.inode_count());
     }
 }
+
+/// The superuser, and two others.
+pub const ROOT: Cred = Cred::ROOT;
+/// See [`ROOT`].
+pub const ANN: Cred = Cred { uid: 1, gid: 1, groups: None };
+/// See [`ROOT`].
+pub const BOB: Cred = Cred { uid: 2, gid: 2, groups: None };
+
+/// A tree with one of each: `file` with a second name `twin`, `other`, `symlink`, `dir` with `sub`
+/// in it, `empty`; and directories in which others than the superuser may do something.
+pub fn planted() -> Tree {
+    use FileType::{Directory, Regular, Symlink};
+    let tree = Tree::new();
+    for (owner, path, kind, mode) in [
+        (&ROOT, "file", Regular, 0o644),
+        (&ROOT, "other", Regular, 0o600),
+        (&ROOT, "symlink", Symlink, 0),
+        (&ROOT, "dir", Directory, 0o755),
+        (&ROOT, "dir/sub", Directory, 0o755),
+        (&ROOT, "empty", Directory, 0o755),
+        (&ROOT, "open", Directory, 0o777),
+        (&ANN, "open/ann", Regular, 0o600),
+        (&BOB, "open/bob", Regular, 0o600),
+        (&BOB, "open/bobs", Directory, 0o755),
+        (&ROOT, "sticky", Directory, 0o1777),
+        (&ANN, "sticky/ann", Regular, 0o666),
+        (&BOB, "sticky/bob", Regular, 0o666),
+        (&BOB, "sticky/bobs", Directory, 0o777),
+    ] {
+        tree.make(owner, path, kind, mode).unwrap();
+    }
+    tree.link(&ROOT, "file", "twin").unwrap();
+    tree
+}
