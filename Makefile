@@ -46,7 +46,7 @@ check: ## Formatting, lints, licences of dependencies, documentation
 unit: ## Unit and property tests, and the tests of this repository's own rules
 	PROPTEST_RNG_SEED=$(PROPTEST_SEED) cargo test --workspace --locked --lib --bins \
 		--test tidy --test benchmarks --test allocations --test sessions --test data_write_back \
-		--test grants
+		--test grants --test operations --test xattrs --test model
 
 sim: ## The deterministic simulation, SEEDS seeds; SEED=n runs one again, with its log
 	cargo build -q --workspace --locked --bin glint-sim --test tidy
