@@ -5,9 +5,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::fs::{self, File};
+use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use support::disk::{Disk, Frozen, Memory};
@@ -383,5 +384,60 @@ fn clients_are_heard_while_the_disk_stands_still() {
     other.stop();
     server.stop();
     world.assert_sound();
+    drop(disk);
+}
+
+/// A disk stands still, and with it a thread of the server: a client that is gone is evicted all the
+/// same, and others have what it had locked.
+#[test]
+fn a_disk_that_stands_still_keeps_no_locks_of_who_is_gone() {
+    let world = World::new();
+    let port = free_port();
+    let start = || world.serve(port, &["--lease", "6", "--osts", "2"]);
+    start().stop();
+    let at = world.data().join("ost1");
+    let disk = Disk::new(&world.path("image"), &at, "ext4", 400);
+    let mut server = start();
+    let (gone, a) = world.mount(port, "a", &[]);
+    let (hangs, b) = world.mount(port, "b", &["-o", "nowbmeta"]);
+    let made_on = |ost: u16| {
+        let made = (0..).map(|n| b.join(format!("f{ost}-{n}"))).find(|path| {
+            fs::write(path, b"first").unwrap();
+            let get = format!("getfattr --only-values -n glint.layout {}", text(path));
+            sh(&b, &get).contains(&format!("first_ost={ost}"))
+        });
+        made.unwrap()
+    };
+    let (locked, frozen_there) = (made_on(0), made_on(1));
+    sh(&b, "sync -f .");
+    let (known, seen) = (fs::read(&locked).unwrap(), a.join(locked.file_name().unwrap()));
+    assert_eq!(known, b"first");
+    // Processes of their own have the files open: each that this one starts closes copies of its
+    // descriptors, and a close is told to the mount, which does not answer any more.
+    let run = |script: &str, path: &Path| {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).arg(path).stdout(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let mut holds = run("exec 3<>\"$0\"; printf LAST! >&3; echo written; exec sleep 1000", &seen);
+    let mut said = [0; 8];
+    holds.stdout.take().unwrap().read_exact(&mut said).unwrap();
+    gone.halt(true);
+    let frozen = Frozen::new(&at);
+    let mut hanging = run("printf later | dd of=\"$0\" conv=notrunc,fsync", &frozen_there);
+    server.wait_for("is evicted");
+    // A client that comes now is served by threads that run.
+    let (_comes, c) = world.mount(port, "c", &[]);
+    let content = fs::read(c.join(locked.file_name().unwrap())).unwrap();
+    // What it had not sent is lost.
+    assert!(content == b"first" || content == b"LAST!", "{content:?}");
+    assert!(hanging.try_wait().unwrap().is_none(), "the disk stood still all the time");
+    frozen.thaw();
+    assert!(hanging.wait().unwrap().success());
+    assert!(!hangs.log().contains("evicted"), "{}", hangs.log());
+    assert_eq!(server.log().matches("is evicted").count(), 1, "{}", server.log());
+    gone.halt(false);
+    holds.kill().unwrap();
+    holds.wait().unwrap();
     drop(disk);
 }
