@@ -1,15 +1,15 @@
 //! The client of one file system, on any transport: what its calls are made of.
 
-use crate::advisory::Programs;
-use crate::backlog::Backlog;
 use crate::cache::Cache;
-use crate::change::Change;
-use crate::groups::supplementary_groups;
-use crate::handles::{Handles, OpenFile};
-use crate::keeper::Inbox;
-use crate::node::Node;
-use crate::read_ahead::Memory;
-use crate::room::WriteBack;
+use crate::cache::attr_update::Change;
+use crate::cache::inode::Node;
+use crate::calls::groups::supplementary_groups;
+use crate::calls::open_files::{Handles, OpenFile};
+use crate::data::read_ahead::Memory;
+use crate::data::room::WriteBack;
+use crate::locks::posix::Programs;
+use crate::locks::recall::Inbox;
+use crate::meta_log::log::Backlog;
 use crate::vfs::{Caller, Found, Valid};
 use glint_lock::held::Use;
 use glint_net::{Granting, Transport, status_for_everybody};

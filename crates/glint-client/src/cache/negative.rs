@@ -4,7 +4,7 @@
 //! than it has; the limits are on these counts.
 
 use crate::cache::Cache;
-use crate::node::{Node, State};
+use crate::cache::inode::{Node, State};
 use glint_proto::Ino;
 use glint_proto::limits::{ABSENT_NAMES_MAX, ABSENT_NAMES_PER_DIRECTORY_MAX};
 use glint_proto::lock::Bits;

@@ -1,8 +1,8 @@
 //! Locks that programs of this client hold, flock(2) and fcntl(2): what the servers granted, to
 //! be said again when they have started anew.
 
+use crate::calls::open_files::OpenFile;
 use crate::client::Client;
-use crate::handles::OpenFile;
 use glint_lock::advisory::{AdvisoryTable, Kind, Lock, LockOwner};
 use glint_net::Transport;
 use glint_proto::lock::Range;

@@ -1,10 +1,10 @@
 //! The calls that touch the data of files: what they lock, flush and learn.
 
+use crate::cache::inode::Node;
+use crate::calls::open_files::OpenFile;
 use crate::client::Client;
-use crate::handles::OpenFile;
-use crate::keeper::undeclared_release;
-use crate::node::Node;
-use crate::read_ahead::{Block, is_slow};
+use crate::data::read_ahead::{Block, is_slow};
+use crate::locks::recall::undeclared_release;
 use crate::vfs::{Caller, Found, FsStat, Handle, Valid, Vfs, WriteHow};
 use glint_lock::held::Use;
 use glint_net::{Transport, host};

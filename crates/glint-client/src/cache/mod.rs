@@ -3,11 +3,17 @@
 //! Invariant: an inode is forgotten only when every request is answered that was sent before the
 //! last number of its locks was heard of. So no answer brings a lock that was given up before.
 
-use crate::backlog::Backlog;
-use crate::change::Change;
+pub(crate) mod attr_update;
+pub(crate) mod in_flight;
+pub(crate) mod inode;
+mod negative;
+mod prune;
+
+use crate::cache::attr_update::Change;
+use crate::cache::in_flight::UnderWay;
+use crate::cache::inode::{Node, State};
 use crate::kernel::Kernel;
-use crate::node::{Node, State};
-use crate::under_way::UnderWay;
+use crate::meta_log::log::Backlog;
 use crate::vfs::{Caller, Found, Valid};
 use glint_proto::lock::{Bits, Callback, Cancel, Grant};
 use glint_proto::{Attr, Errno, FsResult, Ino, MdsReply};

@@ -1,11 +1,18 @@
 //! The calls of a file system, each with what it does to the cache.
 
+mod file;
+pub(crate) mod groups;
+mod open;
+pub(crate) mod open_files;
+mod privileges;
+pub(crate) mod virtual_xattr;
+
+use crate::calls::virtual_xattr::{LAYOUT, STATS, STATUS, format_layout, parse_layout};
 use crate::client::Client;
 use crate::kernel::Kernel;
 use crate::vfs::{
     Caching, Caller, Found, FsStat, Handle, Listing, Make, Open, Valid, Vfs, WriteHow,
 };
-use crate::virtual_xattr::{LAYOUT, STATS, STATUS, format_layout, parse_layout};
 use glint_lock::held::Use;
 use glint_net::Transport;
 use glint_proto::limits::{FILE_BYTES_MAX, FUSE_IO_BYTES_MAX, NAME_BYTES_MAX};

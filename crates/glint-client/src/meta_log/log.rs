@@ -5,7 +5,7 @@
 //! - A change is counted as done only when the servers have answered it. So who waits for a
 //!   number knows that everything up to it can be seen by others.
 
-use crate::handles::OpenFile;
+use crate::calls::open_files::OpenFile;
 use glint_proto::deferred::Deferred;
 use glint_proto::limits::{BATCH_BYTES_MAX, BATCH_CHANGES_MAX, NAME_BYTES_MAX};
 use glint_proto::{FsResult, Ino, clock};

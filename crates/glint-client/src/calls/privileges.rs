@@ -6,9 +6,9 @@
 //! That a file has nothing to take is known under [`Bits::PLAIN`]; a client without locks is
 //! alone, and counts its own changes that may give a file such things.
 
+use crate::cache::inode::Node;
+use crate::calls::open_files::OpenFile;
 use crate::client::Client;
-use crate::handles::OpenFile;
-use crate::node::Node;
 use crate::vfs::{Caller, Handle};
 use glint_net::Transport;
 use glint_proto::lock::Bits;
@@ -70,7 +70,7 @@ impl<T: Transport> Client<T> {
     }
 }
 
-impl crate::node::State {
+impl crate::cache::inode::State {
     /// Whether a write has nothing to take from it.
     fn is_plain(&self) -> bool {
         let ours = self.has_no_xattrs() && self.attributes().is_some_and(|a| !a.has_set_id());

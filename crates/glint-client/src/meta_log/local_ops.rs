@@ -8,11 +8,11 @@
 //!   sent in the order in which they became visible here. The first of these locks is waited
 //!   for, the others are only tried: so it does not matter in which order others take them.
 //! - Only what the servers would do in the same way is done here. Everything else is asked of
-//!   them, after they have been told what is in the way: see `settle.rs`.
+//!   them, after they have been told what is in the way: see `flush_before.rs`.
 
+use crate::cache::inode::{Node, State};
+use crate::calls::open_files::OpenFile;
 use crate::client::Client;
-use crate::handles::OpenFile;
-use crate::node::{Node, State};
 use crate::vfs::{Caller, Found, Make, Open, Valid};
 use glint_net::Transport;
 use glint_proto::deferred::Deferred;

@@ -1,6 +1,6 @@
 //! Open files of this client.
 
-use crate::read_ahead::ReadAhead;
+use crate::data::read_ahead::ReadAhead;
 use crate::vfs::Handle;
 use glint_proto::{Errno, FsResult, Ino, Layout};
 use parking_lot::{Mutex, RwLock};

@@ -12,7 +12,7 @@
 //! - What could not be sent comes back under what was written since.
 //! - Nothing here looks at all extents to find a few: what is full and what is old has an index.
 
-use crate::extents::{Due, Extent, Object};
+use crate::data::extents::{Due, Extent, Object};
 use glint_proto::Errno;
 use glint_proto::retry::Failing;
 use smallvec::SmallVec;

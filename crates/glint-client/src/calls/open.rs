@@ -2,8 +2,8 @@
 //!
 //! Invariant: an open that the MDS has counted has a handle, or the MDS hears that it is not.
 
+use crate::calls::open_files::OpenFile;
 use crate::client::Client;
-use crate::handles::OpenFile;
 use crate::vfs::{Caller, Found, Handle, Open, Valid};
 use glint_net::Transport;
 use glint_proto::lock::Bits;

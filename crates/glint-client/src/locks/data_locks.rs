@@ -12,8 +12,8 @@
 //! - While the inode is open to read and write, pages are filled under locks to write only,
 //!   because those that are mapped become dirty without a word.
 
+use crate::cache::inode::{Node, State};
 use crate::client::Client;
-use crate::node::{Node, State};
 use futures_util::future::{Either, select, try_join_all};
 use glint_lock::held::{Drain, Use};
 use glint_net::{Holder, Transport, host};

@@ -7,11 +7,11 @@
 //! - What could not be sent for a reason that may pass stays dirty, and is sent again.
 //! - What is lost is told to each open file once, at its next write, fsync or close.
 
+use crate::cache::inode::Node;
+use crate::calls::open_files::OpenFile;
 use crate::client::Client;
-use crate::dirty::{Dirty, Flying};
-use crate::extents::Due;
-use crate::handles::OpenFile;
-use crate::node::Node;
+use crate::data::dirty::{Dirty, Flying};
+use crate::data::extents::Due;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use glint_net::{Transport, host};
 use glint_proto::extents::{extents_bulk_bytes, put_extents};

@@ -1,9 +1,9 @@
 //! Sends what this client has changed by itself, and ends that: when somebody else looks at
 //! a directory, when the servers are silent, when they have forgotten this client.
 
-use crate::backlog::Part;
+use crate::cache::inode::Node;
 use crate::client::Client;
-use crate::node::Node;
+use crate::meta_log::log::Part;
 use glint_net::{Transport, host};
 use glint_proto::deferred::{self, Deferred};
 use glint_proto::lock::{Bits, Cancel};

@@ -3,7 +3,7 @@
 //! Invariant: everything here that the servers could change is used only while the lock that
 //! protects it is held. Giving a lock up and forgetting what it protects are one step.
 
-use crate::dirty::Dirty;
+use crate::data::dirty::Dirty;
 use glint_lock::held::{HeldBits, HeldData};
 use glint_proto::limits::BULK_BYTES_MAX;
 use glint_proto::lock::{Bits, Range};

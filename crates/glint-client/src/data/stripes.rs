@@ -4,8 +4,8 @@
 //! Invariant: what the objects say about size and times is asked from all objects
 //! of a file, and only believed while the inode says so (`size_on_ost`).
 
+use crate::calls::open_files::OpenFile;
 use crate::client::Client;
-use crate::handles::OpenFile;
 use futures_util::future::try_join_all;
 use glint_net::Transport;
 use glint_proto::capability::that_allows;

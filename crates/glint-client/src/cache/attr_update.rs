@@ -1,6 +1,6 @@
 //! What a client changes of inodes, from the request to its answer.
 
-use crate::node::{Node, State};
+use crate::cache::inode::{Node, State};
 use glint_proto::lock::Bits;
 use glint_proto::{Attr, Ino, Timestamp};
 use std::sync::Arc;

@@ -9,10 +9,10 @@
 //!   has cached: when the servers give its locks to others, it knows nothing that could be old.
 
 use crate::cache::NODES_MAX;
+use crate::cache::inode::{Name, Node};
 use crate::client::Client;
+use crate::data::write_back::AGE_MAX;
 use crate::kernel::Kernel;
-use crate::node::{Name, Node};
-use crate::write_back::AGE_MAX;
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use futures_util::stream::FuturesUnordered;
