@@ -22,7 +22,7 @@ pub(crate) const BLOCK_BYTES: u64 = 512;
 pub(crate) type Name = (Ino, Box<[u8]>);
 
 /// What is known.
-pub(crate) struct State {
+pub(crate) struct InodeState {
     pub(crate) bits: HeldBits,
     /// Requests sent before this may bring locks under numbers below the last one heard of; see
     /// [`Flight`](glint_lock::flight::Flight).
@@ -46,7 +46,7 @@ pub(crate) struct State {
     pub(crate) own: bool,
     /// It was made in this directory, since this client has that for itself.
     pub(crate) home: Option<Ino>,
-    /// Numbers of its last change in the backlog, and of that which made it.
+    /// Numbers of its last change in the write-back log, and of that which made it.
     pub(crate) queued: u64,
     pub(crate) made: u64,
     /// It was made without extended attributes, and got none since.
@@ -119,14 +119,14 @@ impl Loss {
 }
 
 /// An inode.
-pub(crate) struct Node {
+pub(crate) struct CachedInode {
     pub(crate) ino: Ino,
-    state: Mutex<State>,
+    state: Mutex<InodeState>,
 }
 
-impl Node {
-    pub(crate) fn new(ino: Ino) -> Node {
-        let state = State {
+impl CachedInode {
+    pub(crate) fn new(ino: Ino) -> CachedInode {
+        let state = InodeState {
             bits: HeldBits::default(),
             fence: 0,
             attr: None,
@@ -164,20 +164,20 @@ impl Node {
             capabilities: Vec::new(),
             wakers: Vec::new(),
         };
-        Node { ino, state: Mutex::new(state) }
+        CachedInode { ino, state: Mutex::new(state) }
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, InodeState> {
         self.state.lock()
     }
 
     /// The state, if nobody has it just now.
-    pub(crate) fn try_state(&self) -> Option<MutexGuard<'_, State>> {
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, InodeState>> {
         self.state.try_lock()
     }
 
     /// Waits until `look` finds what it wants.
-    pub(crate) async fn until<R>(&self, mut look: impl FnMut(&mut State) -> Option<R>) -> R {
+    pub(crate) async fn until<R>(&self, mut look: impl FnMut(&mut InodeState) -> Option<R>) -> R {
         poll_fn(|context| {
             let mut state = self.state.lock();
             match look(&mut state) {
@@ -213,7 +213,7 @@ impl Node {
     }
 }
 
-impl State {
+impl InodeState {
     /// The attributes, if they are known.
     pub(crate) fn attributes(&self) -> Option<&Attr> {
         self.attr.as_ref().filter(|_| self.bits.has(Bits::ATTR) || self.is_ours())

@@ -4,7 +4,7 @@
 //! than it has; the limits are on these counts.
 
 use crate::cache::Cache;
-use crate::cache::inode::{Node, State};
+use crate::cache::inode::{CachedInode, InodeState};
 use glint_proto::Ino;
 use glint_proto::limits::{ABSENT_NAMES_MAX, ABSENT_NAMES_PER_DIRECTORY_MAX};
 use glint_proto::lock::Bits;
@@ -13,8 +13,8 @@ use std::sync::atomic::Ordering;
 impl Cache {
     /// A name is free.
     pub(crate) fn learn_absence(&self, parent: Ino, name: &[u8]) {
-        let directory = self.node(parent);
-        let mut state = directory.state();
+        let directory = self.inode(parent);
+        let mut state = directory.lock();
         if state.bits.has(Bits::DIR) {
             self.insert_absence(&directory, &mut state, name);
         }
@@ -22,7 +22,12 @@ impl Cache {
         self.limit_absences();
     }
 
-    pub(crate) fn insert_absence(&self, directory: &Node, state: &mut State, name: &[u8]) {
+    pub(crate) fn insert_absence(
+        &self,
+        directory: &CachedInode,
+        state: &mut InodeState,
+        name: &[u8],
+    ) {
         if state.children.get(name).is_some_and(Option::is_none) {
             return;
         }
@@ -42,7 +47,7 @@ impl Cache {
         while self.absent.load(Ordering::Relaxed) > ABSENT_NAMES_MAX {
             let Some(first) = self.with_absent.lock().pop_front() else { return };
             if let Some(directory) = self.find(first) {
-                let forgotten = directory.state().forget_absent();
+                let forgotten = directory.lock().forget_absent();
                 self.absent.fetch_sub(forgotten, Ordering::Relaxed);
             }
         }
@@ -59,8 +64,8 @@ mod tests {
     fn names_that_are_free_are_remembered_up_to_a_limit() {
         let cache = Cache::new(Arc::default());
         let free = |parent: Ino| {
-            let node = cache.node(parent);
-            let state = node.state();
+            let inode = cache.inode(parent);
+            let state = inode.lock();
             state.children.len()
         };
         for directory in (0..80).map(Ino) {

@@ -24,11 +24,11 @@ impl<T: Transport> Client<T> {
         declared: bool,
         made: u64,
     ) -> Handle {
-        let mut told = 0;
-        if let Some(node) = self.node(attr.ino) {
-            let mut state = node.state();
+        let mut error_seen = 0;
+        if let Some(inode) = self.inode(attr.ino) {
+            let mut state = inode.lock();
             state.handles += 1;
-            told = state.error.as_ref().map_or(0, |loss| loss.told_to_new(flags.truncate));
+            error_seen = state.error.as_ref().map_or(0, |loss| loss.told_to_new(flags.truncate));
             if attr.is_file() {
                 state.layout = Some(attr.layout);
                 if flags.read && flags.write {
@@ -45,11 +45,11 @@ impl<T: Transport> Client<T> {
             shared: flags.read && flags.write,
             declared,
             made,
-            told: AtomicU64::new(told),
+            error_seen: AtomicU64::new(error_seen),
             lock_owners: Mutex::default(),
             plain: AtomicU64::new(0),
             wrote: AtomicBool::new(flags.truncate),
-            touched: AtomicBool::new(self.noatime),
+            atime_done: AtomicBool::new(self.noatime),
             ahead: Mutex::default(),
         })
     }
@@ -84,22 +84,22 @@ impl<T: Transport> Client<T> {
         let handle = self.add_handle(&attr, flags, true);
         if flags.read
             && flags.write
-            && let Some(node) = self.node(attr.ino)
+            && let Some(inode) = self.inode(attr.ino)
         {
-            self.forget_clean_pages(&node).await;
+            self.forget_clean_pages(&inode).await;
         }
         let Found { attr, valid } = self.found(attr, changes);
         Ok(Open { attr, handle, valid, created: false })
     }
 
     /// Opens to read what may be opened without asking.
-    pub(crate) fn open_here(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Option<Open> {
+    pub(crate) fn open_locally(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Option<Open> {
         if !self.has_locks() || !caller.may_all() || flags.write || flags.truncate {
             return None;
         }
         let attr = {
-            let node = self.cache.find(ino)?;
-            let mut state = node.state();
+            let inode = self.cache.find(ino)?;
+            let mut state = inode.lock();
             if !state.bits.has(Bits::OPEN) {
                 return None;
             }

@@ -4,13 +4,13 @@
 //! Invariants:
 //! - Nobody else can have seen what is changed here: whoever looks at the directory has it
 //!   taken from this client first, and that waits until the servers know everything.
-//! - A change is made and put into the backlog under the locks of its nodes, so changes are
+//! - A change is made and put into the write-back log under the locks of its inodes, so changes are
 //!   sent in the order in which they became visible here. The first of these locks is waited
 //!   for, the others are only tried: so it does not matter in which order others take them.
 //! - Only what the servers would do in the same way is done here. Everything else is asked of
 //!   them, after they have been told what is in the way: see `flush_before.rs`.
 
-use crate::cache::inode::{Node, State};
+use crate::cache::inode::{CachedInode, InodeState};
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
 use crate::vfs::{Caller, Found, Make, Open, Valid};
@@ -33,7 +33,7 @@ use std::sync::atomic::Ordering;
 /// Inode numbers that are asked for at once.
 const NUMBERS: u32 = 1 << 12;
 
-impl State {
+impl InodeState {
     /// Whether `caller` may change the entries of this directory here.
     fn takes_changes_of(&self, caller: &Caller) -> bool {
         let Some(attr) = self.attributes().filter(|_| self.own && self.complete) else {
@@ -84,7 +84,7 @@ impl State {
 
 impl<T: Transport> Client<T> {
     fn may_defer(&self) -> bool {
-        self.backlog.is_on() && self.has_locks() && !self.suspended.load(Ordering::Acquire)
+        self.log.is_on() && self.has_locks() && !self.suspended.load(Ordering::Acquire)
     }
 
     fn push(
@@ -95,13 +95,13 @@ impl<T: Transport> Client<T> {
         request: MdsRequest<'_>,
     ) -> FsResult<u64> {
         let (uid, gid) = (caller.cred.uid, caller.cred.gid);
-        self.backlog.push(&Deferred { uid, gid, time, made, request })
+        self.log.push(&Deferred { uid, gid, time, made, request })
     }
 
     /// A number for a new inode.
     async fn number(&self) -> Option<Ino> {
         loop {
-            if let Some(ino) = self.backlog.number() {
+            if let Some(ino) = self.log.number() {
                 return Some(ino);
             }
             if !self.ask_for_numbers().await {
@@ -112,16 +112,15 @@ impl<T: Transport> Client<T> {
 
     /// Asks for inode numbers; the servers know then that this client makes changes by itself.
     async fn ask_for_numbers(&self) -> bool {
-        match self.ask(&MdsRequest::LeaseInodes { count: NUMBERS, life: self.backlog.life() }).await
-        {
+        match self.ask(&MdsRequest::LeaseInodes { count: NUMBERS, life: self.log.life() }).await {
             Ok(MdsReply::Inodes { first, count, osts, absent }) => {
                 self.osts.store(osts, Ordering::Relaxed);
                 *self.absent.lock() = absent;
-                self.backlog.add_numbers(first..first + u64::from(count));
+                self.log.add_numbers(first..first + u64::from(count));
                 true
             }
             Err(Errno::EOPNOTSUPP) => {
-                self.backlog.turn_off();
+                self.log.turn_off();
                 false
             }
             _ => false,
@@ -129,14 +128,14 @@ impl<T: Transport> Client<T> {
     }
 
     /// Before a directory is made, so that this client gets it for itself.
-    pub(crate) async fn prepare_to_own(&self) {
-        if self.may_defer() && !self.backlog.has_numbers() {
+    pub(crate) async fn prepare_delegation(&self) {
+        if self.may_defer() && !self.log.has_numbers() {
             self.ask_for_numbers().await;
         }
     }
 
     /// Makes an inode with a name. `None` if the servers have to be asked.
-    pub(crate) async fn make_here(
+    pub(crate) async fn make_locally(
         &self,
         caller: &Caller,
         parent: Ino,
@@ -149,7 +148,7 @@ impl<T: Transport> Client<T> {
         }
         let directory = self.cache.find(parent)?;
         let kind = FileType::from_mode(make.mode)?;
-        let takes = |state: &State| {
+        let takes = |state: &InodeState| {
             state.takes_changes_of(caller)
                 && state.child(name).is_none()
                 && (kind != FileType::Directory
@@ -157,19 +156,19 @@ impl<T: Transport> Client<T> {
         };
         let Make { mode, umask, rdev, target } = make;
         let new = New { kind, mode, umask, rdev, target };
-        if !takes(&directory.state())
+        if !takes(&directory.lock())
             || check_name(name).is_err()
             || check_new(&new, &caller.cred).is_err()
         {
             return None;
         }
-        self.backlog.room().await;
+        self.log.room().await;
         let ino = self.number().await?;
         let now = Timestamp::now();
         let is_dir = kind == FileType::Directory;
         let osts = self.osts.load(Ordering::Relaxed);
-        let node = self.cache.node(ino);
-        let mut state = directory.state();
+        let inode = self.cache.inode(ino);
+        let mut state = directory.lock();
         if !takes(&state) {
             drop(state);
             self.cache.note_idle(ino);
@@ -195,7 +194,7 @@ impl<T: Transport> Client<T> {
         };
         let number = self.push(caller, now, Some((ino, placement)), request).ok()?;
         let found = {
-            let mut child = node.state();
+            let mut child = inode.lock();
             child.made_in(parent);
             child.names.push((parent, name.into()));
             child.attr = Some(attr.clone());
@@ -214,27 +213,32 @@ impl<T: Transport> Client<T> {
         }
         drop(state);
         if is_dir {
-            self.backlog.owns(ino);
+            self.log.note_delegated(ino);
         }
         Some(found)
     }
 
     /// A file that was made here is open.
-    pub(crate) fn opened_here(&self, found: Found, flags: OpenFlags) -> Open {
+    pub(crate) fn opened_locally(&self, found: Found, flags: OpenFlags) -> Open {
         let Found { attr, valid } = found;
-        let made = self.cache.find(attr.ino).map_or(0, |node| node.state().made);
+        let made = self.cache.find(attr.ino).map_or(0, |inode| inode.lock().made);
         let flags = OpenFlags { truncate: false, ..flags };
         let handle = self.add_open(&attr, flags, true, made);
         Open { attr, handle, valid, created: true }
     }
 
     /// Sets attributes of an inode that was made here.
-    pub(crate) fn setattr_here(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Option<Found> {
+    pub(crate) fn setattr_locally(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        set: &SetAttr,
+    ) -> Option<Found> {
         if !self.may_defer() || set.size.is_some() {
             return None;
         }
-        let node = self.cache.find(ino)?;
-        let mut state = node.state();
+        let inode = self.cache.find(ino)?;
+        let mut state = inode.lock();
         state.home?;
         let attr = state.attributes()?;
         let root = caller.cred.is_superuser();
@@ -255,7 +259,7 @@ impl<T: Transport> Client<T> {
             return None;
         }
         // Objects that were written have a time of their own until the file is closed.
-        let sent = !state.objects.is_empty() || state.dirty.is_flying();
+        let sent = !state.objects.is_empty() || state.dirty.has_in_flight();
         if set.mtime.is_some() && attr.is_file() && sent {
             return None;
         }
@@ -273,9 +277,14 @@ impl<T: Transport> Client<T> {
     }
 
     /// The inode of a name in a directory, and whether that takes changes.
-    fn child_here(&self, caller: &Caller, parent: &Node, name: &[u8]) -> Option<Arc<Node>> {
+    fn child_locally(
+        &self,
+        caller: &Caller,
+        parent: &CachedInode,
+        name: &[u8],
+    ) -> Option<Arc<CachedInode>> {
         let child = {
-            let state = parent.state();
+            let state = parent.lock();
             if !state.takes_changes_of(caller) {
                 return None;
             }
@@ -285,7 +294,7 @@ impl<T: Transport> Client<T> {
     }
 
     /// Removes a name that was made here: of a file, or of an empty directory.
-    pub(crate) fn remove_here(
+    pub(crate) fn remove_locally(
         &self,
         caller: &Caller,
         parent: Ino,
@@ -297,12 +306,12 @@ impl<T: Transport> Client<T> {
         }
         let is_dir = matches!(request, MdsRequest::Rmdir { .. });
         let directory = self.cache.find(parent)?;
-        let node = self.child_here(caller, &directory, name)?;
-        let mut state = directory.state();
-        if !state.takes_changes_of(caller) || state.child(name) != Some(node.ino) {
+        let inode = self.child_locally(caller, &directory, name)?;
+        let mut state = directory.lock();
+        if !state.takes_changes_of(caller) || state.child(name) != Some(inode.ino) {
             return None;
         }
-        let mut child = node.try_state()?;
+        let mut child = inode.try_lock()?;
         let may = match is_dir {
             true => child.is_empty_directory(parent),
             false => child.may_go(parent),
@@ -327,7 +336,7 @@ impl<T: Transport> Client<T> {
     }
 
     /// Renames what was made here, between directories that this client has for itself.
-    pub(crate) fn rename_here(
+    pub(crate) fn rename_locally(
         &self,
         caller: &Caller,
         (parent, name): (Ino, &[u8]),
@@ -339,20 +348,20 @@ impl<T: Transport> Client<T> {
         }
         let (from, to) = (self.cache.find(parent)?, self.cache.find(new_parent)?);
         let same = parent == new_parent;
-        let source = self.child_here(caller, &from, name)?;
-        let known = to.state().child(new_name);
+        let source = self.child_locally(caller, &from, name)?;
+        let known = to.lock().child(new_name);
         let target = match known {
             Some(ino) if flags.no_replace || ino == source.ino => return None,
             Some(ino) => Some(self.cache.find(ino)?),
             None => None,
         };
-        let target_ino = target.as_ref().map(|node| node.ino);
+        let target_ino = target.as_ref().map(|inode| inode.ino);
         if source.ino == new_parent || target_ino == Some(parent) {
             return None;
         }
-        let mut from_state = from.state();
-        let mut to_state = if same { None } else { Some(to.try_state()?) };
-        let takes = |state: &State| state.takes_changes_of(caller);
+        let mut from_state = from.lock();
+        let mut to_state = if same { None } else { Some(to.try_lock()?) };
+        let takes = |state: &InodeState| state.takes_changes_of(caller);
         let to_now = to_state.as_ref().unwrap_or(&from_state).child(new_name);
         if !takes(&from_state)
             || !to_state.as_deref().is_none_or(takes)
@@ -361,14 +370,14 @@ impl<T: Transport> Client<T> {
         {
             return None;
         }
-        let mut moved = source.try_state()?;
+        let mut moved = source.try_lock()?;
         let is_dir = moved.attributes()?.is_dir();
         // A directory could become its own ancestor, and nothing of it is known further up.
         if moved.home != Some(parent) || (is_dir && (!same || target.is_some())) {
             return None;
         }
         let mut replaced = match &target {
-            Some(target) => Some(target.try_state()?),
+            Some(target) => Some(target.try_lock()?),
             None => None,
         };
         if replaced.as_ref().is_some_and(|state| !state.may_go(new_parent)) {
@@ -397,15 +406,15 @@ impl<T: Transport> Client<T> {
     }
 
     /// A file that was made here is closed. Its data goes before its end does.
-    pub(crate) fn close_here(&self, file: Arc<OpenFile>) -> FsResult<()> {
-        let Some(node) = self.node(file.ino) else { return Ok(()) };
+    pub(crate) fn close_locally(&self, file: Arc<OpenFile>) -> FsResult<()> {
+        let Some(inode) = self.inode(file.ino) else { return Ok(()) };
         if file.wrote.load(Ordering::Acquire) {
-            node.state().closing += 1;
-            self.backlog.close(file);
+            inode.lock().closing += 1;
+            self.log.close(file);
             return Ok(());
         }
         let request = MdsRequest::Release { ino: file.ino, write: file.write, wrote: None };
-        let mut state = node.state();
+        let mut state = inode.lock();
         if let Some(attr) = state.attr.as_mut().filter(|_| file.write) {
             attr.size_on_ost = false;
         }
@@ -417,14 +426,14 @@ impl<T: Transport> Client<T> {
 
     /// Writes what is still here of a file that was closed, and says that it was.
     pub(crate) async fn finish_closed(&self, file: &OpenFile) {
-        let node = self.cache.node(file.ino);
-        self.flush_closed(&node).await;
-        let mut wrote = self.say_written(Some(&node), file).await;
-        let mut state = node.state();
+        let inode = self.cache.inode(file.ino);
+        self.flush_closed(&inode).await;
+        let mut wrote = self.say_written(Some(&inode), file).await;
+        let mut state = inode.lock();
         if let Some((_, Some(objects))) = &mut wrote
             && let Some(attr) = &mut state.attr
         {
-            // What was set since is in the backlog before this.
+            // What was set since is in the write-back log before this.
             (objects.mtime, objects.ctime) = (attr.mtime, attr.ctime);
         }
         let request = MdsRequest::Release { ino: file.ino, write: file.write, wrote };
@@ -434,8 +443,8 @@ impl<T: Transport> Client<T> {
         }
         state.closing -= 1;
         drop(state);
-        node.wake();
-        self.backlog.has_closed();
+        inode.wake();
+        self.log.has_closed();
         self.cache.note_idle(file.ino);
     }
 }
