@@ -3,6 +3,7 @@
 //! Invariant: everything here that the servers could change is used only while the lock that
 //! protects it is held. Giving a lock up and forgetting what it protects are one step.
 
+use crate::cache::pins::Pins;
 use crate::data::dirty::Dirty;
 use glint_lock::held::{HeldBits, HeldData};
 use glint_proto::limits::BULK_BYTES_MAX;
@@ -53,16 +54,8 @@ pub(crate) struct InodeState {
     plain: bool,
     /// The servers never heard of it, and will not: nothing of it may reach an OST.
     pub(crate) unborn: bool,
-    /// Closes whose data is still here; and open files.
-    pub(crate) closing: u32,
-    pub(crate) handles: u32,
-    /// References of the kernel.
-    pub(crate) lookups: u64,
-    /// Opens that the servers do not know, under OPEN; and whether they are being told.
-    pub(crate) opens: u32,
-    pub(crate) declaring: bool,
-    /// Opens to read and write, whose pages may become dirty without a word.
-    pub(crate) shared_writers: u32,
+    /// Who needs the inode to be known.
+    pub(crate) pins: Pins,
     pub(crate) data: HeldData,
     /// Somebody asks for a lock on data; who waits for that, in order, and how many have.
     pub(crate) acquiring: bool,
@@ -142,12 +135,7 @@ impl CachedInode {
             made: 0,
             plain: false,
             unborn: false,
-            closing: 0,
-            handles: 0,
-            lookups: 0,
-            opens: 0,
-            declaring: false,
-            shared_writers: 0,
+            pins: Pins::default(),
             data: HeldData::default(),
             acquiring: false,
             turns: VecDeque::new(),
@@ -200,10 +188,7 @@ impl CachedInode {
     /// Whether nothing here would be missed.
     pub(crate) fn is_idle(&self, is_pending: impl Fn(u64) -> bool) -> bool {
         let state = self.state.lock();
-        state.lookups == 0
-            && state.opens == 0
-            && state.handles == 0
-            && state.closing == 0
+        state.pins.is_empty()
             && state.changing == 0
             && !state.own
             && state.data.is_unused()

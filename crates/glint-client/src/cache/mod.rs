@@ -7,6 +7,7 @@ pub(crate) mod attr_update;
 pub(crate) mod in_flight;
 pub(crate) mod inode;
 mod negative;
+pub(crate) mod pins;
 mod prune;
 
 use crate::cache::attr_update::AttrUpdate;
@@ -224,7 +225,7 @@ impl Cache {
     /// An answer to the kernel, which remembers the inode from now on.
     pub(crate) fn found(&self, state: &mut InodeState, attr: Attr) -> Found {
         if self.kernel.get().is_some() {
-            state.lookups += 1;
+            state.pins.add_lookup();
         }
         let entry = state.bits.has(Bits::ENTRY) || state.home.is_some();
         let valid = Valid::under(entry, state.attributes().is_some());
@@ -377,8 +378,7 @@ impl Cache {
     pub(crate) fn forget(&self, ino: Ino, lookups: u64) {
         let Some(inode) = self.find(ino) else { return };
         let mut state = inode.lock();
-        state.lookups = state.lookups.saturating_sub(lookups);
-        if state.lookups == 0 {
+        if state.pins.forget_lookups(lookups) {
             drop(state);
             self.note_idle(ino);
         }

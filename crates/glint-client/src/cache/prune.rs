@@ -19,8 +19,8 @@ impl Cache {
         let mut found: Vec<(u64, Ino)> = Vec::new();
         for inode in self.of_shard(shard) {
             if let Some(state) = inode.try_lock()
-                && state.lookups > 0
-                && state.handles == 0
+                && state.pins.has_lookups()
+                && !state.pins.is_open()
             {
                 found.push((state.bits.granted(), inode.ino));
             }

@@ -4,7 +4,6 @@ use crate::cache::inode::CachedInode;
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
 use crate::data::read_ahead::{Block, is_slow};
-use crate::locks::recall::undeclared_release;
 use crate::vfs::{Caller, Found, FsStat, Handle, Valid, Vfs, WriteHow};
 use glint_lock::held::Use;
 use glint_net::{Transport, host};
@@ -24,14 +23,14 @@ struct CloseGuard<'a>(&'a CachedInode);
 
 impl CloseGuard<'_> {
     async fn begin(inode: &CachedInode) -> CloseGuard<'_> {
-        inode.until(|state| (state.changing == 0).then(|| state.closing += 1)).await;
+        inode.until(|state| (state.changing == 0).then(|| state.pins.begin_close())).await;
         CloseGuard(inode)
     }
 }
 
 impl Drop for CloseGuard<'_> {
     fn drop(&mut self) {
-        self.0.lock().closing -= 1;
+        self.0.lock().pins.end_close();
         self.0.wake();
     }
 }
@@ -154,11 +153,8 @@ impl<T: Transport> Client<T> {
         let inode = self.inode(file.ino);
         self.end_posix_locks(&file).await;
         if let Some(inode) = &inode {
-            inode.lock().handles -= 1;
-            if file.shared && !file.is_dir {
-                inode.lock().shared_writers -= 1;
-            }
-            if !file.declared && undeclared_release(inode).await {
+            inode.lock().pins.close(file.shared);
+            if !file.declared && inode.until(|state| state.pins.close_undeclared()).await {
                 self.cache.note_idle(file.ino);
                 return Ok(());
             }

@@ -24,16 +24,14 @@ impl<T: Transport> Client<T> {
         declared: bool,
         made: u64,
     ) -> Handle {
+        let shared = attr.is_file() && flags.read && flags.write;
         let mut error_seen = 0;
         if let Some(inode) = self.inode(attr.ino) {
             let mut state = inode.lock();
-            state.handles += 1;
+            state.pins.open(shared);
             error_seen = state.error.as_ref().map_or(0, |loss| loss.told_to_new(flags.truncate));
             if attr.is_file() {
                 state.layout = Some(attr.layout);
-                if flags.read && flags.write {
-                    state.shared_writers += 1;
-                }
             }
         }
         self.handles.add(OpenFile {
@@ -42,7 +40,7 @@ impl<T: Transport> Client<T> {
             write: flags.write,
             is_dir: attr.is_dir(),
             append: flags.append,
-            shared: flags.read && flags.write,
+            shared,
             declared,
             made,
             error_seen: AtomicU64::new(error_seen),
@@ -110,7 +108,7 @@ impl<T: Transport> Client<T> {
             if !attr.is_file() && !attr.is_dir() {
                 return None;
             }
-            state.opens += 1;
+            state.pins.open_undeclared();
             attr
         };
         let handle = self.add_handle(&attr, flags, false);

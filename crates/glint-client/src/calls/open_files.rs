@@ -20,7 +20,7 @@ pub(crate) struct OpenFile {
     pub(crate) wrote: AtomicBool,
     /// Writes go to the end (O_APPEND).
     pub(crate) append: bool,
-    /// Open to read and write.
+    /// A file open to read and write, whose pages may be dirtied without notice.
     pub(crate) shared: bool,
     /// The servers know of it.
     pub(crate) declared: bool,

@@ -101,7 +101,7 @@ impl<T: Transport> Client<T> {
             let held = inode
                 .until(|state| {
                     let fills = matches!(purpose, Use::Fill(_));
-                    let write = write || (fills && state.shared_writers > 0);
+                    let write = write || (fills && state.pins.has_shared_writers());
                     if let Some(given) = asked.as_ref().and_then(|asked| asked.lock().take()) {
                         asked = None;
                         return Some(Err(Err((given, write))));

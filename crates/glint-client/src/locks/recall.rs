@@ -367,28 +367,25 @@ impl<T: Transport> Client<T> {
 
     /// Stops to use bits of an inode, and has the kernel forget what they protect.
     async fn give_up_bits(&self, inode: &Arc<CachedInode>, bits: Bits, number: u64) {
-        let (names, lookups, opens) = {
+        let (names, is_in_kernel, opens) = {
             let mut state = inode.lock();
             state.bits.take_back(bits, number);
             let names = state.lose(bits);
-            let mut opens = 0;
-            if bits.contains(Bits::OPEN) && state.opens > 0 {
-                opens = std::mem::take(&mut state.opens);
-                state.declaring = true;
-            }
-            (names, state.lookups, opens)
+            let returns_opens = bits.contains(Bits::OPEN);
+            let opens = if returns_opens { state.pins.begin_declaring() } else { 0 };
+            (names, state.pins.has_lookups(), opens)
         };
         if opens > 0 {
             let request = MdsRequest::AddOpens { ino: inode.ino, readers: opens };
             if let Err(errno) = self.ask(&request).await {
                 tracing::warn!(ino = %inode.ino, %errno, "telling the servers what is open");
             }
-            inode.lock().declaring = false;
+            inode.lock().pins.end_declaring();
             inode.wake();
         }
         self.forget_children(&names);
         let Some(kernel) = self.cache.kernel().cloned() else { return };
-        if bits.contains(Bits::ATTR) && lookups > 0 {
+        if bits.contains(Bits::ATTR) && is_in_kernel {
             self.forget_attributes(inode, &*kernel).await;
         }
         if !names.is_empty() {
@@ -407,7 +404,7 @@ impl<T: Transport> Client<T> {
     async fn forget_attributes(&self, inode: &CachedInode, kernel: &dyn Kernel) {
         for _ in 0..RETRIES {
             // One that it does not know and was told of is on its way to it.
-            if kernel.forget_attributes(inode.ino) || inode.lock().lookups == 0 {
+            if kernel.forget_attributes(inode.ino) || !inode.lock().pins.has_lookups() {
                 return;
             }
             host::sleep(RETRY).await;
@@ -441,7 +438,7 @@ impl<T: Transport> Client<T> {
         for inode in &inodes {
             let (known, pages) = {
                 let state = inode.lock();
-                (state.lookups > 0, state.pages)
+                (state.pins.has_lookups(), state.pages)
             };
             if known {
                 let (kernel, ino) = (kernel.clone(), inode.ino);
@@ -474,7 +471,7 @@ impl<T: Transport> Client<T> {
                 state.data.forget_lost();
                 state.capabilities.clear();
             }
-            let opens = std::mem::take(&mut state.opens);
+            let opens = state.pins.take_undeclared();
             // Also what is being given up just now: nobody may look before the changes are there.
             let owns = state.own || self.log.is_pending(state.queued);
             drop(state);
@@ -546,20 +543,4 @@ async fn wait_a_while(forgetting: Vec<blocking::Task<()>>) {
         tracing::warn!("the kernel takes long to forget what it has cached");
     }
     forgetting.into_iter().for_each(blocking::Task::detach);
-}
-
-/// Opens under OPEN are counted until the servers are told.
-pub(crate) async fn undeclared_release(inode: &CachedInode) -> bool {
-    inode
-        .until(|state| {
-            if state.declaring {
-                return None;
-            }
-            if state.opens > 0 {
-                state.opens -= 1;
-                return Some(true);
-            }
-            Some(false)
-        })
-        .await
 }

@@ -59,10 +59,10 @@ impl<T: Transport> Client<T> {
 
     async fn flush_changes_and_closes(&self, ino: Ino) {
         let Some(inode) = self.cache.find(ino) else { return };
-        let closing = inode.lock().closing > 0;
+        let closing = inode.lock().pins.is_closing();
         if closing {
             self.log.hurry();
-            inode.until(|state| (state.closing == 0).then_some(())).await;
+            inode.until(|state| (!state.pins.is_closing()).then_some(())).await;
         }
         self.flush_changes(ino).await;
     }

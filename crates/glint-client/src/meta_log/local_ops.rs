@@ -59,8 +59,8 @@ impl InodeState {
         let alone = |attr: &Attr| attr.nlink == 1 && !attr.is_dir();
         self.home == Some(parent)
             && self.attributes().is_some_and(alone)
-            && self.handles == 0
-            && self.closing == 0
+            && !self.pins.is_open()
+            && !self.pins.is_closing()
             && self.dirty.is_clean()
     }
 
@@ -70,7 +70,7 @@ impl InodeState {
             && (self.own && self.complete)
             && self.attributes().is_some_and(|attr| attr.nlink == 2)
             && self.children.values().all(Option::is_none)
-            && self.handles == 0
+            && !self.pins.is_open()
     }
 
     /// It has no name any more.
@@ -409,7 +409,7 @@ impl<T: Transport> Client<T> {
     pub(crate) fn close_locally(&self, file: Arc<OpenFile>) -> FsResult<()> {
         let Some(inode) = self.inode(file.ino) else { return Ok(()) };
         if file.wrote.load(Ordering::Acquire) {
-            inode.lock().closing += 1;
+            inode.lock().pins.begin_close();
             self.log.close(file);
             return Ok(());
         }
@@ -441,7 +441,7 @@ impl<T: Transport> Client<T> {
             Ok(number) => state.queued = number,
             Err(errno) => state.fail(errno),
         }
-        state.closing -= 1;
+        state.pins.end_close();
         drop(state);
         inode.wake();
         self.log.has_closed();
