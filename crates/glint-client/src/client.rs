@@ -230,9 +230,9 @@ impl<T: Transport> Client<T> {
     }
 
     /// For how long a caller may rely on what was just learned.
-    pub(crate) fn found(&self, attr: Attr, changes: u64) -> Found {
+    pub(crate) fn found(&self, attr: Attr, updates: u64) -> Found {
         match self.has_locks() {
-            true => self.cache.learn(attr, changes),
+            true => self.cache.learn(attr, updates),
             false => Found { attr, valid: Valid::timed(self.cache_time) },
         }
     }
@@ -243,19 +243,19 @@ impl<T: Transport> Client<T> {
         parent: Ino,
         name: &[u8],
         attr: Attr,
-        changes: Option<u64>,
+        updates: Option<u64>,
     ) -> Found {
         match self.has_locks() {
-            true => self.cache.learn_name(parent, name, &attr, changes),
+            true => self.cache.learn_name(parent, name, &attr, updates),
             false => Found { attr, valid: Valid::timed(self.cache_time) },
         }
     }
 
     /// Who has a file handle looks an inode of any type up by its number.
     pub(crate) async fn lookup_number(&self, ino: Ino) -> FsResult<Found> {
-        let changes = self.cache.changes(ino);
+        let updates = self.cache.updates(ino);
         let attr = self.mds_attr(&Caller::ROOT, &MdsRequest::Getattr { ino }).await?;
-        Ok(self.found_name(ino, b".", attr, Some(changes)))
+        Ok(self.found_name(ino, b".", attr, Some(updates)))
     }
 
     /// A name was made, with a new inode.

@@ -3,6 +3,7 @@
 //! Invariant: everything here that the servers could change is used only while the lock that
 //! protects it is held. Giving a lock up and forgetting what it protects are one step.
 
+use crate::cache::attrs::{AttrCache, Before};
 use crate::cache::pins::Pins;
 use crate::data::dirty::Dirty;
 use glint_lock::held::{HeldBits, HeldData};
@@ -28,11 +29,8 @@ pub(crate) struct InodeState {
     /// Requests sent before this may bring locks under numbers below the last one heard of; see
     /// [`Flight`](glint_lock::flight::Flight).
     pub(crate) fence: u64,
-    /// Under ATTR.
-    pub(crate) attr: Option<Attr>,
-    /// Changes of this inode by this client, that are under way and that are done.
-    pub(crate) changing: u32,
-    pub(crate) changes: u64,
+    /// Under ATTR, or in a delegation: read by [`InodeState::attributes`] alone.
+    attrs: AttrCache,
     /// Names that lead here, each under ENTRY of this inode.
     pub(crate) names: SmallVec<[Name; 1]>,
     /// Of a directory: inodes of names, and names that are free (these under DIR).
@@ -122,9 +120,7 @@ impl CachedInode {
         let state = InodeState {
             bits: HeldBits::default(),
             fence: 0,
-            attr: None,
-            changing: 0,
-            changes: 0,
+            attrs: AttrCache::default(),
             names: SmallVec::new(),
             children: HashMap::new(),
             absent: 0,
@@ -189,7 +185,7 @@ impl CachedInode {
     pub(crate) fn is_idle(&self, is_pending: impl Fn(u64) -> bool) -> bool {
         let state = self.state.lock();
         state.pins.is_empty()
-            && state.changing == 0
+            && !state.attrs.is_updating()
             && !state.own
             && state.data.is_unused()
             && state.dirty.is_clean()
@@ -199,9 +195,70 @@ impl CachedInode {
 }
 
 impl InodeState {
+    /// Whether attributes that are known may be used: nobody else can change them now.
+    fn protects_attributes(&self) -> bool {
+        self.bits.has(Bits::ATTR) || self.is_ours()
+    }
+
     /// The attributes, if they are known.
     pub(crate) fn attributes(&self) -> Option<&Attr> {
-        self.attr.as_ref().filter(|_| self.bits.has(Bits::ATTR) || self.is_ours())
+        self.attrs.get(self.protects_attributes())
+    }
+
+    /// The attributes, to follow what this client does by itself.
+    pub(crate) fn attributes_mut(&mut self) -> Option<&mut Attr> {
+        self.attrs.get_mut(self.protects_attributes())
+    }
+
+    /// The times that this client knew last, to be said at a close.
+    pub(crate) fn last_times(&self) -> Option<(Timestamp, Timestamp)> {
+        self.attrs.last_times()
+    }
+
+    /// The attributes are what this client has made them.
+    pub(crate) fn set_attributes(&mut self, attr: Attr) {
+        self.attrs.set(attr);
+    }
+
+    /// The attributes are not known any more.
+    pub(crate) fn lose_attributes(&mut self) {
+        self.attrs.lose();
+    }
+
+    /// This client has changed the attributes, and does not know to what.
+    pub(crate) fn doubt_attributes(&mut self) {
+        self.attrs.lose();
+        self.attrs.disturb();
+    }
+
+    /// How many updates there were by this client, to learn from an answer to what is asked now.
+    pub(crate) fn updates(&self) -> u64 {
+        self.attrs.updates()
+    }
+
+    /// Whether updates by this client are under way.
+    pub(crate) fn is_updating(&self) -> bool {
+        self.attrs.is_updating()
+    }
+
+    /// An update of the attributes by a request begins.
+    pub(crate) fn begin_update(&mut self) -> Before {
+        self.attrs.begin_update(self.protects_attributes())
+    }
+
+    /// The answer to an update says what the attributes are.
+    pub(crate) fn finish_update(&mut self, before: &Before, attr: &Attr) {
+        self.attrs.finish(before, self.bits.has(Bits::ATTR), attr);
+    }
+
+    /// An update did this to the attributes.
+    pub(crate) fn finish_update_with(&mut self, before: &Before, change: impl FnOnce(&mut Attr)) {
+        self.attrs.finish_with(before, self.bits.has(Bits::ATTR), change);
+    }
+
+    /// An update ends.
+    pub(crate) fn end_update(&mut self) {
+        self.attrs.end_update();
     }
 
     /// It was made here, in this directory.
@@ -250,22 +307,22 @@ impl InodeState {
         self.complete && (self.own || self.bits.has(Bits::DIR))
     }
 
-    /// The servers said what the attributes are, in answer to a question that was asked when
-    /// there had been `changes` and none was under way.
-    pub(crate) fn learn(&mut self, attr: &Attr, changes: u64) {
-        if self.is_ours() && self.attr.is_some() {
+    /// The servers said what the attributes are, in answer to what was asked after so many
+    /// updates.
+    pub(crate) fn learn(&mut self, attr: &Attr, updates: u64) {
+        if self.is_ours() && self.attributes().is_some() {
             // The servers may not have heard the latest.
             return;
         }
-        if self.bits.has(Bits::ATTR) && self.changing == 0 && self.changes == changes {
-            self.attr = Some(attr.clone());
+        if self.bits.has(Bits::ATTR) {
+            self.attrs.learn(attr, updates);
         }
     }
 
     /// Bits are given up. Returns the names that are not to be relied on any more.
     pub(crate) fn lose(&mut self, bits: Bits) -> SmallVec<[Name; 1]> {
         if bits.contains(Bits::ATTR) && !self.is_ours() {
-            self.attr = None;
+            self.attrs.lose();
         }
         if bits.contains(Bits::DIR) && !self.own {
             self.complete = false;
@@ -291,7 +348,7 @@ impl InodeState {
         self.mtime = Some(now);
         let before = self.wrote_to.map_or(0, |(end, _)| end);
         self.wrote_to = Some((before.max(end), now));
-        if let Some(attr) = &mut self.attr {
+        if let Some(attr) = self.attributes_mut() {
             attr.size = attr.size.max(end);
             let all = attr.size.div_ceil(BLOCK_BYTES);
             let more = attr.blocks + (bytes as u64).div_ceil(BLOCK_BYTES);
@@ -299,14 +356,17 @@ impl InodeState {
             (attr.mtime, attr.ctime) = (now, now);
         } else {
             // Whoever asks just now may hear of the time before this.
-            self.changes += 1;
+            self.attrs.disturb();
         }
     }
 
     /// What the objects take is known now, if all of them have said it.
     pub(crate) fn learn_blocks(&mut self) {
         let unsent = (self.dirty.unsent() as u64).div_ceil(BLOCK_BYTES);
-        let (Some(layout), Some(attr)) = (self.layout, &mut self.attr) else { return };
+        let protected = self.protects_attributes();
+        let (Some(layout), Some(attr)) = (self.layout, self.attrs.get_mut(protected)) else {
+            return;
+        };
         let mut blocks = 0;
         for stripe in 0..layout.stripe_count.max(1) {
             match self.objects.get(&stripe) {
@@ -364,7 +424,7 @@ impl InodeState {
 
     /// Whether OSTs let its data be read.
     pub(crate) fn may_read(&self) -> bool {
-        self.attr.as_ref().is_some_and(Attr::is_dir) || self.proof(Access::READ).is_some()
+        self.attributes().is_some_and(Attr::is_dir) || self.proof(Access::READ).is_some()
     }
 
     /// Notes an error of writing behind.

@@ -4,6 +4,7 @@
 //! last number of its locks was heard of. So no answer brings a lock that was given up before.
 
 pub(crate) mod attr_update;
+mod attrs;
 pub(crate) mod in_flight;
 pub(crate) mod inode;
 mod negative;
@@ -46,8 +47,8 @@ pub(crate) struct Cache {
     kernel: OnceLock<Arc<dyn Kernel>>,
     /// Counts how often the servers have forgotten all locks.
     epoch: AtomicU64,
-    /// Changes that this client has begun.
-    changes: AtomicU64,
+    /// Updates that this client has begun.
+    updates: AtomicU64,
     log: Arc<WriteBackLog>,
     /// Locks to give up.
     pub(crate) cancels: Mutex<Vec<Cancel>>,
@@ -66,7 +67,7 @@ impl Cache {
             flight: Mutex::default(),
             kernel: OnceLock::new(),
             epoch: AtomicU64::new(0),
-            changes: AtomicU64::new(0),
+            updates: AtomicU64::new(0),
             log,
             cancels: Mutex::default(),
         }
@@ -139,7 +140,7 @@ impl Cache {
                         state.own = true;
                     }
                     if new.contains(Bits::ATTR) && usable.contains(Bits::ATTR) && !state.is_ours() {
-                        state.attr = None;
+                        state.lose_attributes();
                     }
                     drop(state);
                     if bits.is_empty() {
@@ -186,9 +187,9 @@ impl Cache {
         self.epoch() == epoch
     }
 
-    /// This client begins to change inodes.
+    /// An update of inodes by this client begins.
     pub(crate) fn begin_update(&self, inos: &[Ino]) -> AttrUpdate {
-        self.changes.fetch_add(1, Ordering::AcqRel);
+        self.updates.fetch_add(1, Ordering::AcqRel);
         let mut inos = inos.to_vec();
         inos.sort_unstable();
         inos.dedup();
@@ -238,7 +239,7 @@ impl Cache {
         parent: Ino,
         name: &[u8],
         attr: &Attr,
-        changes: Option<u64>,
+        updates: Option<u64>,
     ) -> Found {
         let inode = self.inode(attr.ino);
         let held = {
@@ -260,8 +261,8 @@ impl Cache {
             }
         }
         let mut state = inode.lock();
-        if let Some(changes) = changes {
-            state.learn(attr, changes);
+        if let Some(updates) = updates {
+            state.learn(attr, updates);
         }
         if held && state.bits.has(Bits::ENTRY) {
             let known = state.names.iter().any(|(p, n)| *p == parent && **n == *name);
@@ -296,8 +297,7 @@ impl Cache {
         let MdsReply::Removed { ino } = reply else { return };
         if let Some(inode) = self.find(*ino) {
             let mut state = inode.lock();
-            state.attr = None;
-            state.changes += 1;
+            state.doubt_attributes();
         }
     }
 
@@ -342,9 +342,9 @@ impl Cache {
         }
     }
 
-    /// Counts changes of this client, of any inode.
-    pub(crate) fn changes_so_far(&self) -> u64 {
-        self.changes.load(Ordering::Acquire)
+    /// Counts updates by this client, of any inode.
+    pub(crate) fn updates_so_far(&self) -> u64 {
+        self.updates.load(Ordering::Acquire)
     }
 
     /// What a name stands for, if that is known.
@@ -352,9 +352,9 @@ impl Cache {
         self.find(parent)?.lock().child(name)
     }
 
-    /// How many times an inode was changed by this client, to learn from a later answer.
-    pub(crate) fn changes(&self, ino: Ino) -> u64 {
-        self.find(ino).map_or(0, |inode| inode.lock().changes)
+    /// How many updates of an inode there were by this client, to learn from a later answer.
+    pub(crate) fn updates(&self, ino: Ino) -> u64 {
+        self.find(ino).map_or(0, |inode| inode.lock().updates())
     }
 
     /// Attributes that are known, as an answer.
@@ -366,10 +366,10 @@ impl Cache {
     }
 
     /// The servers said what the attributes are.
-    pub(crate) fn learn(&self, attr: Attr, changes: u64) -> Found {
+    pub(crate) fn learn(&self, attr: Attr, updates: u64) -> Found {
         let inode = self.inode(attr.ino);
         let mut state = inode.lock();
-        state.learn(&attr, changes);
+        state.learn(&attr, updates);
         let valid = Valid::under(false, state.attributes().is_some());
         Found { attr, valid }
     }

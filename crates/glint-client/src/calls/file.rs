@@ -23,7 +23,7 @@ struct CloseGuard<'a>(&'a CachedInode);
 
 impl CloseGuard<'_> {
     async fn begin(inode: &CachedInode) -> CloseGuard<'_> {
-        inode.until(|state| (state.changing == 0).then(|| state.pins.begin_close())).await;
+        inode.until(|state| (!state.is_updating()).then(|| state.pins.begin_close())).await;
         CloseGuard(inode)
     }
 }
@@ -197,7 +197,7 @@ impl<T: Transport> Client<T> {
                 if let (Some(inode), Some(objects)) = (inode, objects) {
                     let mut state = inode.lock();
                     let clean = state.dirty.is_clean();
-                    if let Some(attr) = state.attr.as_mut().filter(|_| clean) {
+                    if let Some(attr) = state.attributes_mut().filter(|_| clean) {
                         attr.blocks = objects.blocks;
                     }
                 }

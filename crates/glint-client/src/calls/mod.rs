@@ -68,15 +68,15 @@ impl<T: Transport> Vfs for Client<T> {
             return known;
         }
         let before = self.cache.child(parent, name);
-        let changes = before.map(|ino| self.cache.changes(ino));
+        let updates = before.map(|ino| self.cache.updates(ino));
         match self.mds_attr(caller, &MdsRequest::Lookup { parent, name }).await {
             Ok(attr) => {
-                let changes = match before {
-                    Some(ino) if ino == attr.ino => changes,
+                let updates = match before {
+                    Some(ino) if ino == attr.ino => updates,
                     // It was not known before it was asked for, so nothing can have changed.
                     _ => Some(0),
                 };
-                Ok(self.found_name(parent, name, attr, changes))
+                Ok(self.found_name(parent, name, attr, updates))
             }
             Err(Errno::ENOENT) => {
                 if self.has_locks() {
@@ -92,9 +92,9 @@ impl<T: Transport> Vfs for Client<T> {
         if let Some(known) = self.cache.attributes(ino) {
             return Ok(known);
         }
-        let changes = self.cache.changes(ino);
+        let updates = self.cache.updates(ino);
         let attr = self.mds_attr(&Caller::ROOT, &MdsRequest::Getattr { ino }).await?;
-        Ok(self.found(attr, changes))
+        Ok(self.found(attr, updates))
     }
 
     async fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> FsResult<Found> {
@@ -379,7 +379,7 @@ impl<T: Transport> Vfs for Client<T> {
         let file = self.handles.get(handle)?;
         self.touch(&file).await;
         let request = MdsRequest::Readdir { ino: file.ino, cookie, bytes_max, plus };
-        let fence = self.cache.changes_so_far();
+        let fence = self.cache.updates_so_far();
         let MdsReply::Dir(page) = self.mds(caller, &request).await? else {
             return Err(Errno::EPROTO);
         };
@@ -392,9 +392,9 @@ impl<T: Transport> Vfs for Client<T> {
                     true => attr,
                     false => self.complete(attr).await?,
                 };
-                let doubtful = attr.size_on_ost || self.cache.changes_so_far() != fence;
-                let changes = if doubtful { None } else { Some(self.cache.changes(attr.ino)) };
-                let found = self.found_name(file.ino, &entry.name, attr, changes);
+                let doubtful = attr.size_on_ost || self.cache.updates_so_far() != fence;
+                let updates = if doubtful { None } else { Some(self.cache.updates(attr.ino)) };
+                let found = self.found_name(file.ino, &entry.name, attr, updates);
                 (entry.attr, valid) = (Some(found.attr), found.valid);
             }
             listing.valid.push(valid);

@@ -76,7 +76,7 @@ impl<T: Transport> Client<T> {
         if flags.truncate && attr.is_file() {
             self.cut(attr.ino, attr.layout, 0).await?;
         }
-        let changes = self.cache.changes(attr.ino);
+        let updates = self.cache.updates(attr.ino);
         // The objects may not have yet what this client wrote before.
         let attr = self.with_unsent(attr, None).await?;
         let handle = self.add_handle(&attr, flags, true);
@@ -86,7 +86,7 @@ impl<T: Transport> Client<T> {
         {
             self.forget_clean_pages(&inode).await;
         }
-        let Found { attr, valid } = self.found(attr, changes);
+        let Found { attr, valid } = self.found(attr, updates);
         Ok(Open { attr, handle, valid, created: false })
     }
 

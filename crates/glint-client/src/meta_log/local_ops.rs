@@ -49,7 +49,7 @@ impl InodeState {
     /// The entries changed.
     fn entries_changed(&mut self, now: Timestamp, number: u64) {
         self.queued = number;
-        if let Some(attr) = &mut self.attr {
+        if let Some(attr) = self.attributes_mut() {
             entries_changed(attr, now);
         }
     }
@@ -77,7 +77,8 @@ impl InodeState {
     fn gone(&mut self, number: u64) {
         self.queued = number;
         self.names.clear();
-        (self.home, self.attr) = (None, None);
+        self.lose_attributes();
+        self.home = None;
         self.own = false;
     }
 }
@@ -197,7 +198,7 @@ impl<T: Transport> Client<T> {
             let mut child = inode.lock();
             child.made_in(parent);
             child.names.push((parent, name.into()));
-            child.attr = Some(attr.clone());
+            child.set_attributes(attr.clone());
             (child.queued, child.made) = (number, number);
             (child.own, child.complete) = (is_dir, is_dir);
             if let Some(flags) = open {
@@ -208,7 +209,7 @@ impl<T: Transport> Client<T> {
         };
         state.children.insert(name.into(), Some(ino));
         state.entries_changed(now, number);
-        if is_dir && let Some(attr) = &mut state.attr {
+        if is_dir && let Some(attr) = state.attributes_mut() {
             attr.nlink += 1;
         }
         drop(state);
@@ -267,7 +268,7 @@ impl<T: Transport> Client<T> {
         let request = MdsRequest::Setattr { ino, set: set.clone() };
         let number = self.push(caller, now, None, request).ok()?;
         state.queued = number;
-        let attr = state.attr.as_mut()?;
+        let attr = state.attributes_mut()?;
         apply_setattr(attr, set, &caller.cred, now);
         let attr = attr.clone();
         if set.mtime.is_some() {
@@ -329,7 +330,7 @@ impl<T: Transport> Client<T> {
         drop(child);
         state.children.remove(name);
         state.entries_changed(now, number);
-        if is_dir && let Some(attr) = &mut state.attr {
+        if is_dir && let Some(attr) = state.attributes_mut() {
             attr.nlink -= 1;
         }
         Some(())
@@ -394,7 +395,7 @@ impl<T: Transport> Client<T> {
         moved.names.push((new_parent, new_name.into()));
         moved.home = Some(new_parent);
         moved.queued = number;
-        if let Some(attr) = &mut moved.attr {
+        if let Some(attr) = moved.attributes_mut() {
             attr.ctime = now;
         }
         from_state.children.remove(name);
@@ -415,7 +416,7 @@ impl<T: Transport> Client<T> {
         }
         let request = MdsRequest::Release { ino: file.ino, write: file.write, wrote: None };
         let mut state = inode.lock();
-        if let Some(attr) = state.attr.as_mut().filter(|_| file.write) {
+        if let Some(attr) = state.attributes_mut().filter(|_| file.write) {
             attr.size_on_ost = false;
         }
         state.queued = self.push(&Caller::ROOT, Timestamp::now(), None, request)?;
@@ -431,10 +432,10 @@ impl<T: Transport> Client<T> {
         let mut wrote = self.say_written(Some(&inode), file).await;
         let mut state = inode.lock();
         if let Some((_, Some(objects))) = &mut wrote
-            && let Some(attr) = &mut state.attr
+            && let Some(times) = state.last_times()
         {
             // What was set since is in the write-back log before this.
-            (objects.mtime, objects.ctime) = (attr.mtime, attr.ctime);
+            (objects.mtime, objects.ctime) = times;
         }
         let request = MdsRequest::Release { ino: file.ino, write: file.write, wrote };
         match self.push(&Caller::ROOT, Timestamp::now(), None, request) {

@@ -96,14 +96,15 @@ impl<T: Transport> Client<T> {
             let mut state = inode.lock();
             state.fail(errno);
             state.unborn |= change.made.is_some();
-            (state.home, state.attr, state.own) = (None, None, false);
+            state.lose_attributes();
+            (state.home, state.own) = (None, false);
         }
         let Some((parent, name)) = name else { return };
         if let Some(directory) = self.cache.find(parent) {
             let mut state = directory.lock();
             state.complete = false;
             state.children.remove(name);
-            state.attr = None;
+            state.lose_attributes();
         }
         if let Some(kernel) = self.cache.kernel().cloned() {
             let name = name.to_vec();
