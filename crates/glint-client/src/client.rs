@@ -264,7 +264,8 @@ impl<T: Transport> Client<T> {
             && let Some(inode) = self.inode(attr.ino)
         {
             let mut state = inode.lock();
-            state.complete = state.bits.has(Bits::DIR) || state.own;
+            let is_empty = state.bits.has(Bits::DIR) || state.own;
+            state.dentries.set_complete(is_empty);
             if state.own {
                 self.log.note_delegated(attr.ino);
             }

@@ -4,6 +4,7 @@
 //! protects it is held. Giving a lock up and forgetting what it protects are one step.
 
 use crate::cache::attrs::{AttrCache, Before};
+use crate::cache::dentries::Dentries;
 use crate::cache::pins::Pins;
 use crate::data::dirty::Dirty;
 use glint_lock::held::{HeldBits, HeldData};
@@ -33,15 +34,10 @@ pub(crate) struct InodeState {
     attrs: AttrCache,
     /// Names that lead here, each under ENTRY of this inode.
     pub(crate) names: SmallVec<[Name; 1]>,
-    /// Of a directory: inodes of names, and names that are free (these under DIR).
-    pub(crate) children: HashMap<Box<[u8]>, Option<Ino>>,
-    /// How many names were learned to be free since those were last forgotten all at once: no
-    /// fewer than there are.
-    pub(crate) absent: usize,
-    /// All names of the directory are among them.
-    pub(crate) complete: bool,
+    /// Of a directory: its names, and names that are free.
+    pub(crate) dentries: Dentries,
     /// Of a directory: nobody else looks at it, so this client changes it by itself; see
-    /// [`crate::deferred`].
+    /// [`crate::meta_log::local_ops`].
     pub(crate) own: bool,
     /// It was made in this directory, since this client has that for itself.
     pub(crate) home: Option<Ino>,
@@ -122,9 +118,7 @@ impl CachedInode {
             fence: 0,
             attrs: AttrCache::default(),
             names: SmallVec::new(),
-            children: HashMap::new(),
-            absent: 0,
-            complete: false,
+            dentries: Dentries::default(),
             own: false,
             home: None,
             queued: 0,
@@ -190,7 +184,7 @@ impl CachedInode {
             && state.data.is_unused()
             && state.dirty.is_clean()
             && !is_pending(state.queued)
-            && state.children.values().all(Option::is_none)
+            && state.dentries.is_empty()
     }
 }
 
@@ -275,7 +269,8 @@ impl InodeState {
     /// It gets one. An access list may also say what new inodes in a directory get, and this
     /// client does not know.
     pub(crate) fn gets_xattr(&mut self) {
-        (self.plain, self.complete) = (false, false);
+        self.plain = false;
+        self.dentries.set_complete(false);
     }
 
     /// Whether nobody else can change its attributes, or has seen them.
@@ -285,26 +280,12 @@ impl InodeState {
 
     /// The inode that a name is known to lead to.
     pub(crate) fn child(&self, name: &[u8]) -> Option<Ino> {
-        self.children.get(name).copied().flatten()
-    }
-
-    /// Forgets which names are free, one by one. Returns how many it had counted.
-    pub(crate) fn forget_absent(&mut self) -> usize {
-        self.children.retain(|_, child| child.is_some());
-        std::mem::take(&mut self.absent)
+        self.dentries.get(name)
     }
 
     /// Whether it is known that there is no such name.
     pub(crate) fn is_free(&self, name: &[u8]) -> bool {
-        match self.children.get(name) {
-            Some(child) => child.is_none() && (self.own || self.bits.has(Bits::DIR)),
-            None => self.knows_all(),
-        }
-    }
-
-    /// Whether a name that is not known here does not exist.
-    pub(crate) fn knows_all(&self) -> bool {
-        self.complete && (self.own || self.bits.has(Bits::DIR))
+        self.dentries.is_free(name, self.own || self.bits.has(Bits::DIR))
     }
 
     /// The servers said what the attributes are, in answer to what was asked after so many
@@ -325,8 +306,7 @@ impl InodeState {
             self.attrs.lose();
         }
         if bits.contains(Bits::DIR) && !self.own {
-            self.complete = false;
-            self.children.retain(|_, child| child.is_some());
+            self.dentries.revoke_negative();
         }
         match bits.contains(Bits::ENTRY) && self.home.is_none() {
             true => std::mem::take(&mut self.names),

@@ -5,6 +5,7 @@
 
 pub(crate) mod attr_update;
 mod attrs;
+mod dentries;
 pub(crate) mod in_flight;
 pub(crate) mod inode;
 mod negative;
@@ -250,14 +251,10 @@ impl Cache {
         if let Some(directory) = directory {
             let mut state = directory.lock();
             if held {
-                state.children.insert(name.into(), Some(attr.ino));
-            } else if name != b"."
-                && name != b".."
-                && state.children.get(name) != Some(&Some(attr.ino))
-            {
+                state.dentries.insert(name, attr.ino);
+            } else if name != b"." && name != b".." && state.dentries.get(name) != Some(attr.ino) {
                 // There is a name that is not among the children, or was free before.
-                state.children.remove(name);
-                state.complete = false;
+                state.dentries.doubt(name);
             }
         }
         let mut state = inode.lock();
@@ -280,7 +277,7 @@ impl Cache {
         let Some(directory) = self.find(parent) else { return };
         let child = {
             let mut state = directory.lock();
-            let child = state.children.remove(name).flatten();
+            let child = state.dentries.remove(name);
             if (state.bits.has(Bits::DIR) && child.is_some()) && !state.own {
                 self.insert_absence(&directory, &mut state, name);
             }
@@ -311,8 +308,7 @@ impl Cache {
         self.forget_name(parent, name);
         if let Some(directory) = self.find(parent) {
             let mut state = directory.lock();
-            state.children.remove(name);
-            state.complete = false;
+            state.dentries.doubt(name);
         }
     }
 
@@ -329,13 +325,10 @@ impl Cache {
         if let Some(directory) = self.find(parent) {
             let mut state = directory.lock();
             match &held {
-                Some(inode) => state.children.insert(name.into(), Some(inode.ino)),
-                None => {
-                    // There is a name that is not among the children.
-                    state.complete = false;
-                    state.children.remove(name)
-                }
-            };
+                Some(inode) => state.dentries.insert(name, inode.ino),
+                // There is a name that is not among those that are known.
+                None => state.dentries.doubt(name),
+            }
         }
         if let Some(inode) = held {
             inode.lock().names.push((parent, name.into()));
@@ -443,7 +436,7 @@ impl Cache {
         self.count.fetch_sub(1, Ordering::Relaxed);
         drop(shard);
         let mut state = inode.lock();
-        self.absent.fetch_sub(state.forget_absent(), Ordering::Relaxed);
+        self.absent.fetch_sub(state.dentries.forget_negative(), Ordering::Relaxed);
         let names = std::mem::take(&mut state.names);
         let bits = state.bits.give_up();
         let data = state.data.give_up_unused();
@@ -457,8 +450,7 @@ impl Cache {
                 let mut state = directory.lock();
                 if !state.own {
                     // It is not the only name that is not known, from now on.
-                    state.complete = false;
-                    state.children.remove(&name);
+                    state.dentries.doubt(&name);
                 }
             }
         }

@@ -28,15 +28,13 @@ impl Cache {
         state: &mut InodeState,
         name: &[u8],
     ) {
-        if state.children.get(name).is_some_and(Option::is_none) {
+        if state.dentries.has_negative(name) {
             return;
         }
-        if state.absent >= ABSENT_NAMES_PER_DIRECTORY_MAX {
-            self.absent.fetch_sub(state.forget_absent(), Ordering::Relaxed);
+        if state.dentries.negative() >= ABSENT_NAMES_PER_DIRECTORY_MAX {
+            self.absent.fetch_sub(state.dentries.forget_negative(), Ordering::Relaxed);
         }
-        state.children.insert(name.into(), None);
-        state.absent += 1;
-        if state.absent == 1 {
+        if state.dentries.insert_negative(name) {
             self.with_absent.lock().push_back(directory.ino);
         }
         self.absent.fetch_add(1, Ordering::Relaxed);
@@ -47,7 +45,7 @@ impl Cache {
         while self.absent.load(Ordering::Relaxed) > ABSENT_NAMES_MAX {
             let Some(first) = self.with_absent.lock().pop_front() else { return };
             if let Some(directory) = self.find(first) {
-                let forgotten = directory.lock().forget_absent();
+                let forgotten = directory.lock().dentries.forget_negative();
                 self.absent.fetch_sub(forgotten, Ordering::Relaxed);
             }
         }
@@ -66,7 +64,7 @@ mod tests {
         let free = |parent: Ino| {
             let inode = cache.inode(parent);
             let state = inode.lock();
-            state.children.len()
+            state.dentries.len()
         };
         for directory in (0..80).map(Ino) {
             cache.granted(&[Grant::Bits { ino: directory, bits: Bits::DIR, number: 1 }], 0);

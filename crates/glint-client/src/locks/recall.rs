@@ -150,8 +150,7 @@ impl<T: Transport> Holder for Client<T> {
                 let inode = self.cache.inode(*ino);
                 self.end_delegation(&inode);
                 let mut state = inode.lock();
-                state.complete = false;
-                state.children.clear();
+                state.dentries.clear();
                 return;
             }
             (request, Err(errno)) => {
@@ -396,7 +395,7 @@ impl<T: Transport> Client<T> {
     fn forget_children(&self, names: &[Name]) {
         for (parent, name) in names {
             if let Some(directory) = self.cache.find(*parent) {
-                directory.lock().children.remove(name);
+                directory.lock().dentries.remove(name);
             }
         }
     }
@@ -421,7 +420,7 @@ impl<T: Transport> Client<T> {
             state.bits.drop_all();
             state.lose(Bits::ALL);
             if !state.own {
-                state.children.clear();
+                state.dentries.clear();
             }
         }
         self.forget_foreign_children(&inodes);

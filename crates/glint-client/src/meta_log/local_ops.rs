@@ -36,7 +36,8 @@ const NUMBERS: u32 = 1 << 12;
 impl InodeState {
     /// Whether `caller` may change the entries of this directory here.
     fn takes_changes_of(&self, caller: &Caller) -> bool {
-        let Some(attr) = self.attributes().filter(|_| self.own && self.complete) else {
+        let Some(attr) = self.attributes().filter(|_| self.own && self.dentries.is_complete())
+        else {
             return false;
         };
         let owner_may = caller.cred.uid == attr.uid && attr.mode & 0o300 == 0o300;
@@ -67,9 +68,9 @@ impl InodeState {
     /// Whether this is a directory without entries, which nobody uses.
     fn is_empty_directory(&self, parent: Ino) -> bool {
         self.home == Some(parent)
-            && (self.own && self.complete)
+            && (self.own && self.dentries.is_complete())
             && self.attributes().is_some_and(|attr| attr.nlink == 2)
-            && self.children.values().all(Option::is_none)
+            && self.dentries.is_empty()
             && !self.pins.is_open()
     }
 
@@ -200,14 +201,15 @@ impl<T: Transport> Client<T> {
             child.names.push((parent, name.into()));
             child.set_attributes(attr.clone());
             (child.queued, child.made) = (number, number);
-            (child.own, child.complete) = (is_dir, is_dir);
+            child.own = is_dir;
+            child.dentries.set_complete(is_dir);
             if let Some(flags) = open {
                 child.layout = Some(attr.layout);
                 child.data.expect(flags.write);
             }
             self.cache.found(&mut child, attr)
         };
-        state.children.insert(name.into(), Some(ino));
+        state.dentries.insert(name, ino);
         state.entries_changed(now, number);
         if is_dir && let Some(attr) = state.attributes_mut() {
             attr.nlink += 1;
@@ -328,7 +330,7 @@ impl<T: Transport> Client<T> {
         let number = self.push(caller, now, None, request).ok()?;
         child.gone(number);
         drop(child);
-        state.children.remove(name);
+        state.dentries.remove(name);
         state.entries_changed(now, number);
         if is_dir && let Some(attr) = state.attributes_mut() {
             attr.nlink -= 1;
@@ -398,10 +400,10 @@ impl<T: Transport> Client<T> {
         if let Some(attr) = moved.attributes_mut() {
             attr.ctime = now;
         }
-        from_state.children.remove(name);
+        from_state.dentries.remove(name);
         from_state.entries_changed(now, number);
         let to_state = to_state.as_mut().unwrap_or(&mut from_state);
-        to_state.children.insert(new_name.into(), Some(source.ino));
+        to_state.dentries.insert(new_name, source.ino);
         to_state.entries_changed(now, number);
         Some(())
     }

@@ -102,8 +102,7 @@ impl<T: Transport> Client<T> {
         let Some((parent, name)) = name else { return };
         if let Some(directory) = self.cache.find(parent) {
             let mut state = directory.lock();
-            state.complete = false;
-            state.children.remove(name);
+            state.dentries.doubt(name);
             state.lose_attributes();
         }
         if let Some(kernel) = self.cache.kernel().cloned() {
@@ -124,8 +123,7 @@ impl<T: Transport> Client<T> {
         let (children, mut number) = {
             let mut state = directory.lock();
             state.own = false;
-            let children: Vec<_> = state.children.values().flatten().copied().collect();
-            (children, state.queued)
+            (state.dentries.inodes(), state.queued)
         };
         for inode in children.into_iter().filter_map(|child| self.cache.find(child)) {
             let mut state = inode.lock();
@@ -191,7 +189,7 @@ impl<T: Transport> Client<T> {
                 if !state.own {
                     continue;
                 }
-                state.children.values().flatten().copied().collect()
+                state.dentries.inodes()
             };
             let foreign = |ino: &glint_proto::Ino| {
                 let child = self.cache.find(*ino);
@@ -200,8 +198,7 @@ impl<T: Transport> Client<T> {
             let foreign: HashSet<_> = children.into_iter().filter(foreign).collect();
             if !foreign.is_empty() {
                 let mut state = inode.lock();
-                state.complete = false;
-                state.children.retain(|_, ino| ino.is_none_or(|ino| !foreign.contains(&ino)));
+                state.dentries.doubt_inodes(|ino| foreign.contains(&ino));
             }
         }
     }
