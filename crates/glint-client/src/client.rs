@@ -1,15 +1,15 @@
 //! The client of one file system, on any transport: what its calls are made of.
 
-use crate::advisory::Programs;
-use crate::backlog::Backlog;
 use crate::cache::Cache;
-use crate::change::Change;
-use crate::groups::supplementary_groups;
-use crate::handles::{Handles, OpenFile};
-use crate::keeper::Inbox;
-use crate::node::Node;
-use crate::read_ahead::Memory;
-use crate::room::WriteBack;
+use crate::cache::attr_update::AttrUpdate;
+use crate::cache::inode::CachedInode;
+use crate::calls::groups::supplementary_groups;
+use crate::calls::open_files::{Handles, OpenFile};
+use crate::data::read_ahead::ReadAheadMemory;
+use crate::data::room::WriteBack;
+use crate::locks::posix::PosixLocks;
+use crate::locks::recall::RecallInbox;
+use crate::meta_log::log::WriteBackLog;
 use crate::vfs::{Caller, Found, Valid};
 use glint_lock::held::Use;
 use glint_net::{Granting, Transport, status_for_everybody};
@@ -52,29 +52,29 @@ pub struct Client<T> {
     pub(crate) me: OnceLock<Weak<Client<T>>>,
     pub(crate) cache: Cache,
     pub(crate) write_back: WriteBack,
-    pub(crate) inbox: Inbox,
-    pub(crate) backlog: Arc<Backlog>,
-    pub(crate) programs: Programs,
+    pub(crate) inbox: RecallInbox,
+    pub(crate) log: Arc<WriteBackLog>,
+    pub(crate) posix_locks: PosixLocks,
     pub(crate) counts_pages: AtomicBool,
     /// Data is read ahead: it does not come from this process.
     pub(crate) reads_ahead: bool,
-    pub(crate) ahead_memory: Memory,
+    pub(crate) ahead_memory: ReadAheadMemory,
     /// The servers have been silent for so long that nothing cached is used.
     pub(crate) suspended: AtomicBool,
 }
 
 impl<T: Transport> Client<T> {
-    /// A client on `transport`, without locks if nobody keeps them: see [`crate::Running`].
+    /// A client on `transport`, without locks if nobody keeps them: see [`crate::RunningClient`].
     /// With `noatime` reading never changes an inode.
     pub fn new(transport: T, noatime: bool) -> Client<T> {
         let welcome = transport.welcome();
-        let backlog = Arc::new(Backlog::default());
+        let log = Arc::new(WriteBackLog::default());
         if welcome.commit_sync {
-            backlog.turn_off();
+            log.turn_off();
         }
         Client {
             reads_ahead: !transport.identity().is_in_process(),
-            ahead_memory: Memory::default(),
+            ahead_memory: ReadAheadMemory::default(),
             transport,
             osts: AtomicU16::new(welcome.osts),
             absent: Mutex::default(),
@@ -92,11 +92,11 @@ impl<T: Transport> Client<T> {
             write_through: welcome.commit_sync,
             lease_ms: welcome.lease_ms,
             me: OnceLock::new(),
-            cache: Cache::new(backlog.clone()),
-            backlog,
+            cache: Cache::new(log.clone()),
+            log,
             write_back: WriteBack::default(),
-            inbox: Inbox::default(),
-            programs: Programs::default(),
+            inbox: RecallInbox::default(),
+            posix_locks: PosixLocks::default(),
             counts_pages: AtomicBool::new(false),
             suspended: AtomicBool::new(false),
         }
@@ -110,7 +110,7 @@ impl<T: Transport> Client<T> {
 
     /// From now on every change of metadata is made by the servers before its call returns.
     pub fn tell_changes_at_once(&self) {
-        self.backlog.turn_off();
+        self.log.turn_off();
     }
 
     /// From now on the kernel is asked to forget when it knows more than so many inodes.
@@ -140,13 +140,13 @@ impl<T: Transport> Client<T> {
         request: &MdsRequest<'_>,
     ) -> FsResult<MdsReply> {
         let _span = Span::start(Layer::Client, request.op() as u8);
-        if self.backlog.is_busy() {
-            self.settle(request).await;
+        if self.log.is_busy() {
+            self.flush_before(request).await;
         }
         let cred = &caller.cred;
         // No lock comes with a lock of a program, which may be waited for without end.
         let may_grant = self.has_locks() && !matches!(request, MdsRequest::Advisory(_));
-        let _under_way = may_grant.then(|| self.cache.under_way());
+        let _in_flight = may_grant.then(|| self.cache.begin_request());
         let epoch = self.cache.epoch();
         let (mut reply, mut grants): Granting = self.transport.mds(cred, request).await;
         if matches!(reply, Err(Errno::EACCES | Errno::EPERM))
@@ -193,8 +193,8 @@ impl<T: Transport> Client<T> {
         others: Option<(u64, Timestamp)>,
     ) -> FsResult<Attr> {
         // Before the objects are asked: what is sent meanwhile they know.
-        let node = if attr.size_on_ost { self.cache.find(attr.ino) } else { None };
-        let own = node.and_then(|node| node.state().unsent_blocks());
+        let inode = if attr.size_on_ost { self.cache.find(attr.ino) } else { None };
+        let own = inode.and_then(|inode| inode.lock().unsent_blocks());
         let mut attr = self.complete(attr).await?;
         // What others have to send takes an unknown space: more than none, which would say that
         // there is nothing but a hole.
@@ -220,19 +220,19 @@ impl<T: Transport> Client<T> {
     }
 
     /// What this client has of an inode, if it keeps locks.
-    pub(crate) fn node(&self, ino: Ino) -> Option<Arc<Node>> {
-        self.has_locks().then(|| self.cache.node(ino))
+    pub(crate) fn inode(&self, ino: Ino) -> Option<Arc<CachedInode>> {
+        self.has_locks().then(|| self.cache.inode(ino))
     }
 
     /// This client begins to change inodes of which it may know something.
-    pub(crate) fn change(&self, inos: &[Ino]) -> Option<Change> {
-        self.has_locks().then(|| self.cache.change(inos))
+    pub(crate) fn begin_update(&self, inos: &[Ino]) -> Option<AttrUpdate> {
+        self.has_locks().then(|| self.cache.begin_update(inos))
     }
 
     /// For how long a caller may rely on what was just learned.
-    pub(crate) fn found(&self, attr: Attr, changes: u64) -> Found {
+    pub(crate) fn found(&self, attr: Attr, updates: u64) -> Found {
         match self.has_locks() {
-            true => self.cache.learn(attr, changes),
+            true => self.cache.learn(attr, updates),
             false => Found { attr, valid: Valid::timed(self.cache_time) },
         }
     }
@@ -243,30 +243,31 @@ impl<T: Transport> Client<T> {
         parent: Ino,
         name: &[u8],
         attr: Attr,
-        changes: Option<u64>,
+        updates: Option<u64>,
     ) -> Found {
         match self.has_locks() {
-            true => self.cache.learn_name(parent, name, &attr, changes),
+            true => self.cache.learn_name(parent, name, &attr, updates),
             false => Found { attr, valid: Valid::timed(self.cache_time) },
         }
     }
 
     /// Who has a file handle looks an inode of any type up by its number.
     pub(crate) async fn lookup_number(&self, ino: Ino) -> FsResult<Found> {
-        let changes = self.cache.changes(ino);
+        let updates = self.cache.updates(ino);
         let attr = self.mds_attr(&Caller::ROOT, &MdsRequest::Getattr { ino }).await?;
-        Ok(self.found_name(ino, b".", attr, Some(changes)))
+        Ok(self.found_name(ino, b".", attr, Some(updates)))
     }
 
     /// A name was made, with a new inode.
     pub(crate) fn made(&self, parent: Ino, name: &[u8], attr: Attr) -> Found {
         if attr.is_dir()
-            && let Some(node) = self.node(attr.ino)
+            && let Some(inode) = self.inode(attr.ino)
         {
-            let mut state = node.state();
-            state.complete = state.bits.has(Bits::DIR) || state.own;
+            let mut state = inode.lock();
+            let is_empty = state.bits.has(Bits::DIR) || state.own;
+            state.dentries.set_complete(is_empty);
             if state.own {
-                self.backlog.owns(attr.ino);
+                self.log.note_delegated(attr.ino);
             }
         }
         self.found_name(parent, name, attr, Some(0))
@@ -283,14 +284,14 @@ impl<T: Transport> Client<T> {
         if !self.has_locks() {
             return self.mds(caller, request).await.map(drop);
         }
-        if self.remove_here(caller, parent, name, request).is_some() {
+        if self.remove_locally(caller, parent, name, request).is_some() {
             return Ok(());
         }
         let mut inos = vec![parent];
         inos.extend(self.cache.child(parent, name));
-        let change = self.cache.change(&inos);
+        let update = self.cache.begin_update(&inos);
         let reply = self.mds(caller, request).await?;
-        drop(change);
+        drop(update);
         self.cache.removed(&reply);
         self.cache.forget_name(parent, name);
         Ok(())
@@ -309,7 +310,7 @@ impl<T: Transport> Client<T> {
             return self.mds(caller, &request).await.map(drop);
         }
         let ends = [(parent, name), (new_parent, new_name)];
-        if self.rename_here(caller, ends[0], ends[1], flags).is_some() {
+        if self.rename_locally(caller, ends[0], ends[1], flags).is_some() {
             return Ok(());
         }
         let known = ends.map(|(parent, name)| self.cache.child(parent, name));
@@ -320,13 +321,13 @@ impl<T: Transport> Client<T> {
         };
         let mut inos = vec![parent, new_parent];
         inos.extend(known.into_iter().flatten());
-        for node in known.into_iter().flatten().filter_map(|ino| self.cache.find(ino)) {
+        for inode in known.into_iter().flatten().filter_map(|ino| self.cache.find(ino)) {
             // It will be where others see it.
-            node.state().home = None;
+            inode.lock().home = None;
         }
-        let change = self.cache.change(&inos);
+        let update = self.cache.begin_update(&inos);
         let reply = self.mds(caller, &request).await?;
-        drop(change);
+        drop(update);
         self.cache.removed(&reply);
         if may_be_one && !flags.exchange {
             for (parent, name) in ends {
@@ -355,7 +356,7 @@ impl<T: Transport> Client<T> {
             return servers.into_bytes();
         };
         let (unsent, errors) = self.write_back.counts();
-        let (inodes, changes) = (self.cache.len(), self.backlog.len());
+        let (inodes, changes) = (self.cache.len(), self.log.len());
         let ahead = glint_telemetry::counters()[Counter::BytesReadAhead as usize].1;
         format!(
             "{{\"client\":{{\"cached_inodes\":{inodes},\"unsent_bytes\":{unsent},\
@@ -377,33 +378,33 @@ impl<T: Transport> Client<T> {
     }
 
     /// Where a file ends. A lock to write all of it is held.
-    pub(crate) async fn end_of(&self, node: &Arc<Node>, file: &OpenFile) -> FsResult<u64> {
-        let known = node.state().attributes().map(|attr| attr.size);
+    pub(crate) async fn end_of(&self, inode: &Arc<CachedInode>, file: &OpenFile) -> FsResult<u64> {
+        let known = inode.lock().attributes().map(|attr| attr.size);
         if let Some(size) = known {
             return Ok(size);
         }
-        self.flush_node(node).await?;
+        self.flush_inode(inode).await?;
         Ok(self.glimpse(file.ino, file.layout).await?.map_or(0, |objects| objects.size))
     }
 
     /// Truncates the data of a file, which nobody else reads or writes meanwhile.
     pub(crate) async fn cut(&self, ino: Ino, layout: Layout, size: u64) -> FsResult<()> {
-        let Some(node) = self.node(ino) else {
+        let Some(inode) = self.inode(ino) else {
             return self.truncate_objects(ino, layout, size).await;
         };
-        let _guard = self.lock_data(&node, Range::ALL, true, Use::Call).await?;
-        node.state().layout = Some(layout);
+        let _guard = self.lock_data(&inode, Range::ALL, true, Use::Call).await?;
+        inode.lock().layout = Some(layout);
         // What could not be written yet would come back later. What is lost is told to whoever
         // wrote it.
-        self.flush_node(&node).await?;
+        self.flush_inode(&inode).await?;
         self.truncate_objects(ino, layout, size).await?;
-        node.state().data_changes();
+        inode.lock().data_changes();
         Ok(())
     }
 
     /// Whether an inode was made here without extended attributes, and nobody else has seen it.
     pub(crate) fn has_no_xattrs(&self, ino: Ino) -> bool {
-        self.cache.find(ino).is_some_and(|node| node.state().has_no_xattrs())
+        self.cache.find(ino).is_some_and(|inode| inode.lock().has_no_xattrs())
     }
 
     pub(crate) async fn size_of(&self, ino: Ino) -> FsResult<u64> {
@@ -414,7 +415,7 @@ impl<T: Transport> Client<T> {
     }
 
     pub(crate) async fn layout_of(&self, ino: Ino) -> FsResult<Layout> {
-        let known = self.cache.find(ino).and_then(|node| node.state().layout);
+        let known = self.cache.find(ino).and_then(|inode| inode.lock().layout);
         if let Some(layout) = known {
             return Ok(layout);
         }

@@ -1,6 +1,6 @@
 //! Entrance for the fuzz target.
 
-use crate::virtual_xattr::{format_layout, parse_layout};
+use crate::calls::virtual_xattr::{format_layout, parse_layout};
 use glint_proto::Layout;
 
 /// The attribute `glint.layout` as a user sets it.

@@ -9,39 +9,18 @@
 //!
 //! Does not know: FUSE. A mount and a benchmark use the same [`Vfs`].
 
-mod absent;
-mod advisory;
-mod backlog;
 mod cache;
 mod calls;
-mod change;
 mod client;
 mod data;
-mod data_locks;
-mod deferred;
-mod dirty;
-mod extents;
-mod file_calls;
 #[doc(hidden)]
 pub mod fuzz;
-mod groups;
-mod handles;
-mod keeper;
 mod kernel;
-mod node;
-mod opens;
-mod privileges;
-mod prune;
-mod read_ahead;
-mod room;
-mod send_backlog;
-mod settle;
-mod under_way;
+mod locks;
+mod meta_log;
 mod vfs;
-mod virtual_xattr;
-mod write_back;
 
 pub use client::Client;
-pub use keeper::Running;
 pub use kernel::Kernel;
+pub use locks::recall::RunningClient;
 pub use vfs::{Caching, Caller, Found, FsStat, Handle, Listing, Make, Open, Valid, Vfs, WriteHow};

@@ -31,8 +31,7 @@ const LONG: (usize, usize) = (500, 8);
 /// How many sources may stand beside each other: of more, nobody sees which belong together.
 const FOLDER_FILES_MAX: usize = 12;
 /// Folders that have more. No number here rises, and no line is added.
-const FULL_FOLDERS: [(&str, usize); 4] = [
-    ("crates/glint-client/src", 31),
+const FULL_FOLDERS: [(&str, usize); 3] = [
     ("crates/glint-net/src", 35),
     ("crates/glint/src", 13),
     // A file for each command.
@@ -42,8 +41,7 @@ const FULL_FOLDERS: [(&str, usize); 4] = [
 /// What says nothing of a type: whose state, what runs, shared by whom. A node is a host.
 const EMPTY_NAMES: [&str; 5] = ["State", "Running", "Shared", "Node", "Core"];
 /// Crates that have types of such names. No number here rises, and no line is added.
-const EMPTY_NAMES_LEFT: [(&str, usize); 2] =
-    [("crates/glint-client/", 4), ("crates/glint-net/", 6)];
+const EMPTY_NAMES_LEFT: [(&str, usize); 1] = [("crates/glint-net/", 6)];
 /// Public types that share a name, and how many do. No number here rises, and no line is added.
 const SHARED_NAMES_LEFT: [(&str, usize); 1] = [("Identity", 2)];
 

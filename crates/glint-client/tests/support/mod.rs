@@ -1,7 +1,7 @@
 //! A transport to servers that are not there: the MDS gives every lock, objects are in memory,
 //! and each data request fails as the test says.
 
-use glint_client::{Caller, Handle, Running, Vfs, WriteHow};
+use glint_client::{Caller, Handle, RunningClient, Vfs, WriteHow};
 use glint_net::{Granting, Holder, Identity, Transport};
 use glint_proto::lock::{Bits, Cancel, DataLock, Grant, Range};
 use glint_proto::message::{Survived, Welcome};
@@ -325,7 +325,7 @@ pub fn with_client<F: Future<Output = ()>>(
     test: impl FnOnce(Fake, Arc<glint_client::Client<Fake>>) -> F,
 ) {
     let fake = Fake::default();
-    let client = Running::start(fake.clone(), true).unwrap();
+    let client = RunningClient::start(fake.clone(), true).unwrap();
     let runtime = glint_net::runtime(None).unwrap();
     runtime.block_on(test(fake, client.clone()));
 }

@@ -6,7 +6,7 @@ use crate::control::{self, Control};
 use crate::metrics;
 use crate::signals::Stop;
 use crate::{CommandResult, Usage, daemon};
-use glint_client::{Client, Running, Vfs};
+use glint_client::{Client, RunningClient, Vfs};
 use glint_mount::{Mount, MountFlags};
 use glint_net::{Address, Cluster, NetError, Remote, RemoteOptions};
 use glint_proto::limits::AWAY_END_MS;
@@ -221,7 +221,7 @@ pub fn run(args: Args) -> CommandResult {
         (_, e) => format!("server {}: {e}", args.server),
     })?;
     let cluster = Cluster::new(remote, crate::identity::get()?, mount_point.display().to_string());
-    let client = Running::start(cluster, options.noatime())?;
+    let client = RunningClient::start(cluster, options.noatime())?;
     if let Some(inodes) = options.inodes {
         client.limit_inodes(inodes);
     }

@@ -6,7 +6,7 @@ use crate::live::Live;
 use crate::metrics;
 use crate::signals::Stop;
 use crate::{CommandResult, daemon};
-use glint_client::Running;
+use glint_client::RunningClient;
 use glint_mount::{Mount, MountFlags, TransportKind};
 use glint_net::{Cluster, InProcess, Service};
 use glint_server::data_dir::{DataDir, Role};
@@ -87,7 +87,7 @@ pub fn run(args: Args) -> CommandResult {
         crate::identity::get()?,
         mount_point.display().to_string(),
     );
-    let client = Running::start(cluster, options.noatime())?;
+    let client = RunningClient::start(cluster, options.noatime())?;
     // Alone, its files are as trustworthy as those of any local file system.
     let flags = if shared { super::mount::flags_unless_said()? } else { MountFlags::empty() };
     let mount_options = options.mount(source, flags);

@@ -4,8 +4,8 @@
 //! Invariant: what the objects say about size and times is asked from all objects
 //! of a file, and only believed while the inode says so (`size_on_ost`).
 
+use crate::calls::open_files::OpenFile;
 use crate::client::Client;
-use crate::handles::OpenFile;
 use futures_util::future::try_join_all;
 use glint_net::Transport;
 use glint_proto::capability::that_allows;
@@ -26,9 +26,9 @@ impl<T: Transport> Client<T> {
         request: OstRequest,
         bulk: Bulk<'_>,
     ) -> FsResult<OstReply> {
-        let node = request.object().filter(|_| self.needs_capabilities);
-        let node = node.and_then(|object| self.cache.find(object.ino));
-        let capability = node.and_then(|node| that_allows(&node.state().capabilities, &request));
+        let inode = request.object().filter(|_| self.needs_capabilities);
+        let inode = inode.and_then(|object| self.cache.find(object.ino));
+        let capability = inode.and_then(|inode| that_allows(&inode.lock().capabilities, &request));
         self.transport.ost(ost, request, capability, bulk).await
     }
 

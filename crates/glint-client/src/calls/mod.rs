@@ -1,11 +1,18 @@
 //! The calls of a file system, each with what it does to the cache.
 
+mod file;
+pub(crate) mod groups;
+mod open;
+pub(crate) mod open_files;
+mod privileges;
+pub(crate) mod virtual_xattr;
+
+use crate::calls::virtual_xattr::{LAYOUT, STATS, STATUS, format_layout, parse_layout};
 use crate::client::Client;
 use crate::kernel::Kernel;
 use crate::vfs::{
     Caching, Caller, Found, FsStat, Handle, Listing, Make, Open, Valid, Vfs, WriteHow,
 };
-use crate::virtual_xattr::{LAYOUT, STATS, STATUS, format_layout, parse_layout};
 use glint_lock::held::Use;
 use glint_net::Transport;
 use glint_proto::limits::{FILE_BYTES_MAX, FUSE_IO_BYTES_MAX, NAME_BYTES_MAX};
@@ -61,15 +68,15 @@ impl<T: Transport> Vfs for Client<T> {
             return known;
         }
         let before = self.cache.child(parent, name);
-        let changes = before.map(|ino| self.cache.changes(ino));
+        let updates = before.map(|ino| self.cache.updates(ino));
         match self.mds_attr(caller, &MdsRequest::Lookup { parent, name }).await {
             Ok(attr) => {
-                let changes = match before {
-                    Some(ino) if ino == attr.ino => changes,
+                let updates = match before {
+                    Some(ino) if ino == attr.ino => updates,
                     // It was not known before it was asked for, so nothing can have changed.
                     _ => Some(0),
                 };
-                Ok(self.found_name(parent, name, attr, changes))
+                Ok(self.found_name(parent, name, attr, updates))
             }
             Err(Errno::ENOENT) => {
                 if self.has_locks() {
@@ -85,9 +92,9 @@ impl<T: Transport> Vfs for Client<T> {
         if let Some(known) = self.cache.attributes(ino) {
             return Ok(known);
         }
-        let changes = self.cache.changes(ino);
+        let updates = self.cache.updates(ino);
         let attr = self.mds_attr(&Caller::ROOT, &MdsRequest::Getattr { ino }).await?;
-        Ok(self.found(attr, changes))
+        Ok(self.found(attr, updates))
     }
 
     async fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> FsResult<Found> {
@@ -105,12 +112,12 @@ impl<T: Transport> Vfs for Client<T> {
         name: &[u8],
         make: Make<'_>,
     ) -> FsResult<Found> {
-        if let Some(found) = self.make_here(caller, parent, name, make, None).await {
+        if let Some(found) = self.make_locally(caller, parent, name, make, None).await {
             return Ok(found);
         }
         let Make { mode, umask, rdev, target } = make;
         if mode & libc::S_IFMT == libc::S_IFDIR {
-            self.prepare_to_own().await;
+            self.prepare_delegation().await;
         }
         let request = MdsRequest::Create {
             parent,
@@ -122,10 +129,10 @@ impl<T: Transport> Vfs for Client<T> {
             open: None,
             exclusive: true,
         };
-        let change = self.change(&[parent]);
+        let update = self.begin_update(&[parent]);
         let attr = self.mds_attr(caller, &request).await?;
-        if let Some(change) = change {
-            change.made_in(parent, attr.ctime, attr.is_dir());
+        if let Some(update) = update {
+            update.made_in(parent, attr.ctime, attr.is_dir());
         }
         Ok(self.made(parent, name, attr))
     }
@@ -141,8 +148,8 @@ impl<T: Transport> Vfs for Client<T> {
         let mut open = OpenFlags::from_posix(flags);
         open.kill_suidgid = open.truncate && !caller.cred.is_superuser();
         let counted = self.privileges.load(Ordering::Acquire);
-        if let Some(found) = self.make_here(caller, parent, name, make, Some(open)).await {
-            return Ok(self.opened_here(found, open));
+        if let Some(found) = self.make_locally(caller, parent, name, make, Some(open)).await {
+            return Ok(self.opened_locally(found, open));
         }
         let request = MdsRequest::Create {
             parent,
@@ -154,11 +161,11 @@ impl<T: Transport> Vfs for Client<T> {
             open: Some(open),
             exclusive: flags & libc::O_EXCL != 0,
         };
-        let change = self.change(&[parent]);
+        let update = self.begin_update(&[parent]);
         match self.mds(caller, &request).await? {
             MdsReply::Opened { attr, created: true } => {
-                if let Some(change) = change {
-                    change.made_in(parent, attr.ctime, false);
+                if let Some(update) = update {
+                    update.made_in(parent, attr.ctime, false);
                 }
                 let handle = self.add_handle(&attr, OpenFlags { truncate: false, ..open }, true);
                 self.is_new(handle, &attr, counted);
@@ -166,9 +173,9 @@ impl<T: Transport> Vfs for Client<T> {
                 Ok(Open { attr, handle, valid, created: true })
             }
             MdsReply::Opened { attr, created: false } => {
-                drop(change);
+                drop(update);
                 // It may have been truncated.
-                drop(self.change(&[attr.ino]));
+                drop(self.begin_update(&[attr.ino]));
                 let opened = self.opened(attr, open).await?;
                 let found = self.found_name(parent, name, opened.attr, None);
                 Ok(Open { attr: found.attr, valid: found.valid.without_attr(), ..opened })
@@ -193,14 +200,14 @@ impl<T: Transport> Vfs for Client<T> {
     }
 
     async fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> FsResult<Open> {
-        if let Some(open) = self.open_here(caller, ino, flags) {
+        if let Some(open) = self.open_locally(caller, ino, flags) {
             return Ok(open);
         }
-        let change = if flags.truncate { self.change(&[ino]) } else { None };
+        let update = if flags.truncate { self.begin_update(&[ino]) } else { None };
         match self.mds(caller, &MdsRequest::Open { ino, flags }).await? {
             MdsReply::Attr(attr) => {
                 let opened = self.opened(attr, flags).await;
-                drop(change);
+                drop(update);
                 if flags.truncate && flags.kill_suidgid {
                     self.forget_mode(ino);
                 }
@@ -216,23 +223,23 @@ impl<T: Transport> Vfs for Client<T> {
 
     async fn flush(&self, handle: Handle) -> FsResult<()> {
         let file = self.handles.get(handle)?;
-        match self.node(file.ino) {
-            Some(node) if file.write => self.error_of(&node, &file),
+        match self.inode(file.ino) {
+            Some(inode) if file.write => self.error_of(&inode, &file),
             _ => Ok(()),
         }
     }
 
     fn may_have_locks(&self, ino: Ino) -> bool {
-        self.cache.find(ino).is_some_and(|node| node.state().locked)
+        self.cache.find(ino).is_some_and(|inode| inode.lock().locked)
     }
 
     async fn advisory(&self, handle: Handle, lock: AdvisoryLock) -> FsResult<Option<AdvisoryLock>> {
         let file = self.handles.get(handle)?;
-        self.lock_for_program(&file, lock).await
+        self.posix_lock(&file, lock).await
     }
 
     async fn cancel_wait(&self, ino: Ino, ticket: u64) {
-        self.cancel_lock(ino, ticket).await;
+        self.cancel_posix_lock(ino, ticket).await;
     }
 
     fn is_away(&self) -> bool {
@@ -256,8 +263,8 @@ impl<T: Transport> Vfs for Client<T> {
     async fn fsync(&self, handle: Handle) -> FsResult<()> {
         let file = self.handles.get(handle)?;
         let synced = self.sync_inode(file.ino).await;
-        match self.node(file.ino) {
-            Some(node) => self.error_of(&node, &file).and(synced),
+        match self.inode(file.ino) {
+            Some(inode) => self.error_of(&inode, &file).and(synced),
             None => synced,
         }
     }
@@ -266,11 +273,11 @@ impl<T: Transport> Vfs for Client<T> {
         let errors = self.write_back.counts().1;
         let mut result = Ok(());
         if self.has_locks() {
-            for node in self.cache.all() {
-                result = result.and(self.flush_node(&node).await);
+            for inode in self.cache.all() {
+                result = result.and(self.flush_inode(&inode).await);
             }
         }
-        self.settle(&MdsRequest::Sync).await;
+        self.flush_before(&MdsRequest::Sync).await;
         if self.write_back.counts().1 > errors {
             result = result.and(Err(Errno::EIO));
         }
@@ -295,26 +302,26 @@ impl<T: Transport> Vfs for Client<T> {
             return Err(Errno::EFBIG);
         }
         file.wrote.store(true, Ordering::Release);
-        let node = self.node(file.ino);
-        self.take_privileges(node.as_deref(), &file, caller.cred.is_superuser()).await?;
-        let Some(node) = node else {
+        let inode = self.inode(file.ino);
+        self.take_privileges(inode.as_deref(), &file, caller.cred.is_superuser()).await?;
+        let Some(inode) = inode else {
             return self.allocate_file(&file, mode, offset, len).await;
         };
-        let _guard = self.lock_data(&node, Range::ALL, true, Use::Call).await?;
-        self.flush_node(&node).await?;
-        let change = self.cache.change(&[file.ino]);
+        let _guard = self.lock_data(&inode, Range::ALL, true, Use::Call).await?;
+        self.flush_inode(&inode).await?;
+        let update = self.cache.begin_update(&[file.ino]);
         let result = self.allocate_file(&file, mode, offset, len).await;
-        drop(change);
-        node.state().data_changes();
+        drop(update);
+        inode.lock().data_changes();
         result
     }
 
     async fn lseek(&self, handle: Handle, offset: u64, hole: bool) -> FsResult<u64> {
         let file = self.handles.get(handle)?;
-        let _guard = match self.node(file.ino) {
-            Some(node) => {
-                let guard = self.lock_data(&node, Range::ALL, false, Use::Call).await?;
-                self.flush_node(&node).await?;
+        let _guard = match self.inode(file.ino) {
+            Some(inode) => {
+                let guard = self.lock_data(&inode, Range::ALL, false, Use::Call).await?;
+                self.flush_inode(&inode).await?;
                 Some(guard)
             }
             None => None,
@@ -352,7 +359,7 @@ impl<T: Transport> Vfs for Client<T> {
 
     async fn opendir(&self, caller: &Caller, ino: Ino) -> FsResult<Handle> {
         let flags = OpenFlags { read: true, ..OpenFlags::default() };
-        if let Some(open) = self.open_here(caller, ino, flags) {
+        if let Some(open) = self.open_locally(caller, ino, flags) {
             return Ok(open.handle);
         }
         match self.mds(caller, &MdsRequest::Open { ino, flags }).await? {
@@ -372,7 +379,7 @@ impl<T: Transport> Vfs for Client<T> {
         let file = self.handles.get(handle)?;
         self.touch(&file).await;
         let request = MdsRequest::Readdir { ino: file.ino, cookie, bytes_max, plus };
-        let fence = self.cache.changes_so_far();
+        let fence = self.cache.updates_so_far();
         let MdsReply::Dir(page) = self.mds(caller, &request).await? else {
             return Err(Errno::EPROTO);
         };
@@ -385,9 +392,9 @@ impl<T: Transport> Vfs for Client<T> {
                     true => attr,
                     false => self.complete(attr).await?,
                 };
-                let doubtful = attr.size_on_ost || self.cache.changes_so_far() != fence;
-                let changes = if doubtful { None } else { Some(self.cache.changes(attr.ino)) };
-                let found = self.found_name(file.ino, &entry.name, attr, changes);
+                let doubtful = attr.size_on_ost || self.cache.updates_so_far() != fence;
+                let updates = if doubtful { None } else { Some(self.cache.updates(attr.ino)) };
+                let found = self.found_name(file.ino, &entry.name, attr, updates);
                 (entry.attr, valid) = (Some(found.attr), found.valid);
             }
             listing.valid.push(valid);
@@ -396,15 +403,15 @@ impl<T: Transport> Vfs for Client<T> {
     }
 
     async fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Found> {
-        let change = self.change(&[ino, parent]);
-        if let Some(node) = self.node(ino) {
+        let update = self.begin_update(&[ino, parent]);
+        if let Some(inode) = self.inode(ino) {
             // It will be seen elsewhere.
-            node.state().home = None;
+            inode.lock().home = None;
         }
         let attr = self.mds_attr(caller, &MdsRequest::Link { ino, parent, name }).await?;
-        if let Some(change) = change {
-            change.learn(&attr);
-            change.made_in(parent, attr.ctime, false);
+        if let Some(update) = update {
+            update.learn(&attr);
+            update.made_in(parent, attr.ctime, false);
         }
         let found = self.found_name(parent, name, attr, None);
         Ok(Found { valid: found.valid.without_attr(), ..found })
@@ -456,16 +463,16 @@ impl<T: Transport> Vfs for Client<T> {
         }
         if name == LAYOUT {
             let layout = parse_layout(value, self.layout_of(ino).await?)?;
-            let _change = self.change(&[ino]);
+            let _update = self.begin_update(&[ino]);
             let reply = self.mds(caller, &MdsRequest::SetLayout { ino, layout }).await?;
-            if let (Some(node), MdsReply::Attr(attr)) = (self.node(ino), reply) {
-                node.state().layout = attr.is_file().then_some(attr.layout);
+            if let (Some(inode), MdsReply::Attr(attr)) = (self.inode(ino), reply) {
+                inode.lock().layout = attr.is_file().then_some(attr.layout);
             }
             return Ok(());
         }
-        let _change = self.change(&[ino]);
-        if let Some(node) = self.node(ino) {
-            node.state().gets_xattr();
+        let _update = self.begin_update(&[ino]);
+        if let Some(inode) = self.inode(ino) {
+            inode.lock().gets_xattr();
         }
         let reply = self.mds(caller, &MdsRequest::Setxattr { ino, name, value, flags }).await;
         self.may_have_given(None, name);
@@ -480,7 +487,7 @@ impl<T: Transport> Vfs for Client<T> {
     }
 
     async fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<()> {
-        let _change = self.change(&[ino]);
+        let _update = self.begin_update(&[ino]);
         self.mds(caller, &MdsRequest::Removexattr { ino, name }).await.map(drop)
     }
 

@@ -3,7 +3,10 @@
 //! Invariant: everything here that the servers could change is used only while the lock that
 //! protects it is held. Giving a lock up and forgetting what it protects are one step.
 
-use crate::dirty::Dirty;
+use crate::cache::attrs::{AttrCache, Before};
+use crate::cache::dentries::Dentries;
+use crate::cache::pins::Pins;
+use crate::data::dirty::Dirty;
 use glint_lock::held::{HeldBits, HeldData};
 use glint_proto::limits::BULK_BYTES_MAX;
 use glint_proto::lock::{Bits, Range};
@@ -22,47 +25,31 @@ pub(crate) const BLOCK_BYTES: u64 = 512;
 pub(crate) type Name = (Ino, Box<[u8]>);
 
 /// What is known.
-pub(crate) struct State {
+pub(crate) struct InodeState {
     pub(crate) bits: HeldBits,
     /// Requests sent before this may bring locks under numbers below the last one heard of; see
     /// [`Flight`](glint_lock::flight::Flight).
     pub(crate) fence: u64,
-    /// Under ATTR.
-    pub(crate) attr: Option<Attr>,
-    /// Changes of this inode by this client, that are under way and that are done.
-    pub(crate) changing: u32,
-    pub(crate) changes: u64,
+    /// Under ATTR, or in a delegation: read by [`InodeState::attributes`] alone.
+    attrs: AttrCache,
     /// Names that lead here, each under ENTRY of this inode.
     pub(crate) names: SmallVec<[Name; 1]>,
-    /// Of a directory: inodes of names, and names that are free (these under DIR).
-    pub(crate) children: HashMap<Box<[u8]>, Option<Ino>>,
-    /// How many names were learned to be free since those were last forgotten all at once: no
-    /// fewer than there are.
-    pub(crate) absent: usize,
-    /// All names of the directory are among them.
-    pub(crate) complete: bool,
+    /// Of a directory: its names, and names that are free.
+    pub(crate) dentries: Dentries,
     /// Of a directory: nobody else looks at it, so this client changes it by itself; see
-    /// [`crate::deferred`].
+    /// [`crate::meta_log::local_ops`].
     pub(crate) own: bool,
     /// It was made in this directory, since this client has that for itself.
     pub(crate) home: Option<Ino>,
-    /// Numbers of its last change in the backlog, and of that which made it.
+    /// Numbers of its last change in the write-back log, and of that which made it.
     pub(crate) queued: u64,
     pub(crate) made: u64,
     /// It was made without extended attributes, and got none since.
     plain: bool,
     /// The servers never heard of it, and will not: nothing of it may reach an OST.
     pub(crate) unborn: bool,
-    /// Closes whose data is still here; and open files.
-    pub(crate) closing: u32,
-    pub(crate) handles: u32,
-    /// References of the kernel.
-    pub(crate) lookups: u64,
-    /// Opens that the servers do not know, under OPEN; and whether they are being told.
-    pub(crate) opens: u32,
-    pub(crate) declaring: bool,
-    /// Opens to read and write, whose pages may become dirty without a word.
-    pub(crate) shared_writers: u32,
+    /// Who needs the inode to be known.
+    pub(crate) pins: Pins,
     pub(crate) data: HeldData,
     /// Somebody asks for a lock on data; who waits for that, in order, and how many have.
     pub(crate) acquiring: bool,
@@ -119,35 +106,26 @@ impl Loss {
 }
 
 /// An inode.
-pub(crate) struct Node {
+pub(crate) struct CachedInode {
     pub(crate) ino: Ino,
-    state: Mutex<State>,
+    state: Mutex<InodeState>,
 }
 
-impl Node {
-    pub(crate) fn new(ino: Ino) -> Node {
-        let state = State {
+impl CachedInode {
+    pub(crate) fn new(ino: Ino) -> CachedInode {
+        let state = InodeState {
             bits: HeldBits::default(),
             fence: 0,
-            attr: None,
-            changing: 0,
-            changes: 0,
+            attrs: AttrCache::default(),
             names: SmallVec::new(),
-            children: HashMap::new(),
-            absent: 0,
-            complete: false,
+            dentries: Dentries::default(),
             own: false,
             home: None,
             queued: 0,
             made: 0,
             plain: false,
             unborn: false,
-            closing: 0,
-            handles: 0,
-            lookups: 0,
-            opens: 0,
-            declaring: false,
-            shared_writers: 0,
+            pins: Pins::default(),
             data: HeldData::default(),
             acquiring: false,
             turns: VecDeque::new(),
@@ -164,20 +142,20 @@ impl Node {
             capabilities: Vec::new(),
             wakers: Vec::new(),
         };
-        Node { ino, state: Mutex::new(state) }
+        CachedInode { ino, state: Mutex::new(state) }
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, InodeState> {
         self.state.lock()
     }
 
     /// The state, if nobody has it just now.
-    pub(crate) fn try_state(&self) -> Option<MutexGuard<'_, State>> {
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, InodeState>> {
         self.state.try_lock()
     }
 
     /// Waits until `look` finds what it wants.
-    pub(crate) async fn until<R>(&self, mut look: impl FnMut(&mut State) -> Option<R>) -> R {
+    pub(crate) async fn until<R>(&self, mut look: impl FnMut(&mut InodeState) -> Option<R>) -> R {
         poll_fn(|context| {
             let mut state = self.state.lock();
             match look(&mut state) {
@@ -200,23 +178,81 @@ impl Node {
     /// Whether nothing here would be missed.
     pub(crate) fn is_idle(&self, is_pending: impl Fn(u64) -> bool) -> bool {
         let state = self.state.lock();
-        state.lookups == 0
-            && state.opens == 0
-            && state.handles == 0
-            && state.closing == 0
-            && state.changing == 0
+        state.pins.is_empty()
+            && !state.attrs.is_updating()
             && !state.own
             && state.data.is_unused()
             && state.dirty.is_clean()
             && !is_pending(state.queued)
-            && state.children.values().all(Option::is_none)
+            && state.dentries.is_empty()
     }
 }
 
-impl State {
+impl InodeState {
+    /// Whether attributes that are known may be used: nobody else can change them now.
+    fn protects_attributes(&self) -> bool {
+        self.bits.has(Bits::ATTR) || self.is_ours()
+    }
+
     /// The attributes, if they are known.
     pub(crate) fn attributes(&self) -> Option<&Attr> {
-        self.attr.as_ref().filter(|_| self.bits.has(Bits::ATTR) || self.is_ours())
+        self.attrs.get(self.protects_attributes())
+    }
+
+    /// The attributes, to follow what this client does by itself.
+    pub(crate) fn attributes_mut(&mut self) -> Option<&mut Attr> {
+        self.attrs.get_mut(self.protects_attributes())
+    }
+
+    /// The times that this client knew last, to be said at a close.
+    pub(crate) fn last_times(&self) -> Option<(Timestamp, Timestamp)> {
+        self.attrs.last_times()
+    }
+
+    /// The attributes are what this client has made them.
+    pub(crate) fn set_attributes(&mut self, attr: Attr) {
+        self.attrs.set(attr);
+    }
+
+    /// The attributes are not known any more.
+    pub(crate) fn lose_attributes(&mut self) {
+        self.attrs.lose();
+    }
+
+    /// This client has changed the attributes, and does not know to what.
+    pub(crate) fn doubt_attributes(&mut self) {
+        self.attrs.lose();
+        self.attrs.disturb();
+    }
+
+    /// How many updates there were by this client, to learn from an answer to what is asked now.
+    pub(crate) fn updates(&self) -> u64 {
+        self.attrs.updates()
+    }
+
+    /// Whether updates by this client are under way.
+    pub(crate) fn is_updating(&self) -> bool {
+        self.attrs.is_updating()
+    }
+
+    /// An update of the attributes by a request begins.
+    pub(crate) fn begin_update(&mut self) -> Before {
+        self.attrs.begin_update(self.protects_attributes())
+    }
+
+    /// The answer to an update says what the attributes are.
+    pub(crate) fn finish_update(&mut self, before: &Before, attr: &Attr) {
+        self.attrs.finish(before, self.bits.has(Bits::ATTR), attr);
+    }
+
+    /// An update did this to the attributes.
+    pub(crate) fn finish_update_with(&mut self, before: &Before, change: impl FnOnce(&mut Attr)) {
+        self.attrs.finish_with(before, self.bits.has(Bits::ATTR), change);
+    }
+
+    /// An update ends.
+    pub(crate) fn end_update(&mut self) {
+        self.attrs.end_update();
     }
 
     /// It was made here, in this directory.
@@ -233,7 +269,8 @@ impl State {
     /// It gets one. An access list may also say what new inodes in a directory get, and this
     /// client does not know.
     pub(crate) fn gets_xattr(&mut self) {
-        (self.plain, self.complete) = (false, false);
+        self.plain = false;
+        self.dentries.set_complete(false);
     }
 
     /// Whether nobody else can change its attributes, or has seen them.
@@ -243,48 +280,33 @@ impl State {
 
     /// The inode that a name is known to lead to.
     pub(crate) fn child(&self, name: &[u8]) -> Option<Ino> {
-        self.children.get(name).copied().flatten()
-    }
-
-    /// Forgets which names are free, one by one. Returns how many it had counted.
-    pub(crate) fn forget_absent(&mut self) -> usize {
-        self.children.retain(|_, child| child.is_some());
-        std::mem::take(&mut self.absent)
+        self.dentries.get(name)
     }
 
     /// Whether it is known that there is no such name.
     pub(crate) fn is_free(&self, name: &[u8]) -> bool {
-        match self.children.get(name) {
-            Some(child) => child.is_none() && (self.own || self.bits.has(Bits::DIR)),
-            None => self.knows_all(),
-        }
+        self.dentries.is_free(name, self.own || self.bits.has(Bits::DIR))
     }
 
-    /// Whether a name that is not known here does not exist.
-    pub(crate) fn knows_all(&self) -> bool {
-        self.complete && (self.own || self.bits.has(Bits::DIR))
-    }
-
-    /// The servers said what the attributes are, in answer to a question that was asked when
-    /// there had been `changes` and none was under way.
-    pub(crate) fn learn(&mut self, attr: &Attr, changes: u64) {
-        if self.is_ours() && self.attr.is_some() {
+    /// The servers said what the attributes are, in answer to what was asked after so many
+    /// updates.
+    pub(crate) fn learn(&mut self, attr: &Attr, updates: u64) {
+        if self.is_ours() && self.attributes().is_some() {
             // The servers may not have heard the latest.
             return;
         }
-        if self.bits.has(Bits::ATTR) && self.changing == 0 && self.changes == changes {
-            self.attr = Some(attr.clone());
+        if self.bits.has(Bits::ATTR) {
+            self.attrs.learn(attr, updates);
         }
     }
 
     /// Bits are given up. Returns the names that are not to be relied on any more.
     pub(crate) fn lose(&mut self, bits: Bits) -> SmallVec<[Name; 1]> {
         if bits.contains(Bits::ATTR) && !self.is_ours() {
-            self.attr = None;
+            self.attrs.lose();
         }
         if bits.contains(Bits::DIR) && !self.own {
-            self.complete = false;
-            self.children.retain(|_, child| child.is_some());
+            self.dentries.revoke_negative();
         }
         match bits.contains(Bits::ENTRY) && self.home.is_none() {
             true => std::mem::take(&mut self.names),
@@ -306,7 +328,7 @@ impl State {
         self.mtime = Some(now);
         let before = self.wrote_to.map_or(0, |(end, _)| end);
         self.wrote_to = Some((before.max(end), now));
-        if let Some(attr) = &mut self.attr {
+        if let Some(attr) = self.attributes_mut() {
             attr.size = attr.size.max(end);
             let all = attr.size.div_ceil(BLOCK_BYTES);
             let more = attr.blocks + (bytes as u64).div_ceil(BLOCK_BYTES);
@@ -314,14 +336,17 @@ impl State {
             (attr.mtime, attr.ctime) = (now, now);
         } else {
             // Whoever asks just now may hear of the time before this.
-            self.changes += 1;
+            self.attrs.disturb();
         }
     }
 
     /// What the objects take is known now, if all of them have said it.
     pub(crate) fn learn_blocks(&mut self) {
         let unsent = (self.dirty.unsent() as u64).div_ceil(BLOCK_BYTES);
-        let (Some(layout), Some(attr)) = (self.layout, &mut self.attr) else { return };
+        let protected = self.protects_attributes();
+        let (Some(layout), Some(attr)) = (self.layout, self.attrs.get_mut(protected)) else {
+            return;
+        };
         let mut blocks = 0;
         for stripe in 0..layout.stripe_count.max(1) {
             match self.objects.get(&stripe) {
@@ -379,7 +404,7 @@ impl State {
 
     /// Whether OSTs let its data be read.
     pub(crate) fn may_read(&self) -> bool {
-        self.attr.as_ref().is_some_and(Attr::is_dir) || self.proof(Access::READ).is_some()
+        self.attributes().is_some_and(Attr::is_dir) || self.proof(Access::READ).is_some()
     }
 
     /// Notes an error of writing behind.

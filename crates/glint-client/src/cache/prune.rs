@@ -17,12 +17,12 @@ impl Cache {
         };
         let shard = self.next_pruned.fetch_add(1, Ordering::Relaxed);
         let mut found: Vec<(u64, Ino)> = Vec::new();
-        for node in self.of_shard(shard) {
-            if let Some(state) = node.try_state()
-                && state.lookups > 0
-                && state.handles == 0
+        for inode in self.of_shard(shard) {
+            if let Some(state) = inode.try_lock()
+                && state.pins.has_lookups()
+                && !state.pins.is_open()
             {
-                found.push((state.bits.granted(), node.ino));
+                found.push((state.bits.granted(), inode.ino));
             }
         }
         found.sort_unstable();

@@ -1,6 +1,6 @@
 //! Open files of this client.
 
-use crate::read_ahead::ReadAhead;
+use crate::data::read_ahead::ReadAhead;
 use crate::vfs::Handle;
 use glint_proto::{Errno, FsResult, Ino, Layout};
 use parking_lot::{Mutex, RwLock};
@@ -20,21 +20,21 @@ pub(crate) struct OpenFile {
     pub(crate) wrote: AtomicBool,
     /// Writes go to the end (O_APPEND).
     pub(crate) append: bool,
-    /// Open to read and write.
+    /// A file open to read and write, whose pages may be dirtied without notice.
     pub(crate) shared: bool,
     /// The servers know of it.
     pub(crate) declared: bool,
-    /// The change in the backlog that made and opened it, if this client did; or 0.
+    /// The change in the write-back log that made and opened it, if this client did; or 0.
     pub(crate) made: u64,
-    /// The last error of writing behind that it was told of.
-    pub(crate) told: AtomicU64,
+    /// The last error of writing behind that it its program was told of.
+    pub(crate) error_seen: AtomicU64,
     /// Who took locks of fcntl(2) through it.
     pub(crate) lock_owners: Mutex<SmallVec<[u64; 1]>>,
     /// What [`Client::privileges`](crate::Client) was when it had nothing that a write takes
     /// away, where there are no locks.
     pub(crate) plain: AtomicU64,
     /// The access time was seen to.
-    pub(crate) touched: AtomicBool,
+    pub(crate) atime_done: AtomicBool,
     pub(crate) ahead: Mutex<ReadAhead>,
 }
 

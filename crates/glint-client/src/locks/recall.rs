@@ -8,11 +8,11 @@
 //! - A client that has not heard of its servers for most of its lease stops to rely on what it
 //!   has cached: when the servers give its locks to others, it knows nothing that could be old.
 
-use crate::cache::NODES_MAX;
+use crate::cache::INODES_MAX;
+use crate::cache::inode::{CachedInode, Name};
 use crate::client::Client;
+use crate::data::write_back::AGE_MAX;
 use crate::kernel::Kernel;
-use crate::node::{Name, Node};
-use crate::write_back::AGE_MAX;
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use futures_util::stream::FuturesUnordered;
@@ -46,13 +46,13 @@ const ARRIVAL: Duration = Duration::from_millis(250);
 
 /// What comes to the thread from others.
 #[derive(Default)]
-pub(crate) struct Inbox {
+pub(crate) struct RecallInbox {
     callbacks: Mutex<Vec<Callback>>,
     waker: Mutex<Option<Waker>>,
     stop: AtomicBool,
 }
 
-impl Inbox {
+impl RecallInbox {
     fn wake(&self) {
         let waker = self.waker.lock().take();
         if let Some(waker) = waker {
@@ -76,12 +76,12 @@ impl Inbox {
 
 /// A client and the thread that keeps its locks. What was written is at the OSTs when it is
 /// dropped.
-pub struct Running<T: Transport> {
+pub struct RunningClient<T: Transport> {
     client: Arc<Client<T>>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl<T: Transport> Deref for Running<T> {
+impl<T: Transport> Deref for RunningClient<T> {
     type Target = Arc<Client<T>>;
 
     fn deref(&self) -> &Arc<Client<T>> {
@@ -89,14 +89,14 @@ impl<T: Transport> Deref for Running<T> {
     }
 }
 
-impl<T: Transport> Running<T> {
+impl<T: Transport> RunningClient<T> {
     /// Starts a client on `transport`. With `noatime` reading never changes an inode.
-    pub fn start(transport: T, noatime: bool) -> std::io::Result<Running<T>> {
+    pub fn start(transport: T, noatime: bool) -> std::io::Result<RunningClient<T>> {
         let client = Client::holder(transport, noatime);
         if !client.has_locks() {
-            return Ok(Running { client, threads: Vec::new() });
+            return Ok(RunningClient { client, threads: Vec::new() });
         }
-        let mut running = Running { client: client.clone(), threads: Vec::new() };
+        let mut running = RunningClient { client: client.clone(), threads: Vec::new() };
         let watching = client.clone();
         let watch = std::thread::Builder::new().name("watch".into());
         running.threads.push(watch.spawn(move || {
@@ -114,7 +114,7 @@ impl<T: Transport> Running<T> {
     }
 }
 
-impl<T: Transport> Drop for Running<T> {
+impl<T: Transport> Drop for RunningClient<T> {
     fn drop(&mut self) {
         self.client.inbox.stop.store(true, Ordering::Release);
         self.client.inbox.wake();
@@ -147,11 +147,10 @@ impl<T: Transport> Holder for Client<T> {
             (MdsRequest::Own { ino }, Err(errno)) => {
                 // Others may have been there.
                 tracing::error!(%ino, %errno, "a directory is not this client's own any more");
-                let node = self.cache.node(*ino);
-                self.stop_owning(&node);
-                let mut state = node.state();
-                state.complete = false;
-                state.children.clear();
+                let inode = self.cache.inode(*ino);
+                self.end_delegation(&inode);
+                let mut state = inode.lock();
+                state.dentries.clear();
                 return;
             }
             (request, Err(errno)) => {
@@ -159,16 +158,16 @@ impl<T: Transport> Holder for Client<T> {
                 return;
             }
         };
-        let node = self.cache.node(*ino);
+        let inode = self.cache.inode(*ino);
         match reply {
-            Ok(MdsReply::Locked(lock)) => node.state().data.found(lock),
+            Ok(MdsReply::Locked(lock)) => inode.lock().data.found(lock),
             _ => {
-                node.state().data.forget_lost();
-                let lost = self.discard(&node, Errno::EIO);
+                inode.lock().data.forget_lost();
+                let lost = self.discard(&inode, Errno::EIO);
                 tracing::error!(%ino, lost, "a lock was not given again; what was cached is lost");
             }
         }
-        node.wake();
+        inode.wake();
     }
 }
 
@@ -215,13 +214,13 @@ impl<T: Transport> Client<T> {
         host::spawn(async move {
             while !giving.inbox.stop.load(Ordering::Acquire) {
                 host::sleep(ROUND).await;
-                giving.give_up_owned().await;
+                giving.return_oldest_delegations().await;
                 giving.shrink();
                 giving.send_cancels().await;
             }
         });
         let sending = self.clone();
-        host::spawn(async move { sending.send_backlog().await });
+        host::spawn(async move { sending.send_log().await });
         while let Some(callbacks) = self.inbox.next().await {
             for callback in callbacks {
                 let client = self.clone();
@@ -232,10 +231,10 @@ impl<T: Transport> Client<T> {
             }
         }
         // The end: everything to the OSTs.
-        for node in self.cache.all() {
-            self.flush_or_discard(&node).await;
+        for inode in self.cache.all() {
+            self.flush_or_discard(&inode).await;
         }
-        self.settle_all().await;
+        self.flush_log().await;
     }
 
     /// Writes what has become old.
@@ -246,23 +245,23 @@ impl<T: Transport> Client<T> {
         if let Some(old) = old
             && self.write_back.counts().0 > 0
         {
-            for node in self.cache.dirty() {
+            for inode in self.cache.dirty() {
                 let due = {
-                    let state = node.state();
+                    let state = inode.lock();
                     state.dirty.oldest().is_some_and(|oldest| oldest <= old).then_some(state.layout)
                 };
                 if let Some(Some(layout)) = due {
                     let client = self.clone();
                     host::spawn(async move {
-                        client.send_old(&node, layout, old).await;
+                        client.send_old(&inode, layout, old).await;
                     });
                 }
             }
         }
-        if self.backlog.is_busy()
+        if self.log.is_busy()
             && let Some(old) = clock::now().checked_sub(CHANGE_AGE_MAX)
         {
-            self.backlog.hurry_old(old);
+            self.log.hurry_old(old);
         }
     }
 
@@ -270,7 +269,7 @@ impl<T: Transport> Client<T> {
     fn shrink(self: &Arc<Self>) {
         let limit = self.known_max.load(Ordering::Relaxed);
         let is_unstable = |ino| !self.transport.unstable(ino).is_empty();
-        self.cache.shrink(limit.min(NODES_MAX), is_unstable);
+        self.cache.shrink(limit.min(INODES_MAX), is_unstable);
         if self.cache.len() > limit && !self.prunes.swap(true, Ordering::AcqRel) {
             let client = self.clone();
             let pruning = blocking::unblock(move || {
@@ -291,7 +290,7 @@ impl<T: Transport> Client<T> {
                     "no word from the servers for {} s: what is cached is not used",
                     silent.as_secs()
                 );
-                self.disown_all();
+                self.end_delegations();
                 self.forget_cached().into_iter().for_each(blocking::Task::detach);
             }
         } else {
@@ -316,37 +315,37 @@ impl<T: Transport> Client<T> {
     async fn answer(&self, callback: Callback) {
         match callback {
             Callback::Bits { ino, bits, number } => {
-                let node = self.cache.node(ino);
-                node.state().fence = self.cache.fence();
+                let inode = self.cache.inode(ino);
+                inode.lock().fence = self.cache.fence();
                 if bits.contains(Bits::OWN) {
-                    self.disown(&node).await;
+                    self.return_delegation(&inode).await;
                 }
-                self.give_up_bits(&node, bits, number).await;
+                self.give_up_bits(&inode, bits, number).await;
                 self.cache.note_idle(ino);
                 self.cache.cancels.lock().push(Cancel::Bits { ino, bits, number });
             }
             Callback::Data { ino, number } => {
-                let node = self.cache.node(ino);
+                let inode = self.cache.inode(ino);
                 let fence = self.cache.fence();
                 let known = {
-                    let mut state = node.state();
+                    let mut state = inode.lock();
                     state.fence = fence;
                     state.data.take_back(number).is_some()
                 };
-                if !known && !self.has_come(&node, number, fence).await {
-                    self.give_up_older(&node, number).await;
+                if !known && !self.has_come(&inode, number, fence).await {
+                    self.give_up_older(&inode, number).await;
                     self.cache.note_idle(ino);
                     self.cache.cancels.lock().push(Cancel::Data { ino, number });
                     return;
                 }
-                node.wake();
-                let id = node.state().data.id_of(number);
+                inode.wake();
+                let id = inode.lock().data.id_of(number);
                 if let Some(id) = id {
-                    self.give_up(&node, id).await;
+                    self.give_up(&inode, id).await;
                 }
             }
             Callback::Glimpse { ino, number } => {
-                let seen = self.cache.find(ino).and_then(|node| node.state().unsent());
+                let seen = self.cache.find(ino).and_then(|inode| inode.lock().unsent());
                 self.cache.cancels.lock().push(Cancel::Glimpse { ino, number, seen });
             }
         }
@@ -354,42 +353,39 @@ impl<T: Transport> Client<T> {
 
     /// Whether a lock that was asked back before it was here has come. If not, it is not relied
     /// on when it does.
-    async fn has_come(&self, node: &Node, number: u64, fence: u64) -> bool {
-        if !node.state().data.is_awaited(number) {
-            return node.state().data.id_of(number).is_some();
+    async fn has_come(&self, inode: &CachedInode, number: u64, fence: u64) -> bool {
+        if !inode.lock().data.is_awaited(number) {
+            return inode.lock().data.id_of(number).is_some();
         }
-        let come = pin!(node.until(|state| (!state.data.is_awaited(number)).then_some(())));
+        let come = pin!(inode.until(|state| (!state.data.is_awaited(number)).then_some(())));
         let answered = pin!(self.cache.past(fence));
         let late = pin!(host::sleep(ARRIVAL));
         select(come, select(answered, late)).await;
-        !node.state().data.refuse(number)
+        !inode.lock().data.refuse(number)
     }
 
     /// Stops to use bits of an inode, and has the kernel forget what they protect.
-    async fn give_up_bits(&self, node: &Arc<Node>, bits: Bits, number: u64) {
-        let (names, lookups, opens) = {
-            let mut state = node.state();
+    async fn give_up_bits(&self, inode: &Arc<CachedInode>, bits: Bits, number: u64) {
+        let (names, is_in_kernel, opens) = {
+            let mut state = inode.lock();
             state.bits.take_back(bits, number);
             let names = state.lose(bits);
-            let mut opens = 0;
-            if bits.contains(Bits::OPEN) && state.opens > 0 {
-                opens = std::mem::take(&mut state.opens);
-                state.declaring = true;
-            }
-            (names, state.lookups, opens)
+            let returns_opens = bits.contains(Bits::OPEN);
+            let opens = if returns_opens { state.pins.begin_declaring() } else { 0 };
+            (names, state.pins.has_lookups(), opens)
         };
         if opens > 0 {
-            let request = MdsRequest::AddOpens { ino: node.ino, readers: opens };
+            let request = MdsRequest::AddOpens { ino: inode.ino, readers: opens };
             if let Err(errno) = self.ask(&request).await {
-                tracing::warn!(ino = %node.ino, %errno, "telling the servers what is open");
+                tracing::warn!(ino = %inode.ino, %errno, "telling the servers what is open");
             }
-            node.state().declaring = false;
-            node.wake();
+            inode.lock().pins.end_declaring();
+            inode.wake();
         }
         self.forget_children(&names);
         let Some(kernel) = self.cache.kernel().cloned() else { return };
-        if bits.contains(Bits::ATTR) && lookups > 0 {
-            self.forget_attributes(node, &*kernel).await;
+        if bits.contains(Bits::ATTR) && is_in_kernel {
+            self.forget_attributes(inode, &*kernel).await;
         }
         if !names.is_empty() {
             forget_names(kernel, names.into_vec()).await;
@@ -399,15 +395,15 @@ impl<T: Transport> Client<T> {
     fn forget_children(&self, names: &[Name]) {
         for (parent, name) in names {
             if let Some(directory) = self.cache.find(*parent) {
-                directory.state().children.remove(name);
+                directory.lock().dentries.remove(name);
             }
         }
     }
 
-    async fn forget_attributes(&self, node: &Node, kernel: &dyn Kernel) {
+    async fn forget_attributes(&self, inode: &CachedInode, kernel: &dyn Kernel) {
         for _ in 0..RETRIES {
             // One that it does not know and was told of is on its way to it.
-            if kernel.forget_attributes(node.ino) || node.state().lookups == 0 {
+            if kernel.forget_attributes(inode.ino) || !inode.lock().pins.has_lookups() {
                 return;
             }
             host::sleep(RETRY).await;
@@ -418,16 +414,16 @@ impl<T: Transport> Client<T> {
     /// wait for requests that wait for the servers, for each inode.
     fn forget_cached(&self) -> Vec<blocking::Task<()>> {
         let kernel = self.cache.kernel().cloned();
-        let nodes = self.cache.all();
-        for node in &nodes {
-            let mut state = node.state();
+        let inodes = self.cache.all();
+        for inode in &inodes {
+            let mut state = inode.lock();
             state.bits.drop_all();
             state.lose(Bits::ALL);
             if !state.own {
-                state.children.clear();
+                state.dentries.clear();
             }
         }
-        self.forget_foreign_children(&nodes);
+        self.forget_foreign_children(&inodes);
         let Some(kernel) = kernel else { return Vec::new() };
         let names = kernel.clone();
         let mut forgetting = vec![blocking::unblock(move || {
@@ -438,17 +434,17 @@ impl<T: Transport> Client<T> {
                 );
             }
         })];
-        for node in &nodes {
+        for inode in &inodes {
             let (known, pages) = {
-                let state = node.state();
-                (state.lookups > 0, state.pages)
+                let state = inode.lock();
+                (state.pins.has_lookups(), state.pages)
             };
             if known {
-                let (kernel, ino) = (kernel.clone(), node.ino);
+                let (kernel, ino) = (kernel.clone(), inode.ino);
                 forgetting.push(blocking::unblock(move || _ = kernel.forget_attributes(ino)));
             }
             if pages {
-                let (kernel, ino) = (kernel.clone(), node.ino);
+                let (kernel, ino) = (kernel.clone(), inode.ino);
                 blocking::unblock(move || kernel.forget_pages(ino, Range::ALL)).detach();
             }
         }
@@ -461,12 +457,12 @@ impl<T: Transport> Client<T> {
         self.cache.cancels.lock().clear();
         self.write_back.nothing_is_kept();
         let mut requests = Vec::new();
-        if !evicted && self.backlog.is_on() {
-            requests.push(MdsRequest::WritesBack { life: self.backlog.life() });
+        if !evicted && self.log.is_on() {
+            requests.push(MdsRequest::WritesBack { life: self.log.life() });
         }
         let mut lost = 0;
-        for node in self.cache.all() {
-            let mut state = node.state();
+        for inode in self.cache.all() {
+            let mut state = inode.lock();
             state.bits = Default::default();
             let locks = state.data.lose();
             state.data_changes();
@@ -474,37 +470,37 @@ impl<T: Transport> Client<T> {
                 state.data.forget_lost();
                 state.capabilities.clear();
             }
-            let opens = std::mem::take(&mut state.opens);
+            let opens = state.pins.take_undeclared();
             // Also what is being given up just now: nobody may look before the changes are there.
-            let owns = state.own || self.backlog.is_pending(state.queued);
+            let owns = state.own || self.log.is_pending(state.queued);
             drop(state);
-            node.wake();
+            inode.wake();
             if opens > 0 {
-                requests.push(MdsRequest::AddOpens { ino: node.ino, readers: opens });
+                requests.push(MdsRequest::AddOpens { ino: inode.ino, readers: opens });
             }
             if evicted {
-                lost += self.discard(&node, Errno::EIO);
+                lost += self.discard(&inode, Errno::EIO);
                 continue;
             }
             if owns {
-                requests.push(MdsRequest::Own { ino: node.ino });
+                requests.push(MdsRequest::Own { ino: inode.ino });
             }
             for lock in locks {
-                let (ino, range, write) = (node.ino, lock.range, lock.write);
+                let (ino, range, write) = (inode.ino, lock.range, lock.write);
                 let access = if write { Access::WRITE } else { Access::READ };
-                let proof = node.state().proof(access);
+                let proof = inode.lock().proof(access);
                 requests.push(MdsRequest::Lock { ino, range, write, reclaim: true, proof });
             }
         }
         match evicted {
             true => {
-                self.lose_backlog();
-                let locks = self.programs.clear();
+                self.lose_log();
+                let locks = self.posix_locks.clear();
                 if locks > 0 {
                     tracing::error!(locks, "locks that programs had taken are lost");
                 }
             }
-            false => requests.extend(self.programs.to_reclaim()),
+            false => requests.extend(self.posix_locks.to_reclaim()),
         }
         if lost > 0 {
             tracing::error!(lost, "bytes that were written and not yet sent are lost");
@@ -546,19 +542,4 @@ async fn wait_a_while(forgetting: Vec<blocking::Task<()>>) {
         tracing::warn!("the kernel takes long to forget what it has cached");
     }
     forgetting.into_iter().for_each(blocking::Task::detach);
-}
-
-/// Opens under OPEN are counted until the servers are told.
-pub(crate) async fn undeclared_release(node: &Node) -> bool {
-    node.until(|state| {
-        if state.declaring {
-            return None;
-        }
-        if state.opens > 0 {
-            state.opens -= 1;
-            return Some(true);
-        }
-        Some(false)
-    })
-    .await
 }

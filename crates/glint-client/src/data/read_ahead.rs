@@ -46,9 +46,9 @@ pub(crate) fn is_slow(took: Duration, bytes: usize) -> bool {
 
 /// Memory that is used for reading ahead.
 #[derive(Clone, Default)]
-pub(crate) struct Memory(Arc<AtomicUsize>);
+pub(crate) struct ReadAheadMemory(Arc<AtomicUsize>);
 
-impl Memory {
+impl ReadAheadMemory {
     fn take(&self, bytes: usize) -> bool {
         let take = |used: usize| (used + bytes <= MEMORY_MAX).then_some(used + bytes);
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).is_ok()
@@ -66,7 +66,7 @@ pub(crate) struct Block {
     pub(crate) offset: u64,
     pub(crate) len: u64,
     content: Mutex<Content>,
-    memory: Memory,
+    memory: ReadAheadMemory,
 }
 
 impl Drop for Block {
@@ -170,7 +170,7 @@ impl ReadAhead {
         size: u64,
         spread: u64,
         stamp: u64,
-        memory: &Memory,
+        memory: &ReadAheadMemory,
     ) -> Plan {
         if self.stamp != stamp {
             self.blocks.clear();
@@ -248,7 +248,7 @@ impl ReadAhead {
     }
 
     /// Adds blocks for what of a range is not on its way.
-    fn fetch(&mut self, range: Range<u64>, memory: &Memory, fetch: &mut Vec<Arc<Block>>) {
+    fn fetch(&mut self, range: Range<u64>, memory: &ReadAheadMemory, fetch: &mut Vec<Arc<Block>>) {
         let middle = range.start + (range.end.saturating_sub(range.start)) / 2;
         let has = |block: &Arc<Block>| (block.offset..block.end()).contains(&middle);
         if range.end.saturating_sub(range.start) <= BLOCK && self.blocks.iter().any(has) {
@@ -299,7 +299,7 @@ mod tests {
 
     /// Plans a read; returns what is read ahead, and whether the read itself was.
     fn read(ahead: &mut ReadAhead, offset: u64, len: u64, stamp: u64) -> (Vec<Range<u64>>, bool) {
-        let memory = Memory::default();
+        let memory = ReadAheadMemory::default();
         let plan = ahead.plan(offset..offset + len, SIZE, 8 << 20, stamp, &memory);
         let fetch = plan.fetch.iter().map(|block| block.offset..block.end()).collect();
         (fetch, !plan.here.is_empty())
@@ -405,7 +405,7 @@ mod tests {
 
     #[test]
     fn memory_is_limited_and_given_back() {
-        let memory = Memory::default();
+        let memory = ReadAheadMemory::default();
         let mut files: Vec<ReadAhead> = (0..40).map(|_| ReadAhead::default()).collect();
         for ahead in &mut files {
             (0..4).for_each(|_| ahead.was_slow());
@@ -423,7 +423,7 @@ mod tests {
     fn nothing_is_read_ahead_behind_the_end() {
         let mut ahead = ReadAhead::default();
         (0..4).for_each(|_| ahead.was_slow());
-        let memory = Memory::default();
+        let memory = ReadAheadMemory::default();
         let size = 3 * BLOCK + 100;
         for n in 0..2 {
             ahead.plan(n * BLOCK..(n + 1) * BLOCK, size, 8 << 20, 1, &memory);

@@ -1,9 +1,9 @@
 //! Sends what this client has changed by itself, and ends that: when somebody else looks at
 //! a directory, when the servers are silent, when they have forgotten this client.
 
-use crate::backlog::Part;
+use crate::cache::inode::CachedInode;
 use crate::client::Client;
-use crate::node::Node;
+use crate::meta_log::log::LogBatch;
 use glint_net::{Transport, host};
 use glint_proto::deferred::{self, Deferred};
 use glint_proto::lock::{Bits, Cancel};
@@ -12,46 +12,46 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 /// Directories that a client has for itself at most.
-const OWNED_MAX: usize = 4096;
+const DELEGATIONS_MAX: usize = 4096;
 /// A directory that one of so many last changes was made in is kept. A change is made in two at
 /// most, so these are fewer than there may be.
-const RECENT: u64 = OWNED_MAX as u64 / 4;
+const RECENT: u64 = DELEGATIONS_MAX as u64 / 4;
 
 impl<T: Transport> Client<T> {
     /// Sends changes, and the data of files that were made with them and closed. Never ends.
-    pub(crate) async fn send_backlog(self: Arc<Self>) {
+    pub(crate) async fn send_log(self: Arc<Self>) {
         loop {
-            let (part, closed) = self.backlog.next().await;
+            let (batch, closed) = self.log.next().await;
             for file in closed {
                 let client = self.clone();
                 host::spawn(async move { client.finish_closed(&file).await });
             }
-            if let Some(part) = part {
-                self.send_part(&part).await;
-                self.backlog.done(part.count);
+            if let Some(batch) = batch {
+                self.send_batch(&batch).await;
+                self.log.note_answered(batch.count);
             }
         }
     }
 
-    async fn send_part(self: &Arc<Self>, part: &Part) {
-        let request = MdsRequest::Batch { life: part.life, changes: &part.changes };
-        let _under_way = self.cache.under_way();
+    async fn send_batch(self: &Arc<Self>, batch: &LogBatch) {
+        let request = MdsRequest::Batch { life: batch.life, changes: &batch.changes };
+        let _in_flight = self.cache.begin_request();
         let epoch = self.cache.epoch();
         let (reply, grants) = self.transport.mds(&Cred::ROOT, &request).await;
         self.granted(&grants, epoch);
-        self.end_expecting(part);
+        self.end_expecting(batch);
         let failed = match reply {
             Ok(MdsReply::Batched { failed, .. }) => failed,
             other => {
                 let errno = other.err().unwrap_or(Errno::EPROTO);
-                tracing::error!(%errno, lost = part.count, "changes that were made here are lost");
-                (0..part.count).map(|at| (at, errno)).collect()
+                tracing::error!(%errno, lost = batch.count, "changes that were made here are lost");
+                (0..batch.count).map(|at| (at, errno)).collect()
             }
         };
         if failed.is_empty() {
             return;
         }
-        for (at, change) in deferred::changes(&part.changes).flatten().enumerate() {
+        for (at, change) in deferred::changes(&batch.changes).flatten().enumerate() {
             if let Some((_, errno)) = failed.iter().find(|(number, _)| *number as usize == at) {
                 self.change_failed(&change, *errno).await;
             }
@@ -60,16 +60,16 @@ impl<T: Transport> Client<T> {
 
     /// Changes are answered: locks on data that were expected with them and have not come are
     /// not held.
-    fn end_expecting(self: &Arc<Self>, part: &Part) {
-        for change in deferred::changes(&part.changes).flatten() {
+    fn end_expecting(self: &Arc<Self>, batch: &LogBatch) {
+        for change in deferred::changes(&batch.changes).flatten() {
             let Some((ino, _, true)) = change.opening() else { continue };
-            let Some(node) = self.cache.find(ino) else { continue };
-            let missing = node.state().data.has_not_come();
+            let Some(inode) = self.cache.find(ino) else { continue };
+            let missing = inode.lock().data.has_not_come();
             if let Some(id) = missing {
                 let client = self.clone();
                 host::spawn(async move {
-                    client.give_up(&node, id).await;
-                    client.cache.note_idle(node.ino);
+                    client.give_up(&inode, id).await;
+                    client.cache.note_idle(inode.ino);
                 });
             }
         }
@@ -92,18 +92,18 @@ impl<T: Transport> Client<T> {
             MdsRequest::Setattr { ino, .. } | MdsRequest::Release { ino, .. } => Some(ino),
             _ => change.made.map(|(ino, _)| ino),
         };
-        if let Some(node) = ino.and_then(|ino| self.cache.find(ino)) {
-            let mut state = node.state();
+        if let Some(inode) = ino.and_then(|ino| self.cache.find(ino)) {
+            let mut state = inode.lock();
             state.fail(errno);
             state.unborn |= change.made.is_some();
-            (state.home, state.attr, state.own) = (None, None, false);
+            state.lose_attributes();
+            (state.home, state.own) = (None, false);
         }
         let Some((parent, name)) = name else { return };
         if let Some(directory) = self.cache.find(parent) {
-            let mut state = directory.state();
-            state.complete = false;
-            state.children.remove(name);
-            state.attr = None;
+            let mut state = directory.lock();
+            state.dentries.doubt(name);
+            state.lose_attributes();
         }
         if let Some(kernel) = self.cache.kernel().cloned() {
             let name = name.to_vec();
@@ -111,23 +111,22 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Others may look at a directory from now on. Ends when the servers know all of it.
-    pub(crate) async fn disown(&self, directory: &Arc<Node>) {
-        let number = self.stop_owning(directory);
-        self.backlog.until(number).await;
+    /// Ends a delegation, and waits until the servers know all changes made under it.
+    pub(crate) async fn return_delegation(&self, directory: &Arc<CachedInode>) {
+        let number = self.end_delegation(directory);
+        self.log.answered(number).await;
     }
 
-    /// Changes nothing in a directory without asking any more. Returns the number of the last
-    /// change there.
-    pub(crate) fn stop_owning(&self, directory: &Node) -> u64 {
+    /// Ends a delegation: nothing is changed in the directory without asking any more. Returns the
+    /// number of the last change there.
+    pub(crate) fn end_delegation(&self, directory: &CachedInode) -> u64 {
         let (children, mut number) = {
-            let mut state = directory.state();
+            let mut state = directory.lock();
             state.own = false;
-            let children: Vec<_> = state.children.values().flatten().copied().collect();
-            (children, state.queued)
+            (state.dentries.inodes(), state.queued)
         };
-        for node in children.into_iter().filter_map(|child| self.cache.find(child)) {
-            let mut state = node.state();
+        for inode in children.into_iter().filter_map(|child| self.cache.find(child)) {
+            let mut state = inode.lock();
             if state.home == Some(directory.ino) {
                 state.home = None;
                 number = number.max(state.queued);
@@ -138,16 +137,18 @@ impl<T: Transport> Client<T> {
 
     /// Gives directories up that this client has had for itself longest, if they are many, and
     /// was not busy in just now.
-    pub(crate) async fn give_up_owned(&self) {
-        while let Some(ino) = self.backlog.oldest_owned(OWNED_MAX) {
-            let Some(node) = self.cache.find(ino).filter(|node| node.state().own) else { continue };
-            let queued = node.state().queued;
-            if queued > 0 && queued + RECENT > self.backlog.last() {
+    pub(crate) async fn return_oldest_delegations(&self) {
+        while let Some(ino) = self.log.oldest_delegated(DELEGATIONS_MAX) {
+            let Some(inode) = self.cache.find(ino).filter(|inode| inode.lock().own) else {
+                continue;
+            };
+            let queued = inode.lock().queued;
+            if queued > 0 && queued + RECENT > self.log.last() {
                 // Fewer than are too many can be that.
-                self.backlog.owns(ino);
+                self.log.note_delegated(ino);
                 continue;
             }
-            self.disown(&node).await;
+            self.return_delegation(&inode).await;
             // Nobody is given it later, and after a restart its number was not said.
             let number = u64::MAX;
             self.cache.cancels.lock().push(Cancel::Bits { ino, bits: Bits::OWN, number });
@@ -156,24 +157,24 @@ impl<T: Transport> Client<T> {
     }
 
     /// Changes nothing without asking, until the servers are heard of again.
-    pub(crate) fn disown_all(&self) {
-        for node in self.cache.all().iter().filter(|node| node.state().own) {
-            self.stop_owning(node);
+    pub(crate) fn end_delegations(&self) {
+        for inode in self.cache.all().iter().filter(|inode| inode.lock().own) {
+            self.end_delegation(inode);
         }
     }
 
     /// The servers have forgotten this client, with all that it might have told them.
-    pub(crate) fn lose_backlog(&self) {
-        for node in self.cache.all() {
-            let mut state = node.state();
-            if self.backlog.is_pending(state.made) {
+    pub(crate) fn lose_log(&self) {
+        for inode in self.cache.all() {
+            let mut state = inode.lock();
+            if self.log.is_pending(state.made) {
                 state.unborn = true;
                 state.fail(Errno::EIO);
             }
         }
-        self.disown_all();
-        self.backlog.forget_numbers();
-        let lost = self.backlog.lose();
+        self.end_delegations();
+        self.log.forget_numbers();
+        let lost = self.log.lose();
         if lost > 0 {
             self.write_back.count_error();
             tracing::error!(lost, "changes that were made here and not yet sent are lost");
@@ -181,24 +182,23 @@ impl<T: Transport> Client<T> {
     }
 
     /// Names in directories of this client lead to what it knows, or it does not know all.
-    pub(crate) fn forget_foreign_children(&self, nodes: &[Arc<Node>]) {
-        for node in nodes {
+    pub(crate) fn forget_foreign_children(&self, inodes: &[Arc<CachedInode>]) {
+        for inode in inodes {
             let children: Vec<_> = {
-                let state = node.state();
+                let state = inode.lock();
                 if !state.own {
                     continue;
                 }
-                state.children.values().flatten().copied().collect()
+                state.dentries.inodes()
             };
             let foreign = |ino: &glint_proto::Ino| {
                 let child = self.cache.find(*ino);
-                child.is_some_and(|child| child.state().home != Some(node.ino))
+                child.is_some_and(|child| child.lock().home != Some(inode.ino))
             };
             let foreign: HashSet<_> = children.into_iter().filter(foreign).collect();
             if !foreign.is_empty() {
-                let mut state = node.state();
-                state.complete = false;
-                state.children.retain(|_, ino| ino.is_none_or(|ino| !foreign.contains(&ino)));
+                let mut state = inode.lock();
+                state.dentries.doubt_inodes(|ino| foreign.contains(&ino));
             }
         }
     }

@@ -7,11 +7,11 @@
 //! - What could not be sent for a reason that may pass stays dirty, and is sent again.
 //! - What is lost is told to each open file once, at its next write, fsync or close.
 
+use crate::cache::inode::CachedInode;
+use crate::calls::open_files::OpenFile;
 use crate::client::Client;
-use crate::dirty::{Dirty, Flying};
-use crate::extents::Due;
-use crate::handles::OpenFile;
-use crate::node::Node;
+use crate::data::dirty::{Dirty, ExtentsInFlight};
+use crate::data::extents::Due;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use glint_net::{Transport, host};
 use glint_proto::extents::{extents_bulk_bytes, put_extents};
@@ -32,7 +32,7 @@ impl<T: Transport> Client<T> {
     /// Puts data into the write cache. A lock on it is held.
     pub(crate) async fn write_behind(
         &self,
-        node: &Arc<Node>,
+        inode: &Arc<CachedInode>,
         file: &OpenFile,
         offset: u64,
         data: &[u8],
@@ -46,7 +46,7 @@ impl<T: Transport> Client<T> {
             // Counted first: it may have been sent before this task goes on.
             self.write_back.added(ost, part.len());
             let mut buffer = |len| self.write_back.buffer(len);
-            let mut state = node.state();
+            let mut state = inode.lock();
             let grown =
                 state.dirty.write(piece.stripe, piece.object_offset, part, now, &mut buffer);
             full |= state.dirty.has_full();
@@ -61,16 +61,16 @@ impl<T: Transport> Client<T> {
                 self.write_back.keeps(ost, (part.len() - grown) as u64);
             }
         }
-        let mut state = node.state();
+        let mut state = inode.lock();
         let first = state.wrote_to.is_none();
         state.wrote(offset + data.len() as u64, glint_proto::Timestamp::now(), more);
         drop(state);
         if first {
-            self.cache.note_dirty(node.ino);
+            self.cache.note_dirty(inode.ino);
         }
         if full && let Some(client) = self.me.get().and_then(Weak::upgrade) {
-            let (node, layout) = (node.clone(), file.layout);
-            host::spawn(async move { client.send_due(&node, layout, due).await });
+            let (inode, layout) = (inode.clone(), file.layout);
+            host::spawn(async move { client.send_due(&inode, layout, due).await });
         }
     }
 
@@ -136,14 +136,14 @@ impl<T: Transport> Client<T> {
     /// Writes at once what could not be written behind. A lock on it is held.
     pub(crate) async fn write_now(
         &self,
-        node: &Arc<Node>,
+        inode: &Arc<CachedInode>,
         file: &OpenFile,
         offset: u64,
         data: &[u8],
     ) -> FsResult<()> {
-        self.flush_node(node).await?;
+        self.flush_inode(inode).await?;
         self.write_file(file, offset, data).await?;
-        let mut state = node.state();
+        let mut state = inode.lock();
         state.data_changes();
         state.wrote(offset + data.len() as u64, glint_proto::Timestamp::now(), data.len());
         if state.dirty.is_clean() {
@@ -160,29 +160,29 @@ impl<T: Transport> Client<T> {
     }
 
     /// Sends what is due of a file, and waits for it.
-    pub(crate) async fn send_due(&self, node: &Arc<Node>, layout: Layout, due: Due) {
-        self.send_where(node, layout, due, |_| true).await;
+    pub(crate) async fn send_due(&self, inode: &Arc<CachedInode>, layout: Layout, due: Due) {
+        self.send_where(inode, layout, due, |_| true).await;
     }
 
     /// The same of what is old, which waits for OSTs that have enough to do, and may become
     /// full meanwhile.
-    pub(crate) async fn send_old(&self, node: &Arc<Node>, layout: Layout, then: Instant) {
+    pub(crate) async fn send_old(&self, inode: &Arc<CachedInode>, layout: Layout, then: Instant) {
         let idle = |stripe| !self.write_back.is_busy(self.ost_of(layout, stripe));
-        self.send_where(node, layout, Due::Before(then), idle).await;
+        self.send_where(inode, layout, Due::Before(then), idle).await;
     }
 
     async fn send_where(
         &self,
-        node: &Arc<Node>,
+        inode: &Arc<CachedInode>,
         layout: Layout,
         due: Due,
         stripes: impl Fn(u16) -> bool,
     ) {
         let mut sending = FuturesUnordered::new();
-        let take = || node.state().dirty.take(due, clock::now(), &stripes);
+        let take = || inode.lock().dirty.take(due, clock::now(), &stripes);
         loop {
-            while let Some(flying) = take() {
-                sending.push(self.send(node, layout, flying));
+            while let Some(in_flight) = take() {
+                sending.push(self.send(inode, layout, in_flight));
             }
             if sending.next().await.is_none() {
                 return;
@@ -190,28 +190,28 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    async fn send(&self, node: &Arc<Node>, layout: Layout, flying: Flying) {
-        let stripe = flying.stripe;
+    async fn send(&self, inode: &Arc<CachedInode>, layout: Layout, in_flight: ExtentsInFlight) {
+        let stripe = in_flight.stripe;
         let ost = self.ost_of(layout, stripe);
-        let made = node.state().made;
-        if self.backlog.is_pending(made) {
+        let made = inode.lock().made;
+        if self.log.is_pending(made) {
             // No object without an inode that it belongs to.
-            self.backlog.until(made).await;
+            self.log.answered(made).await;
         }
         let permit = self.write_back.permit(ost).await;
         let (unborn, mtime) = {
-            let state = node.state();
+            let state = inode.lock();
             (state.unborn, state.mtime)
         };
-        let object = ObjectId { ino: node.ino, stripe };
-        let result = match (&flying.extents[..], unborn) {
+        let object = ObjectId { ino: inode.ino, stripe };
+        let result = match (&in_flight.extents[..], unborn) {
             (_, true) => Err(Errno::EIO),
             ([(offset, data)], _) => {
                 let request = OstRequest::Write { object, offset: *offset, mtime, kept: true };
                 self.ask_ost(ost, request, Bulk::Out(data)).await
             }
             (extents, _) => {
-                let len = extents_bulk_bytes(extents.len(), flying.bytes());
+                let len = extents_bulk_bytes(extents.len(), in_flight.bytes());
                 let mut bulk = self.write_back.buffer(len);
                 put_extents(extents.iter().map(|(at, data)| (*at, &data[..])), &mut bulk);
                 let count = extents.len() as u32;
@@ -223,21 +223,21 @@ impl<T: Transport> Client<T> {
         };
         drop(permit);
         let bytes = match result {
-            Ok(OstReply::Written(attr)) => self.arrived(node, flying, attr),
-            Ok(_) => self.failed(node, flying, Errno::EPROTO),
+            Ok(OstReply::Written(attr)) => self.arrived(inode, in_flight, attr),
+            Ok(_) => self.failed(inode, in_flight, Errno::EPROTO),
             // There never will be an inode that it belongs to.
-            Err(errno) if unborn => self.lose(node, flying, errno),
-            Err(errno) => self.failed(node, flying, errno),
+            Err(errno) if unborn => self.lose(inode, in_flight, errno),
+            Err(errno) => self.failed(inode, in_flight, errno),
         };
         self.write_back.removed(ost, bytes);
-        node.wake();
+        inode.wake();
     }
 
     /// A request has been executed. Returns how much is not dirty any more.
-    fn arrived(&self, node: &Node, flying: Flying, attr: ObjectAttr) -> usize {
-        let mut state = node.state();
-        state.dirty.landed(&flying, true);
-        let known = state.objects.entry(flying.stripe).or_insert(attr);
+    fn arrived(&self, inode: &CachedInode, in_flight: ExtentsInFlight, attr: ObjectAttr) -> usize {
+        let mut state = inode.lock();
+        state.dirty.completed(&in_flight, true);
+        let known = state.objects.entry(in_flight.stripe).or_insert(attr);
         known.size = known.size.max(attr.size);
         known.blocks = known.blocks.max(attr.blocks);
         known.mtime = known.mtime.max(attr.mtime);
@@ -248,33 +248,33 @@ impl<T: Transport> Client<T> {
             state.wrote_to = None;
         }
         drop(state);
-        let bytes = flying.bytes();
-        flying.extents.into_iter().for_each(|(_, data)| self.write_back.spare(data));
+        let bytes = in_flight.bytes();
+        in_flight.extents.into_iter().for_each(|(_, data)| self.write_back.spare(data));
         bytes
     }
 
     /// A request could not be executed: what it carried waits for another attempt, or is lost.
     /// Returns how much is not dirty any more.
-    fn failed(&self, node: &Node, flying: Flying, errno: Errno) -> usize {
+    fn failed(&self, inode: &CachedInode, in_flight: ExtentsInFlight, errno: Errno) -> usize {
         let now = clock::now();
-        let mut state = node.state();
-        if let Some(failing) = state.dirty.fails(&flying, errno, now) {
+        let mut state = inode.lock();
+        if let Some(failing) = state.dirty.fails(&in_flight, errno, now) {
             if failing.since == now {
-                tracing::warn!(ino = %node.ino, %errno,
+                tracing::warn!(ino = %inode.ino, %errno,
                     "writing cached data failed; it is tried again");
             }
-            return state.dirty.returned(flying, failing);
+            return state.dirty.returned(in_flight, failing);
         }
         drop(state);
-        self.lose(node, flying, errno)
+        self.lose(inode, in_flight, errno)
     }
 
-    fn lose(&self, node: &Node, flying: Flying, errno: Errno) -> usize {
-        let lost = flying.bytes();
-        let mut state = node.state();
-        tracing::error!(ino = %node.ino, stripe = flying.stripe, lost, %errno,
+    fn lose(&self, inode: &CachedInode, in_flight: ExtentsInFlight, errno: Errno) -> usize {
+        let lost = in_flight.bytes();
+        let mut state = inode.lock();
+        tracing::error!(ino = %inode.ino, stripe = in_flight.stripe, lost, %errno,
             "writing cached data failed; it is lost");
-        state.dirty.landed(&flying, false);
+        state.dirty.completed(&in_flight, false);
         if state.dirty.is_clean() {
             state.wrote_to = None;
         }
@@ -292,9 +292,9 @@ impl<T: Transport> Client<T> {
 
     /// Everything that was written to an inode so far to its OSTs. What is lost meanwhile is
     /// told to its open files; an error says that data is still here, and is tried again.
-    pub(crate) async fn flush_node(&self, node: &Arc<Node>) -> FsResult<()> {
+    pub(crate) async fn flush_inode(&self, inode: &Arc<CachedInode>) -> FsResult<()> {
         let layout = {
-            let state = node.state();
+            let state = inode.lock();
             if state.dirty.is_clean() {
                 return Ok(());
             }
@@ -303,22 +303,23 @@ impl<T: Transport> Client<T> {
         let Some(layout) = layout else { return Err(Errno::EIO) };
         let begun = clock::now();
         loop {
-            let landings = node.state().dirty.landings();
-            self.send_due(node, layout, Due::Before(begun)).await;
+            let completions = inode.lock().dirty.completions();
+            self.send_due(inode, layout, Due::Before(begun)).await;
             let (flies, failing) = {
-                let state = node.state();
+                let state = inode.lock();
                 if !state.dirty.has_older(begun) {
                     return Ok(());
                 }
-                (state.dirty.is_flying(), state.dirty.failing())
+                (state.dirty.has_in_flight(), state.dirty.failing())
             };
             if flies {
                 // What others send, or what it overlaps.
-                let landed = |dirty: &Dirty| dirty.landings() != landings;
-                node.until(|state| {
-                    (landed(&state.dirty) || !state.dirty.is_flying()).then_some(())
-                })
-                .await;
+                let completed = |dirty: &Dirty| dirty.completions() != completions;
+                inode
+                    .until(|state| {
+                        (completed(&state.dirty) || !state.dirty.has_in_flight()).then_some(())
+                    })
+                    .await;
             } else if let Some(failing) = failing {
                 let now = clock::now();
                 if failing.last >= begun
@@ -332,24 +333,24 @@ impl<T: Transport> Client<T> {
     }
 
     /// The same without an end: until it is there, or lost.
-    pub(crate) async fn flush_closed(&self, node: &Arc<Node>) {
-        while let Err(errno) = self.flush_node(node).await {
-            tracing::warn!(ino = %node.ino, %errno, "a closed file has data that is not written");
+    pub(crate) async fn flush_closed(&self, inode: &Arc<CachedInode>) {
+        while let Err(errno) = self.flush_inode(inode).await {
+            tracing::warn!(ino = %inode.ino, %errno, "a closed file has data that is not written");
             host::sleep(Duration::from_millis(RESEND_MS_MAX)).await;
         }
     }
 
     /// The same for somebody who does not wait longer than that: what is still here is lost.
-    pub(crate) async fn flush_or_discard(&self, node: &Arc<Node>) {
-        let Err(errno) = self.flush_node(node).await else { return };
-        let lost = self.discard(node, errno);
-        tracing::error!(ino = %node.ino, lost, %errno, "what was cached could not be written");
-        node.until(|state| (!state.dirty.is_flying()).then_some(())).await;
+    pub(crate) async fn flush_or_discard(&self, inode: &Arc<CachedInode>) {
+        let Err(errno) = self.flush_inode(inode).await else { return };
+        let lost = self.discard(inode, errno);
+        tracing::error!(ino = %inode.ino, lost, %errno, "what was cached could not be written");
+        inode.until(|state| (!state.dirty.has_in_flight()).then_some(())).await;
     }
 
     /// Gives up what was not written of an inode.
-    pub(crate) fn discard(&self, node: &Node, errno: Errno) -> usize {
-        let mut state = node.state();
+    pub(crate) fn discard(&self, inode: &CachedInode, errno: Errno) -> usize {
+        let mut state = inode.lock();
         let Some(layout) = state.layout else { return 0 };
         let discarded = state.dirty.discard();
         if state.dirty.is_clean() {
@@ -363,28 +364,28 @@ impl<T: Transport> Client<T> {
                 self.write_back.removed(self.ost_of(layout, stripe), bytes);
             }
             self.write_back.count_error();
-            node.wake();
+            inode.wake();
         }
         lost
     }
 
     /// The error of writing behind that this open file has not been told of.
-    pub(crate) fn error_of(&self, node: &Node, file: &OpenFile) -> FsResult<()> {
-        let failure = self.transport.take_failure(node.ino);
+    pub(crate) fn error_of(&self, inode: &CachedInode, file: &OpenFile) -> FsResult<()> {
+        let failure = self.transport.take_failure(inode.ino);
         if failure.is_some() {
             self.write_back.count_error();
         }
-        let mut state = node.state();
+        let mut state = inode.lock();
         failure.into_iter().for_each(|errno| state.fail(errno));
         match state.error.as_mut() {
-            Some(loss) => loss.tell(&file.told),
+            Some(loss) => loss.tell(&file.error_seen),
             None => Ok(()),
         }
     }
 
     /// What the objects of a file say, if it was all heard when they were written.
-    pub(crate) fn written(&self, node: &Node, layout: Layout) -> Option<ObjectAttr> {
-        let state = node.state();
+    pub(crate) fn written(&self, inode: &CachedInode, layout: Layout) -> Option<ObjectAttr> {
+        let state = inode.lock();
         if !state.owns_size() || state.objects.is_empty() {
             return None;
         }

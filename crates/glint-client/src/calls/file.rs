@@ -1,10 +1,9 @@
 //! The calls that touch the data of files: what they lock, flush and learn.
 
+use crate::cache::inode::CachedInode;
+use crate::calls::open_files::OpenFile;
 use crate::client::Client;
-use crate::handles::OpenFile;
-use crate::keeper::undeclared_release;
-use crate::node::Node;
-use crate::read_ahead::{Block, is_slow};
+use crate::data::read_ahead::{Block, is_slow};
 use crate::vfs::{Caller, Found, FsStat, Handle, Valid, Vfs, WriteHow};
 use glint_lock::held::Use;
 use glint_net::{Transport, host};
@@ -20,18 +19,18 @@ use std::sync::{Arc, Weak};
 
 /// A close finds out what to say of a file. It waits for changes of the file, and they for it:
 /// what it says would otherwise be older than what they set, and arrive later.
-struct Telling<'a>(&'a Node);
+struct CloseGuard<'a>(&'a CachedInode);
 
-impl Telling<'_> {
-    async fn begin(node: &Node) -> Telling<'_> {
-        node.until(|state| (state.changing == 0).then(|| state.closing += 1)).await;
-        Telling(node)
+impl CloseGuard<'_> {
+    async fn begin(inode: &CachedInode) -> CloseGuard<'_> {
+        inode.until(|state| (!state.is_updating()).then(|| state.pins.begin_close())).await;
+        CloseGuard(inode)
     }
 }
 
-impl Drop for Telling<'_> {
+impl Drop for CloseGuard<'_> {
     fn drop(&mut self) {
-        self.0.state().closing -= 1;
+        self.0.lock().pins.end_close();
         self.0.wake();
     }
 }
@@ -43,28 +42,28 @@ impl<T: Transport> Client<T> {
         ino: Ino,
         set: &SetAttr,
     ) -> FsResult<Found> {
-        if let Some(found) = self.setattr_here(caller, ino, set) {
+        if let Some(found) = self.setattr_locally(caller, ino, set) {
             return Ok(found);
         }
         if let Some(size) = set.size {
             self.check_size(ino, size).await?;
         }
-        let node = self.node(ino);
+        let inode = self.inode(ino);
         // Nobody reads or writes while a size is set, and nobody else has unsent data that is
         // older than a time that is set.
         let mut guard = None;
-        if let Some(node) = &node {
-            let dates = set.mtime.is_some() && node.state().objects_have_times();
+        if let Some(inode) = &inode {
+            let dates = set.mtime.is_some() && inode.lock().objects_have_times();
             if set.size.is_some() || dates {
                 // The kernel writes no pages back while it sets a size.
                 let purpose = if set.size.is_some() { Use::Bring } else { Use::Call };
-                guard = Some(self.lock_data(node, Range::ALL, true, purpose).await?);
+                guard = Some(self.lock_data(inode, Range::ALL, true, purpose).await?);
             }
             if set.size.is_some() {
-                self.flush_node(node).await?;
+                self.flush_inode(inode).await?;
             }
         }
-        let change = node.as_ref().map(|_| self.cache.change(&[ino]));
+        let update = inode.as_ref().map(|_| self.cache.begin_update(&[ino]));
         let request = MdsRequest::Setattr { ino, set: set.clone() };
         let reply = self.mds(caller, &request).await;
         self.may_have_given(set.mode, b"");
@@ -73,8 +72,8 @@ impl<T: Transport> Client<T> {
             self.truncate_objects(ino, attr.layout, size).await?;
         }
         let (mtime, ctime) = (attr.mtime, attr.ctime);
-        if let Some(node) = &node {
-            let mut state = node.state();
+        if let Some(inode) = &inode {
+            let mut state = inode.lock();
             if set.size.is_some() {
                 state.data_changes();
             }
@@ -85,11 +84,11 @@ impl<T: Transport> Client<T> {
         if set.mtime.is_some() && attr.is_file() && attr.size_on_ost {
             // While the file is being written the objects are asked for the time,
             // so they must know what was set; and last, whatever is on its way to them.
-            if let Some(node) = &node {
+            if let Some(inode) = &inode {
                 if guard.is_none() {
-                    guard = Some(self.lock_data(node, Range::ALL, true, Use::Call).await?);
+                    guard = Some(self.lock_data(inode, Range::ALL, true, Use::Call).await?);
                 }
-                node.until(|state| (!state.dirty.is_flying()).then_some(())).await;
+                inode.until(|state| (!state.dirty.has_in_flight()).then_some(())).await;
             }
             self.set_object_times(&attr).await?;
             attr = self.with_unsent(attr, None).await?;
@@ -98,11 +97,11 @@ impl<T: Transport> Client<T> {
             attr = self.with_unsent(attr, None).await?;
         }
         drop(guard);
-        match (node, change) {
-            (Some(node), Some(change)) => {
-                change.learn(&attr);
-                drop(change);
-                let valid = Valid::under(false, node.state().attributes().is_some());
+        match (inode, update) {
+            (Some(inode), Some(update)) => {
+                update.learn(&attr);
+                drop(update);
+                let valid = Valid::under(false, inode.lock().attributes().is_some());
                 Ok(Found { attr, valid: valid.without_attr() })
             }
             _ => Ok(Found { attr, valid: Valid::timed(self.cache_time) }),
@@ -110,7 +109,7 @@ impl<T: Transport> Client<T> {
     }
 
     pub(crate) async fn touch(&self, file: &OpenFile) {
-        if file.touched.swap(true, Ordering::Relaxed) {
+        if file.atime_done.swap(true, Ordering::Relaxed) {
             return;
         }
         let now = Timestamp::now();
@@ -118,11 +117,11 @@ impl<T: Transport> Client<T> {
             return;
         }
         // A read does not fail because its time could not be noted.
-        let change = self.change(&[file.ino]);
+        let update = self.begin_update(&[file.ino]);
         match self.ask(&MdsRequest::Touch { ino: file.ino }).await {
             Ok(MdsReply::Attr(attr)) if !attr.size_on_ost => {
-                if let Some(change) = change {
-                    change.learn(&attr);
+                if let Some(update) = update {
+                    update.learn(&attr);
                 }
             }
             Ok(_) => {}
@@ -151,35 +150,32 @@ impl<T: Transport> Client<T> {
 
     pub(crate) async fn release_file(&self, handle: Handle) -> FsResult<()> {
         let file = self.handles.remove(handle)?;
-        let node = self.node(file.ino);
-        self.end_locks(&file).await;
-        if let Some(node) = &node {
-            node.state().handles -= 1;
-            if file.shared && !file.is_dir {
-                node.state().shared_writers -= 1;
-            }
-            if !file.declared && undeclared_release(node).await {
+        let inode = self.inode(file.ino);
+        self.end_posix_locks(&file).await;
+        if let Some(inode) = &inode {
+            inode.lock().pins.close(file.shared);
+            if !file.declared && inode.until(|state| state.pins.close_undeclared()).await {
                 self.cache.note_idle(file.ino);
                 return Ok(());
             }
         }
         if file.made > 0 {
-            return self.close_here(file);
+            return self.close_locally(file);
         }
-        let mut telling = None;
+        let mut closing = None;
         let wrote = match file.wrote.load(Ordering::Acquire) && !file.is_dir {
             true => {
-                if let Some(node) = &node {
-                    self.flush_closed(node).await;
-                    telling = Some(Telling::begin(node).await);
+                if let Some(inode) = &inode {
+                    self.flush_closed(inode).await;
+                    closing = Some(CloseGuard::begin(inode).await);
                 }
-                self.say_written(node.as_deref(), &file).await
+                self.say_written(inode.as_deref(), &file).await
             }
             false => None,
         };
         let request = MdsRequest::Release { ino: file.ino, write: file.write, wrote };
         let result = self.transport.mds_soon(&Caller::ROOT.cred, &request).await;
-        drop(telling);
+        drop(closing);
         self.cache.note_idle(file.ino);
         result
     }
@@ -187,21 +183,21 @@ impl<T: Transport> Client<T> {
     /// What a close says of a file that was written.
     pub(crate) async fn say_written(
         &self,
-        node: Option<&Node>,
+        inode: Option<&CachedInode>,
         file: &OpenFile,
     ) -> Option<(u64, Option<ObjectAttr>)> {
         let number = self.next_glimpse();
-        let known = node.and_then(|node| self.written(node, file.layout));
+        let known = inode.and_then(|inode| self.written(inode, file.layout));
         let objects = match known {
             Some(objects) => Ok(Some(objects)),
             None => self.glimpse(file.ino, file.layout).await,
         };
         match objects {
             Ok(objects) => {
-                if let (Some(node), Some(objects)) = (node, objects) {
-                    let mut state = node.state();
+                if let (Some(inode), Some(objects)) = (inode, objects) {
+                    let mut state = inode.lock();
                     let clean = state.dirty.is_clean();
-                    if let Some(attr) = state.attr.as_mut().filter(|_| clean) {
+                    if let Some(attr) = state.attributes_mut().filter(|_| clean) {
                         attr.blocks = objects.blocks;
                     }
                 }
@@ -219,9 +215,9 @@ impl<T: Transport> Client<T> {
     /// Everything of an inode to stable storage.
     pub(crate) async fn sync_inode(&self, ino: Ino) -> FsResult<()> {
         let mut known = None;
-        if let Some(node) = self.node(ino) {
-            self.flush_node(&node).await?;
-            let state = node.state();
+        if let Some(inode) = self.inode(ino) {
+            self.flush_inode(&inode).await?;
+            let state = inode.lock();
             known = state.attributes().cloned();
         }
         let attr = match known {
@@ -248,22 +244,22 @@ impl<T: Transport> Client<T> {
     ) -> FsResult<usize> {
         let file = self.handles.get(handle)?;
         self.touch(&file).await;
-        let n = match self.node(file.ino) {
-            Some(node) => {
+        let n = match self.inode(file.ino) {
+            Some(inode) => {
                 let purpose = match pages {
                     true => Use::Fill(Range::of(offset, buffer.len() as u64)),
                     false => Use::Call,
                 };
-                let _guard = self.lock_data(&node, Range::ALL, false, purpose).await?;
+                let _guard = self.lock_data(&inode, Range::ALL, false, purpose).await?;
                 // The stamp before anything that it is about is looked at.
                 let stamp = {
-                    let mut state = node.state();
+                    let mut state = inode.lock();
                     state.pages |= pages;
                     state.stamp
                 };
-                self.flush_node(&node).await?;
+                self.flush_inode(&inode).await?;
                 match self.reads_ahead {
-                    true => self.read_with_ahead(&node, &file, stamp, offset, buffer).await?,
+                    true => self.read_with_ahead(&inode, &file, stamp, offset, buffer).await?,
                     false => self.read_file(&file, offset, buffer).await?,
                 }
             }
@@ -276,13 +272,13 @@ impl<T: Transport> Client<T> {
     /// Reads what was perhaps read ahead, and reads ahead. A lock on the data is held.
     async fn read_with_ahead(
         &self,
-        node: &Node,
+        inode: &CachedInode,
         file: &Arc<OpenFile>,
         stamp: u64,
         offset: u64,
         buffer: &mut [u8],
     ) -> FsResult<usize> {
-        let known = node.state().attributes().map(|attr| attr.size);
+        let known = inode.lock().attributes().map(|attr| attr.size);
         let size = match known {
             Some(size) => size,
             None => self.size_to_read_ahead(file, stamp).await?,
@@ -351,14 +347,14 @@ impl<T: Transport> Client<T> {
             return Err(Errno::EFBIG);
         }
         file.wrote.store(true, Ordering::Release);
-        let node = self.node(file.ino);
+        let inode = self.inode(file.ino);
         if !how.pages {
-            self.take_privileges(node.as_deref(), &file, how.keeps_set_id).await?;
+            self.take_privileges(inode.as_deref(), &file, how.keeps_set_id).await?;
         }
-        match node {
-            Some(node) => {
-                self.error_of(&node, &file)?;
-                if node.state().unborn {
+        match inode {
+            Some(inode) => {
+                self.error_of(&inode, &file)?;
+                if inode.lock().unborn {
                     return Err(Errno::EIO);
                 }
                 self.room_to_write(&file, offset, data.len()).await;
@@ -367,15 +363,15 @@ impl<T: Transport> Client<T> {
                 let purpose = if how.pages { Use::Bring } else { Use::Call };
                 // Pages are under locks on the whole file.
                 let range = if how.pages { Range::ALL } else { range };
-                let _guard = self.lock_data(&node, range, true, purpose).await?;
-                let offset = if at_end { self.end_of(&node, &file).await? } else { offset };
+                let _guard = self.lock_data(&inode, range, true, purpose).await?;
+                let offset = if at_end { self.end_of(&inode, &file).await? } else { offset };
                 match self.space_is_kept(&file, offset, data.len()).await? {
-                    true => self.write_behind(&node, &file, offset, data).await,
-                    false => self.write_now(&node, &file, offset, data).await?,
+                    true => self.write_behind(&inode, &file, offset, data).await,
+                    false => self.write_now(&inode, &file, offset, data).await?,
                 }
                 if self.write_through {
-                    self.flush_node(&node).await?;
-                    self.error_of(&node, &file)?;
+                    self.flush_inode(&inode).await?;
+                    self.error_of(&inode, &file)?;
                 }
             }
             None => self.write_file(&file, offset, data).await?,

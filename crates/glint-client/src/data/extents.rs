@@ -36,7 +36,7 @@ pub(crate) struct Object {
     pub(crate) bytes: usize,
     /// Extents on their way, from their beginnings to their ends; and the requests that they are
     /// in, by their first one: when the oldest was written, and how much it is.
-    pub(crate) flying: BTreeMap<u64, u64>,
+    pub(crate) in_flight: BTreeMap<u64, u64>,
     pub(crate) flights: SmallVec<[(u64, Instant, usize); 2]>,
     /// Its data could not be sent.
     pub(crate) failing: Option<Failing>,
@@ -50,7 +50,7 @@ impl Object {
             ages: BTreeSet::new(),
             full: BTreeSet::new(),
             bytes: 0,
-            flying: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             flights: SmallVec::new(),
             failing: None,
         }
@@ -86,13 +86,13 @@ impl Object {
     }
 
     /// Whether what is on its way overlaps a range.
-    fn is_flying(&self, start: u64, end: u64) -> bool {
-        self.flying.range(..end).next_back().is_some_and(|(_, to)| *to > start)
+    fn has_in_flight(&self, start: u64, end: u64) -> bool {
+        self.in_flight.range(..end).next_back().is_some_and(|(_, to)| *to > start)
     }
 
     fn flies(&self, offset: u64) -> bool {
         let end = offset + self.extents.get(&offset).map_or(0, |extent| extent.data.len() as u64);
-        self.is_flying(offset, end)
+        self.has_in_flight(offset, end)
     }
 
     pub(crate) fn rests(&self, now: Instant) -> bool {

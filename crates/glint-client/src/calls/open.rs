@@ -2,8 +2,8 @@
 //!
 //! Invariant: an open that the MDS has counted has a handle, or the MDS hears that it is not.
 
+use crate::calls::open_files::OpenFile;
 use crate::client::Client;
-use crate::handles::OpenFile;
 use crate::vfs::{Caller, Found, Handle, Open, Valid};
 use glint_net::Transport;
 use glint_proto::lock::Bits;
@@ -24,16 +24,14 @@ impl<T: Transport> Client<T> {
         declared: bool,
         made: u64,
     ) -> Handle {
-        let mut told = 0;
-        if let Some(node) = self.node(attr.ino) {
-            let mut state = node.state();
-            state.handles += 1;
-            told = state.error.as_ref().map_or(0, |loss| loss.told_to_new(flags.truncate));
+        let shared = attr.is_file() && flags.read && flags.write;
+        let mut error_seen = 0;
+        if let Some(inode) = self.inode(attr.ino) {
+            let mut state = inode.lock();
+            state.pins.open(shared);
+            error_seen = state.error.as_ref().map_or(0, |loss| loss.told_to_new(flags.truncate));
             if attr.is_file() {
                 state.layout = Some(attr.layout);
-                if flags.read && flags.write {
-                    state.shared_writers += 1;
-                }
             }
         }
         self.handles.add(OpenFile {
@@ -42,14 +40,14 @@ impl<T: Transport> Client<T> {
             write: flags.write,
             is_dir: attr.is_dir(),
             append: flags.append,
-            shared: flags.read && flags.write,
+            shared,
             declared,
             made,
-            told: AtomicU64::new(told),
+            error_seen: AtomicU64::new(error_seen),
             lock_owners: Mutex::default(),
             plain: AtomicU64::new(0),
             wrote: AtomicBool::new(flags.truncate),
-            touched: AtomicBool::new(self.noatime),
+            atime_done: AtomicBool::new(self.noatime),
             ahead: Mutex::default(),
         })
     }
@@ -78,28 +76,28 @@ impl<T: Transport> Client<T> {
         if flags.truncate && attr.is_file() {
             self.cut(attr.ino, attr.layout, 0).await?;
         }
-        let changes = self.cache.changes(attr.ino);
+        let updates = self.cache.updates(attr.ino);
         // The objects may not have yet what this client wrote before.
         let attr = self.with_unsent(attr, None).await?;
         let handle = self.add_handle(&attr, flags, true);
         if flags.read
             && flags.write
-            && let Some(node) = self.node(attr.ino)
+            && let Some(inode) = self.inode(attr.ino)
         {
-            self.forget_clean_pages(&node).await;
+            self.forget_clean_pages(&inode).await;
         }
-        let Found { attr, valid } = self.found(attr, changes);
+        let Found { attr, valid } = self.found(attr, updates);
         Ok(Open { attr, handle, valid, created: false })
     }
 
     /// Opens to read what may be opened without asking.
-    pub(crate) fn open_here(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Option<Open> {
+    pub(crate) fn open_locally(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Option<Open> {
         if !self.has_locks() || !caller.may_all() || flags.write || flags.truncate {
             return None;
         }
         let attr = {
-            let node = self.cache.find(ino)?;
-            let mut state = node.state();
+            let inode = self.cache.find(ino)?;
+            let mut state = inode.lock();
             if !state.bits.has(Bits::OPEN) {
                 return None;
             }
@@ -110,7 +108,7 @@ impl<T: Transport> Client<T> {
             if !attr.is_file() && !attr.is_dir() {
                 return None;
             }
-            state.opens += 1;
+            state.pins.open_undeclared();
             attr
         };
         let handle = self.add_handle(&attr, flags, false);

@@ -12,8 +12,8 @@
 //! - While the inode is open to read and write, pages are filled under locks to write only,
 //!   because those that are mapped become dirty without a word.
 
+use crate::cache::inode::{CachedInode, InodeState};
 use crate::client::Client;
-use crate::node::{Node, State};
 use futures_util::future::{Either, select, try_join_all};
 use glint_lock::held::{Drain, Use};
 use glint_net::{Holder, Transport, host};
@@ -28,40 +28,40 @@ use std::time::Duration;
 const OWED: Duration = Duration::from_millis(10);
 
 /// A lock in use.
-pub(crate) struct Guard {
-    node: Arc<Node>,
+pub(crate) struct DataLockGuard {
+    inode: Arc<CachedInode>,
     id: u64,
 }
 
-impl Drop for Guard {
+impl Drop for DataLockGuard {
     fn drop(&mut self) {
-        let give_up = self.node.state().data.end(self.id);
+        let give_up = self.inode.lock().data.end(self.id);
         if give_up {
-            self.node.wake();
+            self.inode.wake();
         }
     }
 }
 
 /// The turn to ask for a lock on an inode.
-struct Turn(Arc<Node>);
+struct LockRequestTurn(Arc<CachedInode>);
 
-impl Drop for Turn {
+impl Drop for LockRequestTurn {
     fn drop(&mut self) {
-        self.0.state().acquiring = false;
+        self.0.lock().acquiring = false;
         self.0.wake();
     }
 }
 
 /// A place among those who wait for their turn.
-struct Place<'a>(&'a Node, u64);
+struct LockRequestPlace<'a>(&'a CachedInode, u64);
 
-impl Drop for Place<'_> {
+impl Drop for LockRequestPlace<'_> {
     fn drop(&mut self) {
         let place = self.1;
         if place == 0 {
             return;
         }
-        let mut state = self.0.state();
+        let mut state = self.0.lock();
         let first = state.turns.front() == Some(&place);
         state.turns.retain(|other| *other != place);
         drop(state);
@@ -71,9 +71,9 @@ impl Drop for Place<'_> {
     }
 }
 
-impl Place<'_> {
+impl LockRequestPlace<'_> {
     /// Whether it is the turn of this one, who gets a place if it has none.
-    fn is_first(&mut self, state: &mut State) -> bool {
+    fn is_first(&mut self, state: &mut InodeState) -> bool {
         if self.1 == 0 {
             state.turn += 1;
             self.1 = state.turn;
@@ -84,24 +84,24 @@ impl Place<'_> {
 }
 
 /// What somebody else was given who asks for us.
-type Asked = Arc<Mutex<Option<FsResult<(Guard, bool)>>>>;
+type AsideLock = Arc<Mutex<Option<FsResult<(DataLockGuard, bool)>>>>;
 
 impl<T: Transport> Client<T> {
     /// A lock that covers `range`, to write or to read.
     pub(crate) async fn lock_data(
         &self,
-        node: &Arc<Node>,
+        inode: &Arc<CachedInode>,
         range: Range,
         write: bool,
         purpose: Use,
-    ) -> FsResult<Guard> {
-        let mut place = Place(node, 0);
-        let mut asked: Option<Asked> = None;
+    ) -> FsResult<DataLockGuard> {
+        let mut place = LockRequestPlace(inode, 0);
+        let mut asked: Option<AsideLock> = None;
         loop {
-            let held = node
+            let held = inode
                 .until(|state| {
                     let fills = matches!(purpose, Use::Fill(_));
-                    let write = write || (fills && state.shared_writers > 0);
+                    let write = write || (fills && state.pins.has_shared_writers());
                     if let Some(given) = asked.as_ref().and_then(|asked| asked.lock().take()) {
                         asked = None;
                         return Some(Err(Err((given, write))));
@@ -118,18 +118,18 @@ impl<T: Transport> Client<T> {
                 })
                 .await;
             match held {
-                Ok(id) => return Ok(Guard { node: node.clone(), id }),
+                Ok(id) => return Ok(DataLockGuard { inode: inode.clone(), id }),
                 Err(Ok(write)) => {
-                    let turn = Turn(node.clone());
+                    let turn = LockRequestTurn(inode.clone());
                     if purpose == Use::Call {
-                        return self.ask_for(node, range, write).await;
+                        return self.ask_for(inode, range, write).await;
                     }
                     asked = Some(self.ask_aside(turn, range, write));
                 }
                 Err(Err((Err(errno), _))) => return Err(errno),
                 Err(Err((Ok((guard, written)), write))) if written || !write => {
                     if let Use::Fill(pages) = purpose {
-                        node.state().data.fill(guard.id, pages);
+                        inode.lock().data.fill(guard.id, pages);
                     }
                     return Ok(guard);
                 }
@@ -140,8 +140,8 @@ impl<T: Transport> Client<T> {
     }
 
     /// Asks a server for a lock, for somebody who goes on to look for another one meanwhile.
-    fn ask_aside(&self, turn: Turn, range: Range, write: bool) -> Asked {
-        let asked = Asked::default();
+    fn ask_aside(&self, turn: LockRequestTurn, range: Range, write: bool) -> AsideLock {
+        let asked = AsideLock::default();
         let given = asked.clone();
         let Some(client) = self.me.get().and_then(Weak::upgrade) else { return asked };
         host::spawn(async move {
@@ -152,49 +152,54 @@ impl<T: Transport> Client<T> {
         asked
     }
 
-    async fn ask_for(&self, node: &Arc<Node>, range: Range, write: bool) -> FsResult<Guard> {
-        let (ino, reclaim, proof) = (node.ino, false, None);
+    async fn ask_for(
+        &self,
+        inode: &Arc<CachedInode>,
+        range: Range,
+        write: bool,
+    ) -> FsResult<DataLockGuard> {
+        let (ino, reclaim, proof) = (inode.ino, false, None);
         let request = MdsRequest::Lock { ino, range, write, reclaim, proof };
         loop {
             // Until the lock is known here. Not while the next one is asked for: it may wait for
             // this one to be given up.
-            let under_way = self.cache.under_way();
+            let in_flight = self.cache.begin_request();
             let epoch = self.cache.epoch();
             let lock = match self.ask(&request).await {
                 Ok(MdsReply::Locked(lock)) => lock,
                 Ok(_) => return Err(Errno::EPROTO),
                 // Too many of this file are still to be given up.
                 Err(Errno::ENOLCK) => {
-                    drop(under_way);
+                    drop(in_flight);
                     host::sleep(OWED).await;
                     continue;
                 }
                 Err(errno) => return Err(errno),
             };
             let added = {
-                let mut state = node.state();
+                let mut state = inode.lock();
                 state.fence = self.cache.fence();
                 self.cache.is_now(epoch).then(|| state.data.add(lock, true)).flatten()
             };
             if let Some(id) = added {
-                return Ok(Guard { node: node.clone(), id });
+                return Ok(DataLockGuard { inode: inode.clone(), id });
             }
-            drop(under_way);
-            self.asked(vec![Callback::Data { ino: node.ino, number: lock.number }]);
+            drop(in_flight);
+            self.asked(vec![Callback::Data { ino: inode.ino, number: lock.number }]);
         }
     }
 
     /// An inode was opened to read and write: from now on its pages may become dirty, so none
     /// may be there that were filled under a lock to read.
-    pub(crate) async fn forget_clean_pages(&self, node: &Arc<Node>) {
+    pub(crate) async fn forget_clean_pages(&self, inode: &Arc<CachedInode>) {
         loop {
             let clean = {
-                let mut state = node.state();
+                let mut state = inode.lock();
                 let clean = state.data.with_clean_pages();
                 clean.inspect(|id| state.data.release(*id))
             };
             let Some(id) = clean else { break };
-            self.give_up(node, id).await;
+            self.give_up(inode, id).await;
         }
         self.send_cancels().await;
     }
@@ -209,13 +214,13 @@ impl<T: Transport> Client<T> {
     }
 
     /// Gives all locks on data up that were given before `number`.
-    pub(crate) async fn give_up_older(&self, node: &Arc<Node>, number: u64) {
+    pub(crate) async fn give_up_older(&self, inode: &Arc<CachedInode>, number: u64) {
         loop {
-            let Some(id) = node.state().data.older(number) else { break };
-            node.state().data.release(id);
-            self.give_up(node, id).await;
+            let Some(id) = inode.lock().data.older(number) else { break };
+            inode.lock().data.release(id);
+            self.give_up(inode, id).await;
         }
-        node.until(|state| (!state.data.has_older(number)).then_some(())).await;
+        inode.until(|state| (!state.data.has_older(number)).then_some(())).await;
     }
 
     /// Has the OSTs bring to stable storage what this client would tell them again. One that
@@ -249,32 +254,32 @@ impl<T: Transport> Client<T> {
     }
 
     /// Gives a lock up that was asked back.
-    pub(crate) async fn give_up(&self, node: &Arc<Node>, id: u64) {
+    pub(crate) async fn give_up(&self, inode: &Arc<CachedInode>, id: u64) {
         loop {
-            match node.until(|state| state.data.drain(id)).await {
+            match inode.until(|state| state.data.drain(id)).await {
                 Drain::Forget(range) => {
                     // Who fills pages that are forgotten now goes on.
-                    node.wake();
+                    inode.wake();
                     if let Some(kernel) = self.cache.kernel().cloned() {
-                        let ino = node.ino;
+                        let ino = inode.ino;
                         blocking::unblock(move || kernel.forget_pages(ino, range)).await;
                     }
-                    node.state().data.forgot(id);
-                    node.wake();
+                    inode.lock().data.forgot(id);
+                    inode.wake();
                 }
                 Drain::Closed => break,
                 Drain::Gone => return,
             }
         }
-        self.flush_or_discard(node).await;
-        self.make_stable(node.ino).await;
-        let mut state = node.state();
+        self.flush_or_discard(inode).await;
+        self.make_stable(inode.ino).await;
+        let mut state = inode.lock();
         let number = state.data.remove(id);
         state.data_changes();
         drop(state);
-        node.wake();
+        inode.wake();
         if let Some(number) = number {
-            self.cache.cancels.lock().push(Cancel::Data { ino: node.ino, number });
+            self.cache.cancels.lock().push(Cancel::Data { ino: inode.ino, number });
         }
     }
 }

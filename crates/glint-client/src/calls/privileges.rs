@@ -6,9 +6,9 @@
 //! That a file has nothing to take is known under [`Bits::PLAIN`]; a client without locks is
 //! alone, and counts its own changes that may give a file such things.
 
+use crate::cache::inode::CachedInode;
+use crate::calls::open_files::OpenFile;
 use crate::client::Client;
-use crate::handles::OpenFile;
-use crate::node::Node;
 use crate::vfs::{Caller, Handle};
 use glint_net::Transport;
 use glint_proto::lock::Bits;
@@ -21,13 +21,13 @@ impl<T: Transport> Client<T> {
     /// set-id bits (CAP_FSETID) keeps those, and nothing else.
     pub(crate) async fn take_privileges(
         &self,
-        node: Option<&Node>,
+        inode: Option<&CachedInode>,
         file: &OpenFile,
         keeps_set_id: bool,
     ) -> FsResult<()> {
         let counted = self.privileges.load(Ordering::Acquire);
-        let plain = match node {
-            Some(node) => node.state().is_plain(),
+        let plain = match inode {
+            Some(inode) => inode.lock().is_plain(),
             None => file.plain.load(Ordering::Acquire) == counted,
         };
         if plain {
@@ -70,7 +70,7 @@ impl<T: Transport> Client<T> {
     }
 }
 
-impl crate::node::State {
+impl crate::cache::inode::InodeState {
     /// Whether a write has nothing to take from it.
     fn is_plain(&self) -> bool {
         let ours = self.has_no_xattrs() && self.attributes().is_some_and(|a| !a.has_set_id());

@@ -7,20 +7,20 @@ use std::task::{Poll, Waker};
 
 /// Requests on their way, and who waits until some of them are answered.
 #[derive(Default)]
-pub(crate) struct UnderWay {
+pub(crate) struct RequestsInFlight {
     flight: Flight,
     wakers: Vec<Waker>,
 }
 
 /// A request on its way; what its answer grants is known when this is dropped.
-pub(crate) struct Under<'a>(&'a Cache, u64);
+pub(crate) struct InFlightGuard<'a>(&'a Cache, u64);
 
-impl Drop for Under<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
         let wakers = {
-            let mut under_way = self.0.flight.lock();
-            under_way.flight.end(self.1);
-            std::mem::take(&mut under_way.wakers)
+            let mut requests = self.0.flight.lock();
+            requests.flight.end(self.1);
+            std::mem::take(&mut requests.wakers)
         };
         wakers.into_iter().for_each(Waker::wake);
     }
@@ -28,8 +28,8 @@ impl Drop for Under<'_> {
 
 impl Cache {
     /// A request is about to be sent.
-    pub(crate) fn under_way(&self) -> Under<'_> {
-        Under(self, self.flight.lock().flight.begin())
+    pub(crate) fn begin_request(&self) -> InFlightGuard<'_> {
+        InFlightGuard(self, self.flight.lock().flight.begin())
     }
 
     /// Names this moment, for [`Cache::past`].
@@ -40,11 +40,11 @@ impl Cache {
     /// Until all requests sent before a fence are answered.
     pub(crate) async fn past(&self, fence: u64) {
         poll_fn(|context| {
-            let mut under_way = self.flight.lock();
-            if under_way.flight.is_past(fence) {
+            let mut requests = self.flight.lock();
+            if requests.flight.is_past(fence) {
                 return Poll::Ready(());
             }
-            under_way.wakers.push(context.waker().clone());
+            requests.wakers.push(context.waker().clone());
             Poll::Pending
         })
         .await

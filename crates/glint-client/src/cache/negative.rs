@@ -4,7 +4,7 @@
 //! than it has; the limits are on these counts.
 
 use crate::cache::Cache;
-use crate::node::{Node, State};
+use crate::cache::inode::{CachedInode, InodeState};
 use glint_proto::Ino;
 use glint_proto::limits::{ABSENT_NAMES_MAX, ABSENT_NAMES_PER_DIRECTORY_MAX};
 use glint_proto::lock::Bits;
@@ -13,8 +13,8 @@ use std::sync::atomic::Ordering;
 impl Cache {
     /// A name is free.
     pub(crate) fn learn_absence(&self, parent: Ino, name: &[u8]) {
-        let directory = self.node(parent);
-        let mut state = directory.state();
+        let directory = self.inode(parent);
+        let mut state = directory.lock();
         if state.bits.has(Bits::DIR) {
             self.insert_absence(&directory, &mut state, name);
         }
@@ -22,16 +22,19 @@ impl Cache {
         self.limit_absences();
     }
 
-    pub(crate) fn insert_absence(&self, directory: &Node, state: &mut State, name: &[u8]) {
-        if state.children.get(name).is_some_and(Option::is_none) {
+    pub(crate) fn insert_absence(
+        &self,
+        directory: &CachedInode,
+        state: &mut InodeState,
+        name: &[u8],
+    ) {
+        if state.dentries.has_negative(name) {
             return;
         }
-        if state.absent >= ABSENT_NAMES_PER_DIRECTORY_MAX {
-            self.absent.fetch_sub(state.forget_absent(), Ordering::Relaxed);
+        if state.dentries.negative() >= ABSENT_NAMES_PER_DIRECTORY_MAX {
+            self.absent.fetch_sub(state.dentries.forget_negative(), Ordering::Relaxed);
         }
-        state.children.insert(name.into(), None);
-        state.absent += 1;
-        if state.absent == 1 {
+        if state.dentries.insert_negative(name) {
             self.with_absent.lock().push_back(directory.ino);
         }
         self.absent.fetch_add(1, Ordering::Relaxed);
@@ -42,7 +45,7 @@ impl Cache {
         while self.absent.load(Ordering::Relaxed) > ABSENT_NAMES_MAX {
             let Some(first) = self.with_absent.lock().pop_front() else { return };
             if let Some(directory) = self.find(first) {
-                let forgotten = directory.state().forget_absent();
+                let forgotten = directory.lock().dentries.forget_negative();
                 self.absent.fetch_sub(forgotten, Ordering::Relaxed);
             }
         }
@@ -59,9 +62,9 @@ mod tests {
     fn names_that_are_free_are_remembered_up_to_a_limit() {
         let cache = Cache::new(Arc::default());
         let free = |parent: Ino| {
-            let node = cache.node(parent);
-            let state = node.state();
-            state.children.len()
+            let inode = cache.inode(parent);
+            let state = inode.lock();
+            state.dentries.len()
         };
         for directory in (0..80).map(Ino) {
             cache.granted(&[Grant::Bits { ino: directory, bits: Bits::DIR, number: 1 }], 0);

@@ -4,15 +4,15 @@
 //! Invariants:
 //! - Nobody else can have seen what is changed here: whoever looks at the directory has it
 //!   taken from this client first, and that waits until the servers know everything.
-//! - A change is made and put into the backlog under the locks of its nodes, so changes are
+//! - A change is made and put into the write-back log under the locks of its inodes, so changes are
 //!   sent in the order in which they became visible here. The first of these locks is waited
 //!   for, the others are only tried: so it does not matter in which order others take them.
 //! - Only what the servers would do in the same way is done here. Everything else is asked of
-//!   them, after they have been told what is in the way: see `settle.rs`.
+//!   them, after they have been told what is in the way: see `flush_before.rs`.
 
+use crate::cache::inode::{CachedInode, InodeState};
+use crate::calls::open_files::OpenFile;
 use crate::client::Client;
-use crate::handles::OpenFile;
-use crate::node::{Node, State};
 use crate::vfs::{Caller, Found, Make, Open, Valid};
 use glint_net::Transport;
 use glint_proto::deferred::Deferred;
@@ -33,10 +33,11 @@ use std::sync::atomic::Ordering;
 /// Inode numbers that are asked for at once.
 const NUMBERS: u32 = 1 << 12;
 
-impl State {
+impl InodeState {
     /// Whether `caller` may change the entries of this directory here.
     fn takes_changes_of(&self, caller: &Caller) -> bool {
-        let Some(attr) = self.attributes().filter(|_| self.own && self.complete) else {
+        let Some(attr) = self.attributes().filter(|_| self.own && self.dentries.is_complete())
+        else {
             return false;
         };
         let owner_may = caller.cred.uid == attr.uid && attr.mode & 0o300 == 0o300;
@@ -49,7 +50,7 @@ impl State {
     /// The entries changed.
     fn entries_changed(&mut self, now: Timestamp, number: u64) {
         self.queued = number;
-        if let Some(attr) = &mut self.attr {
+        if let Some(attr) = self.attributes_mut() {
             entries_changed(attr, now);
         }
     }
@@ -59,32 +60,33 @@ impl State {
         let alone = |attr: &Attr| attr.nlink == 1 && !attr.is_dir();
         self.home == Some(parent)
             && self.attributes().is_some_and(alone)
-            && self.handles == 0
-            && self.closing == 0
+            && !self.pins.is_open()
+            && !self.pins.is_closing()
             && self.dirty.is_clean()
     }
 
     /// Whether this is a directory without entries, which nobody uses.
     fn is_empty_directory(&self, parent: Ino) -> bool {
         self.home == Some(parent)
-            && (self.own && self.complete)
+            && (self.own && self.dentries.is_complete())
             && self.attributes().is_some_and(|attr| attr.nlink == 2)
-            && self.children.values().all(Option::is_none)
-            && self.handles == 0
+            && self.dentries.is_empty()
+            && !self.pins.is_open()
     }
 
     /// It has no name any more.
     fn gone(&mut self, number: u64) {
         self.queued = number;
         self.names.clear();
-        (self.home, self.attr) = (None, None);
+        self.lose_attributes();
+        self.home = None;
         self.own = false;
     }
 }
 
 impl<T: Transport> Client<T> {
     fn may_defer(&self) -> bool {
-        self.backlog.is_on() && self.has_locks() && !self.suspended.load(Ordering::Acquire)
+        self.log.is_on() && self.has_locks() && !self.suspended.load(Ordering::Acquire)
     }
 
     fn push(
@@ -95,13 +97,13 @@ impl<T: Transport> Client<T> {
         request: MdsRequest<'_>,
     ) -> FsResult<u64> {
         let (uid, gid) = (caller.cred.uid, caller.cred.gid);
-        self.backlog.push(&Deferred { uid, gid, time, made, request })
+        self.log.push(&Deferred { uid, gid, time, made, request })
     }
 
     /// A number for a new inode.
     async fn number(&self) -> Option<Ino> {
         loop {
-            if let Some(ino) = self.backlog.number() {
+            if let Some(ino) = self.log.number() {
                 return Some(ino);
             }
             if !self.ask_for_numbers().await {
@@ -112,16 +114,15 @@ impl<T: Transport> Client<T> {
 
     /// Asks for inode numbers; the servers know then that this client makes changes by itself.
     async fn ask_for_numbers(&self) -> bool {
-        match self.ask(&MdsRequest::LeaseInodes { count: NUMBERS, life: self.backlog.life() }).await
-        {
+        match self.ask(&MdsRequest::LeaseInodes { count: NUMBERS, life: self.log.life() }).await {
             Ok(MdsReply::Inodes { first, count, osts, absent }) => {
                 self.osts.store(osts, Ordering::Relaxed);
                 *self.absent.lock() = absent;
-                self.backlog.add_numbers(first..first + u64::from(count));
+                self.log.add_numbers(first..first + u64::from(count));
                 true
             }
             Err(Errno::EOPNOTSUPP) => {
-                self.backlog.turn_off();
+                self.log.turn_off();
                 false
             }
             _ => false,
@@ -129,14 +130,14 @@ impl<T: Transport> Client<T> {
     }
 
     /// Before a directory is made, so that this client gets it for itself.
-    pub(crate) async fn prepare_to_own(&self) {
-        if self.may_defer() && !self.backlog.has_numbers() {
+    pub(crate) async fn prepare_delegation(&self) {
+        if self.may_defer() && !self.log.has_numbers() {
             self.ask_for_numbers().await;
         }
     }
 
     /// Makes an inode with a name. `None` if the servers have to be asked.
-    pub(crate) async fn make_here(
+    pub(crate) async fn make_locally(
         &self,
         caller: &Caller,
         parent: Ino,
@@ -149,7 +150,7 @@ impl<T: Transport> Client<T> {
         }
         let directory = self.cache.find(parent)?;
         let kind = FileType::from_mode(make.mode)?;
-        let takes = |state: &State| {
+        let takes = |state: &InodeState| {
             state.takes_changes_of(caller)
                 && state.child(name).is_none()
                 && (kind != FileType::Directory
@@ -157,19 +158,19 @@ impl<T: Transport> Client<T> {
         };
         let Make { mode, umask, rdev, target } = make;
         let new = New { kind, mode, umask, rdev, target };
-        if !takes(&directory.state())
+        if !takes(&directory.lock())
             || check_name(name).is_err()
             || check_new(&new, &caller.cred).is_err()
         {
             return None;
         }
-        self.backlog.room().await;
+        self.log.room().await;
         let ino = self.number().await?;
         let now = Timestamp::now();
         let is_dir = kind == FileType::Directory;
         let osts = self.osts.load(Ordering::Relaxed);
-        let node = self.cache.node(ino);
-        let mut state = directory.state();
+        let inode = self.cache.inode(ino);
+        let mut state = directory.lock();
         if !takes(&state) {
             drop(state);
             self.cache.note_idle(ino);
@@ -195,46 +196,52 @@ impl<T: Transport> Client<T> {
         };
         let number = self.push(caller, now, Some((ino, placement)), request).ok()?;
         let found = {
-            let mut child = node.state();
+            let mut child = inode.lock();
             child.made_in(parent);
             child.names.push((parent, name.into()));
-            child.attr = Some(attr.clone());
+            child.set_attributes(attr.clone());
             (child.queued, child.made) = (number, number);
-            (child.own, child.complete) = (is_dir, is_dir);
+            child.own = is_dir;
+            child.dentries.set_complete(is_dir);
             if let Some(flags) = open {
                 child.layout = Some(attr.layout);
                 child.data.expect(flags.write);
             }
             self.cache.found(&mut child, attr)
         };
-        state.children.insert(name.into(), Some(ino));
+        state.dentries.insert(name, ino);
         state.entries_changed(now, number);
-        if is_dir && let Some(attr) = &mut state.attr {
+        if is_dir && let Some(attr) = state.attributes_mut() {
             attr.nlink += 1;
         }
         drop(state);
         if is_dir {
-            self.backlog.owns(ino);
+            self.log.note_delegated(ino);
         }
         Some(found)
     }
 
     /// A file that was made here is open.
-    pub(crate) fn opened_here(&self, found: Found, flags: OpenFlags) -> Open {
+    pub(crate) fn opened_locally(&self, found: Found, flags: OpenFlags) -> Open {
         let Found { attr, valid } = found;
-        let made = self.cache.find(attr.ino).map_or(0, |node| node.state().made);
+        let made = self.cache.find(attr.ino).map_or(0, |inode| inode.lock().made);
         let flags = OpenFlags { truncate: false, ..flags };
         let handle = self.add_open(&attr, flags, true, made);
         Open { attr, handle, valid, created: true }
     }
 
     /// Sets attributes of an inode that was made here.
-    pub(crate) fn setattr_here(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Option<Found> {
+    pub(crate) fn setattr_locally(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        set: &SetAttr,
+    ) -> Option<Found> {
         if !self.may_defer() || set.size.is_some() {
             return None;
         }
-        let node = self.cache.find(ino)?;
-        let mut state = node.state();
+        let inode = self.cache.find(ino)?;
+        let mut state = inode.lock();
         state.home?;
         let attr = state.attributes()?;
         let root = caller.cred.is_superuser();
@@ -255,7 +262,7 @@ impl<T: Transport> Client<T> {
             return None;
         }
         // Objects that were written have a time of their own until the file is closed.
-        let sent = !state.objects.is_empty() || state.dirty.is_flying();
+        let sent = !state.objects.is_empty() || state.dirty.has_in_flight();
         if set.mtime.is_some() && attr.is_file() && sent {
             return None;
         }
@@ -263,7 +270,7 @@ impl<T: Transport> Client<T> {
         let request = MdsRequest::Setattr { ino, set: set.clone() };
         let number = self.push(caller, now, None, request).ok()?;
         state.queued = number;
-        let attr = state.attr.as_mut()?;
+        let attr = state.attributes_mut()?;
         apply_setattr(attr, set, &caller.cred, now);
         let attr = attr.clone();
         if set.mtime.is_some() {
@@ -273,9 +280,14 @@ impl<T: Transport> Client<T> {
     }
 
     /// The inode of a name in a directory, and whether that takes changes.
-    fn child_here(&self, caller: &Caller, parent: &Node, name: &[u8]) -> Option<Arc<Node>> {
+    fn child_locally(
+        &self,
+        caller: &Caller,
+        parent: &CachedInode,
+        name: &[u8],
+    ) -> Option<Arc<CachedInode>> {
         let child = {
-            let state = parent.state();
+            let state = parent.lock();
             if !state.takes_changes_of(caller) {
                 return None;
             }
@@ -285,7 +297,7 @@ impl<T: Transport> Client<T> {
     }
 
     /// Removes a name that was made here: of a file, or of an empty directory.
-    pub(crate) fn remove_here(
+    pub(crate) fn remove_locally(
         &self,
         caller: &Caller,
         parent: Ino,
@@ -297,12 +309,12 @@ impl<T: Transport> Client<T> {
         }
         let is_dir = matches!(request, MdsRequest::Rmdir { .. });
         let directory = self.cache.find(parent)?;
-        let node = self.child_here(caller, &directory, name)?;
-        let mut state = directory.state();
-        if !state.takes_changes_of(caller) || state.child(name) != Some(node.ino) {
+        let inode = self.child_locally(caller, &directory, name)?;
+        let mut state = directory.lock();
+        if !state.takes_changes_of(caller) || state.child(name) != Some(inode.ino) {
             return None;
         }
-        let mut child = node.try_state()?;
+        let mut child = inode.try_lock()?;
         let may = match is_dir {
             true => child.is_empty_directory(parent),
             false => child.may_go(parent),
@@ -318,16 +330,16 @@ impl<T: Transport> Client<T> {
         let number = self.push(caller, now, None, request).ok()?;
         child.gone(number);
         drop(child);
-        state.children.remove(name);
+        state.dentries.remove(name);
         state.entries_changed(now, number);
-        if is_dir && let Some(attr) = &mut state.attr {
+        if is_dir && let Some(attr) = state.attributes_mut() {
             attr.nlink -= 1;
         }
         Some(())
     }
 
     /// Renames what was made here, between directories that this client has for itself.
-    pub(crate) fn rename_here(
+    pub(crate) fn rename_locally(
         &self,
         caller: &Caller,
         (parent, name): (Ino, &[u8]),
@@ -339,20 +351,20 @@ impl<T: Transport> Client<T> {
         }
         let (from, to) = (self.cache.find(parent)?, self.cache.find(new_parent)?);
         let same = parent == new_parent;
-        let source = self.child_here(caller, &from, name)?;
-        let known = to.state().child(new_name);
+        let source = self.child_locally(caller, &from, name)?;
+        let known = to.lock().child(new_name);
         let target = match known {
             Some(ino) if flags.no_replace || ino == source.ino => return None,
             Some(ino) => Some(self.cache.find(ino)?),
             None => None,
         };
-        let target_ino = target.as_ref().map(|node| node.ino);
+        let target_ino = target.as_ref().map(|inode| inode.ino);
         if source.ino == new_parent || target_ino == Some(parent) {
             return None;
         }
-        let mut from_state = from.state();
-        let mut to_state = if same { None } else { Some(to.try_state()?) };
-        let takes = |state: &State| state.takes_changes_of(caller);
+        let mut from_state = from.lock();
+        let mut to_state = if same { None } else { Some(to.try_lock()?) };
+        let takes = |state: &InodeState| state.takes_changes_of(caller);
         let to_now = to_state.as_ref().unwrap_or(&from_state).child(new_name);
         if !takes(&from_state)
             || !to_state.as_deref().is_none_or(takes)
@@ -361,14 +373,14 @@ impl<T: Transport> Client<T> {
         {
             return None;
         }
-        let mut moved = source.try_state()?;
+        let mut moved = source.try_lock()?;
         let is_dir = moved.attributes()?.is_dir();
         // A directory could become its own ancestor, and nothing of it is known further up.
         if moved.home != Some(parent) || (is_dir && (!same || target.is_some())) {
             return None;
         }
         let mut replaced = match &target {
-            Some(target) => Some(target.try_state()?),
+            Some(target) => Some(target.try_lock()?),
             None => None,
         };
         if replaced.as_ref().is_some_and(|state| !state.may_go(new_parent)) {
@@ -385,28 +397,28 @@ impl<T: Transport> Client<T> {
         moved.names.push((new_parent, new_name.into()));
         moved.home = Some(new_parent);
         moved.queued = number;
-        if let Some(attr) = &mut moved.attr {
+        if let Some(attr) = moved.attributes_mut() {
             attr.ctime = now;
         }
-        from_state.children.remove(name);
+        from_state.dentries.remove(name);
         from_state.entries_changed(now, number);
         let to_state = to_state.as_mut().unwrap_or(&mut from_state);
-        to_state.children.insert(new_name.into(), Some(source.ino));
+        to_state.dentries.insert(new_name, source.ino);
         to_state.entries_changed(now, number);
         Some(())
     }
 
     /// A file that was made here is closed. Its data goes before its end does.
-    pub(crate) fn close_here(&self, file: Arc<OpenFile>) -> FsResult<()> {
-        let Some(node) = self.node(file.ino) else { return Ok(()) };
+    pub(crate) fn close_locally(&self, file: Arc<OpenFile>) -> FsResult<()> {
+        let Some(inode) = self.inode(file.ino) else { return Ok(()) };
         if file.wrote.load(Ordering::Acquire) {
-            node.state().closing += 1;
-            self.backlog.close(file);
+            inode.lock().pins.begin_close();
+            self.log.close(file);
             return Ok(());
         }
         let request = MdsRequest::Release { ino: file.ino, write: file.write, wrote: None };
-        let mut state = node.state();
-        if let Some(attr) = state.attr.as_mut().filter(|_| file.write) {
+        let mut state = inode.lock();
+        if let Some(attr) = state.attributes_mut().filter(|_| file.write) {
             attr.size_on_ost = false;
         }
         state.queued = self.push(&Caller::ROOT, Timestamp::now(), None, request)?;
@@ -417,25 +429,25 @@ impl<T: Transport> Client<T> {
 
     /// Writes what is still here of a file that was closed, and says that it was.
     pub(crate) async fn finish_closed(&self, file: &OpenFile) {
-        let node = self.cache.node(file.ino);
-        self.flush_closed(&node).await;
-        let mut wrote = self.say_written(Some(&node), file).await;
-        let mut state = node.state();
+        let inode = self.cache.inode(file.ino);
+        self.flush_closed(&inode).await;
+        let mut wrote = self.say_written(Some(&inode), file).await;
+        let mut state = inode.lock();
         if let Some((_, Some(objects))) = &mut wrote
-            && let Some(attr) = &mut state.attr
+            && let Some(times) = state.last_times()
         {
-            // What was set since is in the backlog before this.
-            (objects.mtime, objects.ctime) = (attr.mtime, attr.ctime);
+            // What was set since is in the write-back log before this.
+            (objects.mtime, objects.ctime) = times;
         }
         let request = MdsRequest::Release { ino: file.ino, write: file.write, wrote };
         match self.push(&Caller::ROOT, Timestamp::now(), None, request) {
             Ok(number) => state.queued = number,
             Err(errno) => state.fail(errno),
         }
-        state.closing -= 1;
+        state.pins.end_close();
         drop(state);
-        node.wake();
-        self.backlog.has_closed();
+        inode.wake();
+        self.log.has_closed();
         self.cache.note_idle(file.ino);
     }
 }

@@ -5,7 +5,7 @@
 //! - A change is counted as done only when the servers have answered it. So who waits for a
 //!   number knows that everything up to it can be seen by others.
 
-use crate::handles::OpenFile;
+use crate::calls::open_files::OpenFile;
 use glint_proto::deferred::Deferred;
 use glint_proto::limits::{BATCH_BYTES_MAX, BATCH_CHANGES_MAX, NAME_BYTES_MAX};
 use glint_proto::{FsResult, Ino, clock};
@@ -26,18 +26,18 @@ const CHANGES_MAX: u64 = 8 * BATCH_CHANGES_MAX as u64;
 const CHANGE_BYTES_MAX: usize = 8192 + 2 * NAME_BYTES_MAX;
 
 /// Changes that travel together.
-pub(crate) struct Part {
+pub(crate) struct LogBatch {
     pub(crate) changes: Vec<u8>,
     pub(crate) count: u32,
-    /// See [`Backlog::life`].
+    /// See [`WriteBackLog::life`].
     pub(crate) life: u64,
     /// When the first was made.
     made: Instant,
 }
 
 #[derive(Default)]
-struct State {
-    parts: VecDeque<Part>,
+struct LogState {
+    batches: VecDeque<LogBatch>,
     /// Files that were made here and closed, whose data has to go before their end.
     closed: VecDeque<Arc<OpenFile>>,
     /// Somebody waits for changes up to this one, and for closed files.
@@ -48,11 +48,11 @@ struct State {
     /// Inode numbers to give.
     numbers: VecDeque<Range<u64>>,
     /// Directories that this client has for itself, oldest first.
-    owned: VecDeque<Ino>,
+    delegated: VecDeque<Ino>,
 }
 
 /// Wakes the sender, not under a lock that it waits for.
-fn wake_sender(mut state: MutexGuard<'_, State>) {
+fn wake_sender(mut state: MutexGuard<'_, LogState>) {
     let sender = state.sender.take();
     drop(state);
     if let Some(waker) = sender {
@@ -62,7 +62,7 @@ fn wake_sender(mut state: MutexGuard<'_, State>) {
 
 /// All of them.
 #[derive(Default)]
-pub(crate) struct Backlog {
+pub(crate) struct WriteBackLog {
     /// The servers want none, or the user.
     off: AtomicBool,
     made: AtomicU64,
@@ -71,10 +71,10 @@ pub(crate) struct Backlog {
     life: AtomicU64,
     /// Closed files whose end is not among the changes yet.
     closing: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<LogState>,
 }
 
-impl Backlog {
+impl WriteBackLog {
     /// From now on everything is told at once.
     pub(crate) fn turn_off(&self) {
         self.off.store(true, Ordering::Release);
@@ -108,18 +108,18 @@ impl Backlog {
     /// A change was made. Returns its number.
     pub(crate) fn push(&self, change: &Deferred<'_>) -> FsResult<u64> {
         let mut state = self.state.lock();
-        let fits = |part: &Part| {
-            part.count < BATCH_CHANGES_MAX
-                && part.changes.len() + CHANGE_BYTES_MAX < BATCH_BYTES_MAX
+        let fits = |batch: &LogBatch| {
+            batch.count < BATCH_CHANGES_MAX
+                && batch.changes.len() + CHANGE_BYTES_MAX < BATCH_BYTES_MAX
         };
-        if !state.parts.back().is_some_and(fits) {
+        if !state.batches.back().is_some_and(fits) {
             let changes = Vec::with_capacity(64 * BATCH_CHANGES_MAX as usize);
             let life = self.life();
-            state.parts.push_back(Part { changes, count: 0, life, made: clock::now() });
+            state.batches.push_back(LogBatch { changes, count: 0, life, made: clock::now() });
         }
-        let Some(part) = state.parts.back_mut() else { return Ok(0) };
-        change.encode(&mut part.changes)?;
-        part.count += 1;
+        let Some(batch) = state.batches.back_mut() else { return Ok(0) };
+        change.encode(&mut batch.changes)?;
+        batch.count += 1;
         let number = self.made.fetch_add(1, Ordering::AcqRel) + 1;
         if self.len() == ENOUGH {
             wake_sender(state);
@@ -141,7 +141,7 @@ impl Backlog {
 
     /// Waits until `ready`, or what was changed up to `number` is done and it is to be looked at
     /// again. `urge` says what the sender has to do for that.
-    async fn wait(&self, number: u64, ready: impl Fn() -> bool, urge: impl Fn(&mut State)) {
+    async fn wait(&self, number: u64, ready: impl Fn() -> bool, urge: impl Fn(&mut LogState)) {
         poll_fn(|context| {
             if ready() {
                 return Poll::Ready(());
@@ -160,8 +160,8 @@ impl Backlog {
     }
 
     /// Until all changes up to this one are done.
-    pub(crate) async fn until(&self, number: u64) {
-        let urge = |state: &mut State| state.wanted = state.wanted.max(number);
+    pub(crate) async fn answered(&self, number: u64) {
+        let urge = |state: &mut LogState| state.wanted = state.wanted.max(number);
         self.wait(number, || !self.is_pending(number), urge).await;
     }
 
@@ -175,7 +175,7 @@ impl Backlog {
     /// Has everything sent that was made before this time, and closed files written.
     pub(crate) fn hurry_old(&self, before: Instant) {
         let mut state = self.state.lock();
-        let old = state.parts.front().is_some_and(|part| part.made <= before);
+        let old = state.batches.front().is_some_and(|batch| batch.made <= before);
         let closed = state.closed.front().is_some_and(|file| !self.is_pending(file.made));
         if !old && !closed {
             return;
@@ -189,32 +189,32 @@ impl Backlog {
     /// Until there is room for another change.
     pub(crate) async fn room(&self) {
         let room = || self.len() + self.closing.load(Ordering::Acquire) < CHANGES_MAX;
-        let urge = |state: &mut State| (state.wanted, state.hurry) = (self.last(), true);
+        let urge = |state: &mut LogState| (state.wanted, state.hurry) = (self.last(), true);
         // Woken at each end of a batch or a file.
         self.wait(0, room, urge).await;
     }
 
     /// What the sender has to do next: changes to send, closed files to write.
-    pub(crate) async fn next(&self) -> (Option<Part>, Vec<Arc<OpenFile>>) {
+    pub(crate) async fn next(&self) -> (Option<LogBatch>, Vec<Arc<OpenFile>>) {
         poll_fn(|context| {
             let mut state = self.state.lock();
             let enough = self.len() >= ENOUGH || state.wanted > self.done.load(Ordering::Acquire);
-            let part = if enough { state.parts.pop_front() } else { None };
+            let batch = if enough { state.batches.pop_front() } else { None };
             let hurry = std::mem::take(&mut state.hurry);
             let ready = |file: &OpenFile| hurry || !self.is_pending(file.made);
             let count = state.closed.iter().take_while(|file| ready(file)).count();
             let closed: Vec<_> = state.closed.drain(..count).collect();
-            if part.is_none() && closed.is_empty() {
+            if batch.is_none() && closed.is_empty() {
                 state.sender = Some(context.waker().clone());
                 return Poll::Pending;
             }
-            Poll::Ready((part, closed))
+            Poll::Ready((batch, closed))
         })
         .await
     }
 
     /// The servers have answered so many more.
-    pub(crate) fn done(&self, count: u32) {
+    pub(crate) fn note_answered(&self, count: u32) {
         self.done.fetch_add(u64::from(count), Ordering::AcqRel);
         self.wake_waiters();
     }
@@ -240,9 +240,9 @@ impl Backlog {
     /// Nobody will hear of what was not sent. Returns how many changes that are.
     pub(crate) fn lose(&self) -> u32 {
         self.life.fetch_add(1, Ordering::AcqRel);
-        let parts = std::mem::take(&mut self.state.lock().parts);
-        let count = parts.iter().map(|part| part.count).sum();
-        self.done(count);
+        let batches = std::mem::take(&mut self.state.lock().batches);
+        let count = batches.iter().map(|batch| batch.count).sum();
+        self.note_answered(count);
         count
     }
 
@@ -277,15 +277,15 @@ impl Backlog {
         self.state.lock().numbers.clear();
     }
 
-    /// This client has a directory for itself.
-    pub(crate) fn owns(&self, ino: Ino) {
-        self.state.lock().owned.push_back(ino);
+    /// Notes a directory that is delegated to this client.
+    pub(crate) fn note_delegated(&self, ino: Ino) {
+        self.state.lock().delegated.push_back(ino);
     }
 
-    /// The one that it has had longest, if there are more than `limit`.
-    pub(crate) fn oldest_owned(&self, limit: usize) -> Option<Ino> {
+    /// The delegated directory that this client has had longest, if there are more than `limit`.
+    pub(crate) fn oldest_delegated(&self, limit: usize) -> Option<Ino> {
         let mut state = self.state.lock();
-        if state.owned.len() > limit { state.owned.pop_front() } else { None }
+        if state.delegated.len() > limit { state.delegated.pop_front() } else { None }
     }
 }
 
@@ -296,56 +296,55 @@ mod tests {
     use glint_proto::MdsRequest;
     use glint_proto::Timestamp;
 
-    fn push(backlog: &Backlog, name: &[u8]) -> u64 {
+    fn push(log: &WriteBackLog, name: &[u8]) -> u64 {
         let request = MdsRequest::Unlink { parent: Ino(1), name };
-        backlog
-            .push(&Deferred { uid: 0, gid: 0, time: Timestamp::default(), made: None, request })
+        log.push(&Deferred { uid: 0, gid: 0, time: Timestamp::default(), made: None, request })
             .unwrap()
     }
 
     #[test]
     fn changes_wait_for_others_until_somebody_waits_for_them() {
-        let backlog = Backlog::default();
-        assert_eq!((push(&backlog, b"a"), push(&backlog, b"b")), (1, 2));
-        assert!(backlog.is_busy() && backlog.is_pending(1));
-        assert!(backlog.next().now_or_never().is_none(), "two are not enough");
-        let mut waiting = Box::pin(backlog.until(1));
+        let log = WriteBackLog::default();
+        assert_eq!((push(&log, b"a"), push(&log, b"b")), (1, 2));
+        assert!(log.is_busy() && log.is_pending(1));
+        assert!(log.next().now_or_never().is_none(), "two are not enough");
+        let mut waiting = Box::pin(log.answered(1));
         assert!(waiting.as_mut().now_or_never().is_none());
-        let (part, _) = backlog.next().now_or_never().unwrap();
-        assert_eq!(part.unwrap().count, 2);
+        let (batch, _) = log.next().now_or_never().unwrap();
+        assert_eq!(batch.unwrap().count, 2);
         assert!(waiting.as_mut().now_or_never().is_none(), "sent is not done");
-        backlog.done(2);
+        log.note_answered(2);
         assert!(waiting.now_or_never().is_some());
-        assert!(!backlog.is_busy());
+        assert!(!log.is_busy());
     }
 
     #[test]
     fn batches_have_their_limits() {
-        let backlog = Backlog::default();
+        let log = WriteBackLog::default();
         for _ in 0..BATCH_CHANGES_MAX + 1 {
-            push(&backlog, b"n");
+            push(&log, b"n");
         }
-        assert_eq!(backlog.next().now_or_never().unwrap().0.unwrap().count, BATCH_CHANGES_MAX);
+        assert_eq!(log.next().now_or_never().unwrap().0.unwrap().count, BATCH_CHANGES_MAX);
         for _ in 0..2 * CHANGES_MAX {
-            push(&backlog, &[7; NAME_BYTES_MAX]);
+            push(&log, &[7; NAME_BYTES_MAX]);
         }
-        assert!(backlog.room().now_or_never().is_none());
-        while let Some((Some(part), _)) = backlog.next().now_or_never() {
-            assert!(part.count <= BATCH_CHANGES_MAX && part.changes.len() <= BATCH_BYTES_MAX);
-            backlog.done(part.count);
+        assert!(log.room().now_or_never().is_none());
+        while let Some((Some(batch), _)) = log.next().now_or_never() {
+            assert!(batch.count <= BATCH_CHANGES_MAX && batch.changes.len() <= BATCH_BYTES_MAX);
+            log.note_answered(batch.count);
         }
-        backlog.lose();
-        backlog.done(BATCH_CHANGES_MAX);
-        assert!(backlog.room().now_or_never().is_some() && !backlog.is_busy());
+        log.lose();
+        log.note_answered(BATCH_CHANGES_MAX);
+        assert!(log.room().now_or_never().is_some() && !log.is_busy());
     }
 
     #[test]
     fn numbers_are_given_once() {
-        let backlog = Backlog::default();
-        assert_eq!(backlog.number(), None);
-        backlog.add_numbers(5..7);
-        backlog.add_numbers(20..21);
-        let all: Vec<_> = std::iter::from_fn(|| backlog.number()).collect();
+        let log = WriteBackLog::default();
+        assert_eq!(log.number(), None);
+        log.add_numbers(5..7);
+        log.add_numbers(20..21);
+        let all: Vec<_> = std::iter::from_fn(|| log.number()).collect();
         assert_eq!(all, [Ino(5), Ino(6), Ino(20)]);
     }
 }

@@ -3,7 +3,7 @@
 //! An extent grows as long as writes touch it, up to the aligned block that one request
 //! carries, and is *full* then. So requests are formed from what is contiguous in an object,
 //! whoever wrote it and in whichever order, and never from the number of dirty pages. Extents
-//! that lie apart and are due together travel together, in one [`Flying`].
+//! that lie apart and are due together travel together, in one [`ExtentsInFlight`].
 //!
 //! Invariants:
 //! - Extents of an object do not overlap and do not cross blocks.
@@ -12,14 +12,14 @@
 //! - What could not be sent comes back under what was written since.
 //! - Nothing here looks at all extents to find a few: what is full and what is old has an index.
 
-use crate::extents::{Due, Extent, Object};
+use crate::data::extents::{Due, Extent, Object};
 use glint_proto::Errno;
 use glint_proto::retry::Failing;
 use smallvec::SmallVec;
 use std::time::Instant;
 
 /// Extents of one object on their way, in the order of their offsets.
-pub(crate) struct Flying {
+pub(crate) struct ExtentsInFlight {
     pub(crate) stripe: u16,
     pub(crate) extents: SmallVec<[(u64, Vec<u8>); 1]>,
     /// When the oldest of it was written.
@@ -28,7 +28,7 @@ pub(crate) struct Flying {
     life: u64,
 }
 
-impl Flying {
+impl ExtentsInFlight {
     /// How much data that is.
     pub(crate) fn bytes(&self) -> usize {
         self.extents.iter().map(|(_, data)| data.len()).sum()
@@ -41,13 +41,13 @@ pub(crate) struct Dirty {
     /// In the order of their stripes.
     objects: Vec<Object>,
     life: u64,
-    landings: u64,
+    completions: u64,
 }
 
 impl Dirty {
     /// For requests of at most `block` bytes, a power of two.
     pub(crate) fn new(block: usize) -> Dirty {
-        Dirty { block: block as u64, objects: Vec::new(), life: 0, landings: 0 }
+        Dirty { block: block as u64, objects: Vec::new(), life: 0, completions: 0 }
     }
 
     /// Whether everything is at the OSTs.
@@ -56,13 +56,13 @@ impl Dirty {
     }
 
     /// Whether something is on its way.
-    pub(crate) fn is_flying(&self) -> bool {
+    pub(crate) fn has_in_flight(&self) -> bool {
         self.objects.iter().any(|object| !object.flights.is_empty())
     }
 
     /// How often requests have come back.
-    pub(crate) fn landings(&self) -> u64 {
-        self.landings
+    pub(crate) fn completions(&self) -> u64 {
+        self.completions
     }
 
     /// Whether an extent is full.
@@ -139,7 +139,7 @@ impl Dirty {
         due: Due,
         now: Instant,
         stripes: impl Fn(u16) -> bool,
-    ) -> Option<Flying> {
+    ) -> Option<ExtentsInFlight> {
         let (block, life) = (self.block, self.life);
         let found = self.objects.iter_mut().find_map(|object| {
             let may = !object.extents.is_empty() && !object.rests(now) && stripes(object.stripe);
@@ -152,31 +152,31 @@ impl Dirty {
         let mut extents = SmallVec::with_capacity(due.len());
         for offset in due {
             let Some(extent) = object.remove(offset) else { continue };
-            object.flying.insert(offset, offset + extent.data.len() as u64);
+            object.in_flight.insert(offset, offset + extent.data.len() as u64);
             since = since.min(extent.since);
             bytes += extent.data.len();
             extents.push((offset, extent.data));
         }
         object.flights.push((first, since, bytes));
-        Some(Flying { stripe: object.stripe, extents, since, life })
+        Some(ExtentsInFlight { stripe: object.stripe, extents, since, life })
     }
 
     /// A request has arrived, or is given up because its object fails for too long.
-    pub(crate) fn landed(&mut self, flying: &Flying, arrived: bool) {
-        let object = self.object_of(flying);
+    pub(crate) fn completed(&mut self, in_flight: &ExtentsInFlight, arrived: bool) {
+        let object = self.object_of(in_flight);
         if arrived {
             object.failing = None;
         }
         self.tidy();
     }
 
-    fn object_of(&mut self, flying: &Flying) -> &mut Object {
-        self.landings += 1;
-        let object = self.object(flying.stripe);
-        for (offset, _) in &flying.extents {
-            object.flying.remove(offset);
+    fn object_of(&mut self, in_flight: &ExtentsInFlight) -> &mut Object {
+        self.completions += 1;
+        let object = self.object(in_flight.stripe);
+        for (offset, _) in &in_flight.extents {
+            object.in_flight.remove(offset);
         }
-        if let Some((first, _)) = flying.extents.first() {
+        if let Some((first, _)) = in_flight.extents.first() {
             object.flights.retain(|(flight, ..)| flight != first);
         }
         object
@@ -187,22 +187,27 @@ impl Dirty {
     }
 
     /// A request has just failed; `None` if what it carried is given up, now or since it left.
-    pub(crate) fn fails(&self, flying: &Flying, errno: Errno, now: Instant) -> Option<Failing> {
-        if flying.life != self.life {
+    pub(crate) fn fails(
+        &self,
+        in_flight: &ExtentsInFlight,
+        errno: Errno,
+        now: Instant,
+    ) -> Option<Failing> {
+        if in_flight.life != self.life {
             return None;
         }
-        let object = self.objects.iter().find(|object| object.stripe == flying.stripe)?;
+        let object = self.objects.iter().find(|object| object.stripe == in_flight.stripe)?;
         Failing::again(object.failing, errno, now)
     }
 
     /// A request could not be executed: what it carried waits again. Returns how much of it
     /// has been overwritten since.
-    pub(crate) fn returned(&mut self, flying: Flying, failing: Failing) -> usize {
+    pub(crate) fn returned(&mut self, in_flight: ExtentsInFlight, failing: Failing) -> usize {
         let block = self.block;
-        let object = self.object_of(&flying);
+        let object = self.object_of(&in_flight);
         object.failing = Some(failing);
         let mut overwritten = 0;
-        for (offset, data) in flying.extents {
+        for (offset, data) in in_flight.extents {
             let end = offset + data.len() as u64;
             let newer: SmallVec<[(u64, Extent); 4]> = object
                 .touching(offset, end, block)
@@ -212,7 +217,7 @@ impl Dirty {
             let all = data.len() + newer.iter().map(|(_, extent)| extent.data.len()).sum::<usize>();
             let before = object.bytes;
             let mut keep = |len| Vec::with_capacity(len);
-            object.insert(offset, Extent { data, since: flying.since }, block);
+            object.insert(offset, Extent { data, since: in_flight.since }, block);
             for (start, extent) in newer {
                 object.write(start, &extent.data, extent.since, block, &mut keep);
             }
@@ -253,7 +258,7 @@ mod tests {
         Vec::new()
     }
 
-    fn take(dirty: &mut Dirty, due: Due) -> Option<Flying> {
+    fn take(dirty: &mut Dirty, due: Due) -> Option<ExtentsInFlight> {
         dirty.take(due, Instant::now(), |_| true)
     }
 
@@ -268,11 +273,11 @@ mod tests {
             }
         }
         for block in 0..4u64 {
-            let flying = take(&mut dirty, Due::Full).expect("a full extent");
-            let [(offset, data)] = &flying.extents[..] else { panic!("one extent") };
+            let in_flight = take(&mut dirty, Due::Full).expect("a full extent");
+            let [(offset, data)] = &in_flight.extents[..] else { panic!("one extent") };
             assert_eq!((*offset, data.len()), (block * 64, BLOCK));
             assert_eq!(data[17], (block * 4 + 1) as u8);
-            dirty.landed(&flying, true);
+            dirty.completed(&in_flight, true);
         }
         assert!(dirty.is_clean());
     }
@@ -287,7 +292,7 @@ mod tests {
         assert!(take(&mut dirty, Due::Before(now)).is_none() && !dirty.is_clean());
         dirty.write(3, 20, b"else", now, &mut fresh);
         assert_eq!(take(&mut dirty, Due::Before(now)).unwrap().extents[0].0, 20);
-        dirty.landed(&first, true);
+        dirty.completed(&first, true);
         assert_eq!(take(&mut dirty, Due::Before(now)).unwrap().extents[0].1, b"new");
         assert!(take(&mut dirty, Due::Before(now)).is_none());
     }
@@ -300,22 +305,22 @@ mod tests {
             dirty.write(0, offset, &[1; 10], then, &mut fresh);
         }
         dirty.write(0, 1000, &[1; 10], now, &mut fresh);
-        let flying = take(&mut dirty, Due::Before(then)).unwrap();
-        let offsets: Vec<u64> = flying.extents.iter().map(|(offset, _)| *offset).collect();
+        let in_flight = take(&mut dirty, Due::Before(then)).unwrap();
+        let offsets: Vec<u64> = in_flight.extents.iter().map(|(offset, _)| *offset).collect();
         assert_eq!(offsets, [10, 30, 50, 70, 90], "and not what is younger");
         assert_eq!(dirty.write(0, 15, &[2; 20], now, &mut fresh), 20);
-        let failing = dirty.fails(&flying, Errno::EMFILE, now).unwrap();
-        assert_eq!(dirty.returned(flying, failing), 10, "as much of it is newer");
+        let failing = dirty.fails(&in_flight, Errno::EMFILE, now).unwrap();
+        assert_eq!(dirty.returned(in_flight, failing), 10, "as much of it is newer");
         assert!(dirty.has_older(then) && dirty.failing().is_some());
         assert_eq!(dirty.bytes(), 70);
-        let flying = dirty.take(Due::Before(then), failing.rests_until, |_| true).unwrap();
-        let (offset, data) = &flying.extents[0];
+        let in_flight = dirty.take(Due::Before(then), failing.rests_until, |_| true).unwrap();
+        let (offset, data) = &in_flight.extents[0];
         assert_eq!(
             (*offset, &data[..]),
             (10, &[[1; 5], [2; 5], [2; 5], [2; 5], [2; 5], [1; 5]].concat()[..])
         );
-        assert_eq!(flying.bytes(), 60);
-        dirty.landed(&flying, true);
+        assert_eq!(in_flight.bytes(), 60);
+        dirty.completed(&in_flight, true);
         assert!(dirty.failing().is_none() && !dirty.has_older(then));
     }
 
@@ -324,17 +329,17 @@ mod tests {
         let mut dirty = Dirty::new(BLOCK);
         let now = Instant::now();
         dirty.write(0, 0, b"data", now, &mut fresh);
-        let flying = take(&mut dirty, Due::Before(now)).unwrap();
-        let failing = dirty.fails(&flying, Errno::EIO, now).unwrap();
-        dirty.returned(flying, failing);
+        let in_flight = take(&mut dirty, Due::Before(now)).unwrap();
+        let failing = dirty.fails(&in_flight, Errno::EIO, now).unwrap();
+        dirty.returned(in_flight, failing);
         assert!(take(&mut dirty, Due::Before(now)).is_none());
-        let flying = dirty.take(Due::Before(now), failing.rests_until, |_| true).unwrap();
-        let again = dirty.fails(&flying, Errno::EIO, failing.rests_until).unwrap();
+        let in_flight = dirty.take(Due::Before(now), failing.rests_until, |_| true).unwrap();
+        let again = dirty.fails(&in_flight, Errno::EIO, failing.rests_until).unwrap();
         assert_eq!((again.since, again.last), (now, failing.rests_until));
         dirty.write(0, 100, b"more", now, &mut fresh);
         assert_eq!(dirty.discard(), [(0, 4)]);
-        assert_eq!(dirty.fails(&flying, Errno::EIO, now), None);
-        dirty.landed(&flying, false);
+        assert_eq!(dirty.fails(&in_flight, Errno::EIO, now), None);
+        dirty.completed(&in_flight, false);
         assert!(dirty.is_clean());
     }
 
@@ -349,10 +354,10 @@ mod tests {
             dirty.write(0, offset, &[1; 512], now, &mut fresh);
         }
         let mut requests = 0;
-        while let Some(flying) = take(&mut dirty, Due::Before(now)) {
+        while let Some(in_flight) = take(&mut dirty, Due::Before(now)) {
             requests += 1;
             if requests % 8 == 0 {
-                dirty.landed(&flying, true);
+                dirty.completed(&in_flight, true);
             }
         }
         assert_eq!(requests, count as usize / EXTENTS_PER_WRITE_MAX);
@@ -371,35 +376,35 @@ mod tests {
         let mut model: HashMap<(u16, u64), u8> = HashMap::new();
         let mut store: HashMap<(u16, u64), u8> = HashMap::new();
         let mut bytes = 0;
-        let land = |flying: &Flying, store: &mut HashMap<(u16, u64), u8>| {
-            for (offset, data) in &flying.extents {
+        let land = |in_flight: &ExtentsInFlight, store: &mut HashMap<(u16, u64), u8>| {
+            for (offset, data) in &in_flight.extents {
                 for (i, byte) in data.iter().enumerate() {
-                    store.insert((flying.stripe, offset + i as u64), *byte);
+                    store.insert((in_flight.stripe, offset + i as u64), *byte);
                 }
             }
         };
-        let mut away: Vec<Flying> = Vec::new();
+        let mut away: Vec<ExtentsInFlight> = Vec::new();
         let begun = Instant::now();
         for step in 0..20_000u64 {
             let now = begun + Duration::from_millis(step * 20);
             match random(8) {
                 0 => {
-                    if let Some(flying) = dirty.take(Due::Before(now), now, |_| true) {
-                        bytes -= flying.bytes();
-                        away.push(flying);
+                    if let Some(in_flight) = dirty.take(Due::Before(now), now, |_| true) {
+                        bytes -= in_flight.bytes();
+                        away.push(in_flight);
                     }
                     continue;
                 }
                 1 if !away.is_empty() => {
-                    let flying = away.swap_remove(random(away.len() as u64) as usize);
+                    let in_flight = away.swap_remove(random(away.len() as u64) as usize);
                     if random(2) == 0 {
-                        bytes += flying.bytes();
+                        bytes += in_flight.bytes();
                         let errno = Errno::EAGAIN;
-                        let failing = dirty.fails(&flying, errno, now).unwrap();
-                        bytes -= dirty.returned(flying, failing);
+                        let failing = dirty.fails(&in_flight, errno, now).unwrap();
+                        bytes -= dirty.returned(in_flight, failing);
                     } else {
-                        dirty.landed(&flying, true);
-                        land(&flying, &mut store);
+                        dirty.completed(&in_flight, true);
+                        land(&in_flight, &mut store);
                     }
                     continue;
                 }
@@ -413,14 +418,14 @@ mod tests {
             }
             assert_eq!(dirty.bytes(), bytes, "what grew is what is there");
         }
-        for flying in away {
-            dirty.landed(&flying, true);
-            land(&flying, &mut store);
+        for in_flight in away {
+            dirty.completed(&in_flight, true);
+            land(&in_flight, &mut store);
         }
         let end = begun + Duration::from_secs(500);
-        while let Some(flying) = dirty.take(Due::Before(end), end, |_| true) {
-            dirty.landed(&flying, true);
-            land(&flying, &mut store);
+        while let Some(in_flight) = dirty.take(Due::Before(end), end, |_| true) {
+            dirty.completed(&in_flight, true);
+            land(&in_flight, &mut store);
         }
         assert!(dirty.is_clean());
         assert_eq!(store, model);

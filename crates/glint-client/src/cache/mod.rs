@@ -3,11 +3,20 @@
 //! Invariant: an inode is forgotten only when every request is answered that was sent before the
 //! last number of its locks was heard of. So no answer brings a lock that was given up before.
 
-use crate::backlog::Backlog;
-use crate::change::Change;
+pub(crate) mod attr_update;
+mod attrs;
+mod dentries;
+pub(crate) mod in_flight;
+pub(crate) mod inode;
+mod negative;
+pub(crate) mod pins;
+mod prune;
+
+use crate::cache::attr_update::AttrUpdate;
+use crate::cache::in_flight::RequestsInFlight;
+use crate::cache::inode::{CachedInode, InodeState};
 use crate::kernel::Kernel;
-use crate::node::{Node, State};
-use crate::under_way::UnderWay;
+use crate::meta_log::log::WriteBackLog;
 use crate::vfs::{Caller, Found, Valid};
 use glint_proto::lock::{Bits, Callback, Cancel, Grant};
 use glint_proto::{Attr, Errno, FsResult, Ino, MdsReply};
@@ -18,36 +27,36 @@ use std::sync::{Arc, OnceLock};
 
 pub(crate) const SHARDS: usize = 64;
 /// Inodes above which those that nobody uses are given up.
-pub(crate) const NODES_MAX: usize = 200_000;
+pub(crate) const INODES_MAX: usize = 200_000;
 /// Notes of inodes that nobody uses, above which the oldest are looked at.
-const IDLE_MAX: usize = 2 * NODES_MAX;
+const IDLE_MAX: usize = 2 * INODES_MAX;
 
 /// All of them.
 pub(crate) struct Cache {
-    shards: Vec<RwLock<HashMap<Ino, Arc<Node>>>>,
+    shards: Vec<RwLock<HashMap<Ino, Arc<CachedInode>>>>,
     count: AtomicUsize,
-    /// Nodes that the kernel has forgotten, oldest first.
+    /// Inodes that the kernel has forgotten, oldest first.
     idle: Mutex<VecDeque<Ino>>,
-    /// Nodes with data that is not at its OSTs, and some that had.
+    /// Inodes with data that is not at its OSTs, and some that had.
     dirty: Mutex<BTreeSet<Ino>>,
     /// Names that are known to be free, in all; and directories that have such, oldest first.
     pub(crate) absent: AtomicUsize,
     /// The part whose inodes the kernel is asked next to forget.
     pub(crate) next_pruned: AtomicUsize,
     pub(crate) with_absent: Mutex<VecDeque<Ino>>,
-    pub(crate) flight: Mutex<UnderWay>,
+    pub(crate) flight: Mutex<RequestsInFlight>,
     kernel: OnceLock<Arc<dyn Kernel>>,
     /// Counts how often the servers have forgotten all locks.
     epoch: AtomicU64,
-    /// Changes that this client has begun.
-    changes: AtomicU64,
-    backlog: Arc<Backlog>,
+    /// Updates that this client has begun.
+    updates: AtomicU64,
+    log: Arc<WriteBackLog>,
     /// Locks to give up.
     pub(crate) cancels: Mutex<Vec<Cancel>>,
 }
 
 impl Cache {
-    pub(crate) fn new(backlog: Arc<Backlog>) -> Cache {
+    pub(crate) fn new(log: Arc<WriteBackLog>) -> Cache {
         Cache {
             shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
             count: AtomicUsize::new(0),
@@ -59,44 +68,44 @@ impl Cache {
             flight: Mutex::default(),
             kernel: OnceLock::new(),
             epoch: AtomicU64::new(0),
-            changes: AtomicU64::new(0),
-            backlog,
+            updates: AtomicU64::new(0),
+            log,
             cancels: Mutex::default(),
         }
     }
 
-    fn shard(&self, ino: Ino) -> &RwLock<HashMap<Ino, Arc<Node>>> {
+    fn shard(&self, ino: Ino) -> &RwLock<HashMap<Ino, Arc<CachedInode>>> {
         &self.shards[ino.0 as usize % SHARDS]
     }
 
-    pub(crate) fn find(&self, ino: Ino) -> Option<Arc<Node>> {
+    pub(crate) fn find(&self, ino: Ino) -> Option<Arc<CachedInode>> {
         self.shard(ino).read().get(&ino).cloned()
     }
 
-    pub(crate) fn node(&self, ino: Ino) -> Arc<Node> {
-        if let Some(node) = self.find(ino) {
-            return node;
+    pub(crate) fn inode(&self, ino: Ino) -> Arc<CachedInode> {
+        if let Some(inode) = self.find(ino) {
+            return inode;
         }
         let mut shard = self.shard(ino).write();
         let new = || {
             self.count.fetch_add(1, Ordering::Relaxed);
-            Arc::new(Node::new(ino))
+            Arc::new(CachedInode::new(ino))
         };
         shard.entry(ino).or_insert_with(new).clone()
     }
 
-    pub(crate) fn all(&self) -> Vec<Arc<Node>> {
-        let of = |shard: &RwLock<HashMap<Ino, Arc<Node>>>| {
+    pub(crate) fn all(&self) -> Vec<Arc<CachedInode>> {
+        let of = |shard: &RwLock<HashMap<Ino, Arc<CachedInode>>>| {
             shard.read().values().cloned().collect::<Vec<_>>()
         };
-        let mut nodes: Vec<_> = self.shards.iter().flat_map(of).collect();
+        let mut inodes: Vec<_> = self.shards.iter().flat_map(of).collect();
         // So that one seed of the simulation is always the same run.
-        nodes.sort_unstable_by_key(|node| node.ino);
-        nodes
+        inodes.sort_unstable_by_key(|inode| inode.ino);
+        inodes
     }
 
     /// A part of them.
-    pub(crate) fn of_shard(&self, shard: usize) -> Vec<Arc<Node>> {
+    pub(crate) fn of_shard(&self, shard: usize) -> Vec<Arc<CachedInode>> {
         self.shards[shard % SHARDS].read().values().cloned().collect()
     }
 
@@ -120,8 +129,8 @@ impl Cache {
         for grant in grants {
             match *grant {
                 Grant::Bits { ino, bits, number } => {
-                    let node = self.node(ino);
-                    let mut state = node.state();
+                    let inode = self.inode(ino);
+                    let mut state = inode.lock();
                     if !self.is_now(epoch) {
                         continue;
                     }
@@ -132,7 +141,7 @@ impl Cache {
                         state.own = true;
                     }
                     if new.contains(Bits::ATTR) && usable.contains(Bits::ATTR) && !state.is_ours() {
-                        state.attr = None;
+                        state.lose_attributes();
                     }
                     drop(state);
                     if bits.is_empty() {
@@ -141,18 +150,18 @@ impl Cache {
                     }
                 }
                 Grant::Data { ino, lock } => {
-                    let node = self.node(ino);
-                    let mut state = node.state();
+                    let inode = self.inode(ino);
+                    let mut state = inode.lock();
                     state.fence = fence;
                     if !self.is_now(epoch) || state.data.add(lock, false).is_none() {
                         refused.push(Callback::Data { ino, number: lock.number });
                     }
                     drop(state);
-                    node.wake();
+                    inode.wake();
                 }
                 Grant::Capability { ino, capability } => {
-                    let node = self.node(ino);
-                    let mut state = node.state();
+                    let inode = self.inode(ino);
+                    let mut state = inode.lock();
                     if self.is_now(epoch) {
                         state.may(capability);
                     }
@@ -179,13 +188,13 @@ impl Cache {
         self.epoch() == epoch
     }
 
-    /// This client begins to change inodes.
-    pub(crate) fn change(&self, inos: &[Ino]) -> Change {
-        self.changes.fetch_add(1, Ordering::AcqRel);
+    /// An update of inodes by this client begins.
+    pub(crate) fn begin_update(&self, inos: &[Ino]) -> AttrUpdate {
+        self.updates.fetch_add(1, Ordering::AcqRel);
         let mut inos = inos.to_vec();
         inos.sort_unstable();
         inos.dedup();
-        Change::begin(inos.into_iter().map(|ino| self.node(ino)))
+        AttrUpdate::begin(inos.into_iter().map(|ino| self.inode(ino)))
     }
 
     /// What is known of a name, without asking.
@@ -200,14 +209,14 @@ impl Cache {
             if !caller.may_all() {
                 return None;
             }
-            let state = directory.state();
+            let state = directory.lock();
             match state.child(name) {
                 None if state.is_free(name) => return Some(Err(Errno::ENOENT)),
                 child => child?,
             }
         };
-        let node = self.find(child)?;
-        let mut state = node.state();
+        let inode = self.find(child)?;
+        let mut state = inode.lock();
         if !state.bits.has(Bits::ENTRY) && state.home != Some(parent) {
             return None;
         }
@@ -216,9 +225,9 @@ impl Cache {
     }
 
     /// An answer to the kernel, which remembers the inode from now on.
-    pub(crate) fn found(&self, state: &mut State, attr: Attr) -> Found {
+    pub(crate) fn found(&self, state: &mut InodeState, attr: Attr) -> Found {
         if self.kernel.get().is_some() {
-            state.lookups += 1;
+            state.pins.add_lookup();
         }
         let entry = state.bits.has(Bits::ENTRY) || state.home.is_some();
         let valid = Valid::under(entry, state.attributes().is_some());
@@ -231,30 +240,26 @@ impl Cache {
         parent: Ino,
         name: &[u8],
         attr: &Attr,
-        changes: Option<u64>,
+        updates: Option<u64>,
     ) -> Found {
-        let node = self.node(attr.ino);
+        let inode = self.inode(attr.ino);
         let held = {
-            let state = node.state();
+            let state = inode.lock();
             state.bits.has(Bits::ENTRY) && name != b"." && name != b".."
         };
-        let directory = if held { Some(self.node(parent)) } else { self.find(parent) };
+        let directory = if held { Some(self.inode(parent)) } else { self.find(parent) };
         if let Some(directory) = directory {
-            let mut state = directory.state();
+            let mut state = directory.lock();
             if held {
-                state.children.insert(name.into(), Some(attr.ino));
-            } else if name != b"."
-                && name != b".."
-                && state.children.get(name) != Some(&Some(attr.ino))
-            {
+                state.dentries.insert(name, attr.ino);
+            } else if name != b"." && name != b".." && state.dentries.get(name) != Some(attr.ino) {
                 // There is a name that is not among the children, or was free before.
-                state.children.remove(name);
-                state.complete = false;
+                state.dentries.doubt(name);
             }
         }
-        let mut state = node.state();
-        if let Some(changes) = changes {
-            state.learn(attr, changes);
+        let mut state = inode.lock();
+        if let Some(updates) = updates {
+            state.learn(attr, updates);
         }
         if held && state.bits.has(Bits::ENTRY) {
             let known = state.names.iter().any(|(p, n)| *p == parent && **n == *name);
@@ -271,108 +276,102 @@ impl Cache {
     pub(crate) fn forget_name(&self, parent: Ino, name: &[u8]) {
         let Some(directory) = self.find(parent) else { return };
         let child = {
-            let mut state = directory.state();
-            let child = state.children.remove(name).flatten();
+            let mut state = directory.lock();
+            let child = state.dentries.remove(name);
             if (state.bits.has(Bits::DIR) && child.is_some()) && !state.own {
                 self.insert_absence(&directory, &mut state, name);
             }
             child
         };
         self.limit_absences();
-        if let Some(node) = child.and_then(|child| self.find(child)) {
-            node.state().names.retain(|(p, n)| *p != parent || **n != *name);
+        if let Some(inode) = child.and_then(|child| self.find(child)) {
+            inode.lock().names.retain(|(p, n)| *p != parent || **n != *name);
         }
     }
 
     /// This client has taken a name from an inode, perhaps one that it knew by another name.
     pub(crate) fn removed(&self, reply: &MdsReply) {
         let MdsReply::Removed { ino } = reply else { return };
-        if let Some(node) = self.find(*ino) {
-            let mut state = node.state();
-            state.attr = None;
-            state.changes += 1;
+        if let Some(inode) = self.find(*ino) {
+            let mut state = inode.lock();
+            state.doubt_attributes();
         }
     }
 
     /// Whether it is known that there is no such name.
     pub(crate) fn is_free(&self, parent: Ino, name: &[u8]) -> bool {
-        self.find(parent).is_some_and(|directory| directory.state().is_free(name))
+        self.find(parent).is_some_and(|directory| directory.lock().is_free(name))
     }
 
     /// A name leads where it led, or elsewhere, or is gone.
     pub(crate) fn doubt_name(&self, parent: Ino, name: &[u8]) {
         self.forget_name(parent, name);
         if let Some(directory) = self.find(parent) {
-            let mut state = directory.state();
-            state.children.remove(name);
-            state.complete = false;
+            let mut state = directory.lock();
+            state.dentries.doubt(name);
         }
     }
 
     /// A name leads to another inode now; to one that is not known here, perhaps. The kernel
     /// has moved what it knew in the same way.
     pub(crate) fn renamed(&self, parent: Ino, name: &[u8], ino: Option<Ino>) {
-        let node = ino.and_then(|ino| self.find(ino));
-        let held = node.filter(|node| {
-            let mut state = node.state();
+        let inode = ino.and_then(|ino| self.find(ino));
+        let held = inode.filter(|inode| {
+            let mut state = inode.lock();
             // It is not where it was made any more.
             state.home = None;
             state.bits.has(Bits::ENTRY)
         });
         if let Some(directory) = self.find(parent) {
-            let mut state = directory.state();
+            let mut state = directory.lock();
             match &held {
-                Some(node) => state.children.insert(name.into(), Some(node.ino)),
-                None => {
-                    // There is a name that is not among the children.
-                    state.complete = false;
-                    state.children.remove(name)
-                }
-            };
+                Some(inode) => state.dentries.insert(name, inode.ino),
+                // There is a name that is not among those that are known.
+                None => state.dentries.doubt(name),
+            }
         }
-        if let Some(node) = held {
-            node.state().names.push((parent, name.into()));
+        if let Some(inode) = held {
+            inode.lock().names.push((parent, name.into()));
         }
     }
 
-    /// Counts changes of this client, of any inode.
-    pub(crate) fn changes_so_far(&self) -> u64 {
-        self.changes.load(Ordering::Acquire)
+    /// Counts updates by this client, of any inode.
+    pub(crate) fn updates_so_far(&self) -> u64 {
+        self.updates.load(Ordering::Acquire)
     }
 
     /// What a name stands for, if that is known.
     pub(crate) fn child(&self, parent: Ino, name: &[u8]) -> Option<Ino> {
-        self.find(parent)?.state().child(name)
+        self.find(parent)?.lock().child(name)
     }
 
-    /// How many times an inode was changed by this client, to learn from a later answer.
-    pub(crate) fn changes(&self, ino: Ino) -> u64 {
-        self.find(ino).map_or(0, |node| node.state().changes)
+    /// How many updates of an inode there were by this client, to learn from a later answer.
+    pub(crate) fn updates(&self, ino: Ino) -> u64 {
+        self.find(ino).map_or(0, |inode| inode.lock().updates())
     }
 
     /// Attributes that are known, as an answer.
     pub(crate) fn attributes(&self, ino: Ino) -> Option<Found> {
-        let node = self.find(ino)?;
-        let state = node.state();
+        let inode = self.find(ino)?;
+        let state = inode.lock();
         let attr = state.attributes()?.clone();
         Some(Found { attr, valid: Valid::under(false, true) })
     }
 
     /// The servers said what the attributes are.
-    pub(crate) fn learn(&self, attr: Attr, changes: u64) -> Found {
-        let node = self.node(attr.ino);
-        let mut state = node.state();
-        state.learn(&attr, changes);
+    pub(crate) fn learn(&self, attr: Attr, updates: u64) -> Found {
+        let inode = self.inode(attr.ino);
+        let mut state = inode.lock();
+        state.learn(&attr, updates);
         let valid = Valid::under(false, state.attributes().is_some());
         Found { attr, valid }
     }
 
     /// The kernel forgets.
     pub(crate) fn forget(&self, ino: Ino, lookups: u64) {
-        let Some(node) = self.find(ino) else { return };
-        let mut state = node.state();
-        state.lookups = state.lookups.saturating_sub(lookups);
-        if state.lookups == 0 {
+        let Some(inode) = self.find(ino) else { return };
+        let mut state = inode.lock();
+        if state.pins.forget_lookups(lookups) {
             drop(state);
             self.note_idle(ino);
         }
@@ -389,15 +388,15 @@ impl Cache {
     }
 
     /// Inodes that something was written to.
-    pub(crate) fn dirty(&self) -> Vec<Arc<Node>> {
+    pub(crate) fn dirty(&self) -> Vec<Arc<CachedInode>> {
         let mut dirty = self.dirty.lock();
-        let mut nodes = Vec::new();
+        let mut inodes = Vec::new();
         dirty.retain(|ino| {
-            let node = self.find(*ino).filter(|node| !node.state().dirty.is_clean());
-            nodes.extend(node.clone());
-            node.is_some()
+            let inode = self.find(*ino).filter(|inode| !inode.lock().dirty.is_clean());
+            inodes.extend(inode.clone());
+            inode.is_some()
         });
-        nodes
+        inodes
     }
 
     /// Gives inodes up that nobody uses, until there are few enough, but for those of which
@@ -422,22 +421,22 @@ impl Cache {
     fn give_up(&self, ino: Ino, is_unstable: impl Fn(Ino) -> bool) {
         let mut shard = self.shard(ino).write();
         // Nobody else has it, and while this shard is locked nobody gets it.
-        let unused = |node: &&Arc<Node>| {
-            Arc::strong_count(node) == 1 && node.is_idle(|number| self.backlog.is_pending(number))
+        let unused = |inode: &&Arc<CachedInode>| {
+            Arc::strong_count(inode) == 1 && inode.is_idle(|number| self.log.is_pending(number))
         };
-        let Some(node) = shard.get(&ino).filter(unused) else { return };
-        let fence = node.state().fence;
+        let Some(inode) = shard.get(&ino).filter(unused) else { return };
+        let fence = inode.lock().fence;
         if !self.is_past(fence) || is_unstable(ino) {
             // An answer may come that is older than what was heard of its locks, and nobody would
             // see that. They are given up when others ask, or later.
             self.idle.lock().push_back(ino);
             return;
         }
-        let Some(node) = shard.remove(&ino) else { return };
+        let Some(inode) = shard.remove(&ino) else { return };
         self.count.fetch_sub(1, Ordering::Relaxed);
         drop(shard);
-        let mut state = node.state();
-        self.absent.fetch_sub(state.forget_absent(), Ordering::Relaxed);
+        let mut state = inode.lock();
+        self.absent.fetch_sub(state.dentries.forget_negative(), Ordering::Relaxed);
         let names = std::mem::take(&mut state.names);
         let bits = state.bits.give_up();
         let data = state.data.give_up_unused();
@@ -448,11 +447,10 @@ impl Cache {
         drop(state);
         for (parent, name) in names {
             if let Some(directory) = self.find(parent) {
-                let mut state = directory.state();
+                let mut state = directory.lock();
                 if !state.own {
                     // It is not the only name that is not known, from now on.
-                    state.complete = false;
-                    state.children.remove(&name);
+                    state.dentries.doubt(&name);
                 }
             }
         }

@@ -1,8 +1,8 @@
 //! Locks that programs of this client hold, flock(2) and fcntl(2): what the servers granted, to
 //! be said again when they have started anew.
 
+use crate::calls::open_files::OpenFile;
 use crate::client::Client;
-use crate::handles::OpenFile;
 use glint_lock::advisory::{AdvisoryTable, Kind, Lock, LockOwner};
 use glint_net::Transport;
 use glint_proto::lock::Range;
@@ -13,9 +13,9 @@ use parking_lot::Mutex;
 
 /// What is held.
 #[derive(Default)]
-pub(crate) struct Programs(Mutex<AdvisoryTable>);
+pub(crate) struct PosixLocks(Mutex<AdvisoryTable>);
 
-impl Programs {
+impl PosixLocks {
     /// The servers have granted this, or taken it back.
     fn note(&self, lock: &AdvisoryLock) {
         let kind = if lock.flock { Kind::Flock } else { Kind::Posix };
@@ -59,15 +59,15 @@ impl Programs {
 
 impl<T: Transport> Client<T> {
     /// Takes, gives up or asks for a lock of a program.
-    pub(crate) async fn lock_for_program(
+    pub(crate) async fn posix_lock(
         &self,
         file: &OpenFile,
         lock: AdvisoryLock,
     ) -> FsResult<Option<AdvisoryLock>> {
         let takes = lock.mode != AdvisoryMode::Unlock && lock.how != AdvisoryHow::Test;
         if takes && !lock.flock {
-            if let Some(node) = self.node(lock.ino) {
-                node.state().locked = true;
+            if let Some(inode) = self.inode(lock.ino) {
+                inode.lock().locked = true;
             }
             let mut owners = file.lock_owners.lock();
             if !owners.contains(&lock.owner) {
@@ -76,19 +76,19 @@ impl<T: Transport> Client<T> {
         }
         if lock.mode == AdvisoryMode::Unlock {
             // Not said again from now on, whatever becomes of the request.
-            self.programs.note(&lock);
+            self.posix_locks.note(&lock);
         }
         match self.ask(&MdsRequest::Advisory(lock)).await? {
             MdsReply::Blocked(found) => Ok(found),
             _ => {
-                self.programs.note(&lock);
+                self.posix_locks.note(&lock);
                 Ok(None)
             }
         }
     }
 
     /// Nobody waits any more for a lock: its request ends, with it or without.
-    pub(crate) async fn cancel_lock(&self, ino: Ino, ticket: u64) {
+    pub(crate) async fn cancel_posix_lock(&self, ino: Ino, ticket: u64) {
         let (mode, how, range) = (AdvisoryMode::Unlock, AdvisoryHow::Cancel, Range::ALL);
         let lock = AdvisoryLock { ino, owner: 0, pid: 0, range, mode, flock: false, how, ticket };
         if let Err(errno) = self.ask(&MdsRequest::Advisory(lock)).await {
@@ -97,14 +97,14 @@ impl<T: Transport> Client<T> {
     }
 
     /// Ends the locks of fcntl(2) that were taken through a file which is closed for good.
-    pub(crate) async fn end_locks(&self, file: &OpenFile) {
+    pub(crate) async fn end_posix_locks(&self, file: &OpenFile) {
         let owners = std::mem::take(&mut *file.lock_owners.lock());
         for owner in owners {
             let (mode, how) = (AdvisoryMode::Unlock, AdvisoryHow::Try);
             let (ino, range) = (file.ino, Range::ALL);
             let lock =
                 AdvisoryLock { ino, owner, pid: 0, range, mode, flock: false, how, ticket: 0 };
-            if let Err(errno) = self.lock_for_program(file, lock).await {
+            if let Err(errno) = self.posix_lock(file, lock).await {
                 tracing::warn!(%ino, %errno, "ending the locks of a closed file");
             }
         }

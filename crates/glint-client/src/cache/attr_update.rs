@@ -1,0 +1,57 @@
+//! Updates of inodes by this client, from the request to its answer.
+
+use crate::cache::attrs::Before;
+use crate::cache::inode::CachedInode;
+use glint_proto::{Attr, Ino, Timestamp};
+use std::sync::Arc;
+
+/// An update of inodes by this client. Until it ends nothing is known of their attributes.
+pub(crate) struct AttrUpdate {
+    inodes: Vec<UpdatedInode>,
+}
+
+struct UpdatedInode {
+    inode: Arc<CachedInode>,
+    before: Before,
+}
+
+impl AttrUpdate {
+    /// An update of these begins.
+    pub(crate) fn begin(inodes: impl Iterator<Item = Arc<CachedInode>>) -> AttrUpdate {
+        let begin = |inode: Arc<CachedInode>| {
+            let before = inode.lock().begin_update();
+            UpdatedInode { inode, before }
+        };
+        AttrUpdate { inodes: inodes.map(begin).collect() }
+    }
+
+    fn of(&self, ino: Ino) -> Option<&UpdatedInode> {
+        self.inodes.iter().find(|updated| updated.inode.ino == ino)
+    }
+
+    /// The servers said what the attributes of one of them are now.
+    pub(crate) fn learn(&self, attr: &Attr) {
+        if let Some(UpdatedInode { inode, before }) = self.of(attr.ino) {
+            inode.lock().finish_update(before, attr);
+        }
+    }
+
+    /// A name was made in a directory at this time.
+    pub(crate) fn made_in(&self, directory: Ino, time: Timestamp, is_dir: bool) {
+        if let Some(UpdatedInode { inode, before }) = self.of(directory) {
+            inode.lock().finish_update_with(before, |attr| {
+                (attr.mtime, attr.ctime) = (time, time);
+                attr.nlink += u32::from(is_dir);
+            });
+        }
+    }
+}
+
+impl Drop for AttrUpdate {
+    fn drop(&mut self) {
+        for updated in &self.inodes {
+            updated.inode.lock().end_update();
+            updated.inode.wake();
+        }
+    }
+}

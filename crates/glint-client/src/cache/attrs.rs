@@ -1,0 +1,195 @@
+//! Attributes of an inode that a client has cached.
+//!
+//! Invariants:
+//! - They are used only while they are protected: under ATTR, or in a delegation. Who reads or
+//!   changes them has to say whether they are.
+//! - While this client has updates under way nothing is known of them; what a server says is
+//!   learned only if no update began or ended since it was asked.
+//! - What an update makes of what was known before it counts only if that was protected all along.
+
+use glint_proto::{Attr, Timestamp};
+
+/// The attributes of one inode, with what this client does to them.
+#[derive(Default)]
+pub(crate) struct AttrCache {
+    attr: Option<Attr>,
+    /// Updates by this client that are under way.
+    updating: u32,
+    /// How many updates have ended.
+    updates: u64,
+    /// How often the attributes were forgotten because others may change them.
+    losses: u64,
+}
+
+/// What was known when an update began.
+pub(crate) struct Before {
+    updates: u64,
+    losses: u64,
+    attr: Option<Attr>,
+}
+
+impl AttrCache {
+    /// The attributes, if they are known and protected.
+    pub(crate) fn get(&self, protected: bool) -> Option<&Attr> {
+        self.attr.as_ref().filter(|_| protected)
+    }
+
+    /// The same to follow what this client does by itself.
+    pub(crate) fn get_mut(&mut self, protected: bool) -> Option<&mut Attr> {
+        self.attr.as_mut().filter(|_| protected)
+    }
+
+    /// The times of the last change that were known here last, whoever may have changed them
+    /// since.
+    pub(crate) fn last_times(&self) -> Option<(Timestamp, Timestamp)> {
+        self.attr.as_ref().map(|attr| (attr.mtime, attr.ctime))
+    }
+
+    /// How many updates there were, to learn from an answer to what is asked from now on.
+    pub(crate) fn updates(&self) -> u64 {
+        self.updates
+    }
+
+    /// Whether updates are under way.
+    pub(crate) fn is_updating(&self) -> bool {
+        self.updating > 0
+    }
+
+    /// Begins an update. Returns what was known and protected.
+    pub(crate) fn begin_update(&mut self, protected: bool) -> Before {
+        self.updating += 1;
+        let attr = self.attr.take().filter(|_| protected);
+        Before { updates: self.updates, losses: self.losses, attr }
+    }
+
+    /// An update is about to end, and its answer says what the attributes are.
+    pub(crate) fn finish(&mut self, before: &Before, protected: bool, attr: &Attr) {
+        if protected && self.is_only(before) {
+            self.attr = Some(attr.clone());
+        }
+    }
+
+    /// An update is about to end that made `change` of what was known before it.
+    pub(crate) fn finish_with(
+        &mut self,
+        before: &Before,
+        protected: bool,
+        change: impl FnOnce(&mut Attr),
+    ) {
+        if protected && self.is_only(before) && self.losses == before.losses {
+            self.attr = before.attr.clone();
+            if let Some(attr) = &mut self.attr {
+                change(attr);
+            }
+        }
+    }
+
+    /// Whether no other update was under way since one began.
+    fn is_only(&self, before: &Before) -> bool {
+        self.updating == 1 && self.updates == before.updates
+    }
+
+    /// Ends an update.
+    pub(crate) fn end_update(&mut self) {
+        self.updating -= 1;
+        self.updates += 1;
+        if self.updating > 0 {
+            self.attr = None;
+        }
+    }
+
+    /// Something was changed here that is not known: what is being asked may be older.
+    pub(crate) fn disturb(&mut self) {
+        self.updates += 1;
+    }
+
+    /// This client alone decides what they are.
+    pub(crate) fn set(&mut self, attr: Attr) {
+        self.attr = Some(attr);
+    }
+
+    /// A server said what they are, in answer to what was asked after so many updates.
+    pub(crate) fn learn(&mut self, attr: &Attr, updates: u64) {
+        if self.updating == 0 && self.updates == updates {
+            self.attr = Some(attr.clone());
+        }
+    }
+
+    /// Nothing is known any more: others may change them from now on.
+    pub(crate) fn lose(&mut self) {
+        self.attr = None;
+        self.losses += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glint_proto::Ino;
+    use proptest::prelude::*;
+
+    fn of_size(size: u64) -> Attr {
+        Attr { size, ..Attr::new(Ino(1), 0o100_644, Timestamp::default()) }
+    }
+
+    #[test]
+    fn unprotected_attributes_are_not_seen() {
+        let mut attrs = AttrCache::default();
+        attrs.learn(&of_size(3), 0);
+        assert_eq!(attrs.get(true).map(|attr| attr.size), Some(3));
+        assert!(attrs.get(false).is_none() && attrs.get_mut(false).is_none());
+    }
+
+    #[test]
+    fn an_update_says_nothing_of_what_others_changed_meanwhile() {
+        let mut attrs = AttrCache::default();
+        attrs.set(of_size(3));
+        let before = attrs.begin_update(true);
+        attrs.lose();
+        attrs.finish_with(&before, true, |attr| attr.size += 1);
+        assert!(attrs.get(true).is_none());
+        let unprotected =
+            AttrCache { attr: Some(of_size(3)), ..AttrCache::default() }.begin_update(false);
+        assert!(unprotected.attr.is_none());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(500))]
+
+        /// The size of a file is set by updates of this client, which a server executes when they
+        /// end, and asked for meanwhile: what is known is what the server would say.
+        #[test]
+        fn no_answer_is_older_than_an_update(steps in proptest::collection::vec(0u8..5, 0..200)) {
+            let mut attrs = AttrCache::default();
+            let (mut at_server, mut updates, mut asked) = (0, Vec::new(), Vec::new());
+            for step in steps {
+                match step {
+                    0 => updates.push(attrs.begin_update(true)),
+                    1 => if let Some(before) = updates.pop() {
+                        at_server += 1;
+                        match at_server % 2 {
+                            0 => attrs.finish(&before, true, &of_size(at_server)),
+                            _ => attrs.finish_with(&before, true, |attr| attr.size += 1),
+                        }
+                        attrs.end_update();
+                    },
+                    // What is under way may be executed before or after the question is.
+                    2 => asked.push((attrs.updates(), at_server)),
+                    3 => if let Some((then, size)) = asked.pop() {
+                        attrs.learn(&of_size(size), then);
+                    },
+                    // Another client changes it.
+                    _ => {
+                        attrs.lose();
+                        asked.clear();
+                        at_server += 1;
+                    }
+                }
+                prop_assert_eq!(attrs.is_updating(), !updates.is_empty());
+                if let Some(attr) = attrs.get(true) {
+                    prop_assert_eq!(attr.size, at_server);
+                }
+            }
+        }
+    }
+}

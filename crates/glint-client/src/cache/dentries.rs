@@ -1,0 +1,200 @@
+//! Names of a directory that a client has cached.
+//!
+//! Invariants:
+//! - That a name is free is used only while that is protected: under DIR, or in a delegation. Who
+//!   asks has to say whether it is. What DIR protected is forgotten with it.
+//! - Names are complete only while each name that the directory has is among them.
+//! - The count of free names is not below their number, so limits on counts are limits on memory.
+
+use glint_proto::Ino;
+use std::collections::HashMap;
+
+/// What is known of the names of one directory.
+#[derive(Default)]
+pub(crate) struct Dentries {
+    /// The inode of a name; `None` if the name is free.
+    names: HashMap<Box<[u8]>, Option<Ino>>,
+    /// How many names were learned to be free since those were last forgotten all at once.
+    negative: usize,
+    complete: bool,
+}
+
+impl Dentries {
+    /// The inode that a name leads to, if that is known.
+    pub(crate) fn get(&self, name: &[u8]) -> Option<Ino> {
+        self.names.get(name).copied().flatten()
+    }
+
+    /// Whether it is known that there is no such name.
+    pub(crate) fn is_free(&self, name: &[u8], protected: bool) -> bool {
+        match self.names.get(name) {
+            Some(ino) => ino.is_none() && protected,
+            None => self.complete && protected,
+        }
+    }
+
+    /// Whether a name is among those that are known to be free.
+    pub(crate) fn has_negative(&self, name: &[u8]) -> bool {
+        self.names.get(name).is_some_and(Option::is_none)
+    }
+
+    /// Whether a name that is not known here does not exist.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// Whether all names are known from now on.
+    pub(crate) fn set_complete(&mut self, complete: bool) {
+        self.complete = complete;
+    }
+
+    /// Whether no name is known to lead to an inode.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.names.values().all(Option::is_none)
+    }
+
+    /// The inodes of names.
+    pub(crate) fn inodes(&self) -> Vec<Ino> {
+        self.names.values().flatten().copied().collect()
+    }
+
+    /// A name leads to this inode.
+    pub(crate) fn insert(&mut self, name: &[u8], ino: Ino) {
+        self.names.insert(name.into(), Some(ino));
+    }
+
+    /// A name is free. Whether it is the first that is.
+    pub(crate) fn insert_negative(&mut self, name: &[u8]) -> bool {
+        self.names.insert(name.into(), None);
+        self.negative += 1;
+        self.negative == 1
+    }
+
+    /// Counts names that are free: no fewer than there are.
+    pub(crate) fn negative(&self) -> usize {
+        self.negative
+    }
+
+    /// A name is not known any more, or gone. Returns its inode.
+    pub(crate) fn remove(&mut self, name: &[u8]) -> Option<Ino> {
+        self.names.remove(name).flatten()
+    }
+
+    /// A name may lead anywhere: it is not the only one that is not known.
+    pub(crate) fn doubt(&mut self, name: &[u8]) {
+        self.names.remove(name);
+        self.complete = false;
+    }
+
+    /// Forgets names that lead to inodes which `is_doubtful`.
+    pub(crate) fn doubt_inodes(&mut self, is_doubtful: impl Fn(Ino) -> bool) {
+        self.complete = false;
+        self.names.retain(|_, ino| ino.is_none_or(|ino| !is_doubtful(ino)));
+    }
+
+    /// Nothing protects free names any more.
+    pub(crate) fn revoke_negative(&mut self) {
+        self.complete = false;
+        self.names.retain(|_, ino| ino.is_some());
+    }
+
+    /// Forgets which names are free, one by one, to save memory. Returns how many it had counted.
+    pub(crate) fn forget_negative(&mut self) -> usize {
+        self.names.retain(|_, ino| ino.is_some());
+        std::mem::take(&mut self.negative)
+    }
+
+    /// Forgets all names.
+    pub(crate) fn clear(&mut self) {
+        self.complete = false;
+        self.names.clear();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.names.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    const NAMES: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(500))]
+
+        /// Others change the directory when nothing is protected; this client hears of it only by
+        /// looking. What is known and protected is never wrong.
+        #[test]
+        fn what_is_known_under_a_lock_is_so(
+            steps in proptest::collection::vec((0u8..9, 0usize..4, 1u64..9), 0..200),
+        ) {
+            let mut dentries = Dentries::default();
+            let mut directory: BTreeMap<&[u8], Ino> = BTreeMap::new();
+            let mut protected = true;
+            dentries.set_complete(true);
+            for (step, at, ino) in steps {
+                let (name, ino) = (NAMES[at], Ino(ino));
+                match step {
+                    // This client makes, removes, moves, looks.
+                    0 => {
+                        directory.insert(name, ino);
+                        dentries.insert(name, ino);
+                    }
+                    1 => {
+                        directory.remove(name);
+                        dentries.remove(name);
+                        if protected {
+                            dentries.insert_negative(name);
+                        }
+                    }
+                    2 => {
+                        directory.insert(name, ino);
+                        dentries.doubt(name);
+                    }
+                    3 if protected && !directory.contains_key(name) => {
+                        dentries.insert_negative(name);
+                    }
+                    4 => {
+                        let counted = dentries.forget_negative();
+                        prop_assert!(!NAMES.iter().any(|name| dentries.has_negative(name)));
+                        prop_assert!(counted < 200 && dentries.negative() == 0);
+                    }
+                    5 => dentries.doubt_inodes(|of| of == ino),
+                    // Others do, after the lock is returned.
+                    6 => {
+                        protected = false;
+                        dentries.revoke_negative();
+                    }
+                    7 if !protected => {
+                        match directory.remove(name) {
+                            // The name was under a lock of its inode, which is returned.
+                            Some(_) => _ = dentries.remove(name),
+                            None => _ = directory.insert(name, ino),
+                        }
+                    }
+                    8 => protected = true,
+                    _ => {}
+                }
+                let free = NAMES.iter().filter(|name| dentries.has_negative(name)).count();
+                prop_assert!(free <= dentries.negative());
+                prop_assert_eq!(dentries.is_empty(), dentries.inodes().is_empty());
+                for name in NAMES {
+                    let there = directory.get(name).copied();
+                    prop_assert!(!dentries.is_free(name, false));
+                    prop_assert!(there.is_none() || !dentries.is_free(name, protected));
+                    if let Some(known) = dentries.get(name) {
+                        prop_assert_eq!(Some(known), there);
+                    }
+                    if dentries.is_complete() && protected && there.is_some() {
+                        prop_assert_eq!(dentries.get(name), there);
+                    }
+                }
+            }
+        }
+    }
+}

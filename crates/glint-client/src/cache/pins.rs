@@ -1,0 +1,169 @@
+//! Who needs an inode to be known: the kernel, open files, closes whose data is still here.
+//!
+//! Invariants:
+//! - Each pin is taken off as often as it was put on; without any the inode may be forgotten.
+//! - An open without the servers is either ended without them, or declared to them, and never both:
+//!   while opens are being declared, no close decides.
+
+/// The pins of one inode.
+#[derive(Default)]
+pub(crate) struct Pins {
+    /// References of the kernel.
+    lookups: u64,
+    /// Open files.
+    handles: u32,
+    /// Of those the ones to read and write.
+    shared_writers: u32,
+    /// Closes whose data is still here, or which find out what to say.
+    closing: u32,
+    /// Opens that the servers do not know, under OPEN; and whether they are being told.
+    undeclared: u32,
+    declaring: bool,
+}
+
+impl Pins {
+    /// Whether nobody needs the inode.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lookups == 0 && self.handles == 0 && self.closing == 0 && self.undeclared == 0
+    }
+
+    /// Notes that the kernel is told of the inode.
+    pub(crate) fn add_lookup(&mut self) {
+        self.lookups += 1;
+    }
+
+    /// Takes references of the kernel off. Whether none is left.
+    pub(crate) fn forget_lookups(&mut self, lookups: u64) -> bool {
+        self.lookups = self.lookups.saturating_sub(lookups);
+        self.lookups == 0
+    }
+
+    /// Whether the kernel knows the inode.
+    pub(crate) fn has_lookups(&self) -> bool {
+        self.lookups > 0
+    }
+
+    /// A file is open; `shared` if it is to read and write.
+    pub(crate) fn open(&mut self, shared: bool) {
+        self.handles += 1;
+        self.shared_writers += u32::from(shared);
+    }
+
+    /// An open file is closed.
+    pub(crate) fn close(&mut self, shared: bool) {
+        self.handles -= 1;
+        self.shared_writers -= u32::from(shared);
+    }
+
+    /// Whether files of this client are open.
+    pub(crate) fn is_open(&self) -> bool {
+        self.handles > 0
+    }
+
+    /// Whether pages may be dirtied without notice: somebody has the file open to read and write,
+    /// and may have mapped it.
+    pub(crate) fn has_shared_writers(&self) -> bool {
+        self.shared_writers > 0
+    }
+
+    /// A close begins to bring data and its end to the servers.
+    pub(crate) fn begin_close(&mut self) {
+        self.closing += 1;
+    }
+
+    /// Ends what [`begin_close`](Pins::begin_close) began.
+    pub(crate) fn end_close(&mut self) {
+        self.closing -= 1;
+    }
+
+    /// Whether closes are under way.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing > 0
+    }
+
+    /// Counts an open under OPEN.
+    pub(crate) fn open_undeclared(&mut self) {
+        self.undeclared += 1;
+    }
+
+    /// Ends an open under OPEN without the servers: `true`. `false` if they know of it, `None`
+    /// while they are being told.
+    pub(crate) fn close_undeclared(&mut self) -> Option<bool> {
+        if self.declaring {
+            return None;
+        }
+        let ends = self.undeclared > 0;
+        self.undeclared -= u32::from(ends);
+        Some(ends)
+    }
+
+    /// Begins to declare the opens that the servers do not know, if there are any. Returns how
+    /// many.
+    pub(crate) fn begin_declaring(&mut self) -> u32 {
+        let opens = self.take_undeclared();
+        self.declaring |= opens > 0;
+        opens
+    }
+
+    /// Ends what [`begin_declaring`](Pins::begin_declaring) began.
+    pub(crate) fn end_declaring(&mut self) {
+        self.declaring = false;
+    }
+
+    /// Opens that the servers do not know, which they are told of before they serve anything else.
+    pub(crate) fn take_undeclared(&mut self) -> u32 {
+        std::mem::take(&mut self.undeclared)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(500))]
+
+        /// An inode is pinned exactly while something is, and each open is ended once: here or by
+        /// the servers.
+        #[test]
+        fn pins_are_what_was_put_on(steps in proptest::collection::vec(0u8..9, 0..200)) {
+            let mut pins = Pins::default();
+            let (mut lookups, mut files, mut closes) = (0u64, Vec::new(), 0u32);
+            let (mut undeclared, mut declared, mut declaring) = (0u32, 0u32, false);
+            for step in steps {
+                match step {
+                    0 => { pins.add_lookup(); lookups += 1 }
+                    1 => prop_assert_eq!(pins.forget_lookups(lookups), { lookups = 0; true }),
+                    2 | 3 => { pins.open(step == 3); files.push(step == 3) }
+                    4 => if let Some(shared) = files.pop() { pins.close(shared) },
+                    5 => { pins.begin_close(); closes += 1 }
+                    6 => if closes > 0 { pins.end_close(); closes -= 1 },
+                    7 => { pins.open_undeclared(); undeclared += 1 }
+                    _ if declaring => { pins.end_declaring(); declaring = false }
+                    _ => {
+                        let opens = pins.begin_declaring();
+                        prop_assert_eq!(opens, undeclared);
+                        (declared, undeclared, declaring) = (declared + opens, 0, opens > 0);
+                    }
+                }
+                let none = lookups == 0 && files.is_empty() && closes == 0 && undeclared == 0;
+                prop_assert_eq!(pins.is_empty(), none);
+                prop_assert_eq!(pins.has_lookups(), lookups > 0);
+                prop_assert_eq!(pins.is_open(), !files.is_empty());
+                prop_assert_eq!(pins.has_shared_writers(), files.contains(&true));
+                prop_assert_eq!(pins.is_closing(), closes > 0);
+            }
+            if declaring {
+                prop_assert_eq!(pins.close_undeclared(), None);
+                pins.end_declaring();
+            }
+            for _ in 0..undeclared {
+                prop_assert_eq!(pins.close_undeclared(), Some(true));
+            }
+            for _ in 0..declared {
+                prop_assert_eq!(pins.close_undeclared(), Some(false));
+            }
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! Data of files: over which OSTs it lies, what was written and is not sent, what is read ahead.
+
+pub(crate) mod dirty;
+pub(crate) mod extents;
+pub(crate) mod read_ahead;
+pub(crate) mod room;
+mod stripes;
+pub(crate) mod write_back;

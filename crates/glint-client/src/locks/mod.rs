@@ -1,0 +1,5 @@
+//! Locks that this client holds: on data and for programs, and how they are returned.
+
+pub(crate) mod data_locks;
+pub(crate) mod posix;
+pub(crate) mod recall;
