@@ -10,49 +10,25 @@
 //! Does not know: what requests mean. Servers are a [`Service`]; clients see a
 //! [`Transport`].
 
-mod broken;
-pub mod capability;
-mod cluster;
-mod connection;
-mod core;
-mod door;
+mod client;
+mod cpu;
 mod error;
-mod execute;
 pub mod host;
-mod inproc;
-pub mod keep_awake;
-mod kept;
-mod link;
-mod listen;
-mod local;
-mod numbers;
-mod once;
-mod pending;
-pub mod polling;
-mod recover;
-mod remote;
-mod replay;
-pub mod rights;
-mod runtime;
-mod scheduler;
-mod served;
 mod server;
-mod shared;
-mod slots;
-mod spare;
 pub mod stats;
-mod stream;
-mod subtree;
-pub mod tls;
+mod transport;
 
-pub use cluster::{Cluster, Identity};
+pub use client::cluster::{Cluster, Identity};
+pub use client::remote::{OssLink, Remote, RemoteOptions, random_secret};
+pub use cpu::runtime::runtime;
+pub use cpu::{keep_awake, polling};
 pub use error::NetError;
-pub use inproc::InProcess;
-pub use remote::{OssLink, Remote, RemoteOptions, random_secret};
-pub use runtime::runtime;
-pub use served::status_for_everybody;
-pub use server::{Server, ServerHandle, ServerOptions, SimulatedServer};
-pub use stream::{Address, Listener, UNIX_PREFIX};
+pub use server::access::{capability, rights};
+pub use server::connection::status_for_everybody;
+pub use server::listener::{Server, ServerHandle, ServerOptions, SimulatedServer};
+pub use transport::in_process::InProcess;
+pub use transport::stream::{Address, Listener, UNIX_PREFIX};
+pub use transport::tls;
 
 use glint_proto::lock::{Callback, Cancel, Grant};
 use glint_proto::message::{Hello, Survived, Welcome};

@@ -30,7 +30,7 @@ const LONG: (usize, usize) = (500, 8);
 /// The modules that may contain `unsafe`.
 const UNSAFE: [&str; 9] = [
     "glint-sim/src/chance.rs",
-    "glint-net/src/keep_awake.rs",
+    "glint-net/src/cpu/keep_awake.rs",
     "glint-mount/src/ring_entry.rs",
     "glint-telemetry/src/recorder.rs",
     "glint/src/daemon.rs",

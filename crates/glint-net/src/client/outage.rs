@@ -1,7 +1,7 @@
 //! Connections of threads that were lost, counted: a client whose connections are is told that its
 //! server is away, and its log once when that is reached again.
 
-use crate::shared::Shared;
+use crate::client::session::Shared;
 use glint_proto::clock;
 use parking_lot::Mutex;
 use std::sync::Arc;

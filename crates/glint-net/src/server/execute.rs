@@ -6,11 +6,12 @@
 //!   [`WAITING_PER_SESSION_MAX`].
 //! - A request is what its body says: a header that says something else ends the connection.
 
-use crate::connection::{Envelope, append_frame};
-use crate::core::{Core, EVICTED, Job};
-use crate::served::Connection;
-use crate::spare::Spare;
-use crate::{NetError, Service, capability, host, stats, subtree};
+use crate::server::access::subtree;
+use crate::server::connection::Connection;
+use crate::server::spare::Spare;
+use crate::server::worker::{Core, EVICTED, Job};
+use crate::transport::framing::{Envelope, append_frame};
+use crate::{NetError, Service, capability, host, stats};
 use glint_proto::frame::{FrameError, NO_SLOT};
 use glint_proto::limits::*;
 use glint_proto::message::{Reply, Request, Survived};

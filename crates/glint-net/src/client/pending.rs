@@ -1,6 +1,6 @@
 //! A request of a client that has no answer yet.
 
-use crate::shared::SyncMark;
+use crate::client::session::SyncMark;
 use glint_proto::Errno;
 use glint_proto::message::Reply;
 use std::task::Waker;

@@ -3,8 +3,8 @@
 //! Invariant: at every server this client is the same one, in the session that the MDS has
 //! named. When the MDS evicts it, nothing from before that is sent to an OSS any more.
 
-use crate::remote::{Remote, RemoteOptions};
-use crate::stream::Address;
+use crate::client::remote::{Remote, RemoteOptions};
+use crate::transport::stream::Address;
 use crate::{Granting, Holder, Transport, tls};
 use futures_util::future::try_join_all;
 use glint_proto::lock::Cancel;

@@ -1,8 +1,8 @@
 //! The connection on which servers ask a client: call-backs, and nothing else. It is made again
 //! whenever it breaks; what was asked and not answered is then said again.
 
-use crate::connection::{Envelope, FrameReader, FrameWriter, reply_of, request_frame};
-use crate::shared::Shared;
+use crate::client::session::Shared;
+use crate::transport::framing::{Envelope, FrameReader, FrameWriter, reply_of, request_frame};
 use crate::{NetError, host};
 use glint_proto::limits::{RECONNECT_MS_MAX, RECONNECT_MS_MIN};
 use glint_proto::message::{Reply, Request};

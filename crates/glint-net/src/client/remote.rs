@@ -9,10 +9,10 @@
 //! - After this client was evicted, nothing that it was waiting for is sent again: its
 //!   replies are forgotten, so it might be executed twice.
 
-use crate::cluster::Identity;
-use crate::link::Link;
-use crate::shared::{Shared, ask_on, connect_blocking};
-use crate::stream::{Address, ReadWrite};
+use crate::client::cluster::Identity;
+use crate::client::connection::Link;
+use crate::client::session::{Shared, ask_on, connect_blocking};
+use crate::transport::stream::{Address, ReadWrite};
 use crate::{Granting, Holder, NetError, Transport};
 use glint_proto::limits::AWAY_MS;
 use glint_proto::lock::Cancel;
@@ -275,7 +275,7 @@ impl Transport for Remote {
     }
 
     async fn listen(&self) {
-        crate::listen::listen(&self.shared).await;
+        crate::client::recalls::listen(&self.shared).await;
     }
 
     fn is_away(&self) -> bool {

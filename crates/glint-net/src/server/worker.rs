@@ -13,14 +13,14 @@
 //! - A client with more requests than slots, or one that does not take its replies, is not
 //!   read from until that is over; it costs others a few requests.
 
-use crate::connection::{Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame};
-use crate::door::Place;
-use crate::once::Once;
-use crate::polling::Poller;
-use crate::scheduler::Scheduler;
-use crate::served::{Connection, UNDER_WAY_MAX, is_patient};
-use crate::spare::Spare;
-use crate::stream::Stream;
+use crate::cpu::polling::Poller;
+use crate::server::connection::{Connection, UNDER_WAY_MAX, is_patient};
+use crate::server::door::Place;
+use crate::server::reply_cache::Once;
+use crate::server::scheduler::Scheduler;
+use crate::server::spare::Spare;
+use crate::transport::framing::{Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame};
+use crate::transport::stream::Stream;
 use crate::{NetError, Service, host, keep_awake};
 use futures_util::poll;
 use glint_proto::frame::{FrameError, NO_SLOT};

@@ -1,16 +1,16 @@
 //! The connection of one thread of a client to its server: it is made again whenever it
 //! breaks, and what had no answer is sent again on the next one.
 
-use crate::broken::Broken;
-use crate::connection::{
+use crate::client::outage::Broken;
+use crate::client::pending::Pending;
+use crate::client::recovery::ask;
+use crate::client::recovery::replay_log::{KeptChange, KeptRequest, object_of, parse, proof_of};
+use crate::client::session::Shared;
+use crate::client::slots::Slots;
+use crate::cpu::polling::Poller;
+use crate::transport::framing::{
     Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame, request_frame,
 };
-use crate::kept::{KeptChange, KeptRequest, object_of, parse, proof_of};
-use crate::pending::Pending;
-use crate::polling::Poller;
-use crate::recover::ask;
-use crate::shared::Shared;
-use crate::slots::Slots;
 use crate::{NetError, host};
 use glint_proto::frame::NO_SLOT;
 use glint_proto::limits::{RECONNECT_MS_MAX, RECONNECT_MS_MIN, SLOTS_PER_CONNECTION, SOON_MS};
@@ -371,7 +371,7 @@ impl Link {
             return Err(NetError::Closed);
         }
         if !self.poller.is_polling() {
-            crate::keep_awake::beat_here();
+            crate::cpu::keep_awake::beat_here();
         }
         self.poller.wait_ends();
         for frame in &frames {

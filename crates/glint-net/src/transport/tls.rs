@@ -8,8 +8,8 @@
 //!   encrypts, and it sends all of that before it encrypts more.
 
 use crate::NetError;
-use crate::rights::{Peer, RIGHTS_OID, Rights};
-use crate::stream::ReadWrite;
+use crate::server::access::rights::{Peer, RIGHTS_OID, Rights};
+use crate::transport::stream::ReadWrite;
 use compio_buf::{BufResult, IoBufMut};
 use compio_io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use compio_net::TcpStream;

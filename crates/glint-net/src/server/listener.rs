@@ -1,15 +1,15 @@
 //! A server: a thread for each core, and one that accepts connections and gives each to the
 //! core that has the fewest.
-//! There is one more, see [`crate::spare`].
+//! There is one more, see [`crate::server::spare`].
 //!
 //! Invariant: a client that says that it lives is heard, whatever the disk does.
 
-use crate::core::Core;
-use crate::door::{Door, Place};
 use crate::host::{self, Pipe};
-use crate::once::Once;
-use crate::spare::Spare;
-use crate::stream::{Accepted, Listener, Origin};
+use crate::server::door::{Door, Place};
+use crate::server::reply_cache::Once;
+use crate::server::spare::Spare;
+use crate::server::worker::Core;
+use crate::transport::stream::{Accepted, Listener, Origin};
 use crate::{NetError, Service};
 use glint_proto::watch::Beat;
 use parking_lot::Mutex;

@@ -1,8 +1,8 @@
 //! The in-process transport: calls the handler on the caller's core. No copy, no
 //! queue, no thread.
 
-use crate::cluster::Identity;
-use crate::remote::random_client;
+use crate::client::cluster::Identity;
+use crate::client::remote::random_client;
 use crate::{Granting, Holder, Service, Transport};
 use glint_proto::lock::Cancel;
 use glint_proto::message::Welcome;

@@ -8,7 +8,7 @@
 //! - Strangers have no more than a quarter of these, from one address no more than half of that.
 //! - One certificate has no more than three quarters.
 
-use crate::stream::Origin;
+use crate::transport::stream::Origin;
 use glint_proto::clock;
 use glint_proto::limits::{STRANGERS_MAX, STRANGERS_PER_ADDRESS_MAX};
 use parking_lot::Mutex;

@@ -3,9 +3,9 @@
 
 use crate::NetError;
 use crate::host::{self, Pipe};
-use crate::local;
-use crate::rights::Peer;
-use crate::tls::{Identity, TlsStream};
+use crate::server::access::rights::Peer;
+use crate::transport::tls::{Identity, TlsStream};
+use crate::transport::unix_socket;
 use compio_buf::{BufResult, IoBuf, IoBufMut};
 use compio_io::{AsyncRead, AsyncWrite};
 use compio_net::{TcpStream, UnixStream};
@@ -66,7 +66,7 @@ impl Address {
     /// Connects, on the calling thread.
     pub(crate) fn connect_blocking(&self, limit: Duration) -> io::Result<Box<dyn ReadWrite>> {
         if let Address::Unix(path) = self {
-            let stream = local::connect_blocking(path)?;
+            let stream = unix_socket::connect_blocking(path)?;
             stream.set_read_timeout(Some(limit))?;
             return Ok(Box::new(stream));
         }
@@ -99,7 +99,7 @@ impl Address {
         }
         match self {
             Address::Unix(path) => {
-                let way = local::Way::to(path)?;
+                let way = unix_socket::Way::to(path)?;
                 Ok(Stream::Unix(UnixStream::connect(way.path()).await?))
             }
             Address::Tcp(address) | Address::Tls(address, _) => {
@@ -170,7 +170,7 @@ impl Listener {
             }
             Address::Unix(path) => path,
         };
-        Ok(Listener::Unix(local::bind(path)?, path.clone()))
+        Ok(Listener::Unix(unix_socket::bind(path)?, path.clone()))
     }
 
     /// The file that is left when nobody listens any more.

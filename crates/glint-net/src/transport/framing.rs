@@ -2,7 +2,7 @@
 //! sending what is queued in as few writes as possible.
 
 use crate::NetError;
-use crate::stream::Stream;
+use crate::transport::stream::Stream;
 use compio_buf::{BufResult, IntoInner, IoBuf};
 use compio_io::{AsyncReadExt, AsyncWriteExt};
 use glint_proto::frame::{FrameError, HEADER_BYTES, Header, NO_SLOT};

@@ -2,9 +2,9 @@
 //!
 //! Invariant: what waits for a lock ends with the connection on which it would be answered.
 
-use crate::connection::FrameWriter;
-use crate::door::Place;
-use crate::rights::{Peer, Rights};
+use crate::server::access::rights::{Peer, Rights};
+use crate::server::door::Place;
+use crate::transport::framing::FrameWriter;
 use crate::{NetError, Service};
 use futures_util::future::{AbortHandle, abortable};
 use glint_proto::frame::{Header, NO_SLOT};

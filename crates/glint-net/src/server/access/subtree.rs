@@ -1,5 +1,5 @@
 //! Clients that are bound to a part of the tree: what they name must be in it. (For data, what
-//! they have opened there: [`crate::capability`].)
+//! they have opened there: [`crate::server::access::capability`].)
 
 use crate::Service;
 use glint_proto::{Errno, FsResult, Ino, MdsRequest};

@@ -1,14 +1,14 @@
 //! What all threads of a client share towards one server: who it is, what it has open, what it
 //! keeps until it is durable, and the thread that says that it lives.
 
-use crate::broken::Outage;
-use crate::cluster::Identity;
-use crate::connection::{Envelope, reply_of, request_frame};
-use crate::kept::{Kept, KeptChange, KeptRequest, Kind, Lost, Object};
-use crate::numbers::Numbers;
-use crate::remote::RemoteOptions;
-use crate::replay::Retries;
-use crate::stream::{Address, ReadWrite};
+use crate::client::cluster::Identity;
+use crate::client::numbers::Numbers;
+use crate::client::outage::Outage;
+use crate::client::recovery::replay::Retries;
+use crate::client::recovery::replay_log::{Kept, KeptChange, KeptRequest, Kind, Lost, Object};
+use crate::client::remote::RemoteOptions;
+use crate::transport::framing::{Envelope, reply_of, request_frame};
+use crate::transport::stream::{Address, ReadWrite};
 use crate::{Holder, NetError};
 use glint_proto::frame::{HEADER_BYTES, Header};
 use glint_proto::limits::{PING_MS, RECONNECT_MS_MAX, RECONNECT_MS_MIN};

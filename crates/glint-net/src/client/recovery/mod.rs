@@ -1,13 +1,16 @@
 //! What a client says to a server that has started again, or has evicted it, before anything
 //! else: what it has open, locked and for itself, and what that server lost.
 //!
-//! Invariant: what was lost is [sent again](crate::replay) in its order, after all else. That is
+//! Invariant: what was lost is [sent again](replay) in its order, after all else. That is
 //! said many things in one request: their order means nothing, and saying them twice does no harm.
 
-use crate::connection::{Envelope, FrameReader, FrameWriter, append_frame, reply_of};
-use crate::link::Link;
-use crate::replay::Retries;
-use crate::shared::OpenCount;
+pub(crate) mod replay;
+pub(crate) mod replay_log;
+
+use crate::client::connection::Link;
+use crate::client::recovery::replay::Retries;
+use crate::client::session::OpenCount;
+use crate::transport::framing::{Envelope, FrameReader, FrameWriter, append_frame, reply_of};
 use crate::{NetError, host};
 use glint_proto::limits::{RECLAIMS_MAX, SLOTS_PER_CONNECTION};
 use glint_proto::message::{Reply, Request, Welcome};

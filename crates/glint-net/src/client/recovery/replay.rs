@@ -8,10 +8,10 @@
 //! - Acknowledged data that could not be written again is an error of writing behind: the file's
 //!   next write, fsync or close fails with it.
 
-use crate::connection::{Envelope, FrameReader, FrameWriter, request_frame};
-use crate::kept::{KeptRequest, Lost, parse};
-use crate::link::Link;
-use crate::recover::ask;
+use crate::client::connection::Link;
+use crate::client::recovery::ask;
+use crate::client::recovery::replay_log::{KeptRequest, Lost, parse};
+use crate::transport::framing::{Envelope, FrameReader, FrameWriter, request_frame};
 use crate::{NetError, host};
 use glint_proto::frame::{HEADER_BYTES, Header};
 use glint_proto::limits::{REPLAY_FAILS_MS_MAX, SLOTS_PER_CONNECTION};
