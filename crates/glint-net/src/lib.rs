@@ -18,7 +18,7 @@ mod server;
 pub mod stats;
 mod transport;
 
-pub use client::cluster::{Cluster, Identity};
+pub use client::cluster::{ClientIdentity, Cluster};
 pub use client::remote::{OssLink, Remote, RemoteOptions, random_secret};
 pub use cpu::runtime::runtime;
 pub use cpu::{keep_awake, polling};
@@ -27,7 +27,7 @@ pub use server::access::{capability, rights};
 pub use server::connection::status_for_everybody;
 pub use server::listener::{Server, ServerHandle, ServerOptions, SimulatedServer};
 pub use transport::in_process::InProcess;
-pub use transport::stream::{Address, Listener, UNIX_PREFIX};
+pub use transport::stream::{Address, ListeningSocket, UNIX_PREFIX};
 pub use transport::tls;
 
 use glint_proto::lock::{Callback, Cancel, Grant};
@@ -140,21 +140,21 @@ pub trait Service: Send + Sync + 'static {
 /// An answer, and the locks that come with it.
 pub type Granting = (FsResult<MdsReply>, Vec<Grant>);
 
-/// Who keeps the locks of a client.
-pub trait Holder: Send + Sync + 'static {
-    /// Servers ask for locks, or how large a file is. Returns at once.
-    fn asked(&self, callbacks: Vec<Callback>);
+/// The part of a client that keeps its locks.
+pub trait LockClient: Send + Sync + 'static {
+    /// Servers recall locks, or ask how large a file is. Returns at once.
+    fn on_recall(&self, recalls: Vec<Callback>);
 
-    /// The servers have forgotten all locks: they have started again, or (`evicted`) they
-    /// have given this client up, and what it had not written is lost. What is cached must be
-    /// gone when this ends. Returns what has to be said to go on.
-    fn forgotten(
+    /// All locks are lost: the server has started again, or (`evicted`) it has given this
+    /// client up, and what was not written is lost. What is cached must be gone when this ends.
+    /// Returns what to reclaim.
+    fn on_server_restart(
         &self,
         evicted: bool,
     ) -> Pin<Box<dyn Future<Output = Vec<MdsRequest<'static>>> + '_>>;
 
-    /// The answer to one of these.
-    fn reclaimed(&self, request: &MdsRequest<'static>, reply: FsResult<MdsReply>);
+    /// The answer to one of these has come.
+    fn on_reclaimed(&self, request: &MdsRequest<'static>, reply: FsResult<MdsReply>);
 }
 
 /// How a client reaches the servers.
@@ -191,10 +191,10 @@ pub trait Transport: Send + Sync + 'static {
     /// What the servers said of themselves.
     fn welcome(&self) -> Welcome;
 
-    /// From now on there is somebody who keeps locks. Before that none are given.
-    fn set_holder(&self, holder: Weak<dyn Holder>);
+    /// Names who keeps locks. Before that none are given.
+    fn set_lock_client(&self, lock_client: Weak<dyn LockClient>);
 
-    /// Brings call-backs to the holder, until the client ends. For a thread that does nothing
+    /// Brings call-backs to the lock_client, until the client ends. For a thread that does nothing
     /// that they could wait for.
     fn listen(&self) -> impl Future<Output = ()>;
 
@@ -208,7 +208,7 @@ pub trait Transport: Send + Sync + 'static {
     fn cancel(&self, cancels: Vec<Cancel>) -> impl Future<Output = FsResult<()>>;
 
     /// Who this client is at every server.
-    fn identity(&self) -> Identity;
+    fn identity(&self) -> ClientIdentity;
 
     /// Servers of OSTs beside the one of the MDS.
     fn osses(&self) -> impl Future<Output = FsResult<Vec<OssInfo>>>;

@@ -5,7 +5,7 @@
 
 use crate::client::remote::{Remote, RemoteOptions};
 use crate::transport::stream::Address;
-use crate::{Granting, Holder, Transport, tls};
+use crate::{Granting, LockClient, Transport, tls};
 use futures_util::future::try_join_all;
 use glint_proto::lock::Cancel;
 use glint_proto::message::Welcome;
@@ -21,7 +21,7 @@ use std::time::Duration;
 
 /// Who a client is.
 #[derive(Clone)]
-pub struct Identity {
+pub struct ClientIdentity {
     pub(crate) client: ClientId,
     /// As the MDS has named it last.
     pub(crate) session: Arc<AtomicU64>,
@@ -31,10 +31,10 @@ pub struct Identity {
     pub(crate) in_process: bool,
 }
 
-impl Identity {
+impl ClientIdentity {
     /// A client whose session nobody has named yet.
-    pub fn new(client: ClientId) -> Identity {
-        Identity { client, session: Arc::default(), secret: 0, in_process: false }
+    pub fn new(client: ClientId) -> ClientIdentity {
+        ClientIdentity { client, session: Arc::default(), secret: 0, in_process: false }
     }
 
     /// The client.
@@ -59,7 +59,7 @@ struct Oss {
 pub struct Cluster<M> {
     mds: M,
     welcome: Welcome,
-    tls: Option<tls::Identity>,
+    tls: Option<tls::TlsIdentity>,
     mount_point: String,
     osses: RwLock<Vec<Oss>>,
 }
@@ -67,7 +67,7 @@ pub struct Cluster<M> {
 impl<M: Transport> Cluster<M> {
     /// The servers of the file system that `mds` leads to. The others are spoken to as `tls`,
     /// if that is given.
-    pub fn new(mds: M, tls: Option<tls::Identity>, mount_point: String) -> Cluster<M> {
+    pub fn new(mds: M, tls: Option<tls::TlsIdentity>, mount_point: String) -> Cluster<M> {
         let welcome = mds.welcome();
         let cluster =
             Cluster { mds, welcome: welcome.clone(), tls, mount_point, osses: RwLock::default() };
@@ -153,8 +153,8 @@ impl<M: Transport> Transport for Cluster<M> {
         self.welcome.clone()
     }
 
-    fn set_holder(&self, holder: Weak<dyn Holder>) {
-        self.mds.set_holder(holder);
+    fn set_lock_client(&self, lock_client: Weak<dyn LockClient>) {
+        self.mds.set_lock_client(lock_client);
     }
 
     async fn listen(&self) {
@@ -173,7 +173,7 @@ impl<M: Transport> Transport for Cluster<M> {
         self.mds.cancel(cancels).await
     }
 
-    fn identity(&self) -> Identity {
+    fn identity(&self) -> ClientIdentity {
         self.mds.identity()
     }
 

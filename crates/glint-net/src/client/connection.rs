@@ -4,8 +4,10 @@
 use crate::client::outage::Broken;
 use crate::client::pending::Pending;
 use crate::client::recovery::ask;
-use crate::client::recovery::replay_log::{KeptChange, KeptRequest, object_of, parse, proof_of};
-use crate::client::session::Shared;
+use crate::client::recovery::replay_log::{
+    UncommittedRequest, UncommittedWrite, object_of, parse, proof_of,
+};
+use crate::client::session::ClientSession;
 use crate::client::slots::Slots;
 use crate::cpu::polling::Poller;
 use crate::transport::framing::{
@@ -30,8 +32,8 @@ const SPARES: usize = 256;
 const SPARE_BYTES: usize = 4096;
 
 /// The connection of a thread.
-pub(crate) struct Link {
-    pub(crate) shared: Arc<Shared>,
+pub(crate) struct Connection {
+    pub(crate) session: Arc<ClientSession>,
     first_slot: u16,
     slots: Slots,
     next_xid: Cell<u64>,
@@ -42,7 +44,7 @@ pub(crate) struct Link {
     writer: RefCell<Option<Rc<FrameWriter>>>,
     /// The task that keeps it connected lives; it ends with its runtime, and the thread
     /// may have another one later.
-    kept: Cell<bool>,
+    has_keeper: Cell<bool>,
     poller: Rc<Poller>,
     /// Something is queued that a timer sends if nothing else does before.
     soon: Cell<bool>,
@@ -55,25 +57,29 @@ pub(crate) struct Link {
 }
 
 /// Says when the task that keeps a connection is gone.
-struct Keeper<'a>(&'a Link);
+struct Keeper<'a>(&'a Connection);
 
 impl Drop for Keeper<'_> {
     fn drop(&mut self) {
-        self.0.kept.set(false);
+        self.0.has_keeper.set(false);
     }
 }
 
-impl Drop for Link {
+impl Drop for Connection {
     fn drop(&mut self) {
         let number = self.first_slot / SLOTS_PER_CONNECTION;
-        self.shared.numbers.lock().give_back(number, self.next_xid.get());
+        self.session.numbers.lock().give_back(number, self.next_xid.get());
     }
 }
 
-impl Link {
+impl Connection {
     /// Connects, in the runtime of this thread.
-    pub(crate) fn start(shared: Arc<Shared>, number: u16, first_xid: u64) -> Rc<Link> {
-        let link = Rc::new(Link {
+    pub(crate) fn start(
+        session: Arc<ClientSession>,
+        number: u16,
+        first_xid: u64,
+    ) -> Rc<Connection> {
+        let connection = Rc::new(Connection {
             first_slot: number * SLOTS_PER_CONNECTION,
             slots: Slots::default(),
             // A slot's xids rise over all connections of this client's life.
@@ -81,23 +87,23 @@ impl Link {
             pending: RefCell::new((0..SLOTS).map(|_| None).collect()),
             awaited: Cell::new(0),
             writer: RefCell::new(None),
-            kept: Cell::new(true),
+            has_keeper: Cell::new(true),
             poller: Poller::start(),
             soon: Cell::new(false),
             unsent: Cell::new(false),
             flusher: RefCell::default(),
             spares: RefCell::default(),
-            evictions: Cell::new(shared.evictions.load(Ordering::Acquire)),
-            shared,
+            evictions: Cell::new(session.evictions.load(Ordering::Acquire)),
+            session,
         });
-        host::spawn(link.clone().keep_connected());
-        host::spawn(link.clone().keep_flushing());
-        link
+        host::spawn(connection.clone().keep_connected());
+        host::spawn(connection.clone().keep_flushing());
+        connection
     }
 
-    /// Whether somebody keeps it connected.
-    pub(crate) fn is_kept(&self) -> bool {
-        self.kept.get()
+    /// Whether the task that keeps it connected lives.
+    pub(crate) fn has_keeper(&self) -> bool {
+        self.has_keeper.get()
     }
 
     fn keep_spare(&self, mut frame: Vec<u8>) {
@@ -110,8 +116,8 @@ impl Link {
 
     /// Puts a request into a slot and into the queue of the connection, if there is one.
     async fn enqueue(&self, request: &Request<'_>, bulk: &[u8], abandoned: bool) -> FsResult<u16> {
-        self.shared.room(request).await;
-        if self.evictions.get() != self.shared.evictions.load(Ordering::Acquire)
+        self.session.room(request).await;
+        if self.evictions.get() != self.session.evictions.load(Ordering::Acquire)
             && let Some(writer) = self.writer.take()
         {
             // The server must be told again what is open.
@@ -127,7 +133,7 @@ impl Link {
         let envelope = Envelope {
             slot: if patient { NO_SLOT } else { self.first_slot + slot },
             xid,
-            ..Envelope::request(request.op(), self.shared.client)
+            ..Envelope::request(request.op(), self.session.client)
         };
         let mut frame = self.spares.borrow_mut().pop().unwrap_or_default();
         if let Err(errno) = append_frame(&mut frame, envelope, request, bulk) {
@@ -139,12 +145,12 @@ impl Link {
         }
         let sync = match request {
             Request::Ost { ost, request: OstRequest::Sync { object }, .. } => {
-                Some(self.shared.mark_sync((*ost, *object)))
+                Some(self.session.mark_sync((*ost, *object)))
             }
             _ => None,
         };
         let fresh = matches!(request, Request::Mds { request, .. } if request.op() != Op::Batch);
-        let session = fresh.then(|| self.shared.evictions.load(Ordering::Acquire));
+        let session = fresh.then(|| self.session.evictions.load(Ordering::Acquire));
         let pending = Pending { frame, xid, answer: None, waker: None, abandoned, sync, session };
         let mut all = self.pending.borrow_mut();
         if all.len() <= usize::from(slot) {
@@ -190,7 +196,7 @@ impl Link {
     ) -> FsResult<(Reply, Vec<u8>)> {
         let slot = self.enqueue(request, bulk, false).await?;
         self.awaited.set(self.awaited.get() + 1);
-        let mut call = CallGuard { link: self, slot, done: false };
+        let mut call = CallGuard { connection: self, slot, done: false };
         loop {
             self.flush();
             self.poller.wait_begins();
@@ -260,13 +266,13 @@ impl Link {
             let (connected, error) = self.connect_and_read(&mut broken).await;
             self.writer.replace(None);
             if connected || broken.is_none() {
-                broken = Some(Broken::new(&self.shared));
+                broken = Some(Broken::new(&self.session));
             }
             if connected {
                 pause = RECONNECT_MS_MIN;
             }
             tracing::warn!(
-                server = %self.shared.options.address,
+                server = %self.session.options.address,
                 "connection lost: {error}; trying again in {pause} ms"
             );
             host::sleep(Duration::from_millis(pause)).await;
@@ -292,22 +298,22 @@ impl Link {
 
     async fn establish(&self) -> Result<FrameReader, NetError> {
         let io = |source| NetError::Io { what: "connecting".into(), source };
-        let stream = self.shared.options.address.connect().await.map_err(io)?;
+        let stream = self.session.options.address.connect().await.map_err(io)?;
         let mut reader = FrameReader::new(stream.clone());
         let writer = Rc::new(FrameWriter::new(stream));
-        let hello = self.request(&self.shared.hello())?;
+        let hello = self.request(&self.session.hello())?;
         let welcome = match ask(&writer, &mut reader, &hello).await? {
             Reply::Welcome(welcome) => welcome,
             _ => return Err(NetError::Refused("it did not welcome this client".into())),
         };
-        if welcome.fs_uuid != self.shared.welcome.fs_uuid {
+        if welcome.fs_uuid != self.session.welcome.fs_uuid {
             return Err(NetError::Refused(
                 "another file system is served at this address now".into(),
             ));
         }
-        self.shared.welcomed(&welcome);
+        self.session.welcomed(&welcome);
         self.recover(&writer, &mut reader, &welcome).await?;
-        let evictions = self.shared.evictions.load(Ordering::Acquire);
+        let evictions = self.session.evictions.load(Ordering::Acquire);
         if self.evictions.replace(evictions) != evictions {
             self.fail_all();
         }
@@ -320,7 +326,7 @@ impl Link {
             .filter(|pending| pending.answer.is_none())
             .map(|pending| {
                 // It comes after what was sent again before it.
-                pending.sync = pending.sync.map(|sync| self.shared.mark_sync(sync.object));
+                pending.sync = pending.sync.map(|sync| self.session.mark_sync(sync.object));
                 (pending.xid, pending.frame.clone())
             })
             .collect();
@@ -346,7 +352,7 @@ impl Link {
             }
             if pending.abandoned {
                 if let Some((_, Request::Mds { request, .. })) = parse(&pending.frame) {
-                    self.shared.note_open(&request, &Err(Errno::EIO));
+                    self.session.note_open(&request, &Err(Errno::EIO));
                 }
                 drop(all);
                 self.finish(slot as u16);
@@ -361,12 +367,12 @@ impl Link {
 
     /// A frame of a request that needs no slot.
     pub(crate) fn request(&self, request: &Request<'_>) -> Result<Vec<u8>, NetError> {
-        request_frame(Envelope::request(request.op(), self.shared.client), request)
+        request_frame(Envelope::request(request.op(), self.session.client), request)
     }
 
     async fn receive(&self, reader: &mut FrameReader) -> Result<(), NetError> {
         let (pass, frames) = reader.next_pass().await?;
-        if self.evictions.get() != self.shared.evictions.load(Ordering::Acquire) {
+        if self.evictions.get() != self.session.evictions.load(Ordering::Acquire) {
             // Of a session that is over: what these answers give, the server has forgotten.
             return Err(NetError::Closed);
         }
@@ -393,7 +399,7 @@ impl Link {
         {
             return Err(NetError::Refused(reason));
         }
-        if header.boot_verifier != self.shared.run.load(Ordering::Acquire) {
+        if header.boot_verifier != self.session.run.load(Ordering::Acquire) {
             // A run that has ended: what survived of it was asked on another connection, so
             // this one asks again, too.
             return Ok(());
@@ -418,19 +424,19 @@ impl Link {
             && let Ok(Reply::Mds { reply, grants, .. }) = &reply
             && let Some((_, Request::Mds { request, .. })) = parse(&pending.frame)
         {
-            self.shared.note_open(&request, reply);
-            self.shared.note_proof(grants);
+            self.session.note_open(&request, reply);
+            self.session.note_proof(grants);
         }
         match &reply {
             Ok(Reply::Mds { transaction, reply: Ok(reply), grants }) if *transaction > 0 => {
                 let frame = std::mem::take(&mut pending.frame);
                 let (reply, proof) = (reply.clone(), proof_of(grants));
-                self.shared.keep_mds(*transaction, KeptRequest { frame, reply, proof });
+                self.session.log_request(*transaction, UncommittedRequest { frame, reply, proof });
             }
             Ok(Reply::Ost { transaction, reply: Ok(_) }) if *transaction > 0 => {
                 if let Some(object) = object_of(&pending.frame) {
                     let frame = std::mem::take(&mut pending.frame);
-                    self.shared.keep_ost(*transaction, KeptChange { frame, object });
+                    self.session.log_write(*transaction, UncommittedWrite { frame, object });
                 }
             }
             _ => {}
@@ -441,9 +447,9 @@ impl Link {
             _ => Committed { mds: header.committed, ost: 0 },
         };
         let spare = &mut |frame| self.keep_spare(frame);
-        self.shared.committed(header.boot_verifier, committed, spare);
+        self.session.committed(header.boot_verifier, committed, spare);
         if let (Some(sync), Ok(Reply::Ost { reply: Ok(_), .. })) = (pending.sync, &reply) {
-            self.shared.synced(sync, spare);
+            self.session.synced(sync, spare);
         }
         if let (true, Ok(Reply::Busy { .. })) = (pending.abandoned, &reply) {
             // Nobody waits, but it has to be done.
@@ -467,7 +473,7 @@ impl Link {
 
 /// Sees to the slot of a call that is dropped before it was answered.
 struct CallGuard<'a> {
-    link: &'a Link,
+    connection: &'a Connection,
     slot: u16,
     done: bool,
 }
@@ -477,8 +483,8 @@ impl Drop for CallGuard<'_> {
         if self.done {
             return;
         }
-        self.link.awaited.set(self.link.awaited.get() - 1);
-        let mut all = self.link.pending.borrow_mut();
+        self.connection.awaited.set(self.connection.awaited.get() - 1);
+        let mut all = self.connection.pending.borrow_mut();
         if let Some(pending) = &mut all[self.slot as usize]
             && pending.answer.is_none()
         {
@@ -486,6 +492,6 @@ impl Drop for CallGuard<'_> {
             return;
         }
         drop(all);
-        self.link.finish(self.slot);
+        self.connection.finish(self.slot);
     }
 }

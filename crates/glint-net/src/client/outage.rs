@@ -1,7 +1,7 @@
 //! Connections of threads that were lost, counted: a client whose connections are is told that its
 //! server is away, and its log once when that is reached again.
 
-use crate::client::session::Shared;
+use crate::client::session::ClientSession;
 use glint_proto::clock;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -24,14 +24,14 @@ impl Outage {
 }
 
 /// A connection that was lost and is not there again.
-pub(crate) struct Broken(Arc<Shared>);
+pub(crate) struct Broken(Arc<ClientSession>);
 
 impl Broken {
-    pub(crate) fn new(shared: &Arc<Shared>) -> Broken {
-        if shared.outage.connections.fetch_add(1, Ordering::AcqRel) == 0 {
-            *shared.outage.since.lock() = Some(clock::now());
+    pub(crate) fn new(session: &Arc<ClientSession>) -> Broken {
+        if session.outage.connections.fetch_add(1, Ordering::AcqRel) == 0 {
+            *session.outage.since.lock() = Some(clock::now());
         }
-        Broken(shared.clone())
+        Broken(session.clone())
     }
 
     /// It is there again. The first one says so for all.

@@ -1,7 +1,7 @@
 //! The connection on which servers ask a client: call-backs, and nothing else. It is made again
 //! whenever it breaks; what was asked and not answered is then said again.
 
-use crate::client::session::Shared;
+use crate::client::session::ClientSession;
 use crate::transport::framing::{Envelope, FrameReader, FrameWriter, reply_of, request_frame};
 use crate::{NetError, host};
 use glint_proto::limits::{RECONNECT_MS_MAX, RECONNECT_MS_MIN};
@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Listens until the client ends.
-pub(crate) async fn listen(shared: &Arc<Shared>) {
+pub(crate) async fn listen(session: &Arc<ClientSession>) {
     let mut pause = RECONNECT_MS_MIN;
-    while !shared.is_stopping() {
+    while !session.is_stopping() {
         let mut connected = false;
-        match listen_once(shared, &mut connected).await {
-            Err(NetError::Closed) if shared.is_stopping() => return,
+        match listen_once(session, &mut connected).await {
+            Err(NetError::Closed) if session.is_stopping() => return,
             Err(error) => tracing::debug!(%error, "listening to call-backs"),
             Ok(()) => return,
         }
@@ -27,18 +27,18 @@ pub(crate) async fn listen(shared: &Arc<Shared>) {
     }
 }
 
-async fn listen_once(shared: &Arc<Shared>, connected: &mut bool) -> Result<(), NetError> {
+async fn listen_once(session: &Arc<ClientSession>, connected: &mut bool) -> Result<(), NetError> {
     let io = |source| NetError::Io { what: "connecting".into(), source };
-    let stream = shared.options.address.connect().await.map_err(io)?;
+    let stream = session.options.address.connect().await.map_err(io)?;
     let mut reader = FrameReader::new(stream.clone());
     let writer = FrameWriter::new(stream);
     let send = |request: &Request<'_>| {
-        let envelope = Envelope::request(request.op(), shared.client);
+        let envelope = Envelope::request(request.op(), session.client);
         let frame = request_frame(envelope, request)?;
         writer.queue().extend_from_slice(&frame);
         Ok::<_, NetError>(())
     };
-    send(&shared.hello())?;
+    send(&session.hello())?;
     send(&Request::Listen)?;
     writer.flush().await?;
     loop {
@@ -47,12 +47,12 @@ async fn listen_once(shared: &Arc<Shared>, connected: &mut bool) -> Result<(), N
             match reply_of(pass.body(frame))? {
                 Reply::Callbacks(callbacks) => {
                     *connected = true;
-                    let Some(holder) = shared.holder() else { return Ok(()) };
+                    let Some(lock_client) = session.lock_client() else { return Ok(()) };
                     if !callbacks.is_empty() {
-                        holder.asked(callbacks);
+                        lock_client.on_recall(callbacks);
                     }
                 }
-                Reply::Welcome(welcome) if welcome.evicted => shared.evicted(),
+                Reply::Welcome(welcome) if welcome.evicted => session.evicted(),
                 _ => {}
             }
         }

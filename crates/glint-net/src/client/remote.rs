@@ -9,11 +9,11 @@
 //! - After this client was evicted, nothing that it was waiting for is sent again: its
 //!   replies are forgotten, so it might be executed twice.
 
-use crate::client::cluster::Identity;
-use crate::client::connection::Link;
-use crate::client::session::{Shared, ask_on, connect_blocking};
+use crate::client::cluster::ClientIdentity;
+use crate::client::connection::Connection;
+use crate::client::session::{ClientSession, ask_on, connect_blocking};
 use crate::transport::stream::{Address, ReadWrite};
-use crate::{Granting, Holder, NetError, Transport};
+use crate::{Granting, LockClient, NetError, Transport};
 use glint_proto::limits::AWAY_MS;
 use glint_proto::lock::Cancel;
 use glint_proto::message::{Hello, Reply, Request, Welcome};
@@ -43,13 +43,13 @@ pub struct RemoteOptions {
 
 /// A transport to servers on the network.
 pub struct Remote {
-    shared: Arc<Shared>,
+    session: Arc<ClientSession>,
     heartbeat: Option<JoinHandle<()>>,
 }
 
 thread_local! {
     /// By the number of the server.
-    static LINKS: RefCell<HashMap<u64, Rc<Link>>> = RefCell::default();
+    static CONNECTIONS: RefCell<HashMap<u64, Rc<Connection>>> = RefCell::default();
 }
 
 pub(crate) fn random_client() -> ClientId {
@@ -112,30 +112,30 @@ impl Remote {
         else {
             return Err(NetError::Refused("it did not welcome this client".into()));
         };
-        Remote::start(Shared::new(options, host, client, secret, welcome, None))
+        Remote::start(ClientSession::new(options, host, client, secret, welcome, None))
     }
 
     /// One more server of the file system that `welcome` is of. It is connected to when it is
     /// there.
     pub(crate) fn oss(
         options: RemoteOptions,
-        identity: &Identity,
+        identity: &ClientIdentity,
         welcome: Welcome,
     ) -> Result<Remote, NetError> {
         let welcome = Welcome { boot_verifier: 0, ..welcome };
-        let Identity { client, secret, .. } = *identity;
+        let ClientIdentity { client, secret, .. } = *identity;
         let host = host_name();
-        Remote::start(Shared::new(options, host, client, secret, welcome, Some(identity)))
+        Remote::start(ClientSession::new(options, host, client, secret, welcome, Some(identity)))
     }
 
-    fn start(shared: Arc<Shared>) -> Result<Remote, NetError> {
-        let for_thread = shared.clone();
+    fn start(session: Arc<ClientSession>) -> Result<Remote, NetError> {
+        let for_thread = session.clone();
         let heartbeat = std::thread::Builder::new()
             .name("lease".into())
             .spawn(move || for_thread.keep_lease())
             .map_err(|source| NetError::Io { what: "starting a thread".into(), source })?;
-        let _ = shared.heartbeat.set(heartbeat.thread().clone());
-        Ok(Remote { shared, heartbeat: Some(heartbeat) })
+        let _ = session.heartbeat.set(heartbeat.thread().clone());
+        Ok(Remote { session, heartbeat: Some(heartbeat) })
     }
 
     /// A client of a simulated world, which knows already what its server will say. Nobody
@@ -146,17 +146,18 @@ impl Remote {
         secret: u128,
         welcome: Welcome,
     ) -> Remote {
-        let shared = Shared::new(options, "simulated".into(), client, secret, welcome, None);
-        Remote { shared, heartbeat: None }
+        let session =
+            ClientSession::new(options, "simulated".into(), client, secret, welcome, None);
+        Remote { session, heartbeat: None }
     }
 
     /// Says that this client lives, and learns what is durable.
     pub async fn ping(&self) -> FsResult<()> {
-        let hurry = self.shared.kept.lock().is_filling();
+        let hurry = self.session.replay_log.lock().is_filling();
         let sent = clock::now();
         match self.call(&Request::Ping { commit: false, hurry }, Bulk::None).await? {
             Reply::Pong(_) => {
-                *self.shared.heard.lock() = sent;
+                *self.session.heard.lock() = sent;
                 Ok(())
             }
             _ => Err(Errno::EPROTO),
@@ -180,29 +181,29 @@ impl Remote {
     }
 
     /// The connection of this thread, made when it is first needed.
-    fn link(&self) -> FsResult<Rc<Link>> {
-        LINKS.with_borrow_mut(|links| {
-            if let Some(link) = links.get(&self.shared.number)
-                && link.is_kept()
+    fn connection(&self) -> FsResult<Rc<Connection>> {
+        CONNECTIONS.with_borrow_mut(|connections| {
+            if let Some(connection) = connections.get(&self.session.number)
+                && connection.has_keeper()
             {
-                return Ok(link.clone());
+                return Ok(connection.clone());
             }
-            let (number, xid) = self.shared.numbers.lock().take().ok_or(Errno::EMFILE)?;
-            let link = Link::start(self.shared.clone(), number, xid);
-            links.insert(self.shared.number, link.clone());
-            Ok(link)
+            let (number, xid) = self.session.numbers.lock().take().ok_or(Errno::EMFILE)?;
+            let connection = Connection::start(self.session.clone(), number, xid);
+            connections.insert(self.session.number, connection.clone());
+            Ok(connection)
         })
     }
 
     async fn call(&self, request: &Request<'_>, bulk: Bulk<'_>) -> FsResult<Reply> {
         let _span = Span::start(Layer::Net, request.op() as u8);
-        let link = self.link()?;
+        let connection = self.connection()?;
         let (out, room) = match bulk {
             Bulk::None => (&[][..], None),
             Bulk::Out(data) => (data, None),
             Bulk::In(room) => (&[][..], Some(room)),
         };
-        let (reply, data) = link.call(request, out).await?;
+        let (reply, data) = connection.call(request, out).await?;
         if let Some(room) = room {
             room.get_mut(..data.len()).ok_or(Errno::EPROTO)?.copy_from_slice(&data);
         }
@@ -212,7 +213,7 @@ impl Remote {
 
 impl Drop for Remote {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Release);
+        self.session.stop.store(true, Ordering::Release);
         if let Some(heartbeat) = self.heartbeat.take() {
             heartbeat.thread().unpark();
             // It does not panic; and there is nothing left to do.
@@ -226,7 +227,7 @@ impl Transport for Remote {
         if let MdsRequest::Setattr { ino, set } = request
             && (set.size.is_some() || set.mtime.is_some())
         {
-            self.shared.closed(*ino).await;
+            self.session.closed(*ino).await;
         }
         let call = Request::Mds { cred: cred.clone(), request: request.clone() };
         match self.call(&call, Bulk::None).await {
@@ -238,11 +239,11 @@ impl Transport for Remote {
 
     async fn mds_soon(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<()> {
         let call = Request::Mds { cred: cred.clone(), request: request.clone() };
-        let link = self.link()?;
+        let connection = self.connection()?;
         if let MdsRequest::Release { ino, .. } = request {
-            self.shared.closing(*ino);
+            self.session.closing(*ino);
         }
-        link.post(&call).await
+        connection.post(&call).await
     }
 
     async fn ost(
@@ -259,42 +260,42 @@ impl Transport for Remote {
     }
 
     fn unstable(&self, ino: Ino) -> Vec<(u16, ObjectId)> {
-        self.shared.kept.lock().objects_of(ino)
+        self.session.replay_log.lock().objects_of(ino)
     }
 
     fn take_failure(&self, ino: Ino) -> Option<Errno> {
-        self.shared.take_failure(ino)
+        self.session.take_failure(ino)
     }
 
     fn welcome(&self) -> Welcome {
-        self.shared.welcome.clone()
+        self.session.welcome.clone()
     }
 
-    fn set_holder(&self, holder: Weak<dyn Holder>) {
-        let _ = self.shared.holder.set(holder);
+    fn set_lock_client(&self, lock_client: Weak<dyn LockClient>) {
+        let _ = self.session.lock_client.set(lock_client);
     }
 
     async fn listen(&self) {
-        crate::client::recalls::listen(&self.shared).await;
+        crate::client::recalls::listen(&self.session).await;
     }
 
     fn is_away(&self) -> bool {
-        self.shared.outage.is_now() || self.silence() > Duration::from_millis(AWAY_MS)
+        self.session.outage.is_now() || self.silence() > Duration::from_millis(AWAY_MS)
     }
 
     fn silence(&self) -> Duration {
-        clock::since(*self.shared.heard.lock())
+        clock::since(*self.session.heard.lock())
     }
 
     async fn cancel(&self, cancels: Vec<Cancel>) -> FsResult<()> {
         self.call(&Request::Cancel(cancels), Bulk::None).await.map(drop)
     }
 
-    fn identity(&self) -> Identity {
-        Identity {
-            client: self.shared.client,
-            session: self.shared.session.clone(),
-            secret: self.shared.secret,
+    fn identity(&self) -> ClientIdentity {
+        ClientIdentity {
+            client: self.session.client,
+            session: self.session.id.clone(),
+            secret: self.session.secret,
             in_process: false,
         }
     }

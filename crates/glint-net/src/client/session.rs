@@ -1,15 +1,17 @@
 //! What all threads of a client share towards one server: who it is, what it has open, what it
 //! keeps until it is durable, and the thread that says that it lives.
 
-use crate::client::cluster::Identity;
+use crate::client::cluster::ClientIdentity;
 use crate::client::numbers::Numbers;
 use crate::client::outage::Outage;
 use crate::client::recovery::replay::Retries;
-use crate::client::recovery::replay_log::{Kept, KeptChange, KeptRequest, Kind, Lost, Object};
+use crate::client::recovery::replay_log::{
+    Kind, Object, ReplayLog, ToReplay, UncommittedRequest, UncommittedWrite,
+};
 use crate::client::remote::RemoteOptions;
 use crate::transport::framing::{Envelope, reply_of, request_frame};
 use crate::transport::stream::{Address, ReadWrite};
-use crate::{Holder, NetError};
+use crate::{LockClient, NetError};
 use glint_proto::frame::{HEADER_BYTES, Header};
 use glint_proto::limits::{PING_MS, RECONNECT_MS_MAX, RECONNECT_MS_MIN};
 use glint_proto::lock::Grant;
@@ -68,13 +70,13 @@ pub(crate) struct Recovery {
 }
 
 /// What all threads of a client share.
-pub(crate) struct Shared {
+pub(crate) struct ClientSession {
     pub(crate) options: RemoteOptions,
     host: String,
     /// Tells the servers of this process apart.
     pub(crate) number: u64,
     /// Of this client at the MDS, as that named it last.
-    pub(crate) session: Arc<AtomicU64>,
+    pub(crate) id: Arc<AtomicU64>,
     /// This server is an OSS, and was told that session last.
     oss_session: Option<AtomicU64>,
     pub(crate) client: ClientId,
@@ -84,7 +86,7 @@ pub(crate) struct Shared {
     opens: Mutex<HashMap<Ino, OpenCount>>,
     /// Closes that were sent and not answered, and who waits for them.
     closing: Mutex<HashMap<Ino, (u32, Vec<Waker>)>>,
-    pub(crate) kept: Mutex<Kept>,
+    pub(crate) replay_log: Mutex<ReplayLog>,
     /// Data of some file was lost: writes ask whether it is theirs.
     failed: AtomicBool,
     /// The run of the server whose transactions are counted here.
@@ -95,14 +97,14 @@ pub(crate) struct Shared {
     /// Counts evictions.
     pub(crate) evictions: AtomicU64,
     pub(crate) stop: AtomicBool,
-    /// It was said that calls wait for room in `kept`.
+    /// It was said that calls wait for room in `replay_log`.
     complained: AtomicBool,
     pub(crate) heartbeat: OnceLock<std::thread::Thread>,
     /// When the last ping that was answered was sent.
     pub(crate) heard: Mutex<Instant>,
     /// Connections of threads that were lost and not yet made again.
     pub(crate) outage: Outage,
-    pub(crate) holder: OnceLock<Weak<dyn Holder>>,
+    pub(crate) lock_client: OnceLock<Weak<dyn LockClient>>,
 }
 
 /// Sends one request and waits for its reply, on the calling thread.
@@ -131,20 +133,20 @@ pub(crate) fn connect_blocking(address: &Address) -> Result<Box<dyn ReadWrite>, 
     address.connect_blocking(CONNECT_TIMEOUT).map_err(io)
 }
 
-impl Shared {
+impl ClientSession {
     pub(crate) fn new(
         options: RemoteOptions,
         host: String,
         client: ClientId,
         secret: u128,
         welcome: Welcome,
-        oss_of: Option<&Identity>,
-    ) -> Arc<Shared> {
+        oss_of: Option<&ClientIdentity>,
+    ) -> Arc<ClientSession> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let own = Arc::new(AtomicU64::new(welcome.session));
-        Arc::new(Shared {
+        Arc::new(ClientSession {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
-            session: oss_of.map_or(own, |identity| identity.session.clone()),
+            id: oss_of.map_or(own, |identity| identity.session.clone()),
             oss_session: oss_of.map(|_| AtomicU64::new(0)),
             options,
             host,
@@ -153,7 +155,7 @@ impl Shared {
             numbers: Mutex::default(),
             opens: Mutex::default(),
             closing: Mutex::default(),
-            kept: Mutex::default(),
+            replay_log: Mutex::default(),
             failed: AtomicBool::new(false),
             run: AtomicU64::new(welcome.boot_verifier),
             committed: Default::default(),
@@ -168,14 +170,14 @@ impl Shared {
             heartbeat: OnceLock::new(),
             heard: Mutex::new(clock::now()),
             outage: Outage::default(),
-            holder: OnceLock::new(),
+            lock_client: OnceLock::new(),
             welcome,
         })
     }
 
     /// Who keeps the locks of this client.
-    pub(crate) fn holder(&self) -> Option<Arc<dyn Holder>> {
-        self.holder.get().and_then(Weak::upgrade)
+    pub(crate) fn lock_client(&self) -> Option<Arc<dyn LockClient>> {
+        self.lock_client.get().and_then(Weak::upgrade)
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
@@ -184,7 +186,7 @@ impl Shared {
 
     /// What is said first on a connection.
     pub(crate) fn hello(&self) -> Request<'static> {
-        let session = self.session.load(Ordering::Acquire);
+        let session = self.id.load(Ordering::Acquire);
         if let Some(told) = &self.oss_session {
             let before = told.swap(session, Ordering::AcqRel);
             if before != 0 && before != session {
@@ -207,7 +209,7 @@ impl Shared {
     /// The answer to that.
     pub(crate) fn welcomed(&self, welcome: &Welcome) {
         if self.oss_session.is_none() {
-            self.session.store(welcome.session, Ordering::Release);
+            self.id.store(welcome.session, Ordering::Release);
         }
         if welcome.evicted {
             self.evicted();
@@ -324,66 +326,66 @@ impl Shared {
         };
         let (mds, ost) = (news(0, committed.mds), news(1, committed.ost));
         if mds || ost {
-            let mut kept = self.kept.lock();
+            let mut log = self.replay_log.lock();
             // Another thread may have begun to count anew.
             if run == self.run.load(Ordering::Acquire) {
-                kept.committed(committed, spare);
+                log.committed(committed, spare);
             }
         }
     }
 
     /// A sync of an object is sent.
     pub(crate) fn mark_sync(&self, object: Object) -> SyncMark {
-        let kept = self.kept.lock();
-        SyncMark { run: self.run.load(Ordering::Acquire), object, mark: kept.mark() }
+        let log = self.replay_log.lock();
+        SyncMark { run: self.run.load(Ordering::Acquire), object, mark: log.mark() }
     }
 
     /// It is answered: what it made durable is not to be sent again.
     pub(crate) fn synced(&self, sync: SyncMark, spare: &mut impl FnMut(Vec<u8>)) {
-        let mut kept = self.kept.lock();
+        let mut log = self.replay_log.lock();
         if sync.run == self.run.load(Ordering::Acquire) {
-            kept.synced(sync.object, sync.mark, spare);
+            log.synced(sync.object, sync.mark, spare);
         }
     }
 
     /// Acknowledged data of a file could not be written again.
     pub(crate) fn fail(&self, ino: Ino, errno: Errno) {
-        self.kept.lock().fail(ino, errno);
+        self.replay_log.lock().fail(ino, errno);
         self.failed.store(true, Ordering::Release);
     }
 
     /// Why that was so, once.
     pub(crate) fn take_failure(&self, ino: Ino) -> Option<Errno> {
         match self.failed.load(Ordering::Acquire) {
-            true => self.kept.lock().take_failure(ino),
+            true => self.replay_log.lock().take_failure(ino),
             false => None,
         }
     }
 
     /// From now on transactions of this run are counted. Returns what of the last one has to
     /// be sent again.
-    pub(crate) fn count_anew(&self, run: u64, survived: Survived) -> Lost {
-        let mut kept = self.kept.lock();
+    pub(crate) fn count_anew(&self, run: u64, survived: Survived) -> ToReplay {
+        let mut log = self.replay_log.lock();
         self.run.store(run, Ordering::Release);
         self.committed.iter().for_each(|which| which.store(0, Ordering::Release));
-        kept.after_restart(survived)
+        log.after_restart(survived)
     }
 
     /// Keeps a request until its transaction is durable.
-    pub(crate) fn keep_mds(&self, transaction: u64, request: KeptRequest) {
-        self.keep(|kept| kept.add_mds(transaction, request));
+    pub(crate) fn log_request(&self, transaction: u64, request: UncommittedRequest) {
+        self.log(|log| log.add_mds(transaction, request));
     }
 
     /// Keeps a change of data until it is durable.
-    pub(crate) fn keep_ost(&self, transaction: u64, change: KeptChange) {
-        self.keep(|kept| kept.add_ost(transaction, change));
+    pub(crate) fn log_write(&self, transaction: u64, change: UncommittedWrite) {
+        self.log(|log| log.add_ost(transaction, change));
     }
 
-    fn keep(&self, add: impl FnOnce(&mut Kept)) {
-        let mut kept = self.kept.lock();
-        let was_filling = kept.is_filling();
-        add(&mut kept);
-        if !was_filling && kept.is_filling() {
+    fn log(&self, add: impl FnOnce(&mut ReplayLog)) {
+        let mut log = self.replay_log.lock();
+        let was_filling = log.is_filling();
+        add(&mut log);
+        if !was_filling && log.is_filling() {
             self.hurry();
         }
     }
@@ -395,7 +397,7 @@ impl Shared {
         }
     }
 
-    /// Until there is room to keep a request, if it will be kept.
+    /// Until there is room to keep a request, if it will be replay_log.
     pub(crate) async fn room(&self, request: &Request<'_>) {
         let kind = match request {
             Request::Mds { request, .. } if request.is_modifying() => Kind::Mds,
@@ -403,11 +405,11 @@ impl Shared {
             _ => return,
         };
         poll_fn(|context| {
-            let mut kept = self.kept.lock();
-            if !kept.is_full(kind) {
+            let mut log = self.replay_log.lock();
+            if !log.is_full(kind) {
                 return Poll::Ready(());
             }
-            kept.wait(context.waker().clone());
+            log.wait(context.waker().clone());
             self.hurry();
             Poll::Pending
         })
@@ -418,9 +420,9 @@ impl Shared {
     pub(crate) fn evicted(&self) {
         self.evictions.fetch_add(1, Ordering::AcqRel);
         let lost = {
-            let mut kept = self.kept.lock();
-            let lost = kept.len();
-            kept.after_restart(Survived::ALL);
+            let mut log = self.replay_log.lock();
+            let lost = log.len();
+            log.after_restart(Survived::ALL);
             lost
         };
         tracing::error!(
@@ -485,8 +487,8 @@ impl Shared {
         *connected = true;
         while !self.stop.load(Ordering::Acquire) {
             let (hurry, waits) = {
-                let kept = self.kept.lock();
-                (kept.is_filling(), kept.waits())
+                let log = self.replay_log.lock();
+                (log.is_filling(), log.waits())
             };
             let sent = clock::now();
             // It lives, however long a disk of the server takes.

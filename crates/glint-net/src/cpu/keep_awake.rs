@@ -29,15 +29,15 @@ const PAUSES: usize = 32;
 
 #[repr(align(128))]
 #[derive(Default)]
-struct Core {
+struct CoreUse {
     until_ns: AtomicU64,
     /// The thread sleeps and has to be woken.
     asleep: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-struct Shared {
-    cores: Vec<Core>,
+struct Activity {
+    cores: Vec<CoreUse>,
     start: Instant,
     /// Last request on any core; 0 before the first.
     last_ns: AtomicU64,
@@ -48,7 +48,7 @@ struct Shared {
 
 /// The threads of this process, started when they are first needed.
 struct KeepAwake {
-    shared: Arc<Shared>,
+    activity: Arc<Activity>,
 }
 
 static ENABLED: AtomicBool = AtomicBool::new(true);
@@ -89,33 +89,34 @@ pub fn possible_cores() -> usize {
 
 impl KeepAwake {
     fn new(cores: usize) -> KeepAwake {
-        let cores = (0..cores).map(|_| Core { asleep: true.into(), ..Core::default() }).collect();
-        let shared = Arc::new(Shared {
+        let cores =
+            (0..cores).map(|_| CoreUse { asleep: true.into(), ..CoreUse::default() }).collect();
+        let activity = Arc::new(Activity {
             cores,
             start: Instant::now(),
             last_ns: AtomicU64::new(0),
             until_ns: AtomicU64::new(0),
             stop: AtomicBool::new(false),
         });
-        KeepAwake { shared }
+        KeepAwake { activity }
     }
 
     fn beat(&self, core: usize) {
-        self.beat_at(core, self.shared.now_ns());
+        self.beat_at(core, self.activity.now_ns());
     }
 
     fn beat_at(&self, core: usize, now: u64) {
-        let shared = &*self.shared;
-        let Some(state) = shared.cores.get(core) else { return };
-        let last = shared.last_ns.load(Ordering::Relaxed);
+        let activity = &*self.activity;
+        let Some(state) = activity.cores.get(core) else { return };
+        let last = activity.last_ns.load(Ordering::Relaxed);
         let gap = now.saturating_sub(last);
         if gap > STEP_NS {
-            shared.last_ns.store(now, Ordering::Relaxed);
+            activity.last_ns.store(now, Ordering::Relaxed);
         }
         if last == 0 || gap > BURST.as_nanos() as u64 {
             return;
         }
-        for (until, length) in [(&shared.until_ns, WINDOW), (&state.until_ns, HOLD)] {
+        for (until, length) in [(&activity.until_ns, WINDOW), (&state.until_ns, HOLD)] {
             let end = now + length.as_nanos() as u64;
             if until.load(Ordering::Relaxed) + STEP_NS < end {
                 until.store(end, Ordering::SeqCst);
@@ -127,22 +128,22 @@ impl KeepAwake {
     }
 
     fn wake(&self, core: usize) {
-        let mut thread = self.shared.cores[core].thread.lock();
+        let mut thread = self.activity.cores[core].thread.lock();
         if let Some(running) = &*thread {
             running.thread().unpark();
             return;
         }
-        let shared = self.shared.clone();
+        let activity = self.activity.clone();
         let name = format!("keep-awake-{core}");
         // Without the thread everything works, only slower.
-        *thread = std::thread::Builder::new().name(name).spawn(move || shared.run(core)).ok();
+        *thread = std::thread::Builder::new().name(name).spawn(move || activity.run(core)).ok();
     }
 }
 
 impl Drop for KeepAwake {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::SeqCst);
-        for core in &self.shared.cores {
+        self.activity.stop.store(true, Ordering::SeqCst);
+        for core in &self.activity.cores {
             let Some(thread) = core.thread.lock().take() else { continue };
             thread.thread().unpark();
             // It does not panic, and there is nothing to do if it did.
@@ -151,12 +152,12 @@ impl Drop for KeepAwake {
     }
 }
 
-impl Shared {
+impl Activity {
     fn now_ns(&self) -> u64 {
         self.start.elapsed().as_nanos() as u64
     }
 
-    fn is_wanted(&self, core: &Core) -> bool {
+    fn is_wanted(&self, core: &CoreUse) -> bool {
         let until = self.until_ns.load(Ordering::SeqCst).min(core.until_ns.load(Ordering::SeqCst));
         self.now_ns() < until
     }
@@ -219,8 +220,8 @@ mod tests {
     #[test]
     fn it_runs_in_bursts_and_rests_afterwards() {
         let awake = KeepAwake::new(1);
-        let is_running = || awake.shared.cores[0].thread.lock().is_some();
-        let mut at = 1 + awake.shared.now_ns();
+        let is_running = || awake.activity.cores[0].thread.lock().is_some();
+        let mut at = 1 + awake.activity.now_ns();
         awake.beat_at(0, at);
         at += 2_000_000;
         awake.beat_at(0, at);
@@ -232,9 +233,10 @@ mod tests {
         assert!(is_running());
         // It has the lowest priority of all, so that others say when it comes to rest. Where it
         // may not run on this core it has ended.
-        let ended = || awake.shared.cores[0].thread.lock().as_ref().is_none_or(|t| t.is_finished());
+        let ended =
+            || awake.activity.cores[0].thread.lock().as_ref().is_none_or(|t| t.is_finished());
         let rests = || {
-            let is_over = !awake.shared.is_wanted(&awake.shared.cores[0]);
+            let is_over = !awake.activity.is_wanted(&awake.activity.cores[0]);
             is_over && thread("keep-awake-0").is_some_and(|(sleeps, _)| sleeps)
         };
         let begun = Instant::now();

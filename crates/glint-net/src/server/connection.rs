@@ -71,12 +71,12 @@ pub(crate) struct Connection<S: Service> {
     /// Its reader, while it waits for that to become less.
     pub(crate) reader: RefCell<Option<Waker>>,
     pub(crate) has_replies: Cell<bool>,
-    /// Somebody waits for what comes in; and when it began, in time in which its core has read.
+    /// Somebody waits for what comes in; and when it began, in time in which its worker has read.
     pub(crate) is_read: Cell<bool>,
     pub(crate) began: Duration,
     /// Since when it is in the middle of a frame.
     pub(crate) unfinished: Rc<Cell<Option<Instant>>>,
-    /// That moment, and when it was seen first, in time in which the core has read.
+    /// That moment, and when it was seen first, in time in which the worker has read.
     pub(crate) stalled: Cell<Option<(Instant, Duration)>>,
 }
 
@@ -137,7 +137,7 @@ impl<S: Service> Connection<S> {
     }
 
     /// Whether the rest of a frame has not come for too long, though it was read from, at this
-    /// time of a core that has read.
+    /// time of a worker that has read.
     pub(crate) fn is_stalled(&self, read: Duration) -> bool {
         let unfinished = self.unfinished.get().filter(|_| self.is_read.get());
         let seen = unfinished.map(|since| match self.stalled.get() {
@@ -148,7 +148,7 @@ impl<S: Service> Connection<S> {
         seen.is_some_and(|(_, seen)| read - seen > Duration::from_millis(FRAME_MS_MAX))
     }
 
-    /// Whether it should have said who it is long ago, at this time of its core.
+    /// Whether it should have said who it is long ago, at this time of its worker.
     pub(crate) fn is_overdue(&self, read: Duration) -> bool {
         read - self.began > Duration::from_millis(HELLO_MS_MAX)
             && self.place.borrow().as_ref().is_some_and(Place::is_stranger)

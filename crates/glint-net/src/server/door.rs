@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 const COMPLAIN: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
-struct State {
+struct Counts {
     all: usize,
     strangers: HashMap<Origin, usize>,
     certificates: HashMap<[u8; 32], usize>,
@@ -33,7 +33,7 @@ struct State {
 /// Counts the connections of a server.
 pub(crate) struct Door {
     limit: usize,
-    state: Mutex<State>,
+    counts: Mutex<Counts>,
 }
 
 /// Who holds a place.
@@ -70,7 +70,7 @@ fn remove<K: Hash + Eq>(counts: &mut HashMap<K, usize>, key: K) {
 impl Door {
     /// For so many connections.
     pub(crate) fn new(limit: usize) -> Arc<Door> {
-        Arc::new(Door { limit, state: Mutex::default() })
+        Arc::new(Door { limit, counts: Mutex::default() })
     }
 
     /// A place for a connection that has just come, if there is one. Where not, it is said now
@@ -78,24 +78,24 @@ impl Door {
     pub(crate) fn enter(self: &Arc<Door>, from: Origin) -> Option<Place> {
         let strangers_max = (self.limit / 4).clamp(1, STRANGERS_MAX);
         let from_one = strangers_max.div_ceil(2).min(STRANGERS_PER_ADDRESS_MAX);
-        let mut state = self.state.lock();
-        let strangers: usize = state.strangers.values().sum();
-        let why = if state.all >= self.limit {
+        let mut counts = self.counts.lock();
+        let strangers: usize = counts.strangers.values().sum();
+        let why = if counts.all >= self.limit {
             "there are as many as this process may have"
         } else if strangers >= strangers_max {
             "too many have not said who they are"
-        } else if !add(&mut state.strangers, from, from_one) {
+        } else if !add(&mut counts.strangers, from, from_one) {
             "too many from one address have not said who they are"
         } else {
-            state.all += 1;
+            counts.all += 1;
             let who = Who::Stranger(from);
             return Some(Place { door: self.clone(), who });
         };
-        state.refused += 1;
-        if state.told.is_none_or(|told| clock::since(told) > COMPLAIN) {
-            state.told = Some(clock::now());
-            let refused = std::mem::take(&mut state.refused);
-            tracing::warn!(%from, connections = state.all, refused, "connections are refused: {why}");
+        counts.refused += 1;
+        if counts.told.is_none_or(|told| clock::since(told) > COMPLAIN) {
+            counts.told = Some(clock::now());
+            let refused = std::mem::take(&mut counts.refused);
+            tracing::warn!(%from, connections = counts.all, refused, "connections are refused: {why}");
         }
         None
     }
@@ -105,14 +105,14 @@ impl Place {
     /// Its peer has said who it is. Returns whether so many of that certificate may come.
     pub(crate) fn known(&mut self, certificate: Option<[u8; 32]>) -> bool {
         let Who::Stranger(from) = self.who else { return true };
-        let mut state = self.door.state.lock();
+        let mut counts = self.door.counts.lock();
         let limit = (self.door.limit * 3 / 4).max(1);
         if let Some(certificate) = certificate
-            && !add(&mut state.certificates, certificate, limit)
+            && !add(&mut counts.certificates, certificate, limit)
         {
             return false;
         }
-        remove(&mut state.strangers, from);
+        remove(&mut counts.strangers, from);
         self.who = Who::Known(certificate);
         true
     }
@@ -125,11 +125,11 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut state = self.door.state.lock();
-        state.all -= 1;
+        let mut counts = self.door.counts.lock();
+        counts.all -= 1;
         match self.who {
-            Who::Stranger(from) => remove(&mut state.strangers, from),
-            Who::Known(Some(certificate)) => remove(&mut state.certificates, certificate),
+            Who::Stranger(from) => remove(&mut counts.strangers, from),
+            Who::Known(Some(certificate)) => remove(&mut counts.certificates, certificate),
             Who::Known(None) => {}
         }
     }
@@ -162,8 +162,8 @@ mod tests {
         assert!(door.enter(Origin::Here).is_some());
         assert!(others[0].is_stranger());
         drop((known, others));
-        let state = door.state.lock();
-        assert_eq!((state.all, state.strangers.len()), (0, 0));
+        let counts = door.counts.lock();
+        assert_eq!((counts.all, counts.strangers.len()), (0, 0));
     }
 
     #[test]
@@ -180,6 +180,6 @@ mod tests {
         }
         assert!(door.enter(host(9)).unwrap().known(Some([2; 32])));
         kept.clear();
-        assert!(door.state.lock().certificates.is_empty());
+        assert!(door.counts.lock().certificates.is_empty());
     }
 }

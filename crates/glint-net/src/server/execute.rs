@@ -1,4 +1,4 @@
-//! What a core of a server does for one request: who may ask what, and who executes it.
+//! What a worker does for one request: who may ask what, and who executes it.
 //!
 //! Invariants:
 //! - Before a client has said hello, and when its session is over, nothing is done for it.
@@ -9,7 +9,7 @@
 use crate::server::access::subtree;
 use crate::server::connection::Connection;
 use crate::server::spare::Spare;
-use crate::server::worker::{Core, EVICTED, Job};
+use crate::server::worker::{EVICTED, Job, Worker};
 use crate::transport::framing::{Envelope, append_frame};
 use crate::{NetError, Service, capability, host, stats};
 use glint_proto::frame::{FrameError, NO_SLOT};
@@ -28,7 +28,7 @@ const _: () = assert!(SLOTS_MAX < NO_SLOT);
 /// Of what is reclaimed in one request, so much keeps others waiting at a time.
 const RECLAIMS_AT_ONCE: usize = 64;
 
-impl<S: Service> Core<S> {
+impl<S: Service> Worker<S> {
     /// Executes one request and queues its reply.
     pub(crate) async fn execute(
         self: &Rc<Self>,
@@ -156,11 +156,11 @@ impl<S: Service> Core<S> {
                 // Alone, the spare would wait for the disk.
                 let alone = self.spare.as_ref().is_some_and(Spare::is_alone);
                 if hurry && !alone && !self.hurrying.replace(true) {
-                    let core = self.clone();
+                    let worker = self.clone();
                     host::spawn(async move {
                         // Who waits for it hears of the failure.
-                        let _ = core.service.commit().await;
-                        core.hurrying.set(false);
+                        let _ = worker.service.commit().await;
+                        worker.hurrying.set(false);
                     });
                 }
                 if commit {
@@ -231,7 +231,7 @@ impl<S: Service> Core<S> {
                     match self.admit_ost(&connection, session, &request, capability) {
                         Err(errno) => Answer::unchanged(Err(errno)),
                         Ok(()) if request.is_modifying() => {
-                            self.once.run(session, id, digest, change).await
+                            self.reply_cache.run(session, id, digest, change).await
                         }
                         Ok(()) => change.await,
                     };

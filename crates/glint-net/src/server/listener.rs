@@ -1,15 +1,15 @@
 //! A server: a thread for each core, and one that accepts connections and gives each to the
-//! core that has the fewest.
+//! worker that has the fewest.
 //! There is one more, see [`crate::server::spare`].
 //!
 //! Invariant: a client that says that it lives is heard, whatever the disk does.
 
 use crate::host::{self, Pipe};
 use crate::server::door::{Door, Place};
-use crate::server::reply_cache::Once;
+use crate::server::reply_cache::ReplyCache;
 use crate::server::spare::Spare;
-use crate::server::worker::Core;
-use crate::transport::stream::{Accepted, Listener, Origin};
+use crate::server::worker::Worker;
+use crate::transport::stream::{Accepted, ListeningSocket, Origin};
 use crate::{NetError, Service};
 use glint_proto::watch::Beat;
 use parking_lot::Mutex;
@@ -97,7 +97,7 @@ pub struct Server;
 
 /// A server that runs.
 pub struct ServerHandle {
-    listener: Arc<Listener>,
+    listener: Arc<ListeningSocket>,
     stop: Arc<AtomicBool>,
     inboxes: Vec<Arc<Inbox>>,
     threads: Vec<JoinHandle<()>>,
@@ -107,7 +107,7 @@ pub struct ServerHandle {
 impl Server {
     /// Serves on `listener`, with a thread for each core.
     pub fn start<S: Service>(
-        listener: Listener,
+        listener: ListeningSocket,
         service: Arc<S>,
         options: ServerOptions,
     ) -> io::Result<ServerHandle> {
@@ -121,9 +121,10 @@ impl Server {
             inboxes: (0..=cores).map(|_| Arc::default()).collect(),
             threads: Vec::new(),
         };
-        let once = Arc::<Once>::default();
+        let reply_cache = Arc::<ReplyCache>::default();
         for (core, inbox) in handle.inboxes.iter().enumerate() {
-            let (service, once, inbox) = (service.clone(), once.clone(), inbox.clone());
+            let (service, reply_cache, inbox) =
+                (service.clone(), reply_cache.clone(), inbox.clone());
             let others = handle.inboxes[..cores].to_vec();
             let any = move || others.iter().any(|inbox| inbox.stands_still());
             let spare = (core == cores).then(|| Spare(Box::new(any)));
@@ -131,7 +132,7 @@ impl Server {
             let thread = std::thread::Builder::new().name(name);
             handle.threads.push(thread.spawn(move || {
                 let pin = (options.pin && core < cores).then_some(core);
-                if let Err(error) = run(service, once, &inbox, pin, spare) {
+                if let Err(error) = run(service, reply_cache, &inbox, pin, spare) {
                     tracing::error!(%error, "service thread ended");
                 }
             })?);
@@ -145,13 +146,13 @@ impl Server {
     }
 }
 
-/// A core of a server in a simulated world.
-pub struct SimulatedServer<S: Service>(Rc<Core<S>>);
+/// A worker of a server in a simulated world.
+pub struct SimulatedServer<S: Service>(Rc<Worker<S>>);
 
 impl<S: Service> SimulatedServer<S> {
     /// Starts it, as the machine of the calling task.
     pub fn start(service: Arc<S>) -> SimulatedServer<S> {
-        SimulatedServer(Core::start(service, Arc::default(), None))
+        SimulatedServer(Worker::start(service, Arc::default(), None))
     }
 
     /// Serves a connection until its end.
@@ -187,7 +188,7 @@ impl ServerHandle {
     }
 }
 
-fn accept(listener: &Listener, stop: &AtomicBool, inboxes: &[Arc<Inbox>], door: &Arc<Door>) {
+fn accept(listener: &ListeningSocket, stop: &AtomicBool, inboxes: &[Arc<Inbox>], door: &Arc<Door>) {
     let mut cared = Instant::now();
     let mut complained: Option<Instant> = None;
     loop {
@@ -230,7 +231,7 @@ fn accept(listener: &Listener, stop: &AtomicBool, inboxes: &[Arc<Inbox>], door: 
 
 fn run<S: Service>(
     service: Arc<S>,
-    once: Arc<Once>,
+    reply_cache: Arc<ReplyCache>,
     inbox: &Arc<Inbox>,
     pin: Option<usize>,
     spare: Option<Spare>,
@@ -245,8 +246,8 @@ fn run<S: Service>(
             })
             .detach();
         }
-        let core = Core::start(service, once, spare);
-        let (inbox_of, reader) = (inbox.clone(), core.clone());
+        let worker = Worker::start(service, reply_cache, spare);
+        let (inbox_of, reader) = (inbox.clone(), worker.clone());
         compio_runtime::spawn(async move {
             loop {
                 inbox_of.ran.lock().replace(Instant::now());
@@ -262,13 +263,13 @@ fn run<S: Service>(
                 return Ok(());
             }
             if inbox.care.swap(false, Ordering::AcqRel) {
-                core.care().await;
+                worker.care().await;
             }
             for (stream, origin, place) in accepted {
-                let (core, inbox) = (core.clone(), inbox.clone());
+                let (worker, inbox) = (worker.clone(), inbox.clone());
                 compio_runtime::spawn(async move {
                     let served = match stream.attach().await {
-                        Ok(stream) => core.serve(stream, Some(place)).await,
+                        Ok(stream) => worker.serve(stream, Some(place)).await,
                         Err(source) => Err(NetError::Io { what: "accepting".into(), source }),
                     };
                     inbox.load.fetch_sub(1, Ordering::Relaxed);

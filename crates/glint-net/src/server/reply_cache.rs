@@ -25,11 +25,11 @@ type Slots = (Arc<Session>, HashMap<u16, Slot>);
 
 /// The last changes of all sessions, by their numbers.
 #[derive(Default)]
-pub(crate) struct Once {
+pub(crate) struct ReplyCache {
     sessions: Mutex<HashMap<u64, Slots>>,
 }
 
-impl Once {
+impl ReplyCache {
     /// Executes a change, or answers as it was answered before.
     pub(crate) async fn run(
         &self,
@@ -77,11 +77,11 @@ mod tests {
 
     #[test]
     fn a_change_is_executed_once_and_an_old_one_not_at_all() {
-        let (once, session) = (Once::default(), Session::new(ClientId(1), 9, None));
+        let (reply_cache, session) = (ReplyCache::default(), Session::new(ClientId(1), 9, None));
         let executed = Cell::new(0);
         let send_other = |xid, digest| {
             let id = RequestId { client: ClientId(1), slot: 3, xid };
-            block_on(once.run(&session, id, digest, async {
+            block_on(reply_cache.run(&session, id, digest, async {
                 executed.set(executed.get() + 1);
                 Answer::changed(xid, Ok(OstReply::Done))
             }))
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(send(6).transaction, 6);
         assert_eq!(executed.get(), 2);
         session.end();
-        once.forget_ended();
-        assert!(once.sessions.lock().is_empty());
+        reply_cache.forget_ended();
+        assert!(reply_cache.sessions.lock().is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! Which request comes next on a core of a server.
+//! Which request comes next at a worker.
 //!
 //! Invariants:
 //! - An urgent request goes before all that are not.
@@ -21,7 +21,7 @@ struct Queue<T> {
     credit: usize,
 }
 
-/// The queues of one core.
+/// The queues of one worker.
 pub(crate) struct Scheduler<T> {
     urgent: VecDeque<T>,
     clients: HashMap<ClientId, Queue<T>>,

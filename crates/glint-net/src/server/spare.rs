@@ -1,8 +1,8 @@
-//! The core that is heard while a disk keeps all others.
+//! The worker that is heard while a disk keeps all others.
 //!
 //! A disk that stands still (frozen, suspended, throttled) may hold up every thread that executes
 //! requests: a page of the journal or of an object that cannot be written cannot be waited for in
-//! any other way. So a server has one core more than it uses. It is given the connections that
+//! any other way. So a server has one worker more than cores to use. It is given the connections that
 //! come while all others stand still, those of clients who got no answer.
 //!
 //! Invariant: while others stand still, nothing is executed here that may wait for a disk.
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// How often it is looked at whether others still stand still.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What the spare core knows of the others: whether they stand still.
+/// What the spare worker knows of the others: whether they stand still.
 pub(crate) struct Spare(pub(crate) Box<dyn Fn() -> bool + Send>);
 
 /// Whether a request is executed without the engine and without objects.

@@ -1,5 +1,5 @@
-//! One core of a server: the connections it serves, and the passes over what has come in
-//! on them.
+//! The worker, a thread of a server that owns a core and a ring: the connections that it
+//! serves, and the passes over what has come in on them.
 //!
 //! A pass takes requests from the scheduler and executes each to its end, on this thread;
 //! one that has to wait is parked as a task. The replies of a pass leave in one write for
@@ -16,7 +16,7 @@
 use crate::cpu::polling::Poller;
 use crate::server::connection::{Connection, UNDER_WAY_MAX, is_patient};
 use crate::server::door::Place;
-use crate::server::reply_cache::Once;
+use crate::server::reply_cache::ReplyCache;
 use crate::server::scheduler::Scheduler;
 use crate::server::spare::Spare;
 use crate::transport::framing::{Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame};
@@ -41,14 +41,14 @@ const PASS_REQUESTS: usize = 32;
 /// To whose session is over.
 pub(crate) const EVICTED: &str = "this client was evicted: it was not heard of for its whole lease";
 
-/// A core.
-pub(crate) struct Core<S: Service> {
+/// A thread of a server, with its core and its ring.
+pub(crate) struct Worker<S: Service> {
     pub(crate) service: Arc<S>,
     pub(crate) boot_verifier: u64,
-    /// Shared by all cores.
-    pub(crate) once: Arc<Once>,
+    /// Shared by all workers.
+    pub(crate) reply_cache: Arc<ReplyCache>,
     scheduler: RefCell<Scheduler<Job<S>>>,
-    worker: RefCell<Option<Waker>>,
+    waker: RefCell<Option<Waker>>,
     poller: Rc<Poller>,
     /// Connections with replies to send.
     dirty: RefCell<Vec<Rc<Connection<S>>>>,
@@ -69,15 +69,19 @@ pub(crate) struct Job<S: Service> {
     received: Instant,
 }
 
-impl<S: Service> Core<S> {
-    /// Starts the tasks of a core, in the runtime of this thread.
-    pub(crate) fn start(service: Arc<S>, once: Arc<Once>, spare: Option<Spare>) -> Rc<Core<S>> {
-        let core = Rc::new(Core {
+impl<S: Service> Worker<S> {
+    /// Starts the tasks of a worker, in the runtime of this thread.
+    pub(crate) fn start(
+        service: Arc<S>,
+        reply_cache: Arc<ReplyCache>,
+        spare: Option<Spare>,
+    ) -> Rc<Worker<S>> {
+        let worker = Rc::new(Worker {
             boot_verifier: service.welcome().boot_verifier,
             service,
-            once,
+            reply_cache,
             scheduler: RefCell::new(Scheduler::new(QUEUED_REQUESTS_MAX)),
-            worker: RefCell::new(None),
+            waker: RefCell::new(None),
             poller: Poller::start(),
             dirty: RefCell::default(),
             connections: RefCell::default(),
@@ -86,8 +90,8 @@ impl<S: Service> Core<S> {
             hurrying: Cell::new(false),
             spare,
         });
-        host::spawn(core.clone().work());
-        core
+        host::spawn(worker.clone().work());
+        worker
     }
 
     /// Serves a connection until its end.
@@ -157,8 +161,8 @@ impl<S: Service> Core<S> {
             }
             drop(pass);
             self.poller.wait_ends();
-            if let Some(worker) = self.worker.borrow_mut().take() {
-                worker.wake();
+            if let Some(waker) = self.waker.borrow_mut().take() {
+                waker.wake();
             }
             if excess > 0 {
                 let session = connection.session.get();
@@ -202,7 +206,7 @@ impl<S: Service> Core<S> {
                     return Poll::Ready(());
                 }
                 self.poller.wait_begins();
-                self.worker.replace(Some(context.waker().clone()));
+                self.waker.replace(Some(context.waker().clone()));
                 Poll::Pending
             })
             .await;
@@ -226,8 +230,8 @@ impl<S: Service> Core<S> {
             executed += 1;
             let waited = started.saturating_duration_since(job.received).as_nanos() as u64;
             glint_telemetry::record(Layer::NetQueue, job.frame.header.op as u8, waited, waited);
-            let core = self.clone();
-            host::run_or_spawn(async move { traced(pin!(core.answer(job, now))).await });
+            let worker = self.clone();
+            host::run_or_spawn(async move { traced(pin!(worker.answer(job, now))).await });
         }
         glint_telemetry::count(Counter::Passes, 1);
         glint_telemetry::count(Counter::Requests, executed as u64);
@@ -282,8 +286,8 @@ impl<S: Service> Core<S> {
         if !connection.has_replies.replace(true) {
             self.dirty.borrow_mut().push(connection.clone());
             // Replies of requests that were parked wait for no other pass.
-            if let Some(worker) = self.worker.borrow_mut().take() {
-                worker.wake();
+            if let Some(waker) = self.waker.borrow_mut().take() {
+                waker.wake();
             }
         }
         Ok(())
@@ -311,7 +315,7 @@ impl<S: Service> Core<S> {
         connection.writer.close();
     }
 
-    /// This core has just looked for what has come in on all connections. To be called often: what
+    /// This worker has just looked for what has come in on all connections. To be called often: what
     /// is longer than a pause counts as one, in which it did not look.
     pub(crate) fn has_read(&self) {
         let passed = clock::since(self.counted.replace(clock::now()));
@@ -321,7 +325,7 @@ impl<S: Service> Core<S> {
     /// Closes connections that stopped in the middle of a frame, and those of clients that
     /// were evicted. To be called every now and then.
     pub(crate) async fn care(&self) {
-        self.once.forget_ended();
+        self.reply_cache.forget_ended();
         self.connections.borrow_mut().retain(|connection| connection.strong_count() > 0);
         let all: Vec<Rc<Connection<S>>> =
             self.connections.borrow().iter().filter_map(Weak::upgrade).collect();

@@ -1,9 +1,9 @@
 //! The in-process transport: calls the handler on the caller's core. No copy, no
 //! queue, no thread.
 
-use crate::client::cluster::Identity;
+use crate::client::cluster::ClientIdentity;
 use crate::client::remote::random_client;
-use crate::{Granting, Holder, Service, Transport};
+use crate::{Granting, LockClient, Service, Transport};
 use glint_proto::lock::Cancel;
 use glint_proto::message::Welcome;
 use glint_proto::oss::OssInfo;
@@ -17,9 +17,9 @@ use std::time::Duration;
 /// Calls a service of this process.
 pub struct InProcess<S> {
     service: Arc<S>,
-    holder: OnceLock<Weak<dyn Holder>>,
+    lock_client: OnceLock<Weak<dyn LockClient>>,
     session: Arc<Session>,
-    identity: Identity,
+    identity: ClientIdentity,
 }
 
 impl<S: Service> InProcess<S> {
@@ -28,13 +28,13 @@ impl<S: Service> InProcess<S> {
         // There is only one in a run.
         let session = service.in_process();
         // At other servers, which come over a network, this client has an id as others do.
-        let identity = Identity {
+        let identity = ClientIdentity {
             client: random_client(),
             session: Arc::new(AtomicU64::new(session.number())),
             secret: session.owner().map_or(0, |owner| owner.secret),
             in_process: true,
         };
-        InProcess { service, holder: OnceLock::new(), session, identity }
+        InProcess { service, lock_client: OnceLock::new(), session, identity }
     }
 }
 
@@ -63,15 +63,15 @@ impl<S: Service> Transport for InProcess<S> {
         self.service.welcome()
     }
 
-    fn set_holder(&self, holder: Weak<dyn Holder>) {
-        let _ = self.holder.set(holder);
+    fn set_lock_client(&self, lock_client: Weak<dyn LockClient>) {
+        let _ = self.lock_client.set(lock_client);
     }
 
     async fn listen(&self) {
         let listening = self.service.listen(&self.session);
         while let Some(callbacks) = self.service.callbacks(&self.session, listening).await {
-            let Some(holder) = self.holder.get().and_then(Weak::upgrade) else { return };
-            holder.asked(callbacks);
+            let Some(lock_client) = self.lock_client.get().and_then(Weak::upgrade) else { return };
+            lock_client.on_recall(callbacks);
         }
     }
 
@@ -88,7 +88,7 @@ impl<S: Service> Transport for InProcess<S> {
         Ok(())
     }
 
-    fn identity(&self) -> Identity {
+    fn identity(&self) -> ClientIdentity {
         self.identity.clone()
     }
 

@@ -4,7 +4,7 @@
 use crate::NetError;
 use crate::host::{self, Pipe};
 use crate::server::access::rights::Peer;
-use crate::transport::tls::{Identity, TlsStream};
+use crate::transport::tls::{TlsIdentity, TlsStream};
 use crate::transport::unix_socket;
 use compio_buf::{BufResult, IoBuf, IoBufMut};
 use compio_io::{AsyncRead, AsyncWrite};
@@ -31,7 +31,7 @@ pub enum Address {
     /// Name or number of a host, and port.
     Tcp(String),
     /// The same, and who this process is there: what is said is encrypted.
-    Tls(String, Identity),
+    Tls(String, TlsIdentity),
     /// Path of a socket.
     Unix(PathBuf),
 }
@@ -46,7 +46,7 @@ impl Address {
     }
 
     /// The same; encrypted, if it leads out of this host and there is an identity.
-    pub fn parse_as(text: &str, identity: Option<Identity>) -> Address {
+    pub fn parse_as(text: &str, identity: Option<TlsIdentity>) -> Address {
         match (Address::parse(text), identity) {
             (Address::Tcp(address), Some(identity)) => Address::Tls(address, identity),
             (address, _) => address,
@@ -149,35 +149,35 @@ impl ReadWrite for unix::UnixStream {
 }
 
 /// A bound address.
-pub enum Listener {
+pub enum ListeningSocket {
     /// Of TCP; encrypted, if this process has an identity.
-    Tcp(std::net::TcpListener, Option<Identity>),
+    Tcp(std::net::TcpListener, Option<TlsIdentity>),
     /// A Unix socket, and its file.
     Unix(unix::UnixListener, PathBuf),
 }
 
-impl Listener {
+impl ListeningSocket {
     /// Binds. The socket of a server that is gone is taken over.
-    pub fn bind(address: &Address) -> io::Result<Listener> {
+    pub fn bind(address: &Address) -> io::Result<ListeningSocket> {
         let path = match address {
             Address::Tcp(address) => {
                 let listener = std::net::TcpListener::bind(address.as_str())?;
-                return Ok(Listener::Tcp(listener, None));
+                return Ok(ListeningSocket::Tcp(listener, None));
             }
             Address::Tls(address, identity) => {
                 let listener = std::net::TcpListener::bind(address.as_str())?;
-                return Ok(Listener::Tcp(listener, Some(identity.clone())));
+                return Ok(ListeningSocket::Tcp(listener, Some(identity.clone())));
             }
             Address::Unix(path) => path,
         };
-        Ok(Listener::Unix(unix_socket::bind(path)?, path.clone()))
+        Ok(ListeningSocket::Unix(unix_socket::bind(path)?, path.clone()))
     }
 
     /// The file that is left when nobody listens any more.
     pub(crate) fn socket_file(&self) -> Option<PathBuf> {
         match self {
-            Listener::Tcp(..) => None,
-            Listener::Unix(_, path) => Some(path.clone()),
+            ListeningSocket::Tcp(..) => None,
+            ListeningSocket::Unix(_, path) => Some(path.clone()),
         }
     }
 
@@ -185,12 +185,12 @@ impl Listener {
     /// one. Also says where it comes from.
     pub(crate) fn accept(&self) -> io::Result<(Accepted, Origin)> {
         match self {
-            Listener::Tcp(listener, identity) => {
+            ListeningSocket::Tcp(listener, identity) => {
                 let (stream, peer) = listener.accept()?;
                 stream.set_nodelay(true)?;
                 Ok((Accepted::Tcp(stream, identity.clone()), Origin::of(peer.ip())))
             }
-            Listener::Unix(listener, _) => {
+            ListeningSocket::Unix(listener, _) => {
                 let (stream, _) = listener.accept()?;
                 Ok((Accepted::Unix(stream), Origin::Here))
             }
@@ -199,8 +199,8 @@ impl Listener {
 
     fn fd(&self) -> BorrowedFd<'_> {
         match self {
-            Listener::Tcp(listener, _) => listener.as_fd(),
-            Listener::Unix(listener, _) => listener.as_fd(),
+            ListeningSocket::Tcp(listener, _) => listener.as_fd(),
+            ListeningSocket::Unix(listener, _) => listener.as_fd(),
         }
     }
 
@@ -212,7 +212,7 @@ impl Listener {
         matches!(rustix::event::poll(&mut fds, Some(&time)), Ok(ready) if ready > 0)
     }
 
-    /// Ends [`Listener::wait`] from now on.
+    /// Ends [`ListeningSocket::wait`] from now on.
     pub(crate) fn close(&self) {
         // Nobody waits any more; that is all it is for.
         let _ = rustix::net::shutdown(self.fd(), Shutdown::Both);
@@ -248,7 +248,7 @@ impl fmt::Display for Origin {
 
 /// A connection that belongs to no runtime yet.
 pub(crate) enum Accepted {
-    Tcp(std::net::TcpStream, Option<Identity>),
+    Tcp(std::net::TcpStream, Option<TlsIdentity>),
     Unix(unix::UnixStream),
 }
 

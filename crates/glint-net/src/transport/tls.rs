@@ -42,21 +42,21 @@ const READ_BYTES: usize = 64 << 10;
 
 /// Who this process is, and which authority it believes.
 #[derive(Clone)]
-pub struct Identity {
+pub struct TlsIdentity {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
     rights: Arc<Rights>,
 }
 
-impl fmt::Debug for Identity {
+impl fmt::Debug for TlsIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Identity")
+        f.write_str("TlsIdentity")
     }
 }
 
-impl Identity {
+impl TlsIdentity {
     /// Reads the files of an identity from a directory; `glint cert issue` makes them.
-    pub fn load(directory: &Path) -> Result<Identity, NetError> {
+    pub fn load(directory: &Path) -> Result<TlsIdentity, NetError> {
         let path = |name: &str| directory.join(name);
         let bad = |name: &str, error: &dyn fmt::Display| NetError::Certificate {
             path: directory.join(name),
@@ -96,7 +96,7 @@ impl Identity {
         // Connections last; nobody comes back with a ticket.
         server.send_tls13_tickets = 0;
         let (client, server) = (Arc::new(client), Arc::new(server));
-        Ok(Identity { client, server, rights: Arc::new(rights) })
+        Ok(TlsIdentity { client, server, rights: Arc::new(rights) })
     }
 
     /// What this process may do, as its certificate says.
@@ -164,10 +164,10 @@ fn rights_of(certificate: &[u8]) -> Result<(Rights, Option<String>), String> {
 #[derive(Clone)]
 pub(crate) struct TlsStream {
     pub(crate) tcp: TcpStream,
-    state: Rc<RefCell<State>>,
+    session: Rc<RefCell<Session>>,
 }
 
-struct State {
+struct Session {
     connection: Connection,
     /// Decrypted, and read up to a point.
     plain: Vec<u8>,
@@ -180,11 +180,11 @@ impl TlsStream {
     async fn shake_hands(tcp: TcpStream, mut connection: Connection) -> io::Result<TlsStream> {
         connection.set_buffer_limit(None);
         let (plain, received) = (Vec::new(), Vec::new());
-        let state = State { connection, plain, read: 0, received };
-        let stream = TlsStream { tcp, state: Rc::new(RefCell::new(state)) };
+        let session = Session { connection, plain, read: 0, received };
+        let stream = TlsStream { tcp, session: Rc::new(RefCell::new(session)) };
         loop {
             stream.send_encrypted().await?;
-            if !stream.state.borrow().connection.is_handshaking() {
+            if !stream.session.borrow().connection.is_handshaking() {
                 return Ok(stream);
             }
             match stream.receive().await {
@@ -200,7 +200,7 @@ impl TlsStream {
     }
 
     async fn send_encrypted(&self) -> io::Result<()> {
-        let out = self.state.borrow_mut().take_encrypted()?;
+        let out = self.session.borrow_mut().take_encrypted()?;
         match out.is_empty() {
             true => Ok(()),
             false => self.tcp.clone().write_all(out).await.0,
@@ -210,8 +210,8 @@ impl TlsStream {
     /// Who the peer is, and what its certificate says that it may do: everything, if it says
     /// nothing.
     pub(crate) fn peer(&self) -> Result<Peer, NetError> {
-        let state = self.state.borrow();
-        let Some([certificate, ..]) = state.connection.peer_certificates() else {
+        let session = self.session.borrow();
+        let Some([certificate, ..]) = session.connection.peer_certificates() else {
             return Err(NetError::Refused("it shows no certificate".into()));
         };
         let bad = |what: &str| NetError::Refused(format!("its certificate: {what}"));
@@ -223,28 +223,28 @@ impl TlsStream {
 
     /// `bytes` as they are to be sent.
     pub(crate) fn encrypt(&self, bytes: &[u8]) -> io::Result<Vec<u8>> {
-        let mut state = self.state.borrow_mut();
-        state.connection.writer().write_all(bytes)?;
-        state.take_encrypted()
+        let mut session = self.session.borrow_mut();
+        session.connection.writer().write_all(bytes)?;
+        session.take_encrypted()
     }
 
     /// Receives something, and decrypts what of it is complete. 0 is the end.
     async fn receive(&self) -> io::Result<usize> {
-        let mut room = std::mem::take(&mut self.state.borrow_mut().received);
+        let mut room = std::mem::take(&mut self.session.borrow_mut().received);
         room.clear();
         room.reserve(READ_BYTES);
         let BufResult(result, room) = self.tcp.clone().append(room).await;
         let n = result?;
-        let mut state = self.state.borrow_mut();
-        state.decrypt(&room)?;
-        state.received = room;
+        let mut session = self.session.borrow_mut();
+        session.decrypt(&room)?;
+        session.received = room;
         Ok(n)
     }
 
     /// Reads what has been decrypted; waits until something has.
     pub(crate) async fn read<B: IoBufMut>(&self, buffer: B) -> BufResult<usize, B> {
         loop {
-            let ready = self.state.borrow().has_plain();
+            let ready = self.session.borrow().has_plain();
             if ready {
                 break;
             }
@@ -255,22 +255,22 @@ impl TlsStream {
             }
         }
         let (plain, from) = {
-            let mut state = self.state.borrow_mut();
-            (std::mem::take(&mut state.plain), state.read)
+            let mut session = self.session.borrow_mut();
+            (std::mem::take(&mut session.plain), session.read)
         };
         let result = AsyncRead::read(&mut &plain[from..], buffer).await;
-        let mut state = self.state.borrow_mut();
-        state.read = from + *result.0.as_ref().unwrap_or(&0);
-        state.plain = plain;
-        if !state.has_plain() {
-            state.plain.clear();
-            state.read = 0;
+        let mut session = self.session.borrow_mut();
+        session.read = from + *result.0.as_ref().unwrap_or(&0);
+        session.plain = plain;
+        if !session.has_plain() {
+            session.plain.clear();
+            session.read = 0;
         }
         result
     }
 }
 
-impl State {
+impl Session {
     fn has_plain(&self) -> bool {
         self.read < self.plain.len()
     }

@@ -7,7 +7,7 @@
 pub(crate) mod replay;
 pub(crate) mod replay_log;
 
-use crate::client::connection::Link;
+use crate::client::connection::Connection;
 use crate::client::recovery::replay::Retries;
 use crate::client::session::OpenCount;
 use crate::transport::framing::{Envelope, FrameReader, FrameWriter, append_frame, reply_of};
@@ -21,7 +21,7 @@ use std::time::Duration;
 
 const SLOTS: usize = SLOTS_PER_CONNECTION as usize;
 
-impl Link {
+impl Connection {
     /// A server that has started again, or evicted this client, is told what is open; what
     /// it lost is sent again.
     pub(crate) async fn recover(
@@ -30,8 +30,8 @@ impl Link {
         reader: &mut FrameReader,
         welcome: &Welcome,
     ) -> Result<(), NetError> {
-        let mut recovery = self.shared.recovery.lock().await;
-        let now = (welcome.boot_verifier, self.shared.evictions.load(Ordering::Acquire));
+        let mut recovery = self.session.recovery.lock().await;
+        let now = (welcome.boot_verifier, self.session.evictions.load(Ordering::Acquire));
         if recovery.heard == now {
             return Ok(());
         }
@@ -56,16 +56,16 @@ impl Link {
         evicted: bool,
         retries: &mut Option<Retries>,
     ) -> Result<(), NetError> {
-        let holder = self.shared.holder();
-        let mut held = match &holder {
-            Some(holder) => holder.forgotten(evicted).await,
+        let lock_client = self.session.lock_client();
+        let mut held = match &lock_client {
+            Some(lock_client) => lock_client.on_server_restart(evicted).await,
             None => Vec::new(),
         };
         // What it opened by itself is said with the rest: how much is open, not how much more.
         held.retain(|request| {
             let opens = matches!(request, MdsRequest::AddOpens { .. });
             if opens {
-                self.shared.note_open(request, &Ok(MdsReply::Done));
+                self.session.note_open(request, &Ok(MdsReply::Done));
             }
             !opens
         });
@@ -75,7 +75,7 @@ impl Link {
             writers,
             proof,
         };
-        let mut requests: Vec<_> = self.shared.opens().into_iter().map(reopen).collect();
+        let mut requests: Vec<_> = self.session.opens().into_iter().map(reopen).collect();
         requests.extend(held);
         self.reclaim_all(writer, reader, &requests, |request, reply| match (request, reply) {
             (MdsRequest::Reopen { ino, .. }, Err(errno)) => {
@@ -83,16 +83,16 @@ impl Link {
             }
             (MdsRequest::Reopen { .. }, Ok(_)) => {}
             (request, reply) => {
-                if let Some(holder) = &holder {
-                    holder.reclaimed(request, reply);
+                if let Some(lock_client) = &lock_client {
+                    lock_client.on_reclaimed(request, reply);
                 }
             }
         })
         .await?;
-        let lost = match self.shared.run.load(Ordering::Acquire) == welcome.boot_verifier {
+        let lost = match self.session.run.load(Ordering::Acquire) == welcome.boot_verifier {
             // What an attempt before this one left.
-            true => self.shared.kept.lock().left(),
-            false => self.shared.count_anew(welcome.boot_verifier, welcome.survived),
+            true => self.session.replay_log.lock().take_interrupted(),
+            false => self.session.count_anew(welcome.boot_verifier, welcome.survived),
         };
         self.replay(writer, reader, lost, retries).await
     }
@@ -117,7 +117,7 @@ impl Link {
                 let request = Request::Reclaim(items.ok_or_else(no_item)?);
                 let envelope = Envelope {
                     xid: at as u64,
-                    ..Envelope::request(request.op(), self.shared.client)
+                    ..Envelope::request(request.op(), self.session.client)
                 };
                 append_frame(&mut writer.queue(), envelope, &request, &[])
                     .map_err(|errno| NetError::Refused(errno.to_string()))?;

@@ -8,9 +8,9 @@
 //! - Acknowledged data that could not be written again is an error of writing behind: the file's
 //!   next write, fsync or close fails with it.
 
-use crate::client::connection::Link;
+use crate::client::connection::Connection;
 use crate::client::recovery::ask;
-use crate::client::recovery::replay_log::{KeptRequest, Lost, parse};
+use crate::client::recovery::replay_log::{ToReplay, UncommittedRequest, parse};
 use crate::transport::framing::{Envelope, FrameReader, FrameWriter, request_frame};
 use crate::{NetError, host};
 use glint_proto::frame::{HEADER_BYTES, Header};
@@ -43,13 +43,13 @@ impl Retries {
     }
 }
 
-impl Link {
+impl Connection {
     /// Sends again what a server answered and lost.
     pub(crate) async fn replay(
         &self,
         writer: &FrameWriter,
         reader: &mut FrameReader,
-        mut lost: Lost,
+        mut lost: ToReplay,
         retries: &mut Option<Retries>,
     ) -> Result<(), NetError> {
         let (requests, writes) = (lost.mds.len(), lost.ost.len());
@@ -59,7 +59,7 @@ impl Link {
         tracing::warn!(requests, writes, "the server lost what was not synced; replaying it");
         let result = self.replay_all(writer, reader, &mut lost, retries).await;
         if result.is_err() {
-            self.shared.kept.lock().not_replayed(lost);
+            self.session.replay_log.lock().put_back(lost);
         }
         result
     }
@@ -69,7 +69,7 @@ impl Link {
         &self,
         writer: &FrameWriter,
         reader: &mut FrameReader,
-        lost: &mut Lost,
+        lost: &mut ToReplay,
         retries: &mut Option<Retries>,
     ) -> Result<(), NetError> {
         let patience = clock::now() + Duration::from_millis(REPLAY_FAILS_MS_MAX);
@@ -78,7 +78,7 @@ impl Link {
                 let reply = self.ask_again(writer, reader, Cow::Owned(replay), patience, retries);
                 match reply.await? {
                     Reply::Mds { transaction, reply: Ok(_), .. } if transaction > 0 => {
-                        self.shared.keep_mds(transaction, request.clone());
+                        self.session.log_request(transaction, request.clone());
                     }
                     Reply::Mds { reply: Ok(_), .. } => {}
                     Reply::Mds { reply: Err(errno), .. } => tracing::error!(
@@ -93,14 +93,14 @@ impl Link {
             let frame = Cow::Borrowed(&change.frame[..]);
             match self.ask_again(writer, reader, frame, patience, retries).await? {
                 Reply::Ost { transaction, reply: Ok(_) } => {
-                    self.shared.keep_ost(transaction, change.clone());
+                    self.session.log_write(transaction, change.clone());
                 }
                 Reply::Ost { reply: Err(errno), .. } => {
                     let (ost, object) = change.object;
                     tracing::error!(
                         %errno, ost, %object, "acknowledged data could not be written again"
                     );
-                    self.shared.fail(object.ino, errno);
+                    self.session.fail(object.ino, errno);
                 }
                 _ => return Err(NetError::Refused("it did not answer a write".into())),
             }
@@ -141,22 +141,22 @@ impl Link {
     /// Where retries are numbered; `None` if all connections have their threads.
     fn retries<'a>(&self, retries: &'a mut Option<Retries>) -> Option<&'a mut Retries> {
         if retries.is_none() {
-            *retries = self.shared.numbers.lock().take().map(Retries::new);
+            *retries = self.session.numbers.lock().take().map(Retries::new);
         }
         retries.as_mut()
     }
 
     /// The frame that replays a request, if it is one to an MDS.
-    fn as_replay(&self, kept: &KeptRequest) -> Result<Option<Vec<u8>>, NetError> {
-        let Some((header, Request::Mds { cred, request })) = parse(&kept.frame) else {
+    fn as_replay(&self, logged: &UncommittedRequest) -> Result<Option<Vec<u8>>, NetError> {
+        let Some((header, Request::Mds { cred, request })) = parse(&logged.frame) else {
             return Ok(None);
         };
         let envelope = Envelope {
             slot: header.slot,
             xid: header.xid,
-            ..Envelope::request(Op::Recovery, self.shared.client)
+            ..Envelope::request(Op::Recovery, self.session.client)
         };
-        let (reply, proof) = (kept.reply.clone(), kept.proof);
+        let (reply, proof) = (logged.reply.clone(), logged.proof);
         let replay = Request::Replay { cred, request, reply, proof };
         request_frame(envelope, &replay).map(Some)
     }

@@ -1,4 +1,4 @@
-//! What a client keeps until it is on stable storage: requests that were answered, in the
+//! The replay log of a client: requests that were answered and are not committed, in the
 //! order of their transactions, to be sent again if a server loses them.
 //!
 //! Invariants:
@@ -19,18 +19,18 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-/// A request to an MDS, as it was sent, and its answer.
+/// A request to an MDS that is not committed, as it was sent, and its answer.
 #[derive(Clone)]
-pub(crate) struct KeptRequest {
+pub(crate) struct UncommittedRequest {
     pub(crate) frame: Vec<u8>,
     pub(crate) reply: MdsReply,
     /// That what it made was made in this session, if that needs to be proven.
     pub(crate) proof: Option<Capability>,
 }
 
-/// A change of data, as it was sent, and the object that it changed.
+/// A change of data that is not committed, as it was sent, and the object that it changed.
 #[derive(Clone)]
-pub(crate) struct KeptChange {
+pub(crate) struct UncommittedWrite {
     pub(crate) frame: Vec<u8>,
     pub(crate) object: Object,
 }
@@ -38,11 +38,11 @@ pub(crate) struct KeptChange {
 /// An object, on which OST.
 pub(crate) type Object = (u16, ObjectId);
 
-/// What has to be sent again after a restart.
+/// Requests to send again after a restart.
 #[derive(Default)]
-pub(crate) struct Lost {
-    pub(crate) mds: VecDeque<KeptRequest>,
-    pub(crate) ost: VecDeque<KeptChange>,
+pub(crate) struct ToReplay {
+    pub(crate) mds: VecDeque<UncommittedRequest>,
+    pub(crate) ost: VecDeque<UncommittedWrite>,
 }
 
 /// What has to be made durable, by the metadata engine or by OSTs.
@@ -52,15 +52,15 @@ pub(crate) enum Kind {
     Ost,
 }
 
-/// The requests of one client.
+/// The uncommitted requests of one client at one server.
 #[derive(Default)]
-pub(crate) struct Kept {
-    mds: BTreeMap<u64, KeptRequest>,
-    ost: BTreeMap<u64, KeptChange>,
+pub(crate) struct ReplayLog {
+    mds: BTreeMap<u64, UncommittedRequest>,
+    ost: BTreeMap<u64, UncommittedWrite>,
     /// The same by objects: each with its OST and the transaction.
     of_objects: BTreeSet<(ObjectId, u16, u64)>,
-    /// Sent again in vain: their server was lost once more. Their old numbers say nothing.
-    again: Lost,
+    /// Replays that another restart interrupted; their transaction numbers are no longer valid.
+    interrupted: ToReplay,
     /// Files of which acknowledged data could not be written again, and why, until they are asked
     /// for.
     failed: BTreeMap<Ino, Errno>,
@@ -71,7 +71,7 @@ pub(crate) struct Kept {
     waits: Option<Instant>,
 }
 
-impl Kept {
+impl ReplayLog {
     pub(crate) fn len(&self) -> usize {
         self.mds.len() + self.ost.len()
     }
@@ -109,12 +109,12 @@ impl Kept {
         self.waiters.drain(..).for_each(Waker::wake);
     }
 
-    pub(crate) fn add_mds(&mut self, transaction: u64, request: KeptRequest) {
+    pub(crate) fn add_mds(&mut self, transaction: u64, request: UncommittedRequest) {
         self.bytes[Kind::Mds as usize] += request.frame.len();
         self.mds.insert(transaction, request);
     }
 
-    pub(crate) fn add_ost(&mut self, transaction: u64, change: KeptChange) {
+    pub(crate) fn add_ost(&mut self, transaction: u64, change: UncommittedWrite) {
         self.bytes[Kind::Ost as usize] += change.frame.len();
         let (ost, object) = change.object;
         self.of_objects.insert((object, ost, transaction));
@@ -156,10 +156,10 @@ impl Kept {
     /// Objects of a file that would be changed again.
     pub(crate) fn objects_of(&self, ino: Ino) -> Vec<Object> {
         let stripe = |stripe| ObjectId { ino, stripe };
-        let kept =
+        let logged =
             self.of_objects.range((stripe(0), 0, 0)..=(stripe(u16::MAX), u16::MAX, u64::MAX));
-        let again = self.again.ost.iter().map(|change| change.object);
-        let mut objects: Vec<Object> = kept.map(|(object, ost, _)| (*ost, *object)).collect();
+        let again = self.interrupted.ost.iter().map(|change| change.object);
+        let mut objects: Vec<Object> = logged.map(|(object, ost, _)| (*ost, *object)).collect();
         objects.extend(again.filter(|(_, object)| object.ino == ino));
         objects.sort_unstable();
         objects.dedup();
@@ -169,7 +169,7 @@ impl Kept {
     fn leaves(
         &mut self,
         transaction: u64,
-        KeptChange { frame, object }: KeptChange,
+        UncommittedWrite { frame, object }: UncommittedWrite,
         spare: &mut impl FnMut(Vec<u8>),
     ) {
         let (ost, object) = object;
@@ -196,27 +196,27 @@ impl Kept {
     }
 
     /// A server has started again. What did not survive has to be sent again.
-    pub(crate) fn after_restart(&mut self, survived: Survived) -> Lost {
-        let again = std::mem::take(&mut self.again);
+    pub(crate) fn after_restart(&mut self, survived: Survived) -> ToReplay {
+        let again = std::mem::take(&mut self.interrupted);
         let mds = std::mem::take(&mut self.mds).split_off(&survived.mds.saturating_add(1));
         let ost = std::mem::take(&mut self.ost).split_off(&survived.ost.saturating_add(1));
         self.of_objects.clear();
         self.bytes = [0; 2];
         self.wake();
-        Lost {
+        ToReplay {
             mds: mds.into_values().chain(again.mds).collect(),
             ost: ost.into_values().chain(again.ost).collect(),
         }
     }
 
-    /// What is still to be sent again.
-    pub(crate) fn left(&mut self) -> Lost {
-        std::mem::take(&mut self.again)
+    /// Takes what an interrupted replay has left.
+    pub(crate) fn take_interrupted(&mut self) -> ToReplay {
+        std::mem::take(&mut self.interrupted)
     }
 
-    /// The rest of what had to be sent again could not be, because the server was lost again.
-    pub(crate) fn not_replayed(&mut self, rest: Lost) {
-        self.again = rest;
+    /// Puts the rest of a replay back that another restart interrupted.
+    pub(crate) fn put_back(&mut self, rest: ToReplay) {
+        self.interrupted = rest;
     }
 }
 
@@ -249,98 +249,98 @@ pub(crate) fn parse(frame: &[u8]) -> Option<(Header, Request<'_>)> {
 mod tests {
     use super::*;
 
-    fn request(n: u8) -> KeptRequest {
-        KeptRequest { frame: vec![n; 10], reply: MdsReply::Done, proof: None }
+    fn request(n: u8) -> UncommittedRequest {
+        UncommittedRequest { frame: vec![n; 10], reply: MdsReply::Done, proof: None }
     }
 
     fn object(ost: u16, ino: u64) -> Object {
         (ost, ObjectId { ino: Ino(ino), stripe: 0 })
     }
 
-    fn change(object: Object, frame: Vec<u8>) -> KeptChange {
-        KeptChange { frame, object }
+    fn change(object: Object, frame: Vec<u8>) -> UncommittedWrite {
+        UncommittedWrite { frame, object }
     }
 
-    fn first_bytes(lost: &Lost) -> Vec<u8> {
+    fn first_bytes(lost: &ToReplay) -> Vec<u8> {
         lost.ost.iter().map(|change| change.frame[0]).collect()
     }
 
     #[test]
     fn what_is_durable_leaves_and_the_rest_comes_back_in_order() {
-        let mut kept = Kept::default();
+        let mut log = ReplayLog::default();
         for n in [5u8, 3, 9, 7] {
-            kept.add_mds(n.into(), request(n));
-            kept.add_ost(n.into(), change(object(0, 7), vec![n; 100]));
+            log.add_mds(n.into(), request(n));
+            log.add_ost(n.into(), change(object(0, 7), vec![n; 100]));
         }
         let mut spares = 0;
-        kept.committed(Committed { mds: 4, ost: 5 }, &mut |_| spares += 1);
-        assert_eq!((spares, kept.len(), kept.bytes), (3, 5, [30, 200]));
-        let lost = kept.after_restart(Survived { mds: 5, ost: 0 });
+        log.committed(Committed { mds: 4, ost: 5 }, &mut |_| spares += 1);
+        assert_eq!((spares, log.len(), log.bytes), (3, 5, [30, 200]));
+        let lost = log.after_restart(Survived { mds: 5, ost: 0 });
         assert_eq!(lost.mds.iter().map(|r| r.frame[0]).collect::<Vec<_>>(), [7, 9]);
         assert_eq!(first_bytes(&lost), [7, 9]);
-        assert_eq!((kept.len(), kept.bytes), (0, [0, 0]));
+        assert_eq!((log.len(), log.bytes), (0, [0, 0]));
     }
 
     #[test]
     fn what_was_not_replayed_comes_after_what_was() {
-        let mut kept = Kept::default();
-        (1..=4).for_each(|n| kept.add_mds(n.into(), request(n)));
-        let mut lost = kept.after_restart(Survived { mds: 0, ost: u64::MAX });
+        let mut log = ReplayLog::default();
+        (1..=4).for_each(|n| log.add_mds(n.into(), request(n)));
+        let mut lost = log.after_restart(Survived { mds: 0, ost: u64::MAX });
         // Two are sent again, and get new numbers; then the server is lost.
         for number in [1, 2] {
-            kept.add_mds(number, lost.mds.pop_front().unwrap());
+            log.add_mds(number, lost.mds.pop_front().unwrap());
         }
-        kept.not_replayed(lost);
+        log.put_back(lost);
         // The second start knows the first one of them.
-        let lost = kept.after_restart(Survived { mds: 1, ost: u64::MAX });
+        let lost = log.after_restart(Survived { mds: 1, ost: u64::MAX });
         assert_eq!(lost.mds.iter().map(|r| r.frame[0]).collect::<Vec<_>>(), [2, 3, 4]);
     }
 
     #[test]
     fn what_a_sync_of_its_object_made_durable_is_not_sent_again() {
-        let mut kept = Kept::default();
+        let mut log = ReplayLog::default();
         let (synced, other, elsewhere) = (object(0, 7), object(0, 8), object(1, 7));
         for (n, of) in [(1, synced), (2, other), (3, elsewhere), (4, synced)] {
-            kept.add_ost(n.into(), change(of, vec![n; 10]));
+            log.add_ost(n.into(), change(of, vec![n; 10]));
         }
-        let mark = kept.mark();
+        let mark = log.mark();
         // Answered after the sync was sent: nobody knows whether it includes them. But a smaller
         // number says that it was executed before a change that was answered.
-        kept.add_ost(6, change(synced, vec![6; 10]));
-        kept.add_ost(0, change(synced, vec![0; 10]));
-        kept.wait(Waker::noop().clone());
+        log.add_ost(6, change(synced, vec![6; 10]));
+        log.add_ost(0, change(synced, vec![0; 10]));
+        log.wait(Waker::noop().clone());
         let mut spares = Vec::new();
-        kept.synced(synced, mark, &mut |frame| spares.push(frame[0]));
+        log.synced(synced, mark, &mut |frame| spares.push(frame[0]));
         assert_eq!(spares, [0, 1, 4]);
-        assert_eq!((kept.len(), kept.bytes[1], kept.waits()), (3, 30, None));
-        kept.synced(synced, mark, &mut |_| panic!("they have left"));
+        assert_eq!((log.len(), log.bytes[1], log.waits()), (3, 30, None));
+        log.synced(synced, mark, &mut |_| panic!("they have left"));
         // What is counted anew is not what the mark was about.
-        let lost = kept.after_restart(Survived { mds: 0, ost: 0 });
+        let lost = log.after_restart(Survived { mds: 0, ost: 0 });
         assert_eq!(first_bytes(&lost), [2, 3, 6]);
-        assert_eq!((kept.mark(), kept.of_objects.len()), (0, 0));
+        assert_eq!((log.mark(), log.of_objects.len()), (0, 0));
     }
 
     #[test]
     fn data_that_cannot_be_written_again_is_an_error_once() {
-        let mut kept = Kept::default();
-        kept.add_ost(1, change(object(0, 7), vec![1]));
-        let lost = kept.after_restart(Survived { mds: 0, ost: 0 });
-        kept.fail(lost.ost[0].object.1.ino, Errno::ENOSPC);
-        assert_eq!(kept.take_failure(Ino(8)), None);
-        assert_eq!(kept.take_failure(Ino(7)), Some(Errno::ENOSPC));
-        assert_eq!(kept.take_failure(Ino(7)), None);
+        let mut log = ReplayLog::default();
+        log.add_ost(1, change(object(0, 7), vec![1]));
+        let lost = log.after_restart(Survived { mds: 0, ost: 0 });
+        log.fail(lost.ost[0].object.1.ino, Errno::ENOSPC);
+        assert_eq!(log.take_failure(Ino(8)), None);
+        assert_eq!(log.take_failure(Ino(7)), Some(Errno::ENOSPC));
+        assert_eq!(log.take_failure(Ino(7)), None);
     }
 
     #[test]
     fn it_is_full_by_bytes() {
-        let mut kept = Kept::default();
-        kept.add_ost(1, change(object(0, 7), vec![0; KEPT_BYTES_MAX / 2]));
-        assert!(kept.is_filling() && !kept.is_full(Kind::Ost));
-        kept.add_ost(2, change(object(0, 7), vec![0; KEPT_BYTES_MAX / 2]));
-        assert!(kept.is_full(Kind::Ost) && !kept.is_full(Kind::Mds), "each has its own room");
-        kept.wait(Waker::noop().clone());
-        assert!(kept.waits().is_some());
-        assert!(kept.after_restart(Survived { mds: 0, ost: u64::MAX }).ost.is_empty());
-        assert!(!kept.is_filling());
+        let mut log = ReplayLog::default();
+        log.add_ost(1, change(object(0, 7), vec![0; KEPT_BYTES_MAX / 2]));
+        assert!(log.is_filling() && !log.is_full(Kind::Ost));
+        log.add_ost(2, change(object(0, 7), vec![0; KEPT_BYTES_MAX / 2]));
+        assert!(log.is_full(Kind::Ost) && !log.is_full(Kind::Mds), "each has its own room");
+        log.wait(Waker::noop().clone());
+        assert!(log.waits().is_some());
+        assert!(log.after_restart(Survived { mds: 0, ost: u64::MAX }).ost.is_empty());
+        assert!(!log.is_filling());
     }
 }
