@@ -7,8 +7,42 @@
 //! go first, clients take turns, and none can fill a server's memory or time; with an
 //! identity nobody else understands, changes or says what goes over a network.
 //!
-//! Does not know: what requests mean. Servers are a [`Service`]; clients see a
-//! [`Transport`].
+//! Does not know: how a request is executed, or what is stored. Servers are a [`Service`];
+//! clients see a [`Transport`]. Of what requests mean it knows three things: which of them
+//! open and close a file (to reopen it), which change something (to replay them), and
+//! which inodes they name (to check a certificate).
+//!
+//! # Connections
+//!
+//! A client has a session with each server (`client/session.rs`), shared by its threads. Each
+//! thread has a connection of its own (`client/connection.rs`), so that an answer arrives
+//! on the core that waits for it. Two more connections carry no requests of programs: recalls
+//! come on one (`client/recalls.rs`), where no answer stands in their way, and the lease
+//! is kept on the other, by a thread that waits for no disk. Each of them says hello first, and is
+//! made again when it breaks, after a pause that doubles. All of them end with the [`Remote`].
+//!
+//! # Slots
+//!
+//! A request has a slot of its connection (`client/slots.rs`) and an xid, which rises in
+//! that slot as long as the client lives. The MDS stores the last answer of a slot with the change
+//! itself, a server of OSTs keeps it in memory (`server/reply_cache.rs`). So a request that is
+//! sent again is answered, and not executed again. A request that may wait for another
+//! client's lock has no slot: slots never wait for each other. When a connection breaks,
+//! what had no answer is sent on the next one, oldest first, under the same slots and xids.
+//!
+//! # Replay
+//!
+//! Servers answer before a change is on stable storage, with the number of its transaction.
+//! Until an answer says that this number is committed, the request stays in the replay log
+//! (`client/recovery/replay_log.rs`). When it is full, calls that change something wait.
+//!
+//! # Recovery
+//!
+//! A new boot verifier in the answer to hello means that the server has started again, a new
+//! session that it has evicted this client. In both cases one thread says everything again before
+//! any other request is sent: what is open, what is locked, what was lost, and that this was
+//! all (`client/recovery/mod.rs` has the steps). After an eviction nothing is replayed, and
+//! requests under way fail with EIO: whether they were executed nobody knows any more.
 
 mod client;
 mod cpu;

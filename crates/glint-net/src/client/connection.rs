@@ -1,9 +1,9 @@
 //! The connection of one thread of a client to its server: it is made again whenever it
 //! breaks, and what had no answer is sent again on the next one.
 
-use crate::client::outage::Broken;
+use crate::client::outage::{Backoff, Broken};
 use crate::client::pending::Pending;
-use crate::client::recovery::ask;
+use crate::client::recovery::connect;
 use crate::client::recovery::replay_log::{
     UncommittedRequest, UncommittedWrite, object_of, parse, proof_of,
 };
@@ -15,7 +15,7 @@ use crate::transport::framing::{
 };
 use crate::{NetError, host};
 use glint_proto::frame::NO_SLOT;
-use glint_proto::limits::{RECONNECT_MS_MAX, RECONNECT_MS_MIN, SLOTS_PER_CONNECTION, SOON_MS};
+use glint_proto::limits::{SLOTS_PER_CONNECTION, SOON_MS};
 use glint_proto::message::{Reply, Request};
 use glint_proto::{Committed, Errno, FsResult, Op, OstRequest};
 use std::cell::{Cell, RefCell};
@@ -260,7 +260,7 @@ impl Connection {
     /// life of the thread.
     async fn keep_connected(self: Rc<Self>) {
         let _keeper = Keeper(&self);
-        let mut pause = RECONNECT_MS_MIN;
+        let mut backoff = Backoff::default();
         let mut broken = None;
         loop {
             let (connected, error) = self.connect_and_read(&mut broken).await;
@@ -268,15 +268,13 @@ impl Connection {
             if connected || broken.is_none() {
                 broken = Some(Broken::new(&self.session));
             }
-            if connected {
-                pause = RECONNECT_MS_MIN;
-            }
+            let pause = backoff.pause(connected);
             tracing::warn!(
                 server = %self.session.options.address,
-                "connection lost: {error}; trying again in {pause} ms"
+                "connection lost: {error}; trying again in {} ms",
+                pause.as_millis()
             );
-            host::sleep(Duration::from_millis(pause)).await;
-            pause = (pause * 2).min(RECONNECT_MS_MAX);
+            host::sleep(pause).await;
         }
     }
 
@@ -297,21 +295,8 @@ impl Connection {
     }
 
     async fn establish(&self) -> Result<FrameReader, NetError> {
-        let io = |source| NetError::Io { what: "connecting".into(), source };
-        let stream = self.session.options.address.connect().await.map_err(io)?;
-        let mut reader = FrameReader::new(stream.clone());
-        let writer = Rc::new(FrameWriter::new(stream));
-        let hello = self.request(&self.session.hello())?;
-        let welcome = match ask(&writer, &mut reader, &hello).await? {
-            Reply::Welcome(welcome) => welcome,
-            _ => return Err(NetError::Refused("it did not welcome this client".into())),
-        };
-        if welcome.fs_uuid != self.session.welcome.fs_uuid {
-            return Err(NetError::Refused(
-                "another file system is served at this address now".into(),
-            ));
-        }
-        self.session.welcomed(&welcome);
+        let (writer, mut reader, welcome) = connect(&self.session).await?;
+        let writer = Rc::new(writer);
         self.recover(&writer, &mut reader, &welcome).await?;
         let evictions = self.session.evictions.load(Ordering::Acquire);
         if self.evictions.replace(evictions) != evictions {

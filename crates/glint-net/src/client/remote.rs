@@ -11,12 +11,12 @@
 
 use crate::client::cluster::ClientIdentity;
 use crate::client::connection::Connection;
-use crate::client::session::{ClientSession, ask_on, connect_blocking};
+use crate::client::session::{ClientSession, ask_on, connect_blocking, hello_of, welcome_of};
 use crate::transport::stream::{Address, ReadWrite};
 use crate::{Granting, LockClient, NetError, Transport};
 use glint_proto::limits::AWAY_MS;
 use glint_proto::lock::Cancel;
-use glint_proto::message::{Hello, Reply, Request, Welcome};
+use glint_proto::message::{Reply, Request, Welcome};
 use glint_proto::oss::{OssInfo, OssReply, OssRequest};
 use glint_proto::{
     Bulk, Capability, ClientId, Cred, Errno, FsResult, Ino, MdsRequest, ObjectId, OstReply,
@@ -100,18 +100,8 @@ impl Remote {
     pub fn connect(options: RemoteOptions) -> Result<Remote, NetError> {
         let client = random_client();
         let (host, secret) = (host_name(), random_secret());
-        let hello = Hello {
-            host: host.clone(),
-            mount_point: options.mount_point.clone(),
-            known: false,
-            boot_verifier: 0,
-            session: 0,
-            secret,
-        };
-        let Reply::Welcome(welcome) = ask_once(&options.address, client, &Request::Hello(hello))?
-        else {
-            return Err(NetError::Refused("it did not welcome this client".into()));
-        };
+        let hello = hello_of(host.clone(), &options, 0, 0, secret);
+        let welcome = welcome_of(ask_once(&options.address, client, &hello)?)?;
         Remote::start(ClientSession::new(options, host, client, secret, welcome, None))
     }
 

@@ -3,7 +3,7 @@
 
 use crate::client::cluster::ClientIdentity;
 use crate::client::numbers::Numbers;
-use crate::client::outage::Outage;
+use crate::client::outage::{Backoff, Outage};
 use crate::client::recovery::replay::Retries;
 use crate::client::recovery::replay_log::{
     Kind, Object, ReplayLog, ToReplay, UncommittedRequest, UncommittedWrite,
@@ -13,7 +13,7 @@ use crate::transport::framing::{Envelope, reply_of, request_frame};
 use crate::transport::stream::{Address, ReadWrite};
 use crate::{LockClient, NetError};
 use glint_proto::frame::{HEADER_BYTES, Header};
-use glint_proto::limits::{PING_MS, RECONNECT_MS_MAX, RECONNECT_MS_MIN};
+use glint_proto::limits::PING_MS;
 use glint_proto::lock::Grant;
 use glint_proto::message::{Hello, Reply, Request, Survived, Welcome};
 use glint_proto::{
@@ -133,6 +133,27 @@ pub(crate) fn connect_blocking(address: &Address) -> Result<Box<dyn ReadWrite>, 
     address.connect_blocking(CONNECT_TIMEOUT).map_err(io)
 }
 
+/// Hello of a client that heard last of this run of the server (0: of none), in this session.
+pub(crate) fn hello_of(
+    host: String,
+    options: &RemoteOptions,
+    run: u64,
+    session: u64,
+    secret: u128,
+) -> Request<'static> {
+    let mount_point = options.mount_point.clone();
+    let hello = Hello { host, mount_point, known: run != 0, boot_verifier: run, session, secret };
+    Request::Hello(hello)
+}
+
+/// The answer to hello.
+pub(crate) fn welcome_of(reply: Reply) -> Result<Welcome, NetError> {
+    match reply {
+        Reply::Welcome(welcome) => Ok(welcome),
+        _ => Err(NetError::Refused("it did not welcome this client".into())),
+    }
+}
+
 impl ClientSession {
     pub(crate) fn new(
         options: RemoteOptions,
@@ -184,7 +205,7 @@ impl ClientSession {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// What is said first on a connection.
+    /// What is said first on every connection of this session.
     pub(crate) fn hello(&self) -> Request<'static> {
         let session = self.id.load(Ordering::Acquire);
         if let Some(told) = &self.oss_session {
@@ -195,25 +216,26 @@ impl ClientSession {
                 self.evicted();
             }
         }
-        let boot_verifier = self.run.load(Ordering::Acquire);
-        Request::Hello(Hello {
-            host: self.host.clone(),
-            mount_point: self.options.mount_point.clone(),
-            known: boot_verifier != 0,
-            boot_verifier,
-            session,
-            secret: self.secret,
-        })
+        let run = self.run.load(Ordering::Acquire);
+        hello_of(self.host.clone(), &self.options, run, session, self.secret)
     }
 
-    /// The answer to that.
-    pub(crate) fn welcomed(&self, welcome: &Welcome) {
+    /// Takes the answer to hello. One from a server of another file system says nothing of this
+    /// session.
+    pub(crate) fn welcomed(&self, reply: Reply) -> Result<Welcome, NetError> {
+        let welcome = welcome_of(reply)?;
+        if welcome.fs_uuid != self.welcome.fs_uuid {
+            return Err(NetError::Refused(
+                "another file system is served at this address now".into(),
+            ));
+        }
         if self.oss_session.is_none() {
             self.id.store(welcome.session, Ordering::Release);
         }
         if welcome.evicted {
             self.evicted();
         }
+        Ok(welcome)
     }
 
     /// Follows what this client has open, to be able to say it again: from the answer of an
@@ -437,17 +459,13 @@ impl ClientSession {
 
     /// Says every now and then that this client lives, and learns what is durable.
     pub(crate) fn keep_lease(&self) {
-        let mut pause = RECONNECT_MS_MIN;
+        let mut backoff = Backoff::default();
         while !self.stop.load(Ordering::Acquire) {
             let mut connected = false;
             if let Err(error) = self.ping_until_end(&mut connected) {
                 tracing::debug!(%error, "keeping the lease");
             }
-            if connected {
-                pause = RECONNECT_MS_MIN;
-            }
-            std::thread::park_timeout(Duration::from_millis(pause));
-            pause = (2 * pause).min(RECONNECT_MS_MAX);
+            std::thread::park_timeout(backoff.pause(connected));
         }
     }
 
@@ -477,13 +495,8 @@ impl ClientSession {
             stream.set_patience(limit).map_err(io)
         };
         wait(&mut *stream, patience.clamp(PATIENCE_MIN, CONNECT_TIMEOUT))?;
-        let run = match ask_on(&mut *stream, self.client, &self.hello())? {
-            Reply::Welcome(welcome) => {
-                self.welcomed(&welcome);
-                welcome.boot_verifier
-            }
-            _ => return Err(NetError::Closed),
-        };
+        let welcome = ask_on(&mut *stream, self.client, &self.hello())?;
+        let run = self.welcomed(welcome)?.boot_verifier;
         *connected = true;
         while !self.stop.load(Ordering::Acquire) {
             let (hurry, waits) = {
@@ -504,5 +517,46 @@ impl ClientSession {
         }
         wait(&mut *stream, CONNECT_TIMEOUT)?;
         ask_on(&mut *stream, self.client, &Request::Bye).map(drop)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// What a server says of itself.
+    pub(crate) fn welcome() -> Welcome {
+        Welcome {
+            fs_uuid: 1,
+            boot_verifier: 1,
+            osts: 1,
+            own_osts: 1,
+            osses: Vec::new(),
+            session: 7,
+            cache_ms: 0,
+            commit_sync: false,
+            lease_ms: 1000,
+            locks: true,
+            root: Ino::ROOT,
+            capabilities: false,
+            survived: Survived::ALL,
+            evicted: false,
+        }
+    }
+
+    #[test]
+    fn a_server_of_another_file_system_does_not_end_a_session() {
+        let options =
+            RemoteOptions { address: Address::parse("127.0.0.1:1"), mount_point: "/here".into() };
+        let (client, own) = (ClientId(1), welcome());
+        let session = ClientSession::new(options, "host".into(), client, 2, own, None);
+        let other = Welcome { fs_uuid: 2, session: 9, evicted: true, ..welcome() };
+        assert!(session.welcomed(Reply::Welcome(other)).is_err());
+        let now = (session.id.load(Ordering::Acquire), session.evictions.load(Ordering::Acquire));
+        assert_eq!(now, (7, 0));
+        let anew = Welcome { session: 9, evicted: true, ..welcome() };
+        assert!(session.welcomed(Reply::Welcome(anew)).is_ok());
+        let now = (session.id.load(Ordering::Acquire), session.evictions.load(Ordering::Acquire));
+        assert_eq!(now, (9, 1));
     }
 }

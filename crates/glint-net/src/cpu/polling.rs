@@ -4,8 +4,8 @@
 //!
 //! It tunes itself: as long as messages come while it polls it goes on; when most do not it
 //! rests, longer each time. So a thread that is idle, or whose messages take long, does not
-//! poll, but for a few tries a second. While it polls it lets every other thread of its
-//! core go first (sched_yield(2)), so it also works where cores are scarce.
+//! poll, but for a few tries a second. Nobody yields
+//! meanwhile: since Linux 6.18 sched_yield(2) gives up milliseconds of a thread's share.
 
 use crate::host;
 use compio_runtime::Runtime;

@@ -1,5 +1,14 @@
-//! What a client says to a server that has started again, or has evicted it, before anything
-//! else: what it has open, locked and for itself, and what that server lost.
+//! What a client says on a new connection before anything else. A server that has started again, or
+//! has evicted this client, must know what it has open and locked, and what it lost:
+//!
+//! 1. hello: who this client is, and of which run it heard last (on every connection);
+//! 2. reopen: what is open, and to write or to read;
+//! 3. reclaim: what is locked, delegated and still to be written;
+//! 4. replay: what was answered and did not survive;
+//! 5. recovered: this was all.
+//!
+//! The first connection of a session that hears of the restart takes steps 2 to 5 for all;
+//! others wait for it.
 //!
 //! Invariant: what was lost is [sent again](replay) in its order, after all else. That is
 //! said many things in one request: their order means nothing, and saying them twice does no harm.
@@ -8,9 +17,11 @@ pub(crate) mod replay;
 pub(crate) mod replay_log;
 
 use crate::client::connection::Connection;
-use crate::client::recovery::replay::Retries;
-use crate::client::session::OpenCount;
-use crate::transport::framing::{Envelope, FrameReader, FrameWriter, append_frame, reply_of};
+use crate::client::recovery::replay_log::ToReplay;
+use crate::client::session::{ClientSession, OpenCount};
+use crate::transport::framing::{
+    Envelope, FrameReader, FrameWriter, append_frame, reply_of, request_frame,
+};
 use crate::{NetError, host};
 use glint_proto::limits::{RECLAIMS_MAX, SLOTS_PER_CONNECTION};
 use glint_proto::message::{Reply, Request, Welcome};
@@ -22,8 +33,7 @@ use std::time::Duration;
 const SLOTS: usize = SLOTS_PER_CONNECTION as usize;
 
 impl Connection {
-    /// A server that has started again, or evicted this client, is told what is open; what
-    /// it lost is sent again.
+    /// Takes the steps after hello, if the server needs them.
     pub(crate) async fn recover(
         &self,
         writer: &FrameWriter,
@@ -36,9 +46,11 @@ impl Connection {
             return Ok(());
         }
         if recovery.said != now {
-            let evicted = now.1 != recovery.heard.1;
-            let retries = &mut recovery.retries;
-            self.say_again(writer, reader, welcome, evicted, retries).await?;
+            // Locks first: what is cached under them is gone before the server gives new ones.
+            let held = self.forget_locks(now.1 != recovery.heard.1).await;
+            self.reopen_and_reclaim(writer, reader, held).await?;
+            let lost = self.lost(welcome);
+            self.replay(writer, reader, lost, &mut recovery.retries).await?;
             recovery.said = now;
         }
         // Once the server has heard this it waits for nothing more, and takes nothing more.
@@ -47,21 +59,14 @@ impl Connection {
         Ok(())
     }
 
-    /// All that a server must know of this client.
-    async fn say_again(
-        &self,
-        writer: &FrameWriter,
-        reader: &mut FrameReader,
-        welcome: &Welcome,
-        evicted: bool,
-        retries: &mut Option<Retries>,
-    ) -> Result<(), NetError> {
-        let lock_client = self.session.lock_client();
-        let mut held = match &lock_client {
+    /// Has the lock client forget its locks. Returns what it reclaims.
+    async fn forget_locks(&self, evicted: bool) -> Vec<MdsRequest<'static>> {
+        let mut held = match self.session.lock_client() {
             Some(lock_client) => lock_client.on_server_restart(evicted).await,
             None => Vec::new(),
         };
-        // What it opened by itself is said with the rest: how much is open, not how much more.
+        // What the client opened by itself is said with the rest: how much is open, not how much
+        // more.
         held.retain(|request| {
             let opens = matches!(request, MdsRequest::AddOpens { .. });
             if opens {
@@ -69,6 +74,16 @@ impl Connection {
             }
             !opens
         });
+        held
+    }
+
+    /// Opens again what is open, and takes again what was held.
+    async fn reopen_and_reclaim(
+        &self,
+        writer: &FrameWriter,
+        reader: &mut FrameReader,
+        held: Vec<MdsRequest<'static>>,
+    ) -> Result<(), NetError> {
         let reopen = |(ino, OpenCount { readers, writers, proof })| MdsRequest::Reopen {
             ino,
             readers,
@@ -77,6 +92,7 @@ impl Connection {
         };
         let mut requests: Vec<_> = self.session.opens().into_iter().map(reopen).collect();
         requests.extend(held);
+        let lock_client = self.session.lock_client();
         self.reclaim_all(writer, reader, &requests, |request, reply| match (request, reply) {
             (MdsRequest::Reopen { ino, .. }, Err(errno)) => {
                 tracing::error!(%ino, %errno, "a file that is open here could not be opened again");
@@ -88,13 +104,15 @@ impl Connection {
                 }
             }
         })
-        .await?;
-        let lost = match self.session.run.load(Ordering::Acquire) == welcome.boot_verifier {
-            // What an attempt before this one left.
+        .await
+    }
+
+    /// What has to be replayed: what did not survive, or what an attempt before this one left.
+    fn lost(&self, welcome: &Welcome) -> ToReplay {
+        match self.session.run.load(Ordering::Acquire) == welcome.boot_verifier {
             true => self.session.replay_log.lock().take_interrupted(),
             false => self.session.count_anew(welcome.boot_verifier, welcome.survived),
-        };
-        self.replay(writer, reader, lost, retries).await
+        }
     }
 
     /// Says what was held before, many things in one request. Their order means nothing.
@@ -146,6 +164,19 @@ impl Connection {
         }
         Ok(())
     }
+}
+
+/// Connects and says hello.
+pub(crate) async fn connect(
+    session: &ClientSession,
+) -> Result<(FrameWriter, FrameReader, Welcome), NetError> {
+    let io = |source| NetError::Io { what: "connecting".into(), source };
+    let stream = session.options.address.connect().await.map_err(io)?;
+    let (writer, mut reader) = (FrameWriter::new(stream.clone()), FrameReader::new(stream));
+    let hello = session.hello();
+    let frame = request_frame(Envelope::request(hello.op(), session.client), &hello)?;
+    let welcome = session.welcomed(ask(&writer, &mut reader, &frame).await?)?;
+    Ok((writer, reader, welcome))
 }
 
 /// A request and its answer, before the connection is open to others.
