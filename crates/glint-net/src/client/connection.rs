@@ -1,18 +1,13 @@
 //! The connection of one thread of a client to its server: it is made again whenever it
 //! breaks, and what had no answer is sent again on the next one.
 
-use crate::client::outage::{Backoff, Broken};
-use crate::client::pending::Pending;
-use crate::client::recovery::connect;
 use crate::client::recovery::replay_log::{
     UncommittedRequest, UncommittedWrite, object_of, parse, proof_of,
 };
-use crate::client::session::ClientSession;
+use crate::client::session::{ClientSession, SyncMark};
 use crate::client::slots::Slots;
 use crate::cpu::polling::Poller;
-use crate::transport::framing::{
-    Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame, request_frame,
-};
+use crate::transport::framing::{Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame};
 use crate::{NetError, host};
 use glint_proto::frame::NO_SLOT;
 use glint_proto::limits::{SLOTS_PER_CONNECTION, SOON_MS};
@@ -31,20 +26,36 @@ const SLOTS: usize = SLOTS_PER_CONNECTION as usize;
 const SPARES: usize = 256;
 const SPARE_BYTES: usize = 4096;
 
+/// A request on its way, which has no answer yet.
+pub(crate) struct Pending {
+    /// The whole frame, to be sent again on the next connection.
+    pub(crate) frame: Vec<u8>,
+    pub(crate) xid: u64,
+    pub(crate) answer: Option<Result<(Reply, Vec<u8>), Errno>>,
+    pub(crate) waker: Option<Waker>,
+    /// Nobody waits any more; the slot is free once the answer is there.
+    pub(crate) abandoned: bool,
+    /// It syncs an object.
+    pub(crate) sync: Option<SyncMark>,
+    /// Evictions before it, if it may be sent in the session after those: a change of data may
+    /// rest on a lock that is lost.
+    pub(crate) session: Option<u64>,
+}
+
 /// The connection of a thread.
 pub(crate) struct Connection {
     pub(crate) session: Arc<ClientSession>,
-    first_slot: u16,
+    pub(super) first_slot: u16,
     slots: Slots,
     next_xid: Cell<u64>,
     /// By slot; behind the slots, requests that need none.
-    pending: RefCell<Vec<Option<Pending>>>,
+    pub(super) pending: RefCell<Vec<Option<Pending>>>,
     /// How many of them are waited for.
     awaited: Cell<usize>,
-    writer: RefCell<Option<Rc<FrameWriter>>>,
+    pub(super) writer: RefCell<Option<Rc<FrameWriter>>>,
     /// The task that keeps it connected lives; it ends with its runtime, and the thread
     /// may have another one later.
-    has_keeper: Cell<bool>,
+    pub(super) has_keeper: Cell<bool>,
     poller: Rc<Poller>,
     /// Something is queued that a timer sends if nothing else does before.
     soon: Cell<bool>,
@@ -53,16 +64,7 @@ pub(crate) struct Connection {
     flusher: RefCell<Option<Waker>>,
     spares: RefCell<Vec<Vec<u8>>>,
     /// Evictions when it was last connected.
-    evictions: Cell<u64>,
-}
-
-/// Says when the task that keeps a connection is gone.
-struct Keeper<'a>(&'a Connection);
-
-impl Drop for Keeper<'_> {
-    fn drop(&mut self) {
-        self.0.has_keeper.set(false);
-    }
+    pub(super) evictions: Cell<u64>,
 }
 
 impl Drop for Connection {
@@ -74,7 +76,7 @@ impl Drop for Connection {
 
 impl Connection {
     /// Connects, in the runtime of this thread.
-    pub(crate) fn start(
+    pub(super) fn start(
         session: Arc<ClientSession>,
         number: u16,
         first_xid: u64,
@@ -96,14 +98,9 @@ impl Connection {
             evictions: Cell::new(session.evictions.load(Ordering::Acquire)),
             session,
         });
-        host::spawn(connection.clone().keep_connected());
+        host::spawn(connection.clone().keep());
         host::spawn(connection.clone().keep_flushing());
         connection
-    }
-
-    /// Whether the task that keeps it connected lives.
-    pub(crate) fn has_keeper(&self) -> bool {
-        self.has_keeper.get()
     }
 
     fn keep_spare(&self, mut frame: Vec<u8>) {
@@ -163,7 +160,7 @@ impl Connection {
 
     /// Has what is queued sent when the tasks that are ready now have run: what they have to
     /// send goes with it.
-    fn flush(&self) {
+    pub(super) fn flush(&self) {
         self.unsent.set(true);
         if let Some(flusher) = self.flusher.borrow_mut().take() {
             flusher.wake();
@@ -171,15 +168,20 @@ impl Connection {
     }
 
     async fn keep_flushing(self: Rc<Self>) {
-        loop {
+        let until_unsent = || {
             poll_fn(|context| {
-                if self.unsent.replace(false) {
+                if self.unsent.replace(false) || !self.has_keeper.get() {
                     return Poll::Ready(());
                 }
                 self.flusher.replace(Some(context.waker().clone()));
                 Poll::Pending
             })
-            .await;
+        };
+        loop {
+            until_unsent().await;
+            if !self.has_keeper.get() {
+                return;
+            }
             let writer = self.writer.borrow().clone();
             if let Some(writer) = writer {
                 // If it fails, the keeper notices and sends it again.
@@ -235,7 +237,7 @@ impl Connection {
     }
 
     /// A request is answered.
-    fn finish(&self, slot: u16) {
+    pub(super) fn finish(&self, slot: u16) {
         let pending = self.pending.borrow_mut()[slot as usize].take();
         if let Some(pending) = pending {
             self.keep_spare(pending.frame);
@@ -256,106 +258,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Connects, serves the connection until it breaks, and connects again, for the
-    /// life of the thread.
-    async fn keep_connected(self: Rc<Self>) {
-        let _keeper = Keeper(&self);
-        let mut backoff = Backoff::default();
-        let mut broken = None;
-        loop {
-            let (connected, error) = self.connect_and_read(&mut broken).await;
-            self.writer.replace(None);
-            if connected || broken.is_none() {
-                broken = Some(Broken::new(&self.session));
-            }
-            let pause = backoff.pause(connected);
-            tracing::warn!(
-                server = %self.session.options.address,
-                "connection lost: {error}; trying again in {} ms",
-                pause.as_millis()
-            );
-            host::sleep(pause).await;
-        }
-    }
-
-    /// Returns whether it was ever connected, and why it is not any more.
-    async fn connect_and_read(&self, broken: &mut Option<Broken>) -> (bool, NetError) {
-        let mut reader = match self.establish().await {
-            Ok(reader) => reader,
-            Err(error) => return (false, error),
-        };
-        if let Some(broken) = broken.take() {
-            broken.mended();
-        }
-        loop {
-            if let Err(error) = self.receive(&mut reader).await {
-                return (true, error);
-            }
-        }
-    }
-
-    async fn establish(&self) -> Result<FrameReader, NetError> {
-        let (writer, mut reader, welcome) = connect(&self.session).await?;
-        let writer = Rc::new(writer);
-        self.recover(&writer, &mut reader, &welcome).await?;
-        let evictions = self.session.evictions.load(Ordering::Acquire);
-        if self.evictions.replace(evictions) != evictions {
-            self.fail_all();
-        }
-        // Requests that were on their way, oldest first, under their old identity.
-        let mut again: Vec<(u64, Vec<u8>)> = self
-            .pending
-            .borrow_mut()
-            .iter_mut()
-            .flatten()
-            .filter(|pending| pending.answer.is_none())
-            .map(|pending| {
-                // It comes after what was sent again before it.
-                pending.sync = pending.sync.map(|sync| self.session.mark_sync(sync.object));
-                (pending.xid, pending.frame.clone())
-            })
-            .collect();
-        again.sort_unstable_by_key(|(xid, _)| *xid);
-        for (_, frame) in again {
-            writer.queue().extend_from_slice(&frame);
-        }
-        self.writer.replace(Some(writer.clone()));
-        writer.flush().await?;
-        Ok(reader)
-    }
-
-    /// Requests under way were perhaps executed, and nobody can say any more. Those that were
-    /// made since were not sent yet.
-    fn fail_all(&self) {
-        let session = Some(self.evictions.get());
-        let places = self.pending.borrow().len();
-        for slot in 0..places {
-            let mut all = self.pending.borrow_mut();
-            let Some(pending) = &mut all[slot] else { continue };
-            if pending.session == session {
-                continue;
-            }
-            if pending.abandoned {
-                if let Some((_, Request::Mds { request, .. })) = parse(&pending.frame) {
-                    self.session.note_open(&request, &Err(Errno::EIO));
-                }
-                drop(all);
-                self.finish(slot as u16);
-                continue;
-            }
-            pending.answer.get_or_insert(Err(Errno::EIO));
-            if let Some(waker) = pending.waker.take() {
-                waker.wake();
-            }
-        }
-    }
-
-    /// A frame of a request that needs no slot.
-    pub(crate) fn request(&self, request: &Request<'_>) -> Result<Vec<u8>, NetError> {
-        request_frame(Envelope::request(request.op(), self.session.client), request)
-    }
-
-    async fn receive(&self, reader: &mut FrameReader) -> Result<(), NetError> {
+    pub(super) async fn receive(&self, reader: &mut FrameReader) -> Result<(), NetError> {
         let (pass, frames) = reader.next_pass().await?;
         if self.evictions.get() != self.session.evictions.load(Ordering::Acquire) {
             // Of a session that is over: what these answers give, the server has forgotten.
@@ -409,8 +312,8 @@ impl Connection {
             && let Ok(Reply::Mds { reply, grants, .. }) = &reply
             && let Some((_, Request::Mds { request, .. })) = parse(&pending.frame)
         {
-            self.session.note_open(&request, reply);
-            self.session.note_proof(grants);
+            self.session.opens.note(&request, reply);
+            self.session.opens.note_proof(grants);
         }
         match &reply {
             Ok(Reply::Mds { transaction, reply: Ok(reply), grants }) if *transaction > 0 => {

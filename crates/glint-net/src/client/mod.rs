@@ -3,9 +3,9 @@
 
 pub(crate) mod cluster;
 pub(crate) mod connection;
-pub(crate) mod numbers;
+pub(crate) mod keeper;
+pub(crate) mod opens;
 pub(crate) mod outage;
-pub(crate) mod pending;
 pub(crate) mod recalls;
 pub(crate) mod recovery;
 pub(crate) mod remote;

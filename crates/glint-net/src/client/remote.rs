@@ -6,6 +6,7 @@
 //!   of connections. So it is executed once.
 //! - After the server has started anew, it is told what is open, and what it lost is sent
 //!   again, before anything else is.
+//! - With this transport its connections end, on all threads.
 //! - After this client was evicted, nothing that it was waiting for is sent again: its
 //!   replies are forgotten, so it might be executed twice.
 
@@ -23,8 +24,6 @@ use glint_proto::{
     OstRequest, clock,
 };
 use glint_telemetry::{Layer, Span};
-use std::cell::RefCell;
-use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -45,11 +44,6 @@ pub struct RemoteOptions {
 pub struct Remote {
     session: Arc<ClientSession>,
     heartbeat: Option<JoinHandle<()>>,
-}
-
-thread_local! {
-    /// By the number of the server.
-    static CONNECTIONS: RefCell<HashMap<u64, Rc<Connection>>> = RefCell::default();
 }
 
 pub(crate) fn random_client() -> ClientId {
@@ -172,17 +166,7 @@ impl Remote {
 
     /// The connection of this thread, made when it is first needed.
     fn connection(&self) -> FsResult<Rc<Connection>> {
-        CONNECTIONS.with_borrow_mut(|connections| {
-            if let Some(connection) = connections.get(&self.session.number)
-                && connection.has_keeper()
-            {
-                return Ok(connection.clone());
-            }
-            let (number, xid) = self.session.numbers.lock().take().ok_or(Errno::EMFILE)?;
-            let connection = Connection::start(self.session.clone(), number, xid);
-            connections.insert(self.session.number, connection.clone());
-            Ok(connection)
-        })
+        Connection::of_thread(&self.session)
     }
 
     async fn call(&self, request: &Request<'_>, bulk: Bulk<'_>) -> FsResult<Reply> {
@@ -209,6 +193,7 @@ impl Drop for Remote {
             // It does not panic; and there is nothing left to do.
             let _ = heartbeat.join();
         }
+        self.session.end();
     }
 }
 
@@ -217,7 +202,7 @@ impl Transport for Remote {
         if let MdsRequest::Setattr { ino, set } = request
             && (set.size.is_some() || set.mtime.is_some())
         {
-            self.session.closed(*ino).await;
+            self.session.opens.closed(*ino).await;
         }
         let call = Request::Mds { cred: cred.clone(), request: request.clone() };
         match self.call(&call, Bulk::None).await {
@@ -231,7 +216,7 @@ impl Transport for Remote {
         let call = Request::Mds { cred: cred.clone(), request: request.clone() };
         let connection = self.connection()?;
         if let MdsRequest::Release { ino, .. } = request {
-            self.session.closing(*ino);
+            self.session.opens.closing(*ino);
         }
         connection.post(&call).await
     }

@@ -2,30 +2,27 @@
 //! keeps until it is durable, and the thread that says that it lives.
 
 use crate::client::cluster::ClientIdentity;
-use crate::client::numbers::Numbers;
+use crate::client::opens::Opens;
 use crate::client::outage::{Backoff, Outage};
 use crate::client::recovery::replay::Retries;
 use crate::client::recovery::replay_log::{
     Kind, Object, ReplayLog, ToReplay, UncommittedRequest, UncommittedWrite,
 };
 use crate::client::remote::RemoteOptions;
+use crate::client::slots::Numbers;
 use crate::transport::framing::{Envelope, reply_of, request_frame};
 use crate::transport::stream::{Address, ReadWrite};
+use crate::wait_list::WaitList;
 use crate::{LockClient, NetError};
 use glint_proto::frame::{HEADER_BYTES, Header};
 use glint_proto::limits::PING_MS;
-use glint_proto::lock::Grant;
 use glint_proto::message::{Hello, Reply, Request, Survived, Welcome};
-use glint_proto::{
-    Access, Capability, ClientId, Committed, Errno, FsResult, Ino, MdsReply, MdsRequest, clock,
-    deferred,
-};
+use glint_proto::{ClientId, Committed, Errno, Ino, clock};
 use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::task::{Poll, Waker};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 /// Longest time for a connection, and an answer where nothing else can be done meanwhile.
@@ -40,15 +37,6 @@ const PATIENCE_MIN: Duration = Duration::from_millis(500);
 const HURRY: Duration = Duration::from_millis(20);
 /// How long calls may wait for it before that is said.
 const LONG: Duration = Duration::from_secs(5);
-
-/// Opens of one inode.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct OpenCount {
-    pub(crate) readers: u32,
-    pub(crate) writers: u32,
-    /// That it may be written, if that needs to be proven.
-    pub(crate) proof: Option<Capability>,
-}
 
 /// When a sync of an object was sent: in which run, and after which changes were answered.
 #[derive(Clone, Copy)]
@@ -83,9 +71,7 @@ pub(crate) struct ClientSession {
     pub(crate) secret: u128,
     pub(crate) welcome: Welcome,
     pub(crate) numbers: Mutex<Numbers>,
-    opens: Mutex<HashMap<Ino, OpenCount>>,
-    /// Closes that were sent and not answered, and who waits for them.
-    closing: Mutex<HashMap<Ino, (u32, Vec<Waker>)>>,
+    pub(crate) opens: Opens,
     pub(crate) replay_log: Mutex<ReplayLog>,
     /// Data of some file was lost: writes ask whether it is theirs.
     failed: AtomicBool,
@@ -97,6 +83,9 @@ pub(crate) struct ClientSession {
     /// Counts evictions.
     pub(crate) evictions: AtomicU64,
     pub(crate) stop: AtomicBool,
+    /// It is over, and nothing of it is sent any more: who waits for that.
+    is_over: AtomicBool,
+    end: WaitList,
     /// It was said that calls wait for room in `replay_log`.
     complained: AtomicBool,
     pub(crate) heartbeat: OnceLock<std::thread::Thread>,
@@ -174,8 +163,7 @@ impl ClientSession {
             client,
             secret,
             numbers: Mutex::default(),
-            opens: Mutex::default(),
-            closing: Mutex::default(),
+            opens: Opens::default(),
             replay_log: Mutex::default(),
             failed: AtomicBool::new(false),
             run: AtomicU64::new(welcome.boot_verifier),
@@ -187,6 +175,8 @@ impl ClientSession {
             }),
             evictions: AtomicU64::new(0),
             stop: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
+            end: WaitList::default(),
             complained: AtomicBool::new(false),
             heartbeat: OnceLock::new(),
             heard: Mutex::new(clock::now()),
@@ -203,6 +193,17 @@ impl ClientSession {
 
     pub(crate) fn is_stopping(&self) -> bool {
         self.stop.load(Ordering::Acquire)
+    }
+
+    /// Ends its connections, on whatever threads they are.
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Ordering::Release);
+        self.end.wake();
+    }
+
+    /// Waits for that.
+    pub(crate) async fn ended(&self) {
+        self.end.until(|| self.is_over.load(Ordering::Acquire).then_some(())).await;
     }
 
     /// What is said first on every connection of this session.
@@ -236,100 +237,6 @@ impl ClientSession {
             self.evicted();
         }
         Ok(welcome)
-    }
-
-    /// Follows what this client has open, to be able to say it again: from the answer of an
-    /// open to that of a close.
-    pub(crate) fn note_open(&self, request: &MdsRequest<'_>, reply: &FsResult<MdsReply>) {
-        if let (MdsRequest::Batch { changes, .. }, Ok(MdsReply::Batched { failed, .. })) =
-            (request, reply)
-        {
-            let failed = |at: usize| failed.iter().any(|(number, _)| *number as usize == at);
-            for (at, change) in deferred::changes(changes).flatten().enumerate() {
-                match change.opening() {
-                    Some((_, _, true)) if failed(at) => {}
-                    Some((ino, write, opened)) => self.count_open(ino, write, opened),
-                    None => {}
-                }
-            }
-            return;
-        }
-        let (ino, write, opened) = match (request, reply) {
-            (MdsRequest::Open { ino, flags }, Ok(_)) => (*ino, flags.write, true),
-            (MdsRequest::Create { open: Some(flags), .. }, Ok(MdsReply::Opened { attr, .. })) => {
-                (attr.ino, flags.write, true)
-            }
-            (MdsRequest::Tmpfile { .. }, Ok(MdsReply::Opened { attr, .. })) => {
-                (attr.ino, true, true)
-            }
-            (MdsRequest::AddOpens { ino, readers }, Ok(_)) => {
-                self.opens.lock().entry(*ino).or_default().readers += readers;
-                return;
-            }
-            (MdsRequest::Release { ino, write, .. }, _) => (*ino, *write, false),
-            _ => return,
-        };
-        if !opened {
-            self.note_closed(ino);
-        }
-        self.count_open(ino, write, opened);
-    }
-
-    fn count_open(&self, ino: Ino, write: bool, opened: bool) {
-        let mut opens = self.opens.lock();
-        let count = opens.entry(ino).or_default();
-        let which = if write { &mut count.writers } else { &mut count.readers };
-        *which = if opened { *which + 1 } else { which.saturating_sub(1) };
-        if (count.readers, count.writers) == (0, 0) {
-            opens.remove(&ino);
-        }
-    }
-
-    /// What came with the answer to an open.
-    pub(crate) fn note_proof(&self, grants: &[Grant]) {
-        for grant in grants {
-            if let Grant::Capability { ino, capability } = grant
-                && capability.access.contains(Access::WRITE)
-                && let Some(count) = self.opens.lock().get_mut(ino)
-            {
-                count.proof = Some(*capability);
-            }
-        }
-    }
-
-    /// A close is sent.
-    pub(crate) fn closing(&self, ino: Ino) {
-        self.closing.lock().entry(ino).or_default().0 += 1;
-    }
-
-    /// Until no close of a file is under way: it would arrive after what is done next, and
-    /// bring an old size.
-    pub(crate) async fn closed(&self, ino: Ino) {
-        poll_fn(|context| match self.closing.lock().get_mut(&ino) {
-            Some((_, waiters)) => {
-                waiters.push(context.waker().clone());
-                Poll::Pending
-            }
-            None => Poll::Ready(()),
-        })
-        .await
-    }
-
-    /// A close is answered.
-    fn note_closed(&self, ino: Ino) {
-        let mut closing = self.closing.lock();
-        let Some((count, waiters)) = closing.get_mut(&ino) else { return };
-        *count -= 1;
-        if *count == 0 {
-            waiters.drain(..).for_each(Waker::wake);
-            closing.remove(&ino);
-        }
-    }
-
-    pub(crate) fn opens(&self) -> Vec<(Ino, OpenCount)> {
-        let mut opens: Vec<_> = self.opens.lock().iter().map(|(i, count)| (*i, *count)).collect();
-        opens.sort_unstable_by_key(|(ino, _)| *ino);
-        opens
     }
 
     /// A run of the server has said what is durable.
@@ -450,7 +357,7 @@ impl ClientSession {
         tracing::error!(
             server = %self.options.address,
             lost,
-            open = self.opens.lock().len(),
+            open = self.opens.len(),
             "this client was evicted: the server had not heard of it for its whole lease; \
              requests under way fail, and the last {lost} changes were perhaps not yet on \
              stable storage"

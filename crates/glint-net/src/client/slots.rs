@@ -1,10 +1,13 @@
 //! The slots of a connection, which are few: who gets one.
 //!
-//! Invariant: whatever waits at the MDS for other clients, requests for data find a slot, and what
-//! waits for a lock needs none. So nobody who could let another client go on waits for a slot
-//! that is held until that has happened.
+//! Invariants:
+//! - Whatever waits at the MDS for other clients, requests for data find a slot, and what waits for
+//!   a lock needs none. So nobody who could let another client go on waits for a slot that is held
+//!   until that has happened.
+//! - Within a slot xids rise as long as the client lives. A number of a connection that is free
+//!   again goes on where it ended.
 
-use glint_proto::limits::{SLOTS_FOR_DATA, SLOTS_PER_CONNECTION};
+use glint_proto::limits::{CONNECTIONS_PER_CLIENT_MAX, SLOTS_FOR_DATA, SLOTS_PER_CONNECTION};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -75,6 +78,30 @@ impl Slots {
     }
 }
 
+/// Numbers of the connections of a client, which their slots stand for.
+#[derive(Default)]
+pub(crate) struct Numbers {
+    next: u16,
+    free: Vec<(u16, u64)>,
+}
+
+impl Numbers {
+    /// One, and its first xid; `None` if all are taken.
+    pub(crate) fn take(&mut self) -> Option<(u16, u64)> {
+        if let Some(free) = self.free.pop() {
+            return Some(free);
+        }
+        let number = self.next;
+        self.next += u16::from(number < CONNECTIONS_PER_CLIENT_MAX);
+        (number < CONNECTIONS_PER_CLIENT_MAX).then_some((number, 1))
+    }
+
+    /// The thread that had it is gone; this is the next xid.
+    pub(crate) fn give_back(&mut self, number: u16, xid: u64) {
+        self.free.push((number, xid));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,5 +118,17 @@ mod tests {
         assert!(slots.take(false).now_or_never().is_none());
         slots.give(taken.pop().unwrap());
         assert!(slots.take(false).now_or_never().is_some());
+    }
+
+    #[test]
+    fn numbers_of_connections_are_of_one_thread_at_a_time() {
+        let mut numbers = Numbers::default();
+        let all: Vec<u16> = std::iter::from_fn(|| numbers.take()).map(|(n, _)| n).collect();
+        assert_eq!(all, (0..CONNECTIONS_PER_CLIENT_MAX).collect::<Vec<_>>());
+        for _ in 0..70_000 {
+            assert_eq!(numbers.take(), None);
+        }
+        numbers.give_back(3, 77);
+        assert_eq!(numbers.take(), Some((3, 77)), "it goes on where it ended");
     }
 }

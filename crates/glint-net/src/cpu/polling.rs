@@ -11,7 +11,7 @@ use crate::host;
 use compio_runtime::Runtime;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
@@ -80,7 +80,7 @@ pub(crate) struct Poller {
 }
 
 impl Poller {
-    /// A poller whose task lives as long as the runtime of this thread.
+    /// A poller, with a task that lives as long.
     pub(crate) fn start() -> Rc<Poller> {
         let poller = Rc::new(Poller {
             tuner: RefCell::new(Tuner::new()),
@@ -88,7 +88,7 @@ impl Poller {
             waker: RefCell::new(None),
         });
         if !host::is_simulated() {
-            host::spawn(poller.clone().run());
+            host::spawn(run(Rc::downgrade(&poller)));
         }
         poller
     }
@@ -119,24 +119,33 @@ impl Poller {
     pub(crate) fn is_polling(&self) -> bool {
         self.waiting.get().is_some_and(|(_, polls)| polls)
     }
+}
 
-    async fn run(self: Rc<Self>) {
-        // Waking the driver makes the next look at the ring return at once.
-        let driver = Runtime::with_current(Runtime::waker);
-        poll_fn(|context| {
-            match self.waiting.get() {
-                Some((since, true)) if since.elapsed() < WINDOW => {
-                    driver.wake_by_ref();
-                    context.waker().wake_by_ref();
-                }
-                _ => {
-                    self.waker.replace(Some(context.waker().clone()));
-                }
-            }
-            Poll::Pending
-        })
-        .await
+impl Drop for Poller {
+    fn drop(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
     }
+}
+
+async fn run(poller: Weak<Poller>) {
+    // Waking the driver makes the next look at the ring return at once.
+    let driver = Runtime::with_current(Runtime::waker);
+    poll_fn(|context| {
+        let Some(poller) = poller.upgrade() else { return Poll::Ready(()) };
+        match poller.waiting.get() {
+            Some((since, true)) if since.elapsed() < WINDOW => {
+                driver.wake_by_ref();
+                context.waker().wake_by_ref();
+            }
+            _ => {
+                poller.waker.replace(Some(context.waker().clone()));
+            }
+        }
+        Poll::Pending
+    })
+    .await
 }
 
 #[cfg(test)]

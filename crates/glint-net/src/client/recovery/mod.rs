@@ -17,8 +17,9 @@ pub(crate) mod replay;
 pub(crate) mod replay_log;
 
 use crate::client::connection::Connection;
+use crate::client::opens::OpenCount;
 use crate::client::recovery::replay_log::ToReplay;
-use crate::client::session::{ClientSession, OpenCount};
+use crate::client::session::ClientSession;
 use crate::transport::framing::{
     Envelope, FrameReader, FrameWriter, append_frame, reply_of, request_frame,
 };
@@ -70,7 +71,7 @@ impl Connection {
         held.retain(|request| {
             let opens = matches!(request, MdsRequest::AddOpens { .. });
             if opens {
-                self.session.note_open(request, &Ok(MdsReply::Done));
+                self.session.opens.note(request, &Ok(MdsReply::Done));
             }
             !opens
         });
@@ -90,7 +91,7 @@ impl Connection {
             writers,
             proof,
         };
-        let mut requests: Vec<_> = self.session.opens().into_iter().map(reopen).collect();
+        let mut requests: Vec<_> = self.session.opens.list().into_iter().map(reopen).collect();
         requests.extend(held);
         let lock_client = self.session.lock_client();
         self.reclaim_all(writer, reader, &requests, |request, reply| match (request, reply) {
