@@ -32,15 +32,12 @@ async fn listen_once(session: &Arc<ClientSession>, connected: &mut bool) -> Resu
     loop {
         let (pass, frames) = reader.next_pass().await?;
         for frame in &frames {
-            match reply_of(pass.body(frame))? {
-                Reply::Callbacks(callbacks) => {
-                    *connected = true;
-                    let Some(lock_client) = session.lock_client() else { return Ok(()) };
-                    if !callbacks.is_empty() {
-                        lock_client.on_recall(callbacks);
-                    }
+            if let Reply::Callbacks(callbacks) = reply_of(pass.body(frame))? {
+                *connected = true;
+                let Some(lock_client) = session.lock_client() else { return Ok(()) };
+                if !callbacks.is_empty() {
+                    lock_client.on_recall(callbacks);
                 }
-                _ => {}
             }
         }
     }
