@@ -112,13 +112,17 @@ impl Opens {
 
     /// A close is answered.
     fn note_closed(&self, ino: Ino) {
-        let mut closing = self.closing.lock();
-        let Some((count, waiters)) = closing.get_mut(&ino) else { return };
-        *count -= 1;
-        if *count == 0 {
-            waiters.drain(..).for_each(Waker::wake);
-            closing.remove(&ino);
-        }
+        let waiters = {
+            let mut closing = self.closing.lock();
+            let Some((count, _)) = closing.get_mut(&ino) else { return };
+            *count -= 1;
+            if *count > 0 {
+                return;
+            }
+            closing.remove(&ino)
+        };
+        // Not under the lock, which they may be waiting for.
+        waiters.into_iter().flat_map(|(_, waiters)| waiters).for_each(Waker::wake);
     }
 
     /// What is open, by inodes.

@@ -19,10 +19,8 @@ use glint_proto::limits::PING_MS;
 use glint_proto::message::{Hello, Reply, Request, Survived, Welcome};
 use glint_proto::{ClientId, Committed, Errno, Ino, clock};
 use parking_lot::Mutex;
-use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 /// Longest time for a connection, and an answer where nothing else can be done meanwhile.
@@ -73,6 +71,8 @@ pub(crate) struct ClientSession {
     pub(crate) numbers: Mutex<Numbers>,
     pub(crate) opens: Opens,
     pub(crate) replay_log: Mutex<ReplayLog>,
+    /// Who waits for room in it.
+    room: WaitList,
     /// Data of some file was lost: writes ask whether it is theirs.
     failed: AtomicBool,
     /// The run of the server whose transactions are counted here.
@@ -165,6 +165,7 @@ impl ClientSession {
             numbers: Mutex::default(),
             opens: Opens::default(),
             replay_log: Mutex::default(),
+            room: WaitList::default(),
             failed: AtomicBool::new(false),
             run: AtomicU64::new(welcome.boot_verifier),
             committed: Default::default(),
@@ -255,12 +256,25 @@ impl ClientSession {
         };
         let (mds, ost) = (news(0, committed.mds), news(1, committed.ost));
         if mds || ost {
-            let mut log = self.replay_log.lock();
-            // Another thread may have begun to count anew.
-            if run == self.run.load(Ordering::Acquire) {
-                log.committed(committed, spare);
-            }
+            self.change_log(|log| {
+                // Another thread may have begun to count anew.
+                if run == self.run.load(Ordering::Acquire) {
+                    log.committed(committed, spare);
+                }
+            });
         }
+    }
+
+    /// Changes the replay log, and then wakes those for whom there is room.
+    fn change_log<R>(&self, change: impl FnOnce(&mut ReplayLog) -> R) -> R {
+        let mut log = self.replay_log.lock();
+        let result = change(&mut log);
+        let is_freed = log.take_freed();
+        drop(log);
+        if is_freed {
+            self.room.wake();
+        }
+        result
     }
 
     /// A sync of an object is sent.
@@ -271,10 +285,11 @@ impl ClientSession {
 
     /// It is answered: what it made durable is not to be sent again.
     pub(crate) fn synced(&self, sync: SyncMark, spare: &mut impl FnMut(Vec<u8>)) {
-        let mut log = self.replay_log.lock();
-        if sync.run == self.run.load(Ordering::Acquire) {
-            log.synced(sync.object, sync.mark, spare);
-        }
+        self.change_log(|log| {
+            if sync.run == self.run.load(Ordering::Acquire) {
+                log.synced(sync.object, sync.mark, spare);
+            }
+        });
     }
 
     /// Acknowledged data of a file could not be written again.
@@ -294,10 +309,11 @@ impl ClientSession {
     /// From now on transactions of this run are counted. Returns what of the last one has to
     /// be sent again.
     pub(crate) fn count_anew(&self, run: u64, survived: Survived) -> ToReplay {
-        let mut log = self.replay_log.lock();
-        self.run.store(run, Ordering::Release);
-        self.committed.iter().for_each(|which| which.store(0, Ordering::Release));
-        log.after_restart(survived)
+        self.change_log(|log| {
+            self.run.store(run, Ordering::Release);
+            self.committed.iter().for_each(|which| which.store(0, Ordering::Release));
+            log.after_restart(survived)
+        })
     }
 
     /// Keeps a request until its transaction is durable.
@@ -333,27 +349,28 @@ impl ClientSession {
             Request::Ost { request, .. } if request.is_modifying() => Kind::Ost,
             _ => return,
         };
-        poll_fn(|context| {
-            let mut log = self.replay_log.lock();
-            if !log.is_full(kind) {
-                return Poll::Ready(());
+        let has_room = || {
+            {
+                let mut log = self.replay_log.lock();
+                if !log.is_full(kind) {
+                    return Some(());
+                }
+                log.wait();
             }
-            log.wait(context.waker().clone());
             self.hurry();
-            Poll::Pending
-        })
-        .await
+            None
+        };
+        self.room.until(has_room).await;
     }
 
     /// The server has forgotten this client.
     pub(crate) fn evicted(&self) {
         self.evictions.fetch_add(1, Ordering::AcqRel);
-        let lost = {
-            let mut log = self.replay_log.lock();
+        let lost = self.change_log(|log| {
             let lost = log.len();
             log.after_restart(Survived::ALL);
             lost
-        };
+        });
         tracing::error!(
             server = %self.options.address,
             lost,
@@ -430,6 +447,11 @@ impl ClientSession {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use glint_proto::limits::KEPT_BYTES_MAX;
+    use glint_proto::{ObjectId, OstRequest};
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
 
     /// What a server says of itself.
     pub(crate) fn welcome() -> Welcome {
@@ -465,5 +487,34 @@ pub(crate) mod tests {
         assert!(session.welcomed(Reply::Welcome(anew)).is_ok());
         let now = (session.id.load(Ordering::Acquire), session.evictions.load(Ordering::Acquire));
         assert_eq!(now, (9, 1));
+    }
+
+    /// Notes whether the replay log is locked when it is woken.
+    struct Woken(Arc<ClientSession>, AtomicU64);
+
+    impl std::task::Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            let is_locked = self.0.replay_log.try_lock().is_none();
+            self.1.fetch_add(if is_locked { 100 } else { 1 }, Ordering::AcqRel);
+        }
+    }
+
+    #[test]
+    fn nobody_is_woken_under_the_lock_of_the_replay_log() {
+        let address = Address::parse("127.0.0.1:1");
+        let options = RemoteOptions { address, mount_point: "/here".into() };
+        let session = ClientSession::new(options, "host".into(), ClientId(1), 2, welcome(), None);
+        let object = (0, ObjectId { ino: Ino(7), stripe: 0 });
+        let full = UncommittedWrite { frame: vec![0; KEPT_BYTES_MAX], object };
+        session.log_write(1, full);
+        let woken = Arc::new(Woken(session.clone(), AtomicU64::new(0)));
+        let waker = Waker::from(woken.clone());
+        let request = OstRequest::Truncate { object: object.1, size: 0 };
+        let request = Request::Ost { ost: 0, request, capability: None };
+        let mut room = pin!(session.room(&request));
+        assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        session.committed(1, Committed { mds: 0, ost: 1 }, &mut drop);
+        assert_eq!(woken.1.load(Ordering::Acquire), 1);
+        assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
     }
 }

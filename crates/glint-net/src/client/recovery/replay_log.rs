@@ -16,7 +16,6 @@ use glint_proto::lock::Grant;
 use glint_proto::message::{Request, Survived};
 use glint_proto::{Access, Capability, Committed, Errno, Ino, MdsReply, ObjectId, clock};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::task::Waker;
 use std::time::{Duration, Instant};
 
 /// A request to an MDS that is not committed, as it was sent, and its answer.
@@ -66,9 +65,10 @@ pub(crate) struct ReplayLog {
     failed: BTreeMap<Ino, Errno>,
     /// Of each kind.
     bytes: [usize; 2],
-    waiters: Vec<Waker>,
     /// Since when somebody waits for room, and none has come free.
     waits: Option<Instant>,
+    /// Room has come free for somebody who waits.
+    is_freed: bool,
 }
 
 impl ReplayLog {
@@ -93,10 +93,15 @@ impl ReplayLog {
         self.reaches(kind, 1)
     }
 
-    /// Woken when something leaves.
-    pub(crate) fn wait(&mut self, waker: Waker) {
+    /// Somebody waits for room, and is to be woken when [`ReplayLog::take_freed`] says so.
+    pub(crate) fn wait(&mut self) {
         self.waits.get_or_insert_with(clock::now);
-        self.waiters.push(waker);
+    }
+
+    /// Whether room has come free for those who wait. To be asked after each change, and to be
+    /// acted on when the log is not locked any more.
+    pub(crate) fn take_freed(&mut self) -> bool {
+        std::mem::take(&mut self.is_freed)
     }
 
     /// How long somebody has waited for room.
@@ -104,9 +109,8 @@ impl ReplayLog {
         self.waits.map(clock::since)
     }
 
-    fn wake(&mut self) {
-        self.waits = None;
-        self.waiters.drain(..).for_each(Waker::wake);
+    fn free(&mut self) {
+        self.is_freed |= self.waits.take().is_some();
     }
 
     pub(crate) fn add_mds(&mut self, transaction: u64, request: UncommittedRequest) {
@@ -139,7 +143,7 @@ impl ReplayLog {
             }
         }
         if !durable.is_empty() {
-            self.wake();
+            self.free();
         }
     }
 
@@ -191,7 +195,7 @@ impl ReplayLog {
             self.leaves(transaction, change, spare);
         }
         if self.bytes != before {
-            self.wake();
+            self.free();
         }
     }
 
@@ -202,7 +206,7 @@ impl ReplayLog {
         let ost = std::mem::take(&mut self.ost).split_off(&survived.ost.saturating_add(1));
         self.of_objects.clear();
         self.bytes = [0; 2];
-        self.wake();
+        self.free();
         ToReplay {
             mds: mds.into_values().chain(again.mds).collect(),
             ost: ost.into_values().chain(again.ost).collect(),
@@ -308,7 +312,7 @@ mod tests {
         // number says that it was executed before a change that was answered.
         log.add_ost(6, change(synced, vec![6; 10]));
         log.add_ost(0, change(synced, vec![0; 10]));
-        log.wait(Waker::noop().clone());
+        log.wait();
         let mut spares = Vec::new();
         log.synced(synced, mark, &mut |frame| spares.push(frame[0]));
         assert_eq!(spares, [0, 1, 4]);
@@ -338,9 +342,10 @@ mod tests {
         assert!(log.is_filling() && !log.is_full(Kind::Ost));
         log.add_ost(2, change(object(0, 7), vec![0; KEPT_BYTES_MAX / 2]));
         assert!(log.is_full(Kind::Ost) && !log.is_full(Kind::Mds), "each has its own room");
-        log.wait(Waker::noop().clone());
+        log.wait();
         assert!(log.waits().is_some());
         assert!(log.after_restart(Survived { mds: 0, ost: u64::MAX }).ost.is_empty());
         assert!(!log.is_filling());
+        assert!(log.take_freed() && !log.take_freed(), "who waits is told once");
     }
 }
