@@ -12,7 +12,8 @@
 
 use crate::client::cluster::ClientIdentity;
 use crate::client::connection::Connection;
-use crate::client::session::{ClientSession, ask_on, connect_blocking, hello_of, welcome_of};
+use crate::client::lease::{ask_on, connect_blocking};
+use crate::client::session::{ClientSession, hello_of, welcome_of};
 use crate::transport::stream::{Address, ReadWrite};
 use crate::{Granting, LockClient, NetError, Transport};
 use glint_proto::limits::AWAY_MS;
