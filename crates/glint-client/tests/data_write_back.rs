@@ -7,7 +7,7 @@
 mod support;
 
 use glint_client::{Caller, Vfs};
-use glint_net::Holder;
+use glint_net::LockClient;
 use glint_proto::{Errno, OpenFlags, OstRequest, SetAttr};
 use std::time::{Duration, Instant};
 use support::{FILE, Fake, LEASE_MS, OBJECT_BYTES_MAX, READ_WRITE, open, with_client, write};
@@ -139,7 +139,7 @@ fn an_eviction_is_a_loss_and_nothing_of_it_is_sent_later() {
         fake.fail(|request| request.is_write().then_some(Errno::EAGAIN));
         write(&client, a, 0, b"lost").await.unwrap();
         assert_eq!(client.fsync(a).await, Err(Errno::EAGAIN));
-        client.forgotten(true).await;
+        client.on_server_restart(true).await;
         fake.heal();
         assert_eq!(client.fsync(a).await, Err(Errno::EIO));
         assert_eq!(client.fsync(a).await, Ok(()));

@@ -8,7 +8,7 @@ mod support;
 
 use futures_util::future::join;
 use glint_client::{Caller, Make, Vfs};
-use glint_net::{Holder, host};
+use glint_net::{LockClient, host};
 use glint_proto::lock::{Bits, Callback, Cancel, DataLock, Grant, Range};
 use glint_proto::{Attr, Cred, Errno, Ino, MdsReply, MdsRequest, Op};
 use std::future::Future;
@@ -42,7 +42,7 @@ fn is_given_up(fake: &Fake, number: u64) -> bool {
 /// A call, and an eviction while its answer is on its way.
 async fn evicted_during<R>(
     fake: &Fake,
-    client: &impl Holder,
+    client: &impl LockClient,
     op: Op,
     call: impl Future<Output = R>,
 ) -> R {
@@ -50,7 +50,7 @@ async fn evicted_during<R>(
     fake.hold_answers(true);
     let eviction = async {
         until(|| fake.asked(op) > before).await;
-        client.forgotten(true).await;
+        client.on_server_restart(true).await;
         fake.hold_answers(false);
     };
     join(call, eviction).await.0
@@ -153,7 +153,7 @@ fn a_lock_that_is_asked_back_before_it_comes_is_waited_for_and_not_for_long() {
                 fake.hold_answers(true);
                 let recall = async {
                     until(|| fake.asked(Op::Open) > 0).await;
-                    client.asked(vec![Callback::Data { ino: FILE, number: 9 }]);
+                    client.on_recall(vec![Callback::Data { ino: FILE, number: 9 }]);
                     host::sleep(Duration::from_millis(20)).await;
                     assert!(!is_given_up(&fake, 9), "it may be coming");
                     let begun = Instant::now();

@@ -1,8 +1,8 @@
 //! What the tasks of a thread run on: its runtime, or a simulation of many machines on one
 //! thread, in which the same code runs.
 
-use crate::rights::Rights;
-use crate::stream::Stream;
+use crate::server::access::rights::Rights;
+use crate::transport::stream::Stream;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};

@@ -7,52 +7,63 @@
 //! go first, clients take turns, and none can fill a server's memory or time; with an
 //! identity nobody else understands, changes or says what goes over a network.
 //!
-//! Does not know: what requests mean. Servers are a [`Service`]; clients see a
-//! [`Transport`].
+//! Does not know: how a request is executed, or what is stored. Servers are a [`Service`];
+//! clients see a [`Transport`]. Of what requests mean it knows three things: which of them
+//! open and close a file (to reopen it), which change something (to replay them), and
+//! which inodes they name (to check a certificate).
+//!
+//! # Connections
+//!
+//! A client has a session with each server (`client/session.rs`), shared by its threads. Each
+//! thread has a connection of its own (`client/connection.rs`), so that an answer arrives
+//! on the core that waits for it. Two more connections carry no requests of programs: recalls
+//! come on one (`client/recalls.rs`), where no answer stands in their way, and the lease
+//! is kept on the other, by a thread that waits for no disk. Each of them says hello first, and is
+//! made again when it breaks, after a pause that doubles. All of them end with the [`Remote`].
+//!
+//! # Slots
+//!
+//! A request has a slot of its connection (`client/slots.rs`) and an xid, which rises in
+//! that slot as long as the client lives. The MDS stores the last answer of a slot with the change
+//! itself, a server of OSTs keeps it in memory (`server/reply_cache.rs`). So a request that is
+//! sent again is answered, and not executed again. A request that may wait for another
+//! client's lock has no slot: slots never wait for each other. When a connection breaks,
+//! what had no answer is sent on the next one, oldest first, under the same slots and xids.
+//!
+//! # Replay
+//!
+//! Servers answer before a change is on stable storage, with the number of its transaction.
+//! Until an answer says that this number is committed, the request stays in the replay log
+//! (`client/recovery/replay_log.rs`). When it is full, calls that change something wait.
+//!
+//! # Recovery
+//!
+//! A new boot verifier in the answer to hello means that the server has started again, a new
+//! session that it has evicted this client. In both cases one thread says everything again before
+//! any other request is sent: what is open, what is locked, what was lost, and that this was
+//! all (`client/recovery/mod.rs` has the steps). After an eviction nothing is replayed, and
+//! requests under way fail with EIO: whether they were executed nobody knows any more.
 
-mod broken;
-pub mod capability;
-mod cluster;
-mod connection;
-mod core;
-mod door;
+mod client;
+mod cpu;
 mod error;
-mod execute;
 pub mod host;
-mod inproc;
-pub mod keep_awake;
-mod kept;
-mod link;
-mod listen;
-mod local;
-mod numbers;
-mod once;
-mod pending;
-pub mod polling;
-mod recover;
-mod remote;
-mod replay;
-pub mod rights;
-mod runtime;
-mod scheduler;
-mod served;
 mod server;
-mod shared;
-mod slots;
-mod spare;
 pub mod stats;
-mod stream;
-mod subtree;
-pub mod tls;
+mod transport;
+mod wait_list;
 
-pub use cluster::{Cluster, Identity};
+pub use client::cluster::{ClientIdentity, Cluster};
+pub use client::remote::{OssLink, Remote, RemoteOptions, random_secret};
+pub use cpu::runtime::runtime;
+pub use cpu::{keep_awake, polling};
 pub use error::NetError;
-pub use inproc::InProcess;
-pub use remote::{OssLink, Remote, RemoteOptions, random_secret};
-pub use runtime::runtime;
-pub use served::status_for_everybody;
-pub use server::{Server, ServerHandle, ServerOptions, SimulatedServer};
-pub use stream::{Address, Listener, UNIX_PREFIX};
+pub use server::access::{capability, rights};
+pub use server::connection::status_for_everybody;
+pub use server::listener::{Server, ServerHandle, ServerOptions, SimulatedServer};
+pub use transport::in_process::InProcess;
+pub use transport::stream::{Address, ListeningSocket, UNIX_PREFIX};
+pub use transport::tls;
 
 use glint_proto::lock::{Callback, Cancel, Grant};
 use glint_proto::message::{Hello, Survived, Welcome};
@@ -164,21 +175,21 @@ pub trait Service: Send + Sync + 'static {
 /// An answer, and the locks that come with it.
 pub type Granting = (FsResult<MdsReply>, Vec<Grant>);
 
-/// Who keeps the locks of a client.
-pub trait Holder: Send + Sync + 'static {
-    /// Servers ask for locks, or how large a file is. Returns at once.
-    fn asked(&self, callbacks: Vec<Callback>);
+/// The part of a client that keeps its locks.
+pub trait LockClient: Send + Sync + 'static {
+    /// Servers recall locks, or ask how large a file is. Returns at once.
+    fn on_recall(&self, recalls: Vec<Callback>);
 
-    /// The servers have forgotten all locks: they have started again, or (`evicted`) they
-    /// have given this client up, and what it had not written is lost. What is cached must be
-    /// gone when this ends. Returns what has to be said to go on.
-    fn forgotten(
+    /// All locks are lost: the server has started again, or (`evicted`) it has given this
+    /// client up, and what was not written is lost. What is cached must be gone when this ends.
+    /// Returns what to reclaim.
+    fn on_server_restart(
         &self,
         evicted: bool,
     ) -> Pin<Box<dyn Future<Output = Vec<MdsRequest<'static>>> + '_>>;
 
-    /// The answer to one of these.
-    fn reclaimed(&self, request: &MdsRequest<'static>, reply: FsResult<MdsReply>);
+    /// The answer to one of these has come.
+    fn on_reclaimed(&self, request: &MdsRequest<'static>, reply: FsResult<MdsReply>);
 }
 
 /// How a client reaches the servers.
@@ -215,10 +226,10 @@ pub trait Transport: Send + Sync + 'static {
     /// What the servers said of themselves.
     fn welcome(&self) -> Welcome;
 
-    /// From now on there is somebody who keeps locks. Before that none are given.
-    fn set_holder(&self, holder: Weak<dyn Holder>);
+    /// Names who keeps locks. Before that none are given.
+    fn set_lock_client(&self, lock_client: Weak<dyn LockClient>);
 
-    /// Brings call-backs to the holder, until the client ends. For a thread that does nothing
+    /// Brings call-backs to the lock_client, until the client ends. For a thread that does nothing
     /// that they could wait for.
     fn listen(&self) -> impl Future<Output = ()>;
 
@@ -232,7 +243,7 @@ pub trait Transport: Send + Sync + 'static {
     fn cancel(&self, cancels: Vec<Cancel>) -> impl Future<Output = FsResult<()>>;
 
     /// Who this client is at every server.
-    fn identity(&self) -> Identity;
+    fn identity(&self) -> ClientIdentity;
 
     /// Servers of OSTs beside the one of the MDS.
     fn osses(&self) -> impl Future<Output = FsResult<Vec<OssInfo>>>;

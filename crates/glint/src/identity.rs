@@ -1,7 +1,7 @@
 //! Who this process is on a network: said once for all commands, by `--cert` or GLINT_CERT.
 
 use glint_mount::MountedAt;
-use glint_net::tls::Identity;
+use glint_net::tls::TlsIdentity;
 use glint_net::{Address, UNIX_PREFIX};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -18,9 +18,9 @@ pub fn set(directory: Option<PathBuf>) {
 }
 
 /// Who this process is, if it was said.
-pub fn get() -> Result<Option<Identity>, String> {
+pub fn get() -> Result<Option<TlsIdentity>, String> {
     let load = |directory: &PathBuf| {
-        Identity::load(directory).map_err(|error| {
+        TlsIdentity::load(directory).map_err(|error| {
             format!(
                 "{error}; `glint cert issue` makes the files that --cert {} needs",
                 directory.display()

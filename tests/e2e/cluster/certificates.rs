@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-use glint_net::tls::Identity;
+use glint_net::tls::TlsIdentity;
 use glint_net::{Address, Cluster, Remote, RemoteOptions, Transport};
 use glint_proto::lock::Grant;
 use glint_proto::{
@@ -284,7 +284,7 @@ fn an_ost_executes_only_what_the_mds_has_allowed() {
     let secret: Vec<Ino> = (0..6).map(|n| file(&format!("secret {n}"), 0o600)).collect();
     let public: Vec<Ino> = (0..6).map(|n| file(&format!("public {n}"), 0o644)).collect();
 
-    let identity = Identity::load(&ca.join("nobody")).unwrap();
+    let identity = TlsIdentity::load(&ca.join("nobody")).unwrap();
     let connect = || {
         let address = Address::parse_as(&address(port), Some(identity.clone()));
         let mds = Remote::connect(RemoteOptions { address, mount_point: "/by hand".into() });

@@ -16,7 +16,7 @@ use crate::cache::inode::{CachedInode, InodeState};
 use crate::client::Client;
 use futures_util::future::{Either, select, try_join_all};
 use glint_lock::held::{Drain, Use};
-use glint_net::{Holder, Transport, host};
+use glint_net::{LockClient, Transport, host};
 use glint_proto::lock::{Callback, Cancel, Grant, Range};
 use glint_proto::{Bulk, Errno, FsResult, Ino, MdsReply, MdsRequest, OstRequest};
 use parking_lot::Mutex;
@@ -185,7 +185,7 @@ impl<T: Transport> Client<T> {
                 return Ok(DataLockGuard { inode: inode.clone(), id });
             }
             drop(in_flight);
-            self.asked(vec![Callback::Data { ino: inode.ino, number: lock.number }]);
+            self.on_recall(vec![Callback::Data { ino: inode.ino, number: lock.number }]);
         }
     }
 
@@ -209,7 +209,7 @@ impl<T: Transport> Client<T> {
     pub(crate) fn granted(&self, grants: &[Grant], epoch: u64) {
         let refused = self.cache.granted(grants, epoch);
         if !refused.is_empty() {
-            self.asked(refused);
+            self.on_recall(refused);
         }
     }
 

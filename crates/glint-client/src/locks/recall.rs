@@ -16,7 +16,7 @@ use crate::kernel::Kernel;
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use futures_util::stream::FuturesUnordered;
-use glint_net::{Holder, Transport, host};
+use glint_net::{LockClient, Transport, host};
 use glint_proto::lock::{Bits, Callback, Cancel, Range};
 use glint_proto::{Access, Errno, FsResult, MdsReply, MdsRequest, clock};
 use parking_lot::Mutex;
@@ -127,20 +127,20 @@ impl<T: Transport> Drop for RunningClient<T> {
     }
 }
 
-impl<T: Transport> Holder for Client<T> {
-    fn asked(&self, callbacks: Vec<Callback>) {
+impl<T: Transport> LockClient for Client<T> {
+    fn on_recall(&self, callbacks: Vec<Callback>) {
         self.inbox.callbacks.lock().extend(callbacks);
         self.inbox.wake();
     }
 
-    fn forgotten(
+    fn on_server_restart(
         &self,
         evicted: bool,
     ) -> Pin<Box<dyn Future<Output = Vec<MdsRequest<'static>>> + '_>> {
         Box::pin(self.start_anew(evicted))
     }
 
-    fn reclaimed(&self, request: &MdsRequest<'static>, reply: FsResult<MdsReply>) {
+    fn on_reclaimed(&self, request: &MdsRequest<'static>, reply: FsResult<MdsReply>) {
         let ino = match (request, &reply) {
             (MdsRequest::Lock { ino, .. }, _) => ino,
             (_, Ok(_)) => return,
@@ -194,8 +194,8 @@ impl<T: Transport> Client<T> {
         let client = Arc::new(Client::new(transport, noatime));
         let _ = client.me.set(Arc::downgrade(&client));
         if client.has_locks() {
-            let holder: Arc<dyn Holder> = client.clone();
-            client.transport.set_holder(Arc::downgrade(&holder));
+            let holder: Arc<dyn LockClient> = client.clone();
+            client.transport.set_lock_client(Arc::downgrade(&holder));
         }
         client
     }

@@ -2,7 +2,7 @@
 //! and each data request fails as the test says.
 
 use glint_client::{Caller, Handle, RunningClient, Vfs, WriteHow};
-use glint_net::{Granting, Holder, Identity, Transport};
+use glint_net::{ClientIdentity, Granting, LockClient, Transport};
 use glint_proto::lock::{Bits, Cancel, DataLock, Grant, Range};
 use glint_proto::message::{Survived, Welcome};
 use glint_proto::oss::OssInfo;
@@ -228,7 +228,7 @@ impl Transport for Fake {
         }
     }
 
-    fn set_holder(&self, _: Weak<dyn Holder>) {}
+    fn set_lock_client(&self, _: Weak<dyn LockClient>) {}
 
     async fn listen(&self) {
         std::future::pending().await
@@ -247,8 +247,8 @@ impl Transport for Fake {
         Ok(())
     }
 
-    fn identity(&self) -> Identity {
-        Identity::new(ClientId(1))
+    fn identity(&self) -> ClientIdentity {
+        ClientIdentity::new(ClientId(1))
     }
 
     async fn osses(&self) -> FsResult<Vec<OssInfo>> {

@@ -61,10 +61,10 @@ pub fn run(args: Args) -> CommandResult {
 /// kernel takes its io_uring apart.
 const LINGER: Duration = Duration::from_secs(3);
 
-fn bind_patiently(address: &Address) -> std::io::Result<glint_net::Listener> {
+fn bind_patiently(address: &Address) -> std::io::Result<glint_net::ListeningSocket> {
     let start = Instant::now();
     loop {
-        match glint_net::Listener::bind(address) {
+        match glint_net::ListeningSocket::bind(address) {
             Err(e) if e.kind() == ErrorKind::AddrInUse && start.elapsed() < LINGER => {
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -92,7 +92,7 @@ pub fn not_bound(option: &str, address: &str, error: &std::io::Error) -> String 
 
 /// A bound address, before anything is served at it.
 pub struct BoundListener {
-    listener: glint_net::Listener,
+    listener: glint_net::ListeningSocket,
     address: Address,
 }
 

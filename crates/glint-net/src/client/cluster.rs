@@ -1,0 +1,202 @@
+//! Several servers as one transport: that of the MDS, and those that have OSTs beside it.
+//!
+//! Invariant: at every server this client is the same one, in the session that the MDS has
+//! named. When the MDS evicts it, nothing from before that is sent to an OSS any more.
+
+use crate::client::remote::{Remote, RemoteOptions};
+use crate::transport::stream::Address;
+use crate::{Granting, LockClient, Transport, tls};
+use futures_util::future::try_join_all;
+use glint_proto::lock::Cancel;
+use glint_proto::message::Welcome;
+use glint_proto::oss::OssInfo;
+use glint_proto::{
+    Bulk, Capability, ClientId, Cred, Errno, FsResult, Ino, MdsRequest, ObjectId, OstReply,
+    OstRequest,
+};
+use parking_lot::RwLock;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// Who a client is.
+#[derive(Clone)]
+pub struct ClientIdentity {
+    pub(crate) client: ClientId,
+    /// As the MDS has named it last.
+    pub(crate) session: Arc<AtomicU64>,
+    /// See [`glint_proto::Owner`].
+    pub(crate) secret: u128,
+    /// It shares its process with the MDS.
+    pub(crate) in_process: bool,
+}
+
+impl ClientIdentity {
+    /// A client whose session nobody has named yet.
+    pub fn new(client: ClientId) -> ClientIdentity {
+        ClientIdentity { client, session: Arc::default(), secret: 0, in_process: false }
+    }
+
+    /// The client.
+    pub fn client(&self) -> ClientId {
+        self.client
+    }
+
+    /// Whether it shares its process with the MDS.
+    pub fn is_in_process(&self) -> bool {
+        self.in_process
+    }
+}
+
+/// One server of OSTs beside the one of the MDS.
+struct Oss {
+    first_ost: u16,
+    osts: u16,
+    remote: Arc<Remote>,
+}
+
+/// All servers of a file system; `M` leads to the one of the MDS.
+pub struct Cluster<M> {
+    mds: M,
+    welcome: Welcome,
+    tls: Option<tls::TlsIdentity>,
+    mount_point: String,
+    osses: RwLock<Vec<Oss>>,
+}
+
+impl<M: Transport> Cluster<M> {
+    /// The servers of the file system that `mds` leads to. The others are spoken to as `tls`,
+    /// if that is given.
+    pub fn new(mds: M, tls: Option<tls::TlsIdentity>, mount_point: String) -> Cluster<M> {
+        let welcome = mds.welcome();
+        let cluster =
+            Cluster { mds, welcome: welcome.clone(), tls, mount_point, osses: RwLock::default() };
+        cluster.learn(welcome.osses);
+        cluster
+    }
+
+    /// There are these servers.
+    fn learn(&self, osses: Vec<OssInfo>) {
+        let mut known = self.osses.write();
+        for oss in osses {
+            if known.iter().any(|old| old.first_ost == oss.first_ost) {
+                continue;
+            }
+            let options = RemoteOptions {
+                address: Address::parse_as(&oss.address, self.tls.clone()),
+                mount_point: self.mount_point.clone(),
+            };
+            match Remote::oss(options, &self.mds.identity(), self.welcome.clone()) {
+                Ok(remote) => known.push(Oss {
+                    first_ost: oss.first_ost,
+                    osts: oss.osts,
+                    remote: Arc::new(remote),
+                }),
+                Err(error) => tracing::error!(server = oss.address, %error, "one more server"),
+            }
+        }
+    }
+
+    fn find(&self, ost: u16) -> Option<Arc<Remote>> {
+        let known = self.osses.read();
+        let oss = known.iter().find(|oss| (oss.first_ost..oss.first_ost + oss.osts).contains(&ost));
+        oss.map(|oss| oss.remote.clone())
+    }
+
+    async fn oss_of(&self, ost: u16) -> FsResult<Arc<Remote>> {
+        if let Some(remote) = self.find(ost) {
+            return Ok(remote);
+        }
+        // It has joined since this client came.
+        self.learn(self.mds.osses().await?);
+        self.find(ost).ok_or(Errno::ENXIO)
+    }
+}
+
+impl<M: Transport> Transport for Cluster<M> {
+    async fn mds(&self, cred: &Cred, request: &MdsRequest<'_>) -> Granting {
+        self.mds.mds(cred, request).await
+    }
+
+    async fn mds_soon(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<()> {
+        self.mds.mds_soon(cred, request).await
+    }
+
+    async fn ost(
+        &self,
+        ost: u16,
+        request: OstRequest,
+        capability: Option<Capability>,
+        bulk: Bulk<'_>,
+    ) -> FsResult<OstReply> {
+        if ost < self.welcome.own_osts {
+            return self.mds.ost(ost, request, capability, bulk).await;
+        }
+        self.oss_of(ost).await?.ost(ost, request, capability, bulk).await
+    }
+
+    fn unstable(&self, ino: Ino) -> Vec<(u16, ObjectId)> {
+        let mut objects = self.mds.unstable(ino);
+        for oss in &*self.osses.read() {
+            objects.extend(oss.remote.unstable(ino));
+        }
+        objects
+    }
+
+    fn take_failure(&self, ino: Ino) -> Option<Errno> {
+        let osses = self.osses.read();
+        let of_osses = || osses.iter().find_map(|oss| oss.remote.take_failure(ino));
+        self.mds.take_failure(ino).or_else(of_osses)
+    }
+
+    fn welcome(&self) -> Welcome {
+        self.welcome.clone()
+    }
+
+    fn set_lock_client(&self, lock_client: Weak<dyn LockClient>) {
+        self.mds.set_lock_client(lock_client);
+    }
+
+    async fn listen(&self) {
+        self.mds.listen().await;
+    }
+
+    fn is_away(&self) -> bool {
+        self.mds.is_away() || self.osses.read().iter().any(|oss| oss.remote.is_away())
+    }
+
+    fn silence(&self) -> Duration {
+        self.mds.silence()
+    }
+
+    async fn cancel(&self, cancels: Vec<Cancel>) -> FsResult<()> {
+        self.mds.cancel(cancels).await
+    }
+
+    fn identity(&self) -> ClientIdentity {
+        self.mds.identity()
+    }
+
+    async fn osses(&self) -> FsResult<Vec<OssInfo>> {
+        self.mds.osses().await
+    }
+
+    async fn commit(&self) -> FsResult<()> {
+        let all: Vec<Arc<Remote>> =
+            self.osses.read().iter().map(|oss| oss.remote.clone()).collect();
+        try_join_all(all.iter().map(|remote| remote.commit())).await?;
+        self.mds.commit().await
+    }
+
+    async fn status(&self) -> FsResult<String> {
+        self.mds.status().await
+    }
+
+    async fn stats(&self) -> FsResult<String> {
+        self.mds.stats().await
+    }
+
+    async fn reset_stats(&self) -> FsResult<()> {
+        self.mds.reset_stats().await
+    }
+}

@@ -1,0 +1,385 @@
+//! The connection of one thread of a client to its server: it is made again whenever it
+//! breaks, and what had no answer is sent again on the next one.
+
+use crate::client::recovery::replay_log::{
+    UncommittedRequest, UncommittedWrite, object_of, parse, proof_of,
+};
+use crate::client::session::{ClientSession, SyncMark};
+use crate::client::slots::Slots;
+use crate::cpu::polling::Poller;
+use crate::transport::framing::{Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame};
+use crate::{NetError, host};
+use glint_proto::frame::NO_SLOT;
+use glint_proto::limits::{SLOTS_PER_CONNECTION, SOON_MS};
+use glint_proto::message::{Reply, Request};
+use glint_proto::{Committed, Errno, FsResult, Op, OstRequest};
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+const SLOTS: usize = SLOTS_PER_CONNECTION as usize;
+/// Buffers kept for the next requests, and the largest of them.
+const SPARES: usize = 256;
+const SPARE_BYTES: usize = 4096;
+
+/// A request on its way, which has no answer yet.
+pub(crate) struct Pending {
+    /// The whole frame, to be sent again on the next connection.
+    pub(crate) frame: Vec<u8>,
+    pub(crate) xid: u64,
+    pub(crate) answer: Option<Result<(Reply, Vec<u8>), Errno>>,
+    pub(crate) waker: Option<Waker>,
+    /// Nobody waits any more; the slot is free once the answer is there.
+    pub(crate) abandoned: bool,
+    /// It syncs an object.
+    pub(crate) sync: Option<SyncMark>,
+    /// Evictions before it, if it may be sent in the session after those: a change of data may
+    /// rest on a lock that is lost.
+    pub(crate) session: Option<u64>,
+}
+
+/// The connection of a thread.
+pub(crate) struct Connection {
+    pub(crate) session: Arc<ClientSession>,
+    pub(super) first_slot: u16,
+    slots: Slots,
+    next_xid: Cell<u64>,
+    /// By slot; behind the slots, requests that need none.
+    pub(super) pending: RefCell<Vec<Option<Pending>>>,
+    /// How many of them are waited for.
+    awaited: Cell<usize>,
+    pub(super) writer: RefCell<Option<Rc<FrameWriter>>>,
+    /// The task that keeps it connected lives; it ends with its runtime, and the thread
+    /// may have another one later.
+    pub(super) has_keeper: Cell<bool>,
+    poller: Rc<Poller>,
+    /// Something is queued that a timer sends if nothing else does before.
+    soon: Cell<bool>,
+    /// Something is queued, and who sends it.
+    unsent: Cell<bool>,
+    flusher: RefCell<Option<Waker>>,
+    spares: RefCell<Vec<Vec<u8>>>,
+    /// Evictions when it was last connected.
+    pub(super) evictions: Cell<u64>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let number = self.first_slot / SLOTS_PER_CONNECTION;
+        self.session.numbers.lock().give_back(number, self.next_xid.get());
+    }
+}
+
+impl Connection {
+    /// Connects, in the runtime of this thread.
+    pub(super) fn start(
+        session: Arc<ClientSession>,
+        number: u16,
+        first_xid: u64,
+    ) -> Rc<Connection> {
+        let connection = Rc::new(Connection {
+            first_slot: number * SLOTS_PER_CONNECTION,
+            slots: Slots::default(),
+            // A slot's xids rise over all connections of this client's life.
+            next_xid: Cell::new(first_xid),
+            pending: RefCell::new((0..SLOTS).map(|_| None).collect()),
+            awaited: Cell::new(0),
+            writer: RefCell::new(None),
+            has_keeper: Cell::new(true),
+            poller: Poller::start(),
+            soon: Cell::new(false),
+            unsent: Cell::new(false),
+            flusher: RefCell::default(),
+            spares: RefCell::default(),
+            evictions: Cell::new(session.evictions.load(Ordering::Acquire)),
+            session,
+        });
+        host::spawn(connection.clone().keep());
+        host::spawn(connection.clone().keep_flushing());
+        connection
+    }
+
+    fn keep_spare(&self, mut frame: Vec<u8>) {
+        let mut spares = self.spares.borrow_mut();
+        if frame.capacity() <= SPARE_BYTES && spares.len() < SPARES {
+            frame.clear();
+            spares.push(frame);
+        }
+    }
+
+    /// Puts a request into a slot and into the queue of the connection, if there is one.
+    async fn enqueue(&self, request: &Request<'_>, bulk: &[u8], abandoned: bool) -> FsResult<u16> {
+        self.session.room(request).await;
+        if self.evictions.get() != self.session.evictions.load(Ordering::Acquire)
+            && let Some(writer) = self.writer.take()
+        {
+            // The server must be told again what is open.
+            writer.close();
+        }
+        let patient = matches!(request, Request::Mds { request, .. } if request.is_patient());
+        let slot = match patient {
+            true => self.slots.take_place(),
+            false => self.slots.take(matches!(request, Request::Ost { .. })).await,
+        };
+        let xid = self.next_xid.get();
+        self.next_xid.set(xid + 1);
+        let envelope = Envelope {
+            slot: if patient { NO_SLOT } else { self.first_slot + slot },
+            xid,
+            ..Envelope::request(request.op(), self.session.client)
+        };
+        let mut frame = self.spares.borrow_mut().pop().unwrap_or_default();
+        if let Err(errno) = append_frame(&mut frame, envelope, request, bulk) {
+            self.slots.give(slot);
+            return Err(errno);
+        }
+        if let Some(writer) = &*self.writer.borrow() {
+            writer.queue().extend_from_slice(&frame);
+        }
+        let sync = match request {
+            Request::Ost { ost, request: OstRequest::Sync { object }, .. } => {
+                Some(self.session.mark_sync((*ost, *object)))
+            }
+            _ => None,
+        };
+        let fresh = matches!(request, Request::Mds { request, .. } if request.op() != Op::Batch);
+        let session = fresh.then(|| self.session.evictions.load(Ordering::Acquire));
+        let pending = Pending { frame, xid, answer: None, waker: None, abandoned, sync, session };
+        let mut all = self.pending.borrow_mut();
+        if all.len() <= usize::from(slot) {
+            all.resize_with(usize::from(slot) + 1, || None);
+        }
+        all[usize::from(slot)] = Some(pending);
+        drop(all);
+        Ok(slot)
+    }
+
+    /// Has what is queued sent when the tasks that are ready now have run: what they have to
+    /// send goes with it.
+    pub(super) fn flush(&self) {
+        self.unsent.set(true);
+        if let Some(flusher) = self.flusher.borrow_mut().take() {
+            flusher.wake();
+        }
+    }
+
+    async fn keep_flushing(self: Rc<Self>) {
+        let until_unsent = || {
+            poll_fn(|context| {
+                if self.unsent.replace(false) || !self.has_keeper.get() {
+                    return Poll::Ready(());
+                }
+                self.flusher.replace(Some(context.waker().clone()));
+                Poll::Pending
+            })
+        };
+        loop {
+            until_unsent().await;
+            if !self.has_keeper.get() {
+                return;
+            }
+            let writer = self.writer.borrow().clone();
+            if let Some(writer) = writer {
+                // If it fails, the keeper notices and sends it again.
+                let _ = writer.flush().await;
+            }
+        }
+    }
+
+    /// Sends a request and waits for its answer.
+    pub(crate) async fn call(
+        &self,
+        request: &Request<'_>,
+        bulk: &[u8],
+    ) -> FsResult<(Reply, Vec<u8>)> {
+        let slot = self.enqueue(request, bulk, false).await?;
+        self.awaited.set(self.awaited.get() + 1);
+        let mut call = CallGuard { connection: self, slot, done: false };
+        loop {
+            self.flush();
+            self.poller.wait_begins();
+            let answer = poll_fn(|context| {
+                let mut all = self.pending.borrow_mut();
+                let Some(pending) = &mut all[slot as usize] else {
+                    return Poll::Ready(Err(Errno::EIO));
+                };
+                match pending.answer.take() {
+                    Some(answer) => Poll::Ready(answer),
+                    None => {
+                        pending.waker = Some(context.waker().clone());
+                        Poll::Pending
+                    }
+                }
+            })
+            .await;
+            if let Ok((Reply::Busy { retry_ms }, _)) = answer {
+                host::sleep(Duration::from_millis(retry_ms.into())).await;
+                self.send_again(slot);
+                continue;
+            }
+            call.done = true;
+            self.awaited.set(self.awaited.get() - 1);
+            self.finish(slot);
+            return answer;
+        }
+    }
+
+    fn send_again(&self, slot: u16) {
+        if let (Some(writer), Some(pending)) =
+            (&*self.writer.borrow(), &self.pending.borrow()[slot as usize])
+        {
+            writer.queue().extend_from_slice(&pending.frame);
+        }
+    }
+
+    /// A request is answered.
+    pub(super) fn finish(&self, slot: u16) {
+        let pending = self.pending.borrow_mut()[slot as usize].take();
+        if let Some(pending) = pending {
+            self.keep_spare(pending.frame);
+        }
+        self.slots.give(slot);
+    }
+
+    /// Sends a request whose answer nobody waits for: with the next one, or soon.
+    pub(crate) async fn post(self: Rc<Self>, request: &Request<'_>) -> FsResult<()> {
+        self.enqueue(request, &[], true).await?;
+        if !self.soon.replace(true) {
+            host::spawn(async move {
+                host::sleep(Duration::from_millis(SOON_MS)).await;
+                self.soon.set(false);
+                self.flush();
+            });
+        }
+        Ok(())
+    }
+
+    pub(super) async fn receive(&self, reader: &mut FrameReader) -> Result<(), NetError> {
+        let (pass, frames) = reader.next_pass().await?;
+        if self.evictions.get() != self.session.evictions.load(Ordering::Acquire) {
+            // Of a session that is over: what these answers give, the server has forgotten.
+            return Err(NetError::Closed);
+        }
+        if !self.poller.is_polling() {
+            crate::cpu::keep_awake::beat_here();
+        }
+        self.poller.wait_ends();
+        for frame in &frames {
+            self.answered(&pass, frame)?;
+        }
+        // Some may still be waited for.
+        if frames.len() < self.awaited.get() {
+            self.poller.wait_begins();
+        }
+        Ok(())
+    }
+
+    /// A reply has come.
+    fn answered(&self, pass: &Pass, frame: &Frame) -> Result<(), NetError> {
+        let header = &frame.header;
+        let reply: Result<Reply, Errno> = glint_proto::message::decode(pass.body(frame));
+        if header.op == Op::Other
+            && let Ok(Reply::Refused(reason)) = reply
+        {
+            return Err(NetError::Refused(reason));
+        }
+        if header.boot_verifier != self.session.run.load(Ordering::Acquire) {
+            // A run that has ended: what survived of it was asked on another connection, so
+            // this one asks again, too.
+            return Ok(());
+        }
+        let mut all = self.pending.borrow_mut();
+        let slot = match header.slot {
+            NO_SLOT => {
+                let asked = |pending: &Option<Pending>| {
+                    pending.as_ref().is_some_and(|pending| pending.xid == header.xid)
+                };
+                all.iter().skip(SLOTS).position(asked).map_or(NO_SLOT, |at| (SLOTS + at) as u16)
+            }
+            slot => slot.wrapping_sub(self.first_slot),
+        };
+        let Some(Some(pending)) = all.get_mut(slot as usize) else { return Ok(()) };
+        if pending.xid != header.xid || pending.answer.is_some() {
+            // An answer to a request that was sent twice and is done.
+            return Ok(());
+        }
+        if matches!(header.op, Op::Open | Op::Create | Op::Tmpfile | Op::Release)
+            && (!pending.abandoned || header.op == Op::Release)
+            && let Ok(Reply::Mds { reply, grants, .. }) = &reply
+            && let Some((_, Request::Mds { request, .. })) = parse(&pending.frame)
+        {
+            self.session.opens.note(&request, reply);
+            self.session.opens.note_proof(grants);
+        }
+        match &reply {
+            Ok(Reply::Mds { transaction, reply: Ok(reply), grants }) if *transaction > 0 => {
+                let frame = std::mem::take(&mut pending.frame);
+                let (reply, proof) = (reply.clone(), proof_of(grants));
+                self.session.log_request(*transaction, UncommittedRequest { frame, reply, proof });
+            }
+            Ok(Reply::Ost { transaction, reply: Ok(_) }) if *transaction > 0 => {
+                if let Some(object) = object_of(&pending.frame) {
+                    let frame = std::mem::take(&mut pending.frame);
+                    self.session.log_write(*transaction, UncommittedWrite { frame, object });
+                }
+            }
+            _ => {}
+        }
+        let committed = match reply {
+            Ok(Reply::Pong(committed)) => committed,
+            Ok(Reply::Ost { .. }) => Committed { mds: 0, ost: header.committed },
+            _ => Committed { mds: header.committed, ost: 0 },
+        };
+        let spare = &mut |frame| self.keep_spare(frame);
+        self.session.committed(header.boot_verifier, committed, spare);
+        if let (Some(sync), Ok(Reply::Ost { reply: Ok(_), .. })) = (pending.sync, &reply) {
+            self.session.synced(sync, spare);
+        }
+        if let (true, Ok(Reply::Busy { .. })) = (pending.abandoned, &reply) {
+            // Nobody waits, but it has to be done.
+            drop(all);
+            self.send_again(slot);
+            self.flush();
+            return Ok(());
+        }
+        if pending.abandoned {
+            drop(all);
+            self.finish(slot);
+            return Ok(());
+        }
+        pending.answer = Some(reply.map(|reply| (reply, pass.bulk(frame).to_vec())));
+        if let Some(waker) = pending.waker.take() {
+            waker.wake();
+        }
+        Ok(())
+    }
+}
+
+/// Sees to the slot of a call that is dropped before it was answered.
+struct CallGuard<'a> {
+    connection: &'a Connection,
+    slot: u16,
+    done: bool,
+}
+
+impl Drop for CallGuard<'_> {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        self.connection.awaited.set(self.connection.awaited.get() - 1);
+        let mut all = self.connection.pending.borrow_mut();
+        if let Some(pending) = &mut all[self.slot as usize]
+            && pending.answer.is_none()
+        {
+            pending.abandoned = true;
+            return;
+        }
+        drop(all);
+        self.connection.finish(self.slot);
+    }
+}

@@ -1,0 +1,208 @@
+//! The task that keeps the connection of a thread: it connects, sends again what had no answer, and
+//! begins anew when the connection breaks.
+//!
+//! Invariant: a connection ends with its keeper, and that with its session or its thread. Then
+//! nothing of the thread refers to it any more.
+
+use crate::NetError;
+use crate::client::connection::Connection;
+use crate::client::outage::{Backoff, Broken};
+use crate::client::recovery::connect;
+use crate::client::recovery::replay_log::parse;
+use crate::client::session::ClientSession;
+use crate::host;
+use crate::transport::framing::{Envelope, FrameReader, request_frame};
+use futures_util::future::select;
+use glint_proto::message::Request;
+use glint_proto::{Errno, FsResult};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+thread_local! {
+    /// The connections of this thread, by the numbers of their sessions.
+    static CONNECTIONS: RefCell<HashMap<u64, Rc<Connection>>> = RefCell::default();
+}
+
+/// Ends a connection with the task that keeps it.
+struct Keeper<'a>(&'a Rc<Connection>);
+
+impl Drop for Keeper<'_> {
+    fn drop(&mut self) {
+        let connection = self.0;
+        connection.has_keeper.set(false);
+        if let Some(writer) = connection.writer.take() {
+            writer.close();
+        }
+        connection.flush();
+        // Where the thread ends, its map may be gone already.
+        let removed = CONNECTIONS.try_with(|all| {
+            let mut all = all.borrow_mut();
+            let is_this = all
+                .get(&connection.session.number)
+                .is_some_and(|known| Rc::ptr_eq(known, connection));
+            is_this.then(|| all.remove(&connection.session.number))
+        });
+        drop(removed);
+    }
+}
+
+impl Connection {
+    /// The connection of this thread, made when it is first needed.
+    pub(crate) fn of_thread(session: &Arc<ClientSession>) -> FsResult<Rc<Connection>> {
+        let known = CONNECTIONS.with_borrow(|all| all.get(&session.number).cloned());
+        if let Some(connection) = known.filter(|connection| connection.has_keeper.get()) {
+            return Ok(connection);
+        }
+        let (number, xid) = session.numbers.lock().take().ok_or(Errno::EMFILE)?;
+        let connection = Connection::start(session.clone(), number, xid);
+        CONNECTIONS.with_borrow_mut(|all| all.insert(session.number, connection.clone()));
+        Ok(connection)
+    }
+
+    /// Keeps it connected until the session ends, or the runtime of its thread.
+    pub(super) async fn keep(self: Rc<Self>) {
+        let _keeper = Keeper(&self);
+        select(pin!(self.keep_connected()), pin!(self.session.ended())).await;
+    }
+
+    /// Connects, serves the connection until it breaks, and connects again.
+    async fn keep_connected(&self) {
+        let mut backoff = Backoff::default();
+        let mut broken = None;
+        loop {
+            let (connected, error) = self.connect_and_read(&mut broken).await;
+            self.writer.replace(None);
+            if connected || broken.is_none() {
+                broken = Some(Broken::new(&self.session));
+            }
+            let pause = backoff.pause(connected);
+            tracing::warn!(
+                server = %self.session.options.address,
+                "connection lost: {error}; trying again in {} ms",
+                pause.as_millis()
+            );
+            host::sleep(pause).await;
+        }
+    }
+
+    /// Returns whether it was ever connected, and why it is not any more.
+    async fn connect_and_read(&self, broken: &mut Option<Broken>) -> (bool, NetError) {
+        let mut reader = match self.establish().await {
+            Ok(reader) => reader,
+            Err(error) => return (false, error),
+        };
+        if let Some(broken) = broken.take() {
+            broken.mended();
+        }
+        loop {
+            if let Err(error) = self.receive(&mut reader).await {
+                return (true, error);
+            }
+        }
+    }
+
+    async fn establish(&self) -> Result<FrameReader, NetError> {
+        let (writer, mut reader, welcome) = connect(&self.session).await?;
+        let writer = Rc::new(writer);
+        self.recover(&writer, &mut reader, &welcome).await?;
+        let evictions = self.session.evictions.load(Ordering::Acquire);
+        if self.evictions.replace(evictions) != evictions {
+            self.fail_all();
+        }
+        // Requests that were on their way, oldest first, under their old identity.
+        let mut again: Vec<(u64, Vec<u8>)> = self
+            .pending
+            .borrow_mut()
+            .iter_mut()
+            .flatten()
+            .filter(|pending| pending.answer.is_none())
+            .map(|pending| {
+                // It comes after what was sent again before it.
+                pending.sync = pending.sync.map(|sync| self.session.mark_sync(sync.object));
+                (pending.xid, pending.frame.clone())
+            })
+            .collect();
+        again.sort_unstable_by_key(|(xid, _)| *xid);
+        for (_, frame) in again {
+            writer.queue().extend_from_slice(&frame);
+        }
+        self.writer.replace(Some(writer.clone()));
+        writer.flush().await?;
+        Ok(reader)
+    }
+
+    /// Requests under way were perhaps executed, and nobody can say any more. Those that were
+    /// made since were not sent yet.
+    fn fail_all(&self) {
+        let session = Some(self.evictions.get());
+        let places = self.pending.borrow().len();
+        for slot in 0..places {
+            let mut all = self.pending.borrow_mut();
+            let Some(pending) = &mut all[slot] else { continue };
+            if pending.session == session {
+                continue;
+            }
+            if pending.abandoned {
+                if let Some((_, Request::Mds { request, .. })) = parse(&pending.frame) {
+                    self.session.opens.note(&request, &Err(Errno::EIO));
+                }
+                drop(all);
+                self.finish(slot as u16);
+                continue;
+            }
+            pending.answer.get_or_insert(Err(Errno::EIO));
+            if let Some(waker) = pending.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+
+    /// A frame of a request that needs no slot.
+    pub(crate) fn request(&self, request: &Request<'_>) -> Result<Vec<u8>, NetError> {
+        request_frame(Envelope::request(request.op(), self.session.client), request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::remote::{Remote, RemoteOptions};
+    use crate::client::session::tests::welcome;
+    use crate::{Transport, runtime};
+    use glint_proto::ClientId;
+    use std::io::Read;
+    use std::net::TcpListener;
+    use std::time::Duration;
+
+    #[test]
+    fn connections_end_with_the_transport() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = crate::Address::parse(&listener.local_addr().unwrap().to_string());
+        // A server that says nothing and waits for the end.
+        let server = std::thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            let mut said = Vec::new();
+            stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            stream.read_to_end(&mut said).map(|_| said.len())
+        });
+        runtime(None).unwrap().block_on(async {
+            let options = RemoteOptions { address, mount_point: "/here".into() };
+            let remote = Remote::simulated(options, ClientId(1), 2, welcome());
+            let asked = futures_util::poll!(pin!(remote.osses()));
+            assert!(asked.is_pending());
+            let connection =
+                CONNECTIONS.with_borrow(|all| all.values().next().map(Rc::downgrade).unwrap());
+            host::sleep(Duration::from_millis(100)).await;
+            // From another thread, as a client may be dropped.
+            std::thread::spawn(move || drop(remote)).join().unwrap();
+            host::sleep(Duration::from_millis(100)).await;
+            assert!(CONNECTIONS.with_borrow(HashMap::is_empty));
+            assert_eq!(connection.strong_count(), 0);
+        });
+        assert!(server.join().unwrap().unwrap() > 0, "hello was said, and then the end came");
+    }
+}

@@ -1,0 +1,134 @@
+//! What a client has open at a server, to open it again after a restart.
+//!
+//! Invariant: no request that sets a size or a time is sent while a close of the file is under way,
+//! which would bring an older one after it.
+
+use glint_proto::lock::Grant;
+use glint_proto::{Access, Capability, FsResult, Ino, MdsReply, MdsRequest, deferred};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::task::{Poll, Waker};
+
+/// Opens of one inode.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct OpenCount {
+    pub(crate) readers: u32,
+    pub(crate) writers: u32,
+    /// That it may be written, if that needs to be proven.
+    pub(crate) proof: Option<Capability>,
+}
+
+/// What is open, and which closes are under way.
+#[derive(Default)]
+pub(crate) struct Opens {
+    counts: Mutex<HashMap<Ino, OpenCount>>,
+    /// Closes that were sent and not answered, and who waits for them.
+    closing: Mutex<HashMap<Ino, (u32, Vec<Waker>)>>,
+}
+
+impl Opens {
+    /// Follows what this client has open, to be able to say it again: from the answer of an
+    /// open to that of a close.
+    pub(crate) fn note(&self, request: &MdsRequest<'_>, reply: &FsResult<MdsReply>) {
+        if let (MdsRequest::Batch { changes, .. }, Ok(MdsReply::Batched { failed, .. })) =
+            (request, reply)
+        {
+            let failed = |at: usize| failed.iter().any(|(number, _)| *number as usize == at);
+            for (at, change) in deferred::changes(changes).flatten().enumerate() {
+                match change.opening() {
+                    Some((_, _, true)) if failed(at) => {}
+                    Some((ino, write, opened)) => self.count_open(ino, write, opened),
+                    None => {}
+                }
+            }
+            return;
+        }
+        let (ino, write, opened) = match (request, reply) {
+            (MdsRequest::Open { ino, flags }, Ok(_)) => (*ino, flags.write, true),
+            (MdsRequest::Create { open: Some(flags), .. }, Ok(MdsReply::Opened { attr, .. })) => {
+                (attr.ino, flags.write, true)
+            }
+            (MdsRequest::Tmpfile { .. }, Ok(MdsReply::Opened { attr, .. })) => {
+                (attr.ino, true, true)
+            }
+            (MdsRequest::AddOpens { ino, readers }, Ok(_)) => {
+                self.counts.lock().entry(*ino).or_default().readers += readers;
+                return;
+            }
+            (MdsRequest::Release { ino, write, .. }, _) => (*ino, *write, false),
+            _ => return,
+        };
+        if !opened {
+            self.note_closed(ino);
+        }
+        self.count_open(ino, write, opened);
+    }
+
+    fn count_open(&self, ino: Ino, write: bool, opened: bool) {
+        let mut counts = self.counts.lock();
+        let count = counts.entry(ino).or_default();
+        let which = if write { &mut count.writers } else { &mut count.readers };
+        *which = if opened { *which + 1 } else { which.saturating_sub(1) };
+        if (count.readers, count.writers) == (0, 0) {
+            counts.remove(&ino);
+        }
+    }
+
+    /// What came with the answer to an open.
+    pub(crate) fn note_proof(&self, grants: &[Grant]) {
+        for grant in grants {
+            if let Grant::Capability { ino, capability } = grant
+                && capability.access.contains(Access::WRITE)
+                && let Some(count) = self.counts.lock().get_mut(ino)
+            {
+                count.proof = Some(*capability);
+            }
+        }
+    }
+
+    /// How many inodes are open.
+    pub(crate) fn len(&self) -> usize {
+        self.counts.lock().len()
+    }
+
+    /// A close is sent.
+    pub(crate) fn closing(&self, ino: Ino) {
+        self.closing.lock().entry(ino).or_default().0 += 1;
+    }
+
+    /// Until no close of a file is under way: it would arrive after what is done next, and
+    /// bring an old size.
+    pub(crate) async fn closed(&self, ino: Ino) {
+        poll_fn(|context| match self.closing.lock().get_mut(&ino) {
+            Some((_, waiters)) => {
+                waiters.push(context.waker().clone());
+                Poll::Pending
+            }
+            None => Poll::Ready(()),
+        })
+        .await
+    }
+
+    /// A close is answered.
+    fn note_closed(&self, ino: Ino) {
+        let waiters = {
+            let mut closing = self.closing.lock();
+            let Some((count, _)) = closing.get_mut(&ino) else { return };
+            *count -= 1;
+            if *count > 0 {
+                return;
+            }
+            closing.remove(&ino)
+        };
+        // Not under the lock, which they may be waiting for.
+        waiters.into_iter().flat_map(|(_, waiters)| waiters).for_each(Waker::wake);
+    }
+
+    /// What is open, by inodes.
+    pub(crate) fn list(&self) -> Vec<(Ino, OpenCount)> {
+        let mut opens: Vec<_> = self.counts.lock().iter().map(|(i, count)| (*i, *count)).collect();
+        opens.sort_unstable_by_key(|(ino, _)| *ino);
+        opens
+    }
+}

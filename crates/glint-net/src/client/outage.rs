@@ -1,0 +1,89 @@
+//! Connections that were lost: how long until each is tried again, and how many threads have lost
+//! theirs. A client is told that its server is away, and its log once when that is reached again.
+
+use crate::client::session::ClientSession;
+use glint_proto::clock;
+use glint_proto::limits::{RECONNECT_MS_MAX, RECONNECT_MS_MIN};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Pauses before a connection is tried again: each is twice as long as the one before.
+pub(crate) struct Backoff {
+    next_ms: u64,
+}
+
+impl Default for Backoff {
+    fn default() -> Backoff {
+        Backoff { next_ms: RECONNECT_MS_MIN }
+    }
+}
+
+impl Backoff {
+    /// The pause after an attempt has ended. One that `connected` was none in vain.
+    pub(crate) fn pause(&mut self, connected: bool) -> Duration {
+        if connected {
+            self.next_ms = RECONNECT_MS_MIN;
+        }
+        let pause = self.next_ms;
+        self.next_ms = (2 * pause).min(RECONNECT_MS_MAX);
+        Duration::from_millis(pause)
+    }
+}
+
+/// Lost connections to one server.
+#[derive(Default)]
+pub(crate) struct Outage {
+    connections: AtomicUsize,
+    /// When the first of them was lost, until one is there again.
+    since: Mutex<Option<Instant>>,
+}
+
+impl Outage {
+    /// Whether there are any.
+    pub(crate) fn is_now(&self) -> bool {
+        self.connections.load(Ordering::Acquire) > 0
+    }
+}
+
+/// A connection that was lost and is not there again.
+pub(crate) struct Broken(Arc<ClientSession>);
+
+impl Broken {
+    pub(crate) fn new(session: &Arc<ClientSession>) -> Broken {
+        if session.outage.connections.fetch_add(1, Ordering::AcqRel) == 0 {
+            *session.outage.since.lock() = Some(clock::now());
+        }
+        Broken(session.clone())
+    }
+
+    /// It is there again. The first one says so for all.
+    pub(crate) fn mended(self) {
+        if let Some(since) = self.0.outage.since.lock().take() {
+            let (server, away) = (&self.0.options.address, clock::since(since).as_secs_f32());
+            tracing::info!(%server, "reached again after {away:.1} s");
+        }
+    }
+}
+
+impl Drop for Broken {
+    fn drop(&mut self) {
+        self.0.outage.connections.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_a_limit_and_begin_anew_after_a_success() {
+        let mut backoff = Backoff::default();
+        let pauses: Vec<u64> = (0..8).map(|_| backoff.pause(false).as_millis() as u64).collect();
+        assert_eq!(pauses[..3], [RECONNECT_MS_MIN, 2 * RECONNECT_MS_MIN, 4 * RECONNECT_MS_MIN]);
+        assert_eq!(pauses[7], RECONNECT_MS_MAX);
+        assert_eq!(backoff.pause(true), Duration::from_millis(RECONNECT_MS_MIN));
+        assert_eq!(backoff.pause(false), Duration::from_millis(2 * RECONNECT_MS_MIN));
+    }
+}

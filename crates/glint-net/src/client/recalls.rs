@@ -1,0 +1,44 @@
+//! The connection on which recalls come to a client, and nothing else. It is made again
+//! whenever it breaks; recalls that were not answered then come again.
+
+use crate::client::outage::Backoff;
+use crate::client::recovery::connect;
+use crate::client::session::ClientSession;
+use crate::transport::framing::{Envelope, reply_of, request_frame};
+use crate::{NetError, host};
+use glint_proto::message::{Reply, Request};
+use std::sync::Arc;
+
+/// Listens until the client ends.
+pub(crate) async fn listen(session: &Arc<ClientSession>) {
+    let mut backoff = Backoff::default();
+    while !session.is_stopping() {
+        let mut connected = false;
+        match listen_once(session, &mut connected).await {
+            Err(NetError::Closed) if session.is_stopping() => return,
+            Err(error) => tracing::debug!(%error, "listening to call-backs"),
+            Ok(()) => return,
+        }
+        host::sleep(backoff.pause(connected)).await;
+    }
+}
+
+async fn listen_once(session: &Arc<ClientSession>, connected: &mut bool) -> Result<(), NetError> {
+    let (writer, mut reader, _) = connect(session).await?;
+    let listen = Request::Listen;
+    let listen = request_frame(Envelope::request(listen.op(), session.client), &listen)?;
+    writer.queue().extend_from_slice(&listen);
+    writer.flush().await?;
+    loop {
+        let (pass, frames) = reader.next_pass().await?;
+        for frame in &frames {
+            if let Reply::Callbacks(callbacks) = reply_of(pass.body(frame))? {
+                *connected = true;
+                let Some(lock_client) = session.lock_client() else { return Ok(()) };
+                if !callbacks.is_empty() {
+                    lock_client.on_recall(callbacks);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! What a client says on a new connection before anything else. A server that has started again, or
+//! has evicted this client, must know what it has open and locked, and what it lost:
+//!
+//! 1. hello: who this client is, and of which run it heard last (on every connection);
+//! 2. reopen: what is open, and to write or to read;
+//! 3. reclaim: what is locked, delegated and still to be written;
+//! 4. replay: what was answered and did not survive;
+//! 5. recovered: this was all.
+//!
+//! The first connection of a session that hears of the restart takes steps 2 to 5 for all;
+//! others wait for it.
+//!
+//! Invariant: what was lost is [sent again](replay) in its order, after all else. That is
+//! said many things in one request: their order means nothing, and saying them twice does no harm.
+
+pub(crate) mod replay;
+pub(crate) mod replay_log;
+
+use crate::client::connection::Connection;
+use crate::client::opens::OpenCount;
+use crate::client::recovery::replay_log::ToReplay;
+use crate::client::session::ClientSession;
+use crate::transport::framing::{
+    Envelope, FrameReader, FrameWriter, append_frame, reply_of, request_frame,
+};
+use crate::{NetError, host};
+use glint_proto::limits::{RECLAIMS_MAX, SLOTS_PER_CONNECTION};
+use glint_proto::message::{Reply, Request, Welcome};
+use glint_proto::{FsResult, MdsReply, MdsRequest, Reclaim};
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+const SLOTS: usize = SLOTS_PER_CONNECTION as usize;
+
+impl Connection {
+    /// Takes the steps after hello, if the server needs them.
+    pub(crate) async fn recover(
+        &self,
+        writer: &FrameWriter,
+        reader: &mut FrameReader,
+        welcome: &Welcome,
+    ) -> Result<(), NetError> {
+        let mut recovery = self.session.recovery.lock().await;
+        let now = (welcome.boot_verifier, self.session.evictions.load(Ordering::Acquire));
+        if recovery.heard == now {
+            return Ok(());
+        }
+        if recovery.said != now {
+            // Locks first: what is cached under them is gone before the server gives new ones.
+            let held = self.forget_locks(now.1 != recovery.heard.1).await;
+            self.reopen_and_reclaim(writer, reader, held).await?;
+            let lost = self.lost(welcome);
+            self.replay(writer, reader, lost, &mut recovery.retries).await?;
+            recovery.said = now;
+        }
+        // Once the server has heard this it waits for nothing more, and takes nothing more.
+        ask(writer, reader, &self.request(&Request::Recovered)?).await?;
+        recovery.heard = now;
+        Ok(())
+    }
+
+    /// Has the lock client forget its locks. Returns what it reclaims.
+    async fn forget_locks(&self, evicted: bool) -> Vec<MdsRequest<'static>> {
+        let mut held = match self.session.lock_client() {
+            Some(lock_client) => lock_client.on_server_restart(evicted).await,
+            None => Vec::new(),
+        };
+        // What the client opened by itself is said with the rest: how much is open, not how much
+        // more.
+        held.retain(|request| {
+            let opens = matches!(request, MdsRequest::AddOpens { .. });
+            if opens {
+                self.session.opens.note(request, &Ok(MdsReply::Done));
+            }
+            !opens
+        });
+        held
+    }
+
+    /// Opens again what is open, and takes again what was held.
+    async fn reopen_and_reclaim(
+        &self,
+        writer: &FrameWriter,
+        reader: &mut FrameReader,
+        held: Vec<MdsRequest<'static>>,
+    ) -> Result<(), NetError> {
+        let reopen = |(ino, OpenCount { readers, writers, proof })| MdsRequest::Reopen {
+            ino,
+            readers,
+            writers,
+            proof,
+        };
+        let mut requests: Vec<_> = self.session.opens.list().into_iter().map(reopen).collect();
+        requests.extend(held);
+        let lock_client = self.session.lock_client();
+        self.reclaim_all(writer, reader, &requests, |request, reply| match (request, reply) {
+            (MdsRequest::Reopen { ino, .. }, Err(errno)) => {
+                tracing::error!(%ino, %errno, "a file that is open here could not be opened again");
+            }
+            (MdsRequest::Reopen { .. }, Ok(_)) => {}
+            (request, reply) => {
+                if let Some(lock_client) = &lock_client {
+                    lock_client.on_reclaimed(request, reply);
+                }
+            }
+        })
+        .await
+    }
+
+    /// What has to be replayed: what did not survive, or what an attempt before this one left.
+    fn lost(&self, welcome: &Welcome) -> ToReplay {
+        match self.session.run.load(Ordering::Acquire) == welcome.boot_verifier {
+            true => self.session.replay_log.lock().take_interrupted(),
+            false => self.session.count_anew(welcome.boot_verifier, welcome.survived),
+        }
+    }
+
+    /// Says what was held before, many things in one request. Their order means nothing.
+    async fn reclaim_all(
+        &self,
+        writer: &FrameWriter,
+        reader: &mut FrameReader,
+        held: &[MdsRequest<'static>],
+        mut answered: impl FnMut(&MdsRequest<'static>, FsResult<MdsReply>),
+    ) -> Result<(), NetError> {
+        let parts: Vec<&[MdsRequest<'static>]> = held.chunks(RECLAIMS_MAX).collect();
+        let mut queue: VecDeque<usize> = (0..parts.len()).collect();
+        let mut under_way = 0;
+        while under_way > 0 || !queue.is_empty() {
+            while under_way < SLOTS
+                && let Some(at) = queue.pop_front()
+            {
+                let items: Option<Vec<Reclaim>> = parts[at].iter().map(Reclaim::of).collect();
+                let no_item = || NetError::Refused("it is asked for what cannot be held".into());
+                let request = Request::Reclaim(items.ok_or_else(no_item)?);
+                let envelope = Envelope {
+                    xid: at as u64,
+                    ..Envelope::request(request.op(), self.session.client)
+                };
+                append_frame(&mut writer.queue(), envelope, &request, &[])
+                    .map_err(|errno| NetError::Refused(errno.to_string()))?;
+                under_way += 1;
+            }
+            writer.flush().await?;
+            let (pass, frames) = reader.next_pass().await?;
+            let mut pause = None;
+            for frame in &frames {
+                under_way -= 1;
+                let at = frame.header.xid as usize;
+                match (reply_of(pass.body(frame))?, parts.get(at)) {
+                    (Reply::Busy { retry_ms }, Some(_)) => {
+                        queue.push_back(at);
+                        pause = Some(retry_ms);
+                    }
+                    (Reply::Reclaimed(replies), Some(part)) if replies.len() == part.len() => {
+                        part.iter().zip(replies).for_each(|(item, reply)| answered(item, reply));
+                    }
+                    _ => return Err(NetError::Refused("it did not take what is open".into())),
+                }
+            }
+            if let Some(retry_ms) = pause {
+                host::sleep(Duration::from_millis(retry_ms.into())).await;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Connects and says hello.
+pub(crate) async fn connect(
+    session: &ClientSession,
+) -> Result<(FrameWriter, FrameReader, Welcome), NetError> {
+    let io = |source| NetError::Io { what: "connecting".into(), source };
+    let stream = session.options.address.connect().await.map_err(io)?;
+    let (writer, mut reader) = (FrameWriter::new(stream.clone()), FrameReader::new(stream));
+    let hello = session.hello();
+    let frame = request_frame(Envelope::request(hello.op(), session.client), &hello)?;
+    let welcome = session.welcomed(ask(&writer, &mut reader, &frame).await?)?;
+    Ok((writer, reader, welcome))
+}
+
+/// A request and its answer, before the connection is open to others.
+pub(crate) async fn ask(
+    writer: &FrameWriter,
+    reader: &mut FrameReader,
+    frame: &[u8],
+) -> Result<Reply, NetError> {
+    loop {
+        writer.queue().extend_from_slice(frame);
+        writer.flush().await?;
+        let (pass, frames) = reader.next_pass().await?;
+        let first = frames.first().ok_or(NetError::Closed)?;
+        match reply_of(pass.body(first))? {
+            Reply::Busy { retry_ms } => {
+                host::sleep(Duration::from_millis(retry_ms.into())).await;
+            }
+            reply => return Ok(reply),
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! The replay log of a client: requests that were answered and are not committed, in the
+//! order of their transactions, to be sent again if a server loses them.
+//!
+//! Invariants:
+//! - A request leaves here only when a server has said that its transaction is durable, or that
+//!   its object is: by the answer to a sync of that object which was sent after the change was
+//!   answered. What is durable must leave, too: others may have changed the same data since, and
+//!   it would be written over theirs.
+//! - Requests are given back in the order in which they were executed.
+//! - Requests to an MDS and changes of data have room of their own: a disk with objects that
+//!   stands still holds up nobody who has nothing for it.
+
+use glint_proto::frame::{HEADER_BYTES, Header};
+use glint_proto::limits::{KEPT_BYTES_MAX, KEPT_REQUESTS_MAX};
+use glint_proto::lock::Grant;
+use glint_proto::message::{Request, Survived};
+use glint_proto::{Access, Capability, Committed, Errno, Ino, MdsReply, ObjectId, clock};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+/// A request to an MDS that is not committed, as it was sent, and its answer.
+#[derive(Clone)]
+pub(crate) struct UncommittedRequest {
+    pub(crate) frame: Vec<u8>,
+    pub(crate) reply: MdsReply,
+    /// That what it made was made in this session, if that needs to be proven.
+    pub(crate) proof: Option<Capability>,
+}
+
+/// A change of data that is not committed, as it was sent, and the object that it changed.
+#[derive(Clone)]
+pub(crate) struct UncommittedWrite {
+    pub(crate) frame: Vec<u8>,
+    pub(crate) object: Object,
+}
+
+/// An object, on which OST.
+pub(crate) type Object = (u16, ObjectId);
+
+/// Requests to send again after a restart.
+#[derive(Default)]
+pub(crate) struct ToReplay {
+    pub(crate) mds: VecDeque<UncommittedRequest>,
+    pub(crate) ost: VecDeque<UncommittedWrite>,
+}
+
+/// What has to be made durable, by the metadata engine or by OSTs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Mds,
+    Ost,
+}
+
+/// The uncommitted requests of one client at one server.
+#[derive(Default)]
+pub(crate) struct ReplayLog {
+    mds: BTreeMap<u64, UncommittedRequest>,
+    ost: BTreeMap<u64, UncommittedWrite>,
+    /// The same by objects: each with its OST and the transaction.
+    of_objects: BTreeSet<(ObjectId, u16, u64)>,
+    /// Replays that another restart interrupted; their transaction numbers are no longer valid.
+    interrupted: ToReplay,
+    /// Files of which acknowledged data could not be written again, and why, until they are asked
+    /// for.
+    failed: BTreeMap<Ino, Errno>,
+    /// Of each kind.
+    bytes: [usize; 2],
+    /// Since when somebody waits for room, and none has come free.
+    waits: Option<Instant>,
+    /// Room has come free for somebody who waits.
+    is_freed: bool,
+}
+
+impl ReplayLog {
+    pub(crate) fn len(&self) -> usize {
+        self.mds.len() + self.ost.len()
+    }
+
+    fn reaches(&self, kind: Kind, part: usize) -> bool {
+        let len = match kind {
+            Kind::Mds => self.mds.len(),
+            Kind::Ost => self.ost.len(),
+        };
+        len >= KEPT_REQUESTS_MAX / part || self.bytes[kind as usize] >= KEPT_BYTES_MAX / part
+    }
+
+    /// Half of the room is taken: servers should make it durable now.
+    pub(crate) fn is_filling(&self) -> bool {
+        self.reaches(Kind::Mds, 2) || self.reaches(Kind::Ost, 2)
+    }
+
+    pub(crate) fn is_full(&self, kind: Kind) -> bool {
+        self.reaches(kind, 1)
+    }
+
+    /// Somebody waits for room, and is to be woken when [`ReplayLog::take_freed`] says so.
+    pub(crate) fn wait(&mut self) {
+        self.waits.get_or_insert_with(clock::now);
+    }
+
+    /// Whether room has come free for those who wait. To be asked after each change, and to be
+    /// acted on when the log is not locked any more.
+    pub(crate) fn take_freed(&mut self) -> bool {
+        std::mem::take(&mut self.is_freed)
+    }
+
+    /// How long somebody has waited for room.
+    pub(crate) fn waits(&self) -> Option<Duration> {
+        self.waits.map(clock::since)
+    }
+
+    fn free(&mut self) {
+        self.is_freed |= self.waits.take().is_some();
+    }
+
+    pub(crate) fn add_mds(&mut self, transaction: u64, request: UncommittedRequest) {
+        self.bytes[Kind::Mds as usize] += request.frame.len();
+        self.mds.insert(transaction, request);
+    }
+
+    pub(crate) fn add_ost(&mut self, transaction: u64, change: UncommittedWrite) {
+        self.bytes[Kind::Ost as usize] += change.frame.len();
+        let (ost, object) = change.object;
+        self.of_objects.insert((object, ost, transaction));
+        self.ost.insert(transaction, change);
+    }
+
+    /// The last change of data that was answered. What a server executes from now on comes after
+    /// it, and after those with smaller numbers.
+    pub(crate) fn mark(&self) -> u64 {
+        self.ost.last_key_value().map_or(0, |(transaction, _)| *transaction)
+    }
+
+    /// A sync of an object that was sent at this mark has been answered: its changes up to there
+    /// are durable.
+    pub(crate) fn synced(&mut self, object: Object, mark: u64, spare: &mut impl FnMut(Vec<u8>)) {
+        let (ost, object) = object;
+        let durable = self.of_objects.range((object, ost, 0)..=(object, ost, mark));
+        let durable: Vec<u64> = durable.map(|(.., transaction)| *transaction).collect();
+        for transaction in &durable {
+            if let Some(change) = self.ost.remove(transaction) {
+                self.leaves(*transaction, change, spare);
+            }
+        }
+        if !durable.is_empty() {
+            self.free();
+        }
+    }
+
+    /// A change of a file's data could not be made again.
+    pub(crate) fn fail(&mut self, ino: Ino, errno: Errno) {
+        self.failed.insert(ino, errno);
+    }
+
+    /// Why data of a file is lost, once.
+    pub(crate) fn take_failure(&mut self, ino: Ino) -> Option<Errno> {
+        self.failed.remove(&ino)
+    }
+
+    /// Objects of a file that would be changed again.
+    pub(crate) fn objects_of(&self, ino: Ino) -> Vec<Object> {
+        let stripe = |stripe| ObjectId { ino, stripe };
+        let logged =
+            self.of_objects.range((stripe(0), 0, 0)..=(stripe(u16::MAX), u16::MAX, u64::MAX));
+        let again = self.interrupted.ost.iter().map(|change| change.object);
+        let mut objects: Vec<Object> = logged.map(|(object, ost, _)| (*ost, *object)).collect();
+        objects.extend(again.filter(|(_, object)| object.ino == ino));
+        objects.sort_unstable();
+        objects.dedup();
+        objects
+    }
+
+    fn leaves(
+        &mut self,
+        transaction: u64,
+        UncommittedWrite { frame, object }: UncommittedWrite,
+        spare: &mut impl FnMut(Vec<u8>),
+    ) {
+        let (ost, object) = object;
+        self.of_objects.remove(&(object, ost, transaction));
+        self.bytes[Kind::Ost as usize] -= frame.len();
+        spare(frame);
+    }
+
+    /// Servers have made transactions durable. Gives back buffers for others.
+    pub(crate) fn committed(&mut self, committed: Committed, spare: &mut impl FnMut(Vec<u8>)) {
+        let before = self.bytes;
+        while let Some(entry) = self.mds.first_entry().filter(|e| *e.key() <= committed.mds) {
+            let frame = entry.remove().frame;
+            self.bytes[Kind::Mds as usize] -= frame.len();
+            spare(frame);
+        }
+        while let Some(entry) = self.ost.first_entry().filter(|e| *e.key() <= committed.ost) {
+            let (transaction, change) = entry.remove_entry();
+            self.leaves(transaction, change, spare);
+        }
+        if self.bytes != before {
+            self.free();
+        }
+    }
+
+    /// A server has started again. What did not survive has to be sent again.
+    pub(crate) fn after_restart(&mut self, survived: Survived) -> ToReplay {
+        let again = std::mem::take(&mut self.interrupted);
+        let mds = std::mem::take(&mut self.mds).split_off(&survived.mds.saturating_add(1));
+        let ost = std::mem::take(&mut self.ost).split_off(&survived.ost.saturating_add(1));
+        self.of_objects.clear();
+        self.bytes = [0; 2];
+        self.free();
+        ToReplay {
+            mds: mds.into_values().chain(again.mds).collect(),
+            ost: ost.into_values().chain(again.ost).collect(),
+        }
+    }
+
+    /// Takes what an interrupted replay has left.
+    pub(crate) fn take_interrupted(&mut self) -> ToReplay {
+        std::mem::take(&mut self.interrupted)
+    }
+
+    /// Puts the rest of a replay back that another restart interrupted.
+    pub(crate) fn put_back(&mut self, rest: ToReplay) {
+        self.interrupted = rest;
+    }
+}
+
+/// That the inode that an answer is about was made in this session.
+pub(crate) fn proof_of(grants: &[Grant]) -> Option<Capability> {
+    grants.iter().find_map(|grant| match grant {
+        Grant::Capability { capability, .. } if capability.access.contains(Access::MADE) => {
+            Some(*capability)
+        }
+        _ => None,
+    })
+}
+
+/// What a frame of this client changes, if it changes an object.
+pub(crate) fn object_of(frame: &[u8]) -> Option<Object> {
+    match parse(frame)?.1 {
+        Request::Ost { ost, request, .. } => Some((ost, request.object()?)),
+        _ => None,
+    }
+}
+
+/// A frame of this client, taken apart again.
+pub(crate) fn parse(frame: &[u8]) -> Option<(Header, Request<'_>)> {
+    let header = Header::decode(frame.first_chunk::<HEADER_BYTES>()?).ok()?;
+    let body = frame.get(HEADER_BYTES..HEADER_BYTES + header.body_len as usize)?;
+    Some((header, glint_proto::message::decode(body).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(n: u8) -> UncommittedRequest {
+        UncommittedRequest { frame: vec![n; 10], reply: MdsReply::Done, proof: None }
+    }
+
+    fn object(ost: u16, ino: u64) -> Object {
+        (ost, ObjectId { ino: Ino(ino), stripe: 0 })
+    }
+
+    fn change(object: Object, frame: Vec<u8>) -> UncommittedWrite {
+        UncommittedWrite { frame, object }
+    }
+
+    fn first_bytes(lost: &ToReplay) -> Vec<u8> {
+        lost.ost.iter().map(|change| change.frame[0]).collect()
+    }
+
+    #[test]
+    fn what_is_durable_leaves_and_the_rest_comes_back_in_order() {
+        let mut log = ReplayLog::default();
+        for n in [5u8, 3, 9, 7] {
+            log.add_mds(n.into(), request(n));
+            log.add_ost(n.into(), change(object(0, 7), vec![n; 100]));
+        }
+        let mut spares = 0;
+        log.committed(Committed { mds: 4, ost: 5 }, &mut |_| spares += 1);
+        assert_eq!((spares, log.len(), log.bytes), (3, 5, [30, 200]));
+        let lost = log.after_restart(Survived { mds: 5, ost: 0 });
+        assert_eq!(lost.mds.iter().map(|r| r.frame[0]).collect::<Vec<_>>(), [7, 9]);
+        assert_eq!(first_bytes(&lost), [7, 9]);
+        assert_eq!((log.len(), log.bytes), (0, [0, 0]));
+    }
+
+    #[test]
+    fn what_was_not_replayed_comes_after_what_was() {
+        let mut log = ReplayLog::default();
+        (1..=4).for_each(|n| log.add_mds(n.into(), request(n)));
+        let mut lost = log.after_restart(Survived { mds: 0, ost: u64::MAX });
+        // Two are sent again, and get new numbers; then the server is lost.
+        for number in [1, 2] {
+            log.add_mds(number, lost.mds.pop_front().unwrap());
+        }
+        log.put_back(lost);
+        // The second start knows the first one of them.
+        let lost = log.after_restart(Survived { mds: 1, ost: u64::MAX });
+        assert_eq!(lost.mds.iter().map(|r| r.frame[0]).collect::<Vec<_>>(), [2, 3, 4]);
+    }
+
+    #[test]
+    fn what_a_sync_of_its_object_made_durable_is_not_sent_again() {
+        let mut log = ReplayLog::default();
+        let (synced, other, elsewhere) = (object(0, 7), object(0, 8), object(1, 7));
+        for (n, of) in [(1, synced), (2, other), (3, elsewhere), (4, synced)] {
+            log.add_ost(n.into(), change(of, vec![n; 10]));
+        }
+        let mark = log.mark();
+        // Answered after the sync was sent: nobody knows whether it includes them. But a smaller
+        // number says that it was executed before a change that was answered.
+        log.add_ost(6, change(synced, vec![6; 10]));
+        log.add_ost(0, change(synced, vec![0; 10]));
+        log.wait();
+        let mut spares = Vec::new();
+        log.synced(synced, mark, &mut |frame| spares.push(frame[0]));
+        assert_eq!(spares, [0, 1, 4]);
+        assert_eq!((log.len(), log.bytes[1], log.waits()), (3, 30, None));
+        log.synced(synced, mark, &mut |_| panic!("they have left"));
+        // What is counted anew is not what the mark was about.
+        let lost = log.after_restart(Survived { mds: 0, ost: 0 });
+        assert_eq!(first_bytes(&lost), [2, 3, 6]);
+        assert_eq!((log.mark(), log.of_objects.len()), (0, 0));
+    }
+
+    #[test]
+    fn data_that_cannot_be_written_again_is_an_error_once() {
+        let mut log = ReplayLog::default();
+        log.add_ost(1, change(object(0, 7), vec![1]));
+        let lost = log.after_restart(Survived { mds: 0, ost: 0 });
+        log.fail(lost.ost[0].object.1.ino, Errno::ENOSPC);
+        assert_eq!(log.take_failure(Ino(8)), None);
+        assert_eq!(log.take_failure(Ino(7)), Some(Errno::ENOSPC));
+        assert_eq!(log.take_failure(Ino(7)), None);
+    }
+
+    #[test]
+    fn it_is_full_by_bytes() {
+        let mut log = ReplayLog::default();
+        log.add_ost(1, change(object(0, 7), vec![0; KEPT_BYTES_MAX / 2]));
+        assert!(log.is_filling() && !log.is_full(Kind::Ost));
+        log.add_ost(2, change(object(0, 7), vec![0; KEPT_BYTES_MAX / 2]));
+        assert!(log.is_full(Kind::Ost) && !log.is_full(Kind::Mds), "each has its own room");
+        log.wait();
+        assert!(log.waits().is_some());
+        assert!(log.after_restart(Survived { mds: 0, ost: u64::MAX }).ost.is_empty());
+        assert!(!log.is_filling());
+        assert!(log.take_freed() && !log.take_freed(), "who waits is told once");
+    }
+}

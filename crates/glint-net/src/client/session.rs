@@ -1,0 +1,416 @@
+//! The session of a client with one server, which all of its threads share: who it is, what it has
+//! open, what is not committed yet, and how far it is with a server that has started again.
+
+use crate::client::cluster::ClientIdentity;
+use crate::client::opens::Opens;
+use crate::client::outage::Outage;
+use crate::client::recovery::replay::Retries;
+use crate::client::recovery::replay_log::{
+    Kind, Object, ReplayLog, ToReplay, UncommittedRequest, UncommittedWrite,
+};
+use crate::client::remote::RemoteOptions;
+use crate::client::slots::Numbers;
+use crate::wait_list::WaitList;
+use crate::{LockClient, NetError};
+use glint_proto::message::{Hello, Reply, Request, Survived, Welcome};
+use glint_proto::{ClientId, Committed, Errno, Ino, clock};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Instant;
+
+/// When a sync of an object was sent: in which run, and after which changes were answered.
+#[derive(Clone, Copy)]
+pub(crate) struct SyncMark {
+    run: u64,
+    pub(crate) object: Object,
+    mark: u64,
+}
+
+/// How far this client is with a server that has started again or evicted it: boot verifier of
+/// that run, and evictions before it.
+pub(crate) struct Recovery {
+    /// It was told everything, and may go on without waiting for more.
+    pub(crate) said: (u64, u64),
+    /// It has answered that it knows.
+    pub(crate) heard: (u64, u64),
+    /// Where replays are numbered that failed before.
+    pub(crate) retries: Option<Retries>,
+}
+
+/// The session of a client with one server.
+pub(crate) struct ClientSession {
+    pub(crate) options: RemoteOptions,
+    host: String,
+    /// Tells the servers of this process apart.
+    pub(crate) number: u64,
+    /// Of this client at the MDS, as that named it last.
+    pub(crate) id: Arc<AtomicU64>,
+    /// This server is an OSS, and was told that session last.
+    oss_session: Option<AtomicU64>,
+    pub(crate) client: ClientId,
+    pub(crate) secret: u128,
+    pub(crate) welcome: Welcome,
+    pub(crate) numbers: Mutex<Numbers>,
+    pub(crate) opens: Opens,
+    pub(crate) replay_log: Mutex<ReplayLog>,
+    /// Who waits for room in it.
+    room: WaitList,
+    /// Data of some file was lost: writes ask whether it is theirs.
+    failed: AtomicBool,
+    /// The run of the server whose transactions are counted here.
+    pub(crate) run: AtomicU64,
+    /// The largest that was heard of.
+    committed: [AtomicU64; 2],
+    pub(crate) recovery: futures_util::lock::Mutex<Recovery>,
+    /// Counts evictions.
+    pub(crate) evictions: AtomicU64,
+    pub(crate) stop: AtomicBool,
+    /// It is over, and nothing of it is sent any more: who waits for that.
+    is_over: AtomicBool,
+    end: WaitList,
+    /// It was said that calls wait for room in `replay_log`.
+    pub(super) complained: AtomicBool,
+    pub(crate) heartbeat: OnceLock<std::thread::Thread>,
+    /// When the last ping that was answered was sent.
+    pub(crate) heard: Mutex<Instant>,
+    /// Connections of threads that were lost and not yet made again.
+    pub(crate) outage: Outage,
+    pub(crate) lock_client: OnceLock<Weak<dyn LockClient>>,
+}
+
+/// Hello of a client that heard last of this run of the server (0: of none), in this session.
+pub(crate) fn hello_of(
+    host: String,
+    options: &RemoteOptions,
+    run: u64,
+    session: u64,
+    secret: u128,
+) -> Request<'static> {
+    let mount_point = options.mount_point.clone();
+    let hello = Hello { host, mount_point, known: run != 0, boot_verifier: run, session, secret };
+    Request::Hello(hello)
+}
+
+/// The answer to hello.
+pub(crate) fn welcome_of(reply: Reply) -> Result<Welcome, NetError> {
+    match reply {
+        Reply::Welcome(welcome) => Ok(welcome),
+        _ => Err(NetError::Refused("it did not welcome this client".into())),
+    }
+}
+
+impl ClientSession {
+    pub(crate) fn new(
+        options: RemoteOptions,
+        host: String,
+        client: ClientId,
+        secret: u128,
+        welcome: Welcome,
+        oss_of: Option<&ClientIdentity>,
+    ) -> Arc<ClientSession> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let own = Arc::new(AtomicU64::new(welcome.session));
+        Arc::new(ClientSession {
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
+            id: oss_of.map_or(own, |identity| identity.session.clone()),
+            oss_session: oss_of.map(|_| AtomicU64::new(0)),
+            options,
+            host,
+            client,
+            secret,
+            numbers: Mutex::default(),
+            opens: Opens::default(),
+            replay_log: Mutex::default(),
+            room: WaitList::default(),
+            failed: AtomicBool::new(false),
+            run: AtomicU64::new(welcome.boot_verifier),
+            committed: Default::default(),
+            recovery: futures_util::lock::Mutex::new(Recovery {
+                said: (welcome.boot_verifier, 0),
+                heard: (welcome.boot_verifier, 0),
+                retries: None,
+            }),
+            evictions: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
+            end: WaitList::default(),
+            complained: AtomicBool::new(false),
+            heartbeat: OnceLock::new(),
+            heard: Mutex::new(clock::now()),
+            outage: Outage::default(),
+            lock_client: OnceLock::new(),
+            welcome,
+        })
+    }
+
+    /// Who keeps the locks of this client.
+    pub(crate) fn lock_client(&self) -> Option<Arc<dyn LockClient>> {
+        self.lock_client.get().and_then(Weak::upgrade)
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// Ends its connections, on whatever threads they are.
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Ordering::Release);
+        self.end.wake();
+    }
+
+    /// Waits for that.
+    pub(crate) async fn ended(&self) {
+        self.end.until(|| self.is_over.load(Ordering::Acquire).then_some(())).await;
+    }
+
+    /// What is said first on every connection of this session.
+    pub(crate) fn hello(&self) -> Request<'static> {
+        let session = self.id.load(Ordering::Acquire);
+        if let Some(told) = &self.oss_session {
+            let before = told.swap(session, Ordering::AcqRel);
+            if before != 0 && before != session {
+                // The MDS has evicted this client since, so what was for this server is not
+                // to be sent any more.
+                self.evicted();
+            }
+        }
+        let run = self.run.load(Ordering::Acquire);
+        hello_of(self.host.clone(), &self.options, run, session, self.secret)
+    }
+
+    /// Takes the answer to hello. One from a server of another file system says nothing of this
+    /// session.
+    pub(crate) fn welcomed(&self, reply: Reply) -> Result<Welcome, NetError> {
+        let welcome = welcome_of(reply)?;
+        if welcome.fs_uuid != self.welcome.fs_uuid {
+            return Err(NetError::Refused(
+                "another file system is served at this address now".into(),
+            ));
+        }
+        if self.oss_session.is_none() {
+            self.id.store(welcome.session, Ordering::Release);
+        }
+        if welcome.evicted {
+            self.evicted();
+        }
+        Ok(welcome)
+    }
+
+    /// A run of the server has said what is durable.
+    pub(crate) fn committed(
+        &self,
+        run: u64,
+        committed: Committed,
+        spare: &mut impl FnMut(Vec<u8>),
+    ) {
+        if run != self.run.load(Ordering::Acquire) {
+            return;
+        }
+        let news = |which: usize, now: u64| {
+            now > self.committed[which].load(Ordering::Relaxed)
+                && self.committed[which].fetch_max(now, Ordering::AcqRel) < now
+        };
+        let (mds, ost) = (news(0, committed.mds), news(1, committed.ost));
+        if mds || ost {
+            self.change_log(|log| {
+                // Another thread may have begun to count anew.
+                if run == self.run.load(Ordering::Acquire) {
+                    log.committed(committed, spare);
+                }
+            });
+        }
+    }
+
+    /// Changes the replay log, and then wakes those for whom there is room.
+    fn change_log<R>(&self, change: impl FnOnce(&mut ReplayLog) -> R) -> R {
+        let mut log = self.replay_log.lock();
+        let result = change(&mut log);
+        let is_freed = log.take_freed();
+        drop(log);
+        if is_freed {
+            self.room.wake();
+        }
+        result
+    }
+
+    /// A sync of an object is sent.
+    pub(crate) fn mark_sync(&self, object: Object) -> SyncMark {
+        let log = self.replay_log.lock();
+        SyncMark { run: self.run.load(Ordering::Acquire), object, mark: log.mark() }
+    }
+
+    /// It is answered: what it made durable is not to be sent again.
+    pub(crate) fn synced(&self, sync: SyncMark, spare: &mut impl FnMut(Vec<u8>)) {
+        self.change_log(|log| {
+            if sync.run == self.run.load(Ordering::Acquire) {
+                log.synced(sync.object, sync.mark, spare);
+            }
+        });
+    }
+
+    /// Acknowledged data of a file could not be written again.
+    pub(crate) fn fail(&self, ino: Ino, errno: Errno) {
+        self.replay_log.lock().fail(ino, errno);
+        self.failed.store(true, Ordering::Release);
+    }
+
+    /// Why that was so, once.
+    pub(crate) fn take_failure(&self, ino: Ino) -> Option<Errno> {
+        match self.failed.load(Ordering::Acquire) {
+            true => self.replay_log.lock().take_failure(ino),
+            false => None,
+        }
+    }
+
+    /// From now on transactions of this run are counted. Returns what of the last one has to
+    /// be sent again.
+    pub(crate) fn count_anew(&self, run: u64, survived: Survived) -> ToReplay {
+        self.change_log(|log| {
+            self.run.store(run, Ordering::Release);
+            self.committed.iter().for_each(|which| which.store(0, Ordering::Release));
+            log.after_restart(survived)
+        })
+    }
+
+    /// Keeps a request until its transaction is durable.
+    pub(crate) fn log_request(&self, transaction: u64, request: UncommittedRequest) {
+        self.log(|log| log.add_mds(transaction, request));
+    }
+
+    /// Keeps a change of data until it is durable.
+    pub(crate) fn log_write(&self, transaction: u64, change: UncommittedWrite) {
+        self.log(|log| log.add_ost(transaction, change));
+    }
+
+    fn log(&self, add: impl FnOnce(&mut ReplayLog)) {
+        let mut log = self.replay_log.lock();
+        let was_filling = log.is_filling();
+        add(&mut log);
+        if !was_filling && log.is_filling() {
+            self.hurry();
+        }
+    }
+
+    /// Has the server make things durable now.
+    fn hurry(&self) {
+        if let Some(heartbeat) = self.heartbeat.get() {
+            heartbeat.unpark();
+        }
+    }
+
+    /// Until there is room to keep a request, if it will be replay_log.
+    pub(crate) async fn room(&self, request: &Request<'_>) {
+        let kind = match request {
+            Request::Mds { request, .. } if request.is_modifying() => Kind::Mds,
+            Request::Ost { request, .. } if request.is_modifying() => Kind::Ost,
+            _ => return,
+        };
+        let has_room = || {
+            {
+                let mut log = self.replay_log.lock();
+                if !log.is_full(kind) {
+                    return Some(());
+                }
+                log.wait();
+            }
+            self.hurry();
+            None
+        };
+        self.room.until(has_room).await;
+    }
+
+    /// The server has forgotten this client.
+    pub(crate) fn evicted(&self) {
+        self.evictions.fetch_add(1, Ordering::AcqRel);
+        let lost = self.change_log(|log| {
+            let lost = log.len();
+            log.after_restart(Survived::ALL);
+            lost
+        });
+        tracing::error!(
+            server = %self.options.address,
+            lost,
+            open = self.opens.len(),
+            "this client was evicted: the server had not heard of it for its whole lease; \
+             requests under way fail, and the last {lost} changes were perhaps not yet on \
+             stable storage"
+        );
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::transport::stream::Address;
+    use glint_proto::limits::KEPT_BYTES_MAX;
+    use glint_proto::{ObjectId, OstRequest};
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    /// What a server says of itself.
+    pub(crate) fn welcome() -> Welcome {
+        Welcome {
+            fs_uuid: 1,
+            boot_verifier: 1,
+            osts: 1,
+            own_osts: 1,
+            osses: Vec::new(),
+            session: 7,
+            cache_ms: 0,
+            commit_sync: false,
+            lease_ms: 1000,
+            locks: true,
+            root: Ino::ROOT,
+            capabilities: false,
+            survived: Survived::ALL,
+            evicted: false,
+        }
+    }
+
+    #[test]
+    fn a_server_of_another_file_system_does_not_end_a_session() {
+        let options =
+            RemoteOptions { address: Address::parse("127.0.0.1:1"), mount_point: "/here".into() };
+        let (client, own) = (ClientId(1), welcome());
+        let session = ClientSession::new(options, "host".into(), client, 2, own, None);
+        let other = Welcome { fs_uuid: 2, session: 9, evicted: true, ..welcome() };
+        assert!(session.welcomed(Reply::Welcome(other)).is_err());
+        let now = (session.id.load(Ordering::Acquire), session.evictions.load(Ordering::Acquire));
+        assert_eq!(now, (7, 0));
+        let anew = Welcome { session: 9, evicted: true, ..welcome() };
+        assert!(session.welcomed(Reply::Welcome(anew)).is_ok());
+        let now = (session.id.load(Ordering::Acquire), session.evictions.load(Ordering::Acquire));
+        assert_eq!(now, (9, 1));
+    }
+
+    /// Notes whether the replay log is locked when it is woken.
+    struct Woken(Arc<ClientSession>, AtomicU64);
+
+    impl std::task::Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            let is_locked = self.0.replay_log.try_lock().is_none();
+            self.1.fetch_add(if is_locked { 100 } else { 1 }, Ordering::AcqRel);
+        }
+    }
+
+    #[test]
+    fn nobody_is_woken_under_the_lock_of_the_replay_log() {
+        let address = Address::parse("127.0.0.1:1");
+        let options = RemoteOptions { address, mount_point: "/here".into() };
+        let session = ClientSession::new(options, "host".into(), ClientId(1), 2, welcome(), None);
+        let object = (0, ObjectId { ino: Ino(7), stripe: 0 });
+        let full = UncommittedWrite { frame: vec![0; KEPT_BYTES_MAX], object };
+        session.log_write(1, full);
+        let woken = Arc::new(Woken(session.clone(), AtomicU64::new(0)));
+        let waker = Waker::from(woken.clone());
+        let request = OstRequest::Truncate { object: object.1, size: 0 };
+        let request = Request::Ost { ost: 0, request, capability: None };
+        let mut room = pin!(session.room(&request));
+        assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        session.committed(1, Committed { mds: 0, ost: 1 }, &mut drop);
+        assert_eq!(woken.1.load(Ordering::Acquire), 1);
+        assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+    }
+}

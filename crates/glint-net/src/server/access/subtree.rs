@@ -1,0 +1,56 @@
+//! Clients that are bound to a part of the tree: what they name must be in it. (For data, what
+//! they have opened there: [`crate::server::access::capability`].)
+
+use crate::Service;
+use glint_proto::{Errno, FsResult, Ino, MdsRequest};
+
+/// Inodes that a request names.
+fn named(request: &MdsRequest<'_>) -> [Option<Ino>; 2] {
+    use MdsRequest::*;
+    match *request {
+        Lookup { parent, .. }
+        | Create { parent, .. }
+        | Tmpfile { parent, .. }
+        | Unlink { parent, .. }
+        | Rmdir { parent, .. } => [Some(parent), None],
+        Link { ino, parent, .. } => [Some(ino), Some(parent)],
+        Rename { parent, new_parent, .. } => [Some(parent), Some(new_parent)],
+        Getattr { ino }
+        | Setattr { ino, .. }
+        | Open { ino, .. }
+        | Release { ino, .. }
+        | Readdir { ino, .. }
+        | Readlink { ino }
+        | Getxattr { ino, .. }
+        | Setxattr { ino, .. }
+        | Listxattr { ino }
+        | Removexattr { ino, .. }
+        | SetLayout { ino, .. }
+        | Reopen { ino, .. }
+        | Touch { ino }
+        | Lock { ino, .. }
+        | AddOpens { ino, .. }
+        | Own { ino } => [Some(ino), None],
+        Advisory(lock) => [Some(lock.ino), None],
+        // These name none; and a batch is for those who are bound to nothing.
+        Statfs | Sync | LeaseInodes { .. } | WritesBack { .. } | Batch { .. } => [None, None],
+    }
+}
+
+/// EACCES for a request that names something outside of `top`.
+pub(crate) async fn admit<S: Service>(
+    service: &S,
+    top: Option<Ino>,
+    request: &MdsRequest<'_>,
+) -> FsResult<()> {
+    let Some(top) = top else { return Ok(()) };
+    if matches!(request, MdsRequest::Lookup { parent, name: b".." } if *parent == top) {
+        return Err(Errno::EACCES);
+    }
+    for ino in named(request).into_iter().flatten() {
+        if !service.is_within(top, ino).await? {
+            return Err(Errno::EACCES);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,344 @@
+//! What a worker does for one request: who may ask what, and who executes it.
+//!
+//! Invariants:
+//! - Before a client has said hello, and when its session is over, nothing is done for it.
+//! - What waits for a lock waits no longer than its connection lasts, and of a session no more than
+//!   [`WAITING_PER_SESSION_MAX`].
+//! - A request is what its body says: a header that says something else ends the connection.
+
+use crate::server::access::subtree;
+use crate::server::connection::Connection;
+use crate::server::spare::Spare;
+use crate::server::worker::{EVICTED, Job, Worker};
+use crate::transport::framing::{Envelope, append_frame};
+use crate::{NetError, Service, capability, host, stats};
+use glint_proto::frame::{FrameError, NO_SLOT};
+use glint_proto::limits::*;
+use glint_proto::message::{Reply, Request, Survived};
+use glint_proto::{
+    Answer, Arrival, Bulk, Capability, ClientId, Cred, Errno, FsResult, MdsReply, MdsRequest, Op,
+    OstReply, OstRequest, Owner, RequestId, Session, Timestamp,
+};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Slots of a client, over all its connections.
+const SLOTS_MAX: u16 = SLOTS_PER_CONNECTION * CONNECTIONS_PER_CLIENT_MAX;
+const _: () = assert!(SLOTS_MAX < NO_SLOT);
+/// Of what is reclaimed in one request, so much keeps others waiting at a time.
+const RECLAIMS_AT_ONCE: usize = 64;
+
+impl<S: Service> Worker<S> {
+    /// Executes one request and queues its reply.
+    pub(crate) async fn execute(
+        self: &Rc<Self>,
+        job: Job<S>,
+        now: Timestamp,
+    ) -> Result<(), NetError> {
+        let Job { connection, pass, frame, .. } = job;
+        let header = frame.header;
+        let request: Request<'_> = glint_proto::message::decode(pass.body(&frame))
+            .map_err(|_| FrameError::Body(header.op.name()))?;
+        // It was queued as what its header says.
+        if request.op() != header.op {
+            return Err(FrameError::Body(header.op.name()).into());
+        }
+        if let Some(spare) = &self.spare {
+            spare.permits(&request).await;
+        }
+        let client = header.client;
+        let refused = |reason: &str| NetError::Refused(reason.into());
+        let session = || match connection.session.get() {
+            Some(session) if session.client() != client => Err(refused("another client's request")),
+            Some(session) if session.is_over() => Err(refused(EVICTED)),
+            Some(session) => Ok(session),
+            None => Err(refused("a request before hello")),
+        };
+        // A client's replies are remembered for each of its slots.
+        if header.slot >= SLOTS_MAX && header.slot != NO_SLOT {
+            let reason = format!("slot {}: a client has {SLOTS_MAX}", header.slot);
+            return Err(NetError::Refused(reason));
+        }
+        let changes = match &request {
+            Request::Mds { request, .. } | Request::Replay { request, .. } => {
+                request.is_modifying()
+            }
+            Request::Ost { request, .. } => request.is_modifying(),
+            _ => false,
+        };
+        if changes && header.slot == NO_SLOT {
+            return Err(NetError::Refused("a change without a slot".into()));
+        }
+        let id = RequestId { client, slot: header.slot, xid: header.xid };
+        let rights = connection.rights();
+        let metadata = async |cred: Cred, request: MdsRequest<'_>, replay, proof| {
+            let session = &**session()?;
+            let arrival = Arrival {
+                session: Some(session),
+                id: Some(id),
+                digest: header.body_crc,
+                now,
+                replay,
+            };
+            let replay = arrival.replay.as_ref();
+            let (cred, request) = match self
+                .admit(&connection, session, cred, request, replay, proof)
+                .await
+            {
+                Ok(admitted) => admitted,
+                Err(errno) => {
+                    return Ok(Reply::Mds { transaction: 0, reply: Err(errno), grants: vec![] });
+                }
+            };
+            let Answer { transaction, mut reply, mut grants } =
+                self.service.mds(&arrival, &cred, &request).await;
+            if let (Some(rights), Ok(reply)) = (rights, &mut reply) {
+                rights.reply(reply);
+                if let Some(key) = self.service.key() {
+                    grants.extend(key.grants(session.number(), &request, reply));
+                }
+            }
+            Ok::<_, NetError>(Reply::Mds { transaction, reply, grants })
+        };
+        let mut bulk = Vec::new();
+        let reply = match request {
+            Request::Status => Reply::Json(connection.status()),
+            Request::Stats => Reply::Json(stats::as_json("server")),
+            Request::ResetStats if rights.is_some() => Reply::Failed(Errno::EACCES),
+            Request::ResetStats => {
+                glint_telemetry::reset();
+                Reply::Json("[]".into())
+            }
+            Request::Hello(_) if connection.session.get().is_some() => {
+                return Err(refused("hello was said before"));
+            }
+            Request::Hello(mut hello) => {
+                hello.check().map_err(not_admitted)?;
+                let mut welcome = self.service.welcome();
+                // Before it is known to anybody: who is refused is not waited for later.
+                if let Some(path) = rights.and_then(|rights| rights.subtree.as_deref()) {
+                    let found = self.service.resolve(path).await;
+                    let absent = |errno| NetError::Refused(format!("its subtree {path}: {errno}"));
+                    welcome.root = found.map_err(absent)?;
+                    connection.top.set(Some(welcome.root));
+                }
+                if client == ClientId::IN_PROCESS {
+                    return Err(refused("this is nobody's id"));
+                }
+                connection.is_known()?;
+                let certificate = connection.peer.certificate;
+                let owner = Owner { certificate, secret: hello.secret };
+                let connected = self.service.connect(client, &hello, owner).await;
+                let (is_new, session) = connected.map_err(not_admitted)?;
+                welcome.session = session.number();
+                // Of two hellos at the same time one is too many.
+                if let Err(session) = connection.session.set(session) {
+                    self.service.disconnect(&session);
+                    return Err(refused("hello was said before"));
+                }
+                welcome.capabilities = rights.is_some();
+                let survived = self.service.survived(hello.boot_verifier);
+                welcome.evicted = hello.known && (is_new || survived.is_none());
+                welcome.survived = survived.unwrap_or(Survived::ALL);
+                Reply::Welcome(welcome)
+            }
+            Request::Osses => {
+                session()?;
+                Reply::Osses(self.service.welcome().osses)
+            }
+            Request::Oss(_) if !connection.peer.may_be_oss() => Reply::Oss(Err(Errno::EACCES)),
+            Request::Oss(request) => {
+                connection.is_known()?;
+                Reply::Oss(self.service.oss(connection.peer.name.as_deref(), request).await)
+            }
+            Request::Ping { commit, hurry } => {
+                self.service.heard(session()?);
+                // Alone, the spare would wait for the disk.
+                let alone = self.spare.as_ref().is_some_and(Spare::is_alone);
+                if hurry && !alone && !self.hurrying.replace(true) {
+                    let worker = self.clone();
+                    host::spawn(async move {
+                        // Who waits for it hears of the failure.
+                        let _ = worker.service.commit().await;
+                        worker.hurrying.set(false);
+                    });
+                }
+                if commit {
+                    self.service.commit().await.map_err(|e| NetError::Refused(e.to_string()))?;
+                }
+                Reply::Pong(self.service.committed())
+            }
+            Request::Bye => {
+                let session = session()?;
+                self.service.commit().await.map_err(|e| NetError::Refused(e.to_string()))?;
+                self.service.goodbye(session).await;
+                Reply::Pong(self.service.committed())
+            }
+            Request::Recovered => {
+                let session = session()?;
+                let _running = session.enter().map_err(|_| refused(EVICTED))?;
+                self.service.recovered(session);
+                Reply::Pong(self.service.committed())
+            }
+            Request::Cancel(cancels) => {
+                let session = session()?;
+                let _running = session.enter().map_err(|_| refused(EVICTED))?;
+                self.service.cancel(session, &cancels);
+                Reply::Pong(self.service.committed())
+            }
+            Request::Listen => {
+                let session = session()?;
+                let _running = session.enter().map_err(|_| refused(EVICTED))?;
+                let listening = self.service.listen(session);
+                let session = session.clone();
+                host::spawn(self.clone().call_back(connection.clone(), session, listening));
+                Reply::Callbacks(Vec::new())
+            }
+            Request::Mds { cred, request } if request.is_patient() => match session()?.wait() {
+                Err(errno) => Reply::Mds { transaction: 0, reply: Err(errno), grants: vec![] },
+                Ok(_waiting) => {
+                    let done = connection.while_it_lasts(metadata(cred, request, None, None));
+                    done.await.ok_or(NetError::Closed)??
+                }
+            },
+            Request::Mds { cred, request } => metadata(cred, request, None, None).await?,
+            Request::Reclaim(items) => {
+                if items.len() > RECLAIMS_MAX {
+                    return Err(refused("too much is reclaimed at once"));
+                }
+                let mut replies = Vec::with_capacity(items.len());
+                for item in items {
+                    // Each is looked at as if it had come alone.
+                    let reply = metadata(Cred::ROOT, item.request(), None, None).await?;
+                    replies.push(match reply {
+                        Reply::Mds { reply, .. } => reply,
+                        _ => Err(Errno::EPROTO),
+                    });
+                    if replies.len() % RECLAIMS_AT_ONCE == 0 {
+                        host::yield_now().await;
+                    }
+                }
+                Reply::Reclaimed(replies)
+            }
+            Request::Replay { cred, request, reply, proof } => {
+                metadata(cred, request, Some(reply), proof).await?
+            }
+            Request::Ost { ost, request, capability } => {
+                let (session, received) = (session()?, pass.bulk(&frame));
+                let digest = (header.body_crc, header.bulk_crc);
+                let change = self.ost(session, ost, request, received, &mut bulk);
+                let Answer { transaction, reply, .. } =
+                    match self.admit_ost(&connection, session, &request, capability) {
+                        Err(errno) => Answer::unchanged(Err(errno)),
+                        Ok(()) if request.is_modifying() => {
+                            self.reply_cache.run(session, id, digest, change).await
+                        }
+                        Ok(()) => change.await,
+                    };
+                Reply::Ost { transaction, reply }
+            }
+        };
+        let committed = match reply {
+            Reply::Mds { .. } => self.service.committed().mds,
+            Reply::Ost { .. } => self.service.committed().ost,
+            _ => 0,
+        };
+        self.reply(&connection, &header, committed, &reply, &bulk)
+    }
+
+    /// What is executed for a request of a client, if it may say that.
+    async fn admit<'a>(
+        &self,
+        connection: &Connection<S>,
+        session: &Session,
+        cred: Cred,
+        request: MdsRequest<'a>,
+        replay: Option<&MdsReply>,
+        proof: Option<Capability>,
+    ) -> FsResult<(Cred, MdsRequest<'a>)> {
+        let Some(rights) = connection.rights() else { return Ok((cred, request)) };
+        let made = replay.and_then(|reply| capability::made(&request, reply));
+        let made = made.map(|ino| (ino, proof));
+        self.key()?.admit_mds(session.number(), &request, made)?;
+        subtree::admit(&*self.service, connection.top.get(), &request).await?;
+        Ok((rights.cred(cred), rights.mds(request)?))
+    }
+
+    fn admit_ost(
+        &self,
+        connection: &Connection<S>,
+        session: &Session,
+        request: &OstRequest,
+        capability: Option<Capability>,
+    ) -> FsResult<()> {
+        request.check()?;
+        let Some(rights) = connection.rights() else { return Ok(()) };
+        rights.ost(request)?;
+        self.key()?.admit_ost(session.number(), request, capability)
+    }
+
+    fn key(&self) -> FsResult<&capability::Key> {
+        self.service.key().ok_or(Errno::EAGAIN)
+    }
+
+    /// Says on a connection what its client is asked, until one of them is gone.
+    async fn call_back(
+        self: Rc<Self>,
+        connection: Rc<Connection<S>>,
+        session: Arc<Session>,
+        listening: u64,
+    ) {
+        while let Some(callbacks) = self.service.callbacks(&session, listening).await {
+            let envelope = Envelope {
+                reply: true,
+                boot_verifier: self.boot_verifier,
+                ..Envelope::request(Op::Callback, session.client())
+            };
+            let reply = Reply::Callbacks(callbacks);
+            let queued = append_frame(&mut connection.writer.queue(), envelope, &reply, &[]);
+            if queued.is_err() || connection.writer.flush().await.is_err() {
+                // What was asked is said again when the client listens anew.
+                return;
+            }
+        }
+    }
+
+    async fn ost(
+        &self,
+        session: &Session,
+        ost: u16,
+        request: OstRequest,
+        received: &[u8],
+        bulk: &mut Vec<u8>,
+    ) -> Answer<OstReply> {
+        let space = match request {
+            _ if request.is_write() => Bulk::Out(received),
+            OstRequest::Read { len, .. } => {
+                if len as usize > BULK_BYTES_MAX {
+                    return Answer::unchanged(Err(Errno::EINVAL));
+                }
+                bulk.resize(len as usize, 0);
+                Bulk::In(bulk)
+            }
+            _ => Bulk::None,
+        };
+        let answer = self.service.ost(session, ost, request, space).await;
+        match answer.reply {
+            Ok(OstReply::Data(len)) => bulk.truncate(len as usize),
+            _ => bulk.clear(),
+        }
+        answer
+    }
+}
+
+/// Why a hello was not good.
+fn not_admitted(errno: Errno) -> NetError {
+    NetError::Refused(match errno {
+        Errno::EACCES => "the client of this id has shown another certificate or secret".into(),
+        Errno::EMFILE => "there are too many clients, of its certificate or in all".into(),
+        Errno::EAGAIN => "not yet: what it did before is being ended".into(),
+        Errno::ESTALE => "its session is over".into(),
+        Errno::ENAMETOOLONG => "its host or its mount point has too long a name".into(),
+        errno => errno.to_string(),
+    })
+}

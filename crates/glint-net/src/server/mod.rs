@@ -1,0 +1,12 @@
+//! Servers: connections that come, the worker that serves them, and the passes in which it
+//! executes requests.
+
+pub mod access;
+pub(crate) mod connection;
+pub(crate) mod door;
+pub(crate) mod execute;
+pub(crate) mod listener;
+pub(crate) mod reply_cache;
+pub(crate) mod scheduler;
+pub(crate) mod spare;
+pub(crate) mod worker;

@@ -1,0 +1,344 @@
+//! What both ends of a connection share: cutting the stream into frames, and
+//! sending what is queued in as few writes as possible.
+
+use crate::NetError;
+use crate::transport::stream::Stream;
+use compio_buf::{BufResult, IntoInner, IoBuf};
+use compio_io::{AsyncReadExt, AsyncWriteExt};
+use glint_proto::frame::{FrameError, HEADER_BYTES, Header, NO_SLOT};
+use glint_proto::message::{Reply, Request};
+use glint_proto::{ClientId, Op, clock};
+use serde::Serialize;
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Instant;
+
+/// Least room offered to one read.
+const READ_BYTES: usize = 64 << 10;
+
+/// Where a complete frame lies in a [`Pass`].
+pub(crate) struct Frame {
+    pub(crate) header: Header,
+    body: Range<usize>,
+    bulk: Range<usize>,
+}
+
+/// Buffers that a thread keeps for the next reads, and the largest of them.
+const SPARES: usize = 16;
+const SPARE_BYTES: usize = 256 << 10;
+
+thread_local! {
+    static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+fn take_spare() -> Vec<u8> {
+    SPARE.with_borrow_mut(Vec::pop).unwrap_or_default()
+}
+
+fn keep_spare(mut bytes: Vec<u8>) {
+    if bytes.capacity() > SPARE_BYTES {
+        return;
+    }
+    bytes.clear();
+    // A thread that is being torn down keeps nothing.
+    let _ = SPARE.try_with(|spares| {
+        let mut spares = spares.borrow_mut();
+        if spares.len() < SPARES {
+            spares.push(bytes);
+        }
+    });
+}
+
+/// Bytes received in one go; complete frames are borrowed from it.
+pub(crate) struct Pass {
+    bytes: Vec<u8>,
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        keep_spare(std::mem::take(&mut self.bytes));
+    }
+}
+
+impl Pass {
+    pub(crate) fn body(&self, frame: &Frame) -> &[u8] {
+        &self.bytes[frame.body.clone()]
+    }
+
+    pub(crate) fn bulk(&self, frame: &Frame) -> &[u8] {
+        &self.bytes[frame.bulk.clone()]
+    }
+}
+
+/// Receives frames.
+pub(crate) struct FrameReader {
+    stream: Stream,
+    /// The beginning of a frame whose end has not come yet.
+    rest: Vec<u8>,
+    /// Since when it has been waiting for that end.
+    unfinished: Rc<Cell<Option<Instant>>>,
+}
+
+impl FrameReader {
+    pub(crate) fn new(stream: Stream) -> FrameReader {
+        FrameReader { stream, rest: take_spare(), unfinished: Rc::default() }
+    }
+
+    /// Since when the peer has been in the middle of a frame.
+    pub(crate) fn unfinished(&self) -> Rc<Cell<Option<Instant>>> {
+        self.unfinished.clone()
+    }
+
+    /// All frames that are ready, at least one. A stream that ends between frames is
+    /// [`NetError::Closed`].
+    pub(crate) async fn next_pass(&mut self) -> Result<(Rc<Pass>, Vec<Frame>), NetError> {
+        let mut bytes = std::mem::take(&mut self.rest);
+        loop {
+            let missing = match cut(&bytes)? {
+                Cut::Frames(frames, end) => {
+                    self.rest = take_spare();
+                    self.rest.extend_from_slice(&bytes[end..]);
+                    let unfinished = (!self.rest.is_empty()).then(clock::now);
+                    self.unfinished.set(unfinished);
+                    return Ok((Rc::new(Pass { bytes }), frames));
+                }
+                Cut::Missing(missing) => missing,
+            };
+            if !bytes.is_empty() && self.unfinished.get().is_none() {
+                self.unfinished.set(Some(clock::now()));
+            }
+            bytes.reserve(missing.max(READ_BYTES));
+            let BufResult(result, back) = self.stream.append(bytes).await;
+            bytes = back;
+            match result {
+                Ok(0) => return Err(NetError::Closed),
+                Ok(_) => {}
+                Err(source) => return Err(NetError::Io { what: "receiving".into(), source }),
+            }
+        }
+    }
+}
+
+enum Cut {
+    /// Complete frames, and where the incomplete rest begins.
+    Frames(Vec<Frame>, usize),
+    /// At least so many bytes are missing for the first one.
+    Missing(usize),
+}
+
+fn cut(bytes: &[u8]) -> Result<Cut, FrameError> {
+    let mut frames = Vec::new();
+    let mut at = 0;
+    loop {
+        let missing = match bytes[at..].first_chunk::<HEADER_BYTES>() {
+            None => HEADER_BYTES - (bytes.len() - at),
+            Some(first) => {
+                let header = Header::decode(first)?;
+                let body = at + HEADER_BYTES..at + HEADER_BYTES + header.body_len as usize;
+                let bulk = body.end..body.end + header.bulk_len as usize;
+                if bulk.end <= bytes.len() {
+                    header.check(&bytes[body.clone()], &bytes[bulk.clone()])?;
+                    at = bulk.end;
+                    frames.push(Frame { header, body, bulk });
+                    continue;
+                }
+                bulk.end - bytes.len()
+            }
+        };
+        return Ok(match frames.is_empty() {
+            true => Cut::Missing(missing),
+            false => Cut::Frames(frames, at),
+        });
+    }
+}
+
+/// What identifies a frame, beside its content.
+#[derive(Clone, Copy)]
+pub(crate) struct Envelope {
+    pub(crate) op: Op,
+    pub(crate) reply: bool,
+    pub(crate) client: ClientId,
+    pub(crate) slot: u16,
+    pub(crate) xid: u64,
+    pub(crate) boot_verifier: u64,
+    pub(crate) committed: u64,
+}
+
+impl Envelope {
+    /// Of a request that needs no slot, because executing it twice does no harm.
+    pub(crate) fn request(op: Op, client: ClientId) -> Envelope {
+        Envelope { op, reply: false, client, slot: NO_SLOT, xid: 0, boot_verifier: 0, committed: 0 }
+    }
+}
+
+/// Appends a whole frame to `out`.
+pub(crate) fn append_frame(
+    out: &mut Vec<u8>,
+    envelope: Envelope,
+    message: &impl Serialize,
+    bulk: &[u8],
+) -> Result<(), glint_proto::Errno> {
+    let start = out.len();
+    out.resize(start + HEADER_BYTES, 0);
+    glint_proto::message::encode(message, out)?;
+    let body = &out[start + HEADER_BYTES..];
+    let header = Header {
+        op: envelope.op,
+        reply: envelope.reply,
+        client: envelope.client,
+        slot: envelope.slot,
+        xid: envelope.xid,
+        boot_verifier: envelope.boot_verifier,
+        committed: envelope.committed,
+        body_len: body.len() as u32,
+        body_crc: crc32c::crc32c(body),
+        bulk_len: bulk.len() as u32,
+        bulk_crc: if bulk.is_empty() { 0 } else { crc32c::crc32c(bulk) },
+    };
+    out[start..start + HEADER_BYTES].copy_from_slice(&header.encode());
+    out.extend_from_slice(bulk);
+    Ok(())
+}
+
+/// A whole frame of a request without bulk.
+pub(crate) fn request_frame(
+    envelope: Envelope,
+    request: &Request<'_>,
+) -> Result<Vec<u8>, NetError> {
+    let mut out = Vec::new();
+    append_frame(&mut out, envelope, request, &[])
+        .map_err(|_| NetError::Refused("the request is too long".into()))?;
+    Ok(out)
+}
+
+/// The reply that a body holds; a refusal is an error.
+pub(crate) fn reply_of(body: &[u8]) -> Result<Reply, NetError> {
+    match glint_proto::message::decode(body) {
+        Ok(Reply::Refused(reason)) => Err(NetError::Refused(reason)),
+        Ok(reply) => Ok(reply),
+        Err(_) => Err(NetError::Refused("it sent something else than a reply".into())),
+    }
+}
+
+/// Sends frames. What is queued while a write is under way leaves with the next.
+pub(crate) struct FrameWriter {
+    stream: RefCell<Stream>,
+    queued: RefCell<Vec<u8>>,
+    writing: Cell<bool>,
+    broken: Cell<bool>,
+}
+
+impl FrameWriter {
+    pub(crate) fn new(stream: Stream) -> FrameWriter {
+        FrameWriter {
+            stream: RefCell::new(stream),
+            queued: RefCell::default(),
+            writing: Cell::new(false),
+            broken: Cell::new(false),
+        }
+    }
+
+    /// The queue, to append frames to.
+    pub(crate) fn queue(&self) -> std::cell::RefMut<'_, Vec<u8>> {
+        self.queued.borrow_mut()
+    }
+
+    /// Bytes that wait to be sent.
+    pub(crate) fn backlog(&self) -> usize {
+        self.queued.borrow().len()
+    }
+
+    /// Ends the connection: both sides see its end.
+    pub(crate) fn close(&self) {
+        self.broken.set(true);
+        self.stream.borrow().shut();
+    }
+
+    /// Writes everything that is queued. If a write is already under way it takes
+    /// the queue along, and this returns at once.
+    pub(crate) async fn flush(&self) -> Result<(), NetError> {
+        if self.broken.get() {
+            return Err(NetError::Closed);
+        }
+        if self.writing.replace(true) {
+            return Ok(());
+        }
+        let mut spare = Vec::new();
+        let result = loop {
+            if self.queued.borrow().is_empty() {
+                break Ok(());
+            }
+            let mut bytes =
+                std::mem::replace(&mut *self.queued.borrow_mut(), std::mem::take(&mut spare));
+            // A clone is another handle of the same socket; the cell is not borrowed
+            // while the write waits.
+            let mut stream = self.stream.borrow().clone();
+            // Most of the time the socket takes it all at once: one system call, and no
+            // completion that would wake this thread for nothing.
+            let mut result = match stream.seal(bytes) {
+                Ok(sealed) => {
+                    bytes = sealed;
+                    stream.try_send(&bytes)
+                }
+                Err(error) => {
+                    bytes = Vec::new();
+                    Err(error)
+                }
+            };
+            if let Ok(sent) = result
+                && sent < bytes.len()
+            {
+                let written = stream.write_all(bytes.slice(sent..)).await;
+                (result, bytes) = (written.0.map(|()| 0), written.1.into_inner());
+            }
+            if let Err(source) = result {
+                self.broken.set(true);
+                break Err(NetError::Io { what: "sending".into(), source });
+            }
+            bytes.clear();
+            spare = bytes;
+        };
+        if spare.capacity() <= SPARE_BYTES && self.queued.borrow().capacity() == 0 {
+            self.queued.replace(spare);
+        }
+        self.writing.set(false);
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(bulk: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        let envelope = Envelope::request(Op::Status, ClientId(1));
+        append_frame(&mut out, envelope, &Request::Status, bulk).unwrap();
+        out
+    }
+
+    #[test]
+    fn frames_are_cut_wherever_the_stream_breaks() {
+        let bytes = [frame(b"bulk"), frame(b"")].concat();
+        for end in 0..bytes.len() {
+            match cut(&bytes[..end]).unwrap() {
+                Cut::Missing(missing) => assert!(missing > 0 && end < frame(b"bulk").len()),
+                Cut::Frames(frames, at) => {
+                    assert_eq!(frames.len(), 1);
+                    assert_eq!(at, frame(b"bulk").len());
+                }
+            }
+        }
+        assert!(matches!(cut(&bytes).unwrap(), Cut::Frames(frames, _) if frames.len() == 2));
+    }
+
+    #[test]
+    fn a_damaged_body_is_refused() {
+        let mut bytes = frame(b"bulk");
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+        assert!(matches!(cut(&bytes), Err(FrameError::Checksum("bulk data"))));
+        let _ = glint_proto::message::decode::<Reply>(&bytes);
+    }
+}

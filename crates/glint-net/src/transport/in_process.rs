@@ -1,0 +1,115 @@
+//! The in-process transport: calls the handler on the caller's core. No copy, no
+//! queue, no thread.
+
+use crate::client::cluster::ClientIdentity;
+use crate::client::remote::random_client;
+use crate::{Granting, LockClient, Service, Transport};
+use glint_proto::lock::Cancel;
+use glint_proto::message::Welcome;
+use glint_proto::oss::OssInfo;
+use glint_proto::{
+    Arrival, Bulk, Capability, Cred, FsResult, MdsRequest, OstReply, OstRequest, Session, Timestamp,
+};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+/// Calls a service of this process.
+pub struct InProcess<S> {
+    service: Arc<S>,
+    lock_client: OnceLock<Weak<dyn LockClient>>,
+    session: Arc<Session>,
+    identity: ClientIdentity,
+}
+
+impl<S: Service> InProcess<S> {
+    /// A transport to `service`.
+    pub fn new(service: Arc<S>) -> InProcess<S> {
+        // There is only one in a run.
+        let session = service.in_process();
+        // At other servers, which come over a network, this client has an id as others do.
+        let identity = ClientIdentity {
+            client: random_client(),
+            session: Arc::new(AtomicU64::new(session.number())),
+            secret: session.owner().map_or(0, |owner| owner.secret),
+            in_process: true,
+        };
+        InProcess { service, lock_client: OnceLock::new(), session, identity }
+    }
+}
+
+impl<S: Service> Transport for InProcess<S> {
+    async fn mds(&self, cred: &Cred, request: &MdsRequest<'_>) -> Granting {
+        let arrival = Arrival { now: Timestamp::now(), ..Arrival::default() };
+        let answer = self.service.mds(&arrival, cred, request).await;
+        (answer.reply, answer.grants)
+    }
+
+    async fn mds_soon(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<()> {
+        self.mds(cred, request).await.0.map(drop)
+    }
+
+    async fn ost(
+        &self,
+        ost: u16,
+        request: OstRequest,
+        _: Option<Capability>,
+        bulk: Bulk<'_>,
+    ) -> FsResult<OstReply> {
+        self.service.ost(&self.session, ost, request, bulk).await.reply
+    }
+
+    fn welcome(&self) -> Welcome {
+        self.service.welcome()
+    }
+
+    fn set_lock_client(&self, lock_client: Weak<dyn LockClient>) {
+        let _ = self.lock_client.set(lock_client);
+    }
+
+    async fn listen(&self) {
+        let listening = self.service.listen(&self.session);
+        while let Some(callbacks) = self.service.callbacks(&self.session, listening).await {
+            let Some(lock_client) = self.lock_client.get().and_then(Weak::upgrade) else { return };
+            lock_client.on_recall(callbacks);
+        }
+    }
+
+    fn is_away(&self) -> bool {
+        false
+    }
+
+    fn silence(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    async fn cancel(&self, cancels: Vec<Cancel>) -> FsResult<()> {
+        self.service.cancel(&self.session, &cancels);
+        Ok(())
+    }
+
+    fn identity(&self) -> ClientIdentity {
+        self.identity.clone()
+    }
+
+    async fn osses(&self) -> FsResult<Vec<OssInfo>> {
+        Ok(self.service.welcome().osses)
+    }
+
+    async fn commit(&self) -> FsResult<()> {
+        self.service.commit().await
+    }
+
+    async fn status(&self) -> FsResult<String> {
+        Ok(self.service.status())
+    }
+
+    async fn stats(&self) -> FsResult<String> {
+        Ok(crate::stats::as_json("server"))
+    }
+
+    async fn reset_stats(&self) -> FsResult<()> {
+        glint_telemetry::reset();
+        Ok(())
+    }
+}
