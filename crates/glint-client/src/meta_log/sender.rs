@@ -132,7 +132,11 @@ impl<T: Transport> Client<T> {
                 number = number.max(state.queued);
             }
         }
-        number
+        // It is asked for again when the servers recall the delegation, and what is known of the
+        // entries may be forgotten until then.
+        let mut state = directory.lock();
+        state.queued = state.queued.max(number);
+        state.queued
     }
 
     /// Gives directories up that this client has had for itself longest, if they are many, and
