@@ -43,10 +43,12 @@ check: ## Formatting, lints, licences of dependencies, documentation
 
 # All packages and what their tests need in each step: with less, dependencies have other features
 # and are built once more.
+UNIT_TESTS = $(notdir $(basename $(wildcard crates/*/tests/*.rs)) \
+	$(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs)))
+
 unit: ## Unit and property tests, and the tests of this repository's own rules
 	PROPTEST_RNG_SEED=$(PROPTEST_SEED) cargo test --workspace --locked --lib --bins \
-		--test tidy --test benchmarks --test allocations --test sessions --test data_write_back \
-		--test grants --test operations --test xattrs --test model
+		$(UNIT_TESTS:%=--test %)
 
 sim: ## The deterministic simulation, SEEDS seeds; SEED=n runs one again, with its log
 	cargo build -q --workspace --locked --bin glint-sim --test tidy

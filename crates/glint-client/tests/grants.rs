@@ -129,7 +129,7 @@ fn what_a_refusal_grants_and_what_the_next_answer_grants_is_held() {
     }
 }
 
-/// How a lock that is asked back before it is here comes, or does not.
+/// How a lock that is recalled before it is here comes, or does not.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Arrival {
     Comes,

@@ -8,7 +8,7 @@
 //! - While a change of some bits goes on, only the client that changes may hold them.
 //! - Where a client holds [`Bits::OWN`], nobody else holds anything.
 //! - Who waits to change is not overtaken: bits that are wanted are given to nobody.
-//! - A grant has a number, and a call-back takes back all grants with lower numbers. So it
+//! - A grant has a number, and a recall takes back all grants with lower numbers. So it
 //!   does not matter in which order a client hears of the two.
 
 use glint_proto::lock::{Bits, Callback};
@@ -20,7 +20,7 @@ use std::collections::HashMap;
 struct Holder {
     client: ClientId,
     bits: Bits,
-    /// Asked back and not yet given up; and of each bit, the number of its last call-back.
+    /// Recalled and not yet given up; and of each bit, the number of its last recall.
     asked: Bits,
     asked_by: [u64; Bits::COUNT],
     /// Of the last grant.
@@ -28,9 +28,9 @@ struct Holder {
 }
 
 impl Holder {
-    /// What was asked back by this call-back and those before it. A call-back that is said again,
+    /// What this recall and those before it ask for. A recall that is said again,
     /// to a client that listens anew, is answered twice, and the second answer says nothing of what
-    /// was granted and asked back since the first.
+    /// was granted and recalled since the first.
     fn asked_until(&self, number: u64) -> Bits {
         let asked = self.asked_by.iter().enumerate().filter(|(_, asked_by)| **asked_by <= number);
         asked.fold(Bits::NONE, |sum, (at, _)| sum | Bits(1 << at)) & self.asked
@@ -111,7 +111,7 @@ impl BitTable {
             claims.holders.len() - 1
         });
         let holder = &mut claims.holders[at];
-        // What was asked back is given up first.
+        // What was recalled is given up first.
         let bits = bits & !holder.asked;
         if bits.is_empty() {
             // The client does not hear of this number, so its returns stay below it.

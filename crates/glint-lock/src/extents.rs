@@ -363,7 +363,7 @@ mod tests {
     }
 
     proptest! {
-        /// Clients ask, answer their call-backs and vanish in any order: no two holders
+        /// Clients ask, answer their recalls and vanish in any order: no two holders
         /// conflict, and in the end everybody who still waits is served.
         #[test]
         fn no_conflict_and_nobody_is_forgotten(

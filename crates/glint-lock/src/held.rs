@@ -1,14 +1,14 @@
 //! What a client holds: the counterpart of [`crate::bits`] and [`crate::extents`].
 //!
-//! Answers and call-backs come on different connections, so a lock may be asked back before
+//! Answers and recalls come on different connections, so a lock may be recalled before
 //! the client has heard that it has it.
 //!
 //! Invariants:
-//! - Bits that were asked back are never used on the word of a grant that is older.
-//! - A lock on data that is asked back is given up when nobody uses it and the kernel has
+//! - Bits that were recalled are never used on the word of a grant that is older.
+//! - A lock on data that is recalled is given up when nobody uses it and the kernel has
 //!   forgotten its pages. Nobody begins to use it after that, but those whom forgetting waits
 //!   for, and only while it does: see [`HeldData::drain`].
-//! - A lock that is asked back and not known is given up when every answer that might have
+//! - A lock that is recalled and not known is given up when every answer that might have
 //!   brought it is there, or after a while that a client chooses, and together with all older
 //!   ones: it may have taken their place. If it comes after that, it is not relied on.
 //! - A lock that was given under a number that is gone or going, or below one, is not relied on:
@@ -78,7 +78,7 @@ struct Data {
 pub struct HeldData {
     locks: SmallVec<[Data; 1]>,
     next: u64,
-    /// Asked back before they came.
+    /// Recalled before they came.
     early: SmallVec<[u64; 1]>,
     /// The highest number that was given up, or is to be.
     gone: u64,
@@ -154,7 +154,7 @@ impl HeldData {
         self.locks.iter().find(clean).map(|data| data.id)
     }
 
-    /// What to do next to give a lock up that was asked back; none while others have to go on
+    /// What to do next to give a lock up that was recalled; none while others have to go on
     /// first.
     ///
     /// Pages are forgotten at once, whoever uses the lock: first all, then what was filled
@@ -301,7 +301,7 @@ impl HeldData {
         id
     }
 
-    /// Whether a lock was asked back that may be on its way, and would be relied on.
+    /// Whether a lock was recalled that may be on its way, and would be relied on.
     pub fn is_awaited(&self, number: u64) -> bool {
         self.early.contains(&number)
     }
@@ -325,7 +325,7 @@ impl HeldData {
         self.locks.iter().any(|data| data.lock.number < number && !data.lost)
     }
 
-    /// A lock that was asked back has not come, and is not relied on if it does. Returns whether
+    /// A lock that was recalled has not come, and is not relied on if it does. Returns whether
     /// that is so.
     pub fn refuse(&mut self, number: u64) -> bool {
         let refused = self.is_not_coming(number);
@@ -335,7 +335,7 @@ impl HeldData {
         refused
     }
 
-    /// Nobody waits any more for a lock that was asked back. Returns whether somebody did.
+    /// Nobody waits any more for a lock that was recalled. Returns whether somebody did.
     fn is_not_coming(&mut self, number: u64) -> bool {
         let at = self.early.iter().position(|early| *early == number);
         if let Some(at) = at {
@@ -419,7 +419,7 @@ impl HeldData {
         self.locks.is_empty() && self.early.is_empty()
     }
 
-    /// Whether a lock to write covers this range, asked back or not.
+    /// Whether a lock to write covers this range, recalled or not.
     pub fn covers_write(&self, range: Range) -> bool {
         let covers = |data: &Data| data.lock.write && data.lock.range.contains(range);
         self.locks.iter().any(|data| covers(data) && !data.lost)

@@ -5,7 +5,7 @@
 //! is returned, not sent.
 //!
 //! Does not know: sockets, tasks, time, or what is locked for what purpose. Every type here
-//! is a state machine: calls in, call-backs and grants out.
+//! is a state machine: calls in, recalls and grants out.
 //!
 //! - [`bits`]: locks on what is known of an inode, given with answers and never waited for.
 //! - [`extents`]: locks on ranges of a file's data.

@@ -96,7 +96,7 @@ fn what_waited_when_its_session_ended_is_refused_when_it_wakes_up() {
     let mds = start(&Arc::default(), 1000);
     let (one, other) = (connect(&mds, 1), connect(&mds, 2));
     let file = ino_of(block_on(ask(&mds, &one, 1, FILE)));
-    // The other one has its attributes cached, and listens to call-backs.
+    // The other one has its attributes cached, and listens to recalls.
     mds.listen(other.client());
     let look = MdsRequest::Lookup { parent: Ino::ROOT, name: b"f" };
     assert!(!block_on(ask(&mds, &other, 1, look)).grants.is_empty());

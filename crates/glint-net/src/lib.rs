@@ -8,9 +8,10 @@
 //! identity nobody else understands, changes or says what goes over a network.
 //!
 //! Does not know: how a request is executed, or what is stored. Servers are a [`Service`];
-//! clients see a [`Transport`]. Of what requests mean it knows three things: which of them
-//! open and close a file (to reopen it), which change something (to replay them), and
-//! which inodes they name (to check a certificate).
+//! clients see a [`Transport`]. Of what requests mean it knows which open and close a file
+//! (to reopen it), change something (to replay it), sync an object (what is durable is not
+//! replayed), set a size or a time (they wait for closes), wait for locks (they need no slot),
+//! and which inodes and rights they need (to check a certificate).
 //!
 //! # Connections
 //!
@@ -153,10 +154,10 @@ pub trait Service: Send + Sync + 'static {
     /// A client gives locks up, or answers what it was asked.
     fn cancel(&self, session: &Session, cancels: &[Cancel]);
 
-    /// A client begins to listen to call-backs. Returns what names its listening.
+    /// A client begins to listen to recalls. Returns what names its listening.
     fn listen(&self, session: &Session) -> u64;
 
-    /// The next call-backs for a client; `None` when it is gone, or listens anew.
+    /// The next recalls for a client; `None` when it is gone, or listens anew.
     fn callbacks(
         &self,
         session: &Session,
@@ -229,8 +230,8 @@ pub trait Transport: Send + Sync + 'static {
     /// Names who keeps locks. Before that none are given.
     fn set_lock_client(&self, lock_client: Weak<dyn LockClient>);
 
-    /// Brings call-backs to the lock_client, until the client ends. For a thread that does nothing
-    /// that they could wait for.
+    /// Brings recalls to the lock client until the client ends. Run it on a thread that does nothing
+    /// that a recall could wait for.
     fn listen(&self) -> impl Future<Output = ()>;
 
     /// How long nothing was heard of the servers.

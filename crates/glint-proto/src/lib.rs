@@ -1,5 +1,7 @@
 //! The vocabulary of Glint: identifiers, attributes, layouts, errors, limits,
-//! and the catalogue of all messages with their encoding.
+//! and the catalogue of all messages with their encoding. Also what both sides compute alike: the
+//! rules of POSIX (`posix`), sessions and their end (`session`), time in which others could be
+//! heard (`watch`), pauses between attempts (`retry`), and the clock that a simulation drives.
 //!
 //! Promises: every type that crosses a wire or reaches a disk is defined here
 //! once, decoding never panics and never allocates what a length field asks for

@@ -104,9 +104,9 @@ pub const FRAME_MS_MAX: u64 = 10_000;
 /// How long a request that nobody waits for may wait for another to travel with.
 pub const SOON_MS: u64 = 2;
 /// Requests and bytes that a client keeps until they are on stable storage.
-pub const KEPT_REQUESTS_MAX: usize = 1 << 16;
-/// See [`KEPT_REQUESTS_MAX`].
-pub const KEPT_BYTES_MAX: usize = 256 << 20;
+pub const REPLAY_LOG_REQUESTS_MAX: usize = 1 << 16;
+/// See [`REPLAY_LOG_REQUESTS_MAX`].
+pub const REPLAY_LOG_BYTES_MAX: usize = 256 << 20;
 /// Most data that a client has written and not sent, for one OST and in all.
 pub const DIRTY_BYTES_PER_OST_MAX: usize = 64 << 20;
 /// See [`DIRTY_BYTES_PER_OST_MAX`].
@@ -147,7 +147,7 @@ pub const DATA_LOCKS_PER_FILE_MAX: usize = 1024;
 /// Locks of one file that a client has and owes; then it gets no more.
 pub const DATA_LOCKS_OWED_MAX: usize = 8 * DATA_LOCKS_PER_FILE_MAX;
 /// Locks that programs of one client have and wait for, in each of the shards of their table.
-pub const PROGRAM_LOCKS_MAX: usize = 1 << 16;
+pub const POSIX_LOCKS_MAX: usize = 1 << 16;
 /// Programs that are looked at to see whether one would wait for itself.
 pub const DEADLOCK_OWNERS_MAX: usize = 256;
 /// How long a client that is not heard of keeps its open files.

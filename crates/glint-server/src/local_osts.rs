@@ -8,10 +8,10 @@ use glint_proto::{Bulk, OstRequest};
 use std::sync::Arc;
 
 /// OSTs on local disks.
-pub type OwnOsts = OstSet;
+pub type LocalOsts = OstSet;
 
 /// Opens the object stores of a data directory.
-pub fn open(data: &DataDir, settings: &Settings) -> Result<OwnOsts, Box<dyn std::error::Error>> {
+pub fn open(data: &DataDir, settings: &Settings) -> Result<LocalOsts, Box<dyn std::error::Error>> {
     let grants = Arc::<Grants>::default();
     let open_files = descriptors::budget(data.osts())?.objects as usize;
     let each = open_files / usize::from(data.osts());
@@ -22,7 +22,7 @@ pub fn open(data: &DataDir, settings: &Settings) -> Result<OwnOsts, Box<dyn std:
 }
 
 /// Waits for the turn of a transfer, where bandwidth is limited.
-pub async fn pace(osts: &OwnOsts, index: u16, request: &OstRequest, bulk: &Bulk<'_>) {
+pub async fn pace(osts: &LocalOsts, index: u16, request: &OstRequest, bulk: &Bulk<'_>) {
     let pause = osts.turn(index, request, bulk);
     if !pause.is_zero() {
         glint_net::host::sleep(pause).await;

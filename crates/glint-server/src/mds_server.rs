@@ -2,8 +2,8 @@
 
 use crate::data_dir::DataDir;
 use crate::descriptors;
-use crate::local_osts::{self, OwnOsts};
-use crate::oss_registry::Osses;
+use crate::local_osts::{self, LocalOsts};
+use crate::oss_registry::OssRegistry;
 use crate::rates::{Rates, Totals};
 use crate::status;
 use crate::units::human_bytes;
@@ -89,8 +89,8 @@ pub struct Servers {
     mds: Mds<LocalKv>,
     engine_failure: Failure,
     key: Key,
-    osts: OwnOsts,
-    osses: Osses,
+    osts: LocalOsts,
+    osses: OssRegistry,
     data: DataDir,
     boot_verifier: u64,
     /// Of the client that shares this process, if there is one.
@@ -120,7 +120,7 @@ impl Servers {
         let data_survived = !data.is_after_loss() && !settings.after_power_loss;
         let boot_verifier = getrandom::u64().unwrap_or(1);
         let osts = local_osts::open(&data, &settings)?;
-        let osses = Osses::new(&data, boot_verifier, settings.lease);
+        let osses = OssRegistry::new(&data, boot_verifier, settings.lease);
         let config = Config {
             osts: osses.osts(data.osts()),
             lease: settings.lease,
@@ -255,7 +255,7 @@ impl Servers {
     }
 
     /// The other servers of OSTs.
-    pub fn other_servers(&self) -> &Osses {
+    pub fn other_servers(&self) -> &OssRegistry {
         &self.osses
     }
 

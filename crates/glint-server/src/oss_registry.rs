@@ -52,8 +52,8 @@ struct Oss {
     ordered: usize,
 }
 
-/// All of them.
-pub struct Osses {
+/// The OSSes that have joined.
+pub struct OssRegistry {
     run: u64,
     lease: Duration,
     state: Mutex<OssTable>,
@@ -68,9 +68,9 @@ struct OssTable {
     left: HashSet<Ino>,
 }
 
-impl Osses {
+impl OssRegistry {
     /// Those that a data directory remembers, in this run of the MDS.
-    pub fn new(data: &DataDir, run: u64, lease: Duration) -> Osses {
+    pub fn new(data: &DataDir, run: u64, lease: Duration) -> OssRegistry {
         let remembered = |identity: &OssIdentity| Oss {
             identity: identity.clone(),
             run,
@@ -82,7 +82,7 @@ impl Osses {
             ordered: 0,
         };
         let all = data.osses().iter().map(remembered).collect();
-        Osses { run, lease, state: Mutex::new(OssTable { all, ..OssTable::default() }) }
+        OssRegistry { run, lease, state: Mutex::new(OssTable { all, ..OssTable::default() }) }
     }
 
     /// How many OSTs there are after the `own` ones.
@@ -239,7 +239,7 @@ impl Osses {
         first.map_or(own, |change| own.min(change - 1))
     }
 
-    /// Has a session ended everywhere; see [`Osses::is_fenced`].
+    /// Has a session ended everywhere; see [`OssRegistry::is_fenced`].
     pub fn fence(&self, session: u64) {
         for oss in &mut self.state.lock().all {
             if oss.fence.len() == FENCES_MAX {
@@ -282,7 +282,7 @@ mod tests {
     fn orders_are_told_until_they_are_done() {
         let dir = tempfile::tempdir().unwrap();
         let data = DataDir::open_or_create(dir.path(), Some(3), Role::Mds).unwrap();
-        let osses = Osses::new(&data, 7, Duration::from_secs(1));
+        let osses = OssRegistry::new(&data, 7, Duration::from_secs(1));
         assert_eq!(osses.beat(&data, None, beat(1, (0, 0))).unwrap().first_ost, 3);
         assert_eq!(osses.beat(&data, None, beat(2, (0, 0))).unwrap().first_ost, 5);
         assert_eq!(osses.beat(&data, None, beat(1, (0, 0))).unwrap().first_ost, 3);
@@ -308,14 +308,14 @@ mod tests {
         // Remembered by the next run.
         drop(data);
         let data = DataDir::open(dir.path()).unwrap();
-        assert_eq!(Osses::new(&data, 8, Duration::from_secs(1)).osts(3), 7);
+        assert_eq!(OssRegistry::new(&data, 8, Duration::from_secs(1)).osts(3), 7);
     }
 
     #[test]
     fn orders_for_who_is_away_are_bounded_and_what_fails_comes_again() {
         let dir = tempfile::tempdir().unwrap();
         let data = DataDir::open_or_create(dir.path(), Some(1), Role::Mds).unwrap();
-        let osses = Osses::new(&data, 7, Duration::from_secs(1));
+        let osses = OssRegistry::new(&data, 7, Duration::from_secs(1));
         osses.beat(&data, None, beat(1, (0, 0))).unwrap();
         let object = |ino| ObjectId { ino: Ino(ino), stripe: 0 };
         let many = ORDERED_OBJECTS_MAX as u64 + 10;
@@ -338,7 +338,7 @@ mod tests {
     fn sessions_to_fence_are_told_in_parts_and_bounded() {
         let dir = tempfile::tempdir().unwrap();
         let data = DataDir::open_or_create(dir.path(), Some(1), Role::Mds).unwrap();
-        let osses = Osses::new(&data, 7, Duration::ZERO);
+        let osses = OssRegistry::new(&data, 7, Duration::ZERO);
         osses.beat(&data, None, beat(1, (0, 0))).unwrap();
         (0..FENCES as u64 + 1).for_each(|session| osses.fence(session));
         let told = osses.beat(&data, None, beat(1, (7, 0))).unwrap();
@@ -355,13 +355,13 @@ mod tests {
     fn nobody_takes_the_place_of_an_oss() {
         let dir = tempfile::tempdir().unwrap();
         let data = DataDir::open_or_create(dir.path(), Some(3), Role::Mds).unwrap();
-        let osses = Osses::new(&data, 7, Duration::from_secs(1));
+        let osses = OssRegistry::new(&data, 7, Duration::from_secs(1));
         // It had no certificate when it joined.
         osses.beat(&data, None, beat(1, (0, 0))).unwrap();
         osses.beat(&data, Some("one"), beat(1, (0, 0))).unwrap();
         drop(data);
         let data = DataDir::open(dir.path()).unwrap();
-        let osses = Osses::new(&data, 8, Duration::from_secs(1));
+        let osses = OssRegistry::new(&data, 8, Duration::from_secs(1));
         for name in [None, Some("two")] {
             let taken = Heartbeat { address: "evil:1".into(), ..beat(1, (8, 1000)) };
             assert_eq!(osses.beat(&data, name, taken), Err(Errno::EPERM), "{name:?}");
@@ -376,7 +376,7 @@ mod tests {
         let data = DataDir::open_or_create(dir.path(), Some(1), Role::Mds).unwrap();
         let lease = Duration::from_secs(2);
         clock::simulate(Some(clock::now()));
-        let osses = Osses::new(&data, 7, lease);
+        let osses = OssRegistry::new(&data, 7, lease);
         osses.beat(&data, None, beat(1, (0, 0))).unwrap();
         let start = clock::now();
         osses.beat(&data, None, beat(2, (0, 0))).unwrap();

@@ -32,7 +32,7 @@ pub enum Counter {
     WritesBelowFull,
     /// As much as a request can bring.
     WritesFull,
-    /// Locks that were asked back.
+    /// Locks that were recalled.
     Callbacks,
     /// Bytes that were read ahead, and then read.
     BytesReadAhead,

@@ -134,7 +134,7 @@ fn times_of_files_being_written() {
         for round in 0..60 {
             let (here, there) = (x.join(format!("f{round}")), y.join(format!("f{round}")));
             let time = time_of(round);
-            // Alternately in a directory that one client has for itself, and in one it shares.
+            // Alternately in a directory delegated to one client, and in one it shares.
             if round % 2 == 0 {
                 fs::metadata(y).unwrap();
             }

@@ -39,7 +39,7 @@ pub(crate) struct InodeState {
     /// Of a directory: nobody else looks at it, so this client changes it by itself; see
     /// [`crate::meta_log::local_ops`].
     pub(crate) own: bool,
-    /// It was made in this directory, since this client has that for itself.
+    /// The directory that it was made in, under the delegation that this client holds.
     pub(crate) home: Option<Ino>,
     /// Numbers of its last change in the write-back log, and of that which made it.
     pub(crate) queued: u64,

@@ -31,7 +31,7 @@ pub(crate) const INODES_MAX: usize = 200_000;
 /// Notes of inodes that nobody uses, above which the oldest are looked at.
 const IDLE_MAX: usize = 2 * INODES_MAX;
 
-/// All of them.
+/// The inodes that a client has cached, in shards.
 pub(crate) struct Cache {
     shards: Vec<RwLock<HashMap<Ino, Arc<CachedInode>>>>,
     count: AtomicUsize,

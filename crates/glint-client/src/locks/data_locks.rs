@@ -7,7 +7,7 @@
 //!   its power must not be told the older ones again (sync on lock cancel in Lustre).
 //! - Who waits with pages of the kernel locked, or keeps them from being written back, waits for
 //!   no server alone: as soon as a lock that is being given up waits for those pages, it goes on
-//!   under that one. So pages, call-backs and locks that are asked for never wait in a circle.
+//!   under that one. So pages, recalls and locks that are asked for never wait in a circle.
 //! - Who asks for locks on an inode does so in the order of coming, one at a time.
 //! - While the inode is open to read and write, pages are filled under locks to write only,
 //!   because those that are mapped become dirty without a word.
@@ -253,7 +253,7 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Gives a lock up that was asked back.
+    /// Gives a lock up that was recalled.
     pub(crate) async fn give_up(&self, inode: &Arc<CachedInode>, id: u64) {
         loop {
             match inode.until(|state| state.data.drain(id)).await {

@@ -1,9 +1,9 @@
-//! The thread that keeps the locks of a client: it answers call-backs, writes old data, and
-//! gives up what is not used. It serves no requests, so nothing that it waits for can wait for
-//! it.
+//! The thread that returns the locks of a client: it answers recalls, writes old data, returns what
+//! is not used, and says after a restart what was held. It serves no requests, so nothing that it
+//! waits for can wait for it.
 //!
 //! Invariants:
-//! - A call-back is answered only when nothing of what it asks for is used or cached any more,
+//! - A recall is answered only when nothing of what it asks for is used or cached any more,
 //!   here or in the kernel.
 //! - A client that has not heard of its servers for most of its lease stops to rely on what it
 //!   has cached: when the servers give its locks to others, it knows nothing that could be old.
@@ -40,7 +40,7 @@ const KERNEL_PATIENCE: Duration = Duration::from_secs(1);
 /// Pause before the kernel is asked again for an inode that is on its way to it.
 const RETRY: Duration = Duration::from_millis(1);
 const RETRIES: usize = 1000;
-/// How long a lock that is asked back may be on its way. Requests under way may themselves wait
+/// How long a lock that is recalled may be on its way. Requests under way may themselves wait
 /// for what it keeps from others, so their answers are not waited for without end.
 const ARRIVAL: Duration = Duration::from_millis(250);
 
@@ -351,7 +351,7 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Whether a lock that was asked back before it was here has come. If not, it is not relied
+    /// Whether a lock that was recalled before it was here has come. If not, it is not relied
     /// on when it does.
     async fn has_come(&self, inode: &CachedInode, number: u64, fence: u64) -> bool {
         if !inode.lock().data.is_awaited(number) {

@@ -1,5 +1,5 @@
-//! Changes that this client makes by itself: in a directory that it has for itself
-//! ([`Bits::OWN`]), on inodes that it made there. The servers hear of them later.
+//! Operations that this client executes itself, in directories delegated to it ([`Bits::OWN`]) and
+//! on inodes that it made there. The servers are told later.
 //!
 //! Invariants:
 //! - Nobody else can have seen what is changed here: whoever looks at the directory has it
@@ -129,7 +129,7 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Before a directory is made, so that this client gets it for itself.
+    /// Before a directory is made, so that its delegation is granted with it.
     pub(crate) async fn prepare_delegation(&self) {
         if self.may_defer() && !self.log.has_numbers() {
             self.ask_for_numbers().await;
@@ -179,7 +179,7 @@ impl<T: Transport> Client<T> {
         let attr = {
             let directory = state.attributes()?;
             let layout = directory.layout.inherit(ino, is_dir, osts, &self.absent.lock());
-            // It has no default ACL, or this client would not have it for itself.
+            // It has no default ACL, or its delegation would not have been granted.
             new_inode((ino, layout), &new, (directory, None), &caller.cred, now).attr
         };
         let attr = Attr { size_on_ost: open.is_some_and(|flags| flags.write), ..attr };
@@ -338,7 +338,7 @@ impl<T: Transport> Client<T> {
         Some(())
     }
 
-    /// Renames what was made here, between directories that this client has for itself.
+    /// Renames what was made here, between directories delegated to this client.
     pub(crate) fn rename_locally(
         &self,
         caller: &Caller,

@@ -47,7 +47,7 @@ struct LogState {
     sender: Option<Waker>,
     /// Inode numbers to give.
     numbers: VecDeque<Range<u64>>,
-    /// Directories that this client has for itself, oldest first.
+    /// Directories delegated to this client, oldest first.
     delegated: VecDeque<Ino>,
 }
 
@@ -60,7 +60,7 @@ fn wake_sender(mut state: MutexGuard<'_, LogState>) {
     }
 }
 
-/// All of them.
+/// The write-back log of a client.
 #[derive(Default)]
 pub(crate) struct WriteBackLog {
     /// The servers want none, or the user.

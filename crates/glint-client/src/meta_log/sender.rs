@@ -11,7 +11,7 @@ use glint_proto::{Cred, Errno, MdsReply, MdsRequest};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Directories that a client has for itself at most.
+/// Most delegations that a client holds.
 const DELEGATIONS_MAX: usize = 4096;
 /// A directory that one of so many last changes was made in is kept. A change is made in two at
 /// most, so these are fewer than there may be.
@@ -139,8 +139,7 @@ impl<T: Transport> Client<T> {
         state.queued
     }
 
-    /// Gives directories up that this client has had for itself longest, if they are many, and
-    /// was not busy in just now.
+    /// Returns the oldest delegations, if they are many, but for those that were used just now.
     pub(crate) async fn return_oldest_delegations(&self) {
         while let Some(ino) = self.log.oldest_delegated(DELEGATIONS_MAX) {
             let Some(inode) = self.cache.find(ino).filter(|inode| inode.lock().own) else {
@@ -148,7 +147,6 @@ impl<T: Transport> Client<T> {
             };
             let queued = inode.lock().queued;
             if queued > 0 && queued + RECENT > self.log.last() {
-                // Fewer than are too many can be that.
                 self.log.note_delegated(ino);
                 continue;
             }

@@ -6,7 +6,7 @@ use glint_proto::lock::Bits;
 #[derive(Clone, Copy, Default, Debug)]
 pub struct HeldBits {
     bits: Bits,
-    /// For each bit, the number of its last call-back.
+    /// For each bit, the number of its last recall.
     asked: [u64; Bits::COUNT],
     /// The highest number of a grant.
     granted: u64,
@@ -41,7 +41,7 @@ impl HeldBits {
         usable
     }
 
-    /// Bits are asked back. Returns those that were held.
+    /// Bits are recalled. Returns those that were held.
     pub fn take_back(&mut self, bits: Bits, number: u64) -> Bits {
         for (at, asked) in self.asked.iter_mut().enumerate() {
             if bits.contains(Bits(1 << at)) {

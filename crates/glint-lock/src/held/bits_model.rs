@@ -1,4 +1,4 @@
-//! Clients and the server's table of bits, with answers that come in any order, call-backs that
+//! Clients and the server's table of bits, with answers that come in any order, recalls that
 //! overtake them, grants that are withheld, and clients that forget the inode.
 
 use super::*;
@@ -17,7 +17,7 @@ struct Client {
     /// Requests under way, and before which one the last number was heard of.
     flight: Flight,
     fence: u64,
-    /// On their way: answers with what they grant, call-backs, what is given up.
+    /// On their way: answers with what they grant, recalls, what is given up.
     answers: Vec<(u64, Bits, u64)>,
     callbacks: VecDeque<(Bits, u64)>,
     cancels: Vec<(Bits, u64)>,
@@ -43,7 +43,7 @@ impl World {
         let client = &mut self.clients[at];
         match kind {
             0..=2 => {
-                // Who has a directory for itself does not forget it.
+                // The holder of a delegation does not forget the directory.
                 let bits = bits & Bits::SHARED;
                 let request = client.flight.begin();
                 let (bits, number) = self.table.grant(id, INO, bits);
@@ -140,7 +140,7 @@ const TELLS: u8 = 6;
 const WANTS: u8 = 7;
 const FORGETS: u8 = 9;
 
-/// The answer comes when its bits were asked back and the inode was forgotten since.
+/// The answer comes when its bits were recalled and the inode was forgotten since.
 #[test]
 fn a_late_answer_brings_nothing_to_an_inode_that_was_forgotten() {
     let (mut world, attr) = (World::default(), Bits::ATTR.0);

@@ -1,5 +1,5 @@
 //! Clients and the server's table of locks on data, with answers that come in any order or
-//! never, and call-backs that overtake them.
+//! never, and recalls that overtake them.
 
 use super::*;
 use crate::extents::ExtentTable;
@@ -20,7 +20,7 @@ struct Client {
     /// Answers on their way, whether somebody waits for them, and what ends their requests.
     answers: Vec<(DataLock, bool, u64)>,
     callbacks: VecDeque<u64>,
-    /// Asked back and not here.
+    /// Recalled and not here.
     unknown: Vec<u64>,
     uses: Vec<u64>,
 }

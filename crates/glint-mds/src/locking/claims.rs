@@ -67,7 +67,7 @@ pub(crate) fn wake(wakers: Vec<Waker>) {
 /// All locks of clients.
 pub(crate) struct Claims {
     used: bool,
-    /// Some client had a directory for itself.
+    /// Some client has held a delegation.
     pub(crate) owned: AtomicBool,
     shards: Vec<Mutex<Shard>>,
     pub(crate) mailboxes: Mailboxes,
@@ -119,7 +119,7 @@ impl Claims {
         Claims { used, owned: AtomicBool::new(false), shards, mailboxes: Mailboxes::new(watch) }
     }
 
-    /// Numbers of locks and call-backs are above this one from now on.
+    /// Numbers of locks and recalls are above this one from now on.
     pub(crate) fn number_from(&self, number: u64) {
         for shard in &self.shards {
             let mut shard = shard.lock();
@@ -138,13 +138,13 @@ impl Claims {
         self.used
     }
 
-    /// Whether no other client has a directory for itself.
+    /// Whether no other client holds the delegation of a directory.
     pub(crate) fn is_visible(&self, client: ClientId, ino: Ino) -> bool {
         !self.owned.load(Ordering::Acquire)
             || self.shard(ino).lock().bits.is_free(client, ino, Bits::OWN)
     }
 
-    /// Until nobody has a directory for itself.
+    /// Waits until nobody holds the delegation of a directory.
     pub(crate) async fn make_visible(&self, ino: Ino) {
         if self.used && !self.is_visible(NOBODY, ino) {
             self.clear(NOBODY, ino, Bits::OWN).await;
@@ -336,7 +336,7 @@ impl<K: Kv> Mds<K> {
         if !self.claims.is_used() {
             return Ok(());
         }
-        // Who has a directory for itself knows better what times and entries it has.
+        // The holder of a delegation knows better what times and entries the directory has.
         let contents = !(bits & (Bits::ATTR | Bits::DIR)).is_empty();
         let bits = if contents { bits | Bits::OWN } else { bits };
         if self.claims.begin_change(holder, ino, bits) {
@@ -347,7 +347,7 @@ impl<K: Kv> Mds<K> {
         Err(RESTART)
     }
 
-    /// Gives the client bits with the answer, if it listens to call-backs.
+    /// Gives the client bits with the answer, if it listens to recalls.
     pub(crate) fn grant(&self, context: &Context<'_>, ino: Ino, bits: Bits) {
         if self.is_locking(context) {
             let granted = self.claims.grant(context.client, ino, bits);
@@ -426,7 +426,7 @@ impl<K: Kv> Mds<K> {
         self.claims.mailboxes.wrote(client);
     }
 
-    /// The next call-backs for a client; `None` when it is gone or listens elsewhere.
+    /// The next recalls for a client; `None` when it is gone or listens elsewhere.
     pub async fn callbacks(
         &self,
         client: ClientId,
@@ -435,7 +435,7 @@ impl<K: Kv> Mds<K> {
         self.claims.mailboxes.next(client, listening).await
     }
 
-    /// A client begins to listen to call-backs. Returns what names its listening.
+    /// A client begins to listen to recalls. Returns what names its listening.
     pub fn listen(&self, client: ClientId) -> u64 {
         self.claims.mailboxes.listen(client)
     }

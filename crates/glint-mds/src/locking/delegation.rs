@@ -1,8 +1,8 @@
-//! Directories that a client has for itself ([`Bits::OWN`]): given to who makes one, and taken
-//! back when anybody else looks.
+//! Delegations ([`Bits::OWN`]): granted to the client that makes a directory, recalled when another
+//! client looks.
 //!
-//! Invariant: nobody reads a directory, its times or its entries while another client has it
-//! for itself: that one knows better what they are.
+//! Invariant: nobody reads a directory, its times or its entries while another client holds its
+//! delegation: that one knows better what they are.
 
 use crate::error::RESTART;
 use crate::locking::claims::Claims;
@@ -13,14 +13,14 @@ use glint_proto::{FsResult, Ino, MdsReply};
 use std::sync::atomic::Ordering;
 
 impl Claims {
-    /// Some client has a directory for itself from now on.
+    /// Some client holds a delegation from now on.
     fn note_owned(&self) {
         self.owned.store(true, Ordering::Release);
     }
 }
 
 impl<K: Kv> Mds<K> {
-    /// The operation looks at a directory: nobody else may have it for itself. Nobody is
+    /// The operation looks at a directory: nobody else may hold its delegation. Nobody is
     /// given that later, either: only who makes a directory is.
     pub(crate) fn look(&self, context: &Context<'_>, ino: Ino) -> FsResult<()> {
         if !self.claims.is_used() || self.claims.is_visible(context.client, ino) {
@@ -30,7 +30,7 @@ impl<K: Kv> Mds<K> {
         Err(RESTART)
     }
 
-    /// Gives the client a directory that it makes for itself, if it has use for that.
+    /// Grants the client the delegation of a directory that it makes, if it has use for that.
     pub(crate) fn grant_own(&self, context: &Context<'_>, ino: Ino) {
         if self.is_locking(context) && self.claims.mailboxes.life(context.client).is_some() {
             self.claims.note_owned();
@@ -38,7 +38,7 @@ impl<K: Kv> Mds<K> {
         }
     }
 
-    /// After a restart: the client had the directory for itself. Nobody was let in since.
+    /// Reclaims a delegation after a restart. Nobody was let in since.
     pub(crate) fn own_again(&self, context: &Context<'_>, ino: Ino) -> MdsReply {
         self.claims.mailboxes.expect(context.client);
         self.claims.note_owned();

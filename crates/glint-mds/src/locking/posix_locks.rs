@@ -7,7 +7,7 @@ use crate::locking::claims::wake;
 use crate::service::{Context, Mds};
 use glint_kv::Kv;
 use glint_lock::advisory::{AdvisoryTable, Kind, Lock, LockOutcome, LockOwner};
-use glint_proto::limits::{DEADLOCK_OWNERS_MAX, PROGRAM_LOCKS_MAX};
+use glint_proto::limits::{DEADLOCK_OWNERS_MAX, POSIX_LOCKS_MAX};
 use glint_proto::{
     AdvisoryHow, AdvisoryLock, AdvisoryMode, ClientId, Errno, FsResult, Ino, MdsReply, Op,
 };
@@ -39,7 +39,7 @@ struct Waiting {
 
 impl Default for LockShard {
     fn default() -> LockShard {
-        let table = AdvisoryTable::with_limit(PROGRAM_LOCKS_MAX);
+        let table = AdvisoryTable::with_limit(POSIX_LOCKS_MAX);
         LockShard { table, waiting: HashMap::new(), tickets: HashMap::new() }
     }
 }
@@ -47,7 +47,7 @@ impl Default for LockShard {
 /// A request that waits, in the table of its file.
 type Place = (Ino, Kind, u64);
 
-/// All of them.
+/// The POSIX locks of all clients.
 #[derive(Default)]
 pub(crate) struct Advisory {
     shards: [Mutex<LockShard>; SHARDS],

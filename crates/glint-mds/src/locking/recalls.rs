@@ -1,7 +1,7 @@
-//! What clients are asked: a mailbox for each that listens.
+//! Recalls: what each client has still to return, in a queue for each that listens.
 //!
-//! Invariant: what was asked stays in the mailbox until it is answered, and is said again to
-//! a client that listens anew. So a broken connection loses no question.
+//! Invariant: a recall stays in the queue until it is answered, and is sent again to a client that
+//! listens anew. So a broken connection loses none.
 
 use crate::locking::claims::wake;
 use glint_lock::bits::Message;

@@ -110,7 +110,7 @@ impl<K: Kv> Mds<K> {
         let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_slice()).collect();
         let records = self.kv.multi_get(Keyspace::Inode, &keys).await.map_err(errno)?;
         for (entry, record) in page.entries.iter_mut().zip(records) {
-            // Who has a directory for itself is asked only by who looks at that.
+            // A delegation is recalled only for who looks at that directory.
             let special = entry.cookie <= COOKIE_DOT_DOT
                 || !self.claims.is_visible(context.client, entry.ino);
             let stored = || InodeRecord::decode(entry.ino, record?.as_ref()).ok();

@@ -1,4 +1,4 @@
-//! What clients did by themselves, in directories that they have for themselves.
+//! Batches: changes that clients made under delegations, executed in their order.
 //!
 //! Invariants:
 //! - The changes of a batch are executed in their order, each once. The reply record that is
@@ -115,7 +115,7 @@ impl<K: Kv> Mds<K> {
         }
     }
 
-    /// Inode numbers for a client, which will make directories for itself, too.
+    /// Inode numbers for a client, which will be granted delegations, too.
     pub(crate) async fn lease_inodes(
         &self,
         context: &Context<'_>,

@@ -194,7 +194,7 @@ impl<K: Kv> Mds<K> {
             | MdsRequest::Advisory(AdvisoryLock { how: AdvisoryHow::Reclaim, .. }) => {
                 is_admitted().then_some(()).ok_or(Errno::ESTALE)
             }
-            // Also said by who goes on after an eviction, and when OPEN is asked back. What is to
+            // Also said by who goes on after an eviction, and when OPEN is recalled. What is to
             // be replayed is not there yet.
             MdsRequest::Reopen { ino, .. } | MdsRequest::AddOpens { ino, .. } => {
                 let is_there = is_admitted() || self.find_inode(*ino).await?.is_some();

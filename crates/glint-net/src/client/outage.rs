@@ -21,7 +21,7 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The pause after an attempt has ended. One that `connected` was none in vain.
+    /// The pause after an attempt has ended. After one that `connected` the pauses begin anew.
     pub(crate) fn pause(&mut self, connected: bool) -> Duration {
         if connected {
             self.next_ms = RECONNECT_MS_MIN;

@@ -16,7 +16,7 @@ pub(crate) async fn listen(session: &Arc<ClientSession>) {
         let mut connected = false;
         match listen_once(session, &mut connected).await {
             Err(NetError::Closed) if session.is_stopping() => return,
-            Err(error) => tracing::debug!(%error, "listening to call-backs"),
+            Err(error) => tracing::debug!(%error, "listening to recalls"),
             Ok(()) => return,
         }
         host::sleep(backoff.pause(connected)).await;

@@ -1,12 +1,13 @@
 //! The network transport of a client: one connection for each of its threads, so that a
-//! reply arrives on the core that waits for it, and one that says that the client lives.
+//! reply arrives on the core that waits for it, one for recalls, and one that says that the client
+//! lives.
 //!
 //! Invariants:
 //! - A request keeps its (client, slot, xid) until it is answered, over any number
 //!   of connections. So it is executed once.
 //! - After the server has started anew, it is told what is open, and what it lost is sent
 //!   again, before anything else is.
-//! - With this transport its connections end, on all threads.
+//! - All connections end when the `Remote` is dropped, on whichever thread they are.
 //! - After this client was evicted, nothing that it was waiting for is sent again: its
 //!   replies are forgotten, so it might be executed twice.
 

@@ -299,7 +299,7 @@ impl ClientSession {
         }
     }
 
-    /// Until there is room to keep a request, if it will be replay_log.
+    /// Waits until the replay log has room, if the request will be logged.
     pub(crate) async fn room(&self, request: &Request<'_>) {
         let kind = match request {
             Request::Mds { request, .. } if request.is_modifying() => Kind::Mds,
@@ -343,7 +343,7 @@ impl ClientSession {
 pub(crate) mod tests {
     use super::*;
     use crate::transport::stream::Address;
-    use glint_proto::limits::KEPT_BYTES_MAX;
+    use glint_proto::limits::REPLAY_LOG_BYTES_MAX;
     use glint_proto::{ObjectId, OstRequest};
     use std::future::Future;
     use std::pin::pin;
@@ -401,7 +401,7 @@ pub(crate) mod tests {
         let options = RemoteOptions { address, mount_point: "/here".into() };
         let session = ClientSession::new(options, "host".into(), ClientId(1), 2, welcome(), None);
         let object = (0, ObjectId { ino: Ino(7), stripe: 0 });
-        let full = UncommittedWrite { frame: vec![0; KEPT_BYTES_MAX], object };
+        let full = UncommittedWrite { frame: vec![0; REPLAY_LOG_BYTES_MAX], object };
         session.log_write(1, full);
         let woken = Arc::new(Woken(session.clone(), AtomicU64::new(0)));
         let waker = Waker::from(woken.clone());

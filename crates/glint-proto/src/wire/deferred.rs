@@ -1,6 +1,5 @@
-//! What a client did by itself in directories that it has for itself, to be executed by the
-//! servers later, in its order: the content of [`MdsRequest::Batch`]. Each is the request that a server would have been sent, with a
-//! stamp.
+//! Changes that a client made under a delegation, to be executed by the MDS later, in their order:
+//! the content of [`MdsRequest::Batch`]. Each is the request that would have been sent, with a stamp.
 //!
 //! The client has chosen inode numbers and times, so there is nothing that the servers could
 //! answer but that something failed. Changes are encoded one after the other when they are

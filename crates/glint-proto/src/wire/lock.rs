@@ -138,7 +138,7 @@ impl DataLock {
 /// do from now on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Grant {
-    /// Bits of an inode. A call-back with a higher number takes them back.
+    /// Bits of an inode. A recall with a higher number takes them back.
     Bits {
         /// Which inode.
         ino: Ino,
@@ -172,7 +172,7 @@ pub enum Callback {
         ino: Ino,
         /// Which bits.
         bits: Bits,
-        /// Of this call-back.
+        /// Of this recall.
         number: u64,
     },
     /// Write what is dirty, forget what is cached, and give this lock up.

@@ -181,7 +181,7 @@ pub enum MdsRequest<'a> {
     LeaseInodes { count: u32, life: u64 },
     /// After a server restart: this client makes changes by itself.
     WritesBack { life: u64 },
-    /// After a server restart: this client had the directory for itself ([`Bits::OWN`]).
+    /// Reclaims the delegation of a directory after a server restart ([`Bits::OWN`]).
     Own { ino: Ino },
     /// What the client has done by itself, in its order; see [`crate::deferred`].
     Batch {

@@ -89,7 +89,7 @@ pub struct Welcome {
     pub commit_sync: bool,
     /// How long a client may be silent before it is forgotten.
     pub lease_ms: u64,
-    /// Locks are given to clients that listen to call-backs.
+    /// Locks are given to clients that listen to recalls.
     pub locks: bool,
     /// What the client sees as its root.
     pub root: Ino,
@@ -179,7 +179,7 @@ pub enum Request<'a> {
     },
     /// The client has replayed what it had to.
     Recovered,
-    /// From now on this connection carries call-backs, and nothing else.
+    /// From now on this connection carries recalls, and nothing else.
     Listen,
     /// Locks are given up, questions answered.
     Cancel(Vec<Cancel>),

@@ -204,7 +204,7 @@ impl Talk<'_> {
                 Ok(OssReply::Orders { orders, secret }) => {
                     self.oss.joined(&orders, &secret).map_err(NetError::Refused)?;
                     self.failed.clear();
-                    let pause = self.obey(&mut link, orders, sent)?;
+                    let pause = self.apply(&mut link, orders, sent)?;
                     if !self.joined {
                         self.joined = true;
                         let _ = report.send(Ok(()));
@@ -257,7 +257,7 @@ impl Talk<'_> {
     }
 
     /// Does what the MDS wants, whose beat was sent at this time. Returns when to say more.
-    fn obey(
+    fn apply(
         &mut self,
         link: &mut OssLink,
         orders: Orders,

@@ -12,7 +12,7 @@ mod runs;
 mod sessions;
 
 use crate::data_dir::DataDir;
-use crate::local_osts::{self, OwnOsts};
+use crate::local_osts::{self, LocalOsts};
 use crate::mds_server::Settings;
 use crate::units::human_bytes;
 use futures_lite::future::block_on;
@@ -45,7 +45,7 @@ const LATER: Duration = Duration::from_millis(20);
 
 /// An OSS.
 pub struct Oss {
-    osts: OwnOsts,
+    osts: LocalOsts,
     data: DataDir,
     settings: Settings,
     boot_verifier: u64,

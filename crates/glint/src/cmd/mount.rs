@@ -34,7 +34,7 @@ pub struct Args {
     /// noexec, nosuid, nodev, sync, remount, ...), and direct_io, transport=auto|uring|devfuse,
     /// keep_awake=auto|off, polling=auto|off, cert=DIR (the same as --cert), wbmeta (the default)
     /// or nowbmeta: whether changes in directories that nobody else uses may be told to the server
-    /// up to a second later; inodes=N: how many are kept in memory (1 048 576). Without --cert a mount is nosuid,nodev unless `suid,dev` is said.
+    /// up to half a second later; inodes=N: how many are kept in memory (1 048 576). Without --cert a mount is nosuid,nodev unless `suid,dev` is said.
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     options: Vec<String>,
     /// Serve statistics for Prometheus at http://HOST:PORT/metrics.

@@ -11,7 +11,7 @@
 //!   stands still holds up nobody who has nothing for it.
 
 use glint_proto::frame::{HEADER_BYTES, Header};
-use glint_proto::limits::{KEPT_BYTES_MAX, KEPT_REQUESTS_MAX};
+use glint_proto::limits::{REPLAY_LOG_BYTES_MAX, REPLAY_LOG_REQUESTS_MAX};
 use glint_proto::lock::Grant;
 use glint_proto::message::{Request, Survived};
 use glint_proto::{Access, Capability, Committed, Errno, Ino, MdsReply, ObjectId, clock};
@@ -81,7 +81,8 @@ impl ReplayLog {
             Kind::Mds => self.mds.len(),
             Kind::Ost => self.ost.len(),
         };
-        len >= KEPT_REQUESTS_MAX / part || self.bytes[kind as usize] >= KEPT_BYTES_MAX / part
+        len >= REPLAY_LOG_REQUESTS_MAX / part
+            || self.bytes[kind as usize] >= REPLAY_LOG_BYTES_MAX / part
     }
 
     /// Half of the room is taken: servers should make it durable now.
@@ -338,9 +339,9 @@ mod tests {
     #[test]
     fn it_is_full_by_bytes() {
         let mut log = ReplayLog::default();
-        log.add_ost(1, change(object(0, 7), vec![0; KEPT_BYTES_MAX / 2]));
+        log.add_ost(1, change(object(0, 7), vec![0; REPLAY_LOG_BYTES_MAX / 2]));
         assert!(log.is_filling() && !log.is_full(Kind::Ost));
-        log.add_ost(2, change(object(0, 7), vec![0; KEPT_BYTES_MAX / 2]));
+        log.add_ost(2, change(object(0, 7), vec![0; REPLAY_LOG_BYTES_MAX / 2]));
         assert!(log.is_full(Kind::Ost) && !log.is_full(Kind::Mds), "each has its own room");
         log.wait();
         assert!(log.waits().is_some());
