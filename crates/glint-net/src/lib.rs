@@ -218,6 +218,9 @@ pub trait Transport: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// Does not change objects of a file again, because others may change them from now on.
+    fn abandon(&self, _ino: Ino) {}
+
     /// Why data of a file, which was answered, lost with its server and sent again, could not be
     /// written then. Says it once.
     fn take_failure(&self, _ino: Ino) -> Option<glint_proto::Errno> {

@@ -254,6 +254,39 @@ fn a_server_is_killed_while_changes_are_sent() {
     world.assert_sound();
 }
 
+/// A file that was made under a delegation, and has no name any more, is open as long as its client
+/// says so, also to a server that has started again.
+#[test]
+fn a_removed_file_that_is_open_outlives_a_server() {
+    let world = World::new();
+    let port = free_port();
+    let mut server = world.serve(port, &[]);
+    let (mount, a) = world.mount(port, "a", &[]);
+    let directory = a.join("d");
+    fs::create_dir(&directory).unwrap();
+    let path = directory.join("f");
+    let mut file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    file.write_all(b"kept").unwrap();
+    sh(&a, "sync -f .");
+    fs::remove_file(&path).unwrap();
+    sh(&a, "sync -f .");
+    server.kill();
+    server = world.serve(port, &[]);
+    // What nobody has open is removed some moments after a recovery.
+    fs::write(a.join("after"), b"x").unwrap();
+    std::thread::sleep(Duration::from_secs(4));
+    file.write_all(b"more").unwrap();
+    file.sync_all().unwrap();
+    sh(&a, "echo 3 > /proc/sys/vm/drop_caches");
+    let mut content = [0; 8];
+    file.read_exact_at(&mut content, 0).unwrap();
+    assert_eq!(&content, b"keptmore");
+    drop(file);
+    mount.stop();
+    server.stop();
+    world.assert_sound();
+}
+
 /// What was synced before a client died is there; what was not is there or not, but whole.
 #[test]
 fn a_client_is_killed_with_changes_that_it_has_not_sent() {

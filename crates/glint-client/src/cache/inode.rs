@@ -181,6 +181,8 @@ impl CachedInode {
         state.pins.is_empty()
             && !state.attrs.is_updating()
             && !state.own
+            // The next one who opens it hears of what nobody was told.
+            && state.error.as_ref().is_none_or(|loss| loss.seen)
             && state.data.is_unused()
             && state.dirty.is_clean()
             && !is_pending(state.queued)

@@ -224,7 +224,8 @@ impl<T: Transport> Client<T> {
     }
 
     /// Has the OSTs bring to stable storage what this client would tell them again. One that
-    /// cannot be reached is not waited for until the MDS takes this client for dead.
+    /// cannot be reached is not waited for until the MDS takes this client for dead: what it may
+    /// lose is not told it again, because others may have written there since.
     async fn make_stable(&self, ino: Ino) {
         if self.transport.unstable(ino).is_empty() {
             return;
@@ -235,9 +236,11 @@ impl<T: Transport> Client<T> {
             Either::Left((Ok(()), _)) => {}
             Either::Left((Err(errno), _)) => {
                 tracing::warn!(%ino, %errno, "syncing what was written under a lock");
+                self.transport.abandon(ino);
             }
             Either::Right(_) => {
                 tracing::warn!(%ino, "what was written under a lock is not on stable storage yet");
+                self.transport.abandon(ino);
             }
         }
     }

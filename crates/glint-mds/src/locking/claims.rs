@@ -424,6 +424,7 @@ impl<K: Kv> Mds<K> {
     /// A client writes data, perhaps because it was asked to.
     pub fn wrote(&self, client: ClientId) {
         self.claims.mailboxes.wrote(client);
+        self.recovery.is_at_work(client);
     }
 
     /// The next recalls for a client; `None` when it is gone or listens elsewhere.

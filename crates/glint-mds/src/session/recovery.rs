@@ -112,6 +112,12 @@ impl Recovery {
         returning.map(|returning| returning.until = until).is_some()
     }
 
+    /// A client that is waited for writes again what was lost: it has not said everything, and is
+    /// not late.
+    pub(crate) fn is_at_work(&self, client: ClientId) {
+        self.admits(client, false);
+    }
+
     /// A client has come back and said everything.
     pub(crate) fn returned(&self, client: ClientId) {
         self.forget(client, false);
@@ -336,6 +342,19 @@ mod tests {
         time.recovery.gave_up(ClientId(2));
         assert!(block_on(poll_once(&mut new)).is_some());
         assert!(!time.recovery.is_active());
+        clock::simulate(None);
+    }
+
+    #[test]
+    fn who_writes_again_what_was_lost_is_waited_for() {
+        let mut time = Time::begin();
+        for _ in 0..3 {
+            time.pass(8);
+            time.recovery.is_at_work(ClientId(1));
+        }
+        assert_eq!(time.recovery.overdue(|_| false), [ClientId(2)]);
+        time.pass(11);
+        assert_eq!(time.recovery.overdue(|_| false), [ClientId(1), ClientId(2)]);
         clock::simulate(None);
     }
 

@@ -143,6 +143,11 @@ impl<M: Transport> Transport for Cluster<M> {
         objects
     }
 
+    fn abandon(&self, ino: Ino) {
+        // What the MDS lost with OSTs of its own is replayed before it lets others in.
+        self.osses.read().iter().for_each(|oss| oss.remote.abandon(ino));
+    }
+
     fn take_failure(&self, ino: Ino) -> Option<Errno> {
         let osses = self.osses.read();
         let of_osses = || osses.iter().find_map(|oss| oss.remote.take_failure(ino));

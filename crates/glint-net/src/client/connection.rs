@@ -307,7 +307,7 @@ impl Connection {
             // An answer to a request that was sent twice and is done.
             return Ok(());
         }
-        if matches!(header.op, Op::Open | Op::Create | Op::Tmpfile | Op::Release)
+        if matches!(header.op, Op::Open | Op::Create | Op::Tmpfile | Op::Release | Op::Batch)
             && (!pending.abandoned || header.op == Op::Release)
             && let Ok(Reply::Mds { reply, grants, .. }) = &reply
             && let Some((_, Request::Mds { request, .. })) = parse(&pending.frame)
@@ -319,12 +319,16 @@ impl Connection {
             Ok(Reply::Mds { transaction, reply: Ok(reply), grants }) if *transaction > 0 => {
                 let frame = std::mem::take(&mut pending.frame);
                 let (reply, proof) = (reply.clone(), proof_of(grants));
-                self.session.log_request(*transaction, UncommittedRequest { frame, reply, proof });
+                self.session.log_request(
+                    *transaction,
+                    UncommittedRequest { frame, reply, proof, retry: None },
+                );
             }
             Ok(Reply::Ost { transaction, reply: Ok(_) }) if *transaction > 0 => {
                 if let Some(object) = object_of(&pending.frame) {
                     let frame = std::mem::take(&mut pending.frame);
-                    self.session.log_write(*transaction, UncommittedWrite { frame, object });
+                    self.session
+                        .log_write(*transaction, UncommittedWrite { frame, object, retry: None });
                 }
             }
             _ => {}

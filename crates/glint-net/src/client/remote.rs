@@ -187,6 +187,13 @@ impl Remote {
     }
 }
 
+impl Remote {
+    /// Does not change objects of a file again, because others may change them from now on.
+    pub(crate) fn abandon(&self, ino: Ino) {
+        self.session.abandon(ino, self.is_away());
+    }
+}
+
 impl Drop for Remote {
     fn drop(&mut self) {
         self.session.stop.store(true, Ordering::Release);

@@ -6,7 +6,7 @@ use crate::client::opens::Opens;
 use crate::client::outage::Outage;
 use crate::client::recovery::replay::Retries;
 use crate::client::recovery::replay_log::{
-    Kind, Object, ReplayLog, ToReplay, UncommittedRequest, UncommittedWrite,
+    Kind, Object, ReplayLog, UncommittedRequest, UncommittedWrite,
 };
 use crate::client::remote::RemoteOptions;
 use crate::client::slots::Numbers;
@@ -188,10 +188,14 @@ impl ClientSession {
                 "another file system is served at this address now".into(),
             ));
         }
-        if self.oss_session.is_none() {
-            self.id.store(welcome.session, Ordering::Release);
-        }
-        if welcome.evicted {
+        // One hello says that the client was evicted, and its answer may be lost, or come after that
+        // of another one: a new session says it, too.
+        let is_another = self.oss_session.is_none() && {
+            let before = self.id.swap(welcome.session, Ordering::AcqRel);
+            before != 0 && before != welcome.session
+        };
+        let is_new_run = self.run.load(Ordering::Acquire) != welcome.boot_verifier;
+        if is_another || (welcome.evicted && (is_new_run || self.oss_session.is_some())) {
             self.evicted();
         }
         Ok(welcome)
@@ -265,12 +269,21 @@ impl ClientSession {
 
     /// From now on transactions of this run are counted. Returns what of the last one has to
     /// be sent again.
-    pub(crate) fn count_anew(&self, run: u64, survived: Survived) -> ToReplay {
+    pub(crate) fn count_anew(&self, run: u64, survived: Survived) {
         self.change_log(|log| {
             self.run.store(run, Ordering::Release);
             self.committed.iter().for_each(|which| which.store(0, Ordering::Release));
-            log.after_restart(survived)
+            log.after_restart(survived);
         })
+    }
+
+    /// Forgets changes of a file's data, because others may change it from now on. With a server
+    /// that is away they are lost.
+    pub(crate) fn abandon(&self, ino: Ino, is_away: bool) {
+        let abandoned = self.change_log(|log| log.abandon(ino));
+        if abandoned > 0 && is_away {
+            self.fail(ino, Errno::EIO);
+        }
     }
 
     /// Keeps a request until its transaction is durable.
@@ -325,7 +338,7 @@ impl ClientSession {
         self.evictions.fetch_add(1, Ordering::AcqRel);
         let lost = self.change_log(|log| {
             let lost = log.len();
-            log.after_restart(Survived::ALL);
+            log.clear();
             lost
         });
         tracing::error!(
@@ -385,6 +398,20 @@ pub(crate) mod tests {
         assert_eq!(now, (9, 1));
     }
 
+    #[test]
+    fn an_eviction_is_heard_once_from_whichever_hello_is_answered_first() {
+        let address = Address::parse("127.0.0.1:1");
+        let options = RemoteOptions { address, mount_point: "/here".into() };
+        let session = ClientSession::new(options, "host".into(), ClientId(1), 2, welcome(), None);
+        let hear = |evicted| {
+            let welcome = Welcome { session: 9, evicted, ..welcome() };
+            assert!(session.welcomed(Reply::Welcome(welcome)).is_ok());
+            session.evictions.load(Ordering::Acquire)
+        };
+        // The hello that began the new session is answered last, or never.
+        assert_eq!([hear(false), hear(true), hear(false)], [1, 1, 1]);
+    }
+
     /// Notes whether the replay log is locked when it is woken.
     struct Woken(Arc<ClientSession>, AtomicU64);
 
@@ -401,7 +428,7 @@ pub(crate) mod tests {
         let options = RemoteOptions { address, mount_point: "/here".into() };
         let session = ClientSession::new(options, "host".into(), ClientId(1), 2, welcome(), None);
         let object = (0, ObjectId { ino: Ino(7), stripe: 0 });
-        let full = UncommittedWrite { frame: vec![0; REPLAY_LOG_BYTES_MAX], object };
+        let full = UncommittedWrite { frame: vec![0; REPLAY_LOG_BYTES_MAX], object, retry: None };
         session.log_write(1, full);
         let woken = Arc::new(Woken(session.clone(), AtomicU64::new(0)));
         let waker = Waker::from(woken.clone());

@@ -28,12 +28,14 @@ pub struct NewInode {
 }
 
 /// Whether `cred` may have such an inode made: EPERM for devices, ENOENT and ENAMETOOLONG for
-/// targets of links.
+/// targets of links, EINVAL for a target of anything else.
 pub fn check_new(new: &New<'_>, cred: &Cred) -> FsResult<()> {
     match new.kind {
         FileType::Symlink if new.target.is_empty() => Err(Errno::ENOENT),
         FileType::Symlink if new.target.len() > SYMLINK_BYTES_MAX => Err(Errno::ENAMETOOLONG),
         FileType::CharDevice | FileType::BlockDevice if !cred.is_superuser() => Err(Errno::EPERM),
+        FileType::Symlink => Ok(()),
+        _ if !new.target.is_empty() => Err(Errno::EINVAL),
         _ => Ok(()),
     }
 }
@@ -138,5 +140,6 @@ pub(crate) mod tests {
         assert_eq!(check(FileType::Symlink, b"", 1), Err(Errno::ENOENT));
         assert_eq!(check(FileType::Symlink, &[b'x'; 1 << 16], 1), Err(Errno::ENAMETOOLONG));
         assert_eq!(check(FileType::Symlink, b"x", 1), Ok(()));
+        assert_eq!(check(FileType::Regular, b"x", 0), Err(Errno::EINVAL), "nothing is kept of it");
     }
 }

@@ -18,7 +18,6 @@ pub(crate) mod replay_log;
 
 use crate::client::connection::Connection;
 use crate::client::opens::OpenCount;
-use crate::client::recovery::replay_log::ToReplay;
 use crate::client::session::ClientSession;
 use crate::transport::framing::{
     Envelope, FrameReader, FrameWriter, append_frame, reply_of, request_frame,
@@ -50,8 +49,10 @@ impl Connection {
             // Locks first: what is cached under them is gone before the server gives new ones.
             let held = self.forget_locks(now.1 != recovery.heard.1).await;
             self.reopen_and_reclaim(writer, reader, held).await?;
-            let lost = self.lost(welcome);
-            self.replay(writer, reader, lost, &mut recovery.retries).await?;
+            if self.session.run.load(Ordering::Acquire) != welcome.boot_verifier {
+                self.session.count_anew(welcome.boot_verifier, welcome.survived);
+            }
+            self.replay(writer, reader, now.1, &mut recovery.retries).await?;
             recovery.said = now;
         }
         // Once the server has heard this it waits for nothing more, and takes nothing more.
@@ -106,14 +107,6 @@ impl Connection {
             }
         })
         .await
-    }
-
-    /// What has to be replayed: what did not survive, or what an attempt before this one left.
-    fn lost(&self, welcome: &Welcome) -> ToReplay {
-        match self.session.run.load(Ordering::Acquire) == welcome.boot_verifier {
-            true => self.session.replay_log.lock().take_interrupted(),
-            false => self.session.count_anew(welcome.boot_verifier, welcome.survived),
-        }
     }
 
     /// Says what was held before, many things in one request. Their order means nothing.

@@ -1,6 +1,8 @@
 //! What a server answered and lost is sent again, in its order, one request after the other.
 //!
 //! Invariants:
+//! - What is to be replayed belongs to the log until it is answered: until then it is unstable, and
+//!   a replay that is dropped or interrupted leaves it there. An eviction ends it.
 //! - Nothing is sent again before what was answered before it: the next one waits for an answer.
 //! - A failure that may pass does not end a replay: it is tried again as long as a write that is
 //!   sent for the first time would be. Servers answer a number that failed with that failure again,
@@ -10,7 +12,7 @@
 
 use crate::client::connection::Connection;
 use crate::client::recovery::ask;
-use crate::client::recovery::replay_log::{ToReplay, UncommittedRequest, parse};
+use crate::client::recovery::replay_log::{Kind, UncommittedRequest, UncommittedWrite, parse};
 use crate::transport::framing::{Envelope, FrameReader, FrameWriter, request_frame};
 use crate::{NetError, host};
 use glint_proto::frame::{HEADER_BYTES, Header};
@@ -18,7 +20,7 @@ use glint_proto::limits::{REPLAY_FAILS_MS_MAX, SLOTS_PER_CONNECTION};
 use glint_proto::message::{Reply, Request};
 use glint_proto::retry::Failing;
 use glint_proto::{Op, clock};
-use std::borrow::Cow;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// A slot for replays that failed, as long as the client lives.
@@ -33,99 +35,127 @@ impl Retries {
         Retries { slot: connection * SLOTS_PER_CONNECTION, next_xid: first_xid }
     }
 
-    /// Gives a frame the next number of the slot.
-    fn renumber(&mut self, frame: &mut [u8]) -> Result<(), NetError> {
-        let bytes = frame.first_chunk_mut::<HEADER_BYTES>().ok_or(NetError::Closed)?;
-        let header = Header::decode(bytes)?;
-        *bytes = Header { slot: self.slot, xid: self.next_xid, ..header }.encode();
+    /// The next number: its slot and xid.
+    fn next(&mut self) -> (u16, u64) {
         self.next_xid += 1;
-        Ok(())
+        (self.slot, self.next_xid - 1)
     }
 }
 
+/// Gives a frame another number.
+fn renumber(frame: &mut [u8], (slot, xid): (u16, u64)) -> Result<(), NetError> {
+    let bytes = frame.first_chunk_mut::<HEADER_BYTES>().ok_or(NetError::Closed)?;
+    let header = Header::decode(bytes)?;
+    *bytes = Header { slot, xid, ..header }.encode();
+    Ok(())
+}
+
 impl Connection {
-    /// Sends again what a server answered and lost.
+    /// Sends again what a server answered and lost. Fails if this client was evicted since there had
+    /// been so many `evictions`: then nothing of it is to be sent any more.
     pub(crate) async fn replay(
         &self,
         writer: &FrameWriter,
         reader: &mut FrameReader,
-        mut lost: ToReplay,
+        evictions: u64,
         retries: &mut Option<Retries>,
     ) -> Result<(), NetError> {
-        let (requests, writes) = (lost.mds.len(), lost.ost.len());
+        let (requests, writes) = {
+            let mut log = self.session.replay_log.lock();
+            (log.unreplayed().mds.len(), log.unreplayed().ost.len())
+        };
         if requests + writes == 0 {
             return Ok(());
         }
         tracing::warn!(requests, writes, "the server lost what was not synced; replaying it");
-        let result = self.replay_all(writer, reader, &mut lost, retries).await;
-        if result.is_err() {
-            self.session.replay_log.lock().put_back(lost);
-        }
-        result
-    }
-
-    /// Takes out of `lost` what was sent again.
-    async fn replay_all(
-        &self,
-        writer: &FrameWriter,
-        reader: &mut FrameReader,
-        lost: &mut ToReplay,
-        retries: &mut Option<Retries>,
-    ) -> Result<(), NetError> {
         let patience = clock::now() + Duration::from_millis(REPLAY_FAILS_MS_MAX);
-        while let Some(request) = lost.mds.front() {
-            if let Some(replay) = self.as_replay(request)? {
-                let reply = self.ask_again(writer, reader, Cow::Owned(replay), patience, retries);
-                match reply.await? {
-                    Reply::Mds { transaction, reply: Ok(_), .. } if transaction > 0 => {
-                        self.session.log_request(transaction, request.clone());
-                    }
-                    Reply::Mds { reply: Ok(_), .. } => {}
-                    Reply::Mds { reply: Err(errno), .. } => tracing::error!(
+        let is_over = || self.session.evictions.load(Ordering::Acquire) != evictions;
+        loop {
+            // What is not answered stays in the log: it is unstable, and this task may be dropped.
+            let Some(request) = self.session.replay_log.lock().unreplayed().mds.front().cloned()
+            else {
+                break;
+            };
+            let Some(replay) = self.as_replay(&request)? else {
+                self.session.replay_log.lock().unreplayed().mds.pop_front();
+                continue;
+            };
+            let reply = self.ask_again(writer, reader, replay, request.retry, patience, retries);
+            let logged = match reply.await? {
+                Reply::Mds { transaction, reply: Ok(_), .. } => {
+                    (transaction > 0).then_some(transaction)
+                }
+                Reply::Mds { reply: Err(errno), .. } => {
+                    tracing::error!(
                         %errno, "an operation that was acknowledged could not be replayed"
-                    ),
-                    _ => return Err(NetError::Refused("it did not answer a replay".into())),
+                    );
+                    None
                 }
+                _ => return Err(NetError::Refused("it did not answer a replay".into())),
+            };
+            let mut log = self.session.replay_log.lock();
+            if is_over() {
+                return Err(NetError::Closed);
             }
-            lost.mds.pop_front();
+            if let (Some(request), Some(transaction)) = (log.unreplayed().mds.pop_front(), logged) {
+                log.add_mds(transaction, request);
+            }
         }
-        while let Some(change) = lost.ost.front() {
-            let frame = Cow::Borrowed(&change.frame[..]);
-            match self.ask_again(writer, reader, frame, patience, retries).await? {
-                Reply::Ost { transaction, reply: Ok(_) } => {
-                    self.session.log_write(transaction, change.clone());
-                }
+        loop {
+            let Some(change) = self.session.replay_log.lock().unreplayed().ost.front().cloned()
+            else {
+                break;
+            };
+            let (ost, object) = change.object;
+            let frame = change.frame;
+            let reply = self.ask_again(writer, reader, frame, change.retry, patience, retries);
+            let logged = match reply.await? {
+                Reply::Ost { transaction, reply: Ok(_) } => Some(transaction),
                 Reply::Ost { reply: Err(errno), .. } => {
-                    let (ost, object) = change.object;
                     tracing::error!(
                         %errno, ost, %object, "acknowledged data could not be written again"
                     );
                     self.session.fail(object.ino, errno);
+                    None
                 }
                 _ => return Err(NetError::Refused("it did not answer a write".into())),
+            };
+            let mut log = self.session.replay_log.lock();
+            if is_over() {
+                return Err(NetError::Closed);
             }
-            lost.ost.pop_front();
+            // It is gone if its lock was returned meanwhile.
+            let is_there = |first: &UncommittedWrite| first.object == (ost, object);
+            if log.unreplayed().ost.front().is_some_and(is_there)
+                && let (Some(change), Some(transaction)) =
+                    (log.unreplayed().ost.pop_front(), logged)
+            {
+                log.add_ost(transaction, change);
+            }
         }
         Ok(())
     }
 
-    /// Sends a request until it does not fail, or fails for good. What is kept of it keeps its
-    /// number: another run of the server may hear it in another order than its retries.
+    /// Sends a request until it does not fail, or fails for good. Its log keeps its own number for
+    /// another run of the server, and the number of the last retry for this one.
     async fn ask_again(
         &self,
         writer: &FrameWriter,
         reader: &mut FrameReader,
-        mut frame: Cow<'_, [u8]>,
+        mut frame: Vec<u8>,
+        retry: Option<(u16, u64)>,
         patience: Instant,
         retries: &mut Option<Retries>,
     ) -> Result<Reply, NetError> {
+        if let Some(number) = retry {
+            renumber(&mut frame, number)?;
+        }
         let mut failing = None;
         loop {
             let reply = ask(writer, reader, &frame).await?;
-            let errno = match &reply {
-                Reply::Mds { reply: Err(errno), .. } | Reply::Ost { reply: Err(errno), .. } => {
-                    *errno
-                }
+            let (errno, kind) = match &reply {
+                Reply::Mds { reply: Err(errno), .. } => (*errno, Kind::Mds),
+                Reply::Ost { reply: Err(errno), .. } => (*errno, Kind::Ost),
                 _ => return Ok(reply),
             };
             let now = clock::now();
@@ -133,7 +163,20 @@ impl Connection {
             let (Some(failing), Some(retries)) = (failing, self.retries(retries)) else {
                 return Ok(reply);
             };
-            retries.renumber(frame.to_mut())?;
+            let number = retries.next();
+            renumber(&mut frame, number)?;
+            {
+                let mut log = self.session.replay_log.lock();
+                let front = log.unreplayed();
+                match kind {
+                    Kind::Mds => front.mds.front_mut().into_iter().for_each(|request| {
+                        request.retry = Some(number);
+                    }),
+                    Kind::Ost => front.ost.front_mut().into_iter().for_each(|change| {
+                        change.retry = Some(number);
+                    }),
+                }
+            }
             host::sleep(failing.rests_until.saturating_duration_since(now)).await;
         }
     }

@@ -25,6 +25,9 @@ pub(crate) struct UncommittedRequest {
     pub(crate) reply: MdsReply,
     /// That what it made was made in this session, if that needs to be proven.
     pub(crate) proof: Option<Capability>,
+    /// The slot and xid under which it was sent last in this run of the server, if that failed
+    /// under its own.
+    pub(crate) retry: Option<(u16, u64)>,
 }
 
 /// A change of data that is not committed, as it was sent, and the object that it changed.
@@ -32,6 +35,8 @@ pub(crate) struct UncommittedRequest {
 pub(crate) struct UncommittedWrite {
     pub(crate) frame: Vec<u8>,
     pub(crate) object: Object,
+    /// See [`UncommittedRequest::retry`].
+    pub(crate) retry: Option<(u16, u64)>,
 }
 
 /// An object, on which OST.
@@ -58,8 +63,9 @@ pub(crate) struct ReplayLog {
     ost: BTreeMap<u64, UncommittedWrite>,
     /// The same by objects: each with its OST and the transaction.
     of_objects: BTreeSet<(ObjectId, u16, u64)>,
-    /// Replays that another restart interrupted; their transaction numbers are no longer valid.
-    interrupted: ToReplay,
+    /// What is to be replayed, or is being. It leaves when it is answered; its transaction numbers
+    /// are no longer valid.
+    to_replay: ToReplay,
     /// Files of which acknowledged data could not be written again, and why, until they are asked
     /// for.
     failed: BTreeMap<Ino, Errno>,
@@ -163,7 +169,7 @@ impl ReplayLog {
         let stripe = |stripe| ObjectId { ino, stripe };
         let logged =
             self.of_objects.range((stripe(0), 0, 0)..=(stripe(u16::MAX), u16::MAX, u64::MAX));
-        let again = self.interrupted.ost.iter().map(|change| change.object);
+        let again = self.to_replay.ost.iter().map(|change| change.object);
         let mut objects: Vec<Object> = logged.map(|(object, ost, _)| (*ost, *object)).collect();
         objects.extend(again.filter(|(_, object)| object.ino == ino));
         objects.sort_unstable();
@@ -174,7 +180,7 @@ impl ReplayLog {
     fn leaves(
         &mut self,
         transaction: u64,
-        UncommittedWrite { frame, object }: UncommittedWrite,
+        UncommittedWrite { frame, object, .. }: UncommittedWrite,
         spare: &mut impl FnMut(Vec<u8>),
     ) {
         let (ost, object) = object;
@@ -201,27 +207,52 @@ impl ReplayLog {
     }
 
     /// A server has started again. What did not survive has to be sent again.
-    pub(crate) fn after_restart(&mut self, survived: Survived) -> ToReplay {
-        let again = std::mem::take(&mut self.interrupted);
+    pub(crate) fn after_restart(&mut self, survived: Survived) {
+        let again = std::mem::take(&mut self.to_replay);
         let mds = std::mem::take(&mut self.mds).split_off(&survived.mds.saturating_add(1));
         let ost = std::mem::take(&mut self.ost).split_off(&survived.ost.saturating_add(1));
         self.of_objects.clear();
         self.bytes = [0; 2];
         self.free();
-        ToReplay {
+        self.to_replay = ToReplay {
             mds: mds.into_values().chain(again.mds).collect(),
             ost: ost.into_values().chain(again.ost).collect(),
+        };
+        self.to_replay.mds.iter_mut().for_each(|request| request.retry = None);
+        self.to_replay.ost.iter_mut().for_each(|change| change.retry = None);
+    }
+
+    /// What is to be replayed.
+    pub(crate) fn unreplayed(&mut self) -> &mut ToReplay {
+        &mut self.to_replay
+    }
+
+    /// Forgets everything: the server has evicted this client.
+    pub(crate) fn clear(&mut self) {
+        self.after_restart(Survived::ALL);
+        self.to_replay = ToReplay::default();
+    }
+
+    /// Forgets changes of a file's data, because others may change it from now on. Returns how
+    /// many.
+    pub(crate) fn abandon(&mut self, ino: Ino) -> usize {
+        let mut abandoned = self.to_replay.ost.len();
+        self.to_replay.ost.retain(|change| change.object.1.ino != ino);
+        abandoned -= self.to_replay.ost.len();
+        for (ost, object) in self.objects_of(ino) {
+            let of_it = self.of_objects.range((object, ost, 0)..=(object, ost, u64::MAX));
+            let of_it: Vec<u64> = of_it.map(|(.., transaction)| *transaction).collect();
+            for transaction in of_it {
+                if let Some(change) = self.ost.remove(&transaction) {
+                    self.leaves(transaction, change, &mut drop);
+                    abandoned += 1;
+                }
+            }
         }
-    }
-
-    /// Takes what an interrupted replay has left.
-    pub(crate) fn take_interrupted(&mut self) -> ToReplay {
-        std::mem::take(&mut self.interrupted)
-    }
-
-    /// Puts the rest of a replay back that another restart interrupted.
-    pub(crate) fn put_back(&mut self, rest: ToReplay) {
-        self.interrupted = rest;
+        if abandoned > 0 {
+            self.free();
+        }
+        abandoned
     }
 }
 
@@ -255,7 +286,7 @@ mod tests {
     use super::*;
 
     fn request(n: u8) -> UncommittedRequest {
-        UncommittedRequest { frame: vec![n; 10], reply: MdsReply::Done, proof: None }
+        UncommittedRequest { frame: vec![n; 10], reply: MdsReply::Done, proof: None, retry: None }
     }
 
     fn object(ost: u16, ino: u64) -> Object {
@@ -263,7 +294,7 @@ mod tests {
     }
 
     fn change(object: Object, frame: Vec<u8>) -> UncommittedWrite {
-        UncommittedWrite { frame, object }
+        UncommittedWrite { frame, object, retry: None }
     }
 
     fn first_bytes(lost: &ToReplay) -> Vec<u8> {
@@ -280,7 +311,8 @@ mod tests {
         let mut spares = 0;
         log.committed(Committed { mds: 4, ost: 5 }, &mut |_| spares += 1);
         assert_eq!((spares, log.len(), log.bytes), (3, 5, [30, 200]));
-        let lost = log.after_restart(Survived { mds: 5, ost: 0 });
+        log.after_restart(Survived { mds: 5, ost: 0 });
+        let lost = std::mem::take(log.unreplayed());
         assert_eq!(lost.mds.iter().map(|r| r.frame[0]).collect::<Vec<_>>(), [7, 9]);
         assert_eq!(first_bytes(&lost), [7, 9]);
         assert_eq!((log.len(), log.bytes), (0, [0, 0]));
@@ -290,14 +322,15 @@ mod tests {
     fn what_was_not_replayed_comes_after_what_was() {
         let mut log = ReplayLog::default();
         (1..=4).for_each(|n| log.add_mds(n.into(), request(n)));
-        let mut lost = log.after_restart(Survived { mds: 0, ost: u64::MAX });
+        log.after_restart(Survived { mds: 0, ost: u64::MAX });
         // Two are sent again, and get new numbers; then the server is lost.
         for number in [1, 2] {
-            log.add_mds(number, lost.mds.pop_front().unwrap());
+            let request = log.unreplayed().mds.pop_front().unwrap();
+            log.add_mds(number, request);
         }
-        log.put_back(lost);
         // The second start knows the first one of them.
-        let lost = log.after_restart(Survived { mds: 1, ost: u64::MAX });
+        log.after_restart(Survived { mds: 1, ost: u64::MAX });
+        let lost = std::mem::take(log.unreplayed());
         assert_eq!(lost.mds.iter().map(|r| r.frame[0]).collect::<Vec<_>>(), [2, 3, 4]);
     }
 
@@ -320,16 +353,35 @@ mod tests {
         assert_eq!((log.len(), log.bytes[1], log.waits()), (3, 30, None));
         log.synced(synced, mark, &mut |_| panic!("they have left"));
         // What is counted anew is not what the mark was about.
-        let lost = log.after_restart(Survived { mds: 0, ost: 0 });
+        log.after_restart(Survived { mds: 0, ost: 0 });
+        let lost = std::mem::take(log.unreplayed());
         assert_eq!(first_bytes(&lost), [2, 3, 6]);
         assert_eq!((log.mark(), log.of_objects.len()), (0, 0));
+    }
+
+    #[test]
+    fn what_others_may_change_is_not_replayed_over_it() {
+        let mut log = ReplayLog::default();
+        let (ours, others) = (object(0, 7), object(1, 8));
+        log.add_ost(1, change(ours, vec![1]));
+        log.add_ost(2, change(others, vec![2]));
+        log.after_restart(Survived { mds: 0, ost: 0 });
+        // While it is replayed it counts: its lock is not returned before.
+        assert_eq!(log.objects_of(Ino(7)), [ours]);
+        log.add_ost(1, change(ours, vec![3]));
+        assert_eq!((log.abandon(Ino(7)), log.abandon(Ino(7))), (2, 0));
+        assert!(log.objects_of(Ino(7)).is_empty() && log.bytes == [0; 2]);
+        assert_eq!(first_bytes(log.unreplayed()), [2]);
+        log.clear();
+        assert!(log.unreplayed().ost.is_empty());
     }
 
     #[test]
     fn data_that_cannot_be_written_again_is_an_error_once() {
         let mut log = ReplayLog::default();
         log.add_ost(1, change(object(0, 7), vec![1]));
-        let lost = log.after_restart(Survived { mds: 0, ost: 0 });
+        log.after_restart(Survived { mds: 0, ost: 0 });
+        let lost = std::mem::take(log.unreplayed());
         log.fail(lost.ost[0].object.1.ino, Errno::ENOSPC);
         assert_eq!(log.take_failure(Ino(8)), None);
         assert_eq!(log.take_failure(Ino(7)), Some(Errno::ENOSPC));
@@ -345,7 +397,8 @@ mod tests {
         assert!(log.is_full(Kind::Ost) && !log.is_full(Kind::Mds), "each has its own room");
         log.wait();
         assert!(log.waits().is_some());
-        assert!(log.after_restart(Survived { mds: 0, ost: u64::MAX }).ost.is_empty());
+        log.after_restart(Survived { mds: 0, ost: u64::MAX });
+        assert!(log.unreplayed().ost.is_empty());
         assert!(!log.is_filling());
         assert!(log.take_freed() && !log.take_freed(), "who waits is told once");
     }
