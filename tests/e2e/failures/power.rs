@@ -14,7 +14,7 @@ use support::*;
 fn clients_do_again_what_was_lost(kind: &str, cuts: u64) {
     let world = World::new();
     let (at, port) = (world.data(), free_port());
-    let disk = Disk::new(&world.path("image"), &at, kind, 400);
+    let disk = Disk::new(&world.path("image"), &at, kind, 800);
     let mut server = world.serve(port, &["--osts", "2"]);
     let (mount, dir) = world.mount(port, "m", &[]);
     let (other_mount, other_dir) = world.mount(port, "o", &[]);
