@@ -92,6 +92,11 @@ fn without_a_word(error: NetError, address: &Address) -> NetError {
 }
 
 impl Remote {
+    /// Does not change objects of a file again, because others may change them from now on.
+    pub(crate) fn abandon(&self, ino: Ino) {
+        self.session.abandon(ino, self.is_away());
+    }
+
     /// Connects to a server and learns what it serves.
     pub fn connect(options: RemoteOptions) -> Result<Remote, NetError> {
         let client = random_client();
@@ -184,13 +189,6 @@ impl Remote {
             room.get_mut(..data.len()).ok_or(Errno::EPROTO)?.copy_from_slice(&data);
         }
         Ok(reply)
-    }
-}
-
-impl Remote {
-    /// Does not change objects of a file again, because others may change them from now on.
-    pub(crate) fn abandon(&self, ino: Ino) {
-        self.session.abandon(ino, self.is_away());
     }
 }
 

@@ -12,7 +12,7 @@
 
 use crate::client::connection::Connection;
 use crate::client::recovery::ask;
-use crate::client::recovery::replay_log::{Kind, UncommittedRequest, UncommittedWrite, parse};
+use crate::client::recovery::replay_log::{UncommittedRequest, UncommittedWrite, object_of, parse};
 use crate::transport::framing::{Envelope, FrameReader, FrameWriter, request_frame};
 use crate::{NetError, host};
 use glint_proto::frame::{HEADER_BYTES, Header};
@@ -150,12 +150,14 @@ impl Connection {
         if let Some(number) = retry {
             renumber(&mut frame, number)?;
         }
+        let object = object_of(&frame);
         let mut failing = None;
         loop {
             let reply = ask(writer, reader, &frame).await?;
-            let (errno, kind) = match &reply {
-                Reply::Mds { reply: Err(errno), .. } => (*errno, Kind::Mds),
-                Reply::Ost { reply: Err(errno), .. } => (*errno, Kind::Ost),
+            let errno = match &reply {
+                Reply::Mds { reply: Err(errno), .. } | Reply::Ost { reply: Err(errno), .. } => {
+                    *errno
+                }
                 _ => return Ok(reply),
             };
             let now = clock::now();
@@ -165,17 +167,9 @@ impl Connection {
             };
             let number = retries.next();
             renumber(&mut frame, number)?;
-            {
-                let mut log = self.session.replay_log.lock();
-                let front = log.unreplayed();
-                match kind {
-                    Kind::Mds => front.mds.front_mut().into_iter().for_each(|request| {
-                        request.retry = Some(number);
-                    }),
-                    Kind::Ost => front.ost.front_mut().into_iter().for_each(|change| {
-                        change.retry = Some(number);
-                    }),
-                }
+            // Where the lock on an object was returned meanwhile, it is not written any more.
+            if !self.session.replay_log.lock().note_retry(object, number) {
+                return Ok(reply);
             }
             host::sleep(failing.rests_until.saturating_duration_since(now)).await;
         }

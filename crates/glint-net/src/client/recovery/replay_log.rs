@@ -227,6 +227,20 @@ impl ReplayLog {
         &mut self.to_replay
     }
 
+    /// The first one that is to be replayed, a change of `object` or else a request to an MDS, is sent
+    /// again under this number. Returns whether it is still there.
+    pub(crate) fn note_retry(&mut self, object: Option<Object>, number: (u16, u64)) -> bool {
+        let ToReplay { mds, ost } = &mut self.to_replay;
+        let retry = match object {
+            Some(object) => {
+                let first = ost.front_mut().filter(|change| change.object == object);
+                first.map(|change| &mut change.retry)
+            }
+            None => mds.front_mut().map(|request| &mut request.retry),
+        };
+        retry.map(|retry| *retry = Some(number)).is_some()
+    }
+
     /// Forgets everything: the server has evicted this client.
     pub(crate) fn clear(&mut self) {
         self.after_restart(Survived::ALL);
@@ -368,10 +382,14 @@ mod tests {
         log.after_restart(Survived { mds: 0, ost: 0 });
         // While it is replayed it counts: its lock is not returned before.
         assert_eq!(log.objects_of(Ino(7)), [ours]);
+        assert!(log.note_retry(Some(ours), (64, 1)) && !log.note_retry(Some(others), (64, 2)));
         log.add_ost(1, change(ours, vec![3]));
         assert_eq!((log.abandon(Ino(7)), log.abandon(Ino(7))), (2, 0));
         assert!(log.objects_of(Ino(7)).is_empty() && log.bytes == [0; 2]);
         assert_eq!(first_bytes(log.unreplayed()), [2]);
+        // Its number does not become that of the next one.
+        assert!(!log.note_retry(Some(ours), (64, 3)));
+        assert_eq!(log.unreplayed().ost[0].retry, None);
         log.clear();
         assert!(log.unreplayed().ost.is_empty());
     }
