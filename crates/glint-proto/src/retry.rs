@@ -66,6 +66,11 @@ impl Failing {
         let pause = now.saturating_duration_since(since).clamp(min, max);
         Some(Failing { since, last: now, errno, rests_until: now + pause, times, first })
     }
+
+    /// The same failure, which is tried again at once.
+    pub fn at_once(self, now: Instant) -> Failing {
+        Failing { last: now, rests_until: now, ..self }
+    }
 }
 
 #[cfg(test)]

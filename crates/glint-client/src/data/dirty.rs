@@ -12,7 +12,7 @@
 //! - What could not be sent comes back under what was written since.
 //! - Nothing here looks at all extents to find a few: what is full and what is old has an index.
 
-use crate::data::extents::{Due, Extent, Object};
+use crate::data::extents::{Due, Extent, Object, Retry};
 use glint_proto::Errno;
 use glint_proto::retry::Failing;
 use smallvec::SmallVec;
@@ -21,9 +21,7 @@ use std::time::Instant;
 /// Extents of one object on their way, in the order of their offsets.
 pub(crate) struct ExtentsInFlight {
     pub(crate) stripe: u16,
-    pub(crate) extents: SmallVec<[(u64, Vec<u8>); 1]>,
-    /// When the oldest of it was written.
-    since: Instant,
+    pub(crate) extents: SmallVec<[(u64, Extent); 1]>,
     /// See [`Dirty::discard`].
     life: u64,
 }
@@ -31,8 +29,19 @@ pub(crate) struct ExtentsInFlight {
 impl ExtentsInFlight {
     /// How much data that is.
     pub(crate) fn bytes(&self) -> usize {
-        self.extents.iter().map(|(_, data)| data.len()).sum()
+        self.extents.iter().map(|(_, extent)| extent.data.len()).sum()
     }
+}
+
+/// What became of a request that could not be executed.
+#[derive(Default, Debug, PartialEq, Eq)]
+pub(crate) struct Failed {
+    /// Some of it had not failed before.
+    pub(crate) first: bool,
+    /// How much of it has been overwritten since, in bytes.
+    pub(crate) overwritten: usize,
+    /// How much of it is given up, in bytes.
+    pub(crate) lost: usize,
 }
 
 /// The dirty data of a file.
@@ -83,7 +92,7 @@ impl Dirty {
 
     /// When the oldest data that waits was written.
     pub(crate) fn oldest(&self) -> Option<Instant> {
-        self.objects.iter().filter_map(|object| object.ages.first()).map(|(since, _)| *since).min()
+        self.objects.iter().filter_map(Object::oldest).min()
     }
 
     /// Whether something that was written up to this moment waits or is on its way.
@@ -93,10 +102,10 @@ impl Dirty {
             || flights().any(|(_, since, _)| *since <= then)
     }
 
-    /// The object that has failed for longest.
+    /// What of that which waits has failed for longest.
     pub(crate) fn failing(&self) -> Option<Failing> {
-        let failing = self.objects.iter().filter_map(|object| object.failing);
-        failing.min_by_key(|failing| failing.since)
+        let failed = self.objects.iter().flat_map(Object::failed).map(|(_, failing)| failing);
+        failed.min_by_key(|failing| failing.since)
     }
 
     fn object(&mut self, stripe: u16) -> &mut Object {
@@ -133,7 +142,7 @@ impl Dirty {
     }
 
     /// Takes extents of an object out that are due and may be sent together, of some stripes
-    /// only, and of no object that rests at `now`.
+    /// only, and of those that failed the ones that have rested at `now`.
     pub(crate) fn take(
         &mut self,
         due: Due,
@@ -142,8 +151,8 @@ impl Dirty {
     ) -> Option<ExtentsInFlight> {
         let (block, life) = (self.block, self.life);
         let found = self.objects.iter_mut().find_map(|object| {
-            let may = !object.extents.is_empty() && !object.rests(now) && stripes(object.stripe);
-            let due = if may { object.due(due, block) } else { SmallVec::new() };
+            let may = !object.extents.is_empty() && stripes(object.stripe);
+            let due = if may { object.due(due, now, block) } else { SmallVec::new() };
             (!due.is_empty()).then_some((object, due))
         });
         let (object, due) = found?;
@@ -155,18 +164,15 @@ impl Dirty {
             object.in_flight.insert(offset, offset + extent.data.len() as u64);
             since = since.min(extent.since);
             bytes += extent.data.len();
-            extents.push((offset, extent.data));
+            extents.push((offset, extent));
         }
         object.flights.push((first, since, bytes));
-        Some(ExtentsInFlight { stripe: object.stripe, extents, since, life })
+        Some(ExtentsInFlight { stripe: object.stripe, extents, life })
     }
 
-    /// A request has arrived, or is given up because its object fails for too long.
-    pub(crate) fn completed(&mut self, in_flight: &ExtentsInFlight, arrived: bool) {
-        let object = self.object_of(in_flight);
-        if arrived {
-            object.failing = None;
-        }
+    /// A request has arrived, or is given up.
+    pub(crate) fn completed(&mut self, in_flight: &ExtentsInFlight) {
+        self.object_of(in_flight);
         self.tidy();
     }
 
@@ -186,44 +192,30 @@ impl Dirty {
         self.objects.retain(|object| !object.extents.is_empty() || !object.flights.is_empty());
     }
 
-    /// A request has just failed; `None` if what it carried is given up, now or since it left.
-    pub(crate) fn fails(
-        &self,
-        in_flight: &ExtentsInFlight,
+    /// A request could not be executed: what it carried waits again, or is given up because it
+    /// failed for too long, or everything was given up since.
+    pub(crate) fn failed(
+        &mut self,
+        request: ExtentsInFlight,
         errno: Errno,
         now: Instant,
-    ) -> Option<Failing> {
-        if in_flight.life != self.life {
-            return None;
-        }
-        let object = self.objects.iter().find(|object| object.stripe == in_flight.stripe)?;
-        Failing::again(object.failing, errno, now)
-    }
-
-    /// A request could not be executed: what it carried waits again. Returns how much of it
-    /// has been overwritten since.
-    pub(crate) fn returned(&mut self, in_flight: ExtentsInFlight, failing: Failing) -> usize {
-        let block = self.block;
-        let object = self.object_of(&in_flight);
-        object.failing = Some(failing);
-        let mut overwritten = 0;
-        for (offset, data) in in_flight.extents {
-            let end = offset + data.len() as u64;
-            let newer: SmallVec<[(u64, Extent); 4]> = object
-                .touching(offset, end, block)
-                .into_iter()
-                .filter_map(|start| Some((start, object.remove(start)?)))
-                .collect();
-            let all = data.len() + newer.iter().map(|(_, extent)| extent.data.len()).sum::<usize>();
-            let before = object.bytes;
-            let mut keep = |len| Vec::with_capacity(len);
-            object.insert(offset, Extent { data, since: in_flight.since }, block);
-            for (start, extent) in newer {
-                object.write(start, &extent.data, extent.since, block, &mut keep);
+    ) -> Failed {
+        let (block, lives) = (self.block, request.life == self.life);
+        let object = self.object_of(&request);
+        let others = request.extents.len() > 1;
+        let mut outcome = Failed::default();
+        for (offset, mut extent) in request.extents {
+            let before = extent.retry;
+            extent.retry = Retry::after(before, errno, now, others).filter(|_| lives);
+            if extent.retry.is_some() {
+                outcome.first |= before.is_none();
+                outcome.overwritten += object.put_back(offset, extent, block);
+            } else {
+                outcome.lost += extent.data.len();
             }
-            overwritten += before + all - object.bytes;
         }
-        overwritten
+        self.tidy();
+        outcome
     }
 
     /// Gives all that waits up, and what is on its way if it does not arrive. Returns how much
@@ -232,11 +224,7 @@ impl Dirty {
         self.life += 1;
         let mut discarded = Vec::new();
         for object in &mut self.objects {
-            discarded.push((object.stripe, object.bytes));
-            object.extents.clear();
-            object.ages.clear();
-            object.full.clear();
-            (object.bytes, object.failing) = (0, None);
+            discarded.push((object.stripe, object.clear()));
         }
         self.tidy();
         discarded.retain(|(_, bytes)| *bytes > 0);
@@ -274,10 +262,10 @@ mod tests {
         }
         for block in 0..4u64 {
             let in_flight = take(&mut dirty, Due::Full).expect("a full extent");
-            let [(offset, data)] = &in_flight.extents[..] else { panic!("one extent") };
-            assert_eq!((*offset, data.len()), (block * 64, BLOCK));
-            assert_eq!(data[17], (block * 4 + 1) as u8);
-            dirty.completed(&in_flight, true);
+            let [(offset, extent)] = &in_flight.extents[..] else { panic!("one extent") };
+            assert_eq!((*offset, extent.data.len()), (block * 64, BLOCK));
+            assert_eq!(extent.data[17], (block * 4 + 1) as u8);
+            dirty.completed(&in_flight);
         }
         assert!(dirty.is_clean());
     }
@@ -292,8 +280,8 @@ mod tests {
         assert!(take(&mut dirty, Due::Before(now)).is_none() && !dirty.is_clean());
         dirty.write(3, 20, b"else", now, &mut fresh);
         assert_eq!(take(&mut dirty, Due::Before(now)).unwrap().extents[0].0, 20);
-        dirty.completed(&first, true);
-        assert_eq!(take(&mut dirty, Due::Before(now)).unwrap().extents[0].1, b"new");
+        dirty.completed(&first);
+        assert_eq!(take(&mut dirty, Due::Before(now)).unwrap().extents[0].1.data, b"new");
         assert!(take(&mut dirty, Due::Before(now)).is_none());
     }
 
@@ -309,18 +297,19 @@ mod tests {
         let offsets: Vec<u64> = in_flight.extents.iter().map(|(offset, _)| *offset).collect();
         assert_eq!(offsets, [10, 30, 50, 70, 90], "and not what is younger");
         assert_eq!(dirty.write(0, 15, &[2; 20], now, &mut fresh), 20);
-        let failing = dirty.fails(&in_flight, Errno::EMFILE, now).unwrap();
-        assert_eq!(dirty.returned(in_flight, failing), 10, "as much of it is newer");
-        assert!(dirty.has_older(then) && dirty.failing().is_some());
+        let failed = dirty.failed(in_flight, Errno::EMFILE, now);
+        assert_eq!(failed, Failed { first: true, overwritten: 10, lost: 0 }, "so much is newer");
+        let failing = dirty.failing().expect("what failed");
+        assert!(dirty.has_older(then));
         assert_eq!(dirty.bytes(), 70);
         let in_flight = dirty.take(Due::Before(then), failing.rests_until, |_| true).unwrap();
-        let (offset, data) = &in_flight.extents[0];
+        let (offset, extent) = &in_flight.extents[0];
         assert_eq!(
-            (*offset, &data[..]),
+            (*offset, &extent.data[..]),
             (10, &[[1; 5], [2; 5], [2; 5], [2; 5], [2; 5], [1; 5]].concat()[..])
         );
         assert_eq!(in_flight.bytes(), 60);
-        dirty.completed(&in_flight, true);
+        dirty.completed(&in_flight);
         assert!(dirty.failing().is_none() && !dirty.has_older(then));
     }
 
@@ -330,17 +319,70 @@ mod tests {
         let now = Instant::now();
         dirty.write(0, 0, b"data", now, &mut fresh);
         let in_flight = take(&mut dirty, Due::Before(now)).unwrap();
-        let failing = dirty.fails(&in_flight, Errno::EIO, now).unwrap();
-        dirty.returned(in_flight, failing);
-        assert!(take(&mut dirty, Due::Before(now)).is_none());
-        let in_flight = dirty.take(Due::Before(now), failing.rests_until, |_| true).unwrap();
-        let again = dirty.fails(&in_flight, Errno::EIO, failing.rests_until).unwrap();
-        assert_eq!((again.since, again.last), (now, failing.rests_until));
+        dirty.failed(in_flight, Errno::EIO, now);
+        let rested = dirty.failing().unwrap().rests_until;
+        assert!(dirty.take(Due::Before(now), now, |_| true).is_none());
+        let in_flight = dirty.take(Due::Before(now), rested, |_| true).unwrap();
+        dirty.failed(in_flight, Errno::EIO, rested);
+        let again = dirty.failing().unwrap();
+        assert_eq!((again.since, again.last), (now, rested));
+        let in_flight = dirty.take(Due::Full, again.rests_until, |_| true).unwrap();
         dirty.write(0, 100, b"more", now, &mut fresh);
         assert_eq!(dirty.discard(), [(0, 4)]);
-        assert_eq!(dirty.fails(&in_flight, Errno::EIO, now), None);
-        dirty.completed(&in_flight, false);
+        let failed = dirty.failed(in_flight, Errno::EIO, again.rests_until);
+        assert_eq!(failed, Failed { first: false, overwritten: 0, lost: 4 });
         assert!(dirty.is_clean());
+    }
+
+    /// Sends what is due every 10 ms for a while, to an object of which one byte cannot be
+    /// written. Returns what was given up, and when.
+    fn with_a_bad_byte(dirty: &mut Dirty, begun: Instant, bad: u64) -> Vec<(Duration, usize)> {
+        let mut given_up = Vec::new();
+        for step in 0..300 {
+            let now = begun + Duration::from_millis(step * 10);
+            // Others write to the same object, with success, all the time.
+            dirty.write(0, 1 << 20, &[3; 10], now, &mut fresh);
+            while let Some(request) = dirty.take(Due::Before(now), now, |_| true) {
+                let reaches = |(offset, extent): &(u64, Extent)| {
+                    (*offset..offset + extent.data.len() as u64).contains(&bad)
+                };
+                if request.extents.iter().any(reaches) {
+                    let failed = dirty.failed(request, Errno::EIO, now);
+                    given_up.extend((failed.lost > 0).then_some((now - begun, failed.lost)));
+                } else {
+                    dirty.completed(&request);
+                }
+            }
+        }
+        given_up
+    }
+
+    #[test]
+    fn a_bad_block_is_given_up_alone_whatever_succeeds_beside_it() {
+        let begun = Instant::now();
+        let mut dirty = Dirty::new(4 << 20);
+        for block in 0..100 {
+            dirty.write(0, block * 8192, &[1; 512], begun, &mut fresh);
+        }
+        let given_up = with_a_bad_byte(&mut dirty, begun, 50 * 8192 + 7);
+        let [(after, 512)] = given_up[..] else { panic!("one extent: {given_up:?}") };
+        assert!((Duration::from_secs(1)..Duration::from_secs(3)).contains(&after), "{after:?}");
+        assert!(dirty.is_clean());
+    }
+
+    #[test]
+    fn a_bad_block_that_is_written_again_and_again_is_given_up() {
+        let begun = Instant::now();
+        let mut dirty = Dirty::new(4 << 20);
+        let mut given_up = Vec::new();
+        for round in 0..30 {
+            let now = begun + Duration::from_millis(100 * round);
+            dirty.write(0, 4096, &[round as u8; 8192], now, &mut fresh);
+            while let Some(request) = dirty.take(Due::Before(now), now, |_| true) {
+                given_up.push(dirty.failed(request, Errno::EIO, now).lost);
+            }
+        }
+        assert!(given_up.contains(&8192), "{given_up:?}");
     }
 
     #[test]
@@ -357,7 +399,7 @@ mod tests {
         while let Some(in_flight) = take(&mut dirty, Due::Before(now)) {
             requests += 1;
             if requests % 8 == 0 {
-                dirty.completed(&in_flight, true);
+                dirty.completed(&in_flight);
             }
         }
         assert_eq!(requests, count as usize / EXTENTS_PER_WRITE_MAX);
@@ -378,7 +420,7 @@ mod tests {
         let mut bytes = 0;
         let land = |in_flight: &ExtentsInFlight, store: &mut HashMap<(u16, u64), u8>| {
             for (offset, data) in &in_flight.extents {
-                for (i, byte) in data.iter().enumerate() {
+                for (i, byte) in data.data.iter().enumerate() {
                     store.insert((in_flight.stripe, offset + i as u64), *byte);
                 }
             }
@@ -399,11 +441,10 @@ mod tests {
                     let in_flight = away.swap_remove(random(away.len() as u64) as usize);
                     if random(2) == 0 {
                         bytes += in_flight.bytes();
-                        let errno = Errno::EAGAIN;
-                        let failing = dirty.fails(&in_flight, errno, now).unwrap();
-                        bytes -= dirty.returned(in_flight, failing);
+                        let failed = dirty.failed(in_flight, Errno::EAGAIN, now);
+                        bytes -= failed.overwritten + failed.lost;
                     } else {
-                        dirty.completed(&in_flight, true);
+                        dirty.completed(&in_flight);
                         land(&in_flight, &mut store);
                     }
                     continue;
@@ -419,12 +460,12 @@ mod tests {
             assert_eq!(dirty.bytes(), bytes, "what grew is what is there");
         }
         for in_flight in away {
-            dirty.completed(&in_flight, true);
+            dirty.completed(&in_flight);
             land(&in_flight, &mut store);
         }
         let end = begun + Duration::from_secs(500);
         while let Some(in_flight) = dirty.take(Due::Before(end), end, |_| true) {
-            dirty.completed(&in_flight, true);
+            dirty.completed(&in_flight);
             land(&in_flight, &mut store);
         }
         assert!(dirty.is_clean());

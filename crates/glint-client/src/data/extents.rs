@@ -1,6 +1,10 @@
 //! The extents of an object that are not at its OST yet, with what finds a few among many: an
-//! index by age, one of those that are full, one of what is on its way.
+//! index by age, one of those that are full, one of those that failed, one of what is on its way.
+//!
+//! Invariant: an extent has the failures of its own bytes, and those of no other: one bad block
+//! neither costs the data beside it, nor is kept for ever because the others succeed.
 
+use glint_proto::Errno;
 use glint_proto::extents::extents_bulk_bytes;
 use glint_proto::limits::EXTENTS_PER_WRITE_MAX;
 use glint_proto::retry::Failing;
@@ -24,22 +28,57 @@ pub(crate) struct Extent {
     pub(crate) data: Vec<u8>,
     /// When the oldest of it was written.
     pub(crate) since: Instant,
+    pub(crate) retry: Option<Retry>,
+}
+
+/// What is known of an extent that could not be sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Retry {
+    pub(crate) failing: Failing,
+    /// It failed for too long among others, any of which may be the reason: the next request
+    /// carries nothing else, and decides.
+    alone: bool,
+}
+
+impl Retry {
+    /// One more failure of an extent that was sent together with others, or alone; `None` if
+    /// it is given up.
+    pub(crate) fn after(
+        before: Option<Retry>,
+        errno: Errno,
+        now: Instant,
+        others: bool,
+    ) -> Option<Retry> {
+        let last = before.map(|retry| retry.failing);
+        match (Failing::again(last, errno, now), last) {
+            (Some(failing), _) => Some(Retry { failing, alone: before.is_some_and(|b| b.alone) }),
+            (None, Some(failing)) if others => {
+                Some(Retry { failing: failing.at_once(now), alone: true })
+            }
+            (None, _) => None,
+        }
+    }
+
+    /// That of bytes which were one extent before, and another: the longer of both.
+    fn of_both(one: Option<Retry>, other: Option<Retry>) -> Option<Retry> {
+        one.into_iter().chain(other).min_by_key(|retry| retry.failing.since)
+    }
 }
 
 /// An object, and what waits for it.
 pub(crate) struct Object {
     pub(crate) stripe: u16,
     pub(crate) extents: BTreeMap<u64, Extent>,
-    /// Offsets of extents by age, and of those that are full.
+    /// Offsets of extents by age, and of those that are full; of those that failed, by the
+    /// moment from which they may be sent again, and these stand in no other index.
     pub(crate) ages: BTreeSet<(Instant, u64)>,
     pub(crate) full: BTreeSet<u64>,
+    pub(crate) resting: BTreeSet<(Instant, u64)>,
     pub(crate) bytes: usize,
     /// Extents on their way, from their beginnings to their ends; and the requests that they are
     /// in, by their first one: when the oldest was written, and how much it is.
     pub(crate) in_flight: BTreeMap<u64, u64>,
     pub(crate) flights: SmallVec<[(u64, Instant, usize); 2]>,
-    /// Its data could not be sent.
-    pub(crate) failing: Option<Failing>,
 }
 
 impl Object {
@@ -49,18 +88,25 @@ impl Object {
             extents: BTreeMap::new(),
             ages: BTreeSet::new(),
             full: BTreeSet::new(),
+            resting: BTreeSet::new(),
             bytes: 0,
             in_flight: BTreeMap::new(),
             flights: SmallVec::new(),
-            failing: None,
         }
     }
 
     pub(crate) fn insert(&mut self, offset: u64, extent: Extent, block: u64) {
         self.bytes += extent.data.len();
-        self.ages.insert((extent.since, offset));
-        if extent.data.len() as u64 == block {
-            self.full.insert(offset);
+        match &extent.retry {
+            Some(retry) => {
+                self.resting.insert((retry.failing.rests_until, offset));
+            }
+            None => {
+                self.ages.insert((extent.since, offset));
+                if extent.data.len() as u64 == block {
+                    self.full.insert(offset);
+                }
+            }
         }
         self.extents.insert(offset, extent);
     }
@@ -68,8 +114,15 @@ impl Object {
     pub(crate) fn remove(&mut self, offset: u64) -> Option<Extent> {
         let extent = self.extents.remove(&offset)?;
         self.bytes -= extent.data.len();
-        self.ages.remove(&(extent.since, offset));
-        self.full.remove(&offset);
+        match &extent.retry {
+            Some(retry) => {
+                self.resting.remove(&(retry.failing.rests_until, offset));
+            }
+            None => {
+                self.ages.remove(&(extent.since, offset));
+                self.full.remove(&offset);
+            }
+        }
         Some(extent)
     }
 
@@ -95,12 +148,60 @@ impl Object {
         self.has_in_flight(offset, end)
     }
 
-    pub(crate) fn rests(&self, now: Instant) -> bool {
-        self.failing.as_ref().is_some_and(|failing| failing.rests_until > now)
+    /// Extents that failed, and are not on their way again.
+    pub(crate) fn failed(&self) -> impl Iterator<Item = (&Extent, Failing)> {
+        let extents = self.resting.iter().filter_map(|(_, offset)| self.extents.get(offset));
+        extents.filter_map(|extent| Some((extent, extent.retry?.failing)))
     }
 
-    /// Beginnings of extents that are due and may be sent, as many as travel together.
-    pub(crate) fn due(&self, due: Due, block: u64) -> SmallVec<[u64; 1]> {
+    /// When the oldest data that waits was written.
+    pub(crate) fn oldest(&self) -> Option<Instant> {
+        let failed = self.failed().map(|(extent, _)| extent.since);
+        self.ages.first().map(|(since, _)| *since).into_iter().chain(failed).min()
+    }
+
+    /// Gives up what waits. Returns how much it was.
+    pub(crate) fn clear(&mut self) -> usize {
+        self.extents.clear();
+        self.ages.clear();
+        self.full.clear();
+        self.resting.clear();
+        std::mem::take(&mut self.bytes)
+    }
+
+    /// As many of these as one request carries, in the order in which they lie on the disk.
+    fn together<'a>(
+        &self,
+        offsets: impl Iterator<Item = &'a u64>,
+        block: u64,
+    ) -> SmallVec<[u64; 1]> {
+        let mut bytes = 0;
+        let mut chosen: SmallVec<[u64; 1]> = SmallVec::new();
+        for offset in offsets.filter(|offset| !self.flies(**offset)) {
+            let Some(extent) = self.extents.get(offset) else { continue };
+            let alone = extent.retry.is_some_and(|retry| retry.alone);
+            bytes += extent.data.len();
+            let count = chosen.len() + 1;
+            let fits = !alone && extents_bulk_bytes(count, bytes) <= block as usize;
+            if count > 1 && (count > EXTENTS_PER_WRITE_MAX || !fits) {
+                break;
+            }
+            chosen.push(*offset);
+            if alone {
+                break;
+            }
+        }
+        chosen.sort_unstable();
+        chosen
+    }
+
+    /// Beginnings of extents that are due and may be sent at `now`, as many as travel together.
+    pub(crate) fn due(&self, due: Due, now: Instant, block: u64) -> SmallVec<[u64; 1]> {
+        let rested = self.resting.iter().take_while(|(until, _)| *until <= now);
+        let again = self.together(rested.map(|(_, offset)| offset), block);
+        if !again.is_empty() {
+            return again;
+        }
         let free = |offset: &&u64| !self.flies(**offset);
         if let Some(full) = self.full.iter().find(free) {
             return SmallVec::from_slice(&[*full]);
@@ -108,26 +209,14 @@ impl Object {
         match due {
             Due::Full => SmallVec::new(),
             Due::Some => match self.bytes as u64 >= block {
-                true => self.extents.keys().find(free).copied().into_iter().collect(),
-                false => SmallVec::new(),
-            },
+                true => self.ages.iter().map(|(_, offset)| offset).find(free).copied(),
+                false => None,
+            }
+            .into_iter()
+            .collect(),
             Due::Before(then) => {
-                let mut bytes = 0;
-                let mut chosen: SmallVec<[u64; 1]> = SmallVec::new();
                 let old = self.ages.iter().take_while(|(since, _)| *since <= then);
-                for offset in old.map(|(_, offset)| offset).filter(free) {
-                    let len = self.extents.get(offset).map_or(0, |extent| extent.data.len());
-                    bytes += len;
-                    let count = chosen.len() + 1;
-                    let fits = extents_bulk_bytes(count, bytes) <= block as usize;
-                    if count > 1 && (count > EXTENTS_PER_WRITE_MAX || !fits) {
-                        break;
-                    }
-                    chosen.push(*offset);
-                }
-                // In the order in which they lie on the disk.
-                chosen.sort_unstable();
-                chosen
+                self.together(old.map(|(_, offset)| offset), block)
             }
         }
     }
@@ -152,7 +241,7 @@ impl Object {
             let len = extent.data.len();
             overwrite(&mut extent.data, (offset - start) as usize, data);
             self.bytes += extent.data.len() - len;
-            if extent.data.len() as u64 == block {
+            if extent.data.len() as u64 == block && extent.retry.is_none() {
                 self.full.insert(start);
             }
             return self.bytes - before;
@@ -163,12 +252,16 @@ impl Object {
             Some((start, first)) if start <= offset => (start, first),
             Some((start, later)) => {
                 // It begins before all that is there.
-                let mut merged = Extent { data: buffer(data.len()), since: later.since.min(now) };
+                let mut merged = Extent {
+                    data: buffer(data.len()),
+                    since: later.since.min(now),
+                    retry: later.retry,
+                };
                 merged.data.extend_from_slice(data);
                 append(&mut merged, offset, start, &later);
                 (offset, merged)
             }
-            None => (offset, Extent { data: buffer(data.len()), since: now }),
+            None => (offset, Extent { data: buffer(data.len()), since: now, retry: None }),
         };
         while let Some((start_of_later, later)) = part() {
             // Overwritten below as far as the new data reaches.
@@ -178,10 +271,31 @@ impl Object {
             }
             append(&mut merged, start, start_of_later, &later);
             merged.since = merged.since.min(later.since);
+            merged.retry = Retry::of_both(merged.retry, later.retry);
         }
         overwrite(&mut merged.data, (offset - start) as usize, data);
         self.insert(start, merged, block);
         self.bytes - before
+    }
+}
+
+impl Object {
+    /// Puts an extent back under what was written since. Returns how much of it that is.
+    pub(crate) fn put_back(&mut self, offset: u64, extent: Extent, block: u64) -> usize {
+        let end = offset + extent.data.len() as u64;
+        let newer: SmallVec<[(u64, Extent); 4]> = self
+            .touching(offset, end, block)
+            .into_iter()
+            .filter_map(|start| Some((start, self.remove(start)?)))
+            .collect();
+        let all =
+            extent.data.len() + newer.iter().map(|(_, newer)| newer.data.len()).sum::<usize>();
+        let before = self.bytes;
+        self.insert(offset, extent, block);
+        for (start, newer) in newer {
+            self.write(start, &newer.data, newer.since, block, &mut |len| Vec::with_capacity(len));
+        }
+        before + all - self.bytes
     }
 }
 

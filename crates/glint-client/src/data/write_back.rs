@@ -7,15 +7,16 @@
 //! - What could not be sent for a reason that may pass stays dirty, and is sent again.
 //! - What is lost is told to each open file once, at its next write, fsync or close.
 
-use crate::cache::inode::CachedInode;
+use crate::cache::inode::{CachedInode, InodeState};
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
-use crate::data::dirty::{Dirty, ExtentsInFlight};
+use crate::data::dirty::{Dirty, ExtentsInFlight, Failed};
 use crate::data::extents::Due;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use glint_net::{Transport, host};
 use glint_proto::extents::{extents_bulk_bytes, put_extents};
 use glint_proto::limits::{BULK_BYTES_MAX, RESEND_MS_MAX, RESERVE_BYTES};
+use glint_proto::retry::Failing;
 use glint_proto::{
     Bulk, Errno, FsResult, Ino, Layout, ObjectAttr, ObjectId, OstReply, OstRequest, clock,
 };
@@ -206,14 +207,14 @@ impl<T: Transport> Client<T> {
         let object = ObjectId { ino: inode.ino, stripe };
         let result = match (&in_flight.extents[..], unborn) {
             (_, true) => Err(Errno::EIO),
-            ([(offset, data)], _) => {
+            ([(offset, extent)], _) => {
                 let request = OstRequest::Write { object, offset: *offset, mtime, kept: true };
-                self.ask_ost(ost, request, Bulk::Out(data)).await
+                self.ask_ost(ost, request, Bulk::Out(&extent.data)).await
             }
             (extents, _) => {
                 let len = extents_bulk_bytes(extents.len(), in_flight.bytes());
                 let mut bulk = self.write_back.buffer(len);
-                put_extents(extents.iter().map(|(at, data)| (*at, &data[..])), &mut bulk);
+                put_extents(extents.iter().map(|(at, extent)| (*at, &extent.data[..])), &mut bulk);
                 let count = extents.len() as u32;
                 let request = OstRequest::WriteExtents { object, count, mtime, kept: true };
                 let result = self.ask_ost(ost, request, Bulk::Out(&bulk)).await;
@@ -236,7 +237,7 @@ impl<T: Transport> Client<T> {
     /// A request has been executed. Returns how much is not dirty any more.
     fn arrived(&self, inode: &CachedInode, in_flight: ExtentsInFlight, attr: ObjectAttr) -> usize {
         let mut state = inode.lock();
-        state.dirty.completed(&in_flight, true);
+        state.dirty.completed(&in_flight);
         let known = state.objects.entry(in_flight.stripe).or_insert(attr);
         known.size = known.size.max(attr.size);
         known.blocks = known.blocks.max(attr.blocks);
@@ -249,39 +250,51 @@ impl<T: Transport> Client<T> {
         }
         drop(state);
         let bytes = in_flight.bytes();
-        in_flight.extents.into_iter().for_each(|(_, data)| self.write_back.spare(data));
+        in_flight.extents.into_iter().for_each(|(_, extent)| self.write_back.spare(extent.data));
         bytes
     }
 
     /// A request could not be executed: what it carried waits for another attempt, or is lost.
     /// Returns how much is not dirty any more.
     fn failed(&self, inode: &CachedInode, in_flight: ExtentsInFlight, errno: Errno) -> usize {
-        let now = clock::now();
         let mut state = inode.lock();
-        if let Some(failing) = state.dirty.fails(&in_flight, errno, now) {
-            if failing.since == now {
-                tracing::warn!(ino = %inode.ino, %errno,
-                    "writing cached data failed; it is tried again");
-            }
-            return state.dirty.returned(in_flight, failing);
+        let stripe = in_flight.stripe;
+        let Failed { first, overwritten, lost } =
+            state.dirty.failed(in_flight, errno, clock::now());
+        if first {
+            tracing::warn!(ino = %inode.ino, stripe, %errno,
+                "writing cached data failed; it is tried again");
         }
-        drop(state);
-        self.lose(inode, in_flight, errno)
+        if lost > 0 {
+            self.tell_lost(inode, &mut state, stripe, lost, errno);
+        }
+        overwritten + lost
     }
 
     fn lose(&self, inode: &CachedInode, in_flight: ExtentsInFlight, errno: Errno) -> usize {
         let lost = in_flight.bytes();
         let mut state = inode.lock();
-        tracing::error!(ino = %inode.ino, stripe = in_flight.stripe, lost, %errno,
+        state.dirty.completed(&in_flight);
+        self.tell_lost(inode, &mut state, in_flight.stripe, lost, errno);
+        lost
+    }
+
+    /// Data of an inode is lost: its open files hear of it.
+    fn tell_lost(
+        &self,
+        inode: &CachedInode,
+        state: &mut InodeState,
+        stripe: u16,
+        lost: usize,
+        errno: Errno,
+    ) {
+        tracing::error!(ino = %inode.ino, stripe, lost, %errno,
             "writing cached data failed; it is lost");
-        state.dirty.completed(&in_flight, false);
         if state.dirty.is_clean() {
             state.wrote_to = None;
         }
         state.fail(errno);
-        drop(state);
         self.write_back.count_error();
-        lost
     }
 
     /// How long those wait for data that cannot be sent who cannot wait for ever: long enough
@@ -312,6 +325,14 @@ impl<T: Transport> Client<T> {
                 }
                 (state.dirty.has_in_flight(), state.dirty.failing())
             };
+            let now = clock::now();
+            let too_long = |failing: &Failing| {
+                failing.last >= begun
+                    && now.saturating_duration_since(failing.since) >= self.patience()
+            };
+            if let Some(failing) = failing.filter(too_long) {
+                return Err(failing.errno);
+            }
             if flies {
                 // What others send, or what it overlaps.
                 let completed = |dirty: &Dirty| dirty.completions() != completions;
@@ -321,12 +342,6 @@ impl<T: Transport> Client<T> {
                     })
                     .await;
             } else if let Some(failing) = failing {
-                let now = clock::now();
-                if failing.last >= begun
-                    && now.saturating_duration_since(failing.since) >= self.patience()
-                {
-                    return Err(failing.errno);
-                }
                 host::sleep(failing.rests_until.saturating_duration_since(now)).await;
             }
         }

@@ -13,6 +13,7 @@
 //! Invariant: what was lost is [sent again](replay) in its order, after all else. That is
 //! said many things in one request: their order means nothing, and saying them twice does no harm.
 
+mod lost;
 pub(crate) mod replay;
 pub(crate) mod replay_log;
 

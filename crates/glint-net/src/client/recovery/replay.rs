@@ -7,11 +7,12 @@
 //! - A failure that may pass does not end a replay: it is tried again as long as a write that is
 //!   sent for the first time would be. Servers answer a number that failed with that failure again,
 //!   so each try after it has a number of its own, in a slot that no connection uses.
-//! - Acknowledged data that could not be written again is an error of writing behind: the file's
-//!   next write, fsync or close fails with it.
+//! - What was acknowledged and could not be done again is an error of writing behind: the next write,
+//!   fsync or close of the file, or fsync of the directory, fails with it.
 
 use crate::client::connection::Connection;
 use crate::client::recovery::ask;
+use crate::client::recovery::lost::lost;
 use crate::client::recovery::replay_log::{UncommittedRequest, UncommittedWrite, object_of, parse};
 use crate::transport::framing::{Envelope, FrameReader, FrameWriter, request_frame};
 use crate::{NetError, host};
@@ -19,7 +20,7 @@ use glint_proto::frame::{HEADER_BYTES, Header};
 use glint_proto::limits::{REPLAY_FAILS_MS_MAX, SLOTS_PER_CONNECTION};
 use glint_proto::message::{Reply, Request};
 use glint_proto::retry::Failing;
-use glint_proto::{Op, clock};
+use glint_proto::{FsResult, MdsReply, Op, clock};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -81,18 +82,11 @@ impl Connection {
                 continue;
             };
             let reply = self.ask_again(writer, reader, replay, request.retry, patience, retries);
-            let logged = match reply.await? {
-                Reply::Mds { transaction, reply: Ok(_), .. } => {
-                    (transaction > 0).then_some(transaction)
-                }
-                Reply::Mds { reply: Err(errno), .. } => {
-                    tracing::error!(
-                        %errno, "an operation that was acknowledged could not be replayed"
-                    );
-                    None
-                }
-                _ => return Err(NetError::Refused("it did not answer a replay".into())),
+            let Reply::Mds { transaction, reply, .. } = reply.await? else {
+                return Err(NetError::Refused("it did not answer a replay".into()));
             };
+            self.tell_lost(&request, &reply);
+            let logged = (reply.is_ok() && transaction > 0).then_some(transaction);
             let mut log = self.session.replay_log.lock();
             if is_over() {
                 return Err(NetError::Closed);
@@ -134,6 +128,21 @@ impl Connection {
             }
         }
         Ok(())
+    }
+
+    /// Has the files and directories hear of it that a replayed request did not change again.
+    fn tell_lost(&self, logged: &UncommittedRequest, replayed: &FsResult<MdsReply>) {
+        let Some((_, Request::Mds { request, .. })) = parse(&logged.frame) else { return };
+        let lost = lost(&request, &logged.reply, replayed);
+        if let Err(errno) = replayed {
+            tracing::error!(
+                %errno, op = ?request.op(), "an operation that was acknowledged could not be replayed"
+            );
+        }
+        for (ino, errno) in lost {
+            tracing::error!(%errno, %ino, "an acknowledged change is lost");
+            self.session.fail(ino, errno);
+        }
     }
 
     /// Sends a request until it does not fail, or fails for good. Its log keeps its own number for
