@@ -101,7 +101,7 @@ impl Liaison {
                 advertised,
                 orders,
                 fencing: Vec::new(),
-                ended: Vec::new(),
+                is_another_run: false,
                 done: (0, 0),
                 destroying: None,
                 failed: Vec::new(),
@@ -131,8 +131,8 @@ struct Talk<'a> {
     destroying: Option<OrderId>,
     /// Sessions that the MDS wants to be fenced.
     fencing: Vec<u64>,
-    /// Sessions that an MDS which has started again does not know, until they are quiet.
-    ended: Vec<u64>,
+    /// The MDS has started again, and was not relied on since.
+    is_another_run: bool,
     /// The last order that was done.
     done: OrderId,
     /// Objects that could not be removed, until the MDS knows.
@@ -265,6 +265,7 @@ impl Talk<'_> {
     ) -> Result<Duration, NetError> {
         let sessions = &self.oss.sessions;
         if self.done.0 != orders.run {
+            self.is_another_run = true;
             // What ended between two of its runs, it may not know any more.
             for (session, _) in sessions.all() {
                 let (client, number) = (session.client(), session.number());
@@ -272,21 +273,19 @@ impl Talk<'_> {
                 let question = OssRequest::IsSession { client, session: number, owner };
                 if link.ask(question)? != Ok(OssReply::Is(true)) {
                     sessions.fence(number);
-                    self.ended.push(number);
                 }
             }
             self.done = (orders.run, 0);
         }
         self.fencing = orders.fence;
         self.fencing.iter().for_each(|number| sessions.fence(*number));
-        self.ended.retain(|number| !sessions.is_quiet(*number));
         let (lease, now) = (Duration::from_millis(orders.lease_ms), clock::now());
         // After all that it wants to be fenced is.
         let relies = !orders.more_to_fence
-            && self.ended.is_empty()
-            && sessions.rely_until(sent + lease / 2, now);
+            && sessions.rely_until(sent + lease / 2, std::mem::take(&mut self.is_another_run), now);
         sessions.forget_absent(now, lease);
         if relies
+            && sessions.is_over()
             && let Some((last, _)) = orders.orders.last()
             && self.destroying.is_none()
             && self.done.1 < *last

@@ -83,13 +83,14 @@ impl Oss {
         let survived = !data.is_after_loss() && !settings.after_power_loss;
         let runs = Runs::begin(&data, boot_verifier, survived)?;
         data.note_served()?;
+        let sessions = Sessions::new(osts.count());
         let oss = Arc::new(Oss {
             osts,
             data,
             settings,
             boot_verifier,
             runs,
-            sessions: Sessions::default(),
+            sessions,
             liaison: Liaison::new(),
             joined: OnceLock::new(),
             key: OnceLock::new(),
@@ -224,10 +225,13 @@ impl Service for Oss {
         let Some(index) = ost.checked_sub(first) else {
             return Answer::unchanged(Err(Errno::ENXIO));
         };
+        if index >= self.osts.count() {
+            return Answer::unchanged(Err(Errno::ENXIO));
+        }
         local_osts::pace(&self.osts, index, &request, &bulk).await;
         let _running = loop {
-            match self.sessions.enter(session, clock::now()) {
-                Entry::Running(running) => break running,
+            match self.sessions.enter(session, index, clock::now()) {
+                Entry::Running(guard, term) => break (guard, term),
                 Entry::Later => glint_net::host::sleep(LATER).await,
                 Entry::Never => return Answer::unchanged(Err(Errno::ESTALE)),
             }

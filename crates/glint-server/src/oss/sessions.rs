@@ -4,11 +4,12 @@
 //! - A session that was fenced is never a good one again, and counts as quiet only when nothing
 //!   of it is being executed.
 //! - Nothing begins while the MDS was not heard of for too long.
-//! - When it is heard of again after that, nothing begins before all is over that is still being
-//!   executed of sessions that have ended: the MDS has waited for none of it, and what they had
-//!   locked others have now. Where this process stood still between a look at the session and the
-//!   change itself, the change is made before anybody can see or change the same bytes. (The
-//!   order: the MDS says who has ended, [`Sessions::fence`], [`Sessions::rely_until`].)
+//! - When it is heard of again after that, or is another run of it, nothing begins at an OST before
+//!   all is over that began there earlier: the MDS has waited for none of it, and what ended
+//!   sessions had locked others have now. Where this process stood still between a look at the
+//!   session and the change itself, the change is made before anybody can see or change the same
+//!   bytes. (The order: the MDS says who has ended, [`Sessions::fence`], [`Sessions::rely_until`].)
+//!   Each OST waits for its own requests: a disk that hangs holds up no other.
 //!
 //! Time is that of [`clock`](glint_proto::clock). It does not pass in a virtual machine that is halted from outside
 //! and not told so; an OSS must not be halted that way for longer than half a lease.
@@ -16,7 +17,7 @@
 use glint_proto::{ClientId, Errno, FsResult, Owner, RequestGuard, Session};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 struct Known {
@@ -26,7 +27,13 @@ struct Known {
     left: Option<Instant>,
 }
 
-#[derive(Default)]
+/// What is being executed at an OST: each request keeps the token of the term in which it began.
+struct Running {
+    term: Arc<()>,
+    /// Earlier terms of which something may still be executed.
+    earlier: Vec<Weak<()>>,
+}
+
 struct SessionTable {
     clients: HashMap<ClientId, Known>,
     fenced: HashSet<u64>,
@@ -34,10 +41,11 @@ struct SessionTable {
     ending: Vec<Arc<Session>>,
     /// Until when the MDS is relied on.
     valid: Option<Instant>,
+    /// Of each OST.
+    running: Vec<Running>,
 }
 
 /// The sessions of clients.
-#[derive(Default)]
 pub struct Sessions {
     state: Mutex<SessionTable>,
 }
@@ -45,14 +53,37 @@ pub struct Sessions {
 /// Whether a request may be executed.
 pub enum Entry<'a> {
     /// Yes, while this is kept.
-    Running(RequestGuard<'a>),
-    /// Not before the MDS was heard of again.
+    Running(RequestGuard<'a>, Arc<()>),
+    /// Not before the MDS was heard of again, and what ran at this OST before is over.
     Later,
     /// Its session is over.
     Never,
 }
 
+impl Running {
+    fn new() -> Running {
+        Running { term: Arc::default(), earlier: Vec::new() }
+    }
+
+    /// Another term begins.
+    fn renew(&mut self) {
+        self.is_over();
+        let before = std::mem::take(&mut self.term);
+        self.earlier.push(Arc::downgrade(&before));
+    }
+
+    /// Whether nothing of an earlier term is being executed.
+    fn is_over(&mut self) -> bool {
+        self.earlier.retain(|term| term.strong_count() > 0);
+        self.earlier.is_empty()
+    }
+}
+
 impl SessionTable {
+    fn is_valid(&self, now: Instant) -> bool {
+        self.valid.is_some_and(|valid| now < valid)
+    }
+
     /// Ends sessions.
     fn end(&mut self, which: impl Fn(&Known) -> bool) {
         let ended = self.clients.extract_if(|_, known| which(known));
@@ -65,6 +96,14 @@ impl SessionTable {
 }
 
 impl Sessions {
+    /// Those of a server with so many OSTs.
+    pub fn new(osts: u16) -> Sessions {
+        let (clients, fenced, ending, valid) = Default::default();
+        let running = (0..osts).map(|_| Running::new()).collect();
+        let state = Mutex::new(SessionTable { clients, fenced, ending, valid, running });
+        Sessions { state }
+    }
+
     /// A client of a session that the MDS has just said to be good has connected: ESTALE if
     /// it is not any more. Whatever session it had before is over.
     pub fn admit(&self, client: ClientId, number: u64, owner: Owner) -> FsResult<Arc<Session>> {
@@ -126,13 +165,16 @@ impl Sessions {
         state.clients.values().map(one).collect()
     }
 
-    /// A request begins.
-    pub fn enter<'a>(&self, session: &'a Session, now: Instant) -> Entry<'a> {
+    /// A request begins at an OST of this server; never, if there is no such OST.
+    pub fn enter<'a>(&self, session: &'a Session, ost: u16, now: Instant) -> Entry<'a> {
         // In this order: what is fenced waits for what has entered.
-        match session.enter() {
-            Err(_) => Entry::Never,
-            Ok(_) if !self.is_valid(now) => Entry::Later,
-            Ok(running) => Entry::Running(running),
+        let Ok(entered) = session.enter() else { return Entry::Never };
+        let mut state = self.state.lock();
+        let is_valid = state.is_valid(now);
+        let Some(running) = state.running.get_mut(ost as usize) else { return Entry::Never };
+        match is_valid && running.is_over() {
+            true => Entry::Running(entered, running.term.clone()),
+            false => Entry::Later,
         }
     }
 
@@ -150,15 +192,13 @@ impl Sessions {
         !state.ending.iter().any(|session| session.number() == number)
     }
 
-    /// The MDS, which has said by now whose sessions are over, is relied on until `then`. Not yet
-    /// if it was not heard of for too long, and something of such a session is being executed.
-    /// Returns whether it is.
-    pub fn rely_until(&self, then: Instant, now: Instant) -> bool {
+    /// The MDS, which has said by now whose sessions are over, is relied on until `then`. It did
+    /// not wait for what runs here if it was not heard of for too long, or is another run of it.
+    /// Returns whether it is relied on.
+    pub fn rely_until(&self, then: Instant, is_another: bool, now: Instant) -> bool {
         let mut state = self.state.lock();
-        state.end(|_| false);
-        let is_late = state.valid.is_none_or(|valid| now >= valid);
-        if is_late && !state.ending.is_empty() {
-            return false;
+        if is_another || !state.is_valid(now) {
+            state.running.iter_mut().for_each(Running::renew);
         }
         state.valid = Some(then);
         now < then
@@ -166,7 +206,12 @@ impl Sessions {
 
     /// Whether it is at this time.
     pub fn is_valid(&self, now: Instant) -> bool {
-        self.state.lock().valid.is_some_and(|valid| now < valid)
+        self.state.lock().is_valid(now)
+    }
+
+    /// Whether nothing that began before the MDS was heard of again is being executed, at any OST.
+    pub fn is_over(&self) -> bool {
+        self.state.lock().running.iter_mut().all(Running::is_over)
     }
 }
 
@@ -178,65 +223,77 @@ mod tests {
 
     #[test]
     fn what_was_fenced_is_over_when_it_is_quiet() {
-        let (sessions, now) = (Sessions::default(), Instant::now());
+        let (sessions, now) = (Sessions::new(2), Instant::now());
         let (a, b) = (ClientId(1), ClientId(2));
         let of_a = sessions.admit(a, 10, OWNER).unwrap();
         let of_b = sessions.admit(b, 20, OWNER).unwrap();
-        assert!(matches!(sessions.enter(&of_a, now), Entry::Later), "the MDS was not heard of");
-        assert!(sessions.rely_until(now + Duration::from_secs(1), now));
-        let Entry::Running(running) = sessions.enter(&of_a, now) else { panic!("a is known") };
+        assert!(matches!(sessions.enter(&of_a, 0, now), Entry::Later), "the MDS was not heard of");
+        assert!(sessions.rely_until(now + Duration::from_secs(1), false, now));
+        let Entry::Running(running, _) = sessions.enter(&of_a, 0, now) else {
+            panic!("a is known")
+        };
         sessions.fence(10);
-        assert!(matches!(sessions.enter(&of_a, now), Entry::Never));
+        assert!(matches!(sessions.enter(&of_a, 0, now), Entry::Never));
         assert!(!sessions.is_quiet(10));
         drop(running);
         assert!(sessions.is_quiet(10));
         assert!(sessions.admit(a, 10, OWNER).is_err(), "it does not come back");
         sessions.admit(a, 11, OWNER).unwrap();
-        assert!(matches!(sessions.enter(&of_b, now), Entry::Running(_)));
-        assert!(matches!(sessions.enter(&of_b, now + Duration::from_secs(1)), Entry::Later));
+        assert!(matches!(sessions.enter(&of_b, 0, now), Entry::Running(..)));
+        assert!(matches!(sessions.enter(&of_b, 0, now + Duration::from_secs(1)), Entry::Later));
         sessions.disconnect(&of_b, now);
         sessions.forget_absent(now + Duration::from_secs(3), Duration::from_secs(2));
         assert!(!sessions.knows(b) && sessions.knows(a));
     }
 
     #[test]
-    fn what_stood_still_while_its_session_ended_is_done_before_anything_begins() {
-        let (sessions, now, second) = (Sessions::default(), Instant::now(), Duration::from_secs(1));
+    fn what_stood_still_while_the_mds_was_away_is_done_before_anything_begins_there() {
+        let (sessions, now, second) = (Sessions::new(2), Instant::now(), Duration::from_secs(1));
         let of_a = sessions.admit(ClientId(1), 10, OWNER).unwrap();
         let of_b = sessions.admit(ClientId(2), 20, OWNER).unwrap();
-        assert!(sessions.rely_until(now + second, now));
-        let Entry::Running(slow) = sessions.enter(&of_a, now) else { panic!("a is known") };
+        assert!(sessions.rely_until(now + second, false, now));
+        let Entry::Running(guard, term) = sessions.enter(&of_a, 0, now) else {
+            panic!("a is known")
+        };
         // It is ended in time: the MDS waits for what runs, others go on.
         sessions.fence(10);
-        assert!(sessions.rely_until(now + 2 * second, now + second / 2));
-        assert!(matches!(sessions.enter(&of_b, now + second), Entry::Running(_)));
+        assert!(sessions.rely_until(now + 2 * second, false, now + second / 2));
+        assert!(matches!(sessions.enter(&of_b, 0, now + second), Entry::Running(..)));
         // This process stands still here, and the MDS waits no more.
         let now = now + 100 * second;
-        let begins = || matches!(sessions.enter(&of_b, now), Entry::Running(_));
-        assert!(!sessions.rely_until(now + second, now) && !begins());
-        assert!(!sessions.rely_until(now + second, now) && !begins());
-        drop(slow);
-        assert!(!begins());
-        assert!(sessions.rely_until(now + second, now) && begins());
-        // The same for a session that the MDS does not name, because it has ended here.
-        let Entry::Running(slow) = sessions.enter(&of_b, now) else { panic!("b is known") };
+        let begins = |ost| matches!(sessions.enter(&of_b, ost, now), Entry::Running(..));
+        assert!(!begins(0) && !begins(1));
+        for _ in 0..2 {
+            assert!(sessions.rely_until(now + second, false, now));
+            assert!(!begins(0) && !sessions.is_over(), "something stood still there");
+            assert!(begins(1), "and not here");
+        }
+        drop((guard, term));
+        assert!(begins(0) && sessions.is_over());
+        // The same for a session that the MDS does not name, because it has ended here, and for
+        // another run of the MDS, which waits for nothing that the one before it knew.
+        let Entry::Running(guard, term) = sessions.enter(&of_b, 1, now) else {
+            panic!("b is known")
+        };
         sessions.end(20);
-        let now = now + 100 * second;
-        assert!(!sessions.rely_until(now + second, now));
-        drop(slow);
-        assert!(sessions.rely_until(now + second, now));
+        let of_c = sessions.admit(ClientId(3), 30, OWNER).unwrap();
+        assert!(sessions.rely_until(now + second, true, now));
+        assert!(matches!(sessions.enter(&of_c, 1, now), Entry::Later));
+        drop((guard, term));
+        assert!(matches!(sessions.enter(&of_c, 1, now), Entry::Running(..)));
+        assert!(matches!(sessions.enter(&of_c, 2, now), Entry::Never), "there are two");
     }
 
     #[test]
     fn what_was_parked_in_a_session_does_not_run_in_the_next_one() {
-        let (sessions, now, a) = (Sessions::default(), Instant::now(), ClientId(1));
+        let (sessions, now, a) = (Sessions::new(2), Instant::now(), ClientId(1));
         let old = sessions.admit(a, 10, OWNER).unwrap();
-        assert!(matches!(sessions.enter(&old, now), Entry::Later));
+        assert!(matches!(sessions.enter(&old, 0, now), Entry::Later));
         // The client is back before the order to fence its old session is here.
         let new = sessions.admit(a, 11, OWNER).unwrap();
-        assert!(sessions.rely_until(now + Duration::from_secs(1), now));
-        assert!(matches!(sessions.enter(&old, now), Entry::Never));
-        let Entry::Running(_running) = sessions.enter(&new, now) else { panic!("it is good") };
+        assert!(sessions.rely_until(now + Duration::from_secs(1), false, now));
+        assert!(matches!(sessions.enter(&old, 0, now), Entry::Never));
+        let Entry::Running(..) = sessions.enter(&new, 0, now) else { panic!("it is good") };
         // Who connected in the old session is not counted in the new one.
         sessions.disconnect(&old, now);
         let all: Vec<_> = sessions.all().iter().map(|(s, n)| (s.number(), *n)).collect();
