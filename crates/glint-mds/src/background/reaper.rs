@@ -108,10 +108,10 @@ impl<K: Kv> Mds<K> {
     /// Gives up clients whose time is over. On a thread of its own: what removes files may wait
     /// for a disk that clients in need of a lock have nothing to do with.
     pub async fn expire(&self, targets: &impl Targets) -> FsResult<()> {
-        self.forget_quiet(targets).await?;
-        self.end_recovery(targets).await?;
-        self.expire_sessions(self.config.lease, targets).await?;
-        self.expire_questions(self.config.lease, targets).await
+        self.expire_sessions(self.config.lease, targets);
+        self.expire_questions(self.config.lease, targets);
+        // Those are forgotten with it.
+        self.end_recovery(targets).await
     }
 
     /// Removes what is due. Returns whether there may be more to do at once.

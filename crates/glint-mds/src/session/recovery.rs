@@ -269,7 +269,8 @@ impl<K: Kv> Mds<K> {
             false => "nothing that was acknowledged is lost",
         };
         let lease = self.config.lease;
-        for client in self.recovery.overdue(|client| self.is_silent(client, lease)) {
+        let overdue = self.recovery.overdue(|client| self.is_silent(client, lease));
+        for client in overdue.iter().copied() {
             if !self.is_ending(client)
                 && let Some(SessionInfo { host, mount_point, .. }) = self.session(client)
             {
@@ -278,11 +279,12 @@ impl<K: Kv> Mds<K> {
                     "client did not come back within {} s and is evicted: {loss}; its open files \
                      are closed", lease.as_secs()
                 );
-                self.fence_and_evict(client, targets).await?;
+                self.give_up(client, targets);
             }
-            if !self.is_ending(client) {
-                self.recovery.gave_up(client);
-            }
+        }
+        self.forget_quiet(targets).await?;
+        for client in overdue.into_iter().filter(|client| !self.is_ending(*client)) {
+            self.recovery.gave_up(client);
         }
         Ok(())
     }
@@ -488,6 +490,52 @@ mod tests {
             ],
         );
         assert_eq!(mds.lock_counts(), (1, 1), "both are still held");
+    }
+
+    /// Servers of OSTs that do at once what they are told.
+    struct Obedient;
+
+    impl Targets for Obedient {
+        async fn destroy(&self, _: &[(Ino, Layout)]) -> FsResult<u64> {
+            Ok(0)
+        }
+
+        fn durable(&self) -> u64 {
+            0
+        }
+
+        fn left(&self) -> Vec<Ino> {
+            Vec::new()
+        }
+
+        fn fence(&self, _: u64) {}
+
+        fn is_fenced(&self, _: u64) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn an_eviction_is_durable_before_others_have_its_locks() {
+        let kv = Arc::<MemoryKv>::default();
+        let mds = start(&kv, 100, false);
+        let (a, b, c) = (connect(&mds, 7), connect(&mds, 8), connect(&mds, 9));
+        block_on(mds.sync()).unwrap();
+        let lock = |session: &Session| {
+            let mut shard = mds.claims.shard(Ino(5)).lock();
+            shard.extents.try_all(session.client(), Ino(5), true)
+        };
+        assert!(lock(&a).is_some() && lock(&b).is_none());
+        let executing = c.enter().unwrap();
+        [&c, &a].map(|gone| mds.give_up(gone.client(), &Obedient));
+        assert!(lock(&b).is_none(), "it is not forgotten yet");
+        block_on(mds.forget_quiet(&Obedient)).unwrap();
+        assert!(lock(&b).is_some());
+        drop((mds, executing));
+        kv.lose_power();
+        let mds = start(&kv, 200, true);
+        assert!(!mds.knows(a.client()), "it would take its lock again");
+        assert!(mds.knows(b.client()) && mds.knows(c.client()));
     }
 
     #[test]

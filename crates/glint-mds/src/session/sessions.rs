@@ -6,6 +6,9 @@
 //! - A request is identified by (client, slot, xid). Within a slot xids rise, and a request is
 //!   executed only if its xid is above the last one answered. Another request under the same
 //!   xid is refused.
+//! - What a client that is evicted had locked is free only when nothing of it is executed anywhere,
+//!   and when its end is on stable storage: a server that starts again after a loss of power takes
+//!   no reclaim from it (the edge conditions of RFC 8881, 8.4.2.1).
 //! - The reply of an operation that changed anything is in the batch of the change, so the two
 //!   survive or vanish together.
 
@@ -211,7 +214,8 @@ impl<K: Kv> Mds<K> {
         match self.sessions.end(client, Some(session.number())) {
             Some(ended) => {
                 self.recovery.returned(client);
-                self.forget(&ended).await
+                ended.0.quiet().await;
+                self.forget(&[ended]).await
             }
             None => Ok(()),
         }
@@ -287,12 +291,8 @@ impl<K: Kv> Mds<K> {
         Ok(map.keys().copied().collect())
     }
 
-    /// Forgets clients whose lease ended: their opens and their replies.
-    pub(crate) async fn expire_sessions(
-        &self,
-        lease: Duration,
-        targets: &impl Targets,
-    ) -> FsResult<()> {
+    /// Gives up clients whose lease ended.
+    pub(crate) fn expire_sessions(&self, lease: Duration, targets: &impl Targets) {
         let expired: Vec<SessionInfo> = {
             let map = self.sessions.map.lock();
             let is_gone =
@@ -310,17 +310,12 @@ impl<K: Kv> Mds<K> {
                 "client was not heard of for {} s and is evicted: its open files are closed",
                 lease.as_secs()
             );
-            self.fence_and_evict(info.client, targets).await?;
+            self.give_up(info.client, targets);
         }
-        Ok(())
     }
 
-    /// Forgets clients that were asked for a lock and have not given it up in their lease.
-    pub(crate) async fn expire_questions(
-        &self,
-        lease: Duration,
-        targets: &impl Targets,
-    ) -> FsResult<()> {
+    /// Gives up clients that were asked for a lock and have not given it up in their lease.
+    pub(crate) fn expire_questions(&self, lease: Duration, targets: &impl Targets) {
         for client in self.claims.mailboxes.overdue(lease) {
             if self.is_ending(client) {
                 continue;
@@ -330,27 +325,21 @@ impl<K: Kv> Mds<K> {
                 "client was asked for a lock and has not given it up in {} s: it is evicted",
                 lease.as_secs()
             );
-            self.fence_and_evict(client, targets).await?;
+            self.give_up(client, targets);
         }
-        Ok(())
     }
 
-    /// Forgets a client that may still be writing somewhere. What it has locked is free only
-    /// when it cannot any more.
-    pub(crate) async fn fence_and_evict(
-        &self,
-        client: ClientId,
-        targets: &impl Targets,
-    ) -> FsResult<()> {
+    /// Ends the session of a client that may still be writing somewhere. See
+    /// [`Mds::forget_quiet`] for the rest: nothing here waits, so that one that ends late keeps no
+    /// other.
+    pub(crate) fn give_up(&self, client: ClientId, targets: &impl Targets) {
         if client == ClientId::IN_PROCESS {
-            return self.evict(client).await;
+            return self.free(client);
         }
-        let Some(ended) = self.sessions.end(client, None) else { return Ok(()) };
+        let Some(ended) = self.sessions.end(client, None) else { return };
         glint_telemetry::count(Counter::Evictions, 1);
         targets.fence(ended.0.number());
         self.sessions.leaving.lock().push(ended.0.clone());
-        drop(ended);
-        self.forget_quiet(targets).await
     }
 
     /// Forgets clients that were given up and of which nothing is executed any more, anywhere. What
@@ -359,40 +348,44 @@ impl<K: Kv> Mds<K> {
         let is_quiet =
             |session: &mut Arc<Session>| session.is_quiet() && targets.is_fenced(session.number());
         let quiet = self.sessions.leaving.lock().extract_if(.., is_quiet).collect::<Vec<_>>();
-        // Also if the first of them fails.
+        if quiet.is_empty() {
+            return Ok(());
+        }
+        // If it fails, all are given up again.
         let quiet: Vec<_> = quiet.into_iter().map(|s| Ended(s, &self.sessions)).collect();
-        for ended in &quiet {
-            self.forget(ended).await?;
+        self.forget(&quiet).await
+    }
+
+    /// Forgets sessions that are over and quiet: first their records go, durably, then their locks
+    /// are free, then their clients may begin others.
+    async fn forget(&self, ended: &[Ended<'_>]) -> FsResult<()> {
+        let mut batch = Batch::new();
+        for Ended(session, _) in ended {
+            let client = session.client().0;
+            batch.delete(Keyspace::Session, &client.to_be_bytes());
+            let (from, to) = (keys::reply(client, 0), keys::reply(client, u16::MAX));
+            let replies = self.kv.scan(Keyspace::Reply, &from, &to, usize::MAX);
+            for (key, _) in replies.await.map_err(errno)? {
+                batch.delete(Keyspace::Reply, &key);
+            }
+        }
+        self.kv.commit(batch, &[]).await.map_err(errno)?;
+        self.sync().await?;
+        for Ended(session, _) in ended {
+            self.free(session.client());
+            self.sessions.map.lock().remove(&session.client());
         }
         Ok(())
     }
 
-    /// Forgets a session that is over: first what is being executed of it here comes to its
-    /// end, then its locks are free, then its client may begin another one.
-    async fn forget(&self, ended: &Ended<'_>) -> FsResult<()> {
-        ended.0.quiet().await;
-        let client = ended.0.client();
-        self.evict(client).await?;
-        self.sessions.map.lock().remove(&client);
-        Ok(())
-    }
-
-    /// Forgets what a client has: its opens, its locks and its replies.
-    async fn evict(&self, client: ClientId) -> FsResult<()> {
+    /// Frees what a client has: its locks and its opens.
+    fn free(&self, client: ClientId) {
         self.claims.evict(client);
         self.advisory.evict(client);
         self.opens.forget_client(client);
         self.allocator.forget_client(client);
         // Some may have had no name any more.
         self.orphans.fetch_add(1, Ordering::AcqRel);
-        let mut batch = Batch::new();
-        batch.delete(Keyspace::Session, &client.0.to_be_bytes());
-        let (from, to) = (keys::reply(client.0, 0), keys::reply(client.0, u16::MAX));
-        let replies = self.kv.scan(Keyspace::Reply, &from, &to, usize::MAX);
-        for (key, _) in replies.await.map_err(errno)? {
-            batch.delete(Keyspace::Reply, &key);
-        }
-        self.kv.commit(batch, &[]).await.map_err(errno).map(drop)
     }
 }
 
