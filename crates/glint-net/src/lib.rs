@@ -111,6 +111,14 @@ pub trait Service: Send + Sync + 'static {
         owner: Owner,
     ) -> impl Future<Output = FsResult<(bool, Arc<Session>)>>;
 
+    /// Whether a client has a session, so that its hello stores nothing.
+    fn knows(&self, client: ClientId) -> bool;
+
+    /// Whether what a server of OSTs says or asks is answered from memory.
+    fn knows_oss(&self, _request: &OssRequest) -> bool {
+        false
+    }
+
     /// The session of the client that shares this process.
     fn in_process(&self) -> Arc<Session>;
 

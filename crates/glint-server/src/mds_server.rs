@@ -403,6 +403,17 @@ impl Service for Servers {
         }
     }
 
+    fn knows(&self, client: ClientId) -> bool {
+        self.mds.knows(client)
+    }
+
+    fn knows_oss(&self, request: &OssRequest) -> bool {
+        match request {
+            OssRequest::Heartbeat(beat) => self.osses.knows(beat),
+            OssRequest::IsSession { .. } => true,
+        }
+    }
+
     fn in_process(&self) -> Arc<Session> {
         self.in_process.clone()
     }

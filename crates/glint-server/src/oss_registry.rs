@@ -161,6 +161,14 @@ impl OssRegistry {
         })
     }
 
+    /// Whether an OSS is a member already, under this address: its beat stores nothing.
+    pub fn knows(&self, beat: &Heartbeat) -> bool {
+        let uuid = format!("{:032x}", beat.uuid);
+        let state = self.state.lock();
+        let known = state.all.iter().find(|oss| oss.identity.uuid == uuid);
+        known.is_some_and(|oss| oss.identity.address == beat.address)
+    }
+
     /// One more. Returns where it is.
     fn join(
         &self,
@@ -287,6 +295,9 @@ mod tests {
         assert_eq!(osses.beat(&data, None, beat(2, (0, 0))).unwrap().first_ost, 5);
         assert_eq!(osses.beat(&data, None, beat(1, (0, 0))).unwrap().first_ost, 3);
         assert_eq!(osses.osts(3), 7);
+        let moved = Heartbeat { address: "elsewhere:1".into(), ..beat(2, (0, 0)) };
+        let known = [beat(1, (0, 0)), beat(2, (0, 0)), beat(3, (0, 0)), moved];
+        assert_eq!(known.map(|beat| osses.knows(&beat)), [true, true, false, false]);
         let foreign = Heartbeat { fs_uuid: 5, ..beat(3, (0, 0)) };
         assert_eq!(osses.beat(&data, None, foreign), Err(Errno::ESTALE));
 

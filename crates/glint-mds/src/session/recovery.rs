@@ -527,7 +527,9 @@ mod tests {
         };
         assert!(lock(&a).is_some() && lock(&b).is_none());
         let executing = c.enter().unwrap();
-        [&c, &a].map(|gone| mds.give_up(gone.client(), &Obedient));
+        for gone in [&c, &a] {
+            mds.give_up(gone.client(), &Obedient);
+        }
         assert!(lock(&b).is_none(), "it is not forgotten yet");
         block_on(mds.forget_quiet(&Obedient)).unwrap();
         assert!(lock(&b).is_some());

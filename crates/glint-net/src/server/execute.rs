@@ -43,10 +43,10 @@ impl<S: Service> Worker<S> {
         if request.op() != header.op {
             return Err(FrameError::Body(header.op.name()).into());
         }
-        if let Some(spare) = &self.spare {
-            spare.permits(&request).await;
-        }
         let client = header.client;
+        if let Some(spare) = &self.spare {
+            spare.permits(&*self.service, client, &request).await;
+        }
         let refused = |reason: &str| NetError::Refused(reason.into());
         let session = || match connection.session.get() {
             Some(session) if session.client() != client => Err(refused("another client's request")),

@@ -7,7 +7,8 @@
 //!
 //! Invariant: while others stand still, nothing is executed here that may wait for a disk.
 
-use crate::host;
+use crate::{Service, host};
+use glint_proto::ClientId;
 use glint_proto::message::Request;
 use std::time::Duration;
 
@@ -17,12 +18,14 @@ const LOOK: Duration = Duration::from_millis(20);
 /// What the spare worker knows of the others: whether they stand still.
 pub(crate) struct Spare(pub(crate) Box<dyn Fn() -> bool + Send>);
 
-/// Whether a request is executed without the engine and without objects.
-fn needs_no_disk(request: &Request<'_>) -> bool {
+/// Whether a request of a client is executed without the engine and without objects. What a client
+/// says of itself does not decide that.
+fn needs_no_disk(service: &impl Service, client: ClientId, request: &Request<'_>) -> bool {
     match request {
         Request::Ping { commit, .. } => !commit,
-        Request::Hello(hello) => hello.known,
         Request::Cancel(_) | Request::Listen => true,
+        Request::Hello(_) => service.knows(client),
+        Request::Oss(request) => service.knows_oss(request),
         _ => false,
     }
 }
@@ -34,8 +37,13 @@ impl Spare {
     }
 
     /// Waits until a request may be executed here.
-    pub(crate) async fn permits(&self, request: &Request<'_>) {
-        while !needs_no_disk(request) && self.0() {
+    pub(crate) async fn permits(
+        &self,
+        service: &impl Service,
+        client: ClientId,
+        request: &Request<'_>,
+    ) {
+        while !needs_no_disk(service, client, request) && self.0() {
             host::sleep(LOOK).await;
         }
     }

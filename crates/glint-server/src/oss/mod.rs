@@ -275,6 +275,10 @@ impl Service for Oss {
         Ok((false, self.sessions.admit(client, number, owner)?))
     }
 
+    fn knows(&self, client: ClientId) -> bool {
+        self.sessions.knows(client)
+    }
+
     fn in_process(&self) -> Arc<Session> {
         // Nobody shares the process of an OSS.
         Session::new(ClientId::IN_PROCESS, self.boot_verifier, None)

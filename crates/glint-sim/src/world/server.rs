@@ -394,6 +394,10 @@ impl Service for Servers {
         self.mds.survived(boot_verifier)
     }
 
+    fn knows(&self, client: ClientId) -> bool {
+        self.mds.knows(client)
+    }
+
     fn in_process(&self) -> Arc<Session> {
         Session::new(ClientId::IN_PROCESS, self.boot_verifier, None)
     }
