@@ -176,6 +176,17 @@ fn a_client_that_ends_gives_up_what_cannot_be_written() {
 }
 
 #[test]
+fn a_client_that_ends_has_what_it_did_made_durable_first() {
+    let world = std::cell::RefCell::new(None);
+    with_client(async |fake, _| {
+        fake.0.lock().uncommitted = true;
+        world.replace(Some(fake));
+    });
+    let fake = world.take().unwrap();
+    assert!(!fake.0.lock().uncommitted, "it would be gone with a server that lost its power");
+}
+
+#[test]
 fn opens_are_given_back_whatever_fails() {
     with_client(async |fake, client| {
         // A close that cannot ask the objects.

@@ -226,6 +226,11 @@ pub trait Transport: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// Whether something was answered that would have to be sent again if a server lost its power.
+    fn has_uncommitted(&self) -> bool {
+        false
+    }
+
     /// Does not change objects of a file again, because others may change them from now on.
     fn abandon(&self, _ino: Ino) {}
 

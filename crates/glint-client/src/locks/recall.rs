@@ -235,6 +235,13 @@ impl<T: Transport> Client<T> {
             self.flush_or_discard(&inode).await;
         }
         self.flush_log().await;
+        // A server that has just started again hears what it lost before this client says that it
+        // ends: who has said that is not waited for.
+        if self.transport.has_uncommitted()
+            && let Err(errno) = self.transport.commit().await
+        {
+            tracing::error!(%errno, "what was changed last may not be on stable storage");
+        }
     }
 
     /// Writes what has become old.

@@ -52,6 +52,8 @@ pub struct World {
     pub layout: Layout,
     pub size: u64,
     pub locks: u64,
+    /// Whether something would be sent again after a loss of power.
+    pub uncommitted: bool,
 }
 
 impl World {
@@ -255,7 +257,12 @@ impl Transport for Fake {
         Ok(Vec::new())
     }
 
+    fn has_uncommitted(&self) -> bool {
+        self.0.lock().uncommitted
+    }
+
     async fn commit(&self) -> FsResult<()> {
+        self.0.lock().uncommitted = false;
         Ok(())
     }
 

@@ -143,6 +143,11 @@ impl<M: Transport> Transport for Cluster<M> {
         objects
     }
 
+    fn has_uncommitted(&self) -> bool {
+        let osses = self.osses.read();
+        self.mds.has_uncommitted() || osses.iter().any(|oss| oss.remote.has_uncommitted())
+    }
+
     fn abandon(&self, ino: Ino) {
         // What the MDS lost with OSTs of its own is replayed before it lets others in.
         self.osses.read().iter().for_each(|oss| oss.remote.abandon(ino));

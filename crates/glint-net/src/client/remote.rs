@@ -245,6 +245,10 @@ impl Transport for Remote {
         self.session.replay_log.lock().objects_of(ino)
     }
 
+    fn has_uncommitted(&self) -> bool {
+        !self.session.replay_log.lock().is_empty()
+    }
+
     fn take_failure(&self, ino: Ino) -> Option<Errno> {
         self.session.take_failure(ino)
     }

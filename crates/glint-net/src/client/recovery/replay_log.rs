@@ -82,6 +82,11 @@ impl ReplayLog {
         self.mds.len() + self.ost.len()
     }
 
+    /// Whether everything is durable, and nothing waits to be sent again.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0 && self.to_replay.mds.is_empty() && self.to_replay.ost.is_empty()
+    }
+
     fn reaches(&self, kind: Kind, part: usize) -> bool {
         let len = match kind {
             Kind::Mds => self.mds.len(),
