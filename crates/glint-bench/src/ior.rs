@@ -16,7 +16,7 @@ use std::time::Instant;
 /// Write one file by several writers, read it back and compare.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Run the whole experiment of the evidence instead, with servers and mounts of its own.
+    /// Run the whole published experiment instead, with servers and mounts of its own.
     #[arg(long, value_enum)]
     experiment: Option<Experiment>,
     /// Directories to write in; several mounts of one file system for several clients.

@@ -1,4 +1,4 @@
-//! The experiment of Lustre's createmany (the first document of the evidence): 150 000 files
+//! The experiment of Lustre's createmany (lustre-devel, February 2009): 150 000 files
 //! in one directory, made by one process on the metadata server's own node.
 
 use super::report::{Plot, Report};
@@ -12,8 +12,8 @@ use std::process::ExitCode;
 
 const RUNS: usize = 5;
 const OPERATIONS: [Operation; 3] = [Operation::Open, Operation::Mknod, Operation::Mkdir];
-/// What the evidence measured of its own local file system, before and after its changes.
-const EVIDENCE: (f64, f64) = (0.17, 0.34);
+/// What Lustre measured of its own local file system, before and after its changes.
+const PUBLISHED: (f64, f64) = (0.17, 0.34);
 const TMPFS: &str = "/dev/shm";
 
 /// What was measured on one target: rates of the runs, and latencies.
@@ -53,9 +53,9 @@ pub fn run(count: u64, parent: &Path, report: Option<&Path>, as_json: bool) -> C
          `glint bench createmany --experiment lustre-2009 --count {count}`."
     ));
     out.say(&format!(
-        "The evidence had {:.2} of its own local file system before its changes and {:.2} after \
+        "Lustre had {:.2} of its own local file system before its changes and {:.2} after \
          them, with client and server on one node.",
-        EVIDENCE.0, EVIDENCE.1
+        PUBLISHED.0, PUBLISHED.1
     ));
     let mut lines = Vec::new();
     for op in OPERATIONS {

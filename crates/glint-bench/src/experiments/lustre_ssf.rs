@@ -1,4 +1,4 @@
-//! The experiment of Lustre's single shared file (the fourth document of the evidence): one
+//! The experiment of Lustre's single shared file (LU-8515: full extents, not counted pages): one
 //! writer and eight, one client and eight, over 1 to 16 stripes of OSTs whose bandwidth is
 //! limited, so that it shows how full their requests are and how well they are used.
 
@@ -15,10 +15,10 @@ const STRIPES: [u16; 4] = [1, 2, 8, 16];
 const MOUNTS: usize = 8;
 /// Seconds of writing at full bandwidth.
 const SECONDS: u64 = 4;
-/// What IOR's odd transfers are in the evidence and its successors.
+/// What IOR's odd transfers are in the published runs and their successors.
 const ODD: usize = 47_008;
 /// MB/s of one and of eight writers, before and after, over as many stripes.
-const EVIDENCE: [(&str, [Option<f64>; 4]); 3] = [
+const PUBLISHED: [(&str, [Option<f64>; 4]); 3] = [
     ("1 writer", [Some(330.0), Some(617.0), Some(1270.0), None]),
     ("8 writers, before", [Some(89.0), Some(176.0), Some(712.0), Some(1462.0)]),
     ("8 writers, after", [Some(344.0), Some(608.0), Some(1950.0), Some(3082.0)]),
@@ -34,7 +34,7 @@ const SIZES: [(&str, &str); 4] = [
 /// A row of the experiment.
 struct Case {
     name: &'static str,
-    /// Count dirty pages, as before the change of the evidence.
+    /// Count dirty pages, as Lustre did before its extents.
     pages: bool,
     mounts: usize,
     writers: usize,
@@ -157,20 +157,20 @@ fn describe(rows: &[Row], limit: u64) -> Report {
     out.say(&format!(
         "One file over 1, 2, 8 and 16 OSTs of {mb} MB/s each, {SECONDS} seconds of it; written, \
          synced, and read back by another writer or mount, with the caches dropped, and every \
-         word compared. *Counting pages* is the policy before the change that the evidence \
+         word compared. *Counting pages* is the policy before the change that Lustre \
          describes: a request is sent when there are enough dirty pages for one, contiguous or \
          not. Again with `glint bench ior --experiment lustre-ssf --limit {limit}`."
     ));
     let text = |value: f64| format!("{value:.0}");
     let titles = ["MB/s written over stripes", "1", "2", "8", "16"].map(String::from);
-    let mut evidence = vec![titles.to_vec()];
-    for (name, values) in EVIDENCE {
+    let mut published = vec![titles.to_vec()];
+    for (name, values) in PUBLISHED {
         let mut row = vec![name.to_owned()];
         row.extend(values.map(|value| value.map_or("-".into(), text)));
-        evidence.push(row);
+        published.push(row);
     }
-    out.say("The evidence, on a machine of its own:");
-    out.table(&evidence);
+    out.say("Lustre, on a machine of its own:");
+    out.table(&published);
     let mut table = vec![titles.to_vec()];
     let mut efficiency = vec![titles.to_vec()];
     let mut full = vec![titles.to_vec()];

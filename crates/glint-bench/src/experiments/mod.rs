@@ -1,4 +1,4 @@
-//! The experiments of the evidence: each starts what it measures and writes a report.
+//! The published experiments that Glint repeats: each starts what it measures and writes a report.
 
 pub mod lustre_2009;
 pub mod lustre_ssf;

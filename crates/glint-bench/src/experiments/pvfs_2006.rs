@@ -1,4 +1,4 @@
-//! The experiment of PVFS2's getattr (the second document of the evidence): the round trip of
+//! The experiment of PVFS2's getattr (pvfs2-developers, December 2006): the round trip of
 //! the smallest request, with different numbers of server threads, with and without polling,
 //! on one core and on two.
 
@@ -190,7 +190,7 @@ fn describe(rows: &[Row], count: u64, load: &serde_json::Value) -> Report {
          a core. Again with `glint bench getattr --experiment pvfs-2006 --count {count}`."
     ));
     out.say(
-        "The evidence had 44 us with four server threads, 35 us with one and 29 us with one and a \
+        "PVFS2 had 44 us with four server threads, 35 us with one and 29 us with one and a \
          fast clock; its create took four requests and four times as long.",
     );
     let titles = [
