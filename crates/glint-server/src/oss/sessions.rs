@@ -28,7 +28,7 @@ struct Known {
 }
 
 /// What is being executed at an OST: each request keeps the token of the term in which it began.
-struct Running {
+struct RequestsOfOst {
     term: Arc<()>,
     /// Earlier terms of which something may still be executed.
     earlier: Vec<Weak<()>>,
@@ -42,7 +42,7 @@ struct SessionTable {
     /// Until when the MDS is relied on.
     valid: Option<Instant>,
     /// Of each OST.
-    running: Vec<Running>,
+    running: Vec<RequestsOfOst>,
 }
 
 /// The sessions of clients.
@@ -60,9 +60,9 @@ pub enum Entry<'a> {
     Never,
 }
 
-impl Running {
-    fn new() -> Running {
-        Running { term: Arc::default(), earlier: Vec::new() }
+impl RequestsOfOst {
+    fn new() -> RequestsOfOst {
+        RequestsOfOst { term: Arc::default(), earlier: Vec::new() }
     }
 
     /// Another term begins.
@@ -99,7 +99,7 @@ impl Sessions {
     /// Those of a server with so many OSTs.
     pub fn new(osts: u16) -> Sessions {
         let (clients, fenced, ending, valid) = Default::default();
-        let running = (0..osts).map(|_| Running::new()).collect();
+        let running = (0..osts).map(|_| RequestsOfOst::new()).collect();
         let state = Mutex::new(SessionTable { clients, fenced, ending, valid, running });
         Sessions { state }
     }
@@ -198,7 +198,7 @@ impl Sessions {
     pub fn rely_until(&self, then: Instant, is_another: bool, now: Instant) -> bool {
         let mut state = self.state.lock();
         if is_another || !state.is_valid(now) {
-            state.running.iter_mut().for_each(Running::renew);
+            state.running.iter_mut().for_each(RequestsOfOst::renew);
         }
         state.valid = Some(then);
         now < then
@@ -211,7 +211,7 @@ impl Sessions {
 
     /// Whether nothing that began before the MDS was heard of again is being executed, at any OST.
     pub fn is_over(&self) -> bool {
-        self.state.lock().running.iter_mut().all(Running::is_over)
+        self.state.lock().running.iter_mut().all(RequestsOfOst::is_over)
     }
 }
 
