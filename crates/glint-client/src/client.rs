@@ -2,6 +2,7 @@
 
 use crate::cache::Cache;
 use crate::cache::attr_update::AttrUpdate;
+use crate::cache::attrs::Moment;
 use crate::cache::inode::CachedInode;
 use crate::calls::groups::supplementary_groups;
 use crate::calls::open_files::{Handles, OpenFile};
@@ -230,9 +231,9 @@ impl<T: Transport> Client<T> {
     }
 
     /// For how long a caller may rely on what was just learned.
-    pub(crate) fn found(&self, attr: Attr, updates: u64) -> Found {
+    pub(crate) fn found(&self, attr: Attr, asked: Moment) -> Found {
         match self.has_locks() {
-            true => self.cache.learn(attr, updates),
+            true => self.cache.learn(attr, asked),
             false => Found { attr, valid: Valid::timed(self.cache_time) },
         }
     }
@@ -243,23 +244,23 @@ impl<T: Transport> Client<T> {
         parent: Ino,
         name: &[u8],
         attr: Attr,
-        updates: Option<u64>,
+        asked: Option<Moment>,
     ) -> Found {
         match self.has_locks() {
-            true => self.cache.learn_name(parent, name, &attr, updates),
+            true => self.cache.learn_name(parent, name, &attr, asked),
             false => Found { attr, valid: Valid::timed(self.cache_time) },
         }
     }
 
     /// Who has a file handle looks an inode of any type up by its number.
     pub(crate) async fn lookup_number(&self, ino: Ino) -> FsResult<Found> {
-        let updates = self.cache.updates(ino);
+        let asked = Moment::now();
         let attr = self.mds_attr(&Caller::ROOT, &MdsRequest::Getattr { ino }).await?;
-        Ok(self.found_name(ino, b".", attr, Some(updates)))
+        Ok(self.found_name(ino, b".", attr, Some(asked)))
     }
 
     /// A name was made, with a new inode.
-    pub(crate) fn made(&self, parent: Ino, name: &[u8], attr: Attr) -> Found {
+    pub(crate) fn made(&self, parent: Ino, name: &[u8], attr: Attr, asked: Moment) -> Found {
         if attr.is_dir()
             && let Some(inode) = self.inode(attr.ino)
         {
@@ -270,7 +271,7 @@ impl<T: Transport> Client<T> {
                 self.log.note_delegated(attr.ino);
             }
         }
-        self.found_name(parent, name, attr, Some(0))
+        self.found_name(parent, name, attr, Some(asked))
     }
 
     /// Removes a name.

@@ -3,7 +3,7 @@
 //! Invariant: everything here that the servers could change is used only while the lock that
 //! protects it is held. Giving a lock up and forgetting what it protects are one step.
 
-use crate::cache::attrs::{AttrCache, Before};
+use crate::cache::attrs::{AttrCache, Before, Moment};
 use crate::cache::dentries::Dentries;
 use crate::cache::pins::Pins;
 use crate::data::dirty::Dirty;
@@ -15,7 +15,7 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Poll, Waker};
 
 /// What the space of a file is counted in (stat(2)).
@@ -108,6 +108,8 @@ impl Loss {
 /// An inode.
 pub(crate) struct CachedInode {
     pub(crate) ino: Ino,
+    /// Among those that nobody needs, perhaps: see `idle.rs`.
+    pub(crate) is_listed: AtomicBool,
     state: Mutex<InodeState>,
 }
 
@@ -142,7 +144,7 @@ impl CachedInode {
             capabilities: Vec::new(),
             wakers: Vec::new(),
         };
-        CachedInode { ino, state: Mutex::new(state) }
+        CachedInode { ino, is_listed: AtomicBool::new(false), state: Mutex::new(state) }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, InodeState> {
@@ -221,15 +223,12 @@ impl InodeState {
         self.attrs.lose();
     }
 
-    /// This client has changed the attributes, and does not know to what.
-    pub(crate) fn doubt_attributes(&mut self) {
-        self.attrs.lose();
-        self.attrs.disturb();
-    }
-
-    /// How many updates there were by this client, to learn from an answer to what is asked now.
-    pub(crate) fn updates(&self) -> u64 {
-        self.attrs.updates()
+    /// Bits have come with an answer, and ATTR is new: what was known before is not so any more,
+    /// unless nobody else could change it.
+    pub(crate) fn protect_attributes(&mut self) {
+        if !self.is_ours() {
+            self.attrs.forget_unprotected();
+        }
     }
 
     /// Whether updates by this client are under way.
@@ -253,8 +252,8 @@ impl InodeState {
     }
 
     /// An update ends.
-    pub(crate) fn end_update(&mut self) {
-        self.attrs.end_update();
+    pub(crate) fn end_update(&mut self, now: Moment) {
+        self.attrs.end_update(now);
     }
 
     /// It was made here, in this directory.
@@ -290,15 +289,14 @@ impl InodeState {
         self.dentries.is_free(name, self.own || self.bits.has(Bits::DIR))
     }
 
-    /// The servers said what the attributes are, in answer to what was asked after so many
-    /// updates.
-    pub(crate) fn learn(&mut self, attr: &Attr, updates: u64) {
+    /// The servers said what the attributes are, in answer to what was asked then.
+    pub(crate) fn learn(&mut self, attr: &Attr, asked: Moment) {
         if self.is_ours() && self.attributes().is_some() {
             // The servers may not have heard the latest.
             return;
         }
         if self.bits.has(Bits::ATTR) {
-            self.attrs.learn(attr, updates);
+            self.attrs.learn(attr, asked);
         }
     }
 

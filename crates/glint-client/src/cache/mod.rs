@@ -4,8 +4,9 @@
 //! last number of its locks was heard of. So no answer brings a lock that was given up before.
 
 pub(crate) mod attr_update;
-mod attrs;
+pub(crate) mod attrs;
 mod dentries;
+mod idle;
 pub(crate) mod in_flight;
 pub(crate) mod inode;
 mod negative;
@@ -13,6 +14,7 @@ pub(crate) mod pins;
 mod prune;
 
 use crate::cache::attr_update::AttrUpdate;
+use crate::cache::attrs::Moment;
 use crate::cache::in_flight::RequestsInFlight;
 use crate::cache::inode::{CachedInode, InodeState};
 use crate::kernel::Kernel;
@@ -28,14 +30,12 @@ use std::sync::{Arc, OnceLock};
 pub(crate) const SHARDS: usize = 64;
 /// Inodes above which those that nobody uses are given up.
 pub(crate) const INODES_MAX: usize = 200_000;
-/// Notes of inodes that nobody uses, above which the oldest are looked at.
-const IDLE_MAX: usize = 2 * INODES_MAX;
 
 /// The inodes that a client has cached, in shards.
 pub(crate) struct Cache {
     shards: Vec<RwLock<HashMap<Ino, Arc<CachedInode>>>>,
     count: AtomicUsize,
-    /// Inodes that the kernel has forgotten, oldest first.
+    /// See `idle.rs`.
     idle: Mutex<VecDeque<Ino>>,
     /// Inodes with data that is not at its OSTs, and some that had.
     dirty: Mutex<BTreeSet<Ino>>,
@@ -48,8 +48,6 @@ pub(crate) struct Cache {
     kernel: OnceLock<Arc<dyn Kernel>>,
     /// Counts how often the servers have forgotten all locks.
     epoch: AtomicU64,
-    /// Updates that this client has begun.
-    updates: AtomicU64,
     log: Arc<WriteBackLog>,
     /// Locks to give up.
     pub(crate) cancels: Mutex<Vec<Cancel>>,
@@ -68,7 +66,6 @@ impl Cache {
             flight: Mutex::default(),
             kernel: OnceLock::new(),
             epoch: AtomicU64::new(0),
-            updates: AtomicU64::new(0),
             log,
             cancels: Mutex::default(),
         }
@@ -89,7 +86,12 @@ impl Cache {
         let mut shard = self.shard(ino).write();
         let new = || {
             self.count.fetch_add(1, Ordering::Relaxed);
-            Arc::new(CachedInode::new(ino))
+            let inode = Arc::new(CachedInode::new(ino));
+            if self.kernel().is_none() {
+                // Nobody will say that it is forgotten.
+                self.note_idle(&inode);
+            }
+            inode
         };
         shard.entry(ino).or_insert_with(new).clone()
     }
@@ -140,13 +142,13 @@ impl Cache {
                     if usable.contains(Bits::OWN) {
                         state.own = true;
                     }
-                    if new.contains(Bits::ATTR) && usable.contains(Bits::ATTR) && !state.is_ours() {
-                        state.lose_attributes();
+                    if new.contains(Bits::ATTR) && usable.contains(Bits::ATTR) {
+                        state.protect_attributes();
                     }
                     drop(state);
                     if bits.is_empty() {
                         // Perhaps nothing else is known of it.
-                        self.note_idle(ino);
+                        self.note_idle(&inode);
                     }
                 }
                 Grant::Data { ino, lock } => {
@@ -190,7 +192,6 @@ impl Cache {
 
     /// An update of inodes by this client begins.
     pub(crate) fn begin_update(&self, inos: &[Ino]) -> AttrUpdate {
-        self.updates.fetch_add(1, Ordering::AcqRel);
         let mut inos = inos.to_vec();
         inos.sort_unstable();
         inos.dedup();
@@ -240,7 +241,7 @@ impl Cache {
         parent: Ino,
         name: &[u8],
         attr: &Attr,
-        updates: Option<u64>,
+        asked: Option<Moment>,
     ) -> Found {
         let inode = self.inode(attr.ino);
         let held = {
@@ -258,8 +259,8 @@ impl Cache {
             }
         }
         let mut state = inode.lock();
-        if let Some(updates) = updates {
-            state.learn(attr, updates);
+        if let Some(asked) = asked {
+            state.learn(attr, asked);
         }
         if held && state.bits.has(Bits::ENTRY) {
             let known = state.names.iter().any(|(p, n)| *p == parent && **n == *name);
@@ -294,7 +295,7 @@ impl Cache {
         let MdsReply::Removed { ino } = reply else { return };
         if let Some(inode) = self.find(*ino) {
             let mut state = inode.lock();
-            state.doubt_attributes();
+            state.lose_attributes();
         }
     }
 
@@ -335,19 +336,9 @@ impl Cache {
         }
     }
 
-    /// Counts updates by this client, of any inode.
-    pub(crate) fn updates_so_far(&self) -> u64 {
-        self.updates.load(Ordering::Acquire)
-    }
-
     /// What a name stands for, if that is known.
     pub(crate) fn child(&self, parent: Ino, name: &[u8]) -> Option<Ino> {
         self.find(parent)?.lock().child(name)
-    }
-
-    /// How many updates of an inode there were by this client, to learn from a later answer.
-    pub(crate) fn updates(&self, ino: Ino) -> u64 {
-        self.find(ino).map_or(0, |inode| inode.lock().updates())
     }
 
     /// Attributes that are known, as an answer.
@@ -359,12 +350,15 @@ impl Cache {
     }
 
     /// The servers said what the attributes are.
-    pub(crate) fn learn(&self, attr: Attr, updates: u64) -> Found {
+    pub(crate) fn learn(&self, attr: Attr, asked: Moment) -> Found {
         let inode = self.inode(attr.ino);
         let mut state = inode.lock();
-        state.learn(&attr, updates);
-        let valid = Valid::under(false, state.attributes().is_some());
-        Found { attr, valid }
+        state.learn(&attr, asked);
+        // What is known under a lock is no older than what was just heard.
+        match state.attributes() {
+            Some(known) => Found { attr: known.clone(), valid: Valid::under(false, true) },
+            None => Found { attr, valid: Valid::under(false, false) },
+        }
     }
 
     /// The kernel forgets.
@@ -373,13 +367,8 @@ impl Cache {
         let mut state = inode.lock();
         if state.pins.forget_lookups(lookups) {
             drop(state);
-            self.note_idle(ino);
+            self.note_idle(&inode);
         }
-    }
-
-    /// Nobody needs an inode just now.
-    pub(crate) fn note_idle(&self, ino: Ino) {
-        self.idle.lock().push_back(ino);
     }
 
     /// Something was written to an inode.
@@ -398,61 +387,38 @@ impl Cache {
         });
         inodes
     }
+}
 
-    /// Gives inodes up that nobody uses, until there are few enough, but for those of which
-    /// something is kept to be told to servers again.
-    pub(crate) fn shrink(&self, limit: usize, is_unstable: impl Fn(Ino) -> bool) {
-        let looks = self.idle.lock().len();
-        for _ in 0..looks {
-            let ino = {
-                let mut idle = self.idle.lock();
-                // An inode is noted each time, so the list has its own limit.
-                if self.len() <= limit && idle.len() <= IDLE_MAX {
-                    return;
-                }
-                idle.pop_front()
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glint_proto::Timestamp;
+
+    const FILE: Ino = Ino(7);
+
+    /// Both answers are about attributes, the first question is answered last.
+    #[test]
+    fn an_answer_that_a_recall_and_a_new_grant_overtook_is_not_believed() {
+        let cache = Cache::new(Arc::default());
+        let grant =
+            |number| cache.granted(&[Grant::Bits { ino: FILE, bits: Bits::ALL, number }], 0);
+        let of_size = |size| Attr { size, ..Attr::new(FILE, 0o100_644, Timestamp::default()) };
+        for by_name in [false, true] {
+            let learn = |size, asked| match by_name {
+                true => cache.learn_name(Ino::ROOT, b"f", &of_size(size), Some(asked)),
+                false => cache.learn(of_size(size), asked),
             };
-            let Some(ino) = ino else { return };
-            self.give_up(ino, &is_unstable);
-        }
-    }
-
-    /// Gives an inode up, if nobody uses it.
-    fn give_up(&self, ino: Ino, is_unstable: impl Fn(Ino) -> bool) {
-        let mut shard = self.shard(ino).write();
-        // Nobody else has it, and while this shard is locked nobody gets it.
-        let unused = |inode: &&Arc<CachedInode>| {
-            Arc::strong_count(inode) == 1 && inode.is_idle(|number| self.log.is_pending(number))
-        };
-        let Some(inode) = shard.get(&ino).filter(unused) else { return };
-        let fence = inode.lock().fence;
-        if !self.is_past(fence) || is_unstable(ino) {
-            // An answer may come that is older than what was heard of its locks, and nobody would
-            // see that. They are given up when others ask, or later.
-            self.idle.lock().push_back(ino);
-            return;
-        }
-        let Some(inode) = shard.remove(&ino) else { return };
-        self.count.fetch_sub(1, Ordering::Relaxed);
-        drop(shard);
-        let mut state = inode.lock();
-        self.absent.fetch_sub(state.dentries.forget_negative(), Ordering::Relaxed);
-        let names = std::mem::take(&mut state.names);
-        let bits = state.bits.give_up();
-        let data = state.data.give_up_unused();
-        let mut cancels = self.cancels.lock();
-        cancels.extend(bits.map(|(bits, number)| Cancel::Bits { ino, bits, number }));
-        cancels.extend(data.into_iter().map(|number| Cancel::Data { ino, number }));
-        drop(cancels);
-        drop(state);
-        for (parent, name) in names {
-            if let Some(directory) = self.find(parent) {
-                let mut state = directory.lock();
-                if !state.own {
-                    // It is not the only name that is not known, from now on.
-                    state.dentries.doubt(&name);
-                }
-            }
+            let first = Moment::now();
+            let inode = cache.inode(FILE);
+            inode.lock().bits.take_back(Bits::ALL, 6);
+            inode.lock().lose(Bits::ALL);
+            let second = Moment::now();
+            grant(7);
+            assert_eq!(learn(2, second).attr.size, 2);
+            grant(5);
+            let found = learn(1, first);
+            assert_eq!((found.attr.size, found.valid.attr), (2, Valid::FOREVER));
+            assert_eq!(cache.attributes(FILE).map(|found| found.attr.size), Some(2));
         }
     }
 }

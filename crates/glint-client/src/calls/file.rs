@@ -155,7 +155,7 @@ impl<T: Transport> Client<T> {
         if let Some(inode) = &inode {
             inode.lock().pins.close(file.shared);
             if !file.declared && inode.until(|state| state.pins.close_undeclared()).await {
-                self.cache.note_idle(file.ino);
+                self.cache.note_idle(inode);
                 return Ok(());
             }
         }
@@ -176,7 +176,9 @@ impl<T: Transport> Client<T> {
         let request = MdsRequest::Release { ino: file.ino, write: file.write, wrote };
         let result = self.transport.mds_soon(&Caller::ROOT.cred, &request).await;
         drop(closing);
-        self.cache.note_idle(file.ino);
+        if let Some(inode) = &inode {
+            self.cache.note_idle(inode);
+        }
         result
     }
 

@@ -7,6 +7,7 @@ pub(crate) mod open_files;
 mod privileges;
 pub(crate) mod virtual_xattr;
 
+use crate::cache::attrs::Moment;
 use crate::calls::virtual_xattr::{LAYOUT, STATS, STATUS, format_layout, parse_layout};
 use crate::client::Client;
 use crate::kernel::Kernel;
@@ -67,17 +68,9 @@ impl<T: Transport> Vfs for Client<T> {
         {
             return known;
         }
-        let before = self.cache.child(parent, name);
-        let updates = before.map(|ino| self.cache.updates(ino));
+        let asked = Moment::now();
         match self.mds_attr(caller, &MdsRequest::Lookup { parent, name }).await {
-            Ok(attr) => {
-                let updates = match before {
-                    Some(ino) if ino == attr.ino => updates,
-                    // It was not known before it was asked for, so nothing can have changed.
-                    _ => Some(0),
-                };
-                Ok(self.found_name(parent, name, attr, updates))
-            }
+            Ok(attr) => Ok(self.found_name(parent, name, attr, Some(asked))),
             Err(Errno::ENOENT) => {
                 if self.has_locks() {
                     self.cache.learn_absence(parent, name);
@@ -92,9 +85,9 @@ impl<T: Transport> Vfs for Client<T> {
         if let Some(known) = self.cache.attributes(ino) {
             return Ok(known);
         }
-        let updates = self.cache.updates(ino);
+        let asked = Moment::now();
         let attr = self.mds_attr(&Caller::ROOT, &MdsRequest::Getattr { ino }).await?;
-        Ok(self.found(attr, updates))
+        Ok(self.found(attr, asked))
     }
 
     async fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> FsResult<Found> {
@@ -129,12 +122,12 @@ impl<T: Transport> Vfs for Client<T> {
             open: None,
             exclusive: true,
         };
-        let update = self.begin_update(&[parent]);
+        let (update, asked) = (self.begin_update(&[parent]), Moment::now());
         let attr = self.mds_attr(caller, &request).await?;
         if let Some(update) = update {
             update.made_in(parent, attr.ctime, attr.is_dir());
         }
-        Ok(self.made(parent, name, attr))
+        Ok(self.made(parent, name, attr, asked))
     }
 
     async fn create(
@@ -161,7 +154,7 @@ impl<T: Transport> Vfs for Client<T> {
             open: Some(open),
             exclusive: flags & libc::O_EXCL != 0,
         };
-        let update = self.begin_update(&[parent]);
+        let (update, asked) = (self.begin_update(&[parent]), Moment::now());
         match self.mds(caller, &request).await? {
             MdsReply::Opened { attr, created: true } => {
                 if let Some(update) = update {
@@ -169,14 +162,16 @@ impl<T: Transport> Vfs for Client<T> {
                 }
                 let handle = self.add_handle(&attr, OpenFlags { truncate: false, ..open }, true);
                 self.is_new(handle, &attr, counted);
-                let Found { attr, valid } = self.made(parent, name, attr);
+                let Found { attr, valid } = self.made(parent, name, attr, asked);
                 Ok(Open { attr, handle, valid, created: true })
             }
             MdsReply::Opened { attr, created: false } => {
                 drop(update);
-                // It may have been truncated.
-                drop(self.begin_update(&[attr.ino]));
-                let opened = self.opened(attr, open).await?;
+                let update = if open.truncate { self.begin_update(&[attr.ino]) } else { None };
+                let opened = self.opened(attr, open, asked).await?;
+                if let Some(update) = update {
+                    update.learn(&opened.attr);
+                }
                 let found = self.found_name(parent, name, opened.attr, None);
                 Ok(Open { attr: found.attr, valid: found.valid.without_attr(), ..opened })
             }
@@ -186,12 +181,13 @@ impl<T: Transport> Vfs for Client<T> {
 
     async fn tmpfile(&self, caller: &Caller, parent: Ino, mode: u32, umask: u32) -> FsResult<Open> {
         let counted = self.privileges.load(Ordering::Acquire);
+        let asked = Moment::now();
         match self.mds(caller, &MdsRequest::Tmpfile { parent, mode, umask }).await? {
             MdsReply::Opened { attr, .. } => {
                 let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
                 let handle = self.add_handle(&attr, flags, true);
                 self.is_new(handle, &attr, counted);
-                let Found { attr, valid } = self.found_name(parent, b"", attr, Some(0));
+                let Found { attr, valid } = self.found_name(parent, b"", attr, Some(asked));
                 let valid = Valid { entry: Duration::ZERO, ..valid };
                 Ok(Open { attr, handle, valid, created: true })
             }
@@ -204,9 +200,10 @@ impl<T: Transport> Vfs for Client<T> {
             return Ok(open);
         }
         let update = if flags.truncate { self.begin_update(&[ino]) } else { None };
+        let asked = Moment::now();
         match self.mds(caller, &MdsRequest::Open { ino, flags }).await? {
             MdsReply::Attr(attr) => {
-                let opened = self.opened(attr, flags).await;
+                let opened = self.opened(attr, flags, asked).await;
                 drop(update);
                 if flags.truncate && flags.kill_suidgid {
                     self.forget_mode(ino);
@@ -379,7 +376,7 @@ impl<T: Transport> Vfs for Client<T> {
         let file = self.handles.get(handle)?;
         self.touch(&file).await;
         let request = MdsRequest::Readdir { ino: file.ino, cookie, bytes_max, plus };
-        let fence = self.cache.updates_so_far();
+        let asked = Moment::now();
         let MdsReply::Dir(page) = self.mds(caller, &request).await? else {
             return Err(Errno::EPROTO);
         };
@@ -392,9 +389,8 @@ impl<T: Transport> Vfs for Client<T> {
                     true => attr,
                     false => self.complete(attr).await?,
                 };
-                let doubtful = attr.size_on_ost || self.cache.updates_so_far() != fence;
-                let updates = if doubtful { None } else { Some(self.cache.updates(attr.ino)) };
-                let found = self.found_name(file.ino, &entry.name, attr, updates);
+                let asked = (!attr.size_on_ost).then_some(asked);
+                let found = self.found_name(file.ino, &entry.name, attr, asked);
                 (entry.attr, valid) = (Some(found.attr), found.valid);
             }
             listing.valid.push(valid);

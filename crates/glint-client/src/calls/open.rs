@@ -2,6 +2,7 @@
 //!
 //! Invariant: an open that the MDS has counted has a handle, or the MDS hears that it is not.
 
+use crate::cache::attrs::Moment;
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
 use crate::vfs::{Caller, Found, Handle, Open, Valid};
@@ -54,9 +55,14 @@ impl<T: Transport> Client<T> {
 
     /// An open that the MDS has granted: truncates if that was asked for. If it fails, the MDS
     /// hears that the file is not open.
-    pub(crate) async fn opened(&self, attr: Attr, flags: OpenFlags) -> FsResult<Open> {
+    pub(crate) async fn opened(
+        &self,
+        attr: Attr,
+        flags: OpenFlags,
+        asked: Moment,
+    ) -> FsResult<Open> {
         let ino = attr.ino;
-        let opened = self.finish_open(attr, flags).await;
+        let opened = self.finish_open(attr, flags, asked).await;
         if opened.is_err() {
             let wrote = flags.truncate.then(|| (self.next_glimpse(), None));
             let release = MdsRequest::Release { ino, write: flags.write, wrote };
@@ -72,11 +78,10 @@ impl<T: Transport> Client<T> {
         self.glimpses.fetch_add(1, Ordering::AcqRel)
     }
 
-    async fn finish_open(&self, attr: Attr, flags: OpenFlags) -> FsResult<Open> {
+    async fn finish_open(&self, attr: Attr, flags: OpenFlags, asked: Moment) -> FsResult<Open> {
         if flags.truncate && attr.is_file() {
             self.cut(attr.ino, attr.layout, 0).await?;
         }
-        let updates = self.cache.updates(attr.ino);
         // The objects may not have yet what this client wrote before.
         let attr = self.with_unsent(attr, None).await?;
         let handle = self.add_handle(&attr, flags, true);
@@ -86,7 +91,7 @@ impl<T: Transport> Client<T> {
         {
             self.forget_clean_pages(&inode).await;
         }
-        let Found { attr, valid } = self.found(attr, updates);
+        let Found { attr, valid } = self.found(attr, asked);
         Ok(Open { attr, handle, valid, created: false })
     }
 

@@ -328,7 +328,7 @@ impl<T: Transport> Client<T> {
                     self.return_delegation(&inode).await;
                 }
                 self.give_up_bits(&inode, bits, number).await;
-                self.cache.note_idle(ino);
+                self.cache.note_idle(&inode);
                 self.cache.cancels.lock().push(Cancel::Bits { ino, bits, number });
             }
             Callback::Data { ino, number } => {
@@ -341,7 +341,7 @@ impl<T: Transport> Client<T> {
                 };
                 if !known && !self.has_come(&inode, number, fence).await {
                     self.give_up_older(&inode, number).await;
-                    self.cache.note_idle(ino);
+                    self.cache.note_idle(&inode);
                     self.cache.cancels.lock().push(Cancel::Data { ino, number });
                     return;
                 }

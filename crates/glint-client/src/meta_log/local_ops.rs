@@ -173,7 +173,7 @@ impl<T: Transport> Client<T> {
         let mut state = directory.lock();
         if !takes(&state) {
             drop(state);
-            self.cache.note_idle(ino);
+            self.cache.note_idle(&inode);
             return None;
         }
         let attr = {
@@ -421,10 +421,13 @@ impl<T: Transport> Client<T> {
         if let Some(attr) = state.attributes_mut().filter(|_| file.write) {
             attr.size_on_ost = false;
         }
-        state.queued = self.push(&Caller::ROOT, Timestamp::now(), None, request)?;
+        let pushed = self.push(&Caller::ROOT, Timestamp::now(), None, request);
+        if let Ok(number) = pushed {
+            state.queued = number;
+        }
         drop(state);
-        self.cache.note_idle(file.ino);
-        Ok(())
+        self.cache.note_idle(&inode);
+        pushed.map(drop)
     }
 
     /// Writes what is still here of a file that was closed, and says that it was.
@@ -448,6 +451,6 @@ impl<T: Transport> Client<T> {
         drop(state);
         inode.wake();
         self.log.has_closed();
-        self.cache.note_idle(file.ino);
+        self.cache.note_idle(&inode);
     }
 }

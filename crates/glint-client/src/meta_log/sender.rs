@@ -69,7 +69,7 @@ impl<T: Transport> Client<T> {
                 let client = self.clone();
                 host::spawn(async move {
                     client.give_up(&inode, id).await;
-                    client.cache.note_idle(inode.ino);
+                    client.cache.note_idle(&inode);
                 });
             }
         }
@@ -154,7 +154,7 @@ impl<T: Transport> Client<T> {
             // Nobody is given it later, and after a restart its number was not said.
             let number = u64::MAX;
             self.cache.cancels.lock().push(Cancel::Bits { ino, bits: Bits::OWN, number });
-            self.cache.note_idle(ino);
+            self.cache.note_idle(&inode);
         }
     }
 

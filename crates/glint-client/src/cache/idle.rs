@@ -1,0 +1,164 @@
+//! Inodes that nobody needs: which of them are given up, and when.
+//!
+//! Invariants:
+//! - An inode that loses its last pin is listed here, once, and stays listed until it is forgotten or
+//!   pinned again: whatever else is in the way passes, and nobody would say so then. Without a
+//!   kernel, whose references are pins, each inode is listed from the beginning.
+//! - An inode is given up only when no answer can come that is older than what was heard of its
+//!   locks: nobody would see that such an answer brings nothing.
+
+use crate::cache::Cache;
+use crate::cache::inode::CachedInode;
+use glint_proto::Ino;
+use glint_proto::lock::Cancel;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Cache {
+    /// Nobody needs an inode just now, perhaps.
+    pub(crate) fn note_idle(&self, inode: &CachedInode) {
+        if !inode.is_listed.swap(true, Ordering::AcqRel) {
+            self.idle.lock().push_back(inode.ino);
+        }
+    }
+
+    /// Gives inodes up that nobody uses, until there are few enough, but for those of which
+    /// something is kept to be told to servers again.
+    pub(crate) fn shrink(&self, limit: usize, is_unstable: impl Fn(Ino) -> bool) {
+        let listed = self.idle.lock().len();
+        for _ in 0..listed {
+            if self.len() <= limit {
+                return;
+            }
+            let Some(ino) = self.idle.lock().pop_front() else { return };
+            self.give_up(ino, &is_unstable);
+        }
+    }
+
+    /// Gives an inode up that was listed, if nobody uses it; lists it again if it is in use for
+    /// another reason than a pin.
+    fn give_up(&self, ino: Ino, is_unstable: impl Fn(Ino) -> bool) {
+        let mut shard = self.shard(ino).write();
+        let Some(inode) = shard.get(&ino) else { return };
+        // Before the pins: whoever takes the last one off later lists it again.
+        inode.is_listed.store(false, Ordering::Release);
+        if !inode.lock().pins.is_empty() {
+            return;
+        }
+        // Nobody else has it, and while this shard is locked nobody gets it.
+        let unused = Arc::strong_count(inode) == 1
+            && inode.is_idle(|number| self.log.is_pending(number))
+            && self.is_past(inode.lock().fence)
+            && !is_unstable(ino);
+        if !unused {
+            self.note_idle(inode);
+            return;
+        }
+        let Some(inode) = shard.remove(&ino) else { return };
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        drop(shard);
+        let mut state = inode.lock();
+        self.absent.fetch_sub(state.dentries.forget_negative(), Ordering::Relaxed);
+        let names = std::mem::take(&mut state.names);
+        let bits = state.bits.give_up();
+        let data = state.data.give_up_unused();
+        let mut cancels = self.cancels.lock();
+        cancels.extend(bits.map(|(bits, number)| Cancel::Bits { ino, bits, number }));
+        cancels.extend(data.into_iter().map(|number| Cancel::Data { ino, number }));
+        drop(cancels);
+        drop(state);
+        for (parent, name) in names {
+            if let Some(directory) = self.find(parent) {
+                let mut state = directory.lock();
+                if !state.own {
+                    // It is not the only name that is not known, from now on.
+                    state.dentries.doubt(&name);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::in_flight::InFlightGuard;
+    use glint_proto::lock::{Bits, Grant};
+    use proptest::prelude::*;
+
+    const FILE: Ino = Ino(7);
+    const DIRECTORY: Ino = Ino(8);
+
+    fn grant(cache: &Cache, ino: Ino) {
+        cache.granted(&[Grant::Bits { ino, bits: Bits::ENTRY, number: 1 }], cache.epoch());
+    }
+
+    #[test]
+    fn a_directory_goes_after_what_is_known_in_it() {
+        let cache = Cache::new(Arc::default());
+        [DIRECTORY, FILE].into_iter().for_each(|ino| grant(&cache, ino));
+        cache.inode(DIRECTORY).lock().dentries.insert(b"f", FILE);
+        cache.inode(FILE).lock().names.push((DIRECTORY, b"f".as_slice().into()));
+        [DIRECTORY, FILE].into_iter().for_each(|ino| cache.note_idle(&cache.inode(ino)));
+        cache.shrink(0, |_| false);
+        cache.shrink(0, |_| false);
+        assert_eq!(cache.len(), 0);
+    }
+
+    #[test]
+    fn what_was_only_looked_up_goes_if_no_kernel_forgets_it() {
+        let cache = Cache::new(Arc::default());
+        grant(&cache, FILE);
+        cache.shrink(0, |_| false);
+        assert_eq!(cache.len(), 0);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(500))]
+
+        /// Whatever keeps an inode from being given up, and however often that is tried
+        /// meanwhile: at the end it is.
+        #[test]
+        fn what_was_in_use_is_given_up_later(steps in proptest::collection::vec(0u8..8, 0..50)) {
+            let cache = Cache::new(Arc::default());
+            grant(&cache, FILE);
+            let (mut pinned, mut update, mut user) = (0, None, None);
+            let (mut in_flight, mut unstable): (Option<InFlightGuard<'_>>, _) = (None, false);
+            cache.note_idle(&cache.inode(FILE));
+            for step in steps {
+                let Some(inode) = cache.find(FILE) else { break };
+                match step {
+                    0 => { inode.lock().pins.open(false); pinned += 1 }
+                    1 if pinned > 0 => {
+                        inode.lock().pins.close(false);
+                        pinned -= 1;
+                        cache.note_idle(&inode);
+                    }
+                    2 => update = match update { None => Some(cache.begin_update(&[FILE])), _ => None },
+                    3 => user = match user { None => Some(inode.clone()), _ => None },
+                    4 => unstable = !unstable,
+                    5 => {
+                        in_flight = match in_flight { None => Some(cache.begin_request()), _ => None };
+                        inode.lock().fence = cache.fence();
+                    }
+                    _ => {
+                        drop(inode);
+                        cache.shrink(0, |_| unstable);
+                        let used = pinned > 0 || update.is_some() || user.is_some() || unstable;
+                        prop_assert!(cache.len() == 1 || !used);
+                    }
+                }
+                prop_assert!(cache.idle.lock().len() <= 1);
+            }
+            drop((update, user, in_flight));
+            if let Some(inode) = cache.find(FILE).filter(|_| pinned > 0) {
+                (0..pinned).for_each(|_| inode.lock().pins.close(false));
+                cache.note_idle(&inode);
+            }
+            cache.shrink(0, |_| false);
+            prop_assert_eq!(cache.len(), 0);
+            let cancel = Cancel::Bits { ino: FILE, bits: Bits::ENTRY | Bits::SHARED, number: 1 };
+            prop_assert_eq!(&*cache.cancels.lock(), &[cancel]);
+        }
+    }
+}
