@@ -13,11 +13,11 @@ use crate::locks::recall::RecallInbox;
 use crate::meta_log::log::WriteBackLog;
 use crate::vfs::{Caller, Found, Valid};
 use glint_lock::held::Use;
-use glint_net::{Granting, Transport, status_for_everybody};
+use glint_net::{Transport, status_for_everybody};
 use glint_proto::limits::{CACHE_MS_SHARED, KNOWN_INODES_MAX};
 use glint_proto::lock::{Bits, Range};
 use glint_proto::{
-    Attr, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, RenameFlags, Timestamp,
+    Attr, Cred, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, RenameFlags, Timestamp,
 };
 use glint_telemetry::{Counter, Layer, Span};
 use parking_lot::Mutex;
@@ -148,8 +148,7 @@ impl<T: Transport> Client<T> {
         // No lock comes with a lock of a program, which may be waited for without end.
         let may_grant = self.has_locks() && !matches!(request, MdsRequest::Advisory(_));
         let _in_flight = may_grant.then(|| self.cache.begin_request());
-        let epoch = self.cache.epoch();
-        let (mut reply, mut grants): Granting = self.transport.mds(cred, request).await;
+        let reply = self.mds_as(cred, request).await;
         if matches!(reply, Err(Errno::EACCES | Errno::EPERM))
             && caller.pid != 0
             && cred.groups.is_none()
@@ -157,10 +156,16 @@ impl<T: Transport> Client<T> {
         {
             let mut cred = cred.clone();
             cred.groups = Some(supplementary_groups(caller.pid));
-            let more: Granting = self.transport.mds(&cred, request).await;
-            reply = more.0;
-            grants.extend(more.1);
+            return self.mds_as(&cred, request).await;
         }
+        reply
+    }
+
+    /// One request, whose grants are known before anything else is waited for: a call may be
+    /// dropped whenever it waits.
+    async fn mds_as(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<MdsReply> {
+        let epoch = self.cache.epoch();
+        let (reply, grants) = self.transport.mds(cred, request).await;
         if !grants.is_empty() {
             self.granted(&grants, epoch);
         }

@@ -180,3 +180,46 @@ fn what_waits_for_locks_has_a_bound_and_ends_with_its_connection() {
         assert_eq!(next.hear(&executor).await, [Ok(MdsReply::Done)]);
     });
 }
+
+/// A program stops to wait for its calls, each at another moment.
+#[test]
+fn calls_that_are_dropped_leave_nothing_open_or_locked_at_the_server() {
+    const CALLS: u64 = 300;
+    in_a_world(|executor, storage| async move {
+        let servers = storage.start(&executor, false, true);
+        executor.sleep(Duration::from_millis(1)).await;
+        let before = servers.mds().inode_count();
+        let (world, to) = (executor.clone(), servers.clone());
+        at(&executor, CLIENT, async move {
+            let fs = mount(&world, CLIENT, &to, 0).await.unwrap();
+            let name = |n: u64| format!("f{}", n / 3).into_bytes();
+            let mut dropped = 0;
+            for n in 0..CALLS {
+                let flags = if n % 3 == 2 { libc::O_RDWR | libc::O_TRUNC } else { libc::O_RDWR };
+                let name = name(n);
+                let regular = make(FileType::Regular);
+                let create = fs.create(&Caller::ROOT, Ino::ROOT, &name, regular, flags);
+                let patience = world.sleep(Duration::from_micros(n * 37 % 4000));
+                let done = futures_lite::future::or(async { Some(create.await) }, async {
+                    patience.await;
+                    None
+                });
+                match done.await {
+                    Some(open) => fs.release(open.unwrap().handle).await.unwrap(),
+                    None => dropped += 1,
+                }
+            }
+            assert!((CALLS / 10..CALLS).contains(&dropped), "{dropped} calls were dropped");
+            world.sleep(Duration::from_secs(1)).await;
+            for n in (0..CALLS).step_by(3) {
+                let gone = fs.unlink(&Caller::ROOT, Ino::ROOT, &name(n)).await;
+                assert!(matches!(gone, Ok(()) | Err(Errno::ENOENT)), "{gone:?}");
+            }
+            fs.limit_inodes(0);
+            world.sleep(Duration::from_secs(5)).await;
+        })
+        .await;
+        assert_eq!(servers.mds().inode_count(), before, "files that are gone and open");
+        assert_eq!(servers.mds().lock_counts(), (0, 0));
+    });
+}

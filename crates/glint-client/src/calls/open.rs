@@ -12,6 +12,30 @@ use glint_proto::{Attr, FsResult, Ino, MdsRequest, OpenFlags};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+/// An open that the MDS counts. Unless it gets a handle, it is taken back: also when its call is
+/// dropped, and then by somebody else.
+struct CountedOpen<'a, T: Transport> {
+    client: &'a Client<T>,
+    ino: Ino,
+    flags: OpenFlags,
+    has_handle: bool,
+}
+
+impl<T: Transport> CountedOpen<'_, T> {
+    fn release(&self) -> MdsRequest<'static> {
+        let wrote = self.flags.truncate.then(|| (self.client.next_glimpse(), None));
+        MdsRequest::Release { ino: self.ino, write: self.flags.write, wrote }
+    }
+}
+
+impl<T: Transport> Drop for CountedOpen<'_, T> {
+    fn drop(&mut self) {
+        if !self.has_handle {
+            self.client.inbox.take_open_back(self.release());
+        }
+    }
+}
+
 impl<T: Transport> Client<T> {
     pub(crate) fn add_handle(&self, attr: &Attr, flags: OpenFlags, declared: bool) -> Handle {
         self.add_open(attr, flags, declared, 0)
@@ -61,16 +85,20 @@ impl<T: Transport> Client<T> {
         flags: OpenFlags,
         asked: Moment,
     ) -> FsResult<Open> {
-        let ino = attr.ino;
+        let mut counted = CountedOpen { client: self, ino: attr.ino, flags, has_handle: false };
         let opened = self.finish_open(attr, flags, asked).await;
+        counted.has_handle = true;
         if opened.is_err() {
-            let wrote = flags.truncate.then(|| (self.next_glimpse(), None));
-            let release = MdsRequest::Release { ino, write: flags.write, wrote };
-            if let Err(errno) = self.transport.mds_soon(&Caller::ROOT.cred, &release).await {
-                tracing::warn!(%ino, %errno, "taking an open back");
-            }
+            self.take_open_back(counted.release()).await;
         }
         opened
+    }
+
+    /// The MDS hears that a file which it counts as open is not.
+    pub(crate) async fn take_open_back(&self, release: MdsRequest<'static>) {
+        if let Err(errno) = self.transport.mds_soon(&Caller::ROOT.cred, &release).await {
+            tracing::warn!(?release, %errno, "taking an open back");
+        }
     }
 
     /// Numbers what is asked of objects for closes.

@@ -48,6 +48,8 @@ const ARRIVAL: Duration = Duration::from_millis(250);
 #[derive(Default)]
 pub(crate) struct RecallInbox {
     callbacks: Mutex<Vec<Callback>>,
+    /// Closes of files whose opens were dropped.
+    closes: Mutex<Vec<MdsRequest<'static>>>,
     waker: Mutex<Option<Waker>>,
     stop: AtomicBool,
 }
@@ -60,12 +62,20 @@ impl RecallInbox {
         }
     }
 
-    async fn next(&self) -> Option<Vec<Callback>> {
+    /// Has the MDS told that a file which it counts as open is not.
+    pub(crate) fn take_open_back(&self, release: MdsRequest<'static>) {
+        self.closes.lock().push(release);
+        self.wake();
+    }
+
+    async fn next(&self) -> Option<(Vec<Callback>, Vec<MdsRequest<'static>>)> {
         poll_fn(|context| {
             self.waker.lock().replace(context.waker().clone());
             let callbacks = std::mem::take(&mut *self.callbacks.lock());
-            match (callbacks.is_empty(), self.stop.load(Ordering::Acquire)) {
-                (false, _) => Poll::Ready(Some(callbacks)),
+            let closes = std::mem::take(&mut *self.closes.lock());
+            let is_empty = callbacks.is_empty() && closes.is_empty();
+            match (is_empty, self.stop.load(Ordering::Acquire)) {
+                (false, _) => Poll::Ready(Some((callbacks, closes))),
                 (true, true) => Poll::Ready(None),
                 (true, false) => Poll::Pending,
             }
@@ -221,7 +231,11 @@ impl<T: Transport> Client<T> {
         });
         let sending = self.clone();
         host::spawn(async move { sending.send_log().await });
-        while let Some(callbacks) = self.inbox.next().await {
+        while let Some((callbacks, closes)) = self.inbox.next().await {
+            for close in closes {
+                let client = self.clone();
+                host::spawn(async move { client.take_open_back(close).await });
+            }
             for callback in callbacks {
                 let client = self.clone();
                 host::spawn(async move {

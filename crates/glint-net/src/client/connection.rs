@@ -6,6 +6,7 @@ use crate::client::recovery::replay_log::{
 };
 use crate::client::session::{ClientSession, SyncMark};
 use crate::client::slots::Slots;
+use crate::client::unclaimed::Opened;
 use crate::cpu::polling::Poller;
 use crate::transport::framing::{Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame};
 use crate::{NetError, host};
@@ -35,6 +36,8 @@ pub(crate) struct Pending {
     pub(crate) waker: Option<Waker>,
     /// Nobody waits any more; the slot is free once the answer is there.
     pub(crate) abandoned: bool,
+    /// What its answer says is open.
+    pub(super) opened: Option<Opened>,
     /// It syncs an object.
     pub(crate) sync: Option<SyncMark>,
     /// Evictions before it, if it may be sent in the session after those: a change of data may
@@ -62,6 +65,8 @@ pub(crate) struct Connection {
     /// Something is queued, and who sends it.
     unsent: Cell<bool>,
     flusher: RefCell<Option<Waker>>,
+    /// Files whose opens nobody claims.
+    pub(super) unclaimed: RefCell<Vec<Opened>>,
     spares: RefCell<Vec<Vec<u8>>>,
     /// Evictions when it was last connected.
     pub(super) evictions: Cell<u64>,
@@ -94,6 +99,7 @@ impl Connection {
             soon: Cell::new(false),
             unsent: Cell::new(false),
             flusher: RefCell::default(),
+            unclaimed: RefCell::default(),
             spares: RefCell::default(),
             evictions: Cell::new(session.evictions.load(Ordering::Acquire)),
             session,
@@ -148,7 +154,16 @@ impl Connection {
         };
         let fresh = matches!(request, Request::Mds { request, .. } if request.op() != Op::Batch);
         let session = fresh.then(|| self.session.evictions.load(Ordering::Acquire));
-        let pending = Pending { frame, xid, answer: None, waker: None, abandoned, sync, session };
+        let pending = Pending {
+            frame,
+            xid,
+            answer: None,
+            waker: None,
+            abandoned,
+            opened: None,
+            sync,
+            session,
+        };
         let mut all = self.pending.borrow_mut();
         if all.len() <= usize::from(slot) {
             all.resize_with(usize::from(slot) + 1, || None);
@@ -182,6 +197,10 @@ impl Connection {
             if !self.has_keeper.get() {
                 return;
             }
+            let unclaimed = std::mem::take(&mut *self.unclaimed.borrow_mut());
+            if !unclaimed.is_empty() {
+                host::spawn(self.clone().close_unclaimed(unclaimed));
+            }
             let writer = self.writer.borrow().clone();
             if let Some(writer) = writer {
                 // If it fails, the keeper notices and sends it again.
@@ -198,7 +217,7 @@ impl Connection {
     ) -> FsResult<(Reply, Vec<u8>)> {
         let slot = self.enqueue(request, bulk, false).await?;
         self.awaited.set(self.awaited.get() + 1);
-        let mut call = CallGuard { connection: self, slot, done: false };
+        let mut call = CallGuard { connection: self, slot, rests: false, done: false };
         loop {
             self.flush();
             self.poller.wait_begins();
@@ -217,7 +236,9 @@ impl Connection {
             })
             .await;
             if let Ok((Reply::Busy { retry_ms }, _)) = answer {
+                call.rests = true;
                 host::sleep(Duration::from_millis(retry_ms.into())).await;
+                call.rests = false;
                 self.send_again(slot);
                 continue;
             }
@@ -308,12 +329,15 @@ impl Connection {
             return Ok(());
         }
         if matches!(header.op, Op::Open | Op::Create | Op::Tmpfile | Op::Release | Op::Batch)
-            && (!pending.abandoned || header.op == Op::Release)
             && let Ok(Reply::Mds { reply, grants, .. }) = &reply
             && let Some((_, Request::Mds { request, .. })) = parse(&pending.frame)
         {
             self.session.opens.note(&request, reply);
+            pending.opened = Opened::by(&request, reply);
             self.session.opens.note_proof(grants);
+        }
+        if let (true, Ok(reply)) = (pending.abandoned, &reply) {
+            self.give_back(&pending.frame, reply, pending.opened);
         }
         match &reply {
             Ok(Reply::Mds { transaction, reply: Ok(reply), grants }) if *transaction > 0 => {
@@ -367,6 +391,8 @@ impl Connection {
 struct CallGuard<'a> {
     connection: &'a Connection,
     slot: u16,
+    /// The server was busy: it has not executed the request, and is not asked again yet.
+    rests: bool,
     done: bool,
 }
 
@@ -378,10 +404,18 @@ impl Drop for CallGuard<'_> {
         self.connection.awaited.set(self.connection.awaited.get() - 1);
         let mut all = self.connection.pending.borrow_mut();
         if let Some(pending) = &mut all[self.slot as usize]
-            && pending.answer.is_none()
+            && !self.rests
         {
-            pending.abandoned = true;
-            return;
+            match pending.answer.take() {
+                Some(Ok((reply, _))) => {
+                    self.connection.give_back(&pending.frame, &reply, pending.opened)
+                }
+                Some(Err(_)) => {}
+                None => {
+                    pending.abandoned = true;
+                    return;
+                }
+            }
         }
         drop(all);
         self.connection.finish(self.slot);

@@ -12,3 +12,4 @@ pub(crate) mod recovery;
 pub(crate) mod remote;
 pub(crate) mod session;
 pub(crate) mod slots;
+mod unclaimed;

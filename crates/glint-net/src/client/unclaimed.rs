@@ -1,0 +1,85 @@
+//! What an answer brings that nobody waits for any more, because its call was dropped.
+//!
+//! Invariant: whatever a server counts for this client somebody here knows of, or it is given back:
+//! locks as if they were recalled, an open by a close.
+
+use crate::client::connection::Connection;
+use crate::client::recovery::replay_log::parse;
+use glint_proto::lock::{Bits, Callback, Grant};
+use glint_proto::message::{Reply, Request};
+use glint_proto::{Cred, FsResult, Ino, MdsReply, MdsRequest, OpenFlags};
+use std::rc::Rc;
+
+/// A file that an answer says is open.
+#[derive(Clone, Copy)]
+pub(crate) struct Opened {
+    ino: Ino,
+    write: bool,
+    truncates: bool,
+}
+
+impl Opened {
+    /// What a request has opened.
+    pub(crate) fn by(request: &MdsRequest<'_>, reply: &FsResult<MdsReply>) -> Option<Opened> {
+        let (ino, flags) = match (request, reply) {
+            (MdsRequest::Open { ino, flags }, Ok(_)) => (*ino, *flags),
+            (MdsRequest::Create { open: Some(flags), .. }, Ok(MdsReply::Opened { attr, .. })) => {
+                (attr.ino, *flags)
+            }
+            (MdsRequest::Tmpfile { .. }, Ok(MdsReply::Opened { attr, .. })) => {
+                (attr.ino, OpenFlags { write: true, ..OpenFlags::default() })
+            }
+            _ => return None,
+        };
+        Some(Opened { ino, write: flags.write, truncates: flags.truncate })
+    }
+}
+
+/// The recalls that would take back what came with the answer to a request.
+fn recalls_of(frame: &[u8], reply: &FsResult<MdsReply>, grants: &[Grant]) -> Vec<Callback> {
+    let recall = |grant: &Grant| match *grant {
+        // With all that servers count and have not said, or nobody here would know of it.
+        Grant::Bits { ino, bits, number } => {
+            Some(Callback::Bits { ino, bits: bits | Bits::SHARED, number })
+        }
+        Grant::Data { ino, lock } => Some(Callback::Data { ino, number: lock.number }),
+        Grant::Capability { .. } => None,
+    };
+    let mut recalls: Vec<_> = grants.iter().filter_map(recall).collect();
+    if let Ok(MdsReply::Locked(lock)) = reply
+        && let Some((_, Request::Mds { request: MdsRequest::Lock { ino, .. }, .. })) = parse(frame)
+    {
+        recalls.push(Callback::Data { ino, number: lock.number });
+    }
+    recalls
+}
+
+impl Connection {
+    /// Gives back what the answer to a request has brought. Waits for nothing.
+    pub(super) fn give_back(&self, frame: &[u8], reply: &Reply, opened: Option<Opened>) {
+        let Reply::Mds { reply, grants, .. } = reply else { return };
+        let recalls = recalls_of(frame, reply, grants);
+        if !recalls.is_empty()
+            && let Some(lock_client) = self.session.lock_client()
+        {
+            lock_client.on_recall(recalls);
+        }
+        if let Some(opened) = opened {
+            self.unclaimed.borrow_mut().push(opened);
+            self.flush();
+        }
+    }
+
+    /// Closes what nobody claims.
+    pub(super) async fn close_unclaimed(self: Rc<Self>, files: Vec<Opened>) {
+        for Opened { ino, write, truncates } in files {
+            self.session.opens.closing(ino);
+            // Nobody asked the objects: whoever needs to know does.
+            let request = MdsRequest::Release { ino, write, wrote: truncates.then_some((0, None)) };
+            let close = Request::Mds { cred: Cred::ROOT, request };
+            if let Err(errno) = self.clone().post(&close).await {
+                tracing::warn!(%ino, %errno, "closing a file that nobody waited for");
+            }
+        }
+    }
+}
