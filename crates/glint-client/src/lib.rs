@@ -22,5 +22,5 @@ mod vfs;
 
 pub use client::Client;
 pub use kernel::Kernel;
-pub use locks::recall::RunningClient;
+pub use locks::threads::RunningClient;
 pub use vfs::{Caching, Caller, Found, FsStat, Handle, Listing, Make, Open, Valid, Vfs, WriteHow};

@@ -1,42 +1,27 @@
-//! The thread that returns the locks of a client: it answers recalls, writes old data, returns what
-//! is not used, and says after a restart what was held. It serves no requests, so nothing that it
-//! waits for can wait for it.
+//! Where a recall is answered: what a server asks for is not used any more, what it protects is
+//! forgotten, here and in the kernel, what was written under it is at the OSTs, and then it is
+//! returned. Locks on data are given up in `data_locks.rs`, delegations in `meta_log/sender.rs`.
 //!
-//! Invariants:
-//! - A recall is answered only when nothing of what it asks for is used or cached any more,
-//!   here or in the kernel.
-//! - A client that has not heard of its servers for most of its lease stops to rely on what it
-//!   has cached: when the servers give its locks to others, it knows nothing that could be old.
+//! Invariant: a recall is answered only when nothing of what it asks for is used or cached any more,
+//! here or in the kernel.
 
-use crate::cache::INODES_MAX;
 use crate::cache::inode::{CachedInode, Name};
 use crate::client::Client;
-use crate::data::write_back::AGE_MAX;
 use crate::kernel::Kernel;
-use futures_util::StreamExt;
 use futures_util::future::{Either, select};
-use futures_util::stream::FuturesUnordered;
 use glint_net::{LockClient, Transport, host};
-use glint_proto::lock::{Bits, Callback, Cancel, Range};
-use glint_proto::{Access, Errno, FsResult, MdsReply, MdsRequest, clock};
+use glint_proto::lock::{Bits, Callback, Cancel};
+use glint_proto::{FsResult, MdsReply, MdsRequest};
 use parking_lot::Mutex;
 use std::future::{Future, poll_fn};
-use std::ops::Deref;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Waker};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How old a change may become before it is sent.
-const CHANGE_AGE_MAX: Duration = Duration::from_millis(500);
-/// How often it looks for what has become old.
-const ROUND: Duration = Duration::from_millis(100);
 /// How long a name may take to be forgotten before all are.
 const NAME_PATIENCE: Duration = Duration::from_millis(5);
-/// How long the servers are not told that all is forgotten while the kernel still does.
-const KERNEL_PATIENCE: Duration = Duration::from_secs(1);
 /// Pause before the kernel is asked again for an inode that is on its way to it.
 const RETRY: Duration = Duration::from_millis(1);
 const RETRIES: usize = 1000;
@@ -55,6 +40,23 @@ pub(crate) struct RecallInbox {
 }
 
 impl RecallInbox {
+    /// Servers recall locks.
+    pub(crate) fn put(&self, callbacks: Vec<Callback>) {
+        self.callbacks.lock().extend(callbacks);
+        self.wake();
+    }
+
+    /// Ends the threads when they have brought everything to the servers.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Whether they are to end.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
     fn wake(&self) {
         let waker = self.waker.lock().take();
         if let Some(waker) = waker {
@@ -68,13 +70,14 @@ impl RecallInbox {
         self.wake();
     }
 
-    async fn next(&self) -> Option<(Vec<Callback>, Vec<MdsRequest<'static>>)> {
+    /// What has come; `None` if nothing more will.
+    pub(crate) async fn next(&self) -> Option<(Vec<Callback>, Vec<MdsRequest<'static>>)> {
         poll_fn(|context| {
             self.waker.lock().replace(context.waker().clone());
             let callbacks = std::mem::take(&mut *self.callbacks.lock());
             let closes = std::mem::take(&mut *self.closes.lock());
             let is_empty = callbacks.is_empty() && closes.is_empty();
-            match (is_empty, self.stop.load(Ordering::Acquire)) {
+            match (is_empty, self.is_stopped()) {
                 (false, _) => Poll::Ready(Some((callbacks, closes))),
                 (true, true) => Poll::Ready(None),
                 (true, false) => Poll::Pending,
@@ -84,63 +87,9 @@ impl RecallInbox {
     }
 }
 
-/// A client and the thread that keeps its locks. What was written is at the OSTs when it is
-/// dropped.
-pub struct RunningClient<T: Transport> {
-    client: Arc<Client<T>>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl<T: Transport> Deref for RunningClient<T> {
-    type Target = Arc<Client<T>>;
-
-    fn deref(&self) -> &Arc<Client<T>> {
-        &self.client
-    }
-}
-
-impl<T: Transport> RunningClient<T> {
-    /// Starts a client on `transport`. With `noatime` reading never changes an inode.
-    pub fn start(transport: T, noatime: bool) -> std::io::Result<RunningClient<T>> {
-        let client = Client::holder(transport, noatime);
-        if !client.has_locks() {
-            return Ok(RunningClient { client, threads: Vec::new() });
-        }
-        let mut running = RunningClient { client: client.clone(), threads: Vec::new() };
-        let watching = client.clone();
-        let watch = std::thread::Builder::new().name("watch".into());
-        running.threads.push(watch.spawn(move || {
-            while !watching.inbox.stop.load(Ordering::Acquire) {
-                std::thread::park_timeout(ROUND);
-                watching.watch();
-            }
-        })?);
-        let locks = std::thread::Builder::new().name("locks".into());
-        running.threads.push(locks.spawn(move || match glint_net::runtime(None) {
-            Ok(runtime) => runtime.block_on(client.keep()),
-            Err(error) => tracing::error!(%error, "starting the thread that keeps locks"),
-        })?);
-        Ok(running)
-    }
-}
-
-impl<T: Transport> Drop for RunningClient<T> {
-    fn drop(&mut self) {
-        self.client.inbox.stop.store(true, Ordering::Release);
-        self.client.inbox.wake();
-        for thread in self.threads.drain(..) {
-            thread.thread().unpark();
-            if thread.join().is_err() {
-                tracing::error!("a thread that keeps locks panicked");
-            }
-        }
-    }
-}
-
 impl<T: Transport> LockClient for Client<T> {
     fn on_recall(&self, callbacks: Vec<Callback>) {
-        self.inbox.callbacks.lock().extend(callbacks);
-        self.inbox.wake();
+        self.inbox.put(callbacks);
     }
 
     fn on_server_restart(
@@ -151,189 +100,13 @@ impl<T: Transport> LockClient for Client<T> {
     }
 
     fn on_reclaimed(&self, request: &MdsRequest<'static>, reply: FsResult<MdsReply>) {
-        let ino = match (request, &reply) {
-            (MdsRequest::Lock { ino, .. }, _) => ino,
-            (_, Ok(_)) => return,
-            (MdsRequest::Own { ino }, Err(errno)) => {
-                // Others may have been there.
-                tracing::error!(%ino, %errno, "a directory is not this client's own any more");
-                let inode = self.cache.inode(*ino);
-                self.end_delegation(&inode);
-                let mut state = inode.lock();
-                state.dentries.clear();
-                return;
-            }
-            (request, Err(errno)) => {
-                tracing::error!(?request, %errno, "what was held before was not given again");
-                return;
-            }
-        };
-        let inode = self.cache.inode(*ino);
-        match reply {
-            Ok(MdsReply::Locked(lock)) => inode.lock().data.found(lock),
-            _ => {
-                inode.lock().data.forget_lost();
-                let lost = self.discard(&inode, Errno::EIO);
-                tracing::error!(%ino, lost, "a lock was not given again; what was cached is lost");
-            }
-        }
-        inode.wake();
+        self.reclaimed(request, reply);
     }
 }
 
 impl<T: Transport> Client<T> {
-    /// A client in a simulated world. What it does by itself belongs to the machine of the
-    /// calling task.
-    pub fn simulated(transport: T, noatime: bool) -> Arc<Client<T>> {
-        let client = Client::holder(transport, noatime);
-        if client.has_locks() {
-            host::spawn(client.clone().keep());
-            let watching = client.clone();
-            host::spawn(async move {
-                loop {
-                    host::sleep(ROUND).await;
-                    watching.watch();
-                }
-            });
-        }
-        client
-    }
-
-    /// A client that keeps locks, if somebody gives them; `keep` has to be run then.
-    fn holder(transport: T, noatime: bool) -> Arc<Client<T>> {
-        let client = Arc::new(Client::new(transport, noatime));
-        let _ = client.me.set(Arc::downgrade(&client));
-        if client.has_locks() {
-            let holder: Arc<dyn LockClient> = client.clone();
-            client.transport.set_lock_client(Arc::downgrade(&holder));
-        }
-        client
-    }
-
-    async fn keep(self: Arc<Self>) {
-        let listening = self.clone();
-        host::spawn(async move { listening.transport.listen().await });
-        let caring = self.clone();
-        host::spawn(async move {
-            while !caring.inbox.stop.load(Ordering::Acquire) {
-                host::sleep(ROUND).await;
-                caring.care();
-            }
-        });
-        let giving = self.clone();
-        host::spawn(async move {
-            while !giving.inbox.stop.load(Ordering::Acquire) {
-                host::sleep(ROUND).await;
-                giving.return_oldest_delegations().await;
-                giving.shrink();
-                giving.send_cancels().await;
-            }
-        });
-        let sending = self.clone();
-        host::spawn(async move { sending.send_log().await });
-        while let Some((callbacks, closes)) = self.inbox.next().await {
-            for close in closes {
-                let client = self.clone();
-                host::spawn(async move { client.take_open_back(close).await });
-            }
-            for callback in callbacks {
-                let client = self.clone();
-                host::spawn(async move {
-                    client.answer(callback).await;
-                    client.send_cancels().await;
-                });
-            }
-        }
-        // The end: everything to the OSTs.
-        for inode in self.cache.all() {
-            self.flush_or_discard(&inode).await;
-        }
-        self.flush_log().await;
-        // A server that has just started again hears what it lost before this client says that it
-        // ends: who has said that is not waited for.
-        if self.transport.has_uncommitted()
-            && let Err(errno) = self.transport.commit().await
-        {
-            tracing::error!(%errno, "what was changed last may not be on stable storage");
-        }
-    }
-
-    /// Writes what has become old.
-    fn care(self: &Arc<Self>) {
-        // With memory full of half extents, these have to go.
-        let age = if self.write_back.is_stuck() { Duration::ZERO } else { AGE_MAX };
-        let old = clock::now().checked_sub(age);
-        if let Some(old) = old
-            && self.write_back.counts().0 > 0
-        {
-            for inode in self.cache.dirty() {
-                let due = {
-                    let state = inode.lock();
-                    state.dirty.oldest().is_some_and(|oldest| oldest <= old).then_some(state.layout)
-                };
-                if let Some(Some(layout)) = due {
-                    let client = self.clone();
-                    host::spawn(async move {
-                        client.send_old(&inode, layout, old).await;
-                    });
-                }
-            }
-        }
-        if self.log.is_busy()
-            && let Some(old) = clock::now().checked_sub(CHANGE_AGE_MAX)
-        {
-            self.log.hurry_old(old);
-        }
-    }
-
-    /// Keeps no more inodes than it may.
-    fn shrink(self: &Arc<Self>) {
-        let limit = self.known_max.load(Ordering::Relaxed);
-        let is_unstable = |ino| !self.transport.unstable(ino).is_empty();
-        self.cache.shrink(limit.min(INODES_MAX), is_unstable);
-        if self.cache.len() > limit && !self.prunes.swap(true, Ordering::AcqRel) {
-            let client = self.clone();
-            let pruning = blocking::unblock(move || {
-                client.cache.prune(limit);
-                client.prunes.store(false, Ordering::Release);
-            });
-            pruning.detach();
-        }
-    }
-
-    /// Looks whether the servers were heard of. Waits for nothing.
-    fn watch(&self) {
-        let silent = self.transport.silence();
-        let lease = Duration::from_millis(self.lease_ms);
-        if silent > lease * 2 / 3 {
-            if !self.suspended.swap(true, Ordering::AcqRel) {
-                tracing::warn!(
-                    "no word from the servers for {} s: what is cached is not used",
-                    silent.as_secs()
-                );
-                self.end_delegations();
-                self.forget_cached().into_iter().for_each(blocking::Task::detach);
-            }
-        } else {
-            self.suspended.store(false, Ordering::Release);
-        }
-    }
-
-    /// Sends the locks that are given up.
-    pub(crate) async fn send_cancels(&self) {
-        loop {
-            let cancels = std::mem::take(&mut *self.cache.cancels.lock());
-            if cancels.is_empty() {
-                return;
-            }
-            if let Err(errno) = self.transport.cancel(cancels).await {
-                // Only servers that have evicted this client: they have forgotten them anyway.
-                tracing::debug!(%errno, "giving locks up");
-            }
-        }
-    }
-
-    async fn answer(&self, callback: Callback) {
+    /// Answers a recall.
+    pub(crate) async fn answer(&self, callback: Callback) {
         match callback {
             Callback::Bits { ino, bits, number } => {
                 let inode = self.cache.inode(ino);
@@ -431,103 +204,18 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Relies on nothing that locks on inodes protect. Returns how the kernel forgets: that may
-    /// wait for requests that wait for the servers, for each inode.
-    fn forget_cached(&self) -> Vec<blocking::Task<()>> {
-        let kernel = self.cache.kernel().cloned();
-        let inodes = self.cache.all();
-        for inode in &inodes {
-            let mut state = inode.lock();
-            state.bits.drop_all();
-            state.lose(Bits::ALL);
-            if !state.own {
-                state.dentries.clear();
+    /// Sends the locks that are given up.
+    pub(crate) async fn send_cancels(&self) {
+        loop {
+            let cancels = std::mem::take(&mut *self.cache.cancels.lock());
+            if cancels.is_empty() {
+                return;
+            }
+            if let Err(errno) = self.transport.cancel(cancels).await {
+                // Only servers that have evicted this client: they have forgotten them anyway.
+                tracing::debug!(%errno, "giving locks up");
             }
         }
-        self.forget_foreign_children(&inodes);
-        let Some(kernel) = kernel else { return Vec::new() };
-        let names = kernel.clone();
-        let mut forgetting = vec![blocking::unblock(move || {
-            if !names.forget_all_names() {
-                tracing::warn!(
-                    "this kernel cannot forget all names at once; they are looked up anew \
-                     when their inodes are"
-                );
-            }
-        })];
-        for inode in &inodes {
-            let (known, pages) = {
-                let state = inode.lock();
-                (state.pins.has_lookups(), state.pages)
-            };
-            if known {
-                let (kernel, ino) = (kernel.clone(), inode.ino);
-                forgetting.push(blocking::unblock(move || _ = kernel.forget_attributes(ino)));
-            }
-            if pages {
-                let (kernel, ino) = (kernel.clone(), inode.ino);
-                blocking::unblock(move || kernel.forget_pages(ino, Range::ALL)).detach();
-            }
-        }
-        forgetting
-    }
-
-    /// The servers have forgotten all locks. Returns what has to be said to keep those on data.
-    async fn start_anew(&self, evicted: bool) -> Vec<MdsRequest<'static>> {
-        self.cache.begin_epoch();
-        self.cache.cancels.lock().clear();
-        self.write_back.nothing_is_kept();
-        let mut requests = Vec::new();
-        if !evicted && self.log.is_on() {
-            requests.push(MdsRequest::WritesBack { life: self.log.life() });
-        }
-        let mut lost = 0;
-        for inode in self.cache.all() {
-            let mut state = inode.lock();
-            state.bits = Default::default();
-            let locks = state.data.lose();
-            state.data_changes();
-            if evicted {
-                state.data.forget_lost();
-                state.capabilities.clear();
-            }
-            let opens = state.pins.take_undeclared();
-            // Also what is being given up just now: nobody may look before the changes are there.
-            let owns = state.own || self.log.is_pending(state.queued);
-            drop(state);
-            inode.wake();
-            if opens > 0 {
-                requests.push(MdsRequest::AddOpens { ino: inode.ino, readers: opens });
-            }
-            if evicted {
-                lost += self.discard(&inode, Errno::EIO);
-                continue;
-            }
-            if owns {
-                requests.push(MdsRequest::Own { ino: inode.ino });
-            }
-            for lock in locks {
-                let (ino, range, write) = (inode.ino, lock.range, lock.write);
-                let access = if write { Access::WRITE } else { Access::READ };
-                let proof = inode.lock().proof(access);
-                requests.push(MdsRequest::Lock { ino, range, write, reclaim: true, proof });
-            }
-        }
-        match evicted {
-            true => {
-                self.lose_log();
-                let locks = self.posix_locks.clear();
-                if locks > 0 {
-                    tracing::error!(locks, "locks that programs had taken are lost");
-                }
-            }
-            false => requests.extend(self.posix_locks.to_reclaim()),
-        }
-        if lost > 0 {
-            tracing::error!(lost, "bytes that were written and not yet sent are lost");
-        }
-        wait_a_while(self.forget_cached()).await;
-        requests
     }
 }
 
@@ -549,18 +237,4 @@ async fn forget_names(kernel: Arc<dyn Kernel>, names: Vec<Name>) {
             work.await;
         }
     }
-}
-
-/// Until the kernel has forgotten, if it does soon.
-async fn wait_a_while(forgetting: Vec<blocking::Task<()>>) {
-    if forgetting.is_empty() {
-        return;
-    }
-    let mut forgetting: FuturesUnordered<_> = forgetting.into_iter().collect();
-    let patience = host::sleep(KERNEL_PATIENCE);
-    let all = async { while forgetting.next().await.is_some() {} };
-    if let Either::Right(_) = select(std::pin::pin!(all), std::pin::pin!(patience)).await {
-        tracing::warn!("the kernel takes long to forget what it has cached");
-    }
-    forgetting.into_iter().for_each(blocking::Task::detach);
 }

@@ -1,0 +1,118 @@
+//! What is done when the servers have forgotten all locks, because they have started again or have
+//! evicted this client: what is kept is said again, what is not given again is lost.
+
+use crate::client::Client;
+use futures_util::StreamExt;
+use futures_util::future::{Either, select};
+use futures_util::stream::FuturesUnordered;
+use glint_net::{Transport, host};
+use glint_proto::{Access, Errno, FsResult, MdsReply, MdsRequest};
+use std::time::Duration;
+
+/// How long the servers are not told that all is forgotten while the kernel still does.
+const KERNEL_PATIENCE: Duration = Duration::from_secs(1);
+
+impl<T: Transport> Client<T> {
+    /// The servers have forgotten all locks. Returns what has to be said to keep those on data.
+    pub(crate) async fn start_anew(&self, evicted: bool) -> Vec<MdsRequest<'static>> {
+        self.cache.begin_epoch();
+        self.cache.cancels.lock().clear();
+        self.write_back.nothing_is_kept();
+        let mut requests = Vec::new();
+        if !evicted && self.log.is_on() {
+            requests.push(MdsRequest::WritesBack { life: self.log.life() });
+        }
+        let mut lost = 0;
+        for inode in self.cache.all() {
+            let mut state = inode.lock();
+            state.bits = Default::default();
+            let locks = state.data.lose();
+            state.data_changes();
+            if evicted {
+                state.data.forget_lost();
+                state.capabilities.clear();
+            }
+            let opens = state.pins.take_undeclared();
+            // Also what is being given up just now: nobody may look before the changes are there.
+            let owns = state.own || self.log.is_pending(state.queued);
+            drop(state);
+            inode.wake();
+            if opens > 0 {
+                requests.push(MdsRequest::AddOpens { ino: inode.ino, readers: opens });
+            }
+            if evicted {
+                lost += self.discard(&inode, Errno::EIO);
+                continue;
+            }
+            if owns {
+                requests.push(MdsRequest::Own { ino: inode.ino });
+            }
+            for lock in locks {
+                let (ino, range, write) = (inode.ino, lock.range, lock.write);
+                let access = if write { Access::WRITE } else { Access::READ };
+                let proof = inode.lock().proof(access);
+                requests.push(MdsRequest::Lock { ino, range, write, reclaim: true, proof });
+            }
+        }
+        match evicted {
+            true => {
+                self.lose_log();
+                let locks = self.posix_locks.clear();
+                if locks > 0 {
+                    tracing::error!(locks, "locks that programs had taken are lost");
+                }
+            }
+            false => requests.extend(self.posix_locks.to_reclaim()),
+        }
+        if lost > 0 {
+            tracing::error!(lost, "bytes that were written and not yet sent are lost");
+        }
+        wait_a_while(self.forget_cached()).await;
+        requests
+    }
+
+    /// The answer to one of these has come.
+    pub(crate) fn reclaimed(&self, request: &MdsRequest<'static>, reply: FsResult<MdsReply>) {
+        let ino = match (request, &reply) {
+            (MdsRequest::Lock { ino, .. }, _) => ino,
+            (_, Ok(_)) => return,
+            (MdsRequest::Own { ino }, Err(errno)) => {
+                // Others may have been there.
+                tracing::error!(%ino, %errno, "a directory is not this client's own any more");
+                let inode = self.cache.inode(*ino);
+                self.end_delegation(&inode);
+                let mut state = inode.lock();
+                state.dentries.clear();
+                return;
+            }
+            (request, Err(errno)) => {
+                tracing::error!(?request, %errno, "what was held before was not given again");
+                return;
+            }
+        };
+        let inode = self.cache.inode(*ino);
+        match reply {
+            Ok(MdsReply::Locked(lock)) => inode.lock().data.found(lock),
+            _ => {
+                inode.lock().data.forget_lost();
+                let lost = self.discard(&inode, Errno::EIO);
+                tracing::error!(%ino, lost, "a lock was not given again; what was cached is lost");
+            }
+        }
+        inode.wake();
+    }
+}
+
+/// Until the kernel has forgotten, if it does soon.
+async fn wait_a_while(forgetting: Vec<blocking::Task<()>>) {
+    if forgetting.is_empty() {
+        return;
+    }
+    let mut forgetting: FuturesUnordered<_> = forgetting.into_iter().collect();
+    let patience = host::sleep(KERNEL_PATIENCE);
+    let all = async { while forgetting.next().await.is_some() {} };
+    if let Either::Right(_) = select(std::pin::pin!(all), std::pin::pin!(patience)).await {
+        tracing::warn!("the kernel takes long to forget what it has cached");
+    }
+    forgetting.into_iter().for_each(blocking::Task::detach);
+}

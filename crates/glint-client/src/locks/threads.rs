@@ -1,0 +1,192 @@
+//! The threads that keep a client's locks. One answers recalls, writes old data, and returns what is
+//! not used; it serves no requests, so nothing that it waits for can wait for it. The other watches
+//! the lease, and waits for nothing.
+
+use crate::cache::INODES_MAX;
+use crate::client::Client;
+use crate::data::write_back::AGE_MAX;
+use glint_net::{LockClient, Transport, host};
+use glint_proto::clock;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How old a change may become before it is sent.
+const CHANGE_AGE_MAX: Duration = Duration::from_millis(500);
+/// Pause before what has become old, and the lease, are seen to again.
+const ROUND: Duration = Duration::from_millis(100);
+
+/// A client and the thread that keeps its locks. What was written is at the OSTs when it is
+/// dropped.
+pub struct RunningClient<T: Transport> {
+    client: Arc<Client<T>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl<T: Transport> Deref for RunningClient<T> {
+    type Target = Arc<Client<T>>;
+
+    fn deref(&self) -> &Arc<Client<T>> {
+        &self.client
+    }
+}
+
+impl<T: Transport> RunningClient<T> {
+    /// Starts a client on `transport`. With `noatime` reading never changes an inode.
+    pub fn start(transport: T, noatime: bool) -> std::io::Result<RunningClient<T>> {
+        let client = Client::holder(transport, noatime);
+        if !client.has_locks() {
+            return Ok(RunningClient { client, threads: Vec::new() });
+        }
+        let mut running = RunningClient { client: client.clone(), threads: Vec::new() };
+        let watching = client.clone();
+        let watch = std::thread::Builder::new().name("watch".into());
+        running.threads.push(watch.spawn(move || {
+            while !watching.inbox.is_stopped() {
+                std::thread::park_timeout(ROUND);
+                watching.watch();
+            }
+        })?);
+        let locks = std::thread::Builder::new().name("locks".into());
+        running.threads.push(locks.spawn(move || match glint_net::runtime(None) {
+            Ok(runtime) => runtime.block_on(client.keep()),
+            Err(error) => tracing::error!(%error, "starting the thread that keeps locks"),
+        })?);
+        Ok(running)
+    }
+}
+
+impl<T: Transport> Drop for RunningClient<T> {
+    fn drop(&mut self) {
+        self.client.inbox.stop();
+        for thread in self.threads.drain(..) {
+            thread.thread().unpark();
+            if thread.join().is_err() {
+                tracing::error!("a thread that keeps locks panicked");
+            }
+        }
+    }
+}
+
+impl<T: Transport> Client<T> {
+    /// A client in a simulated world. What it does by itself belongs to the machine of the
+    /// calling task.
+    pub fn simulated(transport: T, noatime: bool) -> Arc<Client<T>> {
+        let client = Client::holder(transport, noatime);
+        if client.has_locks() {
+            host::spawn(client.clone().keep());
+            let watching = client.clone();
+            host::spawn(async move {
+                loop {
+                    host::sleep(ROUND).await;
+                    watching.watch();
+                }
+            });
+        }
+        client
+    }
+
+    /// A client that keeps locks, if somebody gives them; `keep` has to be run then.
+    fn holder(transport: T, noatime: bool) -> Arc<Client<T>> {
+        let client = Arc::new(Client::new(transport, noatime));
+        let _ = client.me.set(Arc::downgrade(&client));
+        if client.has_locks() {
+            let holder: Arc<dyn LockClient> = client.clone();
+            client.transport.set_lock_client(Arc::downgrade(&holder));
+        }
+        client
+    }
+
+    async fn keep(self: Arc<Self>) {
+        let listening = self.clone();
+        host::spawn(async move { listening.transport.listen().await });
+        let caring = self.clone();
+        host::spawn(async move {
+            while !caring.inbox.is_stopped() {
+                host::sleep(ROUND).await;
+                caring.care();
+            }
+        });
+        let giving = self.clone();
+        host::spawn(async move {
+            while !giving.inbox.is_stopped() {
+                host::sleep(ROUND).await;
+                giving.return_oldest_delegations().await;
+                giving.shrink();
+                giving.send_cancels().await;
+            }
+        });
+        let sending = self.clone();
+        host::spawn(async move { sending.send_log().await });
+        while let Some((callbacks, closes)) = self.inbox.next().await {
+            for close in closes {
+                let client = self.clone();
+                host::spawn(async move { client.take_open_back(close).await });
+            }
+            for callback in callbacks {
+                let client = self.clone();
+                host::spawn(async move {
+                    client.answer(callback).await;
+                    client.send_cancels().await;
+                });
+            }
+        }
+        // The end: everything to the OSTs.
+        for inode in self.cache.all() {
+            self.flush_or_discard(&inode).await;
+        }
+        self.flush_log().await;
+        // A server that has just started again hears what it lost before this client says that it
+        // ends: who has said that is not waited for.
+        if self.transport.has_uncommitted()
+            && let Err(errno) = self.transport.commit().await
+        {
+            tracing::error!(%errno, "what was changed last may not be on stable storage");
+        }
+    }
+
+    /// Writes what has become old.
+    fn care(self: &Arc<Self>) {
+        // With memory full of half extents, these have to go.
+        let age = if self.write_back.is_stuck() { Duration::ZERO } else { AGE_MAX };
+        let old = clock::now().checked_sub(age);
+        if let Some(old) = old
+            && self.write_back.counts().0 > 0
+        {
+            for inode in self.cache.dirty() {
+                let due = {
+                    let state = inode.lock();
+                    state.dirty.oldest().is_some_and(|oldest| oldest <= old).then_some(state.layout)
+                };
+                if let Some(Some(layout)) = due {
+                    let client = self.clone();
+                    host::spawn(async move {
+                        client.send_old(&inode, layout, old).await;
+                    });
+                }
+            }
+        }
+        if self.log.is_busy()
+            && let Some(old) = clock::now().checked_sub(CHANGE_AGE_MAX)
+        {
+            self.log.hurry_old(old);
+        }
+    }
+
+    /// Keeps no more inodes than it may.
+    fn shrink(self: &Arc<Self>) {
+        let limit = self.known_max.load(Ordering::Relaxed);
+        let is_unstable = |ino| !self.transport.unstable(ino).is_empty();
+        self.cache.shrink(limit.min(INODES_MAX), is_unstable);
+        if self.cache.len() > limit && !self.prunes.swap(true, Ordering::AcqRel) {
+            let client = self.clone();
+            let pruning = blocking::unblock(move || {
+                client.cache.prune(limit);
+                client.prunes.store(false, Ordering::Release);
+            });
+            pruning.detach();
+        }
+    }
+}
