@@ -270,9 +270,9 @@ impl<T: Transport> Client<T> {
             && let Some(inode) = self.inode(attr.ino)
         {
             let mut state = inode.lock();
-            let is_empty = state.bits.has(Bits::DIR) || state.own;
+            let is_empty = state.bits.has(Bits::DIR) || state.delegation.is_delegated();
             state.dentries.set_complete(is_empty);
-            if state.own {
+            if state.delegation.is_delegated() {
                 self.log.note_delegated(attr.ino);
             }
         }
@@ -329,7 +329,7 @@ impl<T: Transport> Client<T> {
         inos.extend(known.into_iter().flatten());
         for inode in known.into_iter().flatten().filter_map(|ino| self.cache.find(ino)) {
             // It will be where others see it.
-            inode.lock().home = None;
+            inode.lock().delegation.leave();
         }
         let update = self.cache.begin_update(&inos);
         let reply = self.mds(caller, &request).await?;
@@ -410,7 +410,7 @@ impl<T: Transport> Client<T> {
 
     /// Whether an inode was made here without extended attributes, and nobody else has seen it.
     pub(crate) fn has_no_xattrs(&self, ino: Ino) -> bool {
-        self.cache.find(ino).is_some_and(|inode| inode.lock().has_no_xattrs())
+        self.cache.find(ino).is_some_and(|inode| inode.lock().delegation.has_no_xattrs())
     }
 
     pub(crate) async fn size_of(&self, ino: Ino) -> FsResult<u64> {

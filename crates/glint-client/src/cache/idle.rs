@@ -70,7 +70,7 @@ impl Cache {
         for (parent, name) in names {
             if let Some(directory) = self.find(parent) {
                 let mut state = directory.lock();
-                if !state.own {
+                if !state.delegation.is_delegated() {
                     // It is not the only name that is not known, from now on.
                     state.dentries.doubt(&name);
                 }

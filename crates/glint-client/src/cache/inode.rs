@@ -4,6 +4,7 @@
 //! protects it is held. Giving a lock up and forgetting what it protects are one step.
 
 use crate::cache::attrs::{AttrCache, Before, Moment};
+use crate::cache::delegation::Delegation;
 use crate::cache::dentries::Dentries;
 use crate::cache::pins::Pins;
 use crate::data::dirty::Dirty;
@@ -36,18 +37,8 @@ pub(crate) struct InodeState {
     pub(crate) names: SmallVec<[Name; 1]>,
     /// Of a directory: its names, and names that are free.
     pub(crate) dentries: Dentries,
-    /// Of a directory: nobody else looks at it, so this client changes it by itself; see
-    /// [`crate::meta_log::local_ops`].
-    pub(crate) own: bool,
-    /// The directory that it was made in, under the delegation that this client holds.
-    pub(crate) home: Option<Ino>,
-    /// Numbers of its last change in the write-back log, and of that which made it.
-    pub(crate) queued: u64,
-    pub(crate) made: u64,
-    /// It was made without extended attributes, and got none since.
-    plain: bool,
-    /// The servers never heard of it, and will not: nothing of it may reach an OST.
-    pub(crate) unborn: bool,
+    /// What this client may change by itself.
+    pub(crate) delegation: Delegation,
     /// Who needs the inode to be known.
     pub(crate) pins: Pins,
     pub(crate) data: HeldData,
@@ -121,12 +112,7 @@ impl CachedInode {
             attrs: AttrCache::default(),
             names: SmallVec::new(),
             dentries: Dentries::default(),
-            own: false,
-            home: None,
-            queued: 0,
-            made: 0,
-            plain: false,
-            unborn: false,
+            delegation: Delegation::default(),
             pins: Pins::default(),
             data: HeldData::default(),
             acquiring: false,
@@ -182,12 +168,12 @@ impl CachedInode {
         let state = self.state.lock();
         state.pins.is_empty()
             && !state.attrs.is_updating()
-            && !state.own
+            && !state.delegation.is_delegated()
             // The next one who opens it hears of what nobody was told.
             && state.error.as_ref().is_none_or(|loss| loss.seen)
             && state.data.is_unused()
             && state.dirty.is_clean()
-            && !is_pending(state.queued)
+            && !is_pending(state.delegation.last_change())
             && state.dentries.is_empty()
     }
 }
@@ -195,7 +181,7 @@ impl CachedInode {
 impl InodeState {
     /// Whether attributes that are known may be used: nobody else can change them now.
     fn protects_attributes(&self) -> bool {
-        self.bits.has(Bits::ATTR) || self.is_ours()
+        self.bits.has(Bits::ATTR) || self.delegation.is_exclusive()
     }
 
     /// The attributes, if they are known.
@@ -226,7 +212,7 @@ impl InodeState {
     /// Bits have come with an answer, and ATTR is new: what was known before is not so any more,
     /// unless nobody else could change it.
     pub(crate) fn protect_attributes(&mut self) {
-        if !self.is_ours() {
+        if !self.delegation.is_exclusive() {
             self.attrs.forget_unprotected();
         }
     }
@@ -256,27 +242,11 @@ impl InodeState {
         self.attrs.end_update(now);
     }
 
-    /// It was made here, in this directory.
-    pub(crate) fn made_in(&mut self, home: Ino) {
-        self.home = Some(home);
-        self.plain = true;
-    }
-
-    /// Whether it has no extended attributes.
-    pub(crate) fn has_no_xattrs(&self) -> bool {
-        self.home.is_some() && self.plain
-    }
-
     /// It gets one. An access list may also say what new inodes in a directory get, and this
     /// client does not know.
     pub(crate) fn gets_xattr(&mut self) {
-        self.plain = false;
+        self.delegation.gets_xattr();
         self.dentries.set_complete(false);
-    }
-
-    /// Whether nobody else can change its attributes, or has seen them.
-    pub(crate) fn is_ours(&self) -> bool {
-        self.own || self.home.is_some()
     }
 
     /// The inode that a name is known to lead to.
@@ -286,12 +256,12 @@ impl InodeState {
 
     /// Whether it is known that there is no such name.
     pub(crate) fn is_free(&self, name: &[u8]) -> bool {
-        self.dentries.is_free(name, self.own || self.bits.has(Bits::DIR))
+        self.dentries.is_free(name, self.delegation.is_delegated() || self.bits.has(Bits::DIR))
     }
 
     /// The servers said what the attributes are, in answer to what was asked then.
     pub(crate) fn learn(&mut self, attr: &Attr, asked: Moment) {
-        if self.is_ours() && self.attributes().is_some() {
+        if self.delegation.is_exclusive() && self.attributes().is_some() {
             // The servers may not have heard the latest.
             return;
         }
@@ -302,13 +272,13 @@ impl InodeState {
 
     /// Bits are given up. Returns the names that are not to be relied on any more.
     pub(crate) fn lose(&mut self, bits: Bits) -> SmallVec<[Name; 1]> {
-        if bits.contains(Bits::ATTR) && !self.is_ours() {
+        if bits.contains(Bits::ATTR) && !self.delegation.is_exclusive() {
             self.attrs.lose();
         }
-        if bits.contains(Bits::DIR) && !self.own {
+        if bits.contains(Bits::DIR) && !self.delegation.is_delegated() {
             self.dentries.revoke_negative();
         }
-        match bits.contains(Bits::ENTRY) && self.home.is_none() {
+        match bits.contains(Bits::ENTRY) && self.delegation.parent().is_none() {
             true => std::mem::take(&mut self.names),
             false => SmallVec::new(),
         }

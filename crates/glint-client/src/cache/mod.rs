@@ -5,6 +5,7 @@
 
 pub(crate) mod attr_update;
 pub(crate) mod attrs;
+mod delegation;
 mod dentries;
 mod idle;
 pub(crate) mod in_flight;
@@ -140,7 +141,7 @@ impl Cache {
                     let new = bits & !state.bits.bits();
                     let usable = state.bits.grant(bits, number);
                     if usable.contains(Bits::OWN) {
-                        state.own = true;
+                        state.delegation.grant();
                     }
                     if new.contains(Bits::ATTR) && usable.contains(Bits::ATTR) {
                         state.protect_attributes();
@@ -218,7 +219,7 @@ impl Cache {
         };
         let inode = self.find(child)?;
         let mut state = inode.lock();
-        if !state.bits.has(Bits::ENTRY) && state.home != Some(parent) {
+        if !state.bits.has(Bits::ENTRY) && state.delegation.parent() != Some(parent) {
             return None;
         }
         let attr = state.attributes()?.clone();
@@ -230,7 +231,7 @@ impl Cache {
         if self.kernel.get().is_some() {
             state.pins.add_lookup();
         }
-        let entry = state.bits.has(Bits::ENTRY) || state.home.is_some();
+        let entry = state.bits.has(Bits::ENTRY) || state.delegation.parent().is_some();
         let valid = Valid::under(entry, state.attributes().is_some());
         Found { attr, valid }
     }
@@ -279,7 +280,7 @@ impl Cache {
         let child = {
             let mut state = directory.lock();
             let child = state.dentries.remove(name);
-            if (state.bits.has(Bits::DIR) && child.is_some()) && !state.own {
+            if (state.bits.has(Bits::DIR) && child.is_some()) && !state.delegation.is_delegated() {
                 self.insert_absence(&directory, &mut state, name);
             }
             child
@@ -320,7 +321,7 @@ impl Cache {
         let held = inode.filter(|inode| {
             let mut state = inode.lock();
             // It is not where it was made any more.
-            state.home = None;
+            state.delegation.leave();
             state.bits.has(Bits::ENTRY)
         });
         if let Some(directory) = self.find(parent) {

@@ -356,7 +356,7 @@ impl<T: Transport> Client<T> {
         match inode {
             Some(inode) => {
                 self.error_of(&inode, &file)?;
-                if inode.lock().unborn {
+                if inode.lock().delegation.is_never_created() {
                     return Err(Errno::EIO);
                 }
                 self.room_to_write(&file, offset, data.len()).await;

@@ -402,7 +402,7 @@ impl<T: Transport> Vfs for Client<T> {
         let update = self.begin_update(&[ino, parent]);
         if let Some(inode) = self.inode(ino) {
             // It will be seen elsewhere.
-            inode.lock().home = None;
+            inode.lock().delegation.leave();
         }
         let attr = self.mds_attr(caller, &MdsRequest::Link { ino, parent, name }).await?;
         if let Some(update) = update {

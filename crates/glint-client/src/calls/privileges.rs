@@ -73,7 +73,8 @@ impl<T: Transport> Client<T> {
 impl crate::cache::inode::InodeState {
     /// Whether a write has nothing to take from it.
     fn is_plain(&self) -> bool {
-        let ours = self.has_no_xattrs() && self.attributes().is_some_and(|a| !a.has_set_id());
+        let ours =
+            self.delegation.has_no_xattrs() && self.attributes().is_some_and(|a| !a.has_set_id());
         self.bits.has(Bits::PLAIN) || ours
     }
 }

@@ -194,18 +194,18 @@ impl<T: Transport> Client<T> {
     async fn send(&self, inode: &Arc<CachedInode>, layout: Layout, in_flight: ExtentsInFlight) {
         let stripe = in_flight.stripe;
         let ost = self.ost_of(layout, stripe);
-        let made = inode.lock().made;
-        if self.log.is_pending(made) {
+        let creation = inode.lock().delegation.creation();
+        if self.log.is_pending(creation) {
             // No object without an inode that it belongs to.
-            self.log.answered(made).await;
+            self.log.answered(creation).await;
         }
         let permit = self.write_back.permit(ost).await;
-        let (unborn, mtime) = {
+        let (never_created, mtime) = {
             let state = inode.lock();
-            (state.unborn, state.mtime)
+            (state.delegation.is_never_created(), state.mtime)
         };
         let object = ObjectId { ino: inode.ino, stripe };
-        let result = match (&in_flight.extents[..], unborn) {
+        let result = match (&in_flight.extents[..], never_created) {
             (_, true) => Err(Errno::EIO),
             ([(offset, extent)], _) => {
                 let request = OstRequest::Write { object, offset: *offset, mtime, kept: true };
@@ -227,7 +227,7 @@ impl<T: Transport> Client<T> {
             Ok(OstReply::Written(attr)) => self.arrived(inode, in_flight, attr),
             Ok(_) => self.failed(inode, in_flight, Errno::EPROTO),
             // There never will be an inode that it belongs to.
-            Err(errno) if unborn => self.lose(inode, in_flight, errno),
+            Err(errno) if never_created => self.lose(inode, in_flight, errno),
             Err(errno) => self.failed(inode, in_flight, errno),
         };
         self.write_back.removed(ost, bytes);

@@ -37,7 +37,7 @@ impl<T: Transport> Client<T> {
             let mut state = inode.lock();
             state.bits.drop_all();
             state.lose(Bits::ALL);
-            if !state.own {
+            if !state.delegation.is_delegated() {
                 state.dentries.clear();
             }
         }

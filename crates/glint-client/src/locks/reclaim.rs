@@ -34,7 +34,8 @@ impl<T: Transport> Client<T> {
             }
             let opens = state.pins.take_undeclared();
             // Also what is being given up just now: nobody may look before the changes are there.
-            let owns = state.own || self.log.is_pending(state.queued);
+            let delegation = &state.delegation;
+            let owns = delegation.is_delegated() || self.log.is_pending(delegation.last_change());
             drop(state);
             inode.wake();
             if opens > 0 {

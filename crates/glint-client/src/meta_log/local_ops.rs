@@ -36,7 +36,9 @@ const NUMBERS: u32 = 1 << 12;
 impl InodeState {
     /// Whether `caller` may change the entries of this directory here.
     fn takes_changes_of(&self, caller: &Caller) -> bool {
-        let Some(attr) = self.attributes().filter(|_| self.own && self.dentries.is_complete())
+        let Some(attr) = self
+            .attributes()
+            .filter(|_| self.delegation.is_delegated() && self.dentries.is_complete())
         else {
             return false;
         };
@@ -49,7 +51,7 @@ impl InodeState {
 
     /// The entries changed.
     fn entries_changed(&mut self, now: Timestamp, number: u64) {
-        self.queued = number;
+        self.delegation.note_change(number);
         if let Some(attr) = self.attributes_mut() {
             entries_changed(attr, now);
         }
@@ -58,7 +60,7 @@ impl InodeState {
     /// Whether this is a file, link or the like with one name, which nobody uses.
     fn may_go(&self, parent: Ino) -> bool {
         let alone = |attr: &Attr| attr.nlink == 1 && !attr.is_dir();
-        self.home == Some(parent)
+        self.delegation.parent() == Some(parent)
             && self.attributes().is_some_and(alone)
             && !self.pins.is_open()
             && !self.pins.is_closing()
@@ -67,8 +69,8 @@ impl InodeState {
 
     /// Whether this is a directory without entries, which nobody uses.
     fn is_empty_directory(&self, parent: Ino) -> bool {
-        self.home == Some(parent)
-            && (self.own && self.dentries.is_complete())
+        self.delegation.parent() == Some(parent)
+            && (self.delegation.is_delegated() && self.dentries.is_complete())
             && self.attributes().is_some_and(|attr| attr.nlink == 2)
             && self.dentries.is_empty()
             && !self.pins.is_open()
@@ -76,11 +78,9 @@ impl InodeState {
 
     /// It has no name any more.
     fn gone(&mut self, number: u64) {
-        self.queued = number;
+        self.delegation.remove(number);
         self.names.clear();
         self.lose_attributes();
-        self.home = None;
-        self.own = false;
     }
 }
 
@@ -197,11 +197,9 @@ impl<T: Transport> Client<T> {
         let number = self.push(caller, now, Some((ino, placement)), request).ok()?;
         let found = {
             let mut child = inode.lock();
-            child.made_in(parent);
+            child.delegation.create(parent, is_dir, number);
             child.names.push((parent, name.into()));
             child.set_attributes(attr.clone());
-            (child.queued, child.made) = (number, number);
-            child.own = is_dir;
             child.dentries.set_complete(is_dir);
             if let Some(flags) = open {
                 child.layout = Some(attr.layout);
@@ -224,7 +222,7 @@ impl<T: Transport> Client<T> {
     /// A file that was made here is open.
     pub(crate) fn opened_locally(&self, found: Found, flags: OpenFlags) -> Open {
         let Found { attr, valid } = found;
-        let made = self.cache.find(attr.ino).map_or(0, |inode| inode.lock().made);
+        let made = self.cache.find(attr.ino).map_or(0, |inode| inode.lock().delegation.creation());
         let flags = OpenFlags { truncate: false, ..flags };
         let handle = self.add_open(&attr, flags, true, made);
         Open { attr, handle, valid, created: true }
@@ -242,7 +240,7 @@ impl<T: Transport> Client<T> {
         }
         let inode = self.cache.find(ino)?;
         let mut state = inode.lock();
-        state.home?;
+        state.delegation.parent()?;
         let attr = state.attributes()?;
         let root = caller.cred.is_superuser();
         if permit_setattr(attr, &caller.cred, set) != Ok(Needs::Nothing) {
@@ -269,7 +267,7 @@ impl<T: Transport> Client<T> {
         let now = Timestamp::now();
         let request = MdsRequest::Setattr { ino, set: set.clone() };
         let number = self.push(caller, now, None, request).ok()?;
-        state.queued = number;
+        state.delegation.note_change(number);
         let attr = state.attributes_mut()?;
         apply_setattr(attr, set, &caller.cred, now);
         let attr = attr.clone();
@@ -376,7 +374,7 @@ impl<T: Transport> Client<T> {
         let mut moved = source.try_lock()?;
         let is_dir = moved.attributes()?.is_dir();
         // A directory could become its own ancestor, and nothing of it is known further up.
-        if moved.home != Some(parent) || (is_dir && (!same || target.is_some())) {
+        if moved.delegation.parent() != Some(parent) || (is_dir && (!same || target.is_some())) {
             return None;
         }
         let mut replaced = match &target {
@@ -395,8 +393,7 @@ impl<T: Transport> Client<T> {
         }
         moved.names.clear();
         moved.names.push((new_parent, new_name.into()));
-        moved.home = Some(new_parent);
-        moved.queued = number;
+        moved.delegation.rename(new_parent, number);
         if let Some(attr) = moved.attributes_mut() {
             attr.ctime = now;
         }
@@ -423,7 +420,7 @@ impl<T: Transport> Client<T> {
         }
         let pushed = self.push(&Caller::ROOT, Timestamp::now(), None, request);
         if let Ok(number) = pushed {
-            state.queued = number;
+            state.delegation.note_change(number);
         }
         drop(state);
         self.cache.note_idle(&inode);
@@ -444,7 +441,7 @@ impl<T: Transport> Client<T> {
         }
         let request = MdsRequest::Release { ino: file.ino, write: file.write, wrote };
         match self.push(&Caller::ROOT, Timestamp::now(), None, request) {
-            Ok(number) => state.queued = number,
+            Ok(number) => state.delegation.note_change(number),
             Err(errno) => state.fail(errno),
         }
         state.pins.end_close();

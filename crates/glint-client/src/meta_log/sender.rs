@@ -95,9 +95,11 @@ impl<T: Transport> Client<T> {
         if let Some(inode) = ino.and_then(|ino| self.cache.find(ino)) {
             let mut state = inode.lock();
             state.fail(errno);
-            state.unborn |= change.made.is_some();
+            if change.made.is_some() {
+                state.delegation.lose_creation();
+            }
             state.lose_attributes();
-            (state.home, state.own) = (None, false);
+            state.delegation.lose();
         }
         let Some((parent, name)) = name else { return };
         if let Some(directory) = self.cache.find(parent) {
@@ -122,31 +124,30 @@ impl<T: Transport> Client<T> {
     pub(crate) fn end_delegation(&self, directory: &CachedInode) -> u64 {
         let (children, mut number) = {
             let mut state = directory.lock();
-            state.own = false;
-            (state.dentries.inodes(), state.queued)
+            let number = state.delegation.end();
+            (state.dentries.inodes(), number)
         };
         for inode in children.into_iter().filter_map(|child| self.cache.find(child)) {
-            let mut state = inode.lock();
-            if state.home == Some(directory.ino) {
-                state.home = None;
-                number = number.max(state.queued);
-            }
+            let last = inode.lock().delegation.leave_with(directory.ino);
+            number = number.max(last.unwrap_or(0));
         }
         // It is asked for again when the servers recall the delegation, and what is known of the
         // entries may be forgotten until then.
         let mut state = directory.lock();
-        state.queued = state.queued.max(number);
-        state.queued
+        state.delegation.note_change(number);
+        state.delegation.last_change()
     }
 
     /// Returns the oldest delegations, if they are many, but for those that were used just now.
     pub(crate) async fn return_oldest_delegations(&self) {
         while let Some(ino) = self.log.oldest_delegated(DELEGATIONS_MAX) {
-            let Some(inode) = self.cache.find(ino).filter(|inode| inode.lock().own) else {
+            let Some(inode) =
+                self.cache.find(ino).filter(|inode| inode.lock().delegation.is_delegated())
+            else {
                 continue;
             };
-            let queued = inode.lock().queued;
-            if queued > 0 && queued + RECENT > self.log.last() {
+            let last = inode.lock().delegation.last_change();
+            if last > 0 && last + RECENT > self.log.last() {
                 self.log.note_delegated(ino);
                 continue;
             }
@@ -160,7 +161,8 @@ impl<T: Transport> Client<T> {
 
     /// Changes nothing without asking, until the servers are heard of again.
     pub(crate) fn end_delegations(&self) {
-        for inode in self.cache.all().iter().filter(|inode| inode.lock().own) {
+        for inode in self.cache.all().iter().filter(|inode| inode.lock().delegation.is_delegated())
+        {
             self.end_delegation(inode);
         }
     }
@@ -169,8 +171,8 @@ impl<T: Transport> Client<T> {
     pub(crate) fn lose_log(&self) {
         for inode in self.cache.all() {
             let mut state = inode.lock();
-            if self.log.is_pending(state.made) {
-                state.unborn = true;
+            if self.log.is_pending(state.delegation.creation()) {
+                state.delegation.lose_creation();
                 state.fail(Errno::EIO);
             }
         }
@@ -188,14 +190,14 @@ impl<T: Transport> Client<T> {
         for inode in inodes {
             let children: Vec<_> = {
                 let state = inode.lock();
-                if !state.own {
+                if !state.delegation.is_delegated() {
                     continue;
                 }
                 state.dentries.inodes()
             };
             let foreign = |ino: &glint_proto::Ino| {
                 let child = self.cache.find(*ino);
-                child.is_some_and(|child| child.lock().home != Some(inode.ino))
+                child.is_some_and(|child| child.lock().delegation.parent() != Some(inode.ino))
             };
             let foreign: HashSet<_> = children.into_iter().filter(foreign).collect();
             if !foreign.is_empty() {
