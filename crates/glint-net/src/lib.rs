@@ -52,7 +52,6 @@ pub mod host;
 mod server;
 pub mod stats;
 mod transport;
-mod wait_list;
 
 pub use client::cluster::{ClientIdentity, Cluster};
 pub use client::remote::{OssLink, Remote, RemoteOptions, random_secret};

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The crates, from the top down: each may import only those below it.
-const LAYERS: [&str; 13] = [
+const LAYERS: [&str; 14] = [
     "glint-bench",
     "glint",
     "glint-sim",
@@ -21,6 +21,7 @@ const LAYERS: [&str; 13] = [
     "glint-kv",
     "glint-telemetry",
     "glint-proto",
+    "glint-wait",
 ];
 
 /// Longest source file, in lines.

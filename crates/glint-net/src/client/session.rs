@@ -10,10 +10,10 @@ use crate::client::recovery::replay_log::{
 };
 use crate::client::remote::RemoteOptions;
 use crate::client::slots::Numbers;
-use crate::wait_list::WaitList;
 use crate::{LockClient, NetError};
 use glint_proto::message::{Hello, Reply, Request, Survived, Welcome};
 use glint_proto::{ClientId, Committed, Errno, Ino, clock};
+use glint_wait::WaitList;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
