@@ -3,13 +3,14 @@
 
 use crate::server::access::rights::Rights;
 use crate::transport::stream::Stream;
+use glint_wait::Signal;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 /// A task.
@@ -74,7 +75,7 @@ pub async fn sleep(time: Duration) {
 pub struct Wire {
     bytes: RefCell<VecDeque<u8>>,
     closed: Cell<bool>,
-    reader: RefCell<Option<Waker>>,
+    reader: Signal,
 }
 
 impl Wire {
@@ -82,7 +83,7 @@ impl Wire {
     pub fn put(&self, bytes: &[u8]) {
         if !self.closed.get() {
             self.bytes.borrow_mut().extend(bytes);
-            self.wake();
+            self.reader.wake();
         }
     }
 
@@ -90,18 +91,12 @@ impl Wire {
     pub fn cut(&self) {
         self.closed.set(true);
         self.bytes.borrow_mut().clear();
-        self.wake();
+        self.reader.wake();
     }
 
     /// Whether it was cut.
     pub fn is_cut(&self) -> bool {
         self.closed.get()
-    }
-
-    fn wake(&self) {
-        if let Some(reader) = self.reader.borrow_mut().take() {
-            reader.wake();
-        }
     }
 
     /// All bytes that are there, at least one; none after the end.
@@ -111,16 +106,12 @@ impl Wire {
 
     /// As many of them as there is room for.
     pub(crate) async fn take_some(&self, room: usize) -> Vec<u8> {
-        poll_fn(|context| {
+        let some = || {
             let mut bytes = self.bytes.borrow_mut();
-            if bytes.is_empty() && !self.closed.get() {
-                self.reader.replace(Some(context.waker().clone()));
-                return Poll::Pending;
-            }
             let some = room.min(bytes.len());
-            Poll::Ready(bytes.drain(..some).collect())
-        })
-        .await
+            (!bytes.is_empty() || self.closed.get()).then(|| bytes.drain(..some).collect())
+        };
+        self.reader.until(some).await
     }
 }
 
@@ -184,17 +175,4 @@ impl From<Pipe> for Stream {
     fn from(pipe: Pipe) -> Stream {
         Stream::Simulated(pipe)
     }
-}
-
-/// Lets everything else that is ready go first.
-pub(crate) async fn yield_now() {
-    let mut yielded = false;
-    poll_fn(|context| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await
 }

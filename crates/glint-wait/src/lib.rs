@@ -14,11 +14,12 @@
 //!
 //! **Does not know** what is waited for, time, and executors.
 //!
-//! Written by hand elsewhere stay futures that are no waits but pass a poll on, and on the way of
-//! each request the reply in its slot (`glint-net/src/client/connection.rs`: the waker lies with
-//! the slot in a `RefCell`, so that neither a lock nor an entry is paid for a request), the
-//! polling of a ring (`cpu/polling.rs`), and the commit into the journal
-//! (`glint-kv/src/local.rs`: who finds it full registers under the lock that makes room).
+//! Written by hand elsewhere are two waits on the way of each request, whose wakers lie with the
+//! request in a `RefCell`, so that neither a lock nor an entry in a list is paid for it: for the
+//! reply in a slot (`glint-net/src/client/connection.rs`), and for the end of a request of the
+//! kernel or of its caller (`glint-mount/src/transport/waiting.rs`). Others are no waits: the
+//! polling of a ring (`glint-net/src/cpu/polling.rs`), spans (`glint-telemetry/src/span.rs`), and
+//! the clock of the simulation.
 
 mod backoff;
 mod list;
@@ -29,7 +30,7 @@ mod sync;
 pub use backoff::Backoff;
 pub use list::WaitList;
 pub use monitor::Monitor;
-pub use signal::{Signal, yield_now};
+pub use signal::Signal;
 
 #[cfg(test)]
 mod tests;

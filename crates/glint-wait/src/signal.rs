@@ -40,16 +40,3 @@ impl Signal {
         .await
     }
 }
-
-/// Lets everything else that is ready go first.
-pub async fn yield_now() {
-    let mut yielded = false;
-    poll_fn(|context| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
-}

@@ -14,6 +14,7 @@ use glint_proto::frame::NO_SLOT;
 use glint_proto::limits::{SLOTS_PER_CONNECTION, SOON_MS};
 use glint_proto::message::{Reply, Request};
 use glint_proto::{Committed, Errno, FsResult, Op, OstRequest};
+use glint_wait::Signal;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -64,7 +65,7 @@ pub(crate) struct Connection {
     soon: Cell<bool>,
     /// Something is queued, and who sends it.
     unsent: Cell<bool>,
-    flusher: RefCell<Option<Waker>>,
+    flusher: Signal,
     /// Files whose opens nobody claims.
     pub(super) unclaimed: RefCell<Vec<Opened>>,
     spares: RefCell<Vec<Vec<u8>>>,
@@ -98,7 +99,7 @@ impl Connection {
             poller: Poller::start(),
             soon: Cell::new(false),
             unsent: Cell::new(false),
-            flusher: RefCell::default(),
+            flusher: Signal::default(),
             unclaimed: RefCell::default(),
             spares: RefCell::default(),
             evictions: Cell::new(session.evictions.load(Ordering::Acquire)),
@@ -177,23 +178,13 @@ impl Connection {
     /// send goes with it.
     pub(super) fn flush(&self) {
         self.unsent.set(true);
-        if let Some(flusher) = self.flusher.borrow_mut().take() {
-            flusher.wake();
-        }
+        self.flusher.wake();
     }
 
     async fn keep_flushing(self: Rc<Self>) {
-        let until_unsent = || {
-            poll_fn(|context| {
-                if self.unsent.replace(false) || !self.has_keeper.get() {
-                    return Poll::Ready(());
-                }
-                self.flusher.replace(Some(context.waker().clone()));
-                Poll::Pending
-            })
-        };
+        let has_work = || (self.unsent.replace(false) || !self.has_keeper.get()).then_some(());
         loop {
-            until_unsent().await;
+            self.flusher.until(has_work).await;
             if !self.has_keeper.get() {
                 return;
             }

@@ -6,7 +6,7 @@
 
 use crate::NetError;
 use crate::client::connection::Connection;
-use crate::client::outage::{Backoff, Broken};
+use crate::client::outage::{Broken, backoff};
 use crate::client::recovery::connect;
 use crate::client::recovery::replay_log::parse;
 use crate::client::session::ClientSession;
@@ -71,7 +71,7 @@ impl Connection {
 
     /// Connects, serves the connection until it breaks, and connects again.
     async fn keep_connected(&self) {
-        let mut backoff = Backoff::default();
+        let mut backoff = backoff();
         let mut broken = None;
         loop {
             let (connected, error) = self.connect_and_read(&mut broken).await;

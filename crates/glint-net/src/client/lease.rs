@@ -4,7 +4,7 @@
 //! Invariant: it does nothing that could wait for a disk, neither of the client nor of a server.
 
 use crate::NetError;
-use crate::client::outage::Backoff;
+use crate::client::outage::backoff;
 use crate::client::session::ClientSession;
 use crate::transport::framing::{Envelope, reply_of, request_frame};
 use crate::transport::stream::{Address, ReadWrite};
@@ -57,7 +57,7 @@ pub(crate) fn connect_blocking(address: &Address) -> Result<Box<dyn ReadWrite>, 
 impl ClientSession {
     /// Says every now and then that this client lives, and learns what is durable.
     pub(crate) fn keep_lease(&self) {
-        let mut backoff = Backoff::default();
+        let mut backoff = backoff();
         while !self.stop.load(Ordering::Acquire) {
             let mut connected = false;
             if let Err(error) = self.ping_until_end(&mut connected) {

@@ -5,10 +5,9 @@
 
 use glint_proto::lock::Grant;
 use glint_proto::{Access, Capability, FsResult, Ino, MdsReply, MdsRequest, deferred};
+use glint_wait::Monitor;
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::future::poll_fn;
-use std::task::{Poll, Waker};
 
 /// Opens of one inode.
 #[derive(Clone, Copy, Default)]
@@ -24,7 +23,7 @@ pub(crate) struct OpenCount {
 pub(crate) struct Opens {
     counts: Mutex<HashMap<Ino, OpenCount>>,
     /// Closes that were sent and not answered, and who waits for them.
-    closing: Mutex<HashMap<Ino, (u32, Vec<Waker>)>>,
+    closing: Monitor<HashMap<Ino, u32>, Ino>,
 }
 
 impl Opens {
@@ -94,35 +93,27 @@ impl Opens {
 
     /// A close is sent.
     pub(crate) fn closing(&self, ino: Ino) {
-        self.closing.lock().entry(ino).or_default().0 += 1;
+        *self.closing.lock().entry(ino).or_default() += 1;
     }
 
     /// Until no close of a file is under way: it would arrive after what is done next, and
     /// bring an old size.
     pub(crate) async fn closed(&self, ino: Ino) {
-        poll_fn(|context| match self.closing.lock().get_mut(&ino) {
-            Some((_, waiters)) => {
-                waiters.push(context.waker().clone());
-                Poll::Pending
-            }
-            None => Poll::Ready(()),
-        })
-        .await
+        self.closing.until_with(ino, |closing| (!closing.contains_key(&ino)).then_some(())).await
     }
 
     /// A close is answered.
     fn note_closed(&self, ino: Ino) {
-        let waiters = {
+        {
             let mut closing = self.closing.lock();
-            let Some((count, _)) = closing.get_mut(&ino) else { return };
+            let Some(count) = closing.get_mut(&ino) else { return };
             *count -= 1;
             if *count > 0 {
                 return;
             }
-            closing.remove(&ino)
-        };
-        // Not under the lock, which they may be waiting for.
-        waiters.into_iter().flat_map(|(_, waiters)| waiters).for_each(Waker::wake);
+            closing.remove(&ino);
+        }
+        self.closing.wake_where(|waits_for| *waits_for == ino);
     }
 
     /// What is open, by inodes.

@@ -4,32 +4,16 @@
 use crate::client::session::ClientSession;
 use glint_proto::clock;
 use glint_proto::limits::{RECONNECT_MS_MAX, RECONNECT_MS_MIN};
+use glint_wait::Backoff;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Pauses before a connection is tried again: each is twice as long as the one before.
-pub(crate) struct Backoff {
-    next_ms: u64,
-}
-
-impl Default for Backoff {
-    fn default() -> Backoff {
-        Backoff { next_ms: RECONNECT_MS_MIN }
-    }
-}
-
-impl Backoff {
-    /// The pause after an attempt has ended. After one that `connected` the pauses begin anew.
-    pub(crate) fn pause(&mut self, connected: bool) -> Duration {
-        if connected {
-            self.next_ms = RECONNECT_MS_MIN;
-        }
-        let pause = self.next_ms;
-        self.next_ms = (2 * pause).min(RECONNECT_MS_MAX);
-        Duration::from_millis(pause)
-    }
+/// Pauses before a connection is tried again.
+pub(crate) fn backoff() -> Backoff {
+    let [min, max] = [RECONNECT_MS_MIN, RECONNECT_MS_MAX].map(Duration::from_millis);
+    Backoff::new(min, max)
 }
 
 /// Lost connections to one server.
@@ -70,20 +54,5 @@ impl Broken {
 impl Drop for Broken {
     fn drop(&mut self) {
         self.0.outage.connections.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_double_up_to_a_limit_and_begin_anew_after_a_success() {
-        let mut backoff = Backoff::default();
-        let pauses: Vec<u64> = (0..8).map(|_| backoff.pause(false).as_millis() as u64).collect();
-        assert_eq!(pauses[..3], [RECONNECT_MS_MIN, 2 * RECONNECT_MS_MIN, 4 * RECONNECT_MS_MIN]);
-        assert_eq!(pauses[7], RECONNECT_MS_MAX);
-        assert_eq!(backoff.pause(true), Duration::from_millis(RECONNECT_MS_MIN));
-        assert_eq!(backoff.pause(false), Duration::from_millis(2 * RECONNECT_MS_MIN));
     }
 }

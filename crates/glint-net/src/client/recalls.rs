@@ -1,7 +1,7 @@
 //! The connection on which recalls come to a client, and nothing else. It is made again
 //! whenever it breaks; recalls that were not answered then come again.
 
-use crate::client::outage::Backoff;
+use crate::client::outage::backoff;
 use crate::client::recovery::connect;
 use crate::client::session::ClientSession;
 use crate::transport::framing::{Envelope, reply_of, request_frame};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Listens until the client ends.
 pub(crate) async fn listen(session: &Arc<ClientSession>) {
-    let mut backoff = Backoff::default();
+    let mut backoff = backoff();
     while !session.is_stopping() {
         let mut connected = false;
         match listen_once(session, &mut connected).await {

@@ -8,25 +8,32 @@
 //!   again goes on where it ended.
 
 use glint_proto::limits::{CONNECTIONS_PER_CLIENT_MAX, SLOTS_FOR_DATA, SLOTS_PER_CONNECTION};
+use glint_wait::WaitList;
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
-use std::future::poll_fn;
-use std::task::{Poll, Waker};
 
 /// Slots, and behind them places for requests that need none.
 pub(crate) struct Slots {
     free: RefCell<Vec<u16>>,
     /// Who waits for a slot: requests for data, and others.
-    waiting: RefCell<[VecDeque<Waker>; 2]>,
+    waiting: [WaitList; 2],
     free_places: RefCell<Vec<u16>>,
     places: Cell<u16>,
+}
+
+/// A request that waits for a slot. Once it has one, or is dropped, the next one may find another.
+struct Turn<'a>(&'a Slots);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.call_next();
+    }
 }
 
 impl Default for Slots {
     fn default() -> Slots {
         Slots {
             free: RefCell::new((0..SLOTS_PER_CONNECTION).rev().collect()),
-            waiting: RefCell::default(),
+            waiting: Default::default(),
             free_places: RefCell::default(),
             places: Cell::new(SLOTS_PER_CONNECTION),
         }
@@ -37,18 +44,26 @@ impl Slots {
     /// A slot.
     pub(crate) async fn take(&self, for_data: bool) -> u16 {
         let reserve = if for_data { 0 } else { usize::from(SLOTS_FOR_DATA) };
-        poll_fn(|context| {
+        let take_free = || {
             let mut free = self.free.borrow_mut();
-            if free.len() > reserve
-                && let Some(slot) = free.pop()
-            {
-                return Poll::Ready(slot);
-            }
-            let waiting = &mut self.waiting.borrow_mut()[usize::from(!for_data)];
-            waiting.push_back(context.waker().clone());
-            Poll::Pending
-        })
-        .await
+            if free.len() > reserve { free.pop() } else { None }
+        };
+        if let Some(slot) = take_free() {
+            return slot;
+        }
+        let _turn = Turn(self);
+        self.waiting[usize::from(!for_data)].until(take_free).await
+    }
+
+    /// Has those look for a slot whom the free ones are enough for: data first.
+    fn call_next(&self) {
+        let free = self.free.borrow().len();
+        let [data, others] = &self.waiting;
+        if free > 0 && !data.is_empty() {
+            data.wake_one();
+        } else if free > usize::from(SLOTS_FOR_DATA) && !others.is_empty() {
+            others.wake_one();
+        }
     }
 
     /// A place for a request that needs no slot.
@@ -66,15 +81,8 @@ impl Slots {
             self.free_places.borrow_mut().push(slot);
             return;
         }
-        let mut free = self.free.borrow_mut();
-        free.push(slot);
-        let others_may = free.len() > usize::from(SLOTS_FOR_DATA);
-        drop(free);
-        let [data, others] = &mut *self.waiting.borrow_mut();
-        let next = data.pop_front().or_else(|| if others_may { others.pop_front() } else { None });
-        if let Some(waker) = next {
-            waker.wake();
-        }
+        self.free.borrow_mut().push(slot);
+        self.call_next();
     }
 }
 
@@ -106,6 +114,20 @@ impl Numbers {
 mod tests {
     use super::*;
     use futures_util::FutureExt;
+    use std::future::Future;
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::{Context, Wake, Waker};
+
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
 
     #[test]
     fn data_finds_a_slot_whatever_waits() {
@@ -118,6 +140,23 @@ mod tests {
         assert!(slots.take(false).now_or_never().is_none());
         slots.give(taken.pop().unwrap());
         assert!(slots.take(false).now_or_never().is_some());
+    }
+
+    #[test]
+    fn the_turn_of_one_that_is_dropped_is_not_lost() {
+        let slots = Slots::default();
+        let taken: Vec<u16> = std::iter::from_fn(|| slots.take(true).now_or_never()).collect();
+        let mut data: Vec<_> = taken.iter().map(|_| Box::pin(slots.take(true))).collect();
+        assert!(data.iter_mut().all(|take| take.as_mut().now_or_never().is_none()));
+        let mut other = pin!(slots.take(false));
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(woken.clone());
+        assert!(other.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        taken.into_iter().for_each(|slot| slots.give(slot));
+        assert!(!woken.0.load(Ordering::Relaxed), "data comes first");
+        drop(data);
+        assert!(woken.0.load(Ordering::Relaxed));
+        assert!(other.now_or_never().is_some());
     }
 
     #[test]

@@ -10,13 +10,12 @@ use futures_util::future::{AbortHandle, abortable};
 use glint_proto::frame::{Header, NO_SLOT};
 use glint_proto::limits::{BULK_BYTES_MAX, FRAME_MS_MAX, HELLO_MS_MAX, SLOTS_PER_CONNECTION};
 use glint_proto::{Ino, Op, Session};
+use glint_wait::Signal;
 use serde_json::{Map, Value};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
-use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 /// Requests that may be under way on one connection: its slots, and what needs none.
@@ -69,7 +68,7 @@ pub(crate) struct Connection<S: Service> {
     /// How to end those that wait.
     pub(crate) waits: RefCell<Waits>,
     /// Its reader, while it waits for that to become less.
-    pub(crate) reader: RefCell<Option<Waker>>,
+    pub(crate) reader: Signal,
     pub(crate) has_replies: Cell<bool>,
     /// Somebody waits for what comes in; and when it began, in time in which its worker has read.
     pub(crate) is_read: Cell<bool>,
@@ -171,21 +170,12 @@ impl<S: Service> Connection<S> {
 
     /// Until the client has taken some of its replies.
     pub(crate) async fn room(&self) {
-        poll_fn(|context| {
-            if !self.is_full() {
-                return Poll::Ready(());
-            }
-            self.reader.replace(Some(context.waker().clone()));
-            Poll::Pending
-        })
-        .await
+        self.reader.until(|| (!self.is_full()).then_some(())).await;
     }
 
     pub(crate) fn wake_reader(&self) {
-        if !self.is_full()
-            && let Some(reader) = self.reader.borrow_mut().take()
-        {
-            reader.wake();
+        if !self.is_full() {
+            self.reader.wake();
         }
     }
 }

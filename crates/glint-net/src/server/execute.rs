@@ -215,7 +215,7 @@ impl<S: Service> Worker<S> {
                         _ => Err(Errno::EPROTO),
                     });
                     if replies.len() % RECLAIMS_AT_ONCE == 0 {
-                        host::yield_now().await;
+                        futures_lite::future::yield_now().await;
                     }
                 }
                 Reply::Reclaimed(replies)

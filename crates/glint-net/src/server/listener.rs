@@ -12,14 +12,13 @@ use crate::server::worker::Worker;
 use crate::transport::stream::{Accepted, ListeningSocket, Origin};
 use crate::{NetError, Service};
 use glint_proto::watch::Beat;
+use glint_wait::WaitList;
 use parking_lot::Mutex;
-use std::future::poll_fn;
 use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -58,19 +57,13 @@ struct Inbox {
     /// Connections should be looked after.
     care: AtomicBool,
     accepted: Mutex<Vec<Visitor>>,
-    waker: Mutex<Option<Waker>>,
+    /// Its thread, which waits for any of these.
+    waiting: WaitList,
     /// When the thread last said that it runs.
     ran: Mutex<Option<Instant>>,
 }
 
 impl Inbox {
-    fn wake(&self) {
-        let waker = self.waker.lock().take();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-
     /// Whether its thread waits for something that keeps it from everything else.
     fn stands_still(&self) -> bool {
         self.ran.lock().is_some_and(|ran| ran.elapsed() > STANDS_STILL)
@@ -78,17 +71,12 @@ impl Inbox {
 
     /// New connections; none when it is time for something else.
     async fn next(&self) -> Vec<Visitor> {
-        poll_fn(|context| {
-            // Registered first, so that what comes after the look is not missed.
-            self.waker.lock().replace(context.waker().clone());
+        let look = || {
             let accepted = std::mem::take(&mut *self.accepted.lock());
             let other = self.stop.load(Ordering::Acquire) || self.care.load(Ordering::Acquire);
-            match accepted.is_empty() && !other {
-                true => Poll::Pending,
-                false => Poll::Ready(accepted),
-            }
-        })
-        .await
+            (!accepted.is_empty() || other).then_some(accepted)
+        };
+        self.waiting.until(look).await
     }
 }
 
@@ -174,7 +162,7 @@ impl ServerHandle {
         self.listener.close();
         for inbox in &self.inboxes {
             inbox.stop.store(true, Ordering::Release);
-            inbox.wake();
+            inbox.waiting.wake();
         }
         for thread in self.threads {
             if thread.join().is_err() {
@@ -200,7 +188,7 @@ fn accept(listener: &ListeningSocket, stop: &AtomicBool, inboxes: &[Arc<Inbox>],
             cared = Instant::now();
             for inbox in inboxes.iter().filter(|inbox| inbox.load.load(Ordering::Relaxed) > 0) {
                 inbox.care.store(true, Ordering::Release);
-                inbox.wake();
+                inbox.waiting.wake();
             }
         }
         if !ready {
@@ -215,7 +203,7 @@ fn accept(listener: &ListeningSocket, stop: &AtomicBool, inboxes: &[Arc<Inbox>],
                 let inbox = running.min_by_key(load).unwrap_or(spare);
                 inbox.load.fetch_add(1, Ordering::Relaxed);
                 inbox.accepted.lock().push((connection, origin, place));
-                inbox.wake();
+                inbox.waiting.wake();
             }
             Err(error) => {
                 // Out of descriptors, most likely: others may end meanwhile.

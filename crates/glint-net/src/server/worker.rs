@@ -22,18 +22,18 @@ use crate::server::spare::Spare;
 use crate::transport::framing::{Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame};
 use crate::transport::stream::Stream;
 use crate::{NetError, Service, host, keep_awake};
+use futures_lite::future::yield_now;
 use futures_util::poll;
 use glint_proto::frame::{FrameError, NO_SLOT};
 use glint_proto::limits::*;
 use glint_proto::message::Reply;
 use glint_proto::{ClientId, Errno, Op, Timestamp, clock};
 use glint_telemetry::{Counter, Layer, traced};
+use glint_wait::Signal;
 use std::cell::{Cell, OnceCell, RefCell};
-use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 /// Requests of one pass.
@@ -48,7 +48,8 @@ pub(crate) struct Worker<S: Service> {
     /// Shared by all workers.
     pub(crate) reply_cache: Arc<ReplyCache>,
     scheduler: RefCell<Scheduler<Job<S>>>,
-    waker: RefCell<Option<Waker>>,
+    /// Its passes, which wait for requests and for replies.
+    work: Signal,
     poller: Rc<Poller>,
     /// Connections with replies to send.
     dirty: RefCell<Vec<Rc<Connection<S>>>>,
@@ -81,7 +82,7 @@ impl<S: Service> Worker<S> {
             service,
             reply_cache,
             scheduler: RefCell::new(Scheduler::new(QUEUED_REQUESTS_MAX)),
-            waker: RefCell::new(None),
+            work: Signal::default(),
             poller: Poller::start(),
             dirty: RefCell::default(),
             connections: RefCell::default(),
@@ -112,7 +113,7 @@ impl<S: Service> Worker<S> {
             under_way: Cell::new(0),
             patient: Cell::new(0),
             waits: RefCell::default(),
-            reader: RefCell::default(),
+            reader: Signal::default(),
             has_replies: Cell::new(false),
             unfinished: reader.unfinished(),
             stalled: Cell::new(None),
@@ -161,9 +162,7 @@ impl<S: Service> Worker<S> {
             }
             drop(pass);
             self.poller.wait_ends();
-            if let Some(waker) = self.waker.borrow_mut().take() {
-                waker.wake();
-            }
+            self.work.wake();
             if excess > 0 {
                 let session = connection.session.get();
                 tracing::debug!(?session, excess, "more requests than slots; reading slowly");
@@ -201,20 +200,19 @@ impl<S: Service> Worker<S> {
     /// The passes.
     async fn work(self: Rc<Self>) {
         loop {
-            poll_fn(|context| {
+            let look = || {
                 if !self.scheduler.borrow().is_empty() || !self.dirty.borrow().is_empty() {
-                    return Poll::Ready(());
+                    return Some(());
                 }
                 self.poller.wait_begins();
-                self.waker.replace(Some(context.waker().clone()));
-                Poll::Pending
-            })
-            .await;
+                None
+            };
+            self.work.until(look).await;
             self.pass();
             self.send_replies();
             if !self.scheduler.borrow().is_empty() {
                 // Requests that have come in meanwhile may be urgent.
-                host::yield_now().await;
+                yield_now().await;
             }
         }
     }
@@ -286,9 +284,7 @@ impl<S: Service> Worker<S> {
         if !connection.has_replies.replace(true) {
             self.dirty.borrow_mut().push(connection.clone());
             // Replies of requests that were parked wait for no other pass.
-            if let Some(waker) = self.waker.borrow_mut().take() {
-                waker.wake();
-            }
+            self.work.wake();
         }
         Ok(())
     }
