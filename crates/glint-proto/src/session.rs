@@ -15,14 +15,12 @@
 
 use crate::limits::WAITING_PER_SESSION_MAX;
 use crate::{ClientId, Errno, FsResult};
-use parking_lot::Mutex;
+use glint_wait::WaitList;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::future::poll_fn;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::task::{Poll, Waker};
 
 /// Set in the state of a session that is over; the rest counts what is being executed.
 const OVER: u64 = 1 << 63;
@@ -82,7 +80,7 @@ pub struct Session {
     owner: Option<Owner>,
     state: AtomicU64,
     /// Who waits until nothing is being executed.
-    waiting: Mutex<Vec<Waker>>,
+    waiting: WaitList,
     /// Requests that wait for locks.
     patient: AtomicUsize,
 }
@@ -153,15 +151,7 @@ impl Session {
 
     /// Until nothing of it is being executed. Of one that is over.
     pub async fn quiet(&self) {
-        poll_fn(|context| {
-            if self.is_quiet() {
-                return Poll::Ready(());
-            }
-            self.waiting.lock().push(context.waker().clone());
-            // The last one may have ended meanwhile.
-            if self.is_quiet() { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await
+        self.waiting.until(|| self.is_quiet().then_some(())).await;
     }
 }
 
@@ -175,8 +165,7 @@ impl Drop for RequestGuard<'_> {
     fn drop(&mut self) {
         let before = self.0.state.fetch_sub(1, Ordering::AcqRel);
         if before == OVER | 1 {
-            let waiting = std::mem::take(&mut *self.0.waiting.lock());
-            waiting.into_iter().for_each(Waker::wake);
+            self.0.waiting.wake();
         }
     }
 }
@@ -185,7 +174,7 @@ impl Drop for RequestGuard<'_> {
 mod tests {
     use super::*;
     use std::pin::pin;
-    use std::task::Context;
+    use std::task::{Context, Waker};
 
     #[test]
     fn an_owner_is_the_same_after_it_was_written() {
