@@ -14,6 +14,7 @@ use crate::service::Mds;
 use crate::store::keys::{self, Orphan};
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::{Errno, FsResult, Ino, Layout, clock};
+use glint_wait::Backoff;
 use std::collections::{HashSet, VecDeque};
 use std::future::Future;
 use std::sync::atomic::Ordering;
@@ -57,21 +58,24 @@ pub(crate) struct Destroyed {
 }
 
 /// When to look again at files that could not be removed.
-#[derive(Default)]
 struct Retry {
     due: Option<Instant>,
-    pause: Duration,
+    pauses: Backoff,
     /// How long the last walk over all orphans took.
     walk: Duration,
+}
+
+impl Default for Retry {
+    fn default() -> Retry {
+        Retry { due: None, pauses: Backoff::new(RETRY_MIN, RETRY_MAX), walk: Duration::ZERO }
+    }
 }
 
 impl Retry {
     /// Something is left.
     fn later(&mut self, now: Instant) {
         if self.due.is_none() {
-            let shortest = RETRY_MIN.max(self.walk * (RETRY_SHARE - 1)).min(RETRY_MAX);
-            self.pause = (self.pause * 2).clamp(shortest, RETRY_MAX);
-            self.due = Some(now + self.pause);
+            self.due = Some(now + self.pauses.pause_of(self.walk * (RETRY_SHARE - 1)));
         }
     }
 
@@ -98,7 +102,7 @@ impl Destroyed {
             done.extend(files.into_iter().filter(|ino| self.files.remove(ino)));
         }
         if !done.is_empty() {
-            self.retry.pause = Duration::ZERO;
+            self.retry.pauses.reset();
         }
         done
     }
@@ -427,8 +431,9 @@ mod tests {
         for _ in 0..8 {
             retry.later(now);
             retry.later(now);
-            pauses.push(retry.pause.as_secs());
-            assert!(!retry.take_due(now) && retry.take_due(now + retry.pause));
+            let pause = retry.due.unwrap() - now;
+            pauses.push(pause.as_secs());
+            assert!(!retry.take_due(now) && retry.take_due(now + pause));
         }
         assert_eq!(pauses, [8, 16, 32, 64, 128, 256, 300, 300], "a fifth of the time at first");
     }

@@ -19,12 +19,10 @@ use glint_proto::lock::{Bits, Callback, Cancel, DataLock, Grant, Range};
 use glint_proto::watch::Watch;
 use glint_proto::{ClientId, FsResult, Ino, MdsReply};
 use glint_telemetry::{Layer, Span};
-use parking_lot::Mutex;
+use glint_wait::Monitor;
 use std::collections::HashMap;
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Poll, Waker};
 
 const SHARDS: usize = 64;
 /// Who looks, or changes what everybody has to give up, and is no client.
@@ -34,34 +32,36 @@ const NOBODY: ClientId = ClientId(u64::MAX);
 pub(crate) struct Shard {
     bits: BitTable,
     pub(crate) extents: ExtentTable,
-    /// Operations that wait until bits of an inode are free.
-    waiting: HashMap<Ino, Vec<Waker>>,
     /// Requests for data that wait, and what they got.
-    tickets: HashMap<u64, (ClientId, Waker, Option<DataLock>)>,
+    tickets: HashMap<u64, (ClientId, Option<DataLock>)>,
+}
+
+/// What is waited for.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Awaited {
+    /// Bits of an inode to be free.
+    Bits(Ino),
+    /// Data, by ticket.
+    Data(u64),
 }
 
 impl Shard {
-    /// Who waits for an inode.
-    fn waiting(&mut self, ino: Ino) -> Vec<Waker> {
-        self.waiting.remove(&ino).unwrap_or_default()
-    }
-
-    /// Who has got what it waited for.
-    fn hand_out(&mut self, granted: Vec<Granted>) -> Vec<Waker> {
-        let mut wakers = Vec::new();
+    /// Gives tickets what they waited for.
+    fn hand_out(&mut self, granted: &[Granted]) {
         for (ticket, lock) in granted {
-            if let Some((_, waker, got)) = self.tickets.get_mut(&ticket) {
-                *got = Some(lock);
-                wakers.push(waker.clone());
+            if let Some((_, got)) = self.tickets.get_mut(ticket) {
+                *got = Some(*lock);
             }
         }
-        wakers
     }
 }
 
-/// Wakes tasks, of any thread. Never under a lock that these could wait for.
-pub(crate) fn wake(wakers: Vec<Waker>) {
-    wakers.into_iter().for_each(Waker::wake);
+/// Wakes tickets that were given something.
+fn wake_granted(shard: &Monitor<Shard, Awaited>, granted: &[Granted]) {
+    if !granted.is_empty() {
+        let is_granted = |number: u64| granted.iter().any(|(ticket, _)| *ticket == number);
+        shard.wake_where(|waits_for| matches!(*waits_for, Awaited::Data(n) if is_granted(n)));
+    }
 }
 
 /// All locks of clients.
@@ -69,7 +69,7 @@ pub(crate) struct Claims {
     used: bool,
     /// Some client has held a delegation.
     pub(crate) owned: AtomicBool,
-    shards: Vec<Mutex<Shard>>,
+    shards: Vec<Monitor<Shard, Awaited>>,
     pub(crate) mailboxes: Mailboxes,
 }
 
@@ -97,17 +97,18 @@ struct Ticket<'a> {
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         let (mut granted, mut out) = (Vec::new(), Vec::new());
-        let mut shard = self.claims.shard(self.ino).lock();
-        let got = shard.tickets.remove(&self.number).and_then(|(.., got)| got);
+        let monitor = self.claims.shard(self.ino);
+        let mut shard = monitor.lock();
+        let got = shard.tickets.remove(&self.number).and_then(|(_, got)| got);
         if self.taken || got.is_some() {
             // What was granted stays so, as if its answer had been lost: it may have taken the
             // place of locks that the client uses. Who wants it asks for it.
             return;
         }
         shard.extents.forget(self.ino, self.number, &mut granted, &mut out);
-        let wakers = shard.hand_out(granted);
+        shard.hand_out(&granted);
         drop(shard);
-        wake(wakers);
+        wake_granted(monitor, &granted);
         self.claims.post(out);
     }
 }
@@ -115,7 +116,7 @@ impl Drop for Ticket<'_> {
 impl Claims {
     /// A table that gives locks, or none at all.
     pub(crate) fn new(used: bool, watch: Arc<Watch>) -> Claims {
-        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        let shards = (0..SHARDS).map(|_| Monitor::default()).collect();
         Claims { used, owned: AtomicBool::new(false), shards, mailboxes: Mailboxes::new(watch) }
     }
 
@@ -129,7 +130,7 @@ impl Claims {
         self.mailboxes.number_from(number);
     }
 
-    pub(crate) fn shard(&self, ino: Ino) -> &Mutex<Shard> {
+    pub(crate) fn shard(&self, ino: Ino) -> &Monitor<Shard, Awaited> {
         &self.shards[ino.0 as usize % SHARDS]
     }
 
@@ -165,20 +166,19 @@ impl Claims {
     }
 
     fn cancel_bits(&self, client: ClientId, ino: Ino, bits: Bits, number: u64) {
-        let mut shard = self.shard(ino).lock();
-        shard.bits.cancel(client, ino, bits, number);
-        let wakers = shard.waiting(ino);
-        drop(shard);
-        wake(wakers);
+        let shard = self.shard(ino);
+        shard.lock().bits.cancel(client, ino, bits, number);
+        shard.wake_where(|waits_for| *waits_for == Awaited::Bits(ino));
     }
 
     fn cancel_data(&self, client: ClientId, ino: Ino, number: u64, out: &mut Vec<Message>) {
         let mut granted = Vec::new();
-        let mut shard = self.shard(ino).lock();
+        let monitor = self.shard(ino);
+        let mut shard = monitor.lock();
         shard.extents.cancel(client, ino, number, &mut granted, out);
-        let wakers = shard.hand_out(granted);
+        shard.hand_out(&granted);
         drop(shard);
-        wake(wakers);
+        wake_granted(monitor, &granted);
     }
 
     /// Asks clients for what they hold. Who is gone was perhaps granted it when it was being
@@ -207,15 +207,8 @@ impl Claims {
         self.shard(ino).lock().bits.want(client, ino, bits, &mut out);
         self.post(out);
         let wanted = Wanted { claims: self, ino, bits };
-        poll_fn(|context| {
-            let mut shard = self.shard(ino).lock();
-            if shard.bits.is_free(client, ino, bits) {
-                return Poll::Ready(());
-            }
-            shard.waiting.entry(ino).or_default().push(context.waker().clone());
-            Poll::Pending
-        })
-        .await;
+        let is_free = |shard: &mut Shard| shard.bits.is_free(client, ino, bits).then_some(());
+        self.shard(ino).until_with(Awaited::Bits(ino), is_free).await;
         wanted
     }
 
@@ -233,7 +226,7 @@ impl Claims {
             let mut shard = self.shard(ino).lock();
             let asked = shard.extents.ask(client, ino, range, write, &mut out);
             if let Err(number) = asked {
-                shard.tickets.insert(number, (client, Waker::noop().clone(), None));
+                shard.tickets.insert(number, (client, None));
             }
             asked
         };
@@ -244,19 +237,13 @@ impl Claims {
             Err(number) => number,
         };
         let mut ticket = Ticket { claims: self, ino, number, taken: false };
-        let lock = poll_fn(|context| {
-            let mut shard = self.shard(ino).lock();
-            match shard.tickets.get_mut(&number) {
-                Some((.., Some(lock))) => Poll::Ready(Some(*lock)),
-                Some((_, waker, None)) => {
-                    waker.clone_from(context.waker());
-                    Poll::Pending
-                }
-                // Its client was evicted.
-                None => Poll::Ready(None),
-            }
-        })
-        .await;
+        let look = |shard: &mut Shard| match shard.tickets.get(&number) {
+            Some((_, Some(lock))) => Some(Some(*lock)),
+            Some((_, None)) => None,
+            // Its client was evicted.
+            None => Some(None),
+        };
+        let lock = self.shard(ino).until_with(Awaited::Data(number), look).await;
         ticket.taken = true;
         lock.unwrap_or(DataLock { number: 0, range: Range { start: 0, end: 0 }, write })
     }
@@ -279,20 +266,14 @@ impl Claims {
     pub(crate) fn evict(&self, client: ClientId) {
         self.mailboxes.remove(client);
         let mut out = Vec::new();
-        for shard in &self.shards {
-            let mut shard = shard.lock();
-            let mut wakers = Vec::new();
-            for ino in shard.bits.evict(client) {
-                wakers.extend(shard.waiting(ino));
-            }
-            let mut granted = Vec::new();
-            shard.extents.evict(client, &mut granted, &mut out);
-            wakers.extend(shard.hand_out(granted));
-            for (_, (_, waker, _)) in shard.tickets.extract_if(|_, (owner, ..)| *owner == client) {
-                wakers.push(waker);
-            }
-            drop(shard);
-            wake(wakers);
+        for monitor in &self.shards {
+            monitor.change(|shard| {
+                shard.bits.evict(client);
+                let mut granted = Vec::new();
+                shard.extents.evict(client, &mut granted, &mut out);
+                shard.hand_out(&granted);
+                shard.tickets.retain(|_, (owner, _)| *owner != client);
+            });
         }
         self.post(out);
     }

@@ -13,13 +13,12 @@
 
 use glint_proto::Ino;
 use glint_telemetry::{Layer, Span};
+use glint_wait::WaitList;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Poll, Waker};
 
 const STRIPES_PER_CLASS: usize = 1024;
 const CLASSES: usize = 4;
@@ -92,7 +91,7 @@ fn stripe_of(key: Key) -> usize {
 struct Waiter {
     exclusive: bool,
     granted: AtomicBool,
-    waker: Mutex<Waker>,
+    turn: WaitList,
 }
 
 #[derive(Default)]
@@ -124,7 +123,7 @@ impl Stripe {
             let exclusive = head.exclusive;
             if let Some(head) = self.queue.pop_front() {
                 head.granted.store(true, Ordering::Release);
-                head.waker.lock().wake_by_ref();
+                head.turn.wake();
             }
             self.take(exclusive);
         }
@@ -201,36 +200,19 @@ impl Locks {
 
     async fn acquire_one(&self, index: usize, exclusive: bool) {
         let stripe = &self.stripes[index];
-        {
+        let waiter = {
             let mut state = stripe.lock();
             if state.queue.is_empty() && state.admits(exclusive) {
                 return state.take(exclusive);
             }
-        }
+            let (granted, turn) = Default::default();
+            let waiter = Arc::new(Waiter { exclusive, granted, turn });
+            state.queue.push_back(waiter.clone());
+            waiter
+        };
         let _span = Span::part(Layer::LockWait);
-        let mut place = Place { stripe, waiter: None };
-        poll_fn(|context| {
-            let mut state = stripe.lock();
-            match &place.waiter {
-                Some(waiter) if waiter.granted.load(Ordering::Acquire) => return Poll::Ready(()),
-                Some(waiter) => waiter.waker.lock().clone_from(context.waker()),
-                None if state.queue.is_empty() && state.admits(exclusive) => {
-                    state.take(exclusive);
-                    return Poll::Ready(());
-                }
-                None => {
-                    let waiter = Arc::new(Waiter {
-                        exclusive,
-                        granted: AtomicBool::new(false),
-                        waker: Mutex::new(context.waker().clone()),
-                    });
-                    state.queue.push_back(waiter.clone());
-                    place.waiter = Some(waiter);
-                }
-            }
-            Poll::Pending
-        })
-        .await;
+        let mut place = Place { stripe, waiter: Some(waiter.clone()) };
+        waiter.turn.until(|| waiter.granted.load(Ordering::Acquire).then_some(())).await;
         place.waiter = None;
     }
 }

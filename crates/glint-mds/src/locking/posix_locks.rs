@@ -3,7 +3,6 @@
 //! In memory only: after a restart clients say again what their programs hold, before anybody
 //! is given a new one.
 
-use crate::locking::claims::wake;
 use crate::service::{Context, Mds};
 use glint_kv::Kv;
 use glint_lock::advisory::{AdvisoryTable, Kind, Lock, LockOutcome, LockOwner};
@@ -12,10 +11,9 @@ use glint_proto::{
     AdvisoryHow, AdvisoryLock, AdvisoryMode, ClientId, Errno, FsResult, Ino, MdsReply, Op,
 };
 use glint_telemetry::{Layer, Span};
+use glint_wait::Monitor;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
-use std::future::poll_fn;
-use std::task::{Poll, Waker};
 
 const SHARDS: usize = 16;
 
@@ -32,7 +30,6 @@ struct Waiting {
     /// As the client names it.
     ticket: u64,
     kind: Kind,
-    waker: Waker,
     /// It has got it, or nobody wants it any more.
     ended: Option<FsResult<()>>,
 }
@@ -50,7 +47,8 @@ type Place = (Ino, Kind, u64);
 /// The POSIX locks of all clients.
 #[derive(Default)]
 pub(crate) struct Advisory {
-    shards: [Mutex<LockShard>; SHARDS],
+    /// Who waits: requests, by number.
+    shards: [Monitor<LockShard, u64>; SHARDS],
     /// What owners wait for.
     owners: Mutex<HashMap<LockOwner, Vec<Place>>>,
 }
@@ -76,7 +74,8 @@ impl Drop for Ticket<'_> {
             }
         }
         drop(owners);
-        let mut state = self.all.shard(self.ino).lock();
+        let shard = self.all.shard(self.ino);
+        let mut state = shard.lock();
         let ended = state.remove(self.number).and_then(|waiting| waiting.ended);
         if self.taken {
             return;
@@ -88,22 +87,26 @@ impl Drop for Ticket<'_> {
             }
             false => state.table.forget(self.ino, self.kind, self.number, &mut granted),
         }
-        let wakers = state.hand_out(granted);
+        state.hand_out(&granted);
         drop(state);
-        wake(wakers);
+        wake(shard, &granted);
+    }
+}
+
+/// Wakes requests that have ended.
+fn wake(shard: &Monitor<LockShard, u64>, ended: &[u64]) {
+    if !ended.is_empty() {
+        shard.wake_where(|number| ended.contains(number));
     }
 }
 
 impl LockShard {
-    fn hand_out(&mut self, granted: Vec<u64>) -> Vec<Waker> {
-        let mut wakers = Vec::new();
+    fn hand_out(&mut self, granted: &[u64]) {
         for number in granted {
-            if let Some(waiting) = self.waiting.get_mut(&number) {
+            if let Some(waiting) = self.waiting.get_mut(number) {
                 waiting.ended = Some(Ok(()));
-                wakers.push(waiting.waker.clone());
             }
         }
-        wakers
     }
 
     fn add(&mut self, number: u64, waiting: Waiting) {
@@ -131,44 +134,38 @@ impl LockShard {
         }
     }
 
-    /// A client does not wait any more for the request that it calls `ticket`.
-    fn cancel(&mut self, ino: Ino, client: ClientId, ticket: u64) -> Vec<Waker> {
+    /// A client does not wait any more for the request that it calls `ticket`. Returns which
+    /// requests have ended.
+    fn cancel(&mut self, ino: Ino, client: ClientId, ticket: u64) -> Vec<u64> {
         let Some(number) = self.tickets.get(&(client, ticket)).copied() else { return Vec::new() };
         let found = self.waiting.get_mut(&number);
         let Some(waiting) = found.filter(|waiting| waiting.ended.is_none()) else {
             return Vec::new();
         };
         waiting.ended = Some(Err(Errno::EINTR));
-        let (kind, waker) = (waiting.kind, waiting.waker.clone());
-        let mut granted = Vec::new();
-        self.table.forget(ino, kind, number, &mut granted);
-        let mut wakers = self.hand_out(granted);
-        wakers.push(waker);
-        wakers
+        let (kind, mut ended) = (waiting.kind, Vec::new());
+        self.table.forget(ino, kind, number, &mut ended);
+        self.hand_out(&ended);
+        ended.push(number);
+        ended
     }
 }
 
 impl Advisory {
-    fn shard(&self, ino: Ino) -> &Mutex<LockShard> {
+    fn shard(&self, ino: Ino) -> &Monitor<LockShard, u64> {
         &self.shards[ino.0 as usize % SHARDS]
     }
 
     /// A client is gone, and its locks.
     pub(crate) fn evict(&self, client: ClientId) {
         for shard in &self.shards {
-            let mut state = shard.lock();
-            let mut granted = Vec::new();
-            state.table.evict(client, &mut granted);
-            let mut wakers = state.hand_out(granted);
-            state.waiting.retain(|_, waiting| {
-                if waiting.client == client {
-                    wakers.push(waiting.waker.clone());
-                }
-                waiting.client != client
+            shard.change(|state| {
+                let mut granted = Vec::new();
+                state.table.evict(client, &mut granted);
+                state.hand_out(&granted);
+                state.waiting.retain(|_, waiting| waiting.client != client);
+                state.tickets.retain(|(of, _), _| *of != client);
             });
-            state.tickets.retain(|(of, _), _| *of != client);
-            drop(state);
-            wake(wakers);
         }
     }
 
@@ -202,12 +199,13 @@ impl Advisory {
         }
         let mut overtaken = false;
         for (ino, kind, number) in places {
-            let mut state = self.shard(ino).lock();
+            let shard = self.shard(ino);
+            let mut state = shard.lock();
             if state.table.overtake(ino, kind, number) {
                 overtaken = true;
-                let wakers = state.hand_out(vec![number]);
+                state.hand_out(&[number]);
                 drop(state);
-                wake(wakers);
+                wake(shard, &[number]);
             }
         }
         !overtaken
@@ -229,13 +227,13 @@ impl<K: Kv> Mds<K> {
         }
         context.begin()?;
         let mut granted = Vec::new();
-        let mut wake_later = Vec::new();
         let outcome = {
-            let mut state = self.advisory.shard(ino).lock();
+            let shard = self.advisory.shard(ino);
+            let mut state = shard.lock();
+            let mut ended = Vec::new();
             if matches!(how, AdvisoryHow::Wait | AdvisoryHow::Cancel) {
                 // One that comes again has lost the connection on which it could be answered.
-                let wakers = state.cancel(ino, context.client, ticket);
-                wake_later.extend(wakers);
+                ended = state.cancel(ino, context.client, ticket);
                 if how == AdvisoryHow::Wait {
                     state.leave_to_successor(context.client, ticket);
                 }
@@ -265,12 +263,12 @@ impl<K: Kv> Mds<K> {
                 }
             };
             if let LockOutcome::Waits(number) = outcome {
-                let (client, waker) = (context.client, Waker::noop().clone());
-                state.add(number, Waiting { client, ticket, kind, waker, ended: None });
+                state.add(number, Waiting { client: context.client, ticket, kind, ended: None });
             }
-            wake_later.extend(state.hand_out(granted));
+            state.hand_out(&granted);
+            ended.append(&mut granted);
             drop(state);
-            wake(wake_later);
+            wake(shard, &ended);
             outcome
         };
         match outcome {
@@ -293,19 +291,12 @@ impl<K: Kv> Mds<K> {
     async fn wait_for_program(&self, mut ticket: Ticket<'_>) -> FsResult<MdsReply> {
         let _span = Span::start(Layer::LockWait, Op::Flock as u8);
         let number = ticket.number;
-        let ended = poll_fn(|context| {
-            let mut state = self.advisory.shard(ticket.ino).lock();
-            match state.waiting.get_mut(&number) {
-                Some(Waiting { ended: Some(ended), .. }) => Poll::Ready(*ended),
-                Some(Waiting { waker, .. }) => {
-                    waker.clone_from(context.waker());
-                    Poll::Pending
-                }
-                // Its client was evicted.
-                None => Poll::Ready(Err(Errno::ESTALE)),
-            }
-        })
-        .await;
+        let look = |state: &mut LockShard| match state.waiting.get(&number) {
+            Some(waiting) => waiting.ended,
+            // Its client was evicted.
+            None => Some(Err(Errno::ESTALE)),
+        };
+        let ended = self.advisory.shard(ticket.ino).until_with(number, look).await;
         ticket.taken = true;
         ended.map(|()| MdsReply::Done)
     }
@@ -332,8 +323,7 @@ mod tests {
             let mut state = self.0.shard(ino).lock();
             match state.table.lock(ino, kind, lock, true, &mut Vec::new()) {
                 LockOutcome::Waits(number) => {
-                    let (client, waker) = (owner.client, Waker::noop().clone());
-                    let waiting = Waiting { client, ticket: 0, kind, waker, ended: None };
+                    let waiting = Waiting { client: owner.client, ticket: 0, kind, ended: None };
                     state.add(number, waiting);
                     Some(Ticket { all: &self.0, ino, kind, number, taken: false, lock })
                 }

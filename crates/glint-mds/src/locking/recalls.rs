@@ -3,17 +3,14 @@
 //! Invariant: a recall stays in the queue until it is answered, and is sent again to a client that
 //! listens anew. So a broken connection loses none.
 
-use crate::locking::claims::wake;
 use glint_lock::bits::Message;
 use glint_proto::lock::{Callback, Cancel};
 use glint_proto::watch::{Moment, Watch};
 use glint_proto::{ClientId, Ino, Timestamp};
 use glint_telemetry::Counter;
-use parking_lot::Mutex;
+use glint_wait::Monitor;
 use std::collections::HashMap;
-use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
 use std::time::Duration;
 
 struct Question {
@@ -27,7 +24,6 @@ type Seen = Option<(u64, Timestamp)>;
 
 struct Glimpse {
     client: ClientId,
-    waker: Waker,
     answer: Option<Seen>,
 }
 
@@ -40,7 +36,6 @@ struct Mailbox {
     life: Option<u64>,
     /// When it last wrote data, which may be what it was asked for.
     wrote: Option<Moment>,
-    waker: Option<Waker>,
 }
 
 #[derive(Default)]
@@ -53,7 +48,8 @@ struct MailboxTable {
 /// All mailboxes.
 #[derive(Default)]
 pub(crate) struct Mailboxes {
-    state: Mutex<MailboxTable>,
+    /// Who waits: clients that listen, and for the answers of clients to glimpses, by number.
+    state: Monitor<MailboxTable, (ClientId, Option<u64>)>,
     watch: Arc<Watch>,
 }
 
@@ -82,7 +78,7 @@ fn is_answer(callback: &Callback, cancel: &Cancel) -> bool {
 impl Mailboxes {
     /// Mailboxes whose owners are late by this watch.
     pub(crate) fn new(watch: Arc<Watch>) -> Mailboxes {
-        Mailboxes { state: Mutex::default(), watch }
+        Mailboxes { state: Monitor::default(), watch }
     }
 
     pub(crate) fn number_from(&self, number: u64) {
@@ -116,32 +112,26 @@ impl Mailboxes {
         let mailbox = state.boxes.entry(client).or_default();
         mailbox.listening = listening;
         mailbox.questions.iter_mut().for_each(|question| question.sent = false);
-        let waker = mailbox.waker.take();
         drop(state);
-        wake(waker.into_iter().collect());
+        self.state.wake_where(|waits_for| *waits_for == (client, None));
         listening
     }
 
     /// What to say next; `None` when there is no more.
     pub(crate) async fn next(&self, client: ClientId, listening: u64) -> Option<Vec<Callback>> {
-        poll_fn(|context| {
-            let mut state = self.state.lock();
-            let Some(mailbox) = state.boxes.get_mut(&client) else { return Poll::Ready(None) };
+        let look = |state: &mut MailboxTable| {
+            let Some(mailbox) = state.boxes.get_mut(&client) else { return Some(None) };
             if mailbox.listening != listening {
-                return Poll::Ready(None);
+                return Some(None);
             }
             let mut news = Vec::new();
             for question in mailbox.questions.iter_mut().filter(|question| !question.sent) {
                 question.sent = true;
                 news.push(question.callback);
             }
-            if news.is_empty() {
-                mailbox.waker = Some(context.waker().clone());
-                return Poll::Pending;
-            }
-            Poll::Ready(Some(news))
-        })
-        .await
+            (!news.is_empty()).then_some(Some(news))
+        };
+        self.state.until_with((client, None), look).await
     }
 
     /// Puts questions into their mailboxes. Returns those to clients that are gone, and will
@@ -153,18 +143,20 @@ impl Mailboxes {
             return gone;
         }
         glint_telemetry::count(Counter::Callbacks, messages.len() as u64);
-        let (asked, mut wakers) = (self.watch.now(), Vec::new());
+        let (asked, mut called) = (self.watch.now(), Vec::new());
         let mut state = self.state.lock();
         for (client, callback) in messages {
             if let Some(mailbox) = state.boxes.get_mut(&client) {
                 mailbox.questions.push(Question { callback, asked, sent: false });
-                wakers.extend(mailbox.waker.take());
+                called.push(client);
             } else {
                 gone.push((client, callback));
             }
         }
         drop(state);
-        wake(wakers);
+        let is_called =
+            |client: &ClientId, glimpse: &Option<u64>| glimpse.is_none() && called.contains(client);
+        self.state.wake_where(|(client, glimpse)| is_called(client, glimpse));
         gone
     }
 
@@ -179,9 +171,8 @@ impl Mailboxes {
             && glimpse.client == client
         {
             glimpse.answer = Some(*seen);
-            let waker = glimpse.waker.clone();
             drop(state);
-            waker.wake();
+            self.state.wake_where(|(_, glimpse)| *glimpse == Some(*number));
         }
     }
 
@@ -191,40 +182,28 @@ impl Mailboxes {
             let mut state = self.state.lock();
             state.next += 1;
             let number = state.next;
-            let waker = Waker::noop().clone();
-            state.glimpses.insert(number, Glimpse { client, waker, answer: None });
+            state.glimpses.insert(number, Glimpse { client, answer: None });
             number
         };
         let _waiting = Waiting(self, number);
         // Nobody answers for a client that is gone, and that is seen below.
         let _ = self.post(vec![(client, Callback::Glimpse { ino, number })]);
-        poll_fn(|context| {
-            let mut state = self.state.lock();
+        let look = |state: &mut MailboxTable| {
             let is_gone = !state.boxes.contains_key(&client);
-            let Some(glimpse) = state.glimpses.get_mut(&number) else { return Poll::Ready(None) };
-            match glimpse.answer {
-                Some(seen) => Poll::Ready(seen),
-                None if is_gone => Poll::Ready(None),
-                None => {
-                    glimpse.waker.clone_from(context.waker());
-                    Poll::Pending
-                }
+            let answer = state.glimpses.get(&number).map(|glimpse| glimpse.answer);
+            match answer {
+                Some(Some(seen)) => Some(seen),
+                Some(None) if !is_gone => None,
+                _ => Some(None),
             }
-        })
-        .await
+        };
+        self.state.until_with((client, Some(number)), look).await
     }
 
     /// A client is gone.
     pub(crate) fn remove(&self, client: ClientId) {
-        let mut state = self.state.lock();
-        let mut wakers = Vec::new();
-        if let Some(mut mailbox) = state.boxes.remove(&client) {
-            wakers.extend(mailbox.waker.take());
-        }
-        let waiting = state.glimpses.values().filter(|glimpse| glimpse.client == client);
-        wakers.extend(waiting.map(|glimpse| glimpse.waker.clone()));
-        drop(state);
-        wake(wakers);
+        self.state.lock().boxes.remove(&client);
+        self.state.wake_where(|(waits_for, _)| *waits_for == client);
     }
 
     /// A client writes data: it is about to answer.

@@ -15,7 +15,6 @@
 
 use crate::background::reaper::Targets;
 use crate::error::errno;
-use crate::locking::claims::wake;
 use crate::service::Mds;
 use crate::session::context::Context;
 use crate::session::sessions::SessionInfo;
@@ -23,12 +22,11 @@ use crate::store::keys;
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::watch::{Moment, Watch};
 use glint_proto::{AdvisoryHow, AdvisoryLock, ClientId, Errno, FsResult, MdsReply, MdsRequest};
-use parking_lot::{Mutex, MutexGuard};
+use glint_wait::Monitor;
+use parking_lot::MutexGuard;
 use std::collections::{HashMap, HashSet};
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Poll, Waker};
 use std::time::Duration;
 
 /// For how many leases a client is waited for that goes on speaking.
@@ -47,7 +45,6 @@ struct AwaitedClients {
     /// How long a client may be silent, and until when all have to be done.
     patience: Duration,
     end: Moment,
-    parked: Vec<Waker>,
 }
 
 /// Whom this run of the MDS waits for.
@@ -60,7 +57,8 @@ pub(crate) struct Recovery {
     blocks: AtomicBool,
     /// They did, and it is still written down that they must.
     replayed: AtomicBool,
-    state: Mutex<AwaitedClients>,
+    /// Who waits: new requests.
+    state: Monitor<AwaitedClients>,
 }
 
 impl Recovery {
@@ -139,12 +137,11 @@ impl Recovery {
         }
     }
 
-    fn end(&self, mut state: MutexGuard<'_, AwaitedClients>) {
+    fn end(&self, state: MutexGuard<'_, AwaitedClients>) {
         self.active.store(false, Ordering::Release);
         self.blocks.store(false, Ordering::Release);
-        let parked = std::mem::take(&mut state.parked);
         drop(state);
-        wake(parked);
+        self.state.wake();
     }
 
     /// Clients that did not come in time, or `are_silent` meanwhile. They are waited for until
@@ -167,18 +164,10 @@ impl Recovery {
 
     /// Parks a new request until it may be executed.
     pub(crate) async fn permits_new(&self) {
-        if !self.blocks.load(Ordering::Acquire) {
-            return;
+        let is_free = || !self.blocks.load(Ordering::Acquire);
+        if !is_free() {
+            self.state.until(|_| is_free().then_some(())).await;
         }
-        poll_fn(|context| {
-            let mut state = self.state.lock();
-            if !self.blocks.load(Ordering::Acquire) {
-                return Poll::Ready(());
-            }
-            state.parked.push(context.waker().clone());
-            Poll::Pending
-        })
-        .await
     }
 }
 
