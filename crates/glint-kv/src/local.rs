@@ -21,12 +21,11 @@ use crate::tables::Tables;
 use crate::{Batch, Keyspace, Kv, KvError, Pair, Precondition, TransactionId};
 use fjall::Slice;
 use glint_telemetry::{Counter, Layer, Span};
+use glint_wait::WaitList;
 use parking_lot::{Condvar, Mutex, RwLock};
-use std::future::poll_fn;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -71,24 +70,41 @@ struct Engine {
     stop: AtomicBool,
     /// What was acknowledged and is not durable may be gone.
     failure: Failure,
-    flusher: Mutex<Flusher>,
-    flush: Condvar,
-    applier: Mutex<Applier>,
-    apply: Condvar,
+    flusher: Thread,
+    applier: Thread,
 }
 
+/// One of the two threads of an engine.
 #[derive(Default)]
-struct Flusher {
-    /// Somebody waits for a transaction above `durable`.
-    wanted: bool,
-    waiters: Vec<Waker>,
+struct Thread {
+    /// Somebody waits for what it does: for a transaction above `durable`, or for room.
+    wanted: Mutex<bool>,
+    work: Condvar,
+    /// Who waits until it has done something, or has failed.
+    done: WaitList,
 }
 
-#[derive(Default)]
-struct Applier {
-    wanted: bool,
-    /// Commits that wait for room.
-    waiters: Vec<Waker>,
+impl Thread {
+    fn want(&self) {
+        *self.wanted.lock() = true;
+        self.work.notify_one();
+    }
+
+    /// Waits until somebody wants something, so much time has passed, or it is to stop.
+    fn wait(&self, interval: Duration, stop: &AtomicBool) {
+        let mut wanted = self.wanted.lock();
+        if !*wanted && !stop.load(Ordering::Acquire) {
+            self.work.wait_for(&mut wanted, interval);
+        }
+        *wanted = false;
+    }
+
+    /// Has it look whether it is to stop.
+    fn look(&self) {
+        // Under the lock, or a thread that is about to wait would miss it.
+        drop(self.wanted.lock());
+        self.work.notify_one();
+    }
 }
 
 /// The engine.
@@ -119,10 +135,8 @@ impl LocalKv {
             state: RwLock::new(NewestWrites { journal, active: Overlay::default(), frozen: None }),
             stop: AtomicBool::new(false),
             failure: Failure::default(),
-            flusher: Mutex::default(),
-            flush: Condvar::new(),
-            applier: Mutex::default(),
-            apply: Condvar::new(),
+            flusher: Thread::default(),
+            applier: Thread::default(),
         });
         let mut threads = Vec::new();
         let spawn = |name: &str, work: Box<dyn FnOnce(&Engine) + Send>| {
@@ -147,27 +161,26 @@ impl LocalKv {
         self.shared.state.write().journal.refuse_flushes();
     }
 
-    /// Commits, or says what to wait for.
+    /// Commits; `None` if there is no room before the newest writes are in the tables.
     fn try_commit(
         &self,
         batch: &Batch,
         preconditions: &[Precondition],
-        context: &mut Context<'_>,
-    ) -> Poll<Result<TransactionId, KvError>> {
+    ) -> Option<Result<TransactionId, KvError>> {
         let shared = &*self.shared;
         let mut state = shared.state.write();
         for p in preconditions {
             let recent = state.recent(p.keyspace, &p.key).cloned();
             let now = match shared.recent_or_stored(recent, p.keyspace, &p.key) {
                 Ok(value) => value,
-                Err(error) => return Poll::Ready(Err(error)),
+                Err(error) => return Some(Err(error)),
             };
             if now.as_deref() != p.expect.as_deref() {
-                return Poll::Ready(Err(KvError::Conflict));
+                return Some(Err(KvError::Conflict));
             }
         }
         if shared.has_failed() {
-            return Poll::Ready(Err(shared.poisoned()));
+            return Some(Err(shared.poisoned()));
         }
         let appended = match state.active.len() < WRITES_MAX {
             true => state.journal.append(batch, shared.durable.load(Ordering::Acquire)),
@@ -179,19 +192,19 @@ impl LocalKv {
                 let many = state.active.len();
                 drop(state);
                 if many >= APPLY_WRITES && many - batch.writes().count() < APPLY_WRITES {
-                    shared.want_apply(None);
+                    shared.applier.want();
                 }
-                Poll::Ready(Ok(number))
+                Some(Ok(number))
             }
             Err(NoRoom::Yet) => {
-                // Registered under the lock that the applier needs to make room.
-                shared.want_apply(Some(context.waker().clone()));
-                Poll::Pending
+                drop(state);
+                shared.applier.want();
+                None
             }
             Err(NoRoom::Ever) => {
                 let source =
                     std::io::Error::from_raw_os_error(rustix::io::Errno::TOOBIG.raw_os_error());
-                Poll::Ready(Err(KvError::Io { path: shared.path.display().to_string(), source }))
+                Some(Err(KvError::Io { path: shared.path.display().to_string(), source }))
             }
         }
     }
@@ -254,35 +267,16 @@ impl Engine {
         recent.map_or_else(|| self.tables.get(keyspace, key), Ok)
     }
 
-    fn want_apply(&self, waiter: Option<Waker>) {
-        let mut applier = self.applier.lock();
-        applier.wanted = true;
-        match waiter {
-            // The thread has gone and wakes nobody any more.
-            Some(waiter) if self.has_failed() => waiter.wake(),
-            waiter => applier.waiters.extend(waiter),
-        }
-        self.apply.notify_one();
-    }
-
     /// Runs on its own thread, because a flush blocks for milliseconds.
     fn flush_loop(&self, interval: Duration) {
         loop {
-            let mut flusher = self.flusher.lock();
-            if !flusher.wanted && !self.stop.load(Ordering::Acquire) {
-                self.flush.wait_for(&mut flusher, interval);
-            }
-            flusher.wanted = false;
-            drop(flusher);
+            self.flusher.wait(interval, &self.stop);
             let stopping = self.stop.load(Ordering::Acquire);
             let result = self.flush_journal();
-            let mut flusher = self.flusher.lock();
             if let Err(error) = result {
                 self.fail("flushing the journal", &error);
             }
-            for waiter in flusher.waiters.drain(..) {
-                waiter.wake();
-            }
+            self.flusher.done.wake();
             if stopping || self.has_failed() {
                 return;
             }
@@ -310,19 +304,12 @@ impl Engine {
 
     fn apply_loop(&self) {
         loop {
-            let mut applier = self.applier.lock();
             let stopping = self.stop.load(Ordering::Acquire);
-            if !applier.wanted && !stopping {
-                self.apply.wait_for(&mut applier, APPLY_INTERVAL);
-            }
-            applier.wanted = false;
-            drop(applier);
+            self.applier.wait(APPLY_INTERVAL, &self.stop);
             if let Err(error) = self.apply_writes(stopping) {
                 self.fail("writing metadata tables", &error);
             }
-            for waiter in self.applier.lock().waiters.drain(..) {
-                waiter.wake();
-            }
+            self.applier.done.wake();
             if stopping || self.has_failed() {
                 return;
             }
@@ -431,33 +418,23 @@ impl Kv for LocalKv {
         preconditions: &[Precondition],
     ) -> Result<TransactionId, KvError> {
         let _span = Span::part(Layer::Journal);
-        poll_fn(|context| self.try_commit(&batch, preconditions, context)).await
+        self.shared.applier.done.until(|| self.try_commit(&batch, preconditions)).await
     }
 
     async fn sync(&self) -> Result<(), KvError> {
         let shared = &*self.shared;
         let target = shared.state.read().journal.last();
-        poll_fn(|context| {
+        let is_durable = || {
             if shared.has_failed() {
-                return Poll::Ready(Err(shared.poisoned()));
+                return Some(Err(shared.poisoned()));
             }
             if shared.durable.load(Ordering::Acquire) >= target {
-                return Poll::Ready(Ok(()));
+                return Some(Ok(()));
             }
-            let mut flusher = shared.flusher.lock();
-            // Looked at again under the lock: the thread wakes nobody after it has failed.
-            if shared.has_failed() {
-                return Poll::Ready(Err(shared.poisoned()));
-            }
-            if shared.durable.load(Ordering::Acquire) >= target {
-                return Poll::Ready(Ok(()));
-            }
-            flusher.wanted = true;
-            flusher.waiters.push(context.waker().clone());
-            shared.flush.notify_one();
-            Poll::Pending
-        })
-        .await
+            shared.flusher.want();
+            None
+        };
+        shared.flusher.done.until(is_durable).await
     }
 
     fn durable(&self) -> TransactionId {
@@ -472,11 +449,8 @@ impl Kv for LocalKv {
 impl Drop for LocalKv {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        // Under their locks, or a thread that is about to wait would miss it.
-        drop(self.shared.flusher.lock());
-        self.shared.flush.notify_one();
-        drop(self.shared.applier.lock());
-        self.shared.apply.notify_one();
+        self.shared.flusher.look();
+        self.shared.applier.look();
         for thread in self.threads.drain(..) {
             // They do not panic; if one did, there is nothing left to save.
             let _ = thread.join();
