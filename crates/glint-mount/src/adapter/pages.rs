@@ -18,11 +18,10 @@
 
 use glint_proto::Ino;
 use glint_proto::lock::Range;
-use parking_lot::{Mutex, MutexGuard};
+use glint_wait::Monitor;
+use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 use std::collections::HashMap;
-use std::future::poll_fn;
-use std::task::{Poll, Waker};
 
 const SHARDS: usize = 64;
 /// Unit of the page cache.
@@ -92,7 +91,6 @@ struct File {
     changes: Vec<Change>,
     /// Pages that are being written back.
     bringing: Vec<(u64, Range)>,
-    waiting: Vec<Waker>,
 }
 
 impl File {
@@ -104,7 +102,8 @@ impl File {
 
 /// The files that are open to be written, of one mount.
 pub(crate) struct Pages {
-    shards: Box<[Mutex<Shard>]>,
+    /// Who waits: changes, by file.
+    shards: Box<[Monitor<Shard, Ino>]>,
 }
 
 #[derive(Default)]
@@ -122,7 +121,7 @@ impl Shard {
 
 impl Default for Pages {
     fn default() -> Pages {
-        Pages { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+        Pages { shards: (0..SHARDS).map(|_| Monitor::default()).collect() }
     }
 }
 
@@ -175,8 +174,12 @@ impl Changing<'_> {
 }
 
 impl Pages {
+    fn monitor(&self, ino: Ino) -> &Monitor<Shard, Ino> {
+        &self.shards[ino.0 as usize % SHARDS]
+    }
+
     fn shard(&self, ino: Ino) -> MutexGuard<'_, Shard> {
-        self.shards[ino.0 as usize % SHARDS].lock()
+        self.monitor(ino).lock()
     }
 
     /// A file is opened to be written.
@@ -199,12 +202,11 @@ impl Pages {
         let mut shard = self.shard(ino);
         let Some(file) = shard.files.get_mut(&ino) else { return };
         end(file);
-        let waiting = std::mem::take(&mut file.waiting);
         if file.opens == 0 && file.changes.is_empty() && file.bringing.is_empty() {
             shard.files.remove(&ino);
         }
         drop(shard);
-        waiting.into_iter().for_each(Waker::wake);
+        self.monitor(ino).wake_where(|waits_for| *waits_for == ino);
     }
 
     /// Whether a file is open to be written.
@@ -241,14 +243,10 @@ impl Pages {
         let changing = Changing { pages: self, ino, id, stale };
         if waits {
             // What pages had begun to bring comes first.
-            poll_fn(|context| match self.shard(ino).files.get_mut(&ino) {
-                Some(file) if file.brings(range, id) => {
-                    file.waiting.push(context.waker().clone());
-                    Poll::Pending
-                }
-                _ => Poll::Ready(()),
-            })
-            .await;
+            let brings = |file: &File| file.brings(range, id);
+            let look =
+                |shard: &mut Shard| (!shard.files.get(&ino).is_some_and(brings)).then_some(());
+            self.monitor(ino).until_with(ino, look).await;
         }
         changing
     }

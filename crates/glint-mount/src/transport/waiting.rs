@@ -17,6 +17,7 @@ use glint_client::Vfs;
 use glint_net::host;
 use glint_proto::Ino;
 use glint_proto::limits::{AWAY_MS, FUSE_WAITING_MAX};
+use glint_wait::{Monitor, Signal};
 use parking_lot::Mutex;
 use slab::Slab;
 use std::cell::{Cell, RefCell};
@@ -38,21 +39,8 @@ const NODES: usize = 16;
 /// Interrupts that are kept because their request may be on its way from the kernel.
 const EARLY_MAX: usize = 64;
 
-/// What a thread is told by others.
-#[derive(Default)]
-struct Mailbox {
-    interrupts: Mutex<Vec<u64>>,
-    waker: Mutex<Option<Waker>>,
-}
-
-impl Mailbox {
-    fn wake(&self) {
-        let waker = self.waker.lock().take();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-}
+/// What a thread is told by others: interrupts.
+type Mailbox = Monitor<Vec<u64>>;
 
 /// All threads that serve a kernel.
 #[derive(Default)]
@@ -67,8 +55,7 @@ impl Threads {
     /// A signal has come for the caller of a request.
     pub(crate) fn interrupt(&self, unique: u64) {
         for mailbox in &*self.mailboxes.lock() {
-            mailbox.interrupts.lock().push(unique);
-            mailbox.wake();
+            mailbox.change(|interrupts| interrupts.push(unique));
         }
     }
 
@@ -119,7 +106,7 @@ pub(crate) struct Waiting<F> {
     takers: Cell<usize>,
     /// Since when nobody was ready, in ticks.
     busy_ticks: Cell<u32>,
-    ends: RefCell<Option<Waker>>,
+    ends: Signal,
     /// After the end: for so many ticks servers have been away; what waits for them is given up.
     away_ticks: Cell<u32>,
     is_given_up: Cell<bool>,
@@ -140,7 +127,7 @@ pub(crate) struct Taker<F: Vfs>(Rc<Waiting<F>>);
 impl<F: Vfs> Drop for Taker<F> {
     fn drop(&mut self) {
         self.0.takers.set(self.0.takers.get() - 1);
-        self.0.ended();
+        self.0.ends.wake();
     }
 }
 
@@ -154,7 +141,7 @@ impl<F: Vfs> Drop for Place<'_, F> {
     fn drop(&mut self) {
         self.waiting.requests.borrow_mut().remove(self.key);
         self.waiting.busy_ticks.set(0);
-        self.waiting.ended();
+        self.waiting.ends.wake();
     }
 }
 
@@ -187,7 +174,7 @@ impl<F: Vfs> Waiting<F> {
             ready: Cell::new(0),
             takers: Cell::new(0),
             busy_ticks: Cell::new(0),
-            ends: RefCell::default(),
+            ends: Signal::default(),
             away_ticks: Cell::new(0),
             is_given_up: Cell::new(false),
         })
@@ -396,37 +383,23 @@ impl<F: Vfs> Waiting<F> {
         if TICK * ticks > Duration::from_millis(AWAY_MS) {
             self.is_given_up.set(true);
         }
-        self.ended();
+        self.ends.wake();
     }
 
     /// Interrupts; none when it is time to look again.
     async fn next_interrupts(&self) -> Vec<u64> {
-        poll_fn(|context| {
-            self.mailbox.waker.lock().replace(context.waker().clone());
-            let interrupts = std::mem::take(&mut *self.mailbox.interrupts.lock());
+        let look = |interrupts: &mut Vec<u64>| {
             let unmounted = self.adapter.threads.unmounted.load(Ordering::Acquire);
-            match interrupts.is_empty() && !self.is_ticking.get() && !unmounted {
-                true => Poll::Pending,
-                false => Poll::Ready(interrupts),
-            }
-        })
-        .await
-    }
-
-    fn ended(&self) {
-        if let Some(waker) = self.ends.borrow_mut().take() {
-            waker.wake();
-        }
+            let looks = !interrupts.is_empty() || self.is_ticking.get() || unmounted;
+            looks.then(|| std::mem::take(interrupts))
+        };
+        self.mailbox.until(look).await
     }
 
     /// Until nobody takes requests any more, and what was begun is finished.
     pub(crate) async fn served(&self) {
-        poll_fn(|context| {
-            self.ends.replace(Some(context.waker().clone()));
-            let waits = |(_, request): (usize, &Request)| request.lock.is_none();
-            let finished = self.takers.get() == 0 && !self.requests.borrow().iter().any(waits);
-            if finished || self.is_given_up.get() { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await
+        let waits = |(_, request): (usize, &Request)| request.lock.is_none();
+        let finished = || self.takers.get() == 0 && !self.requests.borrow().iter().any(waits);
+        self.ends.until(|| (finished() || self.is_given_up.get()).then_some(())).await
     }
 }
