@@ -3,7 +3,7 @@
 
 use crate::background::reaper::Destroyed;
 use crate::error::{MdsError, errno};
-use crate::locking::claims::Claims;
+use crate::locking::client_locks::ClientLocks;
 use crate::locking::commit_on_sharing::Sharing;
 use crate::locking::namespace_locks::{Held, Locks, Want};
 use crate::locking::posix_locks::Advisory;
@@ -63,7 +63,7 @@ pub struct Mds<K> {
     /// Whether there are any: creates look at nothing else.
     has_absent: AtomicBool,
     pub(crate) locks: Locks,
-    pub(crate) claims: Claims,
+    pub(crate) client_locks: ClientLocks,
     pub(crate) advisory: Advisory,
     pub(crate) opens: Opens,
     pub(crate) directories: Directories,
@@ -123,7 +123,7 @@ impl<K: Kv> Mds<K> {
             has_absent: AtomicBool::new(false),
             config,
             locks: Locks::new(),
-            claims: Claims::new(config.locks, watch.clone()),
+            client_locks: ClientLocks::new(config.locks, watch.clone()),
             advisory: Advisory::default(),
             opens: Opens::new(),
             directories: Directories::new(),
@@ -346,7 +346,7 @@ impl<K: Kv> Mds<K> {
             }
             MdsRequest::WritesBack { life } => {
                 context.begin()?;
-                self.claims.mailboxes.writes_back(context.client, life);
+                self.client_locks.recalls.writes_back(context.client, life);
                 Ok(MdsReply::Done)
             }
             MdsRequest::Own { ino } => {

@@ -113,7 +113,7 @@ impl<K: Kv> Mds<K> {
     /// for a disk that clients in need of a lock have nothing to do with.
     pub async fn expire(&self, targets: &impl Targets) -> FsResult<()> {
         self.expire_sessions(self.config.lease, targets);
-        self.expire_questions(self.config.lease, targets);
+        self.expire_unanswered(self.config.lease, targets);
         // Those are forgotten with it.
         self.end_recovery(targets).await
     }

@@ -5,14 +5,14 @@
 //! delegation: that one knows better what they are.
 
 use crate::error::RESTART;
-use crate::locking::claims::Claims;
+use crate::locking::client_locks::ClientLocks;
 use crate::service::{Context, Mds};
 use glint_kv::Kv;
 use glint_proto::lock::Bits;
 use glint_proto::{FsResult, Ino, MdsReply};
 use std::sync::atomic::Ordering;
 
-impl Claims {
+impl ClientLocks {
     /// Some client holds a delegation from now on.
     fn note_owned(&self) {
         self.owned.store(true, Ordering::Release);
@@ -23,7 +23,7 @@ impl<K: Kv> Mds<K> {
     /// The operation looks at a directory: nobody else may hold its delegation. Nobody is
     /// given that later, either: only who makes a directory is.
     pub(crate) fn look(&self, context: &Context<'_>, ino: Ino) -> FsResult<()> {
-        if !self.claims.is_used() || self.claims.is_visible(context.client, ino) {
+        if !self.client_locks.is_used() || self.client_locks.is_visible(context.client, ino) {
             return Ok(());
         }
         context.conflicts.borrow_mut().push((context.client, ino, Bits::OWN));
@@ -32,17 +32,17 @@ impl<K: Kv> Mds<K> {
 
     /// Grants the client the delegation of a directory that it makes, if it has use for that.
     pub(crate) fn grant_own(&self, context: &Context<'_>, ino: Ino) {
-        if self.is_locking(context) && self.claims.mailboxes.life(context.client).is_some() {
-            self.claims.note_owned();
+        if self.is_locking(context) && self.client_locks.recalls.life(context.client).is_some() {
+            self.client_locks.note_owned();
             self.grant(context, ino, Bits::OWN);
         }
     }
 
     /// Reclaims a delegation after a restart. Nobody was let in since.
     pub(crate) fn own_again(&self, context: &Context<'_>, ino: Ino) -> MdsReply {
-        self.claims.mailboxes.expect(context.client);
-        self.claims.note_owned();
-        self.claims.grant(context.client, ino, Bits::OWN);
+        self.client_locks.recalls.expect(context.client);
+        self.client_locks.note_owned();
+        self.client_locks.grant(context.client, ino, Bits::OWN);
         MdsReply::Done
     }
 }

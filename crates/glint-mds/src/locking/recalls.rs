@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-struct Question {
+struct PendingRecall {
     callback: Callback,
     asked: Moment,
     sent: bool,
@@ -28,8 +28,8 @@ struct Glimpse {
 }
 
 #[derive(Default)]
-struct Mailbox {
-    questions: Vec<Question>,
+struct RecallQueue {
+    pending: Vec<PendingRecall>,
     /// Names the connection that listens.
     listening: u64,
     /// It makes changes by itself, in this life, and tells them later.
@@ -39,22 +39,22 @@ struct Mailbox {
 }
 
 #[derive(Default)]
-struct MailboxTable {
-    boxes: HashMap<ClientId, Mailbox>,
+struct QueueTable {
+    queues: HashMap<ClientId, RecallQueue>,
     glimpses: HashMap<u64, Glimpse>,
     next: u64,
 }
 
-/// All mailboxes.
+/// The queues of all clients.
 #[derive(Default)]
-pub(crate) struct Mailboxes {
+pub(crate) struct RecallQueues {
     /// Who waits: clients that listen, and for the answers of clients to glimpses, by number.
-    state: Monitor<MailboxTable, (ClientId, Option<u64>)>,
+    state: Monitor<QueueTable, (ClientId, Option<u64>)>,
     watch: Arc<Watch>,
 }
 
 /// A glimpse that is waited for; forgotten when nobody does any more.
-struct Waiting<'a>(&'a Mailboxes, u64);
+struct Waiting<'a>(&'a RecallQueues, u64);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
@@ -75,10 +75,10 @@ fn is_answer(callback: &Callback, cancel: &Cancel) -> bool {
     }
 }
 
-impl Mailboxes {
-    /// Mailboxes whose owners are late by this watch.
-    pub(crate) fn new(watch: Arc<Watch>) -> Mailboxes {
-        Mailboxes { state: Monitor::default(), watch }
+impl RecallQueues {
+    /// RecallQueues whose owners are late by this watch.
+    pub(crate) fn new(watch: Arc<Watch>) -> RecallQueues {
+        RecallQueues { state: Monitor::default(), watch }
     }
 
     pub(crate) fn number_from(&self, number: u64) {
@@ -86,32 +86,32 @@ impl Mailboxes {
     }
 
     pub(crate) fn has(&self, client: ClientId) -> bool {
-        self.state.lock().boxes.contains_key(&client)
+        self.state.lock().queues.contains_key(&client)
     }
 
     /// A client makes changes by itself from now on. It may not listen yet.
     pub(crate) fn writes_back(&self, client: ClientId, life: u64) {
-        self.state.lock().boxes.entry(client).or_default().life = Some(life);
+        self.state.lock().queues.entry(client).or_default().life = Some(life);
     }
 
     /// The life of a client that makes changes by itself.
     pub(crate) fn life(&self, client: ClientId) -> Option<u64> {
-        self.state.lock().boxes.get(&client).and_then(|mailbox| mailbox.life)
+        self.state.lock().queues.get(&client).and_then(|queue| queue.life)
     }
 
-    /// A client will listen; until then its questions wait.
+    /// A client will listen; until then its pending wait.
     pub(crate) fn expect(&self, client: ClientId) {
-        self.state.lock().boxes.entry(client).or_default();
+        self.state.lock().queues.entry(client).or_default();
     }
 
-    /// A client listens, from the first question that it has not answered.
+    /// A client listens, from the first recall that it has not answered.
     pub(crate) fn listen(&self, client: ClientId) -> u64 {
         let mut state = self.state.lock();
         state.next += 1;
         let listening = state.next;
-        let mailbox = state.boxes.entry(client).or_default();
-        mailbox.listening = listening;
-        mailbox.questions.iter_mut().for_each(|question| question.sent = false);
+        let queue = state.queues.entry(client).or_default();
+        queue.listening = listening;
+        queue.pending.iter_mut().for_each(|recall| recall.sent = false);
         drop(state);
         self.state.wake_where(|waits_for| *waits_for == (client, None));
         listening
@@ -119,22 +119,22 @@ impl Mailboxes {
 
     /// What to say next; `None` when there is no more.
     pub(crate) async fn next(&self, client: ClientId, listening: u64) -> Option<Vec<Callback>> {
-        let look = |state: &mut MailboxTable| {
-            let Some(mailbox) = state.boxes.get_mut(&client) else { return Some(None) };
-            if mailbox.listening != listening {
+        let look = |state: &mut QueueTable| {
+            let Some(queue) = state.queues.get_mut(&client) else { return Some(None) };
+            if queue.listening != listening {
                 return Some(None);
             }
             let mut news = Vec::new();
-            for question in mailbox.questions.iter_mut().filter(|question| !question.sent) {
-                question.sent = true;
-                news.push(question.callback);
+            for recall in queue.pending.iter_mut().filter(|recall| !recall.sent) {
+                recall.sent = true;
+                news.push(recall.callback);
             }
             (!news.is_empty()).then_some(Some(news))
         };
         self.state.until_with((client, None), look).await
     }
 
-    /// Puts questions into their mailboxes. Returns those to clients that are gone, and will
+    /// Puts recalls into their queues. Returns those to clients that are gone, and will
     /// not answer.
     #[must_use]
     pub(crate) fn post(&self, messages: Vec<Message>) -> Vec<Message> {
@@ -146,8 +146,8 @@ impl Mailboxes {
         let (asked, mut called) = (self.watch.now(), Vec::new());
         let mut state = self.state.lock();
         for (client, callback) in messages {
-            if let Some(mailbox) = state.boxes.get_mut(&client) {
-                mailbox.questions.push(Question { callback, asked, sent: false });
+            if let Some(queue) = state.queues.get_mut(&client) {
+                queue.pending.push(PendingRecall { callback, asked, sent: false });
                 called.push(client);
             } else {
                 gone.push((client, callback));
@@ -163,8 +163,8 @@ impl Mailboxes {
     /// A client has answered.
     pub(crate) fn answered(&self, client: ClientId, cancel: &Cancel) {
         let mut state = self.state.lock();
-        if let Some(mailbox) = state.boxes.get_mut(&client) {
-            mailbox.questions.retain(|question| !is_answer(&question.callback, cancel));
+        if let Some(queue) = state.queues.get_mut(&client) {
+            queue.pending.retain(|recall| !is_answer(&recall.callback, cancel));
         }
         if let Cancel::Glimpse { number, seen, .. } = cancel
             && let Some(glimpse) = state.glimpses.get_mut(number)
@@ -188,8 +188,8 @@ impl Mailboxes {
         let _waiting = Waiting(self, number);
         // Nobody answers for a client that is gone, and that is seen below.
         let _ = self.post(vec![(client, Callback::Glimpse { ino, number })]);
-        let look = |state: &mut MailboxTable| {
-            let is_gone = !state.boxes.contains_key(&client);
+        let look = |state: &mut QueueTable| {
+            let is_gone = !state.queues.contains_key(&client);
             let answer = state.glimpses.get(&number).map(|glimpse| glimpse.answer);
             match answer {
                 Some(Some(seen)) => Some(seen),
@@ -202,32 +202,32 @@ impl Mailboxes {
 
     /// A client is gone.
     pub(crate) fn remove(&self, client: ClientId) {
-        self.state.lock().boxes.remove(&client);
+        self.state.lock().queues.remove(&client);
         self.state.wake_where(|(waits_for, _)| *waits_for == client);
     }
 
     /// A client writes data: it is about to answer.
     pub(crate) fn wrote(&self, client: ClientId) {
-        if let Some(mailbox) = self.state.lock().boxes.get_mut(&client)
-            && !mailbox.questions.is_empty()
+        if let Some(queue) = self.state.lock().queues.get_mut(&client)
+            && !queue.pending.is_empty()
         {
-            mailbox.wrote = Some(self.watch.now());
+            queue.wrote = Some(self.watch.now());
         }
     }
 
     /// Clients that owe an answer for longer than `limit`, and have not written meanwhile.
     pub(crate) fn overdue(&self, limit: Duration) -> Vec<ClientId> {
         let state = self.state.lock();
-        let late = |mailbox: &Mailbox| {
-            let asked = mailbox.questions.iter().map(|question| question.asked).min();
+        let late = |queue: &RecallQueue| {
+            let asked = queue.pending.iter().map(|recall| recall.asked).min();
             asked.is_some_and(|asked| {
-                self.watch.is_over(mailbox.wrote.unwrap_or(asked).max(asked), limit)
+                self.watch.is_over(queue.wrote.unwrap_or(asked).max(asked), limit)
             })
         };
         let mut late: Vec<ClientId> = state
-            .boxes
+            .queues
             .iter()
-            .filter(|(_, mailbox)| late(mailbox))
+            .filter(|(_, queue)| late(queue))
             .map(|(client, _)| *client)
             .collect();
         late.sort_unstable();

@@ -112,7 +112,7 @@ impl<K: Kv> Mds<K> {
         for (entry, record) in page.entries.iter_mut().zip(records) {
             // A delegation is recalled only for who looks at that directory.
             let special = entry.cookie <= COOKIE_DOT_DOT
-                || !self.claims.is_visible(context.client, entry.ino);
+                || !self.client_locks.is_visible(context.client, entry.ino);
             let stored = || InodeRecord::decode(entry.ino, record?.as_ref()).ok();
             let known = if special { None } else { stored() };
             entry.attr = known.map(|record| record.attr);

@@ -28,7 +28,7 @@ impl<K: Kv> Mds<K> {
         changes: &[u8],
         begun: Option<MdsReply>,
     ) -> FsResult<MdsReply> {
-        if self.claims.mailboxes.life(context.client) != Some(life) {
+        if self.client_locks.recalls.life(context.client) != Some(life) {
             // It was made before the client was evicted. Others have changed things since.
             return Err(Errno::ESTALE);
         }
@@ -122,12 +122,12 @@ impl<K: Kv> Mds<K> {
         count: u32,
         life: u64,
     ) -> FsResult<MdsReply> {
-        if !self.claims.is_used() || self.config.commit_sync {
+        if !self.client_locks.is_used() || self.config.commit_sync {
             return Err(Errno::EOPNOTSUPP);
         }
         self.need_space(context)?;
         context.begin()?;
-        self.claims.mailboxes.writes_back(context.client, life);
+        self.client_locks.recalls.writes_back(context.client, life);
         let count = count.clamp(1, INODES_PER_LEASE_MAX);
         let first = self.allocator.lease(&self.kv, context.client, count).await?;
         let absent = self.with_absent(<[u16]>::to_vec);

@@ -78,7 +78,7 @@ impl<K: Kv> Mds<K> {
         }
         self.runs.current = self.config.boot_verifier;
         let count = self.read_u64(keys::META_RUN_COUNT).await?.unwrap_or(0) + 1;
-        self.claims.number_from(count << NUMBER_BITS);
+        self.client_locks.number_from(count << NUMBER_BITS);
         let mut batch = Batch::new();
         batch.put(Keyspace::Meta, keys::META_RUN_COUNT, &count.to_be_bytes());
         let stored = self.kv.get(Keyspace::Meta, keys::META_SECRET).await?;

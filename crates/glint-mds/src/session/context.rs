@@ -27,7 +27,7 @@ pub(crate) struct Context<'a> {
     /// Number of its transaction, if it had one.
     pub(crate) transaction: Cell<u64>,
     /// What it changes, what others still hold of that, and what its caller is given; see
-    /// [`crate::locking::claims`].
+    /// [`crate::locking::client_locks`].
     pub(crate) changing: RefCell<SmallVec<[(Ino, Bits); 4]>>,
     pub(crate) conflicts: RefCell<SmallVec<[(ClientId, Ino, Bits); 2]>>,
     pub(crate) grants: RefCell<Vec<Grant>>,

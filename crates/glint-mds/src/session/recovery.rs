@@ -437,7 +437,7 @@ mod tests {
         }
         assert_eq!(ask(&mds, &client, b"x", replay(kept.ino, 2)), Err(Errno::EEXIST));
         assert_eq!(ask(&mds, &client, b"x", replay(lost.ino, 3)), Err(Errno::EINVAL), "two OSTs");
-        mds.claims.mailboxes.expect(client.client());
+        mds.client_locks.recalls.expect(client.client());
         assert_eq!(attr(ask(&mds, &client, b"lost", replay(lost.ino, 2))), lost);
         assert_eq!(mds.lock_counts(), (0, 0), "others may reclaim theirs");
         mds.recovered(ClientId(7));
@@ -452,19 +452,20 @@ mod tests {
         let kv = Arc::<MemoryKv>::default();
         let client = ClientId(7);
         let grant = |mds: &Mds<_>| {
-            mds.claims.mailboxes.expect(client);
-            let Some(Grant::Bits { number, .. }) = mds.claims.grant(client, Ino(5), Bits::ATTR)
+            mds.client_locks.recalls.expect(client);
+            let Some(Grant::Bits { number, .. }) =
+                mds.client_locks.grant(client, Ino(5), Bits::ATTR)
             else {
                 panic!("it is not given")
             };
-            let lock = mds.claims.shard(Ino(5)).lock().extents.try_all(client, Ino(5), true);
+            let lock = mds.client_locks.shard(Ino(5)).lock().extents.try_all(client, Ino(5), true);
             (number, lock.unwrap().number)
         };
         let mut mds = start(&kv, 100, false);
         let mut old = (0, 0);
         for _ in 0..100 {
             old = grant(&mds);
-            mds.claims.shard(Ino(5)).lock().extents.evict(client, &mut vec![], &mut vec![]);
+            mds.client_locks.shard(Ino(5)).lock().extents.evict(client, &mut vec![], &mut vec![]);
         }
         drop(mds);
         kv.lose_power();
@@ -511,7 +512,7 @@ mod tests {
         let (a, b, c) = (connect(&mds, 7), connect(&mds, 8), connect(&mds, 9));
         block_on(mds.sync()).unwrap();
         let lock = |session: &Session| {
-            let mut shard = mds.claims.shard(Ino(5)).lock();
+            let mut shard = mds.client_locks.shard(Ino(5)).lock();
             shard.extents.try_all(session.client(), Ino(5), true)
         };
         assert!(lock(&a).is_some() && lock(&b).is_none());

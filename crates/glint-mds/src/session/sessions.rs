@@ -315,8 +315,8 @@ impl<K: Kv> Mds<K> {
     }
 
     /// Gives up clients that were asked for a lock and have not given it up in their lease.
-    pub(crate) fn expire_questions(&self, lease: Duration, targets: &impl Targets) {
-        for client in self.claims.mailboxes.overdue(lease) {
+    pub(crate) fn expire_unanswered(&self, lease: Duration, targets: &impl Targets) {
+        for client in self.client_locks.recalls.overdue(lease) {
             if self.is_ending(client) {
                 continue;
             }
@@ -380,7 +380,7 @@ impl<K: Kv> Mds<K> {
 
     /// Frees what a client has: its locks and its opens.
     fn free(&self, client: ClientId) {
-        self.claims.evict(client);
+        self.client_locks.evict(client);
         self.advisory.evict(client);
         self.opens.forget_client(client);
         self.allocator.forget_client(client);

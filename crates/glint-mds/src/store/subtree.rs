@@ -16,7 +16,7 @@ impl<K: Kv> Mds<K> {
     pub async fn resolve(&self, path: &str) -> FsResult<Ino> {
         let mut at = Ino::ROOT;
         for name in path.split('/').filter(|name| !name.is_empty()) {
-            self.claims.make_visible(at).await;
+            self.client_locks.make_visible(at).await;
             let entry = self.find_entry(at, name.as_bytes()).await?;
             at = entry.ok_or(Errno::ENOENT)?.0;
             self.directory(at).await?;

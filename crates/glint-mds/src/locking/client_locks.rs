@@ -10,7 +10,7 @@
 //! - A grant is entered before what it protects is read.
 
 use crate::error::RESTART;
-use crate::locking::recalls::Mailboxes;
+use crate::locking::recalls::RecallQueues;
 use crate::service::{Context, Mds};
 use glint_kv::Kv;
 use glint_lock::bits::{BitTable, Message};
@@ -65,30 +65,30 @@ fn wake_granted(shard: &Monitor<Shard, Awaited>, granted: &[Granted]) {
 }
 
 /// All locks of clients.
-pub(crate) struct Claims {
+pub(crate) struct ClientLocks {
     used: bool,
     /// Some client has held a delegation.
     pub(crate) owned: AtomicBool,
     shards: Vec<Monitor<Shard, Awaited>>,
-    pub(crate) mailboxes: Mailboxes,
+    pub(crate) recalls: RecallQueues,
 }
 
 /// Bits that an operation waits for; nobody else is given them meanwhile.
 pub(crate) struct Wanted<'a> {
-    claims: &'a Claims,
+    client_locks: &'a ClientLocks,
     ino: Ino,
     bits: Bits,
 }
 
 impl Drop for Wanted<'_> {
     fn drop(&mut self) {
-        self.claims.shard(self.ino).lock().bits.unwant(self.ino, self.bits);
+        self.client_locks.shard(self.ino).lock().bits.unwant(self.ino, self.bits);
     }
 }
 
 /// A request for data that waits.
 struct Ticket<'a> {
-    claims: &'a Claims,
+    client_locks: &'a ClientLocks,
     ino: Ino,
     number: u64,
     taken: bool,
@@ -97,7 +97,7 @@ struct Ticket<'a> {
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         let (mut granted, mut out) = (Vec::new(), Vec::new());
-        let monitor = self.claims.shard(self.ino);
+        let monitor = self.client_locks.shard(self.ino);
         let mut shard = monitor.lock();
         let got = shard.tickets.remove(&self.number).and_then(|(_, got)| got);
         if self.taken || got.is_some() {
@@ -109,15 +109,20 @@ impl Drop for Ticket<'_> {
         shard.hand_out(&granted);
         drop(shard);
         wake_granted(monitor, &granted);
-        self.claims.post(out);
+        self.client_locks.post(out);
     }
 }
 
-impl Claims {
+impl ClientLocks {
     /// A table that gives locks, or none at all.
-    pub(crate) fn new(used: bool, watch: Arc<Watch>) -> Claims {
+    pub(crate) fn new(used: bool, watch: Arc<Watch>) -> ClientLocks {
         let shards = (0..SHARDS).map(|_| Monitor::default()).collect();
-        Claims { used, owned: AtomicBool::new(false), shards, mailboxes: Mailboxes::new(watch) }
+        ClientLocks {
+            used,
+            owned: AtomicBool::new(false),
+            shards,
+            recalls: RecallQueues::new(watch),
+        }
     }
 
     /// Numbers of locks and recalls are above this one from now on.
@@ -127,7 +132,7 @@ impl Claims {
             shard.bits.number_from(number);
             shard.extents.number_from(number);
         }
-        self.mailboxes.number_from(number);
+        self.recalls.number_from(number);
     }
 
     pub(crate) fn shard(&self, ino: Ino) -> &Monitor<Shard, Awaited> {
@@ -186,7 +191,7 @@ impl Claims {
     fn post(&self, mut messages: Vec<Message>) {
         while !messages.is_empty() {
             let mut more = Vec::new();
-            for (client, callback) in self.mailboxes.post(messages) {
+            for (client, callback) in self.recalls.post(messages) {
                 match callback {
                     Callback::Bits { ino, bits, .. } => {
                         self.cancel_bits(client, ino, bits, u64::MAX);
@@ -206,7 +211,7 @@ impl Claims {
         let mut out = Vec::new();
         self.shard(ino).lock().bits.want(client, ino, bits, &mut out);
         self.post(out);
-        let wanted = Wanted { claims: self, ino, bits };
+        let wanted = Wanted { client_locks: self, ino, bits };
         let is_free = |shard: &mut Shard| shard.bits.is_free(client, ino, bits).then_some(());
         self.shard(ino).until_with(Awaited::Bits(ino), is_free).await;
         wanted
@@ -236,7 +241,7 @@ impl Claims {
             Ok(lock) => return lock,
             Err(number) => number,
         };
-        let mut ticket = Ticket { claims: self, ino, number, taken: false };
+        let mut ticket = Ticket { client_locks: self, ino, number, taken: false };
         let look = |shard: &mut Shard| match shard.tickets.get(&number) {
             Some((_, Some(lock))) => Some(Some(*lock)),
             Some((_, None)) => None,
@@ -257,14 +262,14 @@ impl Claims {
                 Cancel::Data { ino, number } => self.cancel_data(client, ino, number, &mut out),
                 Cancel::Glimpse { .. } => {}
             }
-            self.mailboxes.answered(client, cancel);
+            self.recalls.answered(client, cancel);
         }
         self.post(out);
     }
 
     /// A client is gone, with all its locks.
     pub(crate) fn evict(&self, client: ClientId) {
-        self.mailboxes.remove(client);
+        self.recalls.remove(client);
         let mut out = Vec::new();
         for monitor in &self.shards {
             monitor.change(|shard| {
@@ -314,13 +319,13 @@ impl<K: Kv> Mds<K> {
         bits: Bits,
     ) -> FsResult<()> {
         context.begin()?;
-        if !self.claims.is_used() {
+        if !self.client_locks.is_used() {
             return Ok(());
         }
         // The holder of a delegation knows better what times and entries the directory has.
         let contents = !(bits & (Bits::ATTR | Bits::DIR)).is_empty();
         let bits = if contents { bits | Bits::OWN } else { bits };
-        if self.claims.begin_change(holder, ino, bits) {
+        if self.client_locks.begin_change(holder, ino, bits) {
             context.changing.borrow_mut().push((ino, bits));
             return Ok(());
         }
@@ -331,7 +336,7 @@ impl<K: Kv> Mds<K> {
     /// Gives the client bits with the answer, if it listens to recalls.
     pub(crate) fn grant(&self, context: &Context<'_>, ino: Ino, bits: Bits) {
         if self.is_locking(context) {
-            let granted = self.claims.grant(context.client, ino, bits);
+            let granted = self.client_locks.grant(context.client, ino, bits);
             context.grants.borrow_mut().extend(granted);
         }
     }
@@ -339,7 +344,7 @@ impl<K: Kv> Mds<K> {
     /// Gives the client the data of a file with the answer, if nobody else has any of it.
     pub(crate) fn grant_data(&self, context: &Context<'_>, ino: Ino, write: bool) {
         if self.is_locking(context) {
-            let table = &mut self.claims.shard(ino).lock().extents;
+            let table = &mut self.client_locks.shard(ino).lock().extents;
             let lock = table.try_all(context.client, ino, write);
             context.grants.borrow_mut().extend(lock.map(|lock| Grant::Data { ino, lock }));
         }
@@ -363,9 +368,9 @@ impl<K: Kv> Mds<K> {
         if let Some(known) = context.locking.get() {
             return known;
         }
-        let locking = self.claims.is_used()
+        let locking = self.client_locks.is_used()
             && !context.is_replay()
-            && self.claims.mailboxes.has(context.client);
+            && self.client_locks.recalls.has(context.client);
         context.locking.set(Some(locking));
         locking
     }
@@ -380,7 +385,7 @@ impl<K: Kv> Mds<K> {
         loop {
             let reply = self.execute(context, request).await;
             for (ino, bits) in context.changing.take() {
-                self.claims.end_change(ino, bits);
+                self.client_locks.end_change(ino, bits);
             }
             context.end();
             let conflicts = context.conflicts.take();
@@ -392,19 +397,19 @@ impl<K: Kv> Mds<K> {
             context.locking.set(None);
             let _span = Span::start(Layer::LockWait, request.op() as u8);
             for (holder, ino, bits) in conflicts {
-                wanted.push(self.claims.clear(holder, ino, bits).await);
+                wanted.push(self.client_locks.clear(holder, ino, bits).await);
             }
         }
     }
 
     /// What clients give up or answer.
     pub fn cancel(&self, client: ClientId, cancels: &[Cancel]) {
-        self.claims.cancel(client, cancels);
+        self.client_locks.cancel(client, cancels);
     }
 
     /// A client writes data, perhaps because it was asked to.
     pub fn wrote(&self, client: ClientId) {
-        self.claims.mailboxes.wrote(client);
+        self.client_locks.recalls.wrote(client);
         self.recovery.is_at_work(client);
     }
 
@@ -414,17 +419,17 @@ impl<K: Kv> Mds<K> {
         client: ClientId,
         listening: u64,
     ) -> Option<Vec<glint_proto::lock::Callback>> {
-        self.claims.mailboxes.next(client, listening).await
+        self.client_locks.recalls.next(client, listening).await
     }
 
     /// A client begins to listen to recalls. Returns what names its listening.
     pub fn listen(&self, client: ClientId) -> u64 {
-        self.claims.mailboxes.listen(client)
+        self.client_locks.recalls.listen(client)
     }
 
     /// Inodes and data that clients hold locks on, for `glint status`.
     pub fn lock_counts(&self) -> (usize, usize) {
-        self.claims.counts()
+        self.client_locks.counts()
     }
 }
 

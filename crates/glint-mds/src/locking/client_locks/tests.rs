@@ -11,19 +11,19 @@ use std::time::Duration;
 
 #[test]
 fn who_was_granted_something_while_it_was_forgotten_holds_nobody_up() {
-    let claims = Claims::new(true, Arc::default());
+    let client_locks = ClientLocks::new(true, Arc::default());
     let (gone, other, ino) = (ClientId(1), ClientId(2), Ino(7));
-    claims.mailboxes.expect(gone);
-    claims.evict(gone);
+    client_locks.recalls.expect(gone);
+    client_locks.evict(gone);
     // An operation of that client was under way, and looked before the eviction.
-    assert!(claims.grant(gone, ino, Bits::ATTR | Bits::OWN).is_some());
-    assert!(claims.shard(ino).lock().extents.try_all(gone, ino, true).is_some());
-    assert!(claims.clear(other, ino, Bits::ALL).now_or_never().is_some());
+    assert!(client_locks.grant(gone, ino, Bits::ATTR | Bits::OWN).is_some());
+    assert!(client_locks.shard(ino).lock().extents.try_all(gone, ino, true).is_some());
+    assert!(client_locks.clear(other, ino, Bits::ALL).now_or_never().is_some());
     let id = Some(RequestId { client: other, slot: 0, xid: 1 });
     let arrival = Arrival { id, ..Arrival::default() };
     let context = Context::new(&arrival, &Cred::ROOT);
-    assert!(claims.data(&context, ino, Range::ALL, true).now_or_never().is_some());
-    assert_eq!(claims.counts().0, 0);
+    assert!(client_locks.data(&context, ino, Range::ALL, true).now_or_never().is_some());
+    assert_eq!(client_locks.counts().0, 0);
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn what_was_withheld_goes_with_the_inode() {
     };
     let mds = block_on(Mds::start(Arc::<MemoryKv>::default(), config)).unwrap();
     let (client, ino) = (ClientId(7), Ino(5));
-    mds.claims.mailboxes.expect(client);
+    mds.client_locks.recalls.expect(client);
     let id = Some(RequestId { client, slot: 0, xid: 1 });
     let arrival = Arrival { id, ..Arrival::default() };
     let mut held = HeldBits::default();

@@ -19,22 +19,22 @@ impl<K: Kv> Mds<K> {
         if range.start >= range.end {
             return Err(Errno::EINVAL);
         }
-        if !self.claims.is_used() {
+        if !self.client_locks.is_used() {
             return Err(Errno::EOPNOTSUPP);
         }
         context.begin()?;
         // After a restart it may ask before it listens; what it is asked waits until it does.
-        self.claims.mailboxes.expect(context.client);
+        self.client_locks.recalls.expect(context.client);
         if reclaim {
-            let table = &mut self.claims.shard(ino).lock().extents;
+            let table = &mut self.client_locks.shard(ino).lock().extents;
             let lock = table.reclaim(context.client, ino, range, write);
             return lock.map(MdsReply::Locked).ok_or(Errno::ESTALE);
         }
-        if self.claims.shard(ino).lock().extents.owes_too_much(context.client, ino) {
+        if self.client_locks.shard(ino).lock().extents.owes_too_much(context.client, ino) {
             return Err(Errno::ENOLCK);
         }
         let _span = Span::start(Layer::LockWait, Op::Lock as u8);
-        let lock = self.claims.data(context, ino, range, write).await;
+        let lock = self.client_locks.data(context, ino, range, write).await;
         match lock.number {
             0 => Err(Errno::ESTALE),
             _ => Ok(MdsReply::Locked(lock)),
@@ -48,13 +48,13 @@ impl<K: Kv> Mds<K> {
         context: &Context<'_>,
         ino: Ino,
     ) -> Option<(u64, Timestamp)> {
-        if !self.claims.is_used() {
+        if !self.client_locks.is_used() {
             return None;
         }
-        let writers = self.claims.shard(ino).lock().extents.writers(ino, context.client);
+        let writers = self.client_locks.shard(ino).lock().extents.writers(ino, context.client);
         let mut seen: Option<(u64, Timestamp)> = None;
         for writer in writers {
-            let Some((size, time)) = self.claims.mailboxes.glimpse(writer, ino).await else {
+            let Some((size, time)) = self.client_locks.recalls.glimpse(writer, ino).await else {
                 continue;
             };
             let so_far = seen.unwrap_or_default();
