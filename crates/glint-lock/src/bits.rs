@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use std::collections::HashMap;
 
 #[derive(Clone, Copy)]
-struct Holder {
+struct BitsHolder {
     client: ClientId,
     bits: Bits,
     /// Recalled and not yet given up; and of each bit, the number of its last recall.
@@ -27,7 +27,7 @@ struct Holder {
     granted: u64,
 }
 
-impl Holder {
+impl BitsHolder {
     /// What this recall and those before it ask for. A recall that is said again,
     /// to a client that listens anew, is answered twice, and the second answer says nothing of what
     /// was granted and recalled since the first.
@@ -38,8 +38,8 @@ impl Holder {
 }
 
 #[derive(Default)]
-struct Claims {
-    holders: SmallVec<[Holder; 2]>,
+struct InodeLocks {
+    holders: SmallVec<[BitsHolder; 2]>,
     /// Changes that go on, and that wait, each with its bits.
     changing: SmallVec<[Bits; 2]>,
     wanted: SmallVec<[Bits; 2]>,
@@ -51,7 +51,7 @@ pub type Message = (ClientId, Callback);
 /// The table.
 #[derive(Default)]
 pub struct BitTable {
-    inodes: HashMap<Ino, Claims>,
+    inodes: HashMap<Ino, InodeLocks>,
     next: u64,
 }
 
@@ -65,7 +65,7 @@ fn remove_one(all: &mut SmallVec<[Bits; 2]>, bits: Bits) {
     }
 }
 
-impl Claims {
+impl InodeLocks {
     fn is_empty(&self) -> bool {
         self.holders.is_empty() && self.changing.is_empty() && self.wanted.is_empty()
     }
@@ -84,33 +84,33 @@ impl BitTable {
     /// Gives `client` those of `bits` that it may have. Returns them, and the grant's number.
     pub fn grant(&mut self, client: ClientId, ino: Ino, bits: Bits) -> (Bits, u64) {
         self.next += 1;
-        let claims = self.inodes.entry(ino).or_default();
-        let mut refused = union(&claims.changing) | union(&claims.wanted);
-        if claims.others(client, Bits::OWN) {
+        let locks = self.inodes.entry(ino).or_default();
+        let mut refused = union(&locks.changing) | union(&locks.wanted);
+        if locks.others(client, Bits::OWN) {
             refused = Bits::ALL;
-        } else if claims.others(client, Bits::ALL) {
+        } else if locks.others(client, Bits::ALL) {
             refused |= Bits::OWN;
         }
         let bits = bits & !refused;
         if bits.is_empty() {
-            if claims.is_empty() {
+            if locks.is_empty() {
                 self.inodes.remove(&ino);
             }
             return (Bits::NONE, self.next);
         }
-        let known = claims.holders.iter().position(|holder| holder.client == client);
+        let known = locks.holders.iter().position(|holder| holder.client == client);
         let at = known.unwrap_or_else(|| {
             let none = Bits::NONE;
-            claims.holders.push(Holder {
+            locks.holders.push(BitsHolder {
                 client,
                 bits: none,
                 asked: none,
                 asked_by: [0; Bits::COUNT],
                 granted: 0,
             });
-            claims.holders.len() - 1
+            locks.holders.len() - 1
         });
-        let holder = &mut claims.holders[at];
+        let holder = &mut locks.holders[at];
         // What was recalled is given up first.
         let bits = bits & !holder.asked;
         if bits.is_empty() {
@@ -124,18 +124,18 @@ impl BitTable {
 
     /// `client` begins to change what `bits` protect, unless somebody else holds them.
     pub fn begin_change(&mut self, client: ClientId, ino: Ino, bits: Bits) -> bool {
-        let claims = self.inodes.entry(ino).or_default();
-        if claims.others(client, bits) {
+        let locks = self.inodes.entry(ino).or_default();
+        if locks.others(client, bits) {
             return false;
         }
-        claims.changing.push(bits);
+        locks.changing.push(bits);
         true
     }
 
     /// The change is made.
     pub fn end_change(&mut self, ino: Ino, bits: Bits) {
-        if let Some(claims) = self.inodes.get_mut(&ino) {
-            remove_one(&mut claims.changing, bits);
+        if let Some(locks) = self.inodes.get_mut(&ino) {
+            remove_one(&mut locks.changing, bits);
             self.tidy(ino);
         }
     }
@@ -143,9 +143,9 @@ impl BitTable {
     /// `client` waits to change: nobody is given these bits any more, and who holds them is
     /// asked. Ends with [`BitTable::unwant`].
     pub fn want(&mut self, client: ClientId, ino: Ino, bits: Bits, out: &mut Vec<Message>) {
-        let claims = self.inodes.entry(ino).or_default();
-        claims.wanted.push(bits);
-        for holder in claims.holders.iter_mut().filter(|holder| holder.client != client) {
+        let locks = self.inodes.entry(ino).or_default();
+        locks.wanted.push(bits);
+        for holder in locks.holders.iter_mut().filter(|holder| holder.client != client) {
             let ask = holder.bits & bits & !holder.asked;
             if ask.is_empty() {
                 continue;
@@ -163,13 +163,13 @@ impl BitTable {
 
     /// Whether nobody but `client` holds any of these.
     pub fn is_free(&self, client: ClientId, ino: Ino, bits: Bits) -> bool {
-        self.inodes.get(&ino).is_none_or(|claims| !claims.others(client, bits))
+        self.inodes.get(&ino).is_none_or(|locks| !locks.others(client, bits))
     }
 
     /// Who waited does so no more.
     pub fn unwant(&mut self, ino: Ino, bits: Bits) {
-        if let Some(claims) = self.inodes.get_mut(&ino) {
-            remove_one(&mut claims.wanted, bits);
+        if let Some(locks) = self.inodes.get_mut(&ino) {
+            remove_one(&mut locks.wanted, bits);
             self.tidy(ino);
         }
     }
@@ -177,9 +177,9 @@ impl BitTable {
     /// `client` gives bits up: because it was asked to, or by itself, and then only what it
     /// was given up to `number`: a later grant is on its way to it.
     pub fn cancel(&mut self, client: ClientId, ino: Ino, bits: Bits, number: u64) {
-        if let Some(claims) = self.inodes.get_mut(&ino) {
-            if let Some(at) = claims.holders.iter().position(|holder| holder.client == client) {
-                let holder = &mut claims.holders[at];
+        if let Some(locks) = self.inodes.get_mut(&ino) {
+            if let Some(at) = locks.holders.iter().position(|holder| holder.client == client) {
+                let holder = &mut locks.holders[at];
                 let given_up = match holder.granted <= number {
                     true => bits,
                     false => bits & holder.asked_until(number),
@@ -187,7 +187,7 @@ impl BitTable {
                 holder.bits = holder.bits & !given_up;
                 holder.asked = holder.asked & !given_up;
                 if holder.bits.is_empty() {
-                    claims.holders.swap_remove(at);
+                    locks.holders.swap_remove(at);
                 }
             }
             self.tidy(ino);
@@ -197,20 +197,20 @@ impl BitTable {
     /// A client is gone. Returns the inodes it held bits of.
     pub fn evict(&mut self, client: ClientId) -> Vec<Ino> {
         let mut freed = Vec::new();
-        self.inodes.retain(|ino, claims| {
-            let before = claims.holders.len();
-            claims.holders.retain(|holder| holder.client != client);
-            if claims.holders.len() < before {
+        self.inodes.retain(|ino, locks| {
+            let before = locks.holders.len();
+            locks.holders.retain(|holder| holder.client != client);
+            if locks.holders.len() < before {
                 freed.push(*ino);
             }
-            !claims.is_empty()
+            !locks.is_empty()
         });
         freed
     }
 
     /// What a client holds of an inode.
     pub fn held(&self, client: ClientId, ino: Ino) -> Bits {
-        let holders = self.inodes.get(&ino).map(|claims| &claims.holders);
+        let holders = self.inodes.get(&ino).map(|locks| &locks.holders);
         let holder = holders.and_then(|all| all.iter().find(|holder| holder.client == client));
         holder.map_or(Bits::NONE, |holder| holder.bits)
     }
@@ -226,7 +226,7 @@ impl BitTable {
     }
 
     fn tidy(&mut self, ino: Ino) {
-        if self.inodes.get(&ino).is_some_and(Claims::is_empty) {
+        if self.inodes.get(&ino).is_some_and(InodeLocks::is_empty) {
             self.inodes.remove(&ino);
         }
     }

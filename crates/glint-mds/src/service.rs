@@ -261,8 +261,8 @@ impl<K: Kv> Mds<K> {
             }
         }
         let reply = match *request {
-            MdsRequest::Batch { life, changes } => {
-                self.run_batch(context, life, changes, begun).await
+            MdsRequest::Batch { epoch, changes } => {
+                self.run_batch(context, epoch, changes, begun).await
             }
             _ => self.execute_claiming(context, request).await,
         };
@@ -341,12 +341,12 @@ impl<K: Kv> Mds<K> {
                 Ok(MdsReply::Done)
             }
             MdsRequest::Advisory(lock) => self.lock_for_program(context, lock).await,
-            MdsRequest::LeaseInodes { count, life } => {
-                self.lease_inodes(context, count, life).await
+            MdsRequest::LeaseInodes { count, epoch } => {
+                self.lease_inodes(context, count, epoch).await
             }
-            MdsRequest::WritesBack { life } => {
+            MdsRequest::WritesBack { epoch } => {
                 context.begin()?;
-                self.client_locks.recalls.writes_back(context.client, life);
+                self.client_locks.recalls.writes_back(context.client, epoch);
                 Ok(MdsReply::Done)
             }
             MdsRequest::Own { ino } => {

@@ -271,8 +271,8 @@ fn an_answer_that_is_said_again_brings_the_same_locks() {
     let mds = start(&Arc::default(), 1);
     let session = connect(&mds, 1);
     mds.listen(session.client());
-    let life = 3;
-    let numbers = block_on(ask(&mds, &session, 1, MdsRequest::LeaseInodes { count: 8, life }));
+    let epoch = 3;
+    let numbers = block_on(ask(&mds, &session, 1, MdsRequest::LeaseInodes { count: 8, epoch }));
     let Ok(MdsReply::Inodes { first, .. }) = numbers.reply else { panic!("{:?}", numbers.reply) };
     let first = Ino(first);
     let MdsRequest::Create { parent, umask, rdev, target, open, exclusive, .. } = FILE else {
@@ -301,7 +301,7 @@ fn an_answer_that_is_said_again_brings_the_same_locks() {
         request,
     };
     change.encode(&mut changes).unwrap();
-    let batch = MdsRequest::Batch { life, changes: &changes };
+    let batch = MdsRequest::Batch { epoch, changes: &changes };
     let done = block_on(ask(&mds, &session, 3, batch.clone()));
     assert_eq!(done.reply, Ok(MdsReply::Batched { done: 1, failed: Vec::new() }));
     let is_data = |grant: &Grant| matches!(grant, Grant::Data { ino, .. } if *ino == first);

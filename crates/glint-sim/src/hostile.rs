@@ -361,10 +361,10 @@ impl<D: Dice> Hostile<D> {
                 flock: self.flip()?,
                 how: self.pick(&[AdvisoryHow::Try, AdvisoryHow::Test, AdvisoryHow::Reclaim])?,
             }),
-            21 => MdsRequest::LeaseInodes { count: self.number()? as u32, life: 1 },
-            22 => MdsRequest::WritesBack { life: 1 },
+            21 => MdsRequest::LeaseInodes { count: self.number()? as u32, epoch: 1 },
+            22 => MdsRequest::WritesBack { epoch: 1 },
             23 => MdsRequest::Own { ino },
-            24 => MdsRequest::Batch { life: 1, changes: b"\x01\x02\x03" },
+            24 => MdsRequest::Batch { epoch: 1, changes: b"\x01\x02\x03" },
             _ => MdsRequest::Readdir { ino, cookie: self.number()?, bytes_max: 4096, plus: true },
         })
     }
@@ -379,10 +379,10 @@ impl<D: Dice> Hostile<D> {
         let how = AdvisoryHow::Reclaim;
         Some(match self.roll(5)? {
             0 => Reclaim::Open { ino, readers, writers, proof },
-            1 => Reclaim::WritesBack { life: 1 },
+            1 => Reclaim::WritesBack { epoch: 1 },
             2 => Reclaim::Own { ino },
             // As for one that comes alone.
-            3 if !self.bound => Reclaim::WritesBack { life: 2 },
+            3 if !self.bound => Reclaim::WritesBack { epoch: 2 },
             3 => Reclaim::Lock { ino, range, write, proof },
             _ => Reclaim::Advisory(AdvisoryLock {
                 ino,

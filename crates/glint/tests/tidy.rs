@@ -45,6 +45,16 @@ const EMPTY_NAMES_LEFT: [(&str, usize); 0] = [];
 /// Public types that share a name, and how many do. No number here rises, and no line is added.
 const SHARED_NAMES_LEFT: [(&str, usize); 0] = [];
 
+/// Words that were used for a thing beside the one that docs/glossary.md has for it, and that one.
+const SECOND_WORDS: [(&str, &str); 6] = [
+    ("mailbox", "recall queue"),
+    ("keeper of locks", "lock client"),
+    ("unborn", "never created"),
+    ("disown", "return the delegation"),
+    ("asked back", "recalled"),
+    ("the evidence", "the name of the source"),
+];
+
 /// The modules that may contain `unsafe`.
 const UNSAFE: [&str; 9] = [
     "glint-sim/src/world/chance.rs",
@@ -189,6 +199,28 @@ fn unsafe_stays_where_it_is_argued() {
         if code.into_iter().any(|line| line.contains(keyword) && !line.contains('"')) {
             assert!(UNSAFE.iter().any(|allowed| path.ends_with(allowed)), "{path} uses {keyword}");
             assert!(text.contains("SAFETY:"), "{path} does not argue");
+        }
+    }
+}
+
+/// Each thing has one word.
+#[test]
+fn nothing_has_a_second_word() {
+    let is_part = |c: char| c.is_alphanumeric();
+    for (path, text) in files("rs").into_iter().chain(files("md")) {
+        if path.ends_with("tests/tidy.rs") || path == "CHANGELOG.md" {
+            continue;
+        }
+        for (number, line) in text.lines().enumerate() {
+            let line = line.to_lowercase();
+            for (second, word) in SECOND_WORDS {
+                let stands_alone = |at: usize| {
+                    !line[..at].ends_with(is_part)
+                        && !line[at + second.len()..].starts_with(is_part)
+                };
+                let found = line.match_indices(second).any(|(at, _)| stands_alone(at));
+                assert!(!found, "{path}:{}: {second:?} is called {word} here", number + 1);
+            }
         }
     }
 }

@@ -20,7 +20,7 @@ impl<T: Transport> Client<T> {
         self.write_back.nothing_is_kept();
         let mut requests = Vec::new();
         if !evicted && self.log.is_on() {
-            requests.push(MdsRequest::WritesBack { life: self.log.life() });
+            requests.push(MdsRequest::WritesBack { epoch: self.log.epoch() });
         }
         let mut lost = 0;
         for inode in self.cache.all() {

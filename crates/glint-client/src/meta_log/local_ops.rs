@@ -114,7 +114,7 @@ impl<T: Transport> Client<T> {
 
     /// Asks for inode numbers; the servers know then that this client makes changes by itself.
     async fn ask_for_numbers(&self) -> bool {
-        match self.ask(&MdsRequest::LeaseInodes { count: NUMBERS, life: self.log.life() }).await {
+        match self.ask(&MdsRequest::LeaseInodes { count: NUMBERS, epoch: self.log.epoch() }).await {
             Ok(MdsReply::Inodes { first, count, osts, absent }) => {
                 self.osts.store(osts, Ordering::Relaxed);
                 *self.absent.lock() = absent;

@@ -29,8 +29,8 @@ const CHANGE_BYTES_MAX: usize = 8192 + 2 * NAME_BYTES_MAX;
 pub(crate) struct LogBatch {
     pub(crate) changes: Vec<u8>,
     pub(crate) count: u32,
-    /// See [`WriteBackLog::life`].
-    pub(crate) life: u64,
+    /// See [`WriteBackLog::epoch`].
+    pub(crate) epoch: u64,
     /// When the first was made.
     made: Instant,
 }
@@ -68,7 +68,7 @@ pub(crate) struct WriteBackLog {
     made: AtomicU64,
     done: AtomicU64,
     /// How often the servers have forgotten this client.
-    life: AtomicU64,
+    epoch: AtomicU64,
     /// Closed files whose end is not among the changes yet.
     closing: AtomicU64,
     state: Mutex<LogState>,
@@ -114,8 +114,8 @@ impl WriteBackLog {
         };
         if !state.batches.back().is_some_and(fits) {
             let changes = Vec::with_capacity(64 * BATCH_CHANGES_MAX as usize);
-            let life = self.life();
-            state.batches.push_back(LogBatch { changes, count: 0, life, made: clock::now() });
+            let epoch = self.epoch();
+            state.batches.push_back(LogBatch { changes, count: 0, epoch, made: clock::now() });
         }
         let Some(batch) = state.batches.back_mut() else { return Ok(0) };
         change.encode(&mut batch.changes)?;
@@ -232,14 +232,14 @@ impl WriteBackLog {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// What was changed in another life of this client is not to be done any more.
-    pub(crate) fn life(&self) -> u64 {
-        self.life.load(Ordering::Acquire)
+    /// What was changed in another write-back epoch of this client is not to be done any more.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
     }
 
     /// Nobody will hear of what was not sent. Returns how many changes that are.
     pub(crate) fn lose(&self) -> u32 {
-        self.life.fetch_add(1, Ordering::AcqRel);
+        self.epoch.fetch_add(1, Ordering::AcqRel);
         let batches = std::mem::take(&mut self.state.lock().batches);
         let count = batches.iter().map(|batch| batch.count).sum();
         self.note_answered(count);

@@ -34,7 +34,7 @@ impl<T: Transport> Client<T> {
     }
 
     async fn send_batch(self: &Arc<Self>, batch: &LogBatch) {
-        let request = MdsRequest::Batch { life: batch.life, changes: &batch.changes };
+        let request = MdsRequest::Batch { epoch: batch.epoch, changes: &batch.changes };
         let _in_flight = self.cache.begin_request();
         let epoch = self.cache.epoch();
         let (reply, grants) = self.transport.mds(&Cred::ROOT, &request).await;

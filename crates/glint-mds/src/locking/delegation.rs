@@ -32,7 +32,7 @@ impl<K: Kv> Mds<K> {
 
     /// Grants the client the delegation of a directory that it makes, if it has use for that.
     pub(crate) fn grant_own(&self, context: &Context<'_>, ino: Ino) {
-        if self.is_locking(context) && self.client_locks.recalls.life(context.client).is_some() {
+        if self.is_locking(context) && self.client_locks.recalls.epoch(context.client).is_some() {
             self.client_locks.note_owned();
             self.grant(context, ino, Bits::OWN);
         }

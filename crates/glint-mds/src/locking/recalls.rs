@@ -32,8 +32,8 @@ struct RecallQueue {
     pending: Vec<PendingRecall>,
     /// Names the connection that listens.
     listening: u64,
-    /// It makes changes by itself, in this life, and tells them later.
-    life: Option<u64>,
+    /// Its write-back epoch, if it makes changes by itself and tells them later.
+    epoch: Option<u64>,
     /// When it last wrote data, which may be what it was asked for.
     wrote: Option<Moment>,
 }
@@ -90,13 +90,13 @@ impl RecallQueues {
     }
 
     /// A client makes changes by itself from now on. It may not listen yet.
-    pub(crate) fn writes_back(&self, client: ClientId, life: u64) {
-        self.state.lock().queues.entry(client).or_default().life = Some(life);
+    pub(crate) fn writes_back(&self, client: ClientId, epoch: u64) {
+        self.state.lock().queues.entry(client).or_default().epoch = Some(epoch);
     }
 
-    /// The life of a client that makes changes by itself.
-    pub(crate) fn life(&self, client: ClientId) -> Option<u64> {
-        self.state.lock().queues.get(&client).and_then(|queue| queue.life)
+    /// The write-back epoch of a client that makes changes by itself.
+    pub(crate) fn epoch(&self, client: ClientId) -> Option<u64> {
+        self.state.lock().queues.get(&client).and_then(|queue| queue.epoch)
     }
 
     /// A client will listen; until then its pending wait.

@@ -24,11 +24,11 @@ impl<K: Kv> Mds<K> {
     pub(crate) async fn run_batch(
         &self,
         context: &Context<'_>,
-        life: u64,
+        epoch: u64,
         changes: &[u8],
         begun: Option<MdsReply>,
     ) -> FsResult<MdsReply> {
-        if self.client_locks.recalls.life(context.client) != Some(life) {
+        if self.client_locks.recalls.epoch(context.client) != Some(epoch) {
             // It was made before the client was evicted. Others have changed things since.
             return Err(Errno::ESTALE);
         }
@@ -120,14 +120,14 @@ impl<K: Kv> Mds<K> {
         &self,
         context: &Context<'_>,
         count: u32,
-        life: u64,
+        epoch: u64,
     ) -> FsResult<MdsReply> {
         if !self.client_locks.is_used() || self.config.commit_sync {
             return Err(Errno::EOPNOTSUPP);
         }
         self.need_space(context)?;
         context.begin()?;
-        self.client_locks.recalls.writes_back(context.client, life);
+        self.client_locks.recalls.writes_back(context.client, epoch);
         let count = count.clamp(1, INODES_PER_LEASE_MAX);
         let first = self.allocator.lease(&self.kv, context.client, count).await?;
         let absent = self.with_absent(<[u16]>::to_vec);

@@ -541,7 +541,7 @@ mod tests {
         let reopen = MdsRequest::Reopen { ino, readers: 1, writers: 1, proof };
         for (request, errno) in [
             (MdsRequest::Own { ino: Ino::ROOT }, Errno::ESTALE),
-            (MdsRequest::WritesBack { life: 1 }, Errno::ESTALE),
+            (MdsRequest::WritesBack { epoch: 1 }, Errno::ESTALE),
             (lock, Errno::ESTALE),
             (reopen, Errno::ENOENT),
         ] {

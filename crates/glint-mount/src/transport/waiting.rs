@@ -40,12 +40,12 @@ const NODES: usize = 16;
 const EARLY_MAX: usize = 64;
 
 /// What a thread is told by others: interrupts.
-type Mailbox = Monitor<Vec<u64>>;
+type Interrupts = Monitor<Vec<u64>>;
 
 /// All threads that serve a kernel.
 #[derive(Default)]
 pub(crate) struct Threads {
-    mailboxes: Mutex<Vec<Arc<Mailbox>>>,
+    interrupts: Mutex<Vec<Arc<Interrupts>>>,
     unmounted: AtomicBool,
     /// Requests that wait, or more exactly those who were found to take others.
     takers: AtomicUsize,
@@ -54,15 +54,15 @@ pub(crate) struct Threads {
 impl Threads {
     /// A signal has come for the caller of a request.
     pub(crate) fn interrupt(&self, unique: u64) {
-        for mailbox in &*self.mailboxes.lock() {
-            mailbox.change(|interrupts| interrupts.push(unique));
+        for interrupts in &*self.interrupts.lock() {
+            interrupts.change(|interrupts| interrupts.push(unique));
         }
     }
 
     /// Nobody waits for anything any more.
     pub(crate) fn unmounted(&self) {
         self.unmounted.store(true, Ordering::Release);
-        self.mailboxes.lock().iter().for_each(|mailbox| mailbox.wake());
+        self.interrupts.lock().iter().for_each(|interrupts| interrupts.wake());
     }
 
     /// Permission for one more taker of requests.
@@ -96,7 +96,7 @@ struct Request {
 /// Those of one thread.
 pub(crate) struct Waiting<F> {
     adapter: Arc<Adapter<F>>,
-    mailbox: Arc<Mailbox>,
+    interrupts: Arc<Interrupts>,
     requests: RefCell<Slab<Request>>,
     early: RefCell<VecDeque<u64>>,
     ticks: Cell<u32>,
@@ -162,11 +162,11 @@ fn is_killed(pid: u32) -> bool {
 impl<F: Vfs> Waiting<F> {
     /// For this thread.
     pub(crate) fn new(adapter: &Arc<Adapter<F>>) -> Rc<Waiting<F>> {
-        let mailbox: Arc<Mailbox> = Arc::default();
-        adapter.threads.mailboxes.lock().push(mailbox.clone());
+        let interrupts: Arc<Interrupts> = Arc::default();
+        adapter.threads.interrupts.lock().push(interrupts.clone());
         Rc::new(Waiting {
             adapter: adapter.clone(),
-            mailbox,
+            interrupts,
             requests: RefCell::default(),
             early: RefCell::default(),
             ticks: Cell::new(0),
@@ -276,7 +276,7 @@ impl<F: Vfs> Waiting<F> {
             self.find_taker(takers);
         }
         if !self.is_ticking.replace(true) {
-            self.mailbox.wake();
+            self.interrupts.wake();
         }
         place
     }
@@ -393,7 +393,7 @@ impl<F: Vfs> Waiting<F> {
             let looks = !interrupts.is_empty() || self.is_ticking.get() || unmounted;
             looks.then(|| std::mem::take(interrupts))
         };
-        self.mailbox.until(look).await
+        self.interrupts.until(look).await
     }
 
     /// Until nobody takes requests any more, and what was begun is finished.

@@ -121,7 +121,7 @@ mod tests {
         assert!(left.len() == 3 && left[2] == Err(Errno::EPROTO));
         // What no client does by itself is none, and neither is a batch in a batch.
         for request in [
-            MdsRequest::Batch { life: 1, changes: &[] },
+            MdsRequest::Batch { epoch: 1, changes: &[] },
             MdsRequest::Readlink { ino: Ino(1) },
             MdsRequest::Rename {
                 parent: Ino(1),

@@ -176,16 +176,16 @@ pub enum MdsRequest<'a> {
     AddOpens { ino: Ino, readers: u32 },
     /// flock(2), fcntl(2).
     Advisory(AdvisoryLock),
-    /// Inode numbers for what the client will make by itself, in the life that `life` names:
+    /// Inode numbers for what the client will make by itself, in the write-back epoch `epoch`:
     /// it begins another one when it hears that it was evicted.
-    LeaseInodes { count: u32, life: u64 },
+    LeaseInodes { count: u32, epoch: u64 },
     /// After a server restart: this client makes changes by itself.
-    WritesBack { life: u64 },
+    WritesBack { epoch: u64 },
     /// Reclaims the delegation of a directory after a server restart ([`Bits::OWN`]).
     Own { ino: Ino },
     /// What the client has done by itself, in its order; see [`crate::deferred`].
     Batch {
-        life: u64,
+        epoch: u64,
         #[serde(borrow)]
         changes: &'a [u8],
     },

@@ -16,7 +16,7 @@ pub enum Reclaim {
     /// [`MdsRequest::Reopen`].
     Open { ino: Ino, readers: u32, writers: u32, proof: Option<Capability> },
     /// [`MdsRequest::WritesBack`].
-    WritesBack { life: u64 },
+    WritesBack { epoch: u64 },
     /// [`MdsRequest::Own`].
     Own { ino: Ino },
     /// [`MdsRequest::Lock`].
@@ -32,7 +32,7 @@ impl Reclaim {
             MdsRequest::Reopen { ino, readers, writers, proof } => {
                 Reclaim::Open { ino, readers, writers, proof }
             }
-            MdsRequest::WritesBack { life } => Reclaim::WritesBack { life },
+            MdsRequest::WritesBack { epoch } => Reclaim::WritesBack { epoch },
             MdsRequest::Own { ino } => Reclaim::Own { ino },
             MdsRequest::Lock { ino, range, write, reclaim: true, proof } => {
                 Reclaim::Lock { ino, range, write, proof }
@@ -50,7 +50,7 @@ impl Reclaim {
             Reclaim::Open { ino, readers, writers, proof } => {
                 MdsRequest::Reopen { ino, readers, writers, proof }
             }
-            Reclaim::WritesBack { life } => MdsRequest::WritesBack { life },
+            Reclaim::WritesBack { epoch } => MdsRequest::WritesBack { epoch },
             Reclaim::Own { ino } => MdsRequest::Own { ino },
             Reclaim::Lock { ino, range, write, proof } => {
                 MdsRequest::Lock { ino, range, write, reclaim: true, proof }
@@ -87,7 +87,7 @@ mod tests {
         let (readers, writers) = (u32::MAX, u32::MAX);
         for item in [
             Reclaim::Open { ino, readers, writers, proof },
-            Reclaim::WritesBack { life: u64::MAX },
+            Reclaim::WritesBack { epoch: u64::MAX },
             Reclaim::Own { ino },
             Reclaim::Lock { ino, range, write: true, proof },
             Reclaim::Advisory(lock),

@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn what_fails_in_a_replayed_batch_is_told_to_file_and_directory() {
         let changes = batch();
-        let request = MdsRequest::Batch { life: 1, changes: &changes };
+        let request = MdsRequest::Batch { epoch: 1, changes: &changes };
         let batched =
             |failed: &[(u32, Errno)]| MdsReply::Batched { done: 2, failed: failed.into() };
         let both = [(0, Errno::EIO), (1, Errno::ENOSPC)];

@@ -301,7 +301,7 @@ mod tests {
         let request = rights.mds(MdsRequest::Setattr { ino: Ino(5), set }).unwrap();
         let MdsRequest::Setattr { set, .. } = request else { panic!("{request:?}") };
         assert_eq!((set.uid, set.gid), (Some(5001), Some(3)));
-        let batch = rights.mds(MdsRequest::Batch { life: 1, changes: b"" });
+        let batch = rights.mds(MdsRequest::Batch { epoch: 1, changes: b"" });
         assert_eq!(batch, Err(Errno::EOPNOTSUPP), "it carries ids of its own");
     }
 
@@ -312,7 +312,7 @@ mod tests {
         for request in [
             MdsRequest::Open { ino: Ino(2), flags: write },
             MdsRequest::Unlink { parent: Ino(1), name: b"x" },
-            MdsRequest::Batch { life: 1, changes: b"" },
+            MdsRequest::Batch { epoch: 1, changes: b"" },
             MdsRequest::Reopen { ino: Ino(2), readers: 1, writers: 1, proof: None },
             MdsRequest::Release { ino: Ino(2), write: true, wrote: None },
         ] {

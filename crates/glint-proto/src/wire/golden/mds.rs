@@ -55,10 +55,10 @@ fn requests_to_the_mds() {
         MdsRequest::Lock { ino, range: RANGE, write: true, reclaim: false, proof: None },
         MdsRequest::AddOpens { ino, readers: 2 },
         MdsRequest::Advisory(LOCK),
-        MdsRequest::LeaseInodes { count: 1, life: 2 },
-        MdsRequest::WritesBack { life: 1 },
+        MdsRequest::LeaseInodes { count: 1, epoch: 2 },
+        MdsRequest::WritesBack { epoch: 1 },
         MdsRequest::Own { ino },
-        MdsRequest::Batch { life: 1, changes: b"c" },
+        MdsRequest::Batch { epoch: 1, changes: b"c" },
     ];
     must_be(
         &requests,

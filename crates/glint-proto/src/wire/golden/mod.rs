@@ -305,7 +305,7 @@ fn locks_and_what_is_said_of_them() {
     );
     let reclaims = [
         Reclaim::Open { ino, readers: 2, writers: 3, proof: Some(PROOF) },
-        Reclaim::WritesBack { life: 1 },
+        Reclaim::WritesBack { epoch: 1 },
         Reclaim::Own { ino },
         Reclaim::Lock { ino, range: RANGE, write: true, proof: None },
         Reclaim::Advisory(LOCK),
