@@ -200,7 +200,11 @@ impl<T: Transport> Client<T> {
     ) -> FsResult<Attr> {
         // Before the objects are asked: what is sent meanwhile they know.
         let inode = if attr.size_on_ost { self.cache.find(attr.ino) } else { None };
-        let own = inode.and_then(|inode| inode.lock().unsent_blocks());
+        let own = inode.and_then(|inode| {
+            let state = inode.lock();
+            let blocks = state.data.unsent_blocks();
+            state.data.unsent().map(|(size, time)| (size, time, blocks))
+        });
         let mut attr = self.complete(attr).await?;
         // What others have to send takes an unknown space: more than none, which would say that
         // there is nothing but a hole.
@@ -399,12 +403,12 @@ impl<T: Transport> Client<T> {
             return self.truncate_objects(ino, layout, size).await;
         };
         let _guard = self.lock_data(&inode, Range::ALL, true, Use::Call).await?;
-        inode.lock().layout = Some(layout);
+        inode.lock().data.set_layout(Some(layout));
         // What could not be written yet would come back later. What is lost is told to whoever
         // wrote it.
         self.flush_inode(&inode).await?;
         self.truncate_objects(ino, layout, size).await?;
-        inode.lock().data_changes();
+        inode.lock().data.change();
         Ok(())
     }
 
@@ -421,7 +425,7 @@ impl<T: Transport> Client<T> {
     }
 
     pub(crate) async fn layout_of(&self, ino: Ino) -> FsResult<Layout> {
-        let known = self.cache.find(ino).and_then(|inode| inode.lock().layout);
+        let known = self.cache.find(ino).and_then(|inode| inode.lock().data.layout());
         if let Some(layout) = known {
             return Ok(layout);
         }

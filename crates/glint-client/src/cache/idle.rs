@@ -61,7 +61,7 @@ impl Cache {
         self.absent.fetch_sub(state.dentries.forget_negative(), Ordering::Relaxed);
         let names = std::mem::take(&mut state.names);
         let bits = state.bits.give_up();
-        let data = state.data.give_up_unused();
+        let data = state.data_locks.give_up_unused();
         let mut cancels = self.cancels.lock();
         cancels.extend(bits.map(|(bits, number)| Cancel::Bits { ino, bits, number }));
         cancels.extend(data.into_iter().map(|number| Cancel::Data { ino, number }));

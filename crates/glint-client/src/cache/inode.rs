@@ -7,20 +7,17 @@ use crate::cache::attrs::{AttrCache, Before, Moment};
 use crate::cache::delegation::Delegation;
 use crate::cache::dentries::Dentries;
 use crate::cache::pins::Pins;
-use crate::data::dirty::Dirty;
+use crate::data::capabilities::Capabilities;
+use crate::data::file_data::{BLOCK_BYTES, FileData};
+use crate::locks::turns::LockTurns;
 use glint_lock::held::{HeldBits, HeldData};
-use glint_proto::limits::BULK_BYTES_MAX;
 use glint_proto::lock::{Bits, Range};
-use glint_proto::{Access, Attr, Capability, Errno, FsResult, Ino, Layout, ObjectAttr, Timestamp};
+use glint_proto::{Access, Attr, Ino, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
-use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::task::{Poll, Waker};
-
-/// What the space of a file is counted in (stat(2)).
-pub(crate) const BLOCK_BYTES: u64 = 512;
 
 /// A name, and the directory that has it.
 pub(crate) type Name = (Ino, Box<[u8]>);
@@ -41,59 +38,14 @@ pub(crate) struct InodeState {
     pub(crate) delegation: Delegation,
     /// Who needs the inode to be known.
     pub(crate) pins: Pins,
-    pub(crate) data: HeldData,
-    /// Somebody asks for a lock on data; who waits for that, in order, and how many have.
-    pub(crate) acquiring: bool,
-    pub(crate) turns: VecDeque<u64>,
-    pub(crate) turn: u64,
-    /// The kernel may have pages.
-    pub(crate) pages: bool,
-    pub(crate) dirty: Dirty,
-    /// Changes when what was read may not be so any more.
-    pub(crate) stamp: u64,
-    /// Where the furthest write ended since all was clean, and when the last one was made.
-    pub(crate) wrote_to: Option<(u64, Timestamp)>,
-    /// What the objects said when they were last written, by stripe.
-    pub(crate) objects: HashMap<u16, ObjectAttr>,
-    /// Where its data lies, once it was opened.
-    pub(crate) layout: Option<Layout>,
-    /// Set by a program; what is written to the objects later takes it along.
-    pub(crate) mtime: Option<Timestamp>,
+    pub(crate) data_locks: HeldData,
+    pub(crate) lock_turns: LockTurns,
+    pub(crate) data: FileData,
     /// A program took a lock of fcntl(2).
-    pub(crate) locked: bool,
-    /// What was lost last.
-    pub(crate) error: Option<Loss>,
+    pub(crate) has_posix_locks: bool,
     /// What the MDS has allowed in this session, if OSTs want to see that.
-    pub(crate) capabilities: Vec<Capability>,
+    pub(crate) capabilities: Capabilities,
     wakers: Vec<Waker>,
-}
-
-/// Data that was lost after its write had returned: a number that rises with each loss that
-/// somebody has heard of, as that of errseq_t in Linux.
-pub(crate) struct Loss {
-    number: u64,
-    errno: Errno,
-    seen: bool,
-}
-
-impl Loss {
-    /// Tells an open file, if it does not know.
-    pub(crate) fn tell(&mut self, told: &AtomicU64) -> FsResult<()> {
-        if told.fetch_max(self.number, Ordering::AcqRel) >= self.number {
-            return Ok(());
-        }
-        self.seen = true;
-        Err(self.errno)
-    }
-
-    /// What a file that is opened just now counts as told: all, if others have heard of it, or
-    /// if the data that is left is cut off.
-    pub(crate) fn told_to_new(&self, truncates: bool) -> u64 {
-        match self.seen || truncates {
-            true => self.number,
-            false => self.number - 1,
-        }
-    }
 }
 
 /// An inode.
@@ -114,20 +66,11 @@ impl CachedInode {
             dentries: Dentries::default(),
             delegation: Delegation::default(),
             pins: Pins::default(),
-            data: HeldData::default(),
-            acquiring: false,
-            turns: VecDeque::new(),
-            turn: 0,
-            pages: false,
-            stamp: 0,
-            dirty: Dirty::new(BULK_BYTES_MAX),
-            wrote_to: None,
-            objects: HashMap::new(),
-            layout: None,
-            mtime: None,
-            locked: false,
-            error: None,
-            capabilities: Vec::new(),
+            data_locks: HeldData::default(),
+            lock_turns: LockTurns::default(),
+            data: FileData::default(),
+            has_posix_locks: false,
+            capabilities: Capabilities::default(),
             wakers: Vec::new(),
         };
         CachedInode { ino, is_listed: AtomicBool::new(false), state: Mutex::new(state) }
@@ -170,9 +113,9 @@ impl CachedInode {
             && !state.attrs.is_updating()
             && !state.delegation.is_delegated()
             // The next one who opens it hears of what nobody was told.
-            && state.error.as_ref().is_none_or(|loss| loss.seen)
-            && state.data.is_unused()
-            && state.dirty.is_clean()
+            && !state.data.has_untold_loss()
+            && state.data_locks.is_unused()
+            && state.data.is_clean()
             && !is_pending(state.delegation.last_change())
             && state.dentries.is_empty()
     }
@@ -284,20 +227,10 @@ impl InodeState {
         }
     }
 
-    /// The data may be another from now on: it was changed here, or may be changed elsewhere.
-    pub(crate) fn data_changes(&mut self) {
-        self.stamp += 1;
-        // What is known of the objects was so before.
-        self.objects.clear();
-    }
-
     /// Something was written, and so many bytes take space perhaps: the attributes follow, if
     /// they are known.
     pub(crate) fn wrote(&mut self, end: u64, now: Timestamp, bytes: usize) {
-        self.stamp += 1;
-        self.mtime = Some(now);
-        let before = self.wrote_to.map_or(0, |(end, _)| end);
-        self.wrote_to = Some((before.max(end), now));
+        self.data.wrote(end, now);
         if let Some(attr) = self.attributes_mut() {
             attr.size = attr.size.max(end);
             let all = attr.size.div_ceil(BLOCK_BYTES);
@@ -312,76 +245,28 @@ impl InodeState {
 
     /// What the objects take is known now, if all of them have said it.
     pub(crate) fn learn_blocks(&mut self) {
-        let unsent = (self.dirty.unsent() as u64).div_ceil(BLOCK_BYTES);
         let protected = self.protects_attributes();
-        let (Some(layout), Some(attr)) = (self.layout, self.attrs.get_mut(protected)) else {
-            return;
-        };
-        let mut blocks = 0;
-        for stripe in 0..layout.stripe_count.max(1) {
-            match self.objects.get(&stripe) {
-                Some(object) => blocks += object.blocks,
-                None if layout.object_size(stripe, attr.size) == 0 => {}
-                None => return,
-            }
-        }
-        attr.blocks = blocks + unsent;
-    }
-
-    /// A program set the time of the last change of its data. What is written later is sent
-    /// with it, unless somebody writes anew.
-    pub(crate) fn dated(&mut self, mtime: Timestamp) {
-        self.mtime = Some(mtime);
-        if let Some((_, time)) = &mut self.wrote_to {
-            *time = mtime;
+        let Some(attr) = self.attrs.get_mut(protected) else { return };
+        let objects = self.data.layout().and_then(|layout| self.data.objects(layout, attr.size));
+        if let Some(objects) = objects {
+            attr.blocks = objects.blocks + self.data.unsent_blocks();
         }
     }
 
     /// Whether its objects have a time that is not, or not only, in its record.
     pub(crate) fn objects_have_times(&self) -> bool {
         let written = |attr: &Attr| attr.is_file() && attr.size_on_ost;
-        !self.dirty.is_clean() || self.attributes().is_some_and(written)
-    }
-
-    /// What was written and is perhaps not at the OSTs: size and time.
-    pub(crate) fn unsent(&self) -> Option<(u64, Timestamp)> {
-        self.wrote_to.filter(|_| !self.dirty.is_clean())
-    }
-
-    /// The same, and the space that it takes perhaps.
-    pub(crate) fn unsent_blocks(&self) -> Option<(u64, Timestamp, u64)> {
-        let blocks = (self.dirty.unsent() as u64).div_ceil(BLOCK_BYTES);
-        self.unsent().map(|(size, time)| (size, time, blocks))
+        !self.data.is_clean() || self.attributes().is_some_and(written)
     }
 
     /// Whether this client alone knows the size.
     pub(crate) fn owns_size(&self) -> bool {
-        self.data.covers_write(Range::ALL) && self.attributes().is_some()
-    }
-
-    /// The MDS has allowed something more.
-    pub(crate) fn may(&mut self, capability: Capability) {
-        if !self.capabilities.iter().any(|held| held.access.contains(capability.access)) {
-            self.capabilities.retain(|held| !capability.access.contains(held.access));
-            self.capabilities.push(capability);
-        }
-    }
-
-    /// The capability for all of this.
-    pub(crate) fn proof(&self, access: Access) -> Option<Capability> {
-        self.capabilities.iter().find(|held| held.access.contains(access)).copied()
+        self.data_locks.covers_write(Range::ALL) && self.attributes().is_some()
     }
 
     /// Whether OSTs let its data be read.
     pub(crate) fn may_read(&self) -> bool {
-        self.attributes().is_some_and(Attr::is_dir) || self.proof(Access::READ).is_some()
-    }
-
-    /// Notes an error of writing behind.
-    pub(crate) fn fail(&mut self, errno: Errno) {
-        let loss = self.error.get_or_insert(Loss { number: 0, errno, seen: true });
-        // Until somebody has heard of it, it is one loss.
-        loss.number += u64::from(loss.seen);
-        (loss.errno, loss.seen) = (errno, false);
+        self.attributes().is_some_and(Attr::is_dir)
+            || self.capabilities.proof(Access::READ).is_some()
     }
 }

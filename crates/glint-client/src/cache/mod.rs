@@ -156,7 +156,7 @@ impl Cache {
                     let inode = self.inode(ino);
                     let mut state = inode.lock();
                     state.fence = fence;
-                    if !self.is_now(epoch) || state.data.add(lock, false).is_none() {
+                    if !self.is_now(epoch) || state.data_locks.add(lock, false).is_none() {
                         refused.push(Callback::Data { ino, number: lock.number });
                     }
                     drop(state);
@@ -166,7 +166,7 @@ impl Cache {
                     let inode = self.inode(ino);
                     let mut state = inode.lock();
                     if self.is_now(epoch) {
-                        state.may(capability);
+                        state.capabilities.add(capability);
                     }
                 }
             }
@@ -382,7 +382,7 @@ impl Cache {
         let mut dirty = self.dirty.lock();
         let mut inodes = Vec::new();
         dirty.retain(|ino| {
-            let inode = self.find(*ino).filter(|inode| !inode.lock().dirty.is_clean());
+            let inode = self.find(*ino).filter(|inode| !inode.lock().data.is_clean());
             inodes.extend(inode.clone());
             inode.is_some()
         });

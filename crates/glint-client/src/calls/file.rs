@@ -75,10 +75,10 @@ impl<T: Transport> Client<T> {
         if let Some(inode) = &inode {
             let mut state = inode.lock();
             if set.size.is_some() {
-                state.data_changes();
+                state.data.change();
             }
             if set.mtime.is_some() || set.size.is_some() {
-                state.dated(mtime);
+                state.data.set_mtime(mtime);
             }
         }
         if set.mtime.is_some() && attr.is_file() && attr.size_on_ost {
@@ -88,7 +88,7 @@ impl<T: Transport> Client<T> {
                 if guard.is_none() {
                     guard = Some(self.lock_data(inode, Range::ALL, true, Use::Call).await?);
                 }
-                inode.until(|state| (!state.dirty.has_in_flight()).then_some(())).await;
+                inode.until(|state| (!state.data.dirty().has_in_flight()).then_some(())).await;
             }
             self.set_object_times(&attr).await?;
             attr = self.with_unsent(attr, None).await?;
@@ -198,7 +198,7 @@ impl<T: Transport> Client<T> {
             Ok(objects) => {
                 if let (Some(inode), Some(objects)) = (inode, objects) {
                     let mut state = inode.lock();
-                    let clean = state.dirty.is_clean();
+                    let clean = state.data.is_clean();
                     if let Some(attr) = state.attributes_mut().filter(|_| clean) {
                         attr.blocks = objects.blocks;
                     }
@@ -256,8 +256,10 @@ impl<T: Transport> Client<T> {
                 // The stamp before anything that it is about is looked at.
                 let stamp = {
                     let mut state = inode.lock();
-                    state.pages |= pages;
-                    state.stamp
+                    if pages {
+                        state.data.note_pages();
+                    }
+                    state.data.stamp()
                 };
                 self.flush_inode(&inode).await?;
                 match self.reads_ahead {

@@ -227,7 +227,7 @@ impl<T: Transport> Vfs for Client<T> {
     }
 
     fn may_have_locks(&self, ino: Ino) -> bool {
-        self.cache.find(ino).is_some_and(|inode| inode.lock().locked)
+        self.cache.find(ino).is_some_and(|inode| inode.lock().has_posix_locks)
     }
 
     async fn advisory(&self, handle: Handle, lock: AdvisoryLock) -> FsResult<Option<AdvisoryLock>> {
@@ -309,7 +309,7 @@ impl<T: Transport> Vfs for Client<T> {
         let update = self.cache.begin_update(&[file.ino]);
         let result = self.allocate_file(&file, mode, offset, len).await;
         drop(update);
-        inode.lock().data_changes();
+        inode.lock().data.change();
         result
     }
 
@@ -462,7 +462,7 @@ impl<T: Transport> Vfs for Client<T> {
             let _update = self.begin_update(&[ino]);
             let reply = self.mds(caller, &MdsRequest::SetLayout { ino, layout }).await?;
             if let (Some(inode), MdsReply::Attr(attr)) = (self.inode(ino), reply) {
-                inode.lock().layout = attr.is_file().then_some(attr.layout);
+                inode.lock().data.set_layout(attr.is_file().then_some(attr.layout));
             }
             return Ok(());
         }

@@ -54,9 +54,9 @@ impl<T: Transport> Client<T> {
         if let Some(inode) = self.inode(attr.ino) {
             let mut state = inode.lock();
             state.pins.open(shared);
-            error_seen = state.error.as_ref().map_or(0, |loss| loss.told_to_new(flags.truncate));
+            error_seen = state.data.told_to_new(flags.truncate);
             if attr.is_file() {
-                state.layout = Some(attr.layout);
+                state.data.set_layout(Some(attr.layout));
             }
         }
         self.handles.add(OpenFile {

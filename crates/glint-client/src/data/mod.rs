@@ -1,7 +1,9 @@
 //! Data of files: over which OSTs it lies, what was written and is not sent, what is read ahead.
 
+pub(crate) mod capabilities;
 pub(crate) mod dirty;
 pub(crate) mod extents;
+pub(crate) mod file_data;
 pub(crate) mod read_ahead;
 pub(crate) mod room;
 mod stripes;

@@ -8,7 +8,6 @@ use crate::calls::open_files::OpenFile;
 use crate::client::Client;
 use futures_util::future::try_join_all;
 use glint_net::Transport;
-use glint_proto::capability::that_allows;
 use glint_proto::layout::Piece;
 use glint_proto::{
     Attr, Bulk, Errno, FsResult, Ino, Layout, ObjectAttr, ObjectId, OstReply, OstRequest,
@@ -28,7 +27,7 @@ impl<T: Transport> Client<T> {
     ) -> FsResult<OstReply> {
         let inode = request.object().filter(|_| self.needs_capabilities);
         let inode = inode.and_then(|object| self.cache.find(object.ino));
-        let capability = inode.and_then(|inode| that_allows(&inode.lock().capabilities, &request));
+        let capability = inode.and_then(|inode| inode.lock().capabilities.for_request(&request));
         self.transport.ost(ost, request, capability, bulk).await
     }
 

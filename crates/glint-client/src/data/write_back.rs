@@ -7,7 +7,7 @@
 //! - What could not be sent for a reason that may pass stays dirty, and is sent again.
 //! - What is lost is told to each open file once, at its next write, fsync or close.
 
-use crate::cache::inode::{CachedInode, InodeState};
+use crate::cache::inode::CachedInode;
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
 use crate::data::dirty::{Dirty, ExtentsInFlight, Failed};
@@ -39,7 +39,7 @@ impl<T: Transport> Client<T> {
         data: &[u8],
     ) {
         let now = clock::now();
-        let (mut full, mut due, mut more) = (false, Due::Full, 0);
+        let (mut first, mut full, mut due, mut more) = (false, false, Due::Full, 0);
         for piece in file.layout.pieces(offset, data.len() as u64) {
             let ost = self.ost_of(file.layout, piece.stripe);
             let start = (piece.file_offset - offset) as usize;
@@ -48,13 +48,15 @@ impl<T: Transport> Client<T> {
             self.write_back.added(ost, part.len());
             let mut buffer = |len| self.write_back.buffer(len);
             let mut state = inode.lock();
-            let grown =
-                state.dirty.write(piece.stripe, piece.object_offset, part, now, &mut buffer);
-            full |= state.dirty.has_full();
-            if self.counts_pages.load(Ordering::Relaxed) && state.dirty.bytes() >= BULK_BYTES_MAX {
+            let (grown, begins) =
+                state.data.write(piece.stripe, piece.object_offset, part, now, &mut buffer);
+            let dirty = state.data.dirty();
+            full |= dirty.has_full();
+            if self.counts_pages.load(Ordering::Relaxed) && dirty.bytes() >= BULK_BYTES_MAX {
                 (full, due) = (true, Due::Some);
             }
             drop(state);
+            first |= begins;
             more += grown;
             if grown < part.len() {
                 // Nothing more is sent for what was dirty before.
@@ -62,10 +64,7 @@ impl<T: Transport> Client<T> {
                 self.write_back.keeps(ost, (part.len() - grown) as u64);
             }
         }
-        let mut state = inode.lock();
-        let first = state.wrote_to.is_none();
-        state.wrote(offset + data.len() as u64, glint_proto::Timestamp::now(), more);
-        drop(state);
+        inode.lock().wrote(offset + data.len() as u64, glint_proto::Timestamp::now(), more);
         if first {
             self.cache.note_dirty(inode.ino);
         }
@@ -145,11 +144,8 @@ impl<T: Transport> Client<T> {
         self.flush_inode(inode).await?;
         self.write_file(file, offset, data).await?;
         let mut state = inode.lock();
-        state.data_changes();
+        state.data.change();
         state.wrote(offset + data.len() as u64, glint_proto::Timestamp::now(), data.len());
-        if state.dirty.is_clean() {
-            state.wrote_to = None;
-        }
         Ok(())
     }
 
@@ -180,7 +176,7 @@ impl<T: Transport> Client<T> {
         stripes: impl Fn(u16) -> bool,
     ) {
         let mut sending = FuturesUnordered::new();
-        let take = || inode.lock().dirty.take(due, clock::now(), &stripes);
+        let take = || inode.lock().data.take(due, clock::now(), &stripes);
         loop {
             while let Some(in_flight) = take() {
                 sending.push(self.send(inode, layout, in_flight));
@@ -202,7 +198,7 @@ impl<T: Transport> Client<T> {
         let permit = self.write_back.permit(ost).await;
         let (never_created, mtime) = {
             let state = inode.lock();
-            (state.delegation.is_never_created(), state.mtime)
+            (state.delegation.is_never_created(), state.data.mtime())
         };
         let object = ObjectId { ino: inode.ino, stripe };
         let result = match (&in_flight.extents[..], never_created) {
@@ -237,17 +233,8 @@ impl<T: Transport> Client<T> {
     /// A request has been executed. Returns how much is not dirty any more.
     fn arrived(&self, inode: &CachedInode, in_flight: ExtentsInFlight, attr: ObjectAttr) -> usize {
         let mut state = inode.lock();
-        state.dirty.completed(&in_flight);
-        let known = state.objects.entry(in_flight.stripe).or_insert(attr);
-        known.size = known.size.max(attr.size);
-        known.blocks = known.blocks.max(attr.blocks);
-        known.mtime = known.mtime.max(attr.mtime);
-        known.ctime = known.ctime.max(attr.ctime);
+        state.data.arrived(&in_flight, attr);
         state.learn_blocks();
-        if state.dirty.is_clean() {
-            // From now on the objects know.
-            state.wrote_to = None;
-        }
         drop(state);
         let bytes = in_flight.bytes();
         in_flight.extents.into_iter().for_each(|(_, extent)| self.write_back.spare(extent.data));
@@ -257,43 +244,30 @@ impl<T: Transport> Client<T> {
     /// A request could not be executed: what it carried waits for another attempt, or is lost.
     /// Returns how much is not dirty any more.
     fn failed(&self, inode: &CachedInode, in_flight: ExtentsInFlight, errno: Errno) -> usize {
-        let mut state = inode.lock();
         let stripe = in_flight.stripe;
-        let Failed { first, overwritten, lost } =
-            state.dirty.failed(in_flight, errno, clock::now());
+        let failed = inode.lock().data.failed(in_flight, errno, clock::now());
+        let Failed { first, overwritten, lost } = failed;
         if first {
             tracing::warn!(ino = %inode.ino, stripe, %errno,
                 "writing cached data failed; it is tried again");
         }
         if lost > 0 {
-            self.tell_lost(inode, &mut state, stripe, lost, errno);
+            self.count_lost(inode, stripe, lost, errno);
         }
         overwritten + lost
     }
 
     fn lose(&self, inode: &CachedInode, in_flight: ExtentsInFlight, errno: Errno) -> usize {
         let lost = in_flight.bytes();
-        let mut state = inode.lock();
-        state.dirty.completed(&in_flight);
-        self.tell_lost(inode, &mut state, in_flight.stripe, lost, errno);
+        inode.lock().data.give_up(&in_flight, errno);
+        self.count_lost(inode, in_flight.stripe, lost, errno);
         lost
     }
 
-    /// Data of an inode is lost: its open files hear of it.
-    fn tell_lost(
-        &self,
-        inode: &CachedInode,
-        state: &mut InodeState,
-        stripe: u16,
-        lost: usize,
-        errno: Errno,
-    ) {
+    /// Data of an inode is lost, of which its open files hear.
+    fn count_lost(&self, inode: &CachedInode, stripe: u16, lost: usize, errno: Errno) {
         tracing::error!(ino = %inode.ino, stripe, lost, %errno,
             "writing cached data failed; it is lost");
-        if state.dirty.is_clean() {
-            state.wrote_to = None;
-        }
-        state.fail(errno);
         self.write_back.count_error();
     }
 
@@ -308,22 +282,23 @@ impl<T: Transport> Client<T> {
     pub(crate) async fn flush_inode(&self, inode: &Arc<CachedInode>) -> FsResult<()> {
         let layout = {
             let state = inode.lock();
-            if state.dirty.is_clean() {
+            if state.data.is_clean() {
                 return Ok(());
             }
-            state.layout
+            state.data.layout()
         };
         let Some(layout) = layout else { return Err(Errno::EIO) };
         let begun = clock::now();
         loop {
-            let completions = inode.lock().dirty.completions();
+            let completions = inode.lock().data.dirty().completions();
             self.send_due(inode, layout, Due::Before(begun)).await;
             let (flies, failing) = {
                 let state = inode.lock();
-                if !state.dirty.has_older(begun) {
+                let dirty = state.data.dirty();
+                if !dirty.has_older(begun) {
                     return Ok(());
                 }
-                (state.dirty.has_in_flight(), state.dirty.failing())
+                (dirty.has_in_flight(), dirty.failing())
             };
             let now = clock::now();
             let too_long = |failing: &Failing| {
@@ -336,11 +311,8 @@ impl<T: Transport> Client<T> {
             if flies {
                 // What others send, or what it overlaps.
                 let completed = |dirty: &Dirty| dirty.completions() != completions;
-                inode
-                    .until(|state| {
-                        (completed(&state.dirty) || !state.dirty.has_in_flight()).then_some(())
-                    })
-                    .await;
+                let goes_on = |dirty: &Dirty| completed(dirty) || !dirty.has_in_flight();
+                inode.until(|state| goes_on(state.data.dirty()).then_some(())).await;
             } else if let Some(failing) = failing {
                 host::sleep(failing.rests_until.saturating_duration_since(now)).await;
             }
@@ -360,21 +332,17 @@ impl<T: Transport> Client<T> {
         let Err(errno) = self.flush_inode(inode).await else { return };
         let lost = self.discard(inode, errno);
         tracing::error!(ino = %inode.ino, lost, %errno, "what was cached could not be written");
-        inode.until(|state| (!state.dirty.has_in_flight()).then_some(())).await;
+        inode.until(|state| (!state.data.dirty().has_in_flight()).then_some(())).await;
     }
 
     /// Gives up what was not written of an inode.
     pub(crate) fn discard(&self, inode: &CachedInode, errno: Errno) -> usize {
         let mut state = inode.lock();
-        let Some(layout) = state.layout else { return 0 };
-        let discarded = state.dirty.discard();
-        if state.dirty.is_clean() {
-            state.wrote_to = None;
-        }
+        let Some(layout) = state.data.layout() else { return 0 };
+        let discarded = state.data.discard(errno);
+        drop(state);
         let lost = discarded.iter().map(|(_, bytes)| bytes).sum();
         if lost > 0 {
-            state.fail(errno);
-            drop(state);
             for (stripe, bytes) in discarded {
                 self.write_back.removed(self.ost_of(layout, stripe), bytes);
             }
@@ -391,33 +359,20 @@ impl<T: Transport> Client<T> {
             self.write_back.count_error();
         }
         let mut state = inode.lock();
-        failure.into_iter().for_each(|errno| state.fail(errno));
-        match state.error.as_mut() {
-            Some(loss) => loss.tell(&file.error_seen),
-            None => Ok(()),
-        }
+        failure.into_iter().for_each(|errno| state.data.lose(errno));
+        state.data.tell(&file.error_seen)
     }
 
     /// What the objects of a file say, if it was all heard when they were written.
     pub(crate) fn written(&self, inode: &CachedInode, layout: Layout) -> Option<ObjectAttr> {
         let state = inode.lock();
-        if !state.owns_size() || state.objects.is_empty() {
+        if !state.owns_size() || !state.data.has_objects() {
             return None;
         }
         let attr = state.attributes()?;
-        let mut whole = ObjectAttr { size: attr.size, ..ObjectAttr::default() };
+        let whole = state.data.objects(layout, attr.size)?;
         // Nobody else writes, so the times are what was done here: those of the objects may be
         // of before a program set them.
-        let times = (attr.mtime, attr.ctime);
-        for stripe in 0..layout.stripe_count.max(1) {
-            match state.objects.get(&stripe) {
-                Some(object) => whole.add(object),
-                // It has none if the file ends before it.
-                None if layout.object_size(stripe, attr.size) == 0 => {}
-                None => return None,
-            }
-        }
-        (whole.mtime, whole.ctime) = times;
-        Some(whole)
+        Some(ObjectAttr { mtime: attr.mtime, ctime: attr.ctime, ..whole })
     }
 }

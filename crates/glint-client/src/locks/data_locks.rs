@@ -12,8 +12,9 @@
 //! - While the inode is open to read and write, pages are filled under locks to write only,
 //!   because those that are mapped become dirty without a word.
 
-use crate::cache::inode::{CachedInode, InodeState};
+use crate::cache::inode::CachedInode;
 use crate::client::Client;
+use crate::locks::turns::{LockTurns, Place};
 use futures_util::future::{Either, select, try_join_all};
 use glint_lock::held::{Drain, Use};
 use glint_net::{LockClient, Transport, host};
@@ -35,7 +36,7 @@ pub(crate) struct DataLockGuard {
 
 impl Drop for DataLockGuard {
     fn drop(&mut self) {
-        let give_up = self.inode.lock().data.end(self.id);
+        let give_up = self.inode.lock().data_locks.end(self.id);
         if give_up {
             self.inode.wake();
         }
@@ -47,24 +48,18 @@ struct LockRequestTurn(Arc<CachedInode>);
 
 impl Drop for LockRequestTurn {
     fn drop(&mut self) {
-        self.0.lock().acquiring = false;
+        self.0.lock().lock_turns.end();
         self.0.wake();
     }
 }
 
-/// A place among those who wait for their turn.
-struct LockRequestPlace<'a>(&'a CachedInode, u64);
+/// A place among those who wait for their turn, once there is one.
+struct LockRequestPlace<'a>(&'a CachedInode, Option<Place>);
 
 impl Drop for LockRequestPlace<'_> {
     fn drop(&mut self) {
-        let place = self.1;
-        if place == 0 {
-            return;
-        }
-        let mut state = self.0.lock();
-        let first = state.turns.front() == Some(&place);
-        state.turns.retain(|other| *other != place);
-        drop(state);
+        let Some(place) = self.1 else { return };
+        let first = self.0.lock().lock_turns.leave(place);
         if first {
             self.0.wake();
         }
@@ -72,14 +67,10 @@ impl Drop for LockRequestPlace<'_> {
 }
 
 impl LockRequestPlace<'_> {
-    /// Whether it is the turn of this one, who gets a place if it has none.
-    fn is_first(&mut self, state: &mut InodeState) -> bool {
-        if self.1 == 0 {
-            state.turn += 1;
-            self.1 = state.turn;
-            state.turns.push_back(self.1);
-        }
-        !state.acquiring && state.turns.front() == Some(&self.1)
+    /// Begins the turn of this one, who gets a place if it has none, if nobody else is before it.
+    fn begin(&mut self, turns: &mut LockTurns) -> bool {
+        let place = *self.1.get_or_insert_with(|| turns.wait());
+        turns.begin(place)
     }
 }
 
@@ -95,7 +86,7 @@ impl<T: Transport> Client<T> {
         write: bool,
         purpose: Use,
     ) -> FsResult<DataLockGuard> {
-        let mut place = LockRequestPlace(inode, 0);
+        let mut place = LockRequestPlace(inode, None);
         let mut asked: Option<AsideLock> = None;
         loop {
             let held = inode
@@ -106,14 +97,13 @@ impl<T: Transport> Client<T> {
                         asked = None;
                         return Some(Err(Err((given, write))));
                     }
-                    if let Some(id) = state.data.begin(range, write, purpose) {
+                    if let Some(id) = state.data_locks.begin(range, write, purpose) {
                         return Some(Ok(id));
                     }
-                    let waits = purpose != Use::Call && state.data.is_draining();
-                    if waits || asked.is_some() || !place.is_first(state) {
+                    let waits = purpose != Use::Call && state.data_locks.is_draining();
+                    if waits || asked.is_some() || !place.begin(&mut state.lock_turns) {
                         return None;
                     }
-                    state.acquiring = true;
                     Some(Err(Ok(write)))
                 })
                 .await;
@@ -129,7 +119,7 @@ impl<T: Transport> Client<T> {
                 Err(Err((Err(errno), _))) => return Err(errno),
                 Err(Err((Ok((guard, written)), write))) if written || !write => {
                     if let Use::Fill(pages) = purpose {
-                        inode.lock().data.fill(guard.id, pages);
+                        inode.lock().data_locks.fill(guard.id, pages);
                     }
                     return Ok(guard);
                 }
@@ -179,7 +169,7 @@ impl<T: Transport> Client<T> {
             let added = {
                 let mut state = inode.lock();
                 state.fence = self.cache.fence();
-                self.cache.is_now(epoch).then(|| state.data.add(lock, true)).flatten()
+                self.cache.is_now(epoch).then(|| state.data_locks.add(lock, true)).flatten()
             };
             if let Some(id) = added {
                 return Ok(DataLockGuard { inode: inode.clone(), id });
@@ -195,8 +185,8 @@ impl<T: Transport> Client<T> {
         loop {
             let clean = {
                 let mut state = inode.lock();
-                let clean = state.data.with_clean_pages();
-                clean.inspect(|id| state.data.release(*id))
+                let clean = state.data_locks.with_clean_pages();
+                clean.inspect(|id| state.data_locks.release(*id))
             };
             let Some(id) = clean else { break };
             self.give_up(inode, id).await;
@@ -216,11 +206,11 @@ impl<T: Transport> Client<T> {
     /// Gives all locks on data up that were given before `number`.
     pub(crate) async fn give_up_older(&self, inode: &Arc<CachedInode>, number: u64) {
         loop {
-            let Some(id) = inode.lock().data.older(number) else { break };
-            inode.lock().data.release(id);
+            let Some(id) = inode.lock().data_locks.older(number) else { break };
+            inode.lock().data_locks.release(id);
             self.give_up(inode, id).await;
         }
-        inode.until(|state| (!state.data.has_older(number)).then_some(())).await;
+        inode.until(|state| (!state.data_locks.has_older(number)).then_some(())).await;
     }
 
     /// Has the OSTs bring to stable storage what this client would tell them again. One that
@@ -259,7 +249,7 @@ impl<T: Transport> Client<T> {
     /// Gives a lock up that was recalled.
     pub(crate) async fn give_up(&self, inode: &Arc<CachedInode>, id: u64) {
         loop {
-            match inode.until(|state| state.data.drain(id)).await {
+            match inode.until(|state| state.data_locks.drain(id)).await {
                 Drain::Forget(range) => {
                     // Who fills pages that are forgotten now goes on.
                     inode.wake();
@@ -267,7 +257,7 @@ impl<T: Transport> Client<T> {
                         let ino = inode.ino;
                         blocking::unblock(move || kernel.forget_pages(ino, range)).await;
                     }
-                    inode.lock().data.forgot(id);
+                    inode.lock().data_locks.forgot(id);
                     inode.wake();
                 }
                 Drain::Closed => break,
@@ -277,8 +267,8 @@ impl<T: Transport> Client<T> {
         self.flush_or_discard(inode).await;
         self.make_stable(inode.ino).await;
         let mut state = inode.lock();
-        let number = state.data.remove(id);
-        state.data_changes();
+        let number = state.data_locks.remove(id);
+        state.data.change();
         drop(state);
         inode.wake();
         if let Some(number) = number {

@@ -55,7 +55,7 @@ impl<T: Transport> Client<T> {
         for inode in &inodes {
             let (known, pages) = {
                 let state = inode.lock();
-                (state.pins.has_lookups(), state.pages)
+                (state.pins.has_lookups(), state.data.has_pages())
             };
             if known {
                 let (kernel, ino) = (kernel.clone(), inode.ino);

@@ -6,3 +6,4 @@ pub(crate) mod posix;
 pub(crate) mod recall;
 pub(crate) mod reclaim;
 pub(crate) mod threads;
+pub(crate) mod turns;

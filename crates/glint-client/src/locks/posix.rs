@@ -67,7 +67,7 @@ impl<T: Transport> Client<T> {
         let takes = lock.mode != AdvisoryMode::Unlock && lock.how != AdvisoryHow::Test;
         if takes && !lock.flock {
             if let Some(inode) = self.inode(lock.ino) {
-                inode.lock().locked = true;
+                inode.lock().has_posix_locks = true;
             }
             let mut owners = file.lock_owners.lock();
             if !owners.contains(&lock.owner) {

@@ -124,7 +124,7 @@ impl<T: Transport> Client<T> {
                 let known = {
                     let mut state = inode.lock();
                     state.fence = fence;
-                    state.data.take_back(number).is_some()
+                    state.data_locks.take_back(number).is_some()
                 };
                 if !known && !self.has_come(&inode, number, fence).await {
                     self.give_up_older(&inode, number).await;
@@ -133,13 +133,13 @@ impl<T: Transport> Client<T> {
                     return;
                 }
                 inode.wake();
-                let id = inode.lock().data.id_of(number);
+                let id = inode.lock().data_locks.id_of(number);
                 if let Some(id) = id {
                     self.give_up(&inode, id).await;
                 }
             }
             Callback::Glimpse { ino, number } => {
-                let seen = self.cache.find(ino).and_then(|inode| inode.lock().unsent());
+                let seen = self.cache.find(ino).and_then(|inode| inode.lock().data.unsent());
                 self.cache.cancels.lock().push(Cancel::Glimpse { ino, number, seen });
             }
         }
@@ -148,14 +148,14 @@ impl<T: Transport> Client<T> {
     /// Whether a lock that was recalled before it was here has come. If not, it is not relied
     /// on when it does.
     async fn has_come(&self, inode: &CachedInode, number: u64, fence: u64) -> bool {
-        if !inode.lock().data.is_awaited(number) {
-            return inode.lock().data.id_of(number).is_some();
+        if !inode.lock().data_locks.is_awaited(number) {
+            return inode.lock().data_locks.id_of(number).is_some();
         }
-        let come = pin!(inode.until(|state| (!state.data.is_awaited(number)).then_some(())));
+        let come = pin!(inode.until(|state| (!state.data_locks.is_awaited(number)).then_some(())));
         let answered = pin!(self.cache.past(fence));
         let late = pin!(host::sleep(ARRIVAL));
         select(come, select(answered, late)).await;
-        !inode.lock().data.refuse(number)
+        !inode.lock().data_locks.refuse(number)
     }
 
     /// Stops to use bits of an inode, and has the kernel forget what they protect.

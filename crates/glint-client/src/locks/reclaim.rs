@@ -26,10 +26,10 @@ impl<T: Transport> Client<T> {
         for inode in self.cache.all() {
             let mut state = inode.lock();
             state.bits = Default::default();
-            let locks = state.data.lose();
-            state.data_changes();
+            let locks = state.data_locks.lose();
+            state.data.change();
             if evicted {
-                state.data.forget_lost();
+                state.data_locks.forget_lost();
                 state.capabilities.clear();
             }
             let opens = state.pins.take_undeclared();
@@ -51,7 +51,7 @@ impl<T: Transport> Client<T> {
             for lock in locks {
                 let (ino, range, write) = (inode.ino, lock.range, lock.write);
                 let access = if write { Access::WRITE } else { Access::READ };
-                let proof = inode.lock().proof(access);
+                let proof = inode.lock().capabilities.proof(access);
                 requests.push(MdsRequest::Lock { ino, range, write, reclaim: true, proof });
             }
         }
@@ -93,9 +93,9 @@ impl<T: Transport> Client<T> {
         };
         let inode = self.cache.inode(*ino);
         match reply {
-            Ok(MdsReply::Locked(lock)) => inode.lock().data.found(lock),
+            Ok(MdsReply::Locked(lock)) => inode.lock().data_locks.found(lock),
             _ => {
-                inode.lock().data.forget_lost();
+                inode.lock().data_locks.forget_lost();
                 let lost = self.discard(&inode, Errno::EIO);
                 tracing::error!(%ino, lost, "a lock was not given again; what was cached is lost");
             }

@@ -158,7 +158,8 @@ impl<T: Transport> Client<T> {
             for inode in self.cache.dirty() {
                 let due = {
                     let state = inode.lock();
-                    state.dirty.oldest().is_some_and(|oldest| oldest <= old).then_some(state.layout)
+                    let oldest = state.data.dirty().oldest();
+                    oldest.is_some_and(|oldest| oldest <= old).then_some(state.data.layout())
                 };
                 if let Some(Some(layout)) = due {
                     let client = self.clone();

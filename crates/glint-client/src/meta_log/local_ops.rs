@@ -64,7 +64,7 @@ impl InodeState {
             && self.attributes().is_some_and(alone)
             && !self.pins.is_open()
             && !self.pins.is_closing()
-            && self.dirty.is_clean()
+            && self.data.is_clean()
     }
 
     /// Whether this is a directory without entries, which nobody uses.
@@ -202,8 +202,8 @@ impl<T: Transport> Client<T> {
             child.set_attributes(attr.clone());
             child.dentries.set_complete(is_dir);
             if let Some(flags) = open {
-                child.layout = Some(attr.layout);
-                child.data.expect(flags.write);
+                child.data.set_layout(Some(attr.layout));
+                child.data_locks.expect(flags.write);
             }
             self.cache.found(&mut child, attr)
         };
@@ -260,7 +260,7 @@ impl<T: Transport> Client<T> {
             return None;
         }
         // Objects that were written have a time of their own until the file is closed.
-        let sent = !state.objects.is_empty() || state.dirty.has_in_flight();
+        let sent = state.data.has_objects() || state.data.dirty().has_in_flight();
         if set.mtime.is_some() && attr.is_file() && sent {
             return None;
         }
@@ -272,7 +272,7 @@ impl<T: Transport> Client<T> {
         apply_setattr(attr, set, &caller.cred, now);
         let attr = attr.clone();
         if set.mtime.is_some() {
-            state.dated(attr.mtime);
+            state.data.set_mtime(attr.mtime);
         }
         Some(Found { attr, valid: Valid::under(false, true) })
     }
@@ -442,7 +442,7 @@ impl<T: Transport> Client<T> {
         let request = MdsRequest::Release { ino: file.ino, write: file.write, wrote };
         match self.push(&Caller::ROOT, Timestamp::now(), None, request) {
             Ok(number) => state.delegation.note_change(number),
-            Err(errno) => state.fail(errno),
+            Err(errno) => state.data.lose(errno),
         }
         state.pins.end_close();
         drop(state);

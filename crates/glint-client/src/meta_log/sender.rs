@@ -64,7 +64,7 @@ impl<T: Transport> Client<T> {
         for change in deferred::changes(&batch.changes).flatten() {
             let Some((ino, _, true)) = change.opening() else { continue };
             let Some(inode) = self.cache.find(ino) else { continue };
-            let missing = inode.lock().data.has_not_come();
+            let missing = inode.lock().data_locks.has_not_come();
             if let Some(id) = missing {
                 let client = self.clone();
                 host::spawn(async move {
@@ -94,7 +94,7 @@ impl<T: Transport> Client<T> {
         };
         if let Some(inode) = ino.and_then(|ino| self.cache.find(ino)) {
             let mut state = inode.lock();
-            state.fail(errno);
+            state.data.lose(errno);
             if change.made.is_some() {
                 state.delegation.lose_creation();
             }
@@ -173,7 +173,7 @@ impl<T: Transport> Client<T> {
             let mut state = inode.lock();
             if self.log.is_pending(state.delegation.creation()) {
                 state.delegation.lose_creation();
-                state.fail(Errno::EIO);
+                state.data.lose(Errno::EIO);
             }
         }
         self.end_delegations();
