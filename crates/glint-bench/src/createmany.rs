@@ -17,7 +17,7 @@ const ROUNDS: u64 = 5;
 
 /// Create, stat, rename or remove many files in one directory, and compare.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// A directory (of a mount, say), `native` for the client library and the
     /// servers in this process, or HOST:PORT for the client library over TCP.
     #[arg(long, value_name = "DIR|native|HOST:PORT", default_value = "native")]
@@ -69,7 +69,7 @@ enum Experiment {
 }
 
 /// Runs the command.
-pub fn run(args: Args) -> CommandResult {
+pub(crate) fn run(args: Args) -> CommandResult {
     if let Some(Experiment::Lustre2009) = args.experiment {
         let parent = args.data.clone().unwrap_or_else(std::env::temp_dir);
         return lustre_2009::run(args.count, &parent, args.report.as_deref(), args.json);

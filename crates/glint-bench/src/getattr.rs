@@ -22,7 +22,7 @@ const PING_BYTES: usize = 64;
 /// Ask a server for attributes, one request at a time, and compare with a raw
 /// 64-byte ping-pong on loopback.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// A server as HOST:PORT.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:5640")]
     target: String,
@@ -54,7 +54,7 @@ enum Experiment {
 }
 
 /// Runs the command.
-pub fn run(args: Args) -> CommandResult {
+pub(crate) fn run(args: Args) -> CommandResult {
     if let Some(Experiment::Pvfs2006) = args.experiment {
         let parent = args.data.clone().unwrap_or_else(std::env::temp_dir);
         return pvfs_2006::run(args.count, &parent, args.report.as_deref(), args.json);
@@ -97,7 +97,7 @@ pub fn run(args: Args) -> CommandResult {
 }
 
 /// Asks for the attributes of the root, one request at a time.
-pub async fn getattrs(client: &impl Vfs, count: u64) -> glint_proto::FsResult<Sample> {
+pub(crate) async fn getattrs(client: &impl Vfs, count: u64) -> glint_proto::FsResult<Sample> {
     let mut sample = Sample::default();
     let start = Instant::now();
     for _ in 0..count {
@@ -124,20 +124,20 @@ fn receive(stream: &mut TcpStream, bytes: &mut [u8]) -> std::io::Result<()> {
 }
 
 /// Binds this thread to a core. Where that cannot be, it is not; the figures would show it.
-pub fn bind(core: usize) {
+pub(crate) fn bind(core: usize) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(core);
     let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 
 /// A thread that sends back what it gets.
-pub struct PingPong {
+pub(crate) struct PingPong {
     stream: TcpStream,
 }
 
 impl PingPong {
     /// On this core, if one is named. With `polling` neither side ever sleeps.
-    pub fn start(core: Option<usize>, polling: bool) -> std::io::Result<PingPong> {
+    pub(crate) fn start(core: Option<usize>, polling: bool) -> std::io::Result<PingPong> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let stream = TcpStream::connect(listener.local_addr()?)?;
         stream.set_nodelay(true)?;
@@ -156,7 +156,7 @@ impl PingPong {
     }
 
     /// So many round trips.
-    pub fn run(&mut self, count: u64) -> std::io::Result<Sample> {
+    pub(crate) fn run(&mut self, count: u64) -> std::io::Result<Sample> {
         let mut sample = Sample::default();
         let mut bytes = [0; PING_BYTES];
         let start = Instant::now();

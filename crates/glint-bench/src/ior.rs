@@ -15,7 +15,7 @@ use std::time::Instant;
 
 /// Write one file by several writers, read it back and compare.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Run the whole published experiment instead, with servers and mounts of its own.
     #[arg(long, value_enum)]
     experiment: Option<Experiment>,
@@ -56,7 +56,7 @@ enum Experiment {
 
 /// Who writes what.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Pattern {
+pub(crate) struct Pattern {
     /// Writers.
     pub writers: usize,
     /// Bytes of a call; a multiple of eight.
@@ -69,7 +69,7 @@ pub struct Pattern {
 
 /// Bytes per second.
 #[derive(Clone, Copy, Debug)]
-pub struct Throughput {
+pub(crate) struct Throughput {
     /// Writing, up to the end of the last fsync.
     pub write: f64,
     /// Reading and comparing.
@@ -93,7 +93,7 @@ impl Pattern {
     }
 
     /// Bytes that are written.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.calls() * (self.transfer * self.writers) as u64
     }
 }
@@ -131,7 +131,7 @@ fn at_once(
 }
 
 /// Writes `name` in the targets, reads it back and compares.
-pub fn run_pattern(
+pub(crate) fn run_pattern(
     targets: &[PathBuf],
     name: &str,
     pattern: Pattern,
@@ -182,7 +182,7 @@ pub fn run_pattern(
 }
 
 /// A line of JSON.
-pub fn as_json(pattern: &Pattern, rates: &Throughput) -> Value {
+pub(crate) fn as_json(pattern: &Pattern, rates: &Throughput) -> Value {
     json!({
         "bench": "ior", "writers": pattern.writers, "transfer": pattern.transfer,
         "strided": pattern.strided, "bytes": rates.bytes,
@@ -192,7 +192,7 @@ pub fn as_json(pattern: &Pattern, rates: &Throughput) -> Value {
 }
 
 /// Runs the command.
-pub fn run(args: Args) -> CommandResult {
+pub(crate) fn run(args: Args) -> CommandResult {
     if args.experiment == Some(Experiment::LustreSsf) {
         return lustre_ssf::run(&args.data, args.limit, args.report.as_deref(), args.json);
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// Mount a file system that answers from memory and stores no data: the limit of
 /// what any mount can do here. Runs until Ctrl-C or `glint umount`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Where to mount; an empty directory.
     directory: PathBuf,
     /// Mount options, as of `glint mount`.
@@ -21,7 +21,7 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub fn run(args: Args) -> CommandResult {
+pub(crate) fn run(args: Args) -> CommandResult {
     let options = parse(&args.options, false)?;
     options.apply();
     let mount_point = glint_mount::prepare(&args.directory)?;

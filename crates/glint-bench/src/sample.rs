@@ -6,18 +6,18 @@ use hdrhistogram::Histogram;
 const NANOS_MAX: u64 = 60_000_000_000;
 
 /// A ratio as reports show it, with three decimals.
-pub fn ratio(ours: f64, theirs: f64) -> f64 {
+pub(crate) fn ratio(ours: f64, theirs: f64) -> f64 {
     (ours / theirs * 1000.0).round() / 1000.0
 }
 
 /// The middle one of some measurements; of an even number, the upper one.
-pub fn median(mut values: Vec<f64>) -> f64 {
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }
 
 /// Latencies of operations, and the time they took together.
-pub struct Sample {
+pub(crate) struct Sample {
     histogram: Histogram<u64>,
     seconds: f64,
 }
@@ -34,39 +34,39 @@ impl Default for Sample {
 
 impl Sample {
     /// Notes one operation.
-    pub fn record(&mut self, nanos: u64) {
+    pub(crate) fn record(&mut self, nanos: u64) {
         self.histogram.saturating_record(nanos);
     }
 
     /// Notes how long the round took from its start to its last operation.
-    pub fn set_seconds(&mut self, seconds: f64) {
+    pub(crate) fn set_seconds(&mut self, seconds: f64) {
         self.seconds = seconds;
     }
 
     /// Adds a round that came after this one.
-    pub fn add(&mut self, other: &Sample) {
+    pub(crate) fn add(&mut self, other: &Sample) {
         self.merge(other);
         self.seconds += other.seconds;
     }
 
     /// Adds a worker of the same round.
-    pub fn merge(&mut self, other: &Sample) {
+    pub(crate) fn merge(&mut self, other: &Sample) {
         // Both have the same bounds, so nothing can be out of range.
         let _ = self.histogram.add(&other.histogram);
     }
 
     /// Operations per second.
-    pub fn per_s(&self) -> f64 {
+    pub(crate) fn per_s(&self) -> f64 {
         self.histogram.len() as f64 / self.seconds
     }
 
     /// A quantile in microseconds, with two decimals.
-    pub fn micros(&self, quantile: f64) -> f64 {
+    pub(crate) fn micros(&self, quantile: f64) -> f64 {
         (self.histogram.value_at_quantile(quantile) as f64 / 10.0).round() / 100.0
     }
 
     /// As text for another process: `nanos:count` pairs.
-    pub fn to_text(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         let cells = self.histogram.iter_recorded();
         let pairs: Vec<String> = cells
             .map(|cell| format!("{}:{}", cell.value_iterated_to(), cell.count_at_value()))
@@ -75,7 +75,7 @@ impl Sample {
     }
 
     /// Inverse of [`Sample::to_text`].
-    pub fn from_text(text: &str) -> Option<Sample> {
+    pub(crate) fn from_text(text: &str) -> Option<Sample> {
         let mut sample = Sample::default();
         for pair in text.split_whitespace() {
             let (nanos, count) = pair.split_once(':')?;

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 /// Start and stop `glint up` on a data directory, and measure time and memory.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The data directory; created if absent.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
@@ -25,7 +25,7 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub fn run(args: Args) -> CommandResult {
+pub(crate) fn run(args: Args) -> CommandResult {
     let glint = program::path("glint");
     let mut millis = Vec::new();
     let mut resident = Vec::new();

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// Write and read one large file, and compare.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// A directory, of a mount, say.
     #[arg(long, value_name = "DIR")]
     target: PathBuf,
@@ -48,7 +48,7 @@ type Rates = [f64; 3];
 const OPERATIONS: [&str; 3] = ["write", "write+fsync", "read"];
 
 /// Runs the command.
-pub fn run(args: Args) -> CommandResult {
+pub(crate) fn run(args: Args) -> CommandResult {
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..args.rounds.max(1) {
         ours.push(round(&args.target, &args)?);

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 /// Unpack a tar archive, and compare.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The archive, uncompressed.
     #[arg(long, value_name = "FILE")]
     archive: PathBuf,
@@ -28,7 +28,7 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub fn run(args: Args) -> CommandResult {
+pub(crate) fn run(args: Args) -> CommandResult {
     let list = Command::new("tar").arg("tf").arg(&args.archive).output()?;
     if !list.status.success() {
         let reason = String::from_utf8_lossy(&list.stderr).into_owned();

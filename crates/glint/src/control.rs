@@ -32,7 +32,7 @@ fn socket_of(mount: &Path) -> Option<PathBuf> {
 }
 
 /// Answers questions about a mount, until it is dropped.
-pub struct Control {
+pub(crate) struct Control {
     socket: PathBuf,
     /// The inode of it: when the mount has gone, the kernel may give its number to another one,
     /// which then has its own socket under this name.
@@ -44,7 +44,7 @@ pub struct Control {
 
 impl Control {
     /// Starts to answer. Where there is no place for a socket, nobody can ask.
-    pub fn start(
+    pub(crate) fn start(
         mount: &Path,
         answer: impl Fn(&str) -> Result<String, String> + Send + 'static,
     ) -> Option<Control> {
@@ -124,7 +124,7 @@ impl Drop for Control {
 }
 
 /// Asks the process behind the mount at `mount`; `None` if nobody listens there.
-pub fn ask(mount: &Path, question: &str) -> Option<Result<String, String>> {
+pub(crate) fn ask(mount: &Path, question: &str) -> Option<Result<String, String>> {
     let mut stream = UnixStream::connect(socket_of(mount)?).ok()?;
     let mut answer = String::new();
     let asked = (|| {

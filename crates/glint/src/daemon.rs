@@ -20,12 +20,12 @@ const WAITING: &str = "waiting ";
 static REPORTED: AtomicBool = AtomicBool::new(false);
 
 /// The log of this process, if it is the one in the background.
-pub fn log() -> Option<PathBuf> {
+pub(crate) fn log() -> Option<PathBuf> {
     std::env::var_os(ENVIRONMENT).map(PathBuf::from)
 }
 
 /// Whether this is the process in the background.
-pub fn is_background() -> bool {
+pub(crate) fn is_background() -> bool {
     log().is_some()
 }
 
@@ -82,14 +82,14 @@ fn start(log: &Path) -> Result<Result<u32, ExitCode>, Box<dyn std::error::Error>
 }
 
 /// A mount goes on in the background. As any mount(8), it says nothing of it.
-pub fn start_mount(mount_point: &Path) -> crate::CommandResult {
+pub(crate) fn start_mount(mount_point: &Path) -> crate::CommandResult {
     let started = start(&log_file::of_mount(mount_point)?)?;
     Ok(started.map_or_else(|code| code, |_| ExitCode::SUCCESS))
 }
 
 /// A server goes on in the background, with its log in its data directory, which is free for it
 /// from now on.
-pub fn start_server(data: DataDir) -> crate::CommandResult {
+pub(crate) fn start_server(data: DataDir) -> crate::CommandResult {
     let log = std::path::absolute(data.path().join("glint.log"))?;
     drop(data);
     Ok(match start(&log)? {
@@ -103,7 +103,7 @@ pub fn start_server(data: DataDir) -> crate::CommandResult {
 }
 
 /// In the background: tells the waiting process that everything is up.
-pub fn say_ready() {
+pub(crate) fn say_ready() {
     // Nothing relative is looked up any more, and the directory of whoever started it may go.
     if is_background()
         && let Err(error) = std::env::set_current_dir("/")
@@ -115,7 +115,7 @@ pub fn say_ready() {
 
 /// In the background: tells the waiting process why it still waits. In the foreground the log is
 /// seen anyway.
-pub fn say_waiting(what: &str) {
+pub(crate) fn say_waiting(what: &str) {
     if is_background() && !REPORTED.load(Ordering::Acquire) {
         let line = what.replace('\n', " ");
         let line = line.strip_prefix(WAITING).unwrap_or(&line);
@@ -126,7 +126,7 @@ pub fn say_waiting(what: &str) {
 }
 
 /// In the background: tells the waiting process why nothing will be.
-pub fn say_failed(error: &dyn std::fmt::Display) {
+pub(crate) fn say_failed(error: &dyn std::fmt::Display) {
     report(&format!("{error}\n"));
 }
 
@@ -146,7 +146,7 @@ fn report(what: &str) {
 }
 
 /// `file` is standard error from now on.
-pub fn become_stderr(file: &File) -> std::io::Result<()> {
+pub(crate) fn become_stderr(file: &File) -> std::io::Result<()> {
     // SAFETY: both descriptors are open, and nobody in this process owns descriptor 2.
     match unsafe { libc::dup2(file.as_raw_fd(), 2) } {
         -1 => Err(std::io::Error::last_os_error()),

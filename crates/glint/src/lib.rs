@@ -97,11 +97,11 @@ pub type CommandResult = Result<ExitCode, Box<dyn std::error::Error>>;
 /// What the shell is told, as mount(8) says it.
 mod exit_code {
     /// Something is wrong, or was called wrongly.
-    pub const USAGE: u8 = 1;
+    pub(crate) const USAGE: u8 = 1;
     /// See [`USAGE`].
-    pub const FAILED: u8 = 1;
+    pub(crate) const FAILED: u8 = 1;
     /// A mount, or the end of one, failed.
-    pub const MOUNT_FAILED: u8 = 32;
+    pub(crate) const MOUNT_FAILED: u8 = 32;
 }
 
 /// A mount was asked for in a way that cannot be understood, or by somebody who may not.

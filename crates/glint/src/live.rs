@@ -9,7 +9,7 @@ const REDRAW: Duration = Duration::from_secs(1);
 const LOG: Duration = Duration::from_secs(60);
 
 /// The display.
-pub struct Live {
+pub(crate) struct Live {
     terminal: bool,
     last: Totals,
     /// Columns of the line that is shown.
@@ -17,7 +17,7 @@ pub struct Live {
 }
 
 /// Writes to the terminal; one that was closed is nobody's concern any more.
-pub fn show(text: &str) {
+pub(crate) fn show(text: &str) {
     let mut err = std::io::stderr().lock();
     let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
 }
@@ -44,12 +44,12 @@ fn replacement(shown: usize, line: &str, columns: usize) -> (String, usize) {
 
 impl Live {
     /// Starts counting.
-    pub fn new() -> Live {
+    pub(crate) fn new() -> Live {
         Live { terminal: std::io::stderr().is_terminal(), last: Totals::now(), shown: 0 }
     }
 
     /// Shows what happened since the last time and how things are, if it is time to.
-    pub fn tick(&mut self, state: impl FnOnce() -> String) {
+    pub(crate) fn tick(&mut self, state: impl FnOnce() -> String) {
         if self.last.age() < if self.terminal { REDRAW } else { LOG } {
             return;
         }
@@ -74,7 +74,7 @@ impl Live {
     }
 
     /// Leaves the terminal clean.
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         if self.terminal {
             show(&replacement(self.shown, "", columns()).0);
         }

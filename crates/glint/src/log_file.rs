@@ -31,7 +31,7 @@ fn directory() -> Result<PathBuf, String> {
 }
 
 /// The log of the mount at `path`: each path has a name of its own.
-pub fn of_mount(path: &Path) -> Result<PathBuf, String> {
+pub(crate) fn of_mount(path: &Path) -> Result<PathBuf, String> {
     let mut name = String::from("mount");
     for byte in path.as_os_str().as_bytes() {
         match byte {
@@ -51,7 +51,7 @@ pub fn of_mount(path: &Path) -> Result<PathBuf, String> {
 }
 
 /// Opens a log to append to it, and makes it if it is not there.
-pub fn open(path: &Path) -> Result<File, String> {
+pub(crate) fn open(path: &Path) -> Result<File, String> {
     let refuse = |what: &dyn Display| format!("log file {}: {what}", path.display());
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(refuse(&"not a file"));

@@ -14,7 +14,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
 /// Target of lines that are all said, because each says something of its own.
-pub const EVERY: &str = "every";
+pub(crate) const EVERY: &str = "every";
 /// So many lines of one kind are said before it becomes a repetition.
 const BURST: u32 = 20;
 /// The first pause, and the longest.
@@ -26,7 +26,7 @@ const NEWS: Duration = Duration::from_secs(1200);
 static LOG: OnceLock<Log> = OnceLock::new();
 
 /// Starts logging; `GLINT_LOG` overrides the number of `-v`.
-pub fn start(verbose: u8) {
+pub(crate) fn start(verbose: u8) {
     let default = match verbose {
         0 => "info,fjall=warn,lsm_tree=warn",
         1 => "debug,fjall=info,lsm_tree=info,compio=info",

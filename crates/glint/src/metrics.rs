@@ -23,11 +23,11 @@ const REQUEST_BYTES_MAX: usize = 8 << 10;
 
 /// The address of `--metrics`, if there is one, before anything is served at it: a wrong one is
 /// said before there is a mount or a server that would have to end.
-pub struct Bound(Option<(TcpListener, SocketAddr)>);
+pub(crate) struct Bound(Option<(TcpListener, SocketAddr)>);
 
 impl Bound {
     /// Binds.
-    pub fn bind(address: Option<&str>) -> Result<Bound, String> {
+    pub(crate) fn bind(address: Option<&str>) -> Result<Bound, String> {
         let Some(address) = address else { return Ok(Bound(None)) };
         let bound = TcpListener::bind(address).and_then(|listener| {
             let own = listener.local_addr()?;
@@ -37,7 +37,7 @@ impl Bound {
     }
 
     /// Serves `/metrics` from now on; of servers too, if this process has them.
-    pub fn serve(self, servers: Option<Arc<Servers>>) -> Result<Option<Metrics>, String> {
+    pub(crate) fn serve(self, servers: Option<Arc<Servers>>) -> Result<Option<Metrics>, String> {
         let Some((listener, address)) = self.0 else { return Ok(None) };
         let stop = Arc::<AtomicBool>::default();
         let stopped = stop.clone();
@@ -51,7 +51,7 @@ impl Bound {
 }
 
 /// The HTTP server.
-pub struct Metrics {
+pub(crate) struct Metrics {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,

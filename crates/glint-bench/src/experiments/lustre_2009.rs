@@ -39,7 +39,12 @@ impl Row {
 }
 
 /// Runs the experiment.
-pub fn run(count: u64, parent: &Path, report: Option<&Path>, as_json: bool) -> CommandResult {
+pub(crate) fn run(
+    count: u64,
+    parent: &Path,
+    report: Option<&Path>,
+    as_json: bool,
+) -> CommandResult {
     let mut stage = Stage::new(parent)?;
     let local = stage.path("local")?;
     let mount = stage.mount("mnt", true, "transport=auto")?;

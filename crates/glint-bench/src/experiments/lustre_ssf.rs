@@ -88,7 +88,12 @@ fn sizes(served: &Served) -> Result<[u64; 4], String> {
 }
 
 /// Runs the experiment.
-pub fn run(parent: &Path, limit: u64, report: Option<&Path>, as_json: bool) -> CommandResult {
+pub(crate) fn run(
+    parent: &Path,
+    limit: u64,
+    report: Option<&Path>,
+    as_json: bool,
+) -> CommandResult {
     let mut rows = Vec::new();
     for case in &CASES {
         let mut stage = Stage::new(parent)?;

@@ -62,7 +62,12 @@ struct Row {
 }
 
 /// Runs the experiment.
-pub fn run(count: u64, parent: &Path, report: Option<&Path>, as_json: bool) -> CommandResult {
+pub(crate) fn run(
+    count: u64,
+    parent: &Path,
+    report: Option<&Path>,
+    as_json: bool,
+) -> CommandResult {
     let mut rows = Vec::new();
     for setup in &SETUPS {
         eprintln!("{}", setup.name);

@@ -5,14 +5,14 @@ use std::fmt::Write;
 use std::path::Path;
 
 /// A report in the making.
-pub struct Report {
+pub(super) struct Report {
     name: &'static str,
     text: String,
     plots: Vec<(String, Plot)>,
 }
 
 /// Bars, one for each label.
-pub struct Plot {
+pub(super) struct Plot {
     /// What it shows, with the unit.
     pub title: String,
     /// Labels and values.
@@ -23,17 +23,17 @@ const SIZE: (u32, u32) = (760, 360);
 
 impl Report {
     /// An empty report; files are named after it.
-    pub fn new(name: &'static str, title: &str) -> Report {
+    pub(super) fn new(name: &'static str, title: &str) -> Report {
         Report { name, text: format!("# {title}\n"), plots: Vec::new() }
     }
 
     /// A paragraph.
-    pub fn say(&mut self, text: &str) {
+    pub(super) fn say(&mut self, text: &str) {
         let _ = write!(self.text, "\n{text}\n");
     }
 
     /// A table. The first row names the columns.
-    pub fn table(&mut self, rows: &[Vec<String>]) {
+    pub(super) fn table(&mut self, rows: &[Vec<String>]) {
         self.text.push('\n');
         for (index, row) in rows.iter().enumerate() {
             let _ = writeln!(self.text, "| {} |", row.join(" | "));
@@ -44,14 +44,14 @@ impl Report {
     }
 
     /// A plot, in a file of its own.
-    pub fn plot(&mut self, suffix: &str, plot: Plot) {
+    pub(super) fn plot(&mut self, suffix: &str, plot: Plot) {
         let file = format!("{}-{suffix}.svg", self.name);
         let _ = write!(self.text, "\n![{}]({file})\n", plot.title);
         self.plots.push((file, plot));
     }
 
     /// Writes everything into a directory, or the text to standard output.
-    pub fn finish(self, directory: Option<&Path>) -> Result<(), Box<dyn std::error::Error>> {
+    pub(super) fn finish(self, directory: Option<&Path>) -> Result<(), Box<dyn std::error::Error>> {
         let Some(directory) = directory else {
             glint::say_part!("{}", self.text);
             return Ok(());

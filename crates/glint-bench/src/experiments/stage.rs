@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Directories and processes of one experiment.
-pub struct Stage {
+pub(super) struct Stage {
     directory: PathBuf,
     processes: Vec<(Child, Option<PathBuf>)>,
 }
 
 /// A server.
-pub struct Served {
+pub(super) struct Served {
     /// HOST:PORT.
     pub address: String,
     /// Its process.
@@ -39,14 +39,14 @@ fn is_mount(path: &Path) -> bool {
 
 impl Stage {
     /// Below `parent`, which decides which disk is measured.
-    pub fn new(parent: &Path) -> Result<Stage, String> {
+    pub(super) fn new(parent: &Path) -> Result<Stage, String> {
         let directory = parent.join(format!("glint-stage-{}", std::process::id()));
         std::fs::create_dir_all(&directory).map_err(|e| format!("{}: {e}", directory.display()))?;
         Ok(Stage { directory, processes: Vec::new() })
     }
 
     /// A directory of the stage.
-    pub fn path(&self, name: &str) -> Result<PathBuf, String> {
+    pub(super) fn path(&self, name: &str) -> Result<PathBuf, String> {
         let path = self.directory.join(name);
         std::fs::create_dir_all(&path).map_err(|e| format!("{}: {e}", path.display()))?;
         Ok(path)
@@ -66,7 +66,12 @@ impl Stage {
     }
 
     /// Runs `glint up`, or `glint bench null-mount` without data.
-    pub fn mount(&mut self, name: &str, data: bool, options: &str) -> Result<PathBuf, String> {
+    pub(super) fn mount(
+        &mut self,
+        name: &str,
+        data: bool,
+        options: &str,
+    ) -> Result<PathBuf, String> {
         let at = self.path(name)?;
         let mut command = Command::new(program::path("glint"));
         if data {
@@ -82,7 +87,7 @@ impl Stage {
     }
 
     /// Runs `glint mount`. With `pages` it counts dirty pages to decide what to send.
-    pub fn mount_remote(
+    pub(super) fn mount_remote(
         &mut self,
         name: &str,
         address: &str,
@@ -100,7 +105,12 @@ impl Stage {
     }
 
     /// Runs `glint serve`, on these cores only if any are named.
-    pub fn serve(&mut self, name: &str, cores: &str, more: &[&str]) -> Result<Served, String> {
+    pub(super) fn serve(
+        &mut self,
+        name: &str,
+        cores: &str,
+        more: &[&str],
+    ) -> Result<Served, String> {
         let data = self.path(&format!("{name}-data"))?;
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let address = free.map_err(|e| e.to_string())?.to_string();
@@ -124,7 +134,7 @@ impl Stage {
     }
 
     /// Ends all processes.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         for (mut child, mount) in self.processes.drain(..).rev() {
             if let Some(pid) = rustix::process::Pid::from_raw(child.id() as i32) {
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
@@ -146,14 +156,14 @@ impl Drop for Stage {
 
 impl Served {
     /// `status` or `stats`.
-    pub fn ask(&self, what: &str) -> Result<Value, String> {
+    pub(super) fn ask(&self, what: &str) -> Result<Value, String> {
         let address = glint::identity::address(&self.address)?;
         let text = glint_net::Remote::ask(&address, what).map_err(|e| e.to_string())?;
         serde_json::from_str(&text).map_err(|e| e.to_string())
     }
 
     /// One of its counters.
-    pub fn counter(&self, name: &str) -> Result<u64, String> {
+    pub(super) fn counter(&self, name: &str) -> Result<u64, String> {
         Ok(self.ask("status")?["counters"][name].as_u64().unwrap_or(0))
     }
 
@@ -167,7 +177,7 @@ impl Served {
     }
 
     /// Voluntary context switches of its service threads so far: how often one slept.
-    pub fn sleeps(&self) -> u64 {
+    pub(super) fn sleeps(&self) -> u64 {
         let of_thread = |path: &PathBuf| {
             let status = std::fs::read_to_string(path.join("status")).ok()?;
             let count = status.lines().find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"))?;
@@ -177,7 +187,7 @@ impl Served {
     }
 
     /// System calls of its service threads while `work` runs, if perf(1) is there to count.
-    pub fn system_calls(&self, work: impl Fn() -> Result<(), String>) -> Option<f64> {
+    pub(super) fn system_calls(&self, work: impl Fn() -> Result<(), String>) -> Option<f64> {
         let numbers: Vec<String> = self
             .threads()
             .iter()

@@ -1,14 +1,14 @@
 //! A round: one operation, on many files of one directory, through system calls or through the
 //! client library.
 
-pub mod native;
-pub mod posix;
+pub(crate) mod native;
+pub(crate) mod posix;
 
 use crate::sample::Sample;
 
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub enum Operation {
+pub(crate) enum Operation {
     /// open(O_CREAT|O_EXCL|O_WRONLY) and close.
     Open,
     /// mknod of a regular file.
@@ -27,7 +27,7 @@ pub enum Operation {
 
 impl Operation {
     /// Name on the command line.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Operation::Open => "open",
             Operation::Mknod => "mknod",
@@ -40,7 +40,7 @@ impl Operation {
     }
 
     /// Whether the files must be there first.
-    pub fn needs_files(self) -> bool {
+    pub(crate) fn needs_files(self) -> bool {
         use Operation::{Read, Rename, Stat, Unlink};
         matches!(self, Unlink | Stat | Read | Rename)
     }
@@ -48,7 +48,7 @@ impl Operation {
 
 /// A part of the work: files `from..from + count` by `procs` workers.
 #[derive(Clone, Copy, Debug)]
-pub struct Round {
+pub(crate) struct Round {
     /// What to do.
     pub op: Operation,
     /// First file.
@@ -63,7 +63,7 @@ pub struct Round {
 
 impl Round {
     /// The part of worker `index`.
-    pub fn share(&self, index: u64) -> (u64, u64) {
+    pub(crate) fn share(&self, index: u64) -> (u64, u64) {
         let from = self.count * index / self.procs;
         let to = self.count * (index + 1) / self.procs;
         (self.from + from, to - from)
@@ -71,7 +71,7 @@ impl Round {
 }
 
 /// Something that rounds can run on.
-pub trait BenchTarget {
+pub(crate) trait BenchTarget {
     /// Runs a round and says how long each operation took.
     fn run(&mut self, round: Round) -> Result<Sample, Box<dyn std::error::Error>>;
 }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Barrier};
 use std::time::Instant;
 
 /// The library with the servers in this process, on a file system of its own.
-pub struct InProcessTarget {
+pub(crate) struct InProcessTarget {
     client: Arc<Client<InProcess<Servers>>>,
     directory: Ino,
     running: Option<RunningServers>,
@@ -22,7 +22,7 @@ pub struct InProcessTarget {
 }
 
 /// The library over TCP.
-pub struct RemoteTarget {
+pub(crate) struct RemoteTarget {
     clients: Vec<Arc<Client<Remote>>>,
     directory: Ino,
     name: String,
@@ -37,7 +37,7 @@ fn make(kind: FileType, permissions: u32) -> Make<'static> {
 }
 
 /// The client library, connected to a server.
-pub fn connect(address: &str) -> Result<Client<Remote>, String> {
+pub(crate) fn connect(address: &str) -> Result<Client<Remote>, String> {
     let mount_point = "(benchmark)".into();
     let options = RemoteOptions { address: glint::identity::address(address)?, mount_point };
     let remote = Remote::connect(options).map_err(|e| format!("server {address}: {e}"))?;
@@ -46,7 +46,7 @@ pub fn connect(address: &str) -> Result<Client<Remote>, String> {
 
 impl InProcessTarget {
     /// Makes a file system in a new directory below `parent`.
-    pub fn new(parent: &Path) -> Result<InProcessTarget, Box<dyn std::error::Error>> {
+    pub(crate) fn new(parent: &Path) -> Result<InProcessTarget, Box<dyn std::error::Error>> {
         let path = parent.join(format!("{}-data", directory_name()));
         let running = Servers::start(
             DataDir::open_or_create(&path, Some(1), Role::Mds)?,
@@ -69,7 +69,10 @@ impl Drop for InProcessTarget {
 
 impl RemoteTarget {
     /// Connects so many clients to a server.
-    pub fn new(address: &str, clients: u64) -> Result<RemoteTarget, Box<dyn std::error::Error>> {
+    pub(crate) fn new(
+        address: &str,
+        clients: u64,
+    ) -> Result<RemoteTarget, Box<dyn std::error::Error>> {
         let connect = |_| connect(address).map(Arc::new);
         let clients = (0..clients).map(connect).collect::<Result<Vec<_>, _>>()?;
         let directory = on_a_runtime(make_directory(&*clients[0]))??;

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 /// The part of one worker; started by the benchmark itself.
 #[derive(clap::Args)]
-pub struct WorkerArgs {
+pub(crate) struct WorkerArgs {
     directory: PathBuf,
     #[arg(value_enum)]
     op: Operation,
@@ -21,7 +21,7 @@ pub struct WorkerArgs {
 }
 
 /// A directory in which rounds run; removed afterwards unless it is to be kept.
-pub struct Directory {
+pub(crate) struct Directory {
     path: PathBuf,
     keep: bool,
 }
@@ -32,7 +32,7 @@ fn file(path: &Path, index: u64) -> PathBuf {
 
 impl Directory {
     /// Makes an empty directory in `parent`.
-    pub fn new(parent: &Path, keep: bool) -> Result<Directory, String> {
+    pub(crate) fn new(parent: &Path, keep: bool) -> Result<Directory, String> {
         let path = parent.join(format!("glint-bench-{}", std::process::id()));
         std::fs::create_dir_all(&path).map_err(|e| format!("{}: {e}", path.display()))?;
         Ok(Directory { path, keep })
@@ -120,7 +120,7 @@ fn mknod(path: &Path) -> rustix::io::Result<()> {
 }
 
 /// Runs a worker: says that it is ready, waits for the start, prints its sample.
-pub fn work(args: WorkerArgs) -> CommandResult {
+pub(crate) fn work(args: WorkerArgs) -> CommandResult {
     // The names are made before the clock runs.
     let range = args.from..args.from + args.count;
     let files: Vec<PathBuf> = range.map(|index| file(&args.directory, index)).collect();

@@ -30,7 +30,7 @@
 use glint_proto::{Attr, FileType, Ino, Layout, Timestamp};
 
 /// Length of the fixed part.
-pub const RECORD_BYTES: usize = 128;
+pub(crate) const RECORD_BYTES: usize = 128;
 const VERSION: u8 = 1;
 const FLAG_SIZE_ON_OST: u8 = 1;
 const FLAG_XATTR: u8 = 2;

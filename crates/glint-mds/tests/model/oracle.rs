@@ -4,15 +4,15 @@ use glint_proto::{Cred, Errno, FileType, FsResult, RenameFlags, XattrFlags};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-pub const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
-pub const KINDS: [FileType; 4] =
+pub(crate) const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
+pub(crate) const KINDS: [FileType; 4] =
     [FileType::Regular, FileType::Directory, FileType::Directory, FileType::Symlink];
-pub const MODES: [u32; 6] = [0o777, 0o755, 0o1777, 0o700, 0o2775, 0o500];
+pub(crate) const MODES: [u32; 6] = [0o777, 0o755, 0o1777, 0o700, 0o2775, 0o500];
 
 /// What is asked for. Inodes are numbered in the order in which they were made; a number is taken
 /// modulo how many there are.
 #[derive(Clone, Debug)]
-pub enum Operation {
+pub(crate) enum Operation {
     Make { parent: usize, name: usize, kind: usize, mode: usize },
     Link { inode: usize, parent: usize, name: usize },
     Unlink { parent: usize, name: usize },
@@ -29,7 +29,7 @@ pub enum Operation {
     RemoveXattr { inode: usize, name: usize },
 }
 
-pub fn operation() -> impl Strategy<Value = Operation> {
+pub(crate) fn operation() -> impl Strategy<Value = Operation> {
     use Operation::*;
     // The first inodes are asked for more often than those that come later.
     let inode = || prop_oneof![0usize..6, 0usize..64];
@@ -58,7 +58,7 @@ pub fn operation() -> impl Strategy<Value = Operation> {
 
 /// Attributes that a caller sees and a model can know.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Facts {
+pub(crate) struct Facts {
     pub inode: usize,
     pub mode: u32,
     pub nlink: u32,
@@ -69,7 +69,7 @@ pub struct Facts {
 
 /// An answer, with numbers of the model in it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Told {
+pub(crate) enum Told {
     Done,
     Removed(usize),
     Facts(Facts),
@@ -78,7 +78,7 @@ pub enum Told {
 }
 
 #[derive(Clone, Debug)]
-pub struct Inode {
+pub(crate) struct Inode {
     kind: FileType,
     /// Permission bits.
     mode: u32,
@@ -92,7 +92,7 @@ pub struct Inode {
 
 /// The tree as it must be.
 #[derive(Clone, Debug)]
-pub struct Model {
+pub(crate) struct Model {
     pub inodes: Vec<Inode>,
 }
 
@@ -111,7 +111,7 @@ impl Inode {
         if class & want == want { Ok(()) } else { Err(Errno::EACCES) }
     }
 
-    pub fn is_dir(&self) -> bool {
+    pub(crate) fn is_dir(&self) -> bool {
         self.kind == FileType::Directory
     }
 
@@ -125,20 +125,20 @@ fn must(condition: bool, errno: Errno) -> FsResult<()> {
 }
 
 impl Model {
-    pub fn new() -> Model {
+    pub(crate) fn new() -> Model {
         let (kind, entries, xattrs) = (FileType::Directory, BTreeMap::new(), BTreeMap::new());
         let (mode, nlink, uid, gid, parent) = (0o755, 2, 0, 0, 0);
         Model { inodes: vec![Inode { kind, mode, nlink, uid, gid, parent, entries, xattrs }] }
     }
 
     /// Directories that were ever made: a kernel asks for nothing in anything else.
-    pub fn directory(&self, number: usize) -> usize {
+    pub(crate) fn directory(&self, number: usize) -> usize {
         let directories: Vec<usize> =
             (0..self.inodes.len()).filter(|inode| self.inodes[*inode].is_dir()).collect();
         directories[number % directories.len()]
     }
 
-    pub fn facts(&self, number: usize) -> Facts {
+    pub(crate) fn facts(&self, number: usize) -> Facts {
         let inode = &self.inodes[number];
         let size = if inode.kind == FileType::Symlink { 6 } else { 0 };
         let mode = inode.kind.mode_bits() | inode.mode;
@@ -342,7 +342,7 @@ impl Model {
         Ok(Told::Facts(self.facts(number)))
     }
 
-    pub fn list(&self, who: &Cred, number: usize) -> FsResult<Told> {
+    pub(crate) fn list(&self, who: &Cred, number: usize) -> FsResult<Told> {
         let inode = self.live(number)?;
         must(inode.is_dir(), Errno::ENOTDIR)?;
         inode.permit(who, READ)?;
@@ -358,7 +358,7 @@ impl Model {
         Ok(&mut inode.xattrs)
     }
 
-    pub fn execute(&mut self, who: &Cred, operation: &Operation) -> FsResult<Told> {
+    pub(crate) fn execute(&mut self, who: &Cred, operation: &Operation) -> FsResult<Told> {
         let inode = |number: usize| number % self.inodes.len();
         let at = |parent, name: usize| (self.directory(parent), NAMES[name]);
         match *operation {
@@ -421,11 +421,11 @@ impl Model {
     }
 }
 
-pub fn rename_flags(flags: u8) -> RenameFlags {
+pub(crate) fn rename_flags(flags: u8) -> RenameFlags {
     // None, most of the time.
     RenameFlags { no_replace: flags & 5 == 5, exchange: flags & 6 == 6 }
 }
 
-pub fn xattr_flags(flags: u8) -> XattrFlags {
+pub(crate) fn xattr_flags(flags: u8) -> XattrFlags {
     XattrFlags { create: flags == 1, replace: flags == 2, kill_sgid: false }
 }

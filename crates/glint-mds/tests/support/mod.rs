@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A server on an engine in memory.
-pub type Server = Mds<Arc<MemoryKv>>;
+pub(crate) type Server = Mds<Arc<MemoryKv>>;
 
 /// The server of a file system with one OST, in the run that `boot_verifier` names.
-pub fn start<K: Kv>(kv: K, boot_verifier: u64, locks: bool) -> Mds<K> {
+pub(crate) fn start<K: Kv>(kv: K, boot_verifier: u64, locks: bool) -> Mds<K> {
     let config = Config {
         osts: 1,
         lease: Duration::from_secs(30),
@@ -35,7 +35,7 @@ pub fn start<K: Kv>(kv: K, boot_verifier: u64, locks: bool) -> Mds<K> {
 }
 
 /// No OSTs.
-pub struct Nowhere;
+pub(crate) struct Nowhere;
 
 impl Targets for Nowhere {
     async fn destroy(&self, _: &[(Ino, Layout)]) -> FsResult<u64> {
@@ -58,14 +58,14 @@ impl Targets for Nowhere {
 }
 
 /// A request for an inode of this type and mode, by a caller without a umask.
-pub fn make<'a>(parent: Ino, name: &'a [u8], kind: FileType, mode: u32) -> MdsRequest<'a> {
+pub(crate) fn make<'a>(parent: Ino, name: &'a [u8], kind: FileType, mode: u32) -> MdsRequest<'a> {
     let (mode, umask, rdev) = (kind.mode_bits() | mode, 0, 0);
     let target = if kind == FileType::Symlink { b"target".as_slice() } else { b"" };
     MdsRequest::Create { parent, name, mode, umask, rdev, target, open: None, exclusive: true }
 }
 
 /// A file system in memory without locks, and who asks for it by number or by path.
-pub struct Tree {
+pub(crate) struct Tree {
     /// The engine.
     pub kv: Arc<MemoryKv>,
     /// The server.
@@ -75,13 +75,13 @@ pub struct Tree {
 
 impl Tree {
     /// An empty one.
-    pub fn new() -> Tree {
+    pub(crate) fn new() -> Tree {
         let kv = Arc::<MemoryKv>::default();
         Tree { mds: start(kv.clone(), 1, false), kv, seconds: Cell::new(0) }
     }
 
     /// The same after the server has ended and started again.
-    pub fn restarted(self) -> Tree {
+    pub(crate) fn restarted(self) -> Tree {
         let Tree { kv, mds, seconds } = self;
         block_on(mds.shut_down()).unwrap();
         drop(mds);
@@ -89,19 +89,19 @@ impl Tree {
     }
 
     /// The time of the last request.
-    pub fn now(&self) -> Timestamp {
+    pub(crate) fn now(&self) -> Timestamp {
         Timestamp { secs: self.seconds.get(), nanos: 0 }
     }
 
     /// Executes a request, a second after the last one.
-    pub fn ask(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<MdsReply> {
+    pub(crate) fn ask(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<MdsReply> {
         self.seconds.set(self.seconds.get() + 1);
         let arrival = Arrival { now: self.now(), ..Arrival::default() };
         block_on(self.mds.handle(&arrival, cred, request)).reply
     }
 
     /// Executes a request that is answered with attributes.
-    pub fn ask_attr(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<Attr> {
+    pub(crate) fn ask_attr(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<Attr> {
         match self.ask(cred, request)? {
             MdsReply::Attr(attr) | MdsReply::Opened { attr, .. } => Ok(attr),
             other => panic!("{other:?}"),
@@ -109,7 +109,7 @@ impl Tree {
     }
 
     /// What the superuser finds at a path below the root; the root itself at "".
-    pub fn find(&self, path: &str) -> FsResult<Attr> {
+    pub(crate) fn find(&self, path: &str) -> FsResult<Attr> {
         let root = self.ask_attr(&Cred::ROOT, &MdsRequest::Getattr { ino: Ino::ROOT })?;
         path.split('/').filter(|name| !name.is_empty()).try_fold(root, |parent, name| {
             let lookup = MdsRequest::Lookup { parent: parent.ino, name: name.as_bytes() };
@@ -118,37 +118,49 @@ impl Tree {
     }
 
     /// The number of what must be at a path.
-    pub fn ino(&self, path: &str) -> Ino {
+    pub(crate) fn ino(&self, path: &str) -> Ino {
         self.find(path).unwrap_or_else(|errno| panic!("{path}: {errno:?}")).ino
     }
 
     /// The directory of a path, which must be there, and the name in it.
-    pub fn split<'a>(&self, path: &'a str) -> (Ino, &'a [u8]) {
+    pub(crate) fn split<'a>(&self, path: &'a str) -> (Ino, &'a [u8]) {
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
         (self.ino(parent), name.as_bytes())
     }
 
     /// mknod(2), mkdir(2), symlink(2).
-    pub fn make(&self, cred: &Cred, path: &str, kind: FileType, mode: u32) -> FsResult<Attr> {
+    pub(crate) fn make(
+        &self,
+        cred: &Cred,
+        path: &str,
+        kind: FileType,
+        mode: u32,
+    ) -> FsResult<Attr> {
         let (parent, name) = self.split(path);
         self.ask_attr(cred, &make(parent, name, kind, mode))
     }
 
     /// link(2).
-    pub fn link(&self, cred: &Cred, from: &str, to: &str) -> FsResult<Attr> {
+    pub(crate) fn link(&self, cred: &Cred, from: &str, to: &str) -> FsResult<Attr> {
         let (ino, (parent, name)) = (self.ino(from), self.split(to));
         self.ask_attr(cred, &MdsRequest::Link { ino, parent, name })
     }
 
     /// renameat2(2).
-    pub fn rename(&self, cred: &Cred, from: &str, to: &str, flags: RenameFlags) -> FsResult<()> {
+    pub(crate) fn rename(
+        &self,
+        cred: &Cred,
+        from: &str,
+        to: &str,
+        flags: RenameFlags,
+    ) -> FsResult<()> {
         let ((parent, name), (new_parent, new_name)) = (self.split(from), self.split(to));
         let request = MdsRequest::Rename { parent, name, new_parent, new_name, flags };
         self.ask(cred, &request).map(drop)
     }
 
     /// Names of a directory with what they stand for, as the superuser lists them.
-    pub fn list(&self, ino: Ino) -> FsResult<Vec<(String, Ino)>> {
+    pub(crate) fn list(&self, ino: Ino) -> FsResult<Vec<(String, Ino)>> {
         let (mut all, mut cookie) = (Vec::new(), 0);
         loop {
             let (bytes_max, plus) = (1 << 16, true);
@@ -165,7 +177,7 @@ impl Tree {
     }
 
     /// Panics unless `glint fsck` would find nothing.
-    pub fn must_be_sound(&self) {
+    pub(crate) fn must_be_sound(&self) {
         while block_on(self.mds.reap(&Nowhere)).unwrap() {}
         let report = block_on(check(&self.kv, false)).unwrap();
         assert!(report.findings.is_empty(), "{:?}", report.findings);
@@ -174,15 +186,15 @@ impl Tree {
 }
 
 /// The superuser, and two others.
-pub const ROOT: Cred = Cred::ROOT;
+pub(crate) const ROOT: Cred = Cred::ROOT;
 /// See [`ROOT`].
-pub const ANN: Cred = Cred { uid: 1, gid: 1, groups: None };
+pub(crate) const ANN: Cred = Cred { uid: 1, gid: 1, groups: None };
 /// See [`ROOT`].
-pub const BOB: Cred = Cred { uid: 2, gid: 2, groups: None };
+pub(crate) const BOB: Cred = Cred { uid: 2, gid: 2, groups: None };
 
 /// A tree with one of each: `file` with a second name `twin`, `other`, `symlink`, `dir` with `sub`
 /// in it, `empty`; and directories in which others than the superuser may do something.
-pub fn planted() -> Tree {
+pub(crate) fn planted() -> Tree {
     use FileType::{Directory, Regular, Symlink};
     let tree = Tree::new();
     for (owner, path, kind, mode) in [

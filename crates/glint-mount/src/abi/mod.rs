@@ -8,8 +8,8 @@ pub(crate) mod reply;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-pub const KERNEL_VERSION: u32 = 7;
-pub const KERNEL_MINOR_VERSION: u32 = 42;
+pub(crate) const KERNEL_VERSION: u32 = 7;
+pub(crate) const KERNEL_MINOR_VERSION: u32 = 42;
 
 macro_rules! opcodes {
     ($($name:ident = $value:literal, $in:ty;)*) => {
@@ -46,68 +46,68 @@ opcodes! {
     Tmpfile = 51, CreateIn;
 }
 
-pub mod init {
+pub(crate) mod init {
     //! Capabilities, `FUSE_*` of the init request.
-    pub const ASYNC_READ: u64 = 1 << 0;
-    pub const POSIX_LOCKS: u64 = 1 << 1;
-    pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
-    pub const EXPORT_SUPPORT: u64 = 1 << 4;
-    pub const BIG_WRITES: u64 = 1 << 5;
-    pub const DONT_MASK: u64 = 1 << 6;
-    pub const FLOCK_LOCKS: u64 = 1 << 10;
-    pub const AUTO_INVAL_DATA: u64 = 1 << 12;
-    pub const DO_READDIRPLUS: u64 = 1 << 13;
-    pub const READDIRPLUS_AUTO: u64 = 1 << 14;
-    pub const ASYNC_DIO: u64 = 1 << 15;
-    pub const PARALLEL_DIROPS: u64 = 1 << 18;
-    pub const POSIX_ACL: u64 = 1 << 20;
-    pub const MAX_PAGES: u64 = 1 << 22;
-    pub const CACHE_SYMLINKS: u64 = 1 << 23;
-    pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
-    pub const SETXATTR_EXT: u64 = 1 << 29;
-    pub const INIT_EXT: u64 = 1 << 30;
-    pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
-    pub const OVER_IO_URING: u64 = 1 << 41;
+    pub(crate) const ASYNC_READ: u64 = 1 << 0;
+    pub(crate) const POSIX_LOCKS: u64 = 1 << 1;
+    pub(crate) const ATOMIC_O_TRUNC: u64 = 1 << 3;
+    pub(crate) const EXPORT_SUPPORT: u64 = 1 << 4;
+    pub(crate) const BIG_WRITES: u64 = 1 << 5;
+    pub(crate) const DONT_MASK: u64 = 1 << 6;
+    pub(crate) const FLOCK_LOCKS: u64 = 1 << 10;
+    pub(crate) const AUTO_INVAL_DATA: u64 = 1 << 12;
+    pub(crate) const DO_READDIRPLUS: u64 = 1 << 13;
+    pub(crate) const READDIRPLUS_AUTO: u64 = 1 << 14;
+    pub(crate) const ASYNC_DIO: u64 = 1 << 15;
+    pub(crate) const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub(crate) const POSIX_ACL: u64 = 1 << 20;
+    pub(crate) const MAX_PAGES: u64 = 1 << 22;
+    pub(crate) const CACHE_SYMLINKS: u64 = 1 << 23;
+    pub(crate) const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
+    pub(crate) const SETXATTR_EXT: u64 = 1 << 29;
+    pub(crate) const INIT_EXT: u64 = 1 << 30;
+    pub(crate) const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    pub(crate) const OVER_IO_URING: u64 = 1 << 41;
 }
 
-pub const FATTR_MODE: u32 = 1 << 0;
-pub const FATTR_UID: u32 = 1 << 1;
-pub const FATTR_GID: u32 = 1 << 2;
-pub const FATTR_SIZE: u32 = 1 << 3;
-pub const FATTR_ATIME: u32 = 1 << 4;
-pub const FATTR_MTIME: u32 = 1 << 5;
-pub const FATTR_ATIME_NOW: u32 = 1 << 7;
-pub const FATTR_MTIME_NOW: u32 = 1 << 8;
-pub const FATTR_CTIME: u32 = 1 << 10;
-pub const FATTR_KILL_SUIDGID: u32 = 1 << 11;
+pub(crate) const FATTR_MODE: u32 = 1 << 0;
+pub(crate) const FATTR_UID: u32 = 1 << 1;
+pub(crate) const FATTR_GID: u32 = 1 << 2;
+pub(crate) const FATTR_SIZE: u32 = 1 << 3;
+pub(crate) const FATTR_ATIME: u32 = 1 << 4;
+pub(crate) const FATTR_MTIME: u32 = 1 << 5;
+pub(crate) const FATTR_ATIME_NOW: u32 = 1 << 7;
+pub(crate) const FATTR_MTIME_NOW: u32 = 1 << 8;
+pub(crate) const FATTR_CTIME: u32 = 1 << 10;
+pub(crate) const FATTR_KILL_SUIDGID: u32 = 1 << 11;
 
-pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
-pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
-pub const FOPEN_NOFLUSH: u32 = 1 << 5;
-pub const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
+pub(crate) const FOPEN_DIRECT_IO: u32 = 1 << 0;
+pub(crate) const FOPEN_KEEP_CACHE: u32 = 1 << 1;
+pub(crate) const FOPEN_NOFLUSH: u32 = 1 << 5;
+pub(crate) const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 
-pub mod notify {
+pub(crate) mod notify {
     //! Codes of messages to the kernel that answer no request.
-    pub const INVAL_INODE: i32 = 2;
-    pub const INVAL_ENTRY: i32 = 3;
-    pub const RETRIEVE: i32 = 5;
-    pub const INC_EPOCH: i32 = 8;
-    pub const PRUNE: i32 = 9;
+    pub(crate) const INVAL_INODE: i32 = 2;
+    pub(crate) const INVAL_ENTRY: i32 = 3;
+    pub(crate) const RETRIEVE: i32 = 5;
+    pub(crate) const INC_EPOCH: i32 = 8;
+    pub(crate) const PRUNE: i32 = 9;
 }
 
 /// A read for a program, and not for the page cache.
-pub const READ_LOCKOWNER: u32 = 1 << 1;
+pub(crate) const READ_LOCKOWNER: u32 = 1 << 1;
 /// Data of a write that comes from the page cache.
-pub const WRITE_CACHE: u32 = 1 << 0;
-pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
-pub const LK_FLOCK: u32 = 1 << 0;
+pub(crate) const WRITE_CACHE: u32 = 1 << 0;
+pub(crate) const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
+pub(crate) const LK_FLOCK: u32 = 1 << 0;
 
-pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
-pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
-pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
+pub(crate) const OPEN_KILL_SUIDGID: u32 = 1 << 0;
+pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+pub(crate) const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 
-pub const URING_CMD_REGISTER: u32 = 1;
-pub const URING_CMD_COMMIT_AND_FETCH: u32 = 2;
+pub(crate) const URING_CMD_REGISTER: u32 = 1;
+pub(crate) const URING_CMD_COMMIT_AND_FETCH: u32 = 2;
 
 macro_rules! wire {
     ($($name:ident { $($field:ident: $type:ty),* $(,)? })*) => {$(
@@ -198,9 +198,9 @@ wire! {
 }
 
 /// Room for the headers of one io_uring request, which the kernel fills.
-pub const URING_IN_OUT_BYTES: usize = 128;
-pub const URING_OP_IN_BYTES: usize = 128;
-pub const URING_HEADER_BYTES: usize =
+pub(crate) const URING_IN_OUT_BYTES: usize = 128;
+pub(crate) const URING_OP_IN_BYTES: usize = 128;
+pub(crate) const URING_HEADER_BYTES: usize =
     URING_IN_OUT_BYTES + URING_OP_IN_BYTES + size_of::<UringEntInOut>();
 
 const _: () = assert!(size_of::<InHeader>() == 40);

@@ -1,7 +1,7 @@
 //! Servers: connections that come, the worker that serves them, and the passes in which it
 //! executes requests.
 
-pub mod access;
+pub(crate) mod access;
 pub(crate) mod connection;
 pub(crate) mod door;
 pub(crate) mod execute;

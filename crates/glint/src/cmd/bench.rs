@@ -11,7 +11,7 @@ const PROGRAM: &str = "glint-bench";
 /// Measure; `glint bench --help` lists what.
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
-pub struct Args {
+pub(crate) struct Args {
     /// A benchmark, and its options.
     #[arg(value_name = "BENCHMARK", trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<OsString>,
@@ -19,7 +19,7 @@ pub struct Args {
 
 impl Args {
     /// Those of `glint help bench ...`, which only the benchmarks can answer.
-    pub fn of_help(call: &[OsString]) -> Option<Args> {
+    pub(crate) fn of_help(call: &[OsString]) -> Option<Args> {
         let [_, help, bench, rest @ ..] = call else { return None };
         let is_it = help == "help" && bench == "bench";
         let arguments = std::iter::once(help).chain(rest).cloned().collect();
@@ -28,7 +28,7 @@ impl Args {
 }
 
 /// Becomes the program: signals, the terminal and the exit code are its own.
-pub fn run(args: Args, common: &Common) -> CommandResult {
+pub(crate) fn run(args: Args, common: &Common) -> CommandResult {
     let mut command = Command::new(program::path(PROGRAM));
     let error = command.args(common.words()).args(args.arguments).exec();
     Err(program::not_started(PROGRAM, &error).into())

@@ -27,14 +27,14 @@ const SKEW: Duration = Duration::hours(1);
 /// say it with --cert, `-o cert=` or GLINT_CERT. DIR/ca-key.pem makes new certificates; keep it
 /// on a host that serves nothing.
 #[derive(clap::Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     Init(InitArgs),
     Issue(IssueArgs),
 }
 
 /// Make an authority.
 #[derive(clap::Args)]
-pub struct InitArgs {
+pub(crate) struct InitArgs {
     /// Where to; made if absent.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
@@ -55,7 +55,7 @@ enum Squashed {
 
 /// Make a certificate for a host, with what it may do when it mounts.
 #[derive(clap::Args)]
-pub struct IssueArgs {
+pub(crate) struct IssueArgs {
     /// Of the authority.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
@@ -96,7 +96,7 @@ pub struct IssueArgs {
 }
 
 /// Runs the command.
-pub fn run(command: Command) -> CommandResult {
+pub(crate) fn run(command: Command) -> CommandResult {
     match command {
         Command::Init(args) => init(&args),
         Command::Issue(args) => issue(&args),

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// Exits with 0 if it is sound (or was repaired), 1 if something is wrong, as
 /// fsck(8).
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The data directory.
     #[arg(value_name = "DIR", required_unless_present = "data", conflicts_with = "data")]
     directory: Option<PathBuf>,
@@ -69,7 +69,7 @@ struct Check {
 const OPEN_FILES: usize = 16;
 
 /// Runs the command.
-pub fn run(args: Args) -> CommandResult {
+pub(crate) fn run(args: Args) -> CommandResult {
     let said = args.data.as_ref().or(args.directory.as_ref());
     let data = DataDir::open(said.ok_or("no data directory was named")?)?;
     let mut check = Check::default();

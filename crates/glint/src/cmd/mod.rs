@@ -1,19 +1,19 @@
 //! The subcommands, a file each.
 
-pub mod bench;
-pub mod cert;
-pub mod fsck;
-pub mod mount;
+pub(crate) mod bench;
+pub(crate) mod cert;
+pub(crate) mod fsck;
+pub(crate) mod mount;
 pub mod mount_options;
-pub mod oss;
-pub mod serve;
-pub mod serving;
-pub mod stats;
-pub mod status;
-pub mod stripe;
-pub mod target;
-pub mod umount;
-pub mod up;
+pub(crate) mod oss;
+pub(crate) mod serve;
+pub(crate) mod serving;
+pub(crate) mod stats;
+pub(crate) mod status;
+pub(crate) mod stripe;
+pub(crate) mod target;
+pub(crate) mod umount;
+pub(crate) mod up;
 
 use std::path::Path;
 

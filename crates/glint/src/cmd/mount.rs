@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// The log is below /var/log/glint, or $XDG_STATE_HOME/glint for other users than root. Also as `mount -t fuse.glint HOST:PORT DIR` and in /etc/fstab, once `glint` is
 /// linked as /sbin/mount.fuse.glint (`make install` does it).
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The server: HOST, HOST:PORT, or on this host its data directory or socket.
     #[arg(value_name = "SERVER")]
     server: String,
@@ -62,7 +62,7 @@ pub struct Args {
 pub const COUNT_PAGES: &str = "GLINT_BENCH_COUNT_PAGES";
 
 /// A call of this program, as it is to be understood.
-pub struct Call {
+pub(crate) struct Call {
     /// Its words.
     pub arguments: Vec<OsString>,
     /// Whether mount(8) called it as its helper.
@@ -72,7 +72,7 @@ pub struct Call {
 /// mount(8) calls its helpers as
 /// `mount.fuse.glint SOURCE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`
 /// and expects the mount to be there when they return.
-pub fn translate(arguments: Vec<OsString>) -> Call {
+pub(crate) fn translate(arguments: Vec<OsString>) -> Call {
     let is_helper = arguments
         .first()
         .and_then(|name| std::path::Path::new(name).file_name())
@@ -107,7 +107,7 @@ fn is_letters(letters: &str) -> bool {
 
 /// The flags of a mount that nothing was said of. Who may put files into a file system without
 /// a certificate must not become root by it.
-pub fn flags_unless_said() -> Result<MountFlags, String> {
+pub(crate) fn flags_unless_said() -> Result<MountFlags, String> {
     Ok(match crate::identity::get()? {
         None => MountFlags::NOSUID | MountFlags::NODEV,
         Some(_) => MountFlags::empty(),
@@ -183,7 +183,7 @@ fn limit_the_end(is_away: &dyn Fn() -> bool) {
 }
 
 /// Runs the command.
-pub fn run(args: Args) -> CommandResult {
+pub(crate) fn run(args: Args) -> CommandResult {
     if args.namespace.is_some() {
         return Err(Usage("-N is not supported: use nsenter(1)".into()).into());
     }

@@ -21,7 +21,7 @@ use std::process::ExitCode;
 // How long clients may be silent is the affair of the MDS.
 #[derive(clap::Args)]
 #[command(mut_arg("lease", |lease| lease.hide(true)))]
-pub struct Args {
+pub(crate) struct Args {
     /// Directory that holds everything; created if absent.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
@@ -41,7 +41,7 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub fn run(args: Args) -> CommandResult {
+pub(crate) fn run(args: Args) -> CommandResult {
     keep_files_private();
     let data = DataDir::open_or_create(&args.data, args.alone.osts, Role::Oss)?;
     if args.alone.daemon && !daemon::is_background() {

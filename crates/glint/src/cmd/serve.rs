@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// Serve a file system to clients; create it if there is none.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Directory that holds everything; created if absent.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
@@ -28,7 +28,7 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub fn run(args: Args) -> CommandResult {
+pub(crate) fn run(args: Args) -> CommandResult {
     keep_files_private();
     let data = DataDir::open_or_create(&args.data, args.alone.osts, Role::Mds)?;
     if args.alone.daemon && !daemon::is_background() {
@@ -74,7 +74,7 @@ fn bind_patiently(address: &Address) -> std::io::Result<glint_net::ListeningSock
 }
 
 /// Why nobody can listen at an address that an option said, and what to do.
-pub fn not_bound(option: &str, address: &str, error: &std::io::Error) -> String {
+pub(crate) fn not_bound(option: &str, address: &str, error: &std::io::Error) -> String {
     let what = match error.kind() {
         ErrorKind::AddrInUse if address.starts_with(UNIX_PREFIX) => {
             "a server listens there; choose another or stop it".into()
@@ -91,14 +91,14 @@ pub fn not_bound(option: &str, address: &str, error: &std::io::Error) -> String 
 }
 
 /// A bound address, before anything is served at it.
-pub struct BoundListener {
+pub(crate) struct BoundListener {
     listener: glint_net::ListeningSocket,
     address: Address,
 }
 
 impl BoundListener {
     /// Binds; where nothing is said, at a socket in the data directory.
-    pub fn bind_or_default(
+    pub(crate) fn bind_or_default(
         text: Option<&str>,
         data: &Path,
         insecure: bool,
@@ -111,7 +111,7 @@ impl BoundListener {
 
     /// Binds; refuses addresses of TCP without certificates unless `insecure`: whoever reaches
     /// one, any user of this host, too, is believed to be root if he says so.
-    pub fn bind(text: &str, insecure: bool) -> Result<BoundListener, String> {
+    pub(crate) fn bind(text: &str, insecure: bool) -> Result<BoundListener, String> {
         let identity = crate::identity::get()?;
         let text = &crate::identity::in_full(text);
         let mut address = Address::parse(text);
@@ -138,12 +138,12 @@ impl BoundListener {
     }
 
     /// Where it is.
-    pub fn address(&self) -> &Address {
+    pub(crate) fn address(&self) -> &Address {
         &self.address
     }
 
     /// Serves clients from now on.
-    pub fn serve<S: Service>(
+    pub(crate) fn serve<S: Service>(
         self,
         service: Arc<S>,
         threads: ServerOptions,

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// When an answered change is on stable storage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Commit {
+pub(crate) enum Commit {
     /// Before it is answered.
     Sync,
     /// Within this time.
@@ -50,7 +50,7 @@ impl std::str::FromStr for Commit {
 
 /// On or off.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub enum Switch {
+pub(crate) enum Switch {
     /// Where it pays, found out by itself.
     Auto,
     /// Never.
@@ -65,7 +65,7 @@ fn bandwidth(text: &str) -> Result<u64, String> {
 
 /// Those of a process that only serves.
 #[derive(clap::Args)]
-pub struct Alone {
+pub(crate) struct Alone {
     /// Number of OSTs, fixed when the data directory is created [default: 1].
     #[arg(long, value_name = "N")]
     pub osts: Option<u16>,
@@ -84,7 +84,7 @@ pub struct Alone {
 
 /// Says that the server is ready, and shows how things are until it is asked to stop, or
 /// cannot go on. Returns why it cannot.
-pub fn serve_until(
+pub(crate) fn serve_until(
     stop: &Stop,
     state: impl Fn() -> String,
     failure: impl Fn() -> Option<String>,
@@ -106,13 +106,13 @@ pub fn serve_until(
 }
 
 /// What servers write is nobody else's to read.
-pub fn keep_files_private() {
+pub(crate) fn keep_files_private() {
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
 }
 
 /// The options.
 #[derive(clap::Args)]
-pub struct Serving {
+pub(crate) struct Serving {
     /// When a change is on stable storage: within so many milliseconds of its answer, or
     /// `sync` for before it. (Calls of fsync(2) wait for it in any case.)
     #[arg(long, value_name = "MS|sync", default_value_t = Commit::default())]
@@ -147,7 +147,7 @@ pub struct Serving {
 
 impl Serving {
     /// Sets this process up, and says how its servers are to be.
-    pub fn apply(&self) -> Settings {
+    pub(crate) fn apply(&self) -> Settings {
         glint_net::polling::enable(self.polling == Switch::Auto);
         glint_net::keep_awake::enable(!self.no_keep_awake);
         let default = Settings::default();
@@ -165,7 +165,7 @@ impl Serving {
     }
 
     /// How its service threads are to be.
-    pub fn threads(&self, osts: u16) -> Result<ServerOptions, String> {
+    pub(crate) fn threads(&self, osts: u16) -> Result<ServerOptions, String> {
         let connections = Some(descriptors::budget(osts)?.connections as usize);
         Ok(ServerOptions { pin: self.pin, workers: self.workers.map(usize::from), connections })
     }

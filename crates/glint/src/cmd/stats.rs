@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// handler contains kv_read, journal and lock_wait. `self` is what a layer spent itself, so
 /// the `self` of all layers of an operation add up to its whole.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// A mount point, or a server as HOST, HOST:PORT, or its data directory or socket here
     /// [default: the only one that is mounted or served here].
     #[arg(value_name = "DIR|HOST:PORT")]
@@ -35,7 +35,7 @@ pub struct Args {
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs the command.
-pub fn run(args: Args) -> CommandResult {
+pub(crate) fn run(args: Args) -> CommandResult {
     let target = Target::find(args.target.as_deref())?;
     if args.reset {
         target.ask("reset")?;

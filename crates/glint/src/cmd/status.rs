@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 /// Show servers, OSTs, clients, space and inodes.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// A mount point, or a server as HOST, HOST:PORT, or its data directory or socket here
     /// [default: the only one that is mounted or served here].
     #[arg(value_name = "DIR|HOST:PORT")]
@@ -19,7 +19,7 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub fn run(args: Args) -> CommandResult {
+pub(crate) fn run(args: Args) -> CommandResult {
     let target = Target::find(args.target.as_deref())?;
     let status: Value = serde_json::from_str(&target.ask("status")?)?;
     let reached = status["server"]["reached"] != false;

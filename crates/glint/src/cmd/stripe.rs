@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 /// Set the layout that new files of a directory get, or of a file without data.
 #[derive(clap::Args)]
-pub struct SetArgs {
+pub(crate) struct SetArgs {
     /// Stripe count: over how many OSTs a file is spread; 0 for all.
     #[arg(short = 'c', long)]
     count: Option<u16>,
@@ -26,7 +26,7 @@ pub struct SetArgs {
 
 /// Show the layout of files and directories.
 #[derive(clap::Args)]
-pub struct GetArgs {
+pub(crate) struct GetArgs {
     /// Files or directories.
     #[arg(required = true)]
     paths: Vec<PathBuf>,
@@ -61,7 +61,7 @@ fn ost_count(path: &Path) -> Option<u64> {
 }
 
 /// Runs `setstripe`.
-pub fn set(args: SetArgs) -> CommandResult {
+pub(crate) fn set(args: SetArgs) -> CommandResult {
     let mut words = Vec::new();
     if let Some(count) = args.count {
         words.push(format!("stripe_count={count}"));
@@ -99,7 +99,7 @@ pub fn set(args: SetArgs) -> CommandResult {
 }
 
 /// Runs `getstripe`.
-pub fn get(args: GetArgs) -> CommandResult {
+pub(crate) fn get(args: GetArgs) -> CommandResult {
     for path in &args.paths {
         let layout = super::ask_mount(path, "glint.layout")?;
         match args.json {

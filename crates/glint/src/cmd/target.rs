@@ -19,7 +19,7 @@ const LISTENS: &str = "00010000";
 
 /// What to ask.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Target {
+pub(crate) enum Target {
     /// The process behind the mount here.
     Mount(PathBuf),
     /// A server at this address.
@@ -27,7 +27,7 @@ pub enum Target {
 }
 
 /// All mounts of Glint.
-pub fn mounts() -> Vec<MountedAt> {
+pub(crate) fn mounts() -> Vec<MountedAt> {
     let mut mounts = glint_mount::mounts();
     mounts.retain(|mount| mount.kind == glint_mount::FS_TYPE && mount.source != "glint-null");
     mounts
@@ -56,7 +56,7 @@ fn only<T>(mut found: Vec<T>, list: impl Fn(&T) -> String) -> Result<Option<T>, 
 }
 
 /// The only mount.
-pub fn only_mount() -> Result<PathBuf, String> {
+pub(crate) fn only_mount() -> Result<PathBuf, String> {
     let list = |mount: &MountedAt| format!("{} ({})", mount.path.display(), mount.source);
     let mount = only(mounts(), list)?;
     Ok(mount.ok_or("no file system of Glint is mounted here")?.path)
@@ -64,7 +64,7 @@ pub fn only_mount() -> Result<PathBuf, String> {
 
 /// A path without links, as far as that can be found out without a look at what is mounted at
 /// it: that may wait for a server, or be dead.
-pub fn resolve(path: &Path) -> PathBuf {
+pub(crate) fn resolve(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     if glint_mount::mounted_at(&absolute).is_some() {
         return absolute;
@@ -77,7 +77,7 @@ pub fn resolve(path: &Path) -> PathBuf {
 
 impl Target {
     /// What is meant.
-    pub fn find(said: Option<&str>) -> Result<Target, String> {
+    pub(crate) fn find(said: Option<&str>) -> Result<Target, String> {
         let Some(said) = said else {
             let mounts = mounts();
             if !mounts.is_empty() {
@@ -116,7 +116,7 @@ impl Target {
 
     /// Asks for `status` or `stats`, or to `reset` the latter. Returns in some seconds, whatever
     /// has happened to servers.
-    pub fn ask(&self, what: &str) -> Result<String, String> {
+    pub(crate) fn ask(&self, what: &str) -> Result<String, String> {
         match self {
             Target::Server(address) => Remote::ask(&crate::identity::address(address)?, what)
                 .map_err(|e| match e {

@@ -11,7 +11,7 @@ const SHUTDOWN_MAX: Duration = Duration::from_secs(60);
 
 /// Unmount a Glint file system, also one whose daemon is gone.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Where it is mounted [default: the only one that is].
     #[arg(value_name = "DIR")]
     directory: Option<PathBuf>,
@@ -24,7 +24,7 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub fn run(args: Args) -> CommandResult {
+pub(crate) fn run(args: Args) -> CommandResult {
     let resolved = match &args.directory {
         Some(directory) => super::target::resolve(directory),
         None => super::target::only_mount()?,

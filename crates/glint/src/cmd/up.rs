@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 ///
 /// Runs until Ctrl-C, SIGTERM or `glint umount`, and then unmounts cleanly.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Directory that holds everything; created if absent.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
@@ -51,7 +51,7 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub fn run(args: Args) -> CommandResult {
+pub(crate) fn run(args: Args) -> CommandResult {
     glint_mount::check_rights(&args.mount)?;
     keep_files_private();
     let data = DataDir::open_or_create(&args.data, args.osts, Role::Mds)?;
