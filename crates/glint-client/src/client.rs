@@ -5,20 +5,16 @@ use crate::cache::attr_update::AttrUpdate;
 use crate::cache::attrs::Moment;
 use crate::cache::inode::CachedInode;
 use crate::calls::groups::supplementary_groups;
-use crate::calls::open_files::{Handles, OpenFile};
+use crate::calls::open_files::Handles;
 use crate::data::read_ahead::ReadAheadMemory;
 use crate::data::room::WriteBack;
 use crate::locks::posix::PosixLocks;
 use crate::locks::recall::RecallInbox;
 use crate::meta_log::log::WriteBackLog;
 use crate::vfs::{Caller, Found, Valid};
-use glint_lock::held::Use;
 use glint_net::{Transport, status_for_everybody};
 use glint_proto::limits::{CACHE_MS_SHARED, KNOWN_INODES_MAX};
-use glint_proto::lock::{Bits, Range};
-use glint_proto::{
-    Attr, Cred, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, RenameFlags, Timestamp,
-};
+use glint_proto::{Attr, Cred, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, Timestamp};
 use glint_telemetry::{Counter, Layer, Span};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
@@ -135,7 +131,7 @@ impl<T: Transport> Client<T> {
 
     /// Asks the MDS; once more with supplementary groups if it refuses without. What the
     /// answer grants is known afterwards.
-    pub(crate) async fn mds(
+    pub(crate) async fn ask(
         &self,
         caller: &Caller,
         request: &MdsRequest<'_>,
@@ -148,7 +144,7 @@ impl<T: Transport> Client<T> {
         // No lock comes with a lock of a program, which may be waited for without end.
         let may_grant = self.has_locks() && !matches!(request, MdsRequest::Advisory(_));
         let _in_flight = may_grant.then(|| self.cache.begin_request());
-        let reply = self.mds_as(cred, request).await;
+        let reply = self.ask_once(cred, request).await;
         if matches!(reply, Err(Errno::EACCES | Errno::EPERM))
             && caller.pid != 0
             && cred.groups.is_none()
@@ -156,34 +152,34 @@ impl<T: Transport> Client<T> {
         {
             let mut cred = cred.clone();
             cred.groups = Some(supplementary_groups(caller.pid));
-            return self.mds_as(&cred, request).await;
+            return self.ask_once(&cred, request).await;
         }
         reply
     }
 
     /// One request, whose grants are known before anything else is waited for: a call may be
     /// dropped whenever it waits.
-    async fn mds_as(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<MdsReply> {
+    async fn ask_once(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<MdsReply> {
         let epoch = self.cache.epoch();
         let (reply, grants) = self.transport.mds(cred, request).await;
         if !grants.is_empty() {
-            self.granted(&grants, epoch);
+            self.learn_grants(&grants, epoch);
         }
         reply
     }
 
     /// The same for this client itself.
-    pub(crate) async fn ask(&self, request: &MdsRequest<'_>) -> FsResult<MdsReply> {
-        self.mds(&Caller::ROOT, request).await
+    pub(crate) async fn ask_as_root(&self, request: &MdsRequest<'_>) -> FsResult<MdsReply> {
+        self.ask(&Caller::ROOT, request).await
     }
 
     /// Asks for attributes.
-    pub(crate) async fn mds_attr(
+    pub(crate) async fn ask_attr(
         &self,
         caller: &Caller,
         request: &MdsRequest<'_>,
     ) -> FsResult<Attr> {
-        let (attr, others) = match self.mds(caller, request).await? {
+        let (attr, others) = match self.ask(caller, request).await? {
             MdsReply::Attr(attr) => (attr, None),
             MdsReply::Glimpsed { attr, size, mtime } => (attr, Some((size, mtime))),
             _ => return Err(Errno::EPROTO),
@@ -218,12 +214,12 @@ impl<T: Transport> Client<T> {
         Ok(attr)
     }
 
-    pub(crate) async fn mds_bytes(
+    pub(crate) async fn ask_bytes(
         &self,
         caller: &Caller,
         request: &MdsRequest<'_>,
     ) -> FsResult<Vec<u8>> {
-        match self.mds(caller, request).await? {
+        match self.ask(caller, request).await? {
             MdsReply::Bytes(bytes) => Ok(bytes),
             _ => Err(Errno::EPROTO),
         }
@@ -240,7 +236,7 @@ impl<T: Transport> Client<T> {
     }
 
     /// For how long a caller may rely on what was just learned.
-    pub(crate) fn found(&self, attr: Attr, asked: Moment) -> Found {
+    pub(crate) fn learn_attr(&self, attr: Attr, asked: Moment) -> Found {
         match self.has_locks() {
             true => self.cache.learn(attr, asked),
             false => Found { attr, valid: Valid::timed(self.cache_time) },
@@ -248,7 +244,7 @@ impl<T: Transport> Client<T> {
     }
 
     /// The same for a name.
-    pub(crate) fn found_name(
+    pub(crate) fn learn_name(
         &self,
         parent: Ino,
         name: &[u8],
@@ -259,100 +255,6 @@ impl<T: Transport> Client<T> {
             true => self.cache.learn_name(parent, name, &attr, asked),
             false => Found { attr, valid: Valid::timed(self.cache_time) },
         }
-    }
-
-    /// Who has a file handle looks an inode of any type up by its number.
-    pub(crate) async fn lookup_number(&self, ino: Ino) -> FsResult<Found> {
-        let asked = Moment::now();
-        let attr = self.mds_attr(&Caller::ROOT, &MdsRequest::Getattr { ino }).await?;
-        Ok(self.found_name(ino, b".", attr, Some(asked)))
-    }
-
-    /// A name was made, with a new inode.
-    pub(crate) fn made(&self, parent: Ino, name: &[u8], attr: Attr, asked: Moment) -> Found {
-        if attr.is_dir()
-            && let Some(inode) = self.inode(attr.ino)
-        {
-            let mut state = inode.lock();
-            let is_empty = state.bits.has(Bits::DIR) || state.delegation.is_delegated();
-            state.dentries.set_complete(is_empty);
-            if state.delegation.is_delegated() {
-                self.log.note_delegated(attr.ino);
-            }
-        }
-        self.found_name(parent, name, attr, Some(asked))
-    }
-
-    /// Removes a name.
-    pub(crate) async fn remove(
-        &self,
-        caller: &Caller,
-        parent: Ino,
-        name: &[u8],
-        request: &MdsRequest<'_>,
-    ) -> FsResult<()> {
-        if !self.has_locks() {
-            return self.mds(caller, request).await.map(drop);
-        }
-        if self.remove_locally(caller, parent, name, request).is_some() {
-            return Ok(());
-        }
-        let mut inos = vec![parent];
-        inos.extend(self.cache.child(parent, name));
-        let update = self.cache.begin_update(&inos);
-        let reply = self.mds(caller, request).await?;
-        drop(update);
-        self.cache.removed(&reply);
-        self.cache.forget_name(parent, name);
-        Ok(())
-    }
-
-    /// Moves a name, or exchanges two.
-    pub(crate) async fn rename_names(
-        &self,
-        caller: &Caller,
-        (parent, name): (Ino, &[u8]),
-        (new_parent, new_name): (Ino, &[u8]),
-        flags: RenameFlags,
-    ) -> FsResult<()> {
-        let request = MdsRequest::Rename { parent, name, new_parent, new_name, flags };
-        if !self.has_locks() {
-            return self.mds(caller, &request).await.map(drop);
-        }
-        let ends = [(parent, name), (new_parent, new_name)];
-        if self.rename_locally(caller, ends[0], ends[1], flags).is_some() {
-            return Ok(());
-        }
-        let known = ends.map(|(parent, name)| self.cache.child(parent, name));
-        // Two names of one file: nothing happens, and both stay.
-        let may_be_one = match known {
-            [Some(source), Some(target)] => source == target,
-            _ => !self.cache.is_free(new_parent, new_name),
-        };
-        let mut inos = vec![parent, new_parent];
-        inos.extend(known.into_iter().flatten());
-        for inode in known.into_iter().flatten().filter_map(|ino| self.cache.find(ino)) {
-            // It will be where others see it.
-            inode.lock().delegation.leave();
-        }
-        let update = self.cache.begin_update(&inos);
-        let reply = self.mds(caller, &request).await?;
-        drop(update);
-        self.cache.removed(&reply);
-        if may_be_one && !flags.exchange {
-            for (parent, name) in ends {
-                self.cache.doubt_name(parent, name);
-            }
-            return Ok(());
-        }
-        for (parent, name) in ends {
-            self.cache.forget_name(parent, name);
-        }
-        self.cache.renamed(new_parent, new_name, known[0]);
-        if flags.exchange {
-            self.cache.renamed(parent, name, known[1]);
-        }
-        Ok(())
     }
 
     /// How long nothing was heard of the servers.
@@ -387,31 +289,6 @@ impl<T: Transport> Client<T> {
         Ok(self.status(status_for_everybody(&servers, Some(&own))))
     }
 
-    /// Where a file ends. A lock to write all of it is held.
-    pub(crate) async fn end_of(&self, inode: &Arc<CachedInode>, file: &OpenFile) -> FsResult<u64> {
-        let known = inode.lock().attributes().map(|attr| attr.size);
-        if let Some(size) = known {
-            return Ok(size);
-        }
-        self.flush_inode(inode).await?;
-        Ok(self.glimpse(file.ino, file.layout).await?.map_or(0, |objects| objects.size))
-    }
-
-    /// Truncates the data of a file, which nobody else reads or writes meanwhile.
-    pub(crate) async fn cut(&self, ino: Ino, layout: Layout, size: u64) -> FsResult<()> {
-        let Some(inode) = self.inode(ino) else {
-            return self.truncate_objects(ino, layout, size).await;
-        };
-        let _guard = self.lock_data(&inode, Range::ALL, true, Use::Call).await?;
-        inode.lock().data.set_layout(Some(layout));
-        // What could not be written yet would come back later. What is lost is told to whoever
-        // wrote it.
-        self.flush_inode(&inode).await?;
-        self.truncate_objects(ino, layout, size).await?;
-        inode.lock().data.change();
-        Ok(())
-    }
-
     /// Whether an inode was made here without extended attributes, and nobody else has seen it.
     pub(crate) fn has_no_xattrs(&self, ino: Ino) -> bool {
         self.cache.find(ino).is_some_and(|inode| inode.lock().delegation.has_no_xattrs())
@@ -420,7 +297,7 @@ impl<T: Transport> Client<T> {
     pub(crate) async fn size_of(&self, ino: Ino) -> FsResult<u64> {
         match self.cache.attributes(ino) {
             Some(found) => Ok(found.attr.size),
-            None => Ok(self.mds_attr(&Caller::ROOT, &MdsRequest::Getattr { ino }).await?.size),
+            None => Ok(self.ask_attr(&Caller::ROOT, &MdsRequest::Getattr { ino }).await?.size),
         }
     }
 
@@ -429,7 +306,7 @@ impl<T: Transport> Client<T> {
         if let Some(layout) = known {
             return Ok(layout);
         }
-        match self.ask(&MdsRequest::Getattr { ino }).await? {
+        match self.ask_as_root(&MdsRequest::Getattr { ino }).await? {
             MdsReply::Attr(attr) | MdsReply::Glimpsed { attr, .. } => Ok(attr.layout),
             _ => Err(Errno::EPROTO),
         }

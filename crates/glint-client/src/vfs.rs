@@ -219,14 +219,14 @@ pub trait Vfs: Send + Sync + 'static {
     ) -> impl Future<Output = FsResult<()>>;
     fn flush(&self, handle: Handle) -> impl Future<Output = FsResult<()>>;
     /// Whether a program of this client may hold locks of fcntl(2) on a file.
-    fn may_have_locks(&self, ino: Ino) -> bool;
-    fn advisory(
+    fn may_have_posix_locks(&self, ino: Ino) -> bool;
+    fn posix_lock(
         &self,
         handle: Handle,
         lock: AdvisoryLock,
     ) -> impl Future<Output = FsResult<Option<AdvisoryLock>>>;
     /// Nobody waits any more for the lock that was asked for with this ticket.
-    fn cancel_wait(&self, ino: Ino, ticket: u64) -> impl Future<Output = ()>;
+    fn cancel_posix_lock(&self, ino: Ino, ticket: u64) -> impl Future<Output = ()>;
     /// Whether calls may take long because a server cannot be reached.
     fn is_away(&self) -> bool;
     /// Also says, once to each open file, what was written to the inode and is lost.

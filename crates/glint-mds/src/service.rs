@@ -340,7 +340,7 @@ impl<K: Kv> Mds<K> {
                 }
                 Ok(MdsReply::Done)
             }
-            MdsRequest::Advisory(lock) => self.lock_for_program(context, lock).await,
+            MdsRequest::Advisory(lock) => self.posix_lock(context, lock).await,
             MdsRequest::LeaseInodes { count, epoch } => {
                 self.lease_inodes(context, count, epoch).await
             }

@@ -96,7 +96,7 @@ impl Vfs for NullFs {
 
     fn forget(&self, _: Ino, _: u64) {}
 
-    async fn cancel_wait(&self, _: Ino, _: u64) {}
+    async fn cancel_posix_lock(&self, _: Ino, _: u64) {}
 
     fn is_away(&self) -> bool {
         false
@@ -106,11 +106,11 @@ impl Vfs for NullFs {
         Ok(())
     }
 
-    fn may_have_locks(&self, _: Ino) -> bool {
+    fn may_have_posix_locks(&self, _: Ino) -> bool {
         false
     }
 
-    async fn advisory(&self, _: Handle, _: AdvisoryLock) -> FsResult<Option<AdvisoryLock>> {
+    async fn posix_lock(&self, _: Handle, _: AdvisoryLock) -> FsResult<Option<AdvisoryLock>> {
         Err(Errno::ENOSYS)
     }
 

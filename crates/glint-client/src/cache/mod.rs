@@ -126,7 +126,7 @@ impl Cache {
 
     /// Locks have come with an answer. Returns those that are not to be relied on, as if a
     /// server asked for them.
-    pub(crate) fn granted(&self, grants: &[Grant], epoch: u64) -> Vec<Callback> {
+    pub(crate) fn learn_grants(&self, grants: &[Grant], epoch: u64) -> Vec<Callback> {
         let mut refused = Vec::new();
         let fence = self.fence();
         for grant in grants {
@@ -402,7 +402,7 @@ mod tests {
     fn an_answer_that_a_recall_and_a_new_grant_overtook_is_not_believed() {
         let cache = Cache::new(Arc::default());
         let grant =
-            |number| cache.granted(&[Grant::Bits { ino: FILE, bits: Bits::ALL, number }], 0);
+            |number| cache.learn_grants(&[Grant::Bits { ino: FILE, bits: Bits::ALL, number }], 0);
         let of_size = |size| Attr { size, ..Attr::new(FILE, 0o100_644, Timestamp::default()) };
         for by_name in [false, true] {
             let learn = |size, asked| match by_name {

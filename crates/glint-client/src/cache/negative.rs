@@ -67,7 +67,7 @@ mod tests {
             state.dentries.len()
         };
         for directory in (0..80).map(Ino) {
-            cache.granted(&[Grant::Bits { ino: directory, bits: Bits::DIR, number: 1 }], 0);
+            cache.learn_grants(&[Grant::Bits { ino: directory, bits: Bits::DIR, number: 1 }], 0);
             for name in 0..ABSENT_NAMES_PER_DIRECTORY_MAX + 9 {
                 cache.learn_absence(directory, &name.to_le_bytes());
                 cache.learn_absence(directory, &name.to_le_bytes());

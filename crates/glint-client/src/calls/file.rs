@@ -10,8 +10,8 @@ use glint_net::{Transport, host};
 use glint_proto::limits::FILE_BYTES_MAX;
 use glint_proto::lock::Range;
 use glint_proto::{
-    Bulk, Errno, FsResult, Ino, MdsReply, MdsRequest, ObjectAttr, OstReply, OstRequest, SetAttr,
-    SpaceInfo, Timestamp, clock,
+    Bulk, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, ObjectAttr, OstReply, OstRequest,
+    SetAttr, SpaceInfo, Timestamp, clock,
 };
 use glint_telemetry::Counter;
 use std::sync::atomic::Ordering;
@@ -36,7 +36,13 @@ impl Drop for CloseGuard<'_> {
 }
 
 impl<T: Transport> Client<T> {
-    pub(crate) async fn set_attributes(
+    /// The attributes, if they are known.
+    pub(crate) fn getattr_locally(&self, ino: Ino) -> Option<Found> {
+        self.cache.attributes(ino)
+    }
+
+    /// Sets attributes: of a size the data follows, of times the objects.
+    pub(crate) async fn setattr(
         &self,
         caller: &Caller,
         ino: Ino,
@@ -65,7 +71,7 @@ impl<T: Transport> Client<T> {
         }
         let update = inode.as_ref().map(|_| self.cache.begin_update(&[ino]));
         let request = MdsRequest::Setattr { ino, set: set.clone() };
-        let reply = self.mds(caller, &request).await;
+        let reply = self.ask(caller, &request).await;
         self.may_have_given(set.mode, b"");
         let MdsReply::Attr(mut attr) = reply? else { return Err(Errno::EPROTO) };
         if let Some(size) = set.size {
@@ -108,6 +114,7 @@ impl<T: Transport> Client<T> {
         }
     }
 
+    /// Sets the access time, if that is due.
     pub(crate) async fn touch(&self, file: &OpenFile) {
         if file.atime_done.swap(true, Ordering::Relaxed) {
             return;
@@ -118,7 +125,7 @@ impl<T: Transport> Client<T> {
         }
         // A read does not fail because its time could not be noted.
         let update = self.begin_update(&[file.ino]);
-        match self.ask(&MdsRequest::Touch { ino: file.ino }).await {
+        match self.ask_as_root(&MdsRequest::Touch { ino: file.ino }).await {
             Ok(MdsReply::Attr(attr)) if !attr.size_on_ost => {
                 if let Some(update) = update {
                     update.learn(&attr);
@@ -130,8 +137,8 @@ impl<T: Transport> Client<T> {
     }
 
     /// statfs(2).
-    pub(crate) async fn space(&self) -> FsResult<FsStat> {
-        let MdsReply::Statfs { inodes } = self.mds(&Caller::ROOT, &MdsRequest::Statfs).await?
+    pub(crate) async fn statfs(&self) -> FsResult<FsStat> {
+        let MdsReply::Statfs { inodes } = self.ask(&Caller::ROOT, &MdsRequest::Statfs).await?
         else {
             return Err(Errno::EPROTO);
         };
@@ -148,7 +155,7 @@ impl<T: Transport> Client<T> {
         Ok(FsStat { inodes, total, free, available })
     }
 
-    pub(crate) async fn release_file(&self, handle: Handle) -> FsResult<()> {
+    pub(crate) async fn release(&self, handle: Handle) -> FsResult<()> {
         let file = self.handles.remove(handle)?;
         let inode = self.inode(file.ino);
         self.end_posix_locks(&file).await;
@@ -160,7 +167,7 @@ impl<T: Transport> Client<T> {
             }
         }
         if file.made > 0 {
-            return self.close_locally(file);
+            return self.release_locally(file);
         }
         let mut closing = None;
         let wrote = match file.wrote.load(Ordering::Acquire) && !file.is_dir {
@@ -224,12 +231,12 @@ impl<T: Transport> Client<T> {
         }
         let attr = match known {
             Some(attr) => attr,
-            None => match self.ask(&MdsRequest::Getattr { ino }).await? {
+            None => match self.ask_as_root(&MdsRequest::Getattr { ino }).await? {
                 MdsReply::Attr(attr) | MdsReply::Glimpsed { attr, .. } => attr,
                 _ => return Err(Errno::EPROTO),
             },
         };
-        let metadata = self.ask(&MdsRequest::Sync);
+        let metadata = self.ask_as_root(&MdsRequest::Sync);
         if !attr.is_file() {
             return metadata.await.map(drop);
         }
@@ -237,7 +244,7 @@ impl<T: Transport> Client<T> {
         futures_util::future::try_join(data, metadata).await.map(drop)
     }
 
-    pub(crate) async fn read_open(
+    pub(crate) async fn read(
         &self,
         handle: Handle,
         offset: u64,
@@ -339,7 +346,7 @@ impl<T: Transport> Client<T> {
         }));
     }
 
-    pub(crate) async fn write_open(
+    pub(crate) async fn write(
         &self,
         handle: Handle,
         offset: u64,
@@ -384,6 +391,31 @@ impl<T: Transport> Client<T> {
         if how.sync {
             Vfs::fsync(self, handle).await?;
         }
+        Ok(())
+    }
+
+    /// Where a file ends. A lock to write all of it is held.
+    pub(crate) async fn end_of(&self, inode: &Arc<CachedInode>, file: &OpenFile) -> FsResult<u64> {
+        let known = inode.lock().attributes().map(|attr| attr.size);
+        if let Some(size) = known {
+            return Ok(size);
+        }
+        self.flush_inode(inode).await?;
+        Ok(self.glimpse(file.ino, file.layout).await?.map_or(0, |objects| objects.size))
+    }
+
+    /// Truncates the data of a file, which nobody else reads or writes meanwhile.
+    pub(crate) async fn cut(&self, ino: Ino, layout: Layout, size: u64) -> FsResult<()> {
+        let Some(inode) = self.inode(ino) else {
+            return self.truncate_objects(ino, layout, size).await;
+        };
+        let _guard = self.lock_data(&inode, Range::ALL, true, Use::Call).await?;
+        inode.lock().data.set_layout(Some(layout));
+        // What could not be written yet would come back later. What is lost is told to whoever
+        // wrote it.
+        self.flush_inode(&inode).await?;
+        self.truncate_objects(ino, layout, size).await?;
+        inode.lock().data.change();
         Ok(())
     }
 }

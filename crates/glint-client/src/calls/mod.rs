@@ -1,7 +1,19 @@
-//! The calls of a file system, each with what it does to the cache.
+//! The calls of a file system. Each is the same four steps, and their names say which:
+//!
+//! 1. *try locally*: what ends in `_locally` answers if the cache and its locks, or a delegation,
+//!    allow that, and says `None` if not;
+//! 2. *flush* what is in the way: `lock_data` and `flush_inode` for data, `flush_before` for changes in
+//!    the write-back log, which is a part of the next step;
+//! 3. *ask*: [`Client::ask`] is the one door to the MDS;
+//! 4. *learn*: what begins with `learn_`, and the end of an update, which says what it has made of
+//!    the attributes.
+//!
+//! Calls that change attributes are updates from before they ask until they have learned
+//! ([`Client::begin_update`]); others note the [`Moment`] when they ask.
 
 mod file;
 pub(crate) mod groups;
+mod names;
 mod open;
 pub(crate) mod open_files;
 mod privileges;
@@ -61,16 +73,12 @@ impl<T: Transport> Vfs for Client<T> {
         if name == b"." {
             return self.lookup_number(parent).await;
         }
-        // Who makes a path from a handle asks for "..", which is no entry.
-        if self.has_locks()
-            && name != b".."
-            && let Some(known) = self.cache.lookup(caller, parent, name)
-        {
+        if let Some(known) = self.lookup_locally(caller, parent, name) {
             return known;
         }
         let asked = Moment::now();
-        match self.mds_attr(caller, &MdsRequest::Lookup { parent, name }).await {
-            Ok(attr) => Ok(self.found_name(parent, name, attr, Some(asked))),
+        match self.ask_attr(caller, &MdsRequest::Lookup { parent, name }).await {
+            Ok(attr) => Ok(self.learn_name(parent, name, attr, Some(asked))),
             Err(Errno::ENOENT) => {
                 if self.has_locks() {
                     self.cache.learn_absence(parent, name);
@@ -82,20 +90,20 @@ impl<T: Transport> Vfs for Client<T> {
     }
 
     async fn getattr(&self, ino: Ino) -> FsResult<Found> {
-        if let Some(known) = self.cache.attributes(ino) {
+        if let Some(known) = self.getattr_locally(ino) {
             return Ok(known);
         }
         let asked = Moment::now();
-        let attr = self.mds_attr(&Caller::ROOT, &MdsRequest::Getattr { ino }).await?;
-        Ok(self.found(attr, asked))
+        let attr = self.ask_attr(&Caller::ROOT, &MdsRequest::Getattr { ino }).await?;
+        Ok(self.learn_attr(attr, asked))
     }
 
     async fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> FsResult<Found> {
-        self.set_attributes(caller, ino, set).await
+        Client::setattr(self, caller, ino, set).await
     }
 
     async fn readlink(&self, ino: Ino) -> FsResult<Vec<u8>> {
-        self.mds_bytes(&Caller::ROOT, &MdsRequest::Readlink { ino }).await
+        self.ask_bytes(&Caller::ROOT, &MdsRequest::Readlink { ino }).await
     }
 
     async fn make(
@@ -123,11 +131,11 @@ impl<T: Transport> Vfs for Client<T> {
             exclusive: true,
         };
         let (update, asked) = (self.begin_update(&[parent]), Moment::now());
-        let attr = self.mds_attr(caller, &request).await?;
+        let attr = self.ask_attr(caller, &request).await?;
         if let Some(update) = update {
             update.made_in(parent, attr.ctime, attr.is_dir());
         }
-        Ok(self.made(parent, name, attr, asked))
+        Ok(self.learn_made(parent, name, attr, asked))
     }
 
     async fn create(
@@ -155,14 +163,14 @@ impl<T: Transport> Vfs for Client<T> {
             exclusive: flags & libc::O_EXCL != 0,
         };
         let (update, asked) = (self.begin_update(&[parent]), Moment::now());
-        match self.mds(caller, &request).await? {
+        match self.ask(caller, &request).await? {
             MdsReply::Opened { attr, created: true } => {
                 if let Some(update) = update {
                     update.made_in(parent, attr.ctime, false);
                 }
                 let handle = self.add_handle(&attr, OpenFlags { truncate: false, ..open }, true);
                 self.is_new(handle, &attr, counted);
-                let Found { attr, valid } = self.made(parent, name, attr, asked);
+                let Found { attr, valid } = self.learn_made(parent, name, attr, asked);
                 Ok(Open { attr, handle, valid, created: true })
             }
             MdsReply::Opened { attr, created: false } => {
@@ -172,7 +180,7 @@ impl<T: Transport> Vfs for Client<T> {
                 if let Some(update) = update {
                     update.learn(&opened.attr);
                 }
-                let found = self.found_name(parent, name, opened.attr, None);
+                let found = self.learn_name(parent, name, opened.attr, None);
                 Ok(Open { attr: found.attr, valid: found.valid.without_attr(), ..opened })
             }
             _ => Err(Errno::EPROTO),
@@ -182,12 +190,12 @@ impl<T: Transport> Vfs for Client<T> {
     async fn tmpfile(&self, caller: &Caller, parent: Ino, mode: u32, umask: u32) -> FsResult<Open> {
         let counted = self.privileges.load(Ordering::Acquire);
         let asked = Moment::now();
-        match self.mds(caller, &MdsRequest::Tmpfile { parent, mode, umask }).await? {
+        match self.ask(caller, &MdsRequest::Tmpfile { parent, mode, umask }).await? {
             MdsReply::Opened { attr, .. } => {
                 let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
                 let handle = self.add_handle(&attr, flags, true);
                 self.is_new(handle, &attr, counted);
-                let Found { attr, valid } = self.found_name(parent, b"", attr, Some(asked));
+                let Found { attr, valid } = self.learn_name(parent, b"", attr, Some(asked));
                 let valid = Valid { entry: Duration::ZERO, ..valid };
                 Ok(Open { attr, handle, valid, created: true })
             }
@@ -201,7 +209,7 @@ impl<T: Transport> Vfs for Client<T> {
         }
         let update = if flags.truncate { self.begin_update(&[ino]) } else { None };
         let asked = Moment::now();
-        match self.mds(caller, &MdsRequest::Open { ino, flags }).await? {
+        match self.ask(caller, &MdsRequest::Open { ino, flags }).await? {
             MdsReply::Attr(attr) => {
                 let opened = self.opened(attr, flags, asked).await;
                 drop(update);
@@ -215,7 +223,7 @@ impl<T: Transport> Vfs for Client<T> {
     }
 
     async fn release(&self, handle: Handle) -> FsResult<()> {
-        self.release_file(handle).await
+        Client::release(self, handle).await
     }
 
     async fn flush(&self, handle: Handle) -> FsResult<()> {
@@ -226,17 +234,21 @@ impl<T: Transport> Vfs for Client<T> {
         }
     }
 
-    fn may_have_locks(&self, ino: Ino) -> bool {
+    fn may_have_posix_locks(&self, ino: Ino) -> bool {
         self.cache.find(ino).is_some_and(|inode| inode.lock().has_posix_locks)
     }
 
-    async fn advisory(&self, handle: Handle, lock: AdvisoryLock) -> FsResult<Option<AdvisoryLock>> {
+    async fn posix_lock(
+        &self,
+        handle: Handle,
+        lock: AdvisoryLock,
+    ) -> FsResult<Option<AdvisoryLock>> {
         let file = self.handles.get(handle)?;
-        self.posix_lock(&file, lock).await
+        self.posix_lock_of(&file, lock).await
     }
 
-    async fn cancel_wait(&self, ino: Ino, ticket: u64) {
-        self.cancel_posix_lock(ino, ticket).await;
+    async fn cancel_posix_lock(&self, ino: Ino, ticket: u64) {
+        Client::cancel_posix_lock(self, ino, ticket).await;
     }
 
     fn is_away(&self) -> bool {
@@ -250,11 +262,11 @@ impl<T: Transport> Vfs for Client<T> {
         buffer: &mut [u8],
         pages: bool,
     ) -> FsResult<usize> {
-        self.read_open(handle, offset, buffer, pages).await
+        Client::read(self, handle, offset, buffer, pages).await
     }
 
     async fn write(&self, handle: Handle, offset: u64, data: &[u8], how: WriteHow) -> FsResult<()> {
-        self.write_open(handle, offset, data, how).await
+        Client::write(self, handle, offset, data, how).await
     }
 
     async fn fsync(&self, handle: Handle) -> FsResult<()> {
@@ -339,11 +351,11 @@ impl<T: Transport> Vfs for Client<T> {
         let mut done = 0;
         while done < len {
             let want = ((len - done) as usize).min(buffer.len());
-            let n = self.read(from, from_offset, &mut buffer[..want], false).await?;
+            let n = Vfs::read(self, from, from_offset, &mut buffer[..want], false).await?;
             if n == 0 {
                 break;
             }
-            match self.write(to, to_offset, &buffer[..n], how).await {
+            match Vfs::write(self, to, to_offset, &buffer[..n], how).await {
                 Err(errno) if done == 0 => return Err(errno),
                 Err(_) => break,
                 Ok(()) => {}
@@ -359,7 +371,7 @@ impl<T: Transport> Vfs for Client<T> {
         if let Some(open) = self.open_locally(caller, ino, flags) {
             return Ok(open.handle);
         }
-        match self.mds(caller, &MdsRequest::Open { ino, flags }).await? {
+        match self.ask(caller, &MdsRequest::Open { ino, flags }).await? {
             MdsReply::Attr(attr) => Ok(self.add_handle(&attr, flags, true)),
             _ => Err(Errno::EPROTO),
         }
@@ -377,7 +389,7 @@ impl<T: Transport> Vfs for Client<T> {
         self.touch(&file).await;
         let request = MdsRequest::Readdir { ino: file.ino, cookie, bytes_max, plus };
         let asked = Moment::now();
-        let MdsReply::Dir(page) = self.mds(caller, &request).await? else {
+        let MdsReply::Dir(page) = self.ask(caller, &request).await? else {
             return Err(Errno::EPROTO);
         };
         let mut listing = Listing { valid: Vec::new(), entries: page.entries };
@@ -390,7 +402,7 @@ impl<T: Transport> Vfs for Client<T> {
                     false => self.complete(attr).await?,
                 };
                 let asked = (!attr.size_on_ost).then_some(asked);
-                let found = self.found_name(file.ino, &entry.name, attr, asked);
+                let found = self.learn_name(file.ino, &entry.name, attr, asked);
                 (entry.attr, valid) = (Some(found.attr), found.valid);
             }
             listing.valid.push(valid);
@@ -404,12 +416,12 @@ impl<T: Transport> Vfs for Client<T> {
             // It will be seen elsewhere.
             inode.lock().delegation.leave();
         }
-        let attr = self.mds_attr(caller, &MdsRequest::Link { ino, parent, name }).await?;
+        let attr = self.ask_attr(caller, &MdsRequest::Link { ino, parent, name }).await?;
         if let Some(update) = update {
             update.learn(&attr);
             update.made_in(parent, attr.ctime, false);
         }
-        let found = self.found_name(parent, name, attr, None);
+        let found = self.learn_name(parent, name, attr, None);
         Ok(Found { valid: found.valid.without_attr(), ..found })
     }
 
@@ -428,7 +440,7 @@ impl<T: Transport> Vfs for Client<T> {
         to: (Ino, &[u8]),
         flags: RenameFlags,
     ) -> FsResult<()> {
-        self.rename_names(caller, from, to, flags).await
+        Client::rename(self, caller, from, to, flags).await
     }
 
     async fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
@@ -437,7 +449,7 @@ impl<T: Transport> Vfs for Client<T> {
             STATUS => self.status_for(caller).await,
             STATS => Ok(self.transport.stats().await?.into_bytes()),
             _ if self.has_no_xattrs(ino) => Err(Errno::ENODATA),
-            _ => self.mds_bytes(caller, &MdsRequest::Getxattr { ino, name }).await,
+            _ => self.ask_bytes(caller, &MdsRequest::Getxattr { ino, name }).await,
         }
     }
 
@@ -460,7 +472,7 @@ impl<T: Transport> Vfs for Client<T> {
         if name == LAYOUT {
             let layout = parse_layout(value, self.layout_of(ino).await?)?;
             let _update = self.begin_update(&[ino]);
-            let reply = self.mds(caller, &MdsRequest::SetLayout { ino, layout }).await?;
+            let reply = self.ask(caller, &MdsRequest::SetLayout { ino, layout }).await?;
             if let (Some(inode), MdsReply::Attr(attr)) = (self.inode(ino), reply) {
                 inode.lock().data.set_layout(attr.is_file().then_some(attr.layout));
             }
@@ -470,7 +482,7 @@ impl<T: Transport> Vfs for Client<T> {
         if let Some(inode) = self.inode(ino) {
             inode.lock().gets_xattr();
         }
-        let reply = self.mds(caller, &MdsRequest::Setxattr { ino, name, value, flags }).await;
+        let reply = self.ask(caller, &MdsRequest::Setxattr { ino, name, value, flags }).await;
         self.may_have_given(None, name);
         reply.map(drop)
     }
@@ -479,15 +491,15 @@ impl<T: Transport> Vfs for Client<T> {
         if self.has_no_xattrs(ino) {
             return Ok(Vec::new());
         }
-        self.mds_bytes(&Caller::ROOT, &MdsRequest::Listxattr { ino }).await
+        self.ask_bytes(&Caller::ROOT, &MdsRequest::Listxattr { ino }).await
     }
 
     async fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<()> {
         let _update = self.begin_update(&[ino]);
-        self.mds(caller, &MdsRequest::Removexattr { ino, name }).await.map(drop)
+        self.ask(caller, &MdsRequest::Removexattr { ino, name }).await.map(drop)
     }
 
     async fn statfs(&self) -> FsResult<FsStat> {
-        self.space().await
+        Client::statfs(self).await
     }
 }

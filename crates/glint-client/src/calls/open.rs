@@ -119,7 +119,7 @@ impl<T: Transport> Client<T> {
         {
             self.forget_clean_pages(&inode).await;
         }
-        let Found { attr, valid } = self.found(attr, asked);
+        let Found { attr, valid } = self.learn_attr(attr, asked);
         Ok(Open { attr, handle, valid, created: false })
     }
 

@@ -35,7 +35,7 @@ impl<T: Transport> Client<T> {
         }
         let kill_suidgid = !keeps_set_id;
         let set = SetAttr { kill_suidgid, kill_capability: true, ..SetAttr::default() };
-        let found = self.set_attributes(&Caller::ROOT, file.ino, &set).await?;
+        let found = Client::setattr(self, &Caller::ROOT, file.ino, &set).await?;
         if !found.attr.has_set_id() {
             file.plain.store(counted, Ordering::Release);
         }

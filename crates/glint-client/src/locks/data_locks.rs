@@ -155,7 +155,7 @@ impl<T: Transport> Client<T> {
             // this one to be given up.
             let in_flight = self.cache.begin_request();
             let epoch = self.cache.epoch();
-            let lock = match self.ask(&request).await {
+            let lock = match self.ask_as_root(&request).await {
                 Ok(MdsReply::Locked(lock)) => lock,
                 Ok(_) => return Err(Errno::EPROTO),
                 // Too many of this file are still to be given up.
@@ -196,8 +196,8 @@ impl<T: Transport> Client<T> {
 
     /// Locks have come with the answer to a request of an epoch. Those that came too late to be
     /// relied on are given up.
-    pub(crate) fn granted(&self, grants: &[Grant], epoch: u64) {
-        let refused = self.cache.granted(grants, epoch);
+    pub(crate) fn learn_grants(&self, grants: &[Grant], epoch: u64) {
+        let refused = self.cache.learn_grants(grants, epoch);
         if !refused.is_empty() {
             self.on_recall(refused);
         }

@@ -59,7 +59,7 @@ impl PosixLocks {
 
 impl<T: Transport> Client<T> {
     /// Takes, gives up or asks for a lock of a program.
-    pub(crate) async fn posix_lock(
+    pub(crate) async fn posix_lock_of(
         &self,
         file: &OpenFile,
         lock: AdvisoryLock,
@@ -78,7 +78,7 @@ impl<T: Transport> Client<T> {
             // Not said again from now on, whatever becomes of the request.
             self.posix_locks.note(&lock);
         }
-        match self.ask(&MdsRequest::Advisory(lock)).await? {
+        match self.ask_as_root(&MdsRequest::Advisory(lock)).await? {
             MdsReply::Blocked(found) => Ok(found),
             _ => {
                 self.posix_locks.note(&lock);
@@ -91,7 +91,7 @@ impl<T: Transport> Client<T> {
     pub(crate) async fn cancel_posix_lock(&self, ino: Ino, ticket: u64) {
         let (mode, how, range) = (AdvisoryMode::Unlock, AdvisoryHow::Cancel, Range::ALL);
         let lock = AdvisoryLock { ino, owner: 0, pid: 0, range, mode, flock: false, how, ticket };
-        if let Err(errno) = self.ask(&MdsRequest::Advisory(lock)).await {
+        if let Err(errno) = self.ask_as_root(&MdsRequest::Advisory(lock)).await {
             tracing::debug!(%ino, %errno, "ending the wait for a lock");
         }
     }
@@ -104,7 +104,7 @@ impl<T: Transport> Client<T> {
             let (ino, range) = (file.ino, Range::ALL);
             let lock =
                 AdvisoryLock { ino, owner, pid: 0, range, mode, flock: false, how, ticket: 0 };
-            if let Err(errno) = self.posix_lock(file, lock).await {
+            if let Err(errno) = self.posix_lock_of(file, lock).await {
                 tracing::warn!(%ino, %errno, "ending the locks of a closed file");
             }
         }

@@ -170,7 +170,7 @@ impl<T: Transport> Client<T> {
         };
         if opens > 0 {
             let request = MdsRequest::AddOpens { ino: inode.ino, readers: opens };
-            if let Err(errno) = self.ask(&request).await {
+            if let Err(errno) = self.ask_as_root(&request).await {
                 tracing::warn!(ino = %inode.ino, %errno, "telling the servers what is open");
             }
             inode.lock().pins.end_declaring();

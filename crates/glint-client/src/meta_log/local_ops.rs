@@ -114,7 +114,8 @@ impl<T: Transport> Client<T> {
 
     /// Asks for inode numbers; the servers know then that this client makes changes by itself.
     async fn ask_for_numbers(&self) -> bool {
-        match self.ask(&MdsRequest::LeaseInodes { count: NUMBERS, epoch: self.log.epoch() }).await {
+        let request = MdsRequest::LeaseInodes { count: NUMBERS, epoch: self.log.epoch() };
+        match self.ask_as_root(&request).await {
             Ok(MdsReply::Inodes { first, count, osts, absent }) => {
                 self.osts.store(osts, Ordering::Relaxed);
                 *self.absent.lock() = absent;
@@ -406,7 +407,7 @@ impl<T: Transport> Client<T> {
     }
 
     /// A file that was made here is closed. Its data goes before its end does.
-    pub(crate) fn close_locally(&self, file: Arc<OpenFile>) -> FsResult<()> {
+    pub(crate) fn release_locally(&self, file: Arc<OpenFile>) -> FsResult<()> {
         let Some(inode) = self.inode(file.ino) else { return Ok(()) };
         if file.wrote.load(Ordering::Acquire) {
             inode.lock().pins.begin_close();

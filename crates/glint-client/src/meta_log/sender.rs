@@ -38,7 +38,7 @@ impl<T: Transport> Client<T> {
         let _in_flight = self.cache.begin_request();
         let epoch = self.cache.epoch();
         let (reply, grants) = self.transport.mds(&Cred::ROOT, &request).await;
-        self.granted(&grants, epoch);
+        self.learn_grants(&grants, epoch);
         self.end_expecting(batch);
         let failed = match reply {
             Ok(MdsReply::Batched { failed, .. }) => failed,

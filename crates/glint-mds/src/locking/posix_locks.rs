@@ -213,7 +213,7 @@ impl Advisory {
 }
 
 impl<K: Kv> Mds<K> {
-    pub(crate) async fn lock_for_program(
+    pub(crate) async fn posix_lock(
         &self,
         context: &Context<'_>,
         asks: AdvisoryLock,

@@ -8,8 +8,8 @@ use zerocopy::FromBytes;
 
 impl<F: Vfs> Adapter<F> {
     /// Nobody waits any more for the lock that a request asked for.
-    pub(crate) async fn cancel_wait(&self, ino: Ino, unique: u64) {
-        self.fs.cancel_wait(ino, unique).await;
+    pub(crate) async fn cancel_posix_lock(&self, ino: Ino, unique: u64) {
+        self.fs.cancel_posix_lock(ino, unique).await;
     }
 
     /// Whether a server cannot be reached.

@@ -64,7 +64,7 @@ impl<F: Vfs> Call<'_, F> {
         // (fcntl(2)). What was just made has neither, for all that anybody knows.
         let flushes = self.adapter.caching == Caching::Locked
             && !created
-            && (may_write || self.fs.may_have_locks(ino));
+            && (may_write || self.fs.may_have_posix_locks(ino));
         let flush = if flushes { 0 } else { FOPEN_NOFLUSH };
         flush | FOPEN_PARALLEL_DIRECT_WRITES | pages
     }
@@ -172,7 +172,7 @@ impl<F: Vfs> Call<'_, F> {
     pub(crate) async fn flush(self) -> FsResult<usize> {
         let arg: FlushIn = parse(self.fixed)?;
         let result = self.fs.flush(Handle(arg.fh)).await.map(|()| 0);
-        if self.adapter.caching == Caching::Locked && self.fs.may_have_locks(self.ino) {
+        if self.adapter.caching == Caching::Locked && self.fs.may_have_posix_locks(self.ino) {
             // fcntl(2): any close of a file ends the locks of its process on it.
             self.unlock(Handle(arg.fh), arg.lock_owner, false).await?;
         }

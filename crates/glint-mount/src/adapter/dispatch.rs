@@ -188,7 +188,7 @@ impl<F: Vfs> Call<'_, F> {
             }
             Opcode::Syncfs => self.fs.sync().await.map(|()| 0),
             Opcode::Flush => self.flush().await,
-            Opcode::Getlk | Opcode::Setlk | Opcode::Setlkw => self.lock(opcode).await,
+            Opcode::Getlk | Opcode::Setlk | Opcode::Setlkw => self.posix_lock(opcode).await,
             Opcode::Statfs => self.statfs().await,
             Opcode::Getxattr => self.getxattr().await,
             Opcode::Listxattr => self.listxattr().await,

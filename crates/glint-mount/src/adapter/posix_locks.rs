@@ -38,7 +38,7 @@ impl<F: Vfs> Adapter<F> {
         let Ok(got) = advisory_lock(ino, &arg, Opcode::Setlk, 0) else { return };
         if got.mode != AdvisoryMode::Unlock {
             let lock = AdvisoryLock { mode: AdvisoryMode::Unlock, ..got };
-            if let Err(errno) = self.fs.advisory(Handle(arg.fh), lock).await {
+            if let Err(errno) = self.fs.posix_lock(Handle(arg.fh), lock).await {
                 tracing::warn!(%ino, %errno, "giving a lock back that nobody waits for");
             }
         }
@@ -52,11 +52,11 @@ impl<F: Vfs> Call<'_, F> {
         let range = Range::ALL;
         let lock =
             AdvisoryLock { ino: self.ino, owner, pid: 0, range, mode, flock, how, ticket: 0 };
-        self.fs.advisory(handle, lock).await.map(drop)
+        self.fs.posix_lock(handle, lock).await.map(drop)
     }
 
     /// flock(2), and fcntl(2) with F_GETLK, F_SETLK, F_SETLKW.
-    pub(crate) async fn lock(self, opcode: Opcode) -> FsResult<usize> {
+    pub(crate) async fn posix_lock(self, opcode: Opcode) -> FsResult<usize> {
         if self.adapter.caching != Caching::Locked {
             return Err(Errno::ENOSYS);
         }
@@ -66,7 +66,7 @@ impl<F: Vfs> Call<'_, F> {
             Opcode::Setlkw => Some(Waiter::new(&self.adapter.lock_waiters)?),
             _ => None,
         };
-        let found = self.fs.advisory(Handle(arg.fh), asks).await?;
+        let found = self.fs.posix_lock(Handle(arg.fh), asks).await?;
         if opcode != Opcode::Getlk {
             return Ok(0);
         }

@@ -300,7 +300,7 @@ impl<F: Vfs> Waiting<F> {
         if let Some(ino) = request.lock {
             // It ends with the answer that it gets, which may be that it has the lock.
             let adapter = self.adapter.clone();
-            host::spawn(async move { adapter.cancel_wait(ino, unique).await });
+            host::spawn(async move { adapter.cancel_posix_lock(ino, unique).await });
         }
         drop(requests);
         self.end_interrupted();
@@ -333,7 +333,7 @@ impl<F: Vfs> Waiting<F> {
                 request.interrupted = true;
                 if let Some(ino) = request.lock {
                     let (adapter, unique) = (self.adapter.clone(), request.unique);
-                    host::spawn(async move { adapter.cancel_wait(ino, unique).await });
+                    host::spawn(async move { adapter.cancel_posix_lock(ino, unique).await });
                 }
             }
         }

@@ -1,0 +1,118 @@
+//! The calls on names that are more than a screen: what they know, change and learn.
+
+use crate::cache::attrs::Moment;
+use crate::client::Client;
+use crate::vfs::{Caller, Found};
+use glint_net::Transport;
+use glint_proto::lock::Bits;
+use glint_proto::{Attr, FsResult, Ino, MdsRequest, RenameFlags};
+
+impl<T: Transport> Client<T> {
+    /// Finds a name without asking, if it is known where it leads or that it is free.
+    pub(crate) fn lookup_locally(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+    ) -> Option<FsResult<Found>> {
+        // Who makes a path from a handle asks for "..", which is no entry.
+        if !self.has_locks() || name == b".." {
+            return None;
+        }
+        self.cache.lookup(caller, parent, name)
+    }
+
+    /// Looks an inode of any type up by its number, for who has a file handle.
+    pub(crate) async fn lookup_number(&self, ino: Ino) -> FsResult<Found> {
+        let asked = Moment::now();
+        let attr = self.ask_attr(&Caller::ROOT, &MdsRequest::Getattr { ino }).await?;
+        Ok(self.learn_name(ino, b".", attr, Some(asked)))
+    }
+
+    /// A name was made, with a new inode.
+    pub(crate) fn learn_made(&self, parent: Ino, name: &[u8], attr: Attr, asked: Moment) -> Found {
+        if attr.is_dir()
+            && let Some(inode) = self.inode(attr.ino)
+        {
+            let mut state = inode.lock();
+            let is_empty = state.bits.has(Bits::DIR) || state.delegation.is_delegated();
+            state.dentries.set_complete(is_empty);
+            if state.delegation.is_delegated() {
+                self.log.note_delegated(attr.ino);
+            }
+        }
+        self.learn_name(parent, name, attr, Some(asked))
+    }
+
+    /// Removes a name.
+    pub(crate) async fn remove(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        request: &MdsRequest<'_>,
+    ) -> FsResult<()> {
+        if self.remove_locally(caller, parent, name, request).is_some() {
+            return Ok(());
+        }
+        if !self.has_locks() {
+            return self.ask(caller, request).await.map(drop);
+        }
+        let mut inos = vec![parent];
+        inos.extend(self.cache.child(parent, name));
+        let update = self.cache.begin_update(&inos);
+        let reply = self.ask(caller, request).await?;
+        drop(update);
+        self.cache.removed(&reply);
+        self.cache.forget_name(parent, name);
+        Ok(())
+    }
+
+    /// Moves a name, or exchanges two.
+    pub(crate) async fn rename(
+        &self,
+        caller: &Caller,
+        (parent, name): (Ino, &[u8]),
+        (new_parent, new_name): (Ino, &[u8]),
+        flags: RenameFlags,
+    ) -> FsResult<()> {
+        let ends = [(parent, name), (new_parent, new_name)];
+        if self.rename_locally(caller, ends[0], ends[1], flags).is_some() {
+            return Ok(());
+        }
+        let request = MdsRequest::Rename { parent, name, new_parent, new_name, flags };
+        if !self.has_locks() {
+            return self.ask(caller, &request).await.map(drop);
+        }
+        let known = ends.map(|(parent, name)| self.cache.child(parent, name));
+        // Two names of one file: nothing happens, and both stay.
+        let may_be_one = match known {
+            [Some(source), Some(target)] => source == target,
+            _ => !self.cache.is_free(new_parent, new_name),
+        };
+        let mut inos = vec![parent, new_parent];
+        inos.extend(known.into_iter().flatten());
+        for inode in known.into_iter().flatten().filter_map(|ino| self.cache.find(ino)) {
+            // It will be where others see it.
+            inode.lock().delegation.leave();
+        }
+        let update = self.cache.begin_update(&inos);
+        let reply = self.ask(caller, &request).await?;
+        drop(update);
+        self.cache.removed(&reply);
+        if may_be_one && !flags.exchange {
+            for (parent, name) in ends {
+                self.cache.doubt_name(parent, name);
+            }
+            return Ok(());
+        }
+        for (parent, name) in ends {
+            self.cache.forget_name(parent, name);
+        }
+        self.cache.renamed(new_parent, new_name, known[0]);
+        if flags.exchange {
+            self.cache.renamed(parent, name, known[1]);
+        }
+        Ok(())
+    }
+}
