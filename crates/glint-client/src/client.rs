@@ -2,12 +2,12 @@
 
 use crate::cache::Cache;
 use crate::cache::attr_update::AttrUpdate;
-use crate::cache::attrs::Moment;
+use crate::cache::attrs::Tick;
 use crate::cache::inode::CachedInode;
 use crate::calls::groups::supplementary_groups;
 use crate::calls::open_files::Handles;
 use crate::data::read_ahead::ReadAheadMemory;
-use crate::data::room::WriteBack;
+use crate::data::write_limits::WriteLimits;
 use crate::locks::posix::PosixLocks;
 use crate::locks::recall::RecallInbox;
 use crate::meta_log::log::WriteBackLog;
@@ -27,7 +27,7 @@ pub struct Client<T> {
     /// Over which files are laid out that are made here.
     pub(crate) osts: AtomicU16,
     /// Those of them that the MDS did not hear of when it last gave inode numbers.
-    pub(crate) absent: Mutex<Vec<u16>>,
+    pub(crate) unreachable_osts: Mutex<Vec<u16>>,
     pub(crate) own_osts: u16,
     /// OSTs execute only what the MDS has allowed in so many words.
     pub(crate) needs_capabilities: bool,
@@ -48,7 +48,7 @@ pub struct Client<T> {
     pub(crate) lease_ms: u64,
     pub(crate) me: OnceLock<Weak<Client<T>>>,
     pub(crate) cache: Cache,
-    pub(crate) write_back: WriteBack,
+    pub(crate) write_limits: WriteLimits,
     pub(crate) inbox: RecallInbox,
     pub(crate) log: Arc<WriteBackLog>,
     pub(crate) posix_locks: PosixLocks,
@@ -74,7 +74,7 @@ impl<T: Transport> Client<T> {
             ahead_memory: ReadAheadMemory::default(),
             transport,
             osts: AtomicU16::new(welcome.osts),
-            absent: Mutex::default(),
+            unreachable_osts: Mutex::default(),
             own_osts: welcome.own_osts,
             needs_capabilities: welcome.capabilities,
             root: welcome.root,
@@ -91,7 +91,7 @@ impl<T: Transport> Client<T> {
             me: OnceLock::new(),
             cache: Cache::new(log.clone()),
             log,
-            write_back: WriteBack::default(),
+            write_limits: WriteLimits::default(),
             inbox: RecallInbox::default(),
             posix_locks: PosixLocks::default(),
             counts_pages: AtomicBool::new(false),
@@ -196,7 +196,7 @@ impl<T: Transport> Client<T> {
     ) -> FsResult<Attr> {
         // Before the objects are asked: what is sent meanwhile they know.
         let inode = if attr.size_on_ost { self.cache.find(attr.ino) } else { None };
-        let own = inode.and_then(|inode| {
+        let unsent = inode.and_then(|inode| {
             let state = inode.lock();
             let blocks = state.data.unsent_blocks();
             state.data.unsent().map(|(size, time)| (size, time, blocks))
@@ -205,7 +205,7 @@ impl<T: Transport> Client<T> {
         // What others have to send takes an unknown space: more than none, which would say that
         // there is nothing but a hole.
         let others = others.map(|(size, mtime)| (size, mtime, u64::from(attr.blocks == 0)));
-        for (size, mtime, blocks) in [others, own].into_iter().flatten() {
+        for (size, mtime, blocks) in [others, unsent].into_iter().flatten() {
             attr.size = attr.size.max(size);
             attr.blocks += blocks;
             attr.mtime = attr.mtime.max(mtime);
@@ -236,7 +236,7 @@ impl<T: Transport> Client<T> {
     }
 
     /// For how long a caller may rely on what was just learned.
-    pub(crate) fn learn_attr(&self, attr: Attr, asked: Moment) -> Found {
+    pub(crate) fn learn_attr(&self, attr: Attr, asked: Tick) -> Found {
         match self.has_locks() {
             true => self.cache.learn(attr, asked),
             false => Found { attr, valid: Valid::timed(self.cache_time) },
@@ -249,7 +249,7 @@ impl<T: Transport> Client<T> {
         parent: Ino,
         name: &[u8],
         attr: Attr,
-        asked: Option<Moment>,
+        asked: Option<Tick>,
     ) -> Found {
         match self.has_locks() {
             true => self.cache.learn_name(parent, name, &attr, asked),
@@ -267,7 +267,7 @@ impl<T: Transport> Client<T> {
         let Some(rest) = servers.strip_prefix('{').filter(|_| self.has_locks()) else {
             return servers.into_bytes();
         };
-        let (unsent, errors) = self.write_back.counts();
+        let (unsent, errors) = self.write_limits.counts();
         let (inodes, changes) = (self.cache.len(), self.log.len());
         let ahead = glint_telemetry::counters()[Counter::BytesReadAhead as usize].1;
         format!(
@@ -285,8 +285,8 @@ impl<T: Transport> Client<T> {
         if caller.cred.is_superuser() {
             return Ok(self.status(servers));
         }
-        let own = self.transport.identity().client().to_string();
-        Ok(self.status(status_for_everybody(&servers, Some(&own))))
+        let client = self.transport.identity().client().to_string();
+        Ok(self.status(status_for_everybody(&servers, Some(&client))))
     }
 
     /// Whether an inode was made here without extended attributes, and nobody else has seen it.

@@ -4,7 +4,7 @@
 //! Promises: what a call returned is what every later call of any client sees, as far as the
 //! servers give locks; data that was written is at its OST within a second, at a close or an
 //! fsync, and before anybody else reads it; what was changed under a delegation is at
-//! the MDS within a second, at an fsync, and before anybody else looks, and so is the data of a
+//! the MDS within a second, at an fsync, and before another client sees it, and so is the data of a
 //! file made there, close or not. Start at `calls`.
 //!
 //! Does not know: FUSE. A mount and a benchmark use the same [`Vfs`].

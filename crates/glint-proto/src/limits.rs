@@ -58,9 +58,9 @@ pub const DIR_PAGE_BYTES_MAX: usize = 64 << 10;
 /// Inodes above which a client asks the kernel to forget some; each takes about 900 bytes.
 pub const KNOWN_INODES_MAX: usize = 1 << 20;
 /// Names that a client remembers not to exist, in one directory and in all.
-pub const ABSENT_NAMES_PER_DIRECTORY_MAX: usize = 1 << 12;
-/// See [`ABSENT_NAMES_PER_DIRECTORY_MAX`].
-pub const ABSENT_NAMES_MAX: usize = 1 << 17;
+pub const NEGATIVE_DENTRIES_PER_DIRECTORY_MAX: usize = 1 << 12;
+/// See [`NEGATIVE_DENTRIES_PER_DIRECTORY_MAX`].
+pub const NEGATIVE_DENTRIES_MAX: usize = 1 << 17;
 /// Most entries in one page of a directory.
 pub const DIR_PAGE_ENTRIES_MAX: usize = 1024;
 
@@ -276,7 +276,7 @@ const _: () = assert!(FUSE_IO_BYTES_MAX <= BULK_BYTES_MAX);
 const _: () = assert!(RESEND_MS_MAX <= DISK_FAILS_MS_MAX && 2 * DISK_FAILS_MS_MAX < LEASE_MS_MIN);
 const _: () = assert!(READ_AHEAD_BYTES >= FUSE_IO_BYTES_MAX);
 const _: () = assert!(DIR_PAGE_BYTES_MAX <= BODY_BYTES_MAX / 2);
-const _: () = assert!(ABSENT_NAMES_PER_DIRECTORY_MAX <= ABSENT_NAMES_MAX);
+const _: () = assert!(NEGATIVE_DENTRIES_PER_DIRECTORY_MAX <= NEGATIVE_DENTRIES_MAX);
 const _: () = assert!(CACHE_MS_SHARED * 2 < LEASE_MS);
 const _: () = assert!(RECONNECT_MS_MAX + PING_MS < LEASE_MS_MIN);
 const _: () = assert!(LEASE_MS_MIN <= LEASE_MS);

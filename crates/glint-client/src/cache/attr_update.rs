@@ -1,6 +1,6 @@
 //! Updates of inodes by this client, from the request to its answer.
 
-use crate::cache::attrs::{Before, Moment};
+use crate::cache::attrs::{Before, Tick};
 use crate::cache::inode::CachedInode;
 use glint_proto::{Attr, Ino, Timestamp};
 use std::sync::Arc;
@@ -49,7 +49,7 @@ impl AttrUpdate {
 
 impl Drop for AttrUpdate {
     fn drop(&mut self) {
-        let now = Moment::next();
+        let now = Tick::next();
         for updated in &self.inodes {
             updated.inode.lock().end_update(now);
             updated.inode.wake();

@@ -15,19 +15,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// it only has to rise.
 static NOW: AtomicU64 = AtomicU64::new(0);
 
-/// When something was asked: an answer says nothing of an inode that was disturbed later.
+/// When something was asked, or an inode disturbed: an answer says nothing of an inode that was
+/// disturbed after it was asked for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub(crate) struct Moment(u64);
+pub(crate) struct Tick(u64);
 
-impl Moment {
+impl Tick {
     /// Before a question is sent.
-    pub(crate) fn now() -> Moment {
-        Moment(NOW.load(Ordering::Acquire))
+    pub(crate) fn now() -> Tick {
+        Tick(NOW.load(Ordering::Acquire))
     }
 
     /// A disturbance, which is later than all that was asked so far.
-    pub(crate) fn next() -> Moment {
-        Moment(NOW.fetch_add(1, Ordering::AcqRel) + 1)
+    pub(crate) fn next() -> Tick {
+        Tick(NOW.fetch_add(1, Ordering::AcqRel) + 1)
     }
 }
 
@@ -38,14 +39,14 @@ pub(crate) struct AttrCache {
     /// Updates by this client that are under way.
     updating: u32,
     /// When an update ended last, or the lock was lost.
-    disturbed: Moment,
+    disturbed: Tick,
     /// How often the attributes were forgotten because others may have changed them.
     losses: u64,
 }
 
 /// What was known when an update began.
 pub(crate) struct Before {
-    disturbed: Moment,
+    disturbed: Tick,
     losses: u64,
     attr: Option<Attr>,
 }
@@ -107,7 +108,7 @@ impl AttrCache {
     }
 
     /// Ends an update.
-    pub(crate) fn end_update(&mut self, now: Moment) {
+    pub(crate) fn end_update(&mut self, now: Tick) {
         self.updating -= 1;
         self.disturbed = self.disturbed.max(now);
         if self.updating > 0 {
@@ -117,7 +118,7 @@ impl AttrCache {
 
     /// Something was changed here that is not known: what is being asked may be older.
     pub(crate) fn disturb(&mut self) {
-        self.disturbed = Moment::next();
+        self.disturbed = Tick::next();
     }
 
     /// This client alone decides what they are.
@@ -126,7 +127,7 @@ impl AttrCache {
     }
 
     /// A server said what they are, in answer to what was asked then.
-    pub(crate) fn learn(&mut self, attr: &Attr, asked: Moment) {
+    pub(crate) fn learn(&mut self, attr: &Attr, asked: Tick) {
         if self.updating == 0 && self.disturbed <= asked {
             self.attr = Some(attr.clone());
         }
@@ -159,7 +160,7 @@ mod tests {
     #[test]
     fn unprotected_attributes_are_not_seen() {
         let mut attrs = AttrCache::default();
-        attrs.learn(&of_size(3), Moment::now());
+        attrs.learn(&of_size(3), Tick::now());
         assert_eq!(attrs.get(true).map(|attr| attr.size), Some(3));
         assert!(attrs.get(false).is_none() && attrs.get_mut(false).is_none());
     }
@@ -196,10 +197,10 @@ mod tests {
                             0 => attrs.finish(&before, true, &of_size(at_server)),
                             _ => attrs.finish_with(&before, true, |attr| attr.size += 1),
                         }
-                        attrs.end_update(Moment::next());
+                        attrs.end_update(Tick::next());
                     },
                     // What is under way may be executed before or after the question is.
-                    2 => asked.push((Moment::now(), at_server)),
+                    2 => asked.push((Tick::now(), at_server)),
                     3 | 4 => if !asked.is_empty() {
                         let at = if step == 3 { asked.len() - 1 } else { 0 };
                         let (then, size) = asked.remove(at);

@@ -58,7 +58,7 @@ impl Cache {
         self.count.fetch_sub(1, Ordering::Relaxed);
         drop(shard);
         let mut state = inode.lock();
-        self.absent.fetch_sub(state.dentries.forget_negative(), Ordering::Relaxed);
+        self.negative.fetch_sub(state.dentries.forget_negative(), Ordering::Relaxed);
         let names = std::mem::take(&mut state.names);
         let bits = state.bits.give_up();
         let data = state.data_locks.give_up_unused();

@@ -1,9 +1,10 @@
-//! What a client knows of an inode, and under which locks.
+//! What a client knows of an inode, and under which locks: parts, each with its rules in the file
+//! that defines it.
 //!
 //! Invariant: everything here that the servers could change is used only while the lock that
 //! protects it is held. Giving a lock up and forgetting what it protects are one step.
 
-use crate::cache::attrs::{AttrCache, Before, Moment};
+use crate::cache::attrs::{AttrCache, Before, Tick};
 use crate::cache::delegation::Delegation;
 use crate::cache::dentries::Dentries;
 use crate::cache::pins::Pins;
@@ -85,11 +86,11 @@ impl CachedInode {
         self.state.try_lock()
     }
 
-    /// Waits until `look` finds what it wants.
-    pub(crate) async fn until<R>(&self, mut look: impl FnMut(&mut InodeState) -> Option<R>) -> R {
+    /// Waits until `find` finds what it wants.
+    pub(crate) async fn until<R>(&self, mut find: impl FnMut(&mut InodeState) -> Option<R>) -> R {
         poll_fn(|context| {
             let mut state = self.state.lock();
-            match look(&mut state) {
+            match find(&mut state) {
                 Some(found) => Poll::Ready(found),
                 None => {
                     state.wakers.push(context.waker().clone());
@@ -181,7 +182,7 @@ impl InodeState {
     }
 
     /// An update ends.
-    pub(crate) fn end_update(&mut self, now: Moment) {
+    pub(crate) fn end_update(&mut self, now: Tick) {
         self.attrs.end_update(now);
     }
 
@@ -203,7 +204,7 @@ impl InodeState {
     }
 
     /// The servers said what the attributes are, in answer to what was asked then.
-    pub(crate) fn learn(&mut self, attr: &Attr, asked: Moment) {
+    pub(crate) fn learn(&mut self, attr: &Attr, asked: Tick) {
         if self.delegation.is_exclusive() && self.attributes().is_some() {
             // The servers may not have heard the latest.
             return;

@@ -15,7 +15,7 @@ pub(crate) mod pins;
 mod prune;
 
 use crate::cache::attr_update::AttrUpdate;
-use crate::cache::attrs::Moment;
+use crate::cache::attrs::Tick;
 use crate::cache::in_flight::RequestsInFlight;
 use crate::cache::inode::{CachedInode, InodeState};
 use crate::kernel::Kernel;
@@ -41,10 +41,10 @@ pub(crate) struct Cache {
     /// Inodes with data that is not at its OSTs, and some that had.
     dirty: Mutex<BTreeSet<Ino>>,
     /// Names that are known to be free, in all; and directories that have such, oldest first.
-    pub(crate) absent: AtomicUsize,
+    pub(crate) negative: AtomicUsize,
     /// The part whose inodes the kernel is asked next to forget.
     pub(crate) next_pruned: AtomicUsize,
-    pub(crate) with_absent: Mutex<VecDeque<Ino>>,
+    pub(crate) with_negative: Mutex<VecDeque<Ino>>,
     pub(crate) flight: Mutex<RequestsInFlight>,
     kernel: OnceLock<Arc<dyn Kernel>>,
     /// Counts how often the servers have forgotten all locks.
@@ -61,9 +61,9 @@ impl Cache {
             count: AtomicUsize::new(0),
             idle: Mutex::default(),
             dirty: Mutex::default(),
-            absent: AtomicUsize::new(0),
+            negative: AtomicUsize::new(0),
             next_pruned: AtomicUsize::new(0),
-            with_absent: Mutex::default(),
+            with_negative: Mutex::default(),
             flight: Mutex::default(),
             kernel: OnceLock::new(),
             epoch: AtomicU64::new(0),
@@ -175,7 +175,7 @@ impl Cache {
     }
 
     /// The servers have forgotten all locks: what they gave before is not to be relied on, however
-    /// late its answer comes. To be called before any inode is looked at because of that.
+    /// late its answer comes. To be called before any inode is changed because of that.
     pub(crate) fn begin_epoch(&self) {
         self.epoch.fetch_add(1, Ordering::AcqRel);
     }
@@ -242,7 +242,7 @@ impl Cache {
         parent: Ino,
         name: &[u8],
         attr: &Attr,
-        asked: Option<Moment>,
+        asked: Option<Tick>,
     ) -> Found {
         let inode = self.inode(attr.ino);
         let held = {
@@ -281,11 +281,11 @@ impl Cache {
             let mut state = directory.lock();
             let child = state.dentries.remove(name);
             if (state.bits.has(Bits::DIR) && child.is_some()) && !state.delegation.is_delegated() {
-                self.insert_absence(&directory, &mut state, name);
+                self.insert_negative(&directory, &mut state, name);
             }
             child
         };
-        self.limit_absences();
+        self.limit_negative();
         if let Some(inode) = child.and_then(|child| self.find(child)) {
             inode.lock().names.retain(|(p, n)| *p != parent || **n != *name);
         }
@@ -351,7 +351,7 @@ impl Cache {
     }
 
     /// The servers said what the attributes are.
-    pub(crate) fn learn(&self, attr: Attr, asked: Moment) -> Found {
+    pub(crate) fn learn(&self, attr: Attr, asked: Tick) -> Found {
         let inode = self.inode(attr.ino);
         let mut state = inode.lock();
         state.learn(&attr, asked);
@@ -409,11 +409,11 @@ mod tests {
                 true => cache.learn_name(Ino::ROOT, b"f", &of_size(size), Some(asked)),
                 false => cache.learn(of_size(size), asked),
             };
-            let first = Moment::now();
+            let first = Tick::now();
             let inode = cache.inode(FILE);
             inode.lock().bits.take_back(Bits::ALL, 6);
             inode.lock().lose(Bits::ALL);
-            let second = Moment::now();
+            let second = Tick::now();
             grant(7);
             assert_eq!(learn(2, second).attr.size, 2);
             grant(5);

@@ -1,4 +1,4 @@
-//! Names that are known to be free: some, and not without limit.
+//! Negative dentries, names that are known to be free: some, and not without limit.
 //!
 //! A directory counts those that it learned since it last forgot all of them, which are no fewer
 //! than it has; the limits are on these counts.
@@ -6,23 +6,23 @@
 use crate::cache::Cache;
 use crate::cache::inode::{CachedInode, InodeState};
 use glint_proto::Ino;
-use glint_proto::limits::{ABSENT_NAMES_MAX, ABSENT_NAMES_PER_DIRECTORY_MAX};
+use glint_proto::limits::{NEGATIVE_DENTRIES_MAX, NEGATIVE_DENTRIES_PER_DIRECTORY_MAX};
 use glint_proto::lock::Bits;
 use std::sync::atomic::Ordering;
 
 impl Cache {
-    /// A name is free.
-    pub(crate) fn learn_absence(&self, parent: Ino, name: &[u8]) {
+    /// A name is free, as a server has said.
+    pub(crate) fn learn_negative(&self, parent: Ino, name: &[u8]) {
         let directory = self.inode(parent);
         let mut state = directory.lock();
         if state.bits.has(Bits::DIR) {
-            self.insert_absence(&directory, &mut state, name);
+            self.insert_negative(&directory, &mut state, name);
         }
         drop(state);
-        self.limit_absences();
+        self.limit_negative();
     }
 
-    pub(crate) fn insert_absence(
+    pub(crate) fn insert_negative(
         &self,
         directory: &CachedInode,
         state: &mut InodeState,
@@ -31,22 +31,22 @@ impl Cache {
         if state.dentries.has_negative(name) {
             return;
         }
-        if state.dentries.negative() >= ABSENT_NAMES_PER_DIRECTORY_MAX {
-            self.absent.fetch_sub(state.dentries.forget_negative(), Ordering::Relaxed);
+        if state.dentries.negative() >= NEGATIVE_DENTRIES_PER_DIRECTORY_MAX {
+            self.negative.fetch_sub(state.dentries.forget_negative(), Ordering::Relaxed);
         }
         if state.dentries.insert_negative(name) {
-            self.with_absent.lock().push_back(directory.ino);
+            self.with_negative.lock().push_back(directory.ino);
         }
-        self.absent.fetch_add(1, Ordering::Relaxed);
+        self.negative.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Forgets names that are free, in the directories that have had such for longest.
-    pub(crate) fn limit_absences(&self) {
-        while self.absent.load(Ordering::Relaxed) > ABSENT_NAMES_MAX {
-            let Some(first) = self.with_absent.lock().pop_front() else { return };
+    pub(crate) fn limit_negative(&self) {
+        while self.negative.load(Ordering::Relaxed) > NEGATIVE_DENTRIES_MAX {
+            let Some(first) = self.with_negative.lock().pop_front() else { return };
             if let Some(directory) = self.find(first) {
                 let forgotten = directory.lock().dentries.forget_negative();
-                self.absent.fetch_sub(forgotten, Ordering::Relaxed);
+                self.negative.fetch_sub(forgotten, Ordering::Relaxed);
             }
         }
     }
@@ -68,18 +68,18 @@ mod tests {
         };
         for directory in (0..80).map(Ino) {
             cache.learn_grants(&[Grant::Bits { ino: directory, bits: Bits::DIR, number: 1 }], 0);
-            for name in 0..ABSENT_NAMES_PER_DIRECTORY_MAX + 9 {
-                cache.learn_absence(directory, &name.to_le_bytes());
-                cache.learn_absence(directory, &name.to_le_bytes());
+            for name in 0..NEGATIVE_DENTRIES_PER_DIRECTORY_MAX + 9 {
+                cache.learn_negative(directory, &name.to_le_bytes());
+                cache.learn_negative(directory, &name.to_le_bytes());
                 assert!(cache.is_free(directory, &name.to_le_bytes()));
             }
             assert_eq!(free(directory), 9);
-            for name in 0..ABSENT_NAMES_PER_DIRECTORY_MAX - 9 {
-                cache.learn_absence(directory, &name.to_le_bytes());
+            for name in 0..NEGATIVE_DENTRIES_PER_DIRECTORY_MAX - 9 {
+                cache.learn_negative(directory, &name.to_le_bytes());
             }
         }
         let all: usize = (0..80).map(Ino).map(free).sum();
-        assert!(all <= ABSENT_NAMES_MAX && all > ABSENT_NAMES_MAX / 2, "{all}");
+        assert!(all <= NEGATIVE_DENTRIES_MAX && all > NEGATIVE_DENTRIES_MAX / 2, "{all}");
         assert_eq!(free(Ino(0)), 0);
     }
 }

@@ -3,7 +3,7 @@
 use crate::cache::inode::CachedInode;
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
-use crate::data::read_ahead::{Block, is_slow};
+use crate::data::read_ahead::{BlockAhead, is_slow};
 use crate::vfs::{Caller, Found, FsStat, Handle, Valid, Vfs, WriteHow};
 use glint_lock::held::Use;
 use glint_net::{Transport, host};
@@ -337,7 +337,7 @@ impl<T: Transport> Client<T> {
         Ok(size)
     }
 
-    async fn fetch_ahead(self: Arc<Self>, file: Arc<OpenFile>, block: Arc<Block>) {
+    async fn fetch_ahead(self: Arc<Self>, file: Arc<OpenFile>, block: Arc<BlockAhead>) {
         let mut data = vec![0; block.len as usize];
         let result = self.read_file(&file, block.offset, &mut data).await;
         block.fill(result.ok().map(|len| {

@@ -9,7 +9,7 @@
 //!    the attributes.
 //!
 //! Calls that change attributes are updates from before they ask until they have learned
-//! ([`Client::begin_update`]); others note the [`Moment`] when they ask.
+//! ([`Client::begin_update`]); others note the [`Tick`] when they ask.
 
 mod file;
 pub(crate) mod groups;
@@ -19,7 +19,7 @@ pub(crate) mod open_files;
 mod privileges;
 pub(crate) mod virtual_xattr;
 
-use crate::cache::attrs::Moment;
+use crate::cache::attrs::Tick;
 use crate::calls::virtual_xattr::{LAYOUT, STATS, STATUS, format_layout, parse_layout};
 use crate::client::Client;
 use crate::kernel::Kernel;
@@ -76,12 +76,12 @@ impl<T: Transport> Vfs for Client<T> {
         if let Some(known) = self.lookup_locally(caller, parent, name) {
             return known;
         }
-        let asked = Moment::now();
+        let asked = Tick::now();
         match self.ask_attr(caller, &MdsRequest::Lookup { parent, name }).await {
             Ok(attr) => Ok(self.learn_name(parent, name, attr, Some(asked))),
             Err(Errno::ENOENT) => {
                 if self.has_locks() {
-                    self.cache.learn_absence(parent, name);
+                    self.cache.learn_negative(parent, name);
                 }
                 Err(Errno::ENOENT)
             }
@@ -93,7 +93,7 @@ impl<T: Transport> Vfs for Client<T> {
         if let Some(known) = self.getattr_locally(ino) {
             return Ok(known);
         }
-        let asked = Moment::now();
+        let asked = Tick::now();
         let attr = self.ask_attr(&Caller::ROOT, &MdsRequest::Getattr { ino }).await?;
         Ok(self.learn_attr(attr, asked))
     }
@@ -130,7 +130,7 @@ impl<T: Transport> Vfs for Client<T> {
             open: None,
             exclusive: true,
         };
-        let (update, asked) = (self.begin_update(&[parent]), Moment::now());
+        let (update, asked) = (self.begin_update(&[parent]), Tick::now());
         let attr = self.ask_attr(caller, &request).await?;
         if let Some(update) = update {
             update.made_in(parent, attr.ctime, attr.is_dir());
@@ -162,7 +162,7 @@ impl<T: Transport> Vfs for Client<T> {
             open: Some(open),
             exclusive: flags & libc::O_EXCL != 0,
         };
-        let (update, asked) = (self.begin_update(&[parent]), Moment::now());
+        let (update, asked) = (self.begin_update(&[parent]), Tick::now());
         match self.ask(caller, &request).await? {
             MdsReply::Opened { attr, created: true } => {
                 if let Some(update) = update {
@@ -189,7 +189,7 @@ impl<T: Transport> Vfs for Client<T> {
 
     async fn tmpfile(&self, caller: &Caller, parent: Ino, mode: u32, umask: u32) -> FsResult<Open> {
         let counted = self.privileges.load(Ordering::Acquire);
-        let asked = Moment::now();
+        let asked = Tick::now();
         match self.ask(caller, &MdsRequest::Tmpfile { parent, mode, umask }).await? {
             MdsReply::Opened { attr, .. } => {
                 let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
@@ -208,7 +208,7 @@ impl<T: Transport> Vfs for Client<T> {
             return Ok(open);
         }
         let update = if flags.truncate { self.begin_update(&[ino]) } else { None };
-        let asked = Moment::now();
+        let asked = Tick::now();
         match self.ask(caller, &MdsRequest::Open { ino, flags }).await? {
             MdsReply::Attr(attr) => {
                 let opened = self.opened(attr, flags, asked).await;
@@ -279,7 +279,7 @@ impl<T: Transport> Vfs for Client<T> {
     }
 
     async fn sync(&self) -> FsResult<()> {
-        let errors = self.write_back.counts().1;
+        let errors = self.write_limits.counts().1;
         let mut result = Ok(());
         if self.has_locks() {
             for inode in self.cache.all() {
@@ -287,7 +287,7 @@ impl<T: Transport> Vfs for Client<T> {
             }
         }
         self.flush_before(&MdsRequest::Sync).await;
-        if self.write_back.counts().1 > errors {
+        if self.write_limits.counts().1 > errors {
             result = result.and(Err(Errno::EIO));
         }
         result.and(self.transport.commit().await)
@@ -388,7 +388,7 @@ impl<T: Transport> Vfs for Client<T> {
         let file = self.handles.get(handle)?;
         self.touch(&file).await;
         let request = MdsRequest::Readdir { ino: file.ino, cookie, bytes_max, plus };
-        let asked = Moment::now();
+        let asked = Tick::now();
         let MdsReply::Dir(page) = self.ask(caller, &request).await? else {
             return Err(Errno::EPROTO);
         };

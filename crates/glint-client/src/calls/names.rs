@@ -1,6 +1,6 @@
 //! The calls on names that are more than a screen: what they know, change and learn.
 
-use crate::cache::attrs::Moment;
+use crate::cache::attrs::Tick;
 use crate::client::Client;
 use crate::vfs::{Caller, Found};
 use glint_net::Transport;
@@ -24,13 +24,13 @@ impl<T: Transport> Client<T> {
 
     /// Looks an inode of any type up by its number, for who has a file handle.
     pub(crate) async fn lookup_number(&self, ino: Ino) -> FsResult<Found> {
-        let asked = Moment::now();
+        let asked = Tick::now();
         let attr = self.ask_attr(&Caller::ROOT, &MdsRequest::Getattr { ino }).await?;
         Ok(self.learn_name(ino, b".", attr, Some(asked)))
     }
 
     /// A name was made, with a new inode.
-    pub(crate) fn learn_made(&self, parent: Ino, name: &[u8], attr: Attr, asked: Moment) -> Found {
+    pub(crate) fn learn_made(&self, parent: Ino, name: &[u8], attr: Attr, asked: Tick) -> Found {
         if attr.is_dir()
             && let Some(inode) = self.inode(attr.ino)
         {

@@ -2,7 +2,7 @@
 //!
 //! Invariant: an open that the MDS has counted has a handle, or the MDS hears that it is not.
 
-use crate::cache::attrs::Moment;
+use crate::cache::attrs::Tick;
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
 use crate::vfs::{Caller, Found, Handle, Open, Valid};
@@ -79,12 +79,7 @@ impl<T: Transport> Client<T> {
 
     /// An open that the MDS has granted: truncates if that was asked for. If it fails, the MDS
     /// hears that the file is not open.
-    pub(crate) async fn opened(
-        &self,
-        attr: Attr,
-        flags: OpenFlags,
-        asked: Moment,
-    ) -> FsResult<Open> {
+    pub(crate) async fn opened(&self, attr: Attr, flags: OpenFlags, asked: Tick) -> FsResult<Open> {
         let mut counted = CountedOpen { client: self, ino: attr.ino, flags, has_handle: false };
         let opened = self.finish_open(attr, flags, asked).await;
         counted.has_handle = true;
@@ -106,7 +101,7 @@ impl<T: Transport> Client<T> {
         self.glimpses.fetch_add(1, Ordering::AcqRel)
     }
 
-    async fn finish_open(&self, attr: Attr, flags: OpenFlags, asked: Moment) -> FsResult<Open> {
+    async fn finish_open(&self, attr: Attr, flags: OpenFlags, asked: Tick) -> FsResult<Open> {
         if flags.truncate && attr.is_file() {
             self.cut(attr.ino, attr.layout, 0).await?;
         }

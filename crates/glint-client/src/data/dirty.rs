@@ -12,7 +12,7 @@
 //! - What could not be sent comes back under what was written since.
 //! - Nothing here looks at all extents to find a few: what is full and what is old has an index.
 
-use crate::data::extents::{Due, Extent, Object, Retry};
+use crate::data::extents::{DirtyObject, Due, Extent, Retry};
 use glint_proto::Errno;
 use glint_proto::retry::Failing;
 use smallvec::SmallVec;
@@ -48,7 +48,7 @@ pub(crate) struct Failed {
 pub(crate) struct Dirty {
     block: u64,
     /// In the order of their stripes.
-    objects: Vec<Object>,
+    objects: Vec<DirtyObject>,
     life: u64,
     completions: u64,
 }
@@ -92,7 +92,7 @@ impl Dirty {
 
     /// When the oldest data that waits was written.
     pub(crate) fn oldest(&self) -> Option<Instant> {
-        self.objects.iter().filter_map(Object::oldest).min()
+        self.objects.iter().filter_map(DirtyObject::oldest).min()
     }
 
     /// Whether something that was written up to this moment waits or is on its way.
@@ -104,15 +104,15 @@ impl Dirty {
 
     /// What of that which waits has failed for longest.
     pub(crate) fn failing(&self) -> Option<Failing> {
-        let failed = self.objects.iter().flat_map(Object::failed).map(|(_, failing)| failing);
+        let failed = self.objects.iter().flat_map(DirtyObject::failed).map(|(_, failing)| failing);
         failed.min_by_key(|failing| failing.since)
     }
 
-    fn object(&mut self, stripe: u16) -> &mut Object {
+    fn object(&mut self, stripe: u16) -> &mut DirtyObject {
         let at = match self.objects.binary_search_by_key(&stripe, |object| object.stripe) {
             Ok(at) => at,
             Err(at) => {
-                self.objects.insert(at, Object::new(stripe));
+                self.objects.insert(at, DirtyObject::new(stripe));
                 at
             }
         };
@@ -176,7 +176,7 @@ impl Dirty {
         self.tidy();
     }
 
-    fn object_of(&mut self, in_flight: &ExtentsInFlight) -> &mut Object {
+    fn object_of(&mut self, in_flight: &ExtentsInFlight) -> &mut DirtyObject {
         self.completions += 1;
         let object = self.object(in_flight.stripe);
         for (offset, _) in &in_flight.extents {

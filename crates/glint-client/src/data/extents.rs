@@ -66,7 +66,7 @@ impl Retry {
 }
 
 /// An object, and what waits for it.
-pub(crate) struct Object {
+pub(crate) struct DirtyObject {
     pub(crate) stripe: u16,
     pub(crate) extents: BTreeMap<u64, Extent>,
     /// Offsets of extents by age, and of those that are full; of those that failed, by the
@@ -81,9 +81,9 @@ pub(crate) struct Object {
     pub(crate) flights: SmallVec<[(u64, Instant, usize); 2]>,
 }
 
-impl Object {
-    pub(crate) fn new(stripe: u16) -> Object {
-        Object {
+impl DirtyObject {
+    pub(crate) fn new(stripe: u16) -> DirtyObject {
+        DirtyObject {
             stripe,
             extents: BTreeMap::new(),
             ages: BTreeSet::new(),
@@ -279,7 +279,7 @@ impl Object {
     }
 }
 
-impl Object {
+impl DirtyObject {
     /// Puts an extent back under what was written since. Returns how much of it that is.
     pub(crate) fn put_back(&mut self, offset: u64, extent: Extent, block: u64) -> usize {
         let end = offset + extent.data.len() as u64;

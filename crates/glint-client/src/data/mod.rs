@@ -5,6 +5,6 @@ pub(crate) mod dirty;
 pub(crate) mod extents;
 pub(crate) mod file_data;
 pub(crate) mod read_ahead;
-pub(crate) mod room;
 mod stripes;
 pub(crate) mod write_back;
+pub(crate) mod write_limits;

@@ -62,20 +62,20 @@ enum Content {
 }
 
 /// Data that is read ahead.
-pub(crate) struct Block {
+pub(crate) struct BlockAhead {
     pub(crate) offset: u64,
     pub(crate) len: u64,
     content: Mutex<Content>,
     memory: ReadAheadMemory,
 }
 
-impl Drop for Block {
+impl Drop for BlockAhead {
     fn drop(&mut self) {
         self.memory.0.fetch_sub(self.len as usize, Ordering::AcqRel);
     }
 }
 
-impl Block {
+impl BlockAhead {
     fn end(&self) -> u64 {
         self.offset + self.len
     }
@@ -128,7 +128,7 @@ pub(crate) struct ReadAhead {
     uneven: bool,
     /// How far to read ahead; 0 where it does not pay.
     window: u64,
-    blocks: Vec<Arc<Block>>,
+    blocks: Vec<Arc<BlockAhead>>,
     /// The size of the file, when the stamp was this.
     size: Option<(u64, u64)>,
 }
@@ -137,9 +137,9 @@ pub(crate) struct ReadAhead {
 #[derive(Default)]
 pub(crate) struct Plan {
     /// Where its data is, in order; empty if some of it is not.
-    pub(crate) here: Vec<Arc<Block>>,
+    pub(crate) here: Vec<Arc<BlockAhead>>,
     /// What to read ahead.
-    pub(crate) fetch: Vec<Arc<Block>>,
+    pub(crate) fetch: Vec<Arc<BlockAhead>>,
 }
 
 impl ReadAhead {
@@ -248,9 +248,14 @@ impl ReadAhead {
     }
 
     /// Adds blocks for what of a range is not on its way.
-    fn fetch(&mut self, range: Range<u64>, memory: &ReadAheadMemory, fetch: &mut Vec<Arc<Block>>) {
+    fn fetch(
+        &mut self,
+        range: Range<u64>,
+        memory: &ReadAheadMemory,
+        fetch: &mut Vec<Arc<BlockAhead>>,
+    ) {
         let middle = range.start + (range.end.saturating_sub(range.start)) / 2;
-        let has = |block: &Arc<Block>| (block.offset..block.end()).contains(&middle);
+        let has = |block: &Arc<BlockAhead>| (block.offset..block.end()).contains(&middle);
         if range.end.saturating_sub(range.start) <= BLOCK && self.blocks.iter().any(has) {
             // What was foreseen before was a page off, perhaps.
             return;
@@ -270,7 +275,7 @@ impl ReadAhead {
             }
             let content = Mutex::new(Content::Coming(Vec::new()));
             let block =
-                Arc::new(Block { offset: at, len: end - at, content, memory: memory.clone() });
+                Arc::new(BlockAhead { offset: at, len: end - at, content, memory: memory.clone() });
             self.blocks.push(block.clone());
             fetch.push(block);
             at = end;
@@ -278,11 +283,11 @@ impl ReadAhead {
     }
 
     /// The blocks that have all of a range.
-    fn find(&self, range: &Range<u64>) -> Vec<Arc<Block>> {
+    fn find(&self, range: &Range<u64>) -> Vec<Arc<BlockAhead>> {
         let mut found = Vec::new();
         let mut at = range.start;
         while at < range.end {
-            let covers = |block: &&Arc<Block>| (block.offset..block.end()).contains(&at);
+            let covers = |block: &&Arc<BlockAhead>| (block.offset..block.end()).contains(&at);
             let Some(block) = self.blocks.iter().find(covers) else { return Vec::new() };
             at = block.end();
             found.push(block.clone());

@@ -45,8 +45,8 @@ impl<T: Transport> Client<T> {
             let start = (piece.file_offset - offset) as usize;
             let part = &data[start..start + piece.len as usize];
             // Counted first: it may have been sent before this task goes on.
-            self.write_back.added(ost, part.len());
-            let mut buffer = |len| self.write_back.buffer(len);
+            self.write_limits.added(ost, part.len());
+            let mut buffer = |len| self.write_limits.buffer(len);
             let mut state = inode.lock();
             let (grown, begins) =
                 state.data.write(piece.stripe, piece.object_offset, part, now, &mut buffer);
@@ -60,8 +60,8 @@ impl<T: Transport> Client<T> {
             more += grown;
             if grown < part.len() {
                 // Nothing more is sent for what was dirty before.
-                self.write_back.removed(ost, part.len() - grown);
-                self.write_back.keeps(ost, (part.len() - grown) as u64);
+                self.write_limits.removed(ost, part.len() - grown);
+                self.write_limits.keeps(ost, (part.len() - grown) as u64);
             }
         }
         inode.lock().wrote(offset + data.len() as u64, glint_proto::Timestamp::now(), more);
@@ -84,20 +84,20 @@ impl<T: Transport> Client<T> {
     ) -> FsResult<bool> {
         for piece in file.layout.pieces(offset, len as u64) {
             let ost = self.ost_of(file.layout, piece.stripe);
-            let mut taken = self.write_back.take_kept(ost, piece.len);
+            let mut taken = self.write_limits.take_kept(ost, piece.len);
             if !taken {
                 self.reserve(ost, RESERVE_BYTES.max(piece.len)).await;
-                taken = self.write_back.take_kept(ost, piece.len);
+                taken = self.write_limits.take_kept(ost, piece.len);
             }
             let end = piece.object_offset.saturating_add(piece.len);
-            let fits = self.write_back.object_bytes_max(ost).is_none_or(|max| end <= max);
+            let fits = self.write_limits.object_bytes_max(ost).is_none_or(|max| end <= max);
             if taken && fits {
                 continue;
             }
             // What was taken is for others.
             let taken = piece.file_offset - offset + if taken { piece.len } else { 0 };
             for piece in file.layout.pieces(offset, taken) {
-                self.write_back.keeps(self.ost_of(file.layout, piece.stripe), piece.len);
+                self.write_limits.keeps(self.ost_of(file.layout, piece.stripe), piece.len);
             }
             return if fits { Ok(false) } else { Err(Errno::EFBIG) };
         }
@@ -109,8 +109,8 @@ impl<T: Transport> Client<T> {
         if let Ok(OstReply::Reserved { bytes, object_bytes_max }) =
             self.ask_ost(ost, reserve, Bulk::None).await
         {
-            self.write_back.objects_end(ost, object_bytes_max);
-            self.write_back.keeps(ost, bytes);
+            self.write_limits.objects_end(ost, object_bytes_max);
+            self.write_limits.keeps(ost, bytes);
         }
     }
 
@@ -122,10 +122,10 @@ impl<T: Transport> Client<T> {
         let layout = self.layout_of(ino).await?;
         for stripe in 0..layout.stripe_count.max(1) {
             let ost = self.ost_of(layout, stripe);
-            if self.write_back.object_bytes_max(ost).is_none() {
+            if self.write_limits.object_bytes_max(ost).is_none() {
                 self.reserve(ost, 0).await;
             }
-            let max = self.write_back.object_bytes_max(ost);
+            let max = self.write_limits.object_bytes_max(ost);
             if max.is_some_and(|max| layout.object_size(stripe, size) > max) {
                 return Err(Errno::EFBIG);
             }
@@ -152,7 +152,7 @@ impl<T: Transport> Client<T> {
     /// Waits until there is room to write to a file.
     pub(crate) async fn room_to_write(&self, file: &OpenFile, offset: u64, len: usize) {
         for piece in file.layout.pieces(offset, len as u64) {
-            self.write_back.room(self.ost_of(file.layout, piece.stripe)).await;
+            self.write_limits.room(self.ost_of(file.layout, piece.stripe)).await;
         }
     }
 
@@ -164,7 +164,7 @@ impl<T: Transport> Client<T> {
     /// The same of what is old, which waits for OSTs that have enough to do, and may become
     /// full meanwhile.
     pub(crate) async fn send_old(&self, inode: &Arc<CachedInode>, layout: Layout, then: Instant) {
-        let idle = |stripe| !self.write_back.is_busy(self.ost_of(layout, stripe));
+        let idle = |stripe| !self.write_limits.is_busy(self.ost_of(layout, stripe));
         self.send_where(inode, layout, Due::Before(then), idle).await;
     }
 
@@ -195,7 +195,7 @@ impl<T: Transport> Client<T> {
             // No object without an inode that it belongs to.
             self.log.answered(creation).await;
         }
-        let permit = self.write_back.permit(ost).await;
+        let permit = self.write_limits.permit(ost).await;
         let (never_created, mtime) = {
             let state = inode.lock();
             (state.delegation.is_never_created(), state.data.mtime())
@@ -209,12 +209,12 @@ impl<T: Transport> Client<T> {
             }
             (extents, _) => {
                 let len = extents_bulk_bytes(extents.len(), in_flight.bytes());
-                let mut bulk = self.write_back.buffer(len);
+                let mut bulk = self.write_limits.buffer(len);
                 put_extents(extents.iter().map(|(at, extent)| (*at, &extent.data[..])), &mut bulk);
                 let count = extents.len() as u32;
                 let request = OstRequest::WriteExtents { object, count, mtime, kept: true };
                 let result = self.ask_ost(ost, request, Bulk::Out(&bulk)).await;
-                self.write_back.spare(bulk);
+                self.write_limits.spare(bulk);
                 result
             }
         };
@@ -226,7 +226,7 @@ impl<T: Transport> Client<T> {
             Err(errno) if never_created => self.lose(inode, in_flight, errno),
             Err(errno) => self.failed(inode, in_flight, errno),
         };
-        self.write_back.removed(ost, bytes);
+        self.write_limits.removed(ost, bytes);
         inode.wake();
     }
 
@@ -237,7 +237,7 @@ impl<T: Transport> Client<T> {
         state.learn_blocks();
         drop(state);
         let bytes = in_flight.bytes();
-        in_flight.extents.into_iter().for_each(|(_, extent)| self.write_back.spare(extent.data));
+        in_flight.extents.into_iter().for_each(|(_, extent)| self.write_limits.spare(extent.data));
         bytes
     }
 
@@ -268,7 +268,7 @@ impl<T: Transport> Client<T> {
     fn count_lost(&self, inode: &CachedInode, stripe: u16, lost: usize, errno: Errno) {
         tracing::error!(ino = %inode.ino, stripe, lost, %errno,
             "writing cached data failed; it is lost");
-        self.write_back.count_error();
+        self.write_limits.count_error();
     }
 
     /// How long those wait for data that cannot be sent who cannot wait for ever: long enough
@@ -344,9 +344,9 @@ impl<T: Transport> Client<T> {
         let lost = discarded.iter().map(|(_, bytes)| bytes).sum();
         if lost > 0 {
             for (stripe, bytes) in discarded {
-                self.write_back.removed(self.ost_of(layout, stripe), bytes);
+                self.write_limits.removed(self.ost_of(layout, stripe), bytes);
             }
-            self.write_back.count_error();
+            self.write_limits.count_error();
             inode.wake();
         }
         lost
@@ -356,7 +356,7 @@ impl<T: Transport> Client<T> {
     pub(crate) fn error_of(&self, inode: &CachedInode, file: &OpenFile) -> FsResult<()> {
         let failure = self.transport.take_failure(inode.ino);
         if failure.is_some() {
-            self.write_back.count_error();
+            self.write_limits.count_error();
         }
         let mut state = inode.lock();
         failure.into_iter().for_each(|errno| state.data.lose(errno));

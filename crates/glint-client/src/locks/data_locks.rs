@@ -14,7 +14,7 @@
 
 use crate::cache::inode::CachedInode;
 use crate::client::Client;
-use crate::locks::turns::{LockTurns, Place};
+use crate::locks::turns::{LockTurns, TurnPlace};
 use futures_util::future::{Either, select, try_join_all};
 use glint_lock::held::{Drain, Use};
 use glint_net::{LockClient, Transport, host};
@@ -54,7 +54,7 @@ impl Drop for LockRequestTurn {
 }
 
 /// A place among those who wait for their turn, once there is one.
-struct LockRequestPlace<'a>(&'a CachedInode, Option<Place>);
+struct LockRequestPlace<'a>(&'a CachedInode, Option<TurnPlace>);
 
 impl Drop for LockRequestPlace<'_> {
     fn drop(&mut self) {

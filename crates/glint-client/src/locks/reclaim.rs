@@ -17,7 +17,7 @@ impl<T: Transport> Client<T> {
     pub(crate) async fn start_anew(&self, evicted: bool) -> Vec<MdsRequest<'static>> {
         self.cache.begin_epoch();
         self.cache.cancels.lock().clear();
-        self.write_back.nothing_is_kept();
+        self.write_limits.nothing_is_kept();
         let mut requests = Vec::new();
         if !evicted && self.log.is_on() {
             requests.push(MdsRequest::WritesBack { epoch: self.log.epoch() });
@@ -33,7 +33,7 @@ impl<T: Transport> Client<T> {
                 state.capabilities.clear();
             }
             let opens = state.pins.take_undeclared();
-            // Also what is being given up just now: nobody may look before the changes are there.
+            // Also what is being given up just now: nobody may see the directory before the changes are there.
             let delegation = &state.delegation;
             let owns = delegation.is_delegated() || self.log.is_pending(delegation.last_change());
             drop(state);
@@ -79,7 +79,7 @@ impl<T: Transport> Client<T> {
             (_, Ok(_)) => return,
             (MdsRequest::Own { ino }, Err(errno)) => {
                 // Others may have been there.
-                tracing::error!(%ino, %errno, "a directory is not this client's own any more");
+                tracing::error!(%ino, %errno, "a directory is not delegated to this client any more");
                 let inode = self.cache.inode(*ino);
                 self.end_delegation(&inode);
                 let mut state = inode.lock();

@@ -150,10 +150,10 @@ impl<T: Transport> Client<T> {
     /// Writes what has become old.
     fn care(self: &Arc<Self>) {
         // With memory full of half extents, these have to go.
-        let age = if self.write_back.is_stuck() { Duration::ZERO } else { AGE_MAX };
+        let age = if self.write_limits.is_stuck() { Duration::ZERO } else { AGE_MAX };
         let old = clock::now().checked_sub(age);
         if let Some(old) = old
-            && self.write_back.counts().0 > 0
+            && self.write_limits.counts().0 > 0
         {
             for inode in self.cache.dirty() {
                 let due = {

@@ -6,27 +6,27 @@ use std::collections::VecDeque;
 
 /// A place among those who wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place(u64);
+pub(crate) struct TurnPlace(u64);
 
 /// Who asks, and who waits to.
 #[derive(Default)]
 pub(crate) struct LockTurns {
     asking: bool,
-    waiting: VecDeque<Place>,
+    waiting: VecDeque<TurnPlace>,
     places: u64,
 }
 
 impl LockTurns {
     /// A place behind all others.
-    pub(crate) fn wait(&mut self) -> Place {
+    pub(crate) fn wait(&mut self) -> TurnPlace {
         self.places += 1;
-        let place = Place(self.places);
+        let place = TurnPlace(self.places);
         self.waiting.push_back(place);
         place
     }
 
     /// Begins to ask, if that place is the first and nobody else does.
-    pub(crate) fn begin(&mut self, place: Place) -> bool {
+    pub(crate) fn begin(&mut self, place: TurnPlace) -> bool {
         let may = !self.asking && self.waiting.front() == Some(&place);
         self.asking |= may;
         may
@@ -38,7 +38,7 @@ impl LockTurns {
     }
 
     /// Gives a place up. Whether it was the first, so that another one is now.
-    pub(crate) fn leave(&mut self, place: Place) -> bool {
+    pub(crate) fn leave(&mut self, place: TurnPlace) -> bool {
         let first = self.waiting.front() == Some(&place);
         self.waiting.retain(|other| *other != place);
         first

@@ -2,8 +2,8 @@
 //! on inodes that it made there. The servers are told later.
 //!
 //! Invariants:
-//! - Nobody else can have seen what is changed here: whoever looks at the directory has it
-//!   taken from this client first, and that waits until the servers know everything.
+//! - Nobody else can have seen what is changed here: before another client gets anything of the
+//!   directory its delegation is recalled, and that waits until the servers know everything.
 //! - A change is made and put into the write-back log under the locks of its inodes, so changes are
 //!   sent in the order in which they became visible here. The first of these locks is waited
 //!   for, the others are only tried: so it does not matter in which order others take them.
@@ -118,7 +118,7 @@ impl<T: Transport> Client<T> {
         match self.ask_as_root(&request).await {
             Ok(MdsReply::Inodes { first, count, osts, absent }) => {
                 self.osts.store(osts, Ordering::Relaxed);
-                *self.absent.lock() = absent;
+                *self.unreachable_osts.lock() = absent;
                 self.log.add_numbers(first..first + u64::from(count));
                 true
             }
@@ -179,7 +179,7 @@ impl<T: Transport> Client<T> {
         }
         let attr = {
             let directory = state.attributes()?;
-            let layout = directory.layout.inherit(ino, is_dir, osts, &self.absent.lock());
+            let layout = directory.layout.inherit(ino, is_dir, osts, &self.unreachable_osts.lock());
             // It has no default ACL, or its delegation would not have been granted.
             new_inode((ino, layout), &new, (directory, None), &caller.cred, now).attr
         };

@@ -22,14 +22,14 @@ const SPARES: usize = 32;
 struct Room {
     total: usize,
     total_max: Option<usize>,
-    osts: Vec<Ost>,
+    osts: Vec<OstLimits>,
     spares: Vec<Vec<u8>>,
     errors: u64,
     tickets: u64,
 }
 
 #[derive(Default)]
-struct Ost {
+struct OstLimits {
     dirty: usize,
     requests: usize,
     /// Space that it keeps for this client.
@@ -49,12 +49,12 @@ enum What {
 
 /// Limits of what is written behind.
 #[derive(Default)]
-pub(crate) struct WriteBack {
+pub(crate) struct WriteLimits {
     room: Mutex<Room>,
 }
 
 /// Permission to have a request on its way to an OST.
-pub(crate) struct Permit<'a>(&'a WriteBack, u16);
+pub(crate) struct Permit<'a>(&'a WriteLimits, u16);
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
@@ -65,7 +65,7 @@ impl Drop for Permit<'_> {
 
 /// A place among those who wait.
 struct Place<'a> {
-    write_back: &'a WriteBack,
+    limits: &'a WriteLimits,
     ost: u16,
     what: What,
     ticket: Option<u64>,
@@ -74,21 +74,21 @@ struct Place<'a> {
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket else { return };
-        let mut room = self.write_back.room.lock();
+        let mut room = self.limits.room.lock();
         let waits = room.ost(self.ost).waiting[self.what as usize].remove(&ticket).is_some();
         drop(room);
         if !waits {
             // It was its turn.
-            self.write_back.wake_first(self.ost, self.what);
+            self.limits.wake_first(self.ost, self.what);
         }
     }
 }
 
 impl Room {
-    fn ost(&mut self, ost: u16) -> &mut Ost {
+    fn ost(&mut self, ost: u16) -> &mut OstLimits {
         let index = usize::from(ost);
         if self.osts.len() <= index {
-            self.osts.resize_with(index + 1, Ost::default);
+            self.osts.resize_with(index + 1, OstLimits::default);
         }
         &mut self.osts[index]
     }
@@ -117,7 +117,7 @@ impl Room {
     }
 }
 
-impl WriteBack {
+impl WriteLimits {
     /// Waits for room for data of an OST.
     pub(crate) async fn room(&self, ost: u16) {
         self.wait(ost, What::Room).await;
@@ -129,7 +129,7 @@ impl WriteBack {
     }
 
     async fn wait(&self, ost: u16, what: What) {
-        let mut place = Place { write_back: self, ost, what, ticket: None };
+        let mut place = Place { limits: self, ost, what, ticket: None };
         poll_fn(|context| {
             let mut room = self.room.lock();
             if room.take(ost, what) {
@@ -208,7 +208,7 @@ impl WriteBack {
     /// Whether somebody waits for room, and nothing is on its way that would make some.
     pub(crate) fn is_stuck(&self) -> bool {
         let room = self.room.lock();
-        let waits = |ost: &Ost| !ost.waiting[What::Room as usize].is_empty();
+        let waits = |ost: &OstLimits| !ost.waiting[What::Room as usize].is_empty();
         room.osts.iter().any(waits) && room.osts.iter().all(|ost| ost.requests == 0)
     }
 
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn one_event_wakes_one_and_a_dropped_turn_is_passed_on() {
-        let limits = WriteBack::default();
+        let limits = WriteLimits::default();
         let counter = Arc::new(Counter::default());
         let waker = Waker::from(counter.clone());
         let mut context = Context::from_waker(&waker);
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn room_goes_round() {
-        let limits = WriteBack::default();
+        let limits = WriteLimits::default();
         limits.added(0, DIRTY_BYTES_PER_OST_MAX);
         let counter = Arc::new(Counter::default());
         let waker = Waker::from(counter.clone());
