@@ -3,7 +3,8 @@
 //! Invariants:
 //! - What comes after a look is not missed: who waits is in the list before the last look, and who
 //!   changes something looks into the list after the change. A fence on each side keeps it so.
-//! - A waiter that was woken and has not looked since is followed by the next one if it is dropped.
+//! - A waiter that was woken and has not looked since is followed by the next one of its key if it is
+//!   dropped.
 //! - A waiter keeps its place until it has what it waits for, however often it is woken.
 //! - Nobody is woken under the lock of the list.
 
@@ -35,8 +36,9 @@ struct Entry<K> {
 }
 
 /// The place of a task in a list, which it leaves when it is dropped.
-struct Place<'a, K> {
+struct Place<'a, K: PartialEq> {
     list: &'a WaitList<K>,
+    key: K,
     entered: Option<Entered>,
 }
 
@@ -91,7 +93,20 @@ impl<K> WaitList<K> {
 
     /// Has the one look again that has waited longest.
     pub fn wake_one(&self) {
-        self.take_out(|entries| entries.waiting.pop_front());
+        self.wake_one_where(|_| true);
+    }
+
+    /// The same of those whose key is meant.
+    pub fn wake_one_where(&self, is_meant: impl Fn(&K) -> bool) {
+        self.take_out(|entries| {
+            let first = entries.waiting.iter().position(|entry| is_meant(&entry.key));
+            first.and_then(|at| entries.waiting.remove(at))
+        });
+    }
+
+    /// Whether somebody waits whose key is meant, and has not just been woken.
+    pub fn is_awaited(&self, mut is_meant: impl FnMut(&K) -> bool) -> bool {
+        !self.is_empty() && self.entries.lock().waiting.iter().any(|entry| is_meant(&entry.key))
     }
 
     /// How many wait, but for those who have just been woken.
@@ -123,9 +138,9 @@ impl<K> WaitList<K> {
     /// The same as [`WaitList::until`], as one who waits for `key`.
     pub async fn until_with<R>(&self, key: K, mut ready: impl FnMut() -> Option<R>) -> R
     where
-        K: Clone,
+        K: Clone + PartialEq,
     {
-        let mut place = Place { list: self, entered: None };
+        let mut place = Place { list: self, key, entered: None };
         poll_fn(|context| {
             if let Some(result) = ready() {
                 place.leave();
@@ -134,7 +149,7 @@ impl<K> WaitList<K> {
             if place.is_entered(context.waker()) {
                 return Poll::Pending;
             }
-            place.enter(&key, context.waker());
+            place.enter(context.waker());
             // Who enters after a change sees it now.
             fence(Ordering::SeqCst);
             match ready() {
@@ -156,7 +171,7 @@ impl<K> Entries<K> {
     }
 }
 
-impl<K> Place<'_, K> {
+impl<K: PartialEq> Place<'_, K> {
     /// Whether it is in the list with this waker, for all that is known without the lock: who took
     /// it out since has woken it, too.
     fn is_entered(&self, waker: &Waker) -> bool {
@@ -164,7 +179,7 @@ impl<K> Place<'_, K> {
         self.entered.as_ref().is_some_and(|known| known.at == wakes && known.waker.will_wake(waker))
     }
 
-    fn enter(&mut self, key: &K, waker: &Waker)
+    fn enter(&mut self, waker: &Waker)
     where
         K: Clone,
     {
@@ -174,7 +189,7 @@ impl<K> Place<'_, K> {
         match entries.find(number) {
             Ok(at) => entries.waiting[at].waker.clone_from(waker),
             Err(at) => {
-                let entry = Entry { number, key: key.clone(), waker: waker.clone() };
+                let entry = Entry { number, key: self.key.clone(), waker: waker.clone() };
                 entries.waiting.insert(at, entry);
             }
         }
@@ -193,11 +208,11 @@ impl<K> Place<'_, K> {
     }
 }
 
-impl<K> Drop for Place<'_, K> {
+impl<K: PartialEq> Drop for Place<'_, K> {
     fn drop(&mut self) {
         if !self.leave() {
             // It was woken, perhaps alone, and did not look.
-            self.list.wake_one();
+            self.list.wake_one_where(|key| *key == self.key);
         }
     }
 }

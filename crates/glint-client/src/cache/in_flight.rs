@@ -2,56 +2,38 @@
 
 use crate::cache::Cache;
 use glint_lock::flight::Flight;
-use std::future::poll_fn;
-use std::task::{Poll, Waker};
+use glint_wait::Monitor;
 
 /// Requests on their way, and who waits until some of them are answered.
-#[derive(Default)]
-pub(crate) struct RequestsInFlight {
-    flight: Flight,
-    wakers: Vec<Waker>,
-}
+pub(crate) type RequestsInFlight = Monitor<Flight>;
 
 /// A request on its way; what its answer grants is known when this is dropped.
 pub(crate) struct InFlightGuard<'a>(&'a Cache, u64);
 
 impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
-        let wakers = {
-            let mut requests = self.0.flight.lock();
-            requests.flight.end(self.1);
-            std::mem::take(&mut requests.wakers)
-        };
-        wakers.into_iter().for_each(Waker::wake);
+        self.0.flight.change(|flight| flight.end(self.1));
     }
 }
 
 impl Cache {
     /// A request is about to be sent.
     pub(crate) fn begin_request(&self) -> InFlightGuard<'_> {
-        InFlightGuard(self, self.flight.lock().flight.begin())
+        InFlightGuard(self, self.flight.lock().begin())
     }
 
     /// Names this moment, for [`Cache::past`].
     pub(crate) fn fence(&self) -> u64 {
-        self.flight.lock().flight.fence()
+        self.flight.lock().fence()
     }
 
     /// Until all requests sent before a fence are answered.
     pub(crate) async fn past(&self, fence: u64) {
-        poll_fn(|context| {
-            let mut requests = self.flight.lock();
-            if requests.flight.is_past(fence) {
-                return Poll::Ready(());
-            }
-            requests.wakers.push(context.waker().clone());
-            Poll::Pending
-        })
-        .await
+        self.flight.until(|flight| flight.is_past(fence).then_some(())).await;
     }
 
     /// Whether all requests sent before a fence are answered.
     pub(crate) fn is_past(&self, fence: u64) -> bool {
-        self.flight.lock().flight.is_past(fence)
+        self.flight.lock().is_past(fence)
     }
 }

@@ -14,11 +14,10 @@ use crate::locks::turns::LockTurns;
 use glint_lock::held::{HeldBits, HeldData};
 use glint_proto::lock::{Bits, Range};
 use glint_proto::{Access, Attr, Ino, Timestamp};
-use parking_lot::{Mutex, MutexGuard};
+use glint_wait::Monitor;
+use parking_lot::MutexGuard;
 use smallvec::SmallVec;
-use std::future::poll_fn;
 use std::sync::atomic::AtomicBool;
-use std::task::{Poll, Waker};
 
 /// A name, and the directory that has it.
 pub(crate) type Name = (Ino, Box<[u8]>);
@@ -46,7 +45,6 @@ pub(crate) struct InodeState {
     pub(crate) has_posix_locks: bool,
     /// What the MDS has allowed in this session, if OSTs want to see that.
     pub(crate) capabilities: Capabilities,
-    wakers: Vec<Waker>,
 }
 
 /// An inode.
@@ -54,7 +52,7 @@ pub(crate) struct CachedInode {
     pub(crate) ino: Ino,
     /// Among those that nobody needs, perhaps: see `idle.rs`.
     pub(crate) is_listed: AtomicBool,
-    state: Mutex<InodeState>,
+    state: Monitor<InodeState>,
 }
 
 impl CachedInode {
@@ -72,9 +70,8 @@ impl CachedInode {
             data: FileData::default(),
             has_posix_locks: false,
             capabilities: Capabilities::default(),
-            wakers: Vec::new(),
         };
-        CachedInode { ino, is_listed: AtomicBool::new(false), state: Mutex::new(state) }
+        CachedInode { ino, is_listed: AtomicBool::new(false), state: Monitor::new(state) }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, InodeState> {
@@ -87,24 +84,13 @@ impl CachedInode {
     }
 
     /// Waits until `find` finds what it wants.
-    pub(crate) async fn until<R>(&self, mut find: impl FnMut(&mut InodeState) -> Option<R>) -> R {
-        poll_fn(|context| {
-            let mut state = self.state.lock();
-            match find(&mut state) {
-                Some(found) => Poll::Ready(found),
-                None => {
-                    state.wakers.push(context.waker().clone());
-                    Poll::Pending
-                }
-            }
-        })
-        .await
+    pub(crate) async fn until<R>(&self, find: impl FnMut(&mut InodeState) -> Option<R>) -> R {
+        self.state.until(find).await
     }
 
     /// A change that somebody may wait for.
     pub(crate) fn wake(&self) {
-        let wakers = std::mem::take(&mut self.state.lock().wakers);
-        wakers.into_iter().for_each(Waker::wake);
+        self.state.wake();
     }
 
     /// Whether nothing here would be missed.

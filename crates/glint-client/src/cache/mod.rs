@@ -45,7 +45,7 @@ pub(crate) struct Cache {
     /// The part whose inodes the kernel is asked next to forget.
     pub(crate) next_pruned: AtomicUsize,
     pub(crate) with_negative: Mutex<VecDeque<Ino>>,
-    pub(crate) flight: Mutex<RequestsInFlight>,
+    pub(crate) flight: RequestsInFlight,
     kernel: OnceLock<Arc<dyn Kernel>>,
     /// Counts how often the servers have forgotten all locks.
     epoch: AtomicU64,
@@ -64,7 +64,7 @@ impl Cache {
             negative: AtomicUsize::new(0),
             next_pruned: AtomicUsize::new(0),
             with_negative: Mutex::default(),
-            flight: Mutex::default(),
+            flight: RequestsInFlight::default(),
             kernel: OnceLock::new(),
             epoch: AtomicU64::new(0),
             log,

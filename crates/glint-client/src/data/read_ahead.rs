@@ -9,12 +9,10 @@
 //! Invariant: what was read ahead is used only while the stamp is what it was before it was
 //! read: no lock on the file's data was lost, and nobody here has written to it.
 
-use parking_lot::Mutex;
-use std::future::poll_fn;
+use glint_wait::Monitor;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Poll, Waker};
 use std::time::Duration;
 
 /// Time that any read may take, and time for each byte on top of that: 500 MB/s.
@@ -56,7 +54,7 @@ impl ReadAheadMemory {
 }
 
 enum Content {
-    Coming(Vec<Waker>),
+    Coming,
     Here(Vec<u8>),
     Failed,
 }
@@ -65,7 +63,7 @@ enum Content {
 pub(crate) struct BlockAhead {
     pub(crate) offset: u64,
     pub(crate) len: u64,
-    content: Mutex<Content>,
+    content: Monitor<Content>,
     memory: ReadAheadMemory,
 }
 
@@ -86,29 +84,23 @@ impl BlockAhead {
             Some(data) => Content::Here(data),
             None => Content::Failed,
         };
-        let before = std::mem::replace(&mut *self.content.lock(), content);
-        if let Content::Coming(waiting) = before {
-            waiting.into_iter().for_each(Waker::wake);
-        }
+        self.content.change(|before| *before = content);
     }
 
     /// Copies what it has from `offset` on, once it is here. Returns how much; `None` if it
     /// did not come.
     pub(crate) async fn copy(&self, offset: u64, room: &mut [u8]) -> Option<usize> {
-        poll_fn(|context| match &mut *self.content.lock() {
-            Content::Coming(waiting) => {
-                waiting.push(context.waker().clone());
-                Poll::Pending
-            }
+        let mut look = |content: &mut Content| match content {
+            Content::Coming => None,
             Content::Here(data) => {
                 let data = data.get((offset - self.offset) as usize..).unwrap_or_default();
                 let len = data.len().min(room.len());
                 room[..len].copy_from_slice(&data[..len]);
-                Poll::Ready(Some(len))
+                Some(Some(len))
             }
-            Content::Failed => Poll::Ready(None),
-        })
-        .await
+            Content::Failed => Some(None),
+        };
+        self.content.until(&mut look).await
     }
 }
 
@@ -273,7 +265,7 @@ impl ReadAhead {
             if !memory.take((end - at) as usize) {
                 return;
             }
-            let content = Mutex::new(Content::Coming(Vec::new()));
+            let content = Monitor::new(Content::Coming);
             let block =
                 Arc::new(BlockAhead { offset: at, len: end - at, content, memory: memory.clone() });
             self.blocks.push(block.clone());

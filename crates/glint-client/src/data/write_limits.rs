@@ -10,10 +10,7 @@ use glint_proto::limits::{
     BULK_BYTES_MAX, DIRTY_BYTES_MAX, DIRTY_BYTES_PER_OST_MAX, RPCS_PER_OST_MAX,
 };
 use glint_telemetry::Counter;
-use parking_lot::Mutex;
-use std::collections::BTreeMap;
-use std::future::poll_fn;
-use std::task::{Poll, Waker};
+use glint_wait::Monitor;
 
 /// Buffers kept for the next extents.
 const SPARES: usize = 32;
@@ -25,7 +22,6 @@ struct Room {
     osts: Vec<OstLimits>,
     spares: Vec<Vec<u8>>,
     errors: u64,
-    tickets: u64,
 }
 
 #[derive(Default)]
@@ -36,12 +32,10 @@ struct OstLimits {
     kept: u64,
     /// Where its largest object ends, once it has said so.
     object_bytes_max: Option<u64>,
-    /// Who waits, by ticket: for room, and to send a request.
-    waiting: [BTreeMap<u64, Waker>; 2],
 }
 
-/// What is waited for.
-#[derive(Clone, Copy)]
+/// What is waited for, from an OST.
+#[derive(Clone, Copy, PartialEq)]
 enum What {
     Room,
     Request,
@@ -50,7 +44,7 @@ enum What {
 /// Limits of what is written behind.
 #[derive(Default)]
 pub(crate) struct WriteLimits {
-    room: Mutex<Room>,
+    room: Monitor<Room, (u16, What)>,
 }
 
 /// Permission to have a request on its way to an OST.
@@ -60,27 +54,6 @@ impl Drop for Permit<'_> {
     fn drop(&mut self) {
         self.0.room.lock().ost(self.1).requests -= 1;
         self.0.wake_first(self.1, What::Request);
-    }
-}
-
-/// A place among those who wait.
-struct Place<'a> {
-    limits: &'a WriteLimits,
-    ost: u16,
-    what: What,
-    ticket: Option<u64>,
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        let Some(ticket) = self.ticket else { return };
-        let mut room = self.limits.room.lock();
-        let waits = room.ost(self.ost).waiting[self.what as usize].remove(&ticket).is_some();
-        drop(room);
-        if !waits {
-            // It was its turn.
-            self.limits.wake_first(self.ost, self.what);
-        }
     }
 }
 
@@ -129,33 +102,17 @@ impl WriteLimits {
     }
 
     async fn wait(&self, ost: u16, what: What) {
-        let mut place = Place { limits: self, ost, what, ticket: None };
-        poll_fn(|context| {
-            let mut room = self.room.lock();
-            if room.take(ost, what) {
-                return Poll::Ready(());
-            }
-            let ticket = *place.ticket.get_or_insert_with(|| {
-                room.tickets += 1;
-                room.tickets
-            });
-            room.ost(ost).waiting[what as usize].insert(ticket, context.waker().clone());
-            Poll::Pending
-        })
-        .await;
-        if let Some(ticket) = place.ticket.take() {
-            self.room.lock().ost(ost).waiting[what as usize].remove(&ticket);
-            // There may be more.
-            self.wake_first(ost, what);
+        if self.room.lock().take(ost, what) {
+            return;
         }
+        let take = |room: &mut Room| room.take(ost, what).then_some(());
+        self.room.until_with((ost, what), take).await;
+        // There may be more.
+        self.wake_first(ost, what);
     }
 
-    /// Wakes who waits first. Not under the lock, which it may be waiting for.
     fn wake_first(&self, ost: u16, what: What) {
-        let first = self.room.lock().ost(ost).waiting[what as usize].pop_first();
-        if let Some((_, waker)) = first {
-            waker.wake();
-        }
+        self.room.wake_one_where(|waits_for| *waits_for == (ost, what));
     }
 
     pub(crate) fn added(&self, ost: u16, bytes: usize) {
@@ -207,9 +164,8 @@ impl WriteLimits {
 
     /// Whether somebody waits for room, and nothing is on its way that would make some.
     pub(crate) fn is_stuck(&self) -> bool {
-        let room = self.room.lock();
-        let waits = |ost: &OstLimits| !ost.waiting[What::Room as usize].is_empty();
-        room.osts.iter().any(waits) && room.osts.iter().all(|ost| ost.requests == 0)
+        self.room.is_awaited(|(_, what)| *what == What::Room)
+            && self.room.lock().osts.iter().all(|ost| ost.requests == 0)
     }
 
     /// Takes from what an OST keeps, if it keeps enough.
@@ -261,7 +217,7 @@ mod tests {
     use std::pin::pin;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::{Context, Wake};
+    use std::task::{Context, Poll, Wake, Waker};
 
     #[derive(Default)]
     struct Counter(AtomicUsize);

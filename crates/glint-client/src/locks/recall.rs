@@ -12,12 +12,12 @@ use futures_util::future::{Either, select};
 use glint_net::{LockClient, Transport, host};
 use glint_proto::lock::{Bits, Callback, Cancel};
 use glint_proto::{FsResult, MdsReply, MdsRequest};
+use glint_wait::WaitList;
 use parking_lot::Mutex;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Poll, Waker};
 use std::time::Duration;
 
 /// How long a name may take to be forgotten before all are.
@@ -35,7 +35,8 @@ pub(crate) struct RecallInbox {
     callbacks: Mutex<Vec<Callback>>,
     /// Closes of files whose opens were dropped.
     closes: Mutex<Vec<MdsRequest<'static>>>,
-    waker: Mutex<Option<Waker>>,
+    /// The thread, which waits for any of these.
+    waiting: WaitList,
     stop: AtomicBool,
 }
 
@@ -43,13 +44,13 @@ impl RecallInbox {
     /// Servers recall locks.
     pub(crate) fn put(&self, callbacks: Vec<Callback>) {
         self.callbacks.lock().extend(callbacks);
-        self.wake();
+        self.waiting.wake();
     }
 
     /// Ends the threads when they have brought everything to the servers.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        self.wake();
+        self.waiting.wake();
     }
 
     /// Whether they are to end.
@@ -57,33 +58,25 @@ impl RecallInbox {
         self.stop.load(Ordering::Acquire)
     }
 
-    fn wake(&self) {
-        let waker = self.waker.lock().take();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-
     /// Has the MDS told that a file which it counts as open is not.
     pub(crate) fn take_open_back(&self, release: MdsRequest<'static>) {
         self.closes.lock().push(release);
-        self.wake();
+        self.waiting.wake();
     }
 
     /// What has come; `None` if nothing more will.
     pub(crate) async fn next(&self) -> Option<(Vec<Callback>, Vec<MdsRequest<'static>>)> {
-        poll_fn(|context| {
-            self.waker.lock().replace(context.waker().clone());
+        let look = || {
             let callbacks = std::mem::take(&mut *self.callbacks.lock());
             let closes = std::mem::take(&mut *self.closes.lock());
             let is_empty = callbacks.is_empty() && closes.is_empty();
             match (is_empty, self.is_stopped()) {
-                (false, _) => Poll::Ready(Some((callbacks, closes))),
-                (true, true) => Poll::Ready(None),
-                (true, false) => Poll::Pending,
+                (false, _) => Some(Some((callbacks, closes))),
+                (true, true) => Some(None),
+                (true, false) => None,
             }
-        })
-        .await
+        };
+        self.waiting.until(look).await
     }
 }
 

@@ -9,13 +9,12 @@ use crate::calls::open_files::OpenFile;
 use glint_proto::deferred::Deferred;
 use glint_proto::limits::{BATCH_BYTES_MAX, BATCH_CHANGES_MAX, NAME_BYTES_MAX};
 use glint_proto::{FsResult, Ino, clock};
-use parking_lot::{Mutex, MutexGuard};
+use glint_wait::WaitList;
+use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Poll, Waker};
 use std::time::Instant;
 
 /// Changes that are sent without waiting for more.
@@ -43,21 +42,10 @@ struct LogState {
     /// Somebody waits for changes up to this one, and for closed files.
     wanted: u64,
     hurry: bool,
-    waiters: Vec<(u64, Waker)>,
-    sender: Option<Waker>,
     /// Inode numbers to give.
     numbers: VecDeque<Range<u64>>,
     /// Directories delegated to this client, oldest first.
     delegated: VecDeque<Ino>,
-}
-
-/// Wakes the sender, not under a lock that it waits for.
-fn wake_sender(mut state: MutexGuard<'_, LogState>) {
-    let sender = state.sender.take();
-    drop(state);
-    if let Some(waker) = sender {
-        waker.wake();
-    }
 }
 
 /// The write-back log of a client.
@@ -72,6 +60,9 @@ pub(crate) struct WriteBackLog {
     /// Closed files whose end is not among the changes yet.
     closing: AtomicU64,
     state: Mutex<LogState>,
+    /// Who waits until changes are done, with the last of them; and the sender.
+    waiting: WaitList<u64>,
+    sender: WaitList,
 }
 
 impl WriteBackLog {
@@ -121,8 +112,9 @@ impl WriteBackLog {
         change.encode(&mut batch.changes)?;
         batch.count += 1;
         let number = self.made.fetch_add(1, Ordering::AcqRel) + 1;
+        drop(state);
         if self.len() == ENOUGH {
-            wake_sender(state);
+            self.sender.wake();
         }
         Ok(number)
     }
@@ -142,21 +134,15 @@ impl WriteBackLog {
     /// Waits until `ready`, or what was changed up to `number` is done and it is to be looked at
     /// again. `urge` says what the sender has to do for that.
     async fn wait(&self, number: u64, ready: impl Fn() -> bool, urge: impl Fn(&mut LogState)) {
-        poll_fn(|context| {
+        let look = || {
             if ready() {
-                return Poll::Ready(());
+                return Some(());
             }
-            let mut state = self.state.lock();
-            // It may have become so since.
-            if ready() {
-                return Poll::Ready(());
-            }
-            state.waiters.push((number, context.waker().clone()));
-            urge(&mut state);
-            wake_sender(state);
-            Poll::Pending
-        })
-        .await
+            urge(&mut self.state.lock());
+            self.sender.wake();
+            None
+        };
+        self.waiting.until_with(number, look).await;
     }
 
     /// Until all changes up to this one are done.
@@ -167,9 +153,8 @@ impl WriteBackLog {
 
     /// Has closed files written now.
     pub(crate) fn hurry(&self) {
-        let mut state = self.state.lock();
-        state.hurry = true;
-        wake_sender(state);
+        self.state.lock().hurry = true;
+        self.sender.wake();
     }
 
     /// Has everything sent that was made before this time, and closed files written.
@@ -183,7 +168,8 @@ impl WriteBackLog {
         if old {
             state.wanted = self.last();
         }
-        wake_sender(state);
+        drop(state);
+        self.sender.wake();
     }
 
     /// Until there is room for another change.
@@ -196,7 +182,7 @@ impl WriteBackLog {
 
     /// What the sender has to do next: changes to send, closed files to write.
     pub(crate) async fn next(&self) -> (Option<LogBatch>, Vec<Arc<OpenFile>>) {
-        poll_fn(|context| {
+        let look = || {
             let mut state = self.state.lock();
             let enough = self.len() >= ENOUGH || state.wanted > self.done.load(Ordering::Acquire);
             let batch = if enough { state.batches.pop_front() } else { None };
@@ -204,13 +190,9 @@ impl WriteBackLog {
             let ready = |file: &OpenFile| hurry || !self.is_pending(file.made);
             let count = state.closed.iter().take_while(|file| ready(file)).count();
             let closed: Vec<_> = state.closed.drain(..count).collect();
-            if batch.is_none() && closed.is_empty() {
-                state.sender = Some(context.waker().clone());
-                return Poll::Pending;
-            }
-            Poll::Ready((batch, closed))
-        })
-        .await
+            (batch.is_some() || !closed.is_empty()).then_some((batch, closed))
+        };
+        self.sender.until(look).await
     }
 
     /// The servers have answered so many more.
@@ -221,15 +203,7 @@ impl WriteBackLog {
 
     fn wake_waiters(&self) {
         let done = self.done.load(Ordering::Acquire);
-        let mut woken = Vec::new();
-        self.state.lock().waiters.retain(|(number, waker)| {
-            let waits = *number > done;
-            if !waits {
-                woken.push(waker.clone());
-            }
-            waits
-        });
-        woken.into_iter().for_each(Waker::wake);
+        self.waiting.wake_where(|number| *number <= done);
     }
 
     /// What was changed in another write-back epoch of this client is not to be done any more.
