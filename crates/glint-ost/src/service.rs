@@ -5,7 +5,7 @@ use crate::disk::{Disk, DiskFile, LocalDisk};
 use crate::error::OstError;
 use crate::store::object_store::ObjectStore;
 use glint_proto::{Bulk, ClientId, Errno, Extents, FsResult, ObjectId, OstReply, OstRequest};
-use glint_telemetry::{Layer, Span};
+use glint_telemetry::{Counter, Layer, Span};
 use std::io;
 use std::sync::Arc;
 
@@ -161,6 +161,7 @@ impl<D: Disk> Ost<D> {
                     })
                     .await?;
                     buffer[done..done + data.len()].copy_from_slice(&data);
+                    glint_telemetry::count(Counter::BytesCopied, data.len() as u64);
                     data.len()
                 }
                 Err((_, error)) => return Err(error),

@@ -15,6 +15,8 @@
 //! Does not know: FUSE, threads, real disks. Those are what the end-to-end tests are for.
 
 mod contested;
+#[cfg(test)]
+mod copies;
 pub mod fuzz;
 mod hostile;
 mod oracle;

@@ -23,7 +23,7 @@ const CLIENT: Machine = Machine(10);
 const LIMIT: Duration = Duration::from_secs(3600);
 
 /// Runs this in a world of its own.
-fn in_a_world<T: 'static, F: Future<Output = T> + 'static>(
+pub(crate) fn in_a_world<T: 'static, F: Future<Output = T> + 'static>(
     test: impl FnOnce(Rc<Executor>, Rc<Storage>) -> F,
 ) -> T {
     let (executor, storage) = (Executor::new(1), Rc::new(Storage::new(1)));

@@ -12,7 +12,7 @@ mod recorder;
 mod span;
 
 pub use histogram::Histogram;
-pub use recorder::{Counter, Row, count, counters, record, reset, snapshot};
+pub use recorder::{Counter, Row, count, counted_here, counters, record, reset, snapshot};
 pub use span::{Span, enable, traced};
 
 /// Number of operations that can be told apart.

@@ -40,11 +40,13 @@ pub enum Counter {
     Evictions,
     /// Writes of data behind a call that failed.
     WriteErrors,
+    /// Bytes of files that were copied within this process, from one buffer into another.
+    BytesCopied,
 }
 
 impl Counter {
     /// All counters.
-    pub const ALL: [Counter; 15] = [
+    pub const ALL: [Counter; 16] = [
         Counter::BytesRead,
         Counter::BytesWritten,
         Counter::Requests,
@@ -60,6 +62,7 @@ impl Counter {
         Counter::BytesReadAhead,
         Counter::Evictions,
         Counter::WriteErrors,
+        Counter::BytesCopied,
     ];
 
     /// Lower-case name.
@@ -80,6 +83,7 @@ impl Counter {
             Counter::BytesReadAhead => "bytes_read_ahead",
             Counter::Evictions => "evictions",
             Counter::WriteErrors => "write_errors",
+            Counter::BytesCopied => "bytes_copied",
         }
     }
 }
@@ -158,6 +162,12 @@ pub fn count(counter: Counter, by: u64) {
         let cell = &lease.0.counters[counter as usize];
         cell.store(cell.load(Ordering::Relaxed) + by, Ordering::Relaxed);
     });
+}
+
+/// Value of a counter, of this thread and those that ended before it began.
+pub fn counted_here(counter: Counter) -> u64 {
+    let value = |lease: &Lease| lease.0.counters[counter as usize].load(Ordering::Relaxed);
+    MINE.try_with(value).unwrap_or_default()
 }
 
 /// What was recorded for one layer and operation, over all threads.

@@ -16,6 +16,7 @@ use crate::data::extents::{DirtyObject, Due, Extent, Retry};
 use glint_proto::Errno;
 use glint_proto::retry::Failing;
 use smallvec::SmallVec;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Extents of one object on their way, in the order of their offsets.
@@ -119,23 +120,15 @@ impl Dirty {
         &mut self.objects[at]
     }
 
-    /// Writes into an object. Returns by how many bytes the dirty data grew. New extents get
-    /// their memory from `buffer`.
-    pub(crate) fn write(
-        &mut self,
-        stripe: u16,
-        offset: u64,
-        data: &[u8],
-        now: Instant,
-        buffer: &mut impl FnMut(usize) -> Vec<u8>,
-    ) -> usize {
+    /// Writes into an object. Returns by how many bytes the dirty data grew.
+    pub(crate) fn write(&mut self, stripe: u16, offset: u64, data: &[u8], now: Instant) -> usize {
         let block = self.block;
         let object = self.object(stripe);
         let (mut at, mut rest, mut grown) = (offset, data, 0);
         while !rest.is_empty() {
             let room = (block - at % block) as usize;
             let (piece, after) = rest.split_at(room.min(rest.len()));
-            grown += object.write(at, piece, now, block, buffer);
+            grown += object.write(at, piece, now, block);
             (at, rest) = (at + piece.len() as u64, after);
         }
         grown
@@ -160,7 +153,11 @@ impl Dirty {
         let (mut since, mut bytes) = (now, 0);
         let mut extents = SmallVec::with_capacity(due.len());
         for offset in due {
-            let Some(extent) = object.remove(offset) else { continue };
+            let Some(mut extent) = object.remove(offset) else { continue };
+            // It may be kept until it is durable, and what was left for more is not used.
+            if let Some(data) = Arc::get_mut(&mut extent.data) {
+                data.shrink_to_fit();
+            }
             object.in_flight.insert(offset, offset + extent.data.len() as u64);
             since = since.min(extent.since);
             bytes += extent.data.len();
@@ -242,10 +239,6 @@ mod tests {
 
     const BLOCK: usize = 64;
 
-    fn fresh(_: usize) -> Vec<u8> {
-        Vec::new()
-    }
-
     fn take(dirty: &mut Dirty, due: Due) -> Option<ExtentsInFlight> {
         dirty.take(due, Instant::now(), |_| true)
     }
@@ -257,7 +250,7 @@ mod tests {
         // Two writers, strided: the even pieces, then the odd ones.
         for parity in [0, 1] {
             for piece in (0..16u64).filter(|piece| piece % 2 == parity) {
-                dirty.write(0, piece * 16, &[piece as u8; 16], now, &mut fresh);
+                dirty.write(0, piece * 16, &[piece as u8; 16], now);
             }
         }
         for block in 0..4u64 {
@@ -274,14 +267,14 @@ mod tests {
     fn what_overlaps_a_request_on_its_way_waits() {
         let mut dirty = Dirty::new(BLOCK);
         let now = Instant::now();
-        dirty.write(3, 0, b"old", now, &mut fresh);
+        dirty.write(3, 0, b"old", now);
         let first = take(&mut dirty, Due::Before(now)).unwrap();
-        dirty.write(3, 1, b"new", now, &mut fresh);
+        dirty.write(3, 1, b"new", now);
         assert!(take(&mut dirty, Due::Before(now)).is_none() && !dirty.is_clean());
-        dirty.write(3, 20, b"else", now, &mut fresh);
+        dirty.write(3, 20, b"else", now);
         assert_eq!(take(&mut dirty, Due::Before(now)).unwrap().extents[0].0, 20);
         dirty.completed(&first);
-        assert_eq!(take(&mut dirty, Due::Before(now)).unwrap().extents[0].1.data, b"new");
+        assert_eq!(take(&mut dirty, Due::Before(now)).unwrap().extents[0].1.data[..], *b"new");
         assert!(take(&mut dirty, Due::Before(now)).is_none());
     }
 
@@ -290,13 +283,13 @@ mod tests {
         let mut dirty = Dirty::new(256);
         let (then, now) = (Instant::now(), Instant::now() + Duration::from_millis(1));
         for offset in [90, 10, 50, 70, 30] {
-            dirty.write(0, offset, &[1; 10], then, &mut fresh);
+            dirty.write(0, offset, &[1; 10], then);
         }
-        dirty.write(0, 1000, &[1; 10], now, &mut fresh);
+        dirty.write(0, 1000, &[1; 10], now);
         let in_flight = take(&mut dirty, Due::Before(then)).unwrap();
         let offsets: Vec<u64> = in_flight.extents.iter().map(|(offset, _)| *offset).collect();
         assert_eq!(offsets, [10, 30, 50, 70, 90], "and not what is younger");
-        assert_eq!(dirty.write(0, 15, &[2; 20], now, &mut fresh), 20);
+        assert_eq!(dirty.write(0, 15, &[2; 20], now), 20);
         let failed = dirty.failed(in_flight, Errno::EMFILE, now);
         assert_eq!(failed, Failed { first: true, overwritten: 10, lost: 0 }, "so much is newer");
         let failing = dirty.failing().expect("what failed");
@@ -317,7 +310,7 @@ mod tests {
     fn what_fails_rests_and_what_was_given_up_does_not_come_back() {
         let mut dirty = Dirty::new(BLOCK);
         let now = Instant::now();
-        dirty.write(0, 0, b"data", now, &mut fresh);
+        dirty.write(0, 0, b"data", now);
         let in_flight = take(&mut dirty, Due::Before(now)).unwrap();
         dirty.failed(in_flight, Errno::EIO, now);
         let rested = dirty.failing().unwrap().rests_until;
@@ -327,7 +320,7 @@ mod tests {
         let again = dirty.failing().unwrap();
         assert_eq!((again.since, again.last), (now, rested));
         let in_flight = dirty.take(Due::Full, again.rests_until, |_| true).unwrap();
-        dirty.write(0, 100, b"more", now, &mut fresh);
+        dirty.write(0, 100, b"more", now);
         assert_eq!(dirty.discard(), [(0, 4)]);
         let failed = dirty.failed(in_flight, Errno::EIO, again.rests_until);
         assert_eq!(failed, Failed { first: false, overwritten: 0, lost: 4 });
@@ -341,7 +334,7 @@ mod tests {
         for step in 0..300 {
             let now = begun + Duration::from_millis(step * 10);
             // Others write to the same object, with success, all the time.
-            dirty.write(0, 1 << 20, &[3; 10], now, &mut fresh);
+            dirty.write(0, 1 << 20, &[3; 10], now);
             while let Some(request) = dirty.take(Due::Before(now), now, |_| true) {
                 let reaches = |(offset, extent): &(u64, Extent)| {
                     (*offset..offset + extent.data.len() as u64).contains(&bad)
@@ -362,7 +355,7 @@ mod tests {
         let begun = Instant::now();
         let mut dirty = Dirty::new(4 << 20);
         for block in 0..100 {
-            dirty.write(0, block * 8192, &[1; 512], begun, &mut fresh);
+            dirty.write(0, block * 8192, &[1; 512], begun);
         }
         let given_up = with_a_bad_byte(&mut dirty, begun, 50 * 8192 + 7);
         let [(after, 512)] = given_up[..] else { panic!("one extent: {given_up:?}") };
@@ -377,7 +370,7 @@ mod tests {
         let mut given_up = Vec::new();
         for round in 0..30 {
             let now = begun + Duration::from_millis(100 * round);
-            dirty.write(0, 4096, &[round as u8; 8192], now, &mut fresh);
+            dirty.write(0, 4096, &[round as u8; 8192], now);
             while let Some(request) = dirty.take(Due::Before(now), now, |_| true) {
                 given_up.push(dirty.failed(request, Errno::EIO, now).lost);
             }
@@ -393,7 +386,7 @@ mod tests {
         for at in 0..count {
             // All over the object, never side by side.
             let offset = (at * 7919 % count) * 1024;
-            dirty.write(0, offset, &[1; 512], now, &mut fresh);
+            dirty.write(0, offset, &[1; 512], now);
         }
         let mut requests = 0;
         while let Some(in_flight) = take(&mut dirty, Due::Before(now)) {
@@ -453,7 +446,7 @@ mod tests {
             }
             let (stripe, offset, len) = (random(2) as u16, random(400), 1 + random(150));
             let data: Vec<u8> = (0..len).map(|i| (step + i) as u8).collect();
-            bytes += dirty.write(stripe, offset, &data, now, &mut fresh);
+            bytes += dirty.write(stripe, offset, &data, now);
             for (i, byte) in data.iter().enumerate() {
                 model.insert((stripe, offset + i as u64), *byte);
             }

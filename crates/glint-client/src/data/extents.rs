@@ -10,6 +10,7 @@ use glint_proto::limits::EXTENTS_PER_WRITE_MAX;
 use glint_proto::retry::Failing;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Which extents to send.
@@ -25,7 +26,8 @@ pub(crate) enum Due {
 
 /// Data that is contiguous in an object.
 pub(crate) struct Extent {
-    pub(crate) data: Vec<u8>,
+    /// Shared with connections once it was sent: who changes it then changes a copy.
+    pub(crate) data: Arc<Vec<u8>>,
     /// When the oldest of it was written.
     pub(crate) since: Instant,
     pub(crate) retry: Option<Retry>,
@@ -222,14 +224,7 @@ impl DirtyObject {
     }
 
     /// Writes what lies in one block. Returns by how much the data grew.
-    pub(crate) fn write(
-        &mut self,
-        offset: u64,
-        data: &[u8],
-        now: Instant,
-        block: u64,
-        buffer: &mut impl FnMut(usize) -> Vec<u8>,
-    ) -> usize {
+    pub(crate) fn write(&mut self, offset: u64, data: &[u8], now: Instant, block: u64) -> usize {
         let before = self.bytes;
         let end = offset + data.len() as u64;
         let touching = self.touching(offset, end, block);
@@ -239,7 +234,7 @@ impl DirtyObject {
         {
             // It goes on where one ended, or changes one.
             let len = extent.data.len();
-            overwrite(&mut extent.data, (offset - start) as usize, data);
+            overwrite(Arc::make_mut(&mut extent.data), (offset - start) as usize, data);
             self.bytes += extent.data.len() - len;
             if extent.data.len() as u64 == block && extent.retry.is_none() {
                 self.full.insert(start);
@@ -253,27 +248,27 @@ impl DirtyObject {
             Some((start, later)) => {
                 // It begins before all that is there.
                 let mut merged = Extent {
-                    data: buffer(data.len()),
+                    data: memory(data.len(), block),
                     since: later.since.min(now),
                     retry: later.retry,
                 };
-                merged.data.extend_from_slice(data);
+                Arc::make_mut(&mut merged.data).extend_from_slice(data);
                 append(&mut merged, offset, start, &later);
                 (offset, merged)
             }
-            None => (offset, Extent { data: buffer(data.len()), since: now, retry: None }),
+            None => (offset, Extent { data: memory(data.len(), block), since: now, retry: None }),
         };
         while let Some((start_of_later, later)) = part() {
             // Overwritten below as far as the new data reaches.
             let gap = (start_of_later - start) as usize;
             if merged.data.len() < gap {
-                merged.data.resize(gap, 0);
+                Arc::make_mut(&mut merged.data).resize(gap, 0);
             }
             append(&mut merged, start, start_of_later, &later);
             merged.since = merged.since.min(later.since);
             merged.retry = Retry::of_both(merged.retry, later.retry);
         }
-        overwrite(&mut merged.data, (offset - start) as usize, data);
+        overwrite(Arc::make_mut(&mut merged.data), (offset - start) as usize, data);
         self.insert(start, merged, block);
         self.bytes - before
     }
@@ -293,10 +288,17 @@ impl DirtyObject {
         let before = self.bytes;
         self.insert(offset, extent, block);
         for (start, newer) in newer {
-            self.write(start, &newer.data, newer.since, block, &mut |len| Vec::with_capacity(len));
+            self.write(start, &newer.data, newer.since, block);
         }
         before + all - self.bytes
     }
+}
+
+/// Memory for an extent that begins with `len` bytes. A small one gets what it needs, and grows if
+/// more comes.
+fn memory(len: usize, block: u64) -> Arc<Vec<u8>> {
+    let small = len < block as usize / 64;
+    Arc::new(Vec::with_capacity(if small { len } else { block as usize }))
 }
 
 /// Puts `later`, which begins at `start_of_later`, behind or into `merged`, which begins at
@@ -305,7 +307,7 @@ fn append(merged: &mut Extent, start: u64, start_of_later: u64, later: &Extent) 
     let end = start + merged.data.len() as u64;
     let skip = end.saturating_sub(start_of_later) as usize;
     if let Some(rest) = later.data.get(skip..) {
-        merged.data.extend_from_slice(rest);
+        Arc::make_mut(&mut merged.data).extend_from_slice(rest);
     }
 }
 

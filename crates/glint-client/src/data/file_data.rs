@@ -91,10 +91,9 @@ impl FileData {
         offset: u64,
         data: &[u8],
         now: Instant,
-        buffer: &mut impl FnMut(usize) -> Vec<u8>,
     ) -> (usize, bool) {
         let first = self.dirty.is_clean();
-        (self.dirty.write(stripe, offset, data, now, buffer), first)
+        (self.dirty.write(stripe, offset, data, now), first)
     }
 
     /// A program has written up to this end.
@@ -283,7 +282,7 @@ mod tests {
         let layout = Layout { stripe_bytes_log2: 12, stripe_count: 2, ..Layout::default() };
         let mut data = FileData::default();
         let now = Instant::now();
-        data.write(0, 0, &[1; 100], now, &mut Vec::with_capacity);
+        data.write(0, 0, &[1; 100], now);
         let request = data.take(Due::Before(now), now, |_| true).unwrap();
         data.arrived(&request, ObjectAttr { size: 100, blocks: 8, ..ObjectAttr::default() });
         assert_eq!(data.objects(layout, 100).map(|whole| whole.blocks), Some(8));
@@ -310,7 +309,7 @@ mod tests {
                 let now = begun + Duration::from_secs(rounds);
                 let lost_now = match step {
                     0 | 1 => {
-                        let (_, first) = data.write(0, at * 2, b"x", now, &mut Vec::with_capacity);
+                        let (_, first) = data.write(0, at * 2, b"x", now);
                         prop_assert_eq!(first, end.is_none());
                         data.wrote(at * 2 + 1, TIME);
                         end = Some(end.unwrap_or(0).max(at * 2 + 1));

@@ -9,6 +9,7 @@
 //! Invariant: what was read ahead is used only while the stamp is what it was before it was
 //! read: no lock on the file's data was lost, and nobody here has written to it.
 
+use glint_telemetry::Counter;
 use glint_wait::Monitor;
 use std::ops::Range;
 use std::sync::Arc;
@@ -96,6 +97,7 @@ impl BlockAhead {
                 let data = data.get((offset - self.offset) as usize..).unwrap_or_default();
                 let len = data.len().min(room.len());
                 room[..len].copy_from_slice(&data[..len]);
+                glint_telemetry::count(Counter::BytesCopied, len as u64);
                 Some(Some(len))
             }
             Content::Failed => Some(None),

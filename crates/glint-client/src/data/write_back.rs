@@ -20,6 +20,7 @@ use glint_proto::retry::Failing;
 use glint_proto::{
     Bulk, Errno, FsResult, Ino, Layout, ObjectAttr, ObjectId, OstReply, OstRequest, clock,
 };
+use glint_telemetry::Counter;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -46,10 +47,9 @@ impl<T: Transport> Client<T> {
             let part = &data[start..start + piece.len as usize];
             // Counted first: it may have been sent before this task goes on.
             self.write_limits.added(ost, part.len());
-            let mut buffer = |len| self.write_limits.buffer(len);
+            glint_telemetry::count(Counter::BytesCopied, part.len() as u64);
             let mut state = inode.lock();
-            let (grown, begins) =
-                state.data.write(piece.stripe, piece.object_offset, part, now, &mut buffer);
+            let (grown, begins) = state.data.write(piece.stripe, piece.object_offset, part, now);
             let dirty = state.data.dirty();
             full |= dirty.has_full();
             if self.counts_pages.load(Ordering::Relaxed) && dirty.bytes() >= BULK_BYTES_MAX {
@@ -205,17 +205,16 @@ impl<T: Transport> Client<T> {
             (_, true) => Err(Errno::EIO),
             ([(offset, extent)], _) => {
                 let request = OstRequest::Write { object, offset: *offset, mtime, kept: true };
-                self.ask_ost(ost, request, Bulk::Out(&extent.data)).await
+                self.ask_ost(ost, request, Bulk::Shared(&extent.data)).await
             }
             (extents, _) => {
                 let len = extents_bulk_bytes(extents.len(), in_flight.bytes());
-                let mut bulk = self.write_limits.buffer(len);
+                let mut bulk = Vec::with_capacity(len);
                 put_extents(extents.iter().map(|(at, extent)| (*at, &extent.data[..])), &mut bulk);
+                glint_telemetry::count(Counter::BytesCopied, bulk.len() as u64);
                 let count = extents.len() as u32;
                 let request = OstRequest::WriteExtents { object, count, mtime, kept: true };
-                let result = self.ask_ost(ost, request, Bulk::Out(&bulk)).await;
-                self.write_limits.spare(bulk);
-                result
+                self.ask_ost(ost, request, Bulk::Shared(&Arc::new(bulk))).await
             }
         };
         drop(permit);
@@ -236,9 +235,7 @@ impl<T: Transport> Client<T> {
         state.data.arrived(&in_flight, attr);
         state.learn_blocks();
         drop(state);
-        let bytes = in_flight.bytes();
-        in_flight.extents.into_iter().for_each(|(_, extent)| self.write_limits.spare(extent.data));
-        bytes
+        in_flight.bytes()
     }
 
     /// A request could not be executed: what it carried waits for another attempt, or is lost.

@@ -6,21 +6,15 @@
 //!   something left: no event wakes all, and none is lost with a task that is dropped.
 //! - What an OST keeps is either here or goes with data that is counted as dirty.
 
-use glint_proto::limits::{
-    BULK_BYTES_MAX, DIRTY_BYTES_MAX, DIRTY_BYTES_PER_OST_MAX, RPCS_PER_OST_MAX,
-};
+use glint_proto::limits::{DIRTY_BYTES_MAX, DIRTY_BYTES_PER_OST_MAX, RPCS_PER_OST_MAX};
 use glint_telemetry::Counter;
 use glint_wait::Monitor;
-
-/// Buffers kept for the next extents.
-const SPARES: usize = 32;
 
 #[derive(Default)]
 struct Room {
     total: usize,
     total_max: Option<usize>,
     osts: Vec<OstLimits>,
-    spares: Vec<Vec<u8>>,
     errors: u64,
 }
 
@@ -132,27 +126,6 @@ impl WriteLimits {
             // Those of other OSTs wait for this, too.
             true => (0..osts).for_each(|ost| self.wake_first(ost, What::Room)),
             false => self.wake_first(ost, What::Room),
-        }
-    }
-
-    /// Memory for an extent that begins with `len` bytes. Small ones get what they need, and
-    /// grow if more comes.
-    pub(crate) fn buffer(&self, len: usize) -> Vec<u8> {
-        if len < 64 << 10 {
-            return Vec::with_capacity(len);
-        }
-        self.room.lock().spares.pop().unwrap_or_else(|| Vec::with_capacity(BULK_BYTES_MAX))
-    }
-
-    /// Memory that is not needed any more.
-    pub(crate) fn spare(&self, mut buffer: Vec<u8>) {
-        if buffer.capacity() < BULK_BYTES_MAX {
-            return;
-        }
-        let mut room = self.room.lock();
-        if room.spares.len() < SPARES {
-            buffer.clear();
-            room.spares.push(buffer);
         }
     }
 

@@ -153,7 +153,7 @@ impl World {
         if let Some(errno) = self.fault.as_mut().and_then(|fault| fault(&request)) {
             return Err(errno);
         }
-        Ok(match (request, bulk) {
+        Ok(match (request, bulk.borrowed()) {
             (OstRequest::Write { object, offset, .. }, Bulk::Out(data)) => {
                 self.put(object, offset, data);
                 OstReply::Written(self.stat(object).unwrap_or_default())

@@ -8,12 +8,13 @@ use crate::client::session::{ClientSession, SyncMark};
 use crate::client::slots::Slots;
 use crate::client::unclaimed::Opened;
 use crate::cpu::polling::Poller;
-use crate::transport::framing::{Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame};
+use crate::transport::frame_writer::{FrameWriter, KeptFrame};
+use crate::transport::framing::{Envelope, Frame, FrameReader, Pass, ReceivedBulk};
 use crate::{NetError, host};
 use glint_proto::frame::NO_SLOT;
 use glint_proto::limits::{SLOTS_PER_CONNECTION, SOON_MS};
 use glint_proto::message::{Reply, Request};
-use glint_proto::{Committed, Errno, FsResult, Op, OstRequest};
+use glint_proto::{Bulk, Committed, Errno, FsResult, Op, OstRequest};
 use glint_wait::Signal;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -31,9 +32,9 @@ const SPARE_BYTES: usize = 4096;
 /// A request on its way, which has no answer yet.
 pub(crate) struct Pending {
     /// The whole frame, to be sent again on the next connection.
-    pub(crate) frame: Vec<u8>,
+    pub(crate) frame: KeptFrame,
     pub(crate) xid: u64,
-    pub(crate) answer: Option<Result<(Reply, Vec<u8>), Errno>>,
+    pub(crate) answer: Option<Result<(Reply, ReceivedBulk), Errno>>,
     pub(crate) waker: Option<Waker>,
     /// Nobody waits any more; the slot is free once the answer is there.
     pub(crate) abandoned: bool,
@@ -110,16 +111,21 @@ impl Connection {
         connection
     }
 
-    fn keep_spare(&self, mut frame: Vec<u8>) {
+    fn keep_spare(&self, KeptFrame { mut head, .. }: KeptFrame) {
         let mut spares = self.spares.borrow_mut();
-        if frame.capacity() <= SPARE_BYTES && spares.len() < SPARES {
-            frame.clear();
-            spares.push(frame);
+        if head.capacity() <= SPARE_BYTES && spares.len() < SPARES {
+            head.clear();
+            spares.push(head);
         }
     }
 
     /// Puts a request into a slot and into the queue of the connection, if there is one.
-    async fn enqueue(&self, request: &Request<'_>, bulk: &[u8], abandoned: bool) -> FsResult<u16> {
+    async fn enqueue(
+        &self,
+        request: &Request<'_>,
+        bulk: &Bulk<'_>,
+        abandoned: bool,
+    ) -> FsResult<u16> {
         self.session.room(request).await;
         if self.evictions.get() != self.session.evictions.load(Ordering::Acquire)
             && let Some(writer) = self.writer.take()
@@ -139,13 +145,16 @@ impl Connection {
             xid,
             ..Envelope::request(request.op(), self.session.client)
         };
-        let mut frame = self.spares.borrow_mut().pop().unwrap_or_default();
-        if let Err(errno) = append_frame(&mut frame, envelope, request, bulk) {
-            self.slots.give(slot);
-            return Err(errno);
-        }
+        let head = self.spares.borrow_mut().pop().unwrap_or_default();
+        let frame = match KeptFrame::new(head, envelope, request, bulk) {
+            Ok(frame) => frame,
+            Err(errno) => {
+                self.slots.give(slot);
+                return Err(errno);
+            }
+        };
         if let Some(writer) = &*self.writer.borrow() {
-            writer.queue().extend_from_slice(&frame);
+            writer.push(&frame);
         }
         let sync = match request {
             Request::Ost { ost, request: OstRequest::Sync { object }, .. } => {
@@ -204,8 +213,8 @@ impl Connection {
     pub(crate) async fn call(
         &self,
         request: &Request<'_>,
-        bulk: &[u8],
-    ) -> FsResult<(Reply, Vec<u8>)> {
+        bulk: &Bulk<'_>,
+    ) -> FsResult<(Reply, ReceivedBulk)> {
         let slot = self.enqueue(request, bulk, false).await?;
         self.awaited.set(self.awaited.get() + 1);
         let mut call = CallGuard { connection: self, slot, rests: false, done: false };
@@ -244,7 +253,7 @@ impl Connection {
         if let (Some(writer), Some(pending)) =
             (&*self.writer.borrow(), &self.pending.borrow()[slot as usize])
         {
-            writer.queue().extend_from_slice(&pending.frame);
+            writer.push(&pending.frame);
         }
     }
 
@@ -259,7 +268,7 @@ impl Connection {
 
     /// Sends a request whose answer nobody waits for: with the next one, or soon.
     pub(crate) async fn post(self: Rc<Self>, request: &Request<'_>) -> FsResult<()> {
-        self.enqueue(request, &[], true).await?;
+        self.enqueue(request, &Bulk::None, true).await?;
         if !self.soon.replace(true) {
             host::spawn(async move {
                 host::sleep(Duration::from_millis(SOON_MS)).await;
@@ -291,7 +300,7 @@ impl Connection {
     }
 
     /// A reply has come.
-    fn answered(&self, pass: &Pass, frame: &Frame) -> Result<(), NetError> {
+    fn answered(&self, pass: &Rc<Pass>, frame: &Frame) -> Result<(), NetError> {
         let header = &frame.header;
         let reply: Result<Reply, Errno> = glint_proto::message::decode(pass.body(frame));
         if header.op == Op::Other
@@ -321,14 +330,14 @@ impl Connection {
         }
         if matches!(header.op, Op::Open | Op::Create | Op::Tmpfile | Op::Release | Op::Batch)
             && let Ok(Reply::Mds { reply, grants, .. }) = &reply
-            && let Some((_, Request::Mds { request, .. })) = parse(&pending.frame)
+            && let Some((_, Request::Mds { request, .. })) = parse(&pending.frame.head)
         {
             self.session.opens.note(&request, reply);
             pending.opened = Opened::by(&request, reply);
             self.session.opens.note_proof(grants);
         }
         if let (true, Ok(reply)) = (pending.abandoned, &reply) {
-            self.give_back(&pending.frame, reply, pending.opened);
+            self.give_back(&pending.frame.head, reply, pending.opened);
         }
         match &reply {
             Ok(Reply::Mds { transaction, reply: Ok(reply), grants }) if *transaction > 0 => {
@@ -340,7 +349,7 @@ impl Connection {
                 );
             }
             Ok(Reply::Ost { transaction, reply: Ok(_) }) if *transaction > 0 => {
-                if let Some(object) = object_of(&pending.frame) {
+                if let Some(object) = object_of(&pending.frame.head) {
                     let frame = std::mem::take(&mut pending.frame);
                     self.session
                         .log_write(*transaction, UncommittedWrite { frame, object, retry: None });
@@ -370,7 +379,7 @@ impl Connection {
             self.finish(slot);
             return Ok(());
         }
-        pending.answer = Some(reply.map(|reply| (reply, pass.bulk(frame).to_vec())));
+        pending.answer = Some(reply.map(|reply| (reply, ReceivedBulk::of(pass, frame))));
         if let Some(waker) = pending.waker.take() {
             waker.wake();
         }
@@ -399,7 +408,7 @@ impl Drop for CallGuard<'_> {
         {
             match pending.answer.take() {
                 Some(Ok((reply, _))) => {
-                    self.connection.give_back(&pending.frame, &reply, pending.opened)
+                    self.connection.give_back(&pending.frame.head, &reply, pending.opened)
                 }
                 Some(Err(_)) => {}
                 None => {

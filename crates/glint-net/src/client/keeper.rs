@@ -11,6 +11,7 @@ use crate::client::recovery::connect;
 use crate::client::recovery::replay_log::parse;
 use crate::client::session::ClientSession;
 use crate::host;
+use crate::transport::frame_writer::KeptFrame;
 use crate::transport::framing::{Envelope, FrameReader, request_frame};
 use futures_util::future::select;
 use glint_proto::message::Request;
@@ -114,7 +115,7 @@ impl Connection {
             self.fail_all();
         }
         // Requests that were on their way, oldest first, under their old identity.
-        let mut again: Vec<(u64, Vec<u8>)> = self
+        let mut again: Vec<(u64, KeptFrame)> = self
             .pending
             .borrow_mut()
             .iter_mut()
@@ -128,7 +129,7 @@ impl Connection {
             .collect();
         again.sort_unstable_by_key(|(xid, _)| *xid);
         for (_, frame) in again {
-            writer.queue().extend_from_slice(&frame);
+            writer.push(&frame);
         }
         self.writer.replace(Some(writer.clone()));
         writer.flush().await?;
@@ -147,7 +148,7 @@ impl Connection {
                 continue;
             }
             if pending.abandoned {
-                if let Some((_, Request::Mds { request, .. })) = parse(&pending.frame) {
+                if let Some((_, Request::Mds { request, .. })) = parse(&pending.frame.head) {
                     self.session.opens.note(&request, &Err(Errno::EIO));
                 }
                 drop(all);

@@ -25,7 +25,7 @@ use glint_proto::{
     Bulk, Capability, ClientId, Cred, Errno, FsResult, Ino, MdsRequest, ObjectId, OstReply,
     OstRequest, clock,
 };
-use glint_telemetry::{Layer, Span};
+use glint_telemetry::{Counter, Layer, Span};
 use std::io::ErrorKind;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -179,14 +179,11 @@ impl Remote {
     async fn call(&self, request: &Request<'_>, bulk: Bulk<'_>) -> FsResult<Reply> {
         let _span = Span::start(Layer::Net, request.op() as u8);
         let connection = self.connection()?;
-        let (out, room) = match bulk {
-            Bulk::None => (&[][..], None),
-            Bulk::Out(data) => (data, None),
-            Bulk::In(room) => (&[][..], Some(room)),
-        };
-        let (reply, data) = connection.call(request, out).await?;
-        if let Some(room) = room {
-            room.get_mut(..data.len()).ok_or(Errno::EPROTO)?.copy_from_slice(&data);
+        let (reply, data) = connection.call(request, &bulk).await?;
+        if let Bulk::In(room) = bulk {
+            let data = data.bytes();
+            room.get_mut(..data.len()).ok_or(Errno::EPROTO)?.copy_from_slice(data);
+            glint_telemetry::count(Counter::BytesCopied, data.len() as u64);
         }
         Ok(reply)
     }

@@ -10,6 +10,7 @@ use crate::client::recovery::replay_log::{
 };
 use crate::client::remote::RemoteOptions;
 use crate::client::slots::Numbers;
+use crate::transport::frame_writer::KeptFrame;
 use crate::{LockClient, NetError};
 use glint_proto::message::{Hello, Reply, Request, Survived, Welcome};
 use glint_proto::{ClientId, Committed, Errno, Ino, clock};
@@ -206,7 +207,7 @@ impl ClientSession {
         &self,
         run: u64,
         committed: Committed,
-        spare: &mut impl FnMut(Vec<u8>),
+        spare: &mut impl FnMut(KeptFrame),
     ) {
         if run != self.run.load(Ordering::Acquire) {
             return;
@@ -245,7 +246,7 @@ impl ClientSession {
     }
 
     /// It is answered: what it made durable is not to be sent again.
-    pub(crate) fn synced(&self, sync: SyncMark, spare: &mut impl FnMut(Vec<u8>)) {
+    pub(crate) fn synced(&self, sync: SyncMark, spare: &mut impl FnMut(KeptFrame)) {
         self.change_log(|log| {
             if sync.run == self.run.load(Ordering::Acquire) {
                 log.synced(sync.object, sync.mark, spare);
@@ -428,7 +429,8 @@ pub(crate) mod tests {
         let options = RemoteOptions { address, mount_point: "/here".into() };
         let session = ClientSession::new(options, "host".into(), ClientId(1), 2, welcome(), None);
         let object = (0, ObjectId { ino: Ino(7), stripe: 0 });
-        let full = UncommittedWrite { frame: vec![0; REPLAY_LOG_BYTES_MAX], object, retry: None };
+        let full =
+            UncommittedWrite { frame: vec![0; REPLAY_LOG_BYTES_MAX].into(), object, retry: None };
         session.log_write(1, full);
         let woken = Arc::new(Woken(session.clone(), AtomicU64::new(0)));
         let waker = Waker::from(woken.clone());

@@ -4,7 +4,7 @@
 
 use crate::server::access::rights::{Peer, Rights};
 use crate::server::door::Place;
-use crate::transport::framing::FrameWriter;
+use crate::transport::frame_writer::FrameWriter;
 use crate::{NetError, Service};
 use futures_util::future::{AbortHandle, abortable};
 use glint_proto::frame::{Header, NO_SLOT};

@@ -243,7 +243,7 @@ impl<S: Service> Worker<S> {
             Reply::Ost { .. } => self.service.committed().ost,
             _ => 0,
         };
-        self.reply(&connection, &header, committed, &reply, &bulk)
+        self.reply(&connection, &header, committed, &reply, bulk)
     }
 
     /// What is executed for a request of a client, if it may say that.

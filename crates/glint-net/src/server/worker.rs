@@ -19,7 +19,8 @@ use crate::server::door::Place;
 use crate::server::reply_cache::ReplyCache;
 use crate::server::scheduler::Scheduler;
 use crate::server::spare::Spare;
-use crate::transport::framing::{Envelope, Frame, FrameReader, FrameWriter, Pass, append_frame};
+use crate::transport::frame_writer::FrameWriter;
+use crate::transport::framing::{Envelope, Frame, FrameReader, Pass, append_frame};
 use crate::transport::stream::Stream;
 use crate::{NetError, Service, host, keep_awake};
 use futures_lite::future::yield_now;
@@ -185,7 +186,7 @@ impl<S: Service> Worker<S> {
             let reply = Err(Errno::ENOLCK);
             let reply = Reply::Mds { transaction: 0, reply, grants: Vec::new() };
             // It is short.
-            let _ = self.reply(&connection, &header, 0, &reply, &[]);
+            let _ = self.reply(&connection, &header, 0, &reply, Vec::new());
             return;
         }
         let pushed = self.scheduler.borrow_mut().push(header.client, header.op.is_urgent(), job);
@@ -193,7 +194,7 @@ impl<S: Service> Worker<S> {
             glint_telemetry::count(Counter::Busy, 1);
             let busy = Reply::Busy { retry_ms: BUSY_RETRY_MS };
             // It is short.
-            let _ = self.reply(&connection, &header, 0, &busy, &[]);
+            let _ = self.reply(&connection, &header, 0, &busy, Vec::new());
         }
     }
 
@@ -266,7 +267,7 @@ impl<S: Service> Worker<S> {
         request: &glint_proto::frame::Header,
         committed: u64,
         reply: &Reply,
-        bulk: &[u8],
+        bulk: Vec<u8>,
     ) -> Result<(), NetError> {
         let envelope = Envelope {
             op: request.op,
@@ -277,7 +278,9 @@ impl<S: Service> Worker<S> {
             boot_verifier: self.boot_verifier,
             committed,
         };
-        append_frame(&mut connection.writer.queue(), envelope, reply, bulk)
+        connection
+            .writer
+            .push_reply(envelope, reply, bulk)
             .map_err(|_| FrameError::Body(request.op.name()))?;
         let count = connection.count(request);
         count.set(count.get() - 1);

@@ -1,13 +1,13 @@
-//! What both ends of a connection share: cutting the stream into frames, and
-//! sending what is queued in as few writes as possible.
+//! Frames: making them, and cutting the stream that both ends of a connection read into them.
 
 use crate::NetError;
 use crate::transport::stream::Stream;
-use compio_buf::{BufResult, IntoInner, IoBuf};
-use compio_io::{AsyncReadExt, AsyncWriteExt};
+use compio_buf::BufResult;
+use compio_io::AsyncReadExt;
 use glint_proto::frame::{FrameError, HEADER_BYTES, Header, NO_SLOT};
 use glint_proto::message::{Reply, Request};
-use glint_proto::{ClientId, Op, clock};
+use glint_proto::{ClientId, Errno, Op, clock};
+use glint_telemetry::Counter;
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -26,7 +26,7 @@ pub(crate) struct Frame {
 
 /// Buffers that a thread keeps for the next reads, and the largest of them.
 const SPARES: usize = 16;
-const SPARE_BYTES: usize = 256 << 10;
+pub(crate) const SPARE_BYTES: usize = 256 << 10;
 
 thread_local! {
     static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
@@ -58,6 +58,21 @@ pub(crate) struct Pass {
 impl Drop for Pass {
     fn drop(&mut self) {
         keep_spare(std::mem::take(&mut self.bytes));
+    }
+}
+
+/// Bulk data that has been received, in the pass that it came with.
+#[derive(Clone, Default)]
+pub(crate) struct ReceivedBulk(Option<(Rc<Pass>, Range<usize>)>);
+
+impl ReceivedBulk {
+    pub(crate) fn of(pass: &Rc<Pass>, frame: &Frame) -> ReceivedBulk {
+        let bulk = (!frame.bulk.is_empty()).then(|| (pass.clone(), frame.bulk.clone()));
+        ReceivedBulk(bulk)
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.0.as_ref().map_or(&[], |(pass, bulk)| &pass.bytes[bulk.clone()])
     }
 }
 
@@ -99,6 +114,7 @@ impl FrameReader {
                 Cut::Frames(frames, end) => {
                     self.rest = take_spare();
                     self.rest.extend_from_slice(&bytes[end..]);
+                    count_copied(self.rest.len());
                     let unfinished = (!self.rest.is_empty()).then(clock::now);
                     self.unfinished.set(unfinished);
                     return Ok((Rc::new(Pass { bytes }), frames));
@@ -172,13 +188,31 @@ impl Envelope {
     }
 }
 
+/// Counts bulk data that is copied from one buffer into another.
+pub(crate) fn count_copied(bytes: usize) {
+    glint_telemetry::count(Counter::BytesCopied, bytes as u64);
+}
+
 /// Appends a whole frame to `out`.
 pub(crate) fn append_frame(
     out: &mut Vec<u8>,
     envelope: Envelope,
     message: &impl Serialize,
     bulk: &[u8],
-) -> Result<(), glint_proto::Errno> {
+) -> Result<(), Errno> {
+    append_head(out, envelope, message, bulk)?;
+    out.extend_from_slice(bulk);
+    count_copied(bulk.len());
+    Ok(())
+}
+
+/// Appends all of a frame but its bulk data.
+pub(crate) fn append_head(
+    out: &mut Vec<u8>,
+    envelope: Envelope,
+    message: &impl Serialize,
+    bulk: &[u8],
+) -> Result<(), Errno> {
     let start = out.len();
     out.resize(start + HEADER_BYTES, 0);
     glint_proto::message::encode(message, out)?;
@@ -197,7 +231,6 @@ pub(crate) fn append_frame(
         bulk_crc: if bulk.is_empty() { 0 } else { crc32c::crc32c(bulk) },
     };
     out[start..start + HEADER_BYTES].copy_from_slice(&header.encode());
-    out.extend_from_slice(bulk);
     Ok(())
 }
 
@@ -218,92 +251,6 @@ pub(crate) fn reply_of(body: &[u8]) -> Result<Reply, NetError> {
         Ok(Reply::Refused(reason)) => Err(NetError::Refused(reason)),
         Ok(reply) => Ok(reply),
         Err(_) => Err(NetError::Refused("it sent something else than a reply".into())),
-    }
-}
-
-/// Sends frames. What is queued while a write is under way leaves with the next.
-pub(crate) struct FrameWriter {
-    stream: RefCell<Stream>,
-    queued: RefCell<Vec<u8>>,
-    writing: Cell<bool>,
-    broken: Cell<bool>,
-}
-
-impl FrameWriter {
-    pub(crate) fn new(stream: Stream) -> FrameWriter {
-        FrameWriter {
-            stream: RefCell::new(stream),
-            queued: RefCell::default(),
-            writing: Cell::new(false),
-            broken: Cell::new(false),
-        }
-    }
-
-    /// The queue, to append frames to.
-    pub(crate) fn queue(&self) -> std::cell::RefMut<'_, Vec<u8>> {
-        self.queued.borrow_mut()
-    }
-
-    /// Bytes that wait to be sent.
-    pub(crate) fn backlog(&self) -> usize {
-        self.queued.borrow().len()
-    }
-
-    /// Ends the connection: both sides see its end.
-    pub(crate) fn close(&self) {
-        self.broken.set(true);
-        self.stream.borrow().shut();
-    }
-
-    /// Writes everything that is queued. If a write is already under way it takes
-    /// the queue along, and this returns at once.
-    pub(crate) async fn flush(&self) -> Result<(), NetError> {
-        if self.broken.get() {
-            return Err(NetError::Closed);
-        }
-        if self.writing.replace(true) {
-            return Ok(());
-        }
-        let mut spare = Vec::new();
-        let result = loop {
-            if self.queued.borrow().is_empty() {
-                break Ok(());
-            }
-            let mut bytes =
-                std::mem::replace(&mut *self.queued.borrow_mut(), std::mem::take(&mut spare));
-            // A clone is another handle of the same socket; the cell is not borrowed
-            // while the write waits.
-            let mut stream = self.stream.borrow().clone();
-            // Most of the time the socket takes it all at once: one system call, and no
-            // completion that would wake this thread for nothing.
-            let mut result = match stream.seal(bytes) {
-                Ok(sealed) => {
-                    bytes = sealed;
-                    stream.try_send(&bytes)
-                }
-                Err(error) => {
-                    bytes = Vec::new();
-                    Err(error)
-                }
-            };
-            if let Ok(sent) = result
-                && sent < bytes.len()
-            {
-                let written = stream.write_all(bytes.slice(sent..)).await;
-                (result, bytes) = (written.0.map(|()| 0), written.1.into_inner());
-            }
-            if let Err(source) = result {
-                self.broken.set(true);
-                break Err(NetError::Io { what: "sending".into(), source });
-            }
-            bytes.clear();
-            spare = bytes;
-        };
-        if spare.capacity() <= SPARE_BYTES && self.queued.borrow().capacity() == 0 {
-            self.queued.replace(spare);
-        }
-        self.writing.set(false);
-        result
     }
 }
 

@@ -56,7 +56,7 @@ impl<S: Service> Transport for InProcess<S> {
         _: Option<Capability>,
         bulk: Bulk<'_>,
     ) -> FsResult<OstReply> {
-        self.service.ost(&self.session, ost, request, bulk).await.reply
+        self.service.ost(&self.session, ost, request, bulk.borrowed()).await.reply
     }
 
     fn welcome(&self) -> Welcome {

@@ -281,11 +281,12 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// What has to be sent to say `bytes`. All of it must be, before something else is.
-    pub(crate) fn seal(&self, bytes: Vec<u8>) -> io::Result<Vec<u8>> {
+    /// What has to be sent to say `bytes`, where it is something else. All of it must be, before
+    /// something else is.
+    pub(crate) fn seal(&self, bytes: &[u8]) -> io::Result<Option<Vec<u8>>> {
         match self {
-            Stream::Tls(stream) => stream.encrypt(&bytes),
-            _ => Ok(bytes),
+            Stream::Tls(stream) => stream.encrypt(bytes).map(Some),
+            _ => Ok(None),
         }
     }
 
@@ -300,9 +301,10 @@ impl Stream {
         }
     }
 
-    /// Sends what the socket takes at once.
-    pub(crate) fn try_send(&self, bytes: &[u8]) -> io::Result<usize> {
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    /// Sends what the socket takes at once. With `more` it need not leave yet: more follows.
+    pub(crate) fn try_send(&self, bytes: &[u8], more: bool) -> io::Result<usize> {
+        let mut flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        flags.set(SendFlags::MORE, more);
         let fd = match self {
             Stream::Tcp(stream) => stream.as_fd(),
             Stream::Tls(stream) => stream.tcp.as_fd(),

@@ -14,6 +14,7 @@ use crate::lock::{DataLock, Range};
 use crate::op::Op;
 use crate::{Attr, Capability, Errno, FsResult, Ino, Layout, ObjectId, SetAttr, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// How a file is opened, the flags of open(2) that a server needs to know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -543,8 +544,20 @@ pub enum Bulk<'a> {
     None,
     /// Data of a write.
     Out(&'a [u8]),
+    /// The same, which may be kept without a copy.
+    Shared(&'a Arc<Vec<u8>>),
     /// Room for the data of a read.
     In(&'a mut [u8]),
+}
+
+impl<'a> Bulk<'a> {
+    /// The same for somebody who keeps nothing.
+    pub fn borrowed(self) -> Bulk<'a> {
+        match self {
+            Bulk::Shared(data) => Bulk::Out(data),
+            bulk => bulk,
+        }
+    }
 }
 
 /// Encodes a message after what `buffer` already holds.

@@ -20,9 +20,8 @@ pub(crate) mod replay_log;
 use crate::client::connection::Connection;
 use crate::client::opens::OpenCount;
 use crate::client::session::ClientSession;
-use crate::transport::framing::{
-    Envelope, FrameReader, FrameWriter, append_frame, reply_of, request_frame,
-};
+use crate::transport::frame_writer::{FrameWriter, KeptFrame};
+use crate::transport::framing::{Envelope, FrameReader, append_frame, reply_of, request_frame};
 use crate::{NetError, host};
 use glint_proto::limits::{RECLAIMS_MAX, SLOTS_PER_CONNECTION};
 use glint_proto::message::{Reply, Request, Welcome};
@@ -57,7 +56,7 @@ impl Connection {
             recovery.said = now;
         }
         // Once the server has heard this it waits for nothing more, and takes nothing more.
-        ask(writer, reader, &self.request(&Request::Recovered)?).await?;
+        ask(writer, reader, &self.request(&Request::Recovered)?.into()).await?;
         recovery.heard = now;
         Ok(())
     }
@@ -170,7 +169,7 @@ pub(crate) async fn connect(
     let (writer, mut reader) = (FrameWriter::new(stream.clone()), FrameReader::new(stream));
     let hello = session.hello();
     let frame = request_frame(Envelope::request(hello.op(), session.client), &hello)?;
-    let welcome = session.welcomed(ask(&writer, &mut reader, &frame).await?)?;
+    let welcome = session.welcomed(ask(&writer, &mut reader, &frame.into()).await?)?;
     Ok((writer, reader, welcome))
 }
 
@@ -178,10 +177,10 @@ pub(crate) async fn connect(
 pub(crate) async fn ask(
     writer: &FrameWriter,
     reader: &mut FrameReader,
-    frame: &[u8],
+    frame: &KeptFrame,
 ) -> Result<Reply, NetError> {
     loop {
-        writer.queue().extend_from_slice(frame);
+        writer.push(frame);
         writer.flush().await?;
         let (pass, frames) = reader.next_pass().await?;
         let first = frames.first().ok_or(NetError::Closed)?;

@@ -14,7 +14,8 @@ use crate::client::connection::Connection;
 use crate::client::recovery::ask;
 use crate::client::recovery::lost::lost;
 use crate::client::recovery::replay_log::{UncommittedRequest, UncommittedWrite, object_of, parse};
-use crate::transport::framing::{Envelope, FrameReader, FrameWriter, request_frame};
+use crate::transport::frame_writer::{FrameWriter, KeptFrame};
+use crate::transport::framing::{Envelope, FrameReader, request_frame};
 use crate::{NetError, host};
 use glint_proto::frame::{HEADER_BYTES, Header};
 use glint_proto::limits::{REPLAY_FAILS_MS_MAX, SLOTS_PER_CONNECTION};
@@ -132,7 +133,7 @@ impl Connection {
 
     /// Has the files and directories hear of it that a replayed request did not change again.
     fn tell_lost(&self, logged: &UncommittedRequest, replayed: &FsResult<MdsReply>) {
-        let Some((_, Request::Mds { request, .. })) = parse(&logged.frame) else { return };
+        let Some((_, Request::Mds { request, .. })) = parse(&logged.frame.head) else { return };
         let lost = lost(&request, &logged.reply, replayed);
         if let Err(errno) = replayed {
             tracing::error!(
@@ -151,15 +152,15 @@ impl Connection {
         &self,
         writer: &FrameWriter,
         reader: &mut FrameReader,
-        mut frame: Vec<u8>,
+        mut frame: KeptFrame,
         retry: Option<(u16, u64)>,
         patience: Instant,
         retries: &mut Option<Retries>,
     ) -> Result<Reply, NetError> {
         if let Some(number) = retry {
-            renumber(&mut frame, number)?;
+            renumber(&mut frame.head, number)?;
         }
-        let object = object_of(&frame);
+        let object = object_of(&frame.head);
         let mut failing = None;
         loop {
             let reply = ask(writer, reader, &frame).await?;
@@ -175,7 +176,7 @@ impl Connection {
                 return Ok(reply);
             };
             let number = retries.next();
-            renumber(&mut frame, number)?;
+            renumber(&mut frame.head, number)?;
             // Where the lock on an object was returned meanwhile, it is not written any more.
             if !self.session.replay_log.lock().note_retry(object, number) {
                 return Ok(reply);
@@ -193,8 +194,8 @@ impl Connection {
     }
 
     /// The frame that replays a request, if it is one to an MDS.
-    fn as_replay(&self, logged: &UncommittedRequest) -> Result<Option<Vec<u8>>, NetError> {
-        let Some((header, Request::Mds { cred, request })) = parse(&logged.frame) else {
+    fn as_replay(&self, logged: &UncommittedRequest) -> Result<Option<KeptFrame>, NetError> {
+        let Some((header, Request::Mds { cred, request })) = parse(&logged.frame.head) else {
             return Ok(None);
         };
         let envelope = Envelope {
@@ -204,6 +205,6 @@ impl Connection {
         };
         let (reply, proof) = (logged.reply.clone(), logged.proof);
         let replay = Request::Replay { cred, request, reply, proof };
-        request_frame(envelope, &replay).map(Some)
+        Ok(Some(request_frame(envelope, &replay)?.into()))
     }
 }

@@ -10,6 +10,7 @@
 //! - Requests to an MDS and changes of data have room of their own: a disk with objects that
 //!   stands still holds up nobody who has nothing for it.
 
+use crate::transport::frame_writer::KeptFrame;
 use glint_proto::frame::{HEADER_BYTES, Header};
 use glint_proto::limits::{REPLAY_LOG_BYTES_MAX, REPLAY_LOG_REQUESTS_MAX};
 use glint_proto::lock::Grant;
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 /// A request to an MDS that is not committed, as it was sent, and its answer.
 #[derive(Clone)]
 pub(crate) struct UncommittedRequest {
-    pub(crate) frame: Vec<u8>,
+    pub(crate) frame: KeptFrame,
     pub(crate) reply: MdsReply,
     /// That what it made was made in this session, if that needs to be proven.
     pub(crate) proof: Option<Capability>,
@@ -33,7 +34,7 @@ pub(crate) struct UncommittedRequest {
 /// A change of data that is not committed, as it was sent, and the object that it changed.
 #[derive(Clone)]
 pub(crate) struct UncommittedWrite {
-    pub(crate) frame: Vec<u8>,
+    pub(crate) frame: KeptFrame,
     pub(crate) object: Object,
     /// See [`UncommittedRequest::retry`].
     pub(crate) retry: Option<(u16, u64)>,
@@ -145,7 +146,7 @@ impl ReplayLog {
 
     /// A sync of an object that was sent at this mark has been answered: its changes up to there
     /// are durable.
-    pub(crate) fn synced(&mut self, object: Object, mark: u64, spare: &mut impl FnMut(Vec<u8>)) {
+    pub(crate) fn synced(&mut self, object: Object, mark: u64, spare: &mut impl FnMut(KeptFrame)) {
         let (ost, object) = object;
         let durable = self.of_objects.range((object, ost, 0)..=(object, ost, mark));
         let durable: Vec<u64> = durable.map(|(.., transaction)| *transaction).collect();
@@ -186,7 +187,7 @@ impl ReplayLog {
         &mut self,
         transaction: u64,
         UncommittedWrite { frame, object, .. }: UncommittedWrite,
-        spare: &mut impl FnMut(Vec<u8>),
+        spare: &mut impl FnMut(KeptFrame),
     ) {
         let (ost, object) = object;
         self.of_objects.remove(&(object, ost, transaction));
@@ -195,7 +196,7 @@ impl ReplayLog {
     }
 
     /// Servers have made transactions durable. Gives back buffers for others.
-    pub(crate) fn committed(&mut self, committed: Committed, spare: &mut impl FnMut(Vec<u8>)) {
+    pub(crate) fn committed(&mut self, committed: Committed, spare: &mut impl FnMut(KeptFrame)) {
         let before = self.bytes;
         while let Some(entry) = self.mds.first_entry().filter(|e| *e.key() <= committed.mds) {
             let frame = entry.remove().frame;
@@ -305,7 +306,12 @@ mod tests {
     use super::*;
 
     fn request(n: u8) -> UncommittedRequest {
-        UncommittedRequest { frame: vec![n; 10], reply: MdsReply::Done, proof: None, retry: None }
+        UncommittedRequest {
+            frame: vec![n; 10].into(),
+            reply: MdsReply::Done,
+            proof: None,
+            retry: None,
+        }
     }
 
     fn object(ost: u16, ino: u64) -> Object {
@@ -313,11 +319,11 @@ mod tests {
     }
 
     fn change(object: Object, frame: Vec<u8>) -> UncommittedWrite {
-        UncommittedWrite { frame, object, retry: None }
+        UncommittedWrite { frame: frame.into(), object, retry: None }
     }
 
     fn first_bytes(lost: &ToReplay) -> Vec<u8> {
-        lost.ost.iter().map(|change| change.frame[0]).collect()
+        lost.ost.iter().map(|change| change.frame.head[0]).collect()
     }
 
     #[test]
@@ -332,7 +338,7 @@ mod tests {
         assert_eq!((spares, log.len(), log.bytes), (3, 5, [30, 200]));
         log.after_restart(Survived { mds: 5, ost: 0 });
         let lost = std::mem::take(log.unreplayed());
-        assert_eq!(lost.mds.iter().map(|r| r.frame[0]).collect::<Vec<_>>(), [7, 9]);
+        assert_eq!(lost.mds.iter().map(|r| r.frame.head[0]).collect::<Vec<_>>(), [7, 9]);
         assert_eq!(first_bytes(&lost), [7, 9]);
         assert_eq!((log.len(), log.bytes), (0, [0, 0]));
     }
@@ -350,7 +356,7 @@ mod tests {
         // The second start knows the first one of them.
         log.after_restart(Survived { mds: 1, ost: u64::MAX });
         let lost = std::mem::take(log.unreplayed());
-        assert_eq!(lost.mds.iter().map(|r| r.frame[0]).collect::<Vec<_>>(), [2, 3, 4]);
+        assert_eq!(lost.mds.iter().map(|r| r.frame.head[0]).collect::<Vec<_>>(), [2, 3, 4]);
     }
 
     #[test]
@@ -367,7 +373,7 @@ mod tests {
         log.add_ost(0, change(synced, vec![0; 10]));
         log.wait();
         let mut spares = Vec::new();
-        log.synced(synced, mark, &mut |frame| spares.push(frame[0]));
+        log.synced(synced, mark, &mut |frame| spares.push(frame.head[0]));
         assert_eq!(spares, [0, 1, 4]);
         assert_eq!((log.len(), log.bytes[1], log.waits()), (3, 30, None));
         log.synced(synced, mark, &mut |_| panic!("they have left"));
