@@ -6,7 +6,7 @@
 //!
 //! Invariants:
 //! - While a change of some bits goes on, only the client that changes may hold them.
-//! - Where a client holds [`Bits::OWN`], nobody else holds anything.
+//! - Where a client holds [`Bits::DELEGATION`], nobody else holds anything.
 //! - Who waits to change is not overtaken: bits that are wanted are given to nobody.
 //! - A grant has a number, and a recall takes back all grants with lower numbers. So it
 //!   does not matter in which order a client hears of the two.
@@ -86,10 +86,10 @@ impl BitTable {
         self.next += 1;
         let locks = self.inodes.entry(ino).or_default();
         let mut refused = union(&locks.changing) | union(&locks.wanted);
-        if locks.others(client, Bits::OWN) {
+        if locks.others(client, Bits::DELEGATION) {
             refused = Bits::ALL;
         } else if locks.others(client, Bits::ALL) {
-            refused |= Bits::OWN;
+            refused |= Bits::DELEGATION;
         }
         let bits = bits & !refused;
         if bits.is_empty() {
@@ -318,7 +318,7 @@ mod tests {
                     }
                 }
                 let holds = |client| table.held(ClientId(client), INO);
-                for owner in [1, 2, 3].into_iter().filter(|c| holds(*c).contains(Bits::OWN)) {
+                for owner in [1, 2, 3].into_iter().filter(|c| holds(*c).contains(Bits::DELEGATION)) {
                     prop_assert!([1, 2, 3].iter().all(|c| *c == owner || holds(*c).is_empty()));
                 }
             }

@@ -349,7 +349,7 @@ impl<K: Kv> Mds<K> {
                 self.client_locks.recalls.writes_back(context.client, epoch);
                 Ok(MdsReply::Done)
             }
-            MdsRequest::Own { ino } => {
+            MdsRequest::ReclaimDelegation { ino } => {
                 context.begin()?;
                 Ok(self.own_again(context, ino))
             }

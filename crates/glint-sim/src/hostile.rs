@@ -363,7 +363,7 @@ impl<D: Dice> Hostile<D> {
             }),
             21 => MdsRequest::LeaseInodes { count: self.number()? as u32, epoch: 1 },
             22 => MdsRequest::WritesBack { epoch: 1 },
-            23 => MdsRequest::Own { ino },
+            23 => MdsRequest::ReclaimDelegation { ino },
             24 => MdsRequest::Batch { epoch: 1, changes: b"\x01\x02\x03" },
             _ => MdsRequest::Readdir { ino, cookie: self.number()?, bytes_max: 4096, plus: true },
         })
@@ -380,7 +380,7 @@ impl<D: Dice> Hostile<D> {
         Some(match self.roll(5)? {
             0 => Reclaim::Open { ino, readers, writers, proof },
             1 => Reclaim::WritesBack { epoch: 1 },
-            2 => Reclaim::Own { ino },
+            2 => Reclaim::Delegation { ino },
             // As for one that comes alone.
             3 if !self.bound => Reclaim::WritesBack { epoch: 2 },
             3 => Reclaim::Lock { ino, range, write, proof },

@@ -140,7 +140,7 @@ impl Cache {
                     state.fence = fence;
                     let new = bits & !state.bits.bits();
                     let usable = state.bits.grant(bits, number);
-                    if usable.contains(Bits::OWN) {
+                    if usable.contains(Bits::DELEGATION) {
                         state.delegation.grant();
                     }
                     if new.contains(Bits::ATTR) && usable.contains(Bits::ATTR) {

@@ -104,7 +104,7 @@ impl<T: Transport> Client<T> {
             Callback::Bits { ino, bits, number } => {
                 let inode = self.cache.inode(ino);
                 inode.lock().fence = self.cache.fence();
-                if bits.contains(Bits::OWN) {
+                if bits.contains(Bits::DELEGATION) {
                     self.return_delegation(&inode).await;
                 }
                 self.give_up_bits(&inode, bits, number).await;

@@ -46,7 +46,7 @@ impl<T: Transport> Client<T> {
                 continue;
             }
             if owns {
-                requests.push(MdsRequest::Own { ino: inode.ino });
+                requests.push(MdsRequest::ReclaimDelegation { ino: inode.ino });
             }
             for lock in locks {
                 let (ino, range, write) = (inode.ino, lock.range, lock.write);
@@ -77,7 +77,7 @@ impl<T: Transport> Client<T> {
         let ino = match (request, &reply) {
             (MdsRequest::Lock { ino, .. }, _) => ino,
             (_, Ok(_)) => return,
-            (MdsRequest::Own { ino }, Err(errno)) => {
+            (MdsRequest::ReclaimDelegation { ino }, Err(errno)) => {
                 // Others may have been there.
                 tracing::error!(%ino, %errno, "a directory is not delegated to this client any more");
                 let inode = self.cache.inode(*ino);

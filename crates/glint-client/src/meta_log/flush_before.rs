@@ -43,7 +43,7 @@ impl<T: Transport> Client<T> {
             | MdsRequest::Reopen { ino, .. }
             | MdsRequest::Touch { ino }
             | MdsRequest::AddOpens { ino, .. }
-            | MdsRequest::Own { ino } => self.flush_changes_and_closes(ino).await,
+            | MdsRequest::ReclaimDelegation { ino } => self.flush_changes_and_closes(ino).await,
             // The data of a file goes while it is being closed, and needs its lock for that.
             MdsRequest::Lock { ino, .. } => self.flush_changes(ino).await,
             MdsRequest::Advisory(lock) => self.flush_changes(lock.ino).await,

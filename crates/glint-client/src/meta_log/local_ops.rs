@@ -1,4 +1,4 @@
-//! Operations that this client executes itself, in directories delegated to it ([`Bits::OWN`]) and
+//! Operations that this client executes itself, in directories delegated to it ([`Bits::DELEGATION`]) and
 //! on inodes that it made there. The servers are told later.
 //!
 //! Invariants:

@@ -59,7 +59,7 @@ impl HeldBits {
     }
 
     /// Gives up what was granted, without having been asked. Returns what the servers are to be
-    /// told: also of bits that they count and have not said. [`Bits::OWN`] is never withheld, and
+    /// told: also of bits that they count and have not said. [`Bits::DELEGATION`] is never withheld, and
     /// given up only by who knows that nothing waits under it.
     pub fn give_up(&mut self) -> Option<(Bits, u64)> {
         let bits = std::mem::take(&mut self.bits) | Bits::SHARED;

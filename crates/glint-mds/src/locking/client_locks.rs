@@ -147,13 +147,13 @@ impl ClientLocks {
     /// Whether no other client holds the delegation of a directory.
     pub(crate) fn is_visible(&self, client: ClientId, ino: Ino) -> bool {
         !self.owned.load(Ordering::Acquire)
-            || self.shard(ino).lock().bits.is_free(client, ino, Bits::OWN)
+            || self.shard(ino).lock().bits.is_free(client, ino, Bits::DELEGATION)
     }
 
     /// Waits until nobody holds the delegation of a directory.
     pub(crate) async fn make_visible(&self, ino: Ino) {
         if self.used && !self.is_visible(NOBODY, ino) {
-            self.clear(NOBODY, ino, Bits::OWN).await;
+            self.clear(NOBODY, ino, Bits::DELEGATION).await;
         }
     }
 
@@ -324,7 +324,7 @@ impl<K: Kv> Mds<K> {
         }
         // The holder of a delegation knows better what times and entries the directory has.
         let contents = !(bits & (Bits::ATTR | Bits::DIR)).is_empty();
-        let bits = if contents { bits | Bits::OWN } else { bits };
+        let bits = if contents { bits | Bits::DELEGATION } else { bits };
         if self.client_locks.begin_change(holder, ino, bits) {
             context.changing.borrow_mut().push((ino, bits));
             return Ok(());

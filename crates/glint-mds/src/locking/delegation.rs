@@ -1,4 +1,4 @@
-//! Delegations ([`Bits::OWN`]): granted to the client that makes a directory, recalled when another
+//! Delegations ([`Bits::DELEGATION`]): granted to the client that makes a directory, recalled when another
 //! client looks.
 //!
 //! Invariant: nobody reads a directory, its times or its entries while another client holds its
@@ -26,7 +26,7 @@ impl<K: Kv> Mds<K> {
         if !self.client_locks.is_used() || self.client_locks.is_visible(context.client, ino) {
             return Ok(());
         }
-        context.conflicts.borrow_mut().push((context.client, ino, Bits::OWN));
+        context.conflicts.borrow_mut().push((context.client, ino, Bits::DELEGATION));
         Err(RESTART)
     }
 
@@ -34,7 +34,7 @@ impl<K: Kv> Mds<K> {
     pub(crate) fn grant_own(&self, context: &Context<'_>, ino: Ino) {
         if self.is_locking(context) && self.client_locks.recalls.epoch(context.client).is_some() {
             self.client_locks.note_owned();
-            self.grant(context, ino, Bits::OWN);
+            self.grant(context, ino, Bits::DELEGATION);
         }
     }
 
@@ -42,7 +42,7 @@ impl<K: Kv> Mds<K> {
     pub(crate) fn own_again(&self, context: &Context<'_>, ino: Ino) -> MdsReply {
         self.client_locks.recalls.expect(context.client);
         self.client_locks.note_owned();
-        self.client_locks.grant(context.client, ino, Bits::OWN);
+        self.client_locks.grant(context.client, ino, Bits::DELEGATION);
         MdsReply::Done
     }
 }

@@ -183,7 +183,7 @@ impl<K: Kv> Mds<K> {
         match request {
             _ if is_replay => is_admitted().then_some(()).ok_or(Errno::ESTALE),
             // Who makes such changes now begins with numbers for them.
-            MdsRequest::Own { .. }
+            MdsRequest::ReclaimDelegation { .. }
             | MdsRequest::WritesBack { .. }
             | MdsRequest::Lock { reclaim: true, .. }
             | MdsRequest::Advisory(AdvisoryLock { how: AdvisoryHow::Reclaim, .. }) => {
@@ -540,7 +540,7 @@ mod tests {
         let lock = MdsRequest::Lock { ino, range, write: true, reclaim: true, proof };
         let reopen = MdsRequest::Reopen { ino, readers: 1, writers: 1, proof };
         for (request, errno) in [
-            (MdsRequest::Own { ino: Ino::ROOT }, Errno::ESTALE),
+            (MdsRequest::ReclaimDelegation { ino: Ino::ROOT }, Errno::ESTALE),
             (MdsRequest::WritesBack { epoch: 1 }, Errno::ESTALE),
             (lock, Errno::ESTALE),
             (reopen, Errno::ENOENT),

@@ -27,7 +27,7 @@ impl Bits {
     /// That nobody else looks at a directory or changes it, so that its holder changes it by
     /// itself and tells the servers later. Only one client holds it, and then nobody else
     /// holds anything of the directory.
-    pub const OWN: Bits = Bits(16);
+    pub const DELEGATION: Bits = Bits(16);
     /// All of them.
     pub const ALL: Bits = Bits(63);
     /// How many there are.

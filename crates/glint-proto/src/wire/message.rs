@@ -182,8 +182,8 @@ pub enum MdsRequest<'a> {
     LeaseInodes { count: u32, epoch: u64 },
     /// After a server restart: this client makes changes by itself.
     WritesBack { epoch: u64 },
-    /// Reclaims the delegation of a directory after a server restart ([`Bits::OWN`]).
-    Own { ino: Ino },
+    /// Reclaims the delegation of a directory after a server restart ([`Bits::DELEGATION`]).
+    ReclaimDelegation { ino: Ino },
     /// What the client has done by itself, in its order; see [`crate::deferred`].
     Batch {
         epoch: u64,
@@ -222,7 +222,7 @@ impl MdsRequest<'_> {
             MdsRequest::AddOpens { .. } => Op::Open,
             MdsRequest::Advisory(_) => Op::Flock,
             MdsRequest::LeaseInodes { .. } => Op::LeaseInodes,
-            MdsRequest::Own { .. } | MdsRequest::WritesBack { .. } => Op::Lock,
+            MdsRequest::ReclaimDelegation { .. } | MdsRequest::WritesBack { .. } => Op::Lock,
             MdsRequest::Batch { .. } => Op::Batch,
         }
     }

@@ -17,8 +17,8 @@ pub enum Reclaim {
     Open { ino: Ino, readers: u32, writers: u32, proof: Option<Capability> },
     /// [`MdsRequest::WritesBack`].
     WritesBack { epoch: u64 },
-    /// [`MdsRequest::Own`].
-    Own { ino: Ino },
+    /// [`MdsRequest::ReclaimDelegation`].
+    Delegation { ino: Ino },
     /// [`MdsRequest::Lock`].
     Lock { ino: Ino, range: Range, write: bool, proof: Option<Capability> },
     /// [`MdsRequest::Advisory`].
@@ -33,7 +33,7 @@ impl Reclaim {
                 Reclaim::Open { ino, readers, writers, proof }
             }
             MdsRequest::WritesBack { epoch } => Reclaim::WritesBack { epoch },
-            MdsRequest::Own { ino } => Reclaim::Own { ino },
+            MdsRequest::ReclaimDelegation { ino } => Reclaim::Delegation { ino },
             MdsRequest::Lock { ino, range, write, reclaim: true, proof } => {
                 Reclaim::Lock { ino, range, write, proof }
             }
@@ -51,7 +51,7 @@ impl Reclaim {
                 MdsRequest::Reopen { ino, readers, writers, proof }
             }
             Reclaim::WritesBack { epoch } => MdsRequest::WritesBack { epoch },
-            Reclaim::Own { ino } => MdsRequest::Own { ino },
+            Reclaim::Delegation { ino } => MdsRequest::ReclaimDelegation { ino },
             Reclaim::Lock { ino, range, write, proof } => {
                 MdsRequest::Lock { ino, range, write, reclaim: true, proof }
             }
@@ -88,7 +88,7 @@ mod tests {
         for item in [
             Reclaim::Open { ino, readers, writers, proof },
             Reclaim::WritesBack { epoch: u64::MAX },
-            Reclaim::Own { ino },
+            Reclaim::Delegation { ino },
             Reclaim::Lock { ino, range, write: true, proof },
             Reclaim::Advisory(lock),
         ] {

@@ -16,7 +16,7 @@ fn who_was_granted_something_while_it_was_forgotten_holds_nobody_up() {
     client_locks.recalls.expect(gone);
     client_locks.evict(gone);
     // An operation of that client was under way, and looked before the eviction.
-    assert!(client_locks.grant(gone, ino, Bits::ATTR | Bits::OWN).is_some());
+    assert!(client_locks.grant(gone, ino, Bits::ATTR | Bits::DELEGATION).is_some());
     assert!(client_locks.shard(ino).lock().extents.try_all(gone, ino, true).is_some());
     assert!(client_locks.clear(other, ino, Bits::ALL).now_or_never().is_some());
     let id = Some(RequestId { client: other, slot: 0, xid: 1 });

@@ -135,7 +135,7 @@ impl Rights {
                 Open { flags, .. } if !flags.write && !flags.truncate => {}
                 Release { write: false, wrote: None, .. } | AddOpens { .. } | Advisory(_) => {}
                 LeaseInodes { .. }
-                | Own { .. }
+                | ReclaimDelegation { .. }
                 | WritesBack { .. }
                 | Lock { write: true, .. }
                 | Reopen { writers: 1.., .. } => return Err(Errno::EROFS),
@@ -145,7 +145,7 @@ impl Rights {
         }
         match request {
             // A client does by itself only what it can foresee, and it does not know who it is.
-            LeaseInodes { .. } | WritesBack { .. } | Own { .. } | Batch { .. }
+            LeaseInodes { .. } | WritesBack { .. } | ReclaimDelegation { .. } | Batch { .. }
                 if self.changes_ids() || self.subtree.is_some() =>
             {
                 Err(Errno::EOPNOTSUPP)

@@ -30,7 +30,7 @@ fn named(request: &MdsRequest<'_>) -> [Option<Ino>; 2] {
         | Touch { ino }
         | Lock { ino, .. }
         | AddOpens { ino, .. }
-        | Own { ino } => [Some(ino), None],
+        | ReclaimDelegation { ino } => [Some(ino), None],
         Advisory(lock) => [Some(lock.ino), None],
         // These name none; and a batch is for those who are bound to nothing.
         Statfs | Sync | LeaseInodes { .. } | WritesBack { .. } | Batch { .. } => [None, None],

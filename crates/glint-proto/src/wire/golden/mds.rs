@@ -57,7 +57,7 @@ fn requests_to_the_mds() {
         MdsRequest::Advisory(LOCK),
         MdsRequest::LeaseInodes { count: 1, epoch: 2 },
         MdsRequest::WritesBack { epoch: 1 },
-        MdsRequest::Own { ino },
+        MdsRequest::ReclaimDelegation { ino },
         MdsRequest::Batch { epoch: 1, changes: b"c" },
     ];
     must_be(
@@ -90,7 +90,7 @@ fn requests_to_the_mds() {
          Advisory 18010203050601010104
          LeaseInodes 190102
          WritesBack 1a01
-         Own 1b01
+         ReclaimDelegation 1b01
          Batch 1c010163",
     );
 }

@@ -190,7 +190,7 @@ fn requests_and_replies_of_a_connection() {
         Request::Bye,
         Request::Mds { cred, request: MdsRequest::Sync },
         Request::Ost { ost: 1, request: OstRequest::Space, capability: Some(PROOF) },
-        Request::Reclaim(vec![Reclaim::Own { ino: Ino(1) }]),
+        Request::Reclaim(vec![Reclaim::Delegation { ino: Ino(1) }]),
     ];
     must_be(
         &requests,
@@ -306,7 +306,7 @@ fn locks_and_what_is_said_of_them() {
     let reclaims = [
         Reclaim::Open { ino, readers: 2, writers: 3, proof: Some(PROOF) },
         Reclaim::WritesBack { epoch: 1 },
-        Reclaim::Own { ino },
+        Reclaim::Delegation { ino },
         Reclaim::Lock { ino, range: RANGE, write: true, proof: None },
         Reclaim::Advisory(LOCK),
     ];
@@ -315,7 +315,7 @@ fn locks_and_what_is_said_of_them() {
         "
          Open 000102030101aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
          WritesBack 0101
-         Own 0201
+         Delegation 0201
          Lock 030105060100
          Advisory 04010203050601010104",
     );
@@ -342,7 +342,7 @@ fn locks_and_what_is_said_of_them() {
          Reclaim 03
          Cancel 04",
     );
-    let all = [Bits::ENTRY, Bits::ATTR, Bits::DIR, Bits::OPEN, Bits::PLAIN, Bits::OWN];
+    let all = [Bits::ENTRY, Bits::ATTR, Bits::DIR, Bits::OPEN, Bits::PLAIN, Bits::DELEGATION];
     assert_eq!(all.map(|bits| bits.0), [1, 2, 4, 8, 32, 16]);
 }
 
