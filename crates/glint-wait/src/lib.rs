@@ -4,6 +4,7 @@
 //!   all, those of a key, or the one that has waited longest.
 //! - [`Monitor`]: a state under a lock, and a list of those who wait for a change of it.
 //! - [`Signal`]: the one task that waits, on the thread of the one who wakes it.
+//! - [`Sharded`]: a state in parts, by key.
 //! - [`Backoff`]: pauses between attempts.
 //!
 //! **Promises.** A wait ends when its condition is true and it was woken after that became so,
@@ -24,12 +25,14 @@
 mod backoff;
 mod list;
 mod monitor;
+mod sharded;
 mod signal;
 mod sync;
 
 pub use backoff::Backoff;
 pub use list::WaitList;
 pub use monitor::Monitor;
+pub use sharded::Sharded;
 pub use signal::Signal;
 
 #[cfg(test)]

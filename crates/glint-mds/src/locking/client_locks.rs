@@ -19,7 +19,7 @@ use glint_proto::lock::{Bits, Callback, Cancel, DataLock, Grant, Range};
 use glint_proto::watch::Watch;
 use glint_proto::{ClientId, FsResult, Ino, MdsReply};
 use glint_telemetry::{Layer, Span};
-use glint_wait::Monitor;
+use glint_wait::{Monitor, Sharded};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -69,7 +69,7 @@ pub(crate) struct ClientLocks {
     used: bool,
     /// Some client has held a delegation.
     pub(crate) owned: AtomicBool,
-    shards: Vec<Monitor<Shard, Awaited>>,
+    shards: Sharded<Monitor<Shard, Awaited>>,
     pub(crate) recalls: RecallQueues,
 }
 
@@ -116,11 +116,10 @@ impl Drop for Ticket<'_> {
 impl ClientLocks {
     /// A table that gives locks, or none at all.
     pub(crate) fn new(used: bool, watch: Arc<Watch>) -> ClientLocks {
-        let shards = (0..SHARDS).map(|_| Monitor::default()).collect();
         ClientLocks {
             used,
             owned: AtomicBool::new(false),
-            shards,
+            shards: Sharded::new(SHARDS),
             recalls: RecallQueues::new(watch),
         }
     }
@@ -136,7 +135,7 @@ impl ClientLocks {
     }
 
     pub(crate) fn shard(&self, ino: Ino) -> &Monitor<Shard, Awaited> {
-        &self.shards[ino.0 as usize % SHARDS]
+        self.shards.of(ino.0)
     }
 
     /// Whether clients are given locks.

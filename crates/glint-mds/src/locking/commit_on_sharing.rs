@@ -11,6 +11,7 @@
 
 use crate::locking::namespace_locks::Key;
 use glint_proto::ClientId;
+use glint_wait::Sharded;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,12 +36,12 @@ struct Shard {
 /// Who changed what, and is not durable yet.
 pub(crate) struct Sharing {
     enabled: AtomicBool,
-    shards: [Mutex<Shard>; SHARDS],
+    shards: Sharded<Mutex<Shard>>,
 }
 
 impl Sharing {
     pub(crate) fn new() -> Sharing {
-        let shards = std::array::from_fn(|_| Mutex::default());
+        let shards = Sharded::new(SHARDS);
         Sharing { enabled: AtomicBool::new(false), shards }
     }
 
@@ -51,7 +52,7 @@ impl Sharing {
     }
 
     fn shard(&self, fingerprint: u64) -> &Mutex<Shard> {
-        &self.shards[(fingerprint >> 58) as usize % SHARDS]
+        self.shards.of(fingerprint)
     }
 
     /// Whether another client changed this in a transaction above `durable`.

@@ -11,7 +11,7 @@ use glint_proto::{
     AdvisoryHow, AdvisoryLock, AdvisoryMode, ClientId, Errno, FsResult, Ino, MdsReply, Op,
 };
 use glint_telemetry::{Layer, Span};
-use glint_wait::Monitor;
+use glint_wait::{Monitor, Sharded};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 
@@ -45,12 +45,17 @@ impl Default for LockShard {
 type Place = (Ino, Kind, u64);
 
 /// The POSIX locks of all clients.
-#[derive(Default)]
 pub(crate) struct Advisory {
     /// Who waits: requests, by number.
-    shards: [Monitor<LockShard, u64>; SHARDS],
+    shards: Sharded<Monitor<LockShard, u64>>,
     /// What owners wait for.
     owners: Mutex<HashMap<LockOwner, Vec<Place>>>,
+}
+
+impl Default for Advisory {
+    fn default() -> Advisory {
+        Advisory { shards: Sharded::new(SHARDS), owners: Mutex::default() }
+    }
 }
 
 /// A request that waits; taken back when nobody does any more.
@@ -153,7 +158,7 @@ impl LockShard {
 
 impl Advisory {
     fn shard(&self, ino: Ino) -> &Monitor<LockShard, u64> {
-        &self.shards[ino.0 as usize % SHARDS]
+        self.shards.of(ino.0)
     }
 
     /// A client is gone, and its locks.

@@ -7,6 +7,7 @@
 //! the file open for writing.
 
 use glint_proto::{ClientId, Ino, ObjectAttr, Timestamp};
+use glint_wait::Sharded;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
@@ -66,16 +67,16 @@ type Shard = HashMap<Ino, OpenInode>;
 
 /// The table.
 pub(crate) struct Opens {
-    shards: Vec<Mutex<Shard>>,
+    shards: Sharded<Mutex<Shard>>,
 }
 
 impl Opens {
     pub(crate) fn new() -> Opens {
-        Opens { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+        Opens { shards: Sharded::new(SHARDS) }
     }
 
     fn shard(&self, ino: Ino) -> &Mutex<Shard> {
-        &self.shards[ino.0 as usize % SHARDS]
+        self.shards.of(ino.0)
     }
 
     /// Counts an open.

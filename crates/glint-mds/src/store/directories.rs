@@ -8,6 +8,7 @@
 use crate::store::record::InodeRecord;
 use glint_kv::{Batch, Keyspace};
 use glint_proto::Ino;
+use glint_wait::Sharded;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
@@ -23,7 +24,7 @@ struct Shard {
 
 /// The cache.
 pub(crate) struct Directories {
-    shards: [Mutex<Shard>; SHARDS],
+    shards: Sharded<Mutex<Shard>>,
 }
 
 /// What a reader that missed has to show when it comes back.
@@ -36,12 +37,11 @@ pub(crate) struct Renewal(Vec<(Ino, Option<InodeRecord>)>);
 
 impl Directories {
     pub(crate) fn new() -> Directories {
-        Directories { shards: std::array::from_fn(|_| Mutex::default()) }
+        Directories { shards: Sharded::new(SHARDS) }
     }
 
     fn shard(&self, ino: Ino) -> &Mutex<Shard> {
-        // Blocks of 64 numbers belong to one directory, and its subdirectories to it.
-        &self.shards[(ino.0 ^ ino.0 >> 6) as usize % SHARDS]
+        self.shards.of(ino.0)
     }
 
     pub(crate) fn get(&self, ino: Ino) -> Result<InodeRecord, Missed> {

@@ -6,6 +6,7 @@
 //! not there, and what is here may be.
 
 use glint_proto::Ino;
+use glint_wait::Sharded;
 use parking_lot::RwLock;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -39,7 +40,7 @@ type Hashes = HashSet<u64, BuildHasherDefault<AsItIs>>;
 
 /// The names.
 pub(crate) struct Names {
-    shards: [RwLock<HashMap<Ino, Hashes>>; SHARDS],
+    shards: Sharded<RwLock<HashMap<Ino, Hashes>>>,
     count: AtomicUsize,
     limit: usize,
 }
@@ -50,12 +51,12 @@ impl Names {
     }
 
     fn with_limit(limit: usize) -> Names {
-        let shards = std::array::from_fn(|_| RwLock::default());
+        let shards = Sharded::new(SHARDS);
         Names { shards, count: AtomicUsize::new(0), limit }
     }
 
     fn shard(&self, directory: Ino) -> &RwLock<HashMap<Ino, Hashes>> {
-        &self.shards[(directory.0 ^ directory.0 >> 6) as usize % SHARDS]
+        self.shards.of(directory.0)
     }
 
     /// A directory that nobody knows yet is empty.

@@ -18,7 +18,7 @@
 
 use glint_proto::Ino;
 use glint_proto::lock::Range;
-use glint_wait::Monitor;
+use glint_wait::{Monitor, Sharded};
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -103,7 +103,7 @@ impl File {
 /// The files that are open to be written, of one mount.
 pub(crate) struct Pages {
     /// Who waits: changes, by file.
-    shards: Box<[Monitor<Shard, Ino>]>,
+    shards: Sharded<Monitor<Shard, Ino>>,
 }
 
 #[derive(Default)]
@@ -121,7 +121,7 @@ impl Shard {
 
 impl Default for Pages {
     fn default() -> Pages {
-        Pages { shards: (0..SHARDS).map(|_| Monitor::default()).collect() }
+        Pages { shards: Sharded::new(SHARDS) }
     }
 }
 
@@ -175,7 +175,7 @@ impl Changing<'_> {
 
 impl Pages {
     fn monitor(&self, ino: Ino) -> &Monitor<Shard, Ino> {
-        &self.shards[ino.0 as usize % SHARDS]
+        self.shards.of(ino.0)
     }
 
     fn shard(&self, ino: Ino) -> MutexGuard<'_, Shard> {
