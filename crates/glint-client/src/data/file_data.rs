@@ -291,6 +291,20 @@ mod tests {
         assert_eq!(data.objects(layout, 100), None);
     }
 
+    #[test]
+    fn what_was_sent_before_its_end_was_said_leaves_no_end_behind() {
+        let mut data = FileData::default();
+        let now = Instant::now();
+        data.write(0, 99, b"x", now);
+        let request = data.take(Due::Before(now), now, |_| true).unwrap();
+        data.arrived(&request, ObjectAttr::default());
+        data.wrote(100, TIME);
+        assert_eq!(data.unsent(), None);
+        let (_, first) = data.write(0, 0, b"x", now);
+        data.wrote(1, TIME);
+        assert_eq!((first, data.unsent()), (true, Some((1, TIME))));
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(500))]
 
