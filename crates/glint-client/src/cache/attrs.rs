@@ -57,9 +57,11 @@ impl AttrCache {
         self.attr.as_ref().filter(|_| protected)
     }
 
-    /// The same to follow what this client does by itself.
+    /// The same to follow what this client does by itself: what is being asked may be older.
     pub(crate) fn get_mut(&mut self, protected: bool) -> Option<&mut Attr> {
-        self.attr.as_mut().filter(|_| protected)
+        let attr = self.attr.as_mut().filter(|_| protected)?;
+        self.disturbed = Tick::next();
+        Some(attr)
     }
 
     /// The times of the last change that were known here last, whoever may have changed them
@@ -185,7 +187,7 @@ mod tests {
         /// end, and by other clients when the lock is lost, which comes again with the next answer:
         /// what is known is what the server would say, however late its answers come.
         #[test]
-        fn no_answer_is_older_than_a_change(steps in proptest::collection::vec(0u8..6, 0..200)) {
+        fn no_answer_is_older_than_a_change(steps in proptest::collection::vec(0u8..7, 0..200)) {
             let mut attrs = AttrCache::default();
             let (mut at_server, mut updates, mut asked) = (0, Vec::new(), Vec::new());
             for step in steps {
@@ -206,6 +208,14 @@ mod tests {
                         let (then, size) = asked.remove(at);
                         attrs.learn(&of_size(size), then);
                     },
+                    // This client writes behind the end.
+                    5 => {
+                        at_server += 1;
+                        match attrs.get_mut(true) {
+                            Some(attr) => attr.size = at_server,
+                            None => attrs.disturb(),
+                        }
+                    }
                     // Another client changes it.
                     _ => {
                         attrs.lose();
