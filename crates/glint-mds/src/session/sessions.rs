@@ -31,6 +31,9 @@ use std::time::Duration;
 /// How many clients a line of the log names.
 const CLIENTS_NAMED: usize = 10;
 
+/// Replies that are deleted in one batch: some 70 KiB.
+const REPLIES_AT_ONCE: usize = 4096;
+
 /// The last answer of a slot.
 #[derive(Clone, Default)]
 pub(crate) struct Last {
@@ -357,25 +360,38 @@ impl<K: Kv> Mds<K> {
     }
 
     /// Forgets sessions that are over and quiet: first their records go, durably, then their locks
-    /// are free, then their clients may begin others.
+    /// are free, then their clients may begin others. One of which that fails keeps no other.
     async fn forget(&self, ended: &[Ended<'_>]) -> FsResult<()> {
-        let mut batch = Batch::new();
+        let mut gone = Vec::with_capacity(ended.len());
+        let mut result = Ok(());
         for Ended(session, _) in ended {
-            let client = session.client().0;
-            batch.delete(Keyspace::Session, &client.to_be_bytes());
-            let (from, to) = (keys::reply(client, 0), keys::reply(client, u16::MAX));
-            let replies = self.kv.scan(Keyspace::Reply, &from, &to, usize::MAX);
-            for (key, _) in replies.await.map_err(errno)? {
-                batch.delete(Keyspace::Reply, &key);
+            match self.delete_session(session.client()).await {
+                Ok(()) => gone.push(session.client()),
+                Err(errno) => result = Err(errno),
             }
         }
-        self.kv.commit(batch, &[]).await.map_err(errno)?;
         self.sync().await?;
-        for Ended(session, _) in ended {
-            self.free(session.client());
-            self.sessions.map.lock().remove(&session.client());
+        for client in gone {
+            self.free(client);
+            self.sessions.map.lock().remove(&client);
         }
-        Ok(())
+        result
+    }
+
+    /// Deletes the record of a session, and the replies that were kept for it: no more at a time
+    /// than the journal takes.
+    async fn delete_session(&self, client: ClientId) -> FsResult<()> {
+        let mut batch = Batch::new();
+        batch.delete(Keyspace::Session, &client.0.to_be_bytes());
+        let (from, to) = (keys::reply(client.0, 0), keys::reply(client.0, u16::MAX));
+        let replies = self.kv.scan(Keyspace::Reply, &from, &to, usize::MAX).await.map_err(errno)?;
+        for (at, (key, _)) in replies.iter().enumerate() {
+            batch.delete(Keyspace::Reply, key);
+            if (at + 1).is_multiple_of(REPLIES_AT_ONCE) {
+                self.kv.commit(std::mem::take(&mut batch), &[]).await.map_err(errno)?;
+            }
+        }
+        self.kv.commit(batch, &[]).await.map_err(errno).map(drop)
     }
 
     /// Frees what a client has: its locks and its opens.
