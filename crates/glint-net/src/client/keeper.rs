@@ -99,11 +99,20 @@ impl Connection {
         if let Some(broken) = broken.take() {
             broken.mended();
         }
-        loop {
-            if let Err(error) = self.receive(&mut reader).await {
-                return (true, error);
+        let read = async {
+            loop {
+                if let Err(error) = self.receive(&mut reader).await {
+                    return error;
+                }
             }
-        }
+        };
+        // Where nothing is asked just now, it would not be heard of here.
+        let evictions = self.evictions.get();
+        let evicted = async {
+            self.session.evicted_after(evictions).await;
+            NetError::Closed
+        };
+        (true, select(pin!(read), pin!(evicted)).await.factor_first().0)
     }
 
     async fn establish(&self) -> Result<FrameReader, NetError> {

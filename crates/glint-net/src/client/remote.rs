@@ -277,7 +277,7 @@ impl Transport for Remote {
     fn identity(&self) -> ClientIdentity {
         ClientIdentity {
             client: self.session.client,
-            session: self.session.id.clone(),
+            session: self.session.for_osses.clone(),
             secret: self.session.secret,
             in_process: false,
         }

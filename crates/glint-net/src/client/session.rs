@@ -45,8 +45,11 @@ pub(crate) struct ClientSession {
     host: String,
     /// Tells the servers of this process apart.
     pub(crate) number: u64,
-    /// Of this client at the MDS, as that named it last.
-    pub(crate) id: Arc<AtomicU64>,
+    /// Number of the session of this client at the MDS, as that named it last.
+    pub(crate) id: AtomicU64,
+    /// The number that OSSes are told. That of a new session is told when nothing is left here of
+    /// the old one: OSSes would take what is left for that of the new one.
+    pub(crate) for_osses: Arc<AtomicU64>,
     /// This server is an OSS, and was told that session last.
     oss_session: Option<AtomicU64>,
     pub(crate) client: ClientId,
@@ -114,7 +117,8 @@ impl ClientSession {
         let own = Arc::new(AtomicU64::new(welcome.session));
         Arc::new(ClientSession {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
-            id: oss_of.map_or(own, |identity| identity.session.clone()),
+            id: AtomicU64::new(welcome.session),
+            for_osses: oss_of.map_or(own, |identity| identity.session.clone()),
             oss_session: oss_of.map(|_| AtomicU64::new(0)),
             options,
             host,
@@ -145,6 +149,11 @@ impl ClientSession {
         })
     }
 
+    /// Whether the server is an OSS.
+    pub(crate) fn is_of_oss(&self) -> bool {
+        self.oss_session.is_some()
+    }
+
     /// Who keeps the locks of this client.
     pub(crate) fn lock_client(&self) -> Option<Arc<dyn LockClient>> {
         self.lock_client.get().and_then(Weak::upgrade)
@@ -160,15 +169,22 @@ impl ClientSession {
         self.end.wake();
     }
 
-    /// Waits for that.
+    /// Waits until it is.
     pub(crate) async fn ended(&self) {
         self.end.until(|| self.is_over.load(Ordering::Acquire).then_some(())).await;
     }
 
+    /// Waits until this client was evicted more often than that.
+    pub(crate) async fn evicted_after(&self, evictions: u64) {
+        let is_more = || self.evictions.load(Ordering::Acquire) != evictions;
+        self.end.until(|| is_more().then_some(())).await;
+    }
+
     /// What is said first on every connection of this session.
     pub(crate) fn hello(&self) -> Request<'static> {
-        let session = self.id.load(Ordering::Acquire);
+        let mut session = self.id.load(Ordering::Acquire);
         if let Some(told) = &self.oss_session {
+            session = self.for_osses.load(Ordering::Acquire);
             let before = told.swap(session, Ordering::AcqRel);
             if before != 0 && before != session {
                 // The MDS has evicted this client since, so what was for this server is not
@@ -342,6 +358,7 @@ impl ClientSession {
             log.clear();
             lost
         });
+        self.end.wake();
         tracing::error!(
             server = %self.options.address,
             lost,

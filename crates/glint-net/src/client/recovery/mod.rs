@@ -48,6 +48,9 @@ impl Connection {
         if recovery.said != now {
             // Locks first: what is cached under them is gone before the server gives new ones.
             let held = self.forget_locks(now.1 != recovery.heard.1).await;
+            if !self.session.is_of_oss() {
+                self.session.for_osses.store(welcome.session, Ordering::Release);
+            }
             self.reopen_and_reclaim(writer, reader, held).await?;
             if self.session.run.load(Ordering::Acquire) != welcome.boot_verifier {
                 self.session.count_anew(welcome.boot_verifier, welcome.survived);
