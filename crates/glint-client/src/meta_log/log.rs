@@ -112,8 +112,9 @@ impl WriteBackLog {
         change.encode(&mut batch.changes)?;
         batch.count += 1;
         let number = self.made.fetch_add(1, Ordering::AcqRel) + 1;
+        let is_enough = self.len() == ENOUGH;
         drop(state);
-        if self.len() == ENOUGH {
+        if is_enough {
             self.sender.wake();
         }
         Ok(number)

@@ -6,7 +6,7 @@
 use crate::client::remote::{Remote, RemoteOptions};
 use crate::transport::stream::Address;
 use crate::{Granting, LockClient, Transport, tls};
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 use glint_proto::lock::Cancel;
 use glint_proto::message::Welcome;
 use glint_proto::oss::OssInfo;
@@ -192,10 +192,14 @@ impl<M: Transport> Transport for Cluster<M> {
     }
 
     async fn commit(&self) -> FsResult<()> {
-        let all: Vec<Arc<Remote>> =
-            self.osses.read().iter().map(|oss| oss.remote.clone()).collect();
-        try_join_all(all.iter().map(|remote| remote.commit())).await?;
-        self.mds.commit().await
+        // One that has nothing of this client is not waited for, and no failure skips the MDS.
+        let all: Vec<Arc<Remote>> = {
+            let osses = self.osses.read();
+            let has = |remote: &Arc<Remote>| remote.has_uncommitted();
+            osses.iter().map(|oss| oss.remote.clone()).filter(has).collect()
+        };
+        let osses = join_all(all.iter().map(|remote| remote.commit())).await;
+        self.mds.commit().await.and(osses.into_iter().collect())
     }
 
     async fn status(&self) -> FsResult<String> {

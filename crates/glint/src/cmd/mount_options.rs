@@ -56,7 +56,7 @@ const IGNORED: [&str; 17] = [
 const IGNORED_PREFIXES: [&str; 8] =
     ["x-", "X-", "comment=", "user_id=", "group_id=", "max_read=", "rootmode=", "uhelper="];
 /// Words of Glint's own options, and the option that each is about.
-const DELEGATION: [(&str, &str); 11] = [
+const OWN_OPTIONS: [(&str, &str); 11] = [
     ("direct_io", "direct_io"),
     ("keep_awake", "keep_awake"),
     ("polling", "polling"),
@@ -227,7 +227,7 @@ pub fn parse(options: &[String], sloppy: bool) -> Result<ParsedOptions, String> 
         let word = option.split('=').next().unwrap_or_default();
         parsed
             .said
-            .extend(DELEGATION.iter().filter(|(said, _)| *said == word).map(|(_, name)| *name));
+            .extend(OWN_OPTIONS.iter().filter(|(said, _)| *said == word).map(|(_, name)| *name));
         match option.as_str() {
             "remount" => parsed.remount = true,
             "direct_io" => parsed.direct_io = true,

@@ -38,7 +38,7 @@ pub(crate) fn lost(
         }
         (request, Err(errno)) => {
             let made = match answered {
-                MdsReply::Opened { attr, created: true } => Some(attr.ino),
+                MdsReply::Opened { attr, .. } => Some(attr.ino),
                 MdsReply::Attr(attr) if matches!(request, MdsRequest::Create { .. }) => {
                     Some(attr.ino)
                 }
@@ -54,6 +54,8 @@ pub(crate) fn lost(
 /// Inodes that a request names, where it changes what users see of them.
 fn changed(request: &MdsRequest<'_>) -> impl Iterator<Item = Ino> {
     let (first, second) = match request {
+        // An open to write says that the objects know the size from then on.
+        MdsRequest::Open { ino, flags } if flags.write || flags.truncate => (Some(*ino), None),
         MdsRequest::Setattr { ino, .. }
         | MdsRequest::Setxattr { ino, .. }
         | MdsRequest::Removexattr { ino, .. }
@@ -74,7 +76,7 @@ fn changed(request: &MdsRequest<'_>) -> impl Iterator<Item = Ino> {
 mod tests {
     use super::*;
     use glint_proto::deferred::Deferred;
-    use glint_proto::{Placement, SetAttr, Timestamp};
+    use glint_proto::{OpenFlags, Placement, SetAttr, Timestamp};
 
     const DIRECTORY: Ino = Ino(2);
 
@@ -118,6 +120,11 @@ mod tests {
         let request = MdsRequest::Setattr { ino: Ino(9), set: SetAttr::default() };
         assert_eq!(lost(&request, &MdsReply::Done, &Err(Errno::EIO)), [(Ino(9), Errno::EIO)]);
         assert_eq!(lost(&request, &MdsReply::Done, &Ok(MdsReply::Done)), []);
+        for (write, told) in [(true, 1), (false, 0)] {
+            let flags = OpenFlags { write, ..OpenFlags::default() };
+            let open = MdsRequest::Open { ino: Ino(9), flags };
+            assert_eq!(lost(&open, &MdsReply::Done, &Err(Errno::EIO)).len(), told);
+        }
         let touch = MdsRequest::Touch { ino: Ino(9) };
         assert_eq!(lost(&touch, &MdsReply::Done, &Err(Errno::EIO)), []);
     }
