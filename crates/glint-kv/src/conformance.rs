@@ -100,7 +100,7 @@ fn after_a_flush_that_failed_nothing_is_called_durable() {
     assert!(matches!(block_on(kv.sync()), Err(KvError::Poisoned { .. })));
     assert!(matches!(put(b"refused"), Err(KvError::Poisoned { .. })));
     assert_eq!(kv.durable(), durable);
-    assert!(kv.failure().get().unwrap().contains("flushing the journal"));
+    assert!(kv.failure().unwrap().contains("flushing the journal"));
 }
 
 #[test]

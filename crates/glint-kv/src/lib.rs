@@ -74,6 +74,12 @@ pub trait Kv: Send + Sync + 'static {
 
     /// The last transaction.
     fn accepted(&self) -> TransactionId;
+
+    /// Why nothing can be called durable any more, if that is so. The engine goes on answering
+    /// reads, and whoever serves it should end.
+    fn failure(&self) -> Option<String> {
+        None
+    }
 }
 
 impl<K: Kv> Kv for std::sync::Arc<K> {
@@ -119,6 +125,10 @@ impl<K: Kv> Kv for std::sync::Arc<K> {
 
     fn accepted(&self) -> TransactionId {
         (**self).accepted()
+    }
+
+    fn failure(&self) -> Option<String> {
+        (**self).failure()
     }
 }
 

@@ -53,9 +53,6 @@ pub struct Options {
     pub commit_interval: Duration,
 }
 
-/// Why an engine has failed, for good; empty as long as it has not.
-pub type Failure = Arc<OnceLock<String>>;
-
 struct NewestWrites {
     journal: Journal,
     active: Overlay,
@@ -68,8 +65,8 @@ struct Engine {
     state: RwLock<NewestWrites>,
     durable: AtomicU64,
     stop: AtomicBool,
-    /// What was acknowledged and is not durable may be gone.
-    failure: Failure,
+    /// Why what was acknowledged and is not durable may be gone; empty as long as it is not.
+    failure: OnceLock<String>,
     flusher: Thread,
     applier: Thread,
 }
@@ -134,7 +131,7 @@ impl LocalKv {
             durable: AtomicU64::new(journal.last()),
             state: RwLock::new(NewestWrites { journal, active: Overlay::default(), frozen: None }),
             stop: AtomicBool::new(false),
-            failure: Failure::default(),
+            failure: OnceLock::new(),
             flusher: Thread::default(),
             applier: Thread::default(),
         });
@@ -147,12 +144,6 @@ impl LocalKv {
         threads.push(spawn("journal-sync", Box::new(move |shared| shared.flush_loop(interval)))?);
         threads.push(spawn("journal-apply", Box::new(Engine::apply_loop))?);
         Ok(LocalKv { shared, threads })
-    }
-
-    /// Filled when the engine fails. It goes on answering reads, and whoever serves it
-    /// should end.
-    pub fn failure(&self) -> Failure {
-        self.shared.failure.clone()
     }
 
     /// From now on flushes fail.
@@ -443,6 +434,10 @@ impl Kv for LocalKv {
 
     fn accepted(&self) -> TransactionId {
         self.shared.state.read().journal.last()
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.shared.failure.get().cloned()
     }
 }
 

@@ -168,6 +168,11 @@ impl<K: Kv> Mds<K> {
         &self.secret
     }
 
+    /// Why nothing can be called durable any more, if that is so.
+    pub fn failure(&self) -> Option<String> {
+        self.kv.failure()
+    }
+
     /// Lets time pass; see [`Watch::look`].
     pub fn time_passes(&self) {
         self.watch.look();

@@ -54,7 +54,8 @@ pub mod stats;
 mod transport;
 
 pub use client::cluster::{ClientIdentity, Cluster};
-pub use client::remote::{OssLink, Remote, RemoteOptions, random_secret};
+pub use client::oss_link::OssLink;
+pub use client::remote::{Remote, RemoteOptions, random_secret};
 pub use cpu::runtime::runtime;
 pub use cpu::{keep_awake, polling};
 pub use error::NetError;

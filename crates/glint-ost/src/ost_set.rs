@@ -11,6 +11,7 @@ use glint_proto::{
     Answer, Bulk, ClientId, Errno, FsResult, ObjectId, OstReply, OstRequest, SpaceInfo, clock,
 };
 use glint_telemetry::Counter;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -60,6 +61,11 @@ impl<D: Disk> OstSet<D> {
     /// Number of OSTs.
     pub fn count(&self) -> u16 {
         self.osts.len() as u16
+    }
+
+    /// Where each is.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.osts.iter().map(|ost| ost.store().path())
     }
 
     /// Executes a request for one of them.

@@ -1,97 +1,42 @@
-//! The server with the MDS: of one data directory, with its OSTs, in one process.
+//! The server with the MDS, and with OSTs of its own.
 
-use crate::data_dir::DataDir;
-use crate::descriptors;
-use crate::local_osts::{self, LocalOsts};
 use crate::oss_registry::OssRegistry;
 use crate::rates::{Rates, Totals};
-use crate::status;
+use crate::records::Records;
+use crate::settings::{Drawn, Settings};
 use crate::units::human_bytes;
-use glint_kv::local::{Failure, LocalKv, Options};
-use glint_mds::{Config, Mds, Targets};
+use crate::{pace, status};
+use glint_kv::Kv;
+use glint_kv::local::LocalKv;
+use glint_mds::{Config, Mds, MdsError, Targets};
 use glint_net::Service;
 use glint_net::capability::Key;
-use glint_ost::SEAL_IDLE;
-use glint_proto::limits::{
-    CACHE_MS_ALONE, CACHE_MS_SHARED, COMMIT_INTERVAL_MS, LEASE_MS, journal_bytes, reserve_metadata,
-    segment_bytes,
-};
+use glint_ost::OstSet;
+use glint_ost::disk::{Disk, LocalDisk};
+use glint_proto::limits::{CACHE_MS_ALONE, CACHE_MS_SHARED, reserve_metadata};
 use glint_proto::lock::{Callback, Cancel};
 use glint_proto::message::{Hello, Survived, Welcome};
 use glint_proto::oss::{OssReply, OssRequest};
 use glint_proto::watch::Beat;
 use glint_proto::{
     Answer, Arrival, Bulk, ClientId, Committed, Cred, FsResult, Ino, Layout, MdsReply, MdsRequest,
-    ObjectId, OstReply, OstRequest, Owner, Session, SpaceInfo,
+    ObjectId, OstReply, OstRequest, Owner, Session, SpaceInfo, clock,
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-const CACHE_BYTES: u64 = 32 << 20;
-const MEMTABLE_BYTES: u64 = 16 << 20;
-/// See nice(2): about a tenth of a core that others want to use.
-const HOUSEKEEPING_NICE: i32 = 10;
-/// How often the housekeeping thread looks around.
-const HOUSEKEEPING: Duration = Duration::from_millis(100);
-
-/// How the metadata engine of a data directory is opened, here and by fsck.
-pub fn engine_options(data: &DataDir, commit_interval: Duration) -> Result<Options, String> {
-    let total =
-        rustix::fs::statvfs(data.path()).map_or(u64::MAX, |vfs| vfs.f_blocks * vfs.f_frsize);
-    Ok(Options {
-        journal_bytes: journal_bytes(total),
-        segment_bytes: segment_bytes(total),
-        cache_bytes: CACHE_BYTES,
-        memtable_bytes: MEMTABLE_BYTES,
-        open_tables: descriptors::budget(data.osts())?.tables as usize,
-        commit_interval,
-    })
-}
-
-/// How servers are set up.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// Clients on a network may come.
-    pub shared: bool,
-    /// A client shares this process.
-    pub mounted: bool,
-    /// Longest time between an answer and stable storage.
-    pub commit_interval: Duration,
-    /// Answer only after stable storage.
-    pub commit_sync: bool,
-    /// How long a client may be silent.
-    pub lease: Duration,
-    /// The disk lost what was not synced.
-    pub after_power_loss: bool,
-    /// Bytes that each OST moves in a second, if that is limited.
-    pub ost_bandwidth: Option<u64>,
-}
-
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
-            shared: false,
-            mounted: false,
-            commit_interval: Duration::from_millis(COMMIT_INTERVAL_MS),
-            commit_sync: false,
-            lease: Duration::from_millis(LEASE_MS),
-            after_power_loss: false,
-            ost_bandwidth: None,
-        }
-    }
-}
-
-/// An MDS and its OSTs.
-pub struct Servers {
-    mds: Mds<LocalKv>,
-    engine_failure: Failure,
+/// An MDS and its OSTs. Whoever has it calls what looks after it: [`MdsServer::expire`],
+/// [`MdsServer::keep_house`], [`MdsServer::settle`], and [`Mds::time_passes`].
+pub struct MdsServer<K: Kv = LocalKv, D: Disk = LocalDisk> {
+    mds: Mds<K>,
     key: Key,
-    osts: LocalOsts,
+    osts: OstSet<D>,
     osses: OssRegistry,
-    data: DataDir,
+    records: Arc<dyn Records>,
+    /// This run is noted as one that serves.
+    noted: AtomicBool,
     boot_verifier: u64,
     /// Of the client that shares this process, if there is one.
     in_process: Arc<Session>,
@@ -101,136 +46,78 @@ pub struct Servers {
     totals: Mutex<[Totals; 2]>,
 }
 
-/// Servers and the thread that looks after them.
-pub struct RunningServers {
-    /// The servers.
-    pub servers: Arc<Servers>,
-    stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl Servers {
-    /// Starts the servers of a data directory.
-    pub fn start(
-        data: DataDir,
+impl<K: Kv, D: Disk> MdsServer<K, D> {
+    /// Starts on an engine and OSTs.
+    pub async fn start(
+        kv: K,
+        osts: OstSet<D>,
+        records: Arc<dyn Records>,
         settings: Settings,
-    ) -> Result<RunningServers, Box<dyn std::error::Error>> {
-        let kv = LocalKv::open(&data.mds(), engine_options(&data, settings.commit_interval)?)?;
-        let engine_failure = kv.failure();
-        let data_survived = !data.is_after_loss() && !settings.after_power_loss;
-        let boot_verifier = getrandom::u64().unwrap_or(1);
-        let osts = local_osts::open(&data, &settings)?;
-        let osses = OssRegistry::new(&data, boot_verifier, settings.lease);
+        drawn: Drawn,
+    ) -> Result<MdsServer<K, D>, MdsError> {
+        let osses = OssRegistry::new(&*records, drawn.boot_verifier, settings.lease);
         let config = Config {
-            osts: osses.osts(data.osts()),
+            osts: osses.osts(osts.count()),
             lease: settings.lease,
-            layout: Layout::default(),
+            layout: settings.layout,
             commit_sync: settings.commit_sync,
-            after_power_loss: !data_survived,
+            after_power_loss: records.is_after_loss() || settings.after_power_loss,
             mounted: settings.mounted,
             locks: settings.shared,
-            hash_seed: None,
-            boot_verifier,
+            hash_seed: drawn.hash_seed,
+            boot_verifier: drawn.boot_verifier,
         };
-        let mds = futures_lite::future::block_on(Mds::start(kv, config))?;
-        let own = Owner { certificate: None, secret: glint_net::random_secret() };
-        let number = getrandom::u64().unwrap_or(1);
-        let in_process = Session::new(ClientId::IN_PROCESS, number, Some(own));
-        let servers = Arc::new(Servers {
+        let mds = Mds::start(kv, config).await?;
+        let own = Owner { certificate: None, secret: drawn.secret };
+        Ok(MdsServer {
             key: Key::new(mds.secret()),
             mds,
-            engine_failure,
             osts,
             osses,
-            data,
-            boot_verifier,
-            in_process,
+            records,
+            noted: AtomicBool::new(false),
+            boot_verifier: drawn.boot_verifier,
+            in_process: Session::new(ClientId::IN_PROCESS, drawn.session, Some(own)),
             settings,
-            started: Instant::now(),
+            started: clock::now(),
             totals: Mutex::new([Totals::now(); 2]),
-        });
-        let stop = Arc::new(AtomicBool::new(false));
-        let spawn = |name: &str, work: fn(&Servers, &AtomicBool)| {
-            let (servers, stop) = (servers.clone(), stop.clone());
-            std::thread::Builder::new().name(name.into()).spawn(move || work(&servers, &stop))
-        };
-        let threads = vec![
-            spawn("watch", Servers::keep_time)?,
-            spawn("eviction", Servers::expire_clients)?,
-            spawn("housekeeping", Servers::keep_house)?,
-            spawn("settling", Servers::settle_objects)?,
-        ];
-        Ok(RunningServers { servers, stop, threads })
+        })
     }
 
-    /// Lets time pass. On a thread that waits for nothing else.
-    fn keep_time(&self, stop: &AtomicBool) {
-        while !stop.load(Ordering::Acquire) {
-            self.mds.time_passes();
-            std::thread::sleep(HOUSEKEEPING);
+    /// Gives up clients whose time is over. What fails is tried again with the next call.
+    pub async fn expire(&self) {
+        if let Err(errno) = self.mds.expire(self).await {
+            tracing::error!(%errno, "giving up clients");
         }
     }
 
-    /// Gives up clients whose time is over.
-    fn expire_clients(&self, stop: &AtomicBool) {
-        while !stop.load(Ordering::Acquire) {
-            if let Err(errno) = futures_lite::future::block_on(self.mds.expire(self)) {
-                tracing::error!(%errno, "giving up clients");
-            }
-            std::thread::sleep(HOUSEKEEPING);
-        }
+    /// Brings data to stable storage and seals objects that were left alone for `idle`, every
+    /// commit interval. May take long.
+    pub fn settle(&self, idle: Duration) {
+        self.osts.settle(idle);
+        let mut totals = self.totals.lock();
+        *totals = [totals[1], Totals::now()];
     }
 
-    /// Brings data to stable storage every commit interval and seals quiet objects. On
-    /// a thread of its own, because a flush may take long.
-    fn settle_objects(&self, stop: &AtomicBool) {
-        let mut last = Instant::now();
-        while !stop.load(Ordering::Acquire) {
-            std::thread::sleep(HOUSEKEEPING);
-            // The other thread may be waiting for a server that does not answer.
-            self.watch_space();
-            if last.elapsed() < self.settings.commit_interval {
-                continue;
-            }
-            self.osts.settle(SEAL_IDLE);
-            last = Instant::now();
-            let mut totals = self.totals.lock();
-            *totals = [totals[1], Totals::now()];
+    /// Removes what deleted files left, and watches the space. Returns whether there may be more
+    /// to do at once.
+    pub async fn keep_house(&self) -> bool {
+        if !self.mds.is_recovering()
+            && !self.noted.swap(true, Ordering::AcqRel)
+            && let Err(error) = self.records.note_served()
+        {
+            tracing::error!(%error, "noting that this host serves the directory");
         }
+        self.watch_space();
+        self.osts.retain_grants(|c| c == ClientId::IN_PROCESS || self.mds.knows(c));
+        self.mds.reap(self).await.unwrap_or_else(|errno| {
+            tracing::error!(%errno, "removing deleted files");
+            false
+        })
     }
 
-    /// What happens per second, over the last one or two seconds before `now`.
-    pub fn rates(&self, now: &Totals) -> Rates {
-        now.since(&self.totals.lock()[0])
-    }
-
-    /// Removes what deleted files left and watches the space, until told to stop.
-    fn keep_house(&self, stop: &AtomicBool) {
-        // Nobody waits for objects to be destroyed, and it may be tens of thousands. (On Linux
-        // this is about the calling thread.)
-        if let Err(error) = rustix::process::setpriority_process(None, HOUSEKEEPING_NICE) {
-            tracing::debug!(%error, "housekeeping at the usual priority");
-        }
-        let mut noted = false;
-        while !stop.load(Ordering::Acquire) {
-            if !noted && !self.mds.is_recovering() {
-                noted = true;
-                if let Err(error) = self.data.note_served() {
-                    tracing::error!(%error, "noting that this host serves the directory");
-                }
-            }
-            self.watch_space();
-            self.osts.retain_grants(|c| c == ClientId::IN_PROCESS || self.mds.knows(c));
-            match futures_lite::future::block_on(self.mds.reap(self)) {
-                Ok(true) => continue,
-                Ok(false) => {}
-                Err(errno) => tracing::error!(%errno, "removing deleted files"),
-            }
-            std::thread::sleep(HOUSEKEEPING);
-        }
-    }
-
-    fn watch_space(&self) {
+    /// Has the MDS know what space there is, and which OSTs are not heard of.
+    pub fn watch_space(&self) {
         self.mds.set_absent(self.osses.absent());
         // The tables lie beside the first one.
         if let Some(space) = self.osts.first_space() {
@@ -238,8 +125,24 @@ impl Servers {
         }
     }
 
+    /// Longest time between two calls of [`MdsServer::settle`].
+    pub fn commit_interval(&self) -> Duration {
+        self.settings.commit_interval
+    }
+
+    /// The last thing before the end: everything accepted is on stable storage after it.
+    pub async fn shut_down(&self) -> FsResult<()> {
+        self.osts.settle_last()?;
+        self.mds.shut_down().await
+    }
+
+    /// What happens per second, over the last one or two seconds before `now`.
+    pub fn rates(&self, now: &Totals) -> Rates {
+        now.since(&self.totals.lock()[0])
+    }
+
     /// The metadata server.
-    pub fn mds(&self) -> &Mds<LocalKv> {
+    pub fn mds(&self) -> &Mds<K> {
         &self.mds
     }
 
@@ -261,7 +164,7 @@ impl Servers {
 
     /// Why nothing can be called durable any more, if that is so; then the server should end.
     pub fn failure(&self) -> Option<String> {
-        self.engine_failure.get().cloned().or_else(|| self.osts.failure())
+        self.mds.failure().or_else(|| self.osts.failure())
     }
 
     /// How things are, in a few words.
@@ -271,32 +174,23 @@ impl Servers {
         format!("available {available}  inodes {inodes}  clients {clients}")
     }
 
-    /// The data directory.
-    pub fn data(&self) -> &DataDir {
-        &self.data
+    /// Its own OSTs.
+    pub fn osts(&self) -> &OstSet<D> {
+        &self.osts
+    }
+
+    /// What it remembers.
+    pub fn records(&self) -> &dyn Records {
+        &*self.records
     }
 
     /// Time since the start.
     pub fn uptime(&self) -> Duration {
-        self.started.elapsed()
+        clock::since(self.started)
     }
 }
 
-impl RunningServers {
-    /// Ends the servers cleanly: everything accepted is on stable storage after it.
-    pub fn shut_down(mut self) -> FsResult<()> {
-        self.stop.store(true, Ordering::Release);
-        for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                tracing::error!("a thread of the servers panicked");
-            }
-        }
-        self.servers.osts.settle_last()?;
-        futures_lite::future::block_on(self.servers.mds.shut_down())
-    }
-}
-
-impl Targets for Servers {
+impl<K: Kv, D: Disk> Targets for MdsServer<K, D> {
     async fn destroy(&self, files: &[(Ino, Layout)]) -> FsResult<u64> {
         let own = self.osts.count();
         let objects_of = |(ino, layout): &(Ino, Layout)| {
@@ -329,7 +223,7 @@ impl Targets for Servers {
     }
 }
 
-impl Service for Servers {
+impl<K: Kv, D: Disk> Service for MdsServer<K, D> {
     async fn mds(
         &self,
         arrival: &Arrival<'_>,
@@ -346,7 +240,7 @@ impl Service for Servers {
         request: OstRequest,
         bulk: Bulk<'_>,
     ) -> Answer<OstReply> {
-        local_osts::pace(&self.osts, ost, &request, &bulk).await;
+        pace(&self.osts, ost, &request, &bulk).await;
         let client = session.client();
         let _running = match session.enter() {
             Ok(running) => running,
@@ -360,7 +254,7 @@ impl Service for Servers {
 
     fn welcome(&self) -> Welcome {
         Welcome {
-            fs_uuid: self.data.uuid(),
+            fs_uuid: self.records.uuid(),
             boot_verifier: self.boot_verifier,
             osts: self.mds.osts(),
             own_osts: self.osts.count(),
@@ -389,7 +283,7 @@ impl Service for Servers {
     async fn oss(&self, name: Option<&str>, request: OssRequest) -> FsResult<OssReply> {
         match request {
             OssRequest::Heartbeat(beat) => {
-                let orders = self.osses.beat(&self.data, name, beat)?;
+                let orders = self.osses.beat(&*self.records, name, beat)?;
                 self.mds.has_osts(self.osses.osts(self.osts.count()));
                 Ok(OssReply::Orders { orders, secret: *self.mds.secret() })
             }

@@ -9,7 +9,7 @@
 //! - An OSS that has shown a certificate is believed only with one of the same name.
 //! - An OSS is remembered, durably, before files are laid out over its OSTs.
 
-use crate::data_dir::{DataDir, OssIdentity};
+use crate::records::{OssIdentity, Records};
 use glint_proto::limits::OST_COUNT_MAX;
 use glint_proto::oss::{Destroy, Heartbeat, Orders, OssInfo};
 use glint_proto::{Errno, FsResult, Ino, ObjectId, SpaceInfo, clock};
@@ -69,8 +69,8 @@ struct OssTable {
 }
 
 impl OssRegistry {
-    /// Those that a data directory remembers, in this run of the MDS.
-    pub fn new(data: &DataDir, run: u64, lease: Duration) -> OssRegistry {
+    /// Those that `records` remember, in this run of the MDS.
+    pub fn new(records: &dyn Records, run: u64, lease: Duration) -> OssRegistry {
         let remembered = |identity: &OssIdentity| Oss {
             identity: identity.clone(),
             run,
@@ -81,7 +81,7 @@ impl OssRegistry {
             pending: VecDeque::new(),
             ordered: 0,
         };
-        let all = data.osses().iter().map(remembered).collect();
+        let all = records.osses().iter().map(remembered).collect();
         OssRegistry { run, lease, state: Mutex::new(OssTable { all, ..OssTable::default() }) }
     }
 
@@ -117,12 +117,17 @@ impl OssRegistry {
     }
 
     /// An OSS lives, whose certificate has this name. Returns what it has to do.
-    pub fn beat(&self, data: &DataDir, name: Option<&str>, beat: Heartbeat) -> FsResult<Orders> {
+    pub fn beat(
+        &self,
+        records: &dyn Records,
+        name: Option<&str>,
+        beat: Heartbeat,
+    ) -> FsResult<Orders> {
         let uuid = format!("{:032x}", beat.uuid);
         let mut state = self.state.lock();
         let index = match state.all.iter().position(|oss| oss.identity.uuid == uuid) {
             Some(index) => index,
-            None => self.join(data, &mut state.all, name, uuid, &beat)?,
+            None => self.join(records, &mut state.all, name, uuid, &beat)?,
         };
         let oss = &mut state.all[index];
         if oss.identity.osts != beat.osts {
@@ -135,7 +140,7 @@ impl OssRegistry {
         if oss.identity.address != beat.address || known != name {
             oss.identity.address = beat.address;
             oss.identity.certificate = name.map(str::to_owned);
-            remember(data, &state.all)?;
+            remember(records, &state.all)?;
         }
         let OssTable { all, left, .. } = &mut *state;
         let oss = &mut all[index];
@@ -151,7 +156,7 @@ impl OssRegistry {
         }
         let told = oss.pending.iter().take(ORDERS);
         Ok(Orders {
-            fs_uuid: data.uuid(),
+            fs_uuid: records.uuid(),
             run: oss.run,
             first_ost: oss.identity.first_ost,
             lease_ms: self.lease.as_millis() as u64,
@@ -172,7 +177,7 @@ impl OssRegistry {
     /// One more. Returns where it is.
     fn join(
         &self,
-        data: &DataDir,
+        records: &dyn Records,
         all: &mut Vec<Oss>,
         name: Option<&str>,
         uuid: String,
@@ -183,7 +188,7 @@ impl OssRegistry {
             return Err(Errno::ESTALE);
         }
         let first_ost =
-            all.last().map_or(data.osts(), |oss| oss.identity.first_ost + oss.identity.osts);
+            all.last().map_or(records.osts(), |oss| oss.identity.first_ost + oss.identity.osts);
         if beat.osts == 0 || beat.osts > OST_COUNT_MAX - first_ost {
             return Err(Errno::ERANGE);
         }
@@ -199,7 +204,7 @@ impl OssRegistry {
             pending: VecDeque::new(),
             ordered: 0,
         });
-        if let Err(errno) = remember(data, all) {
+        if let Err(errno) = remember(records, all) {
             all.pop();
             return Err(errno);
         }
@@ -267,9 +272,9 @@ impl OssRegistry {
     }
 }
 
-fn remember(data: &DataDir, all: &[Oss]) -> FsResult<()> {
+fn remember(records: &dyn Records, all: &[Oss]) -> FsResult<()> {
     let identities = all.iter().map(|oss| oss.identity.clone()).collect();
-    data.store_osses(identities).map_err(|error| {
+    records.store_osses(identities).map_err(|error| {
         tracing::error!(%error, "remembering the servers of OSTs");
         Errno::EIO
     })
@@ -278,7 +283,7 @@ fn remember(data: &DataDir, all: &[Oss]) -> FsResult<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data_dir::Role;
+    use crate::process::data_dir::{DataDir, Role};
 
     fn beat(uuid: u128, done: (u64, u64)) -> Heartbeat {
         let address = format!("host{uuid}:1");

@@ -1,5 +1,6 @@
 //! What a server does per second, from totals that only grow.
 
+use glint_proto::clock;
 use glint_telemetry::{Counter, Layer};
 use std::time::Instant;
 
@@ -41,7 +42,7 @@ impl Totals {
         let (operations, nanos) = of_layer(Layer::Mount).max(of_layer(Layer::Handler));
         let counters = glint_telemetry::counters();
         Totals {
-            at: Instant::now(),
+            at: clock::now(),
             operations,
             nanos,
             read: counters[Counter::BytesRead as usize].1,
@@ -51,7 +52,7 @@ impl Totals {
 
     /// Time since these totals were taken.
     pub fn age(&self) -> std::time::Duration {
-        self.at.elapsed()
+        clock::since(self.at)
     }
 
     /// What happened since an earlier moment.

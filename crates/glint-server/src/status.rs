@@ -1,28 +1,31 @@
 //! What `glint status` shows, as JSON.
 
-use crate::data_dir::DataDir;
-use crate::mds_server::Servers;
+use crate::mds_server::MdsServer;
 use crate::rates::Totals;
+use glint_kv::Kv;
 use glint_mds::SessionInfo;
+use glint_ost::OstSet;
+use glint_ost::disk::Disk;
 use glint_proto::SpaceInfo;
 use serde_json::{Value, json};
+use std::path::Path;
 
-/// Rows of the OSTs of a data directory, the first of which has the number `first`.
-pub fn osts(data: &DataDir, first: u16, spaces: &[SpaceInfo]) -> Vec<Value> {
-    let row = |(index, space): (u16, &SpaceInfo)| {
+/// Rows of the OSTs of a server, the first of which has the number `first`.
+pub fn osts<D: Disk>(osts: &OstSet<D>, first: u16) -> Vec<Value> {
+    let row = |(index, (path, space)): (u16, (&Path, SpaceInfo))| {
         json!({
             "index": first + index,
-            "path": data.ost(index).display().to_string(),
+            "path": path.display().to_string(),
             "total_bytes": space.total,
             "free_bytes": space.free,
             "available_bytes": space.available,
         })
     };
-    (0..).zip(spaces).map(row).collect()
+    (0..).zip(osts.paths().zip(osts.spaces())).map(row).collect()
 }
 
 /// State of the servers: OSTs, clients, space, inodes, totals of operations.
-pub fn status(servers: &Servers) -> Value {
+pub fn status<K: Kv, D: Disk>(servers: &MdsServer<K, D>) -> Value {
     let silence = servers.other_servers().silence();
     let osses: Vec<Value> = std::iter::zip(servers.other_servers().infos(), silence)
         .map(|(oss, silence)| {
@@ -56,8 +59,8 @@ pub fn status(servers: &Servers) -> Value {
         glint_telemetry::counters().iter().map(|(c, n)| (c.name().into(), json!(n))).collect();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "data": servers.data().path().display().to_string(),
-        "uuid": format!("{:032x}", servers.data().uuid()),
+        "data": servers.records().name(),
+        "uuid": format!("{:032x}", servers.records().uuid()),
         "uptime_s": servers.uptime().as_secs(),
         "pid": std::process::id(),
         "failure": servers.failure(),
@@ -68,7 +71,7 @@ pub fn status(servers: &Servers) -> Value {
             "available_bytes": space.available,
         },
         "ost_count": servers.mds().osts(),
-        "osts": osts(servers.data(), 0, &servers.ost_spaces()),
+        "osts": osts(servers.osts(), 0),
         "osses": osses,
         "clients": clients,
         "awaited": awaited,

@@ -73,9 +73,8 @@ async fn act(
     let locks = dice.roll(2) == Some(0);
     let servers = storage.start(&executor, false, locks);
     executor.sleep(Duration::from_millis(1)).await;
-    let world = executor.clone();
     let (theirs, home) = at(&executor, WITNESS, async move {
-        let fs = mount(&world, WITNESS, &servers, 0).await?;
+        let fs = mount(&servers, 0).await?;
         let home = hostile::home(&fs).await.map_err(text)?;
         Ok::<_, String>((Theirs::make(fs).await.map_err(text)?, home))
     })

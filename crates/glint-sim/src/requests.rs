@@ -38,9 +38,8 @@ fn thousands_of_files_and_locks_come_back_in_few_requests() {
     let requests = in_a_world(|executor, storage| async move {
         let servers = storage.start(&executor, false, true);
         executor.sleep(Duration::from_millis(1)).await;
-        let world = executor.clone();
         let fs = at(&executor, CLIENT, async move {
-            let fs = mount(&world, CLIENT, &servers, 0).await.unwrap();
+            let fs = mount(&servers, 0).await.unwrap();
             for n in 0..FILES {
                 let (name, regular) = (format!("f{n}"), make(FileType::Regular));
                 let made =

@@ -24,7 +24,6 @@ const WORKERS: u32 = 2;
 const HARMS: u64 = 24;
 /// A run that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(600);
-const PING: Duration = Duration::from_secs(1);
 /// How often somebody looks whether the server has to end.
 const WATCH: Duration = Duration::from_millis(50);
 
@@ -131,13 +130,8 @@ pub(crate) fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// A client, on the machine of the calling task, which is this one.
-pub(crate) async fn mount(
-    executor: &Rc<Executor>,
-    machine: Machine,
-    servers: &Servers,
-    index: u32,
-) -> Result<Fs, String> {
+/// A client, on the machine of the calling task.
+pub(crate) async fn mount(servers: &Servers, index: u32) -> Result<Fs, String> {
     let options =
         RemoteOptions { address: Address::parse("server"), mount_point: format!("/mnt{index}") };
     let owner = Owner { certificate: None, secret: 0 };
@@ -153,16 +147,7 @@ pub(crate) async fn mount(
     let (_, session) = servers.connect(client, &hello, owner).await.map_err(text)?;
     servers.disconnect(&session);
     let welcome = servers.welcome();
-    let fs = Client::simulated(Remote::simulated(options, client, 0, welcome), true);
-    let (pinging, world) = (fs.clone(), executor.clone());
-    executor.spawn_on(machine, async move {
-        loop {
-            world.sleep(PING).await;
-            // It waits for the server as every call does.
-            let _ = pinging.transport().ping().await;
-        }
-    });
-    Ok(fs)
+    Ok(Client::simulated(Remote::simulated(options, client, 0, welcome), true))
 }
 
 /// What is on the disk at the end, but for objects of these files, or of any that is not there.
@@ -258,7 +243,7 @@ impl Run {
     async fn join(&self, index: u32, shared: Option<Ino>) -> Result<(Rc<Member>, Ino), String> {
         let machine = Machine(10 + index);
         let servers = self.servers.borrow().clone();
-        let fs = mount(&self.executor, machine, &servers, index).await?;
+        let fs = mount(&servers, index).await?;
         let directory = async |name: String| {
             let made =
                 fs.make(&Caller::ROOT, Ino::ROOT, name.as_bytes(), make(FileType::Directory));

@@ -6,7 +6,7 @@
 use crate::cmd::serve::not_bound;
 use glint_net::stats::op_name;
 use glint_proto::SpaceInfo;
-use glint_server::Servers;
+use glint_server::MdsServer;
 use std::fmt::{Arguments, Write as _};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -37,7 +37,7 @@ impl Bound {
     }
 
     /// Serves `/metrics` from now on; of servers too, if this process has them.
-    pub(crate) fn serve(self, servers: Option<Arc<Servers>>) -> Result<Option<Metrics>, String> {
+    pub(crate) fn serve(self, servers: Option<Arc<MdsServer>>) -> Result<Option<Metrics>, String> {
         let Some((listener, address)) = self.0 else { return Ok(None) };
         let stop = Arc::<AtomicBool>::default();
         let stopped = stop.clone();
@@ -69,7 +69,7 @@ impl Drop for Metrics {
     }
 }
 
-fn serve(listener: &TcpListener, stop: &AtomicBool, servers: Option<&Servers>) {
+fn serve(listener: &TcpListener, stop: &AtomicBool, servers: Option<&MdsServer>) {
     for connection in listener.incoming() {
         if stop.load(Ordering::Acquire) {
             return;
@@ -83,7 +83,7 @@ fn serve(listener: &TcpListener, stop: &AtomicBool, servers: Option<&Servers>) {
     }
 }
 
-fn answer(mut connection: TcpStream, servers: Option<&Servers>) -> io::Result<()> {
+fn answer(mut connection: TcpStream, servers: Option<&MdsServer>) -> io::Result<()> {
     connection.set_read_timeout(Some(PAUSE))?;
     connection.set_write_timeout(Some(TIME))?;
     let request = read_head(&mut connection)?;
@@ -119,7 +119,7 @@ fn read_head(connection: &mut impl Read) -> io::Result<String> {
 }
 
 /// Space of each OST of this server, and of each other server of OSTs, and whether that is heard of.
-fn osts(servers: &Servers, line: &mut impl FnMut(Arguments<'_>)) {
+fn osts(servers: &MdsServer, line: &mut impl FnMut(Arguments<'_>)) {
     let own = (0..).zip(servers.ost_spaces()).map(|(ost, space)| (format!("ost=\"{ost}\""), space));
     let others = servers.other_servers().infos();
     let elsewhere = others.iter().map(|oss| {
@@ -142,7 +142,7 @@ fn osts(servers: &Servers, line: &mut impl FnMut(Arguments<'_>)) {
 }
 
 /// The text format of Prometheus, durations in seconds.
-fn text(servers: Option<&Servers>) -> String {
+fn text(servers: Option<&MdsServer>) -> String {
     let mut out = String::new();
     let seconds = |nanos: u64| nanos as f64 / 1e9;
     let mut line = |args: Arguments<'_>| {

@@ -225,6 +225,32 @@ fn nothing_has_a_second_word() {
     }
 }
 
+/// A simulation runs servers as they are, in its own time and on its own disks.
+#[test]
+fn servers_have_no_threads_files_or_time_of_their_own() {
+    const OF_A_PROCESS: [&str; 7] = [
+        "std::thread",
+        "std::fs",
+        "std::net",
+        "Instant::now",
+        "SystemTime",
+        "getrandom",
+        "block_on",
+    ];
+    let is_server = |path: &str| {
+        path.starts_with("crates/glint-server/src/") && !path.contains("/src/process/")
+    };
+    for (path, text) in files("rs").into_iter().filter(|(path, _)| is_server(path)) {
+        let code = text.split("#[cfg(test)]").next().unwrap();
+        let found = OF_A_PROCESS.iter().find(|word| code.contains(**word));
+        assert!(
+            found.is_none(),
+            "{path} uses {}: that belongs to src/process",
+            found.unwrap_or(&"")
+        );
+    }
+}
+
 /// Whoever installs Glint gets no library for plots with it.
 #[test]
 fn benchmarks_are_apart_from_the_product() {

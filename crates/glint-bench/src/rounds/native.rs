@@ -8,14 +8,14 @@ use glint_client::{Caller, Client, Make, Vfs};
 use glint_net::{InProcess, Remote, RemoteOptions};
 use glint_proto::{FileType, FsResult, Ino, OpenFlags, RenameFlags};
 use glint_server::data_dir::{DataDir, Role};
-use glint_server::{RunningServers, Servers, Settings};
+use glint_server::{MdsServer, RunningServers, Settings};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
 
 /// The library with the servers in this process, on a file system of its own.
 pub(crate) struct InProcessTarget {
-    client: Arc<Client<InProcess<Servers>>>,
+    client: Arc<Client<InProcess<MdsServer>>>,
     directory: Ino,
     running: Option<RunningServers>,
     path: PathBuf,
@@ -48,7 +48,7 @@ impl InProcessTarget {
     /// Makes a file system in a new directory below `parent`.
     pub(crate) fn new(parent: &Path) -> Result<InProcessTarget, Box<dyn std::error::Error>> {
         let path = parent.join(format!("{}-data", directory_name()));
-        let running = Servers::start(
+        let running = RunningServers::start(
             DataDir::open_or_create(&path, Some(1), Role::Mds)?,
             Settings::default(),
         )?;

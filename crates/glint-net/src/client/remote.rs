@@ -15,18 +15,20 @@ use crate::client::cluster::ClientIdentity;
 use crate::client::connection::Connection;
 use crate::client::lease::{ask_on, connect_blocking};
 use crate::client::session::{ClientSession, hello_of, welcome_of};
-use crate::transport::stream::{Address, ReadWrite};
-use crate::{Granting, LockClient, NetError, Transport};
-use glint_proto::limits::AWAY_MS;
+use crate::transport::stream::Address;
+use crate::{Granting, LockClient, NetError, Transport, host};
+use futures_util::future::select;
+use glint_proto::limits::{AWAY_MS, PING_MS};
 use glint_proto::lock::Cancel;
 use glint_proto::message::{Reply, Request, Welcome};
-use glint_proto::oss::{OssInfo, OssReply, OssRequest};
+use glint_proto::oss::OssInfo;
 use glint_proto::{
     Bulk, Capability, ClientId, Cred, Errno, FsResult, Ino, MdsRequest, ObjectId, OstReply,
     OstRequest, clock,
 };
 use glint_telemetry::{Counter, Layer, Span};
 use std::io::ErrorKind;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -59,6 +61,10 @@ pub fn random_secret() -> u128 {
 }
 
 fn host_name() -> String {
+    if host::is_simulated() {
+        // What is said is the same wherever it is simulated.
+        return "simulated".into();
+    }
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().to_owned()
 }
@@ -69,25 +75,41 @@ fn ask_once(address: &Address, client: ClientId, request: &Request<'_>) -> Resul
 }
 
 /// Says what it means that a server closes the connection at the first question.
-fn without_a_word(error: NetError, address: &Address) -> NetError {
+pub(crate) fn without_a_word(error: NetError, address: &Address) -> NetError {
+    let is_end = match &error {
+        NetError::Io { source, .. } => source.kind() == ErrorKind::UnexpectedEof,
+        NetError::Closed => true,
+        _ => false,
+    };
     match (error, address) {
         // It would not say so in words that the other side understands.
-        (NetError::Io { source, .. }, Address::Tcp(_))
-            if source.kind() == ErrorKind::UnexpectedEof =>
-        {
-            NetError::Refused(
-                "it closed the connection; one that runs with --cert listens only to those who \
+        (_, Address::Tcp(_)) if is_end => NetError::Refused(
+            "it closed the connection; one that runs with --cert listens only to those who \
                  say --cert, too"
-                    .into(),
-            )
-        }
-        (NetError::Io { what, source }, Address::Tls(..))
-            if source.kind() == ErrorKind::UnexpectedEof =>
-        {
+                .into(),
+        ),
+        (NetError::Io { what, source }, Address::Tls(..)) if is_end => {
             let what = format!("{what} (does it run with --cert?)");
             NetError::Io { what, source }
         }
+        (NetError::Closed, Address::Tls(..)) => NetError::Io {
+            what: "waiting for an answer (does it run with --cert?)".into(),
+            source: ErrorKind::UnexpectedEof.into(),
+        },
         (error, _) => error,
+    }
+}
+
+/// Says that a client lives, and learns what is durable.
+async fn keep_lease(session: &Arc<ClientSession>) {
+    loop {
+        host::sleep(Duration::from_millis(PING_MS)).await;
+        let hurry = session.replay_log.lock().is_filling();
+        let (sent, ping) = (clock::now(), Request::Ping { commit: false, hurry });
+        let Ok(connection) = Connection::of_thread(session) else { continue };
+        if let Ok((Reply::Pong(_), _)) = connection.call(&ping, &[]).await {
+            *session.heard.lock() = sent;
+        }
     }
 }
 
@@ -120,6 +142,9 @@ impl Remote {
     }
 
     fn start(session: Arc<ClientSession>) -> Result<Remote, NetError> {
+        if host::is_simulated() {
+            return Ok(Remote::on_tasks(session));
+        }
         let for_thread = session.clone();
         let heartbeat = std::thread::Builder::new()
             .name("lease".into())
@@ -129,30 +154,23 @@ impl Remote {
         Ok(Remote { session, heartbeat: Some(heartbeat) })
     }
 
-    /// A client of a simulated world, which knows already what its server will say. Nobody
-    /// keeps its lease but [`Remote::ping`].
+    /// A client of a simulated world, which knows already what its server will say.
     pub fn simulated(
         options: RemoteOptions,
         client: ClientId,
         secret: u128,
         welcome: Welcome,
     ) -> Remote {
-        let session =
-            ClientSession::new(options, "simulated".into(), client, secret, welcome, None);
-        Remote { session, heartbeat: None }
+        Remote::on_tasks(ClientSession::new(options, host_name(), client, secret, welcome, None))
     }
 
-    /// Says that this client lives, and learns what is durable.
-    pub async fn ping(&self) -> FsResult<()> {
-        let hurry = self.session.replay_log.lock().is_filling();
-        let sent = clock::now();
-        match self.call(&Request::Ping { commit: false, hurry }, Bulk::None).await? {
-            Reply::Pong(_) => {
-                *self.session.heard.lock() = sent;
-                Ok(())
-            }
-            _ => Err(Errno::EPROTO),
-        }
+    /// The lease is kept by a task, on the connection of all others.
+    fn on_tasks(session: Arc<ClientSession>) -> Remote {
+        let keeping = session.clone();
+        host::spawn(async move {
+            select(pin!(keep_lease(&keeping)), pin!(keeping.ended())).await;
+        });
+        Remote { session, heartbeat: None }
     }
 
     /// Asks a server for its `status` or `stats`, as JSON, or to `reset` the latter.
@@ -318,36 +336,6 @@ impl Transport for Remote {
         match self.call(&Request::ResetStats, Bulk::None).await? {
             Reply::Failed(errno) => Err(errno),
             _ => Ok(()),
-        }
-    }
-}
-
-/// The conversation of an OSS with the server of its MDS, on the thread that calls.
-pub struct OssLink {
-    stream: Box<dyn ReadWrite>,
-    address: Address,
-    /// It was answered.
-    is_heard: bool,
-}
-
-impl OssLink {
-    /// Connects.
-    pub fn connect(address: &Address) -> Result<OssLink, NetError> {
-        let stream = connect_blocking(address)?;
-        Ok(OssLink { stream, address: address.clone(), is_heard: false })
-    }
-
-    /// Says or asks something.
-    pub fn ask(&mut self, request: OssRequest) -> Result<FsResult<OssReply>, NetError> {
-        let asked = ask_on(&mut *self.stream, ClientId::IN_PROCESS, &Request::Oss(request));
-        let reply = match self.is_heard {
-            true => asked?,
-            false => asked.map_err(|error| without_a_word(error, &self.address))?,
-        };
-        self.is_heard = true;
-        match reply {
-            Reply::Oss(reply) => Ok(reply),
-            _ => Err(NetError::Refused("it does not know what an OSS is".into())),
         }
     }
 }

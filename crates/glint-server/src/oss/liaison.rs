@@ -1,4 +1,4 @@
-//! The thread of an OSS that talks to the server of the MDS: says that it lives, does what it
+//! The task of an OSS that talks to the server of the MDS: says that it lives, does what it
 //! is told, asks what others want to know.
 //!
 //! Invariants:
@@ -9,11 +9,15 @@
 //!   takes its time is reported when it is done.
 
 use super::Oss;
-use glint_net::{Address, NetError, OssLink};
+use futures_channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use futures_channel::oneshot;
+use futures_lite::StreamExt;
+use futures_lite::future::or;
+use glint_net::{Address, NetError, OssLink, host};
+use glint_ost::disk::Disk;
 use glint_proto::oss::{Heartbeat, Orders, OssReply, OssRequest};
 use glint_proto::{Errno, FsResult, ObjectId, clock};
 use parking_lot::Mutex;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 /// How often it says that it lives, when there is nothing else.
@@ -27,10 +31,10 @@ const COMPLAIN: Duration = Duration::from_secs(10);
 
 struct Question {
     request: OssRequest,
-    answer: futures_channel::oneshot::Sender<FsResult<OssReply>>,
+    answer: oneshot::Sender<FsResult<OssReply>>,
 }
 
-/// What comes to the thread from others.
+/// What comes to the task from others.
 enum News {
     Question(Question),
     Destroyed(Destroyed),
@@ -48,86 +52,102 @@ type OrderId = (u64, u64);
 /// Objects to be destroyed, each with its OST.
 type Objects = Vec<(u16, ObjectId)>;
 
+/// What the task takes when it begins: what comes to it, and where orders to destroy objects go.
+struct Ends {
+    news: UnboundedReceiver<News>,
+    orders: UnboundedSender<(OrderId, Objects)>,
+}
+
 /// Where news go.
 pub struct Liaison {
-    news: Sender<News>,
-    /// Until the thread takes it.
-    receiver: Mutex<Option<Receiver<News>>>,
+    mds: Address,
+    advertised: String,
+    news: UnboundedSender<News>,
+    ends: Mutex<Option<Ends>>,
+    ordered: Mutex<Option<UnboundedReceiver<(OrderId, Objects)>>>,
     /// Why the server of the MDS was not heard of when it was last asked.
     trouble: Mutex<Option<String>>,
 }
 
 impl Liaison {
-    pub fn new() -> Liaison {
-        let (news, receiver) = mpsc::channel();
-        Liaison { news, receiver: Mutex::new(Some(receiver)), trouble: Mutex::default() }
+    pub fn new(mds: Address, advertised: String) -> Liaison {
+        let (sender, news) = mpsc::unbounded();
+        let (orders, ordered) = mpsc::unbounded();
+        Liaison {
+            mds,
+            advertised,
+            news: sender,
+            ends: Mutex::new(Some(Ends { news, orders })),
+            ordered: Mutex::new(Some(ordered)),
+            trouble: Mutex::default(),
+        }
     }
 
-    /// Why the server of the MDS was not heard of when it was last asked.
-    pub fn trouble(&self) -> Option<String> {
-        self.trouble.lock().clone()
+    /// Where the MDS is.
+    pub fn mds(&self) -> &Address {
+        &self.mds
+    }
+
+    /// Which server was not heard of when it was last asked, and why.
+    pub fn trouble(&self) -> String {
+        let trouble = self.trouble.lock().clone();
+        let trouble = trouble.unwrap_or_else(|| "it has not answered yet".into());
+        format!("the server of the MDS at {}: {trouble}", self.mds)
+    }
+
+    /// Talking does not begin any more.
+    pub fn stop(&self) {
+        drop(self.ends.lock().take());
     }
 
     /// Asks the server of the MDS. EAGAIN if it cannot be reached.
     pub async fn ask(&self, request: OssRequest) -> FsResult<OssReply> {
-        let (answer, answered) = futures_channel::oneshot::channel();
-        let question = Question { request, answer };
-        self.news.send(News::Question(question)).map_err(|_| Errno::EAGAIN)?;
+        let (answer, answered) = oneshot::channel();
+        let question = News::Question(Question { request, answer });
+        self.news.unbounded_send(question).map_err(|_| Errno::EAGAIN)?;
         answered.await.unwrap_or(Err(Errno::EAGAIN))
-    }
-
-    /// The life of the thread. Reports when the OSS is a part of the file system, or why it
-    /// cannot be.
-    pub fn run(
-        &self,
-        oss: &Oss,
-        mds: &Address,
-        advertised: &str,
-        report: &Sender<Result<(), String>>,
-    ) {
-        let Some(news) = self.receiver.lock().take() else { return };
-        let (orders, given) = mpsc::channel();
-        std::thread::scope(|scope| {
-            let destroyer = std::thread::Builder::new().name("destroy".into());
-            let reports = self.news.clone();
-            if let Err(error) =
-                destroyer.spawn_scoped(scope, move || destroy(oss, &given, &reports))
-            {
-                let _ = report.send(Err(format!("starting a thread: {error}")));
-                return;
-            }
-            let mut talk = Talk {
-                oss,
-                advertised,
-                orders,
-                fencing: Vec::new(),
-                is_another_run: false,
-                done: (0, 0),
-                destroying: None,
-                failed: Vec::new(),
-                joined: false,
-            };
-            talk.until_the_end(mds, &news, report);
-        });
     }
 }
 
-/// The life of the thread that destroys objects.
-fn destroy(oss: &Oss, orders: &Receiver<(OrderId, Objects)>, reports: &Sender<News>) {
-    while let Ok((order, objects)) = orders.recv() {
-        let failed = oss.destroy(&objects).map_err(|error| error.to_string());
-        if reports.send(News::Destroyed(Destroyed { order, failed })).is_err() {
-            return;
+impl<D: Disk> Oss<D> {
+    /// Talks to the server of the MDS until the OSS is to stop. Reports when the OSS is a part of
+    /// the file system, or why it cannot be. On a thread that waits for nothing else.
+    pub async fn talk(&self, report: &impl Fn(Result<(), String>)) {
+        let Some(Ends { news, orders }) = self.liaison.ends.lock().take() else { return };
+        let mut talk = Talk {
+            oss: self,
+            news,
+            orders,
+            fencing: Vec::new(),
+            is_another_run: false,
+            done: (0, 0),
+            destroying: None,
+            failed: Vec::new(),
+            joined: false,
+        };
+        talk.until_the_end(report).await;
+    }
+
+    /// Destroys what the MDS has ordered to be, as long as [`Oss::talk`] runs. May wait for the
+    /// disk.
+    pub async fn destroy_ordered(&self) {
+        let Some(mut ordered) = self.liaison.ordered.lock().take() else { return };
+        while let Some((order, objects)) = ordered.next().await {
+            let failed = self.destroy(&objects).await;
+            let destroyed = News::Destroyed(Destroyed { order, failed });
+            if self.liaison.news.unbounded_send(destroyed).is_err() {
+                return;
+            }
         }
     }
 }
 
-/// What the thread remembers.
-struct Talk<'a> {
-    oss: &'a Oss,
-    advertised: &'a str,
-    /// To the thread that destroys objects, and what it does just now.
-    orders: Sender<(OrderId, Objects)>,
+/// What the task remembers.
+struct Talk<'a, D: Disk> {
+    oss: &'a Oss<D>,
+    news: UnboundedReceiver<News>,
+    /// To whoever destroys objects, and what that is just now.
+    orders: UnboundedSender<(OrderId, Objects)>,
     destroying: Option<OrderId>,
     /// Sessions that the MDS wants to be fenced.
     fencing: Vec<u64>,
@@ -140,26 +160,22 @@ struct Talk<'a> {
     joined: bool,
 }
 
-impl Talk<'_> {
-    fn until_the_end(
-        &mut self,
-        mds: &Address,
-        news: &Receiver<News>,
-        report: &Sender<Result<(), String>>,
-    ) {
+impl<D: Disk> Talk<'_, D> {
+    async fn until_the_end(&mut self, report: &impl Fn(Result<(), String>)) {
         let mut complained: Option<Instant> = None;
         while !self.oss.is_stopping() {
-            let error = match self.on_connection(mds, news, report) {
+            let error = match self.on_connection(report).await {
                 Ok(()) => return,
                 Err(error) => error,
             };
-            if complained.is_none_or(|then| then.elapsed() > COMPLAIN) {
-                tracing::warn!(server = %mds, "server of the MDS: {error}; trying again");
-                complained = Some(Instant::now());
+            if complained.is_none_or(|then| clock::since(then) > COMPLAIN) {
+                let server = &self.oss.liaison.mds;
+                tracing::warn!(%server, "server of the MDS: {error}; trying again");
+                complained = Some(clock::now());
             }
             self.oss.liaison.trouble.lock().replace(error.to_string());
             // Who asks meanwhile is not kept waiting.
-            while let Ok(news) = news.try_recv() {
+            while let Ok(news) = self.news.try_recv() {
                 match news {
                     News::Question(question) => {
                         let _ = question.answer.send(Err(Errno::EAGAIN));
@@ -167,54 +183,65 @@ impl Talk<'_> {
                     News::Destroyed(destroyed) => _ = self.on_destroyed(destroyed),
                 }
             }
-            std::thread::sleep(RETRY);
+            host::sleep(RETRY).await;
         }
     }
 
+    /// What comes before this time.
+    async fn next(&mut self, due: Instant) -> Option<News> {
+        let left = due.saturating_duration_since(clock::now());
+        if left.is_zero() {
+            return self.news.try_recv().ok();
+        }
+        or(self.news.next(), async {
+            host::sleep(left).await;
+            None
+        })
+        .await
+    }
+
     /// Returns when the OSS stops.
-    fn on_connection(
+    async fn on_connection(
         &mut self,
-        mds: &Address,
-        news: &Receiver<News>,
-        report: &Sender<Result<(), String>>,
+        report: &impl Fn(Result<(), String>),
     ) -> Result<(), NetError> {
-        let mut link = OssLink::connect(mds)?;
-        let mut due = Instant::now();
+        let mut link = OssLink::connect(&self.oss.liaison.mds).await?;
+        let mut due = clock::now();
         while !self.oss.is_stopping() {
-            match news.recv_timeout(due.saturating_duration_since(Instant::now())) {
-                Ok(News::Question(Question { request, answer })) => {
+            match self.next(due).await {
+                Some(News::Question(Question { request, answer })) => {
                     // Who asked may have gone.
-                    let _ = answer.send(link.ask(request)?);
+                    let _ = answer.send(link.ask(request).await?);
                     // However many ask, it says that it lives.
-                    if Instant::now() < due {
+                    if clock::now() < due {
                         continue;
                     }
                 }
-                Ok(News::Destroyed(destroyed)) => {
+                Some(News::Destroyed(destroyed)) => {
                     // An order that failed is tried again with the next beat, not before.
-                    if !self.on_destroyed(destroyed) {
+                    let is_done = self.on_destroyed(destroyed);
+                    if !is_done {
                         continue;
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                None => {}
             }
             let sent = clock::now();
-            match link.ask(OssRequest::Heartbeat(self.beat()))? {
+            match link.ask(OssRequest::Heartbeat(self.beat())).await? {
                 Ok(OssReply::Orders { orders, secret }) => {
                     self.oss.joined(&orders, &secret).map_err(NetError::Refused)?;
                     self.failed.clear();
-                    let pause = self.apply(&mut link, orders, sent)?;
+                    let pause = self.apply(&mut link, orders, sent).await?;
                     if !self.joined {
                         self.joined = true;
-                        let _ = report.send(Ok(()));
+                        report(Ok(()));
                     }
-                    due = Instant::now() + pause;
+                    due = clock::now() + pause;
                 }
                 Ok(_) => return Err(NetError::Refused("it answered something else".into())),
                 Err(errno) => {
                     let reason = refusal(errno);
-                    let _ = report.send(Err(reason.clone()));
+                    report(Err(reason.clone()));
                     return Err(NetError::Refused(reason));
                 }
             }
@@ -241,9 +268,9 @@ impl Talk<'_> {
 
     fn beat(&self) -> Heartbeat {
         Heartbeat {
-            uuid: self.oss.data.uuid(),
+            uuid: self.oss.records.uuid(),
             fs_uuid: self.oss.fs_uuid(),
-            address: self.advertised.to_owned(),
+            address: self.oss.liaison.advertised.clone(),
             osts: self.oss.osts.count(),
             fenced: self.fencing.iter().copied().filter(|number| self.is_quiet(*number)).collect(),
             done: self.done,
@@ -257,7 +284,7 @@ impl Talk<'_> {
     }
 
     /// Does what the MDS wants, whose beat was sent at this time. Returns when to say more.
-    fn apply(
+    async fn apply(
         &mut self,
         link: &mut OssLink,
         orders: Orders,
@@ -271,7 +298,7 @@ impl Talk<'_> {
                 let (client, number) = (session.client(), session.number());
                 let Some(owner) = session.owner() else { continue };
                 let question = OssRequest::IsSession { client, session: number, owner };
-                if link.ask(question)? != Ok(OssReply::Is(true)) {
+                if link.ask(question).await? != Ok(OssReply::Is(true)) {
                     sessions.fence(number);
                 }
             }
@@ -294,7 +321,8 @@ impl Talk<'_> {
                 order.1.objects.iter().map(|object| (order.1.ost, *object)).collect()
             };
             let order = (orders.run, *last);
-            if self.orders.send((order, orders.orders.iter().flat_map(of).collect())).is_ok() {
+            let objects = orders.orders.iter().flat_map(of).collect();
+            if self.orders.unbounded_send((order, objects)).is_ok() {
                 self.destroying = Some(order);
             }
         }

@@ -11,14 +11,15 @@ mod liaison;
 mod runs;
 mod sessions;
 
-use crate::data_dir::DataDir;
-use crate::local_osts::{self, LocalOsts};
-use crate::mds_server::Settings;
+use crate::pace;
+use crate::process::data_dir::DataDirError;
+use crate::records::Records;
+use crate::settings::Settings;
 use crate::units::human_bytes;
-use futures_lite::future::block_on;
 use glint_net::capability::Key;
 use glint_net::{Address, Service};
-use glint_ost::SEAL_IDLE;
+use glint_ost::OstSet;
+use glint_ost::disk::{Disk, LocalDisk};
 use glint_proto::capability::SECRET_BYTES;
 use glint_proto::lock::{Callback, Cancel};
 use glint_proto::message::{Hello, Survived, Welcome};
@@ -32,21 +33,17 @@ use runs::Runs;
 use serde_json::json;
 use sessions::{Entry, Sessions};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, mpsc};
-use std::thread::JoinHandle;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How often the housekeeping thread looks around.
-const HOUSEKEEPING: Duration = Duration::from_millis(100);
-/// How long the server of the MDS may be silent at the start before whoever waits is told.
-const SILENT_MAX: Duration = Duration::from_secs(3);
 /// How long a request waits before it looks again whether the MDS was heard of.
 const LATER: Duration = Duration::from_millis(20);
 
-/// An OSS.
-pub struct Oss {
-    osts: LocalOsts,
-    data: DataDir,
+/// An OSS. Whoever has it runs what it does beside requests: [`Oss::talk`],
+/// [`Oss::destroy_ordered`], [`Oss::settle`].
+pub struct Oss<D: Disk = LocalDisk> {
+    osts: OstSet<D>,
+    records: Arc<dyn Records>,
     settings: Settings,
     boot_verifier: u64,
     runs: Runs,
@@ -56,85 +53,76 @@ pub struct Oss {
     joined: OnceLock<(u128, u16)>,
     /// What capabilities are checked with; from then on, too.
     key: OnceLock<Key>,
-    mds: String,
     stop: AtomicBool,
     started: Instant,
 }
 
-/// An OSS and its threads.
-pub struct RunningOss {
-    /// The server.
-    pub oss: Arc<Oss>,
-    threads: Vec<JoinHandle<()>>,
-    report: mpsc::Receiver<Result<(), String>>,
-}
-
-impl Oss {
-    /// Starts on a data directory, for the file system whose MDS is at `mds`. Clients reach it
-    /// at `advertised`.
+impl<D: Disk> Oss<D> {
+    /// Starts on OSTs, for the file system whose MDS is at `mds`. Clients reach it at
+    /// `advertised`.
     pub fn start(
-        data: DataDir,
+        osts: OstSet<D>,
+        records: Arc<dyn Records>,
         settings: Settings,
+        boot_verifier: u64,
         mds: Address,
         advertised: String,
-    ) -> Result<RunningOss, Box<dyn std::error::Error>> {
-        let osts = local_osts::open(&data, &settings)?;
-        let boot_verifier = getrandom::u64().unwrap_or(1);
-        let survived = !data.is_after_loss() && !settings.after_power_loss;
-        let runs = Runs::begin(&data, boot_verifier, survived)?;
-        data.note_served()?;
-        let sessions = Sessions::new(osts.count());
-        let oss = Arc::new(Oss {
+    ) -> Result<Oss<D>, DataDirError> {
+        let survived = !records.is_after_loss() && !settings.after_power_loss;
+        let runs = Runs::begin(&*records, boot_verifier, survived)?;
+        records.note_served()?;
+        Ok(Oss {
+            sessions: Sessions::new(osts.count()),
             osts,
-            data,
+            records,
             settings,
             boot_verifier,
             runs,
-            sessions,
-            liaison: Liaison::new(),
+            liaison: Liaison::new(mds, advertised),
             joined: OnceLock::new(),
             key: OnceLock::new(),
-            mds: mds.to_string(),
             stop: AtomicBool::new(false),
-            started: Instant::now(),
-        });
-        let (reporter, report) = mpsc::channel();
-        let (keeping, talking) = (oss.clone(), oss.clone());
-        let thread = |name: &str| std::thread::Builder::new().name(name.into());
-        let threads = vec![
-            thread("housekeeping").spawn(move || keeping.keep_house())?,
-            thread("liaison")
-                .spawn(move || talking.liaison.run(&talking, &mds, &advertised, &reporter))?,
-        ];
-        Ok(RunningOss { oss, threads, report })
+            started: clock::now(),
+        })
     }
 
-    fn is_stopping(&self) -> bool {
+    /// Ends [`Oss::talk`] soon, if it has begun.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.liaison.stop();
+    }
+
+    /// Whether it is to end.
+    pub fn is_stopping(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Brings data to stable storage every commit interval.
-    fn keep_house(&self) {
-        let mut last = Instant::now();
-        while !self.is_stopping() {
-            std::thread::sleep(HOUSEKEEPING);
-            if last.elapsed() >= self.settings.commit_interval {
-                self.osts.settle(SEAL_IDLE);
-                self.osts.retain_grants(|client| self.sessions.knows(client));
-                last = Instant::now();
-            }
-        }
+    /// Brings data to stable storage and seals objects that were left alone for `idle`, every
+    /// commit interval. May take long.
+    pub fn settle(&self, idle: Duration) {
+        self.osts.settle(idle);
+        self.osts.retain_grants(|client| self.sessions.knows(client));
+    }
+
+    /// The last thing before the end: everything accepted is on stable storage after it.
+    pub fn settle_last(&self) -> FsResult<()> {
+        self.osts.settle_last()
+    }
+
+    /// For whom it waits before it is a part of its file system, and why.
+    pub fn trouble(&self) -> String {
+        self.liaison.trouble()
     }
 
     fn fs_uuid(&self) -> u128 {
-        self.joined.get().map_or_else(|| self.data.file_system(), |(uuid, _)| *uuid)
+        self.joined.get().map_or_else(|| self.records.file_system(), |(uuid, _)| *uuid)
     }
 
     /// The MDS has said which file system this is.
     fn joined(&self, orders: &Orders, secret: &[u8; SECRET_BYTES]) -> Result<(), String> {
         let said = (orders.fs_uuid, orders.first_ost);
-        if self.data.file_system() == 0 && self.joined.get().is_none() {
-            self.data.store_file_system(orders.fs_uuid).map_err(|error| error.to_string())?;
+        if self.records.file_system() == 0 && self.joined.get().is_none() {
+            self.records.store_file_system(orders.fs_uuid).map_err(|error| error.to_string())?;
         }
         self.key.get_or_init(|| Key::new(secret));
         match *self.joined.get_or_init(|| said) == said {
@@ -145,24 +133,16 @@ impl Oss {
 
     /// Destroys objects, and whatever clients might still want to do to them. Returns those that
     /// are still there.
-    fn destroy(
-        &self,
-        objects: &[(u16, ObjectId)],
-    ) -> Result<Vec<ObjectId>, Box<dyn std::error::Error>> {
+    async fn destroy(&self, objects: &[(u16, ObjectId)]) -> Result<Vec<ObjectId>, String> {
         let (change, failed) = self.osts.destroy(objects);
-        block_on(self.osts.commit()).map_err(|errno| errno.to_string())?;
-        self.runs.durable(&self.data, change)?;
+        self.osts.commit().await.map_err(|errno| errno.to_string())?;
+        self.runs.durable(&*self.records, change).map_err(|error| error.to_string())?;
         Ok(failed)
     }
 
     /// Why nothing can be called durable any more, if that is so; then the server should end.
     pub fn failure(&self) -> Option<String> {
         self.osts.failure()
-    }
-
-    /// See [`DataDir::give_up`].
-    pub fn give_up(&self, reason: &str) -> String {
-        self.data.give_up(reason)
     }
 
     /// How things are, in a few words.
@@ -172,44 +152,7 @@ impl Oss {
     }
 }
 
-impl RunningOss {
-    /// Waits until this is a part of its file system; false if it was `stopped` before. If that
-    /// takes long, it `tells` once why.
-    pub fn wait_joined(
-        &self,
-        stopped: impl Fn() -> bool,
-        tell: impl Fn(&str),
-    ) -> Result<bool, String> {
-        let start = Instant::now();
-        let mut told = false;
-        loop {
-            if !told && start.elapsed() > SILENT_MAX {
-                let trouble = self.oss.liaison.trouble();
-                let trouble = trouble.unwrap_or_else(|| "it has not answered yet".into());
-                tell(&format!("waiting for the server of the MDS at {}: {trouble}", self.oss.mds));
-                told = true;
-            }
-            match self.report.recv_timeout(Duration::from_millis(50)) {
-                Ok(result) => return result.map(|()| true),
-                Err(mpsc::RecvTimeoutError::Timeout) if !stopped() => {}
-                Err(_) => return Ok(false),
-            }
-        }
-    }
-
-    /// Ends the server cleanly: everything accepted is on stable storage after it.
-    pub fn shut_down(mut self) -> FsResult<()> {
-        self.oss.stop.store(true, Ordering::Release);
-        for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                tracing::error!("a thread of the server panicked");
-            }
-        }
-        self.oss.osts.settle_last()
-    }
-}
-
-impl Service for Oss {
+impl<D: Disk> Service for Oss<D> {
     async fn mds(&self, _: &Arrival<'_>, _: &Cred, _: &MdsRequest<'_>) -> Answer<MdsReply> {
         Answer::unchanged(Err(Errno::EOPNOTSUPP))
     }
@@ -228,7 +171,7 @@ impl Service for Oss {
         if index >= self.osts.count() {
             return Answer::unchanged(Err(Errno::ENXIO));
         }
-        local_osts::pace(&self.osts, index, &request, &bulk).await;
+        pace(&self.osts, index, &request, &bulk).await;
         let _running = loop {
             match self.sessions.enter(session, index, clock::now()) {
                 Entry::Running(guard, term) => break (guard, term),
@@ -337,16 +280,15 @@ impl Service for Oss {
 
     fn status(&self) -> String {
         let first = self.joined.get().map_or(0, |(_, first)| *first);
-        let spaces = self.osts.spaces();
-        let space = SpaceInfo::sum(spaces.iter().copied());
+        let space = SpaceInfo::sum(self.osts.spaces());
         let client = |(session, connections): &(Arc<Session>, usize)| json!({"id": session.client().to_string(), "connections": connections});
         json!({
             "role": "oss",
             "version": env!("CARGO_PKG_VERSION"),
-            "data": self.data.path().display().to_string(),
+            "data": self.records.name(),
             "uuid": format!("{:032x}", self.fs_uuid()),
-            "mds": {"address": self.mds, "reached": self.sessions.is_valid(clock::now())},
-            "uptime_s": self.started.elapsed().as_secs(),
+            "mds": {"address": self.liaison.mds().to_string(), "reached": self.sessions.is_valid(clock::now())},
+            "uptime_s": clock::since(self.started).as_secs(),
             "pid": std::process::id(),
             "failure": self.failure(),
             "space": {
@@ -354,7 +296,7 @@ impl Service for Oss {
                 "free_bytes": space.free,
                 "available_bytes": space.available,
             },
-            "osts": crate::status::osts(&self.data, first, &spaces),
+            "osts": crate::status::osts(&self.osts, first),
             "clients": self.sessions.all().iter().map(client).collect::<Vec<_>>(),
         })
         .to_string()

@@ -6,7 +6,7 @@ use crate::metrics;
 use crate::signals::Stop;
 use crate::{CommandResult, daemon, identity};
 use glint_net::Address;
-use glint_server::Oss;
+use glint_server::RunningOss;
 use glint_server::data_dir::{DataDir, Role};
 use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
@@ -59,7 +59,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     };
     let metrics = metrics::Bound::bind(args.alone.metrics.as_deref())?;
     let threads = args.alone.serving.threads(data.osts())?;
-    let running = Oss::start(data, settings, mds, advertised.clone())?;
+    let running = RunningOss::start(data, settings, mds, advertised.clone())?;
     let server = listener.serve(running.oss.clone(), threads)?;
     let metrics = metrics.serve(None)?;
     let joined = running.wait_joined(|| stop.is_asked(), daemon::say_waiting);
@@ -71,7 +71,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         );
         let oss = &running.oss;
         if let Some(reason) = serve_until(&stop, || oss.in_short(), || oss.failure()) {
-            return Err(oss.give_up(&reason).into());
+            return Err(running.give_up(&reason).into());
         }
     }
     drop(metrics);

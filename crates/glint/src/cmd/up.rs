@@ -10,7 +10,7 @@ use glint_client::RunningClient;
 use glint_mount::{Mount, MountFlags, TransportKind};
 use glint_net::{Cluster, InProcess, Service};
 use glint_server::data_dir::{DataDir, Role};
-use glint_server::{Servers, Settings};
+use glint_server::{RunningServers, Settings};
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -81,7 +81,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let metrics = metrics::Bound::bind(args.metrics.as_deref())?;
     let shared = listener.is_some();
     let threads = args.serving.threads(data.osts())?;
-    let running = Servers::start(data, Settings { shared, mounted: true, ..settings })?;
+    let running = RunningServers::start(data, Settings { shared, mounted: true, ..settings })?;
     let cluster = Cluster::new(
         InProcess::new(running.servers.clone()),
         crate::identity::get()?,
@@ -124,7 +124,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     if let Some(reason) = servers.failure() {
         // First, so that nobody waits for a server that is gone.
         let detached = mount.unmount();
-        let told = servers.data().give_up(&reason);
+        let told = running.give_up(&reason);
         return Err(detached.err().map_or(told.clone(), |e| format!("{told}; {e}")).into());
     }
     let clean = mount.unmount()?;

@@ -11,6 +11,7 @@
 //!
 //! Invariant: nobody but its owner reads what is in it, whatever the modes below it are.
 
+use crate::records::OssIdentity;
 use glint_proto::limits::{FORMAT_VERSION, FORMAT_VERSION_MIN, OST_COUNT_MAX};
 use serde::{Deserialize, Serialize};
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
@@ -104,22 +105,6 @@ pub enum Role {
     Mds,
     /// One with OSTs only.
     Oss,
-}
-
-/// Another server of OSTs, as the one with the MDS remembers it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct OssIdentity {
-    /// Its data directory, in hexadecimal.
-    pub uuid: String,
-    /// Number of its first OST.
-    pub first_ost: u16,
-    /// How many it has.
-    pub osts: u16,
-    /// Where clients reach it.
-    pub address: String,
-    /// Name in its certificate, since it has shown one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub certificate: Option<String>,
 }
 
 /// What `glint.json` says.

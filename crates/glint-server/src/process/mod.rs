@@ -1,0 +1,17 @@
+//! A process that serves: threads, the data directory, limits of the process, what is drawn at
+//! random. What it serves is below, and is the same in the simulation.
+
+pub mod data_dir;
+mod data_records;
+pub mod descriptors;
+mod local_osts;
+mod mds;
+mod oss;
+
+pub use mds::{RunningServers, engine_options};
+pub use oss::RunningOss;
+
+use std::time::Duration;
+
+/// How often the threads of a server look around.
+const HOUSEKEEPING: Duration = Duration::from_millis(100);

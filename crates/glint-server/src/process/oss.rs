@@ -1,0 +1,113 @@
+//! An OSS as a process: of one data directory, with threads that look after it.
+
+use super::data_dir::DataDir;
+use super::{HOUSEKEEPING, local_osts};
+use crate::oss::Oss;
+use crate::settings::Settings;
+use futures_lite::future::block_on;
+use glint_net::Address;
+use glint_ost::SEAL_IDLE;
+use glint_proto::FsResult;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long the server of the MDS may be silent at the start before whoever waits is told.
+const SILENT_MAX: Duration = Duration::from_secs(3);
+
+/// An OSS and its threads.
+pub struct RunningOss {
+    /// The server.
+    pub oss: Arc<Oss>,
+    data: Arc<DataDir>,
+    threads: Vec<JoinHandle<()>>,
+    report: mpsc::Receiver<Result<(), String>>,
+}
+
+impl RunningOss {
+    /// Starts on a data directory, for the file system whose MDS is at `mds`. Clients reach it
+    /// at `advertised`.
+    pub fn start(
+        data: DataDir,
+        settings: Settings,
+        mds: Address,
+        advertised: String,
+    ) -> Result<RunningOss, Box<dyn std::error::Error>> {
+        let osts = local_osts::open(&data, &settings)?;
+        let boot_verifier = getrandom::u64().unwrap_or(1);
+        let data = Arc::new(data);
+        let records = data.clone();
+        let oss = Oss::start(osts, records, settings, boot_verifier, mds, advertised)?;
+        let oss = Arc::new(oss);
+        let (reporter, report) = mpsc::channel();
+        let (keeping, talking, destroying) = (oss.clone(), oss.clone(), oss.clone());
+        let interval = settings.commit_interval;
+        let thread = |name: &str| std::thread::Builder::new().name(name.into());
+        let threads = vec![
+            thread("housekeeping").spawn(move || keep_house(&keeping, interval))?,
+            thread("destroy").spawn(move || block_on(destroying.destroy_ordered()))?,
+            thread("liaison").spawn(move || talk(&talking, &reporter))?,
+        ];
+        Ok(RunningOss { oss, data, threads, report })
+    }
+
+    /// Waits until this is a part of its file system; false if it was `stopped` before. If that
+    /// takes long, it `tells` once why.
+    pub fn wait_joined(
+        &self,
+        stopped: impl Fn() -> bool,
+        tell: impl Fn(&str),
+    ) -> Result<bool, String> {
+        let start = Instant::now();
+        let mut told = false;
+        loop {
+            if !told && start.elapsed() > SILENT_MAX {
+                tell(&format!("waiting for {}", self.oss.trouble()));
+                told = true;
+            }
+            match self.report.recv_timeout(Duration::from_millis(50)) {
+                Ok(result) => return result.map(|()| true),
+                Err(mpsc::RecvTimeoutError::Timeout) if !stopped() => {}
+                Err(_) => return Ok(false),
+            }
+        }
+    }
+
+    /// See [`DataDir::give_up`].
+    pub fn give_up(&self, reason: &str) -> String {
+        self.data.give_up(reason)
+    }
+
+    /// Ends the server cleanly: everything accepted is on stable storage after it.
+    pub fn shut_down(mut self) -> FsResult<()> {
+        self.oss.stop();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the server panicked");
+            }
+        }
+        self.oss.settle_last()
+    }
+}
+
+/// Brings data to stable storage every commit interval.
+fn keep_house(oss: &Oss, interval: Duration) {
+    let mut last = Instant::now();
+    while !oss.is_stopping() {
+        std::thread::sleep(HOUSEKEEPING);
+        if last.elapsed() >= interval {
+            oss.settle(SEAL_IDLE);
+            last = Instant::now();
+        }
+    }
+}
+
+/// Talks to the server of the MDS. Nothing on this thread waits for a disk.
+fn talk(oss: &Oss, reporter: &mpsc::Sender<Result<(), String>>) {
+    // Who waits for it may have gone.
+    let report = |result| _ = reporter.send(result);
+    match glint_net::runtime(None) {
+        Ok(runtime) => runtime.block_on(oss.talk(&report)),
+        Err(error) => report(Err(format!("starting a thread: {error}"))),
+    }
+}

@@ -1,0 +1,70 @@
+//! What a server remembers beside its engine and its objects, from run to run.
+
+use crate::process::data_dir::DataDirError;
+use serde::{Deserialize, Serialize};
+
+/// Another server of OSTs, as the one with the MDS remembers it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct OssIdentity {
+    /// Its data directory, in hexadecimal.
+    pub uuid: String,
+    /// Number of its first OST.
+    pub first_ost: u16,
+    /// How many it has.
+    pub osts: u16,
+    /// Where clients reach it.
+    pub address: String,
+    /// Name in its certificate, since it has shown one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<String>,
+}
+
+/// How the runs of an OSS ended.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct OssRuns {
+    /// Boot verifier of the last run.
+    pub current: u64,
+    /// Changes of it that are surely durable.
+    pub durable: u64,
+    /// Boot verifiers of those before, and how many of their changes survived.
+    pub ended: Vec<(u64, u64)>,
+}
+
+/// Where a server remembers things: its data directory, or the memory of a simulation.
+///
+/// Whatever is stored is there after any end of the process and any loss of power, whole; what
+/// could not be stored is as it was before.
+pub trait Records: Send + Sync + 'static {
+    /// What people call it.
+    fn name(&self) -> String;
+
+    /// Which file system this is; of an OSS, which directory.
+    fn uuid(&self) -> u128;
+
+    /// Number of OSTs here.
+    fn osts(&self) -> u16;
+
+    /// Whether what was not synced may be lost since it was last noted to be served.
+    fn is_after_loss(&self) -> bool;
+
+    /// The server serves, and what was lost has been done again.
+    fn note_served(&self) -> Result<(), DataDirError>;
+
+    /// The other servers of OSTs, as they were at the start.
+    fn osses(&self) -> Vec<OssIdentity>;
+
+    /// These are the other servers of OSTs now.
+    fn store_osses(&self, osses: Vec<OssIdentity>) -> Result<(), DataDirError>;
+
+    /// The file system that an OSS has joined; 0 if none.
+    fn file_system(&self) -> u128;
+
+    /// An OSS has joined a file system.
+    fn store_file_system(&self, uuid: u128) -> Result<(), DataDirError>;
+
+    /// How the runs of an OSS ended so far.
+    fn runs(&self) -> Result<OssRuns, DataDirError>;
+
+    /// The same from now on.
+    fn store_runs(&self, runs: &OssRuns) -> Result<(), DataDirError>;
+}

@@ -1,0 +1,54 @@
+//! How a server is set up, and what is drawn for a run of it.
+
+use glint_proto::Layout;
+use glint_proto::limits::{COMMIT_INTERVAL_MS, LEASE_MS};
+use std::time::Duration;
+
+/// How servers are set up.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Clients on a network may come.
+    pub shared: bool,
+    /// A client shares this process.
+    pub mounted: bool,
+    /// Longest time between an answer and stable storage.
+    pub commit_interval: Duration,
+    /// Answer only after stable storage.
+    pub commit_sync: bool,
+    /// How long a client may be silent.
+    pub lease: Duration,
+    /// The disk lost what was not synced.
+    pub after_power_loss: bool,
+    /// Bytes that each OST moves in a second, if that is limited.
+    pub ost_bandwidth: Option<u64>,
+    /// Layout of files in a new file system, where no directory says otherwise.
+    pub layout: Layout,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            shared: false,
+            mounted: false,
+            commit_interval: Duration::from_millis(COMMIT_INTERVAL_MS),
+            commit_sync: false,
+            lease: Duration::from_millis(LEASE_MS),
+            after_power_loss: false,
+            ost_bandwidth: None,
+            layout: Layout::default(),
+        }
+    }
+}
+
+/// What is drawn for one run of a server with an MDS. Nobody can foretell it, but a simulation.
+#[derive(Clone, Copy, Debug)]
+pub struct Drawn {
+    /// Names the run.
+    pub boot_verifier: u64,
+    /// Number of the session of the client that shares this process, and the secret of its owner.
+    pub session: u64,
+    /// See `session`.
+    pub secret: u128,
+    /// Seed of the hash of names in a new file system; drawn by the MDS if there is none.
+    pub hash_seed: Option<u64>,
+}
