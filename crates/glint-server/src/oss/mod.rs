@@ -3,6 +3,7 @@
 //!
 //! Invariants:
 //! - Nothing is executed for a session that the MDS has not said to be good, or has fenced.
+//! - Nothing is executed before this run has heard of the MDS, which says which OSTs are here.
 //! - Nothing is executed while the MDS was not heard of for half a lease: it may have given the
 //!   client up, and its locks to others.
 //! - Objects that are to be destroyed are gone from stable storage before the MDS hears of it.
@@ -164,7 +165,13 @@ impl<D: Disk> Service for Oss<D> {
         request: OstRequest,
         bulk: Bulk<'_>,
     ) -> Answer<OstReply> {
-        let first = self.joined.get().map_or(0, |(_, first)| *first);
+        // Which OSTs are here, it knows when it has heard of the MDS in this run.
+        let first = loop {
+            match self.joined.get() {
+                Some((_, first)) => break *first,
+                None => glint_net::host::sleep(LATER).await,
+            }
+        };
         let Some(index) = ost.checked_sub(first) else {
             return Answer::unchanged(Err(Errno::ENXIO));
         };
@@ -179,7 +186,10 @@ impl<D: Disk> Service for Oss<D> {
                 Entry::Never => return Answer::unchanged(Err(Errno::ESTALE)),
             }
         };
-        self.osts.handle(session.client(), index, request, bulk).await
+        let client = session.client();
+        let answer = self.osts.handle(client, index, request, bulk).await;
+        tracing::trace!(%client, ost, ?request, ?answer, "data at an OSS");
+        answer
     }
 
     fn welcome(&self) -> Welcome {
