@@ -49,16 +49,17 @@ mod client;
 mod cpu;
 mod error;
 pub mod host;
+mod oss_link;
 mod server;
 pub mod stats;
 mod transport;
 
 pub use client::cluster::{ClientIdentity, Cluster};
-pub use client::oss_link::OssLink;
 pub use client::remote::{Remote, RemoteOptions, random_secret};
 pub use cpu::runtime::runtime;
 pub use cpu::{keep_awake, polling};
 pub use error::NetError;
+pub use oss_link::OssLink;
 pub use server::access::{capability, rights};
 pub use server::connection::status_for_everybody;
 pub use server::listener::{Server, ServerHandle, ServerOptions, SimulatedServer};

@@ -34,6 +34,7 @@ impl<D: Disk> Ost<D> {
     ) -> FsResult<OstReply> {
         let _span = Span::start(Layer::ObjectIo, request.op() as u8);
         let store = &self.store;
+        store.turn().await;
         let (object, result) = match request {
             OstRequest::Read { object, offset, len } => {
                 let Bulk::In(buffer) = bulk else { return Err(Errno::EPROTO) };

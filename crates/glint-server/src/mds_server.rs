@@ -95,6 +95,10 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
     /// commit interval. May take long.
     pub fn settle(&self, idle: Duration) {
         self.osts.settle(idle);
+    }
+
+    /// Takes the totals of now, for [`MdsServer::rates`]; every second or so.
+    pub fn note_totals(&self) {
         let mut totals = self.totals.lock();
         *totals = [totals[1], Totals::now()];
     }
@@ -230,7 +234,10 @@ impl<K: Kv, D: Disk> Service for MdsServer<K, D> {
         cred: &Cred,
         request: &MdsRequest<'_>,
     ) -> Answer<MdsReply> {
-        self.mds.handle(arrival, cred, request).await
+        let answer = self.mds.handle(arrival, cred, request).await;
+        let (id, is_replay) = (arrival.id, arrival.replay.is_some());
+        tracing::trace!(?id, is_replay, ?request, ?answer, "metadata");
+        answer
     }
 
     async fn ost(
@@ -249,7 +256,9 @@ impl<K: Kv, D: Disk> Service for MdsServer<K, D> {
         if self.settings.shared && request.is_write() {
             self.mds.wrote(client);
         }
-        self.osts.handle(client, ost, request, bulk).await
+        let answer = self.osts.handle(client, ost, request, bulk).await;
+        tracing::trace!(%client, ost, ?request, ?answer, "data");
+        answer
     }
 
     fn welcome(&self) -> Welcome {

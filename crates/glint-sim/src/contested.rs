@@ -1,6 +1,6 @@
 //! A file that all workers of all clients write, one after the other, some with an fsync(2) before
 //! the next: whatever happens, it holds what was written last, as long as whoever wrote without
-//! an fsync lives.
+//! an fsync lives and is not evicted. Then the next one writes it anew.
 //!
 //! Invariant: a write begins when the one before it has returned. So what clients say again after
 //! a loss of power must not bring back what somebody else has replaced.
@@ -20,13 +20,13 @@ const WHAT: &str = "the contested file";
 pub(crate) struct Contested {
     ino: Ino,
     turn: Mutex<()>,
-    /// What it may be full of: two values after a client died while it wrote or was told an error,
-    /// and then nobody goes on.
+    /// What it may be full of: two values after an error was told, and then nobody goes on.
     values: RefCell<Vec<u8>>,
     /// What was written last may be only where it was written.
     unsynced: Cell<bool>,
-    /// Whoever wrote it has died: nobody goes on.
-    lost: Cell<bool>,
+    /// Whoever wrote it is gone, perhaps with what it wrote: anything may be in it, until it is
+    /// written anew and durable. From then on nothing of whoever is gone comes back.
+    in_doubt: Cell<bool>,
     /// Clients keep locks; without them an OST does not know who writes after whom.
     locks: bool,
 }
@@ -48,29 +48,82 @@ impl Contested {
         fs.release(open.handle).await.map_err(text)?;
         fs.sync().await.map_err(text)?;
         let values = RefCell::new(vec![0]);
-        let (unsynced, lost) = (Cell::new(false), Cell::new(false));
+        let (unsynced, in_doubt) = (Cell::new(false), Cell::new(false));
         let (ino, turn) = (open.attr.ino, Mutex::default());
-        Ok(Contested { ino, turn, values, unsynced, lost, locks })
+        Ok(Contested { ino, turn, values, unsynced, in_doubt, locks })
     }
 
-    /// A client has died, perhaps with what it had written.
+    /// A client has died or is being evicted, perhaps with what it had written.
     pub(crate) fn lose_a_client(&self) {
         if self.unsynced.get() {
-            self.lost.set(true);
+            self.in_doubt.set(true);
         }
     }
 
-    /// A client looks at it, and writes something else if `anew` says how.
+    /// A client looks at it, as long as it is not `gone`, and writes something else if `anew` says
+    /// how.
     pub(crate) async fn turn(
+        &self,
+        fs: &Fs,
+        gone: &Cell<bool>,
+        anew: Option<Anew>,
+        troubles: &Troubles,
+    ) -> Result<(), String> {
+        let _turn = self.turn.lock().await;
+        if gone.get() {
+            return Ok(());
+        }
+        let took = self.take_turn(fs, anew, troubles).await;
+        if gone.get() {
+            self.in_doubt.set(true);
+            return Ok(());
+        }
+        took
+    }
+
+    /// A client writes it and leaves it open, so that it has not sent what it wrote.
+    pub(crate) async fn leave_open(
+        &self,
+        fs: &Fs,
+        gone: &Cell<bool>,
+        troubles: &Troubles,
+    ) -> Result<(), String> {
+        let _turn = self.turn.lock().await;
+        let values = self.values.borrow().clone();
+        let ([value], false) = (&values[..], gone.get() || self.in_doubt.get()) else {
+            return Ok(());
+        };
+        let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
+        let open = fs.open(ROOT, self.ino, flags).await;
+        let Some(open) = troubles.told(WHAT, Some(self.ino), open)? else { return Ok(()) };
+        let anew = Some(Anew { truncate: false, sync: false });
+        let done = self.use_open(fs, open.handle, *value, anew, troubles).await;
+        if gone.get() {
+            self.in_doubt.set(true);
+            return Ok(());
+        }
+        if let Some(value) = done? {
+            self.values.replace(vec![value]);
+        }
+        Ok(())
+    }
+
+    async fn take_turn(
         &self,
         fs: &Fs,
         anew: Option<Anew>,
         troubles: &Troubles,
     ) -> Result<(), String> {
-        let _turn = self.turn.lock().await;
+        let is_in_doubt = self.in_doubt.get();
         let values = self.values.borrow().clone();
-        let ([value], false) = (&values[..], self.lost.get()) else { return Ok(()) };
-        let value = *value;
+        let (value, anew) = match (&values[..], anew) {
+            // Whatever was begun is done anew, and to its end.
+            ([.., value], Some(_)) if is_in_doubt => {
+                (*value, Some(Anew { truncate: false, sync: true }))
+            }
+            ([value], anew) if !is_in_doubt => (*value, anew),
+            _ => return Ok(()),
+        };
         let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
         let open = fs.open(ROOT, self.ino, flags).await;
         let Some(open) = troubles.told(WHAT, Some(self.ino), open)? else { return Ok(()) };
@@ -78,6 +131,9 @@ impl Contested {
         let released = troubles.told(WHAT, Some(self.ino), fs.release(open.handle).await)?;
         if let (Some(value), Some(())) = (done, released) {
             self.values.replace(vec![value]);
+            if is_in_doubt && anew.is_some() {
+                self.in_doubt.set(false);
+            }
         }
         Ok(())
     }
@@ -95,7 +151,7 @@ impl Contested {
         let mut data = vec![0xff; BYTES + 1];
         let read = fs.read(handle, 0, &mut data, true).await;
         let Some(len) = troubles.told(WHAT, ino, read)? else { return Ok(None) };
-        if data[..len] != [value; BYTES] && !self.lost.get() {
+        if data[..len] != [value; BYTES] && !self.in_doubt.get() {
             return Err(format!("{WHAT} is {:?}, not {value}", &data[..len]));
         }
         let Some(Anew { truncate, sync }) = anew else { return Ok(Some(value)) };

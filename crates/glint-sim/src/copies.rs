@@ -6,6 +6,7 @@ use crate::requests::in_a_world;
 use crate::scenario::mount;
 use crate::workload::make;
 use crate::world::executor::Machine;
+use crate::world::hosts::MDS;
 use glint_client::{Caller, Vfs, WriteHow};
 use glint_proto::{FileType, Ino};
 use glint_telemetry::{Counter, counted_here};
@@ -18,12 +19,12 @@ const FILE: usize = 32 * MIB;
 /// Bytes copied for each byte of a file that is written or read in pieces of a MiB: by a client with
 /// locks, which writes behind and reads ahead, or by one without.
 fn copies(locks: bool) -> (f64, f64) {
-    in_a_world(move |executor, storage| async move {
-        let servers = storage.start(&executor, false, locks);
+    in_a_world(locks, move |executor, hosts| async move {
+        hosts.start(MDS);
+        let servers = hosts.mds();
         executor.sleep(Duration::from_millis(1)).await;
-        let world = executor.clone();
         at(&executor, CLIENT, async move {
-            let fs = mount(&world, CLIENT, &servers, 0).await.unwrap();
+            let fs = mount(&servers, 0).await.unwrap();
             let regular = make(FileType::Regular);
             let made = fs.create(&Caller::ROOT, Ino::ROOT, b"f", regular, libc::O_RDWR);
             let handle = made.await.unwrap().handle;

@@ -5,9 +5,9 @@ use crate::hostile::{self, Dice, HOSTILE, Hostile};
 use crate::scenario::{check, mount, text};
 use crate::workload::{Fs, list};
 use crate::world::executor::{Executor, Machine};
-use crate::world::server::{self, Storage};
+use crate::world::hosts::{self, Hosts, MDS};
 use glint_client::{Caller, Make, Vfs, WriteHow};
-use glint_proto::{Attr, FsResult, Ino, OpenFlags};
+use glint_proto::{Attr, FsResult, Ino, Layout, OpenFlags};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -55,23 +55,24 @@ pub fn hostile(bytes: &[u8]) {
 fn attack(bytes: Vec<u8>) -> Result<(), String> {
     let dice = Rc::new(Bytes { all: bytes, at: Cell::new(0) });
     let executor = Executor::new(1);
-    let storage = Rc::new(Storage::new(1));
+    let locks = dice.roll(2) == Some(0);
+    let hosts = Rc::new(Hosts::new(&executor, &[1], locks, Layout::default()));
     let files = Rc::<RefCell<BTreeSet<Ino>>>::default();
-    let main = act(executor.clone(), storage.clone(), dice, files.clone());
+    let main = act(executor.clone(), hosts.clone(), dice, files.clone());
     let result = executor.run(LIMIT, main).and_then(|result| result);
-    let result = result.and_then(|()| check(&storage, &files.borrow(), false));
+    let result = result.and_then(|()| check(&hosts, &files.borrow(), false));
     executor.end();
     result
 }
 
 async fn act(
     executor: Rc<Executor>,
-    storage: Rc<Storage>,
+    hosts: Rc<Hosts>,
     dice: Rc<Bytes>,
     files: Rc<RefCell<BTreeSet<Ino>>>,
 ) -> Result<(), String> {
-    let locks = dice.roll(2) == Some(0);
-    let servers = storage.start(&executor, false, locks);
+    hosts.start(MDS);
+    let servers = hosts.mds();
     executor.sleep(Duration::from_millis(1)).await;
     let (theirs, home) = at(&executor, WITNESS, async move {
         let fs = mount(&servers, 0).await?;
@@ -99,11 +100,11 @@ async fn act(
         }
         let restart = dice.roll(4);
         if restart == Some(0) || restart == Some(1) {
-            server::stop(&executor);
+            hosts.stop(MDS);
             if restart == Some(0) {
-                storage.lose_power(&executor);
+                hosts.lose_power(MDS);
             }
-            storage.start(&executor, restart == Some(0), locks);
+            hosts.start(MDS);
         }
     }
     executor.kill(HOSTILE);
@@ -111,8 +112,8 @@ async fn act(
     let looking = theirs.clone();
     at(&executor, WITNESS, async move { looking.is_as_before().await }).await?;
     // Time for what was removed to be destroyed, and for the dead to be forgotten.
-    executor.sleep(3 * server::LEASE).await;
-    server::stop(&executor);
+    executor.sleep(3 * hosts::LEASE).await;
+    hosts.stop(MDS);
     Ok(())
 }
 

@@ -6,6 +6,7 @@
 
 use crate::workload::Fs;
 use crate::world::executor::{Executor, Machine};
+use crate::world::hosts::{MDS, address};
 use crate::world::network::Network;
 use glint_client::{Caller, Make, Vfs};
 use glint_net::host::Pipe;
@@ -111,7 +112,7 @@ impl<D: Dice> Hostile<D> {
         machine: Machine,
         count: u64,
     ) -> Option<()> {
-        let Ok(pipe) = Network::connect(executor, machine) else { return Some(()) };
+        let Ok(pipe) = Network::connect(executor, machine, &address(MDS)) else { return Some(()) };
         let mut heard = Vec::new();
         let hello = self.hello()?;
         self.say(&pipe, self.client, NO_SLOT, 0, &hello, &[]);

@@ -17,6 +17,7 @@
 mod contested;
 #[cfg(test)]
 mod copies;
+mod fate;
 pub mod fuzz;
 mod hostile;
 mod oracle;

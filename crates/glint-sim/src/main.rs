@@ -27,7 +27,7 @@ struct Args {
 fn main() -> ExitCode {
     let args = Args::parse();
     if let Some(seed) = args.seed {
-        let filter = tracing_subscriber::EnvFilter::new("debug");
+        let filter = tracing_subscriber::EnvFilter::new("debug,glint_server=trace");
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
         return match glint_sim::run(seed) {
             Ok(outcome) => {
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
     let failed = failed.into_inner();
     println!(
         "{} seeds in {:.1} s, {failed} failed: {} steps, {} s of simulated time, {} kills, {} losses of \
-         power, {} failed disks, {} dead clients; next {:016x}",
+         power, {} failed disks, {} dead and {} cut off clients; next {:016x}",
         args.seeds,
         start.elapsed().as_secs_f64(),
         total.steps,
@@ -88,6 +88,7 @@ fn main() -> ExitCode {
         total.power_losses,
         total.disk_failures,
         total.dead_clients,
+        total.cut_off_clients,
         total.next
     );
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -37,8 +37,10 @@ impl ExpectedInode {
     }
 
     pub(crate) fn may_have_size(&self, size: u64) -> bool {
-        let is = |content: &Vec<u8>| content.len() as u64 == size;
-        self.is_lost || is(&self.content) || self.other.as_ref().is_some_and(is)
+        let (now, other) = (self.content.len() as u64, self.other.as_ref().map(Vec::len));
+        // A change that failed may have been done at some of the file's objects.
+        let other = other.map_or(now, |other| other as u64);
+        self.is_lost || (now.min(other)..=now.max(other)).contains(&size)
     }
 
     pub(crate) fn may_be(&self, found: &[u8]) -> bool {

@@ -4,8 +4,8 @@ use crate::fuzz::at;
 use crate::scenario::mount;
 use crate::workload::make;
 use crate::world::executor::{Executor, Machine};
+use crate::world::hosts::{Hosts, MDS, address};
 use crate::world::network::Network;
-use crate::world::server::{self, Storage};
 use glint_client::{Caller, Vfs, WriteHow};
 use glint_net::host::Pipe;
 use glint_proto::frame::{HEADER_BYTES, Header, NO_SLOT};
@@ -13,8 +13,8 @@ use glint_proto::limits::{PATIENT_REQUESTS_MAX, RECLAIMS_MAX, WAITING_PER_SESSIO
 use glint_proto::lock::Range;
 use glint_proto::message::{Hello, Reply, Request, decode, encode};
 use glint_proto::{
-    AdvisoryHow, AdvisoryLock, AdvisoryMode, ClientId, Cred, Errno, FileType, Ino, MdsReply,
-    MdsRequest,
+    AdvisoryHow, AdvisoryLock, AdvisoryMode, ClientId, Cred, Errno, FileType, Ino, Layout,
+    MdsReply, MdsRequest,
 };
 use std::rc::Rc;
 use std::time::Duration;
@@ -24,10 +24,12 @@ const LIMIT: Duration = Duration::from_secs(3600);
 
 /// Runs this in a world of its own.
 pub(crate) fn in_a_world<T: 'static, F: Future<Output = T> + 'static>(
-    test: impl FnOnce(Rc<Executor>, Rc<Storage>) -> F,
+    locks: bool,
+    test: impl FnOnce(Rc<Executor>, Rc<Hosts>) -> F,
 ) -> T {
-    let (executor, storage) = (Executor::new(1), Rc::new(Storage::new(1)));
-    let result = executor.run(LIMIT, test(executor.clone(), storage));
+    let executor = Executor::new(1);
+    let hosts = Rc::new(Hosts::new(&executor, &[1], locks, Layout::default()));
+    let result = executor.run(LIMIT, test(executor.clone(), hosts));
     executor.end();
     result.unwrap()
 }
@@ -35,8 +37,9 @@ pub(crate) fn in_a_world<T: 'static, F: Future<Output = T> + 'static>(
 #[test]
 fn thousands_of_files_and_locks_come_back_in_few_requests() {
     const FILES: usize = 5000;
-    let requests = in_a_world(|executor, storage| async move {
-        let servers = storage.start(&executor, false, true);
+    let requests = in_a_world(true, |executor, hosts| async move {
+        hosts.start(MDS);
+        let servers = hosts.mds();
         executor.sleep(Duration::from_millis(1)).await;
         let fs = at(&executor, CLIENT, async move {
             let fs = mount(&servers, 0).await.unwrap();
@@ -51,8 +54,9 @@ fn thousands_of_files_and_locks_come_back_in_few_requests() {
             fs
         })
         .await;
-        server::stop(&executor);
-        let servers = storage.start(&executor, false, true);
+        hosts.stop(MDS);
+        hosts.start(MDS);
+        let servers = hosts.mds();
         executor.network.requests.set(0);
         at(&executor, CLIENT, async move { fs.statfs().await.unwrap() }).await;
         assert!(servers.mds().lock_counts().1 >= FILES);
@@ -71,7 +75,7 @@ struct Hand {
 
 impl Hand {
     async fn connect(executor: &Rc<Executor>, client: u64) -> Hand {
-        let pipe = Network::connect(executor, Machine(client as u32)).unwrap();
+        let pipe = Network::connect(executor, Machine(client as u32), &address(MDS)).unwrap();
         let mut hand = Hand { pipe, client: ClientId(client), heard: Vec::new() };
         let hello = Hello {
             host: String::new(),
@@ -147,8 +151,8 @@ impl Hand {
 
 #[test]
 fn what_waits_for_locks_has_a_bound_and_ends_with_its_connection() {
-    in_a_world(|executor, storage| async move {
-        storage.start(&executor, false, true);
+    in_a_world(true, |executor, hosts| async move {
+        hosts.start(MDS);
         executor.sleep(Duration::from_millis(1)).await;
         let mut holder = Hand::connect(&executor, 5).await;
         holder.lock(AdvisoryHow::Try, AdvisoryMode::Write, 1, 1);
@@ -184,7 +188,7 @@ fn what_waits_for_locks_has_a_bound_and_ends_with_its_connection() {
 #[test]
 fn calls_that_are_dropped_leave_nothing_open_or_locked_at_the_server() {
     const CALLS: u64 = 300;
-    in_a_world(|executor, storage| async move {
+    in_a_world(true, |executor, storage| async move {
         let servers = storage.start(&executor, false, true);
         executor.sleep(Duration::from_millis(1)).await;
         let before = servers.mds().inode_count();

@@ -1,22 +1,25 @@
 //! A run: some clients work, and everything that can fail does.
 
 use crate::contested::Contested;
+use crate::fate::{FATES, FATES_OF_DISKS, WATCH};
 use crate::hostile::{self, HOSTILE, Hostile};
 use crate::oracle::{Model, Troubles};
 use crate::workload::{Fs, Tally, Worker, list, make};
-use crate::world::executor::{Executor, Machine, NOWHERE};
-use crate::world::server::{self, SERVER, Servers, Storage};
+use crate::world::executor::{Executor, Machine};
+use crate::world::hosts::{self, Hosts, MDS, Servers, address};
 use glint_client::{Caller, Client, Vfs};
-use glint_net::{Address, Remote, RemoteOptions, Service};
-use glint_ost::disk::memory::DiskOperation;
+use glint_net::{Address, Cluster, Remote, RemoteOptions, Service};
+use glint_proto::limits::STRIPE_BYTES_LOG2_MIN;
 use glint_proto::message::Hello;
-use glint_proto::{ClientId, FileType, Ino, Owner};
+use glint_proto::{ClientId, FileType, Ino, Layout, Owner};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
+/// Most OSSes, and OSTs of each server.
+const OSSES: u64 = 2;
+const OSTS: u64 = 3;
 /// Calls of each worker.
 const CALLS: u64 = 40;
 const WORKERS: u32 = 2;
@@ -24,8 +27,6 @@ const WORKERS: u32 = 2;
 const HARMS: u64 = 24;
 /// A run that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(600);
-/// How often somebody looks whether the server has to end.
-const WATCH: Duration = Duration::from_millis(50);
 
 /// What happened in a run.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -40,40 +41,55 @@ pub struct Outcome {
     pub disk_failures: u64,
     /// Clients that died.
     pub dead_clients: u64,
+    /// Clients that lived and were cut off, until they were evicted.
+    pub cut_off_clients: u64,
     /// Seconds of simulated time.
     pub seconds: u64,
     /// What the seed would have decided next: the same if a run was the same.
     pub next: u64,
 }
 
-struct Member {
-    machine: Machine,
-    fs: Fs,
-    workers: Vec<Rc<Worker>>,
+/// A client.
+pub(crate) struct Member {
+    pub(crate) machine: Machine,
+    pub(crate) fs: Fs,
+    pub(crate) workers: Vec<Rc<Worker>>,
     /// Workers that have not done all of their calls.
     running: Cell<u32>,
-    dead: Cell<bool>,
+    /// It has died, or is being evicted.
+    pub(crate) dead: Cell<bool>,
 }
 
-struct Run {
-    executor: Rc<Executor>,
-    storage: Storage,
-    servers: RefCell<Arc<Servers>>,
+/// A run.
+pub(crate) struct Run {
+    pub(crate) executor: Rc<Executor>,
+    pub(crate) hosts: Hosts,
     /// Clients keep locks, write data behind, and change directories by themselves.
     locks: bool,
-    workers: Rc<RefCell<Vec<Rc<Worker>>>>,
-    members: RefCell<Vec<Rc<Member>>>,
+    pub(crate) layout: Layout,
+    pub(crate) workers: Rc<RefCell<Vec<Rc<Worker>>>>,
+    pub(crate) members: RefCell<Vec<Rc<Member>>>,
     tally: Tally,
-    contested: RefCell<Option<Rc<Contested>>>,
+    pub(crate) contested: RefCell<Option<Rc<Contested>>>,
     outcome: Cell<Outcome>,
     /// Things that may still go wrong.
-    harms_left: Cell<u64>,
-    failure: RefCell<Option<String>>,
+    pub(crate) harms_left: Cell<u64>,
+    /// When the next server may be out of reach: those who work on wait for each only so long.
+    pub(crate) calm_until: Cell<Duration>,
+    /// A client is being cut off.
+    pub(crate) cutting_off: Cell<bool>,
+    /// Until when something may come of clients that were cut off.
+    pub(crate) watched_until: Cell<Duration>,
+    /// A hostile client talks.
+    pub(crate) is_hostile: Cell<bool>,
+    /// Nothing goes wrong any more.
+    pub(crate) is_over: Cell<bool>,
+    pub(crate) failure: RefCell<Option<String>>,
     /// Files of a hostile client: it may leave objects of them when they are removed.
     hostile_files: Rc<RefCell<BTreeSet<Ino>>>,
     /// How many kinds of fate there are: more if disks fail.
-    fates: u64,
-    troubles: Rc<Troubles>,
+    pub(crate) fates: u64,
+    pub(crate) troubles: Rc<Troubles>,
 }
 
 /// Runs one seed. An error says what was wrong.
@@ -90,24 +106,37 @@ pub fn run(seed: u64) -> Result<Outcome, String> {
 
 fn run_here(seed: u64) -> Result<Outcome, String> {
     let executor = Executor::new(seed);
-    let storage = Storage::new(1 + executor.below(3) as u16);
     let locks = executor.one_in(2);
     let disks_fail = executor.one_in(2);
-    let servers = RefCell::new(storage.start(&executor, false, locks));
+    let osses = if executor.one_in(2) { 1 + executor.below(OSSES) } else { 0 };
+    let osts: Vec<u16> = (0..=osses).map(|_| 1 + executor.below(OSTS) as u16).collect();
+    let layout = match executor.one_in(3) {
+        true => Layout {
+            stripe_bytes_log2: STRIPE_BYTES_LOG2_MIN,
+            stripe_count: 0,
+            ..Layout::default()
+        },
+        false => Layout::default(),
+    };
     let run = Rc::new(Run {
         executor: executor.clone(),
-        storage,
-        servers,
+        hosts: Hosts::new(&executor, &osts, locks, layout),
         locks,
+        layout,
         workers: Rc::default(),
         members: RefCell::default(),
         tally: Tally::default(),
         contested: RefCell::default(),
         outcome: Cell::default(),
         harms_left: Cell::new(1 + executor.below(HARMS)),
+        calm_until: Cell::default(),
+        cutting_off: Cell::default(),
+        watched_until: Cell::default(),
+        is_hostile: Cell::default(),
+        is_over: Cell::default(),
         failure: RefCell::new(None),
         hostile_files: Rc::default(),
-        fates: if disks_fail { 11 } else { 8 },
+        fates: if disks_fail { FATES } else { FATES - FATES_OF_DISKS },
         troubles: Rc::default(),
     });
     let result = executor.run(LIMIT, run.clone().main());
@@ -117,9 +146,10 @@ fn run_here(seed: u64) -> Result<Outcome, String> {
     outcome.next = executor.below(u64::MAX);
     let result = result.and_then(|result| result);
     // What a dead client told an OST may be there, and what it told the MDS not.
-    let leaves_objects = outcome.dead_clients > 0 && outcome.power_losses > 0;
+    let leaves_objects =
+        outcome.dead_clients + outcome.cut_off_clients > 0 && outcome.power_losses > 0;
     let result =
-        result.and_then(|()| check(&run.storage, &run.hostile_files.borrow(), leaves_objects));
+        result.and_then(|()| check(&run.hosts, &run.hostile_files.borrow(), leaves_objects));
     // Workers know all workers.
     run.workers.borrow_mut().clear();
     executor.end();
@@ -132,8 +162,10 @@ pub(crate) fn text(error: impl std::fmt::Display) -> String {
 
 /// A client, on the machine of the calling task.
 pub(crate) async fn mount(servers: &Servers, index: u32) -> Result<Fs, String> {
-    let options =
-        RemoteOptions { address: Address::parse("server"), mount_point: format!("/mnt{index}") };
+    let options = RemoteOptions {
+        address: Address::parse(&address(MDS)),
+        mount_point: format!("/mnt{index}"),
+    };
     let owner = Owner { certificate: None, secret: 0 };
     let client = ClientId(1000 + u64::from(index));
     let hello = Hello {
@@ -147,17 +179,19 @@ pub(crate) async fn mount(servers: &Servers, index: u32) -> Result<Fs, String> {
     let (_, session) = servers.connect(client, &hello, owner).await.map_err(text)?;
     servers.disconnect(&session);
     let welcome = servers.welcome();
-    Ok(Client::simulated(Remote::simulated(options, client, 0, welcome), true))
+    let mount_point = options.mount_point.clone();
+    let mds = Remote::simulated(options, client, 0, welcome);
+    Ok(Client::simulated(Cluster::new(mds, None, mount_point), true))
 }
 
 /// What is on the disk at the end, but for objects of these files, or of any that is not there.
-pub(crate) fn check(storage: &Storage, but: &BTreeSet<Ino>, any: bool) -> Result<(), String> {
-    let report = futures_lite::future::block_on(glint_mds::check(&storage.engine, false));
+pub(crate) fn check(hosts: &Hosts, but: &BTreeSet<Ino>, any: bool) -> Result<(), String> {
+    let report = futures_lite::future::block_on(glint_mds::check(&hosts.engine, false));
     let report = report.map_err(text)?;
     if let Some(finding) = report.findings.first() {
         return Err(format!("{finding:?}"));
     }
-    let strays = storage.files_with_objects().into_iter();
+    let strays = hosts.files_with_objects().into_iter();
     match strays
         .filter(|ino| !any && !but.contains(ino))
         .find(|ino| !report.files.contains_key(ino))
@@ -170,11 +204,19 @@ pub(crate) fn check(storage: &Storage, but: &BTreeSet<Ino>, any: bool) -> Result
 impl Run {
     async fn main(self: Rc<Self>) -> Result<(), String> {
         // Before anybody is given a part of it.
-        if self.fates > 8 && self.executor.one_in(2) {
+        if self.fates == FATES && self.executor.one_in(2) {
             self.troubles.full.set(true);
-            self.storage.limit(Some((1 << 10) + self.executor.below(16 << 10)));
+            let stripes = 1 << self.layout.stripe_bytes_log2;
+            let more = if self.stripe().is_some() { 4 * stripes } else { 0 };
+            self.hosts.limit(Some((1 << 10) + self.executor.below((16 << 10) + more)));
         }
+        (0..self.hosts.count()).for_each(|host| self.hosts.start(host));
         self.executor.sleep(Duration::from_millis(1)).await;
+        // Or it grows while it is used.
+        let may_grow = self.executor.one_in(4);
+        while !may_grow && self.hosts.mds().mds().osts() < self.hosts.osts() {
+            self.executor.sleep(Duration::from_millis(1)).await;
+        }
         let clients = 1 + self.executor.below(3) as u32;
         let mut shared = None;
         for index in 0..clients {
@@ -201,8 +243,15 @@ impl Run {
             for worker in &member.workers {
                 let (run, member, worker) = (self.clone(), member.clone(), worker.clone());
                 self.executor.spawn_on(member.machine, async move {
-                    for _ in 0..CALLS {
-                        if let Err(failure) = worker.step().await {
+                    for call in 0..=CALLS {
+                        let called = match call {
+                            CALLS => worker.close_kept().await,
+                            _ => worker.step().await,
+                        };
+                        if worker.dead.get() {
+                            return;
+                        }
+                        if let Err(failure) = called {
                             run.failure.borrow_mut().get_or_insert(failure);
                             break;
                         }
@@ -227,23 +276,36 @@ impl Run {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
+        self.is_over.set(true);
+        self.watch_what_is_cut_off().await?;
         self.executor.network.harm.set(0);
         self.executor.kill(HOSTILE);
         self.executor.network.cut(Some(HOSTILE));
-        self.storage.heal();
-        self.executor.go_on(SERVER);
+        self.executor.network.mend();
+        for host in 0..self.hosts.count() {
+            self.hosts.heal(host);
+            self.executor.go_on(self.hosts.machine(host));
+        }
+        for member in &*self.members.borrow() {
+            self.executor.go_on(member.machine);
+        }
         self.end_what_failed().await;
         if self.executor.one_in(2) {
-            self.restart(true).await;
+            let host = self.a_host();
+            self.restart(host, true).await;
         }
         self.verify(shared).await
+    }
+
+    /// Size of a stripe, if files have more than one.
+    fn stripe(&self) -> Option<u64> {
+        (self.layout.stripe_count != 1).then(|| self.layout.stripe_bytes())
     }
 
     /// A client mounts, and makes its directories.
     async fn join(&self, index: u32, shared: Option<Ino>) -> Result<(Rc<Member>, Ino), String> {
         let machine = Machine(10 + index);
-        let servers = self.servers.borrow().clone();
-        let fs = mount(&servers, index).await?;
+        let fs = mount(&self.hosts.mds(), index).await?;
         let directory = async |name: String| {
             let made =
                 fs.make(&Caller::ROOT, Ino::ROOT, name.as_bytes(), make(FileType::Directory));
@@ -272,6 +334,8 @@ impl Run {
                 tally: self.tally.clone(),
                 contested: contested.clone(),
                 troubles: self.troubles.clone(),
+                stripe: self.stripe(),
+                kept: Cell::new(None),
             }));
         }
         self.workers.borrow_mut().extend(workers.iter().cloned());
@@ -304,6 +368,7 @@ impl Run {
         let mut others = vec![Ino::ROOT];
         others.extend(shared);
         others.extend(self.workers.borrow().iter().map(|worker| worker.own));
+        self.is_hostile.set(true);
         let bound = hostile::limit(&executor.network, HOSTILE, executor.below(4));
         let mut hostile = Hostile::new(executor.clone(), home, bound, others);
         hostile.writable = self.hostile_files.clone();
@@ -317,131 +382,10 @@ impl Run {
         Ok(())
     }
 
-    fn count(&self, what: impl FnOnce(&mut Outcome)) {
+    pub(crate) fn count(&self, what: impl FnOnce(&mut Outcome)) {
         let mut outcome = self.outcome.get();
         what(&mut outcome);
         self.outcome.set(outcome);
-    }
-
-    /// Something happens, or nothing.
-    async fn fate(&self) {
-        if self.harms_left.get() == 0 {
-            return;
-        }
-        self.harms_left.set(self.harms_left.get() - 1);
-        // Data that cannot be written again for long is lost: disks work, and have room, until all
-        // is there, but for what fails a few times.
-        let is_recovering = self.servers.borrow().mds().is_recovering();
-        match self.executor.below(if is_recovering { 8 } else { self.fates }) {
-            0 => self.restart(false).await,
-            1 => self.restart(true).await,
-            2 => self.executor.network.cut(None),
-            3 if self.executor.one_in(6) => self.kill_a_client(),
-            8 => self.stand_still(),
-            9 => {
-                self.troubles.flush.set(true);
-                self.storage.fail_a_flush(&self.executor);
-            }
-            10 => self.fail_something(),
-            _ => {}
-        }
-    }
-
-    async fn restart(&self, power_loss: bool) {
-        self.storage.heal();
-        if self.executor.one_in(2) {
-            self.servers.borrow().settle_last();
-        }
-        server::stop(&self.executor);
-        if power_loss {
-            self.storage.lose_power(&self.executor);
-            if self.executor.one_in(3) {
-                self.fail_replays();
-            }
-        }
-        self.count(|outcome| {
-            let which = if power_loss { &mut outcome.power_losses } else { &mut outcome.kills };
-            *which += 1;
-        });
-        self.executor.sleep(Duration::from_millis(self.executor.below(500))).await;
-        self.servers.replace(self.storage.start(&self.executor, power_loss, self.locks));
-    }
-
-    /// A server that cannot say any more what is safe ends, and starts again: what was not synced
-    /// of its objects counts as lost, and is.
-    async fn end_what_failed(&self) {
-        let Some(reason) = self.servers.borrow().failure() else { return };
-        tracing::debug!(reason, "the server ends");
-        server::stop(&self.executor);
-        self.storage.heal();
-        self.storage.lose_objects(&self.executor);
-        self.count(|outcome| outcome.disk_failures += 1);
-        self.executor.sleep(Duration::from_millis(self.executor.below(500))).await;
-        self.servers.replace(self.storage.start(&self.executor, true, self.locks));
-    }
-
-    /// The disk stands still, and so does the server.
-    fn stand_still(&self) {
-        let (executor, time) = (self.executor.clone(), self.executor.below(15_000));
-        executor.halt(SERVER);
-        self.executor.spawn_on(NOWHERE, async move {
-            executor.sleep(Duration::from_millis(time)).await;
-            executor.go_on(SERVER);
-        });
-    }
-
-    /// What clients write again fails a few times: fewer than anything is given up after.
-    fn fail_replays(&self) {
-        for worker in &*self.workers.borrow() {
-            for (ino, _) in worker.model.borrow().nodes.iter().filter(|(_, node)| !node.is_dir) {
-                if self.troubles.broken.borrow_mut().insert(*ino) {
-                    let times = 1 + self.executor.below(3) as u32;
-                    self.storage.fail_file(*ino, DiskOperation::Write, times);
-                }
-            }
-        }
-    }
-
-    /// A file cannot be read or written, for a moment or for ever; or none can be opened.
-    fn fail_something(&self) {
-        let times = [1, 3, u32::MAX][self.executor.below(3) as usize];
-        let workers = self.workers.borrow();
-        let worker = &workers[self.executor.below(workers.len() as u64) as usize];
-        let model = worker.model.borrow();
-        let files: Vec<Ino> =
-            model.nodes.iter().filter(|(_, node)| !node.is_dir).map(|(ino, _)| *ino).collect();
-        if files.is_empty() || self.executor.one_in(3) {
-            self.troubles.descriptors.set(true);
-            return self.storage.fail_opens(times.min(3));
-        }
-        let ino = files[self.executor.below(files.len() as u64) as usize];
-        self.troubles.broken.borrow_mut().insert(ino);
-        let operation = match self.executor.below(2) {
-            0 => DiskOperation::Read,
-            _ => {
-                self.troubles.unwritable.borrow_mut().insert(ino);
-                DiskOperation::Write
-            }
-        };
-        self.storage.fail_file(ino, operation, times);
-    }
-
-    /// Not the last one.
-    fn kill_a_client(&self) {
-        let members = self.members.borrow();
-        let alive: Vec<&Rc<Member>> = members.iter().filter(|m| !m.dead.get()).collect();
-        if alive.len() < 2 {
-            return;
-        }
-        let member = alive[self.executor.below(alive.len() as u64) as usize];
-        member.dead.set(true);
-        member.workers.iter().for_each(|worker| worker.dead.set(true));
-        self.executor.kill(member.machine);
-        self.executor.network.cut(Some(member.machine));
-        if let Some(contested) = &*self.contested.borrow() {
-            contested.lose_a_client();
-        }
-        self.count(|outcome| outcome.dead_clients += 1);
     }
 
     async fn verify(&self, shared: Option<Ino>) -> Result<(), String> {
@@ -457,7 +401,7 @@ impl Run {
         };
         let contested = self.contested.borrow().clone();
         if let Some(contested) = contested {
-            contested.turn(&witness.fs, None, &self.troubles).await?;
+            contested.turn(&witness.fs, &witness.dead, None, &self.troubles).await?;
         }
         for worker in members.iter().filter(|m| m.dead.get()).flat_map(|m| &m.workers) {
             let found = list(&witness.fs, worker.own).await.map_err(text)?;
@@ -473,14 +417,18 @@ impl Run {
                 return Err(format!("shared names are {found:?}, their tally {tally:?}"));
             }
         }
+        for member in members.iter().filter(|member| member.dead.get()) {
+            self.executor.kill(member.machine);
+            self.executor.network.cut(Some(member.machine));
+        }
         // Time for what is deleted to be destroyed, and for the dead to be forgotten.
-        self.executor.sleep(3 * server::LEASE).await;
-        let sessions = self.servers.borrow().mds().sessions().len();
+        self.executor.sleep(3 * hosts::LEASE).await;
+        let sessions = self.hosts.mds().mds().sessions().len();
         let alive = members.iter().filter(|member| !member.dead.get()).count();
         if sessions != alive {
             return Err(format!("{sessions} sessions of {alive} clients"));
         }
-        server::stop(&self.executor);
+        (0..self.hosts.count()).for_each(|host| self.hosts.stop(host));
         Ok(())
     }
 }
@@ -493,6 +441,7 @@ impl Outcome {
         self.power_losses += other.power_losses;
         self.disk_failures += other.disk_failures;
         self.dead_clients += other.dead_clients;
+        self.cut_off_clients += other.cut_off_clients;
         self.seconds += other.seconds;
         self.next = self.next.wrapping_add(other.next);
     }

@@ -4,7 +4,7 @@ use crate::contested::{Anew, Contested};
 use crate::oracle::{Model, Troubles};
 use crate::world::executor::Executor;
 use glint_client::{Caller, Client, Handle, Make, Vfs, WriteHow};
-use glint_net::Remote;
+use glint_net::{Cluster, Remote};
 use glint_proto::{Errno, FileType, FsResult, Ino, OpenFlags, RenameFlags, SetAttr};
 use std::cell::Cell;
 use std::cell::RefCell;
@@ -12,12 +12,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-pub(crate) type Fs = Arc<Client<Remote>>;
+pub(crate) type Fs = Arc<Client<Cluster<Remote>>>;
 
 /// Names that a worker uses in its own directory.
 const NAMES: u64 = 10;
 /// Names in the directory that all use.
 const SHARED_NAMES: u64 = 4;
+/// Edges of stripes over which files are written.
+const STRIPES: u64 = 2;
 const ROOT: &Caller = &Caller::ROOT;
 
 /// Names in the shared directory: how often each was made, less how often it was removed.
@@ -30,22 +32,17 @@ pub(crate) struct Worker {
     pub(crate) own: Ino,
     pub(crate) shared: Ino,
     pub(crate) model: Rc<RefCell<Model>>,
-    /// Its client has died.
+    /// Its client has died or is being evicted: nobody looks any more at what it does.
     pub(crate) dead: Cell<bool>,
     /// All workers of all clients.
     pub(crate) all: Rc<RefCell<Vec<Rc<Worker>>>>,
     pub(crate) tally: Tally,
     pub(crate) contested: Rc<Contested>,
     pub(crate) troubles: Rc<Troubles>,
-}
-
-/// Whether a call returned what it must.
-fn expect<T>(what: &str, got: FsResult<T>, want: Result<(), Errno>) -> Result<Option<T>, String> {
-    match (got, want) {
-        (Ok(value), Ok(())) => Ok(Some(value)),
-        (Err(got), Err(want)) if got == want => Ok(None),
-        (got, want) => Err(format!("{what}: {:?} instead of {want:?}", got.map(drop))),
-    }
+    /// Size of a stripe, if files are written over more than one.
+    pub(crate) stripe: Option<u64>,
+    /// A file that stays open from one call to others.
+    pub(crate) kept: Cell<Option<(Ino, Handle)>>,
 }
 
 pub(crate) fn make(kind: FileType) -> Make<'static> {
@@ -81,6 +78,22 @@ impl Worker {
         vec![self.executor.below(256) as u8; len]
     }
 
+    /// Whether a call returned what it must: `None` for an error that it had to, or that there is
+    /// no space for anything.
+    fn expect<T>(
+        &self,
+        what: &str,
+        got: FsResult<T>,
+        want: Result<(), Errno>,
+    ) -> Result<Option<T>, String> {
+        match (got, want) {
+            (Ok(value), Ok(())) => Ok(Some(value)),
+            (Err(got), Err(want)) if got == want => Ok(None),
+            (Err(Errno::ENOSPC), _) if self.troubles.full.get() => Ok(None),
+            (got, want) => Err(format!("{what}: {:?} instead of {want:?}", got.map(drop))),
+        }
+    }
+
     /// Whether a call returned what it must, or an error that the disks explain: `None`.
     fn told<T>(&self, what: &str, ino: Option<Ino>, got: FsResult<T>) -> Result<Option<T>, String> {
         self.troubles.told(what, ino, got)
@@ -90,7 +103,7 @@ impl Worker {
     pub(crate) async fn step(&self) -> Result<(), String> {
         let (one, two) = (self.name(), self.name());
         self.model.borrow_mut().begins(&[&one, &two]);
-        let result = match self.executor.below(18) {
+        let result = match self.executor.below(19) {
             0..=2 => self.create(&one).await,
             3 => self.mkdir(&one).await,
             4 => self.unlink(&one).await,
@@ -104,6 +117,7 @@ impl Worker {
             12 => self.sync().await,
             13 => self.peek().await,
             14 | 15 => self.contest().await,
+            16 => self.use_kept(&one).await,
             _ => self.share().await,
         };
         self.model.borrow_mut().ends();
@@ -118,7 +132,7 @@ impl Worker {
         let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR;
         let regular = make(FileType::Regular);
         let got = self.fs.create(ROOT, self.own, name.as_bytes(), regular, flags).await;
-        let Some(open) = expect(&format!("create {name}"), got, want)? else { return Ok(()) };
+        let Some(open) = self.expect(&format!("create {name}"), got, want)? else { return Ok(()) };
         self.model.borrow_mut().add(name, open.attr.ino, false);
         self.write(name, open.attr.ino, open.handle, 0).await?;
         self.release(open.attr.ino, open.handle).await
@@ -154,7 +168,7 @@ impl Worker {
             false => Ok(()),
         };
         let got = self.fs.make(ROOT, self.own, name.as_bytes(), make(FileType::Directory)).await;
-        if let Some(found) = expect(&format!("mkdir {name}"), got, want)? {
+        if let Some(found) = self.expect(&format!("mkdir {name}"), got, want)? {
             self.model.borrow_mut().add(name, found.attr.ino, true);
         }
         Ok(())
@@ -167,7 +181,7 @@ impl Worker {
             Some(_) => Ok(()),
         };
         let got = self.fs.unlink(ROOT, self.own, name.as_bytes()).await;
-        if expect(&format!("unlink {name}"), got, want)?.is_some() {
+        if self.expect(&format!("unlink {name}"), got, want)?.is_some() {
             self.model.borrow_mut().remove(name);
         }
         Ok(())
@@ -180,7 +194,7 @@ impl Worker {
             Some(_) => Ok(()),
         };
         let got = self.fs.rmdir(ROOT, self.own, name.as_bytes()).await;
-        if expect(&format!("rmdir {name}"), got, want)?.is_some() {
+        if self.expect(&format!("rmdir {name}"), got, want)?.is_some() {
             self.model.borrow_mut().remove(name);
         }
         Ok(())
@@ -191,7 +205,7 @@ impl Worker {
         let want = after.rename(old, new);
         let (from, to) = ((self.own, old.as_bytes()), (self.own, new.as_bytes()));
         let got = self.fs.rename(ROOT, from, to, RenameFlags::default()).await;
-        if expect(&format!("rename {old} {new}"), got, want)?.is_some() {
+        if self.expect(&format!("rename {old} {new}"), got, want)?.is_some() {
             self.model.replace(after);
         }
         Ok(())
@@ -207,13 +221,13 @@ impl Worker {
         let mut got = self.fs.link(ROOT, ino, self.own, new.as_bytes()).await.map(drop);
         if want.is_ok() && got.is_err_and(|errno| self.troubles.explain(errno, Some(ino))) {
             // It asks an OST for the size of what it has linked.
-            let names = expect("list", list(&self.fs, self.own).await, Ok(()))?;
+            let names = self.expect("list", list(&self.fs, self.own).await, Ok(()))?;
             match names.is_some_and(|names| names.contains(new)) {
                 true => got = Ok(()),
                 false => return Ok(()),
             }
         }
-        if expect(&format!("link {old} {new}"), got, want)?.is_some() {
+        if self.expect(&format!("link {old} {new}"), got, want)?.is_some() {
             self.model.borrow_mut().link(old, new);
         }
         Ok(())
@@ -226,13 +240,47 @@ impl Worker {
         Some((*model.names.get(name)?, node.len()))
     }
 
+    /// Where a file of this size is written: inside, behind its end, or over the edge of a stripe.
+    fn offset(&self, size: usize) -> usize {
+        let near = self.executor.below(size as u64 + 50);
+        let offset = match self.stripe {
+            Some(stripe) if self.executor.one_in(4) => {
+                (1 + self.executor.below(STRIPES)) * stripe - self.executor.below(300)
+            }
+            _ => near,
+        };
+        offset as usize
+    }
+
+    /// A file that is open is written and closed some calls later, whatever its name is by then.
+    async fn use_kept(&self, name: &str) -> Result<(), String> {
+        let Some((ino, handle)) = self.kept.get() else {
+            let Some((ino, _)) = self.file(name) else { return Ok(()) };
+            let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
+            let open = self.told("open", Some(ino), self.fs.open(ROOT, ino, flags).await)?;
+            self.kept.set(open.map(|open| (ino, open.handle)));
+            return Ok(());
+        };
+        let size = self.model.borrow().nodes.get(&ino).map_or(0, |node| node.len());
+        self.write(name, ino, handle, self.offset(size)).await?;
+        if self.executor.one_in(3) { self.close_kept().await } else { Ok(()) }
+    }
+
+    /// Closes what stayed open.
+    pub(crate) async fn close_kept(&self) -> Result<(), String> {
+        match self.kept.take() {
+            Some((ino, handle)) => self.release(ino, handle).await,
+            None => Ok(()),
+        }
+    }
+
     async fn overwrite(&self, name: &str) -> Result<(), String> {
         let Some((ino, size)) = self.file(name) else { return Ok(()) };
         let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
         let open = self.told("open", Some(ino), self.fs.open(ROOT, ino, flags).await)?;
         let Some(open) = open else { return Ok(()) };
         for _ in 0..1 + self.executor.below(3) {
-            let offset = self.executor.below(size as u64 + 50) as usize;
+            let offset = self.offset(size);
             self.write(name, ino, open.handle, offset).await?;
             if self.executor.one_in(3) {
                 let got = self.fs.fsync(open.handle).await;
@@ -262,7 +310,7 @@ impl Worker {
         let got = self.fs.lookup(ROOT, self.own, name.as_bytes()).await;
         let found = match want {
             Ok(()) => self.told(&format!("lookup {name}"), ino, got)?,
-            Err(_) => expect(&format!("lookup {name}"), got, want)?,
+            Err(_) => self.expect(&format!("lookup {name}"), got, want)?,
         };
         let (Some(node), Some(attr)) = (node, found.map(|found| found.attr)) else { return Ok(()) };
         let is_known = !self.troubles.unwritable.borrow().contains(&attr.ino);
@@ -288,7 +336,7 @@ impl Worker {
     }
 
     async fn verify_names(&self) -> Result<(), String> {
-        let got = expect("list", list(&self.fs, self.own).await, Ok(()))?.unwrap_or_default();
+        let got = self.expect("list", list(&self.fs, self.own).await, Ok(()))?.unwrap_or_default();
         let want: BTreeSet<String> = self.model.borrow().names.keys().cloned().collect();
         if got == want { Ok(()) } else { Err(format!("names are {got:?}, and must be {want:?}")) }
     }
@@ -304,7 +352,7 @@ impl Worker {
 
     async fn contest(&self) -> Result<(), String> {
         let anew = Anew { truncate: self.executor.one_in(3), sync: self.executor.one_in(2) };
-        self.contested.turn(&self.fs, Some(anew), &self.troubles).await
+        self.contested.turn(&self.fs, &self.dead, Some(anew), &self.troubles).await
     }
 
     async fn sync(&self) -> Result<(), String> {
@@ -324,7 +372,7 @@ impl Worker {
         let quiet = || (!other.dead.get()).then(|| other.model.borrow().quiet()).flatten();
         let Some(before) = quiet() else { return Ok(()) };
         let want: BTreeSet<String> = other.model.borrow().names.keys().cloned().collect();
-        let got = expect("list", list(&self.fs, other.own).await, Ok(()))?.unwrap_or_default();
+        let got = self.expect("list", list(&self.fs, other.own).await, Ok(()))?.unwrap_or_default();
         if quiet() != Some(before) || got == want {
             return Ok(());
         }
@@ -367,6 +415,7 @@ impl Worker {
             }
         };
         match got {
+            Err(Errno::ENOSPC) if self.troubles.full.get() => Ok(()),
             Err(errno) if !allowed.contains(&errno) => {
                 Err(format!("in the shared directory: {errno}"))
             }

@@ -6,7 +6,6 @@ pub(crate) mod connection;
 pub(crate) mod keeper;
 pub(crate) mod lease;
 pub(crate) mod opens;
-pub(crate) mod oss_link;
 pub(crate) mod outage;
 pub(crate) mod recalls;
 pub(crate) mod recovery;

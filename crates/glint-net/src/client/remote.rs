@@ -107,7 +107,7 @@ async fn keep_lease(session: &Arc<ClientSession>) {
         let hurry = session.replay_log.lock().is_filling();
         let (sent, ping) = (clock::now(), Request::Ping { commit: false, hurry });
         let Ok(connection) = Connection::of_thread(session) else { continue };
-        if let Ok((Reply::Pong(_), _)) = connection.call(&ping, &[]).await {
+        if let Ok((Reply::Pong(_), _)) = connection.call(&ping, &Bulk::None).await {
             *session.heard.lock() = sent;
         }
     }

@@ -7,7 +7,7 @@
 //! the disk, as on Linux: they are read as they were written until power is lost, and no later
 //! sync brings them there.
 //!
-//! Does not know: time (whoever has it stand still stops its machine), directories (there is any
+//! Does not know: time (whoever has it stand still says how its requests wait), directories (there is any
 //! that is named), what fallocate(2) reserves.
 
 use super::inode::{BLOCK_BYTES, Change, Content, Inode};
@@ -19,10 +19,14 @@ use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 
 /// A decision: a number below the given one.
 pub type Decide<'a> = &'a mut dyn FnMut(u64) -> u64;
+
+/// How long each request waits for a disk.
+pub type DiskTurn = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = ()>>> + Send + Sync>;
 
 /// What fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,6 +69,8 @@ struct DiskContents {
     process: u64,
     /// Space in bytes, if there is an end to it.
     capacity: Option<u64>,
+    /// If requests wait.
+    turn: Option<DiskTurn>,
 }
 
 /// An open file.
@@ -183,6 +189,11 @@ impl MemoryDisk {
         self.0.lock().capacity = capacity;
     }
 
+    /// From now on each request waits so long.
+    pub fn wait(&self, turn: DiskTurn) {
+        self.0.lock().turn = Some(turn);
+    }
+
     /// What was not synced is there or not.
     pub fn lose_power(&self, decide: Decide<'_>) {
         let mut state = self.0.lock();
@@ -221,6 +232,13 @@ impl Disk for MemoryDisk {
     type Directory = String;
 
     const WAITS: bool = false;
+
+    async fn turn(&self) {
+        let turn = self.0.lock().turn.clone();
+        if let Some(turn) = turn {
+            turn().await;
+        }
+    }
 
     fn open(&self, path: &str) -> DiskResult<MemoryFile> {
         let mut state = self.0.lock();

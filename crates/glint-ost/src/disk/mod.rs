@@ -59,6 +59,12 @@ pub trait Disk: Send + Sync + 'static {
     /// on threads of their own.
     const WAITS: bool;
 
+    /// Waits for a disk in a simulation, where no thread may wait. A disk that is there is waited
+    /// for by those who use it.
+    fn turn(&self) -> impl Future<Output = ()> {
+        std::future::ready(())
+    }
+
     /// Opens a file that is there.
     fn open(&self, path: &str) -> DiskResult<Self::File>;
 

@@ -124,6 +124,11 @@ impl<D: Disk> ObjectStore<D> {
         }
     }
 
+    /// See [`Disk::turn`].
+    pub(crate) async fn turn(&self) {
+        self.disk.turn().await;
+    }
+
     /// Directory of the store.
     pub fn path(&self) -> &Path {
         &self.path

@@ -118,6 +118,7 @@ fn settle_objects(servers: &MdsServer, stop: &AtomicBool) {
             continue;
         }
         servers.settle(SEAL_IDLE);
+        servers.note_totals();
         last = Instant::now();
     }
 }

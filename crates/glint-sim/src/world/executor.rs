@@ -244,7 +244,7 @@ impl World for Handle {
         self.0.sleep(time)
     }
 
-    fn connect(&self, _address: &str) -> io::Result<Pipe> {
-        Network::connect(&self.0, self.0.current.get())
+    fn connect(&self, address: &str) -> io::Result<Pipe> {
+        Network::connect(&self.0, self.0.current.get(), address)
     }
 }

@@ -1,6 +1,8 @@
 //! The world of a run: machines, their network and disks, and the dice.
 
 pub(crate) mod chance;
+pub(crate) mod engine;
 pub(crate) mod executor;
+pub(crate) mod hosts;
 pub(crate) mod network;
-pub(crate) mod server;
+pub(crate) mod records;

@@ -15,16 +15,29 @@ use std::time::Duration;
 
 type Accept = Rc<dyn Fn(Pipe)>;
 
-/// A connection: its four wires, and the machine of the client.
+/// A connection: its four wires, the machine of the client and that of the server.
 struct Connection {
-    client: Machine,
+    ends: [Machine; 2],
     wires: [Rc<Wire>; 4],
+}
+
+/// Two machines between which nothing goes.
+#[derive(Clone, Copy)]
+pub(crate) struct Parted {
+    pub(crate) ends: [Machine; 2],
+    pub(crate) until: Duration,
+    /// Connections break; otherwise what is sent arrives later.
+    pub(crate) breaks: bool,
 }
 
 /// The network.
 #[derive(Default)]
 pub(crate) struct Network {
-    accept: RefCell<Option<Accept>>,
+    /// Who takes connections, by address.
+    accept: RefCell<BTreeMap<String, (Machine, Accept)>>,
+    /// Pairs of machines between which nothing goes, and until when; whether what is sent arrives
+    /// later, or connections break.
+    parted: RefCell<Vec<Parted>>,
     connections: RefCell<Vec<Connection>>,
     /// Machines whose certificate limits what they may do.
     pub(crate) limited: RefCell<BTreeMap<Machine, Rights>>,
@@ -36,35 +49,73 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// The server takes connections; `None`: it is down.
-    pub(crate) fn listen(&self, accept: Option<Accept>) {
-        self.accept.replace(accept);
+    /// A server takes connections at an address; `None`: it is down.
+    pub(crate) fn listen(&self, address: &str, accept: Option<(Machine, Accept)>) {
+        let mut all = self.accept.borrow_mut();
+        match accept {
+            Some(accept) => all.insert(address.to_owned(), accept),
+            None => all.remove(address),
+        };
     }
 
-    /// All connections break, or those of one client.
-    pub(crate) fn cut(&self, client: Option<Machine>) {
-        let is_meant = |c: &Connection| client.is_none_or(|client| client == c.client);
+    /// All connections break, or those of one machine.
+    pub(crate) fn cut(&self, machine: Option<Machine>) {
+        self.cut_those(|ends| machine.is_none_or(|machine| ends.contains(&machine)));
+    }
+
+    fn cut_those(&self, is_meant: impl Fn(&[Machine; 2]) -> bool) {
+        let is_meant = |c: &Connection| is_meant(&c.ends);
         for connection in self.connections.borrow().iter().filter(|c| is_meant(c)) {
             connection.wires.iter().for_each(|wire| wire.cut());
         }
         self.connections.borrow_mut().retain(|c| !is_meant(c));
     }
 
+    /// Nothing goes between two machines for a time.
+    pub(crate) fn part(&self, parted: Parted) {
+        self.parted.borrow_mut().push(parted);
+        if parted.breaks {
+            let [a, b] = parted.ends;
+            self.cut_those(|ends| ends.contains(&a) && ends.contains(&b));
+        }
+    }
+
+    /// Everything goes everywhere again.
+    pub(crate) fn mend(&self) {
+        self.parted.borrow_mut().clear();
+    }
+
+    /// Until when nothing goes between these, and whether that breaks connections.
+    fn is_parted(&self, now: Duration, ends: [Machine; 2]) -> Option<Parted> {
+        let mut parted = self.parted.borrow_mut();
+        parted.retain(|parted| parted.until > now);
+        let is_between = |parted: &&Parted| parted.ends.iter().all(|end| ends.contains(end));
+        parted.iter().find(is_between).copied()
+    }
+
     pub(crate) fn end(&self) {
-        self.listen(None);
+        self.accept.borrow_mut().clear();
         self.connections.borrow_mut().clear();
     }
 
-    pub(crate) fn connect(executor: &Rc<Executor>, client: Machine) -> io::Result<Pipe> {
+    pub(crate) fn connect(
+        executor: &Rc<Executor>,
+        client: Machine,
+        address: &str,
+    ) -> io::Result<Pipe> {
         let network = &executor.network;
-        let Some(accept) = network.accept.borrow().clone() else {
+        let Some((server, accept)) = network.accept.borrow().get(address).cloned() else {
             return Err(io::ErrorKind::ConnectionRefused.into());
         };
+        let ends = [client, server];
+        if network.is_parted(executor.now(), ends).is_some_and(|parted| parted.breaks) {
+            return Err(io::ErrorKind::HostUnreachable.into());
+        }
         let wires: [Rc<Wire>; 4] = Default::default();
         let [a, b, c, d] = wires.clone();
-        network.connections.borrow_mut().push(Connection { client, wires });
-        executor.spawn_on(NOWHERE, carry(executor.clone(), a.clone(), b.clone()));
-        executor.spawn_on(NOWHERE, carry(executor.clone(), c.clone(), d.clone()));
+        network.connections.borrow_mut().push(Connection { ends, wires });
+        executor.spawn_on(NOWHERE, carry(executor.clone(), ends, a.clone(), b.clone()));
+        executor.spawn_on(NOWHERE, carry(executor.clone(), ends, c.clone(), d.clone()));
         let rights = network.limited.borrow().get(&client).cloned();
         accept(match rights {
             Some(rights) => Pipe::limited(b, c, rights),
@@ -75,7 +126,7 @@ impl Network {
 }
 
 /// Carries what is put on one wire to another.
-async fn carry(executor: Rc<Executor>, from: Rc<Wire>, to: Rc<Wire>) {
+async fn carry(executor: Rc<Executor>, ends: [Machine; 2], from: Rc<Wire>, to: Rc<Wire>) {
     let mut rest = Vec::new();
     loop {
         let bytes = from.take().await;
@@ -87,6 +138,9 @@ async fn carry(executor: Rc<Executor>, from: Rc<Wire>, to: Rc<Wire>) {
             _ => executor.below(300),
         };
         executor.sleep(Duration::from_micros(delay)).await;
+        while let Some(parted) = executor.network.is_parted(executor.now(), ends) {
+            executor.sleep(parted.until - executor.now()).await;
+        }
         let harm = executor.network.harm.get();
         let harms = || harm > 0 && executor.one_in(harm);
         if harms() {

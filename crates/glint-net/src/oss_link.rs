@@ -5,7 +5,8 @@
 
 use crate::client::recovery::ask;
 use crate::client::remote::without_a_word;
-use crate::transport::framing::{Envelope, FrameReader, FrameWriter, request_frame};
+use crate::transport::frame_writer::{FrameWriter, KeptFrame};
+use crate::transport::framing::{Envelope, FrameReader, request_frame};
 use crate::transport::stream::Address;
 use crate::{NetError, host};
 use futures_util::future::{Either, select};
@@ -57,7 +58,10 @@ impl OssLink {
     /// Says or asks something.
     pub async fn ask(&mut self, request: OssRequest) -> Result<FsResult<OssReply>, NetError> {
         let request = Request::Oss(request);
-        let frame = request_frame(Envelope::request(request.op(), ClientId::IN_PROCESS), &request)?;
+        let frame = KeptFrame::from(request_frame(
+            Envelope::request(request.op(), ClientId::IN_PROCESS),
+            &request,
+        )?);
         let asking = ask(&self.writer, &mut self.reader, &frame);
         let reply = match (in_time("waiting for an answer", asking).await, self.is_heard) {
             (Err(error), false) => return Err(without_a_word(error, &self.address)),

@@ -1,0 +1,352 @@
+//! What goes wrong in a run.
+//!
+//! Whoever works on waits for a server only so long that nobody is evicted for it: there is a calm
+//! after each time in which one is out of reach. A client that is cut off for longer is evicted,
+//! lives, and sends what it has: nobody looks at what it is told, and nobody may see anything of it
+//! once others have its locks.
+
+use crate::contested::Anew;
+use crate::fuzz::at;
+use crate::scenario::{Member, Run};
+use crate::world::executor::{Machine, NOWHERE};
+use crate::world::hosts::{LEASE, MDS};
+use crate::world::network::Parted;
+use glint_ost::disk::memory::DiskOperation;
+use glint_proto::Ino;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Kinds of fate, and those of them in which disks fail: the last ones.
+pub(crate) const FATES: u64 = 14;
+pub(crate) const FATES_OF_DISKS: u64 = 3;
+/// How long a server is out of reach of those who work on, at most; and how long all are in reach
+/// after that.
+const OUTAGE: Duration = Duration::from_secs(3);
+const CALM: Duration = Duration::from_secs(3);
+/// How long a server that has lost its power is left alone, until clients have written again
+/// what it lost.
+const REPLAYED: Duration = Duration::from_secs(20);
+/// How long the server with the MDS stands still, at most.
+const MDS_STILL: Duration = Duration::from_secs(15);
+
+/// How long somebody looks after that.
+const AFTERWARDS: Duration = Duration::from_secs(2);
+/// How often somebody looks whether a server has to end.
+pub(crate) const WATCH: Duration = Duration::from_millis(50);
+
+fn ms(time: Duration) -> u64 {
+    time.as_millis() as u64
+}
+
+impl Run {
+    /// Something happens, or nothing.
+    pub(crate) async fn fate(self: &Rc<Self>) {
+        if self.harms_left.get() == 0 {
+            return;
+        }
+        self.harms_left.set(self.harms_left.get() - 1);
+        let host = self.a_host();
+        // Data that cannot be written again for long is lost: disks work, and have room, until all
+        // is there, but for what fails a few times.
+        let is_recovering =
+            self.hosts.mds().mds().is_recovering() || !self.hosts.has_lost_nothing(host, REPLAYED);
+        let fates = if is_recovering { FATES - FATES_OF_DISKS } else { self.fates };
+        match self.executor.below(fates) {
+            0 => self.restart(host, false).await,
+            1 if self.executor.one_in(6) => {
+                for host in 0..self.hosts.count() {
+                    self.restart(host, true).await;
+                }
+            }
+            1 => self.restart(host, true).await,
+            2 => self.executor.network.cut(None),
+            3 if self.executor.one_in(6) => self.kill_a_client(),
+            4 if self.executor.one_in(2) => self.cut_a_client_off(),
+            5 => self.part(host),
+            6 if self.begins_outage() => self.hosts.stall(host, self.up_to(OUTAGE)),
+            11 => self.stand_still(host),
+            12 => {
+                self.troubles.flush.set(true);
+                self.hosts.fail_a_flush(host);
+            }
+            13 => self.fail_something(host),
+            _ => {}
+        }
+    }
+
+    /// One of the servers, every second time that with the MDS.
+    pub(crate) fn a_host(&self) -> usize {
+        match self.executor.one_in(2) {
+            true => MDS,
+            false => self.executor.below(self.hosts.count() as u64) as usize,
+        }
+    }
+
+    fn up_to(&self, time: Duration) -> Duration {
+        Duration::from_millis(self.executor.below(ms(time)))
+    }
+
+    /// Whether a server may be out of reach now.
+    fn begins_outage(&self) -> bool {
+        let now = self.executor.now();
+        let may = now >= self.calm_until.get();
+        if may {
+            self.calm_until.set(now + OUTAGE + CALM);
+        }
+        may
+    }
+
+    /// Ends the process of a server, and starts it again.
+    pub(crate) async fn restart(&self, host: usize, power_loss: bool) {
+        self.hosts.heal(host);
+        if self.executor.one_in(2) {
+            self.hosts.settle_last(host);
+        }
+        self.hosts.stop(host);
+        if power_loss {
+            self.hosts.lose_power(host);
+            if self.executor.one_in(3) {
+                self.fail_replays(host);
+            }
+        }
+        self.count(|outcome| {
+            let which = if power_loss { &mut outcome.power_losses } else { &mut outcome.kills };
+            *which += 1;
+        });
+        self.executor.sleep(Duration::from_millis(self.executor.below(500))).await;
+        self.hosts.start(host);
+    }
+
+    /// A server that cannot say any more what is safe ends, and starts again: what was not synced
+    /// of its objects counts as lost, and is.
+    pub(crate) async fn end_what_failed(&self) {
+        for host in 0..self.hosts.count() {
+            let Some(reason) = self.hosts.failure(host) else { continue };
+            tracing::debug!(reason, host, "a server ends");
+            self.hosts.stop(host);
+            self.hosts.heal(host);
+            self.hosts.lose_objects(host);
+            self.count(|outcome| outcome.disk_failures += 1);
+            self.executor.sleep(Duration::from_millis(self.executor.below(500))).await;
+            self.hosts.start(host);
+        }
+    }
+
+    /// A machine stands still.
+    fn stand_still(&self, host: usize) {
+        let time = match host {
+            MDS => self.up_to(MDS_STILL),
+            _ if self.begins_outage() => self.up_to(OUTAGE),
+            _ => return,
+        };
+        self.halt(self.hosts.machine(host), time);
+    }
+
+    fn halt(&self, machine: Machine, time: Duration) {
+        let executor = self.executor.clone();
+        executor.halt(machine);
+        self.executor.spawn_on(NOWHERE, async move {
+            executor.sleep(time).await;
+            executor.go_on(machine);
+        });
+    }
+
+    /// A server is cut off from the MDS, or from a client.
+    fn part(&self, host: usize) {
+        let members = self.members.borrow();
+        if !self.begins_outage() {
+            return;
+        }
+        let which = self.executor.below(members.len() as u64 + 1) as usize;
+        let (other, time) = match members.get(which) {
+            Some(member) => (member.machine, self.up_to(OUTAGE)),
+            // It serves its clients for half a lease.
+            None if host != MDS => (self.hosts.machine(MDS), LEASE / 2 + self.up_to(OUTAGE)),
+            None => return,
+        };
+        self.part_for([self.hosts.machine(host), other], time);
+    }
+
+    fn part_for(&self, ends: [Machine; 2], time: Duration) {
+        let (until, breaks) = (self.executor.now() + time, self.executor.one_in(2));
+        tracing::debug!(?ends, ?time, breaks, "two machines are parted");
+        self.executor.network.part(Parted { ends, until, breaks });
+    }
+
+    /// What clients write again fails a few times: fewer than anything is given up after.
+    fn fail_replays(&self, host: usize) {
+        for worker in &*self.workers.borrow() {
+            for (ino, _) in worker.model.borrow().nodes.iter().filter(|(_, node)| !node.is_dir) {
+                if self.troubles.broken.borrow_mut().insert(*ino) {
+                    let times = 1 + self.executor.below(3) as u32;
+                    self.hosts.fail_file(host, *ino, DiskOperation::Write, times);
+                }
+            }
+        }
+    }
+
+    /// A file cannot be read or written, for a moment or for ever; or none can be opened.
+    fn fail_something(&self, host: usize) {
+        let times = [1, 3, u32::MAX][self.executor.below(3) as usize];
+        let workers = self.workers.borrow();
+        let worker = &workers[self.executor.below(workers.len() as u64) as usize];
+        let model = worker.model.borrow();
+        let files: Vec<Ino> =
+            model.nodes.iter().filter(|(_, node)| !node.is_dir).map(|(ino, _)| *ino).collect();
+        if files.is_empty() || self.executor.one_in(3) {
+            self.troubles.descriptors.set(true);
+            return self.hosts.fail_opens(host, times.min(3));
+        }
+        let ino = files[self.executor.below(files.len() as u64) as usize];
+        self.troubles.broken.borrow_mut().insert(ino);
+        let operation = match self.executor.below(2) {
+            0 => DiskOperation::Read,
+            _ => {
+                self.troubles.unwritable.borrow_mut().insert(ino);
+                DiskOperation::Write
+            }
+        };
+        self.hosts.fail_file(host, ino, operation, times);
+    }
+
+    /// One of those who live, but for the last one.
+    fn a_client(&self) -> Option<Rc<Member>> {
+        let members = self.members.borrow();
+        let alive: Vec<&Rc<Member>> = members.iter().filter(|m| !m.dead.get()).collect();
+        let which = self.executor.below(alive.len() as u64) as usize;
+        (alive.len() > 1).then(|| alive[which].clone())
+    }
+
+    fn lose(&self, member: &Member) {
+        member.dead.set(true);
+        member.workers.iter().for_each(|worker| worker.dead.set(true));
+        if let Some(contested) = &*self.contested.borrow() {
+            contested.lose_a_client();
+        }
+    }
+
+    fn kill_a_client(&self) {
+        let Some(member) = self.a_client() else { return };
+        self.executor.kill(member.machine);
+        self.executor.network.cut(Some(member.machine));
+        self.lose(&member);
+        self.count(|outcome| outcome.dead_clients += 1);
+    }
+
+    /// A client that has just written what others write, too, is not heard of any more.
+    fn cut_a_client_off(self: &Rc<Self>) {
+        let Some(member) = self.a_client() else { return };
+        let Some(contested) = self.contested.borrow().clone() else { return };
+        if self.cutting_off.replace(true) {
+            return;
+        }
+        let (run, executor) = (self.clone(), self.executor.clone());
+        self.executor.spawn_on(NOWHERE, async move {
+            let (fs, troubles) = (member.fs.clone(), run.troubles.clone());
+            let gone = member.workers[0].clone();
+            let written = at(&executor, member.machine, async move {
+                contested.leave_open(&fs, &gone.dead, &troubles).await
+            });
+            let died = async {
+                while !member.dead.get() {
+                    executor.sleep(Duration::from_millis(10)).await;
+                }
+                Ok(())
+            };
+            if let Err(failure) = futures_lite::future::or(written, died).await {
+                run.failure.borrow_mut().get_or_insert(failure);
+            }
+            executor.sleep(Duration::from_micros(executor.below(20_000))).await;
+            run.cutting_off.set(false);
+            let is_last = run.members.borrow().iter().filter(|m| !m.dead.get()).count() < 2;
+            if !run.is_over.get() && !member.dead.get() && !is_last {
+                run.cut_off(&member).await;
+            }
+        });
+    }
+
+    /// How long a client is cut off: two times in three for longer than its lease.
+    fn cut_off_for(&self) -> Duration {
+        match self.executor.one_in(3) {
+            true => self.up_to(LEASE),
+            false => LEASE + self.up_to(LEASE),
+        }
+    }
+
+    /// Something may come of a client that is cut off for so long: somebody looks until then.
+    fn watch_until(&self, time: Duration) {
+        let until = self.executor.now() + time + AFTERWARDS;
+        self.watched_until.set(self.watched_until.get().max(until));
+    }
+
+    /// Those who are left write what a client wrote that is cut off, and look at it again and again,
+    /// until all is there that it had sent.
+    pub(crate) async fn watch_what_is_cut_off(self: &Rc<Self>) -> Result<(), String> {
+        let Some(contested) = self.contested.borrow().clone() else { return Ok(()) };
+        while self.executor.now() < self.watched_until.get() {
+            let members = self.members.borrow().clone();
+            let alive: Vec<&Rc<Member>> = members.iter().filter(|m| !m.dead.get()).collect();
+            let which = self.executor.below(alive.len() as u64) as usize;
+            let Some(member) = alive.get(which).map(|member| (*member).clone()) else { break };
+            let (contested, troubles) = (contested.clone(), self.troubles.clone());
+            let (machine, done) = (member.machine, Rc::new(RefCell::new(None)));
+            let slot = done.clone();
+            self.executor.spawn_on(machine, async move {
+                let anew = Anew { truncate: false, sync: true };
+                let turn =
+                    contested.turn(&member.fs, &member.workers[0].dead, Some(anew), &troubles);
+                slot.replace(Some(turn.await));
+            });
+            loop {
+                self.executor.sleep(WATCH).await;
+                self.end_what_failed().await;
+                if let Some(turn) = done.take() {
+                    turn?;
+                    break;
+                }
+            }
+            self.executor.sleep(10 * WATCH).await;
+        }
+        Ok(())
+    }
+
+    async fn cut_off(&self, member: &Member) {
+        self.lose(member);
+        self.count(|outcome| outcome.cut_off_clients += 1);
+        let is_alone = self.members.borrow().iter().filter(|m| !m.dead.get()).count() == 1;
+        let time = self.cut_off_for();
+        tracing::debug!(machine = ?member.machine, ?time, "a client is cut off");
+        self.watch_until(time);
+        if self.executor.one_in(3) {
+            return self.halt(member.machine, time);
+        }
+        self.part_for([self.hosts.machine(MDS), member.machine], time);
+        if self.hosts.count() == 1 || self.executor.one_in(3) {
+            return;
+        }
+        if self.executor.one_in(2) || !is_alone || self.is_hostile.get() {
+            // What it has sent to OSSes comes later.
+            let time = self.cut_off_for();
+            self.watch_until(time);
+            let until = self.executor.now() + time;
+            for host in 1..self.hosts.count() {
+                let ends = [self.hosts.machine(host), member.machine];
+                self.executor.network.part(Parted { ends, until, breaks: false });
+            }
+            return;
+        }
+        let host = 1 + self.executor.below(self.hosts.count() as u64 - 1) as usize;
+        // What it has sent is being executed while the server stands still, until it does not count
+        // any more. Nobody else is asked for locks, so nobody else is evicted.
+        let still = LEASE + self.up_to(LEASE);
+        let begins = self.up_to(Duration::from_millis(500));
+        let stall = begins + still + self.up_to(OUTAGE);
+        self.watch_until(stall);
+        self.hosts.stall(host, stall);
+        self.executor.sleep(begins).await;
+        if !self.is_over.get() {
+            self.halt(self.hosts.machine(host), still);
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! The machines of the servers: the one with the MDS, on an engine that can lose what was not
+//! synced, and those of OSSes. Each has OSTs on disks in memory, and fails as fate says.
+//!
+//! Simplified: the engine of the MDS has a disk of its own, which does not fail.
+
+use crate::world::engine::Engine;
+use crate::world::executor::{Executor, Machine};
+use crate::world::records::MemoryRecords;
+use glint_kv::Kv;
+use glint_net::host::Pipe;
+use glint_net::{Address, Service, SimulatedServer, host};
+use glint_ost::disk::memory::{DiskOperation, Fault, MemoryDisk};
+use glint_ost::{Grants, ObjectStore, OstSet, SEAL_IDLE};
+use glint_proto::{Errno, Ino, Layout, ObjectId};
+use glint_server::{Drawn, MdsServer, Oss, Settings};
+use parking_lot::Mutex;
+use std::cell::{Cell, RefCell};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Number of the machine with the MDS among those of servers.
+pub(crate) const MDS: usize = 0;
+/// In simulated time.
+pub(crate) const LEASE: Duration = Duration::from_secs(12);
+const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
+const HOUSEKEEPING: Duration = Duration::from_millis(100);
+/// How long a request waits for a disk that makes it wait.
+const SLOW_US_MAX: u64 = 3_000;
+/// Objects that a store keeps open: few, so that it closes some.
+const OPEN_FILES: usize = 4;
+/// Which file system it is.
+const UUID: u128 = 1;
+
+/// The server with the MDS.
+pub(crate) type Servers = MdsServer<Arc<Engine>, MemoryDisk>;
+
+/// What runs on a machine.
+#[derive(Clone)]
+enum Process {
+    Mds(Arc<Servers>),
+    Oss(Arc<Oss<MemoryDisk>>),
+}
+
+/// A machine of a server, and what outlives its processes.
+struct Host {
+    machine: Machine,
+    disks: Vec<MemoryDisk>,
+    records: Arc<MemoryRecords>,
+    process: RefCell<Option<Process>>,
+    /// When it last lost what was not synced.
+    lost: Cell<Option<Duration>>,
+    /// Until when its disks stand still.
+    stands_still: Arc<Mutex<Duration>>,
+}
+
+/// The machines of the servers.
+pub(crate) struct Hosts {
+    executor: Rc<Executor>,
+    pub(crate) engine: Arc<Engine>,
+    hosts: Vec<Host>,
+    /// Clients keep locks.
+    locks: bool,
+    layout: Layout,
+}
+
+/// Where a server is reached.
+pub(crate) fn address(host: usize) -> String {
+    format!("server{host}")
+}
+
+impl Hosts {
+    /// The machine with the MDS and those of OSSes, of so many OSTs each, all of them empty.
+    pub(crate) fn new(executor: &Rc<Executor>, osts: &[u16], locks: bool, layout: Layout) -> Hosts {
+        let host = |(number, osts): (usize, &u16)| {
+            let stands_still = Arc::<Mutex<Duration>>::default();
+            let disk = |_| disk(executor, &stands_still);
+            Host {
+                machine: Machine(1 + number as u32),
+                disks: (0..*osts).map(disk).collect(),
+                records: Arc::new(MemoryRecords::new(UUID + number as u128, *osts)),
+                process: RefCell::default(),
+                lost: Cell::new(None),
+                stands_still,
+            }
+        };
+        let hosts = osts.iter().enumerate().map(host).collect();
+        Hosts { executor: executor.clone(), engine: Arc::default(), hosts, locks, layout }
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.hosts.len()
+    }
+
+    /// How many OSTs they have in all.
+    pub(crate) fn osts(&self) -> u16 {
+        self.hosts.iter().map(|host| host.disks.len() as u16).sum()
+    }
+
+    pub(crate) fn machine(&self, host: usize) -> Machine {
+        self.hosts[host].machine
+    }
+
+    /// What was not synced is gone; of objects anything of it.
+    pub(crate) fn lose_power(&self, host: usize) {
+        if host == MDS {
+            self.engine.kv.lose_power();
+        }
+        self.lose_objects(host);
+    }
+
+    /// The same of objects only.
+    pub(crate) fn lose_objects(&self, host: usize) {
+        let host = &self.hosts[host];
+        host.records.lose();
+        host.lost.set(Some(self.executor.now()));
+        for disk in &host.disks {
+            disk.lose_power(&mut |limit| self.executor.below(limit));
+        }
+    }
+
+    /// Whether a machine has lost nothing for so long.
+    pub(crate) fn has_lost_nothing(&self, host: usize, time: Duration) -> bool {
+        self.hosts[host].lost.get().is_none_or(|then| self.executor.now() > then + time)
+    }
+
+    /// A disk fails to bring something to stable storage, once.
+    pub(crate) fn fail_a_flush(&self, host: usize) {
+        let disks = &self.hosts[host].disks;
+        let disk = &disks[self.executor.below(disks.len() as u64) as usize];
+        disk.fail(Fault::new(DiskOperation::Sync, "", Errno::EIO.0, 1));
+    }
+
+    /// Reading or writing objects of a file fails some times, or for ever.
+    pub(crate) fn fail_file(&self, host: usize, ino: Ino, operation: DiskOperation, times: u32) {
+        for disk in &self.hosts[host].disks {
+            let path = ObjectId { ino, stripe: 0 }.to_string();
+            disk.fail(Fault::new(operation, &path, Errno::EIO.0, times));
+        }
+    }
+
+    /// For a moment there are no descriptors.
+    pub(crate) fn fail_opens(&self, host: usize, times: u32) {
+        for disk in &self.hosts[host].disks {
+            disk.fail(Fault::new(DiskOperation::Open, "", Errno::EMFILE.0, times));
+        }
+    }
+
+    /// Disks of all machines have room for so much.
+    pub(crate) fn limit(&self, capacity: Option<u64>) {
+        self.hosts.iter().flat_map(|host| &host.disks).for_each(|disk| disk.limit(capacity));
+    }
+
+    /// The disks of a machine stand still for a time; everything else on it goes on.
+    pub(crate) fn stall(&self, host: usize, time: Duration) {
+        *self.hosts[host].stands_still.lock() = self.executor.now() + time;
+    }
+
+    /// Disks of a machine work again, and have room for everything.
+    pub(crate) fn heal(&self, host: usize) {
+        let host = &self.hosts[host];
+        *host.stands_still.lock() = Duration::ZERO;
+        for disk in &host.disks {
+            disk.heal();
+            disk.limit(None);
+        }
+    }
+
+    /// Files that have objects; but not objects that an OSS may have because it lost power: when it
+    /// is told again to destroy them, before a client writes again what was lost of them.
+    pub(crate) fn files_with_objects(&self) -> Vec<Ino> {
+        let mut found = Vec::new();
+        let is_sure = |(number, host): &(usize, &Host)| *number == MDS || host.lost.get().is_none();
+        let hosts = self.hosts.iter().enumerate().filter(is_sure);
+        for store in hosts.flat_map(|(_, host)| host.stores(&Arc::default())) {
+            let walked =
+                store.walk(|stored| found.push(stored.object.ino), |path| panic!("{path:?}"));
+            walked.unwrap_or_else(|error| panic!("looking for objects: {error}"));
+        }
+        found
+    }
+
+    /// The server with the MDS, which has been started.
+    pub(crate) fn mds(&self) -> Arc<Servers> {
+        match &*self.hosts[MDS].process.borrow() {
+            Some(Process::Mds(servers)) => servers.clone(),
+            _ => panic!("the MDS was never started"),
+        }
+    }
+
+    /// Starts the server of a machine.
+    pub(crate) fn start(&self, host: usize) {
+        let osts = self.open_osts(host);
+        let the_host = &self.hosts[host];
+        let settings = Settings {
+            shared: self.locks,
+            commit_interval: COMMIT_INTERVAL,
+            lease: LEASE,
+            layout: self.layout,
+            ..Settings::default()
+        };
+        let draw = || self.executor.below(u64::MAX);
+        let records = the_host.records.clone();
+        let process = if host == MDS {
+            let drawn = Drawn {
+                boot_verifier: draw(),
+                session: draw(),
+                secret: draw().into(),
+                hash_seed: Some(draw()),
+            };
+            // A server begins with what it found on stable storage.
+            self.engine.take_time(None);
+            let found = futures_lite::future::block_on(self.engine.sync());
+            found.unwrap_or_else(|error| panic!("starting the engine: {error}"));
+            let server = MdsServer::start(self.engine.clone(), osts, records, settings, drawn);
+            let server = futures_lite::future::block_on(server);
+            self.engine.take_time(Some(draw()));
+            let server = Arc::new(server.unwrap_or_else(|error| panic!("the MDS: {error}")));
+            self.spawn_mds(&server);
+            Process::Mds(server)
+        } else {
+            let mds = Address::parse(&address(MDS));
+            let oss = Oss::start(osts, records, settings, draw(), mds, address(host));
+            let oss = Arc::new(oss.unwrap_or_else(|error| panic!("an OSS: {error}")));
+            self.spawn_oss(host, &oss);
+            Process::Oss(oss)
+        };
+        the_host.process.replace(Some(process));
+    }
+
+    fn open_osts(&self, host: usize) -> OstSet<MemoryDisk> {
+        let the_host = &self.hosts[host];
+        the_host.disks.iter().for_each(MemoryDisk::end_process);
+        loop {
+            let grants = Arc::<Grants>::default();
+            match OstSet::start(the_host.stores(&grants), grants, None, false) {
+                Ok(osts) => return osts,
+                // It ends, and is started again.
+                Err(reason) => tracing::debug!(reason, "the OSTs do not start"),
+            }
+            self.lose_objects(host);
+        }
+    }
+
+    fn spawn_mds(&self, server: &Arc<Servers>) {
+        let machine = self.machine(MDS);
+        let (service, expiring) = (server.clone(), server.clone());
+        let executor = self.executor.clone();
+        self.executor.spawn_on(machine, async move {
+            let serving = serve(&executor, MDS, machine, &service);
+            for tick in 1u64.. {
+                host::sleep(HOUSEKEEPING).await;
+                service.mds().time_passes();
+                while service.keep_house().await {}
+                if tick % (COMMIT_INTERVAL.as_millis() / HOUSEKEEPING.as_millis()) as u64 == 0 {
+                    // Whoever looks at them sees what fails.
+                    service.settle(seal_idle(&executor));
+                    let _ = service.mds().sync().await;
+                    serving.care().await;
+                }
+            }
+        });
+        self.executor.spawn_on(machine, async move {
+            loop {
+                host::sleep(HOUSEKEEPING).await;
+                expiring.expire().await;
+            }
+        });
+    }
+
+    fn spawn_oss(&self, host: usize, oss: &Arc<Oss<MemoryDisk>>) {
+        let machine = self.machine(host);
+        let (service, talking, destroying) = (oss.clone(), oss.clone(), oss.clone());
+        let executor = self.executor.clone();
+        self.executor.spawn_on(machine, async move {
+            let serving = serve(&executor, host, machine, &service);
+            loop {
+                host::sleep(COMMIT_INTERVAL).await;
+                service.settle(seal_idle(&executor));
+                serving.care().await;
+            }
+        });
+        self.executor.spawn_on(machine, async move {
+            let report = |joined| tracing::debug!(?joined, "an OSS");
+            talking.talk(&report).await;
+        });
+        self.executor.spawn_on(machine, async move { destroying.destroy_ordered().await });
+    }
+
+    /// The process of a machine ends.
+    pub(crate) fn stop(&self, host: usize) {
+        let machine = self.machine(host);
+        self.executor.network.listen(&address(host), None);
+        self.executor.network.cut(Some(machine));
+        self.executor.kill(machine);
+        self.executor.go_on(machine);
+    }
+
+    /// The last thing of a process that ends by itself: all objects have checksums after it.
+    pub(crate) fn settle_last(&self, host: usize) {
+        // Whoever looks at them sees what fails.
+        let _ = match &*self.hosts[host].process.borrow() {
+            Some(Process::Mds(server)) => server.osts().settle_last(),
+            Some(Process::Oss(oss)) => oss.settle_last(),
+            None => Ok(()),
+        };
+    }
+
+    /// Why a process should end, if it should.
+    pub(crate) fn failure(&self, host: usize) -> Option<String> {
+        match &*self.hosts[host].process.borrow() {
+            Some(Process::Mds(server)) => server.failure(),
+            Some(Process::Oss(oss)) => oss.failure(),
+            None => None,
+        }
+    }
+}
+
+/// After which time objects get their checksums, this time.
+fn seal_idle(executor: &Executor) -> Duration {
+    [SEAL_IDLE, Duration::ZERO][executor.below(2) as usize]
+}
+
+/// A machine, that of the calling task, takes connections.
+fn serve<S: Service>(
+    executor: &Rc<Executor>,
+    host: usize,
+    machine: Machine,
+    service: &Arc<S>,
+) -> Rc<SimulatedServer<S>> {
+    let server = Rc::new(SimulatedServer::start(service.clone()));
+    let (accepting, spawner) = (server.clone(), executor.clone());
+    let accept = move |pipe: Pipe| {
+        let server = accepting.clone();
+        spawner.spawn_on(machine, async move {
+            // It says why to the client.
+            let _ = server.serve(pipe).await;
+        });
+    };
+    executor.network.listen(&address(host), Some((machine, Rc::new(accept))));
+    server
+}
+
+impl Host {
+    fn stores(&self, grants: &Arc<Grants>) -> Vec<ObjectStore<MemoryDisk>> {
+        let store = |disk: &MemoryDisk| {
+            ObjectStore::on(disk.clone(), Path::new("ost"), OPEN_FILES, grants.clone())
+        };
+        self.disks.iter().map(store).collect()
+    }
+}
+
+/// A disk, which makes some requests wait, and all while it stands still.
+fn disk(executor: &Rc<Executor>, stands_still: &Arc<Mutex<Duration>>) -> MemoryDisk {
+    let disk = MemoryDisk::default();
+    let dice = Mutex::new(fastrand::Rng::with_seed(executor.below(u64::MAX)));
+    let (until, start) = (stands_still.clone(), glint_proto::clock::now() - executor.now());
+    disk.wait(Arc::new(move || {
+        let slow = {
+            let mut dice = dice.lock();
+            if dice.u64(0..8) == 0 { dice.u64(0..SLOW_US_MAX) } else { 0 }
+        };
+        let until = until.clone();
+        Box::pin(async move {
+            if slow > 0 {
+                host::sleep(Duration::from_micros(slow)).await;
+            }
+            loop {
+                let left = until.lock().saturating_sub(glint_proto::clock::since(start));
+                if left.is_zero() {
+                    return;
+                }
+                host::sleep(left).await;
+            }
+        })
+    }));
+    disk
+}

@@ -1,0 +1,81 @@
+//! What a server remembers, in memory that outlives its processes.
+
+use glint_server::{DataDirError, OssIdentity, OssRuns, Records};
+use parking_lot::Mutex;
+
+/// What a server remembers.
+pub(crate) struct MemoryRecords {
+    uuid: u128,
+    osts: u16,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    lost: bool,
+    osses: Vec<OssIdentity>,
+    file_system: u128,
+    runs: OssRuns,
+}
+
+impl MemoryRecords {
+    /// Of a server that has so many OSTs and remembers nothing.
+    pub(crate) fn new(uuid: u128, osts: u16) -> MemoryRecords {
+        MemoryRecords { uuid, osts, kept: Mutex::default() }
+    }
+
+    /// What was not synced is lost, or counts as lost.
+    pub(crate) fn lose(&self) {
+        self.kept.lock().lost = true;
+    }
+}
+
+impl Records for MemoryRecords {
+    fn name(&self) -> String {
+        format!("simulated {}", self.uuid)
+    }
+
+    fn uuid(&self) -> u128 {
+        self.uuid
+    }
+
+    fn osts(&self) -> u16 {
+        self.osts
+    }
+
+    fn is_after_loss(&self) -> bool {
+        self.kept.lock().lost
+    }
+
+    fn note_served(&self) -> Result<(), DataDirError> {
+        self.kept.lock().lost = false;
+        Ok(())
+    }
+
+    fn osses(&self) -> Vec<OssIdentity> {
+        self.kept.lock().osses.clone()
+    }
+
+    fn store_osses(&self, osses: Vec<OssIdentity>) -> Result<(), DataDirError> {
+        self.kept.lock().osses = osses;
+        Ok(())
+    }
+
+    fn file_system(&self) -> u128 {
+        self.kept.lock().file_system
+    }
+
+    fn store_file_system(&self, uuid: u128) -> Result<(), DataDirError> {
+        self.kept.lock().file_system = uuid;
+        Ok(())
+    }
+
+    fn runs(&self) -> Result<OssRuns, DataDirError> {
+        Ok(self.kept.lock().runs.clone())
+    }
+
+    fn store_runs(&self, runs: &OssRuns) -> Result<(), DataDirError> {
+        self.kept.lock().runs = runs.clone();
+        Ok(())
+    }
+}
