@@ -115,8 +115,9 @@ pub trait Service: Send + Sync + 'static {
     /// Whether a client has a session, so that its hello stores nothing.
     fn knows(&self, client: ClientId) -> bool;
 
-    /// Whether what a server of OSTs says or asks is answered from memory.
-    fn knows_oss(&self, _request: &OssRequest) -> bool {
+    /// Whether what a server of OSTs, whose certificate has this name, says or asks is answered from
+    /// memory.
+    fn knows_oss(&self, _name: Option<&str>, _request: &OssRequest) -> bool {
         false
     }
 

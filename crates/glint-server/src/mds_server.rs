@@ -310,9 +310,9 @@ impl<K: Kv, D: Disk> Service for MdsServer<K, D> {
         self.mds.knows(client)
     }
 
-    fn knows_oss(&self, request: &OssRequest) -> bool {
+    fn knows_oss(&self, name: Option<&str>, request: &OssRequest) -> bool {
         match request {
-            OssRequest::Heartbeat(beat) => self.osses.knows(beat),
+            OssRequest::Heartbeat(beat) => self.osses.knows(name, beat),
             OssRequest::IsSession { .. } => true,
         }
     }

@@ -138,9 +138,18 @@ impl OssRegistry {
             return Err(Errno::EPERM);
         }
         if oss.identity.address != beat.address || known != name {
-            oss.identity.address = beat.address;
-            oss.identity.certificate = name.map(str::to_owned);
-            remember(records, &state.all)?;
+            let address = beat.address;
+            let now = OssIdentity {
+                address,
+                certificate: name.map(str::to_owned),
+                ..oss.identity.clone()
+            };
+            let before = std::mem::replace(&mut oss.identity, now);
+            // What is not stored is not so: the next beat tries again.
+            if let Err(errno) = remember(records, &state.all) {
+                state.all[index].identity = before;
+                return Err(errno);
+            }
         }
         let OssTable { all, left, .. } = &mut *state;
         let oss = &mut all[index];
@@ -166,12 +175,15 @@ impl OssRegistry {
         })
     }
 
-    /// Whether an OSS is a member already, under this address: its beat stores nothing.
-    pub fn knows(&self, beat: &Heartbeat) -> bool {
+    /// Whether an OSS is a member already, under this address and with a certificate of this name:
+    /// its beat stores nothing.
+    pub fn knows(&self, name: Option<&str>, beat: &Heartbeat) -> bool {
         let uuid = format!("{:032x}", beat.uuid);
         let state = self.state.lock();
         let known = state.all.iter().find(|oss| oss.identity.uuid == uuid);
-        known.is_some_and(|oss| oss.identity.address == beat.address)
+        known.is_some_and(|oss| {
+            oss.identity.address == beat.address && oss.identity.certificate.as_deref() == name
+        })
     }
 
     /// One more. Returns where it is.
@@ -302,7 +314,7 @@ mod tests {
         assert_eq!(osses.osts(3), 7);
         let moved = Heartbeat { address: "elsewhere:1".into(), ..beat(2, (0, 0)) };
         let known = [beat(1, (0, 0)), beat(2, (0, 0)), beat(3, (0, 0)), moved];
-        assert_eq!(known.map(|beat| osses.knows(&beat)), [true, true, false, false]);
+        assert_eq!(known.map(|beat| osses.knows(None, &beat)), [true, true, false, false]);
         let foreign = Heartbeat { fs_uuid: 5, ..beat(3, (0, 0)) };
         assert_eq!(osses.beat(&data, None, foreign), Err(Errno::ESTALE));
 
@@ -325,6 +337,22 @@ mod tests {
         drop(data);
         let data = DataDir::open(dir.path()).unwrap();
         assert_eq!(OssRegistry::new(&data, 8, Duration::from_secs(1)).osts(3), 7);
+    }
+
+    #[test]
+    fn what_could_not_be_stored_is_not_so_and_is_tried_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open_or_create(dir.path(), Some(1), Role::Mds).unwrap();
+        let osses = OssRegistry::new(&data, 7, Duration::from_secs(1));
+        osses.beat(&data, None, beat(1, (0, 0))).unwrap();
+        std::fs::remove_dir_all(dir.path()).unwrap();
+        let moved = || Heartbeat { address: "elsewhere:1".into(), ..beat(1, (0, 0)) };
+        for _ in 0..2 {
+            assert!(osses.beat(&data, None, moved()).is_err());
+            assert!(!osses.knows(None, &moved()) && osses.knows(None, &beat(1, (0, 0))));
+            assert!(osses.beat(&data, None, beat(2, (0, 0))).is_err());
+        }
+        assert_eq!(osses.osts(1), 3);
     }
 
     #[test]

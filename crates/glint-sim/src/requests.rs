@@ -188,13 +188,14 @@ fn what_waits_for_locks_has_a_bound_and_ends_with_its_connection() {
 #[test]
 fn calls_that_are_dropped_leave_nothing_open_or_locked_at_the_server() {
     const CALLS: u64 = 300;
-    in_a_world(true, |executor, storage| async move {
-        let servers = storage.start(&executor, false, true);
+    in_a_world(true, |executor, hosts| async move {
+        hosts.start(MDS);
+        let servers = hosts.mds();
         executor.sleep(Duration::from_millis(1)).await;
         let before = servers.mds().inode_count();
         let (world, to) = (executor.clone(), servers.clone());
         at(&executor, CLIENT, async move {
-            let fs = mount(&world, CLIENT, &to, 0).await.unwrap();
+            let fs = mount(&to, 0).await.unwrap();
             let name = |n: u64| format!("f{}", n / 3).into_bytes();
             let mut dropped = 0;
             for n in 0..CALLS {

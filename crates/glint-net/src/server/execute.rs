@@ -45,7 +45,7 @@ impl<S: Service> Worker<S> {
         }
         let client = header.client;
         if let Some(spare) = &self.spare {
-            spare.permits(&*self.service, client, &request).await;
+            spare.permits(&*self.service, &connection.peer, client, &request).await;
         }
         let refused = |reason: &str| NetError::Refused(reason.into());
         let session = || match connection.session.get() {

@@ -7,6 +7,7 @@
 //!
 //! Invariant: while others stand still, nothing is executed here that may wait for a disk.
 
+use crate::server::access::rights::Peer;
 use crate::{Service, host};
 use glint_proto::ClientId;
 use glint_proto::message::Request;
@@ -20,12 +21,18 @@ pub(crate) struct Spare(pub(crate) Box<dyn Fn() -> bool + Send>);
 
 /// Whether a request of a client is executed without the engine and without objects. What a client
 /// says of itself does not decide that.
-fn needs_no_disk(service: &impl Service, client: ClientId, request: &Request<'_>) -> bool {
+fn needs_no_disk(
+    service: &impl Service,
+    peer: &Peer,
+    client: ClientId,
+    request: &Request<'_>,
+) -> bool {
     match request {
         Request::Ping { commit, .. } => !commit,
         Request::Cancel(_) | Request::Listen => true,
-        Request::Hello(_) => service.knows(client),
-        Request::Oss(request) => service.knows_oss(request),
+        // The path of a subtree is looked up in the tables.
+        Request::Hello(_) => peer.rights.subtree.is_none() && service.knows(client),
+        Request::Oss(request) => service.knows_oss(peer.name.as_deref(), request),
         _ => false,
     }
 }
@@ -40,10 +47,11 @@ impl Spare {
     pub(crate) async fn permits(
         &self,
         service: &impl Service,
+        peer: &Peer,
         client: ClientId,
         request: &Request<'_>,
     ) {
-        while !needs_no_disk(service, client, request) && self.0() {
+        while !needs_no_disk(service, peer, client, request) && self.0() {
             host::sleep(LOOK).await;
         }
     }
