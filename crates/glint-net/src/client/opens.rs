@@ -20,13 +20,13 @@ pub(crate) struct OpenCount {
 
 /// What is open, and which closes are under way.
 #[derive(Default)]
-pub(crate) struct Opens {
+pub(crate) struct ClientOpens {
     counts: Mutex<HashMap<Ino, OpenCount>>,
     /// Closes that were sent and not answered, and who waits for them.
     closing: Monitor<HashMap<Ino, u32>, Ino>,
 }
 
-impl Opens {
+impl ClientOpens {
     /// Follows what this client has open, to be able to say it again: from the answer of an
     /// open to that of a close.
     pub(crate) fn note(&self, request: &MdsRequest<'_>, reply: &FsResult<MdsReply>) {

@@ -2,7 +2,7 @@
 //! open, what is not committed yet, and how far it is with a server that has started again.
 
 use crate::client::cluster::ClientIdentity;
-use crate::client::opens::Opens;
+use crate::client::opens::ClientOpens;
 use crate::client::outage::Outage;
 use crate::client::recovery::replay::Retries;
 use crate::client::recovery::replay_log::{
@@ -30,7 +30,7 @@ pub(crate) struct SyncMark {
 
 /// How far this client is with a server that has started again or evicted it: boot verifier of
 /// that run, and evictions before it.
-pub(crate) struct Recovery {
+pub(crate) struct RecoveryProgress {
     /// It was told everything, and may go on without waiting for more.
     pub(crate) said: (u64, u64),
     /// It has answered that it knows.
@@ -56,7 +56,7 @@ pub(crate) struct ClientSession {
     pub(crate) secret: u128,
     pub(crate) welcome: Welcome,
     pub(crate) numbers: Mutex<Numbers>,
-    pub(crate) opens: Opens,
+    pub(crate) opens: ClientOpens,
     pub(crate) replay_log: Mutex<ReplayLog>,
     /// Who waits for room in it.
     room: WaitList,
@@ -66,7 +66,7 @@ pub(crate) struct ClientSession {
     pub(crate) run: AtomicU64,
     /// The largest that was heard of.
     committed: [AtomicU64; 2],
-    pub(crate) recovery: futures_util::lock::Mutex<Recovery>,
+    pub(crate) recovery: futures_util::lock::Mutex<RecoveryProgress>,
     /// Counts evictions.
     pub(crate) evictions: AtomicU64,
     pub(crate) stop: AtomicBool,
@@ -125,13 +125,13 @@ impl ClientSession {
             client,
             secret,
             numbers: Mutex::default(),
-            opens: Opens::default(),
+            opens: ClientOpens::default(),
             replay_log: Mutex::default(),
             room: WaitList::default(),
             failed: AtomicBool::new(false),
             run: AtomicU64::new(welcome.boot_verifier),
             committed: Default::default(),
-            recovery: futures_util::lock::Mutex::new(Recovery {
+            recovery: futures_util::lock::Mutex::new(RecoveryProgress {
                 said: (welcome.boot_verifier, 0),
                 heard: (welcome.boot_verifier, 0),
                 retries: None,

@@ -50,7 +50,7 @@ pub(crate) struct Waits {
 }
 
 /// One connection.
-pub(crate) struct Connection<S: Service> {
+pub(crate) struct ServedConnection<S: Service> {
     pub(crate) service: Arc<S>,
     pub(crate) writer: FrameWriter,
     /// Who is at the other end.
@@ -79,7 +79,7 @@ pub(crate) struct Connection<S: Service> {
     pub(crate) stalled: Cell<Option<(Instant, Duration)>>,
 }
 
-impl<S: Service> Drop for Connection<S> {
+impl<S: Service> Drop for ServedConnection<S> {
     fn drop(&mut self) {
         if let Some(session) = self.session.get() {
             self.service.disconnect(session);
@@ -87,7 +87,7 @@ impl<S: Service> Drop for Connection<S> {
     }
 }
 
-impl<S: Service> Connection<S> {
+impl<S: Service> ServedConnection<S> {
     /// Where a request is counted.
     pub(crate) fn count(&self, request: &Header) -> &Cell<usize> {
         if is_patient(request) { &self.patient } else { &self.under_way }

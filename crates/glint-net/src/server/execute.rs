@@ -7,7 +7,7 @@
 //! - A request is what its body says: a header that says something else ends the connection.
 
 use crate::server::access::subtree;
-use crate::server::connection::Connection;
+use crate::server::connection::ServedConnection;
 use crate::server::spare::Spare;
 use crate::server::worker::{EVICTED, Job, Worker};
 use crate::transport::framing::{Envelope, append_frame};
@@ -249,7 +249,7 @@ impl<S: Service> Worker<S> {
     /// What is executed for a request of a client, if it may say that.
     async fn admit<'a>(
         &self,
-        connection: &Connection<S>,
+        connection: &ServedConnection<S>,
         session: &Session,
         cred: Cred,
         request: MdsRequest<'a>,
@@ -266,7 +266,7 @@ impl<S: Service> Worker<S> {
 
     fn admit_ost(
         &self,
-        connection: &Connection<S>,
+        connection: &ServedConnection<S>,
         session: &Session,
         request: &OstRequest,
         capability: Option<Capability>,
@@ -284,7 +284,7 @@ impl<S: Service> Worker<S> {
     /// Says on a connection what its client is asked, until one of them is gone.
     async fn call_back(
         self: Rc<Self>,
-        connection: Rc<Connection<S>>,
+        connection: Rc<ServedConnection<S>>,
         session: Arc<Session>,
         listening: u64,
     ) {

@@ -14,7 +14,7 @@
 //!   read from until that is over; it costs others a few requests.
 
 use crate::cpu::polling::Poller;
-use crate::server::connection::{Connection, UNDER_WAY_MAX, is_patient};
+use crate::server::connection::{ServedConnection, UNDER_WAY_MAX, is_patient};
 use crate::server::door::Place;
 use crate::server::reply_cache::ReplyCache;
 use crate::server::scheduler::Scheduler;
@@ -53,8 +53,8 @@ pub(crate) struct Worker<S: Service> {
     work: Signal,
     poller: Rc<Poller>,
     /// Connections with replies to send.
-    dirty: RefCell<Vec<Rc<Connection<S>>>>,
-    connections: RefCell<Vec<Weak<Connection<S>>>>,
+    dirty: RefCell<Vec<Rc<ServedConnection<S>>>>,
+    connections: RefCell<Vec<Weak<ServedConnection<S>>>>,
     /// How long it has read from connections, and when that was counted last.
     read: Cell<Duration>,
     counted: Cell<Instant>,
@@ -65,7 +65,7 @@ pub(crate) struct Worker<S: Service> {
 
 /// A request that waits for its turn.
 pub(crate) struct Job<S: Service> {
-    pub(crate) connection: Rc<Connection<S>>,
+    pub(crate) connection: Rc<ServedConnection<S>>,
     pub(crate) pass: Rc<Pass>,
     pub(crate) frame: Frame,
     received: Instant,
@@ -104,7 +104,7 @@ impl<S: Service> Worker<S> {
     ) -> Result<(), NetError> {
         let peer = stream.peer()?;
         let mut reader = FrameReader::new(stream.clone());
-        let connection = Rc::new(Connection {
+        let connection = Rc::new(ServedConnection {
             service: self.service.clone(),
             writer: FrameWriter::new(stream),
             peer,
@@ -130,7 +130,7 @@ impl<S: Service> Worker<S> {
     /// Queues what comes in on a connection, until its end.
     async fn receive(
         &self,
-        connection: &Rc<Connection<S>>,
+        connection: &Rc<ServedConnection<S>>,
         reader: &mut FrameReader,
     ) -> Result<(), NetError> {
         loop {
@@ -263,7 +263,7 @@ impl<S: Service> Worker<S> {
     /// Queues a reply; the end of the pass sends it.
     pub(crate) fn reply(
         &self,
-        connection: &Rc<Connection<S>>,
+        connection: &Rc<ServedConnection<S>>,
         request: &glint_proto::frame::Header,
         committed: u64,
         reply: &Reply,
@@ -293,7 +293,7 @@ impl<S: Service> Worker<S> {
     }
 
     /// Tells the peer why, and closes the connection.
-    async fn refuse(&self, connection: &Connection<S>, error: &NetError) {
+    async fn refuse(&self, connection: &ServedConnection<S>, error: &NetError) {
         let reason = error.reason();
         let envelope = Envelope {
             op: Op::Other,
@@ -326,7 +326,7 @@ impl<S: Service> Worker<S> {
     pub(crate) async fn care(&self) {
         self.reply_cache.forget_ended();
         self.connections.borrow_mut().retain(|connection| connection.strong_count() > 0);
-        let all: Vec<Rc<Connection<S>>> =
+        let all: Vec<Rc<ServedConnection<S>>> =
             self.connections.borrow().iter().filter_map(Weak::upgrade).collect();
         for connection in all {
             let stalled = connection.is_stalled(self.read.get());
@@ -342,7 +342,7 @@ impl<S: Service> Worker<S> {
     }
 }
 
-async fn send<S: Service>(connection: Rc<Connection<S>>) {
+async fn send<S: Service>(connection: Rc<ServedConnection<S>>) {
     if let Err(error) = connection.writer.flush().await {
         tracing::debug!(%error, "sending replies");
         connection.writer.close();
