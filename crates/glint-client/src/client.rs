@@ -249,10 +249,11 @@ impl<T: Transport> Client<T> {
         parent: Ino,
         name: &[u8],
         attr: Attr,
-        asked: Option<Tick>,
+        asked: Tick,
+        learns: bool,
     ) -> Found {
         match self.has_locks() {
-            true => self.cache.learn_name(parent, name, &attr, asked),
+            true => self.cache.learn_name(parent, name, &attr, asked, learns),
             false => Found { attr, valid: Valid::timed(self.cache_time) },
         }
     }

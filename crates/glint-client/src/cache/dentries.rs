@@ -3,9 +3,12 @@
 //! Invariants:
 //! - That a name is free is used only while that is protected: under DIR, or in a delegation. Who
 //!   asks has to say whether it is. What DIR protected is forgotten with it.
+//! - What was asked before names were lost, or changed by this client, says nothing of them any more:
+//!   answers overtake each other, also with a recall and the next grant in between.
 //! - Names are complete only while each name that the directory has is among them.
 //! - The count of free names is not below their number, so limits on counts are limits on memory.
 
+use crate::cache::attrs::Tick;
 use glint_proto::Ino;
 use std::collections::HashMap;
 
@@ -17,9 +20,16 @@ pub(crate) struct Dentries {
     /// How many names were learned to be free since those were last forgotten all at once.
     negative: usize,
     complete: bool,
+    /// When names were lost or changed last.
+    disturbed: Tick,
 }
 
 impl Dentries {
+    /// Whether an answer to what was asked then is no older than what is known.
+    pub(crate) fn may_learn(&self, asked: Tick) -> bool {
+        self.disturbed <= asked
+    }
+
     /// The inode that a name leads to, if that is known.
     pub(crate) fn get(&self, name: &[u8]) -> Option<Ino> {
         self.names.get(name).copied().flatten()
@@ -77,23 +87,27 @@ impl Dentries {
 
     /// A name is not known any more, or gone. Returns its inode.
     pub(crate) fn remove(&mut self, name: &[u8]) -> Option<Ino> {
+        self.disturbed = Tick::next();
         self.names.remove(name).flatten()
     }
 
     /// A name may lead anywhere: it is not the only one that is not known.
     pub(crate) fn doubt(&mut self, name: &[u8]) {
+        self.disturbed = Tick::next();
         self.names.remove(name);
         self.complete = false;
     }
 
     /// Forgets names that lead to inodes which `is_doubtful`.
     pub(crate) fn doubt_inodes(&mut self, is_doubtful: impl Fn(Ino) -> bool) {
+        self.disturbed = Tick::next();
         self.complete = false;
         self.names.retain(|_, ino| ino.is_none_or(|ino| !is_doubtful(ino)));
     }
 
     /// Nothing protects free names any more.
     pub(crate) fn revoke_negative(&mut self) {
+        self.disturbed = Tick::next();
         self.complete = false;
         self.names.retain(|_, ino| ino.is_some());
     }
@@ -106,6 +120,7 @@ impl Dentries {
 
     /// Forgets all names.
     pub(crate) fn clear(&mut self) {
+        self.disturbed = Tick::next();
         self.complete = false;
         self.names.clear();
     }

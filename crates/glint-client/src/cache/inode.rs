@@ -32,6 +32,8 @@ pub(crate) struct InodeState {
     attrs: AttrCache,
     /// Names that lead here, each under ENTRY of this inode.
     pub(crate) names: SmallVec<[Name; 1]>,
+    /// When ENTRY was lost last: what was asked before says nothing of names that lead here.
+    pub(crate) entry_lost: Tick,
     /// Of a directory: its names, and names that are free.
     pub(crate) dentries: Dentries,
     /// What this client may change by itself.
@@ -62,6 +64,7 @@ impl CachedInode {
             fence: 0,
             attrs: AttrCache::default(),
             names: SmallVec::new(),
+            entry_lost: Tick::default(),
             dentries: Dentries::default(),
             delegation: Delegation::default(),
             pins: Pins::default(),
@@ -207,6 +210,9 @@ impl InodeState {
         }
         if bits.contains(Bits::DIR) && !self.delegation.is_delegated() {
             self.dentries.revoke_negative();
+        }
+        if bits.contains(Bits::ENTRY) {
+            self.entry_lost = Tick::next();
         }
         match bits.contains(Bits::ENTRY) && self.delegation.parent().is_none() {
             true => std::mem::take(&mut self.names),

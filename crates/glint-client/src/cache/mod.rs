@@ -27,6 +27,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 pub(crate) const SHARDS: usize = 64;
 /// Inodes above which those that nobody uses are given up.
@@ -236,34 +237,46 @@ impl Cache {
         Found { attr, valid }
     }
 
-    /// A name was looked up or made: `attr` is what the servers said of its inode.
+    /// A name was looked up or made: `attr` is what the servers said of its inode, in answer to
+    /// what was asked then. The attributes themselves are learned from it only if `learns`.
     pub(crate) fn learn_name(
         &self,
         parent: Ino,
         name: &[u8],
         attr: &Attr,
-        asked: Option<Tick>,
+        asked: Tick,
+        learns: bool,
     ) -> Found {
         let inode = self.inode(attr.ino);
-        let held = {
+        let mut held = {
             let state = inode.lock();
-            state.bits.has(Bits::ENTRY) && name != b"." && name != b".."
+            state.bits.has(Bits::ENTRY)
+                && state.entry_lost <= asked
+                && name != b"."
+                && name != b".."
         };
         let directory = if held { Some(self.inode(parent)) } else { self.find(parent) };
         if let Some(directory) = directory {
             let mut state = directory.lock();
+            let is_news = state.dentries.may_learn(asked);
+            held &= is_news;
             if held {
                 state.dentries.insert(name, attr.ino);
-            } else if name != b"." && name != b".." && state.dentries.get(name) != Some(attr.ino) {
+            } else if is_news
+                && name != b"."
+                && name != b".."
+                && state.dentries.get(name) != Some(attr.ino)
+            {
                 // There is a name that is not among the children, or was free before.
                 state.dentries.doubt(name);
             }
         }
         let mut state = inode.lock();
-        if let Some(asked) = asked {
+        if learns {
             state.learn(attr, asked);
         }
-        if held && state.bits.has(Bits::ENTRY) {
+        held &= state.bits.has(Bits::ENTRY) && state.entry_lost <= asked;
+        if held {
             let known = state.names.iter().any(|(p, n)| *p == parent && **n == *name);
             if !known {
                 state.names.push((parent, name.into()));
@@ -271,7 +284,13 @@ impl Cache {
         }
         // What is known under a lock is no older than what was just heard.
         let attr = state.attributes().unwrap_or(attr).clone();
-        self.found(&mut state, attr)
+        let is_known = held || name == b"." || state.delegation.parent().is_some();
+        let found = self.found(&mut state, attr);
+        match is_known {
+            true => found,
+            // Nobody would be told that the name leads elsewhere.
+            false => Found { valid: Valid { entry: Duration::ZERO, ..found.valid }, ..found },
+        }
     }
 
     /// This client removed or moved a name, or put another inode in its place.
@@ -406,7 +425,7 @@ mod tests {
         let of_size = |size| Attr { size, ..Attr::new(FILE, 0o100_644, Timestamp::default()) };
         for by_name in [false, true] {
             let learn = |size, asked| match by_name {
-                true => cache.learn_name(Ino::ROOT, b"f", &of_size(size), Some(asked)),
+                true => cache.learn_name(Ino::ROOT, b"f", &of_size(size), asked, true),
                 false => cache.learn(of_size(size), asked),
             };
             let first = Tick::now();

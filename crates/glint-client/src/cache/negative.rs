@@ -4,6 +4,7 @@
 //! than it has; the limits are on these counts.
 
 use crate::cache::Cache;
+use crate::cache::attrs::Tick;
 use crate::cache::inode::{CachedInode, InodeState};
 use glint_proto::Ino;
 use glint_proto::limits::{NEGATIVE_DENTRIES_MAX, NEGATIVE_DENTRIES_PER_DIRECTORY_MAX};
@@ -11,11 +12,12 @@ use glint_proto::lock::Bits;
 use std::sync::atomic::Ordering;
 
 impl Cache {
-    /// A name is free, as a server has said.
-    pub(crate) fn learn_negative(&self, parent: Ino, name: &[u8]) {
+    /// A name is free, as a server has said in answer to what was asked then.
+    pub(crate) fn learn_negative(&self, parent: Ino, name: &[u8], asked: Tick) {
         let directory = self.inode(parent);
         let mut state = directory.lock();
-        if state.bits.has(Bits::DIR) {
+        let is_news = state.dentries.may_learn(asked) && state.dentries.get(name).is_none();
+        if state.bits.has(Bits::DIR) && is_news {
             self.insert_negative(&directory, &mut state, name);
         }
         drop(state);
@@ -69,13 +71,13 @@ mod tests {
         for directory in (0..80).map(Ino) {
             cache.learn_grants(&[Grant::Bits { ino: directory, bits: Bits::DIR, number: 1 }], 0);
             for name in 0..NEGATIVE_DENTRIES_PER_DIRECTORY_MAX + 9 {
-                cache.learn_negative(directory, &name.to_le_bytes());
-                cache.learn_negative(directory, &name.to_le_bytes());
+                cache.learn_negative(directory, &name.to_le_bytes(), Tick::now());
+                cache.learn_negative(directory, &name.to_le_bytes(), Tick::now());
                 assert!(cache.is_free(directory, &name.to_le_bytes()));
             }
             assert_eq!(free(directory), 9);
             for name in 0..NEGATIVE_DENTRIES_PER_DIRECTORY_MAX - 9 {
-                cache.learn_negative(directory, &name.to_le_bytes());
+                cache.learn_negative(directory, &name.to_le_bytes(), Tick::now());
             }
         }
         let all: usize = (0..80).map(Ino).map(free).sum();

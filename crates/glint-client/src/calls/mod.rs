@@ -78,10 +78,10 @@ impl<T: Transport> Vfs for Client<T> {
         }
         let asked = Tick::now();
         match self.ask_attr(caller, &MdsRequest::Lookup { parent, name }).await {
-            Ok(attr) => Ok(self.learn_name(parent, name, attr, Some(asked))),
+            Ok(attr) => Ok(self.learn_name(parent, name, attr, asked, true)),
             Err(Errno::ENOENT) => {
                 if self.has_locks() {
-                    self.cache.learn_negative(parent, name);
+                    self.cache.learn_negative(parent, name, asked);
                 }
                 Err(Errno::ENOENT)
             }
@@ -180,7 +180,7 @@ impl<T: Transport> Vfs for Client<T> {
                 if let Some(update) = update {
                     update.learn(&opened.attr);
                 }
-                let found = self.learn_name(parent, name, opened.attr, None);
+                let found = self.learn_name(parent, name, opened.attr, asked, false);
                 Ok(Open { attr: found.attr, valid: found.valid.without_attr(), ..opened })
             }
             _ => Err(Errno::EPROTO),
@@ -195,7 +195,7 @@ impl<T: Transport> Vfs for Client<T> {
                 let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
                 let handle = self.add_handle(&attr, flags, true);
                 self.is_new(handle, &attr, counted);
-                let Found { attr, valid } = self.learn_name(parent, b"", attr, Some(asked));
+                let Found { attr, valid } = self.learn_name(parent, b"", attr, asked, true);
                 let valid = Valid { entry: Duration::ZERO, ..valid };
                 Ok(Open { attr, handle, valid, created: true })
             }
@@ -401,8 +401,8 @@ impl<T: Transport> Vfs for Client<T> {
                     true => attr,
                     false => self.complete(attr).await?,
                 };
-                let asked = (!attr.size_on_ost).then_some(asked);
-                let found = self.learn_name(file.ino, &entry.name, attr, asked);
+                let learns = !attr.size_on_ost;
+                let found = self.learn_name(file.ino, &entry.name, attr, asked, learns);
                 (entry.attr, valid) = (Some(found.attr), found.valid);
             }
             listing.valid.push(valid);
@@ -416,12 +416,13 @@ impl<T: Transport> Vfs for Client<T> {
             // It will be seen elsewhere.
             inode.lock().delegation.leave();
         }
+        let asked = Tick::now();
         let attr = self.ask_attr(caller, &MdsRequest::Link { ino, parent, name }).await?;
         if let Some(update) = update {
             update.learn(&attr);
             update.made_in(parent, attr.ctime, false);
         }
-        let found = self.learn_name(parent, name, attr, None);
+        let found = self.learn_name(parent, name, attr, asked, false);
         Ok(Found { valid: found.valid.without_attr(), ..found })
     }
 

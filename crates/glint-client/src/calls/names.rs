@@ -26,7 +26,7 @@ impl<T: Transport> Client<T> {
     pub(crate) async fn lookup_number(&self, ino: Ino) -> FsResult<Found> {
         let asked = Tick::now();
         let attr = self.ask_attr(&Caller::ROOT, &MdsRequest::Getattr { ino }).await?;
-        Ok(self.learn_name(ino, b".", attr, Some(asked)))
+        Ok(self.learn_name(ino, b".", attr, asked, true))
     }
 
     /// A name was made, with a new inode.
@@ -36,12 +36,13 @@ impl<T: Transport> Client<T> {
         {
             let mut state = inode.lock();
             let is_empty = state.bits.has(Bits::DIR) || state.delegation.is_delegated();
-            state.dentries.set_complete(is_empty);
+            let is_so = is_empty && state.dentries.may_learn(asked);
+            state.dentries.set_complete(is_so);
             if state.delegation.is_delegated() {
                 self.log.note_delegated(attr.ino);
             }
         }
-        self.learn_name(parent, name, attr, Some(asked))
+        self.learn_name(parent, name, attr, asked, true)
     }
 
     /// Removes a name.
