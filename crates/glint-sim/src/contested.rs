@@ -117,8 +117,9 @@ impl Contested {
         let is_in_doubt = self.in_doubt.get();
         let values = self.values.borrow().clone();
         let (value, anew) = match (&values[..], anew) {
-            // Whatever was begun is done anew, and to its end.
-            ([.., value], Some(_)) if is_in_doubt => {
+            // Whatever was begun is done anew, and to its end. Without locks whoever is gone may
+            // still bring back what it wrote, as long as it is not evicted.
+            ([.., value], Some(_)) if is_in_doubt && self.locks => {
                 (*value, Some(Anew { truncate: false, sync: true }))
             }
             ([value], anew) if !is_in_doubt => (*value, anew),

@@ -136,7 +136,10 @@ impl Run {
     /// A machine stands still.
     fn stand_still(&self, host: usize) {
         let time = match host {
-            MDS => self.up_to(MDS_STILL),
+            MDS if self.hosts.count() == 1 => self.up_to(MDS_STILL),
+            // OSSes serve their clients for half a lease of that.
+            MDS if self.begins_outage() => self.up_to(LEASE / 2 + OUTAGE),
+            MDS => return,
             _ if self.begins_outage() => self.up_to(OUTAGE),
             _ => return,
         };

@@ -10,7 +10,7 @@ use crate::world::hosts::{self, Hosts, MDS, Servers, address};
 use glint_client::{Caller, Client, Vfs};
 use glint_net::{Address, Cluster, Remote, RemoteOptions, Service};
 use glint_proto::limits::STRIPE_BYTES_LOG2_MIN;
-use glint_proto::message::Hello;
+use glint_proto::message::{Hello, Welcome};
 use glint_proto::{ClientId, FileType, Ino, Layout, Owner};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -178,7 +178,7 @@ pub(crate) async fn mount(servers: &Servers, index: u32) -> Result<Fs, String> {
     };
     let (_, session) = servers.connect(client, &hello, owner).await.map_err(text)?;
     servers.disconnect(&session);
-    let welcome = servers.welcome();
+    let welcome = Welcome { session: session.number(), ..servers.welcome() };
     let mount_point = options.mount_point.clone();
     let mds = Remote::simulated(options, client, 0, welcome);
     Ok(Client::simulated(Cluster::new(mds, None, mount_point), true))

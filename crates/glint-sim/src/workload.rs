@@ -120,7 +120,10 @@ impl Worker {
             16 => self.use_kept(&one).await,
             _ => self.share().await,
         };
-        self.model.borrow_mut().ends();
+        // What a call came to that nobody looks at, is not known.
+        if !self.dead.get() {
+            self.model.borrow_mut().ends();
+        }
         result
     }
 
