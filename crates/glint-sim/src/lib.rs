@@ -2,8 +2,8 @@
 //!
 //! Promises: the same seed gives the same run. The code under test is the real one: the
 //! client library, its connections and replay log, frames, the service loop and its
-//! scheduler, the MDS, the OSTs. `world/server.rs` stands in for `glint-server`: joining, heartbeats
-//! and fences of an OSS are not simulated. Of the rest only what touches a machine is simulated: the network, which delays,
+//! scheduler, the MDS, the OSTs, the servers that are made of them and how they are one cluster (joining,
+//! heartbeats, orders, fences). Only what touches a machine is simulated: the network, which delays,
 //! repeats and reorders requests and breaks connections anywhere; time; the engine of the MDS, which
 //! keeps what was synced; the disks of OSTs, which keep at least that, and fail, fill up and stand
 //! still. Processes are killed and power is lost at any point.
