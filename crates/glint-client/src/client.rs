@@ -26,7 +26,7 @@ pub struct Client<T> {
     pub(crate) transport: T,
     /// Over which files are laid out that are made here.
     pub(crate) osts: AtomicU16,
-    /// Those of them that the MDS did not hear of when it last gave inode numbers.
+    /// OSTs that the MDS did not hear of when it last gave inode numbers.
     pub(crate) unreachable_osts: Mutex<Vec<u16>>,
     pub(crate) own_osts: u16,
     /// OSTs execute only what the MDS has allowed in so many words.

@@ -36,7 +36,7 @@ pub struct Handle(pub u64);
 /// For how long a caller may rely on an answer without asking again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Valid {
-    /// That the name leads to the inode.
+    /// The entry: the name leads to the inode.
     pub entry: Duration,
     /// The attributes.
     pub attr: Duration,
@@ -96,7 +96,7 @@ pub enum Caching {
 /// An open file.
 #[derive(Clone, Debug)]
 pub struct Open {
-    /// Its attributes when it was opened.
+    /// Attributes of the file when it was opened.
     pub attr: Attr,
     /// For how long.
     pub valid: Valid,
@@ -135,9 +135,9 @@ pub struct FsStat {
 /// How data is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WriteHow {
-    /// It is on stable storage before the call returns (O_SYNC).
+    /// Data is on stable storage before the call returns (O_SYNC).
     pub sync: bool,
-    /// It comes from pages of the kernel, which stay locked meanwhile.
+    /// Data comes from pages of the kernel, which stay locked meanwhile.
     pub pages: bool,
     /// The file keeps its set-id bits (CAP_FSETID).
     pub keeps_set_id: bool,

@@ -149,7 +149,7 @@ pub struct Precondition {
     pub keyspace: Keyspace,
     /// Key.
     pub key: Vec<u8>,
-    /// Its value must be this; `None`: it must not exist.
+    /// Value that the key must have; `None`: the key must not exist.
     pub expect: Option<Vec<u8>>,
 }
 

@@ -48,7 +48,7 @@ pub struct Lock {
 /// What became of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LockOutcome {
-    /// It is held now.
+    /// The lock is held now.
     Granted,
     /// Somebody else's is in the way (EAGAIN).
     Busy,
@@ -86,7 +86,7 @@ impl Ranges {
         }
     }
 
-    /// Those that overlap a range, the last first.
+    /// Held ranges that overlap this one, the last first.
     fn overlapping(&self, range: Range) -> impl Iterator<Item = (u64, Held)> {
         let before = self.by_start.range(..range.end).rev();
         let ends_in_it = move |(_, held): &(&u64, &Held)| held.end > range.start;

@@ -17,7 +17,7 @@ impl Flight {
         self.generation
     }
 
-    /// It is answered, and what the answer says is known.
+    /// A request is answered, and what the answer says is known.
     pub fn end(&mut self, generation: u64) {
         if let Some(count) = self.counts.get_mut(&generation) {
             *count -= 1;

@@ -63,11 +63,11 @@ struct Data {
     fresh: bool,
     /// The kernel may have pages that were filled under it.
     pages: bool,
-    /// Those of them that it is made to forget just now, and those that were filled since it
+    /// Pages that the kernel is made to forget just now, and those that were filled since it
     /// has begun to forget.
     forgetting: Option<Range>,
     filled: SmallVec<[Range; 2]>,
-    /// Its pages have been forgotten; nobody may use it any more.
+    /// The lock's pages have been forgotten; nobody may use it any more.
     closed: bool,
     /// The servers have forgotten it, and have not yet given it again.
     lost: bool,
@@ -361,7 +361,7 @@ impl HeldData {
         idle.then_some(data.lock.range)
     }
 
-    /// It is given up. Returns the servers' number, if they still know it.
+    /// Removes a lock that is given up. Returns the servers' number, if they still know it.
     pub fn remove(&mut self, id: u64) -> Option<u64> {
         let at = self.locks.iter().position(|data| data.id == id)?;
         let data = self.locks.swap_remove(at);
@@ -397,7 +397,7 @@ impl HeldData {
         }
     }
 
-    /// Those that were not given again are gone.
+    /// Removes locks that were lost and not given again.
     pub fn forget_lost(&mut self) {
         self.locks.retain(|data| !data.lost);
     }

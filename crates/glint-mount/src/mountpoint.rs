@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 pub struct MountOptions {
     /// What `mount` and `df` show as the source.
     pub source: String,
-    /// Those of every file system.
+    /// Options that every file system has.
     pub flags: MountFlags,
     /// Data never stays in the kernel's page cache, as if every file was opened
     /// with O_DIRECT.

@@ -16,7 +16,7 @@ pub struct Failing {
     pub last: Instant,
     /// Reason of the last failure.
     pub errno: Errno,
-    /// It is not tried again before this moment.
+    /// Earliest moment of the next try.
     pub rests_until: Instant,
     /// Failures in a row for that reason, and the first of them.
     times: u32,

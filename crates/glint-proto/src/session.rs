@@ -105,7 +105,7 @@ impl Session {
         self.client
     }
 
-    /// Its number: the same at all servers, and that of no other session.
+    /// Number of the session: the same at all servers, and that of no other session.
     pub fn number(&self) -> u64 {
         self.number
     }

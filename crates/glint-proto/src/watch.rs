@@ -1,10 +1,10 @@
 //! How long others could be heard: time, less that in which this process stood still or the
 //! threads that hear did.
 //!
-//! It is measured twice. What somebody owes may lie with one thread, so it is late by the time in
-//! which *all* threads ran. Who lives says so again, to a thread that runs, if it is not answered: so
-//! silence is measured by the time in which *any* thread ran, and one that stands still for
-//! ever (at a disk) keeps nobody here who is gone.
+//! Time is measured twice. What somebody owes may lie with one thread, so it is late by the time
+//! in which *all* threads ran. Who lives says so again, to a thread that runs, if it is not
+//! answered: so silence is measured by the time in which *any* thread ran, and one that stands
+//! still for ever (at a disk) keeps nobody here who is gone.
 //!
 //! Invariants:
 //! - Whoever is counted as late for a time owed it while all threads ran; whoever is counted as

@@ -1,9 +1,9 @@
 //! The file that a process in the background logs to.
 //!
 //! Invariants:
-//! - It belongs to this user and is for nobody else; its directory is one that nobody else writes
-//!   to, and links are not followed: a log is not a way to write where others point.
-//! - It and the one before it (`NAME.1`) hold at most [`LOG_BYTES_MAX`] each.
+//! - The file belongs to this user and is for nobody else; its directory is one that nobody else
+//!   writes to, and links are not followed: a log is not a way to write where others point.
+//! - The file and the one before it (`NAME.1`) hold at most [`LOG_BYTES_MAX`] each.
 
 use glint_proto::limits::LOG_BYTES_MAX;
 use rustix::fs::{Mode, OFlags};

@@ -187,13 +187,13 @@ impl Process {
         }
     }
 
-    /// It was told to end, and must do so cleanly.
+    /// The process was told to end, and must do so cleanly.
     pub fn forget_ended(mut self) {
         let status = self.child.take().unwrap().wait().unwrap();
         assert!(status.success(), "{status}: {}", self.log());
     }
 
-    /// It ends by itself, as the commands that it runs do. Returns how.
+    /// The process ends by itself, as the commands that it runs do. Returns how.
     pub fn ends(mut self) -> std::process::ExitStatus {
         let mut child = self.child.take().unwrap();
         let mut status = None;
@@ -204,7 +204,7 @@ impl Process {
         status.unwrap()
     }
 
-    /// It ends by itself, soon, however.
+    /// The process ends by itself soon, in whatever way.
     pub fn ended(mut self) {
         let mut child = self.child.take().unwrap();
         eventually("the end of a process", || child.try_wait().unwrap().is_some());

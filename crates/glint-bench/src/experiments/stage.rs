@@ -22,7 +22,7 @@ pub(super) struct Stage {
 pub(super) struct Served {
     /// HOST:PORT.
     pub address: String,
-    /// Its process.
+    /// Process ID.
     pub pid: u32,
 }
 
@@ -167,7 +167,7 @@ impl Served {
         Ok(self.ask("status")?["counters"][name].as_u64().unwrap_or(0))
     }
 
-    /// Its service threads, in /proc.
+    /// Service threads of the server, in /proc.
     fn threads(&self) -> Vec<PathBuf> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten();
         let serves = |path: &PathBuf| {

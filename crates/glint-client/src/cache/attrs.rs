@@ -1,8 +1,8 @@
 //! Attributes of an inode that a client has cached.
 //!
 //! Invariants:
-//! - They are used only while they are protected: under ATTR, or in a delegation. Who reads or
-//!   changes them has to say whether they are.
+//! - Attributes are used only while they are protected: under ATTR, or in a delegation. Who reads
+//!   or changes them has to say whether they are.
 //! - While this client has updates under way nothing is known of them; what a server says is
 //!   learned only if since it was asked no update began or ended, and no lock on them was lost:
 //!   answers overtake each other, also with a recall and the next grant in between.

@@ -96,7 +96,7 @@ impl CachedInode {
         self.state.wake();
     }
 
-    /// Whether nothing here would be missed.
+    /// Whether the inode can be evicted from the cache.
     pub(crate) fn is_idle(&self, is_pending: impl Fn(u64) -> bool) -> bool {
         let state = self.state.lock();
         state.pins.is_empty()
@@ -175,8 +175,8 @@ impl InodeState {
         self.attrs.end_update(now);
     }
 
-    /// It gets one. An access list may also say what new inodes in a directory get, and this
-    /// client does not know.
+    /// The inode gets an extended attribute. An access list may also say what new inodes in a
+    /// directory get, which this client does not know.
     pub(crate) fn gets_xattr(&mut self) {
         self.delegation.gets_xattr();
         self.dentries.set_complete(false);

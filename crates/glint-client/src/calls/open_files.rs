@@ -26,7 +26,7 @@ pub(crate) struct OpenFile {
     pub(crate) declared: bool,
     /// The change in the write-back log that made and opened it, if this client did; or 0.
     pub(crate) made: u64,
-    /// The last error of writing behind that it its program was told of.
+    /// Number of the last lost write that its program was told of.
     pub(crate) error_seen: AtomicU64,
     /// Who took locks of fcntl(2) through it.
     pub(crate) lock_owners: Mutex<SmallVec<[u64; 1]>>,

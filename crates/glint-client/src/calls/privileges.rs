@@ -3,8 +3,8 @@
 //! Invariant: when a change of data returns, nobody runs the file with what it took away:
 //! neither the servers nor the kernel have it any more.
 //!
-//! That a file has nothing to take is known under [`Bits::PLAIN`]; a client without locks is
-//! alone, and counts its own changes that may give a file such things.
+//! [`Bits::PLAIN`] says that a file has nothing to take; a client without locks is alone, and
+//! counts its own changes that may give a file such things.
 
 use crate::cache::inode::CachedInode;
 use crate::calls::open_files::OpenFile;

@@ -16,9 +16,9 @@ use std::time::Instant;
 /// Which extents to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Due {
-    /// Those that fill their block.
+    /// Extents that fill their block.
     Full,
-    /// Those, and what was written up to this moment.
+    /// Full extents, and what was written up to this moment.
     Before(Instant),
     /// One of them, whichever: enough is dirty.
     Some,
@@ -37,8 +37,8 @@ pub(crate) struct Extent {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Retry {
     pub(crate) failing: Failing,
-    /// It failed for too long among others, any of which may be the reason: the next request
-    /// carries nothing else, and decides.
+    /// The extent failed for too long among others, any of which may be the reason: the next
+    /// request carries nothing else, and decides.
     alone: bool,
 }
 
@@ -61,7 +61,7 @@ impl Retry {
         }
     }
 
-    /// That of bytes which were one extent before, and another: the longer of both.
+    /// Retry of an extent that was two before: the one that has failed for longer.
     fn of_both(one: Option<Retry>, other: Option<Retry>) -> Option<Retry> {
         one.into_iter().chain(other).min_by_key(|retry| retry.failing.since)
     }

@@ -79,7 +79,7 @@ impl BlockAhead {
         self.offset + self.len
     }
 
-    /// It has come, or it has not.
+    /// Ends the wait for this block, with its data or without.
     pub(crate) fn fill(&self, data: Option<Vec<u8>>) {
         let content = match data {
             Some(data) => Content::Here(data),
@@ -118,7 +118,7 @@ pub(crate) struct ReadAhead {
     repeats: u64,
     /// Where the first one of those that are like it began.
     origin: u64,
-    /// They are not quite the same: what begins within a page is read from its beginning.
+    /// Runs differ a little: what begins within a page is read from its beginning.
     uneven: bool,
     /// How far to read ahead; 0 where it does not pay.
     window: u64,
@@ -152,7 +152,7 @@ impl ReadAhead {
         }
     }
 
-    /// It was asked.
+    /// The objects said how large the file is.
     pub(crate) fn has_size(&mut self, stamp: u64, size: u64) {
         self.size = Some((stamp, size));
     }

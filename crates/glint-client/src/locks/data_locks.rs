@@ -9,8 +9,8 @@
 //!   no server alone: as soon as a lock that is being given up waits for those pages, it goes on
 //!   under that one. So pages, recalls and locks that are asked for never wait in a circle.
 //! - Who asks for locks on an inode does so in the order of coming, one at a time.
-//! - While the inode is open to read and write, pages are filled under locks to write only,
-//!   because those that are mapped become dirty without a word.
+//! - While the inode is open to read and write, pages are filled under locks to write only:
+//!   they may be mapped, and the kernel does not tell us when a store dirties them.
 
 use crate::cache::inode::CachedInode;
 use crate::client::Client;

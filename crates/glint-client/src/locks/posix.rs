@@ -51,7 +51,7 @@ impl PosixLocks {
         table.held().map(request).collect()
     }
 
-    /// They are lost. Returns how many there were.
+    /// Forgets all locks, which are lost. Returns how many there were.
     pub(crate) fn clear(&self) -> usize {
         std::mem::take(&mut *self.0.lock()).len()
     }

@@ -76,7 +76,7 @@ impl InodeState {
             && !self.pins.is_open()
     }
 
-    /// It has no name any more.
+    /// The inode has no name any more.
     fn gone(&mut self, number: u64) {
         self.delegation.remove(number);
         self.names.clear();

@@ -126,7 +126,7 @@ impl WriteBackLog {
         self.state.lock().closed.push_back(file);
     }
 
-    /// Its end is among the changes now.
+    /// The close of such a file is among the changes now.
     pub(crate) fn has_closed(&self) {
         self.closing.fetch_sub(1, Ordering::AcqRel);
         self.wake_waiters();

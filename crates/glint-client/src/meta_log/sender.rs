@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 /// Most delegations that a client holds.
 const DELEGATIONS_MAX: usize = 4096;
-/// A directory that one of so many last changes was made in is kept. A change is made in two at
-/// most, so these are fewer than there may be.
+/// Delegations used by one of the last `RECENT` changes are not returned. A change uses two at
+/// most, so these are fewer than a client may hold.
 const RECENT: u64 = DELEGATIONS_MAX as u64 / 4;
 
 impl<T: Transport> Client<T> {

@@ -30,7 +30,7 @@ struct Waiting {
     /// As the client names it.
     ticket: u64,
     kind: Kind,
-    /// It has got it, or nobody wants it any more.
+    /// The request has got its lock, or nobody wants it any more.
     ended: Option<FsResult<()>>,
 }
 

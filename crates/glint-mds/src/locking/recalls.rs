@@ -32,7 +32,7 @@ struct RecallQueue {
     pending: Vec<PendingRecall>,
     /// Names the connection that listens.
     listening: u64,
-    /// Its write-back epoch, if it makes changes by itself and tells them later.
+    /// Write-back epoch of the client, if it makes changes by itself and tells them later.
     epoch: Option<u64>,
     /// When it last wrote data, which may be what it was asked for.
     wrote: Option<Moment>,

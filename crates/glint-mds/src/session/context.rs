@@ -74,7 +74,7 @@ impl<'a> Context<'a> {
         self.changes.borrow_mut().push(key);
     }
 
-    /// It was executed before, by a run that lost it.
+    /// Whether the request was executed before, by a run that lost it.
     pub(crate) fn is_replay(&self) -> bool {
         self.arrival.replay.is_some()
     }

@@ -32,11 +32,11 @@ impl Count {
 #[derive(Default)]
 struct OpenInode {
     clients: Vec<(ClientId, Count)>,
-    /// Its last name is gone; so is the rest with the last close.
+    /// The last name of the inode is gone; so is the rest with the last close.
     unlinked: bool,
     /// Nobody wrote since its first writer opened it, so its record still knows its size.
     unchanged: bool,
-    /// It was made by its first writer, so it had no objects.
+    /// The first writer made the file, so it had no objects.
     fresh: bool,
     /// What the latest close of a writer said, and its number.
     latest: Option<(u64, ObjectAttr)>,
@@ -55,7 +55,7 @@ pub(crate) struct Left {
     pub(crate) gone: bool,
     /// See [`Opens::first_writer`].
     pub(crate) unchanged: bool,
-    /// It has no objects if it is unchanged.
+    /// The file has no objects if it is unchanged.
     pub(crate) fresh: bool,
     /// What the objects say, as far as it is to be believed.
     pub(crate) wrote: Option<ObjectAttr>,

@@ -47,7 +47,7 @@ struct AwaitedClients {
     end: Moment,
 }
 
-/// Whom this run of the MDS waits for.
+/// Clients of the last run that may still reclaim.
 #[derive(Default)]
 pub(crate) struct Recovery {
     watch: Arc<Watch>,
@@ -55,7 +55,7 @@ pub(crate) struct Recovery {
     active: AtomicBool,
     /// New requests wait, too.
     blocks: AtomicBool,
-    /// They did, and it is still written down that they must.
+    /// META_REPLAYING is on disk and has to be deleted.
     replayed: AtomicBool,
     /// Who waits: new requests.
     state: Monitor<AwaitedClients>,

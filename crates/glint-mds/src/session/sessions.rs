@@ -80,7 +80,7 @@ struct Known {
 /// All sessions of one MDS.
 pub(crate) struct Sessions {
     map: Mutex<HashMap<ClientId, Known>>,
-    /// Those of clients that were given up, while something of them may still be executed.
+    /// Sessions of clients that were given up, while something of them may still be executed.
     leaving: Mutex<Vec<Arc<Session>>>,
     watch: Arc<Watch>,
     /// How many there have been in this run.

@@ -110,7 +110,7 @@ impl InodeRecord {
         }
     }
 
-    /// It gets a name in a directory, beside those that it has.
+    /// The inode gets a name in a directory, beside those that it has.
     pub(crate) fn gains_name(&mut self, directory: Ino) {
         if self.attr.nlink == 0 || self.parent == Ino(0) {
             (self.parent, self.names_in_parent) = (directory, 1);

@@ -84,7 +84,7 @@ struct Change {
 #[derive(Default)]
 struct File {
     opens: u32,
-    /// Those to read and write, which may be mapped to be written.
+    /// Opens to read and write, which may be mapped to be written.
     mappable: u32,
     /// What pages were read of since then and may be there.
     read: Ranges,
@@ -158,7 +158,8 @@ impl Drop for Changing<'_> {
 }
 
 impl Changing<'_> {
-    /// It was executed. Returns which pages the kernel has to forget before this is dropped.
+    /// The change was executed. Returns which pages the kernel has to forget before this is
+    /// dropped.
     pub(crate) fn executed(&self) -> Option<Range> {
         let mut shard = self.pages.shard(self.ino);
         let file = shard.files.get_mut(&self.ino)?;
@@ -214,7 +215,7 @@ impl Pages {
         self.shard(ino).files.get(&ino).is_some_and(|file| file.opens > 0)
     }
 
-    /// Whether pages may become dirty without a word.
+    /// Whether pages may be mapped: the kernel does not tell us when a store dirties them.
     pub(crate) fn may_be_mapped(&self, ino: Ino) -> bool {
         self.shard(ino).files.get(&ino).is_some_and(|file| file.mappable > 0)
     }

@@ -35,9 +35,9 @@ const LAZY_PAUSE: Duration = Duration::from_millis(30);
 /// How the thread waits for requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pace {
-    /// They come here.
+    /// Requests come here.
     Eager,
-    /// They come through io_uring.
+    /// Requests come through io_uring.
     Lazy,
 }
 

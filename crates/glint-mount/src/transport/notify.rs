@@ -19,9 +19,9 @@ use zerocopy::IntoBytes;
 pub(crate) struct Notifier {
     fd: Arc<OwnedFd>,
     root: Ino,
-    /// It knows FUSE_NOTIFY_INC_EPOCH (Linux 6.16).
+    /// The kernel knows FUSE_NOTIFY_INC_EPOCH (Linux 6.16).
     epochs: AtomicBool,
-    /// It knows FUSE_NOTIFY_PRUNE (Linux 6.18).
+    /// The kernel knows FUSE_NOTIFY_PRUNE (Linux 6.18).
     prunes: AtomicBool,
 }
 

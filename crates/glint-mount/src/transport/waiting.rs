@@ -82,18 +82,18 @@ struct Request {
     unique: u64,
     node: u64,
     pid: u32,
-    /// It waits for a lock of a program on this inode.
+    /// Inode on which the request waits for a lock of a program.
     lock: Option<Ino>,
-    /// It belongs to a close, perhaps of a process that is ending and hears of no signal.
+    /// The request belongs to a close, perhaps of a process that is ending and hears of no signal.
     closes: bool,
     since: u32,
     interrupted: bool,
-    /// Its caller has gone on.
+    /// The caller has gone on.
     ended: bool,
     waker: Waker,
 }
 
-/// Those of one thread.
+/// Requests of one thread that wait.
 pub(crate) struct Waiting<F> {
     adapter: Arc<Adapter<F>>,
     interrupts: Arc<Interrupts>,

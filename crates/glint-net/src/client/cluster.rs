@@ -27,7 +27,7 @@ pub struct ClientIdentity {
     pub(crate) session: Arc<AtomicU64>,
     /// See [`glint_proto::Owner`].
     pub(crate) secret: u128,
-    /// It shares its process with the MDS.
+    /// The client shares its process with the MDS.
     pub(crate) in_process: bool,
 }
 

@@ -40,7 +40,7 @@ pub(crate) struct Pending {
     pub(crate) abandoned: bool,
     /// What its answer says is open.
     pub(super) opened: Option<Opened>,
-    /// It syncs an object.
+    /// Mark of the sync, if the request syncs an object.
     pub(crate) sync: Option<SyncMark>,
     /// Evictions before it, if it may be sent in the session after those: a change of data may
     /// rest on a lock that is lost.

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 pub(crate) struct OpenCount {
     pub(crate) readers: u32,
     pub(crate) writers: u32,
-    /// That it may be written, if that needs to be proven.
+    /// Proof that the inode may be written, if that needs to be proven.
     pub(crate) proof: Option<Capability>,
 }
 

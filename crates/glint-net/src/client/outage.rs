@@ -42,7 +42,7 @@ impl Broken {
         Broken(session.clone())
     }
 
-    /// It is there again. The first one says so for all.
+    /// The connection is there again. The first one says so for all.
     pub(crate) fn mended(self) {
         if let Some(since) = self.0.outage.since.lock().take() {
             let (server, away) = (&self.0.options.address, clock::since(since).as_secs_f32());

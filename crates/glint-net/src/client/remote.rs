@@ -82,7 +82,7 @@ pub(crate) fn without_a_word(error: NetError, address: &Address) -> NetError {
         _ => false,
     };
     match (error, address) {
-        // It would not say so in words that the other side understands.
+        // A TLS server cannot report this error to a plaintext client.
         (_, Address::Tcp(_)) if is_end => NetError::Refused(
             "it closed the connection; one that runs with --cert listens only to those who \
                  say --cert, too"

@@ -2,10 +2,10 @@
 //! before it goes to sleep, because waking it up takes several times as long as most
 //! messages take to come.
 //!
-//! It tunes itself: as long as messages come while it polls it goes on; when most do not it
+//! Polling tunes itself: it goes on as long as messages come meanwhile; when most do not it
 //! rests, longer each time. So a thread that is idle, or whose messages take long, does not
-//! poll, but for a few tries a second. Nobody yields
-//! meanwhile: since Linux 6.18 sched_yield(2) gives up milliseconds of a thread's share.
+//! poll, but for a few tries a second. Nobody yields meanwhile: since Linux 6.18
+//! sched_yield(2) gives up milliseconds of a thread's share.
 
 use crate::host;
 use compio_runtime::Runtime;
@@ -107,7 +107,7 @@ impl Poller {
         }
     }
 
-    /// It has come.
+    /// What was waited for has come.
     pub(crate) fn wait_ends(&self) {
         if let Some((since, true)) = self.waiting.take() {
             let now = Instant::now();

@@ -55,7 +55,7 @@ pub(crate) struct ServedConnection<S: Service> {
     pub(crate) writer: FrameWriter,
     /// Who is at the other end.
     pub(crate) peer: Peer,
-    /// Its place among the connections of the server, where these are counted.
+    /// Place among the connections of the server, where these are counted.
     pub(crate) place: RefCell<Option<Place>>,
     /// The part of the tree that it is bound to, if it is.
     pub(crate) top: Cell<Option<Ino>>,
@@ -67,7 +67,7 @@ pub(crate) struct ServedConnection<S: Service> {
     pub(crate) patient: Cell<usize>,
     /// How to end those that wait.
     pub(crate) waits: RefCell<Waits>,
-    /// Its reader, while it waits for that to become less.
+    /// Wakes the reader, which waits while too much is under way or not yet sent.
     pub(crate) reader: Signal,
     pub(crate) has_replies: Cell<bool>,
     /// Somebody waits for what comes in; and when it began, in time in which its worker has read.
@@ -75,7 +75,7 @@ pub(crate) struct ServedConnection<S: Service> {
     pub(crate) began: Duration,
     /// Since when it is in the middle of a frame.
     pub(crate) unfinished: Rc<Cell<Option<Instant>>>,
-    /// That moment, and when it was seen first, in time in which the worker has read.
+    /// Value of `unfinished`, and when it was seen first, in time in which the worker has read.
     pub(crate) stalled: Cell<Option<(Instant, Duration)>>,
 }
 

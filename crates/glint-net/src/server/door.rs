@@ -41,7 +41,7 @@ pub(crate) struct Door {
 enum Who {
     /// Nobody knows yet.
     Stranger(Origin),
-    /// It has said hello.
+    /// A peer that has said hello.
     Known(Option<[u8; 32]>),
 }
 
@@ -102,7 +102,7 @@ impl Door {
 }
 
 impl Place {
-    /// Its peer has said who it is. Returns whether so many of that certificate may come.
+    /// The peer has said who it is. Returns whether so many of that certificate may come.
     pub(crate) fn known(&mut self, certificate: Option<[u8; 32]>) -> bool {
         let Who::Stranger(from) = self.who else { return true };
         let mut counts = self.door.counts.lock();

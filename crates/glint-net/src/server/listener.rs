@@ -57,7 +57,7 @@ struct Inbox {
     /// Connections should be looked after.
     care: AtomicBool,
     accepted: Mutex<Vec<Visitor>>,
-    /// Its thread, which waits for any of these.
+    /// The thread, which waits for any of these.
     waiting: WaitList,
     /// When the thread last said that it runs.
     ran: Mutex<Option<Instant>>,

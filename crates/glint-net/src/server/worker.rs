@@ -49,7 +49,7 @@ pub(crate) struct Worker<S: Service> {
     /// Shared by all workers.
     pub(crate) reply_cache: Arc<ReplyCache>,
     scheduler: RefCell<Scheduler<Job<S>>>,
-    /// Its passes, which wait for requests and for replies.
+    /// Passes of the worker, which wait for requests and for replies.
     work: Signal,
     poller: Rc<Poller>,
     /// Connections with replies to send.

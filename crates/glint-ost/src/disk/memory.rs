@@ -184,7 +184,7 @@ impl MemoryDisk {
         self.0.lock().process += 1;
     }
 
-    /// It has room for so much, or for everything.
+    /// The disk has room for so much, or for everything.
     pub fn limit(&self, capacity: Option<u64>) {
         self.0.lock().capacity = capacity;
     }

@@ -44,7 +44,7 @@ impl Grants {
         used
     }
 
-    /// It could not write, and still has what it wanted to.
+    /// A client could not write, and still has what it wanted to.
     pub fn give_back(&self, client: ClientId, used: u64) {
         if used > 0 {
             *self.clients.lock().entry(client).or_default() += used;

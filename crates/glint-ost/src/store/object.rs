@@ -22,9 +22,9 @@ const ATTRIBUTE_BYTES_MAX: usize = 4096;
 enum Seal {
     /// Not looked at yet.
     Unknown,
-    /// It has none, or is being changed.
+    /// The object has no checksums, or is being changed.
     Open,
-    /// They are off, though perhaps not on stable storage: what they cover, bytes below this
+    /// Checksums are off, though perhaps not on stable storage: what they cover, bytes below this
     /// size, must not change.
     Leaving(u64),
     Sealed(Sums),

@@ -36,7 +36,7 @@ const SHARD_SHIFT: u32 = 10;
 pub struct StoredObject {
     /// Which.
     pub object: ObjectId,
-    /// Its size.
+    /// Size in bytes.
     pub size: u64,
 }
 

@@ -7,7 +7,7 @@ use crate::{Attr, Cred, Errno, FileType, FsResult, Ino, Layout, Timestamp};
 /// What is asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct New<'a> {
-    /// Its type, and permission bits before the umask.
+    /// Type of the inode, and permission bits before the umask.
     pub kind: FileType,
     /// See [`New::kind`].
     pub mode: u32,
@@ -21,9 +21,9 @@ pub struct New<'a> {
 
 /// What it becomes.
 pub struct NewInode {
-    /// Its attributes.
+    /// Attributes of the inode.
     pub attr: Attr,
-    /// Its access ACL, if that says more than the mode.
+    /// Access ACL of the inode, if that says more than the mode.
     pub acl: Option<Acl>,
 }
 

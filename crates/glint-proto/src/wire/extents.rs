@@ -37,7 +37,7 @@ pub struct Extents<'a> {
 }
 
 impl<'a> Extents<'a> {
-    /// Those of a bulk that has `count`. They are in order, apart from each other, within the
+    /// Extents of a bulk that has `count`. They are in order, apart from each other, within the
     /// largest file, and fill the bulk; EPROTO otherwise.
     pub fn parse(bulk: &'a [u8], count: u32) -> FsResult<Extents<'a>> {
         let count = count as usize;

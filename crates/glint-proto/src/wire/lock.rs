@@ -12,20 +12,20 @@ pub struct Bits(pub u8);
 impl Bits {
     /// Nothing.
     pub const NONE: Bits = Bits(0);
-    /// That the names known for it lead to it.
+    /// Names known for the inode lead to it.
     pub const ENTRY: Bits = Bits(1);
-    /// Its attributes, extended ones and link target among them.
+    /// Attributes, extended ones and link target among them.
     pub const ATTR: Bits = Bits(2);
     /// Which names there are not in a directory.
     pub const DIR: Bits = Bits(4);
-    /// That it can be opened for reading without asking.
+    /// The inode can be opened for reading without asking.
     pub const OPEN: Bits = Bits(8);
-    /// That a write has nothing to take from a file: no set-id bits, no capabilities.
+    /// A write has nothing to take from the file: no set-id bits, no capabilities.
     pub const PLAIN: Bits = Bits(32);
-    /// Those that many clients may hold.
+    /// Bits that many clients may hold.
     pub const SHARED: Bits = Bits(47);
-    /// That nobody else looks at a directory or changes it, so that its holder changes it by
-    /// itself and tells the servers later. Only one client holds it, and then nobody else
+    /// Nobody else looks at the directory or changes it, so that the holder of this bit changes
+    /// it by itself and tells the servers later. Only one client holds it, and then nobody else
     /// holds anything of the directory.
     pub const DELEGATION: Bits = Bits(16);
     /// All of them.

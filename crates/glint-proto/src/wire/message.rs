@@ -472,7 +472,7 @@ pub enum OstReply {
     Done,
     /// This many bytes of bulk.
     Data(u32),
-    /// It was written; the state of the object after it.
+    /// State of the object after the write.
     Written(ObjectAttr),
     /// State of an object; `None` if it was never written.
     Stat(Option<ObjectAttr>),

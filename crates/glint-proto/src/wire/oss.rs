@@ -27,7 +27,7 @@ pub struct OssInfo {
 /// What an OSS says and asks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum OssRequest {
-    /// It lives. The first one makes it a part of the file system.
+    /// The OSS lives. The first one makes it a part of the file system.
     Heartbeat(Heartbeat),
     /// Whether a session of a client is a good one, and belongs to this owner.
     IsSession { client: ClientId, session: u64, owner: Owner },
@@ -36,7 +36,7 @@ pub enum OssRequest {
 /// Sign of life of an OSS.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Heartbeat {
-    /// Its data directory.
+    /// Identity of the data directory.
     pub uuid: u128,
     /// The file system that it belongs to; 0 if to none yet.
     pub fs_uuid: u128,

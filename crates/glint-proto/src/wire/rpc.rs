@@ -20,7 +20,7 @@ pub struct Hello {
     pub host: String,
     /// Where it is mounted, shown by `glint status`.
     pub mount_point: String,
-    /// It was welcomed before, by this or an earlier run of the server.
+    /// The client was welcomed before, by this or an earlier run of the server.
     pub known: bool,
     /// The run whose transactions it counts; 0 if none.
     pub boot_verifier: u64,
@@ -77,7 +77,7 @@ pub struct Welcome {
     pub boot_verifier: u64,
     /// Number of OSTs.
     pub osts: u16,
-    /// Those of the MDS's own server; the first ones.
+    /// Number of OSTs of the MDS's own server; the first ones.
     pub own_osts: u16,
     /// The servers of the others.
     pub osses: Vec<OssInfo>,
@@ -174,7 +174,7 @@ pub enum Request<'a> {
         #[serde(borrow)]
         request: MdsRequest<'a>,
         reply: MdsReply,
-        /// That what it made was made in this session, if that needs capabilities.
+        /// Proof that what the request made was made in this session, if that needs capabilities.
         proof: Option<Capability>,
     },
     /// The client has replayed what it had to.
@@ -235,7 +235,7 @@ pub enum Reply {
     Oss(FsResult<OssReply>),
     /// To [`Request::Status`] and [`Request::Stats`].
     Json(String),
-    /// It is not done.
+    /// The request is not done.
     Failed(Errno),
     /// From the MDS.
     Mds {

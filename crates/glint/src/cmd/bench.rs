@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Its name.
+/// Name of the program.
 const PROGRAM: &str = "glint-bench";
 
 /// Measure; `glint bench --help` lists what.
@@ -18,7 +18,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Those of `glint help bench ...`, which only the benchmarks can answer.
+    /// Arguments of `glint help bench ...`, which only the benchmarks can answer.
     pub(crate) fn of_help(call: &[OsString]) -> Option<Args> {
         let [_, help, bench, rest @ ..] = call else { return None };
         let is_it = help == "help" && bench == "bench";

@@ -68,13 +68,13 @@ pub(crate) struct IssueArgs {
     /// For a client only: it cannot pass for a server.
     #[arg(long)]
     client: bool,
-    /// It may be a server of OSTs (`glint oss`), and is believed what it says of data.
+    /// Let the host be a server of OSTs (`glint oss`), which is believed what it says of data.
     #[arg(long, conflicts_with_all = ["client", "subtree", "read_only", "squash", "map_uid", "map_gid"])]
     oss: bool,
-    /// It sees only what is below this directory of the file system, as its root.
+    /// Show the host only what is below this directory of the file system, as its root.
     #[arg(long, value_name = "PATH", value_parser = subtree)]
     subtree: Option<String>,
-    /// It changes nothing.
+    /// Let the host change nothing.
     #[arg(long)]
     read_only: bool,
     /// Whose rights are not taken over: those of the superuser of the client, or anybody's.

@@ -63,7 +63,7 @@ pub const COUNT_PAGES: &str = "GLINT_BENCH_COUNT_PAGES";
 
 /// A call of this program, as it is to be understood.
 pub(crate) struct Call {
-    /// Its words.
+    /// Words of the call.
     pub arguments: Vec<OsString>,
     /// Whether mount(8) called it as its helper.
     pub is_helper: bool,

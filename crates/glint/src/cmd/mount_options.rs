@@ -32,8 +32,8 @@ const FLAGS: [(&str, MountFlags, bool); 25] = [
     ("loud", MountFlags::SILENT, false),
 ];
 
-/// Those that mount(8) acts on itself, those that are so in any case, and what the kernel shows
-/// of a mount of FUSE and mount(8) passes again when it remounts.
+/// Options that mount(8) acts on itself, those that are so in any case, and what the kernel
+/// shows of a mount of FUSE and mount(8) passes again when it remounts.
 const IGNORED: [&str; 17] = [
     "defaults",
     "auto",
@@ -101,7 +101,7 @@ impl Flags {
         (others - self.cleared) | self.set
     }
 
-    /// Those that a mount has, from the options that the kernel shows: of the mount and of the
+    /// Flags that a mount has, from the options that the kernel shows: of the mount and of the
     /// file system, where what is not set in one may be in the other.
     pub fn of_mount(shown: &str) -> MountFlags {
         let set = |option| FLAGS.iter().find(|(name, _, on)| *name == option && *on);

@@ -63,7 +63,7 @@ fn bandwidth(text: &str) -> Result<u64, String> {
     if bytes >= 1000 { Ok(bytes) } else { Err("at least 1000".into()) }
 }
 
-/// Those of a process that only serves.
+/// Options of a process that only serves.
 #[derive(clap::Args)]
 pub(crate) struct Alone {
     /// Number of OSTs, fixed when the data directory is created [default: 1].

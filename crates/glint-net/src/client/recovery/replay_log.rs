@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct UncommittedRequest {
     pub(crate) frame: KeptFrame,
     pub(crate) reply: MdsReply,
-    /// That what it made was made in this session, if that needs to be proven.
+    /// Proof that what the request made was made in this session, if that needs to be proven.
     pub(crate) proof: Option<Capability>,
     /// The slot and xid under which it was sent last in this run of the server, if that failed
     /// under its own.
@@ -276,7 +276,7 @@ impl ReplayLog {
     }
 }
 
-/// That the inode that an answer is about was made in this session.
+/// Proof that the inode that an answer is about was made in this session.
 pub(crate) fn proof_of(grants: &[Grant]) -> Option<Capability> {
     grants.iter().find_map(|grant| match grant {
         Grant::Capability { capability, .. } if capability.access.contains(Access::MADE) => {

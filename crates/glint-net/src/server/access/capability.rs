@@ -5,8 +5,8 @@
 //! Invariants:
 //! - Only the servers of a file system make one, because only they have the key.
 //! - A capability is of one session, one inode and one set of rights. It ends with the session.
-//! - It comes with the answer to a request that the MDS has executed for the caller that the
-//!   certificate admits, and allows no more than that request did.
+//! - A capability comes with the answer to a request that the MDS has executed for the caller that
+//!   the certificate admits, and allows no more than that request did.
 
 use glint_proto::capability::{SEAL_BYTES, SECRET_BYTES};
 use glint_proto::lock::Grant;

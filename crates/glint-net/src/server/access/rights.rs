@@ -41,9 +41,9 @@ pub struct IdMap {
 /// What a client may do. The default is everything.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Rights {
-    /// It sees the file system from this directory on.
+    /// The client sees the file system from this directory on.
     pub subtree: Option<String>,
-    /// It changes nothing.
+    /// The client may change nothing.
     pub read_only: bool,
     /// See [`Squash`].
     pub squash: Squash,
@@ -51,8 +51,8 @@ pub struct Rights {
     pub users: Vec<IdMap>,
     /// Groups; all are the same if there are none.
     pub groups: Vec<IdMap>,
-    /// It may be a server of OSTs. This is more than everything: such a server says which data
-    /// is gone, and is believed.
+    /// The client may be a server of OSTs. This is more than everything: such a server says which
+    /// data is gone, and is believed.
     pub oss: bool,
 }
 
