@@ -55,6 +55,9 @@ const SECOND_WORDS: [(&str, &str); 6] = [
     ("the evidence", "the name of the source"),
 ];
 
+/// Words that say nothing at the beginning of a doc comment: what they stand for is elsewhere.
+const PRONOUNS: [&str; 7] = ["It", "Its", "They", "Their", "Them", "Those", "These"];
+
 /// The modules that may contain `unsafe`.
 const UNSAFE: [&str; 9] = [
     "glint-sim/src/world/chance.rs",
@@ -248,6 +251,26 @@ fn servers_have_no_threads_files_or_time_of_their_own() {
             "{path} uses {}: that belongs to src/process",
             found.unwrap_or(&"")
         );
+    }
+}
+
+/// Who looks up one comment has not read the one before it.
+#[test]
+fn doc_comments_begin_with_the_thing() {
+    let is_exempt = |path: &str| {
+        ["crates/glint-server/", "crates/glint-sim/"].iter().any(|start| path.starts_with(start))
+    };
+    for (path, text) in files("rs").into_iter().filter(|(path, _)| !is_exempt(path)) {
+        let mut goes_on = false;
+        for (number, line) in text.lines().map(str::trim_start).enumerate() {
+            let comment = line.strip_prefix("///");
+            let begins =
+                comment.filter(|_| !goes_on).and_then(|said| said.split_whitespace().next());
+            let pronoun = begins.map(|word| word.trim_end_matches(','));
+            let found = pronoun.is_some_and(|word| PRONOUNS.contains(&word));
+            assert!(!found, "{path}:{}: {line} (name the thing)", number + 1);
+            goes_on = comment.is_some();
+        }
     }
 }
 
