@@ -138,7 +138,7 @@ enum Arrival {
 }
 
 #[test]
-fn a_lock_that_is_asked_back_before_it_comes_is_waited_for_and_not_for_long() {
+fn a_lock_that_is_recalled_before_it_comes_is_waited_for_and_not_for_long() {
     // As long as the lock may be on its way, and less.
     let soon = Duration::from_millis(200);
     for arrival in [Arrival::Comes, Arrival::ComesNot, Arrival::IsOnItsWay] {

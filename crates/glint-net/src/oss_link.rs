@@ -25,7 +25,7 @@ pub struct OssLink {
     writer: FrameWriter,
     reader: FrameReader,
     address: Address,
-    /// It was answered.
+    /// The server has answered.
     is_heard: bool,
 }
 

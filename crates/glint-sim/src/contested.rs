@@ -7,10 +7,12 @@
 
 use crate::oracle::Troubles;
 use crate::workload::{Fs, make};
+use crate::world::hosts::LEASE;
 use futures_util::lock::Mutex;
 use glint_client::{Caller, Handle, Vfs, WriteHow};
-use glint_proto::{FileType, Ino, OpenFlags, SetAttr};
+use glint_proto::{FileType, Ino, OpenFlags, SetAttr, clock};
 use std::cell::{Cell, RefCell};
+use std::time::Instant;
 
 const ROOT: &Caller = &Caller::ROOT;
 const BYTES: usize = 100;
@@ -27,6 +29,11 @@ pub(crate) struct Contested {
     /// Whoever wrote it is gone, perhaps with what it wrote: anything may be in it, until it is
     /// written anew and durable. From then on nothing of whoever is gone comes back.
     in_doubt: Cell<bool>,
+    /// When a server was last out of reach, and when an OSS last lost what it had not synced. Both
+    /// together may take what was not synced: a client that gives its lock to others does not wait
+    /// for an OSS longer than half a lease (docs/contract.md).
+    outage: Cell<Option<Instant>>,
+    loss: Cell<Option<Instant>>,
     /// Clients keep locks; without them an OST does not know who writes after whom.
     locks: bool,
 }
@@ -50,7 +57,29 @@ impl Contested {
         let values = RefCell::new(vec![0]);
         let (unsynced, in_doubt) = (Cell::new(false), Cell::new(false));
         let (ino, turn) = (open.attr.ino, Mutex::default());
-        Ok(Contested { ino, turn, values, unsynced, in_doubt, locks })
+        let (outage, loss) = (Cell::new(None), Cell::new(None));
+        Ok(Contested { ino, turn, values, unsynced, in_doubt, outage, loss, locks })
+    }
+
+    /// A server is out of reach from now on, for a while.
+    pub(crate) fn note_outage(&self) {
+        self.outage.set(Some(clock::now()));
+        self.doubt();
+    }
+
+    /// An OSS has lost what it had not synced.
+    pub(crate) fn note_loss(&self) {
+        self.loss.set(Some(clock::now()));
+        self.doubt();
+    }
+
+    fn doubt(&self) {
+        let is_recent = |when: &Cell<Option<Instant>>| {
+            when.get().is_some_and(|then| clock::since(then) < 2 * LEASE)
+        };
+        if self.unsynced.get() && is_recent(&self.outage) && is_recent(&self.loss) {
+            self.in_doubt.set(true);
+        }
     }
 
     /// A client has died or is being evicted, perhaps with what it had written.
@@ -167,6 +196,7 @@ impl Contested {
         let written = fs.write(handle, 0, &[next; BYTES], WriteHow::default()).await;
         let Some(_) = troubles.told(WHAT, ino, written)? else { return Ok(None) };
         if !sync && self.locks {
+            self.doubt();
             return Ok(Some(next));
         }
         let synced = troubles.told(WHAT, ino, fs.fsync(handle).await)?;

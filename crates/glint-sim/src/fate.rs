@@ -93,6 +93,9 @@ impl Run {
         let may = now >= self.calm_until.get();
         if may {
             self.calm_until.set(now + OUTAGE + CALM);
+            if let Some(contested) = &*self.contested.borrow() {
+                contested.note_outage();
+            }
         }
         may
     }
@@ -106,6 +109,7 @@ impl Run {
         self.hosts.stop(host);
         if power_loss {
             self.hosts.lose_power(host);
+            self.note_loss(host);
             if self.executor.one_in(3) {
                 self.fail_replays(host);
             }
@@ -127,9 +131,18 @@ impl Run {
             self.hosts.stop(host);
             self.hosts.heal(host);
             self.hosts.lose_objects(host);
+            self.note_loss(host);
             self.count(|outcome| outcome.disk_failures += 1);
             self.executor.sleep(Duration::from_millis(self.executor.below(500))).await;
             self.hosts.start(host);
+        }
+    }
+
+    fn note_loss(&self, host: usize) {
+        if host != MDS
+            && let Some(contested) = &*self.contested.borrow()
+        {
+            contested.note_loss();
         }
     }
 

@@ -45,6 +45,9 @@ const EMPTY_NAMES_LEFT: [(&str, usize); 0] = [];
 /// Public types that share a name, and how many do. No number here rises, and no line is added.
 const SHARED_NAMES_LEFT: [(&str, usize); 0] = [];
 
+/// Longest line of a document, in characters.
+const DOCUMENT_WIDTH: usize = 100;
+
 /// Words that were used for a thing beside the one that docs/glossary.md has for it, and that one.
 const SECOND_WORDS: [(&str, &str); 6] = [
     ("mailbox", "recall queue"),
@@ -215,7 +218,7 @@ fn nothing_has_a_second_word() {
             continue;
         }
         for (number, line) in text.lines().enumerate() {
-            let line = line.to_lowercase();
+            let line = line.to_lowercase().replace('_', " ");
             for (second, word) in SECOND_WORDS {
                 let stands_alone = |at: usize| {
                     !line[..at].ends_with(is_part)
@@ -270,6 +273,24 @@ fn doc_comments_begin_with_the_thing() {
             let found = pronoun.is_some_and(|word| PRONOUNS.contains(&word));
             assert!(!found, "{path}:{}: {line} (name the thing)", number + 1);
             goes_on = comment.is_some();
+        }
+    }
+}
+
+/// Documents are wrapped at one width, but for tables, code and what has no space.
+#[test]
+fn documents_are_wrapped() {
+    let is_document = |path: &str| !path.contains('/') || path.starts_with("docs/");
+    for (path, text) in files("md").into_iter().filter(|(path, _)| is_document(path)) {
+        if path.starts_with("docs/reports/") {
+            continue;
+        }
+        let mut code = false;
+        for (number, line) in text.lines().enumerate() {
+            code ^= line.trim_start().starts_with("```");
+            let fits = line.chars().count() <= DOCUMENT_WIDTH || !line.trim().contains(' ');
+            let is_text = !code && !line.starts_with('|') && !line.starts_with("    ");
+            assert!(fits || !is_text, "{path}:{}: longer than {DOCUMENT_WIDTH}", number + 1);
         }
     }
 }

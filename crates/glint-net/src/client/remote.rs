@@ -116,7 +116,7 @@ async fn keep_lease(session: &Arc<ClientSession>) {
 impl Remote {
     /// Does not change objects of a file again, because others may change them from now on.
     pub(crate) fn abandon(&self, ino: Ino) {
-        self.session.abandon(ino, self.is_away());
+        self.session.abandon(ino);
     }
 
     /// Connects to a server and learns what it serves.

@@ -31,9 +31,9 @@ pub(crate) struct SyncMark {
 /// How far this client is with a server that has started again or evicted it: boot verifier of
 /// that run, and evictions before it.
 pub(crate) struct RecoveryProgress {
-    /// It was told everything, and may go on without waiting for more.
+    /// What the server was told everything of: it may go on without waiting for more.
     pub(crate) said: (u64, u64),
-    /// It has answered that it knows.
+    /// What the server has answered that it knows.
     pub(crate) heard: (u64, u64),
     /// Where replays are numbered that failed before.
     pub(crate) retries: Option<Retries>,
@@ -70,10 +70,10 @@ pub(crate) struct ClientSession {
     /// Counts evictions.
     pub(crate) evictions: AtomicU64,
     pub(crate) stop: AtomicBool,
-    /// It is over, and nothing of it is sent any more: who waits for that.
+    /// The session is over, and nothing of it is sent any more: who waits for that.
     is_over: AtomicBool,
     end: WaitList,
-    /// It was said that calls wait for room in `replay_log`.
+    /// Whether it was said that calls wait for room in `replay_log`.
     pub(super) complained: AtomicBool,
     pub(crate) heartbeat: OnceLock<std::thread::Thread>,
     /// When the last ping that was answered was sent.
@@ -265,7 +265,7 @@ impl ClientSession {
         SyncMark { run: self.run.load(Ordering::Acquire), object, mark: log.mark() }
     }
 
-    /// It is answered: what it made durable is not to be sent again.
+    /// A sync is answered: what it made durable is not to be sent again.
     pub(crate) fn synced(&self, sync: SyncMark, spare: &mut impl FnMut(KeptFrame)) {
         self.change_log(|log| {
             if sync.run == self.run.load(Ordering::Acquire) {
@@ -298,11 +298,10 @@ impl ClientSession {
         })
     }
 
-    /// Forgets changes of a file's data, because others may change it from now on. With a server
-    /// that is away they are lost.
-    pub(crate) fn abandon(&self, ino: Ino, is_away: bool) {
-        let abandoned = self.change_log(|log| log.abandon(ino));
-        if abandoned > 0 && is_away {
+    /// Forgets changes of a file's data that are not known to be durable, because others may change
+    /// it from now on. They are lost if their server loses its power, so the file hears of it.
+    pub(crate) fn abandon(&self, ino: Ino) {
+        if self.change_log(|log| log.abandon(ino)) > 0 {
             self.fail(ino, Errno::EIO);
         }
     }
