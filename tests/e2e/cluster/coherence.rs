@@ -6,7 +6,7 @@
 use rustix::fs::FlockOperation;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -376,4 +376,60 @@ assert os.waitstatus_to_exitcode(status) == expected, (status, expected)
 "#;
     let (a, b) = (pair.a.join("l"), pair.b.join("l"));
     run(Command::new("python3").args(["-c", script, text(&a), text(&b)]));
+}
+
+/// Programs look at a file all the time while another one of the same mount truncates it, appends
+/// and closes it: an answer that is overtaken by a write takes nothing of it back.
+#[test]
+fn a_file_that_is_looked_at_while_it_is_written_ends_where_it_was_written_to() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &[]);
+    let (mount, dir) = world.mount(port, "m", &[]);
+    let (other, elsewhere) = world.mount(port, "o", &[]);
+    let path = dir.join("f");
+    fs::write(&path, b"").unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    // As the shell's `>` and `>>` in one, which std does not let through otherwise.
+    let append = rustix::fs::OFlags::APPEND.bits() as i32;
+    let is_over = || stop.load(std::sync::atomic::Ordering::Relaxed);
+    let rounds = std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !is_over() {
+                    fs::metadata(&path).unwrap();
+                }
+            });
+        }
+        let work = || {
+            let (begun, mut rounds) = (Instant::now(), 0);
+            while begun.elapsed() < Duration::from_secs(6) {
+                let mut options = OpenOptions::new();
+                options.write(true).truncate(true).custom_flags(append);
+                let mut file = options.open(&path).map_err(|e| e.to_string())?;
+                for piece in 0..4u8 {
+                    file.write_all(&[b'a' + piece; 100]).map_err(|e| e.to_string())?;
+                }
+                let size = file.metadata().map_err(|e| e.to_string())?.len();
+                drop(file);
+                let closed = fs::metadata(&path).map_err(|e| e.to_string())?.len();
+                if (size, closed) != (400, 400) {
+                    return Err(format!("round {rounds}: {size} bytes, {closed} after the close"));
+                }
+                rounds += 1;
+            }
+            Ok(rounds)
+        };
+        let done = work();
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        done
+    });
+    let rounds = rounds.unwrap();
+    println!("{rounds} rounds");
+    let content: Vec<u8> = (0..4u8).flat_map(|piece| [b'a' + piece; 100]).collect();
+    assert!(fs::read(elsewhere.join("f")).unwrap() == content);
+    mount.stop();
+    other.stop();
+    server.stop();
+    world.assert_sound();
 }
