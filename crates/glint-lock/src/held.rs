@@ -208,7 +208,7 @@ impl HeldData {
 
     /// The answer is there that would have brought an expected lock. Returns one that has not come,
     /// which is to be given up now.
-    pub fn has_not_come(&mut self) -> Option<u64> {
+    pub fn release_expected(&mut self) -> Option<u64> {
         let expected = |data: &&Data| data.lock.number == 0 && !data.lost;
         let id = self.locks.iter().find(expected)?.id;
         self.release(id);
@@ -229,7 +229,7 @@ impl HeldData {
             data.lock = lock;
             self.gone = self.gone.max(lock.number);
             let id = data.id;
-            self.is_not_coming(lock.number);
+            self.stop_awaiting(lock.number);
             return Some(id);
         }
         let newer = |data: &&mut Data| {
@@ -241,7 +241,7 @@ impl HeldData {
             data.users += u32::from(used);
             return Some(data.id);
         }
-        let asked = self.is_not_coming(lock.number);
+        let asked = self.stop_awaiting(lock.number);
         if lock.number != 0 && lock.number <= self.gone {
             return None;
         }
@@ -328,7 +328,7 @@ impl HeldData {
     /// A lock that was recalled has not come, and is not relied on if it does. Returns whether
     /// that is so.
     pub fn refuse(&mut self, number: u64) -> bool {
-        let refused = self.is_not_coming(number);
+        let refused = self.stop_awaiting(number);
         if refused {
             self.gone = self.gone.max(number);
         }
@@ -336,7 +336,7 @@ impl HeldData {
     }
 
     /// Nobody waits any more for a lock that was recalled. Returns whether somebody did.
-    fn is_not_coming(&mut self, number: u64) -> bool {
+    fn stop_awaiting(&mut self, number: u64) -> bool {
         let at = self.early.iter().position(|early| *early == number);
         if let Some(at) = at {
             self.early.swap_remove(at);

@@ -189,7 +189,7 @@ impl<K: Kv> Mds<K> {
     }
 
     /// There are more OSTs than before.
-    pub fn has_osts(&self, osts: u16) {
+    pub fn note_ost_count(&self, osts: u16) {
         self.osts.fetch_max(osts, Ordering::AcqRel);
     }
 
@@ -356,7 +356,7 @@ impl<K: Kv> Mds<K> {
             }
             MdsRequest::ReclaimDelegation { ino } => {
                 context.begin()?;
-                Ok(self.own_again(context, ino))
+                Ok(self.reclaim_delegation(context, ino))
             }
             // Only with what makes sure that it is executed once.
             MdsRequest::Batch { .. } => Err(Errno::EOPNOTSUPP),

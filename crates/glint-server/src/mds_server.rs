@@ -293,7 +293,7 @@ impl<K: Kv, D: Disk> Service for MdsServer<K, D> {
         match request {
             OssRequest::Heartbeat(beat) => {
                 let orders = self.osses.beat(&*self.records, name, beat)?;
-                self.mds.has_osts(self.osses.osts(self.osts.count()));
+                self.mds.note_ost_count(self.osses.osts(self.osts.count()));
                 Ok(OssReply::Orders { orders, secret: *self.mds.secret() })
             }
             OssRequest::IsSession { client, session, owner } => {

@@ -72,7 +72,7 @@ impl<T: Transport> Client<T> {
         let update = inode.as_ref().map(|_| self.cache.begin_update(&[ino]));
         let request = MdsRequest::Setattr { ino, set: set.clone() };
         let reply = self.ask(caller, &request).await;
-        self.may_have_given(set.mode, b"");
+        self.note_privileges_given(set.mode, b"");
         let MdsReply::Attr(mut attr) = reply? else { return Err(Errno::EPROTO) };
         if let Some(size) = set.size {
             self.truncate_objects(ino, attr.layout, size).await?;
@@ -320,7 +320,7 @@ impl<T: Transport> Client<T> {
             glint_telemetry::count(Counter::BytesReadAhead, done as u64);
         }
         if is_slow(clock::since(begun), done) {
-            file.ahead.lock().was_slow();
+            file.ahead.lock().widen();
         }
         Ok(done)
     }
@@ -333,7 +333,7 @@ impl<T: Transport> Client<T> {
             return Ok(size);
         }
         let size = self.glimpse(file.ino, file.layout).await?.map_or(0, |objects| objects.size);
-        file.ahead.lock().has_size(stamp, size);
+        file.ahead.lock().note_size(stamp, size);
         Ok(size)
     }
 

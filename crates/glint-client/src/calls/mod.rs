@@ -169,7 +169,7 @@ impl<T: Transport> Vfs for Client<T> {
                     update.made_in(parent, attr.ctime, false);
                 }
                 let handle = self.add_handle(&attr, OpenFlags { truncate: false, ..open }, true);
-                self.is_new(handle, &attr, counted);
+                self.note_created(handle, &attr, counted);
                 let Found { attr, valid } = self.learn_made(parent, name, attr, asked);
                 Ok(Open { attr, handle, valid, created: true })
             }
@@ -194,7 +194,7 @@ impl<T: Transport> Vfs for Client<T> {
             MdsReply::Opened { attr, .. } => {
                 let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
                 let handle = self.add_handle(&attr, flags, true);
-                self.is_new(handle, &attr, counted);
+                self.note_created(handle, &attr, counted);
                 let Found { attr, valid } = self.learn_name(parent, b"", attr, asked, true);
                 let valid = Valid { entry: Duration::ZERO, ..valid };
                 Ok(Open { attr, handle, valid, created: true })
@@ -484,7 +484,7 @@ impl<T: Transport> Vfs for Client<T> {
             inode.lock().gets_xattr();
         }
         let reply = self.ask(caller, &MdsRequest::Setxattr { ino, name, value, flags }).await;
-        self.may_have_given(None, name);
+        self.note_privileges_given(None, name);
         reply.map(drop)
     }
 

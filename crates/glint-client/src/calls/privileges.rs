@@ -52,7 +52,7 @@ impl<T: Transport> Client<T> {
     }
 
     /// A file was made and opened by this client, when so many changes had been counted.
-    pub(crate) fn is_new(&self, handle: Handle, attr: &Attr, counted: u64) {
+    pub(crate) fn note_created(&self, handle: Handle, attr: &Attr, counted: u64) {
         if !self.has_locks()
             && !attr.has_set_id()
             && let Ok(file) = self.handles.get(handle)
@@ -62,7 +62,7 @@ impl<T: Transport> Client<T> {
     }
 
     /// This client has set a mode, or an extended attribute.
-    pub(crate) fn may_have_given(&self, mode: Option<u32>, xattr: &[u8]) {
+    pub(crate) fn note_privileges_given(&self, mode: Option<u32>, xattr: &[u8]) {
         let set_id = mode.is_some_and(|mode| mode & (libc::S_ISUID | libc::S_ISGID) != 0);
         if set_id || xattr == XATTR_CAPABILITY {
             self.privileges.fetch_add(1, Ordering::AcqRel);

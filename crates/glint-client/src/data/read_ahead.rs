@@ -138,7 +138,7 @@ pub(crate) struct Plan {
 
 impl ReadAhead {
     /// A read took long.
-    pub(crate) fn was_slow(&mut self) {
+    pub(crate) fn widen(&mut self) {
         // Many that were under way at once may say so before the next one is planned.
         self.window = (2 * self.window).clamp(WINDOW_MIN, WINDOW_MAX.end);
     }
@@ -153,7 +153,7 @@ impl ReadAhead {
     }
 
     /// The objects said how large the file is.
-    pub(crate) fn has_size(&mut self, stamp: u64, size: u64) {
+    pub(crate) fn note_size(&mut self, stamp: u64, size: u64) {
         self.size = Some((stamp, size));
     }
 
@@ -310,7 +310,7 @@ mod tests {
         for n in 0..4 {
             assert_eq!(read(&mut ahead, n * BLOCK, BLOCK, 1), (vec![], false));
         }
-        ahead.was_slow();
+        ahead.widen();
         let (fetch, here) = read(&mut ahead, 4 * BLOCK, BLOCK, 1);
         assert!(!here);
         assert_eq!(fetch, (5..9).map(|n| n * BLOCK..(n + 1) * BLOCK).collect::<Vec<_>>());
@@ -328,7 +328,7 @@ mod tests {
     fn equal_distances_are_foreseen() {
         for (len, distance) in [(64 << 10, BLOCK), (BLOCK, 8 * BLOCK), (48_000, 376_064)] {
             let mut ahead = ReadAhead::default();
-            ahead.was_slow();
+            ahead.widen();
             let mut found = 0;
             for n in 0..20 {
                 let (fetch, here) = read(&mut ahead, n * distance, len, 1);
@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn distances_that_the_kernel_rounds_to_pages_are_foreseen() {
         let mut ahead = ReadAhead::default();
-        ahead.was_slow();
+        ahead.widen();
         let (mut found, mut read_ahead) = (0, 0);
         for n in 0..100u64 {
             let (start, end) = (n * 376_064, n * 376_064 + 47_008);
@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn a_file_is_read_again_in_another_way() {
         let mut ahead = ReadAhead::default();
-        ahead.was_slow();
+        ahead.widen();
         // The kernel reads more than it was asked for where a file begins.
         read(&mut ahead, 0, 2 * BLOCK, 1);
         for n in 1..8 {
@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn reads_anywhere_are_not() {
         let mut ahead = ReadAhead::default();
-        ahead.was_slow();
+        ahead.widen();
         let mut at = 1u64;
         for _ in 0..1000 {
             at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -396,10 +396,10 @@ mod tests {
             at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let page = (at >> 33) % [4, 64, 1000][n as usize % 3];
             read(&mut ahead, page * PAGE, PAGE, n / 1000);
-            ahead.was_slow();
-            ahead.was_slow();
+            ahead.widen();
+            ahead.widen();
         }
-        (0..100).for_each(|_| ahead.was_slow());
+        (0..100).for_each(|_| ahead.widen());
     }
 
     #[test]
@@ -407,7 +407,7 @@ mod tests {
         let memory = ReadAheadMemory::default();
         let mut files: Vec<ReadAhead> = (0..40).map(|_| ReadAhead::default()).collect();
         for ahead in &mut files {
-            (0..4).for_each(|_| ahead.was_slow());
+            (0..4).for_each(|_| ahead.widen());
             for n in 0..4 {
                 ahead.plan(n * BLOCK..(n + 1) * BLOCK, SIZE, 64 << 20, 1, &memory);
             }
@@ -421,7 +421,7 @@ mod tests {
     #[test]
     fn nothing_is_read_ahead_behind_the_end() {
         let mut ahead = ReadAhead::default();
-        (0..4).for_each(|_| ahead.was_slow());
+        (0..4).for_each(|_| ahead.widen());
         let memory = ReadAheadMemory::default();
         let size = 3 * BLOCK + 100;
         for n in 0..2 {

@@ -448,7 +448,7 @@ impl<T: Transport> Client<T> {
         state.pins.end_close();
         drop(state);
         inode.wake();
-        self.log.has_closed();
+        self.log.note_closed();
         self.cache.note_idle(&inode);
     }
 }

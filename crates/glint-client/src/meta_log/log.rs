@@ -127,7 +127,7 @@ impl WriteBackLog {
     }
 
     /// The close of such a file is among the changes now.
-    pub(crate) fn has_closed(&self) {
+    pub(crate) fn note_closed(&self) {
         self.closing.fetch_sub(1, Ordering::AcqRel);
         self.wake_waiters();
     }

@@ -64,7 +64,7 @@ impl<T: Transport> Client<T> {
         for change in deferred::changes(&batch.changes).flatten() {
             let Some((ino, _, true)) = change.opening() else { continue };
             let Some(inode) = self.cache.find(ino) else { continue };
-            let missing = inode.lock().data_locks.has_not_come();
+            let missing = inode.lock().data_locks.release_expected();
             if let Some(id) = missing {
                 let client = self.clone();
                 host::spawn(async move {

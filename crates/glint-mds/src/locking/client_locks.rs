@@ -68,7 +68,7 @@ fn wake_granted(shard: &Monitor<Shard, Awaited>, granted: &[Granted]) {
 pub(crate) struct ClientLocks {
     used: bool,
     /// Some client has held a delegation.
-    pub(crate) owned: AtomicBool,
+    pub(crate) has_delegations: AtomicBool,
     shards: Sharded<Monitor<Shard, Awaited>>,
     pub(crate) recalls: RecallQueues,
 }
@@ -118,7 +118,7 @@ impl ClientLocks {
     pub(crate) fn new(used: bool, watch: Arc<Watch>) -> ClientLocks {
         ClientLocks {
             used,
-            owned: AtomicBool::new(false),
+            has_delegations: AtomicBool::new(false),
             shards: Sharded::new(SHARDS),
             recalls: RecallQueues::new(watch),
         }
@@ -145,7 +145,7 @@ impl ClientLocks {
 
     /// Whether no other client holds the delegation of a directory.
     pub(crate) fn is_visible(&self, client: ClientId, ino: Ino) -> bool {
-        !self.owned.load(Ordering::Acquire)
+        !self.has_delegations.load(Ordering::Acquire)
             || self.shard(ino).lock().bits.is_free(client, ino, Bits::DELEGATION)
     }
 
@@ -409,7 +409,7 @@ impl<K: Kv> Mds<K> {
     /// A client writes data, perhaps because it was asked to.
     pub fn wrote(&self, client: ClientId) {
         self.client_locks.recalls.wrote(client);
-        self.recovery.is_at_work(client);
+        self.recovery.note_at_work(client);
     }
 
     /// The next recalls for a client; `None` when it is gone or listens elsewhere.

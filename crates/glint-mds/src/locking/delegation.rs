@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering;
 
 impl ClientLocks {
     /// Some client holds a delegation from now on.
-    fn note_owned(&self) {
-        self.owned.store(true, Ordering::Release);
+    fn note_delegated(&self) {
+        self.has_delegations.store(true, Ordering::Release);
     }
 }
 
@@ -31,17 +31,17 @@ impl<K: Kv> Mds<K> {
     }
 
     /// Grants the client the delegation of a directory that it makes, if it has use for that.
-    pub(crate) fn grant_own(&self, context: &Context<'_>, ino: Ino) {
+    pub(crate) fn grant_delegation(&self, context: &Context<'_>, ino: Ino) {
         if self.is_locking(context) && self.client_locks.recalls.epoch(context.client).is_some() {
-            self.client_locks.note_owned();
+            self.client_locks.note_delegated();
             self.grant(context, ino, Bits::DELEGATION);
         }
     }
 
     /// Reclaims a delegation after a restart. Nobody was let in since.
-    pub(crate) fn own_again(&self, context: &Context<'_>, ino: Ino) -> MdsReply {
+    pub(crate) fn reclaim_delegation(&self, context: &Context<'_>, ino: Ino) -> MdsReply {
         self.client_locks.recalls.expect(context.client);
-        self.client_locks.note_owned();
+        self.client_locks.note_delegated();
         self.client_locks.grant(context.client, ino, Bits::DELEGATION);
         MdsReply::Done
     }

@@ -36,7 +36,7 @@ impl<K: Kv> Mds<K> {
     ) -> FsResult<MdsReply> {
         let _held = self.lock_attributes(context, ino).await;
         let mut record = self.inode(ino).await?;
-        self.permit_setattr(context, &record, set).await?;
+        self.check_setattr(context, &record, set).await?;
         if *set
             == (SetAttr {
                 kill_suidgid: set.kill_suidgid,
@@ -93,7 +93,7 @@ impl<K: Kv> Mds<K> {
     }
 
     /// chmod(2), chown(2), truncate(2) and utimensat(2) on who may do what.
-    async fn permit_setattr(
+    async fn check_setattr(
         &self,
         context: &Context<'_>,
         record: &InodeRecord,

@@ -54,7 +54,7 @@ impl<K: Kv> Mds<K> {
         }
 
         let mut batch = Batch::new();
-        let mut record = self.new_inode(context, &directory, &new, &mut batch).await?;
+        let mut record = self.new_record(context, &directory, &new, &mut batch).await?;
         record.attr.size_on_ost = open.is_some_and(|flags| flags.write);
         record.parent = parent;
         if is_dir {
@@ -77,7 +77,7 @@ impl<K: Kv> Mds<K> {
             None => MdsReply::Attr(attr),
         };
         if is_dir && !has_default_acl {
-            self.grant_own(context, ino);
+            self.grant_delegation(context, ino);
         }
         if let Some(flags) = open {
             self.grant_data(context, ino, flags.write);
@@ -109,7 +109,7 @@ impl<K: Kv> Mds<K> {
         let mut batch = Batch::new();
         let kind = FileType::Regular;
         let new = New { kind, mode, umask, rdev: 0, target: b"" };
-        let mut record = self.new_inode(context, &directory, &new, &mut batch).await?;
+        let mut record = self.new_record(context, &directory, &new, &mut batch).await?;
         record.attr.nlink = 0;
         record.parent = parent;
         record.attr.size_on_ost = true;
@@ -140,7 +140,7 @@ impl<K: Kv> Mds<K> {
 
     /// The record of a new inode: owner, mode, layout and ACLs as its directory
     /// and its creator make them (open(2), acl(5)).
-    async fn new_inode(
+    async fn new_record(
         &self,
         context: &Context<'_>,
         directory: &InodeRecord,

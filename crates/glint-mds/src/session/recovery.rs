@@ -100,7 +100,7 @@ impl Recovery {
 
     /// Whether a client of the last run is still to say what it had; with `replays`, also what
     /// it did and was lost. While it does, it is waited for.
-    fn admits(&self, client: ClientId, replays: bool) -> bool {
+    fn admit(&self, client: ClientId, replays: bool) -> bool {
         if !self.is_active() || (replays && !self.replayed.load(Ordering::Acquire)) {
             return false;
         }
@@ -112,8 +112,8 @@ impl Recovery {
 
     /// A client that is waited for writes again what was lost: it has not said everything, and is
     /// not late.
-    pub(crate) fn is_at_work(&self, client: ClientId) {
-        self.admits(client, false);
+    pub(crate) fn note_at_work(&self, client: ClientId) {
+        self.admit(client, false);
     }
 
     /// A client has come back and said everything.
@@ -179,7 +179,7 @@ impl<K: Kv> Mds<K> {
         request: &MdsRequest<'_>,
     ) -> FsResult<()> {
         let is_replay = context.is_replay();
-        let is_admitted = || self.recovery.admits(context.client, is_replay);
+        let is_admitted = || self.recovery.admit(context.client, is_replay);
         match request {
             _ if is_replay => is_admitted().then_some(()).ok_or(Errno::ESTALE),
             // Who makes such changes now begins with numbers for them.
@@ -317,9 +317,9 @@ mod tests {
     #[test]
     fn new_requests_wait_for_all_who_may_come_back() {
         let mut time = Time::begin();
-        assert!(time.recovery.admits(ClientId(1), false), "it is waited for");
-        assert!(!time.recovery.admits(ClientId(1), true), "nothing was lost");
-        assert!(!time.recovery.admits(ClientId(3), false), "it was not there");
+        assert!(time.recovery.admit(ClientId(1), false), "it is waited for");
+        assert!(!time.recovery.admit(ClientId(1), true), "nothing was lost");
+        assert!(!time.recovery.admit(ClientId(3), false), "it was not there");
         assert!(block_on(poll_once(&mut Box::pin(time.recovery.permits_new()))).is_none());
         time.recovery.returned(ClientId(1));
         assert!(block_on(poll_once(&mut Box::pin(time.recovery.permits_new()))).is_none());
@@ -341,7 +341,7 @@ mod tests {
         let mut time = Time::begin();
         for _ in 0..3 {
             time.pass(8);
-            time.recovery.is_at_work(ClientId(1));
+            time.recovery.note_at_work(ClientId(1));
         }
         assert_eq!(time.recovery.overdue(|_| false), [ClientId(2)]);
         time.pass(11);
@@ -353,12 +353,12 @@ mod tests {
     fn who_goes_on_speaking_is_waited_for() {
         let mut time = Time::begin();
         time.pass(8);
-        assert!(time.recovery.admits(ClientId(1), false));
+        assert!(time.recovery.admit(ClientId(1), false));
         time.pass(8);
         assert_eq!(time.recovery.overdue(|_| false), [ClientId(2)]);
         for _ in 0..20 {
             time.pass(8);
-            time.recovery.admits(ClientId(1), false);
+            time.recovery.admit(ClientId(1), false);
         }
         assert_eq!(time.recovery.overdue(|_| false), [ClientId(1), ClientId(2)], "not for ever");
         clock::simulate(None);
