@@ -69,6 +69,8 @@ pub(crate) struct ClientSession {
     pub(crate) recovery: futures_util::lock::Mutex<RecoveryProgress>,
     /// Counts evictions.
     pub(crate) evictions: AtomicU64,
+    /// The run of the server that said it last.
+    evicted_in: AtomicU64,
     pub(crate) stop: AtomicBool,
     /// The session is over, and nothing of it is sent any more: who waits for that.
     is_over: AtomicBool,
@@ -137,6 +139,7 @@ impl ClientSession {
                 retries: None,
             }),
             evictions: AtomicU64::new(0),
+            evicted_in: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             end: WaitList::default(),
@@ -216,7 +219,12 @@ impl ClientSession {
             before != 0 && before != welcome.session
         };
         let is_new_run = self.run.load(Ordering::Acquire) != welcome.boot_verifier;
-        if is_another || (welcome.evicted && (is_new_run || self.oss_session.is_some())) {
+        let says_so = welcome.evicted && (is_new_run || self.oss_session.is_some());
+        // Each connection's hello is answered so until this client has recovered: it is one eviction.
+        let is_said_first = (is_another || says_so)
+            && self.evicted_in.swap(welcome.boot_verifier, Ordering::AcqRel)
+                != welcome.boot_verifier;
+        if is_another || is_said_first {
             self.evicted();
         }
         Ok(welcome)
@@ -431,6 +439,13 @@ pub(crate) mod tests {
         };
         // The hello that began the new session is answered last, or never.
         assert_eq!([hear(false), hear(true), hear(false)], [1, 1, 1]);
+        // Each connection asks a run that knows nothing of the last one, and is told the same.
+        let in_run = |boot_verifier| {
+            let welcome = Welcome { session: 9, evicted: true, boot_verifier, ..welcome() };
+            assert!(session.welcomed(Reply::Welcome(welcome)).is_ok());
+            session.evictions.load(Ordering::Acquire)
+        };
+        assert_eq!([in_run(2), in_run(2), in_run(3), in_run(3)], [2, 2, 3, 3]);
     }
 
     /// Notes whether the replay log is locked when it is woken.
