@@ -344,11 +344,6 @@ impl HeldData {
         at.is_some()
     }
 
-    /// Whether it is there, or will be given again.
-    pub fn has(&self, id: u64) -> bool {
-        self.locks.iter().any(|data| data.id == id)
-    }
-
     /// What it covers, if it is to be given up and nobody uses it, nor an older one that it may
     /// have taken the place of at the servers.
     fn idle(&self, id: u64) -> Option<Range> {

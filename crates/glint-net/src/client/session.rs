@@ -212,10 +212,6 @@ impl ClientSession {
         // of another one: a new session says it, too.
         let is_another = self.oss_session.is_none() && {
             let before = self.id.swap(welcome.session, Ordering::AcqRel);
-            if before == 0 {
-                // The first session: there is nothing of an earlier one.
-                self.for_osses.store(welcome.session, Ordering::Release);
-            }
             before != 0 && before != welcome.session
         };
         let is_new_run = self.run.load(Ordering::Acquire) != welcome.boot_verifier;
