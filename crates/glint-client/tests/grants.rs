@@ -9,7 +9,7 @@ mod support;
 use futures_util::future::join;
 use glint_client::{Caller, Make, Vfs};
 use glint_net::{LockClient, host};
-use glint_proto::lock::{Bits, Callback, Cancel, DataLock, Grant, Range};
+use glint_proto::lock::{Bits, DataLock, Grant, Range, Recall, Return};
 use glint_proto::{Attr, Cred, Errno, Ino, MdsReply, MdsRequest, Op};
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ fn whole(number: u64) -> Grant {
 }
 
 fn is_given_up(fake: &Fake, number: u64) -> bool {
-    fake.0.lock().cancels.contains(&Cancel::Data { ino: FILE, number })
+    fake.0.lock().returns.contains(&Return::Data { ino: FILE, number })
 }
 
 /// A call, and an eviction while its answer is on its way.
@@ -153,7 +153,7 @@ fn a_lock_that_is_recalled_before_it_comes_is_waited_for_and_not_for_long() {
                 fake.hold_answers(true);
                 let recall = async {
                     until(|| fake.asked(Op::Open) > 0).await;
-                    client.on_recall(vec![Callback::Data { ino: FILE, number: 9 }]);
+                    client.on_recall(vec![Recall::Data { ino: FILE, number: 9 }]);
                     host::sleep(Duration::from_millis(20)).await;
                     assert!(!is_given_up(&fake, 9), "it may be coming");
                     let begun = Instant::now();

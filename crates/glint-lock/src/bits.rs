@@ -11,7 +11,7 @@
 //! - A grant has a number, and a recall takes back all grants with lower numbers. So it
 //!   does not matter in which order a client hears of the two.
 
-use glint_proto::lock::{Bits, Callback};
+use glint_proto::lock::{Bits, Recall};
 use glint_proto::{ClientId, Ino};
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -46,7 +46,7 @@ struct InodeLocks {
 }
 
 /// What a client is to be told.
-pub type Message = (ClientId, Callback);
+pub type Message = (ClientId, Recall);
 
 /// The table.
 #[derive(Default)]
@@ -157,7 +157,7 @@ impl BitTable {
                     *asked_by = self.next;
                 }
             }
-            out.push((holder.client, Callback::Bits { ino, bits: ask, number: self.next }));
+            out.push((holder.client, Recall::Bits { ino, bits: ask, number: self.next }));
         }
     }
 
@@ -176,7 +176,7 @@ impl BitTable {
 
     /// `client` gives bits up: because it was asked to, or by itself, and then only what it
     /// was given up to `number`: a later grant is on its way to it.
-    pub fn cancel(&mut self, client: ClientId, ino: Ino, bits: Bits, number: u64) {
+    pub fn return_locks(&mut self, client: ClientId, ino: Ino, bits: Bits, number: u64) {
         if let Some(locks) = self.inodes.get_mut(&ino) {
             if let Some(at) = locks.holders.iter().position(|holder| holder.client == client) {
                 let holder = &mut locks.holders[at];
@@ -247,18 +247,18 @@ mod tests {
         let (holds, wants, ino) = (ClientId(1), ClientId(2), Ino(7));
         let mut ask = |table: &mut BitTable| {
             table.want(wants, ino, Bits::ATTR, &mut out);
-            let Some((_, Callback::Bits { number, .. })) = out.pop() else { panic!("not asked") };
+            let Some((_, Recall::Bits { number, .. })) = out.pop() else { panic!("not asked") };
             number
         };
         table.grant(holds, ino, Bits::ATTR);
         let first = ask(&mut table);
-        table.cancel(holds, ino, Bits::ATTR, first);
+        table.return_locks(holds, ino, Bits::ATTR, first);
         table.unwant(ino, Bits::ATTR);
         assert_eq!(table.grant(holds, ino, Bits::ATTR).0, Bits::ATTR);
         let second = ask(&mut table);
-        table.cancel(holds, ino, Bits::ATTR, first);
+        table.return_locks(holds, ino, Bits::ATTR, first);
         assert!(!table.is_free(wants, ino, Bits::ATTR), "it is still used");
-        table.cancel(holds, ino, Bits::ATTR, second);
+        table.return_locks(holds, ino, Bits::ATTR, second);
         assert!(table.is_free(wants, ino, Bits::ATTR));
     }
 
@@ -271,18 +271,18 @@ mod tests {
         assert!(!table.begin_change(B, INO, Bits::ATTR));
         let mut out = Vec::new();
         table.want(B, INO, Bits::ATTR, &mut out);
-        let [(A, Callback::Bits { bits: Bits::ATTR, number, .. })] = out[..] else {
+        let [(A, Recall::Bits { bits: Bits::ATTR, number, .. })] = out[..] else {
             panic!("{out:?}")
         };
         assert_eq!(table.grant(A, INO, Bits::ATTR).0, Bits::NONE, "it is wanted");
         table.want(B, INO, Bits::ATTR, &mut out);
         assert_eq!(out.len(), 1, "a holder is asked once");
-        table.cancel(A, INO, Bits::ATTR, number);
+        table.return_locks(A, INO, Bits::ATTR, number);
         assert!(table.begin_change(B, INO, Bits::ATTR));
         assert_eq!(table.grant(A, INO, Bits::ATTR).0, Bits::NONE, "it is being changed");
         table.unwant(INO, Bits::ATTR);
         table.unwant(INO, Bits::ATTR);
-        table.cancel(A, INO, Bits::ENTRY, 0);
+        table.return_locks(A, INO, Bits::ENTRY, 0);
         assert_eq!(table.held(A, INO), Bits::ENTRY, "it was given again since");
         table.end_change(INO, Bits::ATTR);
         assert_eq!(table.grant(B, INO, Bits::ATTR).0, Bits::ATTR);
@@ -306,7 +306,7 @@ mod tests {
                     1 => if table.begin_change(client, INO, bits) { changing.push((client, bits)) },
                     2 => if let Some((_, bits)) = changing.pop() { table.end_change(INO, bits) },
                     3 => { table.want(client, INO, bits, &mut Vec::new()); wanted.push(bits) }
-                    4 => table.cancel(client, INO, bits, u64::MAX),
+                    4 => table.return_locks(client, INO, bits, u64::MAX),
                     _ => { table.evict(client); }
                 }
                 for (changer, bits) in &changing {

@@ -15,7 +15,7 @@
 
 use crate::bits::Message;
 use glint_proto::limits::{DATA_LOCKS_OWED_MAX, DATA_LOCKS_PER_FILE_MAX};
-use glint_proto::lock::{Callback, DataLock, Range};
+use glint_proto::lock::{DataLock, Range, Recall};
 use glint_proto::{ClientId, Ino};
 use std::collections::{HashMap, VecDeque};
 
@@ -89,7 +89,7 @@ impl File {
             let own = self.held.iter_mut().filter(|held| held.client == client && !held.asked);
             for held in own.take(DATA_LOCKS_PER_FILE_MAX / 4) {
                 held.asked = true;
-                out.push((client, Callback::Data { ino, number: held.lock.number }));
+                out.push((client, Recall::Data { ino, number: held.lock.number }));
             }
         }
         lock
@@ -118,7 +118,7 @@ impl File {
             let lock = held.lock;
             if !held.asked && conflicts(asks, (held.client, lock.range, lock.write)) {
                 held.asked = true;
-                out.push((held.client, Callback::Data { ino, number: lock.number }));
+                out.push((held.client, Recall::Data { ino, number: lock.number }));
             }
         }
     }
@@ -188,7 +188,7 @@ impl ExtentTable {
     }
 
     /// A lock is given up.
-    pub fn cancel(
+    pub fn return_locks(
         &mut self,
         client: ClientId,
         ino: Ino,
@@ -323,13 +323,13 @@ mod tests {
         let first = table.ask(A, INO, Range::of(0, 10), true, &mut out).unwrap();
         assert_eq!(first.range, Range::ALL);
         let ticket = table.ask(B, INO, Range::of(100, 10), true, &mut out).unwrap_err();
-        assert_eq!(out, [(A, Callback::Data { ino: INO, number: first.number })]);
+        assert_eq!(out, [(A, Recall::Data { ino: INO, number: first.number })]);
         let behind = table.ask(A, INO, Range::of(200, 10), true, &mut out).unwrap();
         assert_eq!(behind.range, Range::of(200, 10), "its own are not in its way");
         let joined = table.ask(A, INO, Range::of(210, 10), true, &mut out).unwrap();
         assert_eq!(joined.range, Range::of(200, 20), "neighbours are one");
         assert_eq!(table.len(), 2);
-        table.cancel(A, INO, first.number, &mut granted, &mut out);
+        table.return_locks(A, INO, first.number, &mut granted, &mut out);
         assert_eq!(granted.len(), 1);
         assert_eq!((granted[0].0, granted[0].1.range), (ticket, Range::of(100, 10)));
         assert_eq!(table.writers(INO, A), [B]);
@@ -354,9 +354,9 @@ mod tests {
         table.reclaim(B, INO, Range::of(0, 1), true).unwrap();
         for n in 2..10_000 {
             table.ask(A, INO, Range::of(10 * n, 1), true, &mut out).unwrap();
-            for (client, callback) in std::mem::take(&mut out) {
-                let Callback::Data { number, .. } = callback else { panic!("{callback:?}") };
-                table.cancel(client, INO, number, &mut granted, &mut out);
+            for (client, recall) in std::mem::take(&mut out) {
+                let Recall::Data { number, .. } = recall else { panic!("{recall:?}") };
+                table.return_locks(client, INO, number, &mut granted, &mut out);
             }
             assert!(table.len() <= DATA_LOCKS_PER_FILE_MAX + 2);
         }
@@ -384,7 +384,7 @@ mod tests {
                         Err(ticket) => waiting.push((ticket, client)),
                     },
                     2 => if let Some((client, number)) = asked.pop() {
-                        table.cancel(client, INO, number, &mut granted, &mut out);
+                        table.return_locks(client, INO, number, &mut granted, &mut out);
                     },
                     _ => {
                         waiting.retain(|(_, c)| *c != client);
@@ -396,8 +396,8 @@ mod tests {
                     let at = waiting.iter().position(|(t, _)| *t == ticket).expect("it waited");
                     waiting.swap_remove(at);
                 }
-                for (client, callback) in out.drain(..) {
-                    let Callback::Data { number, .. } = callback else { panic!("{callback:?}") };
+                for (client, recall) in out.drain(..) {
+                    let Recall::Data { number, .. } = recall else { panic!("{recall:?}") };
                     assert!(!asked.contains(&(client, number)), "asked twice");
                     asked.push((client, number));
                 }

@@ -7,7 +7,7 @@ mod support;
 use futures_lite::future::{block_on, poll_once};
 use glint_kv::memory::MemoryKv;
 use glint_proto::deferred::Deferred;
-use glint_proto::lock::{Bits, Cancel, Grant, Range};
+use glint_proto::lock::{Bits, Grant, Range, Return};
 use glint_proto::{
     AdvisoryHow, AdvisoryLock, AdvisoryMode, Answer, Arrival, ClientId, Cred, Errno, Ino, MdsReply,
     MdsRequest, OpenFlags, Owner, Placement, RequestId, Session, Timestamp, clock,
@@ -105,8 +105,8 @@ fn what_waited_when_its_session_ended_is_refused_when_it_wakes_up() {
     assert!(block_on(poll_once(&mut opening)).is_none());
 
     block_on(mds.goodbye(&one)).unwrap();
-    let give_up = |ino| Cancel::Bits { ino, bits: Bits::ALL, number: u64::MAX };
-    mds.cancel(other.client(), &[give_up(file), give_up(Ino::ROOT)]);
+    let give_up = |ino| Return::Bits { ino, bits: Bits::ALL, number: u64::MAX };
+    mds.return_locks(other.client(), &[give_up(file), give_up(Ino::ROOT)]);
     assert_eq!(block_on(opening).reply, Err(Errno::ESTALE));
     // So nobody has it open when its name goes.
     let unlink = MdsRequest::Unlink { parent: Ino::ROOT, name: b"f" };

@@ -67,7 +67,7 @@ pub use transport::in_process::InProcess;
 pub use transport::stream::{Address, ListeningSocket, UNIX_PREFIX};
 pub use transport::tls;
 
-use glint_proto::lock::{Callback, Cancel, Grant};
+use glint_proto::lock::{Grant, Recall, Return};
 use glint_proto::message::{Hello, Survived, Welcome};
 use glint_proto::oss::{OssInfo, OssReply, OssRequest};
 use glint_proto::watch::Beat;
@@ -162,17 +162,17 @@ pub trait Service: Send + Sync + 'static {
     fn committed(&self) -> Committed;
 
     /// A client gives locks up, or answers what it was asked.
-    fn cancel(&self, session: &Session, cancels: &[Cancel]);
+    fn return_locks(&self, session: &Session, returns: &[Return]);
 
     /// A client begins to listen to recalls. Returns what names its listening.
     fn listen(&self, session: &Session) -> u64;
 
     /// The next recalls for a client; `None` when it is gone, or listens anew.
-    fn callbacks(
+    fn recalls(
         &self,
         session: &Session,
         listening: u64,
-    ) -> impl Future<Output = Option<Vec<Callback>>>;
+    ) -> impl Future<Output = Option<Vec<Recall>>>;
 
     /// State dump as JSON.
     fn status(&self) -> String;
@@ -189,7 +189,7 @@ pub type Granting = (FsResult<MdsReply>, Vec<Grant>);
 /// The part of a client that keeps its locks.
 pub trait LockClient: Send + Sync + 'static {
     /// Servers recall locks, or ask how large a file is. Returns at once.
-    fn on_recall(&self, recalls: Vec<Callback>);
+    fn on_recall(&self, recalls: Vec<Recall>);
 
     /// All locks are lost: the server has started again, or (`evicted`) it has given this
     /// client up, and what was not written is lost. What is cached must be gone when this ends.
@@ -259,7 +259,7 @@ pub trait Transport: Send + Sync + 'static {
     fn is_away(&self) -> bool;
 
     /// Gives locks up, and answers questions.
-    fn cancel(&self, cancels: Vec<Cancel>) -> impl Future<Output = FsResult<()>>;
+    fn return_locks(&self, returns: Vec<Return>) -> impl Future<Output = FsResult<()>>;
 
     /// Who this client is at every server.
     fn identity(&self) -> ClientIdentity;

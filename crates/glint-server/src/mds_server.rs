@@ -14,7 +14,7 @@ use glint_net::capability::Key;
 use glint_ost::OstSet;
 use glint_ost::disk::{Disk, LocalDisk};
 use glint_proto::limits::{CACHE_MS_ALONE, CACHE_MS_SHARED, reserve_metadata};
-use glint_proto::lock::{Callback, Cancel};
+use glint_proto::lock::{Recall, Return};
 use glint_proto::message::{Hello, Survived, Welcome};
 use glint_proto::oss::{OssReply, OssRequest};
 use glint_proto::watch::Beat;
@@ -365,16 +365,16 @@ impl<K: Kv, D: Disk> Service for MdsServer<K, D> {
         Committed { mds: self.mds.committed(), ost: self.osts.committed() }
     }
 
-    fn cancel(&self, session: &Session, cancels: &[Cancel]) {
-        self.mds.cancel(session.client(), cancels);
+    fn return_locks(&self, session: &Session, returns: &[Return]) {
+        self.mds.return_locks(session.client(), returns);
     }
 
     fn listen(&self, session: &Session) -> u64 {
         self.mds.listen(session.client())
     }
 
-    async fn callbacks(&self, session: &Session, listening: u64) -> Option<Vec<Callback>> {
-        self.mds.callbacks(session.client(), listening).await
+    async fn recalls(&self, session: &Session, listening: u64) -> Option<Vec<Recall>> {
+        self.mds.recalls(session.client(), listening).await
     }
 
     fn status(&self) -> String {

@@ -13,7 +13,7 @@ use glint_net::host::Pipe;
 use glint_net::rights::{Rights, Squash};
 use glint_proto::extents::put_extents;
 use glint_proto::frame::{HEADER_BYTES, Header, NO_SLOT};
-use glint_proto::lock::{Bits, Cancel, Grant, Range};
+use glint_proto::lock::{Bits, Grant, Range, Return};
 use glint_proto::message::{Hello, Reply, Request, decode, encode};
 use glint_proto::oss::OssRequest;
 use glint_proto::{
@@ -450,10 +450,10 @@ impl<D: Dice> Hostile<D> {
             15 => {
                 let (ino, number) = (self.ino()?, self.number()?);
                 let seen = Some((self.number()?, self.time()?));
-                Request::Cancel(vec![match self.roll(3)? {
-                    0 => Cancel::Bits { ino, bits: Bits::ALL, number },
-                    1 => Cancel::Data { ino, number },
-                    _ => Cancel::Glimpse { ino, number, seen },
+                Request::Return(vec![match self.roll(3)? {
+                    0 => Return::Bits { ino, bits: Bits::ALL, number },
+                    1 => Return::Data { ino, number },
+                    _ => Return::Glimpse { ino, number, seen },
                 }])
             }
             16 => self.pick(&[0, 1, 2, 3]).map(|n| match n {

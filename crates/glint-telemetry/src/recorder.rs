@@ -33,7 +33,7 @@ pub enum Counter {
     /// As much as a request can bring.
     WritesFull,
     /// Locks that were recalled.
-    Callbacks,
+    Recalls,
     /// Bytes that were read ahead, and then read.
     BytesReadAhead,
     /// Clients that were given up.
@@ -58,7 +58,7 @@ impl Counter {
         Counter::WritesTo1M,
         Counter::WritesBelowFull,
         Counter::WritesFull,
-        Counter::Callbacks,
+        Counter::Recalls,
         Counter::BytesReadAhead,
         Counter::Evictions,
         Counter::WriteErrors,
@@ -79,7 +79,7 @@ impl Counter {
             Counter::WritesTo1M => "object_writes_to_1m",
             Counter::WritesBelowFull => "object_writes_below_4m",
             Counter::WritesFull => "object_writes_4m",
-            Counter::Callbacks => "callbacks",
+            Counter::Recalls => "recalls",
             Counter::BytesReadAhead => "bytes_read_ahead",
             Counter::Evictions => "evictions",
             Counter::WriteErrors => "write_errors",

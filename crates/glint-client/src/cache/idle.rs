@@ -10,7 +10,7 @@
 use crate::cache::Cache;
 use crate::cache::inode::CachedInode;
 use glint_proto::Ino;
-use glint_proto::lock::Cancel;
+use glint_proto::lock::Return;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -62,10 +62,10 @@ impl Cache {
         let names = std::mem::take(&mut state.names);
         let bits = state.bits.give_up();
         let data = state.data_locks.give_up_unused();
-        let mut cancels = self.cancels.lock();
-        cancels.extend(bits.map(|(bits, number)| Cancel::Bits { ino, bits, number }));
-        cancels.extend(data.into_iter().map(|number| Cancel::Data { ino, number }));
-        drop(cancels);
+        let mut returns = self.returns.lock();
+        returns.extend(bits.map(|(bits, number)| Return::Bits { ino, bits, number }));
+        returns.extend(data.into_iter().map(|number| Return::Data { ino, number }));
+        drop(returns);
         drop(state);
         for (parent, name) in names {
             if let Some(directory) = self.find(parent) {
@@ -157,8 +157,8 @@ mod tests {
             }
             cache.shrink(0, |_| false);
             prop_assert_eq!(cache.len(), 0);
-            let cancel = Cancel::Bits { ino: FILE, bits: Bits::ENTRY | Bits::SHARED, number: 1 };
-            prop_assert_eq!(&*cache.cancels.lock(), &[cancel]);
+            let returned = Return::Bits { ino: FILE, bits: Bits::ENTRY | Bits::SHARED, number: 1 };
+            prop_assert_eq!(&*cache.returns.lock(), &[returned]);
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::cache::inode::{CachedInode, InodeState};
 use crate::kernel::Kernel;
 use crate::meta_log::log::WriteBackLog;
 use crate::vfs::{Caller, Found, Valid};
-use glint_proto::lock::{Bits, Callback, Cancel, Grant};
+use glint_proto::lock::{Bits, Grant, Recall, Return};
 use glint_proto::{Attr, Errno, FsResult, Ino, MdsReply};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -52,7 +52,7 @@ pub(crate) struct Cache {
     epoch: AtomicU64,
     log: Arc<WriteBackLog>,
     /// Locks to give up.
-    pub(crate) cancels: Mutex<Vec<Cancel>>,
+    pub(crate) returns: Mutex<Vec<Return>>,
 }
 
 impl Cache {
@@ -69,7 +69,7 @@ impl Cache {
             kernel: OnceLock::new(),
             epoch: AtomicU64::new(0),
             log,
-            cancels: Mutex::default(),
+            returns: Mutex::default(),
         }
     }
 
@@ -127,7 +127,7 @@ impl Cache {
 
     /// Locks have come with an answer. Returns those that are not to be relied on, as if a
     /// server asked for them.
-    pub(crate) fn learn_grants(&self, grants: &[Grant], epoch: u64) -> Vec<Callback> {
+    pub(crate) fn learn_grants(&self, grants: &[Grant], epoch: u64) -> Vec<Recall> {
         let mut refused = Vec::new();
         let fence = self.fence();
         for grant in grants {
@@ -158,7 +158,7 @@ impl Cache {
                     let mut state = inode.lock();
                     state.fence = fence;
                     if !self.is_now(epoch) || state.data_locks.add(lock, false).is_none() {
-                        refused.push(Callback::Data { ino, number: lock.number });
+                        refused.push(Recall::Data { ino, number: lock.number });
                     }
                     drop(state);
                     inode.wake();

@@ -18,7 +18,7 @@ use crate::locks::turns::{LockTurns, TurnPlace};
 use futures_util::future::{Either, select, try_join_all};
 use glint_lock::held::{Drain, Use};
 use glint_net::{LockClient, Transport, host};
-use glint_proto::lock::{Callback, Cancel, Grant, Range};
+use glint_proto::lock::{Grant, Range, Recall, Return};
 use glint_proto::{Bulk, Errno, FsResult, Ino, MdsReply, MdsRequest, OstRequest};
 use parking_lot::Mutex;
 use std::pin::pin;
@@ -175,7 +175,7 @@ impl<T: Transport> Client<T> {
                 return Ok(DataLockGuard { inode: inode.clone(), id });
             }
             drop(in_flight);
-            self.on_recall(vec![Callback::Data { ino: inode.ino, number: lock.number }]);
+            self.on_recall(vec![Recall::Data { ino: inode.ino, number: lock.number }]);
         }
     }
 
@@ -191,7 +191,7 @@ impl<T: Transport> Client<T> {
             let Some(id) = clean else { break };
             self.give_up(inode, id).await;
         }
-        self.send_cancels().await;
+        self.send_returns().await;
     }
 
     /// Locks have come with the answer to a request of an epoch. Those that came too late to be
@@ -272,7 +272,7 @@ impl<T: Transport> Client<T> {
         drop(state);
         inode.wake();
         if let Some(number) = number {
-            self.cache.cancels.lock().push(Cancel::Data { ino: inode.ino, number });
+            self.cache.returns.lock().push(Return::Data { ino: inode.ino, number });
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::client::Client;
 use crate::kernel::Kernel;
 use futures_util::future::{Either, select};
 use glint_net::{LockClient, Transport, host};
-use glint_proto::lock::{Bits, Callback, Cancel};
+use glint_proto::lock::{Bits, Recall, Return};
 use glint_proto::{FsResult, MdsReply, MdsRequest};
 use glint_wait::WaitList;
 use parking_lot::Mutex;
@@ -32,7 +32,7 @@ const ARRIVAL: Duration = Duration::from_millis(250);
 /// What comes to the thread from others.
 #[derive(Default)]
 pub(crate) struct RecallInbox {
-    callbacks: Mutex<Vec<Callback>>,
+    recalls: Mutex<Vec<Recall>>,
     /// Closes of files whose opens were dropped.
     closes: Mutex<Vec<MdsRequest<'static>>>,
     /// The thread, which waits for any of these.
@@ -42,8 +42,8 @@ pub(crate) struct RecallInbox {
 
 impl RecallInbox {
     /// Servers recall locks.
-    pub(crate) fn put(&self, callbacks: Vec<Callback>) {
-        self.callbacks.lock().extend(callbacks);
+    pub(crate) fn put(&self, recalls: Vec<Recall>) {
+        self.recalls.lock().extend(recalls);
         self.waiting.wake();
     }
 
@@ -65,13 +65,13 @@ impl RecallInbox {
     }
 
     /// What has come; `None` if nothing more will.
-    pub(crate) async fn next(&self) -> Option<(Vec<Callback>, Vec<MdsRequest<'static>>)> {
+    pub(crate) async fn next(&self) -> Option<(Vec<Recall>, Vec<MdsRequest<'static>>)> {
         let look = || {
-            let callbacks = std::mem::take(&mut *self.callbacks.lock());
+            let recalls = std::mem::take(&mut *self.recalls.lock());
             let closes = std::mem::take(&mut *self.closes.lock());
-            let is_empty = callbacks.is_empty() && closes.is_empty();
+            let is_empty = recalls.is_empty() && closes.is_empty();
             match (is_empty, self.is_stopped()) {
-                (false, _) => Some(Some((callbacks, closes))),
+                (false, _) => Some(Some((recalls, closes))),
                 (true, true) => Some(None),
                 (true, false) => None,
             }
@@ -81,8 +81,8 @@ impl RecallInbox {
 }
 
 impl<T: Transport> LockClient for Client<T> {
-    fn on_recall(&self, callbacks: Vec<Callback>) {
-        self.inbox.put(callbacks);
+    fn on_recall(&self, recalls: Vec<Recall>) {
+        self.inbox.put(recalls);
     }
 
     fn on_server_restart(
@@ -99,9 +99,9 @@ impl<T: Transport> LockClient for Client<T> {
 
 impl<T: Transport> Client<T> {
     /// Answers a recall.
-    pub(crate) async fn answer(&self, callback: Callback) {
-        match callback {
-            Callback::Bits { ino, bits, number } => {
+    pub(crate) async fn answer(&self, recall: Recall) {
+        match recall {
+            Recall::Bits { ino, bits, number } => {
                 let inode = self.cache.inode(ino);
                 inode.lock().fence = self.cache.fence();
                 if bits.contains(Bits::DELEGATION) {
@@ -109,9 +109,9 @@ impl<T: Transport> Client<T> {
                 }
                 self.give_up_bits(&inode, bits, number).await;
                 self.cache.note_idle(&inode);
-                self.cache.cancels.lock().push(Cancel::Bits { ino, bits, number });
+                self.cache.returns.lock().push(Return::Bits { ino, bits, number });
             }
-            Callback::Data { ino, number } => {
+            Recall::Data { ino, number } => {
                 let inode = self.cache.inode(ino);
                 let fence = self.cache.fence();
                 let known = {
@@ -122,7 +122,7 @@ impl<T: Transport> Client<T> {
                 if !known && !self.has_come(&inode, number, fence).await {
                     self.give_up_older(&inode, number).await;
                     self.cache.note_idle(&inode);
-                    self.cache.cancels.lock().push(Cancel::Data { ino, number });
+                    self.cache.returns.lock().push(Return::Data { ino, number });
                     return;
                 }
                 inode.wake();
@@ -131,9 +131,9 @@ impl<T: Transport> Client<T> {
                     self.give_up(&inode, id).await;
                 }
             }
-            Callback::Glimpse { ino, number } => {
+            Recall::Glimpse { ino, number } => {
                 let seen = self.cache.find(ino).and_then(|inode| inode.lock().data.unsent());
-                self.cache.cancels.lock().push(Cancel::Glimpse { ino, number, seen });
+                self.cache.returns.lock().push(Return::Glimpse { ino, number, seen });
             }
         }
     }
@@ -198,13 +198,13 @@ impl<T: Transport> Client<T> {
     }
 
     /// Sends the locks that are given up.
-    pub(crate) async fn send_cancels(&self) {
+    pub(crate) async fn send_returns(&self) {
         loop {
-            let cancels = std::mem::take(&mut *self.cache.cancels.lock());
-            if cancels.is_empty() {
+            let returns = std::mem::take(&mut *self.cache.returns.lock());
+            if returns.is_empty() {
                 return;
             }
-            if let Err(errno) = self.transport.cancel(cancels).await {
+            if let Err(errno) = self.transport.return_locks(returns).await {
                 // Only servers that have evicted this client: they have forgotten them anyway.
                 tracing::debug!(%errno, "giving locks up");
             }

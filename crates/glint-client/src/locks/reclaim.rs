@@ -16,7 +16,7 @@ impl<T: Transport> Client<T> {
     /// The servers have forgotten all locks. Returns what has to be said to keep those on data.
     pub(crate) async fn start_anew(&self, evicted: bool) -> Vec<MdsRequest<'static>> {
         self.cache.begin_epoch();
-        self.cache.cancels.lock().clear();
+        self.cache.returns.lock().clear();
         self.write_limits.nothing_is_kept();
         let mut requests = Vec::new();
         if !evicted && self.log.is_on() {

@@ -115,21 +115,21 @@ impl<T: Transport> Client<T> {
                 host::sleep(ROUND).await;
                 giving.return_oldest_delegations().await;
                 giving.shrink();
-                giving.send_cancels().await;
+                giving.send_returns().await;
             }
         });
         let sending = self.clone();
         host::spawn(async move { sending.send_log().await });
-        while let Some((callbacks, closes)) = self.inbox.next().await {
+        while let Some((recalls, closes)) = self.inbox.next().await {
             for close in closes {
                 let client = self.clone();
                 host::spawn(async move { client.take_open_back(close).await });
             }
-            for callback in callbacks {
+            for recall in recalls {
                 let client = self.clone();
                 host::spawn(async move {
-                    client.answer(callback).await;
-                    client.send_cancels().await;
+                    client.answer(recall).await;
+                    client.send_returns().await;
                 });
             }
         }

@@ -6,7 +6,7 @@ use crate::client::Client;
 use crate::meta_log::log::LogBatch;
 use glint_net::{Transport, host};
 use glint_proto::deferred::{self, Deferred};
-use glint_proto::lock::{Bits, Cancel};
+use glint_proto::lock::{Bits, Return};
 use glint_proto::{Cred, Errno, MdsReply, MdsRequest};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -154,7 +154,7 @@ impl<T: Transport> Client<T> {
             self.return_delegation(&inode).await;
             // Nobody is given it later, and after a restart its number was not said.
             let number = u64::MAX;
-            self.cache.cancels.lock().push(Cancel::Bits { ino, bits: Bits::DELEGATION, number });
+            self.cache.returns.lock().push(Return::Bits { ino, bits: Bits::DELEGATION, number });
             self.cache.note_idle(&inode);
         }
     }

@@ -3,7 +3,7 @@
 
 use glint_client::{Caller, Handle, RunningClient, Vfs, WriteHow};
 use glint_net::{ClientIdentity, Granting, LockClient, Transport};
-use glint_proto::lock::{Bits, Cancel, DataLock, Grant, Range};
+use glint_proto::lock::{Bits, DataLock, Grant, Range, Return};
 use glint_proto::message::{Survived, Welcome};
 use glint_proto::oss::OssInfo;
 use glint_proto::{
@@ -46,7 +46,7 @@ pub struct World {
     pub turn: Option<Turn>,
     pub holds_answers: bool,
     /// Locks that were given up.
-    pub cancels: Vec<Cancel>,
+    pub returns: Vec<Return>,
     /// Space that is kept for the client.
     pub kept: i64,
     pub layout: Layout,
@@ -244,8 +244,8 @@ impl Transport for Fake {
         false
     }
 
-    async fn cancel(&self, cancels: Vec<Cancel>) -> FsResult<()> {
-        self.0.lock().cancels.extend(cancels);
+    async fn return_locks(&self, returns: Vec<Return>) -> FsResult<()> {
+        self.0.lock().returns.extend(returns);
         Ok(())
     }
 

@@ -4,7 +4,7 @@
 use super::*;
 use crate::bits::{BitTable, Message};
 use crate::flight::Flight;
-use glint_proto::lock::{Bits, Callback};
+use glint_proto::lock::{Bits, Recall};
 use glint_proto::{ClientId, Ino};
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -19,8 +19,8 @@ struct Client {
     fence: u64,
     /// On their way: answers with what they grant, recalls, what is given up.
     answers: Vec<(u64, Bits, u64)>,
-    callbacks: VecDeque<(Bits, u64)>,
-    cancels: Vec<(Bits, u64)>,
+    recalls: VecDeque<(Bits, u64)>,
+    returns: Vec<(Bits, u64)>,
 }
 
 #[derive(Default)]
@@ -32,9 +32,9 @@ struct World {
 
 impl World {
     fn deliver(&mut self, out: Vec<Message>) {
-        for (client, callback) in out {
-            let Callback::Bits { bits, number, .. } = callback else { panic!("{callback:?}") };
-            self.clients[client.0 as usize].callbacks.push_back((bits, number));
+        for (client, recall) in out {
+            let Recall::Bits { bits, number, .. } = recall else { panic!("{recall:?}") };
+            self.clients[client.0 as usize].recalls.push_back((bits, number));
         }
     }
 
@@ -63,15 +63,15 @@ impl World {
                 client.flight.end(request);
             }
             5 => {
-                if let Some((bits, number)) = client.callbacks.pop_front() {
+                if let Some((bits, number)) = client.recalls.pop_front() {
                     client.fence = client.flight.fence();
                     client.held.take_back(bits, number);
-                    client.cancels.push((bits, number));
+                    client.returns.push((bits, number));
                 }
             }
-            6 if !client.cancels.is_empty() => {
-                let (bits, number) = client.cancels.swap_remove(some % client.cancels.len());
-                self.table.cancel(id, INO, bits, number);
+            6 if !client.returns.is_empty() => {
+                let (bits, number) = client.returns.swap_remove(some % client.returns.len());
+                self.table.return_locks(id, INO, bits, number);
             }
             7 => {
                 let mut out = Vec::new();
@@ -84,7 +84,7 @@ impl World {
                 self.table.unwant(INO, bits);
             }
             9 if client.flight.is_past(client.fence) => {
-                client.cancels.extend(client.held.give_up());
+                client.returns.extend(client.held.give_up());
                 (client.held, client.fence) = (HeldBits::default(), 0);
             }
             _ => {}
@@ -105,9 +105,9 @@ impl World {
             for kind in [3, 5, 9, 6] {
                 let on_their_way = |client: &Client| match kind {
                     3 => client.answers.len(),
-                    5 => client.callbacks.len(),
+                    5 => client.recalls.len(),
                     9 => 1,
-                    _ => client.cancels.len(),
+                    _ => client.returns.len(),
                 };
                 for _ in 0..on_their_way(&self.clients[at]) {
                     self.step((kind, at, 0, 0, false));

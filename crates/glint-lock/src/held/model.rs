@@ -4,7 +4,7 @@
 use super::*;
 use crate::extents::ExtentTable;
 use crate::flight::Flight;
-use glint_proto::lock::Callback;
+use glint_proto::lock::Recall;
 use glint_proto::{ClientId, Ino};
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ struct Client {
     fence: u64,
     /// Answers on their way, whether somebody waits for them, and what ends their requests.
     answers: Vec<(DataLock, bool, u64)>,
-    callbacks: VecDeque<u64>,
+    recalls: VecDeque<u64>,
     /// Recalled and not here.
     unknown: Vec<u64>,
     uses: Vec<u64>,
@@ -35,9 +35,9 @@ struct World {
 }
 
 impl World {
-    fn cancel(&mut self, client: usize, number: u64) {
+    fn return_locks(&mut self, client: usize, number: u64) {
         let id = ClientId(client as u64);
-        self.table.cancel(id, INO, number, &mut self.granted, &mut self.out);
+        self.table.return_locks(id, INO, number, &mut self.granted, &mut self.out);
     }
 
     fn deliver(&mut self) {
@@ -46,9 +46,9 @@ impl World {
             let (_, client, request) = self.waiting.swap_remove(at);
             self.clients[client].answers.push((lock, true, request));
         }
-        for (client, callback) in self.out.drain(..) {
-            let Callback::Data { number, .. } = callback else { panic!("{callback:?}") };
-            self.clients[client.0 as usize].callbacks.push_back(number);
+        for (client, recall) in self.out.drain(..) {
+            let Recall::Data { number, .. } = recall else { panic!("{recall:?}") };
+            self.clients[client.0 as usize].recalls.push_back(number);
         }
     }
 
@@ -68,9 +68,9 @@ impl World {
         if is_used || !client.flight.is_past(client.fence) {
             return;
         }
-        let cancels = client.held.give_up_unused();
+        let returns = client.held.give_up_unused();
         (client.held, client.fence) = (HeldData::default(), 0);
-        cancels.into_iter().for_each(|number| self.cancel(at, number));
+        returns.into_iter().for_each(|number| self.return_locks(at, number));
     }
 
     /// A client does what it is asked, as far as it can now. If it is impatient, it waits for no
@@ -78,7 +78,7 @@ impl World {
     fn progress(&mut self, at: usize, impatient: bool) {
         let asks = self.waits(at);
         let client = &mut self.clients[at];
-        let (mut cancels, quiet) = (Vec::new(), client.answers.is_empty() && !asks);
+        let (mut returns, quiet) = (Vec::new(), client.answers.is_empty() && !asks);
         for number in std::mem::take(&mut client.unknown) {
             if client.held.id_of(number).is_some() {
                 continue;
@@ -94,7 +94,7 @@ impl World {
             if client.held.has_older(number) {
                 client.unknown.push(number);
             } else {
-                cancels.push(number);
+                returns.push(number);
             }
         }
         let ids: Vec<u64> = client.held.locks.iter().map(|data| data.id).collect();
@@ -103,10 +103,10 @@ impl World {
                 client.held.forgot(id);
             }
             if client.held.locks.iter().any(|data| data.id == id && data.closed) {
-                cancels.extend(client.held.remove(id));
+                returns.extend(client.held.remove(id));
             }
         }
-        cancels.into_iter().for_each(|number| self.cancel(at, number));
+        returns.into_iter().for_each(|number| self.return_locks(at, number));
     }
 
     fn step(&mut self, (kind, at, start, len, write): (u8, usize, u64, u64, bool)) {
@@ -140,7 +140,7 @@ impl World {
                 client.flight.end(request);
             }
             8 => {
-                if let Some(number) = client.callbacks.pop_front() {
+                if let Some(number) = client.recalls.pop_front() {
                     client.fence = client.flight.fence();
                     if client.held.take_back(number).is_none() {
                         client.unknown.push(number);

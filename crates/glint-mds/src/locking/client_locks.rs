@@ -15,7 +15,7 @@ use crate::service::{Context, Mds};
 use glint_kv::Kv;
 use glint_lock::bits::{BitTable, Message};
 use glint_lock::extents::{ExtentTable, Granted};
-use glint_proto::lock::{Bits, Callback, Cancel, DataLock, Grant, Range};
+use glint_proto::lock::{Bits, DataLock, Grant, Range, Recall, Return};
 use glint_proto::watch::Watch;
 use glint_proto::{ClientId, FsResult, Ino, MdsReply};
 use glint_telemetry::{Layer, Span};
@@ -169,17 +169,17 @@ impl ClientLocks {
         (!bits.is_empty()).then_some(Grant::Bits { ino, bits, number })
     }
 
-    fn cancel_bits(&self, client: ClientId, ino: Ino, bits: Bits, number: u64) {
+    fn return_bits(&self, client: ClientId, ino: Ino, bits: Bits, number: u64) {
         let shard = self.shard(ino);
-        shard.lock().bits.cancel(client, ino, bits, number);
+        shard.lock().bits.return_locks(client, ino, bits, number);
         shard.wake_where(|waits_for| *waits_for == Awaited::Bits(ino));
     }
 
-    fn cancel_data(&self, client: ClientId, ino: Ino, number: u64, out: &mut Vec<Message>) {
+    fn return_data(&self, client: ClientId, ino: Ino, number: u64, out: &mut Vec<Message>) {
         let mut granted = Vec::new();
         let monitor = self.shard(ino);
         let mut shard = monitor.lock();
-        shard.extents.cancel(client, ino, number, &mut granted, out);
+        shard.extents.return_locks(client, ino, number, &mut granted, out);
         shard.hand_out(&granted);
         drop(shard);
         wake_granted(monitor, &granted);
@@ -190,15 +190,15 @@ impl ClientLocks {
     fn post(&self, mut messages: Vec<Message>) {
         while !messages.is_empty() {
             let mut more = Vec::new();
-            for (client, callback) in self.recalls.post(messages) {
-                match callback {
-                    Callback::Bits { ino, bits, .. } => {
-                        self.cancel_bits(client, ino, bits, u64::MAX);
+            for (client, recall) in self.recalls.post(messages) {
+                match recall {
+                    Recall::Bits { ino, bits, .. } => {
+                        self.return_bits(client, ino, bits, u64::MAX);
                     }
-                    Callback::Data { ino, number } => {
-                        self.cancel_data(client, ino, number, &mut more);
+                    Recall::Data { ino, number } => {
+                        self.return_data(client, ino, number, &mut more);
                     }
-                    Callback::Glimpse { .. } => {}
+                    Recall::Glimpse { .. } => {}
                 }
             }
             messages = more;
@@ -253,15 +253,15 @@ impl ClientLocks {
     }
 
     /// What clients give up or answer.
-    pub(crate) fn cancel(&self, client: ClientId, cancels: &[Cancel]) {
+    pub(crate) fn return_locks(&self, client: ClientId, returns: &[Return]) {
         let mut out = Vec::new();
-        for cancel in cancels {
-            match *cancel {
-                Cancel::Bits { ino, bits, number } => self.cancel_bits(client, ino, bits, number),
-                Cancel::Data { ino, number } => self.cancel_data(client, ino, number, &mut out),
-                Cancel::Glimpse { .. } => {}
+        for returned in returns {
+            match *returned {
+                Return::Bits { ino, bits, number } => self.return_bits(client, ino, bits, number),
+                Return::Data { ino, number } => self.return_data(client, ino, number, &mut out),
+                Return::Glimpse { .. } => {}
             }
-            self.recalls.answered(client, cancel);
+            self.recalls.answered(client, returned);
         }
         self.post(out);
     }
@@ -402,8 +402,8 @@ impl<K: Kv> Mds<K> {
     }
 
     /// What clients give up or answer.
-    pub fn cancel(&self, client: ClientId, cancels: &[Cancel]) {
-        self.client_locks.cancel(client, cancels);
+    pub fn return_locks(&self, client: ClientId, returns: &[Return]) {
+        self.client_locks.return_locks(client, returns);
     }
 
     /// A client writes data, perhaps because it was asked to.
@@ -413,11 +413,11 @@ impl<K: Kv> Mds<K> {
     }
 
     /// The next recalls for a client; `None` when it is gone or listens elsewhere.
-    pub async fn callbacks(
+    pub async fn recalls(
         &self,
         client: ClientId,
         listening: u64,
-    ) -> Option<Vec<glint_proto::lock::Callback>> {
+    ) -> Option<Vec<glint_proto::lock::Recall>> {
         self.client_locks.recalls.next(client, listening).await
     }
 

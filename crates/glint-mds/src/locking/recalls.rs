@@ -4,7 +4,7 @@
 //! listens anew. So a broken connection loses none.
 
 use glint_lock::bits::Message;
-use glint_proto::lock::{Callback, Cancel};
+use glint_proto::lock::{Recall, Return};
 use glint_proto::watch::{Moment, Watch};
 use glint_proto::{ClientId, Ino, Timestamp};
 use glint_telemetry::Counter;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 struct PendingRecall {
-    callback: Callback,
+    recall: Recall,
     asked: Moment,
     sent: bool,
 }
@@ -62,13 +62,13 @@ impl Drop for Waiting<'_> {
     }
 }
 
-fn is_answer(callback: &Callback, cancel: &Cancel) -> bool {
-    match (*callback, *cancel) {
-        (Callback::Bits { ino, bits, number }, Cancel::Bits { ino: i, bits: b, number: n }) => {
+fn is_answer(recall: &Recall, returned: &Return) -> bool {
+    match (*recall, *returned) {
+        (Recall::Bits { ino, bits, number }, Return::Bits { ino: i, bits: b, number: n }) => {
             ino == i && b.contains(bits) && n >= number
         }
-        (Callback::Data { ino, number }, Cancel::Data { ino: i, number: n })
-        | (Callback::Glimpse { ino, number }, Cancel::Glimpse { ino: i, number: n, .. }) => {
+        (Recall::Data { ino, number }, Return::Data { ino: i, number: n })
+        | (Recall::Glimpse { ino, number }, Return::Glimpse { ino: i, number: n, .. }) => {
             ino == i && number == n
         }
         _ => false,
@@ -118,7 +118,7 @@ impl RecallQueues {
     }
 
     /// What to say next; `None` when there is no more.
-    pub(crate) async fn next(&self, client: ClientId, listening: u64) -> Option<Vec<Callback>> {
+    pub(crate) async fn next(&self, client: ClientId, listening: u64) -> Option<Vec<Recall>> {
         let look = |state: &mut QueueTable| {
             let Some(queue) = state.queues.get_mut(&client) else { return Some(None) };
             if queue.listening != listening {
@@ -127,7 +127,7 @@ impl RecallQueues {
             let mut news = Vec::new();
             for recall in queue.pending.iter_mut().filter(|recall| !recall.sent) {
                 recall.sent = true;
-                news.push(recall.callback);
+                news.push(recall.recall);
             }
             (!news.is_empty()).then_some(Some(news))
         };
@@ -142,15 +142,15 @@ impl RecallQueues {
         if messages.is_empty() {
             return gone;
         }
-        glint_telemetry::count(Counter::Callbacks, messages.len() as u64);
+        glint_telemetry::count(Counter::Recalls, messages.len() as u64);
         let (asked, mut called) = (self.watch.now(), Vec::new());
         let mut state = self.state.lock();
-        for (client, callback) in messages {
+        for (client, recall) in messages {
             if let Some(queue) = state.queues.get_mut(&client) {
-                queue.pending.push(PendingRecall { callback, asked, sent: false });
+                queue.pending.push(PendingRecall { recall, asked, sent: false });
                 called.push(client);
             } else {
-                gone.push((client, callback));
+                gone.push((client, recall));
             }
         }
         drop(state);
@@ -161,12 +161,12 @@ impl RecallQueues {
     }
 
     /// A client has answered.
-    pub(crate) fn answered(&self, client: ClientId, cancel: &Cancel) {
+    pub(crate) fn answered(&self, client: ClientId, returned: &Return) {
         let mut state = self.state.lock();
         if let Some(queue) = state.queues.get_mut(&client) {
-            queue.pending.retain(|recall| !is_answer(&recall.callback, cancel));
+            queue.pending.retain(|recall| !is_answer(&recall.recall, returned));
         }
-        if let Cancel::Glimpse { number, seen, .. } = cancel
+        if let Return::Glimpse { number, seen, .. } = returned
             && let Some(glimpse) = state.glimpses.get_mut(number)
             && glimpse.client == client
         {
@@ -187,7 +187,7 @@ impl RecallQueues {
         };
         let _waiting = Waiting(self, number);
         // Nobody answers for a client that is gone, and that is seen below.
-        let _ = self.post(vec![(client, Callback::Glimpse { ino, number })]);
+        let _ = self.post(vec![(client, Recall::Glimpse { ino, number })]);
         let look = |state: &mut QueueTable| {
             let is_gone = !state.queues.contains_key(&client);
             let answer = state.glimpses.get(&number).map(|glimpse| glimpse.answer);

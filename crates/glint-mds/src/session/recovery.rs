@@ -448,7 +448,7 @@ mod tests {
 
     #[test]
     fn what_an_earlier_run_asked_for_names_no_lock_of_this_one() {
-        use glint_proto::lock::{Bits, Cancel, Grant};
+        use glint_proto::lock::{Bits, Grant, Return};
         let kv = Arc::<MemoryKv>::default();
         let client = ClientId(7);
         let grant = |mds: &Mds<_>| {
@@ -472,11 +472,11 @@ mod tests {
         mds = start(&kv, 200, true);
         let new = grant(&mds);
         assert!(new > old, "{new:?} after {old:?}");
-        mds.cancel(
+        mds.return_locks(
             client,
             &[
-                Cancel::Bits { ino: Ino(5), bits: Bits::ALL, number: old.0 },
-                Cancel::Data { ino: Ino(5), number: old.1 },
+                Return::Bits { ino: Ino(5), bits: Bits::ALL, number: old.0 },
+                Return::Data { ino: Ino(5), number: old.1 },
             ],
         );
         assert_eq!(mds.lock_counts(), (1, 1), "both are still held");

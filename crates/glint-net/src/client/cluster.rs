@@ -7,7 +7,7 @@ use crate::client::remote::{Remote, RemoteOptions};
 use crate::transport::stream::Address;
 use crate::{Granting, LockClient, Transport, tls};
 use futures_util::future::join_all;
-use glint_proto::lock::Cancel;
+use glint_proto::lock::Return;
 use glint_proto::message::Welcome;
 use glint_proto::oss::OssInfo;
 use glint_proto::{
@@ -179,8 +179,8 @@ impl<M: Transport> Transport for Cluster<M> {
         self.mds.silence()
     }
 
-    async fn cancel(&self, cancels: Vec<Cancel>) -> FsResult<()> {
-        self.mds.cancel(cancels).await
+    async fn return_locks(&self, returns: Vec<Return>) -> FsResult<()> {
+        self.mds.return_locks(returns).await
     }
 
     fn identity(&self) -> ClientIdentity {

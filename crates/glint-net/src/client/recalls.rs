@@ -32,11 +32,11 @@ async fn listen_once(session: &Arc<ClientSession>, connected: &mut bool) -> Resu
     loop {
         let (pass, frames) = reader.next_pass().await?;
         for frame in &frames {
-            if let Reply::Callbacks(callbacks) = reply_of(pass.body(frame))? {
+            if let Reply::Recalls(recalls) = reply_of(pass.body(frame))? {
                 *connected = true;
                 let Some(lock_client) = session.lock_client() else { return Ok(()) };
-                if !callbacks.is_empty() {
-                    lock_client.on_recall(callbacks);
+                if !recalls.is_empty() {
+                    lock_client.on_recall(recalls);
                 }
             }
         }

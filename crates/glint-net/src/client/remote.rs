@@ -19,7 +19,7 @@ use crate::transport::stream::Address;
 use crate::{Granting, LockClient, NetError, Transport, host};
 use futures_util::future::select;
 use glint_proto::limits::{AWAY_MS, PING_MS};
-use glint_proto::lock::Cancel;
+use glint_proto::lock::Return;
 use glint_proto::message::{Reply, Request, Welcome};
 use glint_proto::oss::OssInfo;
 use glint_proto::{
@@ -288,8 +288,8 @@ impl Transport for Remote {
         clock::since(*self.session.heard.lock())
     }
 
-    async fn cancel(&self, cancels: Vec<Cancel>) -> FsResult<()> {
-        self.call(&Request::Cancel(cancels), Bulk::None).await.map(drop)
+    async fn return_locks(&self, returns: Vec<Return>) -> FsResult<()> {
+        self.call(&Request::Return(returns), Bulk::None).await.map(drop)
     }
 
     fn identity(&self) -> ClientIdentity {

@@ -5,7 +5,7 @@
 
 use crate::client::connection::Connection;
 use crate::client::recovery::replay_log::parse;
-use glint_proto::lock::{Bits, Callback, Grant};
+use glint_proto::lock::{Bits, Grant, Recall};
 use glint_proto::message::{Reply, Request};
 use glint_proto::{Cred, FsResult, Ino, MdsReply, MdsRequest, OpenFlags};
 use std::rc::Rc;
@@ -36,20 +36,20 @@ impl Opened {
 }
 
 /// The recalls that would take back what came with the answer to a request.
-fn recalls_of(frame: &[u8], reply: &FsResult<MdsReply>, grants: &[Grant]) -> Vec<Callback> {
+fn recalls_of(frame: &[u8], reply: &FsResult<MdsReply>, grants: &[Grant]) -> Vec<Recall> {
     let recall = |grant: &Grant| match *grant {
         // With all that servers count and have not said, or nobody here would know of it.
         Grant::Bits { ino, bits, number } => {
-            Some(Callback::Bits { ino, bits: bits | Bits::SHARED, number })
+            Some(Recall::Bits { ino, bits: bits | Bits::SHARED, number })
         }
-        Grant::Data { ino, lock } => Some(Callback::Data { ino, number: lock.number }),
+        Grant::Data { ino, lock } => Some(Recall::Data { ino, number: lock.number }),
         Grant::Capability { .. } => None,
     };
     let mut recalls: Vec<_> = grants.iter().filter_map(recall).collect();
     if let Ok(MdsReply::Locked(lock)) = reply
         && let Some((_, Request::Mds { request: MdsRequest::Lock { ino, .. }, .. })) = parse(frame)
     {
-        recalls.push(Callback::Data { ino, number: lock.number });
+        recalls.push(Recall::Data { ino, number: lock.number });
     }
     recalls
 }

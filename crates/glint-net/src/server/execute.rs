@@ -180,10 +180,10 @@ impl<S: Service> Worker<S> {
                 self.service.recovered(session);
                 Reply::Pong(self.service.committed())
             }
-            Request::Cancel(cancels) => {
+            Request::Return(returns) => {
                 let session = session()?;
                 let _running = session.enter().map_err(|_| refused(EVICTED))?;
-                self.service.cancel(session, &cancels);
+                self.service.return_locks(session, &returns);
                 Reply::Pong(self.service.committed())
             }
             Request::Listen => {
@@ -192,7 +192,7 @@ impl<S: Service> Worker<S> {
                 let listening = self.service.listen(session);
                 let session = session.clone();
                 host::spawn(self.clone().call_back(connection.clone(), session, listening));
-                Reply::Callbacks(Vec::new())
+                Reply::Recalls(Vec::new())
             }
             Request::Mds { cred, request } if request.is_patient() => match session()?.wait() {
                 Err(errno) => Reply::Mds { transaction: 0, reply: Err(errno), grants: vec![] },
@@ -288,13 +288,13 @@ impl<S: Service> Worker<S> {
         session: Arc<Session>,
         listening: u64,
     ) {
-        while let Some(callbacks) = self.service.callbacks(&session, listening).await {
+        while let Some(recalls) = self.service.recalls(&session, listening).await {
             let envelope = Envelope {
                 reply: true,
                 boot_verifier: self.boot_verifier,
-                ..Envelope::request(Op::Callback, session.client())
+                ..Envelope::request(Op::Recall, session.client())
             };
-            let reply = Reply::Callbacks(callbacks);
+            let reply = Reply::Recalls(recalls);
             let queued = append_frame(&mut connection.writer.queue(), envelope, &reply, &[]);
             if queued.is_err() || connection.writer.flush().await.is_err() {
                 // What was asked is said again when the client listens anew.

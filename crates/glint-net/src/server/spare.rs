@@ -29,7 +29,7 @@ fn needs_no_disk(
 ) -> bool {
     match request {
         Request::Ping { commit, .. } => !commit,
-        Request::Cancel(_) | Request::Listen => true,
+        Request::Return(_) | Request::Listen => true,
         // The path of a subtree is looked up in the tables.
         Request::Hello(_) => peer.rights.subtree.is_none() && service.knows(client),
         Request::Oss(request) => service.knows_oss(peer.name.as_deref(), request),

@@ -4,7 +4,7 @@
 use crate::client::cluster::ClientIdentity;
 use crate::client::remote::random_client;
 use crate::{Granting, LockClient, Service, Transport};
-use glint_proto::lock::Cancel;
+use glint_proto::lock::Return;
 use glint_proto::message::Welcome;
 use glint_proto::oss::OssInfo;
 use glint_proto::{
@@ -69,9 +69,9 @@ impl<S: Service> Transport for InProcess<S> {
 
     async fn listen(&self) {
         let listening = self.service.listen(&self.session);
-        while let Some(callbacks) = self.service.callbacks(&self.session, listening).await {
+        while let Some(recalls) = self.service.recalls(&self.session, listening).await {
             let Some(lock_client) = self.lock_client.get().and_then(Weak::upgrade) else { return };
-            lock_client.on_recall(callbacks);
+            lock_client.on_recall(recalls);
         }
     }
 
@@ -83,8 +83,8 @@ impl<S: Service> Transport for InProcess<S> {
         Duration::ZERO
     }
 
-    async fn cancel(&self, cancels: Vec<Cancel>) -> FsResult<()> {
-        self.service.cancel(&self.session, &cancels);
+    async fn return_locks(&self, returns: Vec<Return>) -> FsResult<()> {
+        self.service.return_locks(&self.session, &returns);
         Ok(())
     }
 

@@ -165,7 +165,7 @@ pub enum Grant {
 
 /// What a server asks of a client that holds locks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Callback {
+pub enum Recall {
     /// Give these bits up: all that were granted under a number below this one.
     Bits {
         /// Which inode.
@@ -193,14 +193,14 @@ pub enum Callback {
 
 /// What a client gives up, or says when it is asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Cancel {
+pub enum Return {
     /// Bits of an inode that were granted under a number below this one.
     Bits {
         /// Which inode.
         ino: Ino,
         /// Which bits.
         bits: Bits,
-        /// See [`Callback::Bits`].
+        /// See [`Recall::Bits`].
         number: u64,
     },
     /// A lock on data.
@@ -210,7 +210,7 @@ pub enum Cancel {
         /// The lock.
         number: u64,
     },
-    /// Answer to [`Callback::Glimpse`]: what this client has written, if it has.
+    /// Answer to [`Recall::Glimpse`]: what this client has written, if it has.
     Glimpse {
         /// Which inode.
         ino: Ino,

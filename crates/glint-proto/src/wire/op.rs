@@ -70,9 +70,9 @@ operations! {
     Ping = "ping",
     Recovery = "recovery",
     Lock = "lock",
-    Cancel = "cancel",
+    Return = "return",
     Flock = "flock",
-    Callback = "callback",
+    Recall = "recall",
     Flush = "flush",
     ObjReserve = "obj_reserve",
     LeaseInodes = "lease_inodes",
@@ -83,7 +83,7 @@ operations! {
 impl Op {
     /// Whether others wait for it to be answered: it goes before all that is not.
     pub fn is_urgent(self) -> bool {
-        matches!(self, Op::Hello | Op::Ping | Op::Recovery | Op::Reopen | Op::Cancel)
+        matches!(self, Op::Hello | Op::Ping | Op::Recovery | Op::Reopen | Op::Return)
     }
 
     /// Inverse of `op as u8`.

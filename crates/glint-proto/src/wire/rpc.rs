@@ -4,7 +4,7 @@
 #![allow(missing_docs)] // Fields say what they are; shapes are documented on the variants.
 
 use crate::limits::{HOST_NAME_BYTES_MAX, MOUNT_POINT_BYTES_MAX};
-use crate::lock::{Callback, Cancel, Grant};
+use crate::lock::{Grant, Recall, Return};
 use crate::message::{MdsReply, MdsRequest, OstReply, OstRequest};
 use crate::op::Op;
 use crate::oss::{OssInfo, OssReply, OssRequest};
@@ -182,7 +182,7 @@ pub enum Request<'a> {
     /// From now on this connection carries recalls, and nothing else.
     Listen,
     /// Locks are given up, questions answered.
-    Cancel(Vec<Cancel>),
+    Return(Vec<Return>),
     /// The client ends: what it did is made durable, and it is forgotten.
     Bye,
     /// For the MDS.
@@ -217,7 +217,7 @@ impl Request<'_> {
             Request::Stats | Request::ResetStats => Op::Stats,
             Request::Ping { .. } | Request::Bye => Op::Ping,
             Request::Replay { .. } | Request::Recovered | Request::Reclaim(_) => Op::Recovery,
-            Request::Listen | Request::Cancel(_) => Op::Cancel,
+            Request::Listen | Request::Return(_) => Op::Return,
             Request::Mds { request, .. } => request.op(),
             Request::Ost { request, .. } => request.op(),
         }
@@ -253,10 +253,10 @@ pub enum Reply {
         /// The answer.
         reply: FsResult<OstReply>,
     },
-    /// To [`Request::Ping`], [`Request::Recovered`], [`Request::Cancel`] and [`Request::Bye`].
+    /// To [`Request::Ping`], [`Request::Recovered`], [`Request::Return`] and [`Request::Bye`].
     Pong(Committed),
     /// To [`Request::Listen`], again and again.
-    Callbacks(Vec<Callback>),
+    Recalls(Vec<Recall>),
     /// The server has too much to do; ask again after this time.
     Busy {
         /// In milliseconds.

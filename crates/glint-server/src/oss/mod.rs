@@ -22,7 +22,7 @@ use glint_net::{Address, Service};
 use glint_ost::OstSet;
 use glint_ost::disk::{Disk, LocalDisk};
 use glint_proto::capability::SECRET_BYTES;
-use glint_proto::lock::{Callback, Cancel};
+use glint_proto::lock::{Recall, Return};
 use glint_proto::message::{Hello, Survived, Welcome};
 use glint_proto::oss::{Orders, OssReply, OssRequest};
 use glint_proto::{
@@ -278,13 +278,13 @@ impl<D: Disk> Service for Oss<D> {
         Err(Errno::EOPNOTSUPP)
     }
 
-    fn cancel(&self, _: &Session, _: &[Cancel]) {}
+    fn return_locks(&self, _: &Session, _: &[Return]) {}
 
     fn listen(&self, _: &Session) -> u64 {
         0
     }
 
-    async fn callbacks(&self, _: &Session, _: u64) -> Option<Vec<Callback>> {
+    async fn recalls(&self, _: &Session, _: u64) -> Option<Vec<Recall>> {
         None
     }
 

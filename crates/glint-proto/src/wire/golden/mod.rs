@@ -6,7 +6,7 @@
 use crate::capability::{Access, Capability};
 use crate::deferred::Deferred;
 use crate::frame::Header;
-use crate::lock::{Bits, Callback, Cancel, DataLock, Grant, Range};
+use crate::lock::{Bits, DataLock, Grant, Range, Recall, Return};
 use crate::message::*;
 use crate::oss::{Destroy, Heartbeat, Orders, OssInfo, OssReply, OssRequest};
 use crate::{
@@ -169,7 +169,7 @@ fn requests_and_replies_of_a_connection() {
         secret: 3,
     };
     let cred = Cred { uid: 1, gid: 2, groups: Some(vec![3]) };
-    let cancel = Cancel::Bits { ino: Ino(1), bits: Bits::ATTR, number: 2 };
+    let returned = Return::Bits { ino: Ino(1), bits: Bits::ATTR, number: 2 };
     let requests = [
         Request::Hello(hello),
         Request::Osses,
@@ -186,7 +186,7 @@ fn requests_and_replies_of_a_connection() {
         },
         Request::Recovered,
         Request::Listen,
-        Request::Cancel(vec![cancel]),
+        Request::Return(vec![returned]),
         Request::Bye,
         Request::Mds { cred, request: MdsRequest::Sync },
         Request::Ost { ost: 1, request: OstRequest::Space, capability: Some(PROOF) },
@@ -205,7 +205,7 @@ fn requests_and_replies_of_a_connection() {
          Replay 07010201010311000101aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
          Recovered 08
          Listen 09
-         Cancel 0a0100010202
+         Return 0a0100010202
          Bye 0b
          Mds 0c010201010312
          Ost 0d01090101aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
@@ -240,7 +240,7 @@ fn requests_and_replies_of_a_connection() {
         },
         Reply::Ost { transaction: 1, reply: Ok(OstReply::Done) },
         Reply::Pong(Committed { mds: 1, ost: 2 }),
-        Reply::Callbacks(vec![Callback::Data { ino: Ino(1), number: 2 }]),
+        Reply::Recalls(vec![Recall::Data { ino: Ino(1), number: 2 }]),
         Reply::Busy { retry_ms: 1 },
         Reply::Refused("r".into()),
         Reply::Reclaimed(vec![Ok(MdsReply::Done), Err(Errno::ESTALE)]),
@@ -256,7 +256,7 @@ fn requests_and_replies_of_a_connection() {
          Mds 0501010401020201aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
          Ost 06010000
          Pong 070102
-         Callbacks 0801010102
+         Recalls 0801010102
          Busy 0901
          Refused 0a0172
          Reclaimed 0b02000001e801",
@@ -279,25 +279,25 @@ fn locks_and_what_is_said_of_them() {
          Data 010102050601
          Capability 020101aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
     );
-    let callbacks = [
-        Callback::Bits { ino, bits, number },
-        Callback::Data { ino, number },
-        Callback::Glimpse { ino, number },
+    let recalls = [
+        Recall::Bits { ino, bits, number },
+        Recall::Data { ino, number },
+        Recall::Glimpse { ino, number },
     ];
     must_be(
-        &callbacks,
+        &recalls,
         "
          Bits 00012202
          Data 010102
          Glimpse 020102",
     );
-    let cancels = [
-        Cancel::Bits { ino, bits, number },
-        Cancel::Data { ino, number },
-        Cancel::Glimpse { ino, number, seen: Some((3, TIME)) },
+    let returns = [
+        Return::Bits { ino, bits, number },
+        Return::Data { ino, number },
+        Return::Glimpse { ino, number, seen: Some((3, TIME)) },
     ];
     must_be(
-        &cancels,
+        &returns,
         "
          Bits 00012202
          Data 010102
@@ -406,7 +406,7 @@ fn operations_keep_their_numbers() {
          rename open release readdir readlink getxattr setxattr listxattr removexattr
          statfs sync set_layout reopen touch obj_read obj_write obj_truncate
          obj_fallocate obj_sync obj_stat obj_seek obj_set_time obj_space read write fsync
-         fallocate seek copy_range forget ping recovery lock cancel flock callback flush
+         fallocate seek copy_range forget ping recovery lock return flock recall flush
          obj_reserve lease_inodes batch other";
     assert_eq!(names.join(" "), golden.split_whitespace().collect::<Vec<_>>().join(" "));
 }
