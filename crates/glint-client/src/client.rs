@@ -142,7 +142,7 @@ impl<T: Transport> Client<T> {
         }
         let cred = &caller.cred;
         // No lock comes with a lock of a program, which may be waited for without end.
-        let may_grant = self.has_locks() && !matches!(request, MdsRequest::Advisory(_));
+        let may_grant = self.has_locks() && !matches!(request, MdsRequest::PosixLock(_));
         let _in_flight = may_grant.then(|| self.cache.begin_request());
         let reply = self.ask_once(cred, request).await;
         if matches!(reply, Err(Errno::EACCES | Errno::EPERM))

@@ -3,7 +3,7 @@
 
 use crate::kernel::Kernel;
 use glint_proto::{
-    AdvisoryLock, Attr, Cred, DirEntry, FsResult, Ino, OpenFlags, RenameFlags, SetAttr, XattrFlags,
+    Attr, Cred, DirEntry, FsResult, Ino, OpenFlags, PosixLock, RenameFlags, SetAttr, XattrFlags,
 };
 use std::future::Future;
 use std::sync::Arc;
@@ -223,8 +223,8 @@ pub trait Vfs: Send + Sync + 'static {
     fn posix_lock(
         &self,
         handle: Handle,
-        lock: AdvisoryLock,
-    ) -> impl Future<Output = FsResult<Option<AdvisoryLock>>>;
+        lock: PosixLock,
+    ) -> impl Future<Output = FsResult<Option<PosixLock>>>;
     /// Nobody waits any more for the lock that was asked for with this ticket.
     fn cancel_posix_lock(&self, ino: Ino, ticket: u64) -> impl Future<Output = ()>;
     /// Whether calls may take long because a server cannot be reached.

@@ -9,11 +9,11 @@
 //!
 //! - [`bits`]: locks on what is known of an inode, given with answers and never waited for.
 //! - [`extents`]: locks on ranges of a file's data.
-//! - [`advisory`]: the locks that programs take, flock(2) and fcntl(2).
+//! - [`posix`]: the locks that programs take, flock(2) and fcntl(2).
 //! - [`held`]: the client's side of the first two; [`flight`]: its requests under way.
 
-pub mod advisory;
 pub mod bits;
 pub mod extents;
 pub mod flight;
 pub mod held;
+pub mod posix;

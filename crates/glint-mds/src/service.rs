@@ -6,7 +6,7 @@ use crate::error::{MdsError, errno};
 use crate::locking::client_locks::ClientLocks;
 use crate::locking::commit_on_sharing::Sharing;
 use crate::locking::namespace_locks::{Held, Locks, Want};
-use crate::locking::posix_locks::Advisory;
+use crate::locking::posix_locks::ClientPosixLocks;
 use crate::session::boot_history::Runs;
 pub(crate) use crate::session::context::Context;
 use crate::session::open_files::{Count, Opens};
@@ -64,7 +64,7 @@ pub struct Mds<K> {
     has_absent: AtomicBool,
     pub(crate) locks: Locks,
     pub(crate) client_locks: ClientLocks,
-    pub(crate) advisory: Advisory,
+    pub(crate) posix_locks: ClientPosixLocks,
     pub(crate) opens: Opens,
     pub(crate) directories: Directories,
     pub(crate) names: Names,
@@ -124,7 +124,7 @@ impl<K: Kv> Mds<K> {
             config,
             locks: Locks::new(),
             client_locks: ClientLocks::new(config.locks, watch.clone()),
-            advisory: Advisory::default(),
+            posix_locks: ClientPosixLocks::default(),
             opens: Opens::new(),
             directories: Directories::new(),
             names: Names::new(),
@@ -345,7 +345,7 @@ impl<K: Kv> Mds<K> {
                 }
                 Ok(MdsReply::Done)
             }
-            MdsRequest::Advisory(lock) => self.posix_lock(context, lock).await,
+            MdsRequest::PosixLock(lock) => self.posix_lock(context, lock).await,
             MdsRequest::LeaseInodes { count, epoch } => {
                 self.lease_inodes(context, count, epoch).await
             }

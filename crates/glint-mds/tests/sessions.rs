@@ -9,8 +9,8 @@ use glint_kv::memory::MemoryKv;
 use glint_proto::deferred::Deferred;
 use glint_proto::lock::{Bits, Grant, Range, Return};
 use glint_proto::{
-    AdvisoryHow, AdvisoryLock, AdvisoryMode, Answer, Arrival, ClientId, Cred, Errno, Ino, MdsReply,
-    MdsRequest, OpenFlags, Owner, Placement, RequestId, Session, Timestamp, clock,
+    Answer, Arrival, ClientId, Cred, Errno, Ino, MdsReply, MdsRequest, OpenFlags, Owner, Placement,
+    PosixLock, PosixLockHow, PosixLockMode, RequestId, Session, Timestamp, clock,
 };
 use std::pin::pin;
 use std::sync::Arc;
@@ -188,28 +188,28 @@ fn a_copy_of_an_unlock_takes_no_later_lock_away() {
     let mds = start(&Arc::default(), 1);
     let (a, b) = (connect(&mds, 1), connect(&mds, 2));
     let send = |session: &Session, slot, xid, mode| {
-        let lock = AdvisoryLock {
+        let lock = PosixLock {
             ino: Ino::ROOT,
             owner: 5,
             pid: 5,
             range: Range::ALL,
             mode,
             flock: true,
-            how: AdvisoryHow::Try,
+            how: PosixLockHow::Try,
             ticket: 0,
         };
         let id = Some(RequestId { client: session.client(), slot, xid });
         let arrival = Arrival { session: Some(session), id, ..Arrival::default() };
-        block_on(mds.handle(&arrival, &Cred::ROOT, &MdsRequest::Advisory(lock))).reply
+        block_on(mds.handle(&arrival, &Cred::ROOT, &MdsRequest::PosixLock(lock))).reply
     };
-    assert_eq!(send(&a, 0, 1, AdvisoryMode::Write), Ok(MdsReply::Done));
-    assert_eq!(send(&a, 1, 2, AdvisoryMode::Unlock), Ok(MdsReply::Done));
-    assert_eq!(send(&a, 2, 3, AdvisoryMode::Write), Ok(MdsReply::Done));
-    assert_eq!(send(&a, 1, 2, AdvisoryMode::Unlock), Ok(MdsReply::Done), "as it was answered");
-    assert_eq!(send(&b, 0, 1, AdvisoryMode::Write), Err(Errno::EAGAIN), "it is locked");
-    assert_eq!(send(&a, 1, 4, AdvisoryMode::Unlock), Ok(MdsReply::Done));
-    assert_eq!(send(&a, 2, 3, AdvisoryMode::Write), Ok(MdsReply::Done), "a copy of a lock");
-    assert_eq!(send(&b, 0, 2, AdvisoryMode::Write), Ok(MdsReply::Done), "it is free");
+    assert_eq!(send(&a, 0, 1, PosixLockMode::Write), Ok(MdsReply::Done));
+    assert_eq!(send(&a, 1, 2, PosixLockMode::Unlock), Ok(MdsReply::Done));
+    assert_eq!(send(&a, 2, 3, PosixLockMode::Write), Ok(MdsReply::Done));
+    assert_eq!(send(&a, 1, 2, PosixLockMode::Unlock), Ok(MdsReply::Done), "as it was answered");
+    assert_eq!(send(&b, 0, 1, PosixLockMode::Write), Err(Errno::EAGAIN), "it is locked");
+    assert_eq!(send(&a, 1, 4, PosixLockMode::Unlock), Ok(MdsReply::Done));
+    assert_eq!(send(&a, 2, 3, PosixLockMode::Write), Ok(MdsReply::Done), "a copy of a lock");
+    assert_eq!(send(&b, 0, 2, PosixLockMode::Write), Ok(MdsReply::Done), "it is free");
 }
 
 /// Where a file with several names counts to be, for clients that see only a part of the tree.

@@ -6,7 +6,7 @@ use glint_client::{
 };
 use glint_proto::limits::FILE_BYTES_MAX;
 use glint_proto::{
-    AdvisoryLock, Attr, DirEntry, Errno, FileType, FsResult, Ino, OpenFlags, RenameFlags, SetAttr,
+    Attr, DirEntry, Errno, FileType, FsResult, Ino, OpenFlags, PosixLock, RenameFlags, SetAttr,
     SetTime, Timestamp, XattrFlags,
 };
 use parking_lot::Mutex;
@@ -110,7 +110,7 @@ impl Vfs for NullFs {
         false
     }
 
-    async fn posix_lock(&self, _: Handle, _: AdvisoryLock) -> FsResult<Option<AdvisoryLock>> {
+    async fn posix_lock(&self, _: Handle, _: PosixLock) -> FsResult<Option<PosixLock>> {
         Err(Errno::ENOSYS)
     }
 

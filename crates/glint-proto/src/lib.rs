@@ -30,9 +30,9 @@ pub use extents::Extents;
 pub use ids::{ClientId, Ino, ObjectId, RequestId};
 pub use layout::{Layout, Placement};
 pub use message::{
-    AdvisoryHow, AdvisoryLock, AdvisoryMode, Answer, Arrival, Bulk, Committed, DirEntry, DirPage,
-    MdsReply, MdsRequest, ObjectAttr, OpenFlags, OstReply, OstRequest, RenameFlags, SpaceInfo,
-    XattrFlags,
+    Answer, Arrival, Bulk, Committed, DirEntry, DirPage, MdsReply, MdsRequest, ObjectAttr,
+    OpenFlags, OstReply, OstRequest, PosixLock, PosixLockHow, PosixLockMode, RenameFlags,
+    SpaceInfo, XattrFlags,
 };
 pub use op::Op;
 pub use reclaim::Reclaim;

@@ -78,7 +78,7 @@ pub fn status<K: Kv, D: Disk>(servers: &MdsServer<K, D>) -> Value {
         "locks": {
             "inodes": locked_inodes,
             "data": locked_data,
-            "programs": servers.mds().advisory_count(),
+            "programs": servers.mds().posix_lock_count(),
         },
         "operations": totals.operations,
         "per_s": {

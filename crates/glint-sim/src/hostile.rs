@@ -17,8 +17,8 @@ use glint_proto::lock::{Bits, Grant, Range, Return};
 use glint_proto::message::{Hello, Reply, Request, decode, encode};
 use glint_proto::oss::OssRequest;
 use glint_proto::{
-    Access, AdvisoryHow, AdvisoryLock, AdvisoryMode, Attr, Capability, ClientId, Cred, FsResult,
-    Ino, Layout, MdsReply, MdsRequest, ObjectAttr, ObjectId, OpenFlags, OstRequest, Reclaim,
+    Access, Attr, Capability, ClientId, Cred, FsResult, Ino, Layout, MdsReply, MdsRequest,
+    ObjectAttr, ObjectId, OpenFlags, OstRequest, PosixLock, PosixLockHow, PosixLockMode, Reclaim,
     RenameFlags, SetAttr, SetTime, Timestamp, XattrFlags,
 };
 use std::cell::RefCell;
@@ -348,19 +348,19 @@ impl<D: Dice> Hostile<D> {
                 proof: self.capability(ino)?,
             },
             19 => MdsRequest::AddOpens { ino, readers: self.roll(3)? as u32 },
-            20 => MdsRequest::Advisory(AdvisoryLock {
+            20 => MdsRequest::PosixLock(PosixLock {
                 ino,
                 owner: self.number()?,
                 pid: 1,
                 ticket: self.number()?,
                 range: self.range()?,
                 mode: self.pick(&[
-                    AdvisoryMode::Read,
-                    AdvisoryMode::Write,
-                    AdvisoryMode::Unlock,
+                    PosixLockMode::Read,
+                    PosixLockMode::Write,
+                    PosixLockMode::Unlock,
                 ])?,
                 flock: self.flip()?,
-                how: self.pick(&[AdvisoryHow::Try, AdvisoryHow::Test, AdvisoryHow::Reclaim])?,
+                how: self.pick(&[PosixLockHow::Try, PosixLockHow::Test, PosixLockHow::Reclaim])?,
             }),
             21 => MdsRequest::LeaseInodes { count: self.number()? as u32, epoch: 1 },
             22 => MdsRequest::WritesBack { epoch: 1 },
@@ -375,9 +375,9 @@ impl<D: Dice> Hostile<D> {
         let (ino, write) = (self.ino()?, self.flip()?);
         let (range, proof) = (self.range()?, self.capability(ino)?);
         let (readers, writers) = (self.roll(3)? as u32, self.roll(3)? as u32);
-        let mode = if write { AdvisoryMode::Write } else { AdvisoryMode::Read };
+        let mode = if write { PosixLockMode::Write } else { PosixLockMode::Read };
         let (owner, ticket, flock) = (self.number()?, 0, self.flip()?);
-        let how = AdvisoryHow::Reclaim;
+        let how = PosixLockHow::Reclaim;
         Some(match self.roll(5)? {
             0 => Reclaim::Open { ino, readers, writers, proof },
             1 => Reclaim::WritesBack { epoch: 1 },
@@ -385,7 +385,7 @@ impl<D: Dice> Hostile<D> {
             // As for one that comes alone.
             3 if !self.bound => Reclaim::WritesBack { epoch: 2 },
             3 => Reclaim::Lock { ino, range, write, proof },
-            _ => Reclaim::Advisory(AdvisoryLock {
+            _ => Reclaim::PosixLock(PosixLock {
                 ino,
                 owner,
                 pid: 1,

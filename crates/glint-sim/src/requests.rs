@@ -13,8 +13,8 @@ use glint_proto::limits::{PATIENT_REQUESTS_MAX, RECLAIMS_MAX, WAITING_PER_SESSIO
 use glint_proto::lock::Range;
 use glint_proto::message::{Hello, Reply, Request, decode, encode};
 use glint_proto::{
-    AdvisoryHow, AdvisoryLock, AdvisoryMode, ClientId, Cred, Errno, FileType, Ino, Layout,
-    MdsReply, MdsRequest,
+    ClientId, Cred, Errno, FileType, Ino, Layout, MdsReply, MdsRequest, PosixLock, PosixLockHow,
+    PosixLockMode,
 };
 use std::rc::Rc;
 use std::time::Duration;
@@ -111,11 +111,11 @@ impl Hand {
     }
 
     /// A lock of a program on a whole file.
-    fn lock(&mut self, how: AdvisoryHow, mode: AdvisoryMode, owner: u64, xid: u64) {
+    fn lock(&mut self, how: PosixLockHow, mode: PosixLockMode, owner: u64, xid: u64) {
         let (ino, range, flock) = (Ino(77), Range::ALL, false);
-        let lock = AdvisoryLock { ino, owner, pid: 1, range, mode, flock, how, ticket: xid };
-        let slot = if how == AdvisoryHow::Wait { NO_SLOT } else { 0 };
-        let request = MdsRequest::Advisory(lock);
+        let lock = PosixLock { ino, owner, pid: 1, range, mode, flock, how, ticket: xid };
+        let slot = if how == PosixLockHow::Wait { NO_SLOT } else { 0 };
+        let request = MdsRequest::PosixLock(lock);
         self.say(&Request::Mds { cred: Cred::ROOT, request }, slot, xid);
     }
 
@@ -155,7 +155,7 @@ fn what_waits_for_locks_has_a_bound_and_ends_with_its_connection() {
         hosts.start(MDS);
         executor.sleep(Duration::from_millis(1)).await;
         let mut holder = Hand::connect(&executor, 5).await;
-        holder.lock(AdvisoryHow::Try, AdvisoryMode::Write, 1, 1);
+        holder.lock(PosixLockHow::Try, PosixLockMode::Write, 1, 1);
         assert_eq!(holder.hear(&executor).await, [Ok(MdsReply::Done)]);
         // So often that more would wait than may, if those of lost connections did.
         for round in 0..3 {
@@ -164,22 +164,22 @@ fn what_waits_for_locks_has_a_bound_and_ends_with_its_connection() {
                 let mut hand = Hand::connect(&executor, 6).await;
                 for n in 0..PATIENT_REQUESTS_MAX {
                     let xid = (part * PATIENT_REQUESTS_MAX + n + 1) as u64;
-                    hand.lock(AdvisoryHow::Wait, AdvisoryMode::Write, xid, xid);
+                    hand.lock(PosixLockHow::Wait, PosixLockMode::Write, xid, xid);
                 }
                 assert_eq!(hand.hear(&executor).await, [], "round {round}");
                 connections.push(hand);
             }
             let mut last = Hand::connect(&executor, 6).await;
-            last.lock(AdvisoryHow::Wait, AdvisoryMode::Write, 1 << 20, 1 << 20);
+            last.lock(PosixLockHow::Wait, PosixLockMode::Write, 1 << 20, 1 << 20);
             assert_eq!(last.hear(&executor).await, [Err(Errno::ENOLCK)], "round {round}");
             drop((connections, last));
             executor.sleep(Duration::from_secs(1)).await;
         }
         // Nobody waits any more: who comes now is the next one.
         let mut next = Hand::connect(&executor, 7).await;
-        next.lock(AdvisoryHow::Wait, AdvisoryMode::Write, 1, 1);
+        next.lock(PosixLockHow::Wait, PosixLockMode::Write, 1, 1);
         assert_eq!(next.hear(&executor).await, []);
-        holder.lock(AdvisoryHow::Try, AdvisoryMode::Unlock, 1, 2);
+        holder.lock(PosixLockHow::Try, PosixLockMode::Unlock, 1, 2);
         assert_eq!(next.hear(&executor).await, [Ok(MdsReply::Done)]);
     });
 }

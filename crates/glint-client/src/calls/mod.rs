@@ -31,7 +31,7 @@ use glint_net::Transport;
 use glint_proto::limits::{FILE_BYTES_MAX, FUSE_IO_BYTES_MAX, NAME_BYTES_MAX};
 use glint_proto::lock::Range;
 use glint_proto::{
-    AdvisoryLock, Errno, FsResult, Ino, MdsReply, MdsRequest, OpenFlags, RenameFlags, SetAttr,
+    Errno, FsResult, Ino, MdsReply, MdsRequest, OpenFlags, PosixLock, RenameFlags, SetAttr,
     XattrFlags,
 };
 use std::sync::Arc;
@@ -238,11 +238,7 @@ impl<T: Transport> Vfs for Client<T> {
         self.cache.find(ino).is_some_and(|inode| inode.lock().has_posix_locks)
     }
 
-    async fn posix_lock(
-        &self,
-        handle: Handle,
-        lock: AdvisoryLock,
-    ) -> FsResult<Option<AdvisoryLock>> {
+    async fn posix_lock(&self, handle: Handle, lock: PosixLock) -> FsResult<Option<PosixLock>> {
         let file = self.handles.get(handle)?;
         self.posix_lock_of(&file, lock).await
     }

@@ -3,30 +3,30 @@
 
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
-use glint_lock::advisory::{AdvisoryTable, Kind, Lock, LockOwner};
+use glint_lock::posix::{Kind, Lock, LockOwner, PosixLockTable};
 use glint_net::Transport;
 use glint_proto::lock::Range;
 use glint_proto::{
-    AdvisoryHow, AdvisoryLock, AdvisoryMode, ClientId, FsResult, Ino, MdsReply, MdsRequest,
+    ClientId, FsResult, Ino, MdsReply, MdsRequest, PosixLock, PosixLockHow, PosixLockMode,
 };
 use parking_lot::Mutex;
 
 /// What is held.
 #[derive(Default)]
-pub(crate) struct PosixLocks(Mutex<AdvisoryTable>);
+pub(crate) struct PosixLocks(Mutex<PosixLockTable>);
 
 impl PosixLocks {
     /// The servers have granted this, or taken it back.
-    fn note(&self, lock: &AdvisoryLock) {
+    fn note(&self, lock: &PosixLock) {
         let kind = if lock.flock { Kind::Flock } else { Kind::Posix };
         let owner = LockOwner { client: ClientId::IN_PROCESS, number: lock.owner };
         let mut table = self.0.lock();
         // Nobody waits here.
         let granted = &mut Vec::new();
         match lock.mode {
-            AdvisoryMode::Unlock => table.unlock(lock.ino, kind, owner, lock.range, granted),
+            PosixLockMode::Unlock => table.unlock(lock.ino, kind, owner, lock.range, granted),
             mode => {
-                let write = mode == AdvisoryMode::Write;
+                let write = mode == PosixLockMode::Write;
                 let held = Lock { owner, pid: lock.pid, range: lock.range, write };
                 table.lock(lock.ino, kind, held, false, granted);
             }
@@ -37,14 +37,14 @@ impl PosixLocks {
     pub(crate) fn to_reclaim(&self) -> Vec<MdsRequest<'static>> {
         let table = self.0.lock();
         let request = |(ino, kind, lock): (_, Kind, Lock)| {
-            MdsRequest::Advisory(AdvisoryLock {
+            MdsRequest::PosixLock(PosixLock {
                 ino,
                 owner: lock.owner.number,
                 pid: lock.pid,
                 range: lock.range,
-                mode: if lock.write { AdvisoryMode::Write } else { AdvisoryMode::Read },
+                mode: if lock.write { PosixLockMode::Write } else { PosixLockMode::Read },
                 flock: kind == Kind::Flock,
-                how: AdvisoryHow::Reclaim,
+                how: PosixLockHow::Reclaim,
                 ticket: 0,
             })
         };
@@ -62,9 +62,9 @@ impl<T: Transport> Client<T> {
     pub(crate) async fn posix_lock_of(
         &self,
         file: &OpenFile,
-        lock: AdvisoryLock,
-    ) -> FsResult<Option<AdvisoryLock>> {
-        let takes = lock.mode != AdvisoryMode::Unlock && lock.how != AdvisoryHow::Test;
+        lock: PosixLock,
+    ) -> FsResult<Option<PosixLock>> {
+        let takes = lock.mode != PosixLockMode::Unlock && lock.how != PosixLockHow::Test;
         if takes && !lock.flock {
             if let Some(inode) = self.inode(lock.ino) {
                 inode.lock().has_posix_locks = true;
@@ -74,11 +74,11 @@ impl<T: Transport> Client<T> {
                 owners.push(lock.owner);
             }
         }
-        if lock.mode == AdvisoryMode::Unlock {
+        if lock.mode == PosixLockMode::Unlock {
             // Not said again from now on, whatever becomes of the request.
             self.posix_locks.note(&lock);
         }
-        match self.ask_as_root(&MdsRequest::Advisory(lock)).await? {
+        match self.ask_as_root(&MdsRequest::PosixLock(lock)).await? {
             MdsReply::Blocked(found) => Ok(found),
             _ => {
                 self.posix_locks.note(&lock);
@@ -89,9 +89,9 @@ impl<T: Transport> Client<T> {
 
     /// Nobody waits any more for a lock: its request ends, with it or without.
     pub(crate) async fn cancel_posix_lock(&self, ino: Ino, ticket: u64) {
-        let (mode, how, range) = (AdvisoryMode::Unlock, AdvisoryHow::Cancel, Range::ALL);
-        let lock = AdvisoryLock { ino, owner: 0, pid: 0, range, mode, flock: false, how, ticket };
-        if let Err(errno) = self.ask_as_root(&MdsRequest::Advisory(lock)).await {
+        let (mode, how, range) = (PosixLockMode::Unlock, PosixLockHow::Cancel, Range::ALL);
+        let lock = PosixLock { ino, owner: 0, pid: 0, range, mode, flock: false, how, ticket };
+        if let Err(errno) = self.ask_as_root(&MdsRequest::PosixLock(lock)).await {
             tracing::debug!(%ino, %errno, "ending the wait for a lock");
         }
     }
@@ -100,10 +100,9 @@ impl<T: Transport> Client<T> {
     pub(crate) async fn end_posix_locks(&self, file: &OpenFile) {
         let owners = std::mem::take(&mut *file.lock_owners.lock());
         for owner in owners {
-            let (mode, how) = (AdvisoryMode::Unlock, AdvisoryHow::Try);
+            let (mode, how) = (PosixLockMode::Unlock, PosixLockHow::Try);
             let (ino, range) = (file.ino, Range::ALL);
-            let lock =
-                AdvisoryLock { ino, owner, pid: 0, range, mode, flock: false, how, ticket: 0 };
+            let lock = PosixLock { ino, owner, pid: 0, range, mode, flock: false, how, ticket: 0 };
             if let Err(errno) = self.posix_lock_of(file, lock).await {
                 tracing::warn!(%ino, %errno, "ending the locks of a closed file");
             }

@@ -46,7 +46,7 @@ impl<T: Transport> Client<T> {
             | MdsRequest::ReclaimDelegation { ino } => self.flush_changes_and_closes(ino).await,
             // The data of a file goes while it is being closed, and needs its lock for that.
             MdsRequest::Lock { ino, .. } => self.flush_changes(ino).await,
-            MdsRequest::Advisory(lock) => self.flush_changes(lock.ino).await,
+            MdsRequest::PosixLock(lock) => self.flush_changes(lock.ino).await,
         }
     }
 

@@ -5,10 +5,10 @@
 
 use crate::service::{Context, Mds};
 use glint_kv::Kv;
-use glint_lock::advisory::{AdvisoryTable, Kind, Lock, LockOutcome, LockOwner};
+use glint_lock::posix::{Kind, Lock, LockOutcome, LockOwner, PosixLockTable};
 use glint_proto::limits::{DEADLOCK_OWNERS_MAX, POSIX_LOCKS_MAX};
 use glint_proto::{
-    AdvisoryHow, AdvisoryLock, AdvisoryMode, ClientId, Errno, FsResult, Ino, MdsReply, Op,
+    ClientId, Errno, FsResult, Ino, MdsReply, Op, PosixLock, PosixLockHow, PosixLockMode,
 };
 use glint_telemetry::{Layer, Span};
 use glint_wait::{Monitor, Sharded};
@@ -18,7 +18,7 @@ use std::collections::{HashMap, HashSet};
 const SHARDS: usize = 16;
 
 struct LockShard {
-    table: AdvisoryTable,
+    table: PosixLockTable,
     waiting: HashMap<u64, Waiting>,
     /// By what clients call them.
     tickets: HashMap<(ClientId, u64), u64>,
@@ -36,7 +36,7 @@ struct Waiting {
 
 impl Default for LockShard {
     fn default() -> LockShard {
-        let table = AdvisoryTable::with_limit(POSIX_LOCKS_MAX);
+        let table = PosixLockTable::with_limit(POSIX_LOCKS_MAX);
         LockShard { table, waiting: HashMap::new(), tickets: HashMap::new() }
     }
 }
@@ -45,22 +45,22 @@ impl Default for LockShard {
 type Place = (Ino, Kind, u64);
 
 /// The POSIX locks of all clients.
-pub(crate) struct Advisory {
+pub(crate) struct ClientPosixLocks {
     /// Who waits: requests, by number.
     shards: Sharded<Monitor<LockShard, u64>>,
     /// What owners wait for.
     owners: Mutex<HashMap<LockOwner, Vec<Place>>>,
 }
 
-impl Default for Advisory {
-    fn default() -> Advisory {
-        Advisory { shards: Sharded::new(SHARDS), owners: Mutex::default() }
+impl Default for ClientPosixLocks {
+    fn default() -> ClientPosixLocks {
+        ClientPosixLocks { shards: Sharded::new(SHARDS), owners: Mutex::default() }
     }
 }
 
 /// A request that waits; taken back when nobody does any more.
 struct Ticket<'a> {
-    all: &'a Advisory,
+    all: &'a ClientPosixLocks,
     ino: Ino,
     kind: Kind,
     number: u64,
@@ -156,7 +156,7 @@ impl LockShard {
     }
 }
 
-impl Advisory {
+impl ClientPosixLocks {
     fn shard(&self, ino: Ino) -> &Monitor<LockShard, u64> {
         self.shards.of(ino.0)
     }
@@ -221,50 +221,50 @@ impl<K: Kv> Mds<K> {
     pub(crate) async fn posix_lock(
         &self,
         context: &Context<'_>,
-        asks: AdvisoryLock,
+        asks: PosixLock,
     ) -> FsResult<MdsReply> {
-        let AdvisoryLock { ino, owner, pid, range, mode, flock, how, ticket } = asks;
+        let PosixLock { ino, owner, pid, range, mode, flock, how, ticket } = asks;
         let kind = if flock { Kind::Flock } else { Kind::Posix };
         let owner = LockOwner { client: context.client, number: owner };
-        let lock = Lock { owner, pid, range, write: mode == AdvisoryMode::Write };
+        let lock = Lock { owner, pid, range, write: mode == PosixLockMode::Write };
         if range.start >= range.end {
             return Err(Errno::EINVAL);
         }
         context.begin()?;
         let mut granted = Vec::new();
         let outcome = {
-            let shard = self.advisory.shard(ino);
+            let shard = self.posix_locks.shard(ino);
             let mut state = shard.lock();
             let mut ended = Vec::new();
-            if matches!(how, AdvisoryHow::Wait | AdvisoryHow::Cancel) {
+            if matches!(how, PosixLockHow::Wait | PosixLockHow::Cancel) {
                 // One that comes again has lost the connection on which it could be answered.
                 ended = state.cancel(ino, context.client, ticket);
-                if how == AdvisoryHow::Wait {
+                if how == PosixLockHow::Wait {
                     state.leave_to_successor(context.client, ticket);
                 }
             }
             let outcome = match (how, mode) {
-                (AdvisoryHow::Cancel, _) => LockOutcome::Granted,
-                (AdvisoryHow::Test, _) => {
+                (PosixLockHow::Cancel, _) => LockOutcome::Granted,
+                (PosixLockHow::Test, _) => {
                     let found = state.table.test(ino, kind, &lock);
-                    return Ok(MdsReply::Blocked(found.map(|lock| AdvisoryLock {
+                    return Ok(MdsReply::Blocked(found.map(|lock| PosixLock {
                         pid: lock.pid,
                         range: lock.range,
-                        mode: if lock.write { AdvisoryMode::Write } else { AdvisoryMode::Read },
+                        mode: if lock.write { PosixLockMode::Write } else { PosixLockMode::Read },
                         ..asks
                     })));
                 }
-                (_, AdvisoryMode::Unlock) => {
+                (_, PosixLockMode::Unlock) => {
                     state.table.unlock(ino, kind, owner, range, &mut granted);
                     LockOutcome::Granted
                 }
-                (AdvisoryHow::Reclaim, _) => state.table.reclaim(ino, kind, lock),
+                (PosixLockHow::Reclaim, _) => state.table.reclaim(ino, kind, lock),
                 _ => {
                     if flock {
                         // flock(2): a conversion gives the old lock up first.
                         state.table.unlock(ino, kind, owner, range, &mut granted);
                     }
-                    state.table.lock(ino, kind, lock, how == AdvisoryHow::Wait, &mut granted)
+                    state.table.lock(ino, kind, lock, how == PosixLockHow::Wait, &mut granted)
                 }
             };
             if let LockOutcome::Waits(number) = outcome {
@@ -282,7 +282,7 @@ impl<K: Kv> Mds<K> {
             LockOutcome::TooMany => Err(Errno::ENOLCK),
             LockOutcome::Waits(number) => {
                 context.end();
-                let all = &self.advisory;
+                let all = &self.posix_locks;
                 let ticket = Ticket { all, ino, kind, number, taken: false, lock };
                 // flock(2) knows no EDEADLK.
                 if all.would_wait_for_ever(owner, (ino, kind, number)) && !flock {
@@ -301,14 +301,14 @@ impl<K: Kv> Mds<K> {
             // Its client was evicted.
             None => Some(Err(Errno::ESTALE)),
         };
-        let ended = self.advisory.shard(ticket.ino).until_with(number, look).await;
+        let ended = self.posix_locks.shard(ticket.ino).until_with(number, look).await;
         ticket.taken = true;
         ended.map(|()| MdsReply::Done)
     }
 
     /// How many locks of programs are held, for `glint status`.
-    pub fn advisory_count(&self) -> usize {
-        self.advisory.count()
+    pub fn posix_lock_count(&self) -> usize {
+        self.posix_locks.count()
     }
 }
 
@@ -318,7 +318,7 @@ mod tests {
     use glint_proto::lock::Range;
 
     /// Owners ask for whole files, in files of other shards, too.
-    struct Table(Advisory);
+    struct Table(ClientPosixLocks);
 
     impl Table {
         fn ask(&self, owner: u64, ino: u64, write: bool) -> Option<Ticket<'_>> {
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_cycle_is_refused_and_a_chain_is_not() {
-        let table = Table(Advisory::default());
+        let table = Table(ClientPosixLocks::default());
         for owner in 1..4 {
             assert!(table.ask(owner, owner, true).is_none());
         }
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn who_only_came_later_is_let_in_when_it_is_waited_for() {
-        let table = Table(Advisory::default());
+        let table = Table(ClientPosixLocks::default());
         assert!(table.ask(1, 1, true).is_none());
         assert!(table.ask(2, 2, false).is_none());
         let writer = table.ask(3, 2, true).unwrap();
@@ -380,7 +380,7 @@ mod tests {
 
     #[test]
     fn a_chain_is_followed_so_far() {
-        let table = Table(Advisory::default());
+        let table = Table(ClientPosixLocks::default());
         assert!(table.ask(0, 0, true).is_none());
         let tickets: Vec<Ticket<'_>> = (1..10_000)
             .map(|owner| {

@@ -21,7 +21,7 @@ use crate::session::sessions::SessionInfo;
 use crate::store::keys;
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::watch::{Moment, Watch};
-use glint_proto::{AdvisoryHow, AdvisoryLock, ClientId, Errno, FsResult, MdsReply, MdsRequest};
+use glint_proto::{ClientId, Errno, FsResult, MdsReply, MdsRequest, PosixLock, PosixLockHow};
 use glint_wait::Monitor;
 use parking_lot::MutexGuard;
 use std::collections::{HashMap, HashSet};
@@ -186,7 +186,7 @@ impl<K: Kv> Mds<K> {
             MdsRequest::ReclaimDelegation { .. }
             | MdsRequest::WritesBack { .. }
             | MdsRequest::Lock { reclaim: true, .. }
-            | MdsRequest::Advisory(AdvisoryLock { how: AdvisoryHow::Reclaim, .. }) => {
+            | MdsRequest::PosixLock(PosixLock { how: PosixLockHow::Reclaim, .. }) => {
                 is_admitted().then_some(()).ok_or(Errno::ESTALE)
             }
             // Also said by who goes on after an eviction, and when OPEN is recalled. What is to

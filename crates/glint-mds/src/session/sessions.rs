@@ -397,7 +397,7 @@ impl<K: Kv> Mds<K> {
     /// Frees what a client has: its locks and its opens.
     fn free(&self, client: ClientId) {
         self.client_locks.evict(client);
-        self.advisory.evict(client);
+        self.posix_locks.evict(client);
         self.opens.forget_client(client);
         self.allocator.forget_client(client);
         // Some may have had no name any more.

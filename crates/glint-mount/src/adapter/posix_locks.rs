@@ -6,7 +6,7 @@ use crate::adapter::dispatch::{Adapter, Call, parse};
 use glint_client::{Caching, Handle, Vfs};
 use glint_proto::limits::LOCK_WAITERS_MAX;
 use glint_proto::lock::Range;
-use glint_proto::{AdvisoryHow, AdvisoryLock, AdvisoryMode, Errno, FsResult, Ino};
+use glint_proto::{Errno, FsResult, Ino, PosixLock, PosixLockHow, PosixLockMode};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The kernel's largest offset (OFFSET_MAX): up to the end, however far that is.
@@ -35,9 +35,9 @@ impl<F: Vfs> Adapter<F> {
     /// Gives up what a request got for which nobody waits any more.
     pub(crate) async fn give_lock_back(&self, ino: Ino, fixed: &[u8]) {
         let Ok(arg) = parse::<LkIn>(fixed) else { return };
-        let Ok(got) = advisory_lock(ino, &arg, Opcode::Setlk, 0) else { return };
-        if got.mode != AdvisoryMode::Unlock {
-            let lock = AdvisoryLock { mode: AdvisoryMode::Unlock, ..got };
+        let Ok(got) = posix_lock(ino, &arg, Opcode::Setlk, 0) else { return };
+        if got.mode != PosixLockMode::Unlock {
+            let lock = PosixLock { mode: PosixLockMode::Unlock, ..got };
             if let Err(errno) = self.fs.posix_lock(Handle(arg.fh), lock).await {
                 tracing::warn!(%ino, %errno, "giving a lock back that nobody waits for");
             }
@@ -48,10 +48,9 @@ impl<F: Vfs> Adapter<F> {
 impl<F: Vfs> Call<'_, F> {
     /// Ends all locks of an owner on a file.
     pub(crate) async fn unlock(&self, handle: Handle, owner: u64, flock: bool) -> FsResult<()> {
-        let (mode, how) = (AdvisoryMode::Unlock, AdvisoryHow::Try);
+        let (mode, how) = (PosixLockMode::Unlock, PosixLockHow::Try);
         let range = Range::ALL;
-        let lock =
-            AdvisoryLock { ino: self.ino, owner, pid: 0, range, mode, flock, how, ticket: 0 };
+        let lock = PosixLock { ino: self.ino, owner, pid: 0, range, mode, flock, how, ticket: 0 };
         self.fs.posix_lock(handle, lock).await.map(drop)
     }
 
@@ -61,7 +60,7 @@ impl<F: Vfs> Call<'_, F> {
             return Err(Errno::ENOSYS);
         }
         let arg: LkIn = parse(self.fixed)?;
-        let asks = advisory_lock(self.ino, &arg, opcode, self.unique)?;
+        let asks = posix_lock(self.ino, &arg, opcode, self.unique)?;
         let _waiter = match opcode {
             Opcode::Setlkw => Some(Waiter::new(&self.adapter.lock_waiters)?),
             _ => None,
@@ -75,21 +74,21 @@ impl<F: Vfs> Call<'_, F> {
 }
 
 /// What the kernel asks for.
-fn advisory_lock(ino: Ino, arg: &LkIn, opcode: Opcode, ticket: u64) -> FsResult<AdvisoryLock> {
+fn posix_lock(ino: Ino, arg: &LkIn, opcode: Opcode, ticket: u64) -> FsResult<PosixLock> {
     let mode = match arg.lk.kind as i32 {
-        libc::F_RDLCK => AdvisoryMode::Read,
-        libc::F_WRLCK => AdvisoryMode::Write,
-        libc::F_UNLCK => AdvisoryMode::Unlock,
+        libc::F_RDLCK => PosixLockMode::Read,
+        libc::F_WRLCK => PosixLockMode::Write,
+        libc::F_UNLCK => PosixLockMode::Unlock,
         _ => return Err(Errno::EINVAL),
     };
     let how = match opcode {
-        Opcode::Getlk => AdvisoryHow::Test,
-        Opcode::Setlkw => AdvisoryHow::Wait,
-        _ => AdvisoryHow::Try,
+        Opcode::Getlk => PosixLockHow::Test,
+        Opcode::Setlkw => PosixLockHow::Wait,
+        _ => PosixLockHow::Try,
     };
     // The kernel's end is the last byte.
     let end = if arg.lk.end >= TO_THE_END { u64::MAX } else { arg.lk.end + 1 };
-    Ok(AdvisoryLock {
+    Ok(PosixLock {
         ino,
         owner: arg.owner,
         pid: arg.lk.pid,
@@ -102,9 +101,9 @@ fn advisory_lock(ino: Ino, arg: &LkIn, opcode: Opcode, ticket: u64) -> FsResult<
 }
 
 /// The answer to F_GETLK.
-fn file_lock(asked: &FileLock, found: Option<AdvisoryLock>) -> FileLock {
+fn file_lock(asked: &FileLock, found: Option<PosixLock>) -> FileLock {
     let Some(found) = found else { return FileLock { kind: libc::F_UNLCK as u32, ..*asked } };
-    let write = found.mode == AdvisoryMode::Write;
+    let write = found.mode == PosixLockMode::Write;
     FileLock {
         start: found.range.start,
         end: found.range.end.saturating_sub(1).min(TO_THE_END),

@@ -176,7 +176,7 @@ pub enum MdsRequest<'a> {
     /// Opens that the client made by itself, under a lock that it is about to give up.
     AddOpens { ino: Ino, readers: u32 },
     /// flock(2), fcntl(2).
-    Advisory(AdvisoryLock),
+    PosixLock(PosixLock),
     /// Inode numbers for what the client will make by itself, in the write-back epoch `epoch`:
     /// it begins another one when it hears that it was evicted.
     LeaseInodes { count: u32, epoch: u64 },
@@ -220,7 +220,7 @@ impl MdsRequest<'_> {
             MdsRequest::Touch { .. } => Op::Touch,
             MdsRequest::Lock { .. } => Op::Lock,
             MdsRequest::AddOpens { .. } => Op::Open,
-            MdsRequest::Advisory(_) => Op::Flock,
+            MdsRequest::PosixLock(_) => Op::Flock,
             MdsRequest::LeaseInodes { .. } => Op::LeaseInodes,
             MdsRequest::ReclaimDelegation { .. } | MdsRequest::WritesBack { .. } => Op::Lock,
             MdsRequest::Batch { .. } => Op::Batch,
@@ -232,8 +232,8 @@ impl MdsRequest<'_> {
     pub fn is_patient(&self) -> bool {
         match self {
             MdsRequest::Lock { reclaim, .. } => !reclaim,
-            MdsRequest::Advisory(lock) => {
-                lock.how == AdvisoryHow::Wait && lock.mode != AdvisoryMode::Unlock
+            MdsRequest::PosixLock(lock) => {
+                lock.how == PosixLockHow::Wait && lock.mode != PosixLockMode::Unlock
             }
             _ => false,
         }
@@ -243,13 +243,13 @@ impl MdsRequest<'_> {
     /// reply is recorded.
     pub fn is_modifying(&self) -> bool {
         use MdsRequest::*;
-        if let Advisory(lock) = self {
+        if let PosixLock(lock) = self {
             // A copy of one that comes late would take away, or bring back, what was granted,
             // or given up, since.
             return match lock.how {
-                AdvisoryHow::Try => true,
-                AdvisoryHow::Wait => lock.mode == AdvisoryMode::Unlock,
-                AdvisoryHow::Test | AdvisoryHow::Reclaim | AdvisoryHow::Cancel => false,
+                PosixLockHow::Try => true,
+                PosixLockHow::Wait => lock.mode == PosixLockMode::Unlock,
+                PosixLockHow::Test | PosixLockHow::Reclaim | PosixLockHow::Cancel => false,
             };
         }
         matches!(
@@ -295,7 +295,7 @@ pub enum MdsReply {
     /// A lock on data.
     Locked(DataLock),
     /// What is in the way of a lock of a program; `None` if nothing is.
-    Blocked(Option<AdvisoryLock>),
+    Blocked(Option<PosixLock>),
     /// `count` inode numbers from `first` on, for files that are laid out over `osts`, of which
     /// some are `absent`: not heard of, and better left alone.
     Inodes { first: u64, count: u32, osts: u16, absent: Vec<u16> },
@@ -305,7 +305,7 @@ pub enum MdsReply {
 
 /// A lock that a program takes, gives up, or asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct AdvisoryLock {
+pub struct PosixLock {
     /// On which inode.
     pub ino: Ino,
     /// As the client's kernel names it.
@@ -315,18 +315,18 @@ pub struct AdvisoryLock {
     /// Of the file.
     pub range: Range,
     /// To read, to write, or none.
-    pub mode: AdvisoryMode,
+    pub mode: PosixLockMode,
     /// flock(2), not fcntl(2).
     pub flock: bool,
     /// Wait for it (F_SETLKW), take it or not (F_SETLK), or only ask (F_GETLK).
-    pub how: AdvisoryHow,
+    pub how: PosixLockHow,
     /// Names a request that waits, among those of its client.
     pub ticket: u64,
 }
 
 /// F_RDLCK, F_WRLCK, F_UNLCK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum AdvisoryMode {
+pub enum PosixLockMode {
     Read,
     Write,
     Unlock,
@@ -335,7 +335,7 @@ pub enum AdvisoryMode {
 /// F_SETLKW, F_SETLK, F_GETLK; what was held before the server started again; and that nobody
 /// waits any more for the request with this ticket, which is answered EINTR.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum AdvisoryHow {
+pub enum PosixLockHow {
     Wait,
     Try,
     Test,

@@ -7,7 +7,7 @@
 #![allow(missing_docs)] // Each is described where it is asked for alone.
 
 use crate::lock::Range;
-use crate::{AdvisoryHow, AdvisoryLock, Capability, Ino, MdsRequest};
+use crate::{Capability, Ino, MdsRequest, PosixLock, PosixLockHow};
 use serde::{Deserialize, Serialize};
 
 /// Something that a client had.
@@ -21,8 +21,8 @@ pub enum Reclaim {
     Delegation { ino: Ino },
     /// [`MdsRequest::Lock`].
     Lock { ino: Ino, range: Range, write: bool, proof: Option<Capability> },
-    /// [`MdsRequest::Advisory`].
-    Advisory(AdvisoryLock),
+    /// [`MdsRequest::PosixLock`].
+    PosixLock(PosixLock),
 }
 
 impl Reclaim {
@@ -37,8 +37,8 @@ impl Reclaim {
             MdsRequest::Lock { ino, range, write, reclaim: true, proof } => {
                 Reclaim::Lock { ino, range, write, proof }
             }
-            MdsRequest::Advisory(lock) if lock.how == AdvisoryHow::Reclaim => {
-                Reclaim::Advisory(lock)
+            MdsRequest::PosixLock(lock) if lock.how == PosixLockHow::Reclaim => {
+                Reclaim::PosixLock(lock)
             }
             _ => return None,
         })
@@ -55,8 +55,8 @@ impl Reclaim {
             Reclaim::Lock { ino, range, write, proof } => {
                 MdsRequest::Lock { ino, range, write, reclaim: true, proof }
             }
-            Reclaim::Advisory(lock) => {
-                MdsRequest::Advisory(AdvisoryLock { how: AdvisoryHow::Reclaim, ..lock })
+            Reclaim::PosixLock(lock) => {
+                MdsRequest::PosixLock(PosixLock { how: PosixLockHow::Reclaim, ..lock })
             }
         }
     }
@@ -68,20 +68,20 @@ mod tests {
     use crate::limits::{BODY_BYTES_MAX, RECLAIMS_MAX};
     use crate::message::Request;
     use crate::message::encode;
-    use crate::{Access, AdvisoryMode};
+    use crate::{Access, PosixLockMode};
 
     #[test]
     fn as_many_as_may_be_fit_into_a_frame_and_none_changes_anything() {
         let (ino, range) = (Ino(u64::MAX), Range { start: u64::MAX - 1, end: u64::MAX });
         let proof = Some(Capability { access: Access(255), seal: [255; 32] });
-        let lock = AdvisoryLock {
+        let lock = PosixLock {
             ino,
             owner: u64::MAX,
             pid: u32::MAX,
             range,
-            mode: AdvisoryMode::Write,
+            mode: PosixLockMode::Write,
             flock: true,
-            how: AdvisoryHow::Wait,
+            how: PosixLockHow::Wait,
             ticket: u64::MAX,
         };
         let (readers, writers) = (u32::MAX, u32::MAX);
@@ -90,11 +90,11 @@ mod tests {
             Reclaim::WritesBack { epoch: u64::MAX },
             Reclaim::Delegation { ino },
             Reclaim::Lock { ino, range, write: true, proof },
-            Reclaim::Advisory(lock),
+            Reclaim::PosixLock(lock),
         ] {
             let how = |item: &Reclaim| match item {
-                Reclaim::Advisory(lock) => {
-                    Reclaim::Advisory(AdvisoryLock { how: AdvisoryHow::Reclaim, ..*lock })
+                Reclaim::PosixLock(lock) => {
+                    Reclaim::PosixLock(PosixLock { how: PosixLockHow::Reclaim, ..*lock })
                 }
                 item => item.clone(),
             };

@@ -133,7 +133,7 @@ impl Rights {
                 // Reading leaves no trace.
                 Touch { ino } => return Ok(Getattr { ino: *ino }),
                 Open { flags, .. } if !flags.write && !flags.truncate => {}
-                Release { write: false, wrote: None, .. } | AddOpens { .. } | Advisory(_) => {}
+                Release { write: false, wrote: None, .. } | AddOpens { .. } | PosixLock(_) => {}
                 LeaseInodes { .. }
                 | ReclaimDelegation { .. }
                 | WritesBack { .. }

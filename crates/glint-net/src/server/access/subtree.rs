@@ -31,7 +31,7 @@ fn named(request: &MdsRequest<'_>) -> [Option<Ino>; 2] {
         | Lock { ino, .. }
         | AddOpens { ino, .. }
         | ReclaimDelegation { ino } => [Some(ino), None],
-        Advisory(lock) => [Some(lock.ino), None],
+        PosixLock(lock) => [Some(lock.ino), None],
         // These name none; and a batch is for those who are bound to nothing.
         Statfs | Sync | LeaseInodes { .. } | WritesBack { .. } | Batch { .. } => [None, None],
     }

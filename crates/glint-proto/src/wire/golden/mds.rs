@@ -54,7 +54,7 @@ fn requests_to_the_mds() {
         MdsRequest::Touch { ino },
         MdsRequest::Lock { ino, range: RANGE, write: true, reclaim: false, proof: None },
         MdsRequest::AddOpens { ino, readers: 2 },
-        MdsRequest::Advisory(LOCK),
+        MdsRequest::PosixLock(LOCK),
         MdsRequest::LeaseInodes { count: 1, epoch: 2 },
         MdsRequest::WritesBack { epoch: 1 },
         MdsRequest::ReclaimDelegation { ino },
@@ -87,7 +87,7 @@ fn requests_to_the_mds() {
          Touch 1501
          Lock 16010506010000
          AddOpens 170102
-         Advisory 18010203050601010104
+         PosixLock 18010203050601010104
          LeaseInodes 190102
          WritesBack 1a01
          ReclaimDelegation 1b01

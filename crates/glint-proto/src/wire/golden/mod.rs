@@ -47,14 +47,14 @@ const STATE: ObjectAttr = ObjectAttr { size: 1, blocks: 2, mtime: TIME, ctime: L
 const SPACE: SpaceInfo = SpaceInfo { total: 1, free: 2, available: 3, file_system: 4 };
 const PROOF: Capability = Capability { access: Access(1), seal: [0xaa; 32] };
 const OWNER: Owner = Owner { certificate: None, secret: 9 };
-const LOCK: AdvisoryLock = AdvisoryLock {
+const LOCK: PosixLock = PosixLock {
     ino: Ino(1),
     owner: 2,
     pid: 3,
     range: RANGE,
-    mode: AdvisoryMode::Write,
+    mode: PosixLockMode::Write,
     flock: true,
-    how: AdvisoryHow::Try,
+    how: PosixLockHow::Try,
     ticket: 4,
 };
 
@@ -308,7 +308,7 @@ fn locks_and_what_is_said_of_them() {
         Reclaim::WritesBack { epoch: 1 },
         Reclaim::Delegation { ino },
         Reclaim::Lock { ino, range: RANGE, write: true, proof: None },
-        Reclaim::Advisory(LOCK),
+        Reclaim::PosixLock(LOCK),
     ];
     must_be(
         &reclaims,
@@ -317,21 +317,21 @@ fn locks_and_what_is_said_of_them() {
          WritesBack 0101
          Delegation 0201
          Lock 030105060100
-         Advisory 04010203050601010104",
+         PosixLock 04010203050601010104",
     );
     must_be(
-        &[AdvisoryMode::Read, AdvisoryMode::Write, AdvisoryMode::Unlock],
+        &[PosixLockMode::Read, PosixLockMode::Write, PosixLockMode::Unlock],
         "
          Read 00
          Write 01
          Unlock 02",
     );
     let hows = [
-        AdvisoryHow::Wait,
-        AdvisoryHow::Try,
-        AdvisoryHow::Test,
-        AdvisoryHow::Reclaim,
-        AdvisoryHow::Cancel,
+        PosixLockHow::Wait,
+        PosixLockHow::Try,
+        PosixLockHow::Test,
+        PosixLockHow::Reclaim,
+        PosixLockHow::Cancel,
     ];
     must_be(
         &hows,

@@ -230,7 +230,7 @@ impl File {
 }
 
 /// The table.
-pub struct AdvisoryTable {
+pub struct PosixLockTable {
     files: BTreeMap<(Ino, Kind), File>,
     /// Ranges of each client, and its requests that wait; and how many it may have.
     counts: HashMap<ClientId, usize>,
@@ -238,16 +238,16 @@ pub struct AdvisoryTable {
     next: u64,
 }
 
-impl Default for AdvisoryTable {
-    fn default() -> AdvisoryTable {
-        AdvisoryTable::with_limit(usize::MAX)
+impl Default for PosixLockTable {
+    fn default() -> PosixLockTable {
+        PosixLockTable::with_limit(usize::MAX)
     }
 }
 
-impl AdvisoryTable {
+impl PosixLockTable {
     /// A table where a client has at most so many ranges and requests that wait.
-    pub fn with_limit(limit: usize) -> AdvisoryTable {
-        AdvisoryTable { files: BTreeMap::new(), counts: HashMap::new(), limit, next: 0 }
+    pub fn with_limit(limit: usize) -> PosixLockTable {
+        PosixLockTable { files: BTreeMap::new(), counts: HashMap::new(), limit, next: 0 }
     }
 
     /// Takes a lock, or asks for it.

@@ -13,7 +13,7 @@ fn lock(number: u64, start: u64, end: u64, write: bool) -> Lock {
 
 #[test]
 fn ranges_are_cut_and_joined_as_fcntl_does() {
-    let mut table = AdvisoryTable::default();
+    let mut table = PosixLockTable::default();
     let granted = &mut Vec::new();
     let mut set = |lock| table.lock(INO, Kind::Posix, lock, false, granted);
     assert_eq!(set(lock(1, 0, 100, true)), LockOutcome::Granted);
@@ -36,7 +36,7 @@ fn ranges_are_cut_and_joined_as_fcntl_does() {
 
 #[test]
 fn who_comes_later_does_not_overtake() {
-    let mut table = AdvisoryTable::default();
+    let mut table = PosixLockTable::default();
     let granted = &mut Vec::new();
     let mut ask = |lock, wait| table.lock(INO, Kind::Posix, lock, wait, granted);
     assert_eq!(ask(lock(1, 0, 10, false), false), LockOutcome::Granted);
@@ -58,7 +58,7 @@ fn who_comes_later_does_not_overtake() {
 #[test]
 fn many_ranges_cost_what_one_costs_and_have_a_bound() {
     const MANY: u64 = 100_000;
-    let mut table = AdvisoryTable::with_limit(MANY as usize);
+    let mut table = PosixLockTable::with_limit(MANY as usize);
     let granted = &mut Vec::new();
     let mut set =
         |n: u64| table.lock(INO, Kind::Posix, lock(1, 2 * n, 2 * n + 1, true), false, granted);
@@ -72,7 +72,7 @@ fn many_ranges_cost_what_one_costs_and_have_a_bound() {
 
 #[test]
 fn who_takes_less_than_it_had_lets_others_in() {
-    let mut table = AdvisoryTable::default();
+    let mut table = PosixLockTable::default();
     let granted = &mut Vec::new();
     let mut ask = |lock, wait| table.lock(INO, Kind::Posix, lock, wait, granted);
     assert_eq!(ask(lock(1, 0, 10, true), false), LockOutcome::Granted);
@@ -87,7 +87,7 @@ fn who_takes_less_than_it_had_lets_others_in() {
 fn many_that_wait_cost_each_other_little() {
     const MANY: u64 = 20_000;
     for write in [false, true] {
-        let mut table = AdvisoryTable::default();
+        let mut table = PosixLockTable::default();
         let granted = &mut Vec::new();
         let of = |n: u64, write| {
             let owner = LockOwner { client: ClientId(n % 8), number: n };
@@ -126,7 +126,7 @@ proptest! {
     fn owners_exclude_each_other_and_all_are_served(
         steps in proptest::collection::vec((0u8..4, 0u64..4, 0u64..8, 1u64..5, any::<bool>()), 0..100)
     ) {
-        let mut table = AdvisoryTable::default();
+        let mut table = PosixLockTable::default();
         let mut waiting = HashSet::new();
         let mut granted = Vec::new();
         for (step, owner, start, len, write) in steps {
