@@ -217,7 +217,7 @@ fn space_that_is_not_needed_goes_back() {
                 write(&client, file, 0, &[7; 1 << 20]).await.unwrap();
             }
             client.fsync(file).await.unwrap();
-            let reserved = fake.count(|request| matches!(request, OstRequest::Reserve { .. }));
+            let reserved = fake.count(|request| matches!(request, OstRequest::GrantSpace { .. }));
             requests = (reserved, fake.count(writes));
         });
         let what = "space is kept and data sent once, as it is dirty once";

@@ -7,7 +7,7 @@ use crate::locking::client_locks::ClientLocks;
 use crate::locking::commit_on_sharing::Sharing;
 use crate::locking::namespace_locks::{Held, Locks, Want};
 use crate::locking::posix_locks::ClientPosixLocks;
-use crate::session::boot_history::Runs;
+use crate::session::boot_history::BootHistory;
 pub(crate) use crate::session::context::Context;
 use crate::session::open_files::{Count, Opens};
 use crate::session::recovery::Recovery;
@@ -85,8 +85,8 @@ pub struct Mds<K> {
     /// Last transaction that the last run left.
     pub(crate) recovered: u64,
     /// What earlier runs left to the ones that followed them.
-    pub(crate) runs: Runs,
-    /// What capabilities are sealed with. It outlives runs, as sessions do.
+    pub(crate) boot_history: BootHistory,
+    /// What capabilities are signed with. It outlives runs, as sessions do.
     pub(crate) secret: [u8; SECRET_BYTES],
 }
 
@@ -140,7 +140,7 @@ impl<K: Kv> Mds<K> {
             recovery: Recovery::new(watch.clone()),
             watch,
             recovered: 0,
-            runs: Runs::default(),
+            boot_history: BootHistory::default(),
             secret: [0; SECRET_BYTES],
         };
         mds.recovered = mds.kv.accepted();
@@ -163,7 +163,7 @@ impl<K: Kv> Mds<K> {
         Ok(mds)
     }
 
-    /// What capabilities of this file system are sealed with.
+    /// What capabilities of this file system are signed with.
     pub fn secret(&self) -> &[u8; SECRET_BYTES] {
         &self.secret
     }

@@ -137,7 +137,7 @@ pub trait Service: Send + Sync + 'static {
     /// Whether an inode is in the part of the tree below `top`.
     fn is_within(&self, top: Ino, ino: Ino) -> impl Future<Output = FsResult<bool>>;
 
-    /// What capabilities of this file system are sealed with; `None` if nobody has said yet.
+    /// What capabilities of this file system are signed with; `None` if nobody has said yet.
     fn key(&self) -> Option<&capability::Key>;
 
     /// What survived of the run that this verifier names; `None` if nobody knows any more.

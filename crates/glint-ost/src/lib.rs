@@ -22,5 +22,5 @@ pub use error::OstError;
 pub use ost_set::{OstSet, SEAL_IDLE};
 pub use service::Ost;
 pub use space::bandwidth::Bandwidth;
-pub use space::grants::Grants;
+pub use space::grants::SpaceGrants;
 pub use store::object_store::{ObjectStore, StoredObject};

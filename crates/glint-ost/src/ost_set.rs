@@ -5,7 +5,7 @@
 //! failed, on any OST, it never moves again.
 
 use crate::disk::{Disk, LocalDisk};
-use crate::{Bandwidth, Grants, ObjectStore, Ost};
+use crate::{Bandwidth, ObjectStore, Ost, SpaceGrants};
 use glint_proto::limits::BULK_BYTES_MAX;
 use glint_proto::{
     Answer, Bulk, ClientId, Errno, FsResult, ObjectId, OstReply, OstRequest, SpaceInfo, clock,
@@ -22,7 +22,7 @@ pub const SEAL_IDLE: Duration = Duration::from_secs(5);
 /// OSTs, and how much of what they answered for is on stable storage.
 pub struct OstSet<D: Disk = LocalDisk> {
     osts: Vec<Ost<D>>,
-    grants: Arc<Grants>,
+    grants: Arc<SpaceGrants>,
     /// Of each OST, if there are limits.
     bandwidth: Vec<Bandwidth>,
     commit_sync: bool,
@@ -37,7 +37,7 @@ impl<D: Disk> OstSet<D> {
     /// storage before it is answered. The error is why nothing can be called durable.
     pub fn start(
         stores: Vec<ObjectStore<D>>,
-        grants: Arc<Grants>,
+        grants: Arc<SpaceGrants>,
         bandwidth: Option<u64>,
         commit_sync: bool,
     ) -> Result<OstSet<D>, String> {

@@ -77,11 +77,11 @@ impl<D: Disk> Ost<D> {
                 let none = ObjectId { ino: glint_proto::Ino(0), stripe: 0 };
                 (none, store.space().map(OstReply::Space))
             }
-            OstRequest::Reserve { bytes } => {
+            OstRequest::GrantSpace { bytes } => {
                 let none = ObjectId { ino: glint_proto::Ino(0), stripe: 0 };
                 let object_bytes_max = store.object_bytes_max();
-                let reserved = |bytes| OstReply::Reserved { bytes, object_bytes_max };
-                (none, store.reserve(client, bytes).map(reserved))
+                let reserved = |bytes| OstReply::SpaceGranted { bytes, object_bytes_max };
+                (none, store.grant(client, bytes).map(reserved))
             }
         };
         result.map_err(|source| {

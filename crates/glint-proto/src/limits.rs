@@ -112,7 +112,7 @@ pub const DIRTY_BYTES_PER_OST_MAX: usize = 64 << 20;
 /// See [`DIRTY_BYTES_PER_OST_MAX`].
 pub const DIRTY_BYTES_MAX: usize = 1 << 30;
 /// Space that a client asks an OST to keep for what it will write.
-pub const RESERVE_BYTES: u64 = 64 << 20;
+pub const SPACE_GRANT_BYTES: u64 = 64 << 20;
 /// Requests with data that a client has on their way to one OST.
 pub const RPCS_PER_OST_MAX: usize = 8;
 /// First and longest pause before data is sent again that could not be written.

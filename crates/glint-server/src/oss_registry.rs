@@ -41,8 +41,8 @@ struct Pending {
 
 struct Oss {
     identity: OssIdentity,
-    /// The run that its orders are from. Another one has it ask about all sessions.
-    run: u64,
+    /// Names the sequence of its orders. Another one has it ask about all sessions.
+    orders_epoch: u64,
     heard: Instant,
     space: Vec<SpaceInfo>,
     /// Sessions that it has not said to be fenced.
@@ -54,7 +54,7 @@ struct Oss {
 
 /// The OSSes that have joined.
 pub struct OssRegistry {
-    run: u64,
+    boot_verifier: u64,
     lease: Duration,
     state: Mutex<OssTable>,
 }
@@ -70,10 +70,10 @@ struct OssTable {
 
 impl OssRegistry {
     /// Those that `records` remember, in this run of the MDS.
-    pub fn new(records: &dyn Records, run: u64, lease: Duration) -> OssRegistry {
+    pub fn new(records: &dyn Records, boot_verifier: u64, lease: Duration) -> OssRegistry {
         let remembered = |identity: &OssIdentity| Oss {
             identity: identity.clone(),
-            run,
+            orders_epoch: boot_verifier,
             // What it heard in the last run, it may still rely on.
             heard: clock::now(),
             space: Vec::new(),
@@ -82,7 +82,11 @@ impl OssRegistry {
             ordered: 0,
         };
         let all = records.osses().iter().map(remembered).collect();
-        OssRegistry { run, lease, state: Mutex::new(OssTable { all, ..OssTable::default() }) }
+        OssRegistry {
+            boot_verifier,
+            lease,
+            state: Mutex::new(OssTable { all, ..OssTable::default() }),
+        }
     }
 
     /// How many OSTs there are after the `own` ones.
@@ -156,7 +160,7 @@ impl OssRegistry {
         oss.heard = clock::now();
         oss.space = beat.space;
         oss.fence.retain(|session| !beat.fenced.contains(session));
-        if beat.done.0 == oss.run {
+        if beat.done.0 == oss.orders_epoch {
             let is_done = |pending: &mut Pending| pending.number <= beat.done.1;
             while let Some(done) = oss.pending.pop_front_if(is_done) {
                 oss.ordered -= done.order.objects.len();
@@ -166,7 +170,7 @@ impl OssRegistry {
         let told = oss.pending.iter().take(ORDERS);
         Ok(Orders {
             fs_uuid: records.uuid(),
-            run: oss.run,
+            epoch: oss.orders_epoch,
             first_ost: oss.identity.first_ost,
             lease_ms: self.lease.as_millis() as u64,
             fence: oss.fence.iter().take(FENCES).copied().collect(),
@@ -209,7 +213,7 @@ impl OssRegistry {
         tracing::info!(address, osts, first_ost, "a server of OSTs joins");
         all.push(Oss {
             identity: OssIdentity { uuid, first_ost, osts, address, certificate },
-            run: self.run,
+            orders_epoch: self.boot_verifier,
             heard: clock::now(),
             space: Vec::new(),
             fence: Vec::new(),
@@ -270,7 +274,7 @@ impl OssRegistry {
             if oss.fence.len() == FENCES_MAX {
                 // One that is away for so long executes nothing before it is back and has asked.
                 oss.fence.clear();
-                oss.run = oss.run.wrapping_add(1);
+                oss.orders_epoch = oss.orders_epoch.wrapping_add(1);
             }
             oss.fence.push(session);
         }
@@ -326,7 +330,7 @@ mod tests {
         assert_eq!(
             osses.beat(&data, None, beat(1, (6, 1))).unwrap().orders,
             told,
-            "of another run"
+            "of another epoch"
         );
         assert!(osses.beat(&data, None, beat(1, (7, 1))).unwrap().orders.is_empty());
         assert_eq!(osses.durable(20), 10);
@@ -392,7 +396,7 @@ mod tests {
         assert!(told.fence.len() == 1 && !told.more_to_fence);
         (0..FENCES_MAX as u64).for_each(|session| osses.fence(session));
         let told = osses.beat(&data, None, beat(1, (7, 0))).unwrap();
-        assert_eq!((told.run, told.fence.len()), (8, 1), "it asks about all that it knows");
+        assert_eq!((told.epoch, told.fence.len()), (8, 1), "it asks about all that it knows");
     }
 
     #[test]

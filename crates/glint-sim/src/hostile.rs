@@ -240,7 +240,7 @@ impl<D: Dice> Hostile<D> {
         let own = self.capabilities.iter().rev().find(|(of, _)| *of == ino).map(|(_, c)| *c);
         Some(match self.roll(4)? {
             0 => None,
-            1 => Some(Capability { access: Access(self.roll(16)? as u8), seal: [7; 32] }),
+            1 => Some(Capability { access: Access(self.roll(16)? as u8), signature: [7; 32] }),
             2 if !self.capabilities.is_empty() => Some(self.pick(&self.capabilities)?.1),
             _ => own,
         })
@@ -338,14 +338,14 @@ impl<D: Dice> Hostile<D> {
                 ino,
                 readers: self.roll(3)? as u32,
                 writers: self.roll(3)? as u32,
-                proof: self.capability(ino)?,
+                capability: self.capability(ino)?,
             },
             18 => MdsRequest::Lock {
                 ino,
                 range: self.range()?,
                 write: self.flip()?,
                 reclaim: self.flip()?,
-                proof: self.capability(ino)?,
+                capability: self.capability(ino)?,
             },
             19 => MdsRequest::AddOpens { ino, readers: self.roll(3)? as u32 },
             20 => MdsRequest::PosixLock(PosixLock {
@@ -373,18 +373,18 @@ impl<D: Dice> Hostile<D> {
     /// Something that it says it had.
     fn reclaim(&self) -> Option<Reclaim> {
         let (ino, write) = (self.ino()?, self.flip()?);
-        let (range, proof) = (self.range()?, self.capability(ino)?);
+        let (range, capability) = (self.range()?, self.capability(ino)?);
         let (readers, writers) = (self.roll(3)? as u32, self.roll(3)? as u32);
         let mode = if write { PosixLockMode::Write } else { PosixLockMode::Read };
         let (owner, ticket, flock) = (self.number()?, 0, self.flip()?);
         let how = PosixLockHow::Reclaim;
         Some(match self.roll(5)? {
-            0 => Reclaim::Open { ino, readers, writers, proof },
+            0 => Reclaim::Open { ino, readers, writers, capability },
             1 => Reclaim::WritesBack { epoch: 1 },
             2 => Reclaim::Delegation { ino },
             // As for one that comes alone.
             3 if !self.bound => Reclaim::WritesBack { epoch: 2 },
-            3 => Reclaim::Lock { ino, range, write, proof },
+            3 => Reclaim::Lock { ino, range, write, capability },
             _ => Reclaim::PosixLock(PosixLock {
                 ino,
                 owner,
@@ -408,7 +408,7 @@ impl<D: Dice> Hostile<D> {
             4 => OstRequest::Stat { object },
             5 => OstRequest::SetTime { object, mtime: self.time()? },
             6 => OstRequest::WriteExtents { object, count: 1, mtime: None, kept: false },
-            _ => OstRequest::Reserve { bytes: self.number()? },
+            _ => OstRequest::GrantSpace { bytes: self.number()? },
         })
     }
 
@@ -430,14 +430,14 @@ impl<D: Dice> Hostile<D> {
             0..=6 => Request::Mds { cred: self.cred()?, request: self.metadata()? },
             7..=10 => {
                 let attr = self.attr()?;
-                let proof = self.capability(attr.ino)?;
+                let capability = self.capability(attr.ino)?;
                 let reply = match self.roll(3)? {
                     0 => MdsReply::Attr(attr),
                     1 => MdsReply::Opened { attr, created: self.flip()? },
                     _ => MdsReply::Done,
                 };
                 let request = if self.flip()? { self.create()? } else { self.metadata()? };
-                Request::Replay { cred: self.cred()?, request, reply, proof }
+                Request::Replay { cred: self.cred()?, request, reply, capability }
             }
             11..=14 => {
                 let request = self.data()?;

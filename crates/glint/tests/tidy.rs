@@ -49,7 +49,10 @@ const SHARED_NAMES_LEFT: [(&str, usize); 0] = [];
 const DOCUMENT_WIDTH: usize = 100;
 
 /// Words that were used for a thing beside the one that docs/glossary.md has for it, and that one.
-const SECOND_WORDS: [(&str, &str); 6] = [
+const SECOND_WORDS: [(&str, &str); 9] = [
+    ("callback", "recall"),
+    ("advisory", "POSIX lock"),
+    ("proof", "capability"),
     ("mailbox", "recall queue"),
     ("keeper of locks", "lock client"),
     ("unborn", "never created"),

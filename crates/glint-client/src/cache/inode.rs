@@ -189,7 +189,7 @@ impl InodeState {
 
     /// Whether it is known that there is no such name.
     pub(crate) fn is_free(&self, name: &[u8]) -> bool {
-        self.dentries.is_free(name, self.delegation.is_delegated() || self.bits.has(Bits::DIR))
+        self.dentries.is_free(name, self.delegation.is_delegated() || self.bits.has(Bits::NEGATIVE))
     }
 
     /// The servers said what the attributes are, in answer to what was asked then.
@@ -208,7 +208,7 @@ impl InodeState {
         if bits.contains(Bits::ATTR) && !self.delegation.is_exclusive() {
             self.attrs.lose();
         }
-        if bits.contains(Bits::DIR) && !self.delegation.is_delegated() {
+        if bits.contains(Bits::NEGATIVE) && !self.delegation.is_delegated() {
             self.dentries.revoke_negative();
         }
         if bits.contains(Bits::ENTRY) {
@@ -260,6 +260,6 @@ impl InodeState {
     /// Whether OSTs let its data be read.
     pub(crate) fn may_read(&self) -> bool {
         self.attributes().is_some_and(Attr::is_dir)
-            || self.capabilities.proof(Access::READ).is_some()
+            || self.capabilities.allowing(Access::READ).is_some()
     }
 }

@@ -299,7 +299,9 @@ impl Cache {
         let child = {
             let mut state = directory.lock();
             let child = state.dentries.remove(name);
-            if (state.bits.has(Bits::DIR) && child.is_some()) && !state.delegation.is_delegated() {
+            if (state.bits.has(Bits::NEGATIVE) && child.is_some())
+                && !state.delegation.is_delegated()
+            {
                 self.insert_negative(&directory, &mut state, name);
             }
             child

@@ -17,7 +17,7 @@ impl Cache {
         let directory = self.inode(parent);
         let mut state = directory.lock();
         let is_news = state.dentries.may_learn(asked) && state.dentries.get(name).is_none();
-        if state.bits.has(Bits::DIR) && is_news {
+        if state.bits.has(Bits::NEGATIVE) && is_news {
             self.insert_negative(&directory, &mut state, name);
         }
         drop(state);
@@ -69,7 +69,10 @@ mod tests {
             state.dentries.len()
         };
         for directory in (0..80).map(Ino) {
-            cache.learn_grants(&[Grant::Bits { ino: directory, bits: Bits::DIR, number: 1 }], 0);
+            cache.learn_grants(
+                &[Grant::Bits { ino: directory, bits: Bits::NEGATIVE, number: 1 }],
+                0,
+            );
             for name in 0..NEGATIVE_DENTRIES_PER_DIRECTORY_MAX + 9 {
                 cache.learn_negative(directory, &name.to_le_bytes(), Tick::now());
                 cache.learn_negative(directory, &name.to_le_bytes(), Tick::now());

@@ -20,7 +20,7 @@ impl Capabilities {
     }
 
     /// The capability for all of this.
-    pub(crate) fn proof(&self, access: Access) -> Option<Capability> {
+    pub(crate) fn allowing(&self, access: Access) -> Option<Capability> {
         self.0.iter().find(|held| held.access.contains(access)).copied()
     }
 

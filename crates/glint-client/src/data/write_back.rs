@@ -15,7 +15,7 @@ use crate::data::extents::Due;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use glint_net::{Transport, host};
 use glint_proto::extents::{extents_bulk_bytes, put_extents};
-use glint_proto::limits::{BULK_BYTES_MAX, RESEND_MS_MAX, RESERVE_BYTES};
+use glint_proto::limits::{BULK_BYTES_MAX, RESEND_MS_MAX, SPACE_GRANT_BYTES};
 use glint_proto::retry::Failing;
 use glint_proto::{
     Bulk, Errno, FsResult, Ino, Layout, ObjectAttr, ObjectId, OstReply, OstRequest, clock,
@@ -86,7 +86,7 @@ impl<T: Transport> Client<T> {
             let ost = self.ost_of(file.layout, piece.stripe);
             let mut taken = self.write_limits.take_kept(ost, piece.len);
             if !taken {
-                self.reserve(ost, RESERVE_BYTES.max(piece.len)).await;
+                self.ask_for_space(ost, SPACE_GRANT_BYTES.max(piece.len)).await;
                 taken = self.write_limits.take_kept(ost, piece.len);
             }
             let end = piece.object_offset.saturating_add(piece.len);
@@ -104,10 +104,10 @@ impl<T: Transport> Client<T> {
         Ok(true)
     }
 
-    async fn reserve(&self, ost: u16, bytes: u64) {
-        let reserve = OstRequest::Reserve { bytes };
-        if let Ok(OstReply::Reserved { bytes, object_bytes_max }) =
-            self.ask_ost(ost, reserve, Bulk::None).await
+    async fn ask_for_space(&self, ost: u16, bytes: u64) {
+        let request = OstRequest::GrantSpace { bytes };
+        if let Ok(OstReply::SpaceGranted { bytes, object_bytes_max }) =
+            self.ask_ost(ost, request, Bulk::None).await
         {
             self.write_limits.objects_end(ost, object_bytes_max);
             self.write_limits.keeps(ost, bytes);
@@ -123,7 +123,7 @@ impl<T: Transport> Client<T> {
         for stripe in 0..layout.stripe_count.max(1) {
             let ost = self.ost_of(layout, stripe);
             if self.write_limits.object_bytes_max(ost).is_none() {
-                self.reserve(ost, 0).await;
+                self.ask_for_space(ost, 0).await;
             }
             let max = self.write_limits.object_bytes_max(ost);
             if max.is_some_and(|max| layout.object_size(stripe, size) > max) {

@@ -148,8 +148,8 @@ impl<T: Transport> Client<T> {
         range: Range,
         write: bool,
     ) -> FsResult<DataLockGuard> {
-        let (ino, reclaim, proof) = (inode.ino, false, None);
-        let request = MdsRequest::Lock { ino, range, write, reclaim, proof };
+        let (ino, reclaim, capability) = (inode.ino, false, None);
+        let request = MdsRequest::Lock { ino, range, write, reclaim, capability };
         loop {
             // Until the lock is known here. Not while the next one is asked for: it may wait for
             // this one to be given up.

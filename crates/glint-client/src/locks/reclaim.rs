@@ -51,8 +51,8 @@ impl<T: Transport> Client<T> {
             for lock in locks {
                 let (ino, range, write) = (inode.ino, lock.range, lock.write);
                 let access = if write { Access::WRITE } else { Access::READ };
-                let proof = inode.lock().capabilities.proof(access);
-                requests.push(MdsRequest::Lock { ino, range, write, reclaim: true, proof });
+                let capability = inode.lock().capabilities.allowing(access);
+                requests.push(MdsRequest::Lock { ino, range, write, reclaim: true, capability });
             }
         }
         match evicted {

@@ -168,9 +168,9 @@ impl World {
             (OstRequest::Seek { object, offset, hole }, _) => {
                 OstReply::Offset(self.seek(object, offset, hole))
             }
-            (OstRequest::Reserve { bytes }, _) => {
+            (OstRequest::GrantSpace { bytes }, _) => {
                 self.kept += bytes as i64;
-                OstReply::Reserved { bytes, object_bytes_max: OBJECT_BYTES_MAX }
+                OstReply::SpaceGranted { bytes, object_bytes_max: OBJECT_BYTES_MAX }
             }
             (OstRequest::Truncate { object, size }, _) => {
                 self.objects.entry(object).or_default().resize(size as usize, 0);

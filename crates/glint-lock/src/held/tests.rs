@@ -8,7 +8,7 @@ fn an_old_grant_brings_nothing_back() {
     let mut held = HeldBits::default();
     assert!(held.grant(Bits::ATTR | Bits::ENTRY, 5).contains(Bits::ATTR));
     assert_eq!(held.take_back(Bits::ATTR, 8), Bits::ATTR);
-    assert_eq!(held.grant(Bits::ATTR | Bits::DIR, 7), Bits::DIR);
+    assert_eq!(held.grant(Bits::ATTR | Bits::NEGATIVE, 7), Bits::NEGATIVE);
     assert!(!held.has(Bits::ATTR));
     assert_eq!(held.grant(Bits::ATTR, 9), Bits::ATTR);
     assert_eq!(held.take_back(Bits::OPEN, 10), Bits::NONE);

@@ -322,7 +322,7 @@ impl<K: Kv> Mds<K> {
             return Ok(());
         }
         // The holder of a delegation knows better what times and entries the directory has.
-        let contents = !(bits & (Bits::ATTR | Bits::DIR)).is_empty();
+        let contents = !(bits & (Bits::ATTR | Bits::NEGATIVE)).is_empty();
         let bits = if contents { bits | Bits::DELEGATION } else { bits };
         if self.client_locks.begin_change(holder, ino, bits) {
             context.changing.borrow_mut().push((ino, bits));

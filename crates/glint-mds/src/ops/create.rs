@@ -48,7 +48,7 @@ impl<K: Kv> Mds<K> {
         }
         self.permit(&directory, context.cred, WRITE | EXEC).await?;
         self.need_space(context)?;
-        self.claim(context, parent, Bits::DIR | Bits::ATTR)?;
+        self.claim(context, parent, Bits::NEGATIVE | Bits::ATTR)?;
         if is_dir && directory.attr.nlink >= LINK_COUNT_MAX {
             return Err(Errno::EMLINK);
         }

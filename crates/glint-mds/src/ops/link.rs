@@ -41,7 +41,7 @@ impl<K: Kv> Mds<K> {
         if self.find_entry(parent, name).await?.is_some() {
             return Err(Errno::EEXIST);
         }
-        self.claim(context, parent, Bits::DIR | Bits::ATTR)?;
+        self.claim(context, parent, Bits::NEGATIVE | Bits::ATTR)?;
         self.claim(context, ino, Bits::ATTR)?;
         let mut batch = Batch::new();
         if record.attr.nlink == 0 {

@@ -35,7 +35,7 @@ impl<K: Kv> Mds<K> {
                     self.grant(context, ino, Bits::ENTRY);
                     self.grant_attributes(context, ino);
                 }
-                None => self.grant(context, parent, Bits::DIR),
+                None => self.grant(context, parent, Bits::NEGATIVE),
             }
             if !matches!(name, b"." | b"..") {
                 let again = self.find_entry(parent, name).await?.map(|(ino, _)| ino);

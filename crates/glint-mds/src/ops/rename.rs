@@ -116,7 +116,7 @@ impl<K: Kv> Mds<K> {
             self.need_space(context)?;
         }
         self.claim(context, ends.parent, Bits::ATTR)?;
-        self.claim(context, ends.new_parent, Bits::ATTR | Bits::DIR)?;
+        self.claim(context, ends.new_parent, Bits::ATTR | Bits::NEGATIVE)?;
         self.claim(context, ends.source, Bits::ENTRY | Bits::ATTR)?;
         if let Some(target) = ends.target {
             self.claim(context, target, Bits::ALL)?;

@@ -16,7 +16,7 @@ use crate::store::keys;
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::message::Survived;
 
-/// Runs that are remembered. A client that missed more of them is evicted.
+/// BootHistory that are remembered. A client that missed more of them is evicted.
 const RUNS: usize = 128;
 const RUN_BYTES: usize = 24;
 /// Bits of the numbers that one run gives.
@@ -31,13 +31,13 @@ struct Run {
 
 /// This run and those before it.
 #[derive(Default)]
-pub(crate) struct Runs {
+pub(crate) struct BootHistory {
     current: u64,
     ended: Vec<Run>,
 }
 
 /// The current one, then those that have ended, oldest first.
-fn encode(runs: &Runs) -> Vec<u8> {
+fn encode(runs: &BootHistory) -> Vec<u8> {
     let mut bytes = runs.current.to_be_bytes().to_vec();
     for run in &runs.ended {
         bytes.extend_from_slice(&run.boot_verifier.to_be_bytes());
@@ -47,7 +47,7 @@ fn encode(runs: &Runs) -> Vec<u8> {
     bytes
 }
 
-fn decode(bytes: &[u8]) -> Option<Runs> {
+fn decode(bytes: &[u8]) -> Option<BootHistory> {
     let (current, rest) = bytes.split_first_chunk::<8>()?;
     let (runs, []) = rest.as_chunks::<RUN_BYTES>() else { return None };
     let parse = |run: &[u8; RUN_BYTES]| {
@@ -58,7 +58,7 @@ fn decode(bytes: &[u8]) -> Option<Runs> {
         Some(Run { boot_verifier: u64::from_be_bytes(*boot_verifier), survived })
     };
     let ended = runs.iter().map(parse).collect::<Option<_>>()?;
-    Some(Runs { current: u64::from_be_bytes(*current), ended })
+    Some(BootHistory { current: u64::from_be_bytes(*current), ended })
 }
 
 impl<K: Kv> Mds<K> {
@@ -74,9 +74,9 @@ impl<K: Kv> Mds<K> {
             runs.ended.push(Run { boot_verifier: runs.current, survived });
             let many = runs.ended.len();
             runs.ended.drain(..many.saturating_sub(RUNS));
-            self.runs = runs;
+            self.boot_history = runs;
         }
-        self.runs.current = self.config.boot_verifier;
+        self.boot_history.current = self.config.boot_verifier;
         let count = self.read_u64(keys::META_RUN_COUNT).await?.unwrap_or(0) + 1;
         self.client_locks.number_from(count << NUMBER_BITS);
         let mut batch = Batch::new();
@@ -89,7 +89,7 @@ impl<K: Kv> Mds<K> {
                 batch.put(Keyspace::Meta, keys::META_SECRET, &self.secret);
             }
         }
-        batch.put(Keyspace::Meta, keys::META_RUNS, &encode(&self.runs));
+        batch.put(Keyspace::Meta, keys::META_RUNS, &encode(&self.boot_history));
         batch.delete(Keyspace::Meta, keys::META_DATA_DURABLE);
         match replays {
             true => batch.put(Keyspace::Meta, keys::META_REPLAYING, b""),
@@ -107,10 +107,10 @@ impl<K: Kv> Mds<K> {
 
     /// What survived of the run that this verifier names; `None` if nobody knows any more.
     pub fn survived(&self, boot_verifier: u64) -> Option<Survived> {
-        if boot_verifier == self.runs.current {
+        if boot_verifier == self.boot_history.current {
             return Some(Survived::ALL);
         }
-        let mut ended = self.runs.ended.iter();
+        let mut ended = self.boot_history.ended.iter();
         ended.find(|run| run.boot_verifier == boot_verifier).map(|run| run.survived)
     }
 }
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn runs_come_back() {
         let run = |n| Run { boot_verifier: n, survived: Survived { mds: 7 * n, ost: n << 60 } };
-        let runs = Runs { current: 5, ended: (1..5).map(run).collect() };
+        let runs = BootHistory { current: 5, ended: (1..5).map(run).collect() };
         let bytes = encode(&runs);
         let again = decode(&bytes).unwrap();
         assert_eq!((again.current, again.ended), (5, runs.ended));

@@ -536,9 +536,9 @@ mod tests {
         let session = connect(&mds, 7);
         let id = Some(RequestId { client: session.client(), slot: 0, xid: 1 });
         let arrival = Arrival { session: Some(&session), id, ..Arrival::default() };
-        let (ino, range, proof) = (Ino(5), glint_proto::lock::Range::ALL, None);
-        let lock = MdsRequest::Lock { ino, range, write: true, reclaim: true, proof };
-        let reopen = MdsRequest::Reopen { ino, readers: 1, writers: 1, proof };
+        let (ino, range, capability) = (Ino(5), glint_proto::lock::Range::ALL, None);
+        let lock = MdsRequest::Lock { ino, range, write: true, reclaim: true, capability };
+        let reopen = MdsRequest::Reopen { ino, readers: 1, writers: 1, capability };
         for (request, errno) in [
             (MdsRequest::ReclaimDelegation { ino: Ino::ROOT }, Errno::ESTALE),
             (MdsRequest::WritesBack { epoch: 1 }, Errno::ESTALE),

@@ -2,7 +2,7 @@
 //! breaks, and what had no answer is sent again on the next one.
 
 use crate::client::recovery::replay_log::{
-    UncommittedRequest, UncommittedWrite, object_of, parse, proof_of,
+    UncommittedRequest, UncommittedWrite, capability_of, object_of, parse,
 };
 use crate::client::session::{ClientSession, SyncMark};
 use crate::client::slots::Slots;
@@ -334,7 +334,7 @@ impl Connection {
         {
             self.session.opens.note(&request, reply);
             pending.opened = Opened::by(&request, reply);
-            self.session.opens.note_proof(grants);
+            self.session.opens.note_capability(grants);
         }
         if let (true, Ok(reply)) = (pending.abandoned, &reply) {
             self.give_back(&pending.frame.head, reply, pending.opened);
@@ -342,10 +342,10 @@ impl Connection {
         match &reply {
             Ok(Reply::Mds { transaction, reply: Ok(reply), grants }) if *transaction > 0 => {
                 let frame = std::mem::take(&mut pending.frame);
-                let (reply, proof) = (reply.clone(), proof_of(grants));
+                let (reply, capability) = (reply.clone(), capability_of(grants));
                 self.session.log_request(
                     *transaction,
-                    UncommittedRequest { frame, reply, proof, retry: None },
+                    UncommittedRequest { frame, reply, capability, retry: None },
                 );
             }
             Ok(Reply::Ost { transaction, reply: Ok(_) }) if *transaction > 0 => {

@@ -14,8 +14,8 @@ use std::collections::HashMap;
 pub(crate) struct OpenCount {
     pub(crate) readers: u32,
     pub(crate) writers: u32,
-    /// Proof that the inode may be written, if that needs to be proven.
-    pub(crate) proof: Option<Capability>,
+    /// What allows this session to write the inode, if OSTs ask for that.
+    pub(crate) capability: Option<Capability>,
 }
 
 /// What is open, and which closes are under way.
@@ -75,13 +75,13 @@ impl ClientOpens {
     }
 
     /// What came with the answer to an open.
-    pub(crate) fn note_proof(&self, grants: &[Grant]) {
+    pub(crate) fn note_capability(&self, grants: &[Grant]) {
         for grant in grants {
             if let Grant::Capability { ino, capability } = grant
                 && capability.access.contains(Access::WRITE)
                 && let Some(count) = self.counts.lock().get_mut(ino)
             {
-                count.proof = Some(*capability);
+                count.capability = Some(*capability);
             }
         }
     }

@@ -71,7 +71,7 @@ impl<S: Service> Worker<S> {
         }
         let id = RequestId { client, slot: header.slot, xid: header.xid };
         let rights = connection.rights();
-        let metadata = async |cred: Cred, request: MdsRequest<'_>, replay, proof| {
+        let metadata = async |cred: Cred, request: MdsRequest<'_>, replay, capability| {
             let session = &**session()?;
             let arrival = Arrival {
                 session: Some(session),
@@ -82,7 +82,7 @@ impl<S: Service> Worker<S> {
             };
             let replay = arrival.replay.as_ref();
             let (cred, request) = match self
-                .admit(&connection, session, cred, request, replay, proof)
+                .admit(&connection, session, cred, request, replay, capability)
                 .await
             {
                 Ok(admitted) => admitted,
@@ -220,8 +220,8 @@ impl<S: Service> Worker<S> {
                 }
                 Reply::Reclaimed(replies)
             }
-            Request::Replay { cred, request, reply, proof } => {
-                metadata(cred, request, Some(reply), proof).await?
+            Request::Replay { cred, request, reply, capability } => {
+                metadata(cred, request, Some(reply), capability).await?
             }
             Request::Ost { ost, request, capability } => {
                 let (session, received) = (session()?, pass.bulk(&frame));
@@ -254,11 +254,11 @@ impl<S: Service> Worker<S> {
         cred: Cred,
         request: MdsRequest<'a>,
         replay: Option<&MdsReply>,
-        proof: Option<Capability>,
+        capability: Option<Capability>,
     ) -> FsResult<(Cred, MdsRequest<'a>)> {
         let Some(rights) = connection.rights() else { return Ok((cred, request)) };
         let made = replay.and_then(|reply| capability::made(&request, reply));
-        let made = made.map(|ino| (ino, proof));
+        let made = made.map(|ino| (ino, capability));
         self.key()?.admit_mds(session.number(), &request, made)?;
         subtree::admit(&*self.service, connection.top.get(), &request).await?;
         Ok((rights.cred(cred), rights.mds(request)?))

@@ -2,7 +2,7 @@
 
 use super::memory::{DiskOperation, Fault, MemoryDisk};
 use super::{Disk, DiskFile};
-use crate::{Grants, ObjectStore, Ost};
+use crate::{ObjectStore, Ost, SpaceGrants};
 use glint_proto::{Bulk, ClientId, Errno as Error, Ino, ObjectId, OstReply, OstRequest};
 use rustix::io::Errno;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn dice(seed: u64) -> impl FnMut(u64) -> u64 {
 }
 
 fn store(disk: &MemoryDisk) -> ObjectStore<MemoryDisk> {
-    ObjectStore::on(disk.clone(), Path::new("ost"), 64, Arc::<Grants>::default())
+    ObjectStore::on(disk.clone(), Path::new("ost"), 64, Arc::<SpaceGrants>::default())
 }
 
 fn fault(operation: DiskOperation, path: &str, errno: Errno) -> Fault {
@@ -211,8 +211,8 @@ fn space_is_still_kept_for_a_write_that_failed() {
         let object = ObjectId { ino: Ino(ino), stripe: 0 };
         OstRequest::Write { object, offset: 0, mtime: None, kept }
     };
-    let kept = ask(1, OstRequest::Reserve { bytes: 300 }, &[]).unwrap();
-    assert!(matches!(kept, OstReply::Reserved { bytes: 300, .. }), "{kept:?}");
+    let kept = ask(1, OstRequest::GrantSpace { bytes: 300 }, &[]).unwrap();
+    assert!(matches!(kept, OstReply::SpaceGranted { bytes: 300, .. }), "{kept:?}");
     let others = (2..100).take_while(|ino| ask(2, write(*ino, false), &[2; 100]).is_ok()).count();
     assert!(others > 1 && others < 98);
     for _ in 0..3 {

@@ -14,14 +14,14 @@ const PART: u64 = 8;
 
 /// What is kept, of the disks under all OSTs of a server together.
 #[derive(Default)]
-pub struct Grants {
+pub struct SpaceGrants {
     clients: Mutex<HashMap<ClientId, u64>>,
     total: AtomicU64,
 }
 
-impl Grants {
+impl SpaceGrants {
     /// Keeps up to `bytes` of the `available` ones for a client. Returns how many.
-    pub fn reserve(&self, client: ClientId, bytes: u64, available: u64) -> u64 {
+    pub fn grant(&self, client: ClientId, bytes: u64, available: u64) -> u64 {
         let mut clients = self.clients.lock();
         let free = available.saturating_sub(self.total());
         let granted = bytes.min(free / PART);
@@ -75,17 +75,17 @@ mod tests {
 
     #[test]
     fn what_is_kept_for_one_is_not_given_to_another() {
-        let grants = Grants::default();
+        let grants = SpaceGrants::default();
         let (a, b) = (ClientId(1), ClientId(2));
-        assert_eq!(grants.reserve(a, 100, 8000), 100);
-        assert_eq!(grants.reserve(b, 100_000, 8100), 1000);
+        assert_eq!(grants.grant(a, 100, 8000), 100);
+        assert_eq!(grants.grant(b, 100_000, 8100), 1000);
         assert_eq!(grants.use_up(a, 30), 30);
         assert_eq!(grants.total(), 1070);
         grants.give_back(a, 30);
         assert_eq!(grants.use_up(a, 30), 30);
         assert_eq!(grants.use_up(a, 1000), 70);
         assert_eq!(grants.total(), 1000, "no more than was kept for it");
-        assert_eq!(grants.reserve(a, 1, 900), 0);
+        assert_eq!(grants.grant(a, 1, 900), 0);
         grants.retain(|client| client == a);
         assert_eq!(grants.total(), 0);
     }

@@ -13,7 +13,7 @@
 
 use crate::disk::{Disk, DiskFile, LocalDisk};
 use crate::error::OstError;
-use crate::space::grants::Grants;
+use crate::space::grants::SpaceGrants;
 use crate::space::reserve::Space;
 use crate::store::files::Files;
 use crate::store::object::{ObjectFile, Touches};
@@ -50,7 +50,7 @@ struct Entries {
 
 /// The store.
 pub struct ObjectStore<D: Disk = LocalDisk> {
-    grants: Arc<Grants>,
+    grants: Arc<SpaceGrants>,
     path: PathBuf,
     disk: D,
     entries: Vec<Entries>,
@@ -90,7 +90,7 @@ impl ObjectStore {
     pub fn open(
         path: &Path,
         open_files: usize,
-        grants: Arc<Grants>,
+        grants: Arc<SpaceGrants>,
     ) -> Result<ObjectStore, OstError> {
         let setup = |path: &Path, source: io::Error| OstError::Setup {
             path: path.display().to_string(),
@@ -110,7 +110,7 @@ impl ObjectStore {
 
 impl<D: Disk> ObjectStore<D> {
     /// The store on a disk whose directories are there, which is called `path`.
-    pub fn on(disk: D, path: &Path, open_files: usize, grants: Arc<Grants>) -> ObjectStore<D> {
+    pub fn on(disk: D, path: &Path, open_files: usize, grants: Arc<SpaceGrants>) -> ObjectStore<D> {
         ObjectStore {
             object_bytes_max: disk.file_bytes_max(),
             grants,
@@ -219,9 +219,9 @@ impl<D: Disk> ObjectStore<D> {
     }
 
     /// Keeps space for what a client will write. Returns how much.
-    pub fn reserve(&self, client: ClientId, bytes: u64) -> io::Result<u64> {
+    pub fn grant(&self, client: ClientId, bytes: u64) -> io::Result<u64> {
         let available = Space::info(&self.disk)?.available;
-        let granted = self.grants.reserve(client, bytes, available);
+        let granted = self.grants.grant(client, bytes, available);
         self.space.keep(granted);
         Ok(granted)
     }
@@ -232,7 +232,7 @@ impl<D: Disk> ObjectStore<D> {
     }
 
     /// Space that is kept for clients.
-    pub fn grants(&self) -> &Grants {
+    pub fn grants(&self) -> &SpaceGrants {
         &self.grants
     }
 

@@ -38,7 +38,7 @@ impl Access {
             }
             SetTime { .. } => any_of(Access::WRITE | Access::TIMES),
             Seek { .. } => any_of(Access::READ | Access::WRITE),
-            Stat { .. } | Sync { .. } | Space | Reserve { .. } => true,
+            Stat { .. } | Sync { .. } | Space | GrantSpace { .. } => true,
         }
     }
 }
@@ -50,19 +50,19 @@ impl BitOr for Access {
     }
 }
 
-/// Length of the secret of a file system that seals are made with.
+/// Length of the secret of a file system that signatures are made with.
 pub const SECRET_BYTES: usize = 32;
-/// Length of a seal: that of SHA-256.
-pub const SEAL_BYTES: usize = 32;
+/// Length of a signature: that of SHA-256.
+pub const SIGNATURE_BYTES: usize = 32;
 
-/// Says that a session may do something with an inode, sealed with a key that only the servers
+/// Says that a session may do something with an inode, signed with a key that only the servers
 /// of the file system have. The session and the inode are not in it: both sides know them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Capability {
     /// What.
     pub access: Access,
     /// A keyed hash of session, inode and access.
-    pub seal: [u8; SEAL_BYTES],
+    pub signature: [u8; SIGNATURE_BYTES],
 }
 
 /// The one among `held` that allows a request.

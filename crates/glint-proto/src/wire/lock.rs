@@ -17,7 +17,7 @@ impl Bits {
     /// Attributes, extended ones and link target among them.
     pub const ATTR: Bits = Bits(2);
     /// Which names there are not in a directory.
-    pub const DIR: Bits = Bits(4);
+    pub const NEGATIVE: Bits = Bits(4);
     /// The inode can be opened for reading without asking.
     pub const OPEN: Bits = Bits(8);
     /// A write has nothing to take from the file: no set-id bits, no capabilities.

@@ -165,14 +165,14 @@ pub enum MdsRequest<'a> {
     Sync,
     /// Set the layout that new files of a directory get, or of an empty file.
     SetLayout { ino: Ino, layout: Layout },
-    /// After a server restart: this client has `ino` open; with the proof that it was allowed to
+    /// After a server restart: this client has `ino` open; with the capability that allowed it to
     /// write, if it needs capabilities.
-    Reopen { ino: Ino, readers: u32, writers: u32, proof: Option<Capability> },
+    Reopen { ino: Ino, readers: u32, writers: u32, capability: Option<Capability> },
     /// The inode was read: set atime if relatime asks for it (mount(8)).
     Touch { ino: Ino },
     /// A lock on data; answered when it is granted. With `reclaim` the client had it before
-    /// the server started again, and is answered at once; with a proof as for `Reopen`.
-    Lock { ino: Ino, range: Range, write: bool, reclaim: bool, proof: Option<Capability> },
+    /// the server started again, and is answered at once; with a capability as for `Reopen`.
+    Lock { ino: Ino, range: Range, write: bool, reclaim: bool, capability: Option<Capability> },
     /// Opens that the client made by itself, under a lock that it is about to give up.
     AddOpens { ino: Ino, readers: u32 },
     /// flock(2), fcntl(2).
@@ -392,7 +392,7 @@ pub enum OstRequest {
     /// Space of the OST.
     Space,
     /// Space to keep for what this client will write.
-    Reserve { bytes: u64 },
+    GrantSpace { bytes: u64 },
 }
 
 impl OstRequest {
@@ -420,7 +420,7 @@ impl OstRequest {
             // Extents are checked when they are taken out of the bulk; what is too much is kept
             // in part.
             OstRequest::WriteExtents { .. }
-            | OstRequest::Reserve { .. }
+            | OstRequest::GrantSpace { .. }
             | OstRequest::Sync { .. }
             | OstRequest::Stat { .. }
             | OstRequest::SetTime { .. }
@@ -444,7 +444,7 @@ impl OstRequest {
             | OstRequest::Stat { object }
             | OstRequest::Seek { object, .. }
             | OstRequest::SetTime { object, .. } => Some(object),
-            OstRequest::Space | OstRequest::Reserve { .. } => None,
+            OstRequest::Space | OstRequest::GrantSpace { .. } => None,
         }
     }
 
@@ -460,7 +460,7 @@ impl OstRequest {
             OstRequest::Seek { .. } => Op::ObjSeek,
             OstRequest::SetTime { .. } => Op::ObjSetTime,
             OstRequest::Space => Op::ObjSpace,
-            OstRequest::Reserve { .. } => Op::ObjReserve,
+            OstRequest::GrantSpace { .. } => Op::ObjGrantSpace,
         }
     }
 }
@@ -482,7 +482,7 @@ pub enum OstReply {
     Space(SpaceInfo),
     /// So many bytes are kept, perhaps fewer than were asked for; and where the largest object
     /// ends that the OST's file system can have.
-    Reserved { bytes: u64, object_bytes_max: u64 },
+    SpaceGranted { bytes: u64, object_bytes_max: u64 },
 }
 
 /// What an object, or all objects of a file together, say about the data.

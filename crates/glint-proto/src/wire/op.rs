@@ -74,7 +74,7 @@ operations! {
     Flock = "flock",
     Recall = "recall",
     Flush = "flush",
-    ObjReserve = "obj_reserve",
+    ObjGrantSpace = "obj_grant_space",
     LeaseInodes = "lease_inodes",
     Batch = "batch",
     Other = "other",

@@ -57,7 +57,7 @@ pub struct Heartbeat {
 /// Answers to [`OssRequest`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum OssReply {
-    /// To a beat; with what capabilities are sealed with.
+    /// To a beat; with what capabilities are signed with.
     Orders { orders: Orders, secret: [u8; SECRET_BYTES] },
     /// Yes or no.
     Is(bool),
@@ -68,8 +68,9 @@ pub enum OssReply {
 pub struct Orders {
     /// The file system.
     pub fs_uuid: u128,
-    /// The run of the MDS that says it.
-    pub run: u64,
+    /// Names the sequence of orders: another one begins with each start of the MDS, and when an
+    /// OSS owes so many that it has to ask about all sessions.
+    pub epoch: u64,
     /// Number of its first OST.
     pub first_ost: u16,
     /// How long a client, or an OSS, may be silent.

@@ -14,13 +14,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Reclaim {
     /// [`MdsRequest::Reopen`].
-    Open { ino: Ino, readers: u32, writers: u32, proof: Option<Capability> },
+    Open { ino: Ino, readers: u32, writers: u32, capability: Option<Capability> },
     /// [`MdsRequest::WritesBack`].
     WritesBack { epoch: u64 },
     /// [`MdsRequest::ReclaimDelegation`].
     Delegation { ino: Ino },
     /// [`MdsRequest::Lock`].
-    Lock { ino: Ino, range: Range, write: bool, proof: Option<Capability> },
+    Lock { ino: Ino, range: Range, write: bool, capability: Option<Capability> },
     /// [`MdsRequest::PosixLock`].
     PosixLock(PosixLock),
 }
@@ -29,13 +29,13 @@ impl Reclaim {
     /// What such a request says; `None` if it says something else.
     pub fn of(request: &MdsRequest<'_>) -> Option<Reclaim> {
         Some(match *request {
-            MdsRequest::Reopen { ino, readers, writers, proof } => {
-                Reclaim::Open { ino, readers, writers, proof }
+            MdsRequest::Reopen { ino, readers, writers, capability } => {
+                Reclaim::Open { ino, readers, writers, capability }
             }
             MdsRequest::WritesBack { epoch } => Reclaim::WritesBack { epoch },
             MdsRequest::ReclaimDelegation { ino } => Reclaim::Delegation { ino },
-            MdsRequest::Lock { ino, range, write, reclaim: true, proof } => {
-                Reclaim::Lock { ino, range, write, proof }
+            MdsRequest::Lock { ino, range, write, reclaim: true, capability } => {
+                Reclaim::Lock { ino, range, write, capability }
             }
             MdsRequest::PosixLock(lock) if lock.how == PosixLockHow::Reclaim => {
                 Reclaim::PosixLock(lock)
@@ -47,13 +47,13 @@ impl Reclaim {
     /// The request that says only this.
     pub fn request(&self) -> MdsRequest<'static> {
         match *self {
-            Reclaim::Open { ino, readers, writers, proof } => {
-                MdsRequest::Reopen { ino, readers, writers, proof }
+            Reclaim::Open { ino, readers, writers, capability } => {
+                MdsRequest::Reopen { ino, readers, writers, capability }
             }
             Reclaim::WritesBack { epoch } => MdsRequest::WritesBack { epoch },
             Reclaim::Delegation { ino } => MdsRequest::ReclaimDelegation { ino },
-            Reclaim::Lock { ino, range, write, proof } => {
-                MdsRequest::Lock { ino, range, write, reclaim: true, proof }
+            Reclaim::Lock { ino, range, write, capability } => {
+                MdsRequest::Lock { ino, range, write, reclaim: true, capability }
             }
             Reclaim::PosixLock(lock) => {
                 MdsRequest::PosixLock(PosixLock { how: PosixLockHow::Reclaim, ..lock })
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn as_many_as_may_be_fit_into_a_frame_and_none_changes_anything() {
         let (ino, range) = (Ino(u64::MAX), Range { start: u64::MAX - 1, end: u64::MAX });
-        let proof = Some(Capability { access: Access(255), seal: [255; 32] });
+        let capability = Some(Capability { access: Access(255), signature: [255; 32] });
         let lock = PosixLock {
             ino,
             owner: u64::MAX,
@@ -86,10 +86,10 @@ mod tests {
         };
         let (readers, writers) = (u32::MAX, u32::MAX);
         for item in [
-            Reclaim::Open { ino, readers, writers, proof },
+            Reclaim::Open { ino, readers, writers, capability },
             Reclaim::WritesBack { epoch: u64::MAX },
             Reclaim::Delegation { ino },
-            Reclaim::Lock { ino, range, write: true, proof },
+            Reclaim::Lock { ino, range, write: true, capability },
             Reclaim::PosixLock(lock),
         ] {
             let how = |item: &Reclaim| match item {

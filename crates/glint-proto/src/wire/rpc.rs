@@ -174,8 +174,8 @@ pub enum Request<'a> {
         #[serde(borrow)]
         request: MdsRequest<'a>,
         reply: MdsReply,
-        /// Proof that what the request made was made in this session, if that needs capabilities.
-        proof: Option<Capability>,
+        /// Says that the request made its inode in this session, if servers ask for that.
+        capability: Option<Capability>,
     },
     /// The client has replayed what it had to.
     Recovered,

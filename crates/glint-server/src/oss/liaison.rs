@@ -46,7 +46,7 @@ struct Destroyed {
     failed: Result<Vec<ObjectId>, String>,
 }
 
-/// An order: the run of the MDS that gave it, and its number there.
+/// An order: the epoch that it was given in, and its number there.
 type OrderId = (u64, u64);
 
 /// Objects to be destroyed, each with its OST.
@@ -291,7 +291,7 @@ impl<D: Disk> Talk<'_, D> {
         sent: Instant,
     ) -> Result<Duration, NetError> {
         let sessions = &self.oss.sessions;
-        if self.done.0 != orders.run {
+        if self.done.0 != orders.epoch {
             self.is_another_run = true;
             // What ended between two of its runs, it may not know any more.
             for (session, _) in sessions.all() {
@@ -302,7 +302,7 @@ impl<D: Disk> Talk<'_, D> {
                     sessions.fence(number);
                 }
             }
-            self.done = (orders.run, 0);
+            self.done = (orders.epoch, 0);
         }
         self.fencing = orders.fence;
         self.fencing.iter().for_each(|number| sessions.fence(*number));
@@ -320,7 +320,7 @@ impl<D: Disk> Talk<'_, D> {
             let of = |order: &(u64, glint_proto::oss::Destroy)| -> Objects {
                 order.1.objects.iter().map(|object| (order.1.ost, *object)).collect()
             };
-            let order = (orders.run, *last);
+            let order = (orders.epoch, *last);
             let objects = orders.orders.iter().flat_map(of).collect();
             if self.orders.unbounded_send((order, objects)).is_ok() {
                 self.destroying = Some(order);

@@ -8,8 +8,8 @@
 //!   client up, and its locks to others.
 //! - Objects that are to be destroyed are gone from stable storage before the MDS hears of it.
 
+mod boot_history;
 mod liaison;
-mod runs;
 mod sessions;
 
 use crate::pace;
@@ -17,6 +17,7 @@ use crate::process::data_dir::DataDirError;
 use crate::records::Records;
 use crate::settings::Settings;
 use crate::units::human_bytes;
+use boot_history::BootHistory;
 use glint_net::capability::Key;
 use glint_net::{Address, Service};
 use glint_ost::OstSet;
@@ -30,7 +31,6 @@ use glint_proto::{
     ObjectId, OstReply, OstRequest, Owner, Session, SpaceInfo, clock,
 };
 use liaison::Liaison;
-use runs::Runs;
 use serde_json::json;
 use sessions::{Entry, Sessions};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,7 +47,7 @@ pub struct Oss<D: Disk = LocalDisk> {
     records: Arc<dyn Records>,
     settings: Settings,
     boot_verifier: u64,
-    runs: Runs,
+    boot_history: BootHistory,
     sessions: Sessions,
     liaison: Liaison,
     /// File system, and number of the first OST here; once the MDS has said so.
@@ -70,7 +70,7 @@ impl<D: Disk> Oss<D> {
         advertised: String,
     ) -> Result<Oss<D>, DataDirError> {
         let survived = !records.is_after_loss() && !settings.after_power_loss;
-        let runs = Runs::begin(&*records, boot_verifier, survived)?;
+        let boot_history = BootHistory::begin(&*records, boot_verifier, survived)?;
         records.note_served()?;
         Ok(Oss {
             sessions: Sessions::new(osts.count()),
@@ -78,7 +78,7 @@ impl<D: Disk> Oss<D> {
             records,
             settings,
             boot_verifier,
-            runs,
+            boot_history,
             liaison: Liaison::new(mds, advertised),
             joined: OnceLock::new(),
             key: OnceLock::new(),
@@ -137,7 +137,7 @@ impl<D: Disk> Oss<D> {
     async fn destroy(&self, objects: &[(u16, ObjectId)]) -> Result<Vec<ObjectId>, String> {
         let (change, failed) = self.osts.destroy(objects);
         self.osts.commit().await.map_err(|errno| errno.to_string())?;
-        self.runs.durable(&*self.records, change).map_err(|error| error.to_string())?;
+        self.boot_history.durable(&*self.records, change).map_err(|error| error.to_string())?;
         Ok(failed)
     }
 
@@ -251,7 +251,7 @@ impl<D: Disk> Service for Oss<D> {
     }
 
     fn survived(&self, boot_verifier: u64) -> Option<Survived> {
-        self.runs.survived(boot_verifier)
+        self.boot_history.survived(boot_verifier)
     }
 
     fn heard(&self, _: &Session) {}

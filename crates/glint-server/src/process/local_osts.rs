@@ -3,12 +3,12 @@
 use super::data_dir::DataDir;
 use super::descriptors;
 use crate::settings::Settings;
-use glint_ost::{Grants, ObjectStore, OstSet};
+use glint_ost::{ObjectStore, OstSet, SpaceGrants};
 use std::sync::Arc;
 
 /// Opens the object stores of a data directory.
 pub fn open(data: &DataDir, settings: &Settings) -> Result<OstSet, Box<dyn std::error::Error>> {
-    let grants = Arc::<Grants>::default();
+    let grants = Arc::<SpaceGrants>::default();
     let open_files = descriptors::budget(data.osts())?.objects as usize;
     let each = open_files / usize::from(data.osts());
     let store = |index| ObjectStore::open(&data.ost(index), each, grants.clone());

@@ -10,7 +10,7 @@ use glint_kv::Kv;
 use glint_net::host::Pipe;
 use glint_net::{Address, Service, SimulatedServer, host};
 use glint_ost::disk::memory::{DiskOperation, Fault, MemoryDisk};
-use glint_ost::{Grants, ObjectStore, OstSet, SEAL_IDLE};
+use glint_ost::{ObjectStore, OstSet, SEAL_IDLE, SpaceGrants};
 use glint_proto::{Errno, Ino, Layout, ObjectId};
 use glint_server::{Drawn, MdsServer, Oss, Settings};
 use parking_lot::Mutex;
@@ -234,7 +234,7 @@ impl Hosts {
         let the_host = &self.hosts[host];
         the_host.disks.iter().for_each(MemoryDisk::end_process);
         loop {
-            let grants = Arc::<Grants>::default();
+            let grants = Arc::<SpaceGrants>::default();
             match OstSet::start(the_host.stores(&grants), grants, None, false) {
                 Ok(osts) => return osts,
                 // It ends, and is started again.
@@ -344,7 +344,7 @@ fn serve<S: Service>(
 }
 
 impl Host {
-    fn stores(&self, grants: &Arc<Grants>) -> Vec<ObjectStore<MemoryDisk>> {
+    fn stores(&self, grants: &Arc<SpaceGrants>) -> Vec<ObjectStore<MemoryDisk>> {
         let store = |disk: &MemoryDisk| {
             ObjectStore::on(disk.clone(), Path::new("ost"), OPEN_FILES, grants.clone())
         };

@@ -89,11 +89,11 @@ impl Connection {
         reader: &mut FrameReader,
         held: Vec<MdsRequest<'static>>,
     ) -> Result<(), NetError> {
-        let reopen = |(ino, OpenCount { readers, writers, proof })| MdsRequest::Reopen {
+        let reopen = |(ino, OpenCount { readers, writers, capability })| MdsRequest::Reopen {
             ino,
             readers,
             writers,
-            proof,
+            capability,
         };
         let mut requests: Vec<_> = self.session.opens.list().into_iter().map(reopen).collect();
         requests.extend(held);

@@ -203,8 +203,8 @@ impl Connection {
             xid: header.xid,
             ..Envelope::request(Op::Recovery, self.session.client)
         };
-        let (reply, proof) = (logged.reply.clone(), logged.proof);
-        let replay = Request::Replay { cred, request, reply, proof };
+        let (reply, capability) = (logged.reply.clone(), logged.capability);
+        let replay = Request::Replay { cred, request, reply, capability };
         Ok(Some(request_frame(envelope, &replay)?.into()))
     }
 }

@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct UncommittedRequest {
     pub(crate) frame: KeptFrame,
     pub(crate) reply: MdsReply,
-    /// Proof that what the request made was made in this session, if that needs to be proven.
-    pub(crate) proof: Option<Capability>,
+    /// Says that the request made its inode in this session, if servers ask for that.
+    pub(crate) capability: Option<Capability>,
     /// The slot and xid under which it was sent last in this run of the server, if that failed
     /// under its own.
     pub(crate) retry: Option<(u16, u64)>,
@@ -276,8 +276,8 @@ impl ReplayLog {
     }
 }
 
-/// Proof that the inode that an answer is about was made in this session.
-pub(crate) fn proof_of(grants: &[Grant]) -> Option<Capability> {
+/// What says that the inode of an answer was made in this session.
+pub(crate) fn capability_of(grants: &[Grant]) -> Option<Capability> {
     grants.iter().find_map(|grant| match grant {
         Grant::Capability { capability, .. } if capability.access.contains(Access::MADE) => {
             Some(*capability)
@@ -309,7 +309,7 @@ mod tests {
         UncommittedRequest {
             frame: vec![n; 10].into(),
             reply: MdsReply::Done,
-            proof: None,
+            capability: None,
             retry: None,
         }
     }

@@ -8,13 +8,13 @@
 //! - A capability comes with the answer to a request that the MDS has executed for the caller that
 //!   the certificate admits, and allows no more than that request did.
 
-use glint_proto::capability::{SEAL_BYTES, SECRET_BYTES};
+use glint_proto::capability::{SECRET_BYTES, SIGNATURE_BYTES};
 use glint_proto::lock::Grant;
 use glint_proto::message::{MdsReply, MdsRequest};
 use glint_proto::{Access, Attr, Capability, Errno, FsResult, Ino, OpenFlags, OstRequest};
 use ring::hmac;
 
-/// What seals capabilities. All servers of a file system have the same.
+/// What signs capabilities. All servers of a file system have the same.
 pub struct Key(hmac::Key);
 
 impl Key {
@@ -26,9 +26,9 @@ impl Key {
     /// A capability.
     pub fn issue(&self, session: u64, ino: Ino, access: Access) -> Capability {
         let tag = hmac::sign(&self.0, &said(session, ino, access));
-        let mut seal = [0; SEAL_BYTES];
-        seal.copy_from_slice(tag.as_ref());
-        Capability { access, seal }
+        let mut signature = [0; SIGNATURE_BYTES];
+        signature.copy_from_slice(tag.as_ref());
+        Capability { access, signature }
     }
 
     /// What a capability allows a session to do with an inode; EACCES if it is not of these.
@@ -38,8 +38,9 @@ impl Key {
         ino: Ino,
         capability: Option<Capability>,
     ) -> FsResult<Access> {
-        let Capability { access, seal } = capability.ok_or(Errno::EACCES)?;
-        hmac::verify(&self.0, &said(session, ino, access), &seal).map_err(|_| Errno::EACCES)?;
+        let Capability { access, signature } = capability.ok_or(Errno::EACCES)?;
+        hmac::verify(&self.0, &said(session, ino, access), &signature)
+            .map_err(|_| Errno::EACCES)?;
         Ok(access)
     }
 
@@ -56,24 +57,24 @@ impl Key {
     }
 
     /// Whether a session may say to the MDS that something was its own before the server
-    /// started again. `made` is the inode that a replay makes again, with its proof.
+    /// started again. `made` is the inode that a replay makes again, with its capability.
     pub fn admit_mds(
         &self,
         session: u64,
         request: &MdsRequest<'_>,
         made: Option<(Ino, Option<Capability>)>,
     ) -> FsResult<()> {
-        let (ino, access, proof) = match (request, made) {
-            (_, Some((ino, proof))) => (ino, Access::MADE, proof),
-            (MdsRequest::Reopen { ino, writers: 1.., proof, .. }, _) => {
-                (*ino, Access::WRITE, *proof)
+        let (ino, access, capability) = match (request, made) {
+            (_, Some((ino, capability))) => (ino, Access::MADE, capability),
+            (MdsRequest::Reopen { ino, writers: 1.., capability, .. }, _) => {
+                (*ino, Access::WRITE, *capability)
             }
-            (MdsRequest::Lock { ino, write, reclaim: true, proof, .. }, _) => {
-                (*ino, if *write { Access::WRITE } else { Access::READ }, *proof)
+            (MdsRequest::Lock { ino, write, reclaim: true, capability, .. }, _) => {
+                (*ino, if *write { Access::WRITE } else { Access::READ }, *capability)
             }
             _ => return Ok(()),
         };
-        self.check(session, ino, proof)?.contains(access).then_some(()).ok_or(Errno::EACCES)
+        self.check(session, ino, capability)?.contains(access).then_some(()).ok_or(Errno::EACCES)
     }
 
     /// The capabilities that come with an answer.
@@ -90,7 +91,7 @@ impl Key {
     }
 }
 
-/// What is sealed.
+/// What is signed.
 fn said(session: u64, ino: Ino, access: Access) -> [u8; 17] {
     let mut said = [access.0; 17];
     said[..8].copy_from_slice(&session.to_be_bytes());
@@ -182,16 +183,18 @@ mod tests {
         let key = Key::new(&[7; SECRET_BYTES]);
         let (ino, readable) = (Ino(66), Some(key.issue(5, Ino(66), Access::READ)));
         let range = glint_proto::lock::Range::ALL;
-        let lock = |write| MdsRequest::Lock { ino, range, write, reclaim: true, proof: readable };
+        let lock =
+            |write| MdsRequest::Lock { ino, range, write, reclaim: true, capability: readable };
         assert_eq!(key.admit_mds(5, &lock(false), None), Ok(()));
         assert_eq!(key.admit_mds(5, &lock(true), None), Err(Errno::EACCES));
-        let reopen = |writers| MdsRequest::Reopen { ino, readers: 1, writers, proof: readable };
+        let reopen =
+            |writers| MdsRequest::Reopen { ino, readers: 1, writers, capability: readable };
         assert_eq!(key.admit_mds(5, &reopen(0), None), Ok(()));
         assert_eq!(key.admit_mds(5, &reopen(1), None), Err(Errno::EACCES));
         let made = Some(key.issue(5, ino, Access::MADE));
         assert_eq!(key.admit_mds(5, &MdsRequest::Statfs, Some((ino, made))), Ok(()));
-        for proof in [None, readable, made.map(|c| Capability { seal: [0; 32], ..c })] {
-            let answer = key.admit_mds(5, &MdsRequest::Statfs, Some((ino, proof)));
+        for capability in [None, readable, made.map(|c| Capability { signature: [0; 32], ..c })] {
+            let answer = key.admit_mds(5, &MdsRequest::Statfs, Some((ino, capability)));
             assert_eq!(answer, Err(Errno::EACCES));
         }
     }

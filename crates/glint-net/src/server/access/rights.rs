@@ -161,7 +161,7 @@ impl Rights {
 
     /// Whether a request to an OST is executed.
     pub fn ost(&self, request: &OstRequest) -> FsResult<()> {
-        let writes = request.is_modifying() || matches!(request, OstRequest::Reserve { .. });
+        let writes = request.is_modifying() || matches!(request, OstRequest::GrantSpace { .. });
         if self.read_only && writes { Err(Errno::EROFS) } else { Ok(()) }
     }
 
@@ -313,7 +313,7 @@ mod tests {
             MdsRequest::Open { ino: Ino(2), flags: write },
             MdsRequest::Unlink { parent: Ino(1), name: b"x" },
             MdsRequest::Batch { epoch: 1, changes: b"" },
-            MdsRequest::Reopen { ino: Ino(2), readers: 1, writers: 1, proof: None },
+            MdsRequest::Reopen { ino: Ino(2), readers: 1, writers: 1, capability: None },
             MdsRequest::Release { ino: Ino(2), write: true, wrote: None },
         ] {
             assert_eq!(rights.mds(request.clone()), Err(Errno::EROFS), "{request:?}");
@@ -323,7 +323,7 @@ mod tests {
         assert!(rights.mds(MdsRequest::Open { ino: Ino(2), flags: read }).is_ok());
         let touch = rights.mds(MdsRequest::Touch { ino: Ino(2) });
         assert_eq!(touch, Ok(MdsRequest::Getattr { ino: Ino(2) }));
-        assert_eq!(rights.ost(&OstRequest::Reserve { bytes: 1 }), Err(Errno::EROFS));
+        assert_eq!(rights.ost(&OstRequest::GrantSpace { bytes: 1 }), Err(Errno::EROFS));
         assert!(rights.ost(&OstRequest::Space).is_ok());
     }
 }

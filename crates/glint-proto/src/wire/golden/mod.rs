@@ -45,7 +45,7 @@ const OBJECT: ObjectId = ObjectId { ino: Ino(7), stripe: 8 };
 const LATER: Timestamp = Timestamp { secs: 5, nanos: 6 };
 const STATE: ObjectAttr = ObjectAttr { size: 1, blocks: 2, mtime: TIME, ctime: LATER };
 const SPACE: SpaceInfo = SpaceInfo { total: 1, free: 2, available: 3, file_system: 4 };
-const PROOF: Capability = Capability { access: Access(1), seal: [0xaa; 32] };
+const CAPABILITY: Capability = Capability { access: Access(1), signature: [0xaa; 32] };
 const OWNER: Owner = Owner { certificate: None, secret: 9 };
 const LOCK: PosixLock = PosixLock {
     ino: Ino(1),
@@ -119,7 +119,7 @@ fn requests_to_an_ost_and_its_answers() {
         OstRequest::Seek { object, offset, hole: true },
         OstRequest::SetTime { object, mtime: TIME },
         OstRequest::Space,
-        OstRequest::Reserve { bytes: 1 },
+        OstRequest::GrantSpace { bytes: 1 },
     ];
     must_be(
         &requests,
@@ -134,7 +134,7 @@ fn requests_to_an_ost_and_its_answers() {
          Seek 0707080101
          SetTime 0807080604
          Space 09
-         Reserve 0a01",
+         GrantSpace 0a01",
     );
     let replies = [
         OstReply::Done,
@@ -143,7 +143,7 @@ fn requests_to_an_ost_and_its_answers() {
         OstReply::Stat(Some(STATE)),
         OstReply::Offset(Some(1)),
         OstReply::Space(SPACE),
-        OstReply::Reserved { bytes: 1, object_bytes_max: 2 },
+        OstReply::SpaceGranted { bytes: 1, object_bytes_max: 2 },
     ];
     must_be(
         &replies,
@@ -182,14 +182,14 @@ fn requests_and_replies_of_a_connection() {
             cred: cred.clone(),
             request: MdsRequest::Statfs,
             reply: MdsReply::Done,
-            proof: Some(PROOF),
+            capability: Some(CAPABILITY),
         },
         Request::Recovered,
         Request::Listen,
         Request::Return(vec![returned]),
         Request::Bye,
         Request::Mds { cred, request: MdsRequest::Sync },
-        Request::Ost { ost: 1, request: OstRequest::Space, capability: Some(PROOF) },
+        Request::Ost { ost: 1, request: OstRequest::Space, capability: Some(CAPABILITY) },
         Request::Reclaim(vec![Reclaim::Delegation { ino: Ino(1) }]),
     ];
     must_be(
@@ -236,7 +236,7 @@ fn requests_and_replies_of_a_connection() {
         Reply::Mds {
             transaction: 1,
             reply: Err(Errno::ENOENT),
-            grants: vec![Grant::Capability { ino: Ino(2), capability: PROOF }],
+            grants: vec![Grant::Capability { ino: Ino(2), capability: CAPABILITY }],
         },
         Reply::Ost { transaction: 1, reply: Ok(OstReply::Done) },
         Reply::Pong(Committed { mds: 1, ost: 2 }),
@@ -270,7 +270,7 @@ fn locks_and_what_is_said_of_them() {
     let grants = [
         Grant::Bits { ino, bits, number },
         Grant::Data { ino, lock },
-        Grant::Capability { ino, capability: PROOF },
+        Grant::Capability { ino, capability: CAPABILITY },
     ];
     must_be(
         &grants,
@@ -304,10 +304,10 @@ fn locks_and_what_is_said_of_them() {
          Glimpse 02010201030604",
     );
     let reclaims = [
-        Reclaim::Open { ino, readers: 2, writers: 3, proof: Some(PROOF) },
+        Reclaim::Open { ino, readers: 2, writers: 3, capability: Some(CAPABILITY) },
         Reclaim::WritesBack { epoch: 1 },
         Reclaim::Delegation { ino },
-        Reclaim::Lock { ino, range: RANGE, write: true, proof: None },
+        Reclaim::Lock { ino, range: RANGE, write: true, capability: None },
         Reclaim::PosixLock(LOCK),
     ];
     must_be(
@@ -342,7 +342,7 @@ fn locks_and_what_is_said_of_them() {
          Reclaim 03
          Cancel 04",
     );
-    let all = [Bits::ENTRY, Bits::ATTR, Bits::DIR, Bits::OPEN, Bits::PLAIN, Bits::DELEGATION];
+    let all = [Bits::ENTRY, Bits::ATTR, Bits::NEGATIVE, Bits::OPEN, Bits::PLAIN, Bits::DELEGATION];
     assert_eq!(all.map(|bits| bits.0), [1, 2, 4, 8, 32, 16]);
 }
 
@@ -370,7 +370,7 @@ fn what_servers_of_osts_and_the_mds_say() {
     );
     let orders = Orders {
         fs_uuid: 1,
-        run: 2,
+        epoch: 2,
         first_ost: 3,
         lease_ms: 4,
         fence: vec![5],
@@ -407,6 +407,6 @@ fn operations_keep_their_numbers() {
          statfs sync set_layout reopen touch obj_read obj_write obj_truncate
          obj_fallocate obj_sync obj_stat obj_seek obj_set_time obj_space read write fsync
          fallocate seek copy_range forget ping recovery lock return flock recall flush
-         obj_reserve lease_inodes batch other";
+         obj_grant_space lease_inodes batch other";
     assert_eq!(names.join(" "), golden.split_whitespace().collect::<Vec<_>>().join(" "));
 }

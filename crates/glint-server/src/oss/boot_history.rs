@@ -12,17 +12,17 @@ use parking_lot::Mutex;
 const RUNS: usize = 128;
 
 /// This run and those before it.
-pub struct Runs {
+pub struct BootHistory {
     record: Mutex<OssRuns>,
 }
 
-impl Runs {
+impl BootHistory {
     /// Begins a run. `survived` if the host kept running since the last one.
     pub fn begin(
         records: &dyn Records,
         boot_verifier: u64,
         survived: bool,
-    ) -> Result<Runs, DataDirError> {
+    ) -> Result<BootHistory, DataDirError> {
         let mut record = records.runs()?;
         if record.current != 0 {
             let changes = if survived { u64::MAX } else { record.durable };
@@ -32,7 +32,7 @@ impl Runs {
         }
         (record.current, record.durable) = (boot_verifier, 0);
         records.store_runs(&record)?;
-        Ok(Runs { record: Mutex::new(record) })
+        Ok(BootHistory { record: Mutex::new(record) })
     }
 
     /// Changes of this run up to this one are durable, and not to be done again.
@@ -62,12 +62,15 @@ mod tests {
     fn what_a_loss_of_power_leaves_is_known() {
         let dir = tempfile::tempdir().unwrap();
         let data = DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap();
-        Runs::begin(&data, 5, true).unwrap().durable(&data, 77).unwrap();
-        let runs = Runs::begin(&data, 6, false).unwrap();
-        assert_eq!(runs.survived(5).unwrap().ost, 77);
-        assert_eq!(runs.survived(6), Some(Survived::ALL));
-        let runs = Runs::begin(&data, 7, true).unwrap();
-        assert_eq!((runs.survived(5).unwrap().ost, runs.survived(6).unwrap().ost), (77, u64::MAX));
-        assert!(runs.survived(99).is_none());
+        BootHistory::begin(&data, 5, true).unwrap().durable(&data, 77).unwrap();
+        let boot_history = BootHistory::begin(&data, 6, false).unwrap();
+        assert_eq!(boot_history.survived(5).unwrap().ost, 77);
+        assert_eq!(boot_history.survived(6), Some(Survived::ALL));
+        let boot_history = BootHistory::begin(&data, 7, true).unwrap();
+        assert_eq!(
+            (boot_history.survived(5).unwrap().ost, boot_history.survived(6).unwrap().ost),
+            (77, u64::MAX)
+        );
+        assert!(boot_history.survived(99).is_none());
     }
 }
