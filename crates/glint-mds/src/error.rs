@@ -1,8 +1,9 @@
-//! What can go wrong in the MDS, and its errno.
+//! What can go wrong in the MDS, and its errno; and why an operation ends early.
 
 use crate::store::record::RecordError;
 use glint_kv::KvError;
-use glint_proto::{Errno, Ino};
+use glint_proto::lock::Bits;
+use glint_proto::{ClientId, Errno, Ino, MdsReply};
 
 /// Error of the MDS that is not an answer to a caller.
 #[derive(Debug, thiserror::Error)]
@@ -26,8 +27,34 @@ pub enum MdsError {
     NoSecret,
 }
 
-/// An operation ends without having done anything, to begin again; no caller sees it.
-pub(crate) const RESTART: Errno = Errno(512);
+/// What an operation needs and another client holds: nobody but `holder` may have `bits` of `ino`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Conflict {
+    pub(crate) holder: ClientId,
+    pub(crate) ino: Ino,
+    pub(crate) bits: Bits,
+}
+
+/// Why an operation ends without having done anything.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Stop {
+    /// The caller is told.
+    Refused(Errno),
+    /// The operation begins again when the conflict is over; no caller hears of it.
+    Conflict(Conflict),
+}
+
+impl From<Errno> for Stop {
+    fn from(errno: Errno) -> Stop {
+        Stop::Refused(errno)
+    }
+}
+
+/// Answer of an operation that may meet a conflict. What cannot meet one returns an [`FsResult`];
+/// [`execute_claiming`](crate::service::Mds::execute_claiming) makes one of the other.
+///
+/// [`FsResult`]: glint_proto::FsResult
+pub(crate) type OpResult = Result<MdsReply, Stop>;
 
 /// The one table from internal errors to errno. What a caller cannot act on is
 /// logged here, with its context, because the errno loses it.

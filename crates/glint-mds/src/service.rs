@@ -2,7 +2,7 @@
 //! its slot is checked and it is dispatched to its file in [`crate::ops`].
 
 use crate::background::reaper::Destroyed;
-use crate::error::{MdsError, errno};
+use crate::error::{MdsError, OpResult, errno};
 use crate::locking::client_locks::ClientLocks;
 use crate::locking::commit_on_sharing::Sharing;
 use crate::locking::namespace_locks::{Held, Locks, Want};
@@ -289,7 +289,7 @@ impl<K: Kv> Mds<K> {
         &self,
         context: &Context<'_>,
         request: &MdsRequest<'_>,
-    ) -> FsResult<MdsReply> {
+    ) -> OpResult {
         match *request {
             MdsRequest::Lookup { parent, name } => self.lookup(context, parent, name).await,
             MdsRequest::Getattr { ino } => self.getattr(context, ino).await,
@@ -311,12 +311,12 @@ impl<K: Kv> Mds<K> {
             MdsRequest::Readdir { ino, cookie, bytes_max, plus } => {
                 self.readdir(context, ino, cookie, bytes_max, plus).await
             }
-            MdsRequest::Readlink { ino } => self.readlink(ino).await,
-            MdsRequest::Getxattr { ino, name } => self.getxattr(ino, name).await,
+            MdsRequest::Readlink { ino } => Ok(self.readlink(ino).await?),
+            MdsRequest::Getxattr { ino, name } => Ok(self.getxattr(ino, name).await?),
             MdsRequest::Setxattr { ino, name, value, flags } => {
                 self.setxattr(context, ino, name, value, flags).await
             }
-            MdsRequest::Listxattr { ino } => self.listxattr(ino).await,
+            MdsRequest::Listxattr { ino } => Ok(self.listxattr(ino).await?),
             MdsRequest::Removexattr { ino, name } => self.removexattr(context, ino, name).await,
             MdsRequest::Statfs => {
                 let inodes = self.inodes.load(Ordering::Relaxed).max(0) as u64;
@@ -336,7 +336,7 @@ impl<K: Kv> Mds<K> {
             }
             MdsRequest::Touch { ino } => self.touch(context, ino).await,
             MdsRequest::Lock { ino, range, write, reclaim, .. } => {
-                self.lock_data(context, ino, range, write, reclaim).await
+                Ok(self.lock_data(context, ino, range, write, reclaim).await?)
             }
             MdsRequest::AddOpens { ino, readers } => {
                 context.begin()?;
@@ -345,9 +345,9 @@ impl<K: Kv> Mds<K> {
                 }
                 Ok(MdsReply::Done)
             }
-            MdsRequest::PosixLock(lock) => self.posix_lock(context, lock).await,
+            MdsRequest::PosixLock(lock) => Ok(self.posix_lock(context, lock).await?),
             MdsRequest::LeaseInodes { count, epoch } => {
-                self.lease_inodes(context, count, epoch).await
+                Ok(self.lease_inodes(context, count, epoch).await?)
             }
             MdsRequest::WritesBack { epoch } => {
                 context.begin()?;
@@ -359,7 +359,7 @@ impl<K: Kv> Mds<K> {
                 Ok(self.reclaim_delegation(context, ino))
             }
             // Only with what makes sure that it is executed once.
-            MdsRequest::Batch { .. } => Err(Errno::EOPNOTSUPP),
+            MdsRequest::Batch { .. } => Err(Errno::EOPNOTSUPP.into()),
         }
     }
 
@@ -369,7 +369,7 @@ impl<K: Kv> Mds<K> {
         context: &Context<'_>,
         mut batch: Batch,
         reply: MdsReply,
-    ) -> FsResult<MdsReply> {
+    ) -> OpResult {
         context.begin()?;
         if batch.is_empty() {
             return Ok(reply);

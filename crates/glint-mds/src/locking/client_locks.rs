@@ -9,7 +9,7 @@
 //!   [`crate::locking::namespace_locks`], waits without them, and begins again.
 //! - A grant is entered before what it protects is read.
 
-use crate::error::RESTART;
+use crate::error::{Conflict, Stop};
 use crate::locking::recalls::RecallQueues;
 use crate::service::{Context, Mds};
 use glint_kv::Kv;
@@ -296,7 +296,7 @@ impl ClientLocks {
 impl<K: Kv> Mds<K> {
     /// The operation changes what `bits` protect. If another client holds them, the
     /// operation ends here, without having done anything, and begins again when they are free.
-    pub(crate) fn claim(&self, context: &Context<'_>, ino: Ino, bits: Bits) -> FsResult<()> {
+    pub(crate) fn claim(&self, context: &Context<'_>, ino: Ino, bits: Bits) -> Result<(), Stop> {
         self.claim_from(context, context.client, ino, bits)
     }
 
@@ -306,7 +306,7 @@ impl<K: Kv> Mds<K> {
         context: &Context<'_>,
         ino: Ino,
         bits: Bits,
-    ) -> FsResult<()> {
+    ) -> Result<(), Stop> {
         self.claim_from(context, NOBODY, ino, bits)
     }
 
@@ -316,7 +316,7 @@ impl<K: Kv> Mds<K> {
         holder: ClientId,
         ino: Ino,
         bits: Bits,
-    ) -> FsResult<()> {
+    ) -> Result<(), Stop> {
         context.begin()?;
         if !self.client_locks.is_used() {
             return Ok(());
@@ -328,8 +328,7 @@ impl<K: Kv> Mds<K> {
             context.changing.borrow_mut().push((ino, bits));
             return Ok(());
         }
-        context.conflicts.borrow_mut().push((holder, ino, bits));
-        Err(RESTART)
+        Err(Stop::Conflict(Conflict { holder, ino, bits }))
     }
 
     /// Gives the client bits with the answer, if it listens to recalls.
@@ -387,17 +386,17 @@ impl<K: Kv> Mds<K> {
                 self.client_locks.end_change(ino, bits);
             }
             context.end();
-            let conflicts = context.conflicts.take();
-            if conflicts.is_empty() {
-                return reply;
-            }
+            let conflict = match reply {
+                Ok(reply) => return Ok(reply),
+                Err(Stop::Refused(errno)) => return Err(errno),
+                Err(Stop::Conflict(conflict)) => conflict,
+            };
             self.withhold_bits(context);
             // It may be another client by then, to which nobody listens.
             context.locking.set(None);
             let _span = Span::start(Layer::LockWait, request.op() as u8);
-            for (holder, ino, bits) in conflicts {
-                wanted.push(self.client_locks.clear(holder, ino, bits).await);
-            }
+            let Conflict { holder, ino, bits } = conflict;
+            wanted.push(self.client_locks.clear(holder, ino, bits).await);
         }
     }
 

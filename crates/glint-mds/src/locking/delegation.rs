@@ -4,12 +4,12 @@
 //! Invariant: nobody reads a directory, its times or its entries while another client holds its
 //! delegation: that one knows better what they are.
 
-use crate::error::RESTART;
+use crate::error::{Conflict, Stop};
 use crate::locking::client_locks::ClientLocks;
 use crate::service::{Context, Mds};
 use glint_kv::Kv;
 use glint_proto::lock::Bits;
-use glint_proto::{FsResult, Ino, MdsReply};
+use glint_proto::{Ino, MdsReply};
 use std::sync::atomic::Ordering;
 
 impl ClientLocks {
@@ -22,12 +22,12 @@ impl ClientLocks {
 impl<K: Kv> Mds<K> {
     /// The operation looks at a directory: nobody else may hold its delegation. Nobody is
     /// given that later, either: only who makes a directory is.
-    pub(crate) fn look(&self, context: &Context<'_>, ino: Ino) -> FsResult<()> {
+    pub(crate) fn look(&self, context: &Context<'_>, ino: Ino) -> Result<(), Stop> {
         if !self.client_locks.is_used() || self.client_locks.is_visible(context.client, ino) {
             return Ok(());
         }
-        context.conflicts.borrow_mut().push((context.client, ino, Bits::DELEGATION));
-        Err(RESTART)
+        let holder = context.client;
+        Err(Stop::Conflict(Conflict { holder, ino, bits: Bits::DELEGATION }))
     }
 
     /// Grants the client the delegation of a directory that it makes, if it has use for that.

@@ -1,6 +1,6 @@
 //! setattr (chmod, chown, truncate, utimens), atime, layouts.
 
-use crate::error::errno;
+use crate::error::{OpResult, errno};
 use crate::locking::namespace_locks::{Held, Key, Want};
 use crate::service::{Context, Mds};
 use crate::store::keys;
@@ -28,12 +28,7 @@ impl<K: Kv> Mds<K> {
         }
     }
 
-    pub(crate) async fn setattr(
-        &self,
-        context: &Context<'_>,
-        ino: Ino,
-        set: &SetAttr,
-    ) -> FsResult<MdsReply> {
+    pub(crate) async fn setattr(&self, context: &Context<'_>, ino: Ino, set: &SetAttr) -> OpResult {
         let _held = self.lock_attributes(context, ino).await;
         let mut record = self.inode(ino).await?;
         self.check_setattr(context, &record, set).await?;
@@ -125,7 +120,7 @@ impl<K: Kv> Mds<K> {
     }
 
     /// The inode was read: relatime, as mount(8) describes it.
-    pub(crate) async fn touch(&self, context: &Context<'_>, ino: Ino) -> FsResult<MdsReply> {
+    pub(crate) async fn touch(&self, context: &Context<'_>, ino: Ino) -> OpResult {
         let _held = self.lock_attributes(context, ino).await;
         let mut record = self.inode(ino).await?;
         if !record.attr.needs_atime(context.now) {
@@ -143,13 +138,13 @@ impl<K: Kv> Mds<K> {
         context: &Context<'_>,
         ino: Ino,
         mut layout: Layout,
-    ) -> FsResult<MdsReply> {
+    ) -> OpResult {
         let osts = match context.given() {
             Some((_, placement)) if placement.osts > 0 => placement.osts,
             _ => self.osts().max(1),
         };
         if !layout.is_valid() || layout.stripe_count > osts || osts > self.osts().max(1) {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.into());
         }
         let _held = self.lock_attributes(context, ino).await;
         let mut record = self.inode(ino).await?;
@@ -157,7 +152,9 @@ impl<K: Kv> Mds<K> {
         match record.attr.file_type() {
             glint_proto::FileType::Directory => record.layout_set = true,
             // Data that is written stays where it is.
-            glint_proto::FileType::Regular if record.has_objects => return Err(Errno::EEXIST),
+            glint_proto::FileType::Regular if record.has_objects => {
+                return Err(Errno::EEXIST.into());
+            }
             glint_proto::FileType::Regular => {
                 layout.stripe_count =
                     if layout.stripe_count == 0 { osts } else { layout.stripe_count };
@@ -168,7 +165,7 @@ impl<K: Kv> Mds<K> {
                     _ => self.with_absent(|absent| layout.place(ino, osts, absent)),
                 }
             }
-            _ => return Err(Errno::EINVAL),
+            _ => return Err(Errno::EINVAL.into()),
         }
         self.claim(context, ino, Bits::ATTR)?;
         record.attr.layout = layout;

@@ -1,5 +1,6 @@
 //! create+open, mknod, mkdir, symlink, and files without a name (O_TMPFILE).
 
+use crate::error::OpResult;
 use crate::locking::namespace_locks::{Key, Want};
 use crate::service::{Context, Mds};
 use crate::store::keys::{self, Orphan};
@@ -16,15 +17,11 @@ use glint_proto::{
 use std::sync::atomic::Ordering;
 
 impl<K: Kv> Mds<K> {
-    pub(crate) async fn create(
-        &self,
-        context: &Context<'_>,
-        request: &MdsRequest<'_>,
-    ) -> FsResult<MdsReply> {
+    pub(crate) async fn create(&self, context: &Context<'_>, request: &MdsRequest<'_>) -> OpResult {
         let MdsRequest::Create { parent, name, mode, umask, rdev, target, open, exclusive } =
             *request
         else {
-            return Err(Errno::EPROTO);
+            return Err(Errno::EPROTO.into());
         };
         check_name(name)?;
         let kind = FileType::from_mode(mode).ok_or(Errno::EINVAL)?;
@@ -43,14 +40,14 @@ impl<K: Kv> Mds<K> {
             self.permit(&directory, context.cred, EXEC).await?;
             return match open {
                 Some(flags) if !exclusive => self.open_existing(context, ino, flags).await,
-                _ => Err(Errno::EEXIST),
+                _ => Err(Errno::EEXIST.into()),
             };
         }
         self.permit(&directory, context.cred, WRITE | EXEC).await?;
         self.need_space(context)?;
         self.claim(context, parent, Bits::NEGATIVE | Bits::ATTR)?;
         if is_dir && directory.attr.nlink >= LINK_COUNT_MAX {
-            return Err(Errno::EMLINK);
+            return Err(Errno::EMLINK.into());
         }
 
         let mut batch = Batch::new();
@@ -101,7 +98,7 @@ impl<K: Kv> Mds<K> {
         parent: Ino,
         mode: u32,
         umask: u32,
-    ) -> FsResult<MdsReply> {
+    ) -> OpResult {
         let _held = self.lock(context, &[Want::shared(Key::Dir(parent))]).await;
         let directory = self.directory(parent).await?;
         self.permit(&directory, context.cred, WRITE | EXEC).await?;
@@ -191,12 +188,7 @@ impl<K: Kv> Mds<K> {
     }
 
     /// `open` with O_CREAT of a name that exists. The name is locked.
-    async fn open_existing(
-        &self,
-        context: &Context<'_>,
-        ino: Ino,
-        flags: OpenFlags,
-    ) -> FsResult<MdsReply> {
+    async fn open_existing(&self, context: &Context<'_>, ino: Ino, flags: OpenFlags) -> OpResult {
         match self.open(context, ino, flags).await? {
             MdsReply::Attr(attr) => Ok(MdsReply::Opened { attr, created: false }),
             other => Ok(other),

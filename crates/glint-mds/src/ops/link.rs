@@ -1,5 +1,6 @@
 //! link: one more name for an inode.
 
+use crate::error::OpResult;
 use crate::locking::namespace_locks::{Key, Want};
 use crate::service::{Context, Mds};
 use glint_kv::{Batch, Keyspace, Kv};
@@ -7,7 +8,7 @@ use glint_proto::limits::LINK_COUNT_MAX;
 use glint_proto::lock::Bits;
 use glint_proto::message::check_name;
 use glint_proto::posix::{EXEC, WRITE, entries_changed};
-use glint_proto::{Errno, FsResult, Ino, MdsReply};
+use glint_proto::{Errno, Ino, MdsReply};
 
 impl<K: Kv> Mds<K> {
     pub(crate) async fn link(
@@ -16,7 +17,7 @@ impl<K: Kv> Mds<K> {
         ino: Ino,
         parent: Ino,
         name: &[u8],
-    ) -> FsResult<MdsReply> {
+    ) -> OpResult {
         check_name(name)?;
         let _held = self
             .lock(
@@ -33,13 +34,13 @@ impl<K: Kv> Mds<K> {
         self.need_space(context)?;
         let mut record = self.find_inode(ino).await?.ok_or(Errno::ENOENT)?;
         if record.attr.is_dir() {
-            return Err(Errno::EPERM);
+            return Err(Errno::EPERM.into());
         }
         if record.attr.nlink >= LINK_COUNT_MAX {
-            return Err(Errno::EMLINK);
+            return Err(Errno::EMLINK.into());
         }
         if self.find_entry(parent, name).await?.is_some() {
-            return Err(Errno::EEXIST);
+            return Err(Errno::EEXIST.into());
         }
         self.claim(context, parent, Bits::NEGATIVE | Bits::ATTR)?;
         self.claim(context, ino, Bits::ATTR)?;

@@ -1,5 +1,6 @@
 //! lookup, getattr, readlink.
 
+use crate::error::OpResult;
 use crate::service::{Context, Mds};
 use glint_kv::Kv;
 use glint_proto::limits::NAME_BYTES_MAX;
@@ -8,14 +9,9 @@ use glint_proto::posix::EXEC;
 use glint_proto::{Attr, Errno, FsResult, Ino, MdsReply};
 
 impl<K: Kv> Mds<K> {
-    pub(crate) async fn lookup(
-        &self,
-        context: &Context<'_>,
-        parent: Ino,
-        name: &[u8],
-    ) -> FsResult<MdsReply> {
+    pub(crate) async fn lookup(&self, context: &Context<'_>, parent: Ino, name: &[u8]) -> OpResult {
         if name.len() > NAME_BYTES_MAX {
-            return Err(Errno::ENAMETOOLONG);
+            return Err(Errno::ENAMETOOLONG.into());
         }
         self.look(context, parent)?;
         let directory = self.directory(parent).await?;
@@ -51,7 +47,7 @@ impl<K: Kv> Mds<K> {
         self.attributes(context, record.attr).await
     }
 
-    pub(crate) async fn getattr(&self, context: &Context<'_>, ino: Ino) -> FsResult<MdsReply> {
+    pub(crate) async fn getattr(&self, context: &Context<'_>, ino: Ino) -> OpResult {
         self.look(context, ino)?;
         self.grant_attributes(context, ino);
         let attr = self.inode(ino).await?.attr;
@@ -59,7 +55,7 @@ impl<K: Kv> Mds<K> {
     }
 
     /// Attributes as an answer, with what writers have not yet sent to the objects.
-    async fn attributes(&self, context: &Context<'_>, attr: Attr) -> FsResult<MdsReply> {
+    async fn attributes(&self, context: &Context<'_>, attr: Attr) -> OpResult {
         if attr.size_on_ost
             && attr.is_file()
             && let Some((size, mtime)) = self.glimpse(context, attr.ino).await

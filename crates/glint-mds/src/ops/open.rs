@@ -1,27 +1,25 @@
 //! open and release of existing files.
 
+use crate::error::OpResult;
 use crate::locking::namespace_locks::{Key, Want};
 use crate::ops::attributes::kill_capability;
 use crate::service::{Context, Mds};
 use glint_kv::{Batch, Kv};
 use glint_proto::lock::Bits;
 use glint_proto::posix::{EXEC, READ, WRITE, kill_set_id};
-use glint_proto::{Errno, FileType, FsResult, Ino, MdsReply, ObjectAttr, OpenFlags};
+use glint_proto::{Errno, FileType, Ino, MdsReply, ObjectAttr, OpenFlags};
 use std::sync::atomic::Ordering;
 
 impl<K: Kv> Mds<K> {
-    pub(crate) async fn open(
-        &self,
-        context: &Context<'_>,
-        ino: Ino,
-        flags: OpenFlags,
-    ) -> FsResult<MdsReply> {
+    pub(crate) async fn open(&self, context: &Context<'_>, ino: Ino, flags: OpenFlags) -> OpResult {
         let _held = self.lock(context, &[Want::exclusive(Key::Inode(ino))]).await;
         self.look(context, ino)?;
         let mut record = self.inode(ino).await?;
         match record.attr.file_type() {
-            FileType::Directory if flags.write || flags.truncate => return Err(Errno::EISDIR),
-            FileType::Symlink => return Err(Errno::ELOOP),
+            FileType::Directory if flags.write || flags.truncate => {
+                return Err(Errno::EISDIR.into());
+            }
+            FileType::Symlink => return Err(Errno::ELOOP.into()),
             _ => {}
         }
         let mut want = 0;
@@ -84,7 +82,7 @@ impl<K: Kv> Mds<K> {
         ino: Ino,
         write: bool,
         wrote: Option<(u64, Option<ObjectAttr>)>,
-    ) -> FsResult<MdsReply> {
+    ) -> OpResult {
         let _held = self.lock(context, &[Want::exclusive(Key::Inode(ino))]).await;
         if write || wrote.is_some() {
             self.claim(context, ino, Bits::ATTR)?;

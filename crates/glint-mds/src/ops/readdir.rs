@@ -4,7 +4,7 @@
 //! a name for good. So a listing that goes on after any change sees every entry
 //! that was there all the time exactly once.
 
-use crate::error::errno;
+use crate::error::{OpResult, errno};
 use crate::service::{Context, Mds};
 use crate::store::keys::{self, COOKIE_DOT, COOKIE_DOT_DOT};
 use crate::store::record::InodeRecord;
@@ -27,11 +27,11 @@ impl<K: Kv> Mds<K> {
         cookie: u64,
         bytes_max: u32,
         plus: bool,
-    ) -> FsResult<MdsReply> {
+    ) -> OpResult {
         self.look(context, ino)?;
         let directory = self.inode(ino).await?;
         if !directory.attr.is_dir() {
-            return Err(Errno::ENOTDIR);
+            return Err(Errno::ENOTDIR.into());
         }
         if context.client != glint_proto::ClientId::IN_PROCESS || cookie == 0 {
             self.permit(&directory, context.cred, READ).await.or_else(|error| {
@@ -69,7 +69,7 @@ impl<K: Kv> Mds<K> {
             let parsed = keys::parse_entry(key).zip(keys::parse_entry_value(value));
             let Some(((_, at, name), (target, kind))) = parsed else {
                 tracing::error!(directory = %ino, "damaged entry; run `glint fsck`");
-                return Err(Errno::EIO);
+                return Err(Errno::EIO.into());
             };
             bytes += each + name.len();
             // Names that share a cookie stay on one page: the next begins after it.

@@ -1,5 +1,6 @@
 //! rename, with RENAME_NOREPLACE and RENAME_EXCHANGE.
 
+use crate::error::OpResult;
 use crate::locking::namespace_locks::{Key, Want};
 use crate::service::{Context, Mds};
 use crate::store::record::InodeRecord;
@@ -19,9 +20,9 @@ impl<K: Kv> Mds<K> {
         (parent, name): (Ino, &[u8]),
         (new_parent, new_name): (Ino, &[u8]),
         flags: RenameFlags,
-    ) -> FsResult<MdsReply> {
+    ) -> OpResult {
         if flags.exchange && flags.no_replace {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.into());
         }
         check_name(name)?;
         check_name(new_name)?;
@@ -72,7 +73,7 @@ impl<K: Kv> Mds<K> {
         context: &Context<'_>,
         ends: &Ends<'_>,
         flags: RenameFlags,
-    ) -> FsResult<MdsReply> {
+    ) -> OpResult {
         let cred = context.cred;
         let same_parent = ends.parent == ends.new_parent;
         for ino in [Some(ends.source), ends.target].into_iter().flatten() {
@@ -92,10 +93,10 @@ impl<K: Kv> Mds<K> {
             permit_sticky(&to.attr, &target.attr, cred)?;
         }
         if flags.no_replace && target.is_some() {
-            return Err(Errno::EEXIST);
+            return Err(Errno::EEXIST.into());
         }
         if flags.exchange && target.is_none() {
-            return Err(Errno::ENOENT);
+            return Err(Errno::ENOENT.into());
         }
         if ends.target == Some(ends.source) {
             return Ok(MdsReply::Done);

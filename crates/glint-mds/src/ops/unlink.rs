@@ -1,5 +1,6 @@
 //! unlink and rmdir.
 
+use crate::error::OpResult;
 use crate::locking::namespace_locks::{Key, Want};
 use crate::service::{Context, Mds};
 use glint_kv::{Batch, Keyspace, Kv};
@@ -8,12 +9,7 @@ use glint_proto::posix::{EXEC, WRITE, entries_changed, may_rmdir, may_unlink, pe
 use glint_proto::{Errno, FsResult, Ino, MdsReply};
 
 impl<K: Kv> Mds<K> {
-    pub(crate) async fn unlink(
-        &self,
-        context: &Context<'_>,
-        parent: Ino,
-        name: &[u8],
-    ) -> FsResult<MdsReply> {
+    pub(crate) async fn unlink(&self, context: &Context<'_>, parent: Ino, name: &[u8]) -> OpResult {
         let _name = self
             .lock(
                 context,
@@ -49,17 +45,12 @@ impl<K: Kv> Mds<K> {
         self.commit(context, batch, MdsReply::Removed { ino }).await
     }
 
-    pub(crate) async fn rmdir(
-        &self,
-        context: &Context<'_>,
-        parent: Ino,
-        name: &[u8],
-    ) -> FsResult<MdsReply> {
+    pub(crate) async fn rmdir(&self, context: &Context<'_>, parent: Ino, name: &[u8]) -> OpResult {
         if name == b"." {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.into());
         }
         if name == b".." {
-            return Err(Errno::ENOTEMPTY);
+            return Err(Errno::ENOTEMPTY.into());
         }
         loop {
             // The child must be known before the locks can be taken in order; the
@@ -77,7 +68,7 @@ impl<K: Kv> Mds<K> {
                 .await;
             let mut directory = self.directory(parent).await?;
             match self.find_entry(parent, name).await? {
-                None => return Err(Errno::ENOENT),
+                None => return Err(Errno::ENOENT.into()),
                 Some((now, _)) if now != ino => continue,
                 Some(_) => {}
             }

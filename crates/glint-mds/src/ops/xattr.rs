@@ -6,7 +6,7 @@
 //! - Never more than a page of attributes is in memory at once. An inode from before there were
 //!   limits is read, and emptied, page by page.
 
-use crate::error::errno;
+use crate::error::{OpResult, errno};
 use crate::service::{Context, Mds};
 use crate::store::keys;
 use crate::store::record::InodeRecord;
@@ -144,12 +144,12 @@ impl<K: Kv> Mds<K> {
         name: &[u8],
         value: &[u8],
         flags: XattrFlags,
-    ) -> FsResult<MdsReply> {
+    ) -> OpResult {
         if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
-            return Err(Errno::ERANGE);
+            return Err(Errno::ERANGE.into());
         }
         if value.len() > XATTR_VALUE_BYTES_MAX {
-            return Err(Errno::E2BIG);
+            return Err(Errno::E2BIG.into());
         }
         let _held = self.lock_attributes(context, ino).await;
         let mut record = self.inode(ino).await?;
@@ -162,10 +162,10 @@ impl<K: Kv> Mds<K> {
         let key = keys::xattr(ino, name);
         let old = self.kv.get(Keyspace::Xattr, &key).await.map_err(errno)?;
         if flags.create && old.is_some() {
-            return Err(Errno::EEXIST);
+            return Err(Errno::EEXIST.into());
         }
         if flags.replace && old.is_none() {
-            return Err(Errno::ENODATA);
+            return Err(Errno::ENODATA.into());
         }
         self.permit_usage(&record, &key, value.len()).await?;
         let mut batch = Batch::new();
@@ -176,7 +176,7 @@ impl<K: Kv> Mds<K> {
                 record.has_default_acl = true;
                 Some(Acl::parse(value)?.encode())
             }
-            XATTR_DEFAULT => return Err(Errno::EACCES),
+            XATTR_DEFAULT => return Err(Errno::EACCES.into()),
             _ => Some(value.to_vec()),
         };
         match stored {
@@ -209,13 +209,13 @@ impl<K: Kv> Mds<K> {
         context: &Context<'_>,
         ino: Ino,
         name: &[u8],
-    ) -> FsResult<MdsReply> {
+    ) -> OpResult {
         let _held = self.lock_attributes(context, ino).await;
         let mut record = self.inode(ino).await?;
         permit_xattr(&record, context, name)?;
         let key = keys::xattr(ino, name);
         if self.kv.get(Keyspace::Xattr, &key).await.map_err(errno)?.is_none() {
-            return Err(Errno::ENODATA);
+            return Err(Errno::ENODATA.into());
         }
         self.claim(context, ino, Bits::ATTR)?;
         match name {

@@ -26,10 +26,9 @@ pub(crate) struct Context<'a> {
     pub(crate) changes: RefCell<SmallVec<[Key; 4]>>,
     /// Number of its transaction, if it had one.
     pub(crate) transaction: Cell<u64>,
-    /// What it changes, what others still hold of that, and what its caller is given; see
+    /// What it changes, and what its caller is given; see
     /// [`crate::locking::client_locks`].
     pub(crate) changing: RefCell<SmallVec<[(Ino, Bits); 4]>>,
-    pub(crate) conflicts: RefCell<SmallVec<[(ClientId, Ino, Bits); 2]>>,
     pub(crate) grants: RefCell<Vec<Grant>>,
 }
 
@@ -49,7 +48,6 @@ impl<'a> Context<'a> {
             changes: RefCell::default(),
             transaction: Cell::new(0),
             changing: RefCell::default(),
-            conflicts: RefCell::default(),
             grants: RefCell::default(),
         }
     }
