@@ -154,7 +154,7 @@ fn requests_to_an_ost_and_its_answers() {
          Stat 0301010206040a06
          Offset 040101
          Space 0501020304
-         Reserved 060102",
+         SpaceGranted 060102",
     );
 }
 
