@@ -2,8 +2,12 @@
 //! can be asked while its calls wait for a server.
 //!
 //! A socket for each mount, named by the kernel's number of it, in a directory that is this
-//! user's alone. A question is a word; the answer is `+` and the text, or `-` and why not.
+//! user's alone. A question is a word, one of those in [`answer`]; the answer is `+` and the text,
+//! or `-` and why not.
 
+use glint_client::Client;
+use glint_net::Transport;
+use serde_json::Value;
 use std::fs::DirBuilder;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -31,6 +35,37 @@ fn socket_of(mount: &Path) -> Option<PathBuf> {
     Some(directory()?.join(format!("mount-{device}.sock")))
 }
 
+/// Servers of a mount, as the process behind it can ask them.
+pub(crate) trait MountServers: Send + 'static {
+    /// The state of the servers, as JSON, also when they are away.
+    fn status(&self) -> String;
+
+    /// Where time went: rows of the process behind the mount, and of servers elsewhere.
+    fn stats(&self) -> Vec<Value>;
+
+    /// Begins to count anew in servers elsewhere.
+    fn reset_stats(&self) -> Result<String, String>;
+}
+
+/// Answer to a question about a mount, whose options `own` are.
+fn answer(
+    question: &str,
+    client: &Client<impl Transport>,
+    own: &str,
+    servers: &impl MountServers,
+) -> Result<String, String> {
+    match question {
+        "status" => Ok(String::from_utf8_lossy(&client.status(servers.status())).into_owned()),
+        "stats" => Ok(Value::Array(servers.stats()).to_string()),
+        "reset" => {
+            glint_telemetry::reset();
+            servers.reset_stats()
+        }
+        "options" => Ok(own.to_owned()),
+        _ => Err("it knows only status, stats, reset and options".into()),
+    }
+}
+
 /// Answers questions about a mount, until it is dropped.
 pub(crate) struct Control {
     socket: PathBuf,
@@ -43,12 +78,16 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Starts to answer. Where there is no place for a socket, nobody can ask.
-    pub(crate) fn start(
+    /// Starts to answer, also while servers are away. Where there is no place for a socket, nobody
+    /// can ask.
+    pub(crate) fn start<T: Transport + Send + Sync + 'static>(
         mount: &Path,
-        answer: impl Fn(&str) -> Result<String, String> + Send + 'static,
+        client: Arc<Client<T>>,
+        own: String,
+        servers: impl MountServers,
     ) -> Option<Control> {
-        let started = Control::listen(mount, answer);
+        let started =
+            Control::listen(mount, move |question| answer(question, &client, &own, &servers));
         if let Err(error) = &started {
             tracing::debug!(%error, "no socket for questions about the mount");
         }

@@ -2,7 +2,7 @@
 //! `mount -t fuse.glint` and /etc/fstab call.
 
 use super::mount_options::{self, Flags, ParsedOptions};
-use crate::control::{self, Control};
+use crate::control::{self, Control, MountServers};
 use crate::metrics;
 use crate::signals::Stop;
 use crate::{CommandResult, Usage, daemon};
@@ -30,12 +30,7 @@ pub(crate) struct Args {
     /// Where to mount; an empty directory.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// Options, separated by commas: all that mount(8) has for every file system (ro, noatime,
-    /// noexec, nosuid, nodev, sync, remount, ...), and direct_io, transport=auto|uring|devfuse,
-    /// keep_awake=auto|off, polling=auto|off, cert=DIR (the same as --cert), wbmeta (the default)
-    /// or nowbmeta: whether changes in directories that nobody else uses may be told to the server
-    /// up to half a second later; inodes=N: how many are kept in memory (1 048 576). Without --cert a mount is nosuid,nodev unless `suid,dev` is said.
-    #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
+    #[arg(short = 'o', long = "options", value_name = "OPTIONS", help = mount_options::HELP)]
     options: Vec<String>,
     /// Serve statistics for Prometheus at http://HOST:PORT/metrics.
     #[arg(long, value_name = "HOST:PORT")]
@@ -222,12 +217,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     })?;
     let cluster = Cluster::new(remote, crate::identity::get()?, mount_point.display().to_string());
     let client = RunningClient::start(cluster, options.noatime())?;
-    if let Some(inodes) = options.inodes {
-        client.limit_inodes(inodes);
-    }
-    if !options.write_back_metadata {
-        client.tell_changes_at_once();
-    }
+    options.set_up(&client);
     if std::env::var_os(COUNT_PAGES).is_some() {
         client.count_pages();
     }
@@ -241,7 +231,9 @@ pub(crate) fn run(args: Args) -> CommandResult {
     // The mount is the last that can fail: nobody would answer it then.
     let _metrics = metrics.serve(None)?;
     let mount = Mount::new(client.clone(), &mount_point, &mount_options, options.transport)?;
-    let control = answer(&mount, &client, address, options.own());
+    let shown = mount_point.display().to_string();
+    let servers = ServersElsewhere { address, client: client.clone(), mount_point: shown };
+    let control = Control::start(&mount_point, client.clone(), options.own(), servers);
     super::up::announce(&mount, start.elapsed());
     daemon::say_ready();
     let mut looked = Instant::now();
@@ -271,41 +263,38 @@ pub(crate) fn run(args: Args) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Answers questions about the mount, also while its server is away.
-fn answer(
-    mount: &Mount,
-    client: &Arc<Client<Cluster<Remote>>>,
+/// Servers of a mount, which are elsewhere.
+struct ServersElsewhere {
     address: Address,
-    own: String,
-) -> Option<Control> {
-    let (client, path) = (client.clone(), mount.path().display().to_string());
-    Control::start(mount.path(), move |what| match what {
-        "status" => {
-            let servers = Remote::ask(&address, what).unwrap_or_else(|error| {
-                let (silent_s, error) = (client.silence().as_secs(), error.to_string());
-                let address = address.to_string();
-                json!({"version": env!("CARGO_PKG_VERSION"), "mount_point": path, "server":
-                    {"address": address, "reached": false, "silent_s": silent_s, "error": error}})
-                .to_string()
-            });
-            Ok(String::from_utf8_lossy(&client.status(servers)).into_owned())
+    client: Arc<Client<Cluster<Remote>>>,
+    mount_point: String,
+}
+
+impl MountServers for ServersElsewhere {
+    fn status(&self) -> String {
+        Remote::ask(&self.address, "status").unwrap_or_else(|error| {
+            let (silent_s, error) = (self.client.silence().as_secs(), error.to_string());
+            let (address, path) = (self.address.to_string(), &self.mount_point);
+            json!({"version": env!("CARGO_PKG_VERSION"), "mount_point": path, "server":
+                {"address": address, "reached": false, "silent_s": silent_s, "error": error}})
+            .to_string()
+        })
+    }
+
+    fn stats(&self) -> Vec<Value> {
+        let mut rows = glint_net::stats::rows("client");
+        let servers = Remote::ask(&self.address, "stats").ok();
+        if let Some(Value::Array(more)) = servers.and_then(|text| serde_json::from_str(&text).ok())
+        {
+            rows.extend(more);
         }
-        "stats" => {
-            let mut rows = glint_net::stats::rows("client");
-            let servers = Remote::ask(&address, what).ok();
-            let servers = servers.and_then(|text| serde_json::from_str(&text).ok());
-            if let Some(Value::Array(more)) = servers {
-                rows.extend(more);
-            }
-            Ok(Value::Array(rows).to_string())
-        }
-        "reset" => {
-            glint_telemetry::reset();
-            Remote::ask(&address, what).map_err(|e| format!("server {address}: {e}"))
-        }
-        "options" => Ok(own.clone()),
-        _ => Err("it knows only status, stats, reset and options".into()),
-    })
+        rows
+    }
+
+    fn reset_stats(&self) -> Result<String, String> {
+        let address = &self.address;
+        Remote::ask(address, "reset").map_err(|e| format!("server {address}: {e}"))
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,19 @@
-//! What `-o` may say: the options that mount(8) documents for every file system, and Glint's.
+//! What `-o` may say: the options that mount(8) documents for every file system, and Glint's. All
+//! of an option is here: its help, its parsing, whether a remount could change it, its effect.
 
+use glint_client::Client;
 use glint_mount::{MountFlags, MountOptions, TransportKind};
+use glint_net::Transport;
 use std::path::PathBuf;
+
+/// Help of `-o`.
+pub(crate) const HELP: &str = "\
+    Options, separated by commas: all that mount(8) has for every file system (ro, noatime, \
+    noexec, nosuid, nodev, sync, remount, ...), and direct_io, transport=auto|uring|devfuse, \
+    keep_awake=auto|off, polling=auto|off, cert=DIR (the same as --cert), wbmeta (the default) \
+    or nowbmeta: whether changes in directories that nobody else uses may be told to the server \
+    up to half a second later; inodes=N: how many are kept in memory (1 048 576). Without --cert \
+    a mount is nosuid,nodev unless `suid,dev` is said";
 
 /// Options of mount(8) that are a flag of the kernel, and whether they set or clear it.
 const FLAGS: [(&str, MountFlags, bool); 25] = [
@@ -124,9 +136,9 @@ pub struct ParsedOptions {
     /// Threads look for replies for a short time before they sleep.
     polling: bool,
     /// Changes in directories that this client has for itself are told to servers later.
-    pub write_back_metadata: bool,
+    write_back_metadata: bool,
     /// Inodes above which the kernel is asked to forget some.
-    pub inodes: Option<usize>,
+    inodes: Option<usize>,
     /// Who this host is; see `--cert`.
     cert: Option<PathBuf>,
     /// Only change the flags of a mount that is there.
@@ -144,6 +156,16 @@ impl ParsedOptions {
         }
         if !self.polling {
             glint_net::polling::enable(false);
+        }
+    }
+
+    /// Sets the client of the mount up.
+    pub fn set_up(&self, client: &Client<impl Transport>) {
+        if let Some(inodes) = self.inodes {
+            client.limit_inodes(inodes);
+        }
+        if !self.write_back_metadata {
+            client.tell_changes_at_once();
         }
     }
 
@@ -284,6 +306,7 @@ fn unprivileged(flags: &mut Flags) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     fn parsed(text: &str) -> ParsedOptions {
         parse(&[text.to_owned()], false).unwrap()
@@ -294,6 +317,41 @@ mod tests {
         let error = parse(&["ro,colour".into()], false).err().unwrap();
         assert!(error.contains("colour"), "{error}");
         assert!(parse(&["ro,colour".into()], true).is_ok());
+    }
+
+    /// A remount compares what was said with what [`ParsedOptions::own`] shows: an option that is
+    /// missing in one of the two would be refused always, or changed never.
+    #[test]
+    fn each_own_option_is_parsed_and_shown() {
+        let own = parsed("rw").own();
+        let shown: BTreeSet<&str> =
+            own.lines().map(|line| line.split_once('=').unwrap().0).collect();
+        let named: BTreeSet<&str> = OWN_OPTIONS.iter().map(|(_, name)| *name).collect();
+        assert_eq!(shown, named);
+        // Said otherwise than it is unless said.
+        let said = [
+            "direct_io",
+            "keep_awake=off",
+            "polling=off",
+            "nowbmeta",
+            "transport=devfuse",
+            "inodes=7",
+            "context=a",
+            "fscontext=a",
+            "defcontext=a",
+            "rootcontext=a",
+        ];
+        for option in said {
+            let parsed = parsed(option);
+            let word = option.split('=').next().unwrap();
+            let (_, name) = OWN_OPTIONS.iter().find(|(known, _)| *known == word).unwrap();
+            assert_eq!(parsed.differs(&own), Some(*name), "{option}");
+            assert_eq!(parsed.differs(&parsed.own()), None, "{option}");
+            assert!(HELP.contains(name) || *name == "context", "{name} has no help");
+        }
+        let words = said.map(|option| option.split('=').next().unwrap());
+        let untold = OWN_OPTIONS.iter().find(|(word, _)| !words.contains(word));
+        assert_eq!(untold, Some(&("wbmeta", "wbmeta")), "the default");
     }
 
     #[test]

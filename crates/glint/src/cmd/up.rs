@@ -1,7 +1,7 @@
 //! `glint up`: create if absent, serve, mount; one process.
 
 use super::serving::{Serving, keep_files_private};
-use crate::control::Control;
+use crate::control::{Control, MountServers};
 use crate::live::Live;
 use crate::metrics;
 use crate::signals::Stop;
@@ -10,11 +10,13 @@ use glint_client::RunningClient;
 use glint_mount::{Mount, MountFlags, TransportKind};
 use glint_net::{Cluster, InProcess, Service};
 use glint_server::data_dir::{DataDir, Role};
-use glint_server::{RunningServers, Settings};
+use glint_server::{MdsServer, RunningServers, Settings};
+use serde_json::Value;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Create a file system if there is none, serve it and mount it, in one process.
@@ -88,6 +90,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         mount_point.display().to_string(),
     );
     let client = RunningClient::start(cluster, options.noatime())?;
+    options.set_up(&client);
     // Alone, its files are as trustworthy as those of any local file system.
     let flags = if shared { super::mount::flags_unless_said()? } else { MountFlags::empty() };
     let mount_options = options.mount(source, flags);
@@ -96,20 +99,8 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let server = listener.map(serve).transpose()?;
     let metrics = metrics.serve(Some(running.servers.clone()))?;
     let mount = Mount::new(client.clone(), &mount_point, &mount_options, options.transport)?;
-    let (servers, caller) = (running.servers.clone(), client.clone());
-    let own = options.own();
-    let control = Control::start(&mount_point, move |what| match what {
-        "status" => {
-            Ok(String::from_utf8_lossy(&caller.status(Service::status(&*servers))).into_owned())
-        }
-        "stats" => Ok(glint_net::stats::as_json("server")),
-        "reset" => {
-            glint_telemetry::reset();
-            Ok(String::new())
-        }
-        "options" => Ok(own.clone()),
-        _ => Err("it knows only status, stats, reset and options".into()),
-    });
+    let servers = ServersHere(running.servers.clone());
+    let control = Control::start(&mount_point, client.clone(), options.own(), servers);
     announce(&mount, start.elapsed());
     daemon::say_ready();
 
@@ -143,6 +134,24 @@ pub(crate) fn run(args: Args) -> CommandResult {
     running.shut_down().map_err(|errno| format!("shutting down: {errno}"))?;
     tracing::info!("stopped; everything is on disk");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Servers of a mount, which are in its process.
+struct ServersHere(Arc<MdsServer>);
+
+impl MountServers for ServersHere {
+    fn status(&self) -> String {
+        Service::status(&*self.0)
+    }
+
+    fn stats(&self) -> Vec<Value> {
+        glint_net::stats::rows("server")
+    }
+
+    fn reset_stats(&self) -> Result<String, String> {
+        // The counters of this process are reset already.
+        Ok(String::new())
+    }
 }
 
 /// Says that a mount is usable, by which transport, and how it could be faster.
