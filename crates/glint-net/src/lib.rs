@@ -51,7 +51,9 @@ mod error;
 pub mod host;
 mod oss_link;
 mod server;
+mod service;
 pub mod stats;
+mod status;
 mod transport;
 
 pub use client::cluster::{ClientIdentity, Cluster};
@@ -61,127 +63,26 @@ pub use cpu::{keep_awake, polling};
 pub use error::NetError;
 pub use oss_link::OssLink;
 pub use server::access::{capability, rights};
-pub use server::connection::status_for_everybody;
 pub use server::listener::{Server, ServerHandle, ServerOptions, SimulatedServer};
+pub use service::{
+    AdminService, CommitService, LockService, MetadataService, ObjectService, Service,
+    SessionService,
+};
+pub use status::status_for_everybody;
 pub use transport::in_process::InProcess;
 pub use transport::stream::{Address, ListeningSocket, UNIX_PREFIX};
 pub use transport::tls;
 
 use glint_proto::lock::{Grant, Recall, Return};
-use glint_proto::message::{Hello, Survived, Welcome};
-use glint_proto::oss::{OssInfo, OssReply, OssRequest};
-use glint_proto::watch::Beat;
+use glint_proto::message::Welcome;
+use glint_proto::oss::OssInfo;
 use glint_proto::{
-    Answer, Arrival, Bulk, Capability, ClientId, Committed, Cred, FsResult, Ino, MdsReply,
-    MdsRequest, ObjectId, OstReply, OstRequest, Owner, Session,
+    Bulk, Capability, Cred, FsResult, Ino, MdsReply, MdsRequest, ObjectId, OstReply, OstRequest,
 };
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 use std::time::Duration;
-
-/// What a server process answers.
-pub trait Service: Send + Sync + 'static {
-    /// Executes a metadata request.
-    fn mds(
-        &self,
-        arrival: &Arrival<'_>,
-        cred: &Cred,
-        request: &MdsRequest<'_>,
-    ) -> impl Future<Output = Answer<MdsReply>>;
-
-    /// Executes a data request.
-    fn ost(
-        &self,
-        session: &Session,
-        ost: u16,
-        request: OstRequest,
-        bulk: Bulk<'_>,
-    ) -> impl Future<Output = Answer<OstReply>>;
-
-    /// What every client must know first.
-    fn welcome(&self) -> Welcome;
-
-    /// A client connects, for the first time or again. Returns whether it was not known, and
-    /// its session. EACCES if that belongs to another owner; EAGAIN while its last one is
-    /// being ended; ESTALE from an OSS that may not let it in.
-    fn connect(
-        &self,
-        client: ClientId,
-        hello: &Hello,
-        owner: Owner,
-    ) -> impl Future<Output = FsResult<(bool, Arc<Session>)>>;
-
-    /// Whether a client has a session, so that its hello stores nothing.
-    fn knows(&self, client: ClientId) -> bool;
-
-    /// Whether what a server of OSTs, whose certificate has this name, says or asks is answered from
-    /// memory.
-    fn knows_oss(&self, _name: Option<&str>, _request: &OssRequest) -> bool {
-        false
-    }
-
-    /// The session of the client that shares this process.
-    fn in_process(&self) -> Arc<Session>;
-
-    /// Another server of OSTs says or asks something, whose certificate has this name.
-    fn oss(
-        &self,
-        name: Option<&str>,
-        request: OssRequest,
-    ) -> impl Future<Output = FsResult<OssReply>>;
-
-    /// The directory at a path, as the root of a client that is bound to it.
-    fn resolve(&self, path: &str) -> impl Future<Output = FsResult<Ino>>;
-
-    /// Whether an inode is in the part of the tree below `top`.
-    fn is_within(&self, top: Ino, ino: Ino) -> impl Future<Output = FsResult<bool>>;
-
-    /// What capabilities of this file system are signed with; `None` if nobody has said yet.
-    fn key(&self) -> Option<&capability::Key>;
-
-    /// What survived of the run that this verifier names; `None` if nobody knows any more.
-    fn survived(&self, boot_verifier: u64) -> Option<Survived>;
-
-    /// A client says that it lives.
-    fn heard(&self, session: &Session);
-
-    /// A client of the last run has said all that it had to.
-    fn recovered(&self, session: &Session);
-
-    /// A client ends.
-    fn goodbye(&self, session: &Session) -> impl Future<Output = ()>;
-
-    /// Everything answered so far to stable storage.
-    fn commit(&self) -> impl Future<Output = FsResult<()>>;
-
-    /// A connection of a client is gone.
-    fn disconnect(&self, session: &Session);
-
-    /// What is on stable storage.
-    fn committed(&self) -> Committed;
-
-    /// A client gives locks up, or answers what it was asked.
-    fn return_locks(&self, session: &Session, returns: &[Return]);
-
-    /// A client begins to listen to recalls. Returns what names its listening.
-    fn listen(&self, session: &Session) -> u64;
-
-    /// The next recalls for a client; `None` when it is gone, or listens anew.
-    fn recalls(
-        &self,
-        session: &Session,
-        listening: u64,
-    ) -> impl Future<Output = Option<Vec<Recall>>>;
-
-    /// State dump as JSON.
-    fn status(&self) -> String;
-
-    /// One more thread hears clients: how it says that it runs, if somebody counts.
-    fn beat(&self) -> Option<Beat> {
-        None
-    }
-}
 
 /// An answer, and the locks that come with it.
 pub type Granting = (FsResult<MdsReply>, Vec<Grant>);

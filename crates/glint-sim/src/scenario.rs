@@ -8,7 +8,7 @@ use crate::workload::{Fs, Tally, Worker, list, make};
 use crate::world::executor::{Executor, Machine};
 use crate::world::hosts::{self, Hosts, MDS, Servers, address};
 use glint_client::{Caller, Client, Vfs};
-use glint_net::{Address, Cluster, Remote, RemoteOptions, Service};
+use glint_net::{Address, Cluster, Remote, RemoteOptions, SessionService};
 use glint_proto::limits::STRIPE_BYTES_LOG2_MIN;
 use glint_proto::message::{Hello, Welcome};
 use glint_proto::{ClientId, FileType, Ino, Layout, Owner};

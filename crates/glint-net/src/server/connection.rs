@@ -5,13 +5,12 @@
 use crate::server::access::rights::{Peer, Rights};
 use crate::server::door::Place;
 use crate::transport::frame_writer::FrameWriter;
-use crate::{NetError, Service};
+use crate::{AdminService, NetError, SessionService, status_for_everybody};
 use futures_util::future::{AbortHandle, abortable};
 use glint_proto::frame::{Header, NO_SLOT};
 use glint_proto::limits::{BULK_BYTES_MAX, FRAME_MS_MAX, HELLO_MS_MAX, SLOTS_PER_CONNECTION};
 use glint_proto::{Ino, Op, Session};
 use glint_wait::Signal;
-use serde_json::{Map, Value};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -23,23 +22,6 @@ pub(crate) const UNDER_WAY_MAX: usize = SLOTS_PER_CONNECTION as usize + 4;
 /// Replies that wait for a client that does not read them.
 const BACKLOG_BYTES_MAX: usize = 2 * BULK_BYTES_MAX;
 
-/// What everybody who is let in may know of a server; of OSTs not where they lie, of clients
-/// only itself.
-const FOR_EVERYBODY: [&str; 12] = [
-    "version",
-    "role",
-    "uuid",
-    "uptime_s",
-    "inodes",
-    "space",
-    "ost_count",
-    "osts",
-    "clients",
-    "locks",
-    "operations",
-    "per_s",
-];
-
 /// Requests of a connection that may wait for locks.
 #[derive(Default)]
 pub(crate) struct Waits {
@@ -50,7 +32,7 @@ pub(crate) struct Waits {
 }
 
 /// One connection.
-pub(crate) struct ServedConnection<S: Service> {
+pub(crate) struct ServedConnection<S: SessionService + AdminService> {
     pub(crate) service: Arc<S>,
     pub(crate) writer: FrameWriter,
     /// Who is at the other end.
@@ -79,7 +61,7 @@ pub(crate) struct ServedConnection<S: Service> {
     pub(crate) stalled: Cell<Option<(Instant, Duration)>>,
 }
 
-impl<S: Service> Drop for ServedConnection<S> {
+impl<S: SessionService + AdminService> Drop for ServedConnection<S> {
     fn drop(&mut self) {
         if let Some(session) = self.session.get() {
             self.service.disconnect(session);
@@ -87,7 +69,7 @@ impl<S: Service> Drop for ServedConnection<S> {
     }
 }
 
-impl<S: Service> ServedConnection<S> {
+impl<S: SessionService + AdminService> ServedConnection<S> {
     /// Where a request is counted.
     pub(crate) fn count(&self, request: &Header) -> &Cell<usize> {
         if is_patient(request) { &self.patient } else { &self.under_way }
@@ -98,8 +80,8 @@ impl<S: Service> ServedConnection<S> {
         (!self.peer.rights.is_all()).then_some(&self.peer.rights)
     }
 
-    /// The other end has said who it is, and may be that.
-    pub(crate) fn is_known(&self) -> Result<(), NetError> {
+    /// Takes a place among those who have said who they are, if so many of its certificate may come.
+    pub(crate) fn admit_peer(&self) -> Result<(), NetError> {
         let mut place = self.place.borrow_mut();
         match place.as_mut().is_none_or(|place| place.known(self.peer.certificate)) {
             true => Ok(()),
@@ -178,29 +160,6 @@ impl<S: Service> ServedConnection<S> {
             self.reader.wake();
         }
     }
-}
-
-/// What of the state of a server everybody may know: of clients only the one with this name.
-pub fn status_for_everybody(status: &str, own: Option<&str>) -> String {
-    let Ok(Value::Object(mut status)) = serde_json::from_str(status) else {
-        return "{}".into();
-    };
-    status.retain(|field, _| FOR_EVERYBODY.contains(&field.as_str()));
-    let rows = |rows: &mut Value, keep: &dyn Fn(&mut Map<String, Value>) -> bool| {
-        if let Value::Array(rows) = rows {
-            rows.retain_mut(|row| row.as_object_mut().is_some_and(keep));
-        }
-    };
-    if let Some(osts) = status.get_mut("osts") {
-        rows(osts, &|ost| {
-            ost.remove("path");
-            true
-        });
-    }
-    if let Some(clients) = status.get_mut("clients") {
-        rows(clients, &|client| own.is_some() && client["id"].as_str() == own);
-    }
-    Value::Object(status).to_string()
 }
 
 /// Whether a request may wait for a lock without being in anybody's way.

@@ -91,10 +91,10 @@ impl<S: Service> Worker<S> {
                 }
             };
             let Answer { transaction, mut reply, mut grants } =
-                self.service.mds(&arrival, &cred, &request).await;
+                self.service.execute_metadata(&arrival, &cred, &request).await;
             if let (Some(rights), Ok(reply)) = (rights, &mut reply) {
                 rights.reply(reply);
-                if let Some(key) = self.service.key() {
+                if let Some(key) = self.service.capability_key() {
                     grants.extend(key.grants(session.number(), &request, reply));
                 }
             }
@@ -125,7 +125,7 @@ impl<S: Service> Worker<S> {
                 if client == ClientId::IN_PROCESS {
                     return Err(refused("this is nobody's id"));
                 }
-                connection.is_known()?;
+                connection.admit_peer()?;
                 let certificate = connection.peer.certificate;
                 let owner = Owner { certificate, secret: hello.secret };
                 let connected = self.service.connect(client, &hello, owner).await;
@@ -137,7 +137,7 @@ impl<S: Service> Worker<S> {
                     return Err(refused("hello was said before"));
                 }
                 welcome.capabilities = rights.is_some();
-                let survived = self.service.survived(hello.boot_verifier);
+                let survived = self.service.survival(hello.boot_verifier);
                 welcome.evicted = hello.known && (is_new || survived.is_none());
                 welcome.survived = survived.unwrap_or(Survived::ALL);
                 Reply::Welcome(welcome)
@@ -148,11 +148,11 @@ impl<S: Service> Worker<S> {
             }
             Request::Oss(_) if !connection.peer.may_be_oss() => Reply::Oss(Err(Errno::EACCES)),
             Request::Oss(request) => {
-                connection.is_known()?;
-                Reply::Oss(self.service.oss(connection.peer.name.as_deref(), request).await)
+                connection.admit_peer()?;
+                Reply::Oss(self.service.execute_oss(connection.peer.name.as_deref(), request).await)
             }
             Request::Ping { commit, hurry } => {
-                self.service.heard(session()?);
+                self.service.renew_lease(session()?);
                 // Alone, the spare would wait for the disk.
                 let alone = self.spare.as_ref().is_some_and(Spare::is_alone);
                 if hurry && !alone && !self.hurrying.replace(true) {
@@ -166,25 +166,25 @@ impl<S: Service> Worker<S> {
                 if commit {
                     self.service.commit().await.map_err(|e| NetError::Refused(e.to_string()))?;
                 }
-                Reply::Pong(self.service.committed())
+                Reply::Pong(self.service.last_committed())
             }
             Request::Bye => {
                 let session = session()?;
                 self.service.commit().await.map_err(|e| NetError::Refused(e.to_string()))?;
                 self.service.goodbye(session).await;
-                Reply::Pong(self.service.committed())
+                Reply::Pong(self.service.last_committed())
             }
             Request::Recovered => {
                 let session = session()?;
                 let _running = session.enter().map_err(|_| refused(EVICTED))?;
-                self.service.recovered(session);
-                Reply::Pong(self.service.committed())
+                self.service.end_recovery(session);
+                Reply::Pong(self.service.last_committed())
             }
             Request::Return(returns) => {
                 let session = session()?;
                 let _running = session.enter().map_err(|_| refused(EVICTED))?;
                 self.service.return_locks(session, &returns);
-                Reply::Pong(self.service.committed())
+                Reply::Pong(self.service.last_committed())
             }
             Request::Listen => {
                 let session = session()?;
@@ -239,8 +239,8 @@ impl<S: Service> Worker<S> {
             }
         };
         let committed = match reply {
-            Reply::Mds { .. } => self.service.committed().mds,
-            Reply::Ost { .. } => self.service.committed().ost,
+            Reply::Mds { .. } => self.service.last_committed().mds,
+            Reply::Ost { .. } => self.service.last_committed().ost,
             _ => 0,
         };
         self.reply(&connection, &header, committed, &reply, bulk)
@@ -278,7 +278,7 @@ impl<S: Service> Worker<S> {
     }
 
     fn key(&self) -> FsResult<&capability::Key> {
-        self.service.key().ok_or(Errno::EAGAIN)
+        self.service.capability_key().ok_or(Errno::EAGAIN)
     }
 
     /// Says on a connection what its client is asked, until one of them is gone.
@@ -322,7 +322,7 @@ impl<S: Service> Worker<S> {
             }
             _ => Bulk::None,
         };
-        let answer = self.service.ost(session, ost, request, space).await;
+        let answer = self.service.execute_data(session, ost, request, space).await;
         match answer.reply {
             Ok(OstReply::Data(len)) => bulk.truncate(len as usize),
             _ => bulk.clear(),

@@ -8,7 +8,7 @@
 //! Invariant: while others stand still, nothing is executed here that may wait for a disk.
 
 use crate::server::access::rights::Peer;
-use crate::{Service, host};
+use crate::{AdminService, SessionService, host};
 use glint_proto::ClientId;
 use glint_proto::message::Request;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub(crate) struct Spare(pub(crate) Box<dyn Fn() -> bool + Send>);
 /// Whether a request of a client is executed without the engine and without objects. What a client
 /// says of itself does not decide that.
 fn needs_no_disk(
-    service: &impl Service,
+    service: &(impl SessionService + AdminService),
     peer: &Peer,
     client: ClientId,
     request: &Request<'_>,
@@ -46,7 +46,7 @@ impl Spare {
     /// Waits until a request may be executed here.
     pub(crate) async fn permits(
         &self,
-        service: &impl Service,
+        service: &(impl SessionService + AdminService),
         peer: &Peer,
         client: ClientId,
         request: &Request<'_>,

@@ -41,7 +41,7 @@ impl<S: Service> InProcess<S> {
 impl<S: Service> Transport for InProcess<S> {
     async fn mds(&self, cred: &Cred, request: &MdsRequest<'_>) -> Granting {
         let arrival = Arrival { now: Timestamp::now(), ..Arrival::default() };
-        let answer = self.service.mds(&arrival, cred, request).await;
+        let answer = self.service.execute_metadata(&arrival, cred, request).await;
         (answer.reply, answer.grants)
     }
 
@@ -56,7 +56,7 @@ impl<S: Service> Transport for InProcess<S> {
         _: Option<Capability>,
         bulk: Bulk<'_>,
     ) -> FsResult<OstReply> {
-        self.service.ost(&self.session, ost, request, bulk.borrowed()).await.reply
+        self.service.execute_data(&self.session, ost, request, bulk.borrowed()).await.reply
     }
 
     fn welcome(&self) -> Welcome {

@@ -8,7 +8,7 @@ use crate::signals::Stop;
 use crate::{CommandResult, daemon};
 use glint_client::RunningClient;
 use glint_mount::{Mount, MountFlags, TransportKind};
-use glint_net::{Cluster, InProcess, Service};
+use glint_net::{AdminService, Cluster, InProcess};
 use glint_server::data_dir::{DataDir, Role};
 use glint_server::{MdsServer, RunningServers, Settings};
 use serde_json::Value;
@@ -141,7 +141,7 @@ struct ServersHere(Arc<MdsServer>);
 
 impl MountServers for ServersHere {
     fn status(&self) -> String {
-        Service::status(&*self.0)
+        AdminService::status(&*self.0)
     }
 
     fn stats(&self) -> Vec<Value> {

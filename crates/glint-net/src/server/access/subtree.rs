@@ -1,7 +1,7 @@
 //! Clients that are bound to a part of the tree: what they name must be in it. (For data, what
 //! they have opened there: [`crate::server::access::capability`].)
 
-use crate::Service;
+use crate::MetadataService;
 use glint_proto::{Errno, FsResult, Ino, MdsRequest};
 
 /// Inodes that a request names.
@@ -38,8 +38,8 @@ fn named(request: &MdsRequest<'_>) -> [Option<Ino>; 2] {
 }
 
 /// EACCES for a request that names something outside of `top`.
-pub(crate) async fn admit<S: Service>(
-    service: &S,
+pub(crate) async fn admit(
+    service: &impl MetadataService,
     top: Option<Ino>,
     request: &MdsRequest<'_>,
 ) -> FsResult<()> {

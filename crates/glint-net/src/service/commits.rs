@@ -1,0 +1,19 @@
+//! Stable storage: what of the answered is there, and what was there when a run ended.
+
+use glint_proto::message::Survived;
+use glint_proto::{Committed, FsResult};
+use std::future::Future;
+
+/// Brings changes to stable storage, and says which are there.
+///
+/// Promises: what is said to be committed survives a loss of power; numbers only rise within a run.
+pub trait CommitService {
+    /// Everything answered so far to stable storage.
+    fn commit(&self) -> impl Future<Output = FsResult<()>>;
+
+    /// The last transactions on stable storage.
+    fn last_committed(&self) -> Committed;
+
+    /// What survived of the run that this verifier names; `None` if nobody knows any more.
+    fn survival(&self, boot_verifier: u64) -> Option<Survived>;
+}

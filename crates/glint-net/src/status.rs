@@ -1,0 +1,43 @@
+//! The state of a server, as far as it is for everybody: administrators see all of it.
+
+use serde_json::{Map, Value};
+
+/// What everybody who is let in may know of a server; of OSTs not where they lie, of clients
+/// only itself.
+const FOR_EVERYBODY: [&str; 12] = [
+    "version",
+    "role",
+    "uuid",
+    "uptime_s",
+    "inodes",
+    "space",
+    "ost_count",
+    "osts",
+    "clients",
+    "locks",
+    "operations",
+    "per_s",
+];
+
+/// What of the state of a server everybody may know: of clients only the one with this name.
+pub fn status_for_everybody(status: &str, own: Option<&str>) -> String {
+    let Ok(Value::Object(mut status)) = serde_json::from_str(status) else {
+        return "{}".into();
+    };
+    status.retain(|field, _| FOR_EVERYBODY.contains(&field.as_str()));
+    let rows = |rows: &mut Value, keep: &dyn Fn(&mut Map<String, Value>) -> bool| {
+        if let Value::Array(rows) = rows {
+            rows.retain_mut(|row| row.as_object_mut().is_some_and(keep));
+        }
+    };
+    if let Some(osts) = status.get_mut("osts") {
+        rows(osts, &|ost| {
+            ost.remove("path");
+            true
+        });
+    }
+    if let Some(clients) = status.get_mut("clients") {
+        rows(clients, &|client| own.is_some() && client["id"].as_str() == own);
+    }
+    Value::Object(status).to_string()
+}

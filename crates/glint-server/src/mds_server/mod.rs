@@ -1,0 +1,192 @@
+//! The server with the MDS, and with OSTs of its own.
+
+mod administration;
+mod metadata;
+mod objects;
+mod sessions;
+mod targets;
+
+use crate::oss_registry::OssRegistry;
+use crate::rates::{Rates, Totals};
+use crate::records::Records;
+use crate::settings::{Drawn, Settings};
+use crate::units::human_bytes;
+use glint_kv::Kv;
+use glint_kv::local::LocalKv;
+use glint_mds::{Config, Mds, MdsError};
+use glint_net::capability::Key;
+use glint_ost::OstSet;
+use glint_ost::disk::{Disk, LocalDisk};
+use glint_proto::limits::reserve_metadata;
+use glint_proto::{ClientId, FsResult, Owner, Session, SpaceInfo, clock};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// An MDS and its OSTs. Whoever has it calls what looks after it: [`MdsServer::expire`],
+/// [`MdsServer::keep_house`], [`MdsServer::settle`], and [`Mds::time_passes`].
+pub struct MdsServer<K: Kv = LocalKv, D: Disk = LocalDisk> {
+    mds: Mds<K>,
+    key: Key,
+    osts: OstSet<D>,
+    osses: OssRegistry,
+    records: Arc<dyn Records>,
+    /// This run is noted as one that serves.
+    noted: AtomicBool,
+    boot_verifier: u64,
+    /// Of the client that shares this process, if there is one.
+    in_process: Arc<Session>,
+    settings: Settings,
+    started: Instant,
+    /// Totals of the last two seconds.
+    totals: Mutex<[Totals; 2]>,
+}
+
+impl<K: Kv, D: Disk> MdsServer<K, D> {
+    /// Starts on an engine and OSTs.
+    pub async fn start(
+        kv: K,
+        osts: OstSet<D>,
+        records: Arc<dyn Records>,
+        settings: Settings,
+        drawn: Drawn,
+    ) -> Result<MdsServer<K, D>, MdsError> {
+        let osses = OssRegistry::new(&*records, drawn.boot_verifier, settings.lease);
+        let config = Config {
+            osts: osses.osts(osts.count()),
+            lease: settings.lease,
+            layout: settings.layout,
+            commit_sync: settings.commit_sync,
+            after_power_loss: records.is_after_loss() || settings.after_power_loss,
+            mounted: settings.mounted,
+            locks: settings.shared,
+            hash_seed: drawn.hash_seed,
+            boot_verifier: drawn.boot_verifier,
+        };
+        let mds = Mds::start(kv, config).await?;
+        let own = Owner { certificate: None, secret: drawn.secret };
+        Ok(MdsServer {
+            key: Key::new(mds.secret()),
+            mds,
+            osts,
+            osses,
+            records,
+            noted: AtomicBool::new(false),
+            boot_verifier: drawn.boot_verifier,
+            in_process: Session::new(ClientId::IN_PROCESS, drawn.session, Some(own)),
+            settings,
+            started: clock::now(),
+            totals: Mutex::new([Totals::now(); 2]),
+        })
+    }
+
+    /// Gives up clients whose time is over. What fails is tried again with the next call.
+    pub async fn expire(&self) {
+        if let Err(errno) = self.mds.expire(self).await {
+            tracing::error!(%errno, "giving up clients");
+        }
+    }
+
+    /// Brings data to stable storage and seals objects that were left alone for `idle`, every
+    /// commit interval. May take long.
+    pub fn settle(&self, idle: Duration) {
+        self.osts.settle(idle);
+    }
+
+    /// Takes the totals of now, for [`MdsServer::rates`]; every second or so.
+    pub fn note_totals(&self) {
+        let mut totals = self.totals.lock();
+        *totals = [totals[1], Totals::now()];
+    }
+
+    /// Removes what deleted files left, and watches the space. Returns whether there may be more
+    /// to do at once.
+    pub async fn keep_house(&self) -> bool {
+        if !self.mds.is_recovering()
+            && !self.noted.swap(true, Ordering::AcqRel)
+            && let Err(error) = self.records.note_served()
+        {
+            tracing::error!(%error, "noting that this host serves the directory");
+        }
+        self.watch_space();
+        self.osts.retain_grants(|c| c == ClientId::IN_PROCESS || self.mds.knows(c));
+        self.mds.reap(self).await.unwrap_or_else(|errno| {
+            tracing::error!(%errno, "removing deleted files");
+            false
+        })
+    }
+
+    /// Has the MDS know what space there is, and which OSTs are not heard of.
+    pub fn watch_space(&self) {
+        self.mds.set_absent(self.osses.absent());
+        // The tables lie beside the first one.
+        if let Some(space) = self.osts.first_space() {
+            self.mds.set_full(space.free < reserve_metadata(space.total));
+        }
+    }
+
+    /// Longest time between two calls of [`MdsServer::settle`].
+    pub fn commit_interval(&self) -> Duration {
+        self.settings.commit_interval
+    }
+
+    /// The last thing before the end: everything accepted is on stable storage after it.
+    pub async fn shut_down(&self) -> FsResult<()> {
+        self.osts.settle_last()?;
+        self.mds.shut_down().await
+    }
+
+    /// What happens per second, over the last one or two seconds before `now`.
+    pub fn rates(&self, now: &Totals) -> Rates {
+        now.since(&self.totals.lock()[0])
+    }
+
+    /// The metadata server.
+    pub fn mds(&self) -> &Mds<K> {
+        &self.mds
+    }
+
+    /// Space of all OSTs, of all servers.
+    pub fn space(&self) -> SpaceInfo {
+        let elsewhere = self.osses.infos().into_iter().flat_map(|oss| oss.space);
+        SpaceInfo::sum(self.osts.spaces().into_iter().chain(elsewhere))
+    }
+
+    /// Space of each OST of this server.
+    pub fn ost_spaces(&self) -> Vec<SpaceInfo> {
+        self.osts.spaces()
+    }
+
+    /// The other servers of OSTs.
+    pub fn other_servers(&self) -> &OssRegistry {
+        &self.osses
+    }
+
+    /// Why nothing can be called durable any more, if that is so; then the server should end.
+    pub fn failure(&self) -> Option<String> {
+        self.mds.failure().or_else(|| self.osts.failure())
+    }
+
+    /// How things are, in a few words.
+    pub fn in_short(&self) -> String {
+        let available = human_bytes(self.space().available);
+        let (inodes, clients) = (self.mds.inode_count(), self.mds.sessions().len());
+        format!("available {available}  inodes {inodes}  clients {clients}")
+    }
+
+    /// Its own OSTs.
+    pub fn osts(&self) -> &OstSet<D> {
+        &self.osts
+    }
+
+    /// What it remembers.
+    pub fn records(&self) -> &dyn Records {
+        &*self.records
+    }
+
+    /// Time since the start.
+    pub fn uptime(&self) -> Duration {
+        clock::since(self.started)
+    }
+}

@@ -1,0 +1,34 @@
+//! The state of an OSS.
+
+use super::Oss;
+use glint_net::AdminService;
+use glint_ost::disk::Disk;
+use glint_proto::{Session, SpaceInfo, clock};
+use serde_json::json;
+use std::sync::Arc;
+
+impl<D: Disk> AdminService for Oss<D> {
+    fn status(&self) -> String {
+        let first = self.joined.get().map_or(0, |(_, first)| *first);
+        let space = SpaceInfo::sum(self.osts.spaces());
+        let client = |(session, connections): &(Arc<Session>, usize)| json!({"id": session.client().to_string(), "connections": connections});
+        json!({
+            "role": "oss",
+            "version": env!("CARGO_PKG_VERSION"),
+            "data": self.records.name(),
+            "uuid": format!("{:032x}", self.fs_uuid()),
+            "mds": {"address": self.liaison.mds().to_string(), "reached": self.sessions.is_valid(clock::now())},
+            "uptime_s": clock::since(self.started).as_secs(),
+            "pid": std::process::id(),
+            "failure": self.failure(),
+            "space": {
+                "total_bytes": space.total,
+                "free_bytes": space.free,
+                "available_bytes": space.available,
+            },
+            "osts": crate::status::osts(&self.osts, first),
+            "clients": self.sessions.all().iter().map(client).collect::<Vec<_>>(),
+        })
+        .to_string()
+    }
+}
