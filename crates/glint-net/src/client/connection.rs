@@ -1,6 +1,7 @@
 //! The connection of one thread of a client to its server: it is made again whenever it
 //! breaks, and what had no answer is sent again on the next one.
 
+use crate::client::connection_state::ConnectionState;
 use crate::client::recovery::replay_log::{
     UncommittedRequest, UncommittedWrite, capability_of, object_of, parse,
 };
@@ -38,6 +39,8 @@ pub(crate) struct Pending {
     pub(crate) waker: Option<Waker>,
     /// Nobody waits any more; the slot is free once the answer is there.
     pub(crate) abandoned: bool,
+    /// The server was busy: it has not executed the request, and is not asked again yet.
+    pub(super) rests: bool,
     /// What its answer says is open.
     pub(super) opened: Option<Opened>,
     /// Mark of the sync, if the request syncs an object.
@@ -57,10 +60,9 @@ pub(crate) struct Connection {
     pub(super) pending: RefCell<Vec<Option<Pending>>>,
     /// How many of them are waited for.
     awaited: Cell<usize>,
-    pub(super) writer: RefCell<Option<Rc<FrameWriter>>>,
-    /// The task that keeps it connected lives; it ends with its runtime, and the thread
-    /// may have another one later.
-    pub(super) has_keeper: Cell<bool>,
+    /// Closed with the task that keeps it connected, which ends with its runtime; the thread may
+    /// have another one later.
+    pub(super) state: RefCell<ConnectionState<Rc<FrameWriter>>>,
     poller: Rc<Poller>,
     /// Something is queued that a timer sends if nothing else does before.
     soon: Cell<bool>,
@@ -70,7 +72,7 @@ pub(crate) struct Connection {
     /// Files whose opens nobody claims.
     pub(super) unclaimed: RefCell<Vec<Opened>>,
     spares: RefCell<Vec<Vec<u8>>>,
-    /// Evictions when it was last connected.
+    /// Evictions after which what was under way has failed.
     pub(super) evictions: Cell<u64>,
 }
 
@@ -95,8 +97,7 @@ impl Connection {
             next_xid: Cell::new(first_xid),
             pending: RefCell::new((0..SLOTS).map(|_| None).collect()),
             awaited: Cell::new(0),
-            writer: RefCell::new(None),
-            has_keeper: Cell::new(true),
+            state: RefCell::new(ConnectionState::Connecting),
             poller: Poller::start(),
             soon: Cell::new(false),
             unsent: Cell::new(false),
@@ -127,12 +128,7 @@ impl Connection {
         abandoned: bool,
     ) -> FsResult<u16> {
         self.session.room(request).await;
-        if self.evictions.get() != self.session.evictions.load(Ordering::Acquire)
-            && let Some(writer) = self.writer.take()
-        {
-            // The server must be told again what is open.
-            writer.close();
-        }
+        self.hear_evictions();
         let patient = matches!(request, Request::Mds { request, .. } if request.is_patient());
         let slot = match patient {
             true => self.slots.take_place(),
@@ -153,7 +149,7 @@ impl Connection {
                 return Err(errno);
             }
         };
-        if let Some(writer) = &*self.writer.borrow() {
+        if let Some(writer) = self.state.borrow().writer() {
             writer.push(&frame);
         }
         let sync = match request {
@@ -170,6 +166,7 @@ impl Connection {
             answer: None,
             waker: None,
             abandoned,
+            rests: false,
             opened: None,
             sync,
             session,
@@ -183,6 +180,15 @@ impl Connection {
         Ok(slot)
     }
 
+    /// Leaves a connection of a session that is over.
+    pub(super) fn hear_evictions(&self) {
+        let evictions = self.session.evictions.load(Ordering::Acquire);
+        let writer = self.state.borrow_mut().hear_evictions(evictions);
+        if let Some(writer) = writer {
+            writer.close();
+        }
+    }
+
     /// Has what is queued sent when the tasks that are ready now have run: what they have to
     /// send goes with it.
     pub(super) fn flush(&self) {
@@ -191,17 +197,18 @@ impl Connection {
     }
 
     async fn keep_flushing(self: Rc<Self>) {
-        let has_work = || (self.unsent.replace(false) || !self.has_keeper.get()).then_some(());
+        let is_closed = || self.state.borrow().is_closed();
+        let has_work = || (self.unsent.replace(false) || is_closed()).then_some(());
         loop {
             self.flusher.until(has_work).await;
-            if !self.has_keeper.get() {
+            if is_closed() {
                 return;
             }
             let unclaimed = std::mem::take(&mut *self.unclaimed.borrow_mut());
             if !unclaimed.is_empty() {
                 host::spawn(self.clone().close_unclaimed(unclaimed));
             }
-            let writer = self.writer.borrow().clone();
+            let writer = self.state.borrow().writer().cloned();
             if let Some(writer) = writer {
                 // If it fails, the keeper notices and sends it again.
                 let _ = writer.flush().await;
@@ -217,7 +224,7 @@ impl Connection {
     ) -> FsResult<(Reply, ReceivedBulk)> {
         let slot = self.enqueue(request, bulk, false).await?;
         self.awaited.set(self.awaited.get() + 1);
-        let mut call = CallGuard { connection: self, slot, rests: false, done: false };
+        let mut call = CallGuard { connection: self, slot, done: false };
         loop {
             self.flush();
             self.poller.wait_begins();
@@ -236,9 +243,8 @@ impl Connection {
             })
             .await;
             if let Ok((Reply::Busy { retry_ms }, _)) = answer {
-                call.rests = true;
+                self.rest(slot);
                 host::sleep(Duration::from_millis(retry_ms.into())).await;
-                call.rests = false;
                 self.send_again(slot);
                 continue;
             }
@@ -249,9 +255,21 @@ impl Connection {
         }
     }
 
+    /// The server was busy. Until the request is sent again no new connection sends it.
+    fn rest(&self, slot: u16) {
+        if let Some(pending) = &mut self.pending.borrow_mut()[slot as usize] {
+            pending.rests = true;
+        }
+    }
+
+    /// A server that was busy is asked again, on the next connection if there is none now. What an
+    /// eviction has failed meanwhile is not.
     fn send_again(&self, slot: u16) {
-        if let (Some(writer), Some(pending)) =
-            (&*self.writer.borrow(), &self.pending.borrow()[slot as usize])
+        let mut all = self.pending.borrow_mut();
+        let Some(pending) = &mut all[slot as usize] else { return };
+        pending.rests = false;
+        if pending.answer.is_none()
+            && let Some(writer) = self.state.borrow().writer()
         {
             writer.push(&pending.frame);
         }
@@ -281,7 +299,7 @@ impl Connection {
 
     pub(super) async fn receive(&self, reader: &mut FrameReader) -> Result<(), NetError> {
         let (pass, frames) = reader.next_pass().await?;
-        if self.evictions.get() != self.session.evictions.load(Ordering::Acquire) {
+        if !self.state.borrow().is_active_after(self.session.evictions.load(Ordering::Acquire)) {
             // Of a session that is over: what these answers give, the server has forgotten.
             return Err(NetError::Closed);
         }
@@ -391,8 +409,6 @@ impl Connection {
 struct CallGuard<'a> {
     connection: &'a Connection,
     slot: u16,
-    /// The server was busy: it has not executed the request, and is not asked again yet.
-    rests: bool,
     done: bool,
 }
 
@@ -404,7 +420,7 @@ impl Drop for CallGuard<'_> {
         self.connection.awaited.set(self.connection.awaited.get() - 1);
         let mut all = self.connection.pending.borrow_mut();
         if let Some(pending) = &mut all[self.slot as usize]
-            && !self.rests
+            && !pending.rests
         {
             match pending.answer.take() {
                 Some(Ok((reply, _))) => {
@@ -419,5 +435,47 @@ impl Drop for CallGuard<'_> {
         }
         drop(all);
         self.connection.finish(self.slot);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::remote::RemoteOptions;
+    use crate::client::session::tests::welcome;
+    use futures_util::FutureExt;
+    use glint_proto::ClientId;
+    use std::pin::pin;
+
+    /// A request that was sent once, to a server that was too busy for it.
+    fn is_busy(connection: &Connection) {
+        let answer = (Reply::Busy { retry_ms: 50 }, ReceivedBulk::default());
+        connection.pending.borrow_mut()[0].as_mut().unwrap().answer = Some(Ok(answer));
+    }
+
+    #[test]
+    fn a_call_that_rests_is_not_sent_by_a_new_connection() {
+        let address = crate::Address::parse("127.0.0.1:1");
+        let options = RemoteOptions { address, mount_point: "/here".into() };
+        let session = ClientSession::new(options, "host".into(), ClientId(1), 2, welcome(), None);
+        crate::runtime(None).unwrap().block_on(async {
+            let connection = Connection::of_thread(&session).unwrap();
+            {
+                let mut call = pin!(connection.call(&Request::Osses, &Bulk::None));
+                assert!(call.as_mut().now_or_never().is_none());
+                assert_eq!(connection.unanswered().len(), 1);
+                is_busy(&connection);
+                assert!(call.as_mut().now_or_never().is_none());
+                assert!(connection.unanswered().is_empty(), "who drops it now leaves nothing");
+                host::sleep(Duration::from_millis(100)).await;
+                assert!(call.as_mut().now_or_never().is_none());
+                assert_eq!(connection.unanswered().len(), 1, "the rest is over");
+                is_busy(&connection);
+                assert!(call.as_mut().now_or_never().is_none());
+            }
+            assert!(connection.pending.borrow()[0].is_none());
+            assert!(connection.unanswered().is_empty());
+            session.end();
+        });
     }
 }

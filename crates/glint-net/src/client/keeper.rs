@@ -6,6 +6,7 @@
 
 use crate::NetError;
 use crate::client::connection::Connection;
+use crate::client::connection_state::{Generation, RecoveryStep};
 use crate::client::outage::{Broken, backoff};
 use crate::client::recovery::connect;
 use crate::client::recovery::replay_log::parse;
@@ -21,7 +22,6 @@ use std::collections::HashMap;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 thread_local! {
     /// The connections of this thread, by the numbers of their sessions.
@@ -34,8 +34,8 @@ struct Keeper<'a>(&'a Rc<Connection>);
 impl Drop for Keeper<'_> {
     fn drop(&mut self) {
         let connection = self.0;
-        connection.has_keeper.set(false);
-        if let Some(writer) = connection.writer.take() {
+        let writer = connection.state.borrow_mut().closed();
+        if let Some(writer) = writer {
             writer.close();
         }
         connection.flush();
@@ -55,7 +55,7 @@ impl Connection {
     /// The connection of this thread, made when it is first needed.
     pub(crate) fn of_thread(session: &Arc<ClientSession>) -> FsResult<Rc<Connection>> {
         let known = CONNECTIONS.with_borrow(|all| all.get(&session.number).cloned());
-        if let Some(connection) = known.filter(|connection| connection.has_keeper.get()) {
+        if let Some(connection) = known.filter(|known| !known.state.borrow().is_closed()) {
             return Ok(connection);
         }
         let (number, xid) = session.numbers.lock().take().ok_or(Errno::EMFILE)?;
@@ -76,7 +76,7 @@ impl Connection {
         let mut broken = None;
         loop {
             let (connected, error) = self.connect_and_read(&mut broken).await;
-            self.writer.replace(None);
+            self.state.borrow_mut().broken();
             if connected || broken.is_none() {
                 broken = Some(Broken::new(&self.session));
             }
@@ -92,8 +92,8 @@ impl Connection {
 
     /// Returns whether it was ever connected, and why it is not any more.
     async fn connect_and_read(&self, broken: &mut Option<Broken>) -> (bool, NetError) {
-        let mut reader = match self.establish().await {
-            Ok(reader) => reader,
+        let (mut reader, now) = match self.establish().await {
+            Ok(established) => established,
             Err(error) => return (false, error),
         };
         if let Some(broken) = broken.take() {
@@ -107,29 +107,41 @@ impl Connection {
             }
         };
         // Where nothing is asked just now, it would not be heard of here.
-        let evictions = self.evictions.get();
         let evicted = async {
-            self.session.evicted_after(evictions).await;
+            self.session.evicted_after(now.evictions).await;
             NetError::Closed
         };
         (true, select(pin!(read), pin!(evicted)).await.factor_first().0)
     }
 
-    async fn establish(&self) -> Result<FrameReader, NetError> {
+    /// Connects, and leads the connection from hello to where requests go.
+    async fn establish(&self) -> Result<(FrameReader, Generation), NetError> {
         let (writer, mut reader, welcome) = connect(&self.session).await?;
         let writer = Rc::new(writer);
-        self.recover(&writer, &mut reader, &welcome).await?;
-        let evictions = self.session.evictions.load(Ordering::Acquire);
-        if self.evictions.replace(evictions) != evictions {
+        let now = self.recover(&writer, &mut reader, &welcome).await?;
+        self.hear_evictions();
+        if self.state.borrow().step() != Some(RecoveryStep::SendAgain) {
+            // The session in which this connection was welcomed has ended meanwhile.
+            return Err(NetError::Closed);
+        }
+        if self.evictions.replace(now.evictions) != now.evictions {
             self.fail_all();
         }
-        // Requests that were on their way, oldest first, under their old identity.
-        let mut again: Vec<(u64, KeptFrame)> = self
-            .pending
-            .borrow_mut()
-            .iter_mut()
-            .flatten()
-            .filter(|pending| pending.answer.is_none())
+        for frame in self.unanswered() {
+            writer.push(&frame);
+        }
+        self.state.borrow_mut().activated(writer.clone());
+        writer.flush().await?;
+        Ok((reader, now))
+    }
+
+    /// What is to be sent again: requests that were on their way, oldest first, under their old
+    /// identity. One that rests is sent when its rest is over.
+    pub(super) fn unanswered(&self) -> Vec<KeptFrame> {
+        let mut all = self.pending.borrow_mut();
+        let under_way =
+            all.iter_mut().flatten().filter(|pending| pending.answer.is_none() && !pending.rests);
+        let mut again: Vec<(u64, KeptFrame)> = under_way
             .map(|pending| {
                 // It comes after what was sent again before it.
                 pending.sync = pending.sync.map(|sync| self.session.mark_sync(sync.object));
@@ -137,12 +149,7 @@ impl Connection {
             })
             .collect();
         again.sort_unstable_by_key(|(xid, _)| *xid);
-        for (_, frame) in again {
-            writer.push(&frame);
-        }
-        self.writer.replace(Some(writer.clone()));
-        writer.flush().await?;
-        Ok(reader)
+        again.into_iter().map(|(_, frame)| frame).collect()
     }
 
     /// Requests under way were perhaps executed, and nobody can say any more. Those that were

@@ -3,6 +3,7 @@
 
 pub(crate) mod cluster;
 pub(crate) mod connection;
+pub(crate) mod connection_state;
 pub(crate) mod keeper;
 pub(crate) mod lease;
 pub(crate) mod opens;

@@ -2,6 +2,7 @@
 //! open, what is not committed yet, and how far it is with a server that has started again.
 
 use crate::client::cluster::ClientIdentity;
+use crate::client::connection_state::{Generation, RecoveryProgress};
 use crate::client::opens::ClientOpens;
 use crate::client::outage::Outage;
 use crate::client::recovery::replay::Retries;
@@ -28,13 +29,9 @@ pub(crate) struct SyncMark {
     mark: u64,
 }
 
-/// How far this client is with a server that has started again or evicted it: boot verifier of
-/// that run, and evictions before it.
-pub(crate) struct RecoveryProgress {
-    /// What the server was told everything of: it may go on without waiting for more.
-    pub(crate) said: (u64, u64),
-    /// What the server has answered that it knows.
-    pub(crate) heard: (u64, u64),
+/// How far this client is with a server that has started again or evicted it.
+pub(crate) struct Recovery {
+    pub(crate) progress: RecoveryProgress,
     /// Where replays are numbered that failed before.
     pub(crate) retries: Option<Retries>,
 }
@@ -66,7 +63,7 @@ pub(crate) struct ClientSession {
     pub(crate) run: AtomicU64,
     /// The largest that was heard of.
     committed: [AtomicU64; 2],
-    pub(crate) recovery: futures_util::lock::Mutex<RecoveryProgress>,
+    pub(crate) recovery: futures_util::lock::Mutex<Recovery>,
     /// Counts evictions.
     pub(crate) evictions: AtomicU64,
     /// The run of the server that said it last.
@@ -133,9 +130,11 @@ impl ClientSession {
             failed: AtomicBool::new(false),
             run: AtomicU64::new(welcome.boot_verifier),
             committed: Default::default(),
-            recovery: futures_util::lock::Mutex::new(RecoveryProgress {
-                said: (welcome.boot_verifier, 0),
-                heard: (welcome.boot_verifier, 0),
+            recovery: futures_util::lock::Mutex::new(Recovery {
+                progress: RecoveryProgress::new(Generation {
+                    boot_verifier: welcome.boot_verifier,
+                    evictions: 0,
+                }),
                 retries: None,
             }),
             evictions: AtomicU64::new(0),

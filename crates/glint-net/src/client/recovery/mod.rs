@@ -1,13 +1,7 @@
-//! What a client says on a new connection before anything else. A server that has started again, or
-//! has evicted this client, must know what it has open and locked, and what it lost:
-//!
-//! 1. hello: who this client is, and of which run it heard last (on every connection);
-//! 2. reopen: what is open, and to write or to read;
-//! 3. reclaim: what is locked, delegated and still to be written;
-//! 4. replay: what was answered and did not survive;
-//! 5. recovered: this was all.
-//!
-//! The first connection of a session that hears of the restart takes steps 2 to 5 for all;
+//! What a client says on a new connection before anything else. First hello: who it is, and of which
+//! run of the server it heard last. A server that has started again, or has evicted this client, must
+//! then know what the client has open and locked, and what was lost: those are the
+//! [steps](RecoveryStep), which the first connection of a session that hears of it takes for all;
 //! others wait for it.
 //!
 //! Invariant: what was lost is [sent again](replay) in its order, after all else. That is
@@ -18,6 +12,7 @@ pub(crate) mod replay;
 pub(crate) mod replay_log;
 
 use crate::client::connection::Connection;
+use crate::client::connection_state::{Generation, RecoveryStep};
 use crate::client::opens::OpenCount;
 use crate::client::session::ClientSession;
 use crate::transport::frame_writer::{FrameWriter, KeptFrame};
@@ -33,35 +28,46 @@ use std::time::Duration;
 const SLOTS: usize = SLOTS_PER_CONNECTION as usize;
 
 impl Connection {
-    /// Takes the steps after hello, if the server needs them.
+    /// Takes the steps that the session needs after hello. Returns the generation in which this
+    /// connection may become active.
     pub(crate) async fn recover(
         &self,
         writer: &FrameWriter,
         reader: &mut FrameReader,
         welcome: &Welcome,
-    ) -> Result<(), NetError> {
+    ) -> Result<Generation, NetError> {
         let mut recovery = self.session.recovery.lock().await;
-        let now = (welcome.boot_verifier, self.session.evictions.load(Ordering::Acquire));
-        if recovery.heard == now {
-            return Ok(());
-        }
-        if recovery.said != now {
-            // Locks first: what is cached under them is gone before the server gives new ones.
-            let held = self.forget_locks(now.1 != recovery.heard.1).await;
-            if !self.session.is_of_oss() {
-                self.session.for_osses.store(welcome.session, Ordering::Release);
+        let evictions = self.session.evictions.load(Ordering::Acquire);
+        let now = Generation { boot_verifier: welcome.boot_verifier, evictions };
+        self.state.borrow_mut().welcomed(now, recovery.progress.first_step(now));
+        let mut held = Vec::new();
+        loop {
+            let step = self.state.borrow().step().ok_or(NetError::Closed)?;
+            match step {
+                RecoveryStep::ForgetLocks => {
+                    held = self.forget_locks(recovery.progress.is_evicted(now)).await;
+                    if !self.session.is_of_oss() {
+                        self.session.for_osses.store(welcome.session, Ordering::Release);
+                    }
+                }
+                RecoveryStep::Reclaim => {
+                    self.reopen_and_reclaim(writer, reader, std::mem::take(&mut held)).await?;
+                }
+                RecoveryStep::Replay => {
+                    if self.session.run.load(Ordering::Acquire) != welcome.boot_verifier {
+                        self.session.count_anew(welcome.boot_verifier, welcome.survived);
+                    }
+                    self.replay(writer, reader, evictions, &mut recovery.retries).await?;
+                }
+                RecoveryStep::SayRecovered => {
+                    let recovered = self.request(&Request::Recovered)?;
+                    ask(writer, reader, &recovered.into()).await?;
+                }
+                RecoveryStep::SendAgain => return Ok(now),
             }
-            self.reopen_and_reclaim(writer, reader, held).await?;
-            if self.session.run.load(Ordering::Acquire) != welcome.boot_verifier {
-                self.session.count_anew(welcome.boot_verifier, welcome.survived);
-            }
-            self.replay(writer, reader, now.1, &mut recovery.retries).await?;
-            recovery.said = now;
+            recovery.progress.step_taken(step, now);
+            self.state.borrow_mut().step_taken();
         }
-        // Once the server has heard this it waits for nothing more, and takes nothing more.
-        ask(writer, reader, &self.request(&Request::Recovered)?.into()).await?;
-        recovery.heard = now;
-        Ok(())
     }
 
     /// Has the lock client forget its locks. Returns what it reclaims.
