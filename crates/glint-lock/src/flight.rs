@@ -28,14 +28,14 @@ impl Flight {
     }
 
     /// Names this moment.
-    pub fn fence(&mut self) -> u64 {
+    pub fn sent_mark(&mut self) -> u64 {
         self.generation += 1;
         self.generation
     }
 
-    /// Whether all requests sent before a fence are answered.
-    pub fn is_past(&self, fence: u64) -> bool {
-        self.counts.first_key_value().is_none_or(|(oldest, _)| *oldest >= fence)
+    /// Whether all requests sent before a mark are answered.
+    pub fn is_past(&self, sent_mark: u64) -> bool {
+        self.counts.first_key_value().is_none_or(|(oldest, _)| *oldest >= sent_mark)
     }
 }
 
@@ -44,16 +44,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fence_is_past_when_all_before_it_are_answered() {
+    fn a_mark_is_past_when_all_before_it_are_answered() {
         let mut flight = Flight::default();
         let (a, b) = (flight.begin(), flight.begin());
-        let fence = flight.fence();
+        let sent_mark = flight.sent_mark();
         let later = flight.begin();
-        assert!(!flight.is_past(fence));
+        assert!(!flight.is_past(sent_mark));
         flight.end(b);
-        assert!(!flight.is_past(fence));
+        assert!(!flight.is_past(sent_mark));
         flight.end(a);
-        assert!(flight.is_past(fence));
+        assert!(flight.is_past(sent_mark));
         assert!(!flight.is_past(later + 1));
     }
 }

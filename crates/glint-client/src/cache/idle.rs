@@ -48,7 +48,7 @@ impl Cache {
         // Nobody else has it, and while this shard is locked nobody gets it.
         let unused = Arc::strong_count(inode) == 1
             && inode.is_idle(|number| self.log.is_pending(number))
-            && self.is_past(inode.lock().fence)
+            && self.is_past(inode.lock().sent_mark)
             && !is_unstable(ino);
         if !unused {
             self.note_idle(inode);
@@ -139,7 +139,7 @@ mod tests {
                     4 => unstable = !unstable,
                     5 => {
                         in_flight = match in_flight { None => Some(cache.begin_request()), _ => None };
-                        inode.lock().fence = cache.fence();
+                        inode.lock().sent_mark = cache.sent_mark();
                     }
                     _ => {
                         drop(inode);

@@ -23,17 +23,17 @@ impl Cache {
     }
 
     /// Names this moment, for [`Cache::past`].
-    pub(crate) fn fence(&self) -> u64 {
-        self.flight.lock().fence()
+    pub(crate) fn sent_mark(&self) -> u64 {
+        self.flight.lock().sent_mark()
     }
 
-    /// Until all requests sent before a fence are answered.
-    pub(crate) async fn past(&self, fence: u64) {
-        self.flight.until(|flight| flight.is_past(fence).then_some(())).await;
+    /// Until all requests sent before a mark are answered.
+    pub(crate) async fn past(&self, sent_mark: u64) {
+        self.flight.until(|flight| flight.is_past(sent_mark).then_some(())).await;
     }
 
-    /// Whether all requests sent before a fence are answered.
-    pub(crate) fn is_past(&self, fence: u64) -> bool {
-        self.flight.lock().is_past(fence)
+    /// Whether all requests sent before a mark are answered.
+    pub(crate) fn is_past(&self, sent_mark: u64) -> bool {
+        self.flight.lock().is_past(sent_mark)
     }
 }

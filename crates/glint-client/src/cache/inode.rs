@@ -27,7 +27,7 @@ pub(crate) struct InodeState {
     pub(crate) bits: HeldBits,
     /// Requests sent before this may bring locks under numbers below the last one heard of; see
     /// [`Flight`](glint_lock::flight::Flight).
-    pub(crate) fence: u64,
+    pub(crate) sent_mark: u64,
     /// Under ATTR, or in a delegation: read by [`InodeState::attributes`] alone.
     attrs: AttrCache,
     /// Names that lead here, each under ENTRY of this inode.
@@ -61,7 +61,7 @@ impl CachedInode {
     pub(crate) fn new(ino: Ino) -> CachedInode {
         let state = InodeState {
             bits: HeldBits::default(),
-            fence: 0,
+            sent_mark: 0,
             attrs: AttrCache::default(),
             names: SmallVec::new(),
             entry_lost: Tick::default(),

@@ -129,7 +129,7 @@ impl Cache {
     /// server asked for them.
     pub(crate) fn learn_grants(&self, grants: &[Grant], epoch: u64) -> Vec<Recall> {
         let mut refused = Vec::new();
-        let fence = self.fence();
+        let sent_mark = self.sent_mark();
         for grant in grants {
             match *grant {
                 Grant::Bits { ino, bits, number } => {
@@ -138,7 +138,7 @@ impl Cache {
                     if !self.is_now(epoch) {
                         continue;
                     }
-                    state.fence = fence;
+                    state.sent_mark = sent_mark;
                     let new = bits & !state.bits.bits();
                     let usable = state.bits.grant(bits, number);
                     if usable.contains(Bits::DELEGATION) {
@@ -156,7 +156,7 @@ impl Cache {
                 Grant::Data { ino, lock } => {
                     let inode = self.inode(ino);
                     let mut state = inode.lock();
-                    state.fence = fence;
+                    state.sent_mark = sent_mark;
                     if !self.is_now(epoch) || state.data_locks.add(lock, false).is_none() {
                         refused.push(Recall::Data { ino, number: lock.number });
                     }

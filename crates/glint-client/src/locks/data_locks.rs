@@ -168,7 +168,7 @@ impl<T: Transport> Client<T> {
             };
             let added = {
                 let mut state = inode.lock();
-                state.fence = self.cache.fence();
+                state.sent_mark = self.cache.sent_mark();
                 self.cache.is_now(epoch).then(|| state.data_locks.add(lock, true)).flatten()
             };
             if let Some(id) = added {

@@ -103,7 +103,7 @@ impl<T: Transport> Client<T> {
         match recall {
             Recall::Bits { ino, bits, number } => {
                 let inode = self.cache.inode(ino);
-                inode.lock().fence = self.cache.fence();
+                inode.lock().sent_mark = self.cache.sent_mark();
                 if bits.contains(Bits::DELEGATION) {
                     self.return_delegation(&inode).await;
                 }
@@ -113,13 +113,13 @@ impl<T: Transport> Client<T> {
             }
             Recall::Data { ino, number } => {
                 let inode = self.cache.inode(ino);
-                let fence = self.cache.fence();
+                let sent_mark = self.cache.sent_mark();
                 let known = {
                     let mut state = inode.lock();
-                    state.fence = fence;
+                    state.sent_mark = sent_mark;
                     state.data_locks.take_back(number).is_some()
                 };
-                if !known && !self.has_come(&inode, number, fence).await {
+                if !known && !self.has_come(&inode, number, sent_mark).await {
                     self.give_up_older(&inode, number).await;
                     self.cache.note_idle(&inode);
                     self.cache.returns.lock().push(Return::Data { ino, number });
@@ -140,12 +140,12 @@ impl<T: Transport> Client<T> {
 
     /// Whether a lock that was recalled before it was here has come. If not, it is not relied
     /// on when it does.
-    async fn has_come(&self, inode: &CachedInode, number: u64, fence: u64) -> bool {
+    async fn has_come(&self, inode: &CachedInode, number: u64, sent_mark: u64) -> bool {
         if !inode.lock().data_locks.is_awaited(number) {
             return inode.lock().data_locks.id_of(number).is_some();
         }
         let come = pin!(inode.until(|state| (!state.data_locks.is_awaited(number)).then_some(())));
-        let answered = pin!(self.cache.past(fence));
+        let answered = pin!(self.cache.past(sent_mark));
         let late = pin!(host::sleep(ARRIVAL));
         select(come, select(answered, late)).await;
         !inode.lock().data_locks.refuse(number)

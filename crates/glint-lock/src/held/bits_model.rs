@@ -16,7 +16,7 @@ struct Client {
     held: HeldBits,
     /// Requests under way, and before which one the last number was heard of.
     flight: Flight,
-    fence: u64,
+    sent_mark: u64,
     /// On their way: answers with what they grant, recalls, what is given up.
     answers: Vec<(u64, Bits, u64)>,
     recalls: VecDeque<(Bits, u64)>,
@@ -58,13 +58,13 @@ impl World {
             3..=4 if !client.answers.is_empty() => {
                 let (request, bits, number) =
                     client.answers.swap_remove(some % client.answers.len());
-                client.fence = client.flight.fence();
+                client.sent_mark = client.flight.sent_mark();
                 client.held.grant(bits, number);
                 client.flight.end(request);
             }
             5 => {
                 if let Some((bits, number)) = client.recalls.pop_front() {
-                    client.fence = client.flight.fence();
+                    client.sent_mark = client.flight.sent_mark();
                     client.held.take_back(bits, number);
                     client.returns.push((bits, number));
                 }
@@ -83,9 +83,9 @@ impl World {
                 let bits = self.wanted.swap_remove(some % self.wanted.len());
                 self.table.unwant(INO, bits);
             }
-            9 if client.flight.is_past(client.fence) => {
+            9 if client.flight.is_past(client.sent_mark) => {
                 client.returns.extend(client.held.give_up());
-                (client.held, client.fence) = (HeldBits::default(), 0);
+                (client.held, client.sent_mark) = (HeldBits::default(), 0);
             }
             _ => {}
         }

@@ -16,7 +16,7 @@ struct Client {
     held: HeldData,
     /// Requests under way, and before which one the last number was heard of.
     flight: Flight,
-    fence: u64,
+    sent_mark: u64,
     /// Answers on their way, whether somebody waits for them, and what ends their requests.
     answers: Vec<(DataLock, bool, u64)>,
     recalls: VecDeque<u64>,
@@ -65,11 +65,11 @@ impl World {
             || client.answers.iter().any(|(_, waits, _)| *waits)
             || !client.unknown.is_empty()
             || !client.held.is_unused();
-        if is_used || !client.flight.is_past(client.fence) {
+        if is_used || !client.flight.is_past(client.sent_mark) {
             return;
         }
         let returns = client.held.give_up_unused();
-        (client.held, client.fence) = (HeldData::default(), 0);
+        (client.held, client.sent_mark) = (HeldData::default(), 0);
         returns.into_iter().for_each(|number| self.return_locks(at, number));
     }
 
@@ -128,7 +128,7 @@ impl World {
             }
             4..=6 if !client.answers.is_empty() => {
                 let (lock, used, request) = client.answers.swap_remove(some % client.answers.len());
-                client.fence = client.flight.fence();
+                client.sent_mark = client.flight.sent_mark();
                 client.flight.end(request);
                 match client.held.add(lock, used) {
                     Some(id) => client.uses.extend(used.then_some(id)),
@@ -141,7 +141,7 @@ impl World {
             }
             8 => {
                 if let Some(number) = client.recalls.pop_front() {
-                    client.fence = client.flight.fence();
+                    client.sent_mark = client.flight.sent_mark();
                     if client.held.take_back(number).is_none() {
                         client.unknown.push(number);
                     }

@@ -79,7 +79,7 @@ pub(crate) struct Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         let number = self.first_slot / SLOTS_PER_CONNECTION;
-        self.session.numbers.lock().give_back(number, self.next_xid.get());
+        self.session.connection_numbers.lock().give_back(number, self.next_xid.get());
     }
 }
 

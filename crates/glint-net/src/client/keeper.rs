@@ -24,7 +24,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 thread_local! {
-    /// The connections of this thread, by the numbers of their sessions.
+    /// The connections of this thread, by the keys of their sessions.
     static CONNECTIONS: RefCell<HashMap<u64, Rc<Connection>>> = RefCell::default();
 }
 
@@ -42,10 +42,9 @@ impl Drop for Keeper<'_> {
         // Where the thread ends, its map may be gone already.
         let removed = CONNECTIONS.try_with(|all| {
             let mut all = all.borrow_mut();
-            let is_this = all
-                .get(&connection.session.number)
-                .is_some_and(|known| Rc::ptr_eq(known, connection));
-            is_this.then(|| all.remove(&connection.session.number))
+            let is_this =
+                all.get(&connection.session.key).is_some_and(|known| Rc::ptr_eq(known, connection));
+            is_this.then(|| all.remove(&connection.session.key))
         });
         drop(removed);
     }
@@ -54,13 +53,13 @@ impl Drop for Keeper<'_> {
 impl Connection {
     /// The connection of this thread, made when it is first needed.
     pub(crate) fn of_thread(session: &Arc<ClientSession>) -> FsResult<Rc<Connection>> {
-        let known = CONNECTIONS.with_borrow(|all| all.get(&session.number).cloned());
+        let known = CONNECTIONS.with_borrow(|all| all.get(&session.key).cloned());
         if let Some(connection) = known.filter(|known| !known.state.borrow().is_closed()) {
             return Ok(connection);
         }
-        let (number, xid) = session.numbers.lock().take().ok_or(Errno::EMFILE)?;
+        let (number, xid) = session.connection_numbers.lock().take().ok_or(Errno::EMFILE)?;
         let connection = Connection::start(session.clone(), number, xid);
-        CONNECTIONS.with_borrow_mut(|all| all.insert(session.number, connection.clone()));
+        CONNECTIONS.with_borrow_mut(|all| all.insert(session.key, connection.clone()));
         Ok(connection)
     }
 

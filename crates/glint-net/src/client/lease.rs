@@ -105,7 +105,7 @@ impl ClientSession {
             // It lives, however long a disk of the server takes.
             let ping = Request::Ping { commit: false, hurry };
             let pong = ask_on(&mut *stream, self.client, &ping)?;
-            *self.heard.lock() = sent;
+            *self.heard_at.lock() = sent;
             if let Reply::Pong(committed) = pong {
                 self.committed(run, committed, &mut drop);
             }

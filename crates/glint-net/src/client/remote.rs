@@ -47,7 +47,7 @@ pub struct RemoteOptions {
 /// A transport to servers on the network.
 pub struct Remote {
     session: Arc<ClientSession>,
-    heartbeat: Option<JoinHandle<()>>,
+    lease_thread: Option<JoinHandle<()>>,
 }
 
 pub(crate) fn random_client() -> ClientId {
@@ -108,7 +108,7 @@ async fn keep_lease(session: &Arc<ClientSession>) {
         let (sent, ping) = (clock::now(), Request::Ping { commit: false, hurry });
         let Ok(connection) = Connection::of_thread(session) else { continue };
         if let Ok((Reply::Pong(_), _)) = connection.call(&ping, &Bulk::None).await {
-            *session.heard.lock() = sent;
+            *session.heard_at.lock() = sent;
         }
     }
 }
@@ -146,12 +146,12 @@ impl Remote {
             return Ok(Remote::on_tasks(session));
         }
         let for_thread = session.clone();
-        let heartbeat = std::thread::Builder::new()
+        let lease_thread = std::thread::Builder::new()
             .name("lease".into())
             .spawn(move || for_thread.keep_lease())
             .map_err(|source| NetError::Io { what: "starting a thread".into(), source })?;
-        let _ = session.heartbeat.set(heartbeat.thread().clone());
-        Ok(Remote { session, heartbeat: Some(heartbeat) })
+        let _ = session.lease_thread.set(lease_thread.thread().clone());
+        Ok(Remote { session, lease_thread: Some(lease_thread) })
     }
 
     /// A client of a simulated world, which knows already what its server will say.
@@ -170,7 +170,7 @@ impl Remote {
         host::spawn(async move {
             select(pin!(keep_lease(&keeping)), pin!(keeping.ended())).await;
         });
-        Remote { session, heartbeat: None }
+        Remote { session, lease_thread: None }
     }
 
     /// Asks a server for its `status` or `stats`, as JSON, or to `reset` the latter.
@@ -210,10 +210,10 @@ impl Remote {
 impl Drop for Remote {
     fn drop(&mut self) {
         self.session.stop.store(true, Ordering::Release);
-        if let Some(heartbeat) = self.heartbeat.take() {
-            heartbeat.thread().unpark();
+        if let Some(lease_thread) = self.lease_thread.take() {
+            lease_thread.thread().unpark();
             // It does not panic; and there is nothing left to do.
-            let _ = heartbeat.join();
+            let _ = lease_thread.join();
         }
         self.session.end();
     }
@@ -285,7 +285,7 @@ impl Transport for Remote {
     }
 
     fn silence(&self) -> Duration {
-        clock::since(*self.session.heard.lock())
+        clock::since(*self.session.heard_at.lock())
     }
 
     async fn return_locks(&self, returns: Vec<Return>) -> FsResult<()> {
@@ -295,7 +295,7 @@ impl Transport for Remote {
     fn identity(&self) -> ClientIdentity {
         ClientIdentity {
             client: self.session.client,
-            session: self.session.for_osses.clone(),
+            session: self.session.session_for_osses.clone(),
             secret: self.session.secret,
             in_process: false,
         }

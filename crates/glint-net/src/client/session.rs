@@ -10,7 +10,7 @@ use crate::client::recovery::replay_log::{
     Kind, Object, ReplayLog, UncommittedRequest, UncommittedWrite,
 };
 use crate::client::remote::RemoteOptions;
-use crate::client::slots::Numbers;
+use crate::client::slots::ConnectionNumbers;
 use crate::transport::frame_writer::KeptFrame;
 use crate::{LockClient, NetError};
 use glint_proto::message::{Hello, Reply, Request, Survived, Welcome};
@@ -40,19 +40,19 @@ pub(crate) struct Recovery {
 pub(crate) struct ClientSession {
     pub(crate) options: RemoteOptions,
     host: String,
-    /// Tells the servers of this process apart.
-    pub(crate) number: u64,
-    /// Number of the session of this client at the MDS, as that named it last.
-    pub(crate) id: AtomicU64,
-    /// The number that OSSes are told. That of a new session is told when nothing is left here of
+    /// Tells the sessions of this process apart.
+    pub(crate) key: u64,
+    /// Number of this session, as the MDS has named it last.
+    pub(crate) session_number: AtomicU64,
+    /// The number that OSSes are told. That of a new session is told them when nothing is left here of
     /// the old one: OSSes would take what is left for that of the new one.
-    pub(crate) for_osses: Arc<AtomicU64>,
+    pub(crate) session_for_osses: Arc<AtomicU64>,
     /// This server is an OSS, and was told that session last.
-    oss_session: Option<AtomicU64>,
+    told_session: Option<AtomicU64>,
     pub(crate) client: ClientId,
     pub(crate) secret: u128,
     pub(crate) welcome: Welcome,
-    pub(crate) numbers: Mutex<Numbers>,
+    pub(crate) connection_numbers: Mutex<ConnectionNumbers>,
     pub(crate) opens: ClientOpens,
     pub(crate) replay_log: Mutex<ReplayLog>,
     /// Who waits for room in it.
@@ -74,9 +74,9 @@ pub(crate) struct ClientSession {
     end: WaitList,
     /// Whether it was said that calls wait for room in `replay_log`.
     pub(super) complained: AtomicBool,
-    pub(crate) heartbeat: OnceLock<std::thread::Thread>,
+    pub(crate) lease_thread: OnceLock<std::thread::Thread>,
     /// When the last ping that was answered was sent.
-    pub(crate) heard: Mutex<Instant>,
+    pub(crate) heard_at: Mutex<Instant>,
     /// Connections of threads that were lost and not yet made again.
     pub(crate) outage: Outage,
     pub(crate) lock_client: OnceLock<Weak<dyn LockClient>>,
@@ -112,18 +112,18 @@ impl ClientSession {
         welcome: Welcome,
         oss_of: Option<&ClientIdentity>,
     ) -> Arc<ClientSession> {
-        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        static KEY: AtomicU64 = AtomicU64::new(0);
         let own = Arc::new(AtomicU64::new(welcome.session));
         Arc::new(ClientSession {
-            number: NUMBER.fetch_add(1, Ordering::Relaxed),
-            id: AtomicU64::new(welcome.session),
-            for_osses: oss_of.map_or(own, |identity| identity.session.clone()),
-            oss_session: oss_of.map(|_| AtomicU64::new(0)),
+            key: KEY.fetch_add(1, Ordering::Relaxed),
+            session_number: AtomicU64::new(welcome.session),
+            session_for_osses: oss_of.map_or(own, |identity| identity.session.clone()),
+            told_session: oss_of.map(|_| AtomicU64::new(0)),
             options,
             host,
             client,
             secret,
-            numbers: Mutex::default(),
+            connection_numbers: Mutex::default(),
             opens: ClientOpens::default(),
             replay_log: Mutex::default(),
             room: WaitList::default(),
@@ -143,8 +143,8 @@ impl ClientSession {
             is_over: AtomicBool::new(false),
             end: WaitList::default(),
             complained: AtomicBool::new(false),
-            heartbeat: OnceLock::new(),
-            heard: Mutex::new(clock::now()),
+            lease_thread: OnceLock::new(),
+            heard_at: Mutex::new(clock::now()),
             outage: Outage::default(),
             lock_client: OnceLock::new(),
             welcome,
@@ -153,7 +153,7 @@ impl ClientSession {
 
     /// Whether the server is an OSS.
     pub(crate) fn is_of_oss(&self) -> bool {
-        self.oss_session.is_some()
+        self.told_session.is_some()
     }
 
     /// Who keeps the locks of this client.
@@ -184,9 +184,9 @@ impl ClientSession {
 
     /// What is said first on every connection of this session.
     pub(crate) fn hello(&self) -> Request<'static> {
-        let mut session = self.id.load(Ordering::Acquire);
-        if let Some(told) = &self.oss_session {
-            session = self.for_osses.load(Ordering::Acquire);
+        let mut session = self.session_number.load(Ordering::Acquire);
+        if let Some(told) = &self.told_session {
+            session = self.session_for_osses.load(Ordering::Acquire);
             let before = told.swap(session, Ordering::AcqRel);
             if before != 0 && before != session {
                 // The MDS has evicted this client since, so what was for this server is not
@@ -209,12 +209,12 @@ impl ClientSession {
         }
         // One hello says that the client was evicted, and its answer may be lost, or come after that
         // of another one: a new session says it, too.
-        let is_another = self.oss_session.is_none() && {
-            let before = self.id.swap(welcome.session, Ordering::AcqRel);
+        let is_another = self.told_session.is_none() && {
+            let before = self.session_number.swap(welcome.session, Ordering::AcqRel);
             before != 0 && before != welcome.session
         };
         let is_new_run = self.run.load(Ordering::Acquire) != welcome.boot_verifier;
-        let says_so = welcome.evicted && (is_new_run || self.oss_session.is_some());
+        let says_so = welcome.evicted && (is_new_run || self.told_session.is_some());
         // Each connection's hello is answered so until this client has recovered: it is one eviction.
         let is_said_first = (is_another || says_so)
             && self.evicted_in.swap(welcome.boot_verifier, Ordering::AcqRel)
@@ -330,8 +330,8 @@ impl ClientSession {
 
     /// Has the server make things durable now.
     fn hurry(&self) {
-        if let Some(heartbeat) = self.heartbeat.get() {
-            heartbeat.unpark();
+        if let Some(lease_thread) = self.lease_thread.get() {
+            lease_thread.unpark();
         }
     }
 
@@ -414,11 +414,17 @@ pub(crate) mod tests {
         let session = ClientSession::new(options, "host".into(), client, 2, own, None);
         let other = Welcome { fs_uuid: 2, session: 9, evicted: true, ..welcome() };
         assert!(session.welcomed(Reply::Welcome(other)).is_err());
-        let now = (session.id.load(Ordering::Acquire), session.evictions.load(Ordering::Acquire));
+        let now = (
+            session.session_number.load(Ordering::Acquire),
+            session.evictions.load(Ordering::Acquire),
+        );
         assert_eq!(now, (7, 0));
         let anew = Welcome { session: 9, evicted: true, ..welcome() };
         assert!(session.welcomed(Reply::Welcome(anew)).is_ok());
-        let now = (session.id.load(Ordering::Acquire), session.evictions.load(Ordering::Acquire));
+        let now = (
+            session.session_number.load(Ordering::Acquire),
+            session.evictions.load(Ordering::Acquire),
+        );
         assert_eq!(now, (9, 1));
     }
 

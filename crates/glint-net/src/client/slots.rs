@@ -86,14 +86,14 @@ impl Slots {
     }
 }
 
-/// Numbers of the connections of a client, which their slots stand for.
+/// ConnectionNumbers of the connections of a client, which their slots stand for.
 #[derive(Default)]
-pub(crate) struct Numbers {
+pub(crate) struct ConnectionNumbers {
     next: u16,
     free: Vec<(u16, u64)>,
 }
 
-impl Numbers {
+impl ConnectionNumbers {
     /// One, and its first xid; `None` if all are taken.
     pub(crate) fn take(&mut self) -> Option<(u16, u64)> {
         if let Some(free) = self.free.pop() {
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn numbers_of_connections_are_of_one_thread_at_a_time() {
-        let mut numbers = Numbers::default();
+        let mut numbers = ConnectionNumbers::default();
         let all: Vec<u16> = std::iter::from_fn(|| numbers.take()).map(|(n, _)| n).collect();
         assert_eq!(all, (0..CONNECTIONS_PER_CLIENT_MAX).collect::<Vec<_>>());
         for _ in 0..70_000 {

@@ -47,7 +47,7 @@ impl Connection {
                 RecoveryStep::ForgetLocks => {
                     held = self.forget_locks(recovery.progress.is_evicted(now)).await;
                     if !self.session.is_of_oss() {
-                        self.session.for_osses.store(welcome.session, Ordering::Release);
+                        self.session.session_for_osses.store(welcome.session, Ordering::Release);
                     }
                 }
                 RecoveryStep::Reclaim => {

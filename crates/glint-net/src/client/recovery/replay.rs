@@ -188,7 +188,7 @@ impl Connection {
     /// Where retries are numbered; `None` if all connections have their threads.
     fn retries<'a>(&self, retries: &'a mut Option<Retries>) -> Option<&'a mut Retries> {
         if retries.is_none() {
-            *retries = self.session.numbers.lock().take().map(Retries::new);
+            *retries = self.session.connection_numbers.lock().take().map(Retries::new);
         }
         retries.as_mut()
     }
