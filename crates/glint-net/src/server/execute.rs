@@ -12,12 +12,13 @@ use crate::server::spare::Spare;
 use crate::server::worker::{EVICTED, Job, Worker};
 use crate::transport::framing::{Envelope, append_frame};
 use crate::{NetError, Service, capability, host, stats};
-use glint_proto::frame::{FrameError, NO_SLOT};
+use glint_proto::frame::{FrameError, Header, NO_SLOT};
 use glint_proto::limits::*;
-use glint_proto::message::{Reply, Request, Survived};
+use glint_proto::message::{Hello, Reply, Request, Survived};
+use glint_proto::oss::OssRequest;
 use glint_proto::{
     Answer, Arrival, Bulk, Capability, ClientId, Cred, Errno, FsResult, MdsReply, MdsRequest, Op,
-    OstReply, OstRequest, Owner, RequestId, Session, Timestamp,
+    OstReply, OstRequest, Owner, Reclaim, RequestId, Session, Timestamp,
 };
 use std::rc::Rc;
 use std::sync::Arc;
@@ -28,6 +29,32 @@ const _: () = assert!(SLOTS_MAX < NO_SLOT);
 /// Of what is reclaimed in one request, so much keeps others waiting at a time.
 const RECLAIMS_AT_ONCE: usize = 64;
 
+/// A request that was received: from where, what its header says, and when.
+struct Received<'a, S: Service> {
+    connection: &'a Rc<ServedConnection<S>>,
+    header: &'a Header,
+    now: Timestamp,
+}
+
+impl<S: Service> Received<'_, S> {
+    /// The session in which it was sent, which is not over.
+    fn session(&self) -> Result<&Arc<Session>, NetError> {
+        match self.connection.session.get() {
+            Some(session) if session.client() != self.header.client => {
+                Err(refused("another client's request"))
+            }
+            Some(session) if session.is_over() => Err(refused(EVICTED)),
+            Some(session) => Ok(session),
+            None => Err(refused("a request before hello")),
+        }
+    }
+
+    fn id(&self) -> RequestId {
+        let Header { client, slot, xid, .. } = *self.header;
+        RequestId { client, slot, xid }
+    }
+}
+
 impl<S: Service> Worker<S> {
     /// Executes one request and queues its reply.
     pub(crate) async fn execute(
@@ -36,206 +63,69 @@ impl<S: Service> Worker<S> {
         now: Timestamp,
     ) -> Result<(), NetError> {
         let Job { connection, pass, frame, .. } = job;
-        let header = frame.header;
+        let header = &frame.header;
         let request: Request<'_> = glint_proto::message::decode(pass.body(&frame))
             .map_err(|_| FrameError::Body(header.op.name()))?;
         // It was queued as what its header says.
         if request.op() != header.op {
             return Err(FrameError::Body(header.op.name()).into());
         }
-        let client = header.client;
         if let Some(spare) = &self.spare {
-            spare.permits(&*self.service, &connection.peer, client, &request).await;
+            spare.permits(&*self.service, &connection.peer, header.client, &request).await;
         }
-        let refused = |reason: &str| NetError::Refused(reason.into());
-        let session = || match connection.session.get() {
-            Some(session) if session.client() != client => Err(refused("another client's request")),
-            Some(session) if session.is_over() => Err(refused(EVICTED)),
-            Some(session) => Ok(session),
-            None => Err(refused("a request before hello")),
-        };
-        // A client's replies are remembered for each of its slots.
-        if header.slot >= SLOTS_MAX && header.slot != NO_SLOT {
-            let reason = format!("slot {}: a client has {SLOTS_MAX}", header.slot);
-            return Err(NetError::Refused(reason));
-        }
-        let changes = match &request {
-            Request::Mds { request, .. } | Request::Replay { request, .. } => {
-                request.is_modifying()
-            }
-            Request::Ost { request, .. } => request.is_modifying(),
-            _ => false,
-        };
-        if changes && header.slot == NO_SLOT {
-            return Err(NetError::Refused("a change without a slot".into()));
-        }
-        let id = RequestId { client, slot: header.slot, xid: header.xid };
-        let rights = connection.rights();
-        let metadata = async |cred: Cred, request: MdsRequest<'_>, replay, capability| {
-            let session = &**session()?;
-            let arrival = Arrival {
-                session: Some(session),
-                id: Some(id),
-                digest: header.body_crc,
-                now,
-                replay,
-            };
-            let replay = arrival.replay.as_ref();
-            let (cred, request) = match self
-                .admit(&connection, session, cred, request, replay, capability)
-                .await
-            {
-                Ok(admitted) => admitted,
-                Err(errno) => {
-                    return Ok(Reply::Mds { transaction: 0, reply: Err(errno), grants: vec![] });
-                }
-            };
-            let Answer { transaction, mut reply, mut grants } =
-                self.service.execute_metadata(&arrival, &cred, &request).await;
-            if let (Some(rights), Ok(reply)) = (rights, &mut reply) {
-                rights.reply(reply);
-                if let Some(key) = self.service.capability_key() {
-                    grants.extend(key.grants(session.number(), &request, reply));
-                }
-            }
-            Ok::<_, NetError>(Reply::Mds { transaction, reply, grants })
-        };
+        check_slot(header, &request)?;
+        let received = Received { connection: &connection, header, now };
         let mut bulk = Vec::new();
         let reply = match request {
             Request::Status => Reply::Json(connection.status()),
             Request::Stats => Reply::Json(stats::as_json("server")),
-            Request::ResetStats if rights.is_some() => Reply::Failed(Errno::EACCES),
-            Request::ResetStats => {
-                glint_telemetry::reset();
-                Reply::Json("[]".into())
-            }
-            Request::Hello(_) if connection.session.get().is_some() => {
-                return Err(refused("hello was said before"));
-            }
-            Request::Hello(mut hello) => {
-                hello.check().map_err(not_admitted)?;
-                let mut welcome = self.service.welcome();
-                // Before it is known to anybody: who is refused is not waited for later.
-                if let Some(path) = rights.and_then(|rights| rights.subtree.as_deref()) {
-                    let found = self.service.resolve(path).await;
-                    let absent = |errno| NetError::Refused(format!("its subtree {path}: {errno}"));
-                    welcome.root = found.map_err(absent)?;
-                    connection.top.set(Some(welcome.root));
-                }
-                if client == ClientId::IN_PROCESS {
-                    return Err(refused("this is nobody's id"));
-                }
-                connection.admit_peer()?;
-                let certificate = connection.peer.certificate;
-                let owner = Owner { certificate, secret: hello.secret };
-                let connected = self.service.connect(client, &hello, owner).await;
-                let (is_new, session) = connected.map_err(not_admitted)?;
-                welcome.session = session.number();
-                // Of two hellos at the same time one is too many.
-                if let Err(session) = connection.session.set(session) {
-                    self.service.disconnect(&session);
-                    return Err(refused("hello was said before"));
-                }
-                welcome.capabilities = rights.is_some();
-                let survived = self.service.survival(hello.boot_verifier);
-                welcome.evicted = hello.known && (is_new || survived.is_none());
-                welcome.survived = survived.unwrap_or(Survived::ALL);
-                Reply::Welcome(welcome)
-            }
+            Request::ResetStats => reset_stats(&connection),
+            Request::Hello(hello) => self.greet(&received, hello).await?,
             Request::Osses => {
-                session()?;
+                received.session()?;
                 Reply::Osses(self.service.welcome().osses)
             }
-            Request::Oss(_) if !connection.peer.may_be_oss() => Reply::Oss(Err(Errno::EACCES)),
-            Request::Oss(request) => {
-                connection.admit_peer()?;
-                Reply::Oss(self.service.execute_oss(connection.peer.name.as_deref(), request).await)
-            }
-            Request::Ping { commit, hurry } => {
-                self.service.renew_lease(session()?);
-                // Alone, the spare would wait for the disk.
-                let alone = self.spare.as_ref().is_some_and(Spare::is_alone);
-                if hurry && !alone && !self.hurrying.replace(true) {
-                    let worker = self.clone();
-                    host::spawn(async move {
-                        // Who waits for it hears of the failure.
-                        let _ = worker.service.commit().await;
-                        worker.hurrying.set(false);
-                    });
-                }
-                if commit {
-                    self.service.commit().await.map_err(|e| NetError::Refused(e.to_string()))?;
-                }
-                Reply::Pong(self.service.last_committed())
-            }
+            Request::Oss(request) => self.execute_oss(&connection, request).await?,
+            Request::Ping { commit, hurry } => self.ping(&received, commit, hurry).await?,
             Request::Bye => {
-                let session = session()?;
-                self.service.commit().await.map_err(|e| NetError::Refused(e.to_string()))?;
+                let session = received.session()?;
+                self.commit().await?;
                 self.service.goodbye(session).await;
-                Reply::Pong(self.service.last_committed())
+                self.pong()
             }
             Request::Recovered => {
-                let session = session()?;
+                let session = received.session()?;
                 let _running = session.enter().map_err(|_| refused(EVICTED))?;
                 self.service.end_recovery(session);
-                Reply::Pong(self.service.last_committed())
+                self.pong()
             }
             Request::Return(returns) => {
-                let session = session()?;
+                let session = received.session()?;
                 let _running = session.enter().map_err(|_| refused(EVICTED))?;
                 self.service.return_locks(session, &returns);
-                Reply::Pong(self.service.last_committed())
+                self.pong()
             }
-            Request::Listen => {
-                let session = session()?;
-                let _running = session.enter().map_err(|_| refused(EVICTED))?;
-                let listening = self.service.listen(session);
-                let session = session.clone();
-                host::spawn(self.clone().call_back(connection.clone(), session, listening));
-                Reply::Recalls(Vec::new())
-            }
-            Request::Mds { cred, request } if request.is_patient() => match session()?.wait() {
-                Err(errno) => Reply::Mds { transaction: 0, reply: Err(errno), grants: vec![] },
-                Ok(_waiting) => {
-                    let done = connection.while_it_lasts(metadata(cred, request, None, None));
-                    done.await.ok_or(NetError::Closed)??
-                }
-            },
-            Request::Mds { cred, request } => metadata(cred, request, None, None).await?,
-            Request::Reclaim(items) => {
-                if items.len() > RECLAIMS_MAX {
-                    return Err(refused("too much is reclaimed at once"));
-                }
-                let mut replies = Vec::with_capacity(items.len());
-                for item in items {
-                    // Each is looked at as if it had come alone.
-                    let reply = metadata(Cred::ROOT, item.request(), None, None).await?;
-                    replies.push(match reply {
-                        Reply::Mds { reply, .. } => reply,
-                        _ => Err(Errno::EPROTO),
-                    });
-                    if replies.len() % RECLAIMS_AT_ONCE == 0 {
-                        futures_lite::future::yield_now().await;
+            Request::Listen => self.listen(&received)?,
+            Request::Mds { cred, request } if request.is_patient() => {
+                match received.session()?.wait() {
+                    Err(errno) => metadata_failed(errno),
+                    Ok(_waiting) => {
+                        let done = self.metadata(&received, cred, request, None, None);
+                        connection.while_it_lasts(done).await.ok_or(NetError::Closed)??
                     }
                 }
-                Reply::Reclaimed(replies)
             }
+            Request::Mds { cred, request } => {
+                self.metadata(&received, cred, request, None, None).await?
+            }
+            Request::Reclaim(items) => self.reclaim(&received, items).await?,
             Request::Replay { cred, request, reply, capability } => {
-                metadata(cred, request, Some(reply), capability).await?
+                self.metadata(&received, cred, request, Some(reply), capability).await?
             }
             Request::Ost { ost, request, capability } => {
-                let (session, received) = (session()?, pass.bulk(&frame));
-                let digest = (header.body_crc, header.bulk_crc);
-                let change = self.ost(session, ost, request, received, &mut bulk);
-                let Answer { transaction, reply, .. } =
-                    match self.admit_ost(&connection, session, &request, capability) {
-                        Err(errno) => Answer::unchanged(Err(errno)),
-                        Ok(()) if request.is_modifying() => {
-                            self.reply_cache.run(session, id, digest, change).await
-                        }
-                        Ok(()) => change.await,
-                    };
-                Reply::Ost { transaction, reply }
+                let written = pass.bulk(&frame);
+                let to = (ost, request, capability);
+                self.data(&received, to, written, &mut bulk).await?
             }
         };
         let committed = match reply {
@@ -243,7 +133,173 @@ impl<S: Service> Worker<S> {
             Reply::Ost { .. } => self.service.last_committed().ost,
             _ => 0,
         };
-        self.reply(&connection, &header, committed, &reply, bulk)
+        self.reply(&connection, header, committed, &reply, bulk)
+    }
+
+    /// Begins the session of a connection: its client says who it is.
+    async fn greet(&self, received: &Received<'_, S>, mut hello: Hello) -> Result<Reply, NetError> {
+        let (connection, client) = (received.connection, received.header.client);
+        let rights = connection.rights();
+        if connection.session.get().is_some() {
+            return Err(refused("hello was said before"));
+        }
+        hello.check().map_err(not_admitted)?;
+        let mut welcome = self.service.welcome();
+        // Before it is known to anybody: who is refused is not waited for later.
+        if let Some(path) = rights.and_then(|rights| rights.subtree.as_deref()) {
+            let found = self.service.resolve(path).await;
+            let absent = |errno| NetError::Refused(format!("its subtree {path}: {errno}"));
+            welcome.root = found.map_err(absent)?;
+            connection.top.set(Some(welcome.root));
+        }
+        if client == ClientId::IN_PROCESS {
+            return Err(refused("this is nobody's id"));
+        }
+        connection.admit_peer()?;
+        let certificate = connection.peer.certificate;
+        let owner = Owner { certificate, secret: hello.secret };
+        let connected = self.service.connect(client, &hello, owner).await;
+        let (is_new, session) = connected.map_err(not_admitted)?;
+        welcome.session = session.number();
+        // Of two hellos at the same time one is too many.
+        if let Err(session) = connection.session.set(session) {
+            self.service.disconnect(&session);
+            return Err(refused("hello was said before"));
+        }
+        welcome.capabilities = rights.is_some();
+        let survived = self.service.survival(hello.boot_verifier);
+        welcome.evicted = hello.known && (is_new || survived.is_none());
+        welcome.survived = survived.unwrap_or(Survived::ALL);
+        Ok(Reply::Welcome(welcome))
+    }
+
+    /// Answers another server, if the certificate says that it may be one.
+    async fn execute_oss(
+        &self,
+        connection: &ServedConnection<S>,
+        request: OssRequest,
+    ) -> Result<Reply, NetError> {
+        if !connection.peer.may_be_oss() {
+            return Ok(Reply::Oss(Err(Errno::EACCES)));
+        }
+        connection.admit_peer()?;
+        Ok(Reply::Oss(self.service.execute_oss(connection.peer.name.as_deref(), request).await))
+    }
+
+    /// Hears that a client lives, and commits if it wants that: before the answer, or soon.
+    async fn ping(
+        self: &Rc<Self>,
+        received: &Received<'_, S>,
+        commit: bool,
+        hurry: bool,
+    ) -> Result<Reply, NetError> {
+        self.service.renew_lease(received.session()?);
+        // Alone, the spare would wait for the disk.
+        let alone = self.spare.as_ref().is_some_and(Spare::is_alone);
+        if hurry && !alone && !self.hurrying.replace(true) {
+            let worker = self.clone();
+            host::spawn(async move {
+                // Who waits for it hears of the failure.
+                let _ = worker.service.commit().await;
+                worker.hurrying.set(false);
+            });
+        }
+        if commit {
+            self.commit().await?;
+        }
+        Ok(self.pong())
+    }
+
+    async fn commit(&self) -> Result<(), NetError> {
+        self.service.commit().await.map_err(|errno| NetError::Refused(errno.to_string()))
+    }
+
+    fn pong(&self) -> Reply {
+        Reply::Pong(self.service.last_committed())
+    }
+
+    /// Has a connection carry recalls from now on.
+    fn listen(self: &Rc<Self>, received: &Received<'_, S>) -> Result<Reply, NetError> {
+        let session = received.session()?;
+        let _running = session.enter().map_err(|_| refused(EVICTED))?;
+        let listening = self.service.listen(session);
+        let (connection, session) = (received.connection.clone(), session.clone());
+        host::spawn(self.clone().call_back(connection, session, listening));
+        Ok(Reply::Recalls(Vec::new()))
+    }
+
+    /// Executes a metadata request, or says again what was answered (`replay`) before a restart.
+    async fn metadata(
+        &self,
+        received: &Received<'_, S>,
+        cred: Cred,
+        request: MdsRequest<'_>,
+        replay: Option<MdsReply>,
+        capability: Option<Capability>,
+    ) -> Result<Reply, NetError> {
+        let session = &**received.session()?;
+        let (id, digest) = (Some(received.id()), received.header.body_crc);
+        let arrival = Arrival { session: Some(session), id, digest, now: received.now, replay };
+        let (connection, replay) = (received.connection, arrival.replay.as_ref());
+        let admitted = self.admit(connection, session, cred, request, replay, capability).await;
+        let (cred, request) = match admitted {
+            Ok(admitted) => admitted,
+            Err(errno) => return Ok(metadata_failed(errno)),
+        };
+        let Answer { transaction, mut reply, mut grants } =
+            self.service.execute_metadata(&arrival, &cred, &request).await;
+        if let (Some(rights), Ok(reply)) = (connection.rights(), &mut reply) {
+            rights.reply(reply);
+            if let Some(key) = self.service.capability_key() {
+                grants.extend(key.grants(session.number(), &request, reply));
+            }
+        }
+        Ok(Reply::Mds { transaction, reply, grants })
+    }
+
+    /// Takes what a client had before a restart, each item as if it had come alone.
+    async fn reclaim(
+        &self,
+        received: &Received<'_, S>,
+        items: Vec<Reclaim>,
+    ) -> Result<Reply, NetError> {
+        if items.len() > RECLAIMS_MAX {
+            return Err(refused("too much is reclaimed at once"));
+        }
+        let mut replies = Vec::with_capacity(items.len());
+        for item in items {
+            let reply = self.metadata(received, Cred::ROOT, item.request(), None, None).await?;
+            replies.push(match reply {
+                Reply::Mds { reply, .. } => reply,
+                _ => Err(Errno::EPROTO),
+            });
+            if replies.len() % RECLAIMS_AT_ONCE == 0 {
+                futures_lite::future::yield_now().await;
+            }
+        }
+        Ok(Reply::Reclaimed(replies))
+    }
+
+    /// Executes a data request, a change of it once. `written` came with it, `bulk` is what is read.
+    async fn data(
+        &self,
+        received: &Received<'_, S>,
+        (ost, request, capability): (u16, OstRequest, Option<Capability>),
+        written: &[u8],
+        bulk: &mut Vec<u8>,
+    ) -> Result<Reply, NetError> {
+        let (session, header) = (received.session()?, received.header);
+        let digest = (header.body_crc, header.bulk_crc);
+        let change = self.ost(session, ost, request, written, bulk);
+        let Answer { transaction, reply, .. } =
+            match self.admit_ost(received.connection, session, &request, capability) {
+                Err(errno) => Answer::unchanged(Err(errno)),
+                Ok(()) if request.is_modifying() => {
+                    self.reply_cache.run(session, received.id(), digest, change).await
+                }
+                Ok(()) => change.await,
+            };
+        Ok(Reply::Ost { transaction, reply })
     }
 
     /// What is executed for a request of a client, if it may say that.
@@ -329,6 +385,43 @@ impl<S: Service> Worker<S> {
         }
         answer
     }
+}
+
+fn refused(reason: &str) -> NetError {
+    NetError::Refused(reason.into())
+}
+
+fn metadata_failed(errno: Errno) -> Reply {
+    Reply::Mds { transaction: 0, reply: Err(errno), grants: Vec::new() }
+}
+
+/// Starts the statistics of this process again, for who may do everything.
+fn reset_stats<S: Service>(connection: &ServedConnection<S>) -> Reply {
+    if connection.rights().is_some() {
+        return Reply::Failed(Errno::EACCES);
+    }
+    glint_telemetry::reset();
+    Reply::Json("[]".into())
+}
+
+/// Refuses a slot that a client cannot have, whose replies are remembered for each of its slots,
+/// and a change without one.
+fn check_slot(header: &Header, request: &Request<'_>) -> Result<(), NetError> {
+    if header.slot == NO_SLOT {
+        let changes = match request {
+            Request::Mds { request, .. } | Request::Replay { request, .. } => {
+                request.is_modifying()
+            }
+            Request::Ost { request, .. } => request.is_modifying(),
+            _ => false,
+        };
+        return if changes { Err(refused("a change without a slot")) } else { Ok(()) };
+    }
+    if header.slot >= SLOTS_MAX {
+        let reason = format!("slot {}: a client has {SLOTS_MAX}", header.slot);
+        return Err(NetError::Refused(reason));
+    }
+    Ok(())
 }
 
 /// Why a hello was not good.
