@@ -18,6 +18,7 @@ mod oss_registry;
 mod process;
 mod rates;
 mod records;
+mod rounds;
 mod settings;
 mod status;
 mod units;
@@ -29,6 +30,7 @@ pub use process::data_dir::{self, DataDirError};
 pub use process::{RunningOss, RunningServers, descriptors, engine_options};
 pub use rates::{Rates, Totals};
 pub use records::{OssIdentity, OssRuns, Records};
+pub use rounds::Round;
 pub use settings::{Drawn, Settings};
 pub use units::human_bytes;
 

@@ -24,8 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// An MDS and its OSTs. Whoever has it calls what looks after it: [`MdsServer::expire`],
-/// [`MdsServer::keep_house`], [`MdsServer::settle`], and [`Mds::time_passes`].
+/// An MDS and its OSTs. Whoever has it runs [`MdsServer::rounds`].
 pub struct MdsServer<K: Kv = LocalKv, D: Disk = LocalDisk> {
     mds: Mds<K>,
     key: Key,
@@ -82,7 +81,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
     }
 
     /// Gives up clients whose time is over. What fails is tried again with the next call.
-    pub async fn expire(&self) {
+    pub(crate) async fn expire(&self) {
         if let Err(errno) = self.mds.expire(self).await {
             tracing::error!(%errno, "giving up clients");
         }
@@ -90,19 +89,19 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
 
     /// Brings data to stable storage and seals objects that were left alone for `idle`, every
     /// commit interval. May take long.
-    pub fn settle(&self, idle: Duration) {
+    pub(crate) fn settle(&self, idle: Duration) {
         self.osts.settle(idle);
     }
 
     /// Takes the totals of now, for [`MdsServer::rates`]; every second or so.
-    pub fn note_totals(&self) {
+    pub(crate) fn note_totals(&self) {
         let mut totals = self.totals.lock();
         *totals = [totals[1], Totals::now()];
     }
 
     /// Removes what deleted files left, and watches the space. Returns whether there may be more
     /// to do at once.
-    pub async fn keep_house(&self) -> bool {
+    pub(crate) async fn keep_house(&self) -> bool {
         if !self.mds.is_recovering()
             && !self.noted.swap(true, Ordering::AcqRel)
             && let Err(error) = self.records.note_served()
@@ -118,7 +117,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
     }
 
     /// Has the MDS know what space there is, and which OSTs are not heard of.
-    pub fn watch_space(&self) {
+    pub(crate) fn watch_space(&self) {
         self.mds.set_absent(self.osses.absent());
         // The tables lie beside the first one.
         if let Some(space) = self.osts.first_space() {
@@ -127,7 +126,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
     }
 
     /// Longest time between two calls of [`MdsServer::settle`].
-    pub fn commit_interval(&self) -> Duration {
+    pub(crate) fn commit_interval(&self) -> Duration {
         self.settings.commit_interval
     }
 

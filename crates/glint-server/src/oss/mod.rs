@@ -34,7 +34,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// An OSS. Whoever has it runs what it does beside requests: [`Oss::talk`],
-/// [`Oss::destroy_ordered`], [`Oss::settle`].
+/// [`Oss::destroy_ordered`], [`Oss::rounds`].
 pub struct Oss<D: Disk = LocalDisk> {
     osts: OstSet<D>,
     records: Arc<dyn Records>,
@@ -93,9 +93,14 @@ impl<D: Disk> Oss<D> {
 
     /// Brings data to stable storage and seals objects that were left alone for `idle`, every
     /// commit interval. May take long.
-    pub fn settle(&self, idle: Duration) {
+    pub(crate) fn settle(&self, idle: Duration) {
         self.osts.settle(idle);
         self.osts.retain_grants(|client| self.sessions.knows(client));
+    }
+
+    /// Longest time between two calls of [`Oss::settle`].
+    pub(crate) fn commit_interval(&self) -> Duration {
+        self.settings.commit_interval
     }
 
     /// The last thing before the end: everything accepted is on stable storage after it.

@@ -7,11 +7,7 @@ pub mod descriptors;
 mod local_osts;
 mod mds;
 mod oss;
+mod rounds;
 
 pub use mds::{RunningServers, engine_options};
 pub use oss::RunningOss;
-
-use std::time::Duration;
-
-/// How often the threads of a server look around.
-const HOUSEKEEPING: Duration = Duration::from_millis(100);

@@ -1,12 +1,11 @@
 //! An OSS as a process: of one data directory, with threads that look after it.
 
 use super::data_dir::DataDir;
-use super::{HOUSEKEEPING, local_osts};
+use super::{local_osts, rounds};
 use crate::oss::Oss;
 use crate::settings::Settings;
 use futures_lite::future::block_on;
 use glint_net::Address;
-use glint_ost::SEAL_IDLE;
 use glint_proto::FsResult;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -40,14 +39,11 @@ impl RunningOss {
         let oss = Oss::start(osts, records, settings, boot_verifier, mds, advertised)?;
         let oss = Arc::new(oss);
         let (reporter, report) = mpsc::channel();
-        let (keeping, talking, destroying) = (oss.clone(), oss.clone(), oss.clone());
-        let interval = settings.commit_interval;
+        let (talking, destroying) = (oss.clone(), oss.clone());
         let thread = |name: &str| std::thread::Builder::new().name(name.into());
-        let threads = vec![
-            thread("housekeeping").spawn(move || keep_house(&keeping, interval))?,
-            thread("destroy").spawn(move || block_on(destroying.destroy_ordered()))?,
-            thread("liaison").spawn(move || talk(&talking, &reporter))?,
-        ];
+        let mut threads = rounds::spawn(&oss, oss.rounds(), Oss::is_stopping)?;
+        threads.push(thread("destroy").spawn(move || block_on(destroying.destroy_ordered()))?);
+        threads.push(thread("liaison").spawn(move || talk(&talking, &reporter))?);
         Ok(RunningOss { oss, data, threads, report })
     }
 
@@ -87,18 +83,6 @@ impl RunningOss {
             }
         }
         self.oss.settle_last()
-    }
-}
-
-/// Brings data to stable storage every commit interval.
-fn keep_house(oss: &Oss, interval: Duration) {
-    let mut last = Instant::now();
-    while !oss.is_stopping() {
-        std::thread::sleep(HOUSEKEEPING);
-        if last.elapsed() >= interval {
-            oss.settle(SEAL_IDLE);
-            last = Instant::now();
-        }
     }
 }
 

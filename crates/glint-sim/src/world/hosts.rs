@@ -12,7 +12,7 @@ use glint_net::{Address, Service, SimulatedServer, host};
 use glint_ost::disk::memory::{DiskOperation, Fault, MemoryDisk};
 use glint_ost::{ObjectStore, OstSet, SEAL_IDLE, SpaceGrants};
 use glint_proto::{Errno, Ino, Layout, ObjectId};
-use glint_server::{Drawn, MdsServer, Oss, Settings};
+use glint_server::{Drawn, MdsServer, Oss, Round, Settings};
 use parking_lot::Mutex;
 use std::cell::{Cell, RefCell};
 use std::path::Path;
@@ -25,7 +25,6 @@ pub(crate) const MDS: usize = 0;
 /// In simulated time.
 pub(crate) const LEASE: Duration = Duration::from_secs(12);
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
-const HOUSEKEEPING: Duration = Duration::from_millis(100);
 /// How long a request waits for a disk that makes it wait.
 const SLOW_US_MAX: u64 = 3_000;
 /// Objects that a store keeps open: few, so that it closes some.
@@ -246,28 +245,17 @@ impl Hosts {
 
     fn spawn_mds(&self, server: &Arc<Servers>) {
         let machine = self.machine(MDS);
-        let (service, expiring) = (server.clone(), server.clone());
-        let executor = self.executor.clone();
+        let (service, executor) = (server.clone(), self.executor.clone());
         self.executor.spawn_on(machine, async move {
             let serving = serve(&executor, MDS, machine, &service);
-            for tick in 1u64.. {
-                host::sleep(HOUSEKEEPING).await;
-                service.mds().time_passes();
-                while service.keep_house().await {}
-                if tick % (COMMIT_INTERVAL.as_millis() / HOUSEKEEPING.as_millis()) as u64 == 0 {
-                    // Whoever looks at them sees what fails.
-                    service.settle(seal_idle(&executor));
-                    let _ = service.mds().sync().await;
-                    serving.care().await;
-                }
-            }
-        });
-        self.executor.spawn_on(machine, async move {
             loop {
-                host::sleep(HOUSEKEEPING).await;
-                expiring.expire().await;
+                host::sleep(COMMIT_INTERVAL).await;
+                // An engine on a disk has a thread for it. Whoever looks at it sees what fails.
+                let _ = service.mds().sync().await;
+                serving.care().await;
             }
         });
+        self.spawn_rounds(machine, server, server.rounds());
     }
 
     fn spawn_oss(&self, host: usize, oss: &Arc<Oss<MemoryDisk>>) {
@@ -278,7 +266,6 @@ impl Hosts {
             let serving = serve(&executor, host, machine, &service);
             loop {
                 host::sleep(COMMIT_INTERVAL).await;
-                service.settle(seal_idle(&executor));
                 serving.care().await;
             }
         });
@@ -287,6 +274,23 @@ impl Hosts {
             talking.talk(&report).await;
         });
         self.executor.spawn_on(machine, async move { destroying.destroy_ordered().await });
+        self.spawn_rounds(machine, oss, oss.rounds());
+    }
+
+    /// What a server does beside requests, a task for each round, until its process ends.
+    fn spawn_rounds<S: 'static>(&self, machine: Machine, server: &Arc<S>, rounds: Vec<Round<S>>) {
+        for round in rounds {
+            let (server, executor) = (server.clone(), self.executor.clone());
+            self.executor.spawn_on(machine, async move {
+                let pause = async |pause: Duration| {
+                    if !pause.is_zero() {
+                        host::sleep(pause).await;
+                    }
+                    true
+                };
+                round.keep(&*server, || seal_idle(&executor), pause).await;
+            });
+        }
     }
 
     /// The process of a machine ends.

@@ -1,0 +1,98 @@
+//! The rounds of a server: what it does again and again beside requests, and how often.
+//!
+//! Invariant: whoever runs a server runs all of its rounds ([`MdsServer::rounds`], [`Oss::rounds`]),
+//! each apart from the others, because one that waits for a disk or another server must not hold up
+//! the next. So a process (a thread for each) and the simulation (a task for each) look after a
+//! server in the same way.
+
+use crate::mds_server::MdsServer;
+use crate::oss::Oss;
+use glint_kv::Kv;
+use glint_ost::disk::Disk;
+use std::pin::Pin;
+use std::time::Duration;
+
+/// Pause before most rounds.
+const HOUSEKEEPING: Duration = Duration::from_millis(100);
+
+/// What is being done in a round; true if there may be more to do at once.
+type Work<'a> = Pin<Box<dyn Future<Output = bool> + 'a>>;
+
+/// One kind of work of a server, and the pause before each time.
+#[derive(Debug)]
+pub struct Round<S> {
+    /// Its name, as that of a thread.
+    pub name: &'static str,
+    /// Nobody waits for it, and it may be much: others go first.
+    pub gives_way: bool,
+    pause: Duration,
+    work: for<'a> fn(&'a S, Duration) -> Work<'a>,
+}
+
+impl<S> Round<S> {
+    fn every(
+        pause: Duration,
+        name: &'static str,
+        work: for<'a> fn(&'a S, Duration) -> Work<'a>,
+    ) -> Round<S> {
+        Round { name, gives_way: false, pause, work }
+    }
+
+    /// Does it until a `pause` says that the server stops. Objects that are left alone for `idle`
+    /// are sealed.
+    pub async fn keep(
+        &self,
+        server: &S,
+        idle: impl Fn() -> Duration,
+        pause: impl AsyncFn(Duration) -> bool,
+    ) {
+        let mut is_more = false;
+        while pause(if is_more { Duration::ZERO } else { self.pause }).await {
+            is_more = (self.work)(server, idle()).await;
+        }
+    }
+}
+
+/// What is done by `work`, until the next time.
+fn once<'a>(work: impl Future<Output = ()> + 'a) -> Work<'a> {
+    Box::pin(async move {
+        work.await;
+        false
+    })
+}
+
+impl<K: Kv, D: Disk> MdsServer<K, D> {
+    /// What the server with the MDS does beside requests.
+    pub fn rounds(&self) -> Vec<Round<Self>> {
+        vec![
+            // Waits for nothing: it counts how long others stood still.
+            Round::every(HOUSEKEEPING, "watch", |server, _| {
+                once(async { server.mds().time_passes() })
+            }),
+            Round::every(HOUSEKEEPING, "eviction", |server, _| once(server.expire())),
+            Round {
+                gives_way: true,
+                ..Round::every(HOUSEKEEPING, "housekeeping", |server, _| {
+                    Box::pin(server.keep_house())
+                })
+            },
+            // Housekeeping may be waiting for a server that does not answer.
+            Round::every(HOUSEKEEPING, "space", |server, _| once(async { server.watch_space() })),
+            Round::every(self.commit_interval(), "settling", |server, idle| {
+                once(async move {
+                    server.settle(idle);
+                    server.note_totals();
+                })
+            }),
+        ]
+    }
+}
+
+impl<D: Disk> Oss<D> {
+    /// What an OSS does beside requests, [`Oss::talk`] and [`Oss::destroy_ordered`].
+    pub fn rounds(&self) -> Vec<Round<Self>> {
+        vec![Round::every(self.commit_interval(), "settling", |oss, idle| {
+            once(async move { oss.settle(idle) })
+        })]
+    }
+}
