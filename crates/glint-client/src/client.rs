@@ -12,7 +12,7 @@ use crate::locks::posix::PosixLocks;
 use crate::locks::recall::RecallInbox;
 use crate::meta_log::log::WriteBackLog;
 use crate::vfs::{Caller, Found, Valid};
-use glint_net::{Transport, status_for_everybody};
+use glint_net::{MdsRequests, MdsSession, ServerStatistics, Transport, status_for_everybody};
 use glint_proto::limits::{CACHE_MS_SHARED, KNOWN_INODES_MAX};
 use glint_proto::{Attr, Cred, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, Timestamp};
 use glint_telemetry::{Counter, Layer, Span};
@@ -64,13 +64,13 @@ impl<T: Transport> Client<T> {
     /// A client on `transport`, without locks if nobody keeps them: see [`crate::RunningClient`].
     /// With `noatime` reading never changes an inode.
     pub fn new(transport: T, noatime: bool) -> Client<T> {
-        let welcome = transport.welcome();
+        let welcome = transport.mds().welcome();
         let log = Arc::new(WriteBackLog::default());
         if welcome.commit_sync {
             log.turn_off();
         }
         Client {
-            reads_ahead: !transport.identity().is_in_process(),
+            reads_ahead: !transport.mds().identity().is_in_process(),
             ahead_memory: ReadAheadMemory::default(),
             transport,
             osts: AtomicU16::new(welcome.osts),
@@ -161,7 +161,7 @@ impl<T: Transport> Client<T> {
     /// dropped whenever it waits.
     async fn ask_once(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<MdsReply> {
         let epoch = self.cache.epoch();
-        let (reply, grants) = self.transport.mds(cred, request).await;
+        let (reply, grants) = self.transport.mds().request(cred, request).await;
         if !grants.is_empty() {
             self.learn_grants(&grants, epoch);
         }
@@ -260,7 +260,7 @@ impl<T: Transport> Client<T> {
 
     /// How long nothing was heard of the servers.
     pub fn silence(&self) -> Duration {
-        self.transport.silence()
+        self.transport.mds().silence()
     }
 
     /// The state of the servers, with that of this client.
@@ -282,11 +282,11 @@ impl<T: Transport> Client<T> {
     /// The same, for a user of this host: who is not its root is told what a limited certificate
     /// is told, and of clients only this one, whatever the certificate of the mount allows.
     pub(crate) async fn status_for(&self, caller: &Caller) -> FsResult<Vec<u8>> {
-        let servers = self.transport.status().await?;
+        let servers = self.transport.mds().status().await?;
         if caller.cred.is_superuser() {
             return Ok(self.status(servers));
         }
-        let client = self.transport.identity().client().to_string();
+        let client = self.transport.mds().identity().client().to_string();
         Ok(self.status(status_for_everybody(&servers, Some(&client))))
     }
 

@@ -58,6 +58,10 @@ mod transport;
 
 pub use client::cluster::{ClientIdentity, Cluster};
 pub use client::remote::{Remote, RemoteOptions, random_secret};
+pub use client::transport::{
+    Durability, Granting, LockClient, LockTraffic, MdsRequests, MdsSession, MdsTransport,
+    OstRequests, ServerStatistics, Transport,
+};
 pub use cpu::runtime::runtime;
 pub use cpu::{keep_awake, polling};
 pub use error::NetError;
@@ -72,111 +76,3 @@ pub use status::status_for_everybody;
 pub use transport::in_process::InProcess;
 pub use transport::stream::{Address, ListeningSocket, UNIX_PREFIX};
 pub use transport::tls;
-
-use glint_proto::lock::{Grant, Recall, Return};
-use glint_proto::message::Welcome;
-use glint_proto::oss::OssInfo;
-use glint_proto::{
-    Bulk, Capability, Cred, FsResult, Ino, MdsReply, MdsRequest, ObjectId, OstReply, OstRequest,
-};
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::Weak;
-use std::time::Duration;
-
-/// An answer, and the locks that come with it.
-pub type Granting = (FsResult<MdsReply>, Vec<Grant>);
-
-/// The part of a client that keeps its locks.
-pub trait LockClient: Send + Sync + 'static {
-    /// Servers recall locks, or ask how large a file is. Returns at once.
-    fn on_recall(&self, recalls: Vec<Recall>);
-
-    /// All locks are lost: the server has started again, or (`evicted`) it has given this
-    /// client up, and what was not written is lost. What is cached must be gone when this ends.
-    /// Returns what to reclaim.
-    fn on_server_restart(
-        &self,
-        evicted: bool,
-    ) -> Pin<Box<dyn Future<Output = Vec<MdsRequest<'static>>> + '_>>;
-
-    /// The answer to one of these has come.
-    fn on_reclaimed(&self, request: &MdsRequest<'static>, reply: FsResult<MdsReply>);
-}
-
-/// How a client reaches the servers.
-pub trait Transport: Send + Sync + 'static {
-    /// Sends a metadata request and waits for its answer.
-    fn mds(&self, cred: &Cred, request: &MdsRequest<'_>) -> impl Future<Output = Granting>;
-
-    /// Sends a metadata request whose answer nobody waits for. It goes with the next one, or
-    /// a little later.
-    fn mds_soon(&self, cred: &Cred, request: &MdsRequest<'_>)
-    -> impl Future<Output = FsResult<()>>;
-
-    /// Sends a data request, with what allows it if that is needed, and waits for its answer.
-    fn ost(
-        &self,
-        ost: u16,
-        request: OstRequest,
-        capability: Option<Capability>,
-        bulk: Bulk<'_>,
-    ) -> impl Future<Output = FsResult<OstReply>>;
-
-    /// Objects of a file, with their OSTs, which this client would change again if their server
-    /// lost its power.
-    fn unstable(&self, _ino: Ino) -> Vec<(u16, ObjectId)> {
-        Vec::new()
-    }
-
-    /// Whether something was answered that would have to be sent again if a server lost its power.
-    fn has_uncommitted(&self) -> bool {
-        false
-    }
-
-    /// Does not change objects of a file again, because others may change them from now on.
-    fn abandon(&self, _ino: Ino) {}
-
-    /// Why data of a file, which was answered, lost with its server and sent again, could not be
-    /// written then. Says it once.
-    fn take_failure(&self, _ino: Ino) -> Option<glint_proto::Errno> {
-        None
-    }
-
-    /// What the servers said of themselves.
-    fn welcome(&self) -> Welcome;
-
-    /// Names who keeps locks. Before that none are given.
-    fn set_lock_client(&self, lock_client: Weak<dyn LockClient>);
-
-    /// Brings recalls to the lock client until the client ends. Run it on a thread that does nothing
-    /// that a recall could wait for.
-    fn listen(&self) -> impl Future<Output = ()>;
-
-    /// How long nothing was heard of the servers.
-    fn silence(&self) -> Duration;
-
-    /// Whether some server cannot be reached just now, so that requests wait for it.
-    fn is_away(&self) -> bool;
-
-    /// Gives locks up, and answers questions.
-    fn return_locks(&self, returns: Vec<Return>) -> impl Future<Output = FsResult<()>>;
-
-    /// Who this client is at every server.
-    fn identity(&self) -> ClientIdentity;
-
-    /// Servers of OSTs beside the one of the MDS.
-    fn osses(&self) -> impl Future<Output = FsResult<Vec<OssInfo>>>;
-
-    /// Everything that was answered so far to stable storage.
-    fn commit(&self) -> impl Future<Output = FsResult<()>>;
-
-    /// State dump of the servers as JSON.
-    fn status(&self) -> impl Future<Output = FsResult<String>>;
-
-    /// Statistics of this process and of the servers as JSON.
-    fn stats(&self) -> impl Future<Output = FsResult<String>>;
-
-    /// Starts all statistics again.
-    fn reset_stats(&self) -> impl Future<Output = FsResult<()>>;
-}

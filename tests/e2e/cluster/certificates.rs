@@ -4,7 +4,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use glint_net::tls::TlsIdentity;
-use glint_net::{Address, Cluster, Remote, RemoteOptions, Transport};
+use glint_net::{
+    Address, Cluster, MdsRequests, MdsSession, OstRequests, Remote, RemoteOptions, Transport,
+};
 use glint_proto::lock::Grant;
 use glint_proto::{
     Access, Bulk, Capability, Cred, Errno, Ino, MdsReply, MdsRequest, ObjectId, OpenFlags,
@@ -298,10 +300,10 @@ fn an_ost_executes_only_what_the_mds_has_allowed() {
     let (mut used, mut capabilities) = (std::collections::BTreeSet::new(), Vec::new());
     let (one, two) = (connect(), connect());
     let place = async |client: &Cluster<Remote>, ino| {
-        let (reply, grants) = client.mds(&Cred::ROOT, &MdsRequest::Getattr { ino }).await;
+        let (reply, grants) = client.mds().request(&Cred::ROOT, &MdsRequest::Getattr { ino }).await;
         assert_eq!(grants, []);
         let Ok(MdsReply::Attr(attr)) = reply else { panic!("{reply:?}") };
-        attr.layout.ost_of(0, client.welcome().own_osts)
+        attr.layout.ost_of(0, client.mds().welcome().own_osts)
     };
     let read = async |client: &Cluster<Remote>, ino, capability| {
         let (object, mut room) = (ObjectId { ino, stripe: 0 }, [0; 8]);
@@ -312,9 +314,9 @@ fn an_ost_executes_only_what_the_mds_has_allowed() {
     };
     runtime.block_on(async {
         for (ino, secret) in public.iter().zip(&secret) {
-            assert_eq!(one.mds(&Cred::ROOT, &open(*secret)).await.0, Err(Errno::EACCES));
+            assert_eq!(one.mds().request(&Cred::ROOT, &open(*secret)).await.0, Err(Errno::EACCES));
             assert_eq!(read(&one, *secret, None).await.0, Err(Errno::EACCES));
-            let (reply, grants) = one.mds(&Cred::ROOT, &open(*ino)).await;
+            let (reply, grants) = one.mds().request(&Cred::ROOT, &open(*ino)).await;
             assert!(reply.is_ok(), "{reply:?}");
             let [Grant::Capability { capability, .. }] = grants[..] else { panic!("{grants:?}") };
             let allowed = Some(capability);

@@ -6,7 +6,7 @@ use crate::client::Client;
 use crate::data::read_ahead::{BlockAhead, is_slow};
 use crate::vfs::{Caller, Found, FsStat, Handle, Valid, Vfs, WriteHow};
 use glint_lock::held::Use;
-use glint_net::{Transport, host};
+use glint_net::{MdsRequests, MdsSession, Transport, host};
 use glint_proto::limits::FILE_BYTES_MAX;
 use glint_proto::lock::Range;
 use glint_proto::{
@@ -150,7 +150,7 @@ impl<T: Transport> Client<T> {
             }
         }
         // The others may be out of reach; the MDS knows what they said last.
-        spaces.extend(self.transport.osses().await?.into_iter().flat_map(|oss| oss.space));
+        spaces.extend(self.transport.mds().osses().await?.into_iter().flat_map(|oss| oss.space));
         let SpaceInfo { total, free, available, .. } = SpaceInfo::sum(spaces);
         Ok(FsStat { inodes, total, free, available })
     }
@@ -181,7 +181,7 @@ impl<T: Transport> Client<T> {
             false => None,
         };
         let request = MdsRequest::Release { ino: file.ino, write: file.write, wrote };
-        let result = self.transport.mds_soon(&Caller::ROOT.cred, &request).await;
+        let result = self.transport.mds().post(&Caller::ROOT.cred, &request).await;
         drop(closing);
         if let Some(inode) = &inode {
             self.cache.note_idle(inode);

@@ -27,7 +27,7 @@ use crate::vfs::{
     Caching, Caller, Found, FsStat, Handle, Listing, Make, Open, Valid, Vfs, WriteHow,
 };
 use glint_lock::held::Use;
-use glint_net::Transport;
+use glint_net::{ServerStatistics, Transport};
 use glint_proto::limits::{FILE_BYTES_MAX, FUSE_IO_BYTES_MAX, NAME_BYTES_MAX};
 use glint_proto::lock::Range;
 use glint_proto::{
@@ -444,7 +444,7 @@ impl<T: Transport> Vfs for Client<T> {
         match name {
             LAYOUT => Ok(format_layout(self.layout_of(ino).await?)),
             STATUS => self.status_for(caller).await,
-            STATS => Ok(self.transport.stats().await?.into_bytes()),
+            STATS => Ok(self.transport.mds().stats().await?.into_bytes()),
             _ if self.has_no_xattrs(ino) => Err(Errno::ENODATA),
             _ => self.ask_bytes(caller, &MdsRequest::Getxattr { ino, name }).await,
         }
@@ -461,7 +461,7 @@ impl<T: Transport> Vfs for Client<T> {
         if name == STATS {
             // The only thing that can be done to statistics.
             return match (value, caller.cred.is_superuser()) {
-                (b"reset", true) => self.transport.reset_stats().await,
+                (b"reset", true) => self.transport.mds().reset_stats().await,
                 (b"reset", false) => Err(Errno::EPERM),
                 _ => Err(Errno::EINVAL),
             };

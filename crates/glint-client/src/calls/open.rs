@@ -6,7 +6,7 @@ use crate::cache::attrs::Tick;
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
 use crate::vfs::{Caller, Found, Handle, Open, Valid};
-use glint_net::Transport;
+use glint_net::{MdsRequests, Transport};
 use glint_proto::lock::Bits;
 use glint_proto::{Attr, FsResult, Ino, MdsRequest, OpenFlags};
 use parking_lot::Mutex;
@@ -91,7 +91,7 @@ impl<T: Transport> Client<T> {
 
     /// The MDS hears that a file which it counts as open is not.
     pub(crate) async fn take_open_back(&self, release: MdsRequest<'static>) {
-        if let Err(errno) = self.transport.mds_soon(&Caller::ROOT.cred, &release).await {
+        if let Err(errno) = self.transport.mds().post(&Caller::ROOT.cred, &release).await {
             tracing::warn!(?release, %errno, "taking an open back");
         }
     }

@@ -4,7 +4,7 @@
 //! it has cached: when the servers give its locks to others, it knows nothing that could be old.
 
 use crate::client::Client;
-use glint_net::Transport;
+use glint_net::{MdsSession, Transport};
 use glint_proto::lock::{Bits, Range};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use std::time::Duration;
 impl<T: Transport> Client<T> {
     /// Looks whether the servers were heard of. Waits for nothing.
     pub(crate) fn watch(&self) {
-        let silent = self.transport.silence();
+        let silent = self.transport.mds().silence();
         let lease = Duration::from_millis(self.lease_ms);
         if silent > lease * 2 / 3 {
             if !self.suspended.swap(true, Ordering::AcqRel) {

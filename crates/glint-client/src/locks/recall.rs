@@ -9,7 +9,7 @@ use crate::cache::inode::{CachedInode, Name};
 use crate::client::Client;
 use crate::kernel::Kernel;
 use futures_util::future::{Either, select};
-use glint_net::{LockClient, Transport, host};
+use glint_net::{LockClient, LockTraffic, Transport, host};
 use glint_proto::lock::{Bits, Recall, Return};
 use glint_proto::{FsResult, MdsReply, MdsRequest};
 use glint_wait::WaitList;
@@ -204,7 +204,7 @@ impl<T: Transport> Client<T> {
             if returns.is_empty() {
                 return;
             }
-            if let Err(errno) = self.transport.return_locks(returns).await {
+            if let Err(errno) = self.transport.mds().return_locks(returns).await {
                 // Only servers that have evicted this client: they have forgotten them anyway.
                 tracing::debug!(%errno, "giving locks up");
             }

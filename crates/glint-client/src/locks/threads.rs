@@ -5,7 +5,7 @@
 use crate::cache::INODES_MAX;
 use crate::client::Client;
 use crate::data::write_back::AGE_MAX;
-use glint_net::{LockClient, Transport, host};
+use glint_net::{LockClient, LockTraffic, Transport, host};
 use glint_proto::clock;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -94,14 +94,14 @@ impl<T: Transport> Client<T> {
         let _ = client.me.set(Arc::downgrade(&client));
         if client.has_locks() {
             let holder: Arc<dyn LockClient> = client.clone();
-            client.transport.set_lock_client(Arc::downgrade(&holder));
+            client.transport.mds().set_lock_client(Arc::downgrade(&holder));
         }
         client
     }
 
     async fn keep(self: Arc<Self>) {
         let listening = self.clone();
-        host::spawn(async move { listening.transport.listen().await });
+        host::spawn(async move { listening.transport.mds().listen().await });
         let caring = self.clone();
         host::spawn(async move {
             while !caring.inbox.is_stopped() {

@@ -4,7 +4,7 @@
 use crate::cache::inode::CachedInode;
 use crate::client::Client;
 use crate::meta_log::log::LogBatch;
-use glint_net::{Transport, host};
+use glint_net::{MdsRequests, Transport, host};
 use glint_proto::deferred::{self, Deferred};
 use glint_proto::lock::{Bits, Return};
 use glint_proto::{Cred, Errno, MdsReply, MdsRequest};
@@ -37,7 +37,7 @@ impl<T: Transport> Client<T> {
         let request = MdsRequest::Batch { epoch: batch.epoch, changes: &batch.changes };
         let _in_flight = self.cache.begin_request();
         let epoch = self.cache.epoch();
-        let (reply, grants) = self.transport.mds(&Cred::ROOT, &request).await;
+        let (reply, grants) = self.transport.mds().request(&Cred::ROOT, &request).await;
         self.learn_grants(&grants, epoch);
         self.end_expecting(batch);
         let failed = match reply {

@@ -2,7 +2,10 @@
 //! and each data request fails as the test says.
 
 use glint_client::{Caller, Handle, RunningClient, Vfs, WriteHow};
-use glint_net::{ClientIdentity, Granting, LockClient, Transport};
+use glint_net::{
+    ClientIdentity, Durability, Granting, LockClient, LockTraffic, MdsRequests, MdsSession,
+    OstRequests, ServerStatistics, Transport,
+};
 use glint_proto::lock::{Bits, DataLock, Grant, Range, Return};
 use glint_proto::message::{Survived, Welcome};
 use glint_proto::oss::OssInfo;
@@ -186,8 +189,8 @@ impl World {
 #[derive(Clone, Default)]
 pub struct Fake(pub Arc<Mutex<World>>);
 
-impl Transport for Fake {
-    async fn mds(&self, cred: &Cred, request: &MdsRequest<'_>) -> Granting {
+impl MdsRequests for Fake {
+    async fn request(&self, cred: &Cred, request: &MdsRequest<'_>) -> Granting {
         let answer = self.0.lock().answer(cred, request);
         while self.0.lock().holds_answers {
             glint_net::host::sleep(Duration::from_millis(1)).await;
@@ -195,10 +198,12 @@ impl Transport for Fake {
         answer
     }
 
-    async fn mds_soon(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<()> {
-        self.mds(cred, request).await.0.map(drop)
+    async fn post(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<()> {
+        self.request(cred, request).await.0.map(drop)
     }
+}
 
+impl OstRequests for Fake {
     async fn ost(
         &self,
         _: u16,
@@ -210,7 +215,9 @@ impl Transport for Fake {
         glint_net::host::sleep(Duration::from_micros(100)).await;
         self.0.lock().ost(request, bulk)
     }
+}
 
+impl MdsSession for Fake {
     fn welcome(&self) -> Welcome {
         Welcome {
             fs_uuid: 1,
@@ -230,42 +237,33 @@ impl Transport for Fake {
         }
     }
 
-    fn set_lock_client(&self, _: Weak<dyn LockClient>) {}
-
-    async fn listen(&self) {
-        std::future::pending().await
+    fn identity(&self) -> ClientIdentity {
+        ClientIdentity::new(ClientId(1))
     }
 
     fn silence(&self) -> Duration {
         Duration::ZERO
     }
 
-    fn is_away(&self) -> bool {
-        false
+    async fn osses(&self) -> FsResult<Vec<OssInfo>> {
+        Ok(Vec::new())
+    }
+}
+
+impl LockTraffic for Fake {
+    fn set_lock_client(&self, _: Weak<dyn LockClient>) {}
+
+    async fn listen(&self) {
+        std::future::pending().await
     }
 
     async fn return_locks(&self, returns: Vec<Return>) -> FsResult<()> {
         self.0.lock().returns.extend(returns);
         Ok(())
     }
+}
 
-    fn identity(&self) -> ClientIdentity {
-        ClientIdentity::new(ClientId(1))
-    }
-
-    async fn osses(&self) -> FsResult<Vec<OssInfo>> {
-        Ok(Vec::new())
-    }
-
-    fn has_uncommitted(&self) -> bool {
-        self.0.lock().uncommitted
-    }
-
-    async fn commit(&self) -> FsResult<()> {
-        self.0.lock().uncommitted = false;
-        Ok(())
-    }
-
+impl ServerStatistics for Fake {
     async fn status(&self) -> FsResult<String> {
         Ok("{}".into())
     }
@@ -276,6 +274,29 @@ impl Transport for Fake {
 
     async fn reset_stats(&self) -> FsResult<()> {
         Ok(())
+    }
+}
+
+impl Durability for Fake {
+    async fn commit(&self) -> FsResult<()> {
+        self.0.lock().uncommitted = false;
+        Ok(())
+    }
+
+    fn has_uncommitted(&self) -> bool {
+        self.0.lock().uncommitted
+    }
+}
+
+impl Transport for Fake {
+    type Mds = Fake;
+
+    fn mds(&self) -> &Fake {
+        self
+    }
+
+    fn is_away(&self) -> bool {
+        false
     }
 }
 

@@ -4,20 +4,18 @@
 //! named. When the MDS evicts it, nothing from before that is sent to an OSS any more.
 
 use crate::client::remote::{Remote, RemoteOptions};
+use crate::client::transport::{Durability, MdsSession, OstRequests, Transport};
+use crate::tls;
 use crate::transport::stream::Address;
-use crate::{Granting, LockClient, Transport, tls};
 use futures_util::future::join_all;
-use glint_proto::lock::Return;
 use glint_proto::message::Welcome;
 use glint_proto::oss::OssInfo;
 use glint_proto::{
-    Bulk, Capability, ClientId, Cred, Errno, FsResult, Ino, MdsRequest, ObjectId, OstReply,
-    OstRequest,
+    Bulk, Capability, ClientId, Errno, FsResult, Ino, ObjectId, OstReply, OstRequest,
 };
 use parking_lot::RwLock;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 /// Who a client is.
 #[derive(Clone)]
@@ -68,7 +66,7 @@ impl<M: Transport> Cluster<M> {
     /// The servers of the file system that `mds` leads to. The others are spoken to as `tls`,
     /// if that is given.
     pub fn new(mds: M, tls: Option<tls::TlsIdentity>, mount_point: String) -> Cluster<M> {
-        let welcome = mds.welcome();
+        let welcome = mds.mds().welcome();
         let cluster =
             Cluster { mds, welcome: welcome.clone(), tls, mount_point, osses: RwLock::default() };
         cluster.learn(welcome.osses);
@@ -86,7 +84,7 @@ impl<M: Transport> Cluster<M> {
                 address: Address::parse_as(&oss.address, self.tls.clone()),
                 mount_point: self.mount_point.clone(),
             };
-            match Remote::oss(options, &self.mds.identity(), self.welcome.clone()) {
+            match Remote::oss(options, &self.mds().identity(), self.welcome.clone()) {
                 Ok(remote) => known.push(Oss {
                     first_ost: oss.first_ost,
                     osts: oss.osts,
@@ -108,20 +106,12 @@ impl<M: Transport> Cluster<M> {
             return Ok(remote);
         }
         // It has joined since this client came.
-        self.learn(self.mds.osses().await?);
+        self.learn(self.mds().osses().await?);
         self.find(ost).ok_or(Errno::ENXIO)
     }
 }
 
-impl<M: Transport> Transport for Cluster<M> {
-    async fn mds(&self, cred: &Cred, request: &MdsRequest<'_>) -> Granting {
-        self.mds.mds(cred, request).await
-    }
-
-    async fn mds_soon(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<()> {
-        self.mds.mds_soon(cred, request).await
-    }
-
+impl<M: Transport> OstRequests for Cluster<M> {
     async fn ost(
         &self,
         ost: u16,
@@ -134,6 +124,24 @@ impl<M: Transport> Transport for Cluster<M> {
         }
         self.oss_of(ost).await?.ost(ost, request, capability, bulk).await
     }
+}
+
+impl<M: Transport> Durability for Cluster<M> {
+    async fn commit(&self) -> FsResult<()> {
+        // One that has nothing of this client is not waited for, and no failure skips the MDS.
+        let all: Vec<Arc<Remote>> = {
+            let osses = self.osses.read();
+            let has = |remote: &Arc<Remote>| remote.has_uncommitted();
+            osses.iter().map(|oss| oss.remote.clone()).filter(has).collect()
+        };
+        let osses = join_all(all.iter().map(|remote| remote.commit())).await;
+        self.mds.commit().await.and(osses.into_iter().collect())
+    }
+
+    fn has_uncommitted(&self) -> bool {
+        let osses = self.osses.read();
+        self.mds.has_uncommitted() || osses.iter().any(|oss| oss.remote.has_uncommitted())
+    }
 
     fn unstable(&self, ino: Ino) -> Vec<(u16, ObjectId)> {
         let mut objects = self.mds.unstable(ino);
@@ -141,11 +149,6 @@ impl<M: Transport> Transport for Cluster<M> {
             objects.extend(oss.remote.unstable(ino));
         }
         objects
-    }
-
-    fn has_uncommitted(&self) -> bool {
-        let osses = self.osses.read();
-        self.mds.has_uncommitted() || osses.iter().any(|oss| oss.remote.has_uncommitted())
     }
 
     fn abandon(&self, ino: Ino) {
@@ -158,59 +161,16 @@ impl<M: Transport> Transport for Cluster<M> {
         let of_osses = || osses.iter().find_map(|oss| oss.remote.take_failure(ino));
         self.mds.take_failure(ino).or_else(of_osses)
     }
+}
 
-    fn welcome(&self) -> Welcome {
-        self.welcome.clone()
-    }
+impl<M: Transport> Transport for Cluster<M> {
+    type Mds = M::Mds;
 
-    fn set_lock_client(&self, lock_client: Weak<dyn LockClient>) {
-        self.mds.set_lock_client(lock_client);
-    }
-
-    async fn listen(&self) {
-        self.mds.listen().await;
+    fn mds(&self) -> &M::Mds {
+        self.mds.mds()
     }
 
     fn is_away(&self) -> bool {
         self.mds.is_away() || self.osses.read().iter().any(|oss| oss.remote.is_away())
-    }
-
-    fn silence(&self) -> Duration {
-        self.mds.silence()
-    }
-
-    async fn return_locks(&self, returns: Vec<Return>) -> FsResult<()> {
-        self.mds.return_locks(returns).await
-    }
-
-    fn identity(&self) -> ClientIdentity {
-        self.mds.identity()
-    }
-
-    async fn osses(&self) -> FsResult<Vec<OssInfo>> {
-        self.mds.osses().await
-    }
-
-    async fn commit(&self) -> FsResult<()> {
-        // One that has nothing of this client is not waited for, and no failure skips the MDS.
-        let all: Vec<Arc<Remote>> = {
-            let osses = self.osses.read();
-            let has = |remote: &Arc<Remote>| remote.has_uncommitted();
-            osses.iter().map(|oss| oss.remote.clone()).filter(has).collect()
-        };
-        let osses = join_all(all.iter().map(|remote| remote.commit())).await;
-        self.mds.commit().await.and(osses.into_iter().collect())
-    }
-
-    async fn status(&self) -> FsResult<String> {
-        self.mds.status().await
-    }
-
-    async fn stats(&self) -> FsResult<String> {
-        self.mds.stats().await
-    }
-
-    async fn reset_stats(&self) -> FsResult<()> {
-        self.mds.reset_stats().await
     }
 }

@@ -188,7 +188,8 @@ mod tests {
     use super::*;
     use crate::client::remote::{Remote, RemoteOptions};
     use crate::client::session::tests::welcome;
-    use crate::{Transport, runtime};
+    use crate::client::transport::MdsSession;
+    use crate::runtime;
     use glint_proto::ClientId;
     use std::io::Read;
     use std::net::TcpListener;

@@ -13,4 +13,5 @@ pub(crate) mod recovery;
 pub(crate) mod remote;
 pub(crate) mod session;
 pub(crate) mod slots;
+pub(crate) mod transport;
 mod unclaimed;

@@ -15,8 +15,12 @@ use crate::client::cluster::ClientIdentity;
 use crate::client::connection::Connection;
 use crate::client::lease::{ask_on, connect_blocking};
 use crate::client::session::{ClientSession, hello_of, welcome_of};
+use crate::client::transport::{
+    Durability, Granting, LockClient, LockTraffic, MdsRequests, MdsSession, OstRequests,
+    ServerStatistics, Transport,
+};
 use crate::transport::stream::Address;
-use crate::{Granting, LockClient, NetError, Transport, host};
+use crate::{NetError, host};
 use futures_util::future::select;
 use glint_proto::limits::{AWAY_MS, PING_MS};
 use glint_proto::lock::Return;
@@ -114,11 +118,6 @@ async fn keep_lease(session: &Arc<ClientSession>) {
 }
 
 impl Remote {
-    /// Does not change objects of a file again, because others may change them from now on.
-    pub(crate) fn abandon(&self, ino: Ino) {
-        self.session.abandon(ino);
-    }
-
     /// Connects to a server and learns what it serves.
     pub fn connect(options: RemoteOptions) -> Result<Remote, NetError> {
         let client = random_client();
@@ -219,8 +218,8 @@ impl Drop for Remote {
     }
 }
 
-impl Transport for Remote {
-    async fn mds(&self, cred: &Cred, request: &MdsRequest<'_>) -> Granting {
+impl MdsRequests for Remote {
+    async fn request(&self, cred: &Cred, request: &MdsRequest<'_>) -> Granting {
         if let MdsRequest::Setattr { ino, set } = request
             && (set.size.is_some() || set.mtime.is_some())
         {
@@ -234,7 +233,7 @@ impl Transport for Remote {
         }
     }
 
-    async fn mds_soon(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<()> {
+    async fn post(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<()> {
         let call = Request::Mds { cred: cred.clone(), request: request.clone() };
         let connection = self.connection()?;
         if let MdsRequest::Release { ino, .. } = request {
@@ -242,7 +241,9 @@ impl Transport for Remote {
         }
         connection.post(&call).await
     }
+}
 
+impl OstRequests for Remote {
     async fn ost(
         &self,
         ost: u16,
@@ -255,41 +256,11 @@ impl Transport for Remote {
             _ => Err(Errno::EPROTO),
         }
     }
+}
 
-    fn unstable(&self, ino: Ino) -> Vec<(u16, ObjectId)> {
-        self.session.replay_log.lock().objects_of(ino)
-    }
-
-    fn has_uncommitted(&self) -> bool {
-        !self.session.replay_log.lock().is_empty()
-    }
-
-    fn take_failure(&self, ino: Ino) -> Option<Errno> {
-        self.session.take_failure(ino)
-    }
-
+impl MdsSession for Remote {
     fn welcome(&self) -> Welcome {
         self.session.welcome.clone()
-    }
-
-    fn set_lock_client(&self, lock_client: Weak<dyn LockClient>) {
-        let _ = self.session.lock_client.set(lock_client);
-    }
-
-    async fn listen(&self) {
-        crate::client::recalls::listen(&self.session).await;
-    }
-
-    fn is_away(&self) -> bool {
-        self.session.outage.is_now() || self.silence() > Duration::from_millis(AWAY_MS)
-    }
-
-    fn silence(&self) -> Duration {
-        clock::since(*self.session.heard_at.lock())
-    }
-
-    async fn return_locks(&self, returns: Vec<Return>) -> FsResult<()> {
-        self.call(&Request::Return(returns), Bulk::None).await.map(drop)
     }
 
     fn identity(&self) -> ClientIdentity {
@@ -301,17 +272,33 @@ impl Transport for Remote {
         }
     }
 
+    fn silence(&self) -> Duration {
+        clock::since(*self.session.heard_at.lock())
+    }
+
     async fn osses(&self) -> FsResult<Vec<OssInfo>> {
         match self.call(&Request::Osses, Bulk::None).await? {
             Reply::Osses(osses) => Ok(osses),
             _ => Err(Errno::EPROTO),
         }
     }
+}
 
-    async fn commit(&self) -> FsResult<()> {
-        self.call(&Request::Ping { commit: true, hurry: false }, Bulk::None).await.map(drop)
+impl LockTraffic for Remote {
+    fn set_lock_client(&self, lock_client: Weak<dyn LockClient>) {
+        let _ = self.session.lock_client.set(lock_client);
     }
 
+    async fn listen(&self) {
+        crate::client::recalls::listen(&self.session).await;
+    }
+
+    async fn return_locks(&self, returns: Vec<Return>) -> FsResult<()> {
+        self.call(&Request::Return(returns), Bulk::None).await.map(drop)
+    }
+}
+
+impl ServerStatistics for Remote {
     async fn status(&self) -> FsResult<String> {
         match self.call(&Request::Status, Bulk::None).await? {
             Reply::Json(text) => Ok(text),
@@ -337,5 +324,39 @@ impl Transport for Remote {
             Reply::Failed(errno) => Err(errno),
             _ => Ok(()),
         }
+    }
+}
+
+impl Durability for Remote {
+    async fn commit(&self) -> FsResult<()> {
+        self.call(&Request::Ping { commit: true, hurry: false }, Bulk::None).await.map(drop)
+    }
+
+    fn has_uncommitted(&self) -> bool {
+        !self.session.replay_log.lock().is_empty()
+    }
+
+    fn unstable(&self, ino: Ino) -> Vec<(u16, ObjectId)> {
+        self.session.replay_log.lock().objects_of(ino)
+    }
+
+    fn abandon(&self, ino: Ino) {
+        self.session.abandon(ino);
+    }
+
+    fn take_failure(&self, ino: Ino) -> Option<Errno> {
+        self.session.take_failure(ino)
+    }
+}
+
+impl Transport for Remote {
+    type Mds = Remote;
+
+    fn mds(&self) -> &Remote {
+        self
+    }
+
+    fn is_away(&self) -> bool {
+        self.session.outage.is_now() || self.silence() > Duration::from_millis(AWAY_MS)
     }
 }

@@ -1,9 +1,13 @@
 //! The in-process transport: calls the handler on the caller's core. No copy, no
 //! queue, no thread.
 
+use crate::Service;
 use crate::client::cluster::ClientIdentity;
 use crate::client::remote::random_client;
-use crate::{Granting, LockClient, Service, Transport};
+use crate::client::transport::{
+    Durability, Granting, LockClient, LockTraffic, MdsRequests, MdsSession, OstRequests,
+    ServerStatistics, Transport,
+};
 use glint_proto::lock::Return;
 use glint_proto::message::Welcome;
 use glint_proto::oss::OssInfo;
@@ -38,17 +42,19 @@ impl<S: Service> InProcess<S> {
     }
 }
 
-impl<S: Service> Transport for InProcess<S> {
-    async fn mds(&self, cred: &Cred, request: &MdsRequest<'_>) -> Granting {
+impl<S: Service> MdsRequests for InProcess<S> {
+    async fn request(&self, cred: &Cred, request: &MdsRequest<'_>) -> Granting {
         let arrival = Arrival { now: Timestamp::now(), ..Arrival::default() };
         let answer = self.service.execute_metadata(&arrival, cred, request).await;
         (answer.reply, answer.grants)
     }
 
-    async fn mds_soon(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<()> {
-        self.mds(cred, request).await.0.map(drop)
+    async fn post(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<()> {
+        self.request(cred, request).await.0.map(drop)
     }
+}
 
+impl<S: Service> OstRequests for InProcess<S> {
     async fn ost(
         &self,
         ost: u16,
@@ -58,11 +64,27 @@ impl<S: Service> Transport for InProcess<S> {
     ) -> FsResult<OstReply> {
         self.service.execute_data(&self.session, ost, request, bulk.borrowed()).await.reply
     }
+}
 
+impl<S: Service> MdsSession for InProcess<S> {
     fn welcome(&self) -> Welcome {
         self.service.welcome()
     }
 
+    fn identity(&self) -> ClientIdentity {
+        self.identity.clone()
+    }
+
+    fn silence(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    async fn osses(&self) -> FsResult<Vec<OssInfo>> {
+        Ok(self.service.welcome().osses)
+    }
+}
+
+impl<S: Service> LockTraffic for InProcess<S> {
     fn set_lock_client(&self, lock_client: Weak<dyn LockClient>) {
         let _ = self.lock_client.set(lock_client);
     }
@@ -75,31 +97,13 @@ impl<S: Service> Transport for InProcess<S> {
         }
     }
 
-    fn is_away(&self) -> bool {
-        false
-    }
-
-    fn silence(&self) -> Duration {
-        Duration::ZERO
-    }
-
     async fn return_locks(&self, returns: Vec<Return>) -> FsResult<()> {
         self.service.return_locks(&self.session, &returns);
         Ok(())
     }
+}
 
-    fn identity(&self) -> ClientIdentity {
-        self.identity.clone()
-    }
-
-    async fn osses(&self) -> FsResult<Vec<OssInfo>> {
-        Ok(self.service.welcome().osses)
-    }
-
-    async fn commit(&self) -> FsResult<()> {
-        self.service.commit().await
-    }
-
+impl<S: Service> ServerStatistics for InProcess<S> {
     async fn status(&self) -> FsResult<String> {
         Ok(self.service.status())
     }
@@ -111,5 +115,23 @@ impl<S: Service> Transport for InProcess<S> {
     async fn reset_stats(&self) -> FsResult<()> {
         glint_telemetry::reset();
         Ok(())
+    }
+}
+
+impl<S: Service> Durability for InProcess<S> {
+    async fn commit(&self) -> FsResult<()> {
+        self.service.commit().await
+    }
+}
+
+impl<S: Service> Transport for InProcess<S> {
+    type Mds = InProcess<S>;
+
+    fn mds(&self) -> &InProcess<S> {
+        self
+    }
+
+    fn is_away(&self) -> bool {
+        false
     }
 }

@@ -1,0 +1,144 @@
+//! How a client reaches the servers, in parts of which each promises one thing. A transport leads to
+//! the MDS ([`Transport::mds`]), to all OSTs, and knows of all servers what is not durable there; one
+//! to a single server that has both leads to itself.
+
+use crate::client::cluster::ClientIdentity;
+use glint_proto::lock::{Grant, Recall, Return};
+use glint_proto::message::Welcome;
+use glint_proto::oss::OssInfo;
+use glint_proto::{
+    Bulk, Capability, Cred, Errno, FsResult, Ino, MdsReply, MdsRequest, ObjectId, OstReply,
+    OstRequest,
+};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Weak;
+use std::time::Duration;
+
+/// An answer, and the locks that come with it.
+pub type Granting = (FsResult<MdsReply>, Vec<Grant>);
+
+/// The part of a client that keeps its locks.
+pub trait LockClient: Send + Sync + 'static {
+    /// Servers recall locks, or ask how large a file is. Returns at once.
+    fn on_recall(&self, recalls: Vec<Recall>);
+
+    /// All locks are lost: the server has started again, or (`evicted`) it has given this
+    /// client up, and what was not written is lost. What is cached must be gone when this ends.
+    /// Returns what to reclaim.
+    fn on_server_restart(
+        &self,
+        evicted: bool,
+    ) -> Pin<Box<dyn Future<Output = Vec<MdsRequest<'static>>> + '_>>;
+
+    /// The answer to one of these has come.
+    fn on_reclaimed(&self, request: &MdsRequest<'static>, reply: FsResult<MdsReply>);
+}
+
+/// Requests to the MDS. Each is executed once, or fails: it is sent again over any number of
+/// connections and runs of the server, until it is answered or the client is evicted.
+pub trait MdsRequests: Send + Sync + 'static {
+    /// Sends a request and waits for its answer.
+    fn request(&self, cred: &Cred, request: &MdsRequest<'_>) -> impl Future<Output = Granting>;
+
+    /// Sends a request whose answer nobody waits for. It goes with the next one, or a little
+    /// later.
+    fn post(&self, cred: &Cred, request: &MdsRequest<'_>) -> impl Future<Output = FsResult<()>>;
+}
+
+/// Requests to the OSTs of all servers, with the same promise.
+pub trait OstRequests: Send + Sync + 'static {
+    /// Sends a request, with what allows it if that is needed, and waits for its answer.
+    fn ost(
+        &self,
+        ost: u16,
+        request: OstRequest,
+        capability: Option<Capability>,
+        bulk: Bulk<'_>,
+    ) -> impl Future<Output = FsResult<OstReply>>;
+}
+
+/// The session of a client at the MDS: who it is, with what, and how long that has not been heard of.
+/// Waits for the server only where it asks.
+pub trait MdsSession: Send + Sync + 'static {
+    /// What the server said of itself and the file system.
+    fn welcome(&self) -> Welcome;
+
+    /// Who this client is at every server.
+    fn identity(&self) -> ClientIdentity;
+
+    /// How long nothing was heard of the server.
+    fn silence(&self) -> Duration;
+
+    /// Asks which servers of OSTs there are beside this one.
+    fn osses(&self) -> impl Future<Output = FsResult<Vec<OssInfo>>>;
+}
+
+/// Locks that the MDS takes back and the client gives up. A recall comes until it is answered, and in
+/// the way of no answer.
+pub trait LockTraffic: Send + Sync + 'static {
+    /// Names who keeps locks. Before that none are given.
+    fn set_lock_client(&self, lock_client: Weak<dyn LockClient>);
+
+    /// Brings recalls to the lock client until the client ends. Run it on a thread that does nothing
+    /// that a recall could wait for.
+    fn listen(&self) -> impl Future<Output = ()>;
+
+    /// Gives locks up, and answers questions.
+    fn return_locks(&self, returns: Vec<Return>) -> impl Future<Output = FsResult<()>>;
+}
+
+/// What servers say of themselves to people, as JSON.
+pub trait ServerStatistics: Send + Sync + 'static {
+    /// State dump of the servers.
+    fn status(&self) -> impl Future<Output = FsResult<String>>;
+
+    /// Statistics of this process and of the servers.
+    fn stats(&self) -> impl Future<Output = FsResult<String>>;
+
+    /// Starts all statistics again.
+    fn reset_stats(&self) -> impl Future<Output = FsResult<()>>;
+}
+
+/// What all servers answered and have not made durable, to be sent again if one loses power. A server
+/// in the same process loses nothing without its client: for it are the methods that have a body.
+pub trait Durability: Send + Sync + 'static {
+    /// Everything that was answered so far to stable storage.
+    fn commit(&self) -> impl Future<Output = FsResult<()>>;
+
+    /// Whether something was answered that would have to be sent again.
+    fn has_uncommitted(&self) -> bool {
+        false
+    }
+
+    /// Objects of a file, with their OSTs, which this client would change again.
+    fn unstable(&self, _ino: Ino) -> Vec<(u16, ObjectId)> {
+        Vec::new()
+    }
+
+    /// Does not change objects of a file again, because others may change them from now on.
+    fn abandon(&self, _ino: Ino) {}
+
+    /// Why data of a file, which was answered, lost with its server and sent again, could not be
+    /// written then. Says it once.
+    fn take_failure(&self, _ino: Ino) -> Option<Errno> {
+        None
+    }
+}
+
+/// All that leads to the MDS.
+pub trait MdsTransport: MdsRequests + MdsSession + LockTraffic + ServerStatistics {}
+
+impl<T: MdsRequests + MdsSession + LockTraffic + ServerStatistics> MdsTransport for T {}
+
+/// A way to all servers of a file system.
+pub trait Transport: OstRequests + Durability {
+    /// The way to the MDS.
+    type Mds: MdsTransport;
+
+    /// Leads to the MDS.
+    fn mds(&self) -> &Self::Mds;
+
+    /// Whether some server cannot be reached just now, so that requests wait for it.
+    fn is_away(&self) -> bool;
+}
