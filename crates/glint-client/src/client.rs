@@ -4,60 +4,36 @@ use crate::cache::Cache;
 use crate::cache::attr_update::AttrUpdate;
 use crate::cache::attrs::Tick;
 use crate::cache::inode::CachedInode;
+use crate::cache::prune::KernelMemory;
 use crate::calls::groups::supplementary_groups;
 use crate::calls::open_files::Handles;
-use crate::data::read_ahead::ReadAheadMemory;
-use crate::data::write_limits::WriteLimits;
-use crate::locks::posix::PosixLocks;
-use crate::locks::recall::RecallInbox;
+use crate::data::SharedByFiles;
+use crate::data::placement::OstPlacement;
+use crate::locks::LockKeeping;
 use crate::meta_log::log::WriteBackLog;
+use crate::terms::ClientTerms;
 use crate::vfs::{Caller, Found, Valid};
 use glint_net::{MdsRequests, MdsSession, ServerStatistics, Transport, status_for_everybody};
-use glint_proto::limits::{CACHE_MS_SHARED, KNOWN_INODES_MAX};
 use glint_proto::{Attr, Cred, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, Timestamp};
 use glint_telemetry::{Counter, Layer, Span};
-use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 /// A client core.
 pub struct Client<T> {
     pub(crate) transport: T,
-    /// Over which files are laid out that are made here.
-    pub(crate) osts: AtomicU16,
-    /// OSTs that the MDS did not hear of when it last gave inode numbers.
-    pub(crate) unreachable_osts: Mutex<Vec<u16>>,
-    pub(crate) own_osts: u16,
-    /// OSTs execute only what the MDS has allowed in so many words.
-    pub(crate) needs_capabilities: bool,
-    pub(crate) root: Ino,
-    pub(crate) handles: Handles,
-    pub(crate) cache_time: Duration,
-    pub(crate) noatime: bool,
-    /// Counts what was asked of objects for closes.
-    pub(crate) glimpses: AtomicU64,
-    locks: bool,
-    /// Inodes above which the kernel is asked to forget some; and whether it is, just now.
-    pub(crate) known_max: AtomicUsize,
-    pub(crate) prunes: AtomicBool,
-    /// Counts changes that may have given a file set-id bits or capabilities.
-    pub(crate) privileges: AtomicU64,
-    /// Data is at its OST when a write returns.
-    pub(crate) write_through: bool,
-    pub(crate) lease_ms: u64,
-    pub(crate) me: OnceLock<Weak<Client<T>>>,
+    pub(crate) terms: ClientTerms,
+    /// What is known of names and inodes, and under which locks.
     pub(crate) cache: Cache,
-    pub(crate) write_limits: WriteLimits,
-    pub(crate) inbox: RecallInbox,
+    /// Changes of names that were made without asking.
     pub(crate) log: Arc<WriteBackLog>,
-    pub(crate) posix_locks: PosixLocks,
-    pub(crate) counts_pages: AtomicBool,
-    /// Data is read ahead: it does not come from this process.
-    pub(crate) reads_ahead: bool,
-    pub(crate) ahead_memory: ReadAheadMemory,
-    /// The servers have been silent for so long that nothing cached is used.
-    pub(crate) suspended: AtomicBool,
+    pub(crate) handles: Handles,
+    pub(crate) data: SharedByFiles,
+    pub(crate) placement: OstPlacement,
+    pub(crate) locks: LockKeeping,
+    pub(crate) kernel_memory: KernelMemory,
+    /// Leads to this client itself, if it keeps locks; see [`crate::RunningClient`].
+    pub(crate) me: OnceLock<Weak<Client<T>>>,
 }
 
 impl<T: Transport> Client<T> {
@@ -70,39 +46,23 @@ impl<T: Transport> Client<T> {
             log.turn_off();
         }
         Client {
-            reads_ahead: !transport.mds().identity().is_in_process(),
-            ahead_memory: ReadAheadMemory::default(),
-            transport,
-            osts: AtomicU16::new(welcome.osts),
-            unreachable_osts: Mutex::default(),
-            own_osts: welcome.own_osts,
-            needs_capabilities: welcome.capabilities,
-            root: welcome.root,
-            handles: Handles::default(),
-            cache_time: Duration::from_millis(welcome.cache_ms),
-            noatime,
-            glimpses: AtomicU64::new(1),
-            locks: welcome.locks,
-            privileges: AtomicU64::new(1),
-            known_max: AtomicUsize::new(KNOWN_INODES_MAX),
-            prunes: AtomicBool::new(false),
-            write_through: welcome.commit_sync,
-            lease_ms: welcome.lease_ms,
-            me: OnceLock::new(),
+            terms: ClientTerms::of(&welcome, transport.mds().identity().is_in_process(), noatime),
             cache: Cache::new(log.clone()),
             log,
-            write_limits: WriteLimits::default(),
-            inbox: RecallInbox::default(),
-            posix_locks: PosixLocks::default(),
-            counts_pages: AtomicBool::new(false),
-            suspended: AtomicBool::new(false),
+            handles: Handles::default(),
+            data: SharedByFiles::default(),
+            placement: OstPlacement::new(welcome.osts, welcome.own_osts),
+            locks: LockKeeping::default(),
+            kernel_memory: KernelMemory::default(),
+            me: OnceLock::new(),
+            transport,
         }
     }
 
     /// From now on data is sent when there are enough dirty pages for a request, contiguous or
     /// not: what clients did before they looked for full extents. For a benchmark.
     pub fn count_pages(&self) {
-        self.counts_pages.store(true, Ordering::Relaxed);
+        self.data.count_pages();
     }
 
     /// From now on every change of metadata is made by the servers before its call returns.
@@ -112,7 +72,7 @@ impl<T: Transport> Client<T> {
 
     /// From now on the kernel is asked to forget when it knows more than so many inodes.
     pub fn limit_inodes(&self, limit: usize) {
-        self.known_max.store(limit, Ordering::Relaxed);
+        self.kernel_memory.limit(limit);
     }
 
     /// The transport.
@@ -122,11 +82,7 @@ impl<T: Transport> Client<T> {
 
     /// Whether the servers give locks, and this client keeps them.
     pub(crate) fn has_locks(&self) -> bool {
-        self.locks && self.me.get().is_some()
-    }
-
-    pub(crate) fn is_alone(&self) -> bool {
-        !self.locks && self.cache_time > Duration::from_millis(CACHE_MS_SHARED)
+        self.terms.gives_locks && self.me.get().is_some()
     }
 
     /// Asks the MDS; once more with supplementary groups if it refuses without. What the
@@ -239,7 +195,7 @@ impl<T: Transport> Client<T> {
     pub(crate) fn learn_attr(&self, attr: Attr, asked: Tick) -> Found {
         match self.has_locks() {
             true => self.cache.learn(attr, asked),
-            false => Found { attr, valid: Valid::timed(self.cache_time) },
+            false => Found { attr, valid: Valid::timed(self.terms.cache_time) },
         }
     }
 
@@ -254,7 +210,7 @@ impl<T: Transport> Client<T> {
     ) -> Found {
         match self.has_locks() {
             true => self.cache.learn_name(parent, name, &attr, asked, learns),
-            false => Found { attr, valid: Valid::timed(self.cache_time) },
+            false => Found { attr, valid: Valid::timed(self.terms.cache_time) },
         }
     }
 
@@ -268,7 +224,7 @@ impl<T: Transport> Client<T> {
         let Some(rest) = servers.strip_prefix('{').filter(|_| self.has_locks()) else {
             return servers.into_bytes();
         };
-        let (unsent, errors) = self.write_limits.counts();
+        let (unsent, errors) = self.data.limits.counts();
         let (inodes, changes) = (self.cache.len(), self.log.len());
         let ahead = glint_telemetry::counters()[Counter::BytesReadAhead as usize].1;
         format!(

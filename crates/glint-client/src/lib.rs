@@ -18,6 +18,7 @@ pub mod fuzz;
 mod kernel;
 mod locks;
 mod meta_log;
+mod terms;
 mod vfs;
 
 pub use client::Client;

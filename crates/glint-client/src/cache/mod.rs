@@ -12,7 +12,7 @@ pub(crate) mod in_flight;
 pub(crate) mod inode;
 mod negative;
 pub(crate) mod pins;
-mod prune;
+pub(crate) mod prune;
 
 use crate::cache::attr_update::AttrUpdate;
 use crate::cache::attrs::Tick;

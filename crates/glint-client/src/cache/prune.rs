@@ -3,10 +3,50 @@
 
 use crate::cache::{Cache, SHARDS};
 use glint_proto::Ino;
-use std::sync::atomic::Ordering;
+use glint_proto::limits::KNOWN_INODES_MAX;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Inodes that the kernel is asked to forget in one message: what a pipe of it takes in pages.
 const BATCH: usize = 1024;
+
+/// How much the kernel may keep.
+pub(crate) struct KernelMemory {
+    /// Inodes above which the kernel is asked to forget some.
+    inodes_max: AtomicUsize,
+    /// Whether somebody asks it just now.
+    is_asked: AtomicBool,
+}
+
+impl Default for KernelMemory {
+    fn default() -> KernelMemory {
+        KernelMemory {
+            inodes_max: AtomicUsize::new(KNOWN_INODES_MAX),
+            is_asked: AtomicBool::new(false),
+        }
+    }
+}
+
+impl KernelMemory {
+    /// Sets how many inodes the kernel may keep.
+    pub(crate) fn limit(&self, inodes_max: usize) {
+        self.inodes_max.store(inodes_max, Ordering::Relaxed);
+    }
+
+    /// How many that are.
+    pub(crate) fn inodes_max(&self) -> usize {
+        self.inodes_max.load(Ordering::Relaxed)
+    }
+
+    /// Begins to ask the kernel, unless that is being done.
+    pub(crate) fn begin_to_ask(&self) -> bool {
+        !self.is_asked.swap(true, Ordering::AcqRel)
+    }
+
+    /// The kernel was asked.
+    pub(crate) fn end_to_ask(&self) {
+        self.is_asked.store(false, Ordering::Release);
+    }
+}
 
 impl Cache {
     /// Asks the kernel to forget inodes, if more than `limit` are known: of a part of them those

@@ -110,7 +110,7 @@ impl<T: Transport> Client<T> {
                 let valid = Valid::under(false, inode.lock().attributes().is_some());
                 Ok(Found { attr, valid: valid.without_attr() })
             }
-            _ => Ok(Found { attr, valid: Valid::timed(self.cache_time) }),
+            _ => Ok(Found { attr, valid: Valid::timed(self.terms.cache_time) }),
         }
     }
 
@@ -143,7 +143,7 @@ impl<T: Transport> Client<T> {
             return Err(Errno::EPROTO);
         };
         let mut spaces = Vec::new();
-        for ost in 0..self.own_osts {
+        for ost in self.placement.own() {
             match self.ask_ost(ost, OstRequest::Space, Bulk::None).await? {
                 OstReply::Space(space) => spaces.push(space),
                 _ => return Err(Errno::EPROTO),
@@ -195,7 +195,7 @@ impl<T: Transport> Client<T> {
         inode: Option<&CachedInode>,
         file: &OpenFile,
     ) -> Option<(u64, Option<ObjectAttr>)> {
-        let number = self.next_glimpse();
+        let number = self.data.next_glimpse();
         let known = inode.and_then(|inode| self.written(inode, file.layout));
         let objects = match known {
             Some(objects) => Ok(Some(objects)),
@@ -269,7 +269,7 @@ impl<T: Transport> Client<T> {
                     state.data.stamp()
                 };
                 self.flush_inode(&inode).await?;
-                match self.reads_ahead {
+                match self.terms.reads_ahead {
                     true => self.read_with_ahead(&inode, &file, stamp, offset, buffer).await?,
                     false => self.read_file(&file, offset, buffer).await?,
                 }
@@ -296,7 +296,7 @@ impl<T: Transport> Client<T> {
         };
         let read = offset..offset + buffer.len() as u64;
         let spread = file.layout.stripe_bytes() * u64::from(file.layout.stripe_count);
-        let plan = file.ahead.lock().plan(read, size, spread, stamp, &self.ahead_memory);
+        let plan = file.ahead.lock().plan(read, size, spread, stamp, &self.data.ahead_memory);
         for block in plan.fetch {
             match self.me.get().and_then(Weak::upgrade) {
                 Some(client) => host::spawn(client.fetch_ahead(file.clone(), block)),
@@ -380,7 +380,7 @@ impl<T: Transport> Client<T> {
                     true => self.write_behind(&inode, &file, offset, data).await,
                     false => self.write_now(&inode, &file, offset, data).await?,
                 }
-                if self.write_through {
+                if self.terms.write_through {
                     self.flush_inode(&inode).await?;
                     self.error_of(&inode, &file)?;
                 }

@@ -40,11 +40,11 @@ use std::time::Duration;
 
 impl<T: Transport> Vfs for Client<T> {
     fn root(&self) -> Ino {
-        self.root
+        self.terms.root
     }
 
     fn caching(&self) -> Caching {
-        match (self.has_locks(), self.is_alone()) {
+        match (self.has_locks(), self.terms.is_alone()) {
             (true, _) => Caching::Locked,
             (false, true) => Caching::Alone,
             (false, false) => Caching::Timed,
@@ -53,7 +53,7 @@ impl<T: Transport> Vfs for Client<T> {
 
     fn negative_time(&self) -> Duration {
         // Under locks this client remembers it: the kernel could not be told in time.
-        if self.has_locks() { Duration::ZERO } else { self.cache_time }
+        if self.has_locks() { Duration::ZERO } else { self.terms.cache_time }
     }
 
     fn set_kernel(&self, kernel: Arc<dyn Kernel>) {
@@ -148,7 +148,7 @@ impl<T: Transport> Vfs for Client<T> {
     ) -> FsResult<Open> {
         let mut open = OpenFlags::from_posix(flags);
         open.kill_suidgid = open.truncate && !caller.cred.is_superuser();
-        let counted = self.privileges.load(Ordering::Acquire);
+        let counted = self.handles.privileges_given();
         if let Some(found) = self.make_locally(caller, parent, name, make, Some(open)).await {
             return Ok(self.opened_locally(found, open));
         }
@@ -188,7 +188,7 @@ impl<T: Transport> Vfs for Client<T> {
     }
 
     async fn tmpfile(&self, caller: &Caller, parent: Ino, mode: u32, umask: u32) -> FsResult<Open> {
-        let counted = self.privileges.load(Ordering::Acquire);
+        let counted = self.handles.privileges_given();
         let asked = Tick::now();
         match self.ask(caller, &MdsRequest::Tmpfile { parent, mode, umask }).await? {
             MdsReply::Opened { attr, .. } => {
@@ -275,7 +275,7 @@ impl<T: Transport> Vfs for Client<T> {
     }
 
     async fn sync(&self) -> FsResult<()> {
-        let errors = self.write_limits.counts().1;
+        let errors = self.data.limits.counts().1;
         let mut result = Ok(());
         if self.has_locks() {
             for inode in self.cache.all() {
@@ -283,7 +283,7 @@ impl<T: Transport> Vfs for Client<T> {
             }
         }
         self.flush_before(&MdsRequest::Sync).await;
-        if self.write_limits.counts().1 > errors {
+        if self.data.limits.counts().1 > errors {
             result = result.and(Err(Errno::EIO));
         }
         result.and(self.transport.commit().await)

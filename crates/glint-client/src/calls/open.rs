@@ -10,7 +10,7 @@ use glint_net::{MdsRequests, Transport};
 use glint_proto::lock::Bits;
 use glint_proto::{Attr, FsResult, Ino, MdsRequest, OpenFlags};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// An open that the MDS counts. Unless it gets a handle, it is taken back: also when its call is
 /// dropped, and then by somebody else.
@@ -23,7 +23,7 @@ struct CountedOpen<'a, T: Transport> {
 
 impl<T: Transport> CountedOpen<'_, T> {
     fn release(&self) -> MdsRequest<'static> {
-        let wrote = self.flags.truncate.then(|| (self.client.next_glimpse(), None));
+        let wrote = self.flags.truncate.then(|| (self.client.data.next_glimpse(), None));
         MdsRequest::Release { ino: self.ino, write: self.flags.write, wrote }
     }
 }
@@ -31,7 +31,7 @@ impl<T: Transport> CountedOpen<'_, T> {
 impl<T: Transport> Drop for CountedOpen<'_, T> {
     fn drop(&mut self) {
         if !self.has_handle {
-            self.client.inbox.take_open_back(self.release());
+            self.client.locks.inbox.take_open_back(self.release());
         }
     }
 }
@@ -72,7 +72,7 @@ impl<T: Transport> Client<T> {
             lock_owners: Mutex::default(),
             plain: AtomicU64::new(0),
             wrote: AtomicBool::new(flags.truncate),
-            atime_done: AtomicBool::new(self.noatime),
+            atime_done: AtomicBool::new(self.terms.noatime),
             ahead: Mutex::default(),
         })
     }
@@ -94,11 +94,6 @@ impl<T: Transport> Client<T> {
         if let Err(errno) = self.transport.mds().post(&Caller::ROOT.cred, &release).await {
             tracing::warn!(?release, %errno, "taking an open back");
         }
-    }
-
-    /// Numbers what is asked of objects for closes.
-    pub(crate) fn next_glimpse(&self) -> u64 {
-        self.glimpses.fetch_add(1, Ordering::AcqRel)
     }
 
     async fn finish_open(&self, attr: Attr, flags: OpenFlags, asked: Tick) -> FsResult<Open> {
@@ -129,7 +124,7 @@ impl<T: Transport> Client<T> {
             if !state.bits.has(Bits::OPEN) {
                 return None;
             }
-            if self.needs_capabilities && !state.may_read() {
+            if self.terms.needs_capabilities && !state.may_read() {
                 return None;
             }
             let attr = state.attributes()?.clone();

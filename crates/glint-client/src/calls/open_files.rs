@@ -7,7 +7,7 @@ use parking_lot::{Mutex, RwLock};
 use slab::Slab;
 use smallvec::SmallVec;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// An open file or directory.
 pub(crate) struct OpenFile {
@@ -30,21 +30,33 @@ pub(crate) struct OpenFile {
     pub(crate) error_seen: AtomicU64,
     /// Who took locks of fcntl(2) through it.
     pub(crate) lock_owners: Mutex<SmallVec<[u64; 1]>>,
-    /// What [`Client::privileges`](crate::Client) was when it had nothing that a write takes
-    /// away, where there are no locks.
+    /// What [`Handles::privileges_given`] was when it had nothing that a write takes away, where
+    /// there are no locks; or 0.
     pub(crate) plain: AtomicU64,
     /// The access time was seen to.
     pub(crate) atime_done: AtomicBool,
     pub(crate) ahead: Mutex<ReadAhead>,
 }
 
-/// The table.
+/// The open files of a client.
 #[derive(Default)]
 pub(crate) struct Handles {
     files: RwLock<Slab<Arc<OpenFile>>>,
+    /// Counts changes that may have given a file set-id bits or capabilities.
+    privileges_given: AtomicU64,
 }
 
 impl Handles {
+    /// How many changes may have given a file what a write takes away; from 1.
+    pub(crate) fn privileges_given(&self) -> u64 {
+        self.privileges_given.load(Ordering::Acquire) + 1
+    }
+
+    /// A change may have.
+    pub(crate) fn note_privileges_given(&self) {
+        self.privileges_given.fetch_add(1, Ordering::AcqRel);
+    }
+
     pub(crate) fn add(&self, file: OpenFile) -> Handle {
         Handle(self.files.write().insert(Arc::new(file)) as u64)
     }

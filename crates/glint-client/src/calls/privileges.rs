@@ -25,7 +25,7 @@ impl<T: Transport> Client<T> {
         file: &OpenFile,
         keeps_set_id: bool,
     ) -> FsResult<()> {
-        let counted = self.privileges.load(Ordering::Acquire);
+        let counted = self.handles.privileges_given();
         let plain = match inode {
             Some(inode) => inode.lock().is_plain(),
             None => file.plain.load(Ordering::Acquire) == counted,
@@ -65,7 +65,7 @@ impl<T: Transport> Client<T> {
     pub(crate) fn note_privileges_given(&self, mode: Option<u32>, xattr: &[u8]) {
         let set_id = mode.is_some_and(|mode| mode & (libc::S_ISUID | libc::S_ISGID) != 0);
         if set_id || xattr == XATTR_CAPABILITY {
-            self.privileges.fetch_add(1, Ordering::AcqRel);
+            self.handles.note_privileges_given();
         }
     }
 }

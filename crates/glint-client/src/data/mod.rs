@@ -4,7 +4,39 @@ pub(crate) mod capabilities;
 pub(crate) mod dirty;
 pub(crate) mod extents;
 pub(crate) mod file_data;
+pub(crate) mod placement;
 pub(crate) mod read_ahead;
 mod stripes;
 pub(crate) mod write_back;
 pub(crate) mod write_limits;
+
+use crate::data::read_ahead::ReadAheadMemory;
+use crate::data::write_limits::WriteLimits;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What the files of a client share of memory, space and numbers for their data.
+#[derive(Default)]
+pub(crate) struct SharedByFiles {
+    pub(crate) limits: WriteLimits,
+    pub(crate) ahead_memory: ReadAheadMemory,
+    /// Counts what was asked of objects for closes.
+    glimpses: AtomicU64,
+    counts_pages: AtomicBool,
+}
+
+impl SharedByFiles {
+    /// Numbers what is asked of objects for a close; from 1.
+    pub(crate) fn next_glimpse(&self) -> u64 {
+        self.glimpses.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// From now on dirty pages are counted to decide what to send.
+    pub(crate) fn count_pages(&self) {
+        self.counts_pages.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether they are.
+    pub(crate) fn counts_pages(&self) -> bool {
+        self.counts_pages.load(Ordering::Relaxed)
+    }
+}

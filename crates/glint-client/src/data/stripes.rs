@@ -14,10 +14,6 @@ use glint_proto::{
 };
 
 impl<T: Transport> Client<T> {
-    pub(crate) fn ost_of(&self, layout: Layout, stripe: u16) -> u16 {
-        layout.ost_of(stripe, self.own_osts)
-    }
-
     /// A request to an OST, with what allows it if that is needed.
     pub(crate) async fn ask_ost(
         &self,
@@ -25,7 +21,7 @@ impl<T: Transport> Client<T> {
         request: OstRequest,
         bulk: Bulk<'_>,
     ) -> FsResult<OstReply> {
-        let inode = request.object().filter(|_| self.needs_capabilities);
+        let inode = request.object().filter(|_| self.terms.needs_capabilities);
         let inode = inode.and_then(|object| self.cache.find(object.ino));
         let capability = inode.and_then(|inode| inode.lock().capabilities.for_request(&request));
         self.transport.ost(ost, request, capability, bulk).await
@@ -40,7 +36,7 @@ impl<T: Transport> Client<T> {
     ) -> FsResult<Vec<OstReply>> {
         let ask = |stripe| {
             let request = request(ObjectId { ino, stripe });
-            self.ask_ost(self.ost_of(layout, stripe), request, Bulk::None)
+            self.ask_ost(self.placement.ost_of(layout, stripe), request, Bulk::None)
         };
         if layout.stripe_count <= 1 {
             return Ok(vec![ask(0).await?]);
@@ -148,7 +144,7 @@ impl<T: Transport> Client<T> {
             offset: piece.object_offset,
             len: room.len() as u32,
         };
-        let ost = self.ost_of(layout, piece.stripe);
+        let ost = self.placement.ost_of(layout, piece.stripe);
         match self.ask_ost(ost, request, Bulk::In(room)).await? {
             OstReply::Data(len) => Ok(len as usize),
             _ => Err(Errno::EPROTO),
@@ -171,7 +167,7 @@ impl<T: Transport> Client<T> {
                 kept: false,
             };
             let bulk = Bulk::Out(&data[start..start + piece.len as usize]);
-            self.ask_ost(self.ost_of(layout, piece.stripe), request, bulk)
+            self.ask_ost(self.placement.ost_of(layout, piece.stripe), request, bulk)
         };
         let mut pieces = layout.pieces(offset, data.len() as u64);
         if layout.stripe_count <= 1 {
@@ -199,7 +195,7 @@ impl<T: Transport> Client<T> {
             let len = layout.object_size(stripe, end) - start;
             let object = ObjectId { ino: file.ino, stripe };
             let request = OstRequest::Fallocate { object, mode, offset: start, len };
-            let ost = self.ost_of(layout, stripe);
+            let ost = self.placement.ost_of(layout, stripe);
             (len > 0).then(|| self.ask_ost(ost, request, Bulk::None))
         };
         try_join_all((0..layout.stripe_count.max(1)).filter_map(allocate)).await.map(drop)
@@ -248,7 +244,7 @@ impl<T: Transport> Client<T> {
         }
         let object = ObjectId { ino: file.ino, stripe };
         let request = OstRequest::Seek { object, offset: start, hole };
-        let ost = self.ost_of(layout, stripe);
+        let ost = self.placement.ost_of(layout, stripe);
         match self.ask_ost(ost, request, Bulk::None).await? {
             // Past the end of its object everything is a hole.
             OstReply::Offset(found) => match found.or(hole.then_some(start)) {

@@ -21,7 +21,6 @@ use glint_proto::{
     Bulk, Errno, FsResult, Ino, Layout, ObjectAttr, ObjectId, OstReply, OstRequest, clock,
 };
 use glint_telemetry::Counter;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -42,17 +41,17 @@ impl<T: Transport> Client<T> {
         let now = clock::now();
         let (mut first, mut full, mut due, mut more) = (false, false, Due::Full, 0);
         for piece in file.layout.pieces(offset, data.len() as u64) {
-            let ost = self.ost_of(file.layout, piece.stripe);
+            let ost = self.placement.ost_of(file.layout, piece.stripe);
             let start = (piece.file_offset - offset) as usize;
             let part = &data[start..start + piece.len as usize];
             // Counted first: it may have been sent before this task goes on.
-            self.write_limits.added(ost, part.len());
+            self.data.limits.added(ost, part.len());
             glint_telemetry::count(Counter::BytesCopied, part.len() as u64);
             let mut state = inode.lock();
             let (grown, begins) = state.data.write(piece.stripe, piece.object_offset, part, now);
             let dirty = state.data.dirty();
             full |= dirty.has_full();
-            if self.counts_pages.load(Ordering::Relaxed) && dirty.bytes() >= BULK_BYTES_MAX {
+            if self.data.counts_pages() && dirty.bytes() >= BULK_BYTES_MAX {
                 (full, due) = (true, Due::Some);
             }
             drop(state);
@@ -60,8 +59,8 @@ impl<T: Transport> Client<T> {
             more += grown;
             if grown < part.len() {
                 // Nothing more is sent for what was dirty before.
-                self.write_limits.removed(ost, part.len() - grown);
-                self.write_limits.keeps(ost, (part.len() - grown) as u64);
+                self.data.limits.removed(ost, part.len() - grown);
+                self.data.limits.keeps(ost, (part.len() - grown) as u64);
             }
         }
         inode.lock().wrote(offset + data.len() as u64, glint_proto::Timestamp::now(), more);
@@ -83,21 +82,21 @@ impl<T: Transport> Client<T> {
         len: usize,
     ) -> FsResult<bool> {
         for piece in file.layout.pieces(offset, len as u64) {
-            let ost = self.ost_of(file.layout, piece.stripe);
-            let mut taken = self.write_limits.take_kept(ost, piece.len);
+            let ost = self.placement.ost_of(file.layout, piece.stripe);
+            let mut taken = self.data.limits.take_kept(ost, piece.len);
             if !taken {
                 self.ask_for_space(ost, SPACE_GRANT_BYTES.max(piece.len)).await;
-                taken = self.write_limits.take_kept(ost, piece.len);
+                taken = self.data.limits.take_kept(ost, piece.len);
             }
             let end = piece.object_offset.saturating_add(piece.len);
-            let fits = self.write_limits.object_bytes_max(ost).is_none_or(|max| end <= max);
+            let fits = self.data.limits.object_bytes_max(ost).is_none_or(|max| end <= max);
             if taken && fits {
                 continue;
             }
             // What was taken is for others.
             let taken = piece.file_offset - offset + if taken { piece.len } else { 0 };
             for piece in file.layout.pieces(offset, taken) {
-                self.write_limits.keeps(self.ost_of(file.layout, piece.stripe), piece.len);
+                self.data.limits.keeps(self.placement.ost_of(file.layout, piece.stripe), piece.len);
             }
             return if fits { Ok(false) } else { Err(Errno::EFBIG) };
         }
@@ -109,8 +108,8 @@ impl<T: Transport> Client<T> {
         if let Ok(OstReply::SpaceGranted { bytes, object_bytes_max }) =
             self.ask_ost(ost, request, Bulk::None).await
         {
-            self.write_limits.objects_end(ost, object_bytes_max);
-            self.write_limits.keeps(ost, bytes);
+            self.data.limits.objects_end(ost, object_bytes_max);
+            self.data.limits.keeps(ost, bytes);
         }
     }
 
@@ -121,11 +120,11 @@ impl<T: Transport> Client<T> {
         }
         let layout = self.layout_of(ino).await?;
         for stripe in 0..layout.stripe_count.max(1) {
-            let ost = self.ost_of(layout, stripe);
-            if self.write_limits.object_bytes_max(ost).is_none() {
+            let ost = self.placement.ost_of(layout, stripe);
+            if self.data.limits.object_bytes_max(ost).is_none() {
                 self.ask_for_space(ost, 0).await;
             }
-            let max = self.write_limits.object_bytes_max(ost);
+            let max = self.data.limits.object_bytes_max(ost);
             if max.is_some_and(|max| layout.object_size(stripe, size) > max) {
                 return Err(Errno::EFBIG);
             }
@@ -152,7 +151,7 @@ impl<T: Transport> Client<T> {
     /// Waits until there is room to write to a file.
     pub(crate) async fn room_to_write(&self, file: &OpenFile, offset: u64, len: usize) {
         for piece in file.layout.pieces(offset, len as u64) {
-            self.write_limits.room(self.ost_of(file.layout, piece.stripe)).await;
+            self.data.limits.room(self.placement.ost_of(file.layout, piece.stripe)).await;
         }
     }
 
@@ -164,7 +163,7 @@ impl<T: Transport> Client<T> {
     /// The same of what is old, which waits for OSTs that have enough to do, and may become
     /// full meanwhile.
     pub(crate) async fn send_old(&self, inode: &Arc<CachedInode>, layout: Layout, then: Instant) {
-        let idle = |stripe| !self.write_limits.is_busy(self.ost_of(layout, stripe));
+        let idle = |stripe| !self.data.limits.is_busy(self.placement.ost_of(layout, stripe));
         self.send_where(inode, layout, Due::Before(then), idle).await;
     }
 
@@ -189,13 +188,13 @@ impl<T: Transport> Client<T> {
 
     async fn send(&self, inode: &Arc<CachedInode>, layout: Layout, in_flight: ExtentsInFlight) {
         let stripe = in_flight.stripe;
-        let ost = self.ost_of(layout, stripe);
+        let ost = self.placement.ost_of(layout, stripe);
         let creation = inode.lock().delegation.creation();
         if self.log.is_pending(creation) {
             // No object without an inode that it belongs to.
             self.log.answered(creation).await;
         }
-        let permit = self.write_limits.permit(ost).await;
+        let permit = self.data.limits.permit(ost).await;
         let (never_created, mtime) = {
             let state = inode.lock();
             (state.delegation.is_never_created(), state.data.mtime())
@@ -225,7 +224,7 @@ impl<T: Transport> Client<T> {
             Err(errno) if never_created => self.lose(inode, in_flight, errno),
             Err(errno) => self.failed(inode, in_flight, errno),
         };
-        self.write_limits.removed(ost, bytes);
+        self.data.limits.removed(ost, bytes);
         inode.wake();
     }
 
@@ -265,13 +264,13 @@ impl<T: Transport> Client<T> {
     fn count_lost(&self, inode: &CachedInode, stripe: u16, lost: usize, errno: Errno) {
         tracing::error!(ino = %inode.ino, stripe, lost, %errno,
             "writing cached data failed; it is lost");
-        self.write_limits.count_error();
+        self.data.limits.count_error();
     }
 
     /// How long those wait for data that cannot be sent who cannot wait for ever: long enough
     /// for what passes, and shorter than a server waits for a lock.
     fn patience(&self) -> Duration {
-        Duration::from_millis(self.lease_ms / 2)
+        self.terms.lease / 2
     }
 
     /// Everything that was written to an inode so far to its OSTs. What is lost meanwhile is
@@ -341,9 +340,9 @@ impl<T: Transport> Client<T> {
         let lost = discarded.iter().map(|(_, bytes)| bytes).sum();
         if lost > 0 {
             for (stripe, bytes) in discarded {
-                self.write_limits.removed(self.ost_of(layout, stripe), bytes);
+                self.data.limits.removed(self.placement.ost_of(layout, stripe), bytes);
             }
-            self.write_limits.count_error();
+            self.data.limits.count_error();
             inode.wake();
         }
         lost
@@ -353,7 +352,7 @@ impl<T: Transport> Client<T> {
     pub(crate) fn error_of(&self, inode: &CachedInode, file: &OpenFile) -> FsResult<()> {
         let failure = self.transport.take_failure(inode.ino);
         if failure.is_some() {
-            self.write_limits.count_error();
+            self.data.limits.count_error();
         }
         let mut state = inode.lock();
         failure.into_iter().for_each(|errno| state.data.lose(errno));

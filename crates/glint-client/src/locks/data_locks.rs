@@ -221,7 +221,7 @@ impl<T: Transport> Client<T> {
             return;
         }
         let syncing = pin!(self.sync_unstable(ino));
-        let patience = pin!(host::sleep(Duration::from_millis(self.lease_ms / 2)));
+        let patience = pin!(host::sleep(self.terms.lease / 2));
         match select(syncing, patience).await {
             Either::Left((Ok(()), _)) => {}
             Either::Left((Err(errno), _)) => {

@@ -6,16 +6,29 @@
 use crate::client::Client;
 use glint_net::{MdsSession, Transport};
 use glint_proto::lock::{Bits, Range};
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether the servers have been silent for so long that nothing cached is used.
+#[derive(Default)]
+pub(crate) struct Suspension(AtomicBool);
+
+impl Suspension {
+    pub(crate) fn is_now(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Sets it. Returns whether it was so before.
+    fn set(&self, suspended: bool) -> bool {
+        self.0.swap(suspended, Ordering::AcqRel)
+    }
+}
 
 impl<T: Transport> Client<T> {
     /// Looks whether the servers were heard of. Waits for nothing.
     pub(crate) fn watch(&self) {
         let silent = self.transport.mds().silence();
-        let lease = Duration::from_millis(self.lease_ms);
-        if silent > lease * 2 / 3 {
-            if !self.suspended.swap(true, Ordering::AcqRel) {
+        if silent > self.terms.lease * 2 / 3 {
+            if !self.locks.suspension.set(true) {
                 tracing::warn!(
                     "no word from the servers for {} s: what is cached is not used",
                     silent.as_secs()
@@ -24,7 +37,7 @@ impl<T: Transport> Client<T> {
                 self.forget_cached().into_iter().for_each(blocking::Task::detach);
             }
         } else {
-            self.suspended.store(false, Ordering::Release);
+            self.locks.suspension.set(false);
         }
     }
 

@@ -7,3 +7,18 @@ pub(crate) mod recall;
 pub(crate) mod reclaim;
 pub(crate) mod threads;
 pub(crate) mod turns;
+
+use crate::locks::lease_watch::Suspension;
+use crate::locks::posix::PosixLocks;
+use crate::locks::recall::RecallInbox;
+
+/// What keeping locks needs beside the locks of each inode.
+#[derive(Default)]
+pub(crate) struct LockKeeping {
+    /// What servers recall, for the thread that answers.
+    pub(crate) inbox: RecallInbox,
+    /// What programs hold.
+    pub(crate) posix: PosixLocks,
+    /// Whether what is cached may be used.
+    pub(crate) suspension: Suspension,
+}

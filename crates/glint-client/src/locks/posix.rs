@@ -76,12 +76,12 @@ impl<T: Transport> Client<T> {
         }
         if lock.mode == PosixLockMode::Unlock {
             // Not said again from now on, whatever becomes of the request.
-            self.posix_locks.note(&lock);
+            self.locks.posix.note(&lock);
         }
         match self.ask_as_root(&MdsRequest::PosixLock(lock)).await? {
             MdsReply::Blocked(found) => Ok(found),
             _ => {
-                self.posix_locks.note(&lock);
+                self.locks.posix.note(&lock);
                 Ok(None)
             }
         }

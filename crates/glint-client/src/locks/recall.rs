@@ -82,7 +82,7 @@ impl RecallInbox {
 
 impl<T: Transport> LockClient for Client<T> {
     fn on_recall(&self, recalls: Vec<Recall>) {
-        self.inbox.put(recalls);
+        self.locks.inbox.put(recalls);
     }
 
     fn on_server_restart(

@@ -17,7 +17,7 @@ impl<T: Transport> Client<T> {
     pub(crate) async fn start_anew(&self, evicted: bool) -> Vec<MdsRequest<'static>> {
         self.cache.begin_epoch();
         self.cache.returns.lock().clear();
-        self.write_limits.nothing_is_kept();
+        self.data.limits.nothing_is_kept();
         let mut requests = Vec::new();
         if !evicted && self.log.is_on() {
             requests.push(MdsRequest::WritesBack { epoch: self.log.epoch() });
@@ -58,12 +58,12 @@ impl<T: Transport> Client<T> {
         match evicted {
             true => {
                 self.lose_log();
-                let locks = self.posix_locks.clear();
+                let locks = self.locks.posix.clear();
                 if locks > 0 {
                     tracing::error!(locks, "locks that programs had taken are lost");
                 }
             }
-            false => requests.extend(self.posix_locks.to_reclaim()),
+            false => requests.extend(self.locks.posix.to_reclaim()),
         }
         if lost > 0 {
             tracing::error!(lost, "bytes that were written and not yet sent are lost");

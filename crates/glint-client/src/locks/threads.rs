@@ -9,7 +9,6 @@ use glint_net::{LockClient, LockTraffic, Transport, host};
 use glint_proto::clock;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -44,7 +43,7 @@ impl<T: Transport> RunningClient<T> {
         let watching = client.clone();
         let watch = std::thread::Builder::new().name("watch".into());
         running.threads.push(watch.spawn(move || {
-            while !watching.inbox.is_stopped() {
+            while !watching.locks.inbox.is_stopped() {
                 std::thread::park_timeout(ROUND);
                 watching.watch();
             }
@@ -60,7 +59,7 @@ impl<T: Transport> RunningClient<T> {
 
 impl<T: Transport> Drop for RunningClient<T> {
     fn drop(&mut self) {
-        self.client.inbox.stop();
+        self.client.locks.inbox.stop();
         for thread in self.threads.drain(..) {
             thread.thread().unpark();
             if thread.join().is_err() {
@@ -104,14 +103,14 @@ impl<T: Transport> Client<T> {
         host::spawn(async move { listening.transport.mds().listen().await });
         let caring = self.clone();
         host::spawn(async move {
-            while !caring.inbox.is_stopped() {
+            while !caring.locks.inbox.is_stopped() {
                 host::sleep(ROUND).await;
                 caring.care();
             }
         });
         let giving = self.clone();
         host::spawn(async move {
-            while !giving.inbox.is_stopped() {
+            while !giving.locks.inbox.is_stopped() {
                 host::sleep(ROUND).await;
                 giving.return_oldest_delegations().await;
                 giving.shrink();
@@ -120,7 +119,7 @@ impl<T: Transport> Client<T> {
         });
         let sending = self.clone();
         host::spawn(async move { sending.send_log().await });
-        while let Some((recalls, closes)) = self.inbox.next().await {
+        while let Some((recalls, closes)) = self.locks.inbox.next().await {
             for close in closes {
                 let client = self.clone();
                 host::spawn(async move { client.take_open_back(close).await });
@@ -150,10 +149,10 @@ impl<T: Transport> Client<T> {
     /// Writes what has become old.
     fn care(self: &Arc<Self>) {
         // With memory full of half extents, these have to go.
-        let age = if self.write_limits.is_stuck() { Duration::ZERO } else { AGE_MAX };
+        let age = if self.data.limits.is_stuck() { Duration::ZERO } else { AGE_MAX };
         let old = clock::now().checked_sub(age);
         if let Some(old) = old
-            && self.write_limits.counts().0 > 0
+            && self.data.limits.counts().0 > 0
         {
             for inode in self.cache.dirty() {
                 let due = {
@@ -178,14 +177,14 @@ impl<T: Transport> Client<T> {
 
     /// Keeps no more inodes than it may.
     fn shrink(self: &Arc<Self>) {
-        let limit = self.known_max.load(Ordering::Relaxed);
+        let limit = self.kernel_memory.inodes_max();
         let is_unstable = |ino| !self.transport.unstable(ino).is_empty();
         self.cache.shrink(limit.min(INODES_MAX), is_unstable);
-        if self.cache.len() > limit && !self.prunes.swap(true, Ordering::AcqRel) {
+        if self.cache.len() > limit && self.kernel_memory.begin_to_ask() {
             let client = self.clone();
             let pruning = blocking::unblock(move || {
                 client.cache.prune(limit);
-                client.prunes.store(false, Ordering::Release);
+                client.kernel_memory.end_to_ask();
             });
             pruning.detach();
         }

@@ -86,7 +86,7 @@ impl InodeState {
 
 impl<T: Transport> Client<T> {
     fn may_defer(&self) -> bool {
-        self.log.is_on() && self.has_locks() && !self.suspended.load(Ordering::Acquire)
+        self.log.is_on() && self.has_locks() && !self.locks.suspension.is_now()
     }
 
     fn push(
@@ -117,8 +117,7 @@ impl<T: Transport> Client<T> {
         let request = MdsRequest::LeaseInodes { count: NUMBERS, epoch: self.log.epoch() };
         match self.ask_as_root(&request).await {
             Ok(MdsReply::Inodes { first, count, osts, absent }) => {
-                self.osts.store(osts, Ordering::Relaxed);
-                *self.unreachable_osts.lock() = absent;
+                self.placement.note(osts, absent);
                 self.log.add_numbers(first..first + u64::from(count));
                 true
             }
@@ -169,7 +168,7 @@ impl<T: Transport> Client<T> {
         let ino = self.number().await?;
         let now = Timestamp::now();
         let is_dir = kind == FileType::Directory;
-        let osts = self.osts.load(Ordering::Relaxed);
+        let osts = self.placement.osts();
         let inode = self.cache.inode(ino);
         let mut state = directory.lock();
         if !takes(&state) {
@@ -179,7 +178,7 @@ impl<T: Transport> Client<T> {
         }
         let attr = {
             let directory = state.attributes()?;
-            let layout = directory.layout.inherit(ino, is_dir, osts, &self.unreachable_osts.lock());
+            let layout = self.placement.layout(directory.layout, ino, is_dir, osts);
             // It has no default ACL, or its delegation would not have been granted.
             new_inode((ino, layout), &new, (directory, None), &caller.cred, now).attr
         };

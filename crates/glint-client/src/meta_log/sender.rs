@@ -80,7 +80,7 @@ impl<T: Transport> Client<T> {
     async fn change_failed(&self, change: &Deferred<'_>, errno: Errno) {
         // Each says something of its own, so none is left out as a repetition.
         tracing::warn!(target: "every", %errno, ?change, "a change that was made here was refused; it is lost");
-        self.write_limits.count_error();
+        self.data.limits.count_error();
         let name = match change.request {
             MdsRequest::Create { parent, name, .. }
             | MdsRequest::Unlink { parent, name }
@@ -180,7 +180,7 @@ impl<T: Transport> Client<T> {
         self.log.forget_numbers();
         let lost = self.log.lose();
         if lost > 0 {
-            self.write_limits.count_error();
+            self.data.limits.count_error();
             tracing::error!(lost, "changes that were made here and not yet sent are lost");
         }
     }

@@ -1,0 +1,50 @@
+//! Over which OSTs a client lays out the files that it makes by itself, and on which OST an object is.
+//!
+//! Invariant: files are laid out as the MDS would have done it when it gave their inode numbers last.
+
+use glint_proto::{Ino, Layout};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// The OSTs that a client knows.
+pub(crate) struct OstPlacement {
+    /// Over which files are laid out that are made here.
+    osts: AtomicU16,
+    /// OSTs that the MDS did not hear of when it last gave inode numbers.
+    unreachable: Mutex<Vec<u16>>,
+    /// OSTs of the server of the MDS.
+    own: u16,
+}
+
+impl OstPlacement {
+    /// So many OSTs, of which the server of the MDS has its `own`.
+    pub(crate) fn new(osts: u16, own: u16) -> OstPlacement {
+        OstPlacement { osts: AtomicU16::new(osts), unreachable: Mutex::default(), own }
+    }
+
+    /// The MDS has given inode numbers, for files over so many OSTs.
+    pub(crate) fn note(&self, osts: u16, unreachable: Vec<u16>) {
+        self.osts.store(osts, Ordering::Relaxed);
+        *self.unreachable.lock() = unreachable;
+    }
+
+    /// Over how many OSTs files are laid out.
+    pub(crate) fn osts(&self) -> u16 {
+        self.osts.load(Ordering::Relaxed)
+    }
+
+    /// The layout of a new inode over so many OSTs, in a directory with that layout.
+    pub(crate) fn layout(&self, directory: Layout, ino: Ino, is_dir: bool, osts: u16) -> Layout {
+        directory.inherit(ino, is_dir, osts, &self.unreachable.lock())
+    }
+
+    /// The OST with a stripe.
+    pub(crate) fn ost_of(&self, layout: Layout, stripe: u16) -> u16 {
+        layout.ost_of(stripe, self.own)
+    }
+
+    /// The OSTs of the server of the MDS.
+    pub(crate) fn own(&self) -> std::ops::Range<u16> {
+        0..self.own
+    }
+}
