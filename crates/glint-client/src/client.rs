@@ -13,7 +13,7 @@ use crate::locks::LockKeeping;
 use crate::meta_log::log::WriteBackLog;
 use crate::terms::ClientTerms;
 use crate::vfs::{Caller, Found, Valid};
-use glint_net::{MdsRequests, MdsSession, ServerStatistics, Transport, status_for_everybody};
+use glint_net::{MdsRequests, MdsSession, Transport};
 use glint_proto::{Attr, Cred, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, Timestamp};
 use glint_telemetry::{Counter, Layer, Span};
 use std::sync::{Arc, OnceLock, Weak};
@@ -233,17 +233,6 @@ impl<T: Transport> Client<T> {
              \"write_errors\":{errors}}},{rest}"
         )
         .into_bytes()
-    }
-
-    /// The same, for a user of this host: who is not its root is told what a limited certificate
-    /// is told, and of clients only this one, whatever the certificate of the mount allows.
-    pub(crate) async fn status_for(&self, caller: &Caller) -> FsResult<Vec<u8>> {
-        let servers = self.transport.mds().status().await?;
-        if caller.cred.is_superuser() {
-            return Ok(self.status(servers));
-        }
-        let client = self.transport.mds().identity().client().to_string();
-        Ok(self.status(status_for_everybody(&servers, Some(&client))))
     }
 
     /// Whether an inode was made here without extended attributes, and nobody else has seen it.

@@ -11,7 +11,8 @@
 //! Calls that change attributes are updates from before they ask until they have learned
 //! ([`Client::begin_update`]); others note the [`Tick`] when they ask.
 
-mod file;
+mod attributes;
+mod data;
 pub(crate) mod groups;
 mod names;
 mod open;
@@ -20,22 +21,18 @@ mod privileges;
 pub(crate) mod virtual_xattr;
 
 use crate::cache::attrs::Tick;
-use crate::calls::virtual_xattr::{LAYOUT, STATS, STATUS, format_layout, parse_layout};
 use crate::client::Client;
 use crate::kernel::Kernel;
 use crate::vfs::{
     Caching, Caller, Found, FsStat, Handle, Listing, Make, Open, Valid, Vfs, WriteHow,
 };
-use glint_lock::held::Use;
-use glint_net::{ServerStatistics, Transport};
-use glint_proto::limits::{FILE_BYTES_MAX, FUSE_IO_BYTES_MAX, NAME_BYTES_MAX};
-use glint_proto::lock::Range;
+use glint_net::Transport;
+use glint_proto::limits::NAME_BYTES_MAX;
 use glint_proto::{
     Errno, FsResult, Ino, MdsReply, MdsRequest, OpenFlags, PosixLock, RenameFlags, SetAttr,
     XattrFlags,
 };
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl<T: Transport> Vfs for Client<T> {
@@ -266,27 +263,11 @@ impl<T: Transport> Vfs for Client<T> {
     }
 
     async fn fsync(&self, handle: Handle) -> FsResult<()> {
-        let file = self.handles.get(handle)?;
-        let synced = self.sync_inode(file.ino).await;
-        match self.inode(file.ino) {
-            Some(inode) => self.error_of(&inode, &file).and(synced),
-            None => synced,
-        }
+        self.sync_file(handle).await
     }
 
     async fn sync(&self) -> FsResult<()> {
-        let errors = self.data.limits.counts().1;
-        let mut result = Ok(());
-        if self.has_locks() {
-            for inode in self.cache.all() {
-                result = result.and(self.flush_inode(&inode).await);
-            }
-        }
-        self.flush_before(&MdsRequest::Sync).await;
-        if self.data.limits.counts().1 > errors {
-            result = result.and(Err(Errno::EIO));
-        }
-        result.and(self.transport.commit().await)
+        self.sync_all().await
     }
 
     async fn fallocate(
@@ -297,69 +278,21 @@ impl<T: Transport> Vfs for Client<T> {
         offset: u64,
         len: u64,
     ) -> FsResult<()> {
-        let file = self.handles.get(handle)?;
-        let known =
-            libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE;
-        if mode & !known != 0 {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        if offset.checked_add(len).is_none_or(|end| end > FILE_BYTES_MAX) {
-            return Err(Errno::EFBIG);
-        }
-        file.wrote.store(true, Ordering::Release);
-        let inode = self.inode(file.ino);
-        self.take_privileges(inode.as_deref(), &file, caller.cred.is_superuser()).await?;
-        let Some(inode) = inode else {
-            return self.allocate_file(&file, mode, offset, len).await;
-        };
-        let _guard = self.lock_data(&inode, Range::ALL, true, Use::Call).await?;
-        self.flush_inode(&inode).await?;
-        let update = self.cache.begin_update(&[file.ino]);
-        let result = self.allocate_file(&file, mode, offset, len).await;
-        drop(update);
-        inode.lock().data.change();
-        result
+        Client::fallocate(self, caller, handle, mode, offset, len).await
     }
 
     async fn lseek(&self, handle: Handle, offset: u64, hole: bool) -> FsResult<u64> {
-        let file = self.handles.get(handle)?;
-        let _guard = match self.inode(file.ino) {
-            Some(inode) => {
-                let guard = self.lock_data(&inode, Range::ALL, false, Use::Call).await?;
-                self.flush_inode(&inode).await?;
-                Some(guard)
-            }
-            None => None,
-        };
-        let size = self.size_of(file.ino).await?;
-        self.seek_file(&file, offset, size, hole).await
+        self.seek(handle, offset, hole).await
     }
 
     async fn copy_range(
         &self,
         caller: &Caller,
-        (from, mut from_offset): (Handle, u64),
-        (to, mut to_offset): (Handle, u64),
+        from: (Handle, u64),
+        to: (Handle, u64),
         len: u64,
     ) -> FsResult<u64> {
-        let how = WriteHow { keeps_set_id: caller.cred.is_superuser(), ..WriteHow::default() };
-        let mut buffer = vec![0u8; (len as usize).min(FUSE_IO_BYTES_MAX)];
-        let mut done = 0;
-        while done < len {
-            let want = ((len - done) as usize).min(buffer.len());
-            let n = Vfs::read(self, from, from_offset, &mut buffer[..want], false).await?;
-            if n == 0 {
-                break;
-            }
-            match Vfs::write(self, to, to_offset, &buffer[..n], how).await {
-                Err(errno) if done == 0 => return Err(errno),
-                Err(_) => break,
-                Ok(()) => {}
-            }
-            (from_offset, to_offset) = (from_offset + n as u64, to_offset + n as u64);
-            done += n as u64;
-        }
-        Ok(done)
+        Client::copy_range(self, caller, from, to, len).await
     }
 
     async fn opendir(&self, caller: &Caller, ino: Ino) -> FsResult<Handle> {
@@ -441,13 +374,13 @@ impl<T: Transport> Vfs for Client<T> {
     }
 
     async fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
-        match name {
-            LAYOUT => Ok(format_layout(self.layout_of(ino).await?)),
-            STATUS => self.status_for(caller).await,
-            STATS => Ok(self.transport.mds().stats().await?.into_bytes()),
-            _ if self.has_no_xattrs(ino) => Err(Errno::ENODATA),
-            _ => self.ask_bytes(caller, &MdsRequest::Getxattr { ino, name }).await,
+        if let Some(value) = self.virtual_xattr(caller, ino, name).await {
+            return value;
         }
+        if self.has_no_xattrs(ino) {
+            return Err(Errno::ENODATA);
+        }
+        self.ask_bytes(caller, &MdsRequest::Getxattr { ino, name }).await
     }
 
     async fn setxattr(
@@ -458,22 +391,8 @@ impl<T: Transport> Vfs for Client<T> {
         value: &[u8],
         flags: XattrFlags,
     ) -> FsResult<()> {
-        if name == STATS {
-            // The only thing that can be done to statistics.
-            return match (value, caller.cred.is_superuser()) {
-                (b"reset", true) => self.transport.mds().reset_stats().await,
-                (b"reset", false) => Err(Errno::EPERM),
-                _ => Err(Errno::EINVAL),
-            };
-        }
-        if name == LAYOUT {
-            let layout = parse_layout(value, self.layout_of(ino).await?)?;
-            let _update = self.begin_update(&[ino]);
-            let reply = self.ask(caller, &MdsRequest::SetLayout { ino, layout }).await?;
-            if let (Some(inode), MdsReply::Attr(attr)) = (self.inode(ino), reply) {
-                inode.lock().data.set_layout(attr.is_file().then_some(attr.layout));
-            }
-            return Ok(());
+        if let Some(result) = self.set_virtual_xattr(caller, ino, name, value).await {
+            return result;
         }
         let _update = self.begin_update(&[ino]);
         if let Some(inode) = self.inode(ino) {

@@ -1,16 +1,18 @@
-//! Opening files: what it does before a handle is there, and after it failed.
+//! Opening files and closing them: what is done before a handle is there, after that failed, and when
+//! the handle is gone.
 //!
 //! Invariant: an open that the MDS has counted has a handle, or the MDS hears that it is not.
 
 use crate::cache::attrs::Tick;
+use crate::cache::inode::CachedInode;
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
 use crate::vfs::{Caller, Found, Handle, Open, Valid};
 use glint_net::{MdsRequests, Transport};
 use glint_proto::lock::Bits;
-use glint_proto::{Attr, FsResult, Ino, MdsRequest, OpenFlags};
+use glint_proto::{Attr, FsResult, Ino, MdsRequest, ObjectAttr, OpenFlags};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// An open that the MDS counts. Unless it gets a handle, it is taken back: also when its call is
 /// dropped, and then by somebody else.
@@ -33,6 +35,24 @@ impl<T: Transport> Drop for CountedOpen<'_, T> {
         if !self.has_handle {
             self.client.locks.inbox.take_open_back(self.release());
         }
+    }
+}
+
+/// A close finds out what to say of a file. It waits for changes of the file, and they for it:
+/// what it says would otherwise be older than what they set, and arrive later.
+struct CloseGuard<'a>(&'a CachedInode);
+
+impl CloseGuard<'_> {
+    async fn begin(inode: &CachedInode) -> CloseGuard<'_> {
+        inode.until(|state| (!state.is_updating()).then(|| state.pins.begin_close())).await;
+        CloseGuard(inode)
+    }
+}
+
+impl Drop for CloseGuard<'_> {
+    fn drop(&mut self) {
+        self.0.lock().pins.end_close();
+        self.0.wake();
     }
 }
 
@@ -136,5 +156,72 @@ impl<T: Transport> Client<T> {
         };
         let handle = self.add_handle(&attr, flags, false);
         Some(Open { attr, handle, valid: Valid::under(false, true), created: false })
+    }
+
+    /// The last use of a handle: says what was written through it.
+    pub(crate) async fn release(&self, handle: Handle) -> FsResult<()> {
+        let file = self.handles.remove(handle)?;
+        let inode = self.inode(file.ino);
+        self.end_posix_locks(&file).await;
+        if let Some(inode) = &inode {
+            inode.lock().pins.close(file.shared);
+            if !file.declared && inode.until(|state| state.pins.close_undeclared()).await {
+                self.cache.note_idle(inode);
+                return Ok(());
+            }
+        }
+        if file.made > 0 {
+            return self.release_locally(file);
+        }
+        let mut closing = None;
+        let wrote = match file.wrote.load(Ordering::Acquire) && !file.is_dir {
+            true => {
+                if let Some(inode) = &inode {
+                    self.flush_closed(inode).await;
+                    closing = Some(CloseGuard::begin(inode).await);
+                }
+                self.say_written(inode.as_deref(), &file).await
+            }
+            false => None,
+        };
+        let request = MdsRequest::Release { ino: file.ino, write: file.write, wrote };
+        let result = self.transport.mds().post(&Caller::ROOT.cred, &request).await;
+        drop(closing);
+        if let Some(inode) = &inode {
+            self.cache.note_idle(inode);
+        }
+        result
+    }
+
+    /// What a close says of a file that was written.
+    pub(crate) async fn say_written(
+        &self,
+        inode: Option<&CachedInode>,
+        file: &OpenFile,
+    ) -> Option<(u64, Option<ObjectAttr>)> {
+        let number = self.data.next_glimpse();
+        let known = inode.and_then(|inode| self.written(inode, file.layout));
+        let objects = match known {
+            Some(objects) => Ok(Some(objects)),
+            None => self.glimpse(file.ino, file.layout).await,
+        };
+        match objects {
+            Ok(objects) => {
+                if let (Some(inode), Some(objects)) = (inode, objects) {
+                    let mut state = inode.lock();
+                    let clean = state.data.is_clean();
+                    if let Some(attr) = state.attributes_mut().filter(|_| clean) {
+                        attr.blocks = objects.blocks;
+                    }
+                }
+                objects.map(|objects| (number, Some(objects)))
+            }
+            Err(errno) => {
+                // The file is closed nevertheless, and its objects are asked by whoever needs
+                // to know.
+                tracing::warn!(ino = %file.ino, %errno, "asking the objects of a closed file");
+                Some((number, None))
+            }
+        }
     }
 }

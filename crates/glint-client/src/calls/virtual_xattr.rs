@@ -6,11 +6,73 @@
 //! | `glint.status` | state dump of the servers, JSON; other users than root see no other client |
 //! | `glint.stats` | statistics of the servers and this client, JSON |
 
-use glint_proto::{Errno, FsResult, Layout};
+use crate::client::Client;
+use crate::vfs::Caller;
+use glint_net::{MdsSession, ServerStatistics, Transport, status_for_everybody};
+use glint_proto::{Errno, FsResult, Ino, Layout, MdsReply, MdsRequest};
 
-pub(crate) const LAYOUT: &[u8] = b"glint.layout";
-pub(crate) const STATUS: &[u8] = b"glint.status";
-pub(crate) const STATS: &[u8] = b"glint.stats";
+const LAYOUT: &[u8] = b"glint.layout";
+const STATUS: &[u8] = b"glint.status";
+const STATS: &[u8] = b"glint.stats";
+
+impl<T: Transport> Client<T> {
+    /// The value of an attribute; `None` if it is one that is stored.
+    pub(crate) async fn virtual_xattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+    ) -> Option<FsResult<Vec<u8>>> {
+        Some(match name {
+            LAYOUT => self.layout_of(ino).await.map(format_layout),
+            STATUS => self.status_for(caller).await,
+            STATS => self.transport.mds().stats().await.map(String::into_bytes),
+            _ => return None,
+        })
+    }
+
+    /// Sets an attribute; `None` if it is one that is stored.
+    pub(crate) async fn set_virtual_xattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+    ) -> Option<FsResult<()>> {
+        match name {
+            LAYOUT => Some(self.set_layout(caller, ino, value).await),
+            // The only thing that can be done to statistics.
+            STATS => Some(match (value, caller.cred.is_superuser()) {
+                (b"reset", true) => self.transport.mds().reset_stats().await,
+                (b"reset", false) => Err(Errno::EPERM),
+                _ => Err(Errno::EINVAL),
+            }),
+            _ => None,
+        }
+    }
+
+    async fn set_layout(&self, caller: &Caller, ino: Ino, value: &[u8]) -> FsResult<()> {
+        let layout = parse_layout(value, self.layout_of(ino).await?)?;
+        let _update = self.begin_update(&[ino]);
+        let reply = self.ask(caller, &MdsRequest::SetLayout { ino, layout }).await?;
+        if let (Some(inode), MdsReply::Attr(attr)) = (self.inode(ino), reply) {
+            inode.lock().data.set_layout(attr.is_file().then_some(attr.layout));
+        }
+        Ok(())
+    }
+
+    /// The state of the servers for a user of this host: who is not its root is told what a
+    /// limited certificate is told, and of clients only this one, whatever the certificate of the
+    /// mount allows.
+    async fn status_for(&self, caller: &Caller) -> FsResult<Vec<u8>> {
+        let servers = self.transport.mds().status().await?;
+        if caller.cred.is_superuser() {
+            return Ok(self.status(servers));
+        }
+        let client = self.transport.mds().identity().client().to_string();
+        Ok(self.status(status_for_everybody(&servers, Some(&client))))
+    }
+}
 
 pub(crate) fn format_layout(layout: Layout) -> Vec<u8> {
     let Layout { stripe_count, first_ost, osts, .. } = layout;

@@ -1,0 +1,135 @@
+//! The calls on attributes: what of a file they lock and flush before they are changed, and who knows
+//! them.
+
+use crate::calls::open_files::OpenFile;
+use crate::client::Client;
+use crate::vfs::{Caller, Found, FsStat, Valid};
+use glint_lock::held::Use;
+use glint_net::{MdsSession, Transport};
+use glint_proto::lock::Range;
+use glint_proto::{
+    Bulk, Errno, FsResult, Ino, MdsReply, MdsRequest, OstReply, OstRequest, SetAttr, SpaceInfo,
+    Timestamp,
+};
+use std::sync::atomic::Ordering;
+
+impl<T: Transport> Client<T> {
+    /// The attributes, if they are known.
+    pub(crate) fn getattr_locally(&self, ino: Ino) -> Option<Found> {
+        self.cache.attributes(ino)
+    }
+
+    /// Sets attributes: of a size the data follows, of times the objects.
+    pub(crate) async fn setattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        set: &SetAttr,
+    ) -> FsResult<Found> {
+        if let Some(found) = self.setattr_locally(caller, ino, set) {
+            return Ok(found);
+        }
+        if let Some(size) = set.size {
+            self.check_size(ino, size).await?;
+        }
+        let inode = self.inode(ino);
+        // Nobody reads or writes while a size is set, and nobody else has unsent data that is
+        // older than a time that is set.
+        let mut guard = None;
+        if let Some(inode) = &inode {
+            let dates = set.mtime.is_some() && inode.lock().objects_have_times();
+            if set.size.is_some() || dates {
+                // The kernel writes no pages back while it sets a size.
+                let purpose = if set.size.is_some() { Use::Bring } else { Use::Call };
+                guard = Some(self.lock_data(inode, Range::ALL, true, purpose).await?);
+            }
+            if set.size.is_some() {
+                self.flush_inode(inode).await?;
+            }
+        }
+        let update = inode.as_ref().map(|_| self.cache.begin_update(&[ino]));
+        let request = MdsRequest::Setattr { ino, set: set.clone() };
+        let reply = self.ask(caller, &request).await;
+        self.note_privileges_given(set.mode, b"");
+        let MdsReply::Attr(mut attr) = reply? else { return Err(Errno::EPROTO) };
+        if let Some(size) = set.size {
+            self.truncate_objects(ino, attr.layout, size).await?;
+        }
+        let (mtime, ctime) = (attr.mtime, attr.ctime);
+        if let Some(inode) = &inode {
+            let mut state = inode.lock();
+            if set.size.is_some() {
+                state.data.change();
+            }
+            if set.mtime.is_some() || set.size.is_some() {
+                state.data.set_mtime(mtime);
+            }
+        }
+        if set.mtime.is_some() && attr.is_file() && attr.size_on_ost {
+            // While the file is being written the objects are asked for the time,
+            // so they must know what was set; and last, whatever is on its way to them.
+            if let Some(inode) = &inode {
+                if guard.is_none() {
+                    guard = Some(self.lock_data(inode, Range::ALL, true, Use::Call).await?);
+                }
+                inode.until(|state| (!state.data.dirty().has_in_flight()).then_some(())).await;
+            }
+            self.set_object_times(&attr).await?;
+            attr = self.with_unsent(attr, None).await?;
+            (attr.mtime, attr.ctime) = (mtime, ctime);
+        } else {
+            attr = self.with_unsent(attr, None).await?;
+        }
+        drop(guard);
+        match (inode, update) {
+            (Some(inode), Some(update)) => {
+                update.learn(&attr);
+                drop(update);
+                let valid = Valid::under(false, inode.lock().attributes().is_some());
+                Ok(Found { attr, valid: valid.without_attr() })
+            }
+            _ => Ok(Found { attr, valid: Valid::timed(self.terms.cache_time) }),
+        }
+    }
+
+    /// Sets the access time, if that is due.
+    pub(crate) async fn touch(&self, file: &OpenFile) {
+        if file.atime_done.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let now = Timestamp::now();
+        if self.cache.attributes(file.ino).is_some_and(|found| !found.attr.needs_atime(now)) {
+            return;
+        }
+        // A read does not fail because its time could not be noted.
+        let update = self.begin_update(&[file.ino]);
+        match self.ask_as_root(&MdsRequest::Touch { ino: file.ino }).await {
+            Ok(MdsReply::Attr(attr)) if !attr.size_on_ost => {
+                if let Some(update) = update {
+                    update.learn(&attr);
+                }
+            }
+            Ok(_) => {}
+            Err(errno) => tracing::debug!(ino = %file.ino, %errno, "access time not set"),
+        }
+    }
+
+    /// statfs(2).
+    pub(crate) async fn statfs(&self) -> FsResult<FsStat> {
+        let MdsReply::Statfs { inodes } = self.ask(&Caller::ROOT, &MdsRequest::Statfs).await?
+        else {
+            return Err(Errno::EPROTO);
+        };
+        let mut spaces = Vec::new();
+        for ost in self.placement.own() {
+            match self.ask_ost(ost, OstRequest::Space, Bulk::None).await? {
+                OstReply::Space(space) => spaces.push(space),
+                _ => return Err(Errno::EPROTO),
+            }
+        }
+        // The others may be out of reach; the MDS knows what they said last.
+        spaces.extend(self.transport.mds().osses().await?.into_iter().flat_map(|oss| oss.space));
+        let SpaceInfo { total, free, available, .. } = SpaceInfo::sum(spaces);
+        Ok(FsStat { inodes, total, free, available })
+    }
+}
