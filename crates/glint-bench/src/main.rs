@@ -5,6 +5,7 @@ mod experiments;
 mod getattr;
 mod ior;
 mod null_mount;
+mod page_counting_mount;
 mod rounds;
 mod sample;
 mod start;
@@ -35,6 +36,8 @@ enum Bench {
     Stream(stream::Args),
     Untar(untar::Args),
     #[command(hide = true)]
+    PageCountingMount(page_counting_mount::Args),
+    #[command(hide = true)]
     Worker(rounds::posix::WorkerArgs),
 }
 
@@ -50,6 +53,7 @@ fn run(bench: Bench) -> CommandResult {
         Bench::Getattr(args) => getattr::run(args),
         Bench::Ior(args) => ior::run(args),
         Bench::NullMount(args) => null_mount::run(args),
+        Bench::PageCountingMount(args) => page_counting_mount::run(args),
         Bench::Start(args) => start::run(args),
         Bench::Stream(args) => stream::run(args),
         Bench::Untar(args) => untar::run(args),

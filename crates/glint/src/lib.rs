@@ -20,7 +20,6 @@ pub mod program;
 pub mod signals;
 pub mod size;
 
-pub use cmd::mount::COUNT_PAGES;
 pub use cmd::mount_options;
 pub use cmd::up::announce;
 

@@ -86,7 +86,8 @@ impl Stage {
         Ok(at)
     }
 
-    /// Runs `glint mount`. With `pages` it counts dirty pages to decide what to send.
+    /// Runs `glint mount`, or with `pages` one whose client counts dirty pages to decide what to
+    /// send.
     pub(super) fn mount_remote(
         &mut self,
         name: &str,
@@ -95,10 +96,10 @@ impl Stage {
     ) -> Result<PathBuf, String> {
         let at = self.path(name)?;
         let mut command = Command::new(program::path("glint"));
-        command.args(["mount", "-f", address]).arg(&at);
-        if pages {
-            command.env(glint::COUNT_PAGES, "1");
-        }
+        match pages {
+            true => command.args(["bench", "page-counting-mount", address]).arg(&at),
+            false => command.args(["mount", "-f", address]).arg(&at),
+        };
         self.processes.push((spawn(&mut command)?, Some(at.clone())));
         self.wait(name, || is_mount(&at))?;
         Ok(at)

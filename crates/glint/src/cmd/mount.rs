@@ -52,10 +52,6 @@ pub(crate) struct Args {
     namespace: Option<String>,
 }
 
-/// Set by `glint bench ior --experiment lustre-ssf`, to show what it was like to count dirty
-/// pages instead of looking for what is contiguous.
-pub const COUNT_PAGES: &str = "GLINT_BENCH_COUNT_PAGES";
-
 /// A call of this program, as it is to be understood.
 pub(crate) struct Call {
     /// Words of the call.
@@ -218,9 +214,6 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let cluster = Cluster::new(remote, crate::identity::get()?, mount_point.display().to_string());
     let client = RunningClient::start(cluster, options.noatime())?;
     options.set_up(&client);
-    if std::env::var_os(COUNT_PAGES).is_some() {
-        client.count_pages();
-    }
     let mut mount_options = options.mount(args.server.clone(), flags_unless_said()?);
     let rights = crate::identity::get()?.map(|identity| identity.rights().clone());
     // Who may only read is shown so, and has its writes refused here.
