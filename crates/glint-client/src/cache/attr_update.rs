@@ -49,7 +49,7 @@ impl AttrUpdate {
 
 impl Drop for AttrUpdate {
     fn drop(&mut self) {
-        let now = Tick::next();
+        let now = Tick::now();
         for updated in &self.inodes {
             updated.inode.lock().end_update(now);
             updated.inode.wake();

@@ -11,9 +11,10 @@
 use glint_proto::{Attr, Timestamp};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Orders questions, and what makes their answers old. One for all clients of a process, because
-/// it only has to rise.
-static NOW: AtomicU64 = AtomicU64::new(0);
+/// The last question. One count for all clients of a process, because it only has to rise. It changes
+/// with questions, which cost a request; a write that asks nothing only reads it, or all threads would
+/// wait for each other here.
+static ASKED: AtomicU64 = AtomicU64::new(0);
 
 /// When something was asked, or an inode disturbed: an answer says nothing of an inode that was
 /// disturbed after it was asked for.
@@ -21,14 +22,19 @@ static NOW: AtomicU64 = AtomicU64::new(0);
 pub(crate) struct Tick(u64);
 
 impl Tick {
-    /// Before a question is sent.
-    pub(crate) fn now() -> Tick {
-        Tick(NOW.load(Ordering::Acquire))
+    /// A question is about to be sent, which is later than all disturbances so far.
+    pub(crate) fn ask() -> Tick {
+        Tick(ASKED.fetch_add(1, Ordering::SeqCst) + 1)
     }
 
-    /// A disturbance, which is later than all that was asked so far.
-    pub(crate) fn next() -> Tick {
-        Tick(NOW.fetch_add(1, Ordering::AcqRel) + 1)
+    /// A disturbance, which is not earlier than all that was asked so far.
+    pub(crate) fn now() -> Tick {
+        Tick(ASKED.load(Ordering::SeqCst))
+    }
+
+    /// Whether this disturbance came before a question.
+    pub(crate) fn is_before(self, asked: Tick) -> bool {
+        self < asked
     }
 }
 
@@ -38,15 +44,16 @@ pub(crate) struct AttrCache {
     attr: Option<Attr>,
     /// Updates by this client that are under way.
     updating: u32,
-    /// When an update ended last, or the lock was lost.
+    /// When an update ended last, or the lock was lost; and how often that was so.
     disturbed: Tick,
+    disturbances: u64,
     /// How often the attributes were forgotten because others may have changed them.
     losses: u64,
 }
 
 /// What was known when an update began.
 pub(crate) struct Before {
-    disturbed: Tick,
+    disturbances: u64,
     losses: u64,
     attr: Option<Attr>,
 }
@@ -59,9 +66,10 @@ impl AttrCache {
 
     /// The same to follow what this client does by itself: what is being asked may be older.
     pub(crate) fn get_mut(&mut self, protected: bool) -> Option<&mut Attr> {
-        let attr = self.attr.as_mut().filter(|_| protected)?;
-        self.disturbed = Tick::next();
-        Some(attr)
+        if protected && self.attr.is_some() {
+            self.disturb();
+        }
+        self.attr.as_mut().filter(|_| protected)
     }
 
     /// The times of the last change that were known here last, whoever may have changed them
@@ -79,7 +87,7 @@ impl AttrCache {
     pub(crate) fn begin_update(&mut self, protected: bool) -> Before {
         self.updating += 1;
         let attr = self.attr.take().filter(|_| protected);
-        Before { disturbed: self.disturbed, losses: self.losses, attr }
+        Before { disturbances: self.disturbances, losses: self.losses, attr }
     }
 
     /// An update is about to end, and its answer says what the attributes are.
@@ -106,13 +114,13 @@ impl AttrCache {
 
     /// Whether nothing else has happened to the attributes since an update began.
     fn is_only(&self, before: &Before) -> bool {
-        self.updating == 1 && self.disturbed == before.disturbed
+        self.updating == 1 && self.disturbances == before.disturbances
     }
 
     /// Ends an update.
     pub(crate) fn end_update(&mut self, now: Tick) {
         self.updating -= 1;
-        self.disturbed = self.disturbed.max(now);
+        self.disturb_at(now);
         if self.updating > 0 {
             self.attr = None;
         }
@@ -120,7 +128,12 @@ impl AttrCache {
 
     /// Something was changed here that is not known: what is being asked may be older.
     pub(crate) fn disturb(&mut self) {
-        self.disturbed = Tick::next();
+        self.disturb_at(Tick::now());
+    }
+
+    fn disturb_at(&mut self, now: Tick) {
+        self.disturbed = self.disturbed.max(now);
+        self.disturbances += 1;
     }
 
     /// This client alone decides what they are.
@@ -130,7 +143,7 @@ impl AttrCache {
 
     /// A server said what they are, in answer to what was asked then.
     pub(crate) fn learn(&mut self, attr: &Attr, asked: Tick) {
-        if self.updating == 0 && self.disturbed <= asked {
+        if self.updating == 0 && self.disturbed.is_before(asked) {
             self.attr = Some(attr.clone());
         }
     }
@@ -162,7 +175,7 @@ mod tests {
     #[test]
     fn unprotected_attributes_are_not_seen() {
         let mut attrs = AttrCache::default();
-        attrs.learn(&of_size(3), Tick::now());
+        attrs.learn(&of_size(3), Tick::ask());
         assert_eq!(attrs.get(true).map(|attr| attr.size), Some(3));
         assert!(attrs.get(false).is_none() && attrs.get_mut(false).is_none());
     }
@@ -199,10 +212,10 @@ mod tests {
                             0 => attrs.finish(&before, true, &of_size(at_server)),
                             _ => attrs.finish_with(&before, true, |attr| attr.size += 1),
                         }
-                        attrs.end_update(Tick::next());
+                        attrs.end_update(Tick::now());
                     },
                     // What is under way may be executed before or after the question is.
-                    2 => asked.push((Tick::now(), at_server)),
+                    2 => asked.push((Tick::ask(), at_server)),
                     3 | 4 => if !asked.is_empty() {
                         let at = if step == 3 { asked.len() - 1 } else { 0 };
                         let (then, size) = asked.remove(at);

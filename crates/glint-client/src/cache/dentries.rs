@@ -27,7 +27,7 @@ pub(crate) struct Dentries {
 impl Dentries {
     /// Whether an answer to what was asked then is no older than what is known.
     pub(crate) fn may_learn(&self, asked: Tick) -> bool {
-        self.disturbed <= asked
+        self.disturbed.is_before(asked)
     }
 
     /// The inode that a name leads to, if that is known.
@@ -87,27 +87,27 @@ impl Dentries {
 
     /// A name is not known any more, or gone. Returns its inode.
     pub(crate) fn remove(&mut self, name: &[u8]) -> Option<Ino> {
-        self.disturbed = Tick::next();
+        self.disturbed = Tick::now();
         self.names.remove(name).flatten()
     }
 
     /// A name may lead anywhere: it is not the only one that is not known.
     pub(crate) fn doubt(&mut self, name: &[u8]) {
-        self.disturbed = Tick::next();
+        self.disturbed = Tick::now();
         self.names.remove(name);
         self.complete = false;
     }
 
     /// Forgets names that lead to inodes which `is_doubtful`.
     pub(crate) fn doubt_inodes(&mut self, is_doubtful: impl Fn(Ino) -> bool) {
-        self.disturbed = Tick::next();
+        self.disturbed = Tick::now();
         self.complete = false;
         self.names.retain(|_, ino| ino.is_none_or(|ino| !is_doubtful(ino)));
     }
 
     /// Nothing protects free names any more.
     pub(crate) fn revoke_negative(&mut self) {
-        self.disturbed = Tick::next();
+        self.disturbed = Tick::now();
         self.complete = false;
         self.names.retain(|_, ino| ino.is_some());
     }
@@ -120,7 +120,7 @@ impl Dentries {
 
     /// Forgets all names.
     pub(crate) fn clear(&mut self) {
-        self.disturbed = Tick::next();
+        self.disturbed = Tick::now();
         self.complete = false;
         self.names.clear();
     }

@@ -212,7 +212,7 @@ impl InodeState {
             self.dentries.revoke_negative();
         }
         if bits.contains(Bits::ENTRY) {
-            self.entry_lost = Tick::next();
+            self.entry_lost = Tick::now();
         }
         match bits.contains(Bits::ENTRY) && self.delegation.parent().is_none() {
             true => std::mem::take(&mut self.names),

@@ -251,7 +251,7 @@ impl Cache {
         let mut held = {
             let state = inode.lock();
             state.bits.has(Bits::ENTRY)
-                && state.entry_lost <= asked
+                && state.entry_lost.is_before(asked)
                 && name != b"."
                 && name != b".."
         };
@@ -275,7 +275,7 @@ impl Cache {
         if learns {
             state.learn(attr, asked);
         }
-        held &= state.bits.has(Bits::ENTRY) && state.entry_lost <= asked;
+        held &= state.bits.has(Bits::ENTRY) && state.entry_lost.is_before(asked);
         if held {
             let known = state.names.iter().any(|(p, n)| *p == parent && **n == *name);
             if !known {
@@ -430,11 +430,11 @@ mod tests {
                 true => cache.learn_name(Ino::ROOT, b"f", &of_size(size), asked, true),
                 false => cache.learn(of_size(size), asked),
             };
-            let first = Tick::now();
+            let first = Tick::ask();
             let inode = cache.inode(FILE);
             inode.lock().bits.take_back(Bits::ALL, 6);
             inode.lock().lose(Bits::ALL);
-            let second = Tick::now();
+            let second = Tick::ask();
             grant(7);
             assert_eq!(learn(2, second).attr.size, 2);
             grant(5);

@@ -73,7 +73,7 @@ impl<T: Transport> Vfs for Client<T> {
         if let Some(known) = self.lookup_locally(caller, parent, name) {
             return known;
         }
-        let asked = Tick::now();
+        let asked = Tick::ask();
         match self.ask_attr(caller, &MdsRequest::Lookup { parent, name }).await {
             Ok(attr) => Ok(self.learn_name(parent, name, attr, asked, true)),
             Err(Errno::ENOENT) => {
@@ -90,7 +90,7 @@ impl<T: Transport> Vfs for Client<T> {
         if let Some(known) = self.getattr_locally(ino) {
             return Ok(known);
         }
-        let asked = Tick::now();
+        let asked = Tick::ask();
         let attr = self.ask_attr(&Caller::ROOT, &MdsRequest::Getattr { ino }).await?;
         Ok(self.learn_attr(attr, asked))
     }
@@ -127,7 +127,7 @@ impl<T: Transport> Vfs for Client<T> {
             open: None,
             exclusive: true,
         };
-        let (update, asked) = (self.begin_update(&[parent]), Tick::now());
+        let (update, asked) = (self.begin_update(&[parent]), Tick::ask());
         let attr = self.ask_attr(caller, &request).await?;
         if let Some(update) = update {
             update.made_in(parent, attr.ctime, attr.is_dir());
@@ -159,7 +159,7 @@ impl<T: Transport> Vfs for Client<T> {
             open: Some(open),
             exclusive: flags & libc::O_EXCL != 0,
         };
-        let (update, asked) = (self.begin_update(&[parent]), Tick::now());
+        let (update, asked) = (self.begin_update(&[parent]), Tick::ask());
         match self.ask(caller, &request).await? {
             MdsReply::Opened { attr, created: true } => {
                 if let Some(update) = update {
@@ -186,7 +186,7 @@ impl<T: Transport> Vfs for Client<T> {
 
     async fn tmpfile(&self, caller: &Caller, parent: Ino, mode: u32, umask: u32) -> FsResult<Open> {
         let counted = self.handles.privileges_given();
-        let asked = Tick::now();
+        let asked = Tick::ask();
         match self.ask(caller, &MdsRequest::Tmpfile { parent, mode, umask }).await? {
             MdsReply::Opened { attr, .. } => {
                 let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
@@ -205,7 +205,7 @@ impl<T: Transport> Vfs for Client<T> {
             return Ok(open);
         }
         let update = if flags.truncate { self.begin_update(&[ino]) } else { None };
-        let asked = Tick::now();
+        let asked = Tick::ask();
         match self.ask(caller, &MdsRequest::Open { ino, flags }).await? {
             MdsReply::Attr(attr) => {
                 let opened = self.opened(attr, flags, asked).await;
@@ -317,7 +317,7 @@ impl<T: Transport> Vfs for Client<T> {
         let file = self.handles.get(handle)?;
         self.touch(&file).await;
         let request = MdsRequest::Readdir { ino: file.ino, cookie, bytes_max, plus };
-        let asked = Tick::now();
+        let asked = Tick::ask();
         let MdsReply::Dir(page) = self.ask(caller, &request).await? else {
             return Err(Errno::EPROTO);
         };
@@ -345,7 +345,7 @@ impl<T: Transport> Vfs for Client<T> {
             // It will be seen elsewhere.
             inode.lock().delegation.leave();
         }
-        let asked = Tick::now();
+        let asked = Tick::ask();
         let attr = self.ask_attr(caller, &MdsRequest::Link { ino, parent, name }).await?;
         if let Some(update) = update {
             update.learn(&attr);

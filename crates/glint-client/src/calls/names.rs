@@ -24,7 +24,7 @@ impl<T: Transport> Client<T> {
 
     /// Looks an inode of any type up by its number, for who has a file handle.
     pub(crate) async fn lookup_number(&self, ino: Ino) -> FsResult<Found> {
-        let asked = Tick::now();
+        let asked = Tick::ask();
         let attr = self.ask_attr(&Caller::ROOT, &MdsRequest::Getattr { ino }).await?;
         Ok(self.learn_name(ino, b".", attr, asked, true))
     }
