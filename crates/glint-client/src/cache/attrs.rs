@@ -92,7 +92,7 @@ impl AttrCache {
 
     /// An update is about to end, and its answer says what the attributes are.
     pub(crate) fn finish(&mut self, before: &Before, protected: bool, attr: &Attr) {
-        if protected && self.is_only(before) {
+        if protected && self.is_undisturbed_since(before) {
             self.attr = Some(attr.clone());
         }
     }
@@ -104,7 +104,7 @@ impl AttrCache {
         protected: bool,
         change: impl FnOnce(&mut Attr),
     ) {
-        if protected && self.is_only(before) && self.losses == before.losses {
+        if protected && self.is_undisturbed_since(before) && self.losses == before.losses {
             self.attr = before.attr.clone();
             if let Some(attr) = &mut self.attr {
                 change(attr);
@@ -113,7 +113,7 @@ impl AttrCache {
     }
 
     /// Whether nothing else has happened to the attributes since an update began.
-    fn is_only(&self, before: &Before) -> bool {
+    fn is_undisturbed_since(&self, before: &Before) -> bool {
         self.updating == 1 && self.disturbances == before.disturbances
     }
 

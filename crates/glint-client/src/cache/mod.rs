@@ -135,7 +135,7 @@ impl Cache {
                 Grant::Bits { ino, bits, number } => {
                     let inode = self.inode(ino);
                     let mut state = inode.lock();
-                    if !self.is_now(epoch) {
+                    if !self.is_epoch(epoch) {
                         continue;
                     }
                     state.sent_mark = sent_mark;
@@ -157,7 +157,7 @@ impl Cache {
                     let inode = self.inode(ino);
                     let mut state = inode.lock();
                     state.sent_mark = sent_mark;
-                    if !self.is_now(epoch) || state.data_locks.add(lock, false).is_none() {
+                    if !self.is_epoch(epoch) || state.data_locks.add(lock, false).is_none() {
                         refused.push(Recall::Data { ino, number: lock.number });
                     }
                     drop(state);
@@ -166,7 +166,7 @@ impl Cache {
                 Grant::Capability { ino, capability } => {
                     let inode = self.inode(ino);
                     let mut state = inode.lock();
-                    if self.is_now(epoch) {
+                    if self.is_epoch(epoch) {
                         state.capabilities.add(capability);
                     }
                 }
@@ -188,7 +188,7 @@ impl Cache {
 
     /// Whether that goes on. What is learned under it is learned with the inode locked: who ends
     /// it looks at the inode after that.
-    pub(crate) fn is_now(&self, epoch: u64) -> bool {
+    pub(crate) fn is_epoch(&self, epoch: u64) -> bool {
         self.epoch() == epoch
     }
 
@@ -313,7 +313,7 @@ impl Cache {
     }
 
     /// This client has taken a name from an inode, perhaps one that it knew by another name.
-    pub(crate) fn removed(&self, reply: &MdsReply) {
+    pub(crate) fn learn_removed(&self, reply: &MdsReply) {
         let MdsReply::Removed { ino } = reply else { return };
         if let Some(inode) = self.find(*ino) {
             let mut state = inode.lock();
@@ -337,7 +337,7 @@ impl Cache {
 
     /// A name leads to another inode now; to one that is not known here, perhaps. The kernel
     /// has moved what it knew in the same way.
-    pub(crate) fn renamed(&self, parent: Ino, name: &[u8], ino: Option<Ino>) {
+    pub(crate) fn learn_renamed(&self, parent: Ino, name: &[u8], ino: Option<Ino>) {
         let inode = ino.and_then(|ino| self.find(ino));
         let held = inode.filter(|inode| {
             let mut state = inode.lock();

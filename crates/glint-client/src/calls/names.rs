@@ -64,7 +64,7 @@ impl<T: Transport> Client<T> {
         let update = self.cache.begin_update(&inos);
         let reply = self.ask(caller, request).await?;
         drop(update);
-        self.cache.removed(&reply);
+        self.cache.learn_removed(&reply);
         self.cache.forget_name(parent, name);
         Ok(())
     }
@@ -100,7 +100,7 @@ impl<T: Transport> Client<T> {
         let update = self.cache.begin_update(&inos);
         let reply = self.ask(caller, &request).await?;
         drop(update);
-        self.cache.removed(&reply);
+        self.cache.learn_removed(&reply);
         if may_be_one && !flags.exchange {
             for (parent, name) in ends {
                 self.cache.doubt_name(parent, name);
@@ -110,9 +110,9 @@ impl<T: Transport> Client<T> {
         for (parent, name) in ends {
             self.cache.forget_name(parent, name);
         }
-        self.cache.renamed(new_parent, new_name, known[0]);
+        self.cache.learn_renamed(new_parent, new_name, known[0]);
         if flags.exchange {
-            self.cache.renamed(parent, name, known[1]);
+            self.cache.learn_renamed(parent, name, known[1]);
         }
         Ok(())
     }

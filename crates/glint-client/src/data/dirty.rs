@@ -168,7 +168,7 @@ impl Dirty {
     }
 
     /// A request has arrived, or is given up.
-    pub(crate) fn completed(&mut self, in_flight: &ExtentsInFlight) {
+    pub(crate) fn on_completed(&mut self, in_flight: &ExtentsInFlight) {
         self.object_of(in_flight);
         self.tidy();
     }
@@ -191,7 +191,7 @@ impl Dirty {
 
     /// A request could not be executed: what it carried waits again, or is given up because it
     /// failed for too long, or everything was given up since.
-    pub(crate) fn failed(
+    pub(crate) fn on_failed(
         &mut self,
         request: ExtentsInFlight,
         errno: Errno,
@@ -258,7 +258,7 @@ mod tests {
             let [(offset, extent)] = &in_flight.extents[..] else { panic!("one extent") };
             assert_eq!((*offset, extent.data.len()), (block * 64, BLOCK));
             assert_eq!(extent.data[17], (block * 4 + 1) as u8);
-            dirty.completed(&in_flight);
+            dirty.on_completed(&in_flight);
         }
         assert!(dirty.is_clean());
     }
@@ -273,7 +273,7 @@ mod tests {
         assert!(take(&mut dirty, Due::Before(now)).is_none() && !dirty.is_clean());
         dirty.write(3, 20, b"else", now);
         assert_eq!(take(&mut dirty, Due::Before(now)).unwrap().extents[0].0, 20);
-        dirty.completed(&first);
+        dirty.on_completed(&first);
         assert_eq!(take(&mut dirty, Due::Before(now)).unwrap().extents[0].1.data[..], *b"new");
         assert!(take(&mut dirty, Due::Before(now)).is_none());
     }
@@ -290,7 +290,7 @@ mod tests {
         let offsets: Vec<u64> = in_flight.extents.iter().map(|(offset, _)| *offset).collect();
         assert_eq!(offsets, [10, 30, 50, 70, 90], "and not what is younger");
         assert_eq!(dirty.write(0, 15, &[2; 20], now), 20);
-        let failed = dirty.failed(in_flight, Errno::EMFILE, now);
+        let failed = dirty.on_failed(in_flight, Errno::EMFILE, now);
         assert_eq!(failed, Failed { first: true, overwritten: 10, lost: 0 }, "so much is newer");
         let failing = dirty.failing().expect("what failed");
         assert!(dirty.has_older(then));
@@ -302,7 +302,7 @@ mod tests {
             (10, &[[1; 5], [2; 5], [2; 5], [2; 5], [2; 5], [1; 5]].concat()[..])
         );
         assert_eq!(in_flight.bytes(), 60);
-        dirty.completed(&in_flight);
+        dirty.on_completed(&in_flight);
         assert!(dirty.failing().is_none() && !dirty.has_older(then));
     }
 
@@ -312,17 +312,17 @@ mod tests {
         let now = Instant::now();
         dirty.write(0, 0, b"data", now);
         let in_flight = take(&mut dirty, Due::Before(now)).unwrap();
-        dirty.failed(in_flight, Errno::EIO, now);
+        dirty.on_failed(in_flight, Errno::EIO, now);
         let rested = dirty.failing().unwrap().rests_until;
         assert!(dirty.take(Due::Before(now), now, |_| true).is_none());
         let in_flight = dirty.take(Due::Before(now), rested, |_| true).unwrap();
-        dirty.failed(in_flight, Errno::EIO, rested);
+        dirty.on_failed(in_flight, Errno::EIO, rested);
         let again = dirty.failing().unwrap();
         assert_eq!((again.since, again.last), (now, rested));
         let in_flight = dirty.take(Due::Full, again.rests_until, |_| true).unwrap();
         dirty.write(0, 100, b"more", now);
         assert_eq!(dirty.discard(), [(0, 4)]);
-        let failed = dirty.failed(in_flight, Errno::EIO, again.rests_until);
+        let failed = dirty.on_failed(in_flight, Errno::EIO, again.rests_until);
         assert_eq!(failed, Failed { first: false, overwritten: 0, lost: 4 });
         assert!(dirty.is_clean());
     }
@@ -340,10 +340,10 @@ mod tests {
                     (*offset..offset + extent.data.len() as u64).contains(&bad)
                 };
                 if request.extents.iter().any(reaches) {
-                    let failed = dirty.failed(request, Errno::EIO, now);
+                    let failed = dirty.on_failed(request, Errno::EIO, now);
                     given_up.extend((failed.lost > 0).then_some((now - begun, failed.lost)));
                 } else {
-                    dirty.completed(&request);
+                    dirty.on_completed(&request);
                 }
             }
         }
@@ -372,7 +372,7 @@ mod tests {
             let now = begun + Duration::from_millis(100 * round);
             dirty.write(0, 4096, &[round as u8; 8192], now);
             while let Some(request) = dirty.take(Due::Before(now), now, |_| true) {
-                given_up.push(dirty.failed(request, Errno::EIO, now).lost);
+                given_up.push(dirty.on_failed(request, Errno::EIO, now).lost);
             }
         }
         assert!(given_up.contains(&8192), "{given_up:?}");
@@ -392,7 +392,7 @@ mod tests {
         while let Some(in_flight) = take(&mut dirty, Due::Before(now)) {
             requests += 1;
             if requests % 8 == 0 {
-                dirty.completed(&in_flight);
+                dirty.on_completed(&in_flight);
             }
         }
         assert_eq!(requests, count as usize / EXTENTS_PER_WRITE_MAX);
@@ -434,10 +434,10 @@ mod tests {
                     let in_flight = away.swap_remove(random(away.len() as u64) as usize);
                     if random(2) == 0 {
                         bytes += in_flight.bytes();
-                        let failed = dirty.failed(in_flight, Errno::EAGAIN, now);
+                        let failed = dirty.on_failed(in_flight, Errno::EAGAIN, now);
                         bytes -= failed.overwritten + failed.lost;
                     } else {
-                        dirty.completed(&in_flight);
+                        dirty.on_completed(&in_flight);
                         land(&in_flight, &mut store);
                     }
                     continue;
@@ -453,12 +453,12 @@ mod tests {
             assert_eq!(dirty.bytes(), bytes, "what grew is what is there");
         }
         for in_flight in away {
-            dirty.completed(&in_flight);
+            dirty.on_completed(&in_flight);
             land(&in_flight, &mut store);
         }
         let end = begun + Duration::from_secs(500);
         while let Some(in_flight) = dirty.take(Due::Before(end), end, |_| true) {
-            dirty.completed(&in_flight);
+            dirty.on_completed(&in_flight);
             land(&in_flight, &mut store);
         }
         assert!(dirty.is_clean());

@@ -164,8 +164,8 @@ impl FileData {
     }
 
     /// A request has been executed, and the object looks like this now.
-    pub(crate) fn arrived(&mut self, request: &ExtentsInFlight, attr: ObjectAttr) {
-        self.dirty.completed(request);
+    pub(crate) fn on_arrived(&mut self, request: &ExtentsInFlight, attr: ObjectAttr) {
+        self.dirty.on_completed(request);
         let known = self.objects.entry(request.stripe).or_insert(attr);
         known.size = known.size.max(attr.size);
         known.blocks = known.blocks.max(attr.blocks);
@@ -175,13 +175,13 @@ impl FileData {
     }
 
     /// A request could not be executed: what it carried waits for another attempt, or is lost.
-    pub(crate) fn failed(
+    pub(crate) fn on_failed(
         &mut self,
         request: ExtentsInFlight,
         errno: Errno,
         now: Instant,
     ) -> Failed {
-        let failed = self.dirty.failed(request, errno, now);
+        let failed = self.dirty.on_failed(request, errno, now);
         if failed.lost > 0 {
             self.lose(errno);
         }
@@ -190,7 +190,7 @@ impl FileData {
 
     /// A request is given up with all that it carried.
     pub(crate) fn give_up(&mut self, request: &ExtentsInFlight, errno: Errno) {
-        self.dirty.completed(request);
+        self.dirty.on_completed(request);
         self.lose(errno);
     }
 
@@ -284,7 +284,7 @@ mod tests {
         let now = Instant::now();
         data.write(0, 0, &[1; 100], now);
         let request = data.take(Due::Before(now), now, |_| true).unwrap();
-        data.arrived(&request, ObjectAttr { size: 100, blocks: 8, ..ObjectAttr::default() });
+        data.on_arrived(&request, ObjectAttr { size: 100, blocks: 8, ..ObjectAttr::default() });
         assert_eq!(data.objects(layout, 100).map(|whole| whole.blocks), Some(8));
         assert_eq!(data.objects(layout, 5000), None, "the other object is not known");
         data.change();
@@ -297,7 +297,7 @@ mod tests {
         let now = Instant::now();
         data.write(0, 99, b"x", now);
         let request = data.take(Due::Before(now), now, |_| true).unwrap();
-        data.arrived(&request, ObjectAttr::default());
+        data.on_arrived(&request, ObjectAttr::default());
         data.wrote(100, TIME);
         assert_eq!(data.unsent(), None);
         let (_, first) = data.write(0, 0, b"x", now);
@@ -335,12 +335,12 @@ mod tests {
                     }
                     3 => {
                         if let Some(request) = sent.pop() {
-                            data.arrived(&request, ObjectAttr::default());
+                            data.on_arrived(&request, ObjectAttr::default());
                         }
                         false
                     }
                     4 => match sent.pop() {
-                        Some(request) => data.failed(request, Errno::EIO, now).lost > 0,
+                        Some(request) => data.on_failed(request, Errno::EIO, now).lost > 0,
                         None => false,
                     },
                     5 => match sent.pop() {

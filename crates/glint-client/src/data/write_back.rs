@@ -45,7 +45,7 @@ impl<T: Transport> Client<T> {
             let start = (piece.file_offset - offset) as usize;
             let part = &data[start..start + piece.len as usize];
             // Counted first: it may have been sent before this task goes on.
-            self.data.limits.added(ost, part.len());
+            self.data.limits.add(ost, part.len());
             glint_telemetry::count(Counter::BytesCopied, part.len() as u64);
             let mut state = inode.lock();
             let (grown, begins) = state.data.write(piece.stripe, piece.object_offset, part, now);
@@ -59,7 +59,7 @@ impl<T: Transport> Client<T> {
             more += grown;
             if grown < part.len() {
                 // Nothing more is sent for what was dirty before.
-                self.data.limits.removed(ost, part.len() - grown);
+                self.data.limits.remove(ost, part.len() - grown);
                 self.data.limits.keeps(ost, (part.len() - grown) as u64);
             }
         }
@@ -192,7 +192,7 @@ impl<T: Transport> Client<T> {
         let creation = inode.lock().delegation.creation();
         if self.log.is_pending(creation) {
             // No object without an inode that it belongs to.
-            self.log.answered(creation).await;
+            self.log.until_answered(creation).await;
         }
         let permit = self.data.limits.permit(ost).await;
         let (never_created, mtime) = {
@@ -218,20 +218,25 @@ impl<T: Transport> Client<T> {
         };
         drop(permit);
         let bytes = match result {
-            Ok(OstReply::Written(attr)) => self.arrived(inode, in_flight, attr),
-            Ok(_) => self.failed(inode, in_flight, Errno::EPROTO),
+            Ok(OstReply::Written(attr)) => self.on_arrived(inode, in_flight, attr),
+            Ok(_) => self.on_failed(inode, in_flight, Errno::EPROTO),
             // There never will be an inode that it belongs to.
             Err(errno) if never_created => self.lose(inode, in_flight, errno),
-            Err(errno) => self.failed(inode, in_flight, errno),
+            Err(errno) => self.on_failed(inode, in_flight, errno),
         };
-        self.data.limits.removed(ost, bytes);
+        self.data.limits.remove(ost, bytes);
         inode.wake();
     }
 
     /// A request has been executed. Returns how much is not dirty any more.
-    fn arrived(&self, inode: &CachedInode, in_flight: ExtentsInFlight, attr: ObjectAttr) -> usize {
+    fn on_arrived(
+        &self,
+        inode: &CachedInode,
+        in_flight: ExtentsInFlight,
+        attr: ObjectAttr,
+    ) -> usize {
         let mut state = inode.lock();
-        state.data.arrived(&in_flight, attr);
+        state.data.on_arrived(&in_flight, attr);
         state.learn_blocks();
         drop(state);
         in_flight.bytes()
@@ -239,9 +244,9 @@ impl<T: Transport> Client<T> {
 
     /// A request could not be executed: what it carried waits for another attempt, or is lost.
     /// Returns how much is not dirty any more.
-    fn failed(&self, inode: &CachedInode, in_flight: ExtentsInFlight, errno: Errno) -> usize {
+    fn on_failed(&self, inode: &CachedInode, in_flight: ExtentsInFlight, errno: Errno) -> usize {
         let stripe = in_flight.stripe;
-        let failed = inode.lock().data.failed(in_flight, errno, clock::now());
+        let failed = inode.lock().data.on_failed(in_flight, errno, clock::now());
         let Failed { first, overwritten, lost } = failed;
         if first {
             tracing::warn!(ino = %inode.ino, stripe, %errno,
@@ -340,7 +345,7 @@ impl<T: Transport> Client<T> {
         let lost = discarded.iter().map(|(_, bytes)| bytes).sum();
         if lost > 0 {
             for (stripe, bytes) in discarded {
-                self.data.limits.removed(self.placement.ost_of(layout, stripe), bytes);
+                self.data.limits.remove(self.placement.ost_of(layout, stripe), bytes);
             }
             self.data.limits.count_error();
             inode.wake();

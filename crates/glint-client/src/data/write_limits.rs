@@ -109,13 +109,13 @@ impl WriteLimits {
         self.room.wake_one_where(|waits_for| *waits_for == (ost, what));
     }
 
-    pub(crate) fn added(&self, ost: u16, bytes: usize) {
+    pub(crate) fn add(&self, ost: u16, bytes: usize) {
         let mut room = self.room.lock();
         room.total += bytes;
         room.ost(ost).dirty += bytes;
     }
 
-    pub(crate) fn removed(&self, ost: u16, bytes: usize) {
+    pub(crate) fn remove(&self, ost: u16, bytes: usize) {
         let mut room = self.room.lock();
         let was_full = room.total >= room.total_max();
         room.total -= bytes;
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn room_goes_round() {
         let limits = WriteLimits::default();
-        limits.added(0, DIRTY_BYTES_PER_OST_MAX);
+        limits.add(0, DIRTY_BYTES_PER_OST_MAX);
         let counter = Arc::new(Counter::default());
         let waker = Waker::from(counter.clone());
         let mut context = Context::from_waker(&waker);
@@ -240,7 +240,7 @@ mod tests {
             assert!(task.as_mut().poll(&mut context).is_pending());
         }
         assert!(limits.is_stuck());
-        limits.removed(0, 4096);
+        limits.remove(0, 4096);
         for (done, task) in waiting.iter_mut().enumerate() {
             assert_eq!(counter.0.load(Ordering::Relaxed), done + 1, "each wakes the next");
             assert!(task.as_mut().poll(&mut context).is_ready());

@@ -169,7 +169,7 @@ impl<T: Transport> Client<T> {
             let added = {
                 let mut state = inode.lock();
                 state.sent_mark = self.cache.sent_mark();
-                self.cache.is_now(epoch).then(|| state.data_locks.add(lock, true)).flatten()
+                self.cache.is_epoch(epoch).then(|| state.data_locks.add(lock, true)).flatten()
             };
             if let Some(id) = added {
                 return Ok(DataLockGuard { inode: inode.clone(), id });

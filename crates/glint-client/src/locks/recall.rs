@@ -93,7 +93,7 @@ impl<T: Transport> LockClient for Client<T> {
     }
 
     fn on_reclaimed(&self, request: &MdsRequest<'static>, reply: FsResult<MdsReply>) {
-        self.reclaimed(request, reply);
+        self.learn_reclaimed(request, reply);
     }
 }
 

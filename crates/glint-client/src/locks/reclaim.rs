@@ -73,7 +73,7 @@ impl<T: Transport> Client<T> {
     }
 
     /// The answer to one of these has come.
-    pub(crate) fn reclaimed(&self, request: &MdsRequest<'static>, reply: FsResult<MdsReply>) {
+    pub(crate) fn learn_reclaimed(&self, request: &MdsRequest<'static>, reply: FsResult<MdsReply>) {
         let ino = match (request, &reply) {
             (MdsRequest::Lock { ino, .. }, _) => ino,
             (_, Ok(_)) => return,

@@ -71,14 +71,14 @@ impl<T: Transport> Client<T> {
     pub(crate) async fn flush_changes(&self, ino: Ino) {
         let Some(inode) = self.cache.find(ino) else { return };
         let number = inode.lock().delegation.last_change();
-        self.log.answered(number).await;
+        self.log.until_answered(number).await;
     }
 
     /// Until the servers know everything.
     pub(crate) async fn flush_log(&self) {
         while self.log.is_busy() {
             self.log.hurry();
-            self.log.answered(self.log.last()).await;
+            self.log.until_answered(self.log.last()).await;
             self.log.none_closing().await;
         }
     }

@@ -147,7 +147,7 @@ impl WriteBackLog {
     }
 
     /// Until all changes up to this one are done.
-    pub(crate) async fn answered(&self, number: u64) {
+    pub(crate) async fn until_answered(&self, number: u64) {
         let urge = |state: &mut LogState| state.wanted = state.wanted.max(number);
         self.wait(number, || !self.is_pending(number), urge).await;
     }
@@ -283,7 +283,7 @@ mod tests {
         assert_eq!((push(&log, b"a"), push(&log, b"b")), (1, 2));
         assert!(log.is_busy() && log.is_pending(1));
         assert!(log.next().now_or_never().is_none(), "two are not enough");
-        let mut waiting = Box::pin(log.answered(1));
+        let mut waiting = Box::pin(log.until_answered(1));
         assert!(waiting.as_mut().now_or_never().is_none());
         let (batch, _) = log.next().now_or_never().unwrap();
         assert_eq!(batch.unwrap().count, 2);

@@ -116,7 +116,7 @@ impl<T: Transport> Client<T> {
     /// Ends a delegation, and waits until the servers know all changes made under it.
     pub(crate) async fn return_delegation(&self, directory: &Arc<CachedInode>) {
         let number = self.end_delegation(directory);
-        self.log.answered(number).await;
+        self.log.until_answered(number).await;
     }
 
     /// Ends a delegation: nothing is changed in the directory without asking any more. Returns the

@@ -128,7 +128,7 @@ impl Connection {
         abandoned: bool,
     ) -> FsResult<u16> {
         self.session.room(request).await;
-        self.hear_evictions();
+        self.on_evictions();
         let patient = matches!(request, Request::Mds { request, .. } if request.is_patient());
         let slot = match patient {
             true => self.slots.take_place(),
@@ -181,9 +181,9 @@ impl Connection {
     }
 
     /// Leaves a connection of a session that is over.
-    pub(super) fn hear_evictions(&self) {
+    pub(super) fn on_evictions(&self) {
         let evictions = self.session.evictions.load(Ordering::Acquire);
-        let writer = self.state.borrow_mut().hear_evictions(evictions);
+        let writer = self.state.borrow_mut().on_evictions(evictions);
         if let Some(writer) = writer {
             writer.close();
         }
@@ -308,7 +308,7 @@ impl Connection {
         }
         self.poller.wait_ends();
         for frame in &frames {
-            self.answered(&pass, frame)?;
+            self.on_reply(&pass, frame)?;
         }
         // Some may still be waited for.
         if frames.len() < self.awaited.get() {
@@ -318,7 +318,7 @@ impl Connection {
     }
 
     /// A reply has come.
-    fn answered(&self, pass: &Rc<Pass>, frame: &Frame) -> Result<(), NetError> {
+    fn on_reply(&self, pass: &Rc<Pass>, frame: &Frame) -> Result<(), NetError> {
         let header = &frame.header;
         let reply: Result<Reply, Errno> = glint_proto::message::decode(pass.body(frame));
         if header.op == Op::Other
@@ -381,9 +381,9 @@ impl Connection {
             _ => Committed { mds: header.committed, ost: 0 },
         };
         let spare = &mut |frame| self.keep_spare(frame);
-        self.session.committed(header.boot_verifier, committed, spare);
+        self.session.on_committed(header.boot_verifier, committed, spare);
         if let (Some(sync), Ok(Reply::Ost { reply: Ok(_), .. })) = (pending.sync, &reply) {
-            self.session.synced(sync, spare);
+            self.session.on_synced(sync, spare);
         }
         if let (true, Ok(Reply::Busy { .. })) = (pending.abandoned, &reply) {
             // Nobody waits, but it has to be done.

@@ -4,12 +4,12 @@
 //!
 //! | event | connecting | recovering | active | evicted | closed |
 //! |---|---|---|---|---|---|
-//! | `welcomed`: hello was answered | recovering, first step | | | | |
-//! | `step_taken` | | recovering, next step | | | |
-//! | `activated`: what had no answer is queued | | active, if this was the last step | | | |
-//! | `hear_evictions`: more than at hello | | evicted | evicted | | |
-//! | `broken`: it failed, or the pause begins | | connecting | connecting | connecting | |
-//! | `closed`: its keeper ends | closed | closed | closed | closed | |
+//! | `on_welcome`: hello was answered | recovering, first step | | | | |
+//! | `on_step_taken` | | recovering, next step | | | |
+//! | `on_active`: what had no answer is queued | | active, if this was the last step | | | |
+//! | `on_evictions`: more than at hello | | evicted | evicted | | |
+//! | `on_broken`: it failed, or the pause begins | | connecting | connecting | connecting | |
+//! | `on_closed`: its keeper ends | closed | closed | closed | closed | |
 //!
 //! Where nothing stands the state stays.
 //!
@@ -91,7 +91,7 @@ impl RecoveryProgress {
     }
 
     /// A step was taken.
-    pub(crate) fn step_taken(&mut self, step: RecoveryStep, now: Generation) {
+    pub(crate) fn on_step_taken(&mut self, step: RecoveryStep, now: Generation) {
         match step {
             RecoveryStep::Replay => self.told = now,
             RecoveryStep::SayRecovered => self.recovered = now,
@@ -117,7 +117,7 @@ pub(crate) enum ConnectionState<W> {
 
 impl<W> ConnectionState<W> {
     /// Hello was answered in this generation, in which the session begins with that step.
-    pub(crate) fn welcomed(&mut self, now: Generation, step: RecoveryStep) {
+    pub(crate) fn on_welcome(&mut self, now: Generation, step: RecoveryStep) {
         if let ConnectionState::Connecting = self {
             *self = ConnectionState::Recovering { now, step };
         }
@@ -132,14 +132,14 @@ impl<W> ConnectionState<W> {
     }
 
     /// That step was taken.
-    pub(crate) fn step_taken(&mut self) {
+    pub(crate) fn on_step_taken(&mut self) {
         if let ConnectionState::Recovering { step, .. } = self {
             *step = step.next();
         }
     }
 
     /// The last step was taken: from now on requests go to this writer.
-    pub(crate) fn activated(&mut self, writer: W) {
+    pub(crate) fn on_active(&mut self, writer: W) {
         if let ConnectionState::Recovering { now, step: RecoveryStep::SendAgain } = *self {
             *self = ConnectionState::Active { now, writer };
         }
@@ -147,7 +147,7 @@ impl<W> ConnectionState<W> {
 
     /// The client was evicted so often by now. Returns the writer if that is news to an active
     /// connection: the server must be told again what is open.
-    pub(crate) fn hear_evictions(&mut self, evictions: u64) -> Option<W> {
+    pub(crate) fn on_evictions(&mut self, evictions: u64) -> Option<W> {
         match self {
             ConnectionState::Recovering { now, .. } | ConnectionState::Active { now, .. }
                 if now.evictions != evictions =>
@@ -159,14 +159,14 @@ impl<W> ConnectionState<W> {
     }
 
     /// The connection has failed.
-    pub(crate) fn broken(&mut self) {
+    pub(crate) fn on_broken(&mut self) {
         if !self.is_closed() {
             *self = ConnectionState::Connecting;
         }
     }
 
     /// Its keeper ends. Returns the writer of an active connection.
-    pub(crate) fn closed(&mut self) -> Option<W> {
+    pub(crate) fn on_closed(&mut self) -> Option<W> {
         std::mem::replace(self, ConnectionState::Closed).into_writer()
     }
 
@@ -218,37 +218,37 @@ mod tests {
         let rows: [Row; 7] = [
             (
                 "welcomed",
-                |state| state.welcomed(NOW, RecoveryStep::ForgetLocks),
+                |state| state.on_welcome(NOW, RecoveryStep::ForgetLocks),
                 [FORGETTING, FORGETTING, SENDING, ACTIVE, Evicted, Closed],
             ),
             (
                 "step taken",
-                TestState::step_taken,
+                TestState::on_step_taken,
                 [Connecting, RECLAIMING, SENDING, ACTIVE, Evicted, Closed],
             ),
             (
                 "activated",
-                |state| state.activated("writer"),
+                |state| state.on_active("writer"),
                 [Connecting, FORGETTING, ACTIVE, ACTIVE, Evicted, Closed],
             ),
             (
                 "no more evictions",
-                |state| assert_eq!(state.hear_evictions(2), None),
+                |state| assert_eq!(state.on_evictions(2), None),
                 [Connecting, FORGETTING, SENDING, ACTIVE, Evicted, Closed],
             ),
             (
                 "evicted",
-                |state| assert_eq!(state.writer().copied(), state.hear_evictions(3)),
+                |state| assert_eq!(state.writer().copied(), state.on_evictions(3)),
                 [Connecting, Evicted, Evicted, Evicted, Evicted, Closed],
             ),
             (
                 "broken",
-                TestState::broken,
+                TestState::on_broken,
                 [Connecting, Connecting, Connecting, Connecting, Connecting, Closed],
             ),
             (
                 "closed",
-                |state| assert_eq!(state.writer().copied(), state.closed()),
+                |state| assert_eq!(state.writer().copied(), state.on_closed()),
                 [Closed, Closed, Closed, Closed, Closed, Closed],
             ),
         ];
@@ -278,20 +278,20 @@ mod tests {
         fails_at: usize,
     ) -> Vec<RecoveryStep> {
         let mut state = TestState::Connecting;
-        state.welcomed(now, progress.first_step(now));
+        state.on_welcome(now, progress.first_step(now));
         let mut steps = Vec::new();
         while let Some(step) = state.step() {
             if steps.len() == fails_at {
-                state.broken();
+                state.on_broken();
                 continue;
             }
             steps.push(step);
             if step == RecoveryStep::SendAgain {
-                state.activated("writer");
+                state.on_active("writer");
                 continue;
             }
-            progress.step_taken(step, now);
-            state.step_taken();
+            progress.on_step_taken(step, now);
+            state.on_step_taken();
         }
         steps
     }

@@ -34,7 +34,7 @@ struct Keeper<'a>(&'a Rc<Connection>);
 impl Drop for Keeper<'_> {
     fn drop(&mut self) {
         let connection = self.0;
-        let writer = connection.state.borrow_mut().closed();
+        let writer = connection.state.borrow_mut().on_closed();
         if let Some(writer) = writer {
             writer.close();
         }
@@ -66,7 +66,7 @@ impl Connection {
     /// Keeps it connected until the session ends, or the runtime of its thread.
     pub(super) async fn keep(self: Rc<Self>) {
         let _keeper = Keeper(&self);
-        select(pin!(self.keep_connected()), pin!(self.session.ended())).await;
+        select(pin!(self.keep_connected()), pin!(self.session.until_over())).await;
     }
 
     /// Connects, serves the connection until it breaks, and connects again.
@@ -75,7 +75,7 @@ impl Connection {
         let mut broken = None;
         loop {
             let (connected, error) = self.connect_and_read(&mut broken).await;
-            self.state.borrow_mut().broken();
+            self.state.borrow_mut().on_broken();
             if connected || broken.is_none() {
                 broken = Some(Broken::new(&self.session));
             }
@@ -96,7 +96,7 @@ impl Connection {
             Err(error) => return (false, error),
         };
         if let Some(broken) = broken.take() {
-            broken.mended();
+            broken.mend();
         }
         let read = async {
             loop {
@@ -107,7 +107,7 @@ impl Connection {
         };
         // Where nothing is asked just now, it would not be heard of here.
         let evicted = async {
-            self.session.evicted_after(now.evictions).await;
+            self.session.until_evicted_after(now.evictions).await;
             NetError::Closed
         };
         (true, select(pin!(read), pin!(evicted)).await.factor_first().0)
@@ -118,7 +118,7 @@ impl Connection {
         let (writer, mut reader, welcome) = connect(&self.session).await?;
         let writer = Rc::new(writer);
         let now = self.recover(&writer, &mut reader, &welcome).await?;
-        self.hear_evictions();
+        self.on_evictions();
         if self.state.borrow().step() != Some(RecoveryStep::SendAgain) {
             // The session in which this connection was welcomed has ended meanwhile.
             return Err(NetError::Closed);
@@ -129,7 +129,7 @@ impl Connection {
         for frame in self.unanswered() {
             writer.push(&frame);
         }
-        self.state.borrow_mut().activated(writer.clone());
+        self.state.borrow_mut().on_active(writer.clone());
         writer.flush().await?;
         Ok((reader, now))
     }

@@ -94,7 +94,7 @@ impl ClientSession {
         };
         wait(&mut *stream, patience.clamp(PATIENCE_MIN, CONNECT_TIMEOUT))?;
         let welcome = ask_on(&mut *stream, self.client, &self.hello())?;
-        let run = self.welcomed(welcome)?.boot_verifier;
+        let run = self.on_welcome(welcome)?.boot_verifier;
         *connected = true;
         while !self.stop.load(Ordering::Acquire) {
             let (hurry, waits) = {
@@ -107,7 +107,7 @@ impl ClientSession {
             let pong = ask_on(&mut *stream, self.client, &ping)?;
             *self.heard_at.lock() = sent;
             if let Reply::Pong(committed) = pong {
-                self.committed(run, committed, &mut drop);
+                self.on_committed(run, committed, &mut drop);
             }
             self.complain(waits);
             let pause = if hurry { HURRY } else { Duration::from_millis(PING_MS) };

@@ -92,13 +92,13 @@ impl ClientOpens {
     }
 
     /// A close is sent.
-    pub(crate) fn closing(&self, ino: Ino) {
+    pub(crate) fn note_closing(&self, ino: Ino) {
         *self.closing.lock().entry(ino).or_default() += 1;
     }
 
     /// Until no close of a file is under way: it would arrive after what is done next, and
     /// bring an old size.
-    pub(crate) async fn closed(&self, ino: Ino) {
+    pub(crate) async fn until_closed(&self, ino: Ino) {
         self.closing.until_with(ino, |closing| (!closing.contains_key(&ino)).then_some(())).await
     }
 

@@ -43,7 +43,7 @@ impl Broken {
     }
 
     /// The connection is there again. The first one says so for all.
-    pub(crate) fn mended(self) {
+    pub(crate) fn mend(self) {
         if let Some(since) = self.0.outage.since.lock().take() {
             let (server, away) = (&self.0.options.address, clock::since(since).as_secs_f32());
             tracing::info!(%server, "reached again after {away:.1} s");

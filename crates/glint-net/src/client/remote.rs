@@ -167,7 +167,7 @@ impl Remote {
     fn on_tasks(session: Arc<ClientSession>) -> Remote {
         let keeping = session.clone();
         host::spawn(async move {
-            select(pin!(keep_lease(&keeping)), pin!(keeping.ended())).await;
+            select(pin!(keep_lease(&keeping)), pin!(keeping.until_over())).await;
         });
         Remote { session, lease_thread: None }
     }
@@ -223,7 +223,7 @@ impl MdsRequests for Remote {
         if let MdsRequest::Setattr { ino, set } = request
             && (set.size.is_some() || set.mtime.is_some())
         {
-            self.session.opens.closed(*ino).await;
+            self.session.opens.until_closed(*ino).await;
         }
         let call = Request::Mds { cred: cred.clone(), request: request.clone() };
         match self.call(&call, Bulk::None).await {
@@ -237,7 +237,7 @@ impl MdsRequests for Remote {
         let call = Request::Mds { cred: cred.clone(), request: request.clone() };
         let connection = self.connection()?;
         if let MdsRequest::Release { ino, .. } = request {
-            self.session.opens.closing(*ino);
+            self.session.opens.note_closing(*ino);
         }
         connection.post(&call).await
     }

@@ -172,12 +172,12 @@ impl ClientSession {
     }
 
     /// Waits until it is.
-    pub(crate) async fn ended(&self) {
+    pub(crate) async fn until_over(&self) {
         self.end.until(|| self.is_over.load(Ordering::Acquire).then_some(())).await;
     }
 
     /// Waits until this client was evicted more often than that.
-    pub(crate) async fn evicted_after(&self, evictions: u64) {
+    pub(crate) async fn until_evicted_after(&self, evictions: u64) {
         let is_more = || self.evictions.load(Ordering::Acquire) != evictions;
         self.end.until(|| is_more().then_some(())).await;
     }
@@ -191,7 +191,7 @@ impl ClientSession {
             if before != 0 && before != session {
                 // The MDS has evicted this client since, so what was for this server is not
                 // to be sent any more.
-                self.evicted();
+                self.on_eviction();
             }
         }
         let run = self.run.load(Ordering::Acquire);
@@ -200,7 +200,7 @@ impl ClientSession {
 
     /// Takes the answer to hello. One from a server of another file system says nothing of this
     /// session.
-    pub(crate) fn welcomed(&self, reply: Reply) -> Result<Welcome, NetError> {
+    pub(crate) fn on_welcome(&self, reply: Reply) -> Result<Welcome, NetError> {
         let welcome = welcome_of(reply)?;
         if welcome.fs_uuid != self.welcome.fs_uuid {
             return Err(NetError::Refused(
@@ -220,13 +220,13 @@ impl ClientSession {
             && self.evicted_in.swap(welcome.boot_verifier, Ordering::AcqRel)
                 != welcome.boot_verifier;
         if is_another || is_said_first {
-            self.evicted();
+            self.on_eviction();
         }
         Ok(welcome)
     }
 
     /// A run of the server has said what is durable.
-    pub(crate) fn committed(
+    pub(crate) fn on_committed(
         &self,
         run: u64,
         committed: Committed,
@@ -269,7 +269,7 @@ impl ClientSession {
     }
 
     /// A sync is answered: what it made durable is not to be sent again.
-    pub(crate) fn synced(&self, sync: SyncMark, spare: &mut impl FnMut(KeptFrame)) {
+    pub(crate) fn on_synced(&self, sync: SyncMark, spare: &mut impl FnMut(KeptFrame)) {
         self.change_log(|log| {
             if sync.run == self.run.load(Ordering::Acquire) {
                 log.synced(sync.object, sync.mark, spare);
@@ -357,7 +357,7 @@ impl ClientSession {
     }
 
     /// The server has forgotten this client.
-    pub(crate) fn evicted(&self) {
+    pub(crate) fn on_eviction(&self) {
         self.evictions.fetch_add(1, Ordering::AcqRel);
         let lost = self.change_log(|log| {
             let lost = log.len();
@@ -413,14 +413,14 @@ pub(crate) mod tests {
         let (client, own) = (ClientId(1), welcome());
         let session = ClientSession::new(options, "host".into(), client, 2, own, None);
         let other = Welcome { fs_uuid: 2, session: 9, evicted: true, ..welcome() };
-        assert!(session.welcomed(Reply::Welcome(other)).is_err());
+        assert!(session.on_welcome(Reply::Welcome(other)).is_err());
         let now = (
             session.session_number.load(Ordering::Acquire),
             session.evictions.load(Ordering::Acquire),
         );
         assert_eq!(now, (7, 0));
         let anew = Welcome { session: 9, evicted: true, ..welcome() };
-        assert!(session.welcomed(Reply::Welcome(anew)).is_ok());
+        assert!(session.on_welcome(Reply::Welcome(anew)).is_ok());
         let now = (
             session.session_number.load(Ordering::Acquire),
             session.evictions.load(Ordering::Acquire),
@@ -435,7 +435,7 @@ pub(crate) mod tests {
         let session = ClientSession::new(options, "host".into(), ClientId(1), 2, welcome(), None);
         let hear = |evicted| {
             let welcome = Welcome { session: 9, evicted, ..welcome() };
-            assert!(session.welcomed(Reply::Welcome(welcome)).is_ok());
+            assert!(session.on_welcome(Reply::Welcome(welcome)).is_ok());
             session.evictions.load(Ordering::Acquire)
         };
         // The hello that began the new session is answered last, or never.
@@ -443,7 +443,7 @@ pub(crate) mod tests {
         // Each connection asks a run that knows nothing of the last one, and is told the same.
         let in_run = |boot_verifier| {
             let welcome = Welcome { session: 9, evicted: true, boot_verifier, ..welcome() };
-            assert!(session.welcomed(Reply::Welcome(welcome)).is_ok());
+            assert!(session.on_welcome(Reply::Welcome(welcome)).is_ok());
             session.evictions.load(Ordering::Acquire)
         };
         assert_eq!([in_run(2), in_run(2), in_run(3), in_run(3)], [2, 2, 3, 3]);
@@ -474,7 +474,7 @@ pub(crate) mod tests {
         let request = Request::Ost { ost: 0, request, capability: None };
         let mut room = pin!(session.room(&request));
         assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        session.committed(1, Committed { mds: 0, ost: 1 }, &mut drop);
+        session.on_committed(1, Committed { mds: 0, ost: 1 }, &mut drop);
         assert_eq!(woken.1.load(Ordering::Acquire), 1);
         assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
     }

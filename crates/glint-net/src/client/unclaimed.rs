@@ -73,7 +73,7 @@ impl Connection {
     /// Closes what nobody claims.
     pub(super) async fn close_unclaimed(self: Rc<Self>, files: Vec<Opened>) {
         for Opened { ino, write, truncates } in files {
-            self.session.opens.closing(ino);
+            self.session.opens.note_closing(ino);
             // Nobody asked the objects: whoever needs to know does.
             let request = MdsRequest::Release { ino, write, wrote: truncates.then_some((0, None)) };
             let close = Request::Mds { cred: Cred::ROOT, request };

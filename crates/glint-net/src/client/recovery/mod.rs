@@ -39,7 +39,7 @@ impl Connection {
         let mut recovery = self.session.recovery.lock().await;
         let evictions = self.session.evictions.load(Ordering::Acquire);
         let now = Generation { boot_verifier: welcome.boot_verifier, evictions };
-        self.state.borrow_mut().welcomed(now, recovery.progress.first_step(now));
+        self.state.borrow_mut().on_welcome(now, recovery.progress.first_step(now));
         let mut held = Vec::new();
         loop {
             let step = self.state.borrow().step().ok_or(NetError::Closed)?;
@@ -65,8 +65,8 @@ impl Connection {
                 }
                 RecoveryStep::SendAgain => return Ok(now),
             }
-            recovery.progress.step_taken(step, now);
-            self.state.borrow_mut().step_taken();
+            recovery.progress.on_step_taken(step, now);
+            self.state.borrow_mut().on_step_taken();
         }
     }
 
@@ -178,7 +178,7 @@ pub(crate) async fn connect(
     let (writer, mut reader) = (FrameWriter::new(stream.clone()), FrameReader::new(stream));
     let hello = session.hello();
     let frame = request_frame(Envelope::request(hello.op(), session.client), &hello)?;
-    let welcome = session.welcomed(ask(&writer, &mut reader, &frame.into()).await?)?;
+    let welcome = session.on_welcome(ask(&writer, &mut reader, &frame.into()).await?)?;
     Ok((writer, reader, welcome))
 }
 
