@@ -16,8 +16,8 @@
 //! # Connections
 //!
 //! A client has a session with each server (`client/session.rs`), shared by its threads. Each
-//! thread has a connection of its own (`client/connection.rs`; its states in
-//! `client/connection_state.rs`), so that an answer arrives
+//! thread has a connection of its own (`client/connection/mod.rs`; its states in
+//! `client/connection/state.rs`), so that an answer arrives
 //! on the core that waits for it. Two more connections carry no requests of programs: recalls
 //! come on one (`client/recalls.rs`), where no answer stands in their way, and the lease
 //! is kept on the other, by a thread that waits for no disk. Each of them says hello first, and is
@@ -25,7 +25,7 @@
 //!
 //! # Slots
 //!
-//! A request has a slot of its connection (`client/slots.rs`) and an xid, which rises in
+//! A request has a slot of its connection (`client/connection/slots.rs`) and an xid, which rises in
 //! that slot as long as the client lives. The MDS stores the last answer of a slot with the change
 //! itself, a server of OSTs keeps it in memory (`server/reply_cache.rs`). So a request that is
 //! sent again is answered, and not executed again. A request that may wait for another
@@ -43,7 +43,7 @@
 //! A new boot verifier in the answer to hello means that the server has started again, a new
 //! session that it has evicted this client. In both cases one thread says everything again before
 //! any other request is sent: what is open, what is locked, what was lost, and that this was
-//! all (`client/connection_state.rs` has the steps). After an eviction nothing is replayed, and
+//! all (`client/connection/state.rs` has the steps). After an eviction nothing is replayed, and
 //! requests under way fail with EIO: whether they were executed nobody knows any more.
 
 mod client;

@@ -17,7 +17,7 @@
 //!
 //! Written by hand elsewhere are two waits on the way of each request, whose wakers lie with the
 //! request in a `RefCell`, so that neither a lock nor an entry in a list is paid for it: for the
-//! reply in a slot (`glint-net/src/client/connection.rs`), and for the end of a request of the
+//! reply in a slot (`glint-net/src/client/connection/mod.rs`), and for the end of a request of the
 //! kernel or of its caller (`glint-mount/src/transport/waiting.rs`). Others are no waits: the
 //! polling of a ring (`glint-net/src/cpu/polling.rs`), spans (`glint-telemetry/src/span.rs`), and
 //! the clock of the simulation.

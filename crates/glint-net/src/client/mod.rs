@@ -3,8 +3,6 @@
 
 pub(crate) mod cluster;
 pub(crate) mod connection;
-pub(crate) mod connection_state;
-pub(crate) mod keeper;
 pub(crate) mod lease;
 pub(crate) mod opens;
 pub(crate) mod outage;
@@ -12,6 +10,4 @@ pub(crate) mod recalls;
 pub(crate) mod recovery;
 pub(crate) mod remote;
 pub(crate) mod session;
-pub(crate) mod slots;
 pub(crate) mod transport;
-mod unclaimed;

@@ -2,7 +2,8 @@
 //! open, what is not committed yet, and how far it is with a server that has started again.
 
 use crate::client::cluster::ClientIdentity;
-use crate::client::connection_state::{Generation, RecoveryProgress};
+use crate::client::connection::slots::ConnectionNumbers;
+use crate::client::connection::state::{Generation, RecoveryProgress};
 use crate::client::opens::ClientOpens;
 use crate::client::outage::Outage;
 use crate::client::recovery::replay::Retries;
@@ -10,7 +11,6 @@ use crate::client::recovery::replay_log::{
     Kind, Object, ReplayLog, UncommittedRequest, UncommittedWrite,
 };
 use crate::client::remote::RemoteOptions;
-use crate::client::slots::ConnectionNumbers;
 use crate::transport::frame_writer::KeptFrame;
 use crate::{LockClient, NetError};
 use glint_proto::message::{Hello, Reply, Request, Survived, Welcome};

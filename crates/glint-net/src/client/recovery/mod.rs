@@ -12,7 +12,7 @@ pub(crate) mod replay;
 pub(crate) mod replay_log;
 
 use crate::client::connection::Connection;
-use crate::client::connection_state::{Generation, RecoveryStep};
+use crate::client::connection::state::{Generation, RecoveryStep};
 use crate::client::opens::OpenCount;
 use crate::client::session::ClientSession;
 use crate::transport::frame_writer::{FrameWriter, KeptFrame};

@@ -1,6 +1,6 @@
 //! The states of a client's connection to a server, the steps of recovery in their order, and what of
 //! them the session has behind it. Nothing here sends, receives or waits: the
-//! [keeper](crate::client::keeper) does what the state says, and says here what came of it.
+//! [keeper](crate::client::connection::keeper) does what the state says, and says here what came of it.
 //!
 //! | event | connecting | recovering | active | evicted | closed |
 //! |---|---|---|---|---|---|
@@ -165,7 +165,7 @@ impl<W> ConnectionState<W> {
         }
     }
 
-    /// Its keeper ends. Returns the writer of an active connection.
+    /// The end of its keeper. Returns the writer of an active connection.
     pub(crate) fn on_closed(&mut self) -> Option<W> {
         std::mem::replace(self, ConnectionState::Closed).into_writer()
     }

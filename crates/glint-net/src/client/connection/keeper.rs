@@ -6,7 +6,7 @@
 
 use crate::NetError;
 use crate::client::connection::Connection;
-use crate::client::connection_state::{Generation, RecoveryStep};
+use crate::client::connection::state::{Generation, RecoveryStep};
 use crate::client::outage::{Broken, backoff};
 use crate::client::recovery::connect;
 use crate::client::recovery::replay_log::parse;

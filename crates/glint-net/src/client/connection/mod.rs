@@ -1,13 +1,18 @@
 //! The connection of one thread of a client to its server: it is made again whenever it
 //! breaks, and what had no answer is sent again on the next one.
 
-use crate::client::connection_state::ConnectionState;
+mod keeper;
+pub(crate) mod slots;
+pub(crate) mod state;
+mod unclaimed;
+
+use crate::client::connection::slots::Slots;
+use crate::client::connection::state::ConnectionState;
+use crate::client::connection::unclaimed::Opened;
 use crate::client::recovery::replay_log::{
     UncommittedRequest, UncommittedWrite, capability_of, object_of, parse,
 };
 use crate::client::session::{ClientSession, SyncMark};
-use crate::client::slots::Slots;
-use crate::client::unclaimed::Opened;
 use crate::cpu::polling::Poller;
 use crate::transport::frame_writer::{FrameWriter, KeptFrame};
 use crate::transport::framing::{Envelope, Frame, FrameReader, Pass, ReceivedBulk};
