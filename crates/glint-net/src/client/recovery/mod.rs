@@ -36,10 +36,18 @@ impl Connection {
         reader: &mut FrameReader,
         welcome: &Welcome,
     ) -> Result<Generation, NetError> {
-        let mut recovery = self.session.recovery.lock().await;
+        // As of the welcome: while this connection waits for its turn, others may recover more.
+        let counted = self.session.run.load(Ordering::Acquire);
         let evictions = self.session.evictions.load(Ordering::Acquire);
         let now = Generation { boot_verifier: welcome.boot_verifier, evictions };
+        let mut recovery = self.session.recovery.lock().await;
+        let run = self.session.run.load(Ordering::Acquire);
+        if run != counted && run != now.boot_verifier {
+            // The run that has welcomed this connection has ended, and another one is counted.
+            return Err(NetError::Closed);
+        }
         self.state.borrow_mut().on_welcome(now, recovery.progress.first_step(now));
+        self.on_evictions();
         let mut held = Vec::new();
         loop {
             let step = self.state.borrow().step().ok_or(NetError::Closed)?;
