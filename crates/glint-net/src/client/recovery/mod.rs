@@ -18,6 +18,7 @@ use crate::client::session::ClientSession;
 use crate::transport::frame_writer::{FrameWriter, KeptFrame};
 use crate::transport::framing::{Envelope, FrameReader, append_frame, reply_of, request_frame};
 use crate::{NetError, host};
+use glint_proto::frame::{HEADER_BYTES, Header, NO_SLOT};
 use glint_proto::limits::{RECLAIMS_MAX, SLOTS_PER_CONNECTION};
 use glint_proto::message::{Reply, Request, Welcome};
 use glint_proto::{FsResult, MdsReply, MdsRequest, Reclaim};
@@ -190,18 +191,28 @@ pub(crate) async fn connect(
     Ok((writer, reader, welcome))
 }
 
-/// A request and its answer, before the connection is open to others.
+/// A request and its answer, before the connection is open to others. What answers another number is
+/// left out: a request that has arrived twice is answered twice.
 pub(crate) async fn ask(
     writer: &FrameWriter,
     reader: &mut FrameReader,
     frame: &KeptFrame,
 ) -> Result<Reply, NetError> {
+    let head = frame.head.first_chunk::<HEADER_BYTES>().ok_or(NetError::Closed)?;
+    let asked = Header::decode(head)?;
+    let is_answer = |header: &Header| {
+        header.slot == NO_SLOT || (header.slot, header.xid) == (asked.slot, asked.xid)
+    };
     loop {
         writer.push(frame);
         writer.flush().await?;
-        let (pass, frames) = reader.next_pass().await?;
-        let first = frames.first().ok_or(NetError::Closed)?;
-        match reply_of(pass.body(first))? {
+        let reply = loop {
+            let (pass, frames) = reader.next_pass().await?;
+            if let Some(answer) = frames.iter().find(|frame| is_answer(&frame.header)) {
+                break reply_of(pass.body(answer))?;
+            }
+        };
+        match reply {
             Reply::Busy { retry_ms } => {
                 host::sleep(Duration::from_millis(retry_ms.into())).await;
             }
