@@ -88,6 +88,12 @@ impl<K: Kv> Mds<K> {
             self.claim(context, ino, Bits::ATTR)?;
         }
         context.begin()?;
+        if context.is_replay() {
+            // The client has said what it has open, after this close; how large the file is, its
+            // objects say.
+            self.opens.resized(context.client, ino);
+            return Ok(MdsReply::Done);
+        }
         let left = self.opens.remove(context.client, ino, write, wrote);
         if left.gone {
             self.orphans.fetch_add(1, Ordering::AcqRel);

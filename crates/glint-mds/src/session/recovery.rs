@@ -286,7 +286,7 @@ mod tests {
     use futures_lite::future::{block_on, poll_once};
     use glint_kv::memory::MemoryKv;
     use glint_proto::clock;
-    use glint_proto::{Arrival, Attr, Cred, Ino, Layout, Owner, RequestId, Session};
+    use glint_proto::{Arrival, Attr, Cred, Ino, Layout, OpenFlags, Owner, RequestId, Session};
     use std::time::Instant;
 
     /// Time passes for a recovery that goes on for ten seconds.
@@ -444,6 +444,56 @@ mod tests {
         attr(ask(&mds, &client, b"new", None));
         assert_eq!(mds.lock_counts(), (1, 0));
         assert_eq!(ask(&mds, &client, b"y", replay(Ino(lost.ino.0 + 1), 2)), Err(Errno::ESTALE));
+    }
+
+    /// A client says first what it has open now, and then what it did before.
+    #[test]
+    fn a_replayed_close_leaves_open_what_was_opened_after_it() {
+        let kv = Arc::new(MemoryKv::default());
+        let xid = std::cell::Cell::new(0);
+        let ask = |mds: &Mds<_>, session: &Session, request: MdsRequest<'_>, replay| {
+            xid.set(xid.get() + 1);
+            let id = Some(RequestId { client: session.client(), slot: 0, xid: xid.get() });
+            let (session, digest) = (Some(session), xid.get() as u32);
+            let arrival = Arrival { session, id, digest, replay, ..Arrival::default() };
+            block_on(mds.handle(&arrival, &Cred::ROOT, &request)).reply.unwrap()
+        };
+        let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
+        let create = |open| MdsRequest::Create {
+            parent: Ino::ROOT,
+            name: b"f",
+            mode: 0o100644,
+            umask: 0,
+            rdev: 0,
+            target: b"",
+            open,
+            exclusive: true,
+        };
+        let mds = start(&kv, 100, false);
+        let client = connect(&mds, 7);
+        let made = ask(&mds, &client, create(Some(flags)), None);
+        let MdsReply::Opened { attr, .. } = &made else { panic!("{made:?}") };
+        let ino = attr.ino;
+        let release = MdsRequest::Release { ino, write: true, wrote: Some((1, None)) };
+        let open = MdsRequest::Open { ino, flags };
+        ask(&mds, &client, release.clone(), None);
+        let opened = ask(&mds, &client, open.clone(), None);
+        drop(mds);
+
+        kv.lose_power();
+        let mds = start(&kv, 200, true);
+        let client = connect(&mds, 7);
+        let reopen = MdsRequest::Reopen { ino, readers: 0, writers: 1, capability: None };
+        ask(&mds, &client, reopen, None);
+        ask(&mds, &client, create(Some(flags)), Some(made));
+        ask(&mds, &client, release.clone(), Some(MdsReply::Done));
+        ask(&mds, &client, open, Some(opened));
+        mds.recovered(ClientId(7));
+        ask(&mds, &client, MdsRequest::Unlink { parent: Ino::ROOT, name: b"f" }, None);
+        let attr = ask(&mds, &client, MdsRequest::Getattr { ino }, None);
+        assert!(matches!(attr, MdsReply::Attr(Attr { nlink: 0, .. })), "{attr:?}");
+        ask(&mds, &client, release, None);
+        assert!(!mds.opens.is_open(ino));
     }
 
     #[test]
