@@ -37,4 +37,4 @@ pub use message::{
 pub use op::Op;
 pub use reclaim::Reclaim;
 pub use session::{Owner, RequestGuard, Session};
-pub use wire::{capability, deferred, extents, frame, lock, message, op, oss, reclaim};
+pub use wire::{by_hand, capability, deferred, extents, frame, lock, message, op, oss, reclaim};

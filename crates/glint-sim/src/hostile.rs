@@ -11,10 +11,11 @@ use crate::world::network::Network;
 use glint_client::{Caller, Make, Vfs};
 use glint_net::host::Pipe;
 use glint_net::rights::{Rights, Squash};
+use glint_proto::by_hand::{Heard, request_frame};
 use glint_proto::extents::put_extents;
-use glint_proto::frame::{HEADER_BYTES, Header, NO_SLOT};
+use glint_proto::frame::{FrameError, NO_SLOT};
 use glint_proto::lock::{Bits, Grant, Range, Return};
-use glint_proto::message::{Hello, Reply, Request, decode, encode};
+use glint_proto::message::{Hello, Reply, Request};
 use glint_proto::oss::OssRequest;
 use glint_proto::{
     Access, Attr, Capability, ClientId, Cred, FsResult, Ino, Layout, MdsReply, MdsRequest,
@@ -113,7 +114,7 @@ impl<D: Dice> Hostile<D> {
         count: u64,
     ) -> Option<()> {
         let Ok(pipe) = Network::connect(executor, machine, &address(MDS)) else { return Some(()) };
-        let mut heard = Vec::new();
+        let mut heard = Heard::default();
         let hello = self.hello()?;
         self.say(&pipe, self.client, NO_SLOT, 0, &hello, &[]);
         for _ in 0..count {
@@ -126,27 +127,22 @@ impl<D: Dice> Hostile<D> {
     }
 
     /// Hears what has come. False at the end of the connection.
-    async fn listen(&mut self, pipe: &Pipe, heard: &mut Vec<u8>) -> bool {
+    async fn listen(&mut self, pipe: &Pipe, heard: &mut Heard) -> bool {
         let patience = glint_net::host::sleep(std::time::Duration::from_millis(2));
         let bytes = futures_lite::future::or(pipe.receive(), async {
             patience.await;
             Some(Vec::new())
         });
         let Some(bytes) = bytes.await else { return false };
-        heard.extend(bytes);
-        while let Some(head) = heard.first_chunk::<HEADER_BYTES>() {
-            let Ok(header) = Header::decode(head) else { return false };
-            let body = HEADER_BYTES + header.body_len as usize;
-            let len = body + header.bulk_len as usize;
-            if heard.len() < len {
-                break;
+        heard.push(&bytes);
+        loop {
+            match heard.take_reply() {
+                Ok(Some(reply)) => self.learn(&reply),
+                Ok(None) => return true,
+                Err(FrameError::Body(_)) => {}
+                Err(_) => return false,
             }
-            if let Ok(reply) = decode::<Reply>(&heard[HEADER_BYTES..body]) {
-                self.learn(&reply);
-            }
-            heard.drain(..len);
         }
-        true
     }
 
     fn learn(&mut self, reply: &Reply) {
@@ -499,10 +495,6 @@ impl<D: Dice> Hostile<D> {
         request: &Request<'_>,
         data: &[u8],
     ) {
-        let mut body = Vec::new();
-        if encode(request, &mut body).is_err() {
-            return;
-        }
         let mut extents = Vec::new();
         let bulk = match request {
             Request::Ost { request: OstRequest::Write { .. }, .. } => data,
@@ -512,19 +504,9 @@ impl<D: Dice> Hostile<D> {
             }
             _ => b"",
         };
-        let header = Header {
-            op: request.op(),
-            reply: false,
-            client,
-            slot,
-            xid,
-            boot_verifier: 0,
-            committed: 0,
-            body_len: body.len() as u32,
-            body_crc: crc32c::crc32c(&body),
-            bulk_len: bulk.len() as u32,
-            bulk_crc: crc32c::crc32c(bulk),
-        };
-        pipe.send(&[header.encode().as_slice(), &body, bulk].concat());
+        // What cannot be encoded is not said.
+        if let Ok(frame) = request_frame(client, slot, xid, request, bulk) {
+            pipe.send(&frame);
+        }
     }
 }

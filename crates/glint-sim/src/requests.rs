@@ -8,10 +8,11 @@ use crate::world::hosts::{Hosts, MDS, address};
 use crate::world::network::Network;
 use glint_client::{Caller, Vfs, WriteHow};
 use glint_net::host::Pipe;
-use glint_proto::frame::{HEADER_BYTES, Header, NO_SLOT};
+use glint_proto::by_hand::{Heard, hello, request_frame};
+use glint_proto::frame::NO_SLOT;
 use glint_proto::limits::{PATIENT_REQUESTS_MAX, RECLAIMS_MAX, WAITING_PER_SESSION_MAX};
 use glint_proto::lock::Range;
-use glint_proto::message::{Hello, Reply, Request, decode, encode};
+use glint_proto::message::{Reply, Request};
 use glint_proto::{
     ClientId, Cred, Errno, FileType, Ino, Layout, MdsReply, MdsRequest, PosixLock, PosixLockHow,
     PosixLockMode,
@@ -70,44 +71,21 @@ fn thousands_of_files_and_locks_come_back_in_few_requests() {
 struct Hand {
     pipe: Pipe,
     client: ClientId,
-    heard: Vec<u8>,
+    heard: Heard,
 }
 
 impl Hand {
     async fn connect(executor: &Rc<Executor>, client: u64) -> Hand {
         let pipe = Network::connect(executor, Machine(client as u32), &address(MDS)).unwrap();
-        let mut hand = Hand { pipe, client: ClientId(client), heard: Vec::new() };
-        let hello = Hello {
-            host: String::new(),
-            mount_point: String::new(),
-            known: false,
-            boot_verifier: 0,
-            session: 0,
-            secret: client.into(),
-        };
-        hand.say(&Request::Hello(hello), NO_SLOT, 0);
+        let mut hand = Hand { pipe, client: ClientId(client), heard: Heard::default() };
+        hand.say(&Request::Hello(hello("", client.into())), NO_SLOT, 0);
         // Before it is welcome it says nothing.
         assert_eq!(hand.hear(executor).await, []);
         hand
     }
 
     fn say(&mut self, request: &Request<'_>, slot: u16, xid: u64) {
-        let mut body = Vec::new();
-        encode(request, &mut body).unwrap();
-        let header = Header {
-            op: request.op(),
-            reply: false,
-            client: self.client,
-            slot,
-            xid,
-            boot_verifier: 0,
-            committed: 0,
-            body_len: body.len() as u32,
-            body_crc: crc32c::crc32c(&body),
-            bulk_len: 0,
-            bulk_crc: crc32c::crc32c(b""),
-        };
-        self.pipe.send(&[header.encode().as_slice(), &body].concat());
+        self.pipe.send(&request_frame(self.client, slot, xid, request, b"").unwrap());
     }
 
     /// A lock of a program on a whole file.
@@ -132,18 +110,13 @@ impl Hand {
             if bytes.is_empty() {
                 return answers;
             }
-            self.heard.extend(bytes);
-            while let Some(head) = self.heard.first_chunk::<HEADER_BYTES>() {
-                let len = HEADER_BYTES + Header::decode(head).unwrap().body_len as usize;
-                if self.heard.len() < len {
-                    break;
-                }
-                match decode(&self.heard[HEADER_BYTES..len]).unwrap() {
+            self.heard.push(&bytes);
+            while let Some(reply) = self.heard.take_reply().unwrap() {
+                match reply {
                     Reply::Mds { reply, .. } => answers.push(reply),
                     Reply::Welcome(_) => {}
                     other => panic!("{other:?}"),
                 }
-                self.heard.drain(..len);
             }
         }
     }

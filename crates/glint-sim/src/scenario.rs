@@ -9,8 +9,9 @@ use crate::world::executor::{Executor, Machine};
 use crate::world::hosts::{self, Hosts, MDS, Servers, address};
 use glint_client::{Caller, Client, Vfs};
 use glint_net::{Address, Cluster, Remote, RemoteOptions, SessionService};
+use glint_proto::by_hand::hello;
 use glint_proto::limits::STRIPE_BYTES_LOG2_MIN;
-use glint_proto::message::{Hello, Welcome};
+use glint_proto::message::Welcome;
 use glint_proto::{ClientId, FileType, Ino, Layout, Owner};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -65,7 +66,7 @@ pub(crate) struct Run {
     pub(crate) executor: Rc<Executor>,
     pub(crate) hosts: Hosts,
     /// Clients keep locks, write data behind, and change directories by themselves.
-    locks: bool,
+    pub(crate) locks: bool,
     pub(crate) layout: Layout,
     pub(crate) workers: Rc<RefCell<Vec<Rc<Worker>>>>,
     pub(crate) members: RefCell<Vec<Rc<Member>>>,
@@ -168,15 +169,7 @@ pub(crate) async fn mount(servers: &Servers, index: u32) -> Result<Fs, String> {
     };
     let owner = Owner { certificate: None, secret: 0 };
     let client = ClientId(1000 + u64::from(index));
-    let hello = Hello {
-        host: String::new(),
-        mount_point: String::new(),
-        known: false,
-        boot_verifier: 0,
-        session: 0,
-        secret: 0,
-    };
-    let (_, session) = servers.connect(client, &hello, owner).await.map_err(text)?;
+    let (_, session) = servers.connect(client, &hello("", 0), owner).await.map_err(text)?;
     servers.disconnect(&session);
     let welcome = Welcome { session: session.number(), ..servers.welcome() };
     let mount_point = options.mount_point.clone();

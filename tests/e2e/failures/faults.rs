@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-use glint_proto::frame::NO_SLOT;
-use glint_proto::frame::{HEADER_BYTES, Header};
+use glint_proto::by_hand::{self, Heard, request_frame};
+use glint_proto::frame::{HEADER_BYTES, Header, NO_SLOT};
 use glint_proto::limits::{FRAME_MS_MAX, HELLO_MS_MAX, STRANGERS_PER_ADDRESS_MAX};
-use glint_proto::message::{Hello, Reply, Request, decode, encode};
+use glint_proto::message::{Reply, Request};
 use glint_proto::{ClientId, Cred, Errno, Ino, MdsReply, MdsRequest, ObjectId, OstRequest};
 use std::fs;
 use std::io::{Read, Write};
@@ -21,25 +21,11 @@ use support::*;
 struct Peer {
     stream: TcpStream,
     client: ClientId,
+    heard: Heard,
 }
 
 fn frame(client: ClientId, slot: u16, xid: u64, request: &Request<'_>) -> Vec<u8> {
-    let mut body = Vec::new();
-    encode(request, &mut body).unwrap();
-    let header = Header {
-        op: request.op(),
-        reply: false,
-        client,
-        slot,
-        xid,
-        boot_verifier: 0,
-        committed: 0,
-        body_len: body.len() as u32,
-        body_crc: crc32c::crc32c(&body),
-        bulk_len: 0,
-        bulk_crc: 0,
-    };
-    [header.encode().as_slice(), &body].concat()
+    request_frame(client, slot, xid, request, b"").unwrap()
 }
 
 impl Peer {
@@ -52,16 +38,8 @@ impl Peer {
     fn hello(port: u16, client: u64, secret: u128, mount_point: &str) -> (Peer, Reply) {
         let stream = TcpStream::connect(address(port)).unwrap();
         stream.set_nodelay(true).unwrap();
-        let mut peer = Peer { stream, client: ClientId(client) };
-        let hello = Hello {
-            host: "test".into(),
-            mount_point: mount_point.into(),
-            known: false,
-            boot_verifier: 0,
-            session: 0,
-            secret,
-        };
-        let reply = peer.ask(u16::MAX, 0, &Request::Hello(hello));
+        let mut peer = Peer { stream, client: ClientId(client), heard: Heard::default() };
+        let reply = peer.ask(NO_SLOT, 0, &Request::Hello(by_hand::hello(mount_point, secret)));
         (peer, reply)
     }
 
@@ -70,12 +48,15 @@ impl Peer {
     }
 
     fn receive(&mut self) -> Reply {
-        let mut head = [0; HEADER_BYTES];
-        self.stream.read_exact(&mut head).unwrap();
-        let header = Header::decode(&head).unwrap();
-        let mut body = vec![0; header.body_len as usize];
-        self.stream.read_exact(&mut body).unwrap();
-        decode(&body).unwrap()
+        let mut room = [0; 1 << 12];
+        loop {
+            if let Some(reply) = self.heard.take_reply().unwrap() {
+                return reply;
+            }
+            let n = self.stream.read(&mut room).unwrap();
+            assert!(n > 0, "the connection was closed");
+            self.heard.push(&room[..n]);
+        }
     }
 
     fn ask(&mut self, slot: u16, xid: u64, request: &Request<'_>) -> Reply {
@@ -192,7 +173,7 @@ fn urgent_requests_do_not_wait_behind_a_flood() {
         for _ in 0..200 {
             let delays = Delays::of(&[std::process::id(), server.pid()]);
             let start = Instant::now();
-            let pong = pinger.ask(u16::MAX, 0, &Request::Ping { commit: false, hurry: false });
+            let pong = pinger.ask(NO_SLOT, 0, &Request::Ping { commit: false, hurry: false });
             assert!(matches!(pong, Reply::Pong(_)));
             slowest = slowest.max(start.elapsed().saturating_sub(delays.since()));
         }
@@ -376,10 +357,10 @@ fn nobody_is_let_into_the_session_of_another_client() {
         }
         // Nobody was harmed, and nobody speaks for another one on a connection of its own.
         let ping = Request::Ping { commit: false, hurry: false };
-        assert!(matches!(client.ask(u16::MAX, 0, &ping), Reply::Pong(_)));
+        assert!(matches!(client.ask(NO_SLOT, 0, &ping), Reply::Pong(_)));
         let mut other = Peer::connect(port, 7);
         other.client = ClientId(5);
-        let refused = other.ask(u16::MAX, 0, &Request::Bye);
+        let refused = other.ask(NO_SLOT, 0, &Request::Bye);
         assert!(matches!(refused, Reply::Refused(_)), "{refused:?}");
         // A server that has started again knows who is who.
         server.kill();
@@ -398,12 +379,10 @@ fn a_request_is_what_its_body_says() {
     let mut peer = Peer::connect(port, 5);
     // It would have gone before those of all others.
     let request = Request::Mds { cred: Cred::ROOT, request: MdsRequest::Statfs };
-    let mut body = Vec::new();
-    glint_proto::message::encode(&request, &mut body).unwrap();
-    let honest = frame(peer.client, u16::MAX, 0, &request);
+    let honest = frame(peer.client, NO_SLOT, 0, &request);
     let header = Header::decode(honest.first_chunk().unwrap()).unwrap();
     let lie = Header { op: glint_proto::Op::Ping, ..header };
-    peer.stream.write_all(&[lie.encode().as_slice(), &body].concat()).unwrap();
+    peer.stream.write_all(&[&lie.encode(), &honest[HEADER_BYTES..]].concat()).unwrap();
     let answer = peer.receive();
     assert!(matches!(answer, Reply::Refused(_)), "{answer:?}");
 
@@ -429,7 +408,7 @@ fn who_says_nothing_takes_the_place_of_nobody_who_does() {
         assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0);
     }
     let ping = Request::Ping { commit: false, hurry: false };
-    assert!(matches!(client.ask(u16::MAX, 0, &ping), Reply::Pong(_)));
+    assert!(matches!(client.ask(NO_SLOT, 0, &ping), Reply::Pong(_)));
     // The others do not stay.
     let start = Instant::now();
     for stream in &mut silent {
@@ -438,7 +417,7 @@ fn who_says_nothing_takes_the_place_of_nobody_who_does() {
         let _ = stream.read_to_end(&mut Vec::new());
     }
     assert!(start.elapsed() < 6 * Duration::from_millis(HELLO_MS_MAX), "{:?}", start.elapsed());
-    assert!(matches!(client.ask(u16::MAX, 0, &ping), Reply::Pong(_)));
+    assert!(matches!(client.ask(NO_SLOT, 0, &ping), Reply::Pong(_)));
     drop(Peer::connect(port, 6));
     server.stop();
     let log = fs::read_to_string(world.path("serve.log")).unwrap_or_default();

@@ -1,6 +1,7 @@
 //! What crosses a wire: frames, messages, and what they are made of. The modules are those of the
 //! crate, too.
 
+pub mod by_hand;
 pub mod capability;
 pub mod deferred;
 pub mod extents;
