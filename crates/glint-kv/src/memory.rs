@@ -4,6 +4,8 @@
 use crate::{Batch, Keyspace, Kv, KvError, Pair, Precondition, TransactionId};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
 
 type Map = BTreeMap<(Keyspace, Vec<u8>), Vec<u8>>;
 
@@ -15,13 +17,22 @@ struct Contents {
     last_durable: TransactionId,
 }
 
+/// How long a flush waits before it is made.
+pub type FlushTurn = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = ()>>> + Send + Sync>;
+
 /// The engine.
 #[derive(Default)]
 pub struct MemoryKv {
     state: Mutex<Contents>,
+    turn: Mutex<Option<FlushTurn>>,
 }
 
 impl MemoryKv {
+    /// From now on each flush waits so long, or none does.
+    pub fn wait(&self, turn: Option<FlushTurn>) {
+        *self.turn.lock() = turn;
+    }
+
     /// Forgets every transaction that was not synced.
     pub fn lose_power(&self) {
         let mut state = self.state.lock();
@@ -85,6 +96,10 @@ impl Kv for MemoryKv {
     }
 
     async fn sync(&self) -> Result<(), KvError> {
+        let turn = self.turn.lock().clone();
+        if let Some(turn) = turn {
+            turn().await;
+        }
         let mut state = self.state.lock();
         state.durable = state.accepted.clone();
         state.last_durable = state.last;

@@ -193,7 +193,7 @@ impl Run {
     /// What clients write again fails a few times: fewer than anything is given up after.
     fn fail_replays(&self, host: usize) {
         for worker in &*self.workers.borrow() {
-            for (ino, _) in worker.model.borrow().nodes.iter().filter(|(_, node)| !node.is_dir) {
+            for (ino, _) in worker.model.borrow().inodes.iter().filter(|(_, inode)| !inode.is_dir) {
                 if self.troubles.broken.borrow_mut().insert(*ino) {
                     let times = 1 + self.executor.below(3) as u32;
                     self.hosts.fail_file(host, *ino, DiskOperation::Write, times);
@@ -209,7 +209,7 @@ impl Run {
         let worker = &workers[self.executor.below(workers.len() as u64) as usize];
         let model = worker.model.borrow();
         let files: Vec<Ino> =
-            model.nodes.iter().filter(|(_, node)| !node.is_dir).map(|(ino, _)| *ino).collect();
+            model.inodes.iter().filter(|(_, inode)| !inode.is_dir).map(|(ino, _)| *ino).collect();
         if files.is_empty() || self.executor.one_in(3) {
             self.troubles.descriptors.set(true);
             return self.hosts.fail_opens(host, times.min(3));

@@ -100,7 +100,7 @@ impl Troubles {
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Model {
     pub(crate) names: BTreeMap<String, Ino>,
-    pub(crate) nodes: BTreeMap<Ino, ExpectedInode>,
+    pub(crate) inodes: BTreeMap<Ino, ExpectedInode>,
     /// As of the last sync, and names that changed since.
     synced: BTreeSet<String>,
     changed: BTreeSet<String>,
@@ -133,14 +133,14 @@ impl Model {
         self.changed.clear();
     }
 
-    pub(crate) fn node(&self, name: &str) -> Option<&ExpectedInode> {
-        self.names.get(name).and_then(|ino| self.nodes.get(ino))
+    pub(crate) fn inode(&self, name: &str) -> Option<&ExpectedInode> {
+        self.names.get(name).and_then(|ino| self.inodes.get(ino))
     }
 
     pub(crate) fn add(&mut self, name: &str, ino: Ino, is_dir: bool) {
         self.names.insert(name.to_owned(), ino);
         let links = if is_dir { 2 } else { 1 };
-        self.nodes.insert(
+        self.inodes.insert(
             ino,
             ExpectedInode { is_dir, content: Vec::new(), other: None, is_lost: false, links },
         );
@@ -149,25 +149,25 @@ impl Model {
     pub(crate) fn link(&mut self, old: &str, new: &str) {
         let Some(ino) = self.names.get(old).copied() else { return };
         self.names.insert(new.to_owned(), ino);
-        if let Some(node) = self.nodes.get_mut(&ino) {
-            node.links += 1;
+        if let Some(inode) = self.inodes.get_mut(&ino) {
+            inode.links += 1;
         }
     }
 
     pub(crate) fn remove(&mut self, name: &str) {
         let Some(ino) = self.names.remove(name) else { return };
-        if let Some(node) = self.nodes.get_mut(&ino) {
-            node.links -= 1;
-            if node.is_dir || node.links == 0 {
-                self.nodes.remove(&ino);
+        if let Some(inode) = self.inodes.get_mut(&ino) {
+            inode.links -= 1;
+            if inode.is_dir || inode.links == 0 {
+                self.inodes.remove(&ino);
             }
         }
     }
 
     /// What rename(2) must say, and whether it changes anything.
     pub(crate) fn rename(&mut self, old: &str, new: &str) -> Result<(), Errno> {
-        let Some(source) = self.node(old) else { return Err(Errno::ENOENT) };
-        match self.node(new) {
+        let Some(source) = self.inode(old) else { return Err(Errno::ENOENT) };
+        match self.inode(new) {
             Some(target) if source.is_dir && !target.is_dir => return Err(Errno::ENOTDIR),
             Some(target) if !source.is_dir && target.is_dir => return Err(Errno::EISDIR),
             _ => {}

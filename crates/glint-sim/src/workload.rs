@@ -151,8 +151,8 @@ impl Worker {
         let data = self.bytes();
         let got = self.fs.write(handle, offset as u64, &data, WriteHow::default()).await;
         let done = self.told(&format!("write {name}"), Some(ino), got)?;
-        if let Some(node) = self.model.borrow_mut().nodes.get_mut(&ino) {
-            node.change(done.is_some(), |content| {
+        if let Some(inode) = self.model.borrow_mut().inodes.get_mut(&ino) {
+            inode.change(done.is_some(), |content| {
                 let end = offset + data.len();
                 content.resize(content.len().max(end), 0);
                 content[offset..end].copy_from_slice(&data);
@@ -178,9 +178,9 @@ impl Worker {
     }
 
     async fn unlink(&self, name: &str) -> Result<(), String> {
-        let want = match self.model.borrow().node(name) {
+        let want = match self.model.borrow().inode(name) {
             None => Err(Errno::ENOENT),
-            Some(node) if node.is_dir => Err(Errno::EISDIR),
+            Some(inode) if inode.is_dir => Err(Errno::EISDIR),
             Some(_) => Ok(()),
         };
         let got = self.fs.unlink(ROOT, self.own, name.as_bytes()).await;
@@ -191,9 +191,9 @@ impl Worker {
     }
 
     async fn rmdir(&self, name: &str) -> Result<(), String> {
-        let want = match self.model.borrow().node(name) {
+        let want = match self.model.borrow().inode(name) {
             None => Err(Errno::ENOENT),
-            Some(node) if !node.is_dir => Err(Errno::ENOTDIR),
+            Some(inode) if !inode.is_dir => Err(Errno::ENOTDIR),
             Some(_) => Ok(()),
         };
         let got = self.fs.rmdir(ROOT, self.own, name.as_bytes()).await;
@@ -216,8 +216,8 @@ impl Worker {
 
     async fn link(&self, old: &str, new: &str) -> Result<(), String> {
         let Some(ino) = self.model.borrow().names.get(old).copied() else { return Ok(()) };
-        let want = match (self.model.borrow().node(old), self.model.borrow().node(new)) {
-            (Some(node), _) if node.is_dir => Err(Errno::EPERM),
+        let want = match (self.model.borrow().inode(old), self.model.borrow().inode(new)) {
+            (Some(inode), _) if inode.is_dir => Err(Errno::EPERM),
             (_, Some(_)) => Err(Errno::EEXIST),
             _ => Ok(()),
         };
@@ -239,8 +239,8 @@ impl Worker {
     /// A name of a file, its number and its size.
     fn file(&self, name: &str) -> Option<(Ino, usize)> {
         let model = self.model.borrow();
-        let node = model.node(name).filter(|node| !node.is_dir)?;
-        Some((*model.names.get(name)?, node.len()))
+        let inode = model.inode(name).filter(|inode| !inode.is_dir)?;
+        Some((*model.names.get(name)?, inode.len()))
     }
 
     /// Where a file of this size is written: inside, behind its end, or over the edge of a stripe.
@@ -264,7 +264,7 @@ impl Worker {
             self.kept.set(open.map(|open| (ino, open.handle)));
             return Ok(());
         };
-        let size = self.model.borrow().nodes.get(&ino).map_or(0, |node| node.len());
+        let size = self.model.borrow().inodes.get(&ino).map_or(0, |inode| inode.len());
         self.write(name, ino, handle, self.offset(size)).await?;
         if self.executor.one_in(3) { self.close_kept().await } else { Ok(()) }
     }
@@ -299,40 +299,42 @@ impl Worker {
         let set = SetAttr { size: Some(to), ..SetAttr::default() };
         let got = self.fs.setattr(ROOT, ino, &set).await;
         let done = self.told("truncate", Some(ino), got)?;
-        if let Some(node) = self.model.borrow_mut().nodes.get_mut(&ino) {
-            node.change(done.is_some(), |content| content.resize(to as usize, 0));
+        if let Some(inode) = self.model.borrow_mut().inodes.get_mut(&ino) {
+            inode.change(done.is_some(), |content| content.resize(to as usize, 0));
         }
         Ok(())
     }
 
     /// A name is what it must be, with all of its content.
     async fn verify(&self, name: &str) -> Result<(), String> {
-        let node = self.model.borrow().node(name).cloned();
-        let want = if node.is_some() { Ok(()) } else { Err(Errno::ENOENT) };
+        let inode = self.model.borrow().inode(name).cloned();
+        let want = if inode.is_some() { Ok(()) } else { Err(Errno::ENOENT) };
         let ino = self.model.borrow().names.get(name).copied();
         let got = self.fs.lookup(ROOT, self.own, name.as_bytes()).await;
         let found = match want {
             Ok(()) => self.told(&format!("lookup {name}"), ino, got)?,
             Err(_) => self.expect(&format!("lookup {name}"), got, want)?,
         };
-        let (Some(node), Some(attr)) = (node, found.map(|found| found.attr)) else { return Ok(()) };
+        let (Some(inode), Some(attr)) = (inode, found.map(|found| found.attr)) else {
+            return Ok(());
+        };
         let is_known = !self.troubles.unwritable.borrow().contains(&attr.ino);
-        let size_fits = node.is_dir || !is_known || node.may_have_size(attr.size);
-        if (Some(attr.ino), attr.nlink) != (ino, node.links) || !size_fits {
-            return Err(format!("{name} is {attr:?}, and must be {ino:?} {node:?}"));
+        let size_fits = inode.is_dir || !is_known || inode.may_have_size(attr.size);
+        if (Some(attr.ino), attr.nlink) != (ino, inode.links) || !size_fits {
+            return Err(format!("{name} is {attr:?}, and must be {ino:?} {inode:?}"));
         }
-        if node.is_dir {
+        if inode.is_dir {
             return Ok(());
         }
         let flags = OpenFlags { read: true, ..OpenFlags::default() };
         let open = self.told("open", ino, self.fs.open(ROOT, attr.ino, flags).await)?;
         let Some(open) = open else { return Ok(()) };
-        let mut data = vec![0; node.len() + 1];
+        let mut data = vec![0; inode.len() + 1];
         let got = self.fs.read(open.handle, 0, &mut data, true).await;
         let n = self.told("read", ino, got)?;
         data.truncate(n.unwrap_or(0));
         self.release(attr.ino, open.handle).await?;
-        match n.is_none() || !is_known || node.may_be(&data) {
+        match n.is_none() || !is_known || inode.may_be(&data) {
             true => Ok(()),
             false => Err(format!("{name} has other content than was written")),
         }

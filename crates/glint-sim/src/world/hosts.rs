@@ -3,10 +3,10 @@
 //!
 //! Simplified: the engine of the MDS has a disk of its own, which does not fail.
 
-use crate::world::engine::Engine;
 use crate::world::executor::{Executor, Machine};
 use crate::world::records::MemoryRecords;
 use glint_kv::Kv;
+use glint_kv::memory::{FlushTurn, MemoryKv};
 use glint_net::host::Pipe;
 use glint_net::{Address, Service, SimulatedServer, host};
 use glint_ost::disk::memory::{DiskOperation, Fault, MemoryDisk};
@@ -27,13 +27,15 @@ pub(crate) const LEASE: Duration = Duration::from_secs(12);
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a request waits for a disk that makes it wait.
 const SLOW_US_MAX: u64 = 3_000;
+/// Flushes of the engine take less.
+const FLUSH_US_MAX: u64 = 5_000;
 /// Objects that a store keeps open: few, so that it closes some.
 const OPEN_FILES: usize = 4;
 /// Which file system it is.
 const UUID: u128 = 1;
 
 /// The server with the MDS.
-pub(crate) type Servers = MdsServer<Arc<Engine>, MemoryDisk>;
+pub(crate) type Servers = MdsServer<Arc<MemoryKv>, MemoryDisk>;
 
 /// What runs on a machine.
 #[derive(Clone)]
@@ -57,7 +59,7 @@ struct Host {
 /// The machines of the servers.
 pub(crate) struct Hosts {
     executor: Rc<Executor>,
-    pub(crate) engine: Arc<Engine>,
+    pub(crate) engine: Arc<MemoryKv>,
     hosts: Vec<Host>,
     /// Clients keep locks.
     locks: bool,
@@ -105,7 +107,7 @@ impl Hosts {
     /// What was not synced is gone; of objects anything of it.
     pub(crate) fn lose_power(&self, host: usize) {
         if host == MDS {
-            self.engine.kv.lose_power();
+            self.engine.lose_power();
         }
         self.lose_objects(host);
     }
@@ -210,12 +212,12 @@ impl Hosts {
                 hash_seed: Some(draw()),
             };
             // A server begins with what it found on stable storage.
-            self.engine.take_time(None);
+            self.engine.wait(None);
             let found = futures_lite::future::block_on(self.engine.sync());
             found.unwrap_or_else(|error| panic!("starting the engine: {error}"));
             let server = MdsServer::start(self.engine.clone(), osts, records, settings, drawn);
             let server = futures_lite::future::block_on(server);
-            self.engine.take_time(Some(draw()));
+            self.engine.wait(Some(flushes(draw())));
             let server = Arc::new(server.unwrap_or_else(|error| panic!("the MDS: {error}")));
             self.spawn_mds(&server);
             Process::Mds(server)
@@ -354,6 +356,15 @@ impl Host {
         };
         self.disks.iter().map(store).collect()
     }
+}
+
+/// How long flushes of the engine take.
+fn flushes(seed: u64) -> FlushTurn {
+    let dice = Mutex::new(fastrand::Rng::with_seed(seed));
+    Arc::new(move || {
+        let time = Duration::from_micros(dice.lock().u64(0..FLUSH_US_MAX));
+        Box::pin(host::sleep(time))
+    })
 }
 
 /// A disk, which makes some requests wait, and all while it stands still.

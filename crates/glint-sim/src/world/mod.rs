@@ -1,7 +1,6 @@
 //! The world of a run: machines, their network and disks, and the dice.
 
 pub(crate) mod chance;
-pub(crate) mod engine;
 pub(crate) mod executor;
 pub(crate) mod hosts;
 pub(crate) mod network;
