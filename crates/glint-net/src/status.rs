@@ -33,6 +33,9 @@ pub fn status_for_everybody(status: &str, own: Option<&str>) -> String {
     if let Some(osts) = status.get_mut("osts") {
         rows(osts, &|ost| {
             ost.remove("path");
+            if let Some(Value::Object(scrub)) = ost.get_mut("scrub") {
+                scrub.remove("damage");
+            }
             true
         });
     }

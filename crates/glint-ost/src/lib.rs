@@ -24,3 +24,4 @@ pub use service::Ost;
 pub use space::bandwidth::Bandwidth;
 pub use space::grants::SpaceGrants;
 pub use store::object_store::{ObjectStore, StoredObject};
+pub use store::scrub::{Damage, ScrubReport, ScrubStep};

@@ -5,12 +5,13 @@
 //! failed, on any OST, it never moves again.
 
 use crate::disk::{Disk, LocalDisk};
-use crate::{Bandwidth, ObjectStore, Ost, SpaceGrants};
+use crate::{Bandwidth, ObjectStore, Ost, ScrubReport, ScrubStep, SpaceGrants};
 use glint_proto::limits::BULK_BYTES_MAX;
 use glint_proto::{
     Answer, Bulk, ClientId, Errno, FsResult, ObjectId, OstReply, OstRequest, SpaceInfo, clock,
 };
 use glint_telemetry::Counter;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -147,6 +148,31 @@ impl<D: Disk> OstSet<D> {
         if all {
             self.committed.fetch_max(accepted, Ordering::AcqRel);
         }
+    }
+
+    /// Begins to compare all objects with their checksums, unless that is under way.
+    pub fn begin_scrub(&self) {
+        self.osts.iter().for_each(|ost| ost.store().begin_scrub());
+    }
+
+    /// Ends that before its end.
+    pub fn stop_scrub(&self) {
+        self.osts.iter().for_each(|ost| ost.store().stop_scrub());
+    }
+
+    /// Compares some more of each OST. May take long, where a disk does.
+    pub fn scrub(&self) -> impl Iterator<Item = (&Path, io::Result<ScrubStep>)> {
+        self.osts.iter().map(|ost| (ost.store().path(), ost.store().scrub()))
+    }
+
+    /// Whether that is under way.
+    pub fn is_scrubbing(&self) -> bool {
+        self.osts.iter().any(|ost| ost.store().scrub_report().is_running)
+    }
+
+    /// How far it is on each OST, and what was found.
+    pub fn scrub_reports(&self) -> impl Iterator<Item = ScrubReport> {
+        self.osts.iter().map(|ost| ost.store().scrub_report())
     }
 
     /// Why nothing here can be called durable any more, if that is so.

@@ -19,6 +19,7 @@ mod process;
 mod rates;
 mod records;
 mod rounds;
+mod scrubbing;
 mod settings;
 mod status;
 mod units;

@@ -2,6 +2,7 @@
 
 use crate::process::data_dir::DataDirError;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// Another server of OSTs, as the one with the MDS remembers it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -61,6 +62,13 @@ pub trait Records: Send + Sync + 'static {
 
     /// An OSS has joined a file system.
     fn store_file_system(&self, uuid: u128) -> Result<(), DataDirError>;
+
+    /// When the last pass ended that compared all data with its checksums, since the epoch; `None`
+    /// if none did.
+    fn scrubbed(&self) -> Option<Duration>;
+
+    /// Such a pass has ended.
+    fn store_scrubbed(&self, date: Duration) -> Result<(), DataDirError>;
 
     /// How the runs of an OSS ended so far.
     fn runs(&self) -> Result<OssRuns, DataDirError>;

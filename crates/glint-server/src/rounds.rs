@@ -78,6 +78,12 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
             },
             // Housekeeping may be waiting for a server that does not answer.
             Round::every(HOUSEKEEPING, "space", |server, _| once(async { server.watch_space() })),
+            Round {
+                gives_way: true,
+                ..Round::every(HOUSEKEEPING, "scrub", |server, _| {
+                    Box::pin(async { server.scrub_some() })
+                })
+            },
             Round::every(self.commit_interval(), "settling", |server, idle| {
                 once(async move {
                     server.settle(idle);
@@ -91,8 +97,14 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
 impl<D: Disk> Oss<D> {
     /// What an OSS does beside requests, [`Oss::talk`] and [`Oss::destroy_ordered`].
     pub fn rounds(&self) -> Vec<Round<Self>> {
-        vec![Round::every(self.commit_interval(), "settling", |oss, idle| {
-            once(async move { oss.settle(idle) })
-        })]
+        vec![
+            Round {
+                gives_way: true,
+                ..Round::every(HOUSEKEEPING, "scrub", |oss, _| Box::pin(async { oss.scrub_some() }))
+            },
+            Round::every(self.commit_interval(), "settling", |oss, idle| {
+                once(async move { oss.settle(idle) })
+            }),
+        ]
     }
 }

@@ -1,5 +1,6 @@
 //! How a server is set up, and what is drawn for a run of it.
 
+use crate::scrubbing::SCRUB_BANDWIDTH;
 use glint_proto::Layout;
 use glint_proto::limits::{COMMIT_INTERVAL_MS, LEASE_MS};
 use std::time::Duration;
@@ -21,6 +22,8 @@ pub struct Settings {
     pub after_power_loss: bool,
     /// Bytes that each OST moves in a second, if that is limited.
     pub ost_bandwidth: Option<u64>,
+    /// Bytes a second that are compared with their checksums in the background; 0 for none.
+    pub scrub_bandwidth: u64,
     /// Layout of files in a new file system, where no directory says otherwise.
     pub layout: Layout,
 }
@@ -35,6 +38,7 @@ impl Default for Settings {
             lease: Duration::from_millis(LEASE_MS),
             after_power_loss: false,
             ost_bandwidth: None,
+            scrub_bandwidth: SCRUB_BANDWIDTH,
             layout: Layout::default(),
         }
     }

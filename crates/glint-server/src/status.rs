@@ -4,24 +4,47 @@ use crate::mds_server::MdsServer;
 use crate::rates::Totals;
 use glint_kv::Kv;
 use glint_mds::SessionInfo;
-use glint_ost::OstSet;
 use glint_ost::disk::Disk;
+use glint_ost::{Damage, OstSet, ScrubReport};
 use glint_proto::SpaceInfo;
 use serde_json::{Value, json};
 use std::path::Path;
 
 /// Rows of the OSTs of a server, the first of which has the number `first`.
 pub fn osts<D: Disk>(osts: &OstSet<D>, first: u16) -> Vec<Value> {
-    let row = |(index, (path, space)): (u16, (&Path, SpaceInfo))| {
+    let row = |(index, (path, space, scrub)): (u16, (&Path, SpaceInfo, ScrubReport))| {
         json!({
             "index": first + index,
             "path": path.display().to_string(),
             "total_bytes": space.total,
             "free_bytes": space.free,
             "available_bytes": space.available,
+            "scrub": scrub_row(&scrub),
         })
     };
-    (0..).zip(osts.paths().zip(osts.spaces())).map(row).collect()
+    let spaces = osts.paths().zip(osts.spaces()).zip(osts.scrub_reports());
+    (0..).zip(spaces.map(|((path, space), scrub)| (path, space, scrub))).map(row).collect()
+}
+
+/// How far the scrubbing of an OST is, and what it found.
+fn scrub_row(scrub: &ScrubReport) -> Value {
+    let damage = |damage: &Damage| {
+        json!({
+            "ino": damage.object.ino.0,
+            "stripe": damage.object.stripe,
+            "reason": damage.reason,
+        })
+    };
+    json!({
+        "running": scrub.is_running,
+        "done": scrub.done,
+        "objects": scrub.objects,
+        "bytes": scrub.bytes,
+        "unsealed": scrub.unsealed,
+        "damaged": scrub.damaged,
+        "damage": scrub.damage.iter().map(damage).collect::<Vec<_>>(),
+        "finished": scrub.finished.map(|finished| finished.secs),
+    })
 }
 
 /// State of the servers: OSTs, clients, space, inodes, totals of operations.

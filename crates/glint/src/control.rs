@@ -45,6 +45,9 @@ pub(crate) trait MountServers: Send + 'static {
 
     /// Begins to count anew in servers elsewhere.
     fn reset_stats(&self) -> Result<String, String>;
+
+    /// Has the server with the MDS compare its data with its checksums, or end that.
+    fn scrub(&self, begins: bool) -> Result<String, String>;
 }
 
 /// Answer to a question about a mount, whose options `own` are.
@@ -62,7 +65,9 @@ fn answer(
             servers.reset_stats()
         }
         "options" => Ok(own.to_owned()),
-        _ => Err("it knows only status, stats, reset and options".into()),
+        "scrub" => servers.scrub(true),
+        "scrub-stop" => servers.scrub(false),
+        _ => Err("it knows only status, stats, reset, options, scrub and scrub-stop".into()),
     }
 }
 

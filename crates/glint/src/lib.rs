@@ -84,6 +84,7 @@ enum Command {
     Setstripe(cmd::stripe::SetArgs),
     Getstripe(cmd::stripe::GetArgs),
     Fsck(cmd::fsck::Args),
+    Scrub(cmd::scrub::Args),
     #[command(subcommand)]
     Cert(cmd::cert::Command),
     Bench(cmd::bench::Args),
@@ -159,6 +160,7 @@ fn run(command: Command, common: &Common) -> CommandResult {
         Command::Stats(args) => cmd::stats::run(args),
         Command::Setstripe(args) => cmd::stripe::set(args),
         Command::Getstripe(args) => cmd::stripe::get(args),
+        Command::Scrub(args) => cmd::scrub::run(args),
         Command::Fsck(args) => cmd::fsck::run(args),
         Command::Cert(command) => cmd::cert::run(command),
         Command::Bench(args) => cmd::bench::run(args, common),

@@ -219,6 +219,56 @@ fn a_damaged_object_is_reported_and_not_read() {
 }
 
 #[test]
+fn a_scrub_finds_damage_while_the_data_is_used() {
+    let world = World::new();
+    let up = world.up(&["--osts", "2"]);
+    let mnt = world.mount_point();
+    for i in 0..20u64 {
+        fs::write(mnt.join(format!("f{i}")), vec![i as u8; 200_000]).unwrap();
+    }
+    up.stop();
+    let up = world.up(&[]);
+    let scrub = |more: &[&str]| {
+        let output = glint().arg("scrub").args(more).arg(text(&mnt)).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.success(), text + &String::from_utf8_lossy(&output.stderr))
+    };
+    let (is_right, told) = scrub(&["--status"]);
+    assert!(is_right && told.contains("not ended since the start"), "{told}");
+    let (is_right, told) = scrub(&[]);
+    assert!(is_right, "{told}");
+    assert_eq!(told.matches(" 0 damaged").count(), 2, "{told}");
+
+    let object = sh(&world.data(), "find ost*/objects -type f | head -1").trim().to_owned();
+    let path = world.data().join(&object);
+    let bad = vec![99u8; 4096];
+    fs::OpenOptions::new().write(true).open(&path).unwrap().write_all_at(&bad, 8192).unwrap();
+    let ino = object.rsplit('/').next().unwrap().split('.').next().unwrap().to_owned();
+    let ino = u64::from_str_radix(&ino, 16).unwrap();
+    let (is_right, told) = scrub(&[]);
+    assert!(!is_right && told.contains("bytes 0..65536 do not match their checksum"), "{told}");
+    assert!(told.contains(&format!("find MOUNT -inum {ino}")), "{told}");
+    let name = sh(&mnt, &format!("find . -inum {ino}"));
+    let name = mnt.join(name.trim());
+    assert!(up.log().contains("an object is damaged"), "{}", up.log());
+    let (_, told) = scrub(&["--status", "--json"]);
+    let rows: Vec<serde_json::Value> =
+        told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rows.iter().map(|row| row["damaged"].as_u64().unwrap()).sum::<u64>(), 1, "{told}");
+    assert_eq!(rows.iter().map(|row| row["objects"].as_u64().unwrap()).sum::<u64>(), 20, "{told}");
+
+    // Written anew, it is right again; in the meantime it has no checksums.
+    fs::write(&name, vec![7u8; 200_000]).unwrap();
+    let (is_right, told) = scrub(&[]);
+    assert!(is_right, "{told}");
+    let (began, told) = scrub(&["--background"]);
+    assert!(began, "{told}");
+    assert!(scrub(&["--stop"]).0);
+    up.stop();
+    world.assert_sound();
+}
+
+#[test]
 fn a_lost_object_is_reported_and_its_file_put_right() {
     let world = World::new();
     let up = world.up(&["--osts", "2"]);

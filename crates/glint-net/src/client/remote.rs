@@ -172,11 +172,14 @@ impl Remote {
         Remote { session, lease_thread: None }
     }
 
-    /// Asks a server for its `status` or `stats`, as JSON, or to `reset` the latter.
+    /// Asks a server for its `status` or `stats`, as JSON, to `reset` the latter, or to `scrub` its
+    /// data and to end that (`scrub-stop`).
     pub fn ask(address: &Address, what: &str) -> Result<String, NetError> {
         let request = match what {
             "stats" => Request::Stats,
             "reset" => Request::ResetStats,
+            "scrub" => Request::Scrub { begins: true },
+            "scrub-stop" => Request::Scrub { begins: false },
             _ => Request::Status,
         };
         match ask_once(address, random_client(), &request)? {

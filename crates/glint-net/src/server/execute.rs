@@ -80,6 +80,7 @@ impl<S: Service> Worker<S> {
             Request::Status => Reply::Json(connection.status()),
             Request::Stats => Reply::Json(stats::as_json("server")),
             Request::ResetStats => reset_stats(&connection),
+            Request::Scrub { begins } => self.scrub(&connection, begins),
             Request::Hello(hello) => self.greet(&received, hello).await?,
             Request::Osses => {
                 received.session()?;
@@ -171,6 +172,15 @@ impl<S: Service> Worker<S> {
         welcome.evicted = hello.known && (is_new || survived.is_none());
         welcome.survived = survived.unwrap_or(Survived::ALL);
         Ok(Reply::Welcome(welcome))
+    }
+
+    /// Has data compared with its checksums or ends that, for who may do everything.
+    fn scrub(&self, connection: &ServedConnection<S>, begins: bool) -> Reply {
+        if connection.rights().is_some() {
+            return Reply::Failed(Errno::EACCES);
+        }
+        self.service.scrub(begins);
+        Reply::Json("[]".into())
     }
 
     /// Answers another server, if the certificate says that it may be one.

@@ -13,6 +13,9 @@ pub trait AdminService {
     /// State dump as JSON.
     fn status(&self) -> String;
 
+    /// Begins to compare stored data with its checksums, or ends that. Returns at once.
+    fn scrub(&self, begins: bool);
+
     /// Answers another server of OSTs, whose certificate has this name.
     fn execute_oss(
         &self,

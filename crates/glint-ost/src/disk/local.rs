@@ -6,7 +6,7 @@ use crate::store::allocated::is_allocated;
 use glint_proto::Timestamp;
 use glint_proto::limits::FILE_BYTES_MAX;
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, SeekFrom};
-use rustix::io::ReadWriteFlags;
+use rustix::io::{Errno, ReadWriteFlags};
 use std::ffi::OsString;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -55,6 +55,13 @@ impl Disk for LocalDisk {
 
     fn open(&self, path: &str) -> DiskResult<OwnedFd> {
         rustix::fs::openat(&self.directory, path, OPEN, Mode::empty())
+    }
+
+    fn open_uncached(&self, path: &str) -> DiskResult<OwnedFd> {
+        match rustix::fs::openat(&self.directory, path, OPEN | OFlags::DIRECT, Mode::empty()) {
+            Err(Errno::INVAL) => self.open(path),
+            opened => opened,
+        }
     }
 
     fn create(&self, path: &str) -> DiskResult<OwnedFd> {

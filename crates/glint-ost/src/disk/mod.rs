@@ -68,6 +68,12 @@ pub trait Disk: Send + Sync + 'static {
     /// Opens a file that is there.
     fn open(&self, path: &str) -> DiskResult<Self::File>;
 
+    /// Opens a file that is there, to read what the disk has of it and not what is in memory,
+    /// where that can be told apart. Buffers, offsets and lengths are then multiples of 4 KiB.
+    fn open_uncached(&self, path: &str) -> DiskResult<Self::File> {
+        self.open(path)
+    }
+
     /// Opens a file, which is made if it is not there.
     fn create(&self, path: &str) -> DiskResult<Self::File>;
 

@@ -100,7 +100,18 @@ impl Sums {
         Some(Sums::new(size, block_log2, sums.iter().map(|s| u32::from_le_bytes(*s)).collect()))
     }
 
-    fn block(&self, index: usize) -> (u64, u64) {
+    /// Number of blocks.
+    pub(crate) fn blocks(&self) -> usize {
+        self.sums.len()
+    }
+
+    /// Sum that a block should have.
+    pub(crate) fn expected(&self, index: usize) -> u32 {
+        self.sums[index]
+    }
+
+    /// First byte and end of a block.
+    pub(crate) fn block(&self, index: usize) -> (u64, u64) {
         let from = (index as u64) << self.block_log2;
         (from, (from + (1 << self.block_log2)).min(self.size))
     }

@@ -5,5 +5,6 @@ pub(crate) mod checksum;
 pub(crate) mod files;
 pub(crate) mod object;
 pub(crate) mod object_store;
+pub(crate) mod scrub;
 pub(crate) mod sealer;
 pub(crate) mod write;

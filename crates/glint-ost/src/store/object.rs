@@ -16,7 +16,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 pub(super) const ATTRIBUTE: &str = "user.glint.sums";
-const ATTRIBUTE_BYTES_MAX: usize = 4096;
+pub(super) const ATTRIBUTE_BYTES_MAX: usize = 4096;
 
 /// Whether the checksums of an object hold.
 enum Seal {

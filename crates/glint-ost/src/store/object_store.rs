@@ -17,6 +17,7 @@ use crate::space::grants::SpaceGrants;
 use crate::space::reserve::Space;
 use crate::store::files::Files;
 use crate::store::object::{ObjectFile, Touches};
+use crate::store::scrub::{ScrubReport, ScrubStep, Scrubber};
 use crate::store::sealer::Sealer;
 use glint_proto::{ClientId, Ino, ObjectAttr, ObjectId, SpaceInfo, Timestamp};
 use rustix::fs::FallocateFlags;
@@ -27,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-const DIRECTORIES: usize = 256;
+pub(super) const DIRECTORIES: usize = 256;
 /// Inodes of one directory come in blocks of 64; this many blocks share a shard.
 const SHARD_SHIFT: u32 = 10;
 
@@ -60,18 +61,19 @@ pub struct ObjectStore<D: Disk = LocalDisk> {
     space: Space,
     object_bytes_max: u64,
     pub(crate) sealer: Sealer,
+    scrubber: Scrubber<D::File>,
 }
 
 fn shard_of(object: ObjectId) -> usize {
     (object.ino.0 >> SHARD_SHIFT) as usize % DIRECTORIES
 }
 
-fn directory_name(shard: usize) -> String {
+pub(super) fn directory_name(shard: usize) -> String {
     format!("{shard:02x}")
 }
 
 /// Where an object is, from the directory of all.
-fn path_of(object: ObjectId) -> String {
+pub(super) fn path_of(object: ObjectId) -> String {
     format!("{:02x}/{object}", shard_of(object))
 }
 
@@ -121,6 +123,7 @@ impl<D: Disk> ObjectStore<D> {
             files: Files::new(open_files),
             space: Space::new(),
             sealer: Sealer::default(),
+            scrubber: Scrubber::default(),
         }
     }
 
@@ -345,6 +348,26 @@ impl<D: Disk> ObjectStore<D> {
             Some(file) => file.check(),
             None => Ok(false),
         }
+    }
+
+    /// Begins to compare all objects with their checksums, unless that is under way.
+    pub fn begin_scrub(&self) {
+        self.scrubber.begin();
+    }
+
+    /// Ends that before its end.
+    pub fn stop_scrub(&self) {
+        self.scrubber.stop();
+    }
+
+    /// Compares some more. May take long, where the disk does.
+    pub fn scrub(&self) -> io::Result<ScrubStep> {
+        self.scrubber.step(&self.disk, &self.path)
+    }
+
+    /// How far that is, and what was found.
+    pub fn scrub_report(&self) -> ScrubReport {
+        self.scrubber.report()
     }
 
     /// Space of the disk. What is kept for clients is not available to others.

@@ -205,6 +205,8 @@ pub enum Request<'a> {
     /// What the client had before the server started again, up to
     /// [`RECLAIMS_MAX`](crate::limits::RECLAIMS_MAX).
     Reclaim(Vec<Reclaim>),
+    /// Compare stored data with its checksums now; if not `begins`, end that.
+    Scrub { begins: bool },
 }
 
 impl Request<'_> {
@@ -213,7 +215,7 @@ impl Request<'_> {
         match self {
             Request::Hello(_) | Request::Osses => Op::Hello,
             Request::Oss(_) => Op::Ping,
-            Request::Status => Op::Status,
+            Request::Status | Request::Scrub { .. } => Op::Status,
             Request::Stats | Request::ResetStats => Op::Stats,
             Request::Ping { .. } | Request::Bye => Op::Ping,
             Request::Replay { .. } | Request::Recovered | Request::Reclaim(_) => Op::Recovery,
@@ -233,7 +235,7 @@ pub enum Reply {
     Osses(Vec<OssInfo>),
     /// To [`Request::Oss`].
     Oss(FsResult<OssReply>),
-    /// To [`Request::Status`] and [`Request::Stats`].
+    /// To [`Request::Status`], [`Request::Stats`], and what only says that it is done.
     Json(String),
     /// The request is not done.
     Failed(Errno),

@@ -14,6 +14,10 @@ impl<K: Kv, D: Disk> AdminService for MdsServer<K, D> {
         status::status(self).to_string()
     }
 
+    fn scrub(&self, begins: bool) {
+        self.scrubbing.ask(&self.osts, begins);
+    }
+
     async fn execute_oss(&self, name: Option<&str>, request: OssRequest) -> FsResult<OssReply> {
         match request {
             OssRequest::Heartbeat(beat) => {

@@ -9,6 +9,7 @@ mod targets;
 use crate::oss_registry::OssRegistry;
 use crate::rates::{Rates, Totals};
 use crate::records::Records;
+use crate::scrubbing::Scrubbing;
 use crate::settings::{Drawn, Settings};
 use crate::units::human_bytes;
 use glint_kv::Kv;
@@ -29,6 +30,7 @@ pub struct MdsServer<K: Kv = LocalKv, D: Disk = LocalDisk> {
     mds: Mds<K>,
     key: Key,
     osts: OstSet<D>,
+    scrubbing: Scrubbing,
     osses: OssRegistry,
     records: Arc<dyn Records>,
     /// This run is noted as one that serves.
@@ -69,6 +71,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
             key: Key::new(mds.secret()),
             mds,
             osts,
+            scrubbing: Scrubbing::new(&*records, settings.scrub_bandwidth),
             osses,
             records,
             noted: AtomicBool::new(false),
@@ -91,6 +94,11 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
     /// commit interval. May take long.
     pub(crate) fn settle(&self, idle: Duration) {
         self.osts.settle(idle);
+    }
+
+    /// Compares some more data with its checksums. Returns whether there is more to do at once.
+    pub(crate) fn scrub_some(&self) -> bool {
+        self.scrubbing.step(&self.osts, &*self.records)
     }
 
     /// Takes the totals of now, for [`MdsServer::rates`]; every second or so.

@@ -31,4 +31,8 @@ impl<D: Disk> AdminService for Oss<D> {
         })
         .to_string()
     }
+
+    fn scrub(&self, begins: bool) {
+        self.scrubbing.ask(&self.osts, begins);
+    }
 }

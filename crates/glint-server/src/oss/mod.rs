@@ -17,6 +17,7 @@ mod sessions;
 
 use crate::process::data_dir::DataDirError;
 use crate::records::Records;
+use crate::scrubbing::Scrubbing;
 use crate::settings::Settings;
 use crate::units::human_bytes;
 use boot_history::BootHistory;
@@ -37,6 +38,7 @@ use std::time::{Duration, Instant};
 /// [`Oss::destroy_ordered`], [`Oss::rounds`].
 pub struct Oss<D: Disk = LocalDisk> {
     osts: OstSet<D>,
+    scrubbing: Scrubbing,
     records: Arc<dyn Records>,
     settings: Settings,
     boot_verifier: u64,
@@ -68,6 +70,7 @@ impl<D: Disk> Oss<D> {
         Ok(Oss {
             sessions: Sessions::new(osts.count()),
             osts,
+            scrubbing: Scrubbing::new(&*records, settings.scrub_bandwidth),
             records,
             settings,
             boot_verifier,
@@ -101,6 +104,11 @@ impl<D: Disk> Oss<D> {
     /// Longest time between two calls of [`Oss::settle`].
     pub(crate) fn commit_interval(&self) -> Duration {
         self.settings.commit_interval
+    }
+
+    /// Compares some more data with its checksums. Returns whether there is more to do at once.
+    pub(crate) fn scrub_some(&self) -> bool {
+        self.scrubbing.step(&self.osts, &*self.records)
     }
 
     /// The last thing before the end: everything accepted is on stable storage after it.

@@ -6,6 +6,7 @@
 //! DATA/lock         held while a process uses the directory
 //! DATA/mds          metadata engine; not of an OSS
 //! DATA/runs.json    how the runs of an OSS ended
+//! DATA/scrubbed.json  when all data was compared with its checksums last
 //! DATA/ost0 ...     object stores
 //! ```
 //!

@@ -3,9 +3,12 @@
 use super::data_dir::{DataDir, DataDirError, store_json};
 use crate::records::{OssIdentity, OssRuns, Records};
 use std::io::ErrorKind;
+use std::time::Duration;
 
 /// How the runs of an OSS ended.
 const RUNS: &str = "runs.json";
+/// End of the last scrub, in seconds since the epoch.
+const SCRUBBED: &str = "scrubbed.json";
 
 impl Records for DataDir {
     fn name(&self) -> String {
@@ -42,6 +45,16 @@ impl Records for DataDir {
 
     fn store_file_system(&self, uuid: u128) -> Result<(), DataDirError> {
         DataDir::store_file_system(self, uuid)
+    }
+
+    fn scrubbed(&self) -> Option<Duration> {
+        // Without it a pass begins at once, which harms nobody.
+        let text = std::fs::read_to_string(self.path().join(SCRUBBED)).ok()?;
+        text.trim().parse().ok().map(Duration::from_secs)
+    }
+
+    fn store_scrubbed(&self, date: Duration) -> Result<(), DataDirError> {
+        store_json(self.path(), SCRUBBED, &date.as_secs())
     }
 
     fn runs(&self) -> Result<OssRuns, DataDirError> {

@@ -2,6 +2,7 @@
 
 use glint_server::{DataDirError, OssIdentity, OssRuns, Records};
 use parking_lot::Mutex;
+use std::time::Duration;
 
 /// What a server remembers.
 pub(crate) struct MemoryRecords {
@@ -16,6 +17,7 @@ struct Kept {
     osses: Vec<OssIdentity>,
     file_system: u128,
     runs: OssRuns,
+    scrubbed: Option<Duration>,
 }
 
 impl MemoryRecords {
@@ -67,6 +69,15 @@ impl Records for MemoryRecords {
 
     fn store_file_system(&self, uuid: u128) -> Result<(), DataDirError> {
         self.kept.lock().file_system = uuid;
+        Ok(())
+    }
+
+    fn scrubbed(&self) -> Option<Duration> {
+        self.kept.lock().scrubbed
+    }
+
+    fn store_scrubbed(&self, date: Duration) -> Result<(), DataDirError> {
+        self.kept.lock().scrubbed = Some(date);
         Ok(())
     }
 

@@ -6,6 +6,7 @@ pub(crate) mod fsck;
 pub(crate) mod mount;
 pub mod mount_options;
 pub(crate) mod oss;
+pub(crate) mod scrub;
 pub(crate) mod serve;
 pub(crate) mod serving;
 pub(crate) mod stats;

@@ -288,6 +288,11 @@ impl MountServers for ServersElsewhere {
         let address = &self.address;
         Remote::ask(address, "reset").map_err(|e| format!("server {address}: {e}"))
     }
+
+    fn scrub(&self, begins: bool) -> Result<String, String> {
+        let (address, what) = (&self.address, if begins { "scrub" } else { "scrub-stop" });
+        Remote::ask(address, what).map_err(|e| format!("server {address}: {e}"))
+    }
 }
 
 #[cfg(test)]

@@ -63,6 +63,11 @@ fn bandwidth(text: &str) -> Result<u64, String> {
     if bytes >= 1000 { Ok(bytes) } else { Err("at least 1000".into()) }
 }
 
+/// The same, or 0.
+fn scrub_bandwidth(text: &str) -> Result<u64, String> {
+    if text.trim() == "0" { Ok(0) } else { bandwidth(text) }
+}
+
 /// Options of a process that only serves.
 #[derive(clap::Args)]
 pub(crate) struct Alone {
@@ -131,6 +136,10 @@ pub(crate) struct Serving {
     /// disk or a network for others.
     #[arg(long, value_name = "BYTES", value_parser = bandwidth)]
     ost_bandwidth: Option<u64>,
+    /// Bytes a second that are compared with their checksums in the background, a pass a week; 0
+    /// turns it off.
+    #[arg(long, value_name = "BYTES", value_parser = scrub_bandwidth, default_value = "8MiB")]
+    scrub_bandwidth: u64,
     /// Number of service threads [default: one for each core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     workers: Option<u16>,
@@ -160,6 +169,7 @@ impl Serving {
             lease: Duration::from_secs(self.lease),
             after_power_loss: self.after_power_loss,
             ost_bandwidth: self.ost_bandwidth,
+            scrub_bandwidth: self.scrub_bandwidth,
             ..default
         }
     }

@@ -114,7 +114,8 @@ impl Target {
         }
     }
 
-    /// Asks for `status` or `stats`, or to `reset` the latter. Returns in some seconds, whatever
+    /// Asks for `status` or `stats`, to `reset` the latter, or for a `scrub` (`scrub-stop` ends
+    /// it). Returns in some seconds, whatever
     /// has happened to servers.
     pub(crate) fn ask(&self, what: &str) -> Result<String, String> {
         match self {
@@ -127,6 +128,9 @@ impl Target {
                 }),
             Target::Mount(path) => match control::ask(path, what) {
                 Some(answer) => answer,
+                None if what.starts_with("scrub") => {
+                    Err("only root begins and ends it, on a mount: run it with sudo".into())
+                }
                 None => ask_through(path, what),
             },
         }

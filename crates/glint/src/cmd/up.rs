@@ -152,6 +152,11 @@ impl MountServers for ServersHere {
         // The counters of this process are reset already.
         Ok(String::new())
     }
+
+    fn scrub(&self, begins: bool) -> Result<String, String> {
+        AdminService::scrub(&*self.0, begins);
+        Ok(String::new())
+    }
 }
 
 /// Says that a mount is usable, by which transport, and how it could be faster.

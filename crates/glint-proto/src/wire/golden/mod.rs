@@ -191,6 +191,7 @@ fn requests_and_replies_of_a_connection() {
         Request::Mds { cred, request: MdsRequest::Sync },
         Request::Ost { ost: 1, request: OstRequest::Space, capability: Some(CAPABILITY) },
         Request::Reclaim(vec![Reclaim::Delegation { ino: Ino(1) }]),
+        Request::Scrub { begins: true },
     ];
     must_be(
         &requests,
@@ -209,7 +210,8 @@ fn requests_and_replies_of_a_connection() {
          Bye 0b
          Mds 0c010201010312
          Ost 0d01090101aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
-         Reclaim 0e010201",
+         Reclaim 0e010201
+         Scrub 0f01",
     );
     let welcome = Welcome {
         fs_uuid: 1,

@@ -1,0 +1,206 @@
+//! `glint scrub`.
+
+use super::target::Target;
+use crate::CommandResult;
+use crate::live;
+use crate::signals::Stop;
+use glint_proto::clock;
+use glint_server::human_bytes;
+use serde_json::{Value, json};
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Compare stored data with its checksums now, on all servers of a file system.
+///
+/// Servers do this by themselves every week, slowly (--scrub-bandwidth). Data gets its checksums
+/// some seconds after its last change. What is damaged is never returned by a read (EIO): restore
+/// the file from a copy. Exits with 1 if something is damaged, or a server could not be asked.
+///
+/// Ctrl-C ends only the display; the servers go on.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// A mount point, or a server as HOST, HOST:PORT, or its data directory or socket here
+    /// [default: the only one that is mounted or served here].
+    #[arg(value_name = "DIR|HOST:PORT")]
+    target: Option<String>,
+    /// Begin, and do not wait for the end.
+    #[arg(long, conflicts_with_all = ["stop", "status"])]
+    background: bool,
+    /// Only show how far it is, or what was found last.
+    #[arg(long)]
+    status: bool,
+    /// End what is under way.
+    #[arg(long, conflicts_with = "status")]
+    stop: bool,
+    /// Print JSON, an object for each OST.
+    #[arg(long)]
+    json: bool,
+}
+
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// A server of the file system, as it can be asked from here.
+struct Server {
+    target: Target,
+    name: String,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: Args) -> CommandResult {
+    let stop = Stop::listen()?;
+    let servers = servers(Target::find(args.target.as_deref())?)?;
+    let mut failed = Vec::new();
+    if !args.status {
+        let what = if args.stop { "scrub-stop" } else { "scrub" };
+        let refused = servers.iter().map(|server| (server, server.target.ask(what)));
+        failed = refused.filter_map(|(server, asked)| Some(server.error(&asked.err()?))).collect();
+    }
+    let waits = !(args.background || args.status || args.stop);
+    let begun = Instant::now();
+    let is_shown = waits && std::io::stderr().is_terminal();
+    let rows = loop {
+        let rows: Vec<Value> = servers.iter().flat_map(rows).collect();
+        let runs = rows.iter().any(|row| row["running"] == true);
+        if !waits || !runs || stop.is_asked() {
+            break rows;
+        }
+        if is_shown {
+            live::show(&format!("\r\x1b[J{}", progress(&rows, begun.elapsed())));
+        }
+        std::thread::sleep(INTERVAL);
+    };
+    if is_shown {
+        live::show("\r\x1b[J");
+    }
+    for row in &rows {
+        if args.json {
+            crate::say!("{row}");
+        } else {
+            show(row);
+        }
+    }
+    let unread = rows.iter().filter_map(|row| row["error"].as_str().map(str::to_owned));
+    failed.extend(unread);
+    failed.dedup();
+    if !failed.is_empty() {
+        return Err(failed.join("\n").into());
+    }
+    let is_damaged = rows.iter().any(|row| row["damaged"] != 0);
+    Ok(if is_damaged { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+impl Server {
+    fn error(&self, error: &str) -> String {
+        format!("{}: {error}", self.name)
+    }
+}
+
+/// The server that `target` leads to, and those of OSTs that it knows.
+fn servers(target: Target) -> Result<Vec<Server>, Box<dyn std::error::Error>> {
+    let status: Value = serde_json::from_str(&target.ask("status")?)?;
+    if status["server"]["reached"] == false {
+        return Err("its server is not reached".into());
+    }
+    let mut servers = vec![Server { target, name: "the server with the MDS".into() }];
+    for oss in status["osses"].as_array().into_iter().flatten() {
+        let address = oss["address"].as_str().ok_or(
+            "who is not an administrator is not told where the servers of OSTs are; run it on a \
+             server, or with an administrator's certificate",
+        )?;
+        let name = format!("the server of OSTs at {address}");
+        servers.push(Server { target: Target::Server(address.to_owned()), name });
+    }
+    Ok(servers)
+}
+
+/// A row for each OST of a server; one with an error if it does not answer.
+fn rows(server: &Server) -> Vec<Value> {
+    let asked = server.target.ask("status");
+    let status = asked.and_then(|text| serde_json::from_str(&text).map_err(|e| e.to_string()));
+    let status: Value = match status {
+        Ok(status) => status,
+        Err(error) => return vec![json!({"error": server.error(&error), "damaged": 0})],
+    };
+    let row = |ost: &Value| {
+        let mut row = ost["scrub"].clone();
+        row["ost"] = ost["index"].clone();
+        row
+    };
+    status["osts"].as_array().into_iter().flatten().map(row).collect()
+}
+
+fn number(row: &Value, key: &str) -> u64 {
+    row[key].as_u64().unwrap_or(0)
+}
+
+/// One line for all of them.
+fn progress(rows: &[Value], elapsed: Duration) -> String {
+    let sum = |key: &str| rows.iter().map(|row| number(row, key)).sum::<u64>();
+    let done: f64 =
+        rows.iter().filter_map(|row| row["done"].as_f64()).fold(0.0, |sum, done| sum + done);
+    let done = done / rows.len().max(1) as f64;
+    let seconds = elapsed.as_secs_f64().max(0.001);
+    let rate = human_bytes((sum("bytes") as f64 / seconds) as u64);
+    let left = match done {
+        0.02.. => format!(", {} s left", (seconds / done - seconds).ceil()),
+        _ => String::new(),
+    };
+    format!(
+        "{:.0} %, {} objects, {} at {rate}/s{left}, {} damaged",
+        done * 100.0,
+        sum("objects"),
+        human_bytes(sum("bytes")),
+        sum("damaged"),
+    )
+}
+
+fn show(row: &Value) {
+    if row["error"].is_string() {
+        return;
+    }
+    let state = match (row["running"] == true, row["finished"].as_u64()) {
+        (true, _) => format!("{:.0} % done", row["done"].as_f64().unwrap_or(0.0) * 100.0),
+        (false, Some(seconds)) => format!("ended {}", ago(seconds)),
+        (false, None) => "not ended since the start of the server".into(),
+    };
+    crate::say!(
+        "ost {:<4} {state}: {} objects and {} compared, {} without checksums as yet, {} damaged",
+        row["ost"],
+        number(row, "objects"),
+        human_bytes(number(row, "bytes")),
+        number(row, "unsealed"),
+        number(row, "damaged"),
+    );
+    for damage in row["damage"].as_array().into_iter().flatten() {
+        let (ino, stripe) = (&damage["ino"], &damage["stripe"]);
+        let reason = damage["reason"].as_str().unwrap_or("?");
+        crate::say!("  DAMAGED  inode {ino}, stripe {stripe}: {reason}");
+        crate::say!("           its name: find MOUNT -inum {ino}");
+    }
+}
+
+/// How long a time, in seconds since the epoch, is ago.
+fn ago(seconds: u64) -> String {
+    let since = clock::date().as_secs().saturating_sub(seconds);
+    match since {
+        0..120 => format!("{since} s ago"),
+        120..7_200 => format!("{} min ago", since / 60),
+        7_200..172_800 => format!("{} h ago", since / 3_600),
+        _ => format!("{} days ago", since / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_of_progress_is_of_all_osts() {
+        let row = |done: f64, bytes: u64, damaged: u64| json!({"running": true, "done": done, "bytes": bytes, "objects": 3, "damaged": damaged});
+        let rows = [row(0.5, 8 << 20, 0), row(0.3, 12 << 20, 1)];
+        let line = progress(&rows, Duration::from_secs(10));
+        assert_eq!(line, "40 %, 6 objects, 20.0 MiB at 2.0 MiB/s, 15 s left, 1 damaged");
+        assert_eq!(progress(&[], Duration::ZERO), "0 %, 0 objects, 0 B at 0 B/s, 0 damaged");
+    }
+}
