@@ -1,9 +1,13 @@
 //! Data calls: a range of a file becomes pieces of objects, and pieces become
 //! requests to OSTs.
 //!
-//! Invariant: what the objects say about size and times is asked from all objects
-//! of a file, and only believed while the inode says so (`size_on_ost`).
+//! Invariants:
+//! - No object without an inode: nothing changes an object of a file that was made here before the
+//!   MDS knows the file ([`Client::until_created`]).
+//! - What the objects say about size and times is asked from all objects
+//!   of a file, and only believed while the inode says so (`size_on_ost`).
 
+use crate::cache::inode::CachedInode;
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
 use futures_util::future::try_join_all;
@@ -21,10 +25,25 @@ impl<T: Transport> Client<T> {
         request: OstRequest,
         bulk: Bulk<'_>,
     ) -> FsResult<OstReply> {
-        let inode = request.object().filter(|_| self.terms.needs_capabilities);
-        let inode = inode.and_then(|object| self.cache.find(object.ino));
+        let known = |object: ObjectId| self.cache.find(object.ino);
+        let needs_inode = request.is_modifying() || self.terms.needs_capabilities;
+        let inode = request.object().filter(|_| needs_inode).and_then(known);
+        if let Some(inode) = inode.as_ref().filter(|_| request.is_modifying()) {
+            self.until_created(inode).await?;
+        }
+        let inode = inode.filter(|_| self.terms.needs_capabilities);
         let capability = inode.and_then(|inode| inode.lock().capabilities.for_request(&request));
         self.transport.ost(ost, request, capability, bulk).await
+    }
+
+    /// Waits until the MDS knows of an inode that was made here, so that there is no object without
+    /// one. EIO if it never will, because the change was lost or refused.
+    pub(crate) async fn until_created(&self, inode: &CachedInode) -> FsResult<()> {
+        let creation = inode.lock().delegation.creation();
+        if self.log.is_pending(creation) {
+            self.log.until_answered(creation).await;
+        }
+        if inode.lock().delegation.is_never_created() { Err(Errno::EIO) } else { Ok(()) }
     }
 
     /// One request to each object of a file, all at once.

@@ -189,16 +189,10 @@ impl<T: Transport> Client<T> {
     async fn send(&self, inode: &Arc<CachedInode>, layout: Layout, in_flight: ExtentsInFlight) {
         let stripe = in_flight.stripe;
         let ost = self.placement.ost_of(layout, stripe);
-        let creation = inode.lock().delegation.creation();
-        if self.log.is_pending(creation) {
-            // No object without an inode that it belongs to.
-            self.log.until_answered(creation).await;
-        }
+        // Before the permit: who waits for the MDS keeps nobody else from this OST.
+        let never_created = self.until_created(inode).await.is_err();
         let permit = self.data.limits.permit(ost).await;
-        let (never_created, mtime) = {
-            let state = inode.lock();
-            (state.delegation.is_never_created(), state.data.mtime())
-        };
+        let mtime = inode.lock().data.mtime();
         let object = ObjectId { ino: inode.ino, stripe };
         let result = match (&in_flight.extents[..], never_created) {
             (_, true) => Err(Errno::EIO),
