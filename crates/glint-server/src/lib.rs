@@ -30,7 +30,7 @@ pub use oss_registry::OssRegistry;
 pub use process::data_dir::{self, DataDirError};
 pub use process::{RunningOss, RunningServers, descriptors, engine_options};
 pub use rates::{Rates, Totals};
-pub use records::{OssIdentity, OssRuns, Records};
+pub use records::{OssIdentity, OssRuns, Records, RecordsError};
 pub use rounds::Round;
 pub use settings::{Drawn, Settings};
 pub use units::human_bytes;

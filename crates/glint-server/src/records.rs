@@ -1,6 +1,5 @@
 //! What a server remembers beside its engine and its objects, from run to run.
 
-use crate::process::data_dir::DataDirError;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -31,6 +30,27 @@ pub struct OssRuns {
     pub ended: Vec<(u64, u64)>,
 }
 
+/// Why something could not be stored, or not be read again.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordsError {
+    /// The operating system refused.
+    #[error("data directory {path}: {source}")]
+    Io {
+        /// Which path.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// What was stored does not parse.
+    #[error("{path} is damaged: {reason}")]
+    Damaged {
+        /// Which file.
+        path: String,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
 /// Where a server remembers things: its data directory, or the memory of a simulation.
 ///
 /// Whatever is stored is there after any end of the process and any loss of power, whole; what
@@ -49,30 +69,30 @@ pub trait Records: Send + Sync + 'static {
     fn is_after_loss(&self) -> bool;
 
     /// The server serves, and what was lost has been done again.
-    fn note_served(&self) -> Result<(), DataDirError>;
+    fn note_served(&self) -> Result<(), RecordsError>;
 
     /// The other servers of OSTs, as they were at the start.
     fn osses(&self) -> Vec<OssIdentity>;
 
     /// These are the other servers of OSTs now.
-    fn store_osses(&self, osses: Vec<OssIdentity>) -> Result<(), DataDirError>;
+    fn store_osses(&self, osses: Vec<OssIdentity>) -> Result<(), RecordsError>;
 
     /// The file system that an OSS has joined; 0 if none.
     fn file_system(&self) -> u128;
 
     /// An OSS has joined a file system.
-    fn store_file_system(&self, uuid: u128) -> Result<(), DataDirError>;
+    fn store_file_system(&self, uuid: u128) -> Result<(), RecordsError>;
 
     /// When the last pass ended that compared all data with its checksums, since the epoch; `None`
     /// if none did.
     fn scrubbed(&self) -> Option<Duration>;
 
     /// Such a pass has ended.
-    fn store_scrubbed(&self, date: Duration) -> Result<(), DataDirError>;
+    fn store_scrubbed(&self, date: Duration) -> Result<(), RecordsError>;
 
     /// How the runs of an OSS ended so far.
-    fn runs(&self) -> Result<OssRuns, DataDirError>;
+    fn runs(&self) -> Result<OssRuns, RecordsError>;
 
     /// The same from now on.
-    fn store_runs(&self, runs: &OssRuns) -> Result<(), DataDirError>;
+    fn store_runs(&self, runs: &OssRuns) -> Result<(), RecordsError>;
 }

@@ -234,6 +234,11 @@ fn nothing_has_a_second_word() {
     }
 }
 
+/// Whether a source is of what a server is, and not of the process around it.
+fn is_server(path: &str) -> bool {
+    path.starts_with("crates/glint-server/src/") && !path.contains("/src/process/")
+}
+
 /// A simulation runs servers as they are, in its own time and on its own disks.
 #[test]
 fn servers_have_no_threads_files_or_time_of_their_own() {
@@ -246,9 +251,6 @@ fn servers_have_no_threads_files_or_time_of_their_own() {
         "getrandom",
         "block_on",
     ];
-    let is_server = |path: &str| {
-        path.starts_with("crates/glint-server/src/") && !path.contains("/src/process/")
-    };
     for (path, text) in files("rs").into_iter().filter(|(path, _)| is_server(path)) {
         let code = text.split("#[cfg(test)]").next().unwrap();
         let found = OF_A_PROCESS.iter().find(|word| code.contains(**word));
@@ -257,6 +259,21 @@ fn servers_have_no_threads_files_or_time_of_their_own() {
             "{path} uses {}: that belongs to src/process",
             found.unwrap_or(&"")
         );
+    }
+}
+
+/// A process is made of a server, not the other way round. What is tested may be: on a real data
+/// directory.
+#[test]
+fn servers_do_not_know_the_process_that_they_are() {
+    const PROCESS: [&str; 5] =
+        ["crate::process", "super::process", "DataDir", "data_dir", "descriptors"];
+    let sources = files("rs").into_iter().filter(|(path, _)| is_server(path));
+    // The head of the crate shows to others what is in there.
+    for (path, text) in sources.filter(|(path, _)| !path.ends_with("/lib.rs")) {
+        let code = text.split("#[cfg(test)]").next().unwrap();
+        let found = PROCESS.iter().find(|word| code.contains(**word));
+        assert!(found.is_none(), "{path} knows {}, which makes it a process", found.unwrap_or(&""));
     }
 }
 

@@ -3,8 +3,7 @@
 //! Invariant: a run is recorded, durably, before it answers anybody; and objects are gone for
 //! good only after it is recorded that no write from before that is to be done again.
 
-use crate::process::data_dir::DataDirError;
-use crate::records::{OssRuns, Records};
+use crate::records::{OssRuns, Records, RecordsError};
 use glint_proto::message::Survived;
 use parking_lot::Mutex;
 
@@ -22,7 +21,7 @@ impl BootHistory {
         records: &dyn Records,
         boot_verifier: u64,
         survived: bool,
-    ) -> Result<BootHistory, DataDirError> {
+    ) -> Result<BootHistory, RecordsError> {
         let mut record = records.runs()?;
         if record.current != 0 {
             let changes = if survived { u64::MAX } else { record.durable };
@@ -36,7 +35,7 @@ impl BootHistory {
     }
 
     /// Changes of this run up to this one are durable, and not to be done again.
-    pub fn durable(&self, records: &dyn Records, changes: u64) -> Result<(), DataDirError> {
+    pub fn durable(&self, records: &dyn Records, changes: u64) -> Result<(), RecordsError> {
         let mut record = self.record.lock();
         record.durable = record.durable.max(changes);
         records.store_runs(&record)

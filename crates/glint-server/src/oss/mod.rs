@@ -15,8 +15,7 @@ mod liaison;
 mod objects;
 mod sessions;
 
-use crate::process::data_dir::DataDirError;
-use crate::records::Records;
+use crate::records::{Records, RecordsError};
 use crate::scrubbing::Scrubbing;
 use crate::settings::Settings;
 use crate::units::human_bytes;
@@ -63,7 +62,7 @@ impl<D: Disk> Oss<D> {
         boot_verifier: u64,
         mds: Address,
         advertised: String,
-    ) -> Result<Oss<D>, DataDirError> {
+    ) -> Result<Oss<D>, RecordsError> {
         let survived = !records.is_after_loss() && !settings.after_power_loss;
         let boot_history = BootHistory::begin(&*records, boot_verifier, survived)?;
         records.note_served()?;

@@ -12,7 +12,9 @@
 //!
 //! Invariant: nobody but its owner reads what is in it, whatever the modes below it are.
 
-use crate::records::OssIdentity;
+mod records;
+
+use crate::records::{OssIdentity, RecordsError};
 use glint_proto::limits::{FORMAT_VERSION, FORMAT_VERSION_MIN, OST_COUNT_MAX};
 use serde::{Deserialize, Serialize};
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
@@ -30,14 +32,9 @@ const LOST: &str = "a flush failed";
 /// Why a directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
-    /// The operating system refused.
-    #[error("data directory {path}: {source}")]
-    Io {
-        /// Which path.
-        path: String,
-        /// Why.
-        source: std::io::Error,
-    },
+    /// A file of it cannot be read or written, or does not parse.
+    #[error(transparent)]
+    Records(#[from] RecordsError),
     /// There is something else in it.
     #[error("{0} is not empty and not a Glint data directory; choose another one")]
     Foreign(String),
@@ -46,14 +43,6 @@ pub enum DataDirError {
         "{0} is not a Glint data directory (there is no glint.json); `glint up` or `glint serve` creates one"
     )]
     Absent(String),
-    /// Its identity file does not parse.
-    #[error("{path} is damaged: {reason}")]
-    Damaged {
-        /// The identity file.
-        path: String,
-        /// What is wrong.
-        reason: String,
-    },
     /// It belongs to another version.
     #[error(
         "{path} has format version {found}, this Glint reads versions {FORMAT_VERSION_MIN} to {FORMAT_VERSION}; use the version of Glint that made it"
@@ -147,12 +136,16 @@ fn keep_private(path: &Path) {
     }
 }
 
-fn io_error(path: &Path) -> impl FnOnce(std::io::Error) -> DataDirError + '_ {
-    move |source| DataDirError::Io { path: path.display().to_string(), source }
+fn io_error(path: &Path) -> impl FnOnce(std::io::Error) -> RecordsError + '_ {
+    move |source| RecordsError::Io { path: path.display().to_string(), source }
+}
+
+fn damaged(path: &Path, reason: String) -> RecordsError {
+    RecordsError::Damaged { path: path.display().to_string(), reason }
 }
 
 /// What is logged and shown of a directory is read by people who are elsewhere.
-fn absolute(path: &Path) -> Result<PathBuf, DataDirError> {
+fn absolute(path: &Path) -> Result<PathBuf, RecordsError> {
     std::path::absolute(path).map_err(io_error(path))
 }
 
@@ -210,12 +203,9 @@ impl DataDir {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 return Err(DataDirError::Absent(path.display().to_string()));
             }
-            Err(e) => return Err(io_error(&identity_path)(e)),
+            Err(e) => return Err(io_error(&identity_path)(e).into()),
         };
-        let damaged = |reason: String| DataDirError::Damaged {
-            path: identity_path.display().to_string(),
-            reason,
-        };
+        let damaged = |reason: String| damaged(&identity_path, reason);
         // The version first: other fields may differ between versions.
         let value: serde_json::Value =
             serde_json::from_str(&text).map_err(|e| damaged(e.to_string()))?;
@@ -226,12 +216,12 @@ impl DataDir {
                 let path = path.display().to_string();
                 return Err(DataDirError::Version { path, found });
             }
-            None => return Err(damaged("there is no format version".into())),
+            None => return Err(damaged("there is no format version".into()).into()),
         }
         let mut identity: DataDirIdentity =
             serde_json::from_value(value).map_err(|e| damaged(e.to_string()))?;
         if identity.osts == 0 || identity.osts > OST_COUNT_MAX {
-            return Err(damaged(format!("{} OSTs", identity.osts)));
+            return Err(damaged(format!("{} OSTs", identity.osts)).into());
         }
         let lock = lock(path)?;
         keep_private(path);
@@ -254,22 +244,7 @@ impl DataDir {
         }
     }
 
-    /// Whether the host was started again since the directory was last served, or a flush
-    /// failed, so that what was not synced may be lost.
-    pub fn is_after_loss(&self) -> bool {
-        let last = std::fs::read_to_string(self.path.join(BOOT));
-        last.is_ok_and(|last| last != boot_id())
-    }
-
-    /// The directory is served, and what was lost has been done again.
-    pub fn note_served(&self) -> Result<(), DataDirError> {
-        if std::fs::read_to_string(self.path.join(BOOT)).is_ok_and(|last| last == boot_id()) {
-            return Ok(());
-        }
-        self.store_boot(&boot_id())
-    }
-
-    fn store_boot(&self, text: &str) -> Result<(), DataDirError> {
+    fn store_boot(&self, text: &str) -> Result<(), RecordsError> {
         let path = self.path.join(BOOT);
         let mut file = File::create(&path).map_err(io_error(&path))?;
         file.write_all(text.as_bytes()).map_err(io_error(&path))?;
@@ -289,41 +264,9 @@ impl DataDir {
         )
     }
 
-    /// Number of OSTs.
-    pub fn osts(&self) -> u16 {
-        self.identity.osts
-    }
-
-    /// Which file system this is; of an OSS, which directory.
-    pub fn uuid(&self) -> u128 {
-        u128::from_str_radix(&self.identity.uuid, 16).unwrap_or(0)
-    }
-
     /// For which server it is.
     pub fn role(&self) -> Role {
         self.identity.role
-    }
-
-    /// The other servers of OSTs, as they were when it was opened.
-    pub fn osses(&self) -> &[OssIdentity] {
-        &self.identity.osses
-    }
-
-    /// These are the other servers of OSTs now.
-    pub fn store_osses(&self, osses: Vec<OssIdentity>) -> Result<(), DataDirError> {
-        store(&self.path, &DataDirIdentity { osses, ..self.identity.clone() })
-    }
-
-    /// The file system that an OSS has joined; 0 if none.
-    pub fn file_system(&self) -> u128 {
-        let joined = self.identity.file_system.as_deref();
-        joined.and_then(|uuid| u128::from_str_radix(uuid, 16).ok()).unwrap_or(0)
-    }
-
-    /// An OSS has joined a file system.
-    pub fn store_file_system(&self, uuid: u128) -> Result<(), DataDirError> {
-        let file_system = Some(format!("{uuid:032x}"));
-        store(&self.path, &DataDirIdentity { file_system, ..self.identity.clone() })
     }
 
     /// The directory.
@@ -347,7 +290,7 @@ fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default()
 }
 
-fn create(path: &Path, osts: u16, role: Role) -> Result<DataDirIdentity, DataDirError> {
+fn create(path: &Path, osts: u16, role: Role) -> Result<DataDirIdentity, RecordsError> {
     let uuid =
         u128::from(getrandom::u64().unwrap_or(1)) << 64 | u128::from(getrandom::u64().unwrap_or(2));
     let identity = DataDirIdentity {
@@ -362,12 +305,12 @@ fn create(path: &Path, osts: u16, role: Role) -> Result<DataDirIdentity, DataDir
     Ok(identity)
 }
 
-fn store(path: &Path, identity: &DataDirIdentity) -> Result<(), DataDirError> {
+fn store(path: &Path, identity: &DataDirIdentity) -> Result<(), RecordsError> {
     store_json(path, IDENTITY, identity)
 }
 
 /// Puts a file into a data directory, durably: it is as before or as it is to be.
-pub fn store_json(path: &Path, name: &str, value: &impl Serialize) -> Result<(), DataDirError> {
+fn store_json(path: &Path, name: &str, value: &impl Serialize) -> Result<(), RecordsError> {
     let target = path.join(name);
     let text = serde_json::to_string_pretty(value).unwrap_or_default();
     let draft = path.join(format!("{name}.new"));
@@ -395,7 +338,7 @@ fn lock(path: &Path) -> Result<File, DataDirError> {
             let pid = if pid.is_empty() { "?".into() } else { pid };
             return Err(DataDirError::InUse { path: path.display().to_string(), pid });
         }
-        Err(std::fs::TryLockError::Error(e)) => return Err(io_error(&lock_path)(e)),
+        Err(std::fs::TryLockError::Error(e)) => return Err(io_error(&lock_path)(e).into()),
     }
     file.set_len(0).map_err(io_error(&lock_path))?;
     file.rewind().map_err(io_error(&lock_path))?;
@@ -406,6 +349,7 @@ fn lock(path: &Path) -> Result<File, DataDirError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::records::Records;
 
     fn message(result: Result<DataDir, DataDirError>) -> String {
         match result {

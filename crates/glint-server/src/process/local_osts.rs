@@ -2,6 +2,7 @@
 
 use super::data_dir::DataDir;
 use super::descriptors;
+use crate::records::Records;
 use crate::settings::Settings;
 use glint_ost::{ObjectStore, OstSet, SpaceGrants};
 use std::sync::Arc;

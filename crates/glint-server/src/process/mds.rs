@@ -3,6 +3,7 @@
 use super::data_dir::DataDir;
 use super::{descriptors, local_osts, rounds};
 use crate::mds_server::MdsServer;
+use crate::records::Records;
 use crate::settings::{Drawn, Settings};
 use futures_lite::future::block_on;
 use glint_kv::local::{LocalKv, Options};

@@ -2,7 +2,6 @@
 //! random. What it serves is below, and is the same in the simulation.
 
 pub mod data_dir;
-mod data_records;
 pub mod descriptors;
 mod local_osts;
 mod mds;

@@ -1,6 +1,6 @@
 //! What a server remembers, in memory that outlives its processes.
 
-use glint_server::{DataDirError, OssIdentity, OssRuns, Records};
+use glint_server::{OssIdentity, OssRuns, Records, RecordsError};
 use parking_lot::Mutex;
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ impl Records for MemoryRecords {
         self.kept.lock().lost
     }
 
-    fn note_served(&self) -> Result<(), DataDirError> {
+    fn note_served(&self) -> Result<(), RecordsError> {
         self.kept.lock().lost = false;
         Ok(())
     }
@@ -58,7 +58,7 @@ impl Records for MemoryRecords {
         self.kept.lock().osses.clone()
     }
 
-    fn store_osses(&self, osses: Vec<OssIdentity>) -> Result<(), DataDirError> {
+    fn store_osses(&self, osses: Vec<OssIdentity>) -> Result<(), RecordsError> {
         self.kept.lock().osses = osses;
         Ok(())
     }
@@ -67,7 +67,7 @@ impl Records for MemoryRecords {
         self.kept.lock().file_system
     }
 
-    fn store_file_system(&self, uuid: u128) -> Result<(), DataDirError> {
+    fn store_file_system(&self, uuid: u128) -> Result<(), RecordsError> {
         self.kept.lock().file_system = uuid;
         Ok(())
     }
@@ -76,16 +76,16 @@ impl Records for MemoryRecords {
         self.kept.lock().scrubbed
     }
 
-    fn store_scrubbed(&self, date: Duration) -> Result<(), DataDirError> {
+    fn store_scrubbed(&self, date: Duration) -> Result<(), RecordsError> {
         self.kept.lock().scrubbed = Some(date);
         Ok(())
     }
 
-    fn runs(&self) -> Result<OssRuns, DataDirError> {
+    fn runs(&self) -> Result<OssRuns, RecordsError> {
         Ok(self.kept.lock().runs.clone())
     }
 
-    fn store_runs(&self, runs: &OssRuns) -> Result<(), DataDirError> {
+    fn store_runs(&self, runs: &OssRuns) -> Result<(), RecordsError> {
         self.kept.lock().runs = runs.clone();
         Ok(())
     }

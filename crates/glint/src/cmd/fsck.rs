@@ -7,7 +7,7 @@ use glint_mds::CheckReport;
 use glint_ost::{ObjectStore, StoredObject};
 use glint_proto::Ino;
 use glint_server::data_dir::{DataDir, Role};
-use glint_server::{Settings, engine_options};
+use glint_server::{Records, Settings, engine_options};
 use serde_json::json;
 use std::collections::HashMap;
 use std::io::IsTerminal;

@@ -6,7 +6,7 @@ use crate::signals::Stop;
 use crate::{CommandResult, daemon};
 use glint_net::{Address, Server, ServerHandle, ServerOptions, Service, UNIX_PREFIX};
 use glint_server::data_dir::{DataDir, Role};
-use glint_server::{RunningServers, Settings};
+use glint_server::{Records, RunningServers, Settings};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

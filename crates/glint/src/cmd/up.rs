@@ -10,7 +10,7 @@ use glint_client::RunningClient;
 use glint_mount::{Mount, MountFlags, TransportKind};
 use glint_net::{AdminService, Cluster, InProcess};
 use glint_server::data_dir::{DataDir, Role};
-use glint_server::{MdsServer, RunningServers, Settings};
+use glint_server::{MdsServer, Records, RunningServers, Settings};
 use serde_json::Value;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
