@@ -17,13 +17,15 @@ use glint_net::{Address, NetError, OssLink, host};
 use glint_ost::disk::Disk;
 use glint_proto::oss::{Heartbeat, Orders, OssReply, OssRequest};
 use glint_proto::{Errno, FsResult, ObjectId, clock};
+use glint_wait::Backoff;
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
 /// How often it says that it lives, when there is nothing else.
 const BEAT: Duration = Duration::from_millis(200);
-/// How long it waits before it tries to connect again.
-const RETRY: Duration = Duration::from_millis(300);
+/// Pauses before it tries to connect again.
+const RETRY_MIN: Duration = Duration::from_millis(75);
+const RETRY_MAX: Duration = Duration::from_millis(300);
 /// How soon it looks again whether a fenced session is quiet.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// How often it complains that nobody answers.
@@ -124,6 +126,7 @@ impl<D: Disk> Oss<D> {
             destroying: None,
             failed: Vec::new(),
             joined: false,
+            heard: false,
         };
         talk.until_the_end(report).await;
     }
@@ -158,11 +161,14 @@ struct Talk<'a, D: Disk> {
     /// Objects that could not be removed, until the MDS knows.
     failed: Vec<ObjectId>,
     joined: bool,
+    /// The MDS has given orders on this connection.
+    heard: bool,
 }
 
 impl<D: Disk> Talk<'_, D> {
     async fn until_the_end(&mut self, report: &impl Fn(Result<(), String>)) {
         let mut complained: Option<Instant> = None;
+        let mut retry = Backoff::new(RETRY_MIN, RETRY_MAX);
         while !self.oss.is_stopping() {
             let error = match self.on_connection(report).await {
                 Ok(()) => return,
@@ -183,7 +189,7 @@ impl<D: Disk> Talk<'_, D> {
                     News::Destroyed(destroyed) => _ = self.on_destroyed(destroyed),
                 }
             }
-            host::sleep(RETRY).await;
+            host::sleep(retry.pause(std::mem::take(&mut self.heard))).await;
         }
     }
 
@@ -230,6 +236,7 @@ impl<D: Disk> Talk<'_, D> {
             match link.ask(OssRequest::Heartbeat(self.beat())).await? {
                 Ok(OssReply::Orders { orders, secret }) => {
                     self.oss.joined(&orders, &secret).map_err(NetError::Refused)?;
+                    self.heard = true;
                     self.failed.clear();
                     let pause = self.apply(&mut link, orders, sent).await?;
                     if !self.joined {

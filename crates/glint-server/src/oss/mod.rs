@@ -27,6 +27,7 @@ use glint_ost::disk::{Disk, LocalDisk};
 use glint_proto::capability::SECRET_BYTES;
 use glint_proto::oss::Orders;
 use glint_proto::{FsResult, ObjectId, SpaceInfo, clock};
+use glint_wait::WaitList;
 use liaison::Liaison;
 use sessions::Sessions;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,6 +47,8 @@ pub struct Oss<D: Disk = LocalDisk> {
     liaison: Liaison,
     /// File system, and number of the first OST here; once the MDS has said so.
     joined: OnceLock<(u128, u16)>,
+    /// Requests that wait for that.
+    until_joined: WaitList,
     /// What capabilities are checked with; from then on, too.
     key: OnceLock<Key>,
     stop: AtomicBool,
@@ -76,6 +79,7 @@ impl<D: Disk> Oss<D> {
             boot_history,
             liaison: Liaison::new(mds, advertised),
             joined: OnceLock::new(),
+            until_joined: WaitList::default(),
             key: OnceLock::new(),
             stop: AtomicBool::new(false),
             started: clock::now(),
@@ -131,7 +135,9 @@ impl<D: Disk> Oss<D> {
             self.records.store_file_system(orders.fs_uuid).map_err(|error| error.to_string())?;
         }
         self.key.get_or_init(|| Key::new(secret));
-        match *self.joined.get_or_init(|| said) == said {
+        let is_same = *self.joined.get_or_init(|| said) == said;
+        self.until_joined.wake();
+        match is_same {
             true => Ok(()),
             false => Err("it serves another file system now".into()),
         }

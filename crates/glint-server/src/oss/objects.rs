@@ -4,17 +4,12 @@
 //! or while something that stood still is not over.
 
 use super::Oss;
-use super::sessions::Entry;
 use crate::pace;
 use glint_net::capability::Key;
 use glint_net::{CommitService, MetadataService, ObjectService};
 use glint_ost::disk::Disk;
 use glint_proto::message::Survived;
-use glint_proto::{Answer, Bulk, Committed, Errno, FsResult, OstReply, OstRequest, Session, clock};
-use std::time::Duration;
-
-/// How long a request waits before it looks again whether the MDS was heard of.
-const LATER: Duration = Duration::from_millis(20);
+use glint_proto::{Answer, Bulk, Committed, Errno, FsResult, OstReply, OstRequest, Session};
 
 /// An OSS has no namespace: names and attributes it refuses.
 impl<D: Disk> MetadataService for Oss<D> {}
@@ -28,12 +23,7 @@ impl<D: Disk> ObjectService for Oss<D> {
         bulk: Bulk<'_>,
     ) -> Answer<OstReply> {
         // Which OSTs are here, it knows when it has heard of the MDS in this run.
-        let first = loop {
-            match self.joined.get() {
-                Some((_, first)) => break *first,
-                None => glint_net::host::sleep(LATER).await,
-            }
-        };
+        let (_, first) = *self.until_joined.until(|| self.joined.get()).await;
         let Some(index) = ost.checked_sub(first) else {
             return Answer::unchanged(Err(Errno::ENXIO));
         };
@@ -41,12 +31,9 @@ impl<D: Disk> ObjectService for Oss<D> {
             return Answer::unchanged(Err(Errno::ENXIO));
         }
         pace(&self.osts, index, &request, &bulk).await;
-        let _running = loop {
-            match self.sessions.enter(session, index, clock::now()) {
-                Entry::Running(guard, term) => break (guard, term),
-                Entry::Later => glint_net::host::sleep(LATER).await,
-                Entry::Never => return Answer::unchanged(Err(Errno::ESTALE)),
-            }
+        let _running = match self.sessions.begin(session, index).await {
+            Ok(running) => running,
+            Err(errno) => return Answer::unchanged(Err(errno)),
         };
         let client = session.client();
         let answer = self.osts.handle(client, index, request, bulk).await;

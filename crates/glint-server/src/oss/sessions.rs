@@ -10,11 +10,15 @@
 //!   session and the change itself, the change is made before anybody can see or change the same
 //!   bytes. (The order: the MDS says who has ended, [`Sessions::fence`], [`Sessions::rely_until`].)
 //!   Each OST waits for its own requests: a disk that hangs holds up no other.
+//! - Who waits to begin looks again after each change of what it waits for: until when the MDS is
+//!   relied on, what runs from before, and whether its own session is good. Time alone changes only
+//!   the first, and only so that nothing begins.
 //!
 //! Time is that of [`clock`](glint_proto::clock). It does not pass in a virtual machine that is halted from outside
 //! and not told so; an OSS must not be halted that way for longer than half a lease.
 
-use glint_proto::{ClientId, Errno, FsResult, Owner, RequestGuard, Session};
+use glint_proto::{ClientId, Errno, FsResult, Owner, RequestGuard, Session, clock};
+use glint_wait::WaitList;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
@@ -27,11 +31,21 @@ struct Known {
     left: Option<Instant>,
 }
 
-/// What is being executed at an OST: each request keeps the token of the term in which it began.
+/// A time in which the MDS was relied on without a gap, at one OST. Each request keeps the term in
+/// which it began; when the last of them is over, who waits to begin looks again.
+pub struct Term(Arc<WaitList>);
+
+impl Drop for Term {
+    fn drop(&mut self) {
+        self.0.wake();
+    }
+}
+
+/// What is being executed at an OST.
 struct RequestsOfOst {
-    term: Arc<()>,
+    term: Arc<Term>,
     /// Earlier terms of which something may still be executed.
-    earlier: Vec<Weak<()>>,
+    earlier: Vec<Weak<Term>>,
 }
 
 struct SessionTable {
@@ -48,12 +62,14 @@ struct SessionTable {
 /// The sessions of clients.
 pub struct Sessions {
     state: Mutex<SessionTable>,
+    /// Requests that cannot begin yet.
+    waiting: Arc<WaitList>,
 }
 
 /// Whether a request may be executed.
-pub enum Entry<'a> {
+enum Entry<'a> {
     /// Yes, while this is kept.
-    Running(RequestGuard<'a>, Arc<()>),
+    Running(RequestGuard<'a>, Arc<Term>),
     /// Not before the MDS was heard of again, and what ran at this OST before is over.
     Later,
     /// Its session is over.
@@ -61,14 +77,14 @@ pub enum Entry<'a> {
 }
 
 impl RequestsOfOst {
-    fn new() -> RequestsOfOst {
-        RequestsOfOst { term: Arc::default(), earlier: Vec::new() }
+    fn new(waiting: &Arc<WaitList>) -> RequestsOfOst {
+        RequestsOfOst { term: Arc::new(Term(waiting.clone())), earlier: Vec::new() }
     }
 
     /// Another term begins.
-    fn renew(&mut self) {
+    fn renew(&mut self, waiting: &Arc<WaitList>) {
         self.is_over();
-        let before = std::mem::take(&mut self.term);
+        let before = std::mem::replace(&mut self.term, Arc::new(Term(waiting.clone())));
         self.earlier.push(Arc::downgrade(&before));
     }
 
@@ -99,29 +115,38 @@ impl Sessions {
     /// Those of a server with so many OSTs.
     pub fn new(osts: u16) -> Sessions {
         let (clients, fenced, ending, valid) = Default::default();
-        let running = (0..osts).map(|_| RequestsOfOst::new()).collect();
+        let waiting = Arc::<WaitList>::default();
+        let running = (0..osts).map(|_| RequestsOfOst::new(&waiting)).collect();
         let state = Mutex::new(SessionTable { clients, fenced, ending, valid, running });
-        Sessions { state }
+        Sessions { state, waiting }
+    }
+
+    /// Changes what decides about requests, and has those look again that wait.
+    fn change<R>(&self, change: impl FnOnce(&mut SessionTable) -> R) -> R {
+        let result = change(&mut self.state.lock());
+        self.waiting.wake();
+        result
     }
 
     /// A client of a session that the MDS has just said to be good has connected: ESTALE if
     /// it is not any more. Whatever session it had before is over.
     pub fn admit(&self, client: ClientId, number: u64, owner: Owner) -> FsResult<Arc<Session>> {
-        let mut state = self.state.lock();
-        if state.fenced.contains(&number) {
-            return Err(Errno::ESTALE);
-        }
-        state.end(|known| {
-            known.session.client() == client && !known.session.is(client, number, &owner)
-        });
-        let known = state.clients.entry(client).or_insert_with(|| Known {
-            session: Session::new(client, number, Some(owner)),
-            connections: 0,
-            left: None,
-        });
-        known.connections += 1;
-        known.left = None;
-        Ok(known.session.clone())
+        self.change(|state| {
+            if state.fenced.contains(&number) {
+                return Err(Errno::ESTALE);
+            }
+            state.end(|known| {
+                known.session.client() == client && !known.session.is(client, number, &owner)
+            });
+            let known = state.clients.entry(client).or_insert_with(|| Known {
+                session: Session::new(client, number, Some(owner)),
+                connections: 0,
+                left: None,
+            });
+            known.connections += 1;
+            known.left = None;
+            Ok(known.session.clone())
+        })
     }
 
     /// Whether it is known that a session of a client is good, and this owner's.
@@ -147,7 +172,7 @@ impl Sessions {
 
     /// A client ends its session.
     pub fn end(&self, number: u64) {
-        self.state.lock().end(|known| known.session.number() == number);
+        self.change(|state| state.end(|known| known.session.number() == number));
     }
 
     /// Forgets clients that left so long ago. They are asked about if they come back.
@@ -155,7 +180,7 @@ impl Sessions {
         let is_absent = |known: &Known| {
             known.left.is_some_and(|left| now.saturating_duration_since(left) >= limit)
         };
-        self.state.lock().end(is_absent);
+        self.change(|state| state.end(is_absent));
     }
 
     /// All good ones, and their connections.
@@ -165,8 +190,22 @@ impl Sessions {
         state.clients.values().map(one).collect()
     }
 
-    /// A request begins at an OST of this server; never, if there is no such OST.
-    pub fn enter<'a>(&self, session: &'a Session, ost: u16, now: Instant) -> Entry<'a> {
+    /// A request begins at an OST of this server, as soon as it may: ESTALE if it never may.
+    pub async fn begin<'a>(
+        &self,
+        session: &'a Session,
+        ost: u16,
+    ) -> FsResult<(RequestGuard<'a>, Arc<Term>)> {
+        let look = || match self.enter(session, ost, clock::now()) {
+            Entry::Running(guard, term) => Some(Ok((guard, term))),
+            Entry::Later => None,
+            Entry::Never => Some(Err(Errno::ESTALE)),
+        };
+        self.waiting.until(look).await
+    }
+
+    /// The same at this time; never, if there is no such OST.
+    fn enter<'a>(&self, session: &'a Session, ost: u16, now: Instant) -> Entry<'a> {
         // In this order: what is fenced waits for what has entered.
         let Ok(entered) = session.enter() else { return Entry::Never };
         let mut state = self.state.lock();
@@ -180,9 +219,10 @@ impl Sessions {
 
     /// A session is over, and does not come back.
     pub fn fence(&self, number: u64) {
-        let mut state = self.state.lock();
-        state.fenced.insert(number);
-        state.end(|known| known.session.number() == number);
+        self.change(|state| {
+            state.fenced.insert(number);
+            state.end(|known| known.session.number() == number);
+        });
     }
 
     /// Whether nothing is being executed of a session that is over.
@@ -196,11 +236,12 @@ impl Sessions {
     /// not wait for what runs here if it was not heard of for too long, or is another run of it.
     /// Returns whether it is relied on.
     pub fn rely_until(&self, then: Instant, is_another: bool, now: Instant) -> bool {
-        let mut state = self.state.lock();
-        if is_another || !state.is_valid(now) {
-            state.running.iter_mut().for_each(RequestsOfOst::renew);
-        }
-        state.valid = Some(then);
+        self.change(|state| {
+            if is_another || !state.is_valid(now) {
+                state.running.iter_mut().for_each(|running| running.renew(&self.waiting));
+            }
+            state.valid = Some(then);
+        });
         now < then
     }
 
@@ -218,6 +259,18 @@ impl Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::{Context, Poll, Wake, Waker};
+
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
 
     const OWNER: Owner = Owner { certificate: None, secret: 1 };
 
@@ -303,5 +356,42 @@ mod tests {
         assert!(!sessions.has(a, 11, &Owner { certificate: Some([0; 32]), ..OWNER }));
         sessions.fence(10);
         assert!(sessions.is_quiet(10) && sessions.knows(a));
+    }
+
+    #[test]
+    fn who_waits_is_woken_by_each_thing_that_it_waits_for() {
+        let (sessions, hour) = (Sessions::new(1), Duration::from_secs(3600));
+        let of_a = sessions.admit(ClientId(1), 10, OWNER).unwrap();
+        let of_b = sessions.admit(ClientId(2), 20, OWNER).unwrap();
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(woken.clone());
+        let is_woken = || woken.0.swap(false, Ordering::Relaxed);
+        let mut context = Context::from_waker(&waker);
+        let now = clock::now();
+
+        let mut begins = pin!(sessions.begin(&of_a, 0));
+        assert!(begins.as_mut().poll(&mut context).is_pending() && !is_woken());
+        assert!(sessions.rely_until(now + hour, false, now));
+        assert!(is_woken(), "the MDS was heard of");
+        let Poll::Ready(Ok(earlier)) = begins.as_mut().poll(&mut context) else {
+            panic!("nothing is in its way")
+        };
+
+        assert!(sessions.rely_until(now + hour, true, now));
+        let mut begins = pin!(sessions.begin(&of_b, 0));
+        assert!(begins.as_mut().poll(&mut context).is_pending() && !is_woken());
+        drop(earlier);
+        assert!(is_woken(), "what ran before is over");
+        let Poll::Ready(Ok(earlier)) = begins.as_mut().poll(&mut context) else {
+            panic!("nothing is in its way")
+        };
+
+        assert!(sessions.rely_until(now + hour, true, now));
+        let mut begins = pin!(sessions.begin(&of_a, 0));
+        assert!(begins.as_mut().poll(&mut context).is_pending() && !is_woken());
+        sessions.fence(10);
+        assert!(is_woken(), "its session is over");
+        assert!(matches!(begins.as_mut().poll(&mut context), Poll::Ready(Err(Errno::ESTALE))));
+        drop(earlier);
     }
 }
