@@ -28,7 +28,7 @@ pub use mds_server::MdsServer;
 pub use oss::Oss;
 pub use oss_registry::OssRegistry;
 pub use process::data_dir::{self, DataDirError};
-pub use process::{RunningOss, RunningServers, descriptors, engine_options};
+pub use process::{RunningMds, RunningOss, descriptors, engine_options};
 pub use rates::{Rates, Totals};
 pub use records::{OssIdentity, OssRuns, Records, RecordsError};
 pub use rounds::Round;

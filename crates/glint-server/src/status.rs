@@ -47,10 +47,10 @@ fn scrub_row(scrub: &ScrubReport) -> Value {
     })
 }
 
-/// State of the servers: OSTs, clients, space, inodes, totals of operations.
-pub fn status<K: Kv, D: Disk>(servers: &MdsServer<K, D>) -> Value {
-    let silence = servers.other_servers().silence();
-    let osses: Vec<Value> = std::iter::zip(servers.other_servers().infos(), silence)
+/// State of the server: OSTs, clients, space, inodes, totals of operations.
+pub fn status<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
+    let silence = server.other_servers().silence();
+    let osses: Vec<Value> = std::iter::zip(server.other_servers().infos(), silence)
         .map(|(oss, silence)| {
             let space = SpaceInfo::sum(oss.space);
             json!({
@@ -72,36 +72,36 @@ pub fn status<K: Kv, D: Disk>(servers: &MdsServer<K, D>) -> Value {
             "connections": session.connections,
         })
     };
-    let clients: Vec<Value> = servers.mds().sessions().iter().map(client).collect();
-    let awaited: Vec<Value> = servers.mds().awaited().iter().map(client).collect();
-    let space = servers.space();
+    let clients: Vec<Value> = server.mds().sessions().iter().map(client).collect();
+    let awaited: Vec<Value> = server.mds().awaited().iter().map(client).collect();
+    let space = server.space();
     let totals = Totals::now();
-    let rates = servers.rates(&totals);
-    let (locked_inodes, locked_data) = servers.mds().lock_counts();
+    let rates = server.rates(&totals);
+    let (locked_inodes, locked_data) = server.mds().lock_counts();
     let counters: serde_json::Map<String, Value> =
         glint_telemetry::counters().iter().map(|(c, n)| (c.name().into(), json!(n))).collect();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "data": servers.records().name(),
-        "uuid": format!("{:032x}", servers.records().uuid()),
-        "uptime_s": servers.uptime().as_secs(),
+        "data": server.records().name(),
+        "uuid": format!("{:032x}", server.records().uuid()),
+        "uptime_s": server.uptime().as_secs(),
         "pid": std::process::id(),
-        "failure": servers.failure(),
-        "inodes": servers.mds().inode_count(),
+        "failure": server.failure(),
+        "inodes": server.mds().inode_count(),
         "space": {
             "total_bytes": space.total,
             "free_bytes": space.free,
             "available_bytes": space.available,
         },
-        "ost_count": servers.mds().osts(),
-        "osts": osts(servers.osts(), 0),
+        "ost_count": server.mds().osts(),
+        "osts": osts(server.osts(), 0),
         "osses": osses,
         "clients": clients,
         "awaited": awaited,
         "locks": {
             "inodes": locked_inodes,
             "data": locked_data,
-            "programs": servers.mds().posix_lock_count(),
+            "programs": server.mds().posix_lock_count(),
         },
         "operations": totals.operations,
         "per_s": {

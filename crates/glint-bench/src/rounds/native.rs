@@ -8,7 +8,7 @@ use glint_client::{Caller, Client, Make, Vfs};
 use glint_net::{InProcess, Remote, RemoteOptions};
 use glint_proto::{FileType, FsResult, Ino, OpenFlags, RenameFlags};
 use glint_server::data_dir::{DataDir, Role};
-use glint_server::{MdsServer, RunningServers, Settings};
+use glint_server::{MdsServer, RunningMds, Settings};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
@@ -17,7 +17,7 @@ use std::time::Instant;
 pub(crate) struct InProcessTarget {
     client: Arc<Client<InProcess<MdsServer>>>,
     directory: Ino,
-    running: Option<RunningServers>,
+    running: Option<RunningMds>,
     path: PathBuf,
 }
 
@@ -48,11 +48,11 @@ impl InProcessTarget {
     /// Makes a file system in a new directory below `parent`.
     pub(crate) fn new(parent: &Path) -> Result<InProcessTarget, Box<dyn std::error::Error>> {
         let path = parent.join(format!("{}-data", directory_name()));
-        let running = RunningServers::start(
+        let running = RunningMds::start(
             DataDir::open_or_create(&path, Some(1), Role::Mds)?,
             Settings::default(),
         )?;
-        let client = Arc::new(Client::new(InProcess::new(running.servers.clone()), false));
+        let client = Arc::new(Client::new(InProcess::new(running.server.clone()), false));
         let directory = on_a_runtime(make_directory(&*client))??;
         Ok(InProcessTarget { client, directory, running: Some(running), path })
     }

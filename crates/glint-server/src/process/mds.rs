@@ -32,20 +32,20 @@ pub fn engine_options(data: &DataDir, commit_interval: Duration) -> Result<Optio
 }
 
 /// A server with an MDS and the threads that look after it.
-pub struct RunningServers {
+pub struct RunningMds {
     /// The server.
-    pub servers: Arc<MdsServer>,
+    pub server: Arc<MdsServer>,
     data: Arc<DataDir>,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl RunningServers {
+impl RunningMds {
     /// Starts the server of a data directory.
     pub fn start(
         data: DataDir,
         settings: Settings,
-    ) -> Result<RunningServers, Box<dyn std::error::Error>> {
+    ) -> Result<RunningMds, Box<dyn std::error::Error>> {
         let kv = LocalKv::open(&data.mds(), engine_options(&data, settings.commit_interval)?)?;
         let osts = local_osts::open(&data, &settings)?;
         let drawn = Drawn {
@@ -55,13 +55,12 @@ impl RunningServers {
             hash_seed: None,
         };
         let data = Arc::new(data);
-        let servers =
-            Arc::new(block_on(MdsServer::start(kv, osts, data.clone(), settings, drawn))?);
+        let server = Arc::new(block_on(MdsServer::start(kv, osts, data.clone(), settings, drawn))?);
         let stop = Arc::new(AtomicBool::new(false));
         let stopping = stop.clone();
         let is_stopping = move |_: &MdsServer| stopping.load(Ordering::Acquire);
-        let threads = rounds::spawn(&servers, servers.rounds(), is_stopping)?;
-        Ok(RunningServers { servers, data, stop, threads })
+        let threads = rounds::spawn(&server, server.rounds(), is_stopping)?;
+        Ok(RunningMds { server, data, stop, threads })
     }
 
     /// See [`DataDir::give_up`].
@@ -74,9 +73,9 @@ impl RunningServers {
         self.stop.store(true, Ordering::Release);
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
-                tracing::error!("a thread of the servers panicked");
+                tracing::error!("a thread of the server panicked");
             }
         }
-        block_on(self.servers.shut_down())
+        block_on(self.server.shut_down())
     }
 }

@@ -8,5 +8,5 @@ mod mds;
 mod oss;
 mod rounds;
 
-pub use mds::{RunningServers, engine_options};
+pub use mds::{RunningMds, engine_options};
 pub use oss::RunningOss;

@@ -6,7 +6,7 @@ use crate::signals::Stop;
 use crate::{CommandResult, daemon};
 use glint_net::{Address, Server, ServerHandle, ServerOptions, Service, UNIX_PREFIX};
 use glint_server::data_dir::{DataDir, Role};
-use glint_server::{Records, RunningServers, Settings};
+use glint_server::{Records, RunningMds, Settings};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -41,13 +41,13 @@ pub(crate) fn run(args: Args) -> CommandResult {
         BoundListener::bind_or_default(args.listen.as_deref(), &args.data, args.alone.insecure)?;
     let metrics = metrics::Bound::bind(args.alone.metrics.as_deref())?;
     let threads = args.alone.serving.threads(data.osts())?;
-    let running = RunningServers::start(data, Settings { shared: true, ..settings })?;
+    let running = RunningMds::start(data, Settings { shared: true, ..settings })?;
     let address = listener.address.clone();
-    let server = listener.serve(running.servers.clone(), threads)?;
-    let metrics = metrics.serve(Some(running.servers.clone()))?;
+    let server = listener.serve(running.server.clone(), threads)?;
+    let metrics = metrics.serve(Some(running.server.clone()))?;
     tracing::info!("serving {} at {address}", path);
-    let servers = &running.servers;
-    if let Some(reason) = serve_until(&stop, || servers.in_short(), || servers.failure()) {
+    let (in_short, failure) = (|| running.server.in_short(), || running.server.failure());
+    if let Some(reason) = serve_until(&stop, in_short, failure) {
         return Err(running.give_up(&reason).into());
     }
     drop(metrics);

@@ -10,7 +10,7 @@ use glint_client::RunningClient;
 use glint_mount::{Mount, MountFlags, TransportKind};
 use glint_net::{AdminService, Cluster, InProcess};
 use glint_server::data_dir::{DataDir, Role};
-use glint_server::{MdsServer, Records, RunningServers, Settings};
+use glint_server::{MdsServer, Records, RunningMds, Settings};
 use serde_json::Value;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -83,9 +83,9 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let metrics = metrics::Bound::bind(args.metrics.as_deref())?;
     let shared = listener.is_some();
     let threads = args.serving.threads(data.osts())?;
-    let running = RunningServers::start(data, Settings { shared, mounted: true, ..settings })?;
+    let running = RunningMds::start(data, Settings { shared, mounted: true, ..settings })?;
     let cluster = Cluster::new(
-        InProcess::new(running.servers.clone()),
+        InProcess::new(running.server.clone()),
         crate::identity::get()?,
         mount_point.display().to_string(),
     );
@@ -95,24 +95,23 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let flags = if shared { super::mount::flags_unless_said()? } else { MountFlags::empty() };
     let mount_options = options.mount(source, flags);
     // The mount is the last that can fail: nobody would answer it then.
-    let serve = |l: super::serve::BoundListener| l.serve(running.servers.clone(), threads);
+    let serve = |l: super::serve::BoundListener| l.serve(running.server.clone(), threads);
     let server = listener.map(serve).transpose()?;
-    let metrics = metrics.serve(Some(running.servers.clone()))?;
+    let metrics = metrics.serve(Some(running.server.clone()))?;
     let mount = Mount::new(client.clone(), &mount_point, &mount_options, options.transport)?;
-    let servers = ServersHere(running.servers.clone());
+    let servers = ServersHere(running.server.clone());
     let control = Control::start(&mount_point, client.clone(), options.own(), servers);
     announce(&mount, start.elapsed());
     daemon::say_ready();
 
     let mut live = Live::new();
-    let servers = running.servers.clone();
-    while !stop.is_asked() && !mount.is_finished() && servers.failure().is_none() {
+    while !stop.is_asked() && !mount.is_finished() && running.server.failure().is_none() {
         std::thread::sleep(Duration::from_millis(50));
-        live.tick(|| running.servers.in_short());
+        live.tick(|| running.server.in_short());
     }
     live.end();
     drop((control, metrics));
-    if let Some(reason) = servers.failure() {
+    if let Some(reason) = running.server.failure() {
         // First, so that nobody waits for a server that is gone.
         let detached = mount.unmount();
         let told = running.give_up(&reason);
