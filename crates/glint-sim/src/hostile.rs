@@ -458,7 +458,7 @@ impl<D: Dice> Hostile<D> {
                 2 => Request::Ping { commit: false, hurry: false },
                 _ => Request::Status,
             })?,
-            17 => Request::Oss(OssRequest::IsSession {
+            17 => Request::Oss(OssRequest::CheckSession {
                 client: ClientId(1000),
                 session: self.number()?,
                 owner: glint_proto::Owner { certificate: None, secret: 0 },

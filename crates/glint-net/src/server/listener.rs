@@ -150,7 +150,7 @@ impl<S: Service> SimulatedServer<S> {
 
     /// Looks after connections; to be called every now and then.
     pub async fn care(&self) {
-        self.0.has_read();
+        self.0.note_looked();
         self.0.care().await;
     }
 }
@@ -241,7 +241,7 @@ fn run<S: Service>(
                 inbox_of.ran.lock().replace(Instant::now());
                 // The ring that says that the time is over has said what has come in.
                 host::sleep(BEAT).await;
-                reader.has_read();
+                reader.note_looked();
             }
         })
         .detach();

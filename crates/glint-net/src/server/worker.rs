@@ -314,9 +314,9 @@ impl<S: Service> Worker<S> {
         connection.writer.close();
     }
 
-    /// This worker has just looked for what has come in on all connections. To be called often: what
-    /// is longer than a pause counts as one, in which it did not look.
-    pub(crate) fn has_read(&self) {
+    /// Notes that this worker has just looked for what has come in on all connections. To be
+    /// called often: what is longer than a pause counts as one, in which it did not look.
+    pub(crate) fn note_looked(&self) {
         let passed = clock::since(self.counted.replace(clock::now()));
         self.read.set(self.read.get() + passed.min(Duration::from_millis(PAUSE_MS_MIN)));
     }

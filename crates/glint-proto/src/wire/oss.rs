@@ -30,7 +30,7 @@ pub enum OssRequest {
     /// The OSS lives. The first one makes it a part of the file system.
     Heartbeat(Heartbeat),
     /// Whether a session of a client is a good one, and belongs to this owner.
-    IsSession { client: ClientId, session: u64, owner: Owner },
+    CheckSession { client: ClientId, session: u64, owner: Owner },
 }
 
 /// Sign of life of an OSS.
@@ -59,8 +59,8 @@ pub struct Heartbeat {
 pub enum OssReply {
     /// To a beat; with what capabilities are signed with.
     Orders { orders: Orders, secret: [u8; SECRET_BYTES] },
-    /// Yes or no.
-    Is(bool),
+    /// To [`OssRequest::CheckSession`].
+    SessionIsGood(bool),
 }
 
 /// What is to be done, and what an OSS must know.

@@ -25,12 +25,12 @@ impl<K: Kv, D: Disk> AdminService for MdsServer<K, D> {
                 self.mds.note_ost_count(self.osses.osts(self.osts.count()));
                 Ok(OssReply::Orders { orders, secret: *self.mds.secret() })
             }
-            OssRequest::IsSession { client, session, owner } => {
+            OssRequest::CheckSession { client, session, owner } => {
                 // That of this process has shown its certificate to nobody here.
                 let own = self.in_process.owner().map(|own| (self.in_process.number(), own.secret));
                 let of_this_process = self.settings.mounted && own == Some((session, owner.secret));
-                let is = of_this_process || self.mds.has_session(client, session, &owner);
-                Ok(OssReply::Is(is))
+                let is_good = of_this_process || self.mds.has_session(client, session, &owner);
+                Ok(OssReply::SessionIsGood(is_good))
             }
         }
     }
@@ -38,7 +38,7 @@ impl<K: Kv, D: Disk> AdminService for MdsServer<K, D> {
     fn knows_oss(&self, name: Option<&str>, request: &OssRequest) -> bool {
         match request {
             OssRequest::Heartbeat(beat) => self.osses.knows(name, beat),
-            OssRequest::IsSession { .. } => true,
+            OssRequest::CheckSession { .. } => true,
         }
     }
 

@@ -36,9 +36,9 @@ impl<D: Disk> SessionService for Oss<D> {
     ) -> FsResult<(bool, Arc<Session>)> {
         let number = hello.session;
         if !self.sessions.has(client, number, &owner) {
-            let question = OssRequest::IsSession { client, session: number, owner };
+            let question = OssRequest::CheckSession { client, session: number, owner };
             match self.liaison.ask(question).await? {
-                OssReply::Is(true) => {}
+                OssReply::SessionIsGood(true) => {}
                 _ => return Err(Errno::ESTALE),
             }
         }

@@ -304,8 +304,8 @@ impl<D: Disk> Talk<'_, D> {
             for (session, _) in sessions.all() {
                 let (client, number) = (session.client(), session.number());
                 let Some(owner) = session.owner() else { continue };
-                let question = OssRequest::IsSession { client, session: number, owner };
-                if link.ask(question).await? != Ok(OssReply::Is(true)) {
+                let question = OssRequest::CheckSession { client, session: number, owner };
+                if link.ask(question).await? != Ok(OssReply::SessionIsGood(true)) {
                     sessions.fence(number);
                 }
             }
@@ -319,7 +319,7 @@ impl<D: Disk> Talk<'_, D> {
             && sessions.rely_until(sent + lease / 2, std::mem::take(&mut self.is_another_run), now);
         sessions.forget_absent(now, lease);
         if relies
-            && sessions.is_over()
+            && sessions.is_earlier_over_everywhere()
             && let Some((last, _)) = orders.orders.last()
             && self.destroying.is_none()
             && self.done.1 < *last

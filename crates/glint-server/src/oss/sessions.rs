@@ -83,13 +83,13 @@ impl RequestsOfOst {
 
     /// Another term begins.
     fn renew(&mut self, waiting: &Arc<WaitList>) {
-        self.is_over();
+        self.is_earlier_over();
         let before = std::mem::replace(&mut self.term, Arc::new(Term(waiting.clone())));
         self.earlier.push(Arc::downgrade(&before));
     }
 
     /// Whether nothing of an earlier term is being executed.
-    fn is_over(&mut self) -> bool {
+    fn is_earlier_over(&mut self) -> bool {
         self.earlier.retain(|term| term.strong_count() > 0);
         self.earlier.is_empty()
     }
@@ -211,7 +211,7 @@ impl Sessions {
         let mut state = self.state.lock();
         let is_valid = state.is_valid(now);
         let Some(running) = state.running.get_mut(ost as usize) else { return Entry::Never };
-        match is_valid && running.is_over() {
+        match is_valid && running.is_earlier_over() {
             true => Entry::Running(entered, running.term.clone()),
             false => Entry::Later,
         }
@@ -251,8 +251,8 @@ impl Sessions {
     }
 
     /// Whether nothing that began before the MDS was heard of again is being executed, at any OST.
-    pub fn is_over(&self) -> bool {
-        self.state.lock().running.iter_mut().all(RequestsOfOst::is_over)
+    pub fn is_earlier_over_everywhere(&self) -> bool {
+        self.state.lock().running.iter_mut().all(RequestsOfOst::is_earlier_over)
     }
 }
 
@@ -318,11 +318,14 @@ mod tests {
         assert!(!begins(0) && !begins(1));
         for _ in 0..2 {
             assert!(sessions.rely_until(now + second, false, now));
-            assert!(!begins(0) && !sessions.is_over(), "something stood still there");
+            assert!(
+                !begins(0) && !sessions.is_earlier_over_everywhere(),
+                "something stood still there"
+            );
             assert!(begins(1), "and not here");
         }
         drop((guard, term));
-        assert!(begins(0) && sessions.is_over());
+        assert!(begins(0) && sessions.is_earlier_over_everywhere());
         // The same for a session that the MDS does not name, because it has ended here, and for
         // another run of the MDS, which waits for nothing that the one before it knew.
         let Entry::Running(guard, term) = sessions.enter(&of_b, 1, now) else {

@@ -173,7 +173,7 @@ fn requests_and_replies_of_a_connection() {
     let requests = [
         Request::Hello(hello),
         Request::Osses,
-        Request::Oss(OssRequest::IsSession { client: ClientId(1), session: 2, owner: OWNER }),
+        Request::Oss(OssRequest::CheckSession { client: ClientId(1), session: 2, owner: OWNER }),
         Request::Status,
         Request::Stats,
         Request::ResetStats,
@@ -232,7 +232,7 @@ fn requests_and_replies_of_a_connection() {
     let replies = [
         Reply::Welcome(welcome),
         Reply::Osses(vec![oss()]),
-        Reply::Oss(Ok(OssReply::Is(true))),
+        Reply::Oss(Ok(OssReply::SessionIsGood(true))),
         Reply::Json("{}".into()),
         Reply::Failed(Errno::EIO),
         Reply::Mds {
@@ -362,13 +362,13 @@ fn what_servers_of_osts_and_the_mds_say() {
     };
     let requests = [
         OssRequest::Heartbeat(heartbeat),
-        OssRequest::IsSession { client: ClientId(1), session: 2, owner: OWNER },
+        OssRequest::CheckSession { client: ClientId(1), session: 2, owner: OWNER },
     ];
     must_be(
         &requests,
         "
          Heartbeat 000102016103010405060107080101020304
-         IsSession 0101020009",
+         CheckSession 0101020009",
     );
     let orders = Orders {
         fs_uuid: 1,
@@ -379,10 +379,10 @@ fn what_servers_of_osts_and_the_mds_say() {
         more_to_fence: true,
         orders: vec![(6, Destroy { ost: 7, objects: vec![OBJECT] })],
     };
-    let replies = [OssReply::Orders { orders, secret: [0xbb; 32] }, OssReply::Is(true)];
+    let replies = [OssReply::Orders { orders, secret: [0xbb; 32] }, OssReply::SessionIsGood(true)];
     must_be(&replies, "
          Orders 0001020304010501010607010708bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb
-         Is 0101");
+         SessionIsGood 0101");
 }
 
 #[test]
