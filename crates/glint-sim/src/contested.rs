@@ -10,7 +10,7 @@ use crate::workload::{Fs, make};
 use crate::world::hosts::LEASE;
 use futures_util::lock::Mutex;
 use glint_client::{Caller, Handle, Vfs, WriteHow};
-use glint_proto::{FileType, Ino, OpenFlags, SetAttr, clock};
+use glint_proto::{Errno, FileType, FsResult, Ino, OpenFlags, SetAttr, clock};
 use std::cell::{Cell, RefCell};
 use std::time::Instant;
 
@@ -47,7 +47,7 @@ pub(crate) struct Anew {
 
 impl Contested {
     pub(crate) async fn make(fs: &Fs, locks: bool) -> Result<Contested, String> {
-        let text = |error: glint_proto::Errno| format!("the contested file: {error}");
+        let text = |error: Errno| format!("the contested file: {error}");
         let regular = make(FileType::Regular);
         let made = fs.create(ROOT, Ino::ROOT, b"contested", regular, libc::O_RDWR).await;
         let open = made.map_err(text)?;
@@ -80,6 +80,19 @@ impl Contested {
         if self.unsynced.get() && is_recent(&self.outage) && is_recent(&self.loss) {
             self.in_doubt.set(true);
         }
+    }
+
+    /// What a call returned, if that is no error; an error has to be one that the troubles explain,
+    /// or that a client gave up what it had written: a server that was out of reach did not make it
+    /// durable in half a lease, and somebody else wanted the file.
+    fn told<T>(&self, troubles: &Troubles, got: FsResult<T>) -> Result<Option<T>, String> {
+        let is_given_up = matches!(got, Err(Errno::EIO))
+            && self.outage.get().is_some_and(|then| clock::since(then) < 2 * LEASE);
+        if is_given_up {
+            self.in_doubt.set(true);
+            return Ok(None);
+        }
+        troubles.told(WHAT, Some(self.ino), got)
     }
 
     /// A client has died or is being evicted, perhaps with what it had written.
@@ -124,7 +137,7 @@ impl Contested {
         };
         let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
         let open = fs.open(ROOT, self.ino, flags).await;
-        let Some(open) = troubles.told(WHAT, Some(self.ino), open)? else { return Ok(()) };
+        let Some(open) = self.told(troubles, open)? else { return Ok(()) };
         let anew = Some(Anew { truncate: false, sync: false });
         let done = self.use_open(fs, open.handle, *value, anew, troubles).await;
         if gone.get() {
@@ -156,9 +169,9 @@ impl Contested {
         };
         let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
         let open = fs.open(ROOT, self.ino, flags).await;
-        let Some(open) = troubles.told(WHAT, Some(self.ino), open)? else { return Ok(()) };
+        let Some(open) = self.told(troubles, open)? else { return Ok(()) };
         let done = self.use_open(fs, open.handle, value, anew, troubles).await?;
-        let released = troubles.told(WHAT, Some(self.ino), fs.release(open.handle).await)?;
+        let released = self.told(troubles, fs.release(open.handle).await)?;
         if let (Some(value), Some(())) = (done, released) {
             self.values.replace(vec![value]);
             if is_in_doubt && anew.is_some() {
@@ -177,10 +190,9 @@ impl Contested {
         anew: Option<Anew>,
         troubles: &Troubles,
     ) -> Result<Option<u8>, String> {
-        let ino = Some(self.ino);
         let mut data = vec![0xff; BYTES + 1];
         let read = fs.read(handle, 0, &mut data, true).await;
-        let Some(len) = troubles.told(WHAT, ino, read)? else { return Ok(None) };
+        let Some(len) = self.told(troubles, read)? else { return Ok(None) };
         if data[..len] != [value; BYTES] && !self.in_doubt.get() {
             return Err(format!("{WHAT} is {:?}, not {value}", &data[..len]));
         }
@@ -191,15 +203,15 @@ impl Contested {
         if truncate {
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
             let truncated = fs.setattr(ROOT, self.ino, &set).await;
-            let Some(_) = troubles.told(WHAT, ino, truncated)? else { return Ok(None) };
+            let Some(_) = self.told(troubles, truncated)? else { return Ok(None) };
         }
         let written = fs.write(handle, 0, &[next; BYTES], WriteHow::default()).await;
-        let Some(_) = troubles.told(WHAT, ino, written)? else { return Ok(None) };
+        let Some(_) = self.told(troubles, written)? else { return Ok(None) };
         if !sync && self.locks {
             self.doubt();
             return Ok(Some(next));
         }
-        let synced = troubles.told(WHAT, ino, fs.fsync(handle).await)?;
+        let synced = self.told(troubles, fs.fsync(handle).await)?;
         self.unsynced.set(synced.is_none());
         Ok(synced.map(|()| next))
     }

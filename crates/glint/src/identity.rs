@@ -44,7 +44,7 @@ pub fn is_path(said: &str) -> bool {
     if said.contains('/') || [".", ".."].contains(&said) {
         return true;
     }
-    let (absolute, mounts) = (crate::cmd::target::resolve(path), glint_mount::mounts());
+    let (absolute, mounts) = (crate::target::resolve(path), glint_mount::mounts());
     if mounts.iter().any(|mount| mount.path == absolute) {
         return true;
     }

@@ -19,6 +19,7 @@ pub mod output;
 pub mod program;
 pub mod signals;
 pub mod size;
+mod target;
 
 pub use cmd::mount_options;
 pub use cmd::up::announce;

@@ -119,16 +119,17 @@ struct Reading<F> {
 
 /// What an object turns out to be.
 enum Verdict {
-    /// More of it is to be read.
+    /// Not read to its end.
     More,
-    /// All of it is right.
+    /// Right in all of its bytes.
     Right,
-    /// It is being changed, or has gone.
+    /// Changing just now, or gone.
     Changing,
-    /// It has no checksums.
+    /// Without checksums.
     Unsealed,
-    /// It cannot be opened now, for a reason that is not its own.
+    /// Not to be opened now, for a reason that is not its own.
     Later(Errno),
+    /// Not what was written, for this reason.
     Damaged(String),
 }
 

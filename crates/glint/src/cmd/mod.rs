@@ -12,14 +12,13 @@ pub(crate) mod serving;
 pub(crate) mod stats;
 pub(crate) mod status;
 pub(crate) mod stripe;
-pub(crate) mod target;
 pub(crate) mod umount;
 pub(crate) mod up;
 
 use std::path::Path;
 
 /// The attribute `name` of the mount at `path`.
-fn ask_mount(path: &Path, name: &str) -> Result<String, String> {
+pub(crate) fn ask_mount(path: &Path, name: &str) -> Result<String, String> {
     let mut value = vec![0u8; 64 << 10];
     match rustix::fs::getxattr(path, name, value.as_mut_slice()) {
         Ok(len) => Ok(String::from_utf8_lossy(&value[..len]).into_owned()),

@@ -118,7 +118,7 @@ const FIXED: [(MountFlags, &str); 7] = [
 
 /// Changes the flags of a mount that is there: what is not named stays.
 fn remount(directory: &Path, options: &ParsedOptions) -> CommandResult {
-    let path = super::target::resolve(directory);
+    let path = crate::target::resolve(directory);
     let shown = path.display();
     let there = glint_mount::mounted_at(&path).filter(|m| m.kind.starts_with("fuse.glint"));
     let there =

@@ -1,9 +1,9 @@
 //! `glint scrub`.
 
-use super::target::Target;
 use crate::CommandResult;
 use crate::live;
 use crate::signals::Stop;
+use crate::target::Target;
 use glint_proto::clock;
 use glint_server::human_bytes;
 use serde_json::{Value, json};

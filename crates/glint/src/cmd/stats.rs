@@ -1,8 +1,8 @@
 //! `glint stats`.
 
-use super::target::Target;
 use crate::CommandResult;
 use crate::signals::Stop;
+use crate::target::Target;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::io::{IsTerminal, Write};

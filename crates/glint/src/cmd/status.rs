@@ -1,7 +1,7 @@
 //! `glint status`.
 
-use super::target::Target;
 use crate::CommandResult;
+use crate::target::Target;
 use glint_server::human_bytes;
 use serde_json::Value;
 use std::process::ExitCode;

@@ -26,8 +26,8 @@ pub(crate) struct Args {
 /// Runs the command.
 pub(crate) fn run(args: Args) -> CommandResult {
     let resolved = match &args.directory {
-        Some(directory) => super::target::resolve(directory),
-        None => super::target::only_mount()?,
+        Some(directory) => crate::target::resolve(directory),
+        None => crate::target::only_mount()?,
     };
     let shown = args.directory.as_ref().unwrap_or(&resolved).display();
     let dead = glint_mount::is_dead(&resolved);

@@ -147,7 +147,7 @@ fn ask_through(path: &Path, what: &str) -> Result<String, String> {
             "reset" => rustix::fs::setxattr(&mount, "glint.stats", b"reset", flags)
                 .map(|()| String::new())
                 .map_err(|e| format!("{}: {e}", mount.display())),
-            what => super::ask_mount(&mount, &format!("glint.{what}")),
+            what => crate::cmd::ask_mount(&mount, &format!("glint.{what}")),
         };
         // Nobody may be waiting any more.
         let _ = answer.send(result);
