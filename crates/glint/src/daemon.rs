@@ -1,6 +1,6 @@
 //! A command that goes on in the background: the same again, and word when it is ready.
 
-use crate::log_file;
+use crate::logging::file as log_file;
 use glint_server::data_dir::DataDir;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};

@@ -12,7 +12,6 @@ mod control;
 mod daemon;
 pub mod identity;
 mod live;
-mod log_file;
 mod logging;
 mod metrics;
 pub mod output;

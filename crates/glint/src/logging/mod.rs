@@ -1,7 +1,9 @@
 //! Log lines on standard error. What repeats is said a few times, and then with growing pauses:
 //! nothing can fill a disk with it.
 
-use crate::log_file::Log;
+pub(crate) mod file;
+
+use file::Log;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io::{self, IsTerminal, Write};
