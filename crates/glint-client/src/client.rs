@@ -135,11 +135,7 @@ impl<T: Transport> Client<T> {
         caller: &Caller,
         request: &MdsRequest<'_>,
     ) -> FsResult<Attr> {
-        let (attr, others) = match self.ask(caller, request).await? {
-            MdsReply::Attr(attr) => (attr, None),
-            MdsReply::Glimpsed { attr, size, mtime } => (attr, Some((size, mtime))),
-            _ => return Err(Errno::EPROTO),
-        };
+        let (attr, others) = said_attr(self.ask(caller, request).await?)?;
         self.with_unsent(attr, others).await
     }
 
@@ -256,5 +252,14 @@ impl<T: Transport> Client<T> {
             MdsReply::Attr(attr) | MdsReply::Glimpsed { attr, .. } => Ok(attr.layout),
             _ => Err(Errno::EPROTO),
         }
+    }
+}
+
+/// Attributes in an answer, and what writers said that have not sent it yet.
+pub(crate) fn said_attr(reply: MdsReply) -> FsResult<(Attr, Option<(u64, Timestamp)>)> {
+    match reply {
+        MdsReply::Attr(attr) => Ok((attr, None)),
+        MdsReply::Glimpsed { attr, size, mtime } => Ok((attr, Some((size, mtime)))),
+        _ => Err(Errno::EPROTO),
     }
 }

@@ -262,12 +262,9 @@ impl Cache {
             held &= is_news;
             if held {
                 state.dentries.insert(name, attr.ino);
-            } else if is_news
-                && name != b"."
-                && name != b".."
-                && state.dentries.get(name) != Some(attr.ino)
-            {
-                // There is a name that is not among the children, or was free before.
+            } else if name != b"." && name != b".." && state.dentries.get(name) != Some(attr.ino) {
+                // There is a name that is not among the children, or was free before. Where the
+                // directory changed since this was asked nobody knows which of both is so.
                 state.dentries.doubt(name);
             }
         }

@@ -21,7 +21,7 @@ mod privileges;
 pub(crate) mod virtual_xattr;
 
 use crate::cache::attrs::Tick;
-use crate::client::Client;
+use crate::client::{Client, said_attr};
 use crate::kernel::Kernel;
 use crate::vfs::{
     Caching, Caller, Found, FsStat, Handle, Listing, Make, Open, Valid, Vfs, WriteHow,
@@ -346,7 +346,11 @@ impl<T: Transport> Vfs for Client<T> {
             inode.lock().delegation.leave();
         }
         let asked = Tick::ask();
-        let attr = self.ask_attr(caller, &MdsRequest::Link { ino, parent, name }).await?;
+        let reply = self.ask(caller, &MdsRequest::Link { ino, parent, name }).await?;
+        let (attr, others) = said_attr(reply)?;
+        // The name is there, even if the objects cannot be asked.
+        let whole = self.with_unsent(attr, others).await;
+        let attr = whole.inspect_err(|_| self.cache.doubt_name(parent, name))?;
         if let Some(update) = update {
             update.learn(&attr);
             update.made_in(parent, attr.ctime, false);

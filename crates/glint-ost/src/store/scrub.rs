@@ -382,7 +382,7 @@ mod tests {
     fn filled<D: Disk>(store: &ObjectStore<D>) -> u64 {
         let mut all = 0;
         for (ino, len) in [(1, 1usize), (2, 65_536), (1025, 70_001), (2050, 3 << 20)] {
-            let data: Vec<u8> = (0..len).map(|i| (i * 31 >> 4) as u8).collect();
+            let data: Vec<u8> = (0..len).map(|i| ((i * 31) >> 4) as u8).collect();
             store.write(object(ino), 0, &data, None, false).unwrap();
             all += len as u64;
         }
