@@ -14,7 +14,7 @@
 //!   relied on, what runs from before, and whether its own session is good. Time alone changes only
 //!   the first, and only so that nothing begins.
 //!
-//! Time is that of [`clock`](glint_proto::clock). It does not pass in a virtual machine that is halted from outside
+//! Time is that of [`clock`]. It does not pass in a virtual machine that is halted from outside
 //! and not told so; an OSS must not be halted that way for longer than half a lease.
 
 use glint_proto::{ClientId, Errno, FsResult, Owner, RequestGuard, Session, clock};
