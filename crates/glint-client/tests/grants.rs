@@ -222,3 +222,36 @@ fn a_lock_that_does_not_come_with_its_batch_keeps_no_inode() {
         assert!(fake.asked(Op::Batch) > 0);
     });
 }
+
+#[test]
+fn a_link_whose_objects_cannot_be_asked_leaves_no_name_free() {
+    with_client(async |fake, client| {
+        let directory = Ino(9);
+        let file = fake.0.lock().attr();
+        fake.turn(move |_, request, answer| match request {
+            MdsRequest::Create { .. } => {
+                let attr = Attr { ino: directory, mode: 0o040_755, ..file.clone() };
+                (Ok(MdsReply::Attr(attr)), vec![bits(directory, Bits::SHARED, 1)])
+            }
+            MdsRequest::Link { .. } => {
+                let attr = Attr { nlink: 2, size_on_ost: true, ..file.clone() };
+                (Ok(MdsReply::Attr(attr)), Vec::new())
+            }
+            MdsRequest::Lookup { .. } => {
+                (Ok(MdsReply::Attr(file.clone())), vec![bits(FILE, Bits::SHARED, 2)])
+            }
+            _ => answer,
+        });
+        let make = Make { mode: 0o040_755, umask: 0, rdev: 0, target: b"" };
+        client.make(&Caller::ROOT, Ino::ROOT, b"d", make).await.unwrap();
+        let lookup = async || client.lookup(&Caller::ROOT, directory, b"name").await;
+        assert_eq!(lookup().await.err(), Some(Errno::ENOENT));
+        assert_eq!(fake.asked(Op::Lookup), 0, "all names of the directory are known");
+
+        fake.0.lock().fault = Some(Box::new(|_| Some(Errno::EMFILE)));
+        let linked = client.link(&Caller::ROOT, FILE, directory, b"name").await;
+        assert_eq!(linked.err(), Some(Errno::EMFILE));
+        fake.0.lock().fault = None;
+        assert_eq!(lookup().await.unwrap().attr.ino, FILE);
+    });
+}
