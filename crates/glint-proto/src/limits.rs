@@ -138,6 +138,9 @@ pub const INODES_PER_LEASE_MAX: u32 = 1 << 16;
 pub const PING_MS: u64 = 1_000;
 /// Connections (one for each of its cores) a client may open.
 pub const CONNECTIONS_PER_CLIENT_MAX: u16 = 1008;
+/// Runs that a server remembers the end of. A client that missed more of them is evicted, so a
+/// server that fails soon after each start must not reach it before clients have tried again.
+pub const RUNS_MAX: usize = 1024;
 /// Sessions of one server, and those that one certificate may have.
 pub const SESSIONS_MAX: usize = 1 << 16;
 /// See [`SESSIONS_MAX`].

@@ -105,6 +105,8 @@ async fn act(
                 hosts.lose_power(MDS);
             }
             hosts.start(MDS);
+            // No process starts faster; who waits to connect again misses few of its runs.
+            executor.sleep(Duration::from_millis(20)).await;
         }
     }
     executor.kill(HOSTILE);

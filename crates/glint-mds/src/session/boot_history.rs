@@ -14,10 +14,9 @@ use crate::error::MdsError;
 use crate::service::Mds;
 use crate::store::keys;
 use glint_kv::{Batch, Keyspace, Kv};
+use glint_proto::limits::RUNS_MAX;
 use glint_proto::message::Survived;
 
-/// BootHistory that are remembered. A client that missed more of them is evicted.
-const RUNS: usize = 128;
 const RUN_BYTES: usize = 24;
 /// Bits of the numbers that one run gives.
 const NUMBER_BITS: u32 = 40;
@@ -73,7 +72,7 @@ impl<K: Kv> Mds<K> {
             let survived = Survived { mds: self.recovered, ost };
             runs.ended.push(Run { boot_verifier: runs.current, survived });
             let many = runs.ended.len();
-            runs.ended.drain(..many.saturating_sub(RUNS));
+            runs.ended.drain(..many.saturating_sub(RUNS_MAX));
             self.boot_history = runs;
         }
         self.boot_history.current = self.config.boot_verifier;

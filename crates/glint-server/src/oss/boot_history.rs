@@ -4,11 +4,9 @@
 //! good only after it is recorded that no write from before that is to be done again.
 
 use crate::records::{OssRuns, Records, RecordsError};
+use glint_proto::limits::RUNS_MAX;
 use glint_proto::message::Survived;
 use parking_lot::Mutex;
-
-/// Runs that are remembered. A client that missed more of them is evicted.
-const RUNS: usize = 128;
 
 /// This run and those before it.
 pub struct BootHistory {
@@ -27,7 +25,7 @@ impl BootHistory {
             let changes = if survived { u64::MAX } else { record.durable };
             record.ended.push((record.current, changes));
             let many = record.ended.len();
-            record.ended.drain(..many.saturating_sub(RUNS));
+            record.ended.drain(..many.saturating_sub(RUNS_MAX));
         }
         (record.current, record.durable) = (boot_verifier, 0);
         records.store_runs(&record)?;
@@ -71,5 +69,11 @@ mod tests {
             (77, u64::MAX)
         );
         assert!(boot_history.survived(99).is_none());
+        // Somebody starts it again and again while a client waits to connect.
+        for run in 8..400 {
+            BootHistory::begin(&data, run, true).unwrap();
+        }
+        let boot_history = BootHistory::begin(&data, 400, true).unwrap();
+        assert_eq!(boot_history.survived(5).unwrap().ost, 77);
     }
 }
