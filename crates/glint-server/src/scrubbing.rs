@@ -15,15 +15,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Time from the end of a pass to the beginning of the next one.
-pub const SCRUB_INTERVAL: Duration = Duration::from_secs(7 * 24 * 3600);
+pub(crate) const SCRUB_INTERVAL: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Bytes a second that are read in the background, where nothing else is said.
-pub const SCRUB_BANDWIDTH: u64 = 8 << 20;
+pub(crate) const SCRUB_BANDWIDTH: u64 = 8 << 20;
 
 /// What an object costs at least: it is looked for and opened.
 const OBJECT_COST_BYTES: u64 = 16 << 10;
 
 /// The scrubbing of the OSTs of a server.
-pub struct Scrubbing {
+pub(crate) struct Scrubbing {
     /// `None`: only when it is asked for.
     background: Option<Bandwidth>,
     /// Somebody waits for the pass that is under way.
@@ -37,7 +37,7 @@ pub struct Scrubbing {
 impl Scrubbing {
     /// As what `records` say of the last pass; with this bandwidth in the background, if it is not
     /// 0.
-    pub fn new(records: &dyn Records, bandwidth: u64) -> Scrubbing {
+    pub(crate) fn new(records: &dyn Records, bandwidth: u64) -> Scrubbing {
         let since = clock::date().saturating_sub(records.scrubbed().unwrap_or_default());
         Scrubbing {
             background: (bandwidth > 0).then(|| Bandwidth::new(bandwidth)),
@@ -50,7 +50,7 @@ impl Scrubbing {
     /// Begins a pass that somebody waits for; one that is under way goes on without pauses. Or,
     /// if not `begins`, ends a pass before its end: the next one by itself is as far away as after
     /// its end.
-    pub fn ask<D: Disk>(&self, osts: &OstSet<D>, begins: bool) {
+    pub(crate) fn ask<D: Disk>(&self, osts: &OstSet<D>, begins: bool) {
         self.is_asked.store(begins, Ordering::Release);
         if begins {
             osts.begin_scrub();
@@ -61,7 +61,7 @@ impl Scrubbing {
     }
 
     /// Goes on, by a chunk of each OST at most. Returns whether there is more to do at once.
-    pub fn step<D: Disk>(&self, osts: &OstSet<D>, records: &dyn Records) -> bool {
+    pub(crate) fn step<D: Disk>(&self, osts: &OstSet<D>, records: &dyn Records) -> bool {
         let now = clock::now();
         if self.background.is_some() && now >= *self.next.lock() {
             *self.next.lock() = now + SCRUB_INTERVAL;

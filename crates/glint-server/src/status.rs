@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 
 /// Rows of the OSTs of a server, the first of which has the number `first`.
-pub fn osts<D: Disk>(osts: &OstSet<D>, first: u16) -> Vec<Value> {
+pub(crate) fn osts<D: Disk>(osts: &OstSet<D>, first: u16) -> Vec<Value> {
     let row = |(index, (path, space, scrub)): (u16, (&Path, SpaceInfo, ScrubReport))| {
         json!({
             "index": first + index,
@@ -48,7 +48,7 @@ fn scrub_row(scrub: &ScrubReport) -> Value {
 }
 
 /// State of the server: OSTs, clients, space, inodes, totals of operations.
-pub fn status<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
+pub(crate) fn status<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
     let silence = server.other_servers().silence();
     let osses: Vec<Value> = std::iter::zip(server.other_servers().infos(), silence)
         .map(|(oss, silence)| {

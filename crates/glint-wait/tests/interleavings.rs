@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, dead_code, reason = "a test fails by panicking")]
 
 #[path = "../src/list.rs"]
+#[allow(unreachable_pub, reason = "public in the library")]
 mod list;
 
 /// What the list is made of, in the model.

@@ -19,10 +19,10 @@ use std::future::Future;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-pub const LEASE_MS: u64 = glint_proto::limits::LEASE_MS_MIN;
-pub const FILE: Ino = Ino(7);
+pub(crate) const LEASE_MS: u64 = glint_proto::limits::LEASE_MS_MIN;
+pub(crate) const FILE: Ino = Ino(7);
 /// Where objects end.
-pub const OBJECT_BYTES_MAX: u64 = 1 << 43;
+pub(crate) const OBJECT_BYTES_MAX: u64 = 1 << 43;
 /// Blocks of 512 bytes in a page, which is what an object takes space in.
 const PAGE_BLOCKS: u64 = 8;
 const PAGE: u64 = 4096;
@@ -33,10 +33,10 @@ type Fault = Box<dyn FnMut(&OstRequest) -> Option<Errno> + Send>;
 type Turn = Box<dyn FnMut(&Cred, &MdsRequest<'_>, Granting) -> Granting + Send>;
 
 /// What a close says of the data.
-pub type Wrote = Option<(u64, Option<ObjectAttr>)>;
+pub(crate) type Wrote = Option<(u64, Option<ObjectAttr>)>;
 
 #[derive(Default)]
-pub struct World {
+pub(crate) struct World {
     pub objects: HashMap<ObjectId, Vec<u8>>,
     /// Data requests so far.
     pub requests: Vec<OstRequest>,
@@ -60,7 +60,7 @@ pub struct World {
 }
 
 impl World {
-    pub fn attr(&self) -> Attr {
+    pub(crate) fn attr(&self) -> Attr {
         let now = Timestamp::now();
         Attr {
             ino: FILE,
@@ -187,7 +187,7 @@ impl World {
 
 /// The transport, and the world behind it.
 #[derive(Clone, Default)]
-pub struct Fake(pub Arc<Mutex<World>>);
+pub(crate) struct Fake(pub Arc<Mutex<World>>);
 
 impl MdsRequests for Fake {
     async fn request(&self, cred: &Cred, request: &MdsRequest<'_>) -> Granting {
@@ -300,7 +300,7 @@ impl Transport for Fake {
     }
 }
 
-pub const READ_WRITE: OpenFlags = OpenFlags {
+pub(crate) const READ_WRITE: OpenFlags = OpenFlags {
     read: true,
     write: true,
     truncate: false,
@@ -311,17 +311,17 @@ pub const READ_WRITE: OpenFlags = OpenFlags {
 
 impl Fake {
     /// Requests from now on fail as this says.
-    pub fn fail(&self, fault: impl FnMut(&OstRequest) -> Option<Errno> + Send + 'static) {
+    pub(crate) fn fail(&self, fault: impl FnMut(&OstRequest) -> Option<Errno> + Send + 'static) {
         self.0.lock().fault = Some(Box::new(fault));
     }
 
     /// Nothing fails any more.
-    pub fn heal(&self) {
+    pub(crate) fn heal(&self) {
         self.0.lock().fault = None;
     }
 
     /// Answers of the MDS from now on are other ones.
-    pub fn turn(
+    pub(crate) fn turn(
         &self,
         turn: impl FnMut(&Cred, &MdsRequest<'_>, Granting) -> Granting + Send + 'static,
     ) {
@@ -329,27 +329,27 @@ impl Fake {
     }
 
     /// Answers of the MDS are on their way, until they are not any more.
-    pub fn hold_answers(&self, holds: bool) {
+    pub(crate) fn hold_answers(&self, holds: bool) {
         self.0.lock().holds_answers = holds;
     }
 
     /// Requests of a kind to the MDS, so far.
-    pub fn asked(&self, op: Op) -> usize {
+    pub(crate) fn asked(&self, op: Op) -> usize {
         self.0.lock().asked.iter().filter(|asked| **asked == op).count()
     }
 
-    pub fn data(&self, stripe: u16) -> Vec<u8> {
+    pub(crate) fn data(&self, stripe: u16) -> Vec<u8> {
         self.0.lock().objects.get(&ObjectId { ino: FILE, stripe }).cloned().unwrap_or_default()
     }
 
     /// Data requests of a kind, so far.
-    pub fn count(&self, kind: impl Fn(&OstRequest) -> bool) -> usize {
+    pub(crate) fn count(&self, kind: impl Fn(&OstRequest) -> bool) -> usize {
         self.0.lock().requests.iter().filter(|request| kind(request)).count()
     }
 }
 
 /// Runs a test with a client of a fake world.
-pub fn with_client<F: Future<Output = ()>>(
+pub(crate) fn with_client<F: Future<Output = ()>>(
     test: impl FnOnce(Fake, Arc<glint_client::Client<Fake>>) -> F,
 ) {
     let fake = Fake::default();
@@ -358,11 +358,11 @@ pub fn with_client<F: Future<Output = ()>>(
     runtime.block_on(test(fake, client.clone()));
 }
 
-pub async fn open(client: &glint_client::Client<Fake>) -> Handle {
+pub(crate) async fn open(client: &glint_client::Client<Fake>) -> Handle {
     client.open(&Caller::ROOT, FILE, READ_WRITE).await.unwrap().handle
 }
 
-pub async fn write(
+pub(crate) async fn write(
     client: &glint_client::Client<Fake>,
     handle: Handle,
     offset: u64,

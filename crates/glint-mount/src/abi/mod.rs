@@ -16,15 +16,15 @@ macro_rules! opcodes {
         /// What the kernel asks for.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u32)]
-        pub enum Opcode { $($name = $value),* }
+        pub(crate) enum Opcode { $($name = $value),* }
 
         impl Opcode {
-            pub fn from_u32(value: u32) -> Option<Opcode> {
+            pub(crate) fn from_u32(value: u32) -> Option<Opcode> {
                 match value { $($value => Some(Opcode::$name),)* _ => None }
             }
 
             /// Length of the fixed part of the request, before names and data.
-            pub fn in_len(self) -> usize {
+            pub(crate) fn in_len(self) -> usize {
                 match self { $(Opcode::$name => size_of::<$in>(),)* }
             }
         }
@@ -113,7 +113,7 @@ macro_rules! wire {
     ($($name:ident { $($field:ident: $type:ty),* $(,)? })*) => {$(
         #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
         #[repr(C)]
-        pub struct $name { $(pub $field: $type),* }
+        pub(crate) struct $name { $(pub(crate) $field: $type),* }
     )*};
 }
 

@@ -9,13 +9,13 @@ use glint_proto::message::Survived;
 use parking_lot::Mutex;
 
 /// This run and those before it.
-pub struct BootHistory {
+pub(super) struct BootHistory {
     record: Mutex<OssRuns>,
 }
 
 impl BootHistory {
     /// Begins a run. `survived` if the host kept running since the last one.
-    pub fn begin(
+    pub(super) fn begin(
         records: &dyn Records,
         boot_verifier: u64,
         survived: bool,
@@ -33,14 +33,14 @@ impl BootHistory {
     }
 
     /// Changes of this run up to this one are durable, and not to be done again.
-    pub fn durable(&self, records: &dyn Records, changes: u64) -> Result<(), RecordsError> {
+    pub(super) fn durable(&self, records: &dyn Records, changes: u64) -> Result<(), RecordsError> {
         let mut record = self.record.lock();
         record.durable = record.durable.max(changes);
         records.store_runs(&record)
     }
 
     /// What survived of a run; `None` if nobody knows any more.
-    pub fn survived(&self, boot_verifier: u64) -> Option<Survived> {
+    pub(super) fn survived(&self, boot_verifier: u64) -> Option<Survived> {
         let record = self.record.lock();
         if boot_verifier == 0 || boot_verifier == record.current {
             return Some(Survived::ALL);

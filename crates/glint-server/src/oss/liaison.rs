@@ -61,7 +61,7 @@ struct Ends {
 }
 
 /// Where news go.
-pub struct Liaison {
+pub(super) struct Liaison {
     mds: Address,
     advertised: String,
     news: UnboundedSender<News>,
@@ -72,7 +72,7 @@ pub struct Liaison {
 }
 
 impl Liaison {
-    pub fn new(mds: Address, advertised: String) -> Liaison {
+    pub(super) fn new(mds: Address, advertised: String) -> Liaison {
         let (sender, news) = mpsc::unbounded();
         let (orders, ordered) = mpsc::unbounded();
         Liaison {
@@ -86,24 +86,24 @@ impl Liaison {
     }
 
     /// Where the MDS is.
-    pub fn mds(&self) -> &Address {
+    pub(super) fn mds(&self) -> &Address {
         &self.mds
     }
 
     /// Which server was not heard of when it was last asked, and why.
-    pub fn trouble(&self) -> String {
+    pub(super) fn trouble(&self) -> String {
         let trouble = self.trouble.lock().clone();
         let trouble = trouble.unwrap_or_else(|| "it has not answered yet".into());
         format!("the server of the MDS at {}: {trouble}", self.mds)
     }
 
     /// Talking does not begin any more.
-    pub fn stop(&self) {
+    pub(super) fn stop(&self) {
         drop(self.ends.lock().take());
     }
 
     /// Asks the server of the MDS. EAGAIN if it cannot be reached.
-    pub async fn ask(&self, request: OssRequest) -> FsResult<OssReply> {
+    pub(super) async fn ask(&self, request: OssRequest) -> FsResult<OssReply> {
         let (answer, answered) = oneshot::channel();
         let question = News::Question(Question { request, answer });
         self.news.unbounded_send(question).map_err(|_| Errno::EAGAIN)?;

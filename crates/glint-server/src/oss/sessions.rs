@@ -33,7 +33,7 @@ struct Known {
 
 /// A time in which the MDS was relied on without a gap, at one OST. Each request keeps the term in
 /// which it began; when the last of them is over, who waits to begin looks again.
-pub struct Term(Arc<WaitList>);
+pub(super) struct Term(Arc<WaitList>);
 
 impl Drop for Term {
     fn drop(&mut self) {
@@ -60,7 +60,7 @@ struct SessionTable {
 }
 
 /// The sessions of clients.
-pub struct Sessions {
+pub(super) struct Sessions {
     state: Mutex<SessionTable>,
     /// Requests that cannot begin yet.
     waiting: Arc<WaitList>,
@@ -113,7 +113,7 @@ impl SessionTable {
 
 impl Sessions {
     /// Those of a server with so many OSTs.
-    pub fn new(osts: u16) -> Sessions {
+    pub(super) fn new(osts: u16) -> Sessions {
         let (clients, fenced, ending, valid) = Default::default();
         let waiting = Arc::<WaitList>::default();
         let running = (0..osts).map(|_| RequestsOfOst::new(&waiting)).collect();
@@ -130,7 +130,12 @@ impl Sessions {
 
     /// A client of a session that the MDS has just said to be good has connected: ESTALE if
     /// it is not any more. Whatever session it had before is over.
-    pub fn admit(&self, client: ClientId, number: u64, owner: Owner) -> FsResult<Arc<Session>> {
+    pub(super) fn admit(
+        &self,
+        client: ClientId,
+        number: u64,
+        owner: Owner,
+    ) -> FsResult<Arc<Session>> {
         self.change(|state| {
             if state.fenced.contains(&number) {
                 return Err(Errno::ESTALE);
@@ -150,18 +155,18 @@ impl Sessions {
     }
 
     /// Whether it is known that a session of a client is good, and this owner's.
-    pub fn has(&self, client: ClientId, number: u64, owner: &Owner) -> bool {
+    pub(super) fn has(&self, client: ClientId, number: u64, owner: &Owner) -> bool {
         let state = self.state.lock();
         state.clients.get(&client).is_some_and(|known| known.session.is(client, number, owner))
     }
 
     /// Whether a client has a good session.
-    pub fn knows(&self, client: ClientId) -> bool {
+    pub(super) fn knows(&self, client: ClientId) -> bool {
         self.state.lock().clients.contains_key(&client)
     }
 
     /// A connection of a client is gone.
-    pub fn disconnect(&self, session: &Session, now: Instant) {
+    pub(super) fn disconnect(&self, session: &Session, now: Instant) {
         let mut state = self.state.lock();
         let known = state.clients.get_mut(&session.client());
         if let Some(known) = known.filter(|known| known.session.number() == session.number()) {
@@ -171,12 +176,12 @@ impl Sessions {
     }
 
     /// A client ends its session.
-    pub fn end(&self, number: u64) {
+    pub(super) fn end(&self, number: u64) {
         self.change(|state| state.end(|known| known.session.number() == number));
     }
 
     /// Forgets clients that left so long ago. They are asked about if they come back.
-    pub fn forget_absent(&self, now: Instant, limit: Duration) {
+    pub(super) fn forget_absent(&self, now: Instant, limit: Duration) {
         let is_absent = |known: &Known| {
             known.left.is_some_and(|left| now.saturating_duration_since(left) >= limit)
         };
@@ -184,14 +189,14 @@ impl Sessions {
     }
 
     /// All good ones, and their connections.
-    pub fn all(&self) -> Vec<(Arc<Session>, usize)> {
+    pub(super) fn all(&self) -> Vec<(Arc<Session>, usize)> {
         let state = self.state.lock();
         let one = |known: &Known| (known.session.clone(), known.connections);
         state.clients.values().map(one).collect()
     }
 
     /// A request begins at an OST of this server, as soon as it may: ESTALE if it never may.
-    pub async fn begin<'a>(
+    pub(super) async fn begin<'a>(
         &self,
         session: &'a Session,
         ost: u16,
@@ -218,7 +223,7 @@ impl Sessions {
     }
 
     /// A session is over, and does not come back.
-    pub fn fence(&self, number: u64) {
+    pub(super) fn fence(&self, number: u64) {
         self.change(|state| {
             state.fenced.insert(number);
             state.end(|known| known.session.number() == number);
@@ -226,7 +231,7 @@ impl Sessions {
     }
 
     /// Whether nothing is being executed of a session that is over.
-    pub fn is_quiet(&self, number: u64) -> bool {
+    pub(super) fn is_quiet(&self, number: u64) -> bool {
         let mut state = self.state.lock();
         state.end(|_| false);
         !state.ending.iter().any(|session| session.number() == number)
@@ -235,7 +240,7 @@ impl Sessions {
     /// The MDS, which has said by now whose sessions are over, is relied on until `then`. It did
     /// not wait for what runs here if it was not heard of for too long, or is another run of it.
     /// Returns whether it is relied on.
-    pub fn rely_until(&self, then: Instant, is_another: bool, now: Instant) -> bool {
+    pub(super) fn rely_until(&self, then: Instant, is_another: bool, now: Instant) -> bool {
         self.change(|state| {
             if is_another || !state.is_valid(now) {
                 state.running.iter_mut().for_each(|running| running.renew(&self.waiting));
@@ -246,12 +251,12 @@ impl Sessions {
     }
 
     /// Whether it is at this time.
-    pub fn is_valid(&self, now: Instant) -> bool {
+    pub(super) fn is_valid(&self, now: Instant) -> bool {
         self.state.lock().is_valid(now)
     }
 
     /// Whether nothing that began before the MDS was heard of again is being executed, at any OST.
-    pub fn is_earlier_over_everywhere(&self) -> bool {
+    pub(super) fn is_earlier_over_everywhere(&self) -> bool {
         self.state.lock().running.iter_mut().all(RequestsOfOst::is_earlier_over)
     }
 }

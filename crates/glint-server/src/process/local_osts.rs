@@ -8,7 +8,10 @@ use glint_ost::{ObjectStore, OstSet, SpaceGrants};
 use std::sync::Arc;
 
 /// Opens the object stores of a data directory.
-pub fn open(data: &DataDir, settings: &Settings) -> Result<OstSet, Box<dyn std::error::Error>> {
+pub(super) fn open(
+    data: &DataDir,
+    settings: &Settings,
+) -> Result<OstSet, Box<dyn std::error::Error>> {
     let grants = Arc::<SpaceGrants>::default();
     let open_files = descriptors::budget(data.osts())?.objects as usize;
     let each = open_files / usize::from(data.osts());

@@ -13,7 +13,7 @@ const LOOK: Duration = Duration::from_millis(100);
 const GIVES_WAY_NICE: i32 = 10;
 
 /// Starts them. They end soon after the server `is_stopping`.
-pub fn spawn<S: Send + Sync + 'static>(
+pub(super) fn spawn<S: Send + Sync + 'static>(
     server: &Arc<S>,
     rounds: Vec<Round<S>>,
     is_stopping: impl Fn(&S) -> bool + Clone + Send + 'static,
