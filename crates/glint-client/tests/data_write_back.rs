@@ -202,7 +202,7 @@ fn opens_are_given_back_whatever_fails() {
         assert!(client.open(&Caller::ROOT, FILE, flags).await.is_err());
         let world = fake.0.lock();
         assert_eq!(world.opens, 0);
-        assert!(world.released.iter().all(|wrote| wrote.is_some()), "something was written");
+        assert!(world.released.iter().all(Option::is_some), "something was written");
         assert!(matches!(world.released.last(), Some(Some((_, None)))), "and nobody knows what");
     });
 }

@@ -52,7 +52,7 @@ fn preconditions_hold_or_nothing_happens(kv: &impl Kv) {
         [Precondition {
             keyspace: Keyspace::Meta,
             key: b"k".to_vec(),
-            expect: expect.map(|e| e.to_vec()),
+            expect: expect.map(<[u8]>::to_vec),
         }]
     };
     now(kv.commit(put(b"one"), &expect(None))).unwrap();

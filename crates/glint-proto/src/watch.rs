@@ -142,7 +142,7 @@ mod tests {
         clock::simulate(Some(now));
         let (watch, heard) = (Watch::default(), Moment::default());
         let beat = watch.add_thread();
-        pass(&watch, &mut now, LEASE - Duration::from_millis(200), Some(&beat));
+        pass(&watch, &mut now, LEASE.saturating_sub(Duration::from_millis(200)), Some(&beat));
         // The whole process is stopped.
         now += LEASE * 10;
         clock::simulate(Some(now));
@@ -180,7 +180,7 @@ mod tests {
         assert!(!watch.is_silent(then, LEASE));
         // A pause is one only when it is long enough; until then time passed.
         let before = Duration::from_millis(PAUSE_MS_MIN);
-        pass(&watch, &mut now, LEASE - before, Some(&runs));
+        pass(&watch, &mut now, LEASE.saturating_sub(before), Some(&runs));
         assert!(!watch.is_silent(then, LEASE));
         pass(&watch, &mut now, before + Duration::from_millis(200), Some(&runs));
         assert!(watch.is_silent(then, LEASE));

@@ -260,7 +260,7 @@ impl Run {
             );
             let until = self.executor.now() + pause;
             while self.executor.now() < until {
-                let left = until - self.executor.now();
+                let left = until.saturating_sub(self.executor.now());
                 self.executor.sleep(left.min(WATCH)).await;
                 self.end_what_failed().await;
             }

@@ -264,7 +264,8 @@ impl Worker {
             self.kept.set(open.map(|open| (ino, open.handle)));
             return Ok(());
         };
-        let size = self.model.borrow().inodes.get(&ino).map_or(0, |inode| inode.len());
+        let size =
+            self.model.borrow().inodes.get(&ino).map_or(0, super::oracle::ExpectedInode::len);
         self.write(name, ino, handle, self.offset(size)).await?;
         if self.executor.one_in(3) { self.close_kept().await } else { Ok(()) }
     }

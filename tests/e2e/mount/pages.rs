@@ -128,9 +128,11 @@ impl Mix<'_> {
                 .collect();
             let (paths, ends_tail) = ([self.path(0), self.path(1)], &ends);
             let cuts = scope.spawn(move || self.tail.cut(&paths, self.value ^ seed(), ends_tail));
-            let ended: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+            let ended: Vec<_> =
+                writers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
             ends.store(true, Ordering::Release);
-            let tails: Vec<_> = tails.into_iter().map(|tail| tail.join()).collect();
+            let tails: Vec<_> =
+                tails.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
             assert!(cuts.join().is_ok() && tails.iter().all(Result::is_ok), "the tail is wrong");
             assert!(ended.iter().all(Result::is_ok), "a writer failed");
         });

@@ -48,7 +48,7 @@ impl Stalls {
     pub fn timed<T>(&self, work: impl FnOnce() -> T) -> (T, Duration) {
         let (begun, before) = (Instant::now(), self.total());
         let result = work();
-        (result, begun.elapsed().saturating_sub(self.total() - before))
+        (result, begun.elapsed().saturating_sub(self.total().saturating_sub(before)))
     }
 
     /// All of them together: what a chain of many steps may have taken longer.

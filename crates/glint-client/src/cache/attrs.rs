@@ -105,7 +105,7 @@ impl AttrCache {
         change: impl FnOnce(&mut Attr),
     ) {
         if protected && self.is_undisturbed_since(before) && self.losses == before.losses {
-            self.attr = before.attr.clone();
+            self.attr.clone_from(&before.attr);
             if let Some(attr) = &mut self.attr {
                 change(attr);
             }

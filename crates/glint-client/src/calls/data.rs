@@ -171,7 +171,7 @@ impl<T: Transport> Client<T> {
                 let _guard = self.lock_data(&inode, range, true, purpose).await?;
                 let offset = if at_end { self.end_of(&inode, &file).await? } else { offset };
                 match self.space_is_kept(&file, offset, data.len()).await? {
-                    true => self.write_behind(&inode, &file, offset, data).await,
+                    true => self.write_behind(&inode, &file, offset, data),
                     false => self.write_now(&inode, &file, offset, data).await?,
                 }
                 if self.terms.write_through {

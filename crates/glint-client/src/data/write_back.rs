@@ -31,7 +31,7 @@ pub(crate) const AGE_MAX: Duration = Duration::from_secs(1);
 
 impl<T: Transport> Client<T> {
     /// Puts data into the write cache. A lock on it is held.
-    pub(crate) async fn write_behind(
+    pub(crate) fn write_behind(
         &self,
         inode: &Arc<CachedInode>,
         file: &OpenFile,

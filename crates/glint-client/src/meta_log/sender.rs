@@ -53,7 +53,7 @@ impl<T: Transport> Client<T> {
         }
         for (at, change) in deferred::changes(&batch.changes).flatten().enumerate() {
             if let Some((_, errno)) = failed.iter().find(|(number, _)| *number as usize == at) {
-                self.change_failed(&change, *errno).await;
+                self.change_failed(&change, *errno);
             }
         }
     }
@@ -77,7 +77,7 @@ impl<T: Transport> Client<T> {
 
     /// A change that was made here could not be made by the servers. What is known here is
     /// wrong now, and asked anew.
-    async fn change_failed(&self, change: &Deferred<'_>, errno: Errno) {
+    fn change_failed(&self, change: &Deferred<'_>, errno: Errno) {
         // Each says something of its own, so none is left out as a repetition.
         tracing::warn!(target: "every", %errno, ?change, "a change that was made here was refused; it is lost");
         self.data.limits.count_error();

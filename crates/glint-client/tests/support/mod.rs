@@ -254,7 +254,7 @@ impl LockTraffic for Fake {
     fn set_lock_client(&self, _: Weak<dyn LockClient>) {}
 
     async fn listen(&self) {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     async fn return_locks(&self, returns: Vec<Return>) -> FsResult<()> {

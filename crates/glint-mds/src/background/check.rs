@@ -85,7 +85,7 @@ pub async fn check<K: Kv>(kv: &K, repair: bool) -> Result<CheckReport, MdsError>
     check.read_entries().await?;
     check.link_counts().await?;
     check.attributes().await?;
-    check.marks(meta(keys::META_INODES).await?).await?;
+    check.marks(meta(keys::META_INODES).await?);
     check.finish().await
 }
 
@@ -345,7 +345,7 @@ impl<K: Kv> Check<'_, K> {
         }
     }
 
-    async fn marks(&mut self, counted: Option<u64>) -> Result<(), MdsError> {
+    fn marks(&mut self, counted: Option<u64>) {
         self.report.inodes = self.inodes.len() as u64 + u64::from(self.lost_found.is_some());
         let highest = self.inodes.keys().map(|ino| ino.0).max().unwrap_or(1);
         if highest >= self.next_ino {
@@ -362,7 +362,6 @@ impl<K: Kv> Check<'_, K> {
             let count = self.report.inodes.to_be_bytes();
             self.batch.put(Keyspace::Meta, keys::META_INODES, &count);
         }
-        Ok(())
     }
 
     async fn finish(mut self) -> Result<CheckReport, MdsError> {

@@ -107,7 +107,7 @@ impl<K: Kv> Mds<K> {
             }
         }
         let keys: Vec<[u8; 8]> = page.entries.iter().map(|entry| entry.ino.key()).collect();
-        let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_slice()).collect();
+        let keys: Vec<&[u8]> = keys.iter().map(<[u8; 8]>::as_slice).collect();
         let records = self.kv.multi_get(Keyspace::Inode, &keys).await.map_err(errno)?;
         for (entry, record) in page.entries.iter_mut().zip(records) {
             // A delegation is recalled only for who looks at that directory.

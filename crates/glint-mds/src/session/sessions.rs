@@ -168,8 +168,8 @@ impl<K: Kv> Mds<K> {
             if known.session.is_over() {
                 return Err(Errno::EAGAIN);
             }
-            known.info.host = host.to_owned();
-            known.info.mount_point = mount_point.to_owned();
+            host.clone_into(&mut known.info.host);
+            mount_point.clone_into(&mut known.info.mount_point);
             known.info.connections += 1;
             known.heard = self.sessions.watch.now();
             (is_new, known.session.clone(), known.info.clone(), map.len())

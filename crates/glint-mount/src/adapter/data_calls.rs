@@ -124,7 +124,7 @@ impl<F: Vfs> Call<'_, F> {
             // An append goes where the file ends now, which may be further than the kernel knows.
             let appends = arg.flags as i32 & libc::O_APPEND != 0;
             let stale = if appends { Range { end: u64::MAX, ..range } } else { range };
-            self.around_pages(range, stale, write).await?
+            self.around_pages(range, stale, write).await?;
         }
         put(self.buffer, &WriteOut { size: arg.size, padding: 0 })
     }

@@ -400,6 +400,6 @@ impl<F: Vfs> Waiting<F> {
     pub(crate) async fn served(&self) {
         let waits = |(_, request): (usize, &Request)| request.lock.is_none();
         let finished = || self.takers.get() == 0 && !self.requests.borrow().iter().any(waits);
-        self.ends.until(|| (finished() || self.is_given_up.get()).then_some(())).await
+        self.ends.until(|| (finished() || self.is_given_up.get()).then_some(())).await;
     }
 }

@@ -99,7 +99,7 @@ impl ClientOpens {
     /// Until no close of a file is under way: it would arrive after what is done next, and
     /// bring an old size.
     pub(crate) async fn until_closed(&self, ino: Ino) {
-        self.closing.until_with(ino, |closing| (!closing.contains_key(&ino)).then_some(())).await
+        self.closing.until_with(ino, |closing| (!closing.contains_key(&ino)).then_some(())).await;
     }
 
     /// A close is answered.

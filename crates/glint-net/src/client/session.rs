@@ -298,7 +298,7 @@ impl ClientSession {
             self.run.store(run, Ordering::Release);
             self.committed.iter().for_each(|which| which.store(0, Ordering::Release));
             log.after_restart(survived);
-        })
+        });
     }
 
     /// Forgets changes of a file's data that are not known to be durable, because others may change

@@ -195,7 +195,8 @@ fn become_idle_on(core: usize) -> std::io::Result<()> {
     rustix::thread::sched_setaffinity(None, &set)?;
     let parameters = libc::sched_param { sched_priority: 0 };
     // SAFETY: the structure lives through the call, and 0 is the calling thread.
-    let failed = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &parameters) } != 0;
+    let failed =
+        unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) } != 0;
     if failed { Err(std::io::Error::last_os_error()) } else { Ok(()) }
 }
 
@@ -233,8 +234,13 @@ mod tests {
         assert!(is_running());
         // It has the lowest priority of all, so that others say when it comes to rest. Where it
         // may not run on this core it has ended.
-        let ended =
-            || awake.activity.cores[0].thread.lock().as_ref().is_none_or(|t| t.is_finished());
+        let ended = || {
+            awake.activity.cores[0]
+                .thread
+                .lock()
+                .as_ref()
+                .is_none_or(std::thread::JoinHandle::is_finished)
+        };
         let rests = || {
             let is_over = !awake.activity.is_wanted(&awake.activity.cores[0]);
             is_over && thread("keep-awake-0").is_some_and(|(sleeps, _)| sleeps)

@@ -145,7 +145,7 @@ async fn run(poller: Weak<Poller>) {
         }
         Poll::Pending
     })
-    .await
+    .await;
 }
 
 #[cfg(test)]

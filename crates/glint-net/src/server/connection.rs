@@ -126,12 +126,14 @@ impl<S: SessionService + AdminService> ServedConnection<S> {
             _ => (since, read),
         });
         self.stalled.set(seen);
-        seen.is_some_and(|(_, seen)| read - seen > Duration::from_millis(FRAME_MS_MAX))
+        seen.is_some_and(|(_, seen)| {
+            read.saturating_sub(seen) > Duration::from_millis(FRAME_MS_MAX)
+        })
     }
 
     /// Whether it should have said who it is long ago, at this time of its worker.
     pub(crate) fn is_overdue(&self, read: Duration) -> bool {
-        read - self.began > Duration::from_millis(HELLO_MS_MAX)
+        read.saturating_sub(self.began) > Duration::from_millis(HELLO_MS_MAX)
             && self.place.borrow().as_ref().is_some_and(Place::is_stranger)
     }
 

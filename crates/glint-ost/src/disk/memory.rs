@@ -255,7 +255,7 @@ impl Disk for MemoryDisk {
         let mut state = self.0.lock();
         state.next_file += 1;
         let file = state.next_file;
-        state.file(file).path = path.to_owned();
+        path.clone_into(&mut state.file(file).path);
         state.name(path, Some(file));
         Ok(self.handle(file, state.process))
     }

@@ -371,7 +371,7 @@ fn flushes(seed: u64) -> FlushTurn {
 fn disk(executor: &Rc<Executor>, stands_still: &Arc<Mutex<Duration>>) -> MemoryDisk {
     let disk = MemoryDisk::default();
     let dice = Mutex::new(fastrand::Rng::with_seed(executor.below(u64::MAX)));
-    let (until, start) = (stands_still.clone(), glint_proto::clock::now() - executor.now());
+    let (until, now, passed) = (stands_still.clone(), glint_proto::clock::now(), executor.now());
     disk.wait(Arc::new(move || {
         let slow = {
             let mut dice = dice.lock();
@@ -383,7 +383,7 @@ fn disk(executor: &Rc<Executor>, stands_still: &Arc<Mutex<Duration>>) -> MemoryD
                 host::sleep(Duration::from_micros(slow)).await;
             }
             loop {
-                let left = until.lock().saturating_sub(glint_proto::clock::since(start));
+                let left = until.lock().saturating_sub(passed + glint_proto::clock::since(now));
                 if left.is_zero() {
                     return;
                 }

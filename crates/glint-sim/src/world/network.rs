@@ -139,7 +139,7 @@ async fn carry(executor: Rc<Executor>, ends: [Machine; 2], from: Rc<Wire>, to: R
         };
         executor.sleep(Duration::from_micros(delay)).await;
         while let Some(parted) = executor.network.is_parted(executor.now(), ends) {
-            executor.sleep(parted.until - executor.now()).await;
+            executor.sleep(parted.until.saturating_sub(executor.now())).await;
         }
         let harm = executor.network.harm.get();
         let harms = || harm > 0 && executor.one_in(harm);

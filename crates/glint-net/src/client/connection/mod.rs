@@ -429,7 +429,7 @@ impl Drop for CallGuard<'_> {
         {
             match pending.answer.take() {
                 Some(Ok((reply, _))) => {
-                    self.connection.give_back(&pending.frame.head, &reply, pending.opened)
+                    self.connection.give_back(&pending.frame.head, &reply, pending.opened);
                 }
                 Some(Err(_)) => {}
                 None => {
