@@ -341,6 +341,9 @@ impl Run {
         if self.hosts.count() == 1 || self.executor.one_in(3) {
             return;
         }
+        if self.locks && self.executor.one_in(2) {
+            return self.outrun_the_fence(member, is_alone).await;
+        }
         if self.executor.one_in(2) || !is_alone || self.is_hostile.get() {
             // What it has sent to OSSes comes later.
             let time = self.cut_off_for();
@@ -363,6 +366,30 @@ impl Run {
         self.executor.sleep(begins).await;
         if !self.is_over.get() {
             self.halt(self.hosts.machine(host), still);
+        }
+    }
+
+    /// The requests of a client reach OSSes when it is evicted, and they have not heard of that:
+    /// nobody may have its locks yet. Where only one other client is left, which nobody asks for
+    /// locks, they reach OSSes that the MDS has given up, too.
+    async fn outrun_the_fence(&self, member: &Member, is_alone: bool) {
+        let begins = LEASE / 2 + self.up_to(LEASE / 2);
+        let (after, silent) = match is_alone && self.executor.one_in(2) {
+            true => (LEASE + self.up_to(LEASE / 2), LEASE * 3 / 2 + self.up_to(OUTAGE)),
+            // They serve their clients for half a lease.
+            false => (self.up_to(LEASE / 2), LEASE / 2 + self.up_to(OUTAGE)),
+        };
+        self.watch_until(begins + after);
+        let until = self.executor.now() + begins + after;
+        for host in 1..self.hosts.count() {
+            let ends = [self.hosts.machine(host), member.machine];
+            self.executor.network.part(Parted { ends, until, breaks: false });
+        }
+        self.executor.sleep(begins).await;
+        if !self.is_over.get() && self.begins_outage() {
+            for host in 1..self.hosts.count() {
+                self.part_for([self.hosts.machine(host), self.hosts.machine(MDS)], silent);
+            }
         }
     }
 }
