@@ -7,12 +7,13 @@
 //! Does not know: sockets, FUSE, or where objects are. It asks [`Targets`]
 //! to remove the objects of deleted files, and to take nothing more from a client that it evicts.
 //!
-//! Start at `service`; each operation is one file of `ops`.
+//! Start at `handle`; each operation is one file of `ops`.
 
 mod background;
 mod error;
 #[doc(hidden)]
 pub mod fuzz;
+mod handle;
 mod locking;
 mod ops;
 mod permission;

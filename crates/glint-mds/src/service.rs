@@ -1,5 +1,4 @@
-//! The trust boundary of the MDS: every request enters at [`Mds::handle`], where
-//! its slot is checked and it is dispatched to its file in [`crate::ops`].
+//! What an MDS is made of, how it starts, and how an operation is committed.
 
 use crate::background::reaper::Destroyed;
 use crate::error::{MdsError, OpResult, errno};
@@ -9,9 +8,9 @@ use crate::locking::namespace_locks::{Held, Locks, Want};
 use crate::locking::posix_locks::ClientPosixLocks;
 use crate::session::boot_history::BootHistory;
 pub(crate) use crate::session::context::Context;
-use crate::session::open_files::{Count, Opens};
+use crate::session::open_files::Opens;
 use crate::session::recovery::Recovery;
-use crate::session::sessions::{Last, Sessions, encode_reply};
+use crate::session::sessions::{Sessions, encode_reply};
 use crate::store::alloc::Allocator;
 use crate::store::directories::Directories;
 use crate::store::keys;
@@ -20,11 +19,7 @@ use crate::store::record::InodeRecord;
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::capability::SECRET_BYTES;
 use glint_proto::watch::{Beat, Watch};
-use glint_proto::{
-    Answer, Arrival, ClientId, Cred, Errno, FileType, FsResult, Ino, Layout, MdsReply, MdsRequest,
-    RequestId, Timestamp,
-};
-use glint_telemetry::{Counter, Layer, Span};
+use glint_proto::{ClientId, Errno, FileType, FsResult, Ino, Layout, MdsReply, Timestamp};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, AtomicU64, Ordering};
@@ -207,159 +202,6 @@ impl<K: Kv> Mds<K> {
         match self.has_absent.load(Ordering::Acquire) {
             false => use_them(&[]),
             true => use_them(&self.absent.lock()),
-        }
-    }
-
-    /// Executes a request.
-    pub async fn handle(
-        &self,
-        arrival: &Arrival<'_>,
-        cred: &Cred,
-        request: &MdsRequest<'_>,
-    ) -> Answer<MdsReply> {
-        let _span = Span::start(Layer::Handler, request.op() as u8);
-        let context = Context::new(arrival, cred);
-        let reply = match (self.admit(&context, request).await, arrival.id) {
-            (Err(errno), _) => Err(errno),
-            (Ok(()), Some(id)) if request.is_modifying() => self.once(id, &context, request).await,
-            _ => self.execute_claiming(&context, request).await,
-        };
-        let grants = context.grants.into_inner();
-        Answer { transaction: context.transaction.get(), reply, grants }
-    }
-
-    /// Executes a request unless it was answered before.
-    async fn once(
-        &self,
-        id: RequestId,
-        context: &Context<'_>,
-        request: &MdsRequest<'_>,
-    ) -> FsResult<MdsReply> {
-        let mut begun = None;
-        let slot = self.slot(context.arrival.session, id).await?;
-        let mut last = slot.lock().await;
-        let digest = context.arrival.digest;
-        if id.xid < last.xid {
-            return Err(Errno::EPROTO);
-        }
-        if id.xid == last.xid
-            && let Some(reply) = last.reply.clone()
-        {
-            if last.digest != digest && !context.is_replay() {
-                tracing::warn!(client = %id.client, slot = id.slot, xid = id.xid,
-                    "another request under the number of one that was answered: refused");
-                return Err(Errno::EPROTO);
-            }
-            glint_telemetry::count(Counter::Replays, 1);
-            let again = std::mem::take(&mut last.recovered);
-            if again && !context.is_replay() {
-                context.begin()?;
-                self.recover_open(context, request, &reply);
-                context.end();
-            }
-            context.transaction.set(last.transaction);
-            context.grants.borrow_mut().extend_from_slice(&last.grants);
-            match (request, reply) {
-                // Its record may be of a part of it.
-                (MdsRequest::Batch { .. }, Ok(done)) if again => begun = Some(done),
-                (_, reply) => return reply,
-            }
-        }
-        let reply = match *request {
-            MdsRequest::Batch { epoch, changes } => {
-                self.run_batch(context, epoch, changes, begun).await
-            }
-            _ => self.execute_claiming(context, request).await,
-        };
-        let transaction = context.transaction.get();
-        let grants = context.grants.borrow().clone();
-        let recovered = false;
-        *last = Last {
-            xid: id.xid,
-            digest,
-            reply: Some(reply.clone()),
-            grants,
-            transaction,
-            recovered,
-        };
-        reply
-    }
-
-    pub(crate) async fn execute(
-        &self,
-        context: &Context<'_>,
-        request: &MdsRequest<'_>,
-    ) -> OpResult {
-        match *request {
-            MdsRequest::Lookup { parent, name } => self.lookup(context, parent, name).await,
-            MdsRequest::Getattr { ino } => self.getattr(context, ino).await,
-            MdsRequest::Setattr { ino, ref set } => self.setattr(context, ino, set).await,
-            MdsRequest::Create { .. } => self.create(context, request).await,
-            MdsRequest::Tmpfile { parent, mode, umask } => {
-                self.tmpfile(context, parent, mode, umask).await
-            }
-            MdsRequest::Link { ino, parent, name } => self.link(context, ino, parent, name).await,
-            MdsRequest::Unlink { parent, name } => self.unlink(context, parent, name).await,
-            MdsRequest::Rmdir { parent, name } => self.rmdir(context, parent, name).await,
-            MdsRequest::Rename { parent, name, new_parent, new_name, flags } => {
-                self.rename(context, (parent, name), (new_parent, new_name), flags).await
-            }
-            MdsRequest::Open { ino, flags } => self.open(context, ino, flags).await,
-            MdsRequest::Release { ino, write, wrote } => {
-                self.release(context, ino, write, wrote).await
-            }
-            MdsRequest::Readdir { ino, cookie, bytes_max, plus } => {
-                self.readdir(context, ino, cookie, bytes_max, plus).await
-            }
-            MdsRequest::Readlink { ino } => Ok(self.readlink(ino).await?),
-            MdsRequest::Getxattr { ino, name } => Ok(self.getxattr(ino, name).await?),
-            MdsRequest::Setxattr { ino, name, value, flags } => {
-                self.setxattr(context, ino, name, value, flags).await
-            }
-            MdsRequest::Listxattr { ino } => Ok(self.listxattr(ino).await?),
-            MdsRequest::Removexattr { ino, name } => self.removexattr(context, ino, name).await,
-            MdsRequest::Statfs => {
-                let inodes = self.inodes.load(Ordering::Relaxed).max(0) as u64;
-                Ok(MdsReply::Statfs { inodes })
-            }
-            MdsRequest::Sync => {
-                self.kv.sync().await.map_err(errno)?;
-                Ok(MdsReply::Done)
-            }
-            MdsRequest::SetLayout { ino, layout } => self.set_layout(context, ino, layout).await,
-            MdsRequest::Reopen { ino, readers, writers, .. } => {
-                context.begin()?;
-                let orphan = self.kv.get(Keyspace::Orphan, &ino.key()).await.map_err(errno)?;
-                let count = Count { readers, writers, doubtful: true };
-                self.opens.replace(context.client, ino, count, orphan.is_some());
-                Ok(MdsReply::Done)
-            }
-            MdsRequest::Touch { ino } => self.touch(context, ino).await,
-            MdsRequest::Lock { ino, range, write, reclaim, .. } => {
-                Ok(self.lock_data(context, ino, range, write, reclaim).await?)
-            }
-            MdsRequest::AddOpens { ino, readers } => {
-                context.begin()?;
-                for _ in 0..readers {
-                    self.opens.add(context.client, ino, false);
-                }
-                Ok(MdsReply::Done)
-            }
-            MdsRequest::PosixLock(lock) => Ok(self.posix_lock(context, lock).await?),
-            MdsRequest::LeaseInodes { count, epoch } => {
-                Ok(self.lease_inodes(context, count, epoch).await?)
-            }
-            MdsRequest::WritesBack { epoch } => {
-                context.begin()?;
-                self.client_locks.recalls.writes_back(context.client, epoch);
-                Ok(MdsReply::Done)
-            }
-            MdsRequest::ReclaimDelegation { ino } => {
-                context.begin()?;
-                Ok(self.reclaim_delegation(context, ino))
-            }
-            // Only with what makes sure that it is executed once.
-            MdsRequest::Batch { .. } => Err(Errno::EOPNOTSUPP.into()),
         }
     }
 

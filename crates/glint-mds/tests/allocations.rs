@@ -8,6 +8,7 @@ use allocation_counter::measure;
 use futures_lite::future::block_on;
 use glint_kv::local::{LocalKv, Options};
 use glint_mds::Mds;
+use glint_proto::MetadataService;
 use glint_proto::{Arrival, Cred, FileType, Ino, MdsReply, MdsRequest, Timestamp};
 use std::time::Duration;
 use support::make;

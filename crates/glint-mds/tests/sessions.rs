@@ -6,6 +6,7 @@ mod support;
 
 use futures_lite::future::{block_on, poll_once};
 use glint_kv::memory::MemoryKv;
+use glint_proto::MetadataService;
 use glint_proto::deferred::Deferred;
 use glint_proto::lock::{Bits, Grant, Range, Return};
 use glint_proto::{

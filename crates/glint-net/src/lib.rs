@@ -70,8 +70,7 @@ pub use oss_link::OssLink;
 pub use server::access::{capability, rights};
 pub use server::listener::{Server, ServerHandle, ServerOptions, SimulatedServer};
 pub use service::{
-    AdminService, CommitService, LockService, MetadataService, ObjectService, Service,
-    SessionService,
+    AdminService, CommitService, LockService, ObjectService, Service, SessionService,
 };
 pub use status::status_for_everybody;
 pub use transport::in_process::InProcess;

@@ -16,6 +16,7 @@ pub mod errno;
 pub mod ids;
 pub mod layout;
 pub mod limits;
+mod metadata_service;
 pub mod posix;
 pub mod retry;
 mod session;
@@ -34,6 +35,7 @@ pub use message::{
     OpenFlags, OstReply, OstRequest, PosixLock, PosixLockHow, PosixLockMode, RenameFlags,
     SpaceInfo, XattrFlags,
 };
+pub use metadata_service::{MetadataService, NoNamespace};
 pub use op::Op;
 pub use reclaim::Reclaim;
 pub use session::{Owner, RequestGuard, Session};

@@ -27,7 +27,7 @@ struct Args {
 fn main() -> ExitCode {
     let args = Args::parse();
     if let Some(seed) = args.seed {
-        let filter = tracing_subscriber::EnvFilter::new("debug,glint_server=trace");
+        let filter = tracing_subscriber::EnvFilter::new("debug,glint_server=trace,glint_mds=trace");
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
         return match glint_sim::run(seed) {
             Ok(outcome) => {

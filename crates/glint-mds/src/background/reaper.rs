@@ -303,6 +303,7 @@ mod tests {
     use crate::Config;
     use futures_lite::future::block_on;
     use glint_kv::memory::MemoryKv;
+    use glint_proto::MetadataService;
     use glint_proto::limits::{XATTR_COUNT_MAX, XATTR_LIST_BYTES_MAX, XATTR_VALUES_BYTES_MAX};
     use glint_proto::{
         Arrival, Cred, FileType, MdsReply, MdsRequest, ObjectAttr, OpenFlags, XattrFlags,

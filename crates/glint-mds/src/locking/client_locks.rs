@@ -17,8 +17,7 @@ use glint_lock::bits::{BitTable, Message};
 use glint_lock::extents::{ExtentTable, Granted};
 use glint_proto::lock::{Bits, DataLock, Grant, Range, Recall, Return};
 use glint_proto::watch::Watch;
-use glint_proto::{ClientId, FsResult, Ino, MdsReply};
-use glint_telemetry::{Layer, Span};
+use glint_proto::{ClientId, Ino};
 use glint_wait::{Monitor, Sharded};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -206,7 +205,7 @@ impl ClientLocks {
     }
 
     /// Waits until nobody but `client` holds any of `bits`.
-    async fn clear(&self, client: ClientId, ino: Ino, bits: Bits) -> Wanted<'_> {
+    pub(crate) async fn clear(&self, client: ClientId, ino: Ino, bits: Bits) -> Wanted<'_> {
         let mut out = Vec::new();
         self.shard(ino).lock().bits.want(client, ino, bits, &mut out);
         self.post(out);
@@ -371,33 +370,6 @@ impl<K: Kv> Mds<K> {
             && self.client_locks.recalls.has(context.client);
         context.locking.set(Some(locking));
         locking
-    }
-
-    /// Executes an operation until no other client holds what it changes.
-    pub(crate) async fn execute_claiming(
-        &self,
-        context: &Context<'_>,
-        request: &glint_proto::MdsRequest<'_>,
-    ) -> FsResult<MdsReply> {
-        let mut wanted = Vec::new();
-        loop {
-            let reply = self.execute(context, request).await;
-            for (ino, bits) in context.changing.take() {
-                self.client_locks.end_change(ino, bits);
-            }
-            context.end();
-            let conflict = match reply {
-                Ok(reply) => return Ok(reply),
-                Err(Stop::Refused(errno)) => return Err(errno),
-                Err(Stop::Conflict(conflict)) => conflict,
-            };
-            self.withhold_bits(context);
-            // It may be another client by then, to which nobody listens.
-            context.locking.set(None);
-            let _span = Span::start(Layer::LockWait, request.op() as u8);
-            let Conflict { holder, ino, bits } = conflict;
-            wanted.push(self.client_locks.clear(holder, ino, bits).await);
-        }
     }
 
     /// What clients give up or answer.

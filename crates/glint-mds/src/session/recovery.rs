@@ -285,6 +285,7 @@ mod tests {
     use crate::service::Config;
     use futures_lite::future::{block_on, poll_once};
     use glint_kv::memory::MemoryKv;
+    use glint_proto::MetadataService;
     use glint_proto::clock;
     use glint_proto::{Arrival, Attr, Cred, Ino, Layout, OpenFlags, Owner, RequestId, Session};
     use std::time::Instant;

@@ -13,7 +13,7 @@ const DEPTH_MAX: usize = 4096;
 
 impl<K: Kv> Mds<K> {
     /// The directory at a path from the root, whoever has just made it.
-    pub async fn resolve(&self, path: &str) -> FsResult<Ino> {
+    pub(crate) async fn find_directory(&self, path: &str) -> FsResult<Ino> {
         let mut at = Ino::ROOT;
         for name in path.split('/').filter(|name| !name.is_empty()) {
             self.client_locks.make_visible(at).await;
@@ -25,7 +25,7 @@ impl<K: Kv> Mds<K> {
     }
 
     /// Whether an inode is in the part of the tree below `top`, or is it.
-    pub async fn is_within(&self, top: Ino, ino: Ino) -> FsResult<bool> {
+    pub(crate) async fn is_below(&self, top: Ino, ino: Ino) -> FsResult<bool> {
         let mut at = ino;
         for _ in 0..DEPTH_MAX {
             if at == top {

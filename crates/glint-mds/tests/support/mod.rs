@@ -7,6 +7,7 @@ use futures_lite::future::block_on;
 use glint_kv::Kv;
 use glint_kv::memory::MemoryKv;
 use glint_mds::{Config, Mds, Targets, check};
+use glint_proto::MetadataService;
 use glint_proto::{
     Arrival, Attr, Cred, FileType, FsResult, Ino, Layout, MdsReply, MdsRequest, RenameFlags,
     Timestamp,

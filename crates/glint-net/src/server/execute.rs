@@ -17,8 +17,8 @@ use glint_proto::limits::*;
 use glint_proto::message::{Hello, Reply, Request, Survived};
 use glint_proto::oss::OssRequest;
 use glint_proto::{
-    Answer, Arrival, Bulk, Capability, ClientId, Cred, Errno, FsResult, MdsReply, MdsRequest, Op,
-    OstReply, OstRequest, Owner, Reclaim, RequestId, Session, Timestamp,
+    Answer, Arrival, Bulk, Capability, ClientId, Cred, Errno, FsResult, MdsReply, MdsRequest,
+    MetadataService, Op, OstReply, OstRequest, Owner, Reclaim, RequestId, Session, Timestamp,
 };
 use std::rc::Rc;
 use std::sync::Arc;
@@ -148,7 +148,7 @@ impl<S: Service> Worker<S> {
         let mut welcome = self.service.welcome();
         // Before it is known to anybody: who is refused is not waited for later.
         if let Some(path) = rights.and_then(|rights| rights.subtree.as_deref()) {
-            let found = self.service.resolve(path).await;
+            let found = self.service.metadata().resolve(path).await;
             let absent = |errno| NetError::Refused(format!("its subtree {path}: {errno}"));
             welcome.root = found.map_err(absent)?;
             connection.top.set(Some(welcome.root));
@@ -257,7 +257,7 @@ impl<S: Service> Worker<S> {
             Err(errno) => return Ok(metadata_failed(errno)),
         };
         let Answer { transaction, mut reply, mut grants } =
-            self.service.execute_metadata(&arrival, &cred, &request).await;
+            self.service.metadata().handle(&arrival, &cred, &request).await;
         if let (Some(rights), Ok(reply)) = (connection.rights(), &mut reply) {
             rights.reply(reply);
             if let Some(key) = self.service.capability_key() {
@@ -326,7 +326,7 @@ impl<S: Service> Worker<S> {
         let made = replay.and_then(|reply| capability::made(&request, reply));
         let made = made.map(|ino| (ino, capability));
         self.key()?.admit_mds(session.number(), &request, made)?;
-        subtree::admit(&*self.service, connection.top.get(), &request).await?;
+        subtree::admit(self.service.metadata(), connection.top.get(), &request).await?;
         Ok((rights.cred(cred), rights.mds(request)?))
     }
 

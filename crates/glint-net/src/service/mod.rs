@@ -7,40 +7,24 @@
 mod administration;
 mod commits;
 mod locks;
-mod metadata;
 mod objects;
 mod sessions;
 
 pub use administration::AdminService;
 pub use commits::CommitService;
 pub use locks::LockService;
-pub use metadata::MetadataService;
 pub use objects::ObjectService;
 pub use sessions::SessionService;
 
+use glint_proto::MetadataService;
+
 /// A server: all that clients, other servers and administrators ask of a process.
 pub trait Service:
-    MetadataService
-    + ObjectService
-    + CommitService
-    + SessionService
-    + LockService
-    + AdminService
-    + Send
-    + Sync
-    + 'static
+    ObjectService + CommitService + SessionService + LockService + AdminService + Send + Sync + 'static
 {
-}
+    /// The namespace, which is asked directly.
+    type Metadata: MetadataService;
 
-impl<S> Service for S where
-    S: MetadataService
-        + ObjectService
-        + CommitService
-        + SessionService
-        + LockService
-        + AdminService
-        + Send
-        + Sync
-        + 'static
-{
+    /// Names and attributes; [`glint_proto::NoNamespace`] of an OSS.
+    fn metadata(&self) -> &Self::Metadata;
 }

@@ -12,7 +12,8 @@ use glint_proto::lock::Return;
 use glint_proto::message::Welcome;
 use glint_proto::oss::OssInfo;
 use glint_proto::{
-    Arrival, Bulk, Capability, Cred, FsResult, MdsRequest, OstReply, OstRequest, Session, Timestamp,
+    Arrival, Bulk, Capability, Cred, FsResult, MdsRequest, MetadataService, OstReply, OstRequest,
+    Session, Timestamp,
 };
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
@@ -45,7 +46,7 @@ impl<S: Service> InProcess<S> {
 impl<S: Service> MdsRequests for InProcess<S> {
     async fn request(&self, cred: &Cred, request: &MdsRequest<'_>) -> Granting {
         let arrival = Arrival { now: Timestamp::now(), ..Arrival::default() };
-        let answer = self.service.execute_metadata(&arrival, cred, request).await;
+        let answer = self.service.metadata().handle(&arrival, cred, request).await;
         (answer.reply, answer.grants)
     }
 

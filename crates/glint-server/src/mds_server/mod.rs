@@ -1,7 +1,6 @@
 //! The server with the MDS, and with OSTs of its own.
 
 mod administration;
-mod metadata;
 mod objects;
 mod sessions;
 mod targets;
@@ -15,6 +14,7 @@ use crate::units::human_bytes;
 use glint_kv::Kv;
 use glint_kv::local::LocalKv;
 use glint_mds::{Config, Mds, MdsError};
+use glint_net::Service;
 use glint_net::capability::Key;
 use glint_ost::OstSet;
 use glint_ost::disk::{Disk, LocalDisk};
@@ -42,6 +42,14 @@ pub struct MdsServer<K: Kv = LocalKv, D: Disk = LocalDisk> {
     started: Instant,
     /// Totals of the last two seconds.
     totals: Mutex<[Totals; 2]>,
+}
+
+impl<K: Kv, D: Disk> Service for MdsServer<K, D> {
+    type Metadata = Mds<K>;
+
+    fn metadata(&self) -> &Mds<K> {
+        &self.mds
+    }
 }
 
 impl<K: Kv, D: Disk> MdsServer<K, D> {

@@ -20,13 +20,13 @@ use crate::scrubbing::Scrubbing;
 use crate::settings::Settings;
 use crate::units::human_bytes;
 use boot_history::BootHistory;
-use glint_net::Address;
 use glint_net::capability::Key;
+use glint_net::{Address, Service};
 use glint_ost::OstSet;
 use glint_ost::disk::{Disk, LocalDisk};
 use glint_proto::capability::SECRET_BYTES;
 use glint_proto::oss::Orders;
-use glint_proto::{FsResult, ObjectId, SpaceInfo, clock};
+use glint_proto::{FsResult, NoNamespace, ObjectId, SpaceInfo, clock};
 use glint_wait::WaitList;
 use liaison::Liaison;
 use sessions::Sessions;
@@ -53,6 +53,14 @@ pub struct Oss<D: Disk = LocalDisk> {
     key: OnceLock<Key>,
     stop: AtomicBool,
     started: Instant,
+}
+
+impl<D: Disk> Service for Oss<D> {
+    type Metadata = NoNamespace;
+
+    fn metadata(&self) -> &NoNamespace {
+        &NoNamespace
+    }
 }
 
 impl<D: Disk> Oss<D> {

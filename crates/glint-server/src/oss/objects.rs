@@ -6,13 +6,10 @@
 use super::Oss;
 use crate::pace;
 use glint_net::capability::Key;
-use glint_net::{CommitService, MetadataService, ObjectService};
+use glint_net::{CommitService, ObjectService};
 use glint_ost::disk::Disk;
 use glint_proto::message::Survived;
 use glint_proto::{Answer, Bulk, Committed, Errno, FsResult, OstReply, OstRequest, Session};
-
-/// An OSS has no namespace: names and attributes it refuses.
-impl<D: Disk> MetadataService for Oss<D> {}
 
 impl<D: Disk> ObjectService for Oss<D> {
     async fn execute_data(

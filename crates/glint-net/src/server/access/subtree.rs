@@ -1,8 +1,7 @@
 //! Clients that are bound to a part of the tree: what they name must be in it. (For data, what
 //! they have opened there: [`crate::server::access::capability`].)
 
-use crate::MetadataService;
-use glint_proto::{Errno, FsResult, Ino, MdsRequest};
+use glint_proto::{Errno, FsResult, Ino, MdsRequest, MetadataService};
 
 /// Inodes that a request names.
 fn named(request: &MdsRequest<'_>) -> [Option<Ino>; 2] {
@@ -39,7 +38,7 @@ fn named(request: &MdsRequest<'_>) -> [Option<Ino>; 2] {
 
 /// EACCES for a request that names something outside of `top`.
 pub(crate) async fn admit(
-    service: &impl MetadataService,
+    metadata: &impl MetadataService,
     top: Option<Ino>,
     request: &MdsRequest<'_>,
 ) -> FsResult<()> {
@@ -48,7 +47,7 @@ pub(crate) async fn admit(
         return Err(Errno::EACCES);
     }
     for ino in named(request).into_iter().flatten() {
-        if !service.is_within(top, ino).await? {
+        if !metadata.is_within(top, ino).await? {
             return Err(Errno::EACCES);
         }
     }
