@@ -66,6 +66,8 @@ pub(crate) struct ClientSession {
     pub(crate) recovery: futures_util::lock::Mutex<Recovery>,
     /// Counts evictions.
     pub(crate) evictions: AtomicU64,
+    /// The run of the server that was heard of last, by whichever connection; 0 if of none.
+    heard_run: AtomicU64,
     /// The run of the server that said it last.
     evicted_in: AtomicU64,
     pub(crate) stop: AtomicBool,
@@ -138,6 +140,7 @@ impl ClientSession {
                 retries: None,
             }),
             evictions: AtomicU64::new(0),
+            heard_run: AtomicU64::new(0),
             evicted_in: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
@@ -176,10 +179,16 @@ impl ClientSession {
         self.end.until(|| self.is_over.load(Ordering::Acquire).then_some(())).await;
     }
 
-    /// Waits until this client was evicted more often than that.
-    pub(crate) async fn until_evicted_after(&self, evictions: u64) {
-        let is_more = || self.evictions.load(Ordering::Acquire) != evictions;
-        self.end.until(|| is_more().then_some(())).await;
+    /// Waits until this client was evicted, or another run of the server was heard of, since a
+    /// connection was welcomed in `then`. The end of a connection to a host that is gone comes late
+    /// or never.
+    pub(crate) async fn until_after(&self, then: Generation) {
+        let is_over = || {
+            let heard = self.heard_run.load(Ordering::Acquire);
+            self.evictions.load(Ordering::Acquire) != then.evictions
+                || (heard != 0 && heard != then.boot_verifier)
+        };
+        self.end.until(|| is_over().then_some(())).await;
     }
 
     /// What is said first on every connection of this session.
@@ -221,6 +230,10 @@ impl ClientSession {
                 != welcome.boot_verifier;
         if is_another || is_said_first {
             self.on_eviction();
+        }
+        let heard = self.heard_run.swap(welcome.boot_verifier, Ordering::AcqRel);
+        if heard != welcome.boot_verifier {
+            self.end.wake();
         }
         Ok(welcome)
     }

@@ -13,7 +13,7 @@ use futures_util::future::{Either, select};
 use glint_proto::limits::FRAME_MS_MAX;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::{SendFlags, Shutdown};
+use rustix::net::{SendFlags, Shutdown, sockopt};
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -271,6 +271,19 @@ impl Accepted {
     }
 }
 
+/// Probes of a silent peer, of which so many make up the limit.
+const PROBES: u32 = 4;
+
+/// See [`Stream::limit_silence`].
+fn limit_silence(socket: BorrowedFd<'_>, limit: Duration) -> io::Result<()> {
+    let pause = (limit / PROBES).max(Duration::from_secs(1));
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, pause)?;
+    sockopt::set_tcp_keepintvl(socket, pause)?;
+    sockopt::set_tcp_keepcnt(socket, PROBES)?;
+    Ok(sockopt::set_tcp_user_timeout(socket, limit.as_millis() as u32)?)
+}
+
 /// A byte stream to a peer.
 #[derive(Clone)]
 pub(crate) enum Stream {
@@ -288,6 +301,17 @@ impl Stream {
             Stream::Tls(stream) => stream.encrypt(bytes).map(Some),
             _ => Ok(None),
         }
+    }
+
+    /// Has the connection end when its peer's host is silent for so long: a host that loses its
+    /// power, or a way to it, ends none (tcp(7), TCP_USER_TIMEOUT and SO_KEEPALIVE).
+    pub(crate) fn limit_silence(&self, limit: Duration) -> io::Result<()> {
+        let socket = match self {
+            Stream::Tcp(stream) => stream.as_fd(),
+            Stream::Tls(stream) => stream.tcp.as_fd(),
+            Stream::Unix(_) | Stream::Simulated(_) => return Ok(()),
+        };
+        limit_silence(socket, limit)
     }
 
     /// Who the peer is.

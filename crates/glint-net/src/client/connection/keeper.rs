@@ -70,12 +70,16 @@ impl Connection {
     }
 
     /// Connects, serves the connection until it breaks, and connects again.
-    async fn keep_connected(&self) {
+    async fn keep_connected(self: &Rc<Self>) {
         let mut backoff = backoff();
         let mut broken = None;
         loop {
             let (connected, error) = self.connect_and_read(&mut broken).await;
-            self.state.borrow_mut().on_broken();
+            let writer = self.state.borrow_mut().on_broken();
+            if let Some(writer) = writer {
+                // Who waits until it takes more would not send on the next one.
+                writer.close();
+            }
             if connected || broken.is_none() {
                 broken = Some(Broken::new(&self.session));
             }
@@ -90,7 +94,7 @@ impl Connection {
     }
 
     /// Returns whether it was ever connected, and why it is not any more.
-    async fn connect_and_read(&self, broken: &mut Option<Broken>) -> (bool, NetError) {
+    async fn connect_and_read(self: &Rc<Self>, broken: &mut Option<Broken>) -> (bool, NetError) {
         let (mut reader, now) = match self.establish().await {
             Ok(established) => established,
             Err(error) => return (false, error),
@@ -106,14 +110,16 @@ impl Connection {
             }
         };
         // Where nothing is asked just now, it would not be heard of here.
-        let evicted = async {
-            self.session.until_evicted_after(now.evictions).await;
+        let overtaken = async {
+            self.session.until_after(now).await;
             NetError::Closed
         };
-        (true, select(pin!(read), pin!(evicted)).await.factor_first().0)
+        (true, select(pin!(read), pin!(overtaken)).await.factor_first().0)
     }
 
-    /// Connects, and leads the connection from hello to where requests go.
+    /// Connects, and leads the connection from hello to where requests go. What is sent again is
+    /// sent by the task that flushes: a server that has too much to say takes no more until it is
+    /// listened to.
     async fn establish(&self) -> Result<(FrameReader, Generation), NetError> {
         let (writer, mut reader, welcome) = connect(&self.session).await?;
         let writer = Rc::new(writer);
@@ -129,8 +135,8 @@ impl Connection {
         for frame in self.unanswered() {
             writer.push(&frame);
         }
-        self.state.borrow_mut().on_active(writer.clone());
-        writer.flush().await?;
+        self.state.borrow_mut().on_active(writer);
+        self.flush();
         Ok((reader, now))
     }
 
@@ -190,9 +196,13 @@ mod tests {
     use crate::client::session::tests::welcome;
     use crate::client::transport::MdsSession;
     use crate::runtime;
-    use glint_proto::ClientId;
-    use std::io::Read;
-    use std::net::TcpListener;
+    use crate::transport::framing::append_frame;
+    use futures_util::future::Either;
+    use glint_proto::frame::NO_SLOT;
+    use glint_proto::message::{Reply, Welcome};
+    use glint_proto::{Bulk, ClientId, Ino, ObjectId, OstRequest};
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
     use std::time::Duration;
 
     #[test]
@@ -221,5 +231,106 @@ mod tests {
             assert_eq!(connection.strong_count(), 0);
         });
         assert!(server.join().unwrap().unwrap() > 0, "hello was said, and then the end came");
+    }
+
+    fn reply(slot: u16, xid: u64, reply: &Reply) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let (op, client) = (glint_proto::Op::Ping, ClientId(1));
+        let envelope =
+            Envelope { op, reply: true, client, slot, xid, boot_verifier: 1, committed: 0 };
+        append_frame(&mut bytes, envelope, reply, &[]).unwrap();
+        bytes
+    }
+
+    /// Accepts a connection, and welcomes whoever says hello.
+    fn welcomes(listener: &TcpListener) -> TcpStream {
+        let mut stream = listener.accept().unwrap().0;
+        let mut hello = [0; 64];
+        assert!(stream.read(&mut hello).unwrap() > 0);
+        stream.write_all(&reply(NO_SLOT, 0, &Reply::Welcome(welcome()))).unwrap();
+        stream
+    }
+
+    fn session_at(listener: &TcpListener) -> Arc<ClientSession> {
+        let address = crate::Address::parse(&listener.local_addr().unwrap().to_string());
+        let options = RemoteOptions { address, mount_point: "/here".into() };
+        ClientSession::new(options, "host".into(), ClientId(1), 2, welcome(), None)
+    }
+
+    #[test]
+    fn a_server_is_listened_to_while_it_takes_nothing() {
+        const WRITES: u16 = 16;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let session = session_at(&listener);
+        let (numbers, number) = std::sync::mpsc::channel();
+        let (heard, is_heard) = std::sync::mpsc::channel();
+        let server = std::thread::spawn(move || {
+            let mut stream = welcomes(&listener);
+            // What is sent again is more than sockets hold. The server answers before it reads on.
+            let (slot, xid) = number.recv().unwrap();
+            std::thread::sleep(Duration::from_millis(500));
+            stream.write_all(&reply(slot, xid, &Reply::Json("answer".into()))).unwrap();
+            is_heard.recv_timeout(Duration::from_secs(20)).unwrap();
+        });
+        runtime(None).unwrap().block_on(async {
+            let connection = Connection::of_thread(&session).unwrap();
+            let object = ObjectId { ino: Ino(7), stripe: 0 };
+            let request = OstRequest::Write { object, offset: 0, mtime: None, kept: false };
+            let request = Request::Ost { ost: 0, request, capability: None };
+            let bulk = Arc::new(vec![0; 4 << 20]);
+            let mut calls = Vec::new();
+            for _ in 0..WRITES {
+                let call = async || connection.call(&request, &Bulk::Shared(&bulk)).await;
+                let mut call = Box::pin(call());
+                assert!(futures_util::poll!(call.as_mut()).is_pending());
+                calls.push(call);
+            }
+            let at = connection.pending.borrow().iter().position(Option::is_some).unwrap();
+            let xid = connection.pending.borrow()[at].as_ref().unwrap().xid;
+            numbers.send((connection.first_slot + at as u16, xid)).unwrap();
+            let answered = futures_util::future::select_all(calls);
+            let limit = host::sleep(Duration::from_secs(10));
+            let Either::Left(((answer, ..), _)) = select(answered, pin!(limit)).await else {
+                panic!("the server's answer is not heard");
+            };
+            assert!(matches!(answer, Ok((Reply::Json(_), _))));
+            heard.send(()).unwrap();
+            session.end();
+        });
+        server.join().unwrap();
+    }
+
+    #[test]
+    fn a_connection_to_a_run_that_is_gone_is_left_without_its_end() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let session = session_at(&listener);
+        let (connected, is_connected) = std::sync::mpsc::channel();
+        let server = std::thread::spawn(move || {
+            let first = welcomes(&listener);
+            connected.send(()).unwrap();
+            let second = welcomes(&listener);
+            connected.send(()).unwrap();
+            (first, second)
+        });
+        runtime(None).unwrap().block_on(async {
+            let _connection = Connection::of_thread(&session).unwrap();
+            let until = async || {
+                for _ in 0..1000 {
+                    if is_connected.try_recv().is_ok() {
+                        return true;
+                    }
+                    host::sleep(Duration::from_millis(10)).await;
+                }
+                false
+            };
+            assert!(until().await);
+            host::sleep(Duration::from_millis(100)).await;
+            // Whoever keeps the lease has come to another run of the server.
+            let another = Welcome { boot_verifier: 2, ..welcome() };
+            session.on_welcome(Reply::Welcome(another)).unwrap();
+            assert!(until().await, "the connection waits for an end that does not come");
+            session.end();
+        });
+        drop(server.join().unwrap());
     }
 }

@@ -248,9 +248,9 @@ impl Connection {
             })
             .await;
             if let Ok((Reply::Busy { retry_ms }, _)) = answer {
-                self.rest(slot);
+                let xid = self.rest(slot);
                 host::sleep(Duration::from_millis(retry_ms.into())).await;
-                self.send_again(slot);
+                self.send_again(slot, xid);
                 continue;
             }
             call.done = true;
@@ -261,17 +261,22 @@ impl Connection {
     }
 
     /// The server was busy. Until the request is sent again no new connection sends it.
-    fn rest(&self, slot: u16) {
-        if let Some(pending) = &mut self.pending.borrow_mut()[slot as usize] {
+    /// Returns the request's number.
+    fn rest(&self, slot: u16) -> u64 {
+        let mut all = self.pending.borrow_mut();
+        all[slot as usize].as_mut().map_or(0, |pending| {
             pending.rests = true;
-        }
+            pending.xid
+        })
     }
 
     /// A server that was busy is asked again, on the next connection if there is none now. What an
     /// eviction has failed meanwhile is not.
-    fn send_again(&self, slot: u16) {
+    fn send_again(&self, slot: u16, xid: u64) {
         let mut all = self.pending.borrow_mut();
-        let Some(pending) = &mut all[slot as usize] else { return };
+        let Some(pending) = all[slot as usize].as_mut().filter(|pending| pending.xid == xid) else {
+            return;
+        };
         pending.rests = false;
         if pending.answer.is_none()
             && let Some(writer) = self.state.borrow().writer()
@@ -302,7 +307,7 @@ impl Connection {
         Ok(())
     }
 
-    pub(super) async fn receive(&self, reader: &mut FrameReader) -> Result<(), NetError> {
+    pub(super) async fn receive(self: &Rc<Self>, reader: &mut FrameReader) -> Result<(), NetError> {
         let (pass, frames) = reader.next_pass().await?;
         if !self.state.borrow().is_active_after(self.session.evictions.load(Ordering::Acquire)) {
             // Of a session that is over: what these answers give, the server has forgotten.
@@ -323,7 +328,7 @@ impl Connection {
     }
 
     /// A reply has come.
-    fn on_reply(&self, pass: &Rc<Pass>, frame: &Frame) -> Result<(), NetError> {
+    fn on_reply(self: &Rc<Self>, pass: &Rc<Pass>, frame: &Frame) -> Result<(), NetError> {
         let header = &frame.header;
         let reply: Result<Reply, Errno> = glint_proto::message::decode(pass.body(frame));
         if header.op == Op::Other
@@ -390,11 +395,15 @@ impl Connection {
         if let (Some(sync), Ok(Reply::Ost { reply: Ok(_), .. })) = (pending.sync, &reply) {
             self.session.on_synced(sync, spare);
         }
-        if let (true, Ok(Reply::Busy { .. })) = (pending.abandoned, &reply) {
+        if let (true, &Ok(Reply::Busy { retry_ms })) = (pending.abandoned, &reply) {
             // Nobody waits, but it has to be done.
             drop(all);
-            self.send_again(slot);
-            self.flush();
+            let (xid, connection) = (self.rest(slot), self.clone());
+            host::spawn(async move {
+                host::sleep(Duration::from_millis(retry_ms.into())).await;
+                connection.send_again(slot, xid);
+                connection.flush();
+            });
             return Ok(());
         }
         if pending.abandoned {

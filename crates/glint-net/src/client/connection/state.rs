@@ -158,10 +158,12 @@ impl<W> ConnectionState<W> {
         }
     }
 
-    /// The connection has failed.
-    pub(crate) fn on_broken(&mut self) {
-        if !self.is_closed() {
-            *self = ConnectionState::Connecting;
+    /// The connection has failed, or is left. Returns the writer of an active one, in which somebody
+    /// may still wait.
+    pub(crate) fn on_broken(&mut self) -> Option<W> {
+        match self.is_closed() {
+            true => None,
+            false => std::mem::replace(self, ConnectionState::Connecting).into_writer(),
         }
     }
 
@@ -243,7 +245,7 @@ mod tests {
             ),
             (
                 "broken",
-                TestState::on_broken,
+                |state| _ = state.on_broken(),
                 [Connecting, Connecting, Connecting, Connecting, Connecting, Closed],
             ),
             (

@@ -178,12 +178,18 @@ impl Connection {
     }
 }
 
+/// How long a server's host may be silent, at least.
+const SILENCE_MIN: Duration = Duration::from_secs(3);
+
 /// Connects and says hello.
 pub(crate) async fn connect(
     session: &ClientSession,
 ) -> Result<(FrameWriter, FrameReader, Welcome), NetError> {
     let io = |source| NetError::Io { what: "connecting".into(), source };
     let stream = session.options.address.connect().await.map_err(io)?;
+    // Within the lease: recalls that do not come cost this client its session.
+    let lease = Duration::from_millis(session.welcome.lease_ms);
+    stream.limit_silence((lease / 2).max(SILENCE_MIN)).map_err(io)?;
     let (writer, mut reader) = (FrameWriter::new(stream.clone()), FrameReader::new(stream));
     let hello = session.hello();
     let frame = request_frame(Envelope::request(hello.op(), session.client), &hello)?;
