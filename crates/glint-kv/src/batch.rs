@@ -1,4 +1,4 @@
-//! What one transaction writes, in the form in which it is journalled.
+//! The writes of one transaction, in the form in which it is journalled.
 //!
 //! ```text
 //! for each write:  keyspace u8 | key length u16 | value length u32 | key | value
@@ -51,10 +51,10 @@ impl Keyspace {
     }
 }
 
-/// One write.
+/// A value to store under a key, or a key to delete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Write<'a> {
-    /// Where.
+    /// Keyspace written to.
     pub keyspace: Keyspace,
     /// Key.
     pub key: &'a [u8],
@@ -142,10 +142,10 @@ impl<'a> Iterator for Writes<'a> {
     }
 }
 
-/// What must hold for a batch to be applied.
+/// Condition that must hold for a batch to be applied.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Precondition {
-    /// Where.
+    /// Keyspace looked in.
     pub keyspace: Keyspace,
     /// Key.
     pub key: Vec<u8>,

@@ -1,4 +1,4 @@
-//! What every engine must do, run against each of them.
+//! Tests of the behaviour of every engine, run against each of them.
 
 use crate::local::{LocalKv, Options};
 use crate::memory::MemoryKv;

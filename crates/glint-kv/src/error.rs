@@ -1,4 +1,4 @@
-//! What can go wrong with an engine.
+//! Errors of engines.
 
 /// Error of an engine.
 #[derive(Debug, thiserror::Error)]
@@ -11,7 +11,7 @@ pub enum KvError {
     Corrupt {
         /// File or directory.
         path: String,
-        /// What the engine found.
+        /// Contradiction that the engine found.
         reason: String,
     },
     /// Another process has it open.

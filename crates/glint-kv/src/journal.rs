@@ -30,7 +30,7 @@ use std::sync::Arc;
 const SEGMENTS: usize = 3;
 const HEADER_BYTES: usize = 64;
 const RECORD_BYTES: usize = 24;
-/// The same before version 2.
+/// Bytes of a record's header before version 2.
 const RECORD_BYTES_OLD: usize = 16;
 const MAGIC: u32 = u32::from_le_bytes(*b"GLJL");
 const VERSION: u32 = 2;
@@ -158,20 +158,20 @@ impl Old {
     }
 }
 
-/// What an earlier run left.
-pub(crate) struct Left {
+/// Segments that an earlier run left.
+pub(crate) struct OldJournal {
     directory: PathBuf,
     last: u64,
 }
 
-impl Left {
+impl OldJournal {
     /// Reads the journal in `directory`: batches after number `after` are given to `visit`.
     /// Nothing is changed.
     pub(crate) fn read(
         directory: &Path,
         after: u64,
         mut visit: impl FnMut(Batch),
-    ) -> Result<Left, KvError> {
+    ) -> Result<OldJournal, KvError> {
         let mut found = Vec::new();
         for index in 0..SEGMENTS {
             let path = path_of(directory, index);
@@ -179,7 +179,7 @@ impl Left {
             found.extend(Old::open(path.clone()).map_err(error)?);
         }
         found.sort_unstable_by_key(|old| old.first);
-        // What the tables know may reach into any segment.
+        // Records that the tables have may reach into any segment.
         let start = found.partition_point(|old| old.first <= after + 1).saturating_sub(1);
         let mut last = after;
         let mut chain: Option<(u64, u64)> = None;
@@ -217,7 +217,7 @@ impl Left {
                 return Err(KvError::Corrupt { path: old.path.display().to_string(), reason });
             }
         }
-        Ok(Left { directory: directory.to_owned(), last })
+        Ok(OldJournal { directory: directory.to_owned(), last })
     }
 
     /// Number of the last record.
@@ -225,13 +225,13 @@ impl Left {
         self.last
     }
 
-    /// Starts a new run after it, with segments of `bytes` bytes. The tables must hold all
+    /// Starts a new run after the old one, with segments of `bytes` bytes. The tables must hold all
     /// that was found on stable storage.
     pub(crate) fn begin(self, bytes: usize, run: u64) -> io::Result<Journal> {
         let mut places = Vec::new();
         for index in 0..SEGMENTS {
             let mut segment = Segment::open(&path_of(&self.directory, index), bytes)?;
-            // What was lost may lie in any segment; it must not be found again.
+            // Lost records may lie in any segment; they must not be found again.
             segment.write(0, &[&[0; HEADER_BYTES]]);
             segment.file().sync_data()?;
             places.push(Place { segment, last: 0, dirty: false });

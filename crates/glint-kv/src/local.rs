@@ -15,7 +15,7 @@
 //! - Once a write or a flush has failed nothing more is accepted or called durable: pages that
 //!   could not be written look clean afterwards, so a later flush that succeeds says nothing.
 
-use crate::journal::{Journal, Left, NoRoom};
+use crate::journal::{Journal, NoRoom, OldJournal};
 use crate::overlay::{Overlay, Recent, merge};
 use crate::tables::Tables;
 use crate::{Batch, Keyspace, Kv, KvError, Pair, Precondition, TransactionId};
@@ -71,13 +71,13 @@ struct Engine {
     applier: Thread,
 }
 
-/// One of the two threads of an engine.
+/// Thread of an engine; there are two.
 #[derive(Default)]
 struct Thread {
     /// Somebody waits for what it does: for a transaction above `durable`, or for room.
     wanted: Mutex<bool>,
     work: Condvar,
-    /// Who waits until it has done something, or has failed.
+    /// Callers that wait until the thread has done something, or has failed.
     done: WaitList,
 }
 
@@ -117,7 +117,7 @@ impl LocalKv {
         let tables = Tables::open(path, &options)?;
         let mut found = Overlay::default();
         let applied = tables.applied()?;
-        let left = Left::read(path, applied, |batch| found.add(&batch))?;
+        let left = OldJournal::read(path, applied, |batch| found.add(&batch))?;
         if left.last() > applied {
             tracing::info!(records = left.last() - applied, "continuing the journal");
             tables.apply(&found, left.last())?;
@@ -202,7 +202,7 @@ impl LocalKv {
 }
 
 impl NewestWrites {
-    /// What was written to a key recently.
+    /// Value written to a key recently.
     fn recent(&self, keyspace: Keyspace, key: &[u8]) -> Option<&Option<Slice>> {
         let frozen = || self.frozen.as_ref().and_then(|frozen| frozen.get(keyspace, key));
         self.active.get(keyspace, key).or_else(frozen)
@@ -248,7 +248,7 @@ impl Engine {
         let _ = self.failure.set(reason);
     }
 
-    /// What a key holds: what was written recently, if anything was, or what the tables have.
+    /// Value of a key: the one written recently, if any was, or the one in the tables.
     fn recent_or_stored(
         &self,
         recent: Option<Option<Slice>>,
@@ -370,7 +370,8 @@ impl Kv for LocalKv {
             return Ok(Vec::new());
         }
         let _span = Span::part(Layer::KvRead);
-        // One moment for both: the iterator sees the tables as they are now.
+        // Recent writes and tables are read at one moment: the iterator sees the tables as they are
+        // now.
         let state = self.shared.state.read();
         let (recent, end) = state.recent_range(keyspace, from, to, limit);
         let to = end.as_deref().unwrap_or(to);
@@ -447,7 +448,7 @@ impl Drop for LocalKv {
         self.shared.flusher.look();
         self.shared.applier.look();
         for thread in self.threads.drain(..) {
-            // They do not panic; if one did, there is nothing left to save.
+            // The threads do not panic; if one did, there is nothing left to save.
             let _ = thread.join();
         }
     }

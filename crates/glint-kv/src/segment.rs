@@ -4,8 +4,8 @@
 //! What is written is in the page cache at once: it survives the death of the process, and
 //! `sync` brings it to stable storage. The blocks of the file are allocated, and shared with
 //! no other file, before it is mapped, so a disk that is full shows there and not in the
-//! middle of a write. A disk that fails or is taken away under a mapping ends the process (SIGBUS), as it must: nothing
-//! could be acknowledged any more.
+//! middle of a write. A disk that fails or is taken away under a mapping ends the process (SIGBUS),
+//! as it must: nothing could be acknowledged any more.
 
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::FallocateFlags;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 const PAGE_BYTES: usize = 4096;
-/// What is written over itself at once.
+/// Bytes that are written over themselves in one call.
 const REWRITE_BYTES: usize = 1 << 20;
 
 /// A mapped file. Writing takes it exclusively.
@@ -43,8 +43,8 @@ impl Segment {
         Ok(Segment { file: Arc::new(file), map })
     }
 
-    /// What is in a file, whatever its length; `None` if there is not even `least`. It is not
-    /// to be written to.
+    /// Opens an existing file of any length to read it only; `None` if it has fewer than `least`
+    /// bytes.
     pub(crate) fn left(path: &Path, least: usize) -> io::Result<Option<Segment>> {
         let file = match File::open(path) {
             Ok(file) => file,
@@ -76,7 +76,7 @@ impl Segment {
         }
     }
 
-    /// All of it.
+    /// All bytes of the segment.
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: the mapping is as long as it says and lives as long as `self`; it is
         // written only through `&mut self`, and the data directory's lock keeps other
@@ -84,19 +84,19 @@ impl Segment {
         unsafe { std::slice::from_raw_parts(self.map.as_ptr(), self.len()) }
     }
 
-    /// What flushes it, without holding it.
+    /// File handle that flushes the segment without holding it.
     pub(crate) fn file(&self) -> Arc<File> {
         self.file.clone()
     }
 
-    /// From now on it cannot be flushed.
+    /// Makes every later flush fail.
     #[cfg(test)]
     pub(crate) fn refuse_flushes(&mut self) {
         let (pipe, _) = std::io::pipe().unwrap();
         self.file = Arc::new(File::from(std::os::fd::OwnedFd::from(pipe)));
     }
 
-    /// What prepares its pages, without holding it.
+    /// Handle that prepares the segment's pages without holding it.
     pub(crate) fn pages(&self) -> Pages {
         Pages(self.map.clone())
     }

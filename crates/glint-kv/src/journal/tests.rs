@@ -12,16 +12,16 @@ fn batch(n: u64, len: usize) -> Batch {
     batch
 }
 
-fn read(directory: &Path, after: u64) -> Result<(Left, Vec<u64>), KvError> {
+fn read(directory: &Path, after: u64) -> Result<(OldJournal, Vec<u64>), KvError> {
     let mut found = Vec::new();
-    let left = Left::read(directory, after, |batch| {
+    let left = OldJournal::read(directory, after, |batch| {
         let write = batch.writes().next().unwrap();
         found.push(u64::from_be_bytes(write.key.try_into().unwrap()));
     })?;
     Ok((left, found))
 }
 
-fn open(directory: &Path, after: u64) -> (Left, Vec<u64>) {
+fn open(directory: &Path, after: u64) -> (OldJournal, Vec<u64>) {
     read(directory, after).unwrap()
 }
 
@@ -164,7 +164,7 @@ proptest! {
         let (left, found) = open(dir.path(), 0);
         prop_assert_eq!(&found, &(1..=found.len() as u64).collect::<Vec<_>>());
         prop_assert!(found.len() as u64 <= written);
-        // And a new run is not confused by what is left.
+        // A new run is not confused by the segments that are left.
         let mut journal = left.begin(BYTES, 4).unwrap();
         let next = found.len() as u64 + 1;
         prop_assert_eq!(journal.append(&batch(next, 9), 0).unwrap(), next);
