@@ -28,9 +28,9 @@ struct BitsHolder {
 }
 
 impl BitsHolder {
-    /// What this recall and those before it ask for. A recall that is said again,
-    /// to a client that listens anew, is answered twice, and the second answer says nothing of what
-    /// was granted and recalled since the first.
+    /// Bits that recall `number` and those before it ask for. A recall that is said again, to a
+    /// client that listens anew, is answered twice, and the second answer says nothing of what was
+    /// granted and recalled since the first.
     fn asked_until(&self, number: u64) -> Bits {
         let asked = self.asked_by.iter().enumerate().filter(|(_, asked_by)| **asked_by <= number);
         asked.fold(Bits::NONE, |sum, (at, _)| sum | Bits(1 << at)) & self.asked
@@ -45,7 +45,7 @@ struct InodeLocks {
     wanted: SmallVec<[Bits; 2]>,
 }
 
-/// What a client is to be told.
+/// A recall, and the client to send it to.
 pub type Message = (ClientId, Recall);
 
 /// The table.
@@ -111,7 +111,7 @@ impl BitTable {
             locks.holders.len() - 1
         });
         let holder = &mut locks.holders[at];
-        // What was recalled is given up first.
+        // Recalled bits are given up before they are granted again.
         let bits = bits & !holder.asked;
         if bits.is_empty() {
             // The client does not hear of this number, so its returns stay below it.
@@ -166,7 +166,7 @@ impl BitTable {
         self.inodes.get(&ino).is_none_or(|locks| !locks.others(client, bits))
     }
 
-    /// Who waited does so no more.
+    /// Ends a wait for `bits` of `ino`.
     pub fn unwant(&mut self, ino: Ino, bits: Bits) {
         if let Some(locks) = self.inodes.get_mut(&ino) {
             remove_one(&mut locks.wanted, bits);
@@ -208,7 +208,7 @@ impl BitTable {
         freed
     }
 
-    /// What a client holds of an inode.
+    /// Bits that a client holds of an inode.
     pub fn held(&self, client: ClientId, ino: Ino) -> Bits {
         let holders = self.inodes.get(&ino).map(|locks| &locks.holders);
         let holder = holders.and_then(|all| all.iter().find(|holder| holder.client == client));

@@ -84,8 +84,8 @@ impl File {
         if self.held.len() > DATA_LOCKS_PER_FILE_MAX
             && self.counts(client).0 > DATA_LOCKS_PER_FILE_MAX
         {
-            // Those that it got first stand first. Many at once, because each costs it a look at
-            // all that it has written.
+            // Locks stand in the order of their grants. Many are recalled at once, because each
+            // costs the client a look at all that it has written.
             let own = self.held.iter_mut().filter(|held| held.client == client && !held.asked);
             for held in own.take(DATA_LOCKS_PER_FILE_MAX / 4) {
                 held.asked = true;
@@ -153,7 +153,7 @@ impl ExtentTable {
             return None;
         }
         self.next += 1;
-        // It takes all others in, so nobody has to be asked.
+        // The new lock takes all others in, so nobody has to be asked.
         Some(file.give(ino, client, all, &mut Vec::new()))
     }
 

@@ -1,4 +1,4 @@
-//! What a client holds: the counterpart of [`crate::bits`] and [`crate::extents`].
+//! Locks that a client holds: the counterpart of [`crate::bits`] and [`crate::extents`].
 //!
 //! Answers and recalls come on different connections, so a lock may be recalled before
 //! the client has heard that it has it.
@@ -24,7 +24,7 @@ pub use bits::HeldBits;
 use glint_proto::lock::{DataLock, Range};
 use smallvec::SmallVec;
 
-/// What a lock on data is used for.
+/// Purpose of a use of a data lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Use {
     /// For a call that can wait for another lock.
@@ -36,7 +36,7 @@ pub enum Use {
     Bring,
 }
 
-/// What to do next to give a lock up.
+/// Next step to give a lock up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Drain {
     /// Have the kernel forget pages, and say so with [`HeldData::forgot`].
@@ -59,7 +59,7 @@ struct Data {
     lock: DataLock,
     users: u32,
     asked: bool,
-    /// Who asked for it has not used it yet.
+    /// The call that asked for the lock has not used it yet.
     fresh: bool,
     /// The kernel may have pages that were filled under it.
     pages: bool,
@@ -154,8 +154,7 @@ impl HeldData {
         self.locks.iter().find(clean).map(|data| data.id)
     }
 
-    /// What to do next to give a lock up that was recalled; none while others have to go on
-    /// first.
+    /// Next step to give a lock up that was recalled; none while others have to go on first.
     ///
     /// Pages are forgotten at once, whoever uses the lock: first all, then what was filled
     /// meanwhile. While that is done, pages that it waits for are filled. Between that nobody
@@ -262,7 +261,7 @@ impl HeldData {
         if asked {
             self.gone = self.gone.max(lock.number);
         }
-        // What it covers is one with it at the servers, too.
+        // Locks that the new one covers are one with it at the servers, too.
         let joins = |data: &Data| lock.number != 0 && data.may_join() && lock.covers(data.lock);
         let mut heir = None;
         self.locks.retain(|data| {
@@ -277,7 +276,7 @@ impl HeldData {
             new.pages |= data.pages;
             false
         });
-        // Who gives up all locks that there were names it so.
+        // A call that gives up all locks there were knows the lock by its heir's id.
         new.id = heir.unwrap_or(new.id);
         let id = new.id;
         self.locks.push(new);
@@ -344,7 +343,7 @@ impl HeldData {
         at.is_some()
     }
 
-    /// What it covers, if it is to be given up and nobody uses it, nor an older one that it may
+    /// Range of the lock, if it is to be given up and nobody uses it, nor an older one that it may
     /// have taken the place of at the servers.
     fn idle(&self, id: u64) -> Option<Range> {
         let data = self.locks.iter().find(|data| data.id == id && !data.lost)?;
@@ -374,14 +373,14 @@ impl HeldData {
         self.early.clear();
         self.gone = 0;
         let lose = |data: &mut Data| {
-            // What is to be given up still is, once it was given again.
+            // A lock that is to be given up still is, once the servers have given it again.
             (data.lost, data.closed) = (true, false);
             data.lock
         };
         self.locks.iter_mut().map(lose).collect()
     }
 
-    /// One of those was given again, with whoever uses it.
+    /// One of the lost locks was given again; its users keep it.
     pub fn found(&mut self, lock: DataLock) {
         let same = |data: &&mut Data| {
             data.lost && data.lock.range == lock.range && data.lock.write == lock.write

@@ -14,7 +14,7 @@ use glint_proto::lock::Range;
 use glint_proto::{ClientId, Ino};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Which of the two kinds.
+/// Kind of a POSIX lock: the two do not exclude each other.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Kind {
     /// flock(2).
@@ -23,7 +23,7 @@ pub enum Kind {
     Posix,
 }
 
-/// Whose lock.
+/// Owner of a lock.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LockOwner {
     /// On which client.
@@ -35,17 +35,17 @@ pub struct LockOwner {
 /// A lock, held or asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lock {
-    /// Whose.
+    /// Owner.
     pub owner: LockOwner,
     /// Process, for F_GETLK.
     pub pid: u32,
-    /// What it covers.
+    /// Bytes that the lock covers.
     pub range: Range,
     /// Excludes others.
     pub write: bool,
 }
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LockOutcome {
     /// The lock is held now.
@@ -66,7 +66,7 @@ struct Held {
     write: bool,
 }
 
-/// What an owner holds of a file: ranges that do not overlap, by their starts.
+/// Locks of an owner on a file: ranges that do not overlap, by their starts.
 #[derive(Default)]
 struct Ranges {
     by_start: BTreeMap<u64, Held>,
@@ -206,7 +206,7 @@ impl File {
         Some((ticket, *self.waiting.get(&ticket)?))
     }
 
-    /// Who has all of a range for itself. Nobody else is granted anything in it.
+    /// Owner that has all of a range for itself. Nobody else is granted anything in it.
     fn holds_alone(&self, range: Range) -> Option<LockOwner> {
         let all = |held: &Ranges| {
             held.writes > 0
@@ -217,7 +217,7 @@ impl File {
         self.held.iter().find(|(_, held)| all(held)).map(|(owner, _)| *owner)
     }
 
-    /// Who may be granted something that conflicts with a request that waits.
+    /// Owners that may be granted something that conflicts with a request that waits.
     fn may_overtake(&self, waits: &Lock) -> Vec<LockOwner> {
         let it_waits_for = |held: &Ranges| held.is_in_the_way(waits.range, waits.write);
         let others = self.others(waits.owner).filter(|(_, held)| it_waits_for(held));
@@ -264,7 +264,7 @@ impl PosixLockTable {
             return LockOutcome::TooMany;
         }
         let file = self.files.entry((ino, kind)).or_default();
-        // Who does not want to wait asks only whether it is held (fcntl(2)).
+        // A caller that does not want to wait asks only whether it is held (fcntl(2)).
         if file.is_free(&lock) && !(wait && file.is_behind(&lock, u64::MAX)) {
             self.put(ino, kind, lock);
             // A lock that became a shared one may let others in.
@@ -282,7 +282,7 @@ impl PosixLockTable {
         LockOutcome::Waits(ticket)
     }
 
-    /// What was held before is held again, whoever asked since.
+    /// Grants again a lock that was held before a restart, whoever asked since.
     pub fn reclaim(&mut self, ino: Ino, kind: Kind, lock: Lock) -> LockOutcome {
         let count = self.counts.get(&lock.owner.client).copied().unwrap_or(0);
         match self.files.entry((ino, kind)).or_default().is_free(&lock) {
@@ -307,7 +307,7 @@ impl PosixLockTable {
         let Some(file) = self.files.get_mut(&(ino, kind)) else { return };
         let before = file.ranges_of(owner);
         let Some(held) = file.held.get_mut(&owner) else { return };
-        // Who closes a file gives up what it has of it, which is mostly nothing.
+        // A close gives up all locks of the owner on the file, mostly none.
         let Some(changed) = held.extent(range) else { return };
         held.cut(range);
         if held.by_start.is_empty() {
@@ -318,7 +318,7 @@ impl PosixLockTable {
         self.advance(ino, kind, changed, granted);
     }
 
-    /// What would be in the way of a lock (F_GETLK).
+    /// A lock that would be in the way of `asks` (F_GETLK).
     pub fn test(&self, ino: Ino, kind: Kind, asks: &Lock) -> Option<Lock> {
         let others = self.files.get(&(ino, kind))?.others(asks.owner);
         let first = |(owner, held): (&LockOwner, &Ranges)| {

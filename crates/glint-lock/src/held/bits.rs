@@ -13,7 +13,7 @@ pub struct HeldBits {
 }
 
 impl HeldBits {
-    /// What may be used.
+    /// Bits that may be used.
     pub fn bits(&self) -> Bits {
         self.bits
     }
@@ -59,8 +59,8 @@ impl HeldBits {
     }
 
     /// Gives up what was granted, without having been asked. Returns what the servers are to be
-    /// told: also of bits that they count and have not said. [`Bits::DELEGATION`] is never withheld, and
-    /// given up only by who knows that nothing waits under it.
+    /// told: also of bits that they count and have not said. [`Bits::DELEGATION`] is never
+    /// withheld, and given up only by who knows that nothing waits under it.
     pub fn give_up(&mut self) -> Option<(Bits, u64)> {
         let bits = std::mem::take(&mut self.bits) | Bits::SHARED;
         (self.granted > 0).then_some((bits, self.granted))

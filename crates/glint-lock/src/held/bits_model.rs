@@ -120,8 +120,8 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// What a client relies on, the servers count for it; and what a client forgets, the servers
-    /// do, too.
+    /// Bits that a client relies on are granted to it at the servers; inodes that a client forgets,
+    /// the servers forget, too.
     #[test]
     fn clients_and_servers_agree(
         steps in proptest::collection::vec((0u8..10, 0usize..3, 0usize..8, 0u8..64, any::<bool>()), 0..150)

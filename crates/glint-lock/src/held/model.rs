@@ -180,7 +180,8 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
-    /// What a client relies on, the servers have given it; and all who wait are served.
+    /// Locks that a client relies on were granted to it by the servers; and all who wait are
+    /// served.
     #[test]
     fn nobody_relies_on_what_it_does_not_have(
         steps in proptest::collection::vec((0u8..16, 0usize..3, 0u64..8, 1u64..5, any::<bool>()), 0..150)

@@ -1,4 +1,4 @@
-//! What a client holds, in single steps.
+//! Tests of the locks that a client holds, in single steps.
 
 use super::*;
 use glint_proto::lock::Bits;
