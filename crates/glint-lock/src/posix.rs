@@ -26,9 +26,9 @@ pub enum Kind {
 /// Owner of a lock.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LockOwner {
-    /// On which client.
+    /// Client that the owner is on.
     pub client: ClientId,
-    /// As its kernel says.
+    /// Number of the owner in the kernel of its client.
     pub number: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What can go wrong in an OST, and its errno.
+//! Errors of an OST, and their errnos.
 
 use glint_proto::{Errno, ObjectId};
 
@@ -8,7 +8,7 @@ pub enum OstError {
     /// The operating system refused to set up the store.
     #[error("{path}: {source}")]
     Setup {
-        /// Which path.
+        /// Path that was set up.
         path: String,
         /// Why.
         source: std::io::Error,
@@ -16,7 +16,7 @@ pub enum OstError {
     /// An object could not be read or written.
     #[error("object {object} in {path}: {source}")]
     Object {
-        /// Which object.
+        /// Object that was accessed.
         object: ObjectId,
         /// Directory of the store.
         path: String,

@@ -64,7 +64,7 @@ impl<D: Disk> OstSet<D> {
         self.osts.len() as u16
     }
 
-    /// Where each is.
+    /// Directory of each OST.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.osts.iter().map(|ost| ost.store().path())
     }
@@ -180,7 +180,7 @@ impl<D: Disk> OstSet<D> {
         self.osts.iter().find_map(|ost| ost.store().failure().map(str::to_owned))
     }
 
-    /// The same at the end.
+    /// Settles all OSTs before the end; see `ObjectStore::settle_last`.
     pub fn settle_last(&self) -> FsResult<()> {
         let settle = |ost: &Ost<D>| ost.store().settle_last().map_err(|e| Errno::from_io(&e));
         self.osts.iter().try_for_each(settle)

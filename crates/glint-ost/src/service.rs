@@ -107,7 +107,7 @@ impl<D: Disk> Ost<D> {
         result
     }
 
-    /// What a request changed to stable storage.
+    /// Brings to stable storage the changes of a request.
     pub async fn commit(&self, request: &OstRequest) -> FsResult<()> {
         match *request {
             OstRequest::Write { object, .. }

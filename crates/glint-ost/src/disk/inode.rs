@@ -4,7 +4,7 @@ use super::memory::Decide;
 use glint_proto::Timestamp;
 use std::collections::BTreeMap;
 
-/// What is written or lost as one: smaller than a page, so that small files have several.
+/// Bytes that are written or lost as one: smaller than a page, so that small files have several.
 pub(super) const BLOCK_BYTES: u64 = 128;
 
 pub(super) type Block = [u8; BLOCK_BYTES as usize];

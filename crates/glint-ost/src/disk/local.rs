@@ -29,8 +29,9 @@ impl LocalDisk {
     }
 }
 
-/// Where the largest file ends that the file system of a directory can have: nothing says it,
-/// but no descriptor can be moved past it. Where it has no files without names it is not known.
+/// Offset at which the largest file ends that the file system of `dir` can have: no call tells it,
+/// but no descriptor can be moved past it. Where the file system has no files without names it is
+/// not known.
 fn file_bytes_max(dir: BorrowedFd<'_>) -> u64 {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let Ok(file) = rustix::fs::openat(dir, ".", flags, Mode::from(0o600)) else {

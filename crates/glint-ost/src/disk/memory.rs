@@ -7,8 +7,8 @@
 //! the disk, as on Linux: they are read as they were written until power is lost, and no later
 //! sync brings them there.
 //!
-//! Does not know: time (whoever has it stand still says how its requests wait), directories (there is any
-//! that is named), what fallocate(2) reserves.
+//! Does not know: time (whoever has it stand still says how its requests wait), directories (there
+//! is any that is named), what fallocate(2) reserves.
 
 use super::inode::{BLOCK_BYTES, Change, Content, Inode};
 use super::{Disk, DiskFile, DiskResult, DiskSpace, Stat};
@@ -28,7 +28,7 @@ pub type Decide<'a> = &'a mut dyn FnMut(u64) -> u64;
 /// How long each request waits for a disk.
 pub type DiskTurn = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = ()>>> + Send + Sync>;
 
-/// What fails.
+/// Operation of a disk that can be made to fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DiskOperation {
     /// Opening and making files.
@@ -194,7 +194,7 @@ impl MemoryDisk {
         self.0.lock().turn = Some(turn);
     }
 
-    /// What was not synced is there or not.
+    /// Loses power: each write that was not synced is there afterwards or not, as `decide` says.
     pub fn lose_power(&self, decide: Decide<'_>) {
         let mut state = self.0.lock();
         let state = &mut *state;

@@ -39,11 +39,11 @@ pub struct Stat {
 pub struct DiskSpace {
     /// All.
     pub total: u64,
-    /// What is free.
+    /// Free bytes, with those kept for the superuser.
     pub free: u64,
-    /// What is free for everybody.
+    /// Bytes free for everybody.
     pub available: u64,
-    /// Which file system it is.
+    /// Id of the file system, to recognize two directories on one.
     pub file_system: u64,
 }
 
@@ -98,7 +98,7 @@ pub trait Disk: Send + Sync + 'static {
     /// Space.
     fn space(&self) -> DiskResult<DiskSpace>;
 
-    /// Where the largest file ends.
+    /// Offset at which the largest possible file ends.
     fn file_bytes_max(&self) -> u64;
 }
 
@@ -107,7 +107,7 @@ pub trait DiskFile: Send + Sync + 'static {
     /// Reads what is there from `offset` on.
     fn read(&self, buffer: &mut [u8], offset: u64) -> DiskResult<usize>;
 
-    /// The same, of what is in memory; EAGAIN if that is nothing.
+    /// Reads from `offset` on as far as the bytes are in memory; EAGAIN if none are.
     fn read_cached(&self, buffer: &mut [u8], offset: u64) -> DiskResult<usize>;
 
     /// Writes some of `data`.

@@ -4,7 +4,7 @@
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
-/// What may pass at once after a pause: one large request.
+/// Bytes that may pass at once after a pause: one large request.
 const BURST_BYTES: u64 = glint_proto::limits::BULK_BYTES_MAX as u64;
 
 /// The limit.
@@ -14,7 +14,7 @@ pub struct Bandwidth {
 }
 
 impl Bandwidth {
-    /// So many bytes in a second, at least one.
+    /// Limits to `bytes_per_s` bytes in a second, at least one.
     pub fn new(bytes_per_s: u64) -> Bandwidth {
         Bandwidth { bytes_per_s: bytes_per_s.max(1), next: Mutex::new(None) }
     }

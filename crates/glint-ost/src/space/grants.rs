@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A client is given at most this part of what is available.
 const PART: u64 = 8;
 
-/// What is kept, of the disks under all OSTs of a server together.
+/// Bytes kept for clients, of the disks under all OSTs of a server together.
 #[derive(Default)]
 pub struct SpaceGrants {
     clients: Mutex<HashMap<ClientId, u64>>,
@@ -63,7 +63,7 @@ impl SpaceGrants {
         });
     }
 
-    /// What is kept in all.
+    /// Bytes kept for all clients together.
     pub fn total(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }

@@ -28,14 +28,14 @@ impl Space {
         }
     }
 
-    /// What the disk says now.
+    /// Space of the disk as it is now, less the reserve.
     pub(crate) fn info(disk: &impl Disk) -> std::io::Result<SpaceInfo> {
         let DiskSpace { total, free, available, file_system } = disk.space()?;
         let available = available.saturating_sub(reserve_data(total));
         Ok(SpaceInfo { total, free, available, file_system })
     }
 
-    /// So much of what may be written is kept for somebody.
+    /// Takes `bytes` that are kept for a client out of those that may be written.
     pub(crate) fn keep(&self, bytes: u64) {
         self.budget.fetch_sub(signed(bytes), Ordering::Relaxed);
     }
@@ -45,7 +45,7 @@ impl Space {
     pub(crate) fn take(&self, disk: &impl Disk, bytes: u64, kept: u64) -> std::io::Result<()> {
         let now = clock::since(self.start).as_millis() as u64;
         let stale = now.wrapping_sub(self.refreshed_ms.load(Ordering::Relaxed)) > REFRESH_MS;
-        // What is not taken is not subtracted, or sums of what was refused would run over.
+        // Bytes of refused writes are not subtracted, or their sum would overflow.
         let enough = |left: i64| left.checked_sub(signed(bytes)).filter(|left| *left >= 0);
         if !stale && self.budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, enough).is_ok()
         {

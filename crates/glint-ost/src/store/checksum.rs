@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const VERSION: u8 = 1;
 const BLOCK_LOG2_MIN: u8 = 16;
-/// What fits beside the header in an attribute of 2 KiB, which every local file
-/// system takes.
+/// Checksums that fit beside the header in an attribute of 2 KiB, which every local file system
+/// takes.
 const BLOCKS_MAX: u64 = 500;
 /// Blocks up to this size are read whole to check a part of them.
 const BLOCK_LOG2_WHOLE_MAX: u8 = 20;

@@ -30,7 +30,7 @@ enum Seal {
     Sealed(Sums),
 }
 
-/// What a change does to the bytes that the checksums cover.
+/// Effect of a change on the bytes that the checksums cover.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Touches {
     /// Bytes from this offset on.
@@ -146,8 +146,8 @@ impl<F: DiskFile> ObjectFile<F> {
                 return Ok(());
             }
         };
-        // What is written past the end becomes visible only with the new size, which the file
-        // system commits after the end of the attribute. So does it with the end of the bytes.
+        // Bytes written past the end become visible only with the new size, which the file system
+        // commits after the removal of the attribute; so do those of a truncation.
         if touches.overwrites(covered) {
             sync(&self.file)?;
             *seal = Seal::Open;
@@ -225,7 +225,7 @@ impl<F: DiskFile> ObjectFile<F> {
         let sums = Sums::compute(&self.file, size)?;
         let mut seal = self.seal.write();
         if matches!(*seal, Seal::Unknown) {
-            // It was closed since it changed, and opened again for this.
+            // The object was closed since it changed, and opened again for this.
             *seal = self.load()?;
         }
         if !matches!(*seal, Seal::Open | Seal::Leaving(_))

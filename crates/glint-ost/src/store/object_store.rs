@@ -35,7 +35,7 @@ const SHARD_SHIFT: u32 = 10;
 /// An object that was found on disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoredObject {
-    /// Which.
+    /// Id of the object.
     pub object: ObjectId,
     /// Size in bytes.
     pub size: u64,
@@ -72,7 +72,7 @@ pub(super) fn directory_name(shard: usize) -> String {
     format!("{shard:02x}")
 }
 
-/// Where an object is, from the directory of all.
+/// Path of an object below the directory of the store.
 pub(super) fn path_of(object: ObjectId) -> String {
     format!("{:02x}/{object}", shard_of(object))
 }
@@ -229,7 +229,7 @@ impl<D: Disk> ObjectStore<D> {
         Ok(granted)
     }
 
-    /// Where the largest object ends that the file system can have.
+    /// Offset at which the largest object ends that the file system can have.
     pub fn object_bytes_max(&self) -> u64 {
         self.object_bytes_max
     }
@@ -308,7 +308,7 @@ impl<D: Disk> ObjectStore<D> {
         let shard = shard_of(object);
         let entries = &self.entries[shard];
         let made = entries.made.load(Ordering::Acquire);
-        // What another one is just syncing counts when it is done, and not before.
+        // A sync that another caller has under way counts when it is done, not before.
         if entries.synced.load(Ordering::Acquire) < made {
             let directory = self.disk.directory(&directory_name(shard))?;
             self.flushed("a directory", self.disk.sync_directory(&directory))?;

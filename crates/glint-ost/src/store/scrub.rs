@@ -21,9 +21,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-/// What is read at once.
+/// Bytes of one read.
 const CHUNK_BYTES: usize = 1 << 20;
-/// What addresses and lengths of reads past the page cache are multiples of.
+/// Addresses and lengths of reads past the page cache are multiples of this many bytes.
 const ALIGNMENT: usize = 4096;
 /// Damaged objects that are told one by one; there may be more.
 const DAMAGED_TOLD_MAX: usize = 1000;
@@ -31,9 +31,9 @@ const DAMAGED_TOLD_MAX: usize = 1000;
 /// An object that does not match its checksums, or that the disk does not give.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Damage {
-    /// Which.
+    /// Damaged object.
     pub object: ObjectId,
-    /// What is wrong with it.
+    /// Reason to call it damaged.
     pub reason: String,
 }
 
@@ -58,12 +58,12 @@ pub struct ScrubReport {
     pub finished: Option<Timestamp>,
 }
 
-/// What one step of a pass did.
+/// Result of one step of a pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ScrubStep {
     /// There is no pass.
     Idle,
-    /// So many bytes were read.
+    /// Bytes read in this step.
     Read(u64),
     /// The pass has ended.
     Ended,
@@ -83,8 +83,8 @@ struct Progress {
     report: ScrubReport,
     /// Number of the pass.
     pass: u64,
-    /// What is damaged, and which pass found it last: this one or, of what it has not come to yet,
-    /// the one before.
+    /// Damaged objects, with the pass that found each last: this one or, of objects that it has not
+    /// come to yet, the one before.
     found: BTreeMap<ObjectId, (u64, String)>,
 }
 
@@ -98,7 +98,7 @@ impl<F> Default for Scrubber<F> {
 struct Pass<F> {
     /// The next directory.
     directory: usize,
-    /// What is left of the one before it, and how much that was.
+    /// Objects left of the directory before it, and how many it had.
     objects: Vec<ObjectId>,
     in_directory: usize,
     reading: Option<Reading<F>>,
@@ -117,7 +117,7 @@ struct Reading<F> {
     sum: u32,
 }
 
-/// What an object turns out to be.
+/// Result of checking an object.
 enum Verdict {
     /// Not read to its end.
     More,
@@ -162,7 +162,7 @@ impl<F: DiskFile> Reading<F> {
         Ok(Reading { object, file, sums, stored, block: 0, at: 0, sum: 0 })
     }
 
-    /// What is wrong, if the object still has the checksums that say so.
+    /// Damaged for this reason, if the object still has the checksums that say so.
     fn unless_changed(&self, reason: String) -> Verdict {
         match stored_sums(&self.file) {
             Ok(now) if now == self.stored => Verdict::Damaged(reason),
@@ -192,7 +192,7 @@ impl<F: DiskFile> Reading<F> {
             Ok(n) => n.min(len),
             Err(Errno::INTR) => return (0, Verdict::More),
             Err(Errno::INVAL) => match disk.open(&path_of(self.object)) {
-                // It cannot be read in such pieces without pages.
+                // The file system cannot read the file in such pieces past the page cache.
                 Ok(file) => {
                     self.file = file;
                     return (0, Verdict::More);

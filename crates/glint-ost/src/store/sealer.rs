@@ -1,5 +1,5 @@
-//! What happens to changed objects afterwards: within the commit interval they are
-//! on stable storage, and once they are left alone they get their checksums.
+//! Settling and sealing of changed objects: within the commit interval they are on stable storage,
+//! and once they are left alone they get their checksums.
 
 use crate::disk::Disk;
 use crate::store::object::ObjectFile;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// Most objects that are sealed between two flushes; each is held open.
 const BATCH_MAX: usize = 256;
-/// What a shutdown reads at most to seal what is left.
+/// Bytes that a shutdown reads at most to seal the remaining objects.
 const LAST_BYTES_MAX: u64 = 4 << 30;
 
 struct Changed {

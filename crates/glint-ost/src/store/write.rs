@@ -22,7 +22,7 @@ impl<D: Disk> ObjectStore<D> {
         self.write_all(object, offset, data.len(), extent, mtime, kept)
     }
 
-    /// The same for extents that lie apart.
+    /// Writes extents that lie apart, like `write`. Returns the state after it.
     pub fn write_extents(
         &self,
         object: ObjectId,
