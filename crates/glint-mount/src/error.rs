@@ -1,4 +1,4 @@
-//! What can go wrong with a mount.
+//! Errors of mounts.
 
 /// Error of a mount, with what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -11,7 +11,7 @@ pub enum MountError {
     /// The mount point cannot be used.
     #[error("mount point {path}: {reason}")]
     MountPoint {
-        /// Where.
+        /// Mount point.
         path: String,
         /// Why not, and what to do.
         reason: String,
@@ -27,7 +27,7 @@ pub enum MountError {
     /// The operating system refused.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// Step that failed.
         what: &'static str,
         /// Why it failed.
         source: std::io::Error,

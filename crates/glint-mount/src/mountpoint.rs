@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// Options of a mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// What `mount` and `df` show as the source.
+    /// Source that `mount` and `df` show.
     pub source: String,
     /// Options that every file system has.
     pub flags: MountFlags,

@@ -91,7 +91,7 @@ impl Mount {
         self.transport
     }
 
-    /// Where it is mounted.
+    /// Mount point.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -100,7 +100,7 @@ impl Mount {
     /// ENOTCONN when this process ends; that is reported as `false`.
     pub fn unmount(&self) -> std::io::Result<bool> {
         if self.is_finished() {
-            // What is mounted there now is something else.
+            // The file system mounted there now is another one.
             return Ok(true);
         }
         match mountpoint::unmount(&self.path, false) {

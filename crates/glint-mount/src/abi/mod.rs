@@ -13,7 +13,7 @@ pub(crate) const KERNEL_MINOR_VERSION: u32 = 42;
 
 macro_rules! opcodes {
     ($($name:ident = $value:literal, $in:ty;)*) => {
-        /// What the kernel asks for.
+        /// Operation that the kernel asks for.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u32)]
         pub(crate) enum Opcode { $($name = $value),* }

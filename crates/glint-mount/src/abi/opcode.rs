@@ -1,4 +1,4 @@
-//! Which operation, for statistics, a kernel request is.
+//! Operations of kernel requests, for statistics.
 
 use crate::abi::Opcode;
 use glint_proto::Op;

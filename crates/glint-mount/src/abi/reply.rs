@@ -7,7 +7,7 @@ use glint_proto::{Attr, DirEntry, Errno, FsResult};
 use std::time::Duration;
 use zerocopy::{Immutable, IntoBytes};
 
-/// What becomes of a request.
+/// Outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     /// The reply is in the first so many bytes of the buffer.

@@ -35,13 +35,13 @@ impl<F: Vfs> Adapter<F> {
 }
 
 impl<F: Vfs> Call<'_, F> {
-    /// What the kernel may do with a file that was opened with these flags of open(2). A close has
-    /// nothing to flush of pages. They may be kept if nobody else can write.
+    /// Open flags that tell the kernel what it may do with a file that was opened with `flags` of
+    /// open(2). A close has nothing to flush of pages. They may be kept if nobody else can write.
     ///
-    /// Who may write goes around the pages. A write through them is there before it is sent, and
-    /// if the page is dropped in between (another one writes around it) and read again, it has
-    /// the old bytes, which come back when it is stored to. And a page would wait for a lock in
-    /// the middle of a write. Without pages, a write is one copy less.
+    /// Opens that may write go around the pages. A write through them is there before it is sent,
+    /// and if the page is dropped in between (another one writes around it) and read again, it has
+    /// the old bytes, which come back when it is stored to. And a page would wait for a lock in the
+    /// middle of a write. Without pages, a write is one copy less.
     ///
     /// Where both this mount and others write, the kernel does not learn where the file ends: of
     /// attributes that a write has overtaken it drops the size (`fuse_change_attributes` in
@@ -95,7 +95,7 @@ impl<F: Vfs> Call<'_, F> {
     pub(crate) async fn read(self) -> FsResult<usize> {
         let arg: ReadIn = parse(self.fixed)?;
         let room = self.buffer.get_mut(..arg.size as usize).ok_or(Errno::EINVAL)?;
-        // Who reads for a program says for whom.
+        // A read for a program names the lock owner, a read for the page cache does not.
         let pages = arg.read_flags & READ_LOCKOWNER == 0;
         if pages {
             self.adapter.pages.read(self.ino, Range::of(arg.offset, arg.size.into()));

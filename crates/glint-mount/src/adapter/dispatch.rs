@@ -369,7 +369,7 @@ impl<F: Vfs> Call<'_, F> {
         let page = self.fs.readdir(&self.caller, handle, arg.offset, size as u32, plus).await?;
         let valid = |index: usize| page.valid.get(index).copied().unwrap_or_default();
         let (len, put) = put_entries(&mut self.buffer[..size], &page.entries, plus, valid);
-        // What did not fit the kernel does not hear of.
+        // Entries that did not fit are unknown to the kernel, which will not forget them.
         for entry in &page.entries[put..] {
             if let Some(attr) = &entry.attr {
                 self.fs.forget(attr.ino, 1);

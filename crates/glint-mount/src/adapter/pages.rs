@@ -1,4 +1,5 @@
-//! Which bytes of a file belong to the pages of the kernel, and which to who writes around them.
+//! Ownership of the bytes of open files: by the pages of the kernel, or by calls that write around
+//! them.
 //!
 //! A write that goes around the page cache has the kernel drop the pages in its range *before*
 //! it is sent. Until it is executed, a page may be read again with what was there before. It
@@ -74,9 +75,9 @@ fn pages_of(range: Range) -> Range {
 struct Change {
     id: u64,
     executed: bool,
-    /// What the kernel is forgetting for it.
+    /// Range that the kernel is forgetting for the change.
     forgets: Option<Range>,
-    /// What of it pages do not bring.
+    /// Bytes of the change that pages do not bring.
     owns: Ranges,
 }
 
@@ -86,7 +87,7 @@ struct File {
     opens: u32,
     /// Opens to read and write, which may be mapped to be written.
     mappable: u32,
-    /// What pages were read of since then and may be there.
+    /// Ranges of pages that were read since the file was opened and may be cached.
     read: Ranges,
     changes: Vec<Change>,
     /// Pages that are being written back.
@@ -102,7 +103,7 @@ impl File {
 
 /// The files that are open to be written, of one mount.
 pub(crate) struct Pages {
-    /// Who waits: changes, by file.
+    /// Files; changes wait here, by file.
     shards: Sharded<Monitor<Shard, Ino>>,
 }
 
@@ -130,7 +131,7 @@ pub(crate) struct Bringing<'a> {
     pages: &'a Pages,
     ino: Ino,
     id: u64,
-    /// What is to be written, in order.
+    /// Ranges to be written, in order.
     pub(crate) parts: SmallVec<[Range; 2]>,
 }
 
@@ -166,7 +167,7 @@ impl Changing<'_> {
         let pages = pages_of(self.stale);
         let others = |other: &Change| other.forgets.is_some_and(|other| other.overlaps(pages));
         let forgets = file.read.overlaps(pages) || file.changes.iter().any(others);
-        // What is read from now on may stay, until somebody else changes it.
+        // Pages read from now on may stay, until somebody else changes it.
         file.read.remove(pages);
         let change = file.changes.iter_mut().find(|change| change.id == self.id)?;
         (change.executed, change.forgets) = (true, forgets.then_some(pages));
@@ -191,7 +192,7 @@ impl Pages {
         file.mappable += u32::from(mappable);
     }
 
-    /// Such a file is closed.
+    /// A file that was opened to be written is closed.
     pub(crate) fn close(&self, ino: Ino, mappable: bool) {
         self.end(ino, |file| {
             file.opens = file.opens.saturating_sub(1);
@@ -243,7 +244,7 @@ impl Pages {
         };
         let changing = Changing { pages: self, ino, id, stale };
         if waits {
-            // What pages had begun to bring comes first.
+            // Writes that pages had begun to bring come first.
             let brings = |file: &File| file.brings(range, id);
             let look =
                 |shard: &mut Shard| (!shard.files.get(&ino).is_some_and(brings)).then_some(());

@@ -73,7 +73,7 @@ impl<F: Vfs> Call<'_, F> {
     }
 }
 
-/// What the kernel asks for.
+/// POSIX lock request that the kernel makes.
 fn posix_lock(ino: Ino, arg: &LkIn, opcode: Opcode, ticket: u64) -> FsResult<PosixLock> {
     let mode = match arg.lk.kind as i32 {
         libc::F_RDLCK => PosixLockMode::Read,

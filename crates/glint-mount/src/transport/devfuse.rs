@@ -150,7 +150,7 @@ impl<F: Vfs> Device<F> {
                 match futures_util::poll!(&mut answer) {
                     Poll::Ready(outcome) => (outcome, true),
                     Poll::Pending => {
-                        // This one has to wait: let another task read meanwhile.
+                        // The request has to wait: let another task read meanwhile.
                         reading = None;
                         match self.waiting.outcome(&header, answer.as_mut(), self).await {
                             Some(outcome) => (outcome, true),
@@ -179,7 +179,7 @@ impl<F: Vfs> Device<F> {
                 Outcome::Failed(errno) => reply(&self.fd, header.unique, -errno.0, &[])?,
             }
             if self.waiting.ready_count() > TASKS {
-                // It was found when there were too few.
+                // The task was started when too few were ready.
                 return Ok(());
             }
         }

@@ -30,7 +30,7 @@ impl Notifier {
         Notifier { fd, root, epochs: AtomicBool::new(true), prunes: AtomicBool::new(true) }
     }
 
-    /// What the kernel calls an inode.
+    /// Node id of an inode in the kernel.
     fn node(&self, ino: Ino) -> u64 {
         if ino == self.root { ROOT_NODE } else { ino.0 }
     }
@@ -85,7 +85,7 @@ impl Kernel for Notifier {
 
     fn forget_name(&self, parent: Ino, name: &[u8]) {
         let out = InvalEntryOut { parent: self.node(parent), namelen: name.len() as u32, flags: 0 };
-        // It may not know the name (ENOENT), or use it as a mount point (ENOTEMPTY).
+        // The kernel may not know the name (ENOENT), or use it as a mount point (ENOTEMPTY).
         let _ = self.send(notify::INVAL_ENTRY, &[out.as_bytes(), name, &[0]]);
     }
 

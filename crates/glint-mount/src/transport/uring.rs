@@ -29,7 +29,7 @@ const DEPTH_VARIABLE: &str = "GLINT_FUSE_DEPTH";
 /// After this time a command that was queued has been submitted.
 const REGISTERED: Duration = Duration::from_millis(1);
 
-/// What the environment says of the depth.
+/// Depth of the queues that the environment asks for, if it does.
 pub(crate) fn depth_wanted() -> Option<usize> {
     std::env::var(DEPTH_VARIABLE).ok()?.parse().ok()
 }
@@ -179,7 +179,8 @@ impl<F: Vfs> Ring<F> {
                     Some(outcome) => (outcome, Some(entry)),
                     None => match entry.renew() {
                         Ok(renewed) => {
-                            // Its caller goes on, and so does the entry, with other memory.
+                            // The caller is answered and the entry reused with other memory, while
+                            // the request is finished.
                             entry.set_reply(header.unique, -libc::EINTR, 0);
                             self.clone().start_with(entry, renewed);
                             (self.waiting.finish(&header, answer).await, None)

@@ -39,7 +39,7 @@ const NODES: usize = 16;
 /// Interrupts that are kept because their request may be on its way from the kernel.
 const EARLY_MAX: usize = 64;
 
-/// What a thread is told by others: interrupts.
+/// Interrupts that other threads pass on to a thread.
 type Interrupts = Monitor<Vec<u64>>;
 
 /// All threads that serve a kernel.
@@ -101,7 +101,7 @@ pub(crate) struct Waiting<F> {
     early: RefCell<VecDeque<u64>>,
     ticks: Cell<u32>,
     is_ticking: Cell<bool>,
-    /// Who is ready to take a request, and who takes requests at all.
+    /// Tasks that are ready to take a request, and tasks that take requests at all.
     ready: Cell<usize>,
     takers: Cell<usize>,
     /// Since when nobody was ready, in ticks.
@@ -298,7 +298,7 @@ impl<F: Vfs> Waiting<F> {
         }
         request.interrupted = true;
         if let Some(ino) = request.lock {
-            // It ends with the answer that it gets, which may be that it has the lock.
+            // The request ends with the answer that it gets, which may be that it has the lock.
             let adapter = self.adapter.clone();
             host::spawn(async move { adapter.cancel_posix_lock(ino, unique).await });
         }
