@@ -20,7 +20,7 @@ pub const OPS_MAX: usize = 64;
 /// The operation of work that belongs to none.
 pub const OP_NONE: u8 = OPS_MAX as u8 - 1;
 
-/// Where time is spent, from the system call down.
+/// Layer in which time is spent, from the system call down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Layer {

@@ -170,7 +170,7 @@ pub fn counted_here(counter: Counter) -> u64 {
     MINE.try_with(value).unwrap_or_default()
 }
 
-/// What was recorded for one layer and operation, over all threads.
+/// Measurements of one layer and operation, over all threads.
 pub struct Row {
     /// Layer.
     pub layer: Layer,

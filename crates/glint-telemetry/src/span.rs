@@ -15,7 +15,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// Where a task is.
+/// Position of a task in its open spans.
 #[derive(Clone, Copy)]
 struct Place {
     /// Nanoseconds of finished spans within the one that is open.
