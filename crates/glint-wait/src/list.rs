@@ -3,8 +3,8 @@
 //! Invariants:
 //! - What comes after a look is not missed: who waits is in the list before the last look, and who
 //!   changes something looks into the list after the change. A fence on each side keeps it so.
-//! - A waiter that was woken and has not looked since is followed by the next one of its key if it is
-//!   dropped.
+//! - A waiter that was woken and has not looked since is followed by the next one of its key if it
+//!   is dropped.
 //! - A waiter keeps its place until it has what it waits for, however often it is woken.
 //! - Nobody is woken under the lock of the list.
 
@@ -96,7 +96,7 @@ impl<K> WaitList<K> {
         self.wake_one_where(|_| true);
     }
 
-    /// The same of those whose key is meant.
+    /// Has the one look again that has waited longest of those whose key is meant.
     pub fn wake_one_where(&self, is_meant: impl Fn(&K) -> bool) {
         self.take_out(|entries| {
             let first = entries.waiting.iter().position(|entry| is_meant(&entry.key));
@@ -120,7 +120,7 @@ impl<K> WaitList<K> {
     }
 
     fn take_out<W: IntoIterator<Item = Entry<K>>>(&self, take: impl FnOnce(&mut Entries<K>) -> W) {
-        // What was changed before is seen by who enters after this.
+        // A waiter that enters after this fence sees what its caller changed before.
         fence(Ordering::SeqCst);
         if self.is_empty() {
             return;
@@ -135,7 +135,7 @@ impl<K> WaitList<K> {
         woken.into_iter().for_each(|entry| entry.waker.wake());
     }
 
-    /// The same as [`WaitList::until`], as one who waits for `key`.
+    /// Waits until `ready` returns a result, like [`WaitList::until`], as one who waits for `key`.
     pub async fn until_with<R>(&self, key: K, mut ready: impl FnMut() -> Option<R>) -> R
     where
         K: Clone + PartialEq,
@@ -150,7 +150,7 @@ impl<K> WaitList<K> {
                 return Poll::Pending;
             }
             place.enter(context.waker());
-            // Who enters after a change sees it now.
+            // A waiter that entered after a change sees it now.
             fence(Ordering::SeqCst);
             match ready() {
                 Some(result) => {
@@ -165,7 +165,7 @@ impl<K> WaitList<K> {
 }
 
 impl<K> Entries<K> {
-    /// Where an entry is, or belongs.
+    /// Position of an entry, or the one where it belongs.
     fn find(&self, number: u64) -> Result<usize, usize> {
         self.waiting.binary_search_by_key(&number, |entry| entry.number)
     }
@@ -211,7 +211,7 @@ impl<K: PartialEq> Place<'_, K> {
 impl<K: PartialEq> Drop for Place<'_, K> {
     fn drop(&mut self) {
         if !self.leave() {
-            // It was woken, perhaps alone, and did not look.
+            // The waiter was woken, perhaps alone, and did not look.
             self.list.wake_one_where(|key| *key == self.key);
         }
     }

@@ -86,7 +86,7 @@ fn one_is_woken_in_its_turn_and_keeps_it() {
     assert!(tasks[0].as_mut().poll(&mut Context::from_waker(&wakers[0])).is_pending());
     list.wake_one();
     assert_eq!(times(), [2, 0, 0], "it does not go to the end");
-    // It is dropped before it looks.
+    // The woken task is dropped before it looks.
     drop(tasks.remove(0));
     assert_eq!(times(), [2, 1, 0]);
     free.store(1, Ordering::Relaxed);

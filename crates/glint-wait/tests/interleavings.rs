@@ -7,7 +7,7 @@
 #[allow(unreachable_pub, reason = "public in the library")]
 mod list;
 
-/// What the list is made of, in the model.
+/// Locks and atomics of the list, in the model.
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
