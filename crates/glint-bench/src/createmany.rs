@@ -31,7 +31,7 @@ pub(crate) struct Args {
     /// Operations that each worker has under way at once (`native` and HOST:PORT).
     #[arg(long, default_value_t = 1)]
     outstanding: u64,
-    /// What to do.
+    /// Operation to measure.
     #[arg(long, value_enum, default_value_t = Operation::Open)]
     op: Operation,
     /// Do the same in this directory, in turns, and print the ratio.

@@ -37,7 +37,7 @@ pub(crate) struct Args {
     /// --count, --data and --report are used beside it.
     #[arg(long, value_enum)]
     experiment: Option<Experiment>,
-    /// Where the file systems of the experiment lie [default: the temporary directory].
+    /// Directory for the file systems of the experiment [default: the temporary directory].
     #[arg(long, value_name = "DIR", requires = "experiment")]
     data: Option<PathBuf>,
     /// Write a report of the experiment, with plots, into this directory.
@@ -155,7 +155,7 @@ impl PingPong {
         Ok(PingPong { stream })
     }
 
-    /// So many round trips.
+    /// Measures `count` round trips.
     pub(crate) fn run(&mut self, count: u64) -> std::io::Result<Sample> {
         let mut sample = Sample::default();
         let mut bytes = [0; PING_BYTES];

@@ -54,7 +54,7 @@ enum Experiment {
     LustreSsf,
 }
 
-/// Who writes what.
+/// Access pattern: who writes what.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Pattern {
     /// Writers.
@@ -83,7 +83,7 @@ impl Pattern {
         self.total / (self.transfer * self.writers) as u64
     }
 
-    /// Where a writer's call goes.
+    /// Offset of a writer's call, in bytes.
     fn offset(&self, writer: usize, call: u64) -> u64 {
         let number = match self.strided {
             true => call * self.writers as u64 + writer as u64,
@@ -98,7 +98,7 @@ impl Pattern {
     }
 }
 
-/// What belongs at an offset: each word says where it is.
+/// Fills `buffer` with the content of `offset`: each word says where it is.
 fn fill(buffer: &mut [u8], offset: u64) {
     for (index, word) in buffer.chunks_exact_mut(8).enumerate() {
         let at = offset + index as u64 * 8;
@@ -161,7 +161,7 @@ pub(crate) fn run_pattern(
     // Needs root; without it what is read may come from the client's cache.
     let _ = std::fs::write("/proc/sys/vm/drop_caches", "1");
     let read = |writer: usize| {
-        // What another one wrote.
+        // Each reads the file that another one wrote.
         let path = path(writer + 1);
         let file = File::open(&path).map_err(|e| failed(&path, e))?;
         let (mut found, mut expected) = (vec![0; pattern.transfer], vec![0; pattern.transfer]);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// what any mount can do here. Runs until Ctrl-C or `glint umount`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where to mount; an empty directory.
+    /// Mount point; an empty directory.
     directory: PathBuf,
     /// Mount options, as of `glint mount`.
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Args {
     /// The server, as of `glint mount`.
     server: String,
-    /// Where to mount; an empty directory.
+    /// Mount point; an empty directory.
     directory: PathBuf,
 }
 

@@ -1,4 +1,4 @@
-//! What a round measured.
+//! Measurements of a round.
 
 use hdrhistogram::Histogram;
 

@@ -13,7 +13,7 @@ pub(crate) struct Args {
     /// The data directory; created if absent.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// Where to mount.
+    /// Mount point.
     #[arg(long, value_name = "DIR")]
     mount: PathBuf,
     /// Times it is done; the median counts.

@@ -89,7 +89,7 @@ fn round(directory: &Path, args: &Args) -> Result<Rates, String> {
     let path = directory.join(format!("glint-stream-{}", std::process::id()));
     let result = measure(&path, args).map_err(|e| format!("{}: {e}", path.display()));
     let _ = std::fs::remove_file(&path);
-    // What this round left to do must not slow the next one down.
+    // Write-back that this round left must not slow the next one down.
     rustix::fs::sync();
     std::thread::sleep(REST);
     result
@@ -104,7 +104,7 @@ fn measure(path: &Path, args: &Args) -> std::io::Result<Rates> {
     let start = Instant::now();
     let mut done = 0;
     while done < bytes {
-        // So that no block is like another.
+        // The number makes each block unlike the others.
         buffer[..8].copy_from_slice(&done.to_le_bytes());
         done += rustix::io::write(&file, &buffer)? as u64;
     }

@@ -12,11 +12,11 @@ use std::process::ExitCode;
 
 const RUNS: usize = 5;
 const OPERATIONS: [Operation; 3] = [Operation::Open, Operation::Mknod, Operation::Mkdir];
-/// What Lustre measured of its own local file system, before and after its changes.
+/// Results that Lustre published for its own local file system, before and after its changes.
 const PUBLISHED: (f64, f64) = (0.17, 0.34);
 const TMPFS: &str = "/dev/shm";
 
-/// What was measured on one target: rates of the runs, and latencies.
+/// Results of one target: rates of the runs, and latencies.
 struct Row {
     target: &'static str,
     rates: Vec<f64>,
@@ -145,7 +145,7 @@ fn describe(out: &mut Report, op: Operation, rows: &[Row]) {
     out.plot(op.name(), Plot { title: format!("{} per second", op.name()), bars });
 }
 
-/// Where the time of a native create goes: this process has recorded it.
+/// Time of a native create by layer, as this process has recorded it.
 fn layers(out: &mut Report, creates: u64) {
     let mut table = vec![vec!["layer".to_owned(), "operation".into(), "us per create".into()]];
     for row in glint_net::stats::rows("native") {

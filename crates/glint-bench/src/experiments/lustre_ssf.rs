@@ -15,7 +15,7 @@ const STRIPES: [u16; 4] = [1, 2, 8, 16];
 const MOUNTS: usize = 8;
 /// Seconds of writing at full bandwidth.
 const SECONDS: u64 = 4;
-/// What IOR's odd transfers are in the published runs and their successors.
+/// Bytes of IOR's odd transfers in the published runs and their successors.
 const ODD: usize = 47_008;
 /// MB/s of one and of eight writers, before and after, over as many stripes.
 const PUBLISHED: [(&str, [Option<f64>; 4]); 3] = [

@@ -50,7 +50,7 @@ const SETUPS: [Setup; 6] = [
     },
 ];
 
-/// What was measured in one setup.
+/// Results of one setup.
 struct Row {
     name: &'static str,
     getattr: Sample,
@@ -123,7 +123,7 @@ fn measure(setup: &Setup, count: u64, parent: &Path) -> Result<Row, Box<dyn std:
         row.sleeping.add(&sleeping.run(round)?);
         // On one core two that poll only take turns.
         if setup.server != "0" {
-            // Its other side spins as long as it lives.
+            // The other side of the ping-pong spins as long as it lives.
             row.polling.add(&PingPong::start(peer, true)?.run(round)?);
         }
     }

@@ -13,7 +13,7 @@ pub(super) struct Report {
 
 /// Bars, one for each label.
 pub(super) struct Plot {
-    /// What it shows, with the unit.
+    /// Title: the quantity, with its unit.
     pub title: String,
     /// Labels and values.
     pub bars: Vec<(String, f64)>,

@@ -1,5 +1,5 @@
-//! What an experiment needs: servers and mounts of this binary in processes of their own,
-//! and directories for them, all gone afterwards.
+//! Stage of an experiment: servers and mounts of this binary in processes of their own, and
+//! directories for them, all gone afterwards.
 
 use glint::program;
 use rustix::mount::UnmountFlags;
@@ -200,7 +200,7 @@ impl Served {
             .stdout(Stdio::null())
             .spawn()
             .ok()?;
-        // It has to attach first.
+        // perf has to attach first.
         std::thread::sleep(Duration::from_millis(300));
         work().ok()?;
         let pid = rustix::process::Pid::from_raw(perf.id() as i32)?;

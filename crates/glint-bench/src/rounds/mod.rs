@@ -6,7 +6,7 @@ pub(crate) mod posix;
 
 use crate::sample::Sample;
 
-/// What is measured.
+/// Operation that is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum Operation {
     /// open(O_CREAT|O_EXCL|O_WRONLY) and close.
@@ -49,7 +49,7 @@ impl Operation {
 /// A part of the work: files `from..from + count` by `procs` workers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Round {
-    /// What to do.
+    /// Operation.
     pub op: Operation,
     /// First file.
     pub from: u64,
