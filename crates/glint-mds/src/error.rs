@@ -1,4 +1,4 @@
-//! What can go wrong in the MDS, and its errno; and why an operation ends early.
+//! Errors of the MDS, their errnos, and the reasons for which an operation ends early.
 
 use crate::store::record::RecordError;
 use glint_kv::KvError;
@@ -14,9 +14,9 @@ pub enum MdsError {
     /// A record does not decode.
     #[error("inode {ino}: {source}; run `glint fsck`")]
     Record {
-        /// Which inode.
+        /// Inode.
         ino: Ino,
-        /// What is wrong with it.
+        /// Defect of its record.
         source: RecordError,
     },
     /// There is no root inode although the file system was initialised.
@@ -27,7 +27,8 @@ pub enum MdsError {
     NoSecret,
 }
 
-/// What an operation needs and another client holds: nobody but `holder` may have `bits` of `ino`.
+/// A lock that an operation needs and another client holds: nobody but `holder` may have `bits` of
+/// `ino`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Conflict {
     pub(crate) holder: ClientId,

@@ -6,7 +6,7 @@
 use crate::error::{Conflict, OpResult, Stop, errno};
 use crate::service::{Context, Mds};
 use crate::session::open_files::Count;
-use crate::session::sessions::Last;
+use crate::session::sessions::LastReply;
 use glint_kv::{Keyspace, Kv};
 use glint_proto::{
     Answer, Arrival, Cred, Errno, FsResult, Ino, MdsReply, MdsRequest, MetadataService, RequestId,
@@ -91,7 +91,7 @@ impl<K: Kv> Mds<K> {
         let transaction = context.transaction.get();
         let grants = context.grants.borrow().clone();
         let recovered = false;
-        *last = Last {
+        *last = LastReply {
             xid: id.xid,
             digest,
             reply: Some(reply.clone()),

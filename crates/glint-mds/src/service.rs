@@ -79,9 +79,9 @@ pub struct Mds<K> {
     pub(crate) watch: Arc<Watch>,
     /// Last transaction that the last run left.
     pub(crate) recovered: u64,
-    /// What earlier runs left to the ones that followed them.
+    /// Runs of the server, with the transactions of each that survived it.
     pub(crate) boot_history: BootHistory,
-    /// What capabilities are signed with. It outlives runs, as sessions do.
+    /// Key that capabilities are signed with. It outlives runs, as sessions do.
     pub(crate) secret: [u8; SECRET_BYTES],
 }
 
@@ -158,7 +158,7 @@ impl<K: Kv> Mds<K> {
         Ok(mds)
     }
 
-    /// What capabilities of this file system are signed with.
+    /// Key that capabilities of this file system are signed with.
     pub fn secret(&self) -> &[u8; SECRET_BYTES] {
         &self.secret
     }
@@ -188,7 +188,8 @@ impl<K: Kv> Mds<K> {
         self.osts.fetch_max(osts, Ordering::AcqRel);
     }
 
-    /// Which OSTs are not heard of, so that new files are laid out over others where they can be.
+    /// Sets the OSTs that are not heard of, so that new files are laid out over others where they
+    /// can be.
     pub fn set_absent(&self, osts: Vec<u16>) {
         let mut absent = self.absent.lock();
         if *absent != osts {

@@ -45,7 +45,7 @@ fn rename_moves_replaces_exchanges_or_says_why_not() {
         (&ANN, "open/ann", "new", plain, Err(Errno::EACCES)),
         (&ANN, "open/bob", "open/new", plain, Ok(())),
         (&ANN, "open/bobs", "open/new", plain, Ok(())),
-        // Its ".." is an entry of its own, and would change.
+        // The ".." of a directory is an entry of its own, and would change.
         (&ANN, "open/bobs", "sticky/new", plain, Err(Errno::EACCES)),
         (&BOB, "open/bobs", "sticky/new", plain, Ok(())),
         (&ANN, "sticky/ann", "open/new", plain, Ok(())),

@@ -109,7 +109,7 @@ fn what_waited_when_its_session_ended_is_refused_when_it_wakes_up() {
     let give_up = |ino| Return::Bits { ino, bits: Bits::ALL, number: u64::MAX };
     mds.return_locks(other.client(), &[give_up(file), give_up(Ino::ROOT)]);
     assert_eq!(block_on(opening).reply, Err(Errno::ESTALE));
-    // So nobody has it open when its name goes.
+    // Nobody has the file open when its name goes.
     let unlink = MdsRequest::Unlink { parent: Ino::ROOT, name: b"f" };
     assert!(block_on(ask(&mds, &other, 2, unlink)).reply.is_ok());
     block_on(mds.expire(&Nowhere)).unwrap();
@@ -213,7 +213,7 @@ fn a_copy_of_an_unlock_takes_no_later_lock_away() {
     assert_eq!(send(&b, 0, 2, PosixLockMode::Write), Ok(MdsReply::Done), "it is free");
 }
 
-/// Where a file with several names counts to be, for clients that see only a part of the tree.
+/// Place of a file with several names, for clients that see only a part of the tree.
 #[test]
 fn a_file_is_inside_only_as_long_as_it_has_a_name_there() {
     let mds = start(&Arc::default(), 1);

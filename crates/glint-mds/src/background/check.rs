@@ -15,13 +15,13 @@ const PAGE: usize = 4096;
 /// Something that is not as it should be.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// What was found, and where.
+    /// Description of the finding, with its place.
     pub what: String,
     /// Whether it was put right.
     pub repaired: bool,
 }
 
-/// What a check saw.
+/// Report of a check.
 #[derive(Default, Debug)]
 pub struct CheckReport {
     /// Inodes in use.
@@ -37,7 +37,7 @@ pub struct CheckReport {
     pub files: HashMap<Ino, Option<Extent>>,
 }
 
-/// What the objects of a file must add up to.
+/// Extent of a file that its objects must add up to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
     /// Size of the file.
@@ -151,7 +151,7 @@ impl<K: Kv> Check<'_, K> {
                         self.inodes.insert(ino, Seen { record, links: 0, subdirectories: 0 });
                     }
                     Some((ino, Err(error))) => {
-                        // Its objects stay: a person may still want the data.
+                        // The objects of the inode stay: a person may still want the data.
                         self.report.files.insert(ino, None);
                         if self.find(format!("inode {ino}: {error}; removed if repaired"), true) {
                             self.batch.delete(Keyspace::Inode, &key);

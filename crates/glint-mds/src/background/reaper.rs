@@ -114,7 +114,7 @@ impl<K: Kv> Mds<K> {
     pub async fn expire(&self, targets: &impl Targets) -> FsResult<()> {
         self.expire_sessions(self.config.lease, targets);
         self.expire_unanswered(self.config.lease, targets);
-        // Those are forgotten with it.
+        // The end of the recovery forgets the clients that were given up.
         self.end_recovery(targets).await
     }
 
@@ -124,7 +124,7 @@ impl<K: Kv> Mds<K> {
             self.store_inode_count().await?;
         }
         self.forget_destroyed(targets).await?;
-        // What a client replays may still be about objects that are to be destroyed.
+        // Replays of clients may still be about objects that are to be destroyed.
         if self.recovery.is_active() {
             return Ok(false);
         }
@@ -216,7 +216,7 @@ impl<K: Kv> Mds<K> {
         batch.put(Keyspace::Meta, keys::META_DATA_DURABLE, &durable.to_be_bytes());
         let committed = self.kv.commit(batch, &[]).await.map_err(errno).map(drop);
         if committed.is_err() {
-            // They are still orphans, and are found again.
+            // The inodes are still orphans, and are found again.
             self.destroyed.lock().retry.later(clock::now());
         }
         committed

@@ -41,8 +41,8 @@ impl<K: Kv> Mds<K> {
         }
     }
 
-    /// What clients that write a file have not yet sent to its objects: the largest size and
-    /// the latest time.
+    /// Asks the clients that write a file for what they have not yet sent to its objects: the
+    /// largest size and the latest time.
     pub(crate) async fn glimpse(
         &self,
         context: &Context<'_>,

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const SHARDS: usize = 64;
-/// Who looks, or changes what everybody has to give up, and is no client.
+/// Id of no client: its claims conflict with the locks of every client.
 const NOBODY: ClientId = ClientId(u64::MAX);
 
 #[derive(Default)]
@@ -35,7 +35,7 @@ pub(crate) struct Shard {
     tickets: HashMap<u64, (ClientId, Option<DataLock>)>,
 }
 
-/// What is waited for.
+/// Event that a request waits for.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Awaited {
     /// Bits of an inode to be free.
@@ -100,8 +100,8 @@ impl Drop for Ticket<'_> {
         let mut shard = monitor.lock();
         let got = shard.tickets.remove(&self.number).and_then(|(_, got)| got);
         if self.taken || got.is_some() {
-            // What was granted stays so, as if its answer had been lost: it may have taken the
-            // place of locks that the client uses. Who wants it asks for it.
+            // A granted lock stays so, as if its answer had been lost: it may have taken the place
+            // of locks that the client uses. Others that want it have it recalled.
             return;
         }
         shard.extents.forget(self.ino, self.number, &mut granted, &mut out);
@@ -243,7 +243,7 @@ impl ClientLocks {
         let look = |shard: &mut Shard| match shard.tickets.get(&number) {
             Some((_, Some(lock))) => Some(Some(*lock)),
             Some((_, None)) => None,
-            // Its client was evicted.
+            // The ticket is gone: its client was evicted.
             None => Some(None),
         };
         let lock = self.shard(ino).until_with(Awaited::Data(number), look).await;
@@ -251,7 +251,7 @@ impl ClientLocks {
         lock.unwrap_or(DataLock { number: 0, range: Range { start: 0, end: 0 }, write })
     }
 
-    /// What clients give up or answer.
+    /// Returns locks that a client gives up or that it was asked for.
     pub(crate) fn return_locks(&self, client: ClientId, returns: &[Return]) {
         let mut out = Vec::new();
         for returned in returns {
@@ -299,7 +299,7 @@ impl<K: Kv> Mds<K> {
         self.claim_from(context, context.client, ino, bits)
     }
 
-    /// The same, and the client that asks may not keep them either.
+    /// Claims `bits` like [`Mds::claim`], and the client that asks may not keep them either.
     pub(crate) fn claim_from_all(
         &self,
         context: &Context<'_>,
@@ -347,10 +347,10 @@ impl<K: Kv> Mds<K> {
         }
     }
 
-    /// What was read was not read under the bits that were granted so far, so the client does not
-    /// hear of them. Here it goes on to hold them: it may have been given the same ones before. It
-    /// is told the number alone, so that it gives them up with the inode. A lock on data is for
-    /// what is read under it, whenever that is.
+    /// Withholds from the answer the bits that were granted so far, because the attributes in it
+    /// were not read under them. The server still counts them as held: the client may have been
+    /// given the same ones before. It is told the number alone, so that it gives them up with the
+    /// inode. A data lock stays in the answer: it is for what is read under it, whenever that is.
     pub(crate) fn withhold_bits(&self, context: &Context<'_>) {
         for grant in context.grants.borrow_mut().iter_mut() {
             if let Grant::Bits { bits, .. } = grant {
@@ -372,7 +372,7 @@ impl<K: Kv> Mds<K> {
         locking
     }
 
-    /// What clients give up or answer.
+    /// Returns locks that a client gives up or that it was asked for.
     pub fn return_locks(&self, client: ClientId, returns: &[Return]) {
         self.client_locks.return_locks(client, returns);
     }

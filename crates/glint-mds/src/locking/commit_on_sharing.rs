@@ -33,7 +33,7 @@ struct Shard {
     limit: usize,
 }
 
-/// Who changed what, and is not durable yet.
+/// Changes that are not durable yet, with the clients that made them.
 pub(crate) struct Sharing {
     enabled: AtomicBool,
     shards: Sharded<Mutex<Shard>>,

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const STRIPES_PER_CLASS: usize = 1024;
 const CLASSES: usize = 4;
 
-/// What is locked. The order of the variants is the order of acquisition.
+/// Thing that is locked. The order of the variants is the order of acquisition.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Key {
     /// The shape of the tree: held by a rename that moves a directory.
@@ -58,7 +58,8 @@ impl Key {
 pub(crate) struct Want {
     pub(crate) key: Key,
     exclusive: bool,
-    /// Who builds on the change builds on what was locked; see [`crate::locking::commit_on_sharing`].
+    /// An operation that depends on the change depends on the locked thing; see
+    /// [`crate::locking::commit_on_sharing`].
     pub(crate) shares: bool,
 }
 

@@ -46,9 +46,9 @@ type Place = (Ino, Kind, u64);
 
 /// The POSIX locks of all clients.
 pub(crate) struct ClientPosixLocks {
-    /// Who waits: requests, by number.
+    /// Lock tables; requests wait here, by number.
     shards: Sharded<Monitor<LockShard, u64>>,
-    /// What owners wait for.
+    /// Requests that owners wait for.
     owners: Mutex<HashMap<LockOwner, Vec<Place>>>,
 }
 
@@ -298,7 +298,7 @@ impl<K: Kv> Mds<K> {
         let number = ticket.number;
         let look = |state: &mut LockShard| match state.waiting.get(&number) {
             Some(waiting) => waiting.ended,
-            // Its client was evicted.
+            // The ticket is gone: its client was evicted.
             None => Some(Err(Errno::ESTALE)),
         };
         let ended = self.posix_locks.shard(ticket.ino).until_with(number, look).await;

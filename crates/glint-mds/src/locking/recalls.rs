@@ -19,7 +19,7 @@ struct PendingRecall {
     sent: bool,
 }
 
-/// What a client has seen of a file that it writes.
+/// Size and time that a client has seen of a file that it writes.
 type Seen = Option<(u64, Timestamp)>;
 
 struct Glimpse {
@@ -48,7 +48,8 @@ struct QueueTable {
 /// The queues of all clients.
 #[derive(Default)]
 pub(crate) struct RecallQueues {
-    /// Who waits: clients that listen, and for the answers of clients to glimpses, by number.
+    /// Recall queues; clients that listen wait here, and glimpses for the answers of clients, by
+    /// number.
     state: Monitor<QueueTable, (ClientId, Option<u64>)>,
     watch: Arc<Watch>,
 }
@@ -117,7 +118,7 @@ impl RecallQueues {
         listening
     }
 
-    /// What to say next; `None` when there is no more.
+    /// Waits for the next recalls to send; `None` when the client listens elsewhere or is gone.
     pub(crate) async fn next(&self, client: ClientId, listening: u64) -> Option<Vec<Recall>> {
         let look = |state: &mut QueueTable| {
             let Some(queue) = state.queues.get_mut(&client) else { return Some(None) };

@@ -29,7 +29,7 @@ impl<K: Kv> Mds<K> {
         begun: Option<MdsReply>,
     ) -> FsResult<MdsReply> {
         if self.client_locks.recalls.epoch(context.client) != Some(epoch) {
-            // It was made before the client was evicted. Others have changed things since.
+            // The batch was made before the client was evicted. Others have changed things since.
             return Err(Errno::ESTALE);
         }
         let (start, mut failed) = match begun {
@@ -88,7 +88,7 @@ impl<K: Kv> Mds<K> {
     ) -> FsResult<()> {
         let is_its = match context.progress {
             Some(_) => self.allocator.is_leased(context.client, ino),
-            // What was lost was made by an earlier run.
+            // A change that was lost and is replayed was made in an earlier run.
             None => self.allocator.is_of_earlier_run(ino),
         };
         let exists = placement.osts <= self.osts() && placement.first < placement.osts.max(1);

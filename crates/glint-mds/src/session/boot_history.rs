@@ -28,7 +28,7 @@ struct Run {
     survived: Survived,
 }
 
-/// This run and those before it.
+/// The current run and those before it.
 #[derive(Default)]
 pub(crate) struct BootHistory {
     current: u64,
@@ -104,7 +104,7 @@ impl<K: Kv> Mds<K> {
         Ok(value.and_then(|value| keys::parse_u64(value.as_ref())))
     }
 
-    /// What survived of the run that this verifier names; `None` if nobody knows any more.
+    /// Transactions that survived of the run with this boot verifier; `None` if it is too long ago.
     pub fn survived(&self, boot_verifier: u64) -> Option<Survived> {
         if boot_verifier == self.boot_history.current {
             return Some(Survived::ALL);

@@ -1,4 +1,4 @@
-//! What an operation knows about its caller, and what it leaves for its answer.
+//! Context of an operation: the caller it acts for, and what it leaves for its answer.
 
 use crate::locking::namespace_locks::Key;
 use glint_proto::lock::{Bits, Grant};
@@ -22,11 +22,11 @@ pub(crate) struct Context<'a> {
     pub(crate) progress: Option<MdsReply>,
     /// Whether the client gets locks, once somebody asked.
     pub(crate) locking: Cell<Option<bool>>,
-    /// What it changes; see [`crate::locking::commit_on_sharing`].
+    /// Keys of what the operation changes; see [`crate::locking::commit_on_sharing`].
     pub(crate) changes: RefCell<SmallVec<[Key; 4]>>,
     /// Number of its transaction, if it had one.
     pub(crate) transaction: Cell<u64>,
-    /// What it changes, and what its caller is given; see
+    /// Bits that the operation changes, and grants to its caller; see
     /// [`crate::locking::client_locks`].
     pub(crate) changing: RefCell<SmallVec<[(Ino, Bits); 4]>>,
     pub(crate) grants: RefCell<Vec<Grant>>,
@@ -38,7 +38,7 @@ impl<'a> Context<'a> {
         Context {
             cred,
             client: arrival.id.map_or(ClientId::IN_PROCESS, |id| id.client),
-            // It happened when it was first executed.
+            // A replayed change has the time at which it was first executed.
             now: arrival.replay.as_ref().and_then(attr_of).map_or(arrival.now, |attr| attr.ctime),
             arrival,
             running: RefCell::new(None),
@@ -62,7 +62,7 @@ impl<'a> Context<'a> {
         Ok(())
     }
 
-    /// What it had to do for now is done.
+    /// Ends what [`Context::begin`] began.
     pub(crate) fn end(&self) {
         self.running.take();
     }
@@ -95,7 +95,7 @@ impl<'a> Context<'a> {
     /// [`Mds::check_given`](crate::service::Mds::check_given).
     pub(crate) fn given(&self) -> Option<(Ino, Placement)> {
         let before = match self.arrival.replay.as_ref() {
-            // It was there before, under a number that it has.
+            // The inode was there before the request, and has its number.
             Some(MdsReply::Opened { created: false, .. }) => None,
             replay => replay.and_then(attr_of),
         };
@@ -103,7 +103,7 @@ impl<'a> Context<'a> {
     }
 }
 
-/// What an answer says of its inode.
+/// Attributes of the inode in an answer.
 fn attr_of(reply: &MdsReply) -> Option<&Attr> {
     match reply {
         MdsReply::Attr(attr) | MdsReply::Opened { attr, .. } => Some(attr),

@@ -1,5 +1,5 @@
-//! Which inodes are open, and by whom. In memory only: after a restart clients
-//! say again what they have open.
+//! Open inodes, and the clients that have them open. In memory only: after a restart clients say
+//! again what they have open.
 //!
 //! Invariant: what a close says of a file's size is believed only if nothing can have changed
 //! the size since it was asked: no other writer, no truncation by another client, no later
@@ -18,7 +18,7 @@ const SHARDS: usize = 64;
 pub(crate) struct Count {
     pub(crate) readers: u32,
     pub(crate) writers: u32,
-    /// What this client will say of the size may be old.
+    /// The size that this client will report may be old.
     pub(crate) doubtful: bool,
 }
 
@@ -28,7 +28,7 @@ impl Count {
     }
 }
 
-/// What is known of an inode while it is open.
+/// An inode while it is open.
 #[derive(Default)]
 struct OpenInode {
     clients: Vec<(ClientId, Count)>,
@@ -38,17 +38,17 @@ struct OpenInode {
     unchanged: bool,
     /// The first writer made the file, so it had no objects.
     fresh: bool,
-    /// What the latest close of a writer said, and its number.
+    /// Number of the latest close of a writer, and the attributes it reported.
     latest: Option<(u64, ObjectAttr)>,
 }
 
-/// What a client says when it closes a file that it wrote, numbered in the order of asking; it
-/// may not know.
+/// Report of a client that closes a file that it wrote, numbered in the order of asking; the client
+/// may not know the attributes.
 pub(crate) type Wrote = (u64, Option<ObjectAttr>);
 
-/// What a close leaves.
+/// State of an inode after a close.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Left {
+pub(crate) struct AfterClose {
     /// Somebody still has it open for writing.
     pub(crate) writers: bool,
     /// Nobody has it open any more, and it has no name.
@@ -57,7 +57,7 @@ pub(crate) struct Left {
     pub(crate) unchanged: bool,
     /// The file has no objects if it is unchanged.
     pub(crate) fresh: bool,
-    /// What the objects say, as far as it is to be believed.
+    /// Attributes of the objects, if a report of them is to be believed.
     pub(crate) wrote: Option<ObjectAttr>,
     /// Somebody said something that is not to be believed.
     pub(crate) doubtful: bool,
@@ -103,11 +103,11 @@ impl Opens {
         ino: Ino,
         write: bool,
         wrote: Option<Wrote>,
-    ) -> Left {
+    ) -> AfterClose {
         let mut shard = self.shard(ino).lock();
         let Some(open) = shard.get_mut(&ino) else {
             // Nobody knows what happened since.
-            return Left { doubtful: wrote.is_some(), ..Left::default() };
+            return AfterClose { doubtful: wrote.is_some(), ..AfterClose::default() };
         };
         open.unchanged &= wrote.is_none();
         let mut doubtful = open.count(client).doubtful;
@@ -122,7 +122,7 @@ impl Opens {
                 }
                 Some(_) => {}
                 None => {
-                    // Its other closes may have asked before it wrote.
+                    // Other closes of the client may have asked before it wrote.
                     open.latest = None;
                     open.set(client, |count| count.doubtful = true);
                 }
@@ -134,7 +134,7 @@ impl Opens {
             *which = which.saturating_sub(1);
         });
         let last = open.clients.is_empty();
-        let left = Left {
+        let left = AfterClose {
             writers: open.has_writer(),
             gone: last && open.unlinked,
             unchanged: open.unchanged,
@@ -148,7 +148,7 @@ impl Opens {
         left
     }
 
-    /// What a client has open, said by itself after a restart.
+    /// Replaces the opens of a client by what it says after a restart.
     pub(crate) fn replace(&self, client: ClientId, ino: Ino, count: Count, unlinked: bool) {
         let mut shard = self.shard(ino).lock();
         let open = shard.entry(ino).or_default();
@@ -221,7 +221,7 @@ impl Opens {
             shard.lock().retain(|_, open| {
                 let before = open.clients.len();
                 open.clients.retain(|(id, _)| *id != client);
-                // What it wrote, nobody has told.
+                // Nobody has reported what the client wrote.
                 open.unchanged &= before == open.clients.len();
                 gone += before - open.clients.len();
                 !open.clients.is_empty()
@@ -304,7 +304,7 @@ mod tests {
         let (a, b, ino) = (ClientId(1), ClientId(2), Ino(7));
         let said =
             |number, size| Some((number, Some(ObjectAttr { size, ..ObjectAttr::default() })));
-        let size = |left: Left| left.wrote.map(|wrote| wrote.size);
+        let size = |left: AfterClose| left.wrote.map(|wrote| wrote.size);
         // Two closes of one client, the later one first.
         opens.add(a, ino, true);
         opens.add(a, ino, true);

@@ -57,7 +57,7 @@ pub(crate) struct Recovery {
     blocks: AtomicBool,
     /// META_REPLAYING is on disk and has to be deleted.
     replayed: AtomicBool,
-    /// Who waits: new requests.
+    /// Clients that are awaited; new requests wait here.
     state: Monitor<AwaitedClients>,
 }
 
@@ -153,7 +153,7 @@ impl Recovery {
         let mut state = self.state.lock();
         let mut overdue = Vec::new();
         for (client, returning) in &mut state.waiting {
-            // What one says that lives may lie with a thread that stands still.
+            // Messages of a live client may lie with a thread that stands still.
             returning.given_up |= self.watch.is_over(returning.until, Duration::ZERO)
                 || (self.watch.is_silent(returning.until, Duration::ZERO) && are_silent(*client));
             overdue.extend(returning.given_up.then_some(*client));
@@ -182,15 +182,16 @@ impl<K: Kv> Mds<K> {
         let is_admitted = || self.recovery.admit(context.client, is_replay);
         match request {
             _ if is_replay => is_admitted().then_some(()).ok_or(Errno::ESTALE),
-            // Who makes such changes now begins with numbers for them.
+            // A client that makes changes by itself after the restart begins with asking for
+            // numbers.
             MdsRequest::ReclaimDelegation { .. }
             | MdsRequest::WritesBack { .. }
             | MdsRequest::Lock { reclaim: true, .. }
             | MdsRequest::PosixLock(PosixLock { how: PosixLockHow::Reclaim, .. }) => {
                 is_admitted().then_some(()).ok_or(Errno::ESTALE)
             }
-            // Also said by who goes on after an eviction, and when OPEN is recalled. What is to
-            // be replayed is not there yet.
+            // Clients also send it when they go on after an eviction, and when OPEN is recalled.
+            // Inodes that are to be replayed are not there yet.
             MdsRequest::Reopen { ino, .. } | MdsRequest::AddOpens { ino, .. } => {
                 let is_there = is_admitted() || self.find_inode(*ino).await?.is_some();
                 is_there.then_some(()).ok_or(Errno::ENOENT)

@@ -36,21 +36,22 @@ const REPLIES_AT_ONCE: usize = 4096;
 
 /// The last answer of a slot.
 #[derive(Clone, Default)]
-pub(crate) struct Last {
+pub(crate) struct LastReply {
     pub(crate) xid: u64,
     /// Of the request.
     pub(crate) digest: u32,
     pub(crate) reply: Option<FsResult<MdsReply>>,
-    /// What came with it. Whether it has come nobody knows when the request comes again.
+    /// Grants that came with the reply. When the request comes again nobody knows whether they have
+    /// arrived.
     pub(crate) grants: Vec<Grant>,
-    /// What has to be durable for it to last.
+    /// Transaction that has to be durable for the reply to last.
     pub(crate) transaction: u64,
     /// Read from its record, so this run of the server has not seen its effects on
     /// what is kept in memory.
     pub(crate) recovered: bool,
 }
 
-pub(crate) type SlotState = Arc<futures_util::lock::Mutex<Last>>;
+pub(crate) type SlotState = Arc<futures_util::lock::Mutex<LastReply>>;
 
 /// A client, as `glint status` shows it.
 #[derive(Clone, Debug)]
@@ -61,7 +62,7 @@ pub struct SessionInfo {
     pub session: u64,
     /// Name of its host.
     pub host: String,
-    /// Where it is mounted.
+    /// Mount point.
     pub mount_point: String,
     /// Open connections.
     pub connections: usize,
@@ -96,10 +97,10 @@ pub(crate) fn encode_reply(xid: u64, digest: u32, reply: &MdsReply) -> FsResult<
     Ok(value)
 }
 
-pub(crate) fn decode_reply(value: &[u8]) -> FsResult<Last> {
+pub(crate) fn decode_reply(value: &[u8]) -> FsResult<LastReply> {
     let (xid, rest) = value.split_first_chunk::<8>().ok_or(Errno::EIO)?;
     let (digest, reply) = rest.split_first_chunk::<4>().ok_or(Errno::EIO)?;
-    Ok(Last {
+    Ok(LastReply {
         xid: u64::from_be_bytes(*xid),
         digest: u32::from_be_bytes(*digest),
         reply: Some(Ok(message::decode(reply)?)),
@@ -272,9 +273,11 @@ impl<K: Kv> Mds<K> {
         }
         let key = keys::reply(id.client.0, id.slot);
         let answer = match self.kv.get(Keyspace::Reply, &key).await.map_err(errno)? {
-            // Its transaction is not known, but it was before the end of the last run.
-            Some(value) => Last { transaction: self.recovered, ..decode_reply(value.as_ref())? },
-            None => Last::default(),
+            // The transaction of the reply is not known, but it was before the end of the last run.
+            Some(value) => {
+                LastReply { transaction: self.recovered, ..decode_reply(value.as_ref())? }
+            }
+            None => LastReply::default(),
         };
         let entry = |known: &mut Known| {
             known.slots.entry(id.slot).or_insert_with(|| Arc::new(answer.into())).clone()

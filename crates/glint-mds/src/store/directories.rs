@@ -27,11 +27,11 @@ pub(crate) struct Directories {
     shards: Sharded<Mutex<Shard>>,
 }
 
-/// What a reader that missed has to show when it comes back.
+/// Token that a reader that missed has to show when it comes back.
 #[derive(Clone, Copy)]
 pub(crate) struct Missed(u64);
 
-/// What a batch does to inodes: new records of directories that are here, and the end of
+/// Effect of a batch on cached inodes: new records of directories that are here, and the end of
 /// what is known of others.
 pub(crate) struct Renewal(Vec<(Ino, Option<InodeRecord>)>);
 
@@ -63,12 +63,12 @@ impl Directories {
         shard.records.insert(record.attr.ino, record.clone());
     }
 
-    /// What a batch is going to change here.
+    /// Effect that a batch is going to have on the cache.
     pub(crate) fn prepare(&self, batch: &Batch) -> Renewal {
         let mut renewal = Vec::new();
         for write in batch.writes().filter(|write| write.keyspace == Keyspace::Inode) {
             let Some(ino) = Ino::from_key(write.key) else { continue };
-            // What is not here needs no decoding, only the end of what readers know.
+            // Inodes that are not cached need no decoding, only the end of what readers know.
             let known = self.shard(ino).lock().records.contains_key(&ino);
             let value = write.value.filter(|_| known);
             renewal.push((ino, value.and_then(|bytes| InodeRecord::decode(ino, bytes).ok())));

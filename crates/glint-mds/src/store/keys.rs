@@ -15,7 +15,7 @@ pub(crate) const META_RUN_COUNT: &[u8] = b"run_count";
 pub(crate) const META_DATA_DURABLE: &[u8] = b"data_durable";
 /// There while clients may still have to replay what a run lost.
 pub(crate) const META_REPLAYING: &[u8] = b"replaying";
-/// What capabilities are signed with, random per file system.
+/// Key that capabilities are signed with, random per file system.
 pub(crate) const META_SECRET: &[u8] = b"secret";
 /// Seed of the name hash, random per file system.
 pub(crate) const META_HASH_SEED: &[u8] = b"hash_seed";

@@ -59,7 +59,7 @@ pub enum RecordError {
 /// An inode as it is stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InodeRecord {
-    /// What callers see.
+    /// Attributes that callers see.
     pub attr: Attr,
     /// Directory that holds this directory. Of other types one that has a name of it: where it was
     /// made, or last renamed to; 0 if none is known.

@@ -1,7 +1,7 @@
 //! Inodes and entries in the engine: how operations find them, and put them into a batch.
 //!
-//! Directories' records come from memory where they are kept ([`crate::store::directories`]), and names
-//! that cannot be there are not looked for ([`crate::store::names`]).
+//! Directories' records come from memory where they are kept ([`crate::store::directories`]), and
+//! names that cannot be there are not looked for ([`crate::store::names`]).
 
 use crate::error::{MdsError, errno};
 use crate::service::Mds;
@@ -46,7 +46,7 @@ impl<K: Kv> Mds<K> {
         Ok(record)
     }
 
-    /// What a name in a directory stands for.
+    /// Entry of a name in a directory.
     pub(crate) async fn find_entry(
         &self,
         parent: Ino,

@@ -9,8 +9,8 @@ pub(crate) const KINDS: [FileType; 4] =
     [FileType::Regular, FileType::Directory, FileType::Directory, FileType::Symlink];
 pub(crate) const MODES: [u32; 6] = [0o777, 0o755, 0o1777, 0o700, 0o2775, 0o500];
 
-/// What is asked for. Inodes are numbered in the order in which they were made; a number is taken
-/// modulo how many there are.
+/// Operation that is asked for. Inodes are numbered in the order in which they were made; a number
+/// is taken modulo how many there are.
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
     Make { parent: usize, name: usize, kind: usize, mode: usize },

@@ -81,7 +81,7 @@ impl Tree {
         Tree { mds: start(kv.clone(), 1, false), kv, seconds: Cell::new(0) }
     }
 
-    /// The same after the server has ended and started again.
+    /// Tree after the server has ended and started again.
     pub(crate) fn restarted(self) -> Tree {
         let Tree { kv, mds, seconds } = self;
         block_on(mds.shut_down()).unwrap();
@@ -109,7 +109,7 @@ impl Tree {
         }
     }
 
-    /// What the superuser finds at a path below the root; the root itself at "".
+    /// Attributes that the superuser finds at a path below the root; the root itself at "".
     pub(crate) fn find(&self, path: &str) -> FsResult<Attr> {
         let root = self.ask_attr(&Cred::ROOT, &MdsRequest::Getattr { ino: Ino::ROOT })?;
         path.split('/').filter(|name| !name.is_empty()).try_fold(root, |parent, name| {
