@@ -22,12 +22,12 @@ const WHAT: &str = "the contested file";
 pub(crate) struct Contested {
     ino: Ino,
     turn: Mutex<()>,
-    /// What it may be full of: two values after an error was told, and then nobody goes on.
+    /// Values that it may be full of: two after an error was told, and then nobody goes on.
     values: RefCell<Vec<u8>>,
-    /// What was written last may be only where it was written.
+    /// The last write may be only at the client that made it.
     unsynced: Cell<bool>,
-    /// Whoever wrote it is gone, perhaps with what it wrote: anything may be in it, until it is
-    /// written anew and durable. From then on nothing of whoever is gone comes back.
+    /// The last writer is gone, perhaps with its data: anything may be in the file, until it is
+    /// written anew and durable. From then on nothing of the lost writer comes back.
     in_doubt: Cell<bool>,
     /// When a server was last out of reach, and when an OSS last lost what it had not synced. Both
     /// together may take what was not synced: a client that gives its lock to others does not wait
@@ -82,8 +82,8 @@ impl Contested {
         }
     }
 
-    /// What a call returned, if that is no error; an error has to be one that the troubles explain,
-    /// or that a client gave up what it had written: a server that was out of reach did not make it
+    /// Result of a call, if that is no error; an error has to be one that the troubles explain, or
+    /// that a client gave up what it had written: a server that was out of reach did not make it
     /// durable in half a lease, and somebody else wanted the file.
     fn told<T>(&self, troubles: &Troubles, got: FsResult<T>) -> Result<Option<T>, String> {
         let is_given_up = matches!(got, Err(Errno::EIO))

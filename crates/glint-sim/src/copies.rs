@@ -16,8 +16,8 @@ const CLIENT: Machine = Machine(10);
 const MIB: usize = 1 << 20;
 const FILE: usize = 32 * MIB;
 
-/// Bytes copied for each byte of a file that is written or read in pieces of a MiB: by a client with
-/// locks, which writes behind and reads ahead, or by one without.
+/// Bytes copied for each byte of a file that is written or read in pieces of a MiB: by a client
+/// with locks, which writes behind and reads ahead, or by one without.
 fn copies(locks: bool) -> (f64, f64) {
     in_a_world(locks, move |executor, hosts| async move {
         hosts.start(MDS);
@@ -48,7 +48,7 @@ fn copies(locks: bool) -> (f64, f64) {
 
 #[test]
 fn data_is_copied_into_the_write_cache_and_out_of_what_was_received() {
-    // What is read ahead lies with the open file until it is asked for, which is one copy more.
+    // Data read ahead lies with the open file until it is asked for, which is one copy more.
     for (locks, read_max) in [(true, 2.1), (false, 1.1)] {
         let (written, read) = copies(locks);
         println!(

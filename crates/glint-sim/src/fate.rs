@@ -1,9 +1,9 @@
-//! What goes wrong in a run.
+//! Faults of a run.
 //!
-//! Whoever works on waits for a server only so long that nobody is evicted for it: there is a calm
-//! after each time in which one is out of reach. A client that is cut off for longer is evicted,
-//! lives, and sends what it has: nobody looks at what it is told, and nobody may see anything of it
-//! once others have its locks.
+//! No fault lasts so long that a client that works on is evicted for it: there is a calm after each
+//! time in which one is out of reach. A client that is cut off for longer is evicted, lives, and
+//! sends what it has: nobody looks at what it is told, and nobody may see anything of it once
+//! others have its locks.
 
 use crate::contested::Anew;
 use crate::fuzz::at;
@@ -177,7 +177,7 @@ impl Run {
         let which = self.executor.below(members.len() as u64 + 1) as usize;
         let (other, time) = match members.get(which) {
             Some(member) => (member.machine, self.up_to(OUTAGE)),
-            // It serves its clients for half a lease.
+            // The OSS serves its clients for half a lease.
             None if host != MDS => (self.hosts.machine(MDS), LEASE / 2 + self.up_to(OUTAGE)),
             None => return,
         };
@@ -190,7 +190,7 @@ impl Run {
         self.executor.network.part(Parted { ends, until, breaks });
     }
 
-    /// What clients write again fails a few times: fewer than anything is given up after.
+    /// Fails the repeated writes of clients a few times: fewer than after which they are given up.
     fn fail_replays(&self, host: usize) {
         for worker in &*self.workers.borrow() {
             for (ino, _) in worker.model.borrow().inodes.iter().filter(|(_, inode)| !inode.is_dir) {
@@ -296,8 +296,8 @@ impl Run {
         self.watched_until.set(self.watched_until.get().max(until));
     }
 
-    /// Those who are left write what a client wrote that is cut off, and look at it again and again,
-    /// until all is there that it had sent.
+    /// Has the clients that are left write the file that a cut-off client wrote, and look at it
+    /// again and again, until all is there that it had sent.
     pub(crate) async fn watch_what_is_cut_off(self: &Rc<Self>) -> Result<(), String> {
         let Some(contested) = self.contested.borrow().clone() else { return Ok(()) };
         while self.executor.now() < self.watched_until.get() {
@@ -345,7 +345,7 @@ impl Run {
             return self.outrun_the_fence(member, is_alone).await;
         }
         if self.executor.one_in(2) || !is_alone || self.is_hostile.get() {
-            // What it has sent to OSSes comes later.
+            // Requests that the client has sent to OSSes come later.
             let time = self.cut_off_for();
             self.watch_until(time);
             let until = self.executor.now() + time;
@@ -356,8 +356,8 @@ impl Run {
             return;
         }
         let host = 1 + self.executor.below(self.hosts.count() as u64 - 1) as usize;
-        // What it has sent is being executed while the server stands still, until it does not count
-        // any more. Nobody else is asked for locks, so nobody else is evicted.
+        // The client's requests are being executed while the server stands still, until they do not
+        // count any more. Nobody else is asked for locks, so nobody else is evicted.
         let still = LEASE + self.up_to(LEASE);
         let begins = self.up_to(Duration::from_millis(500));
         let stall = begins + still + self.up_to(OUTAGE);
@@ -376,7 +376,7 @@ impl Run {
         let begins = LEASE / 2 + self.up_to(LEASE / 2);
         let (after, silent) = match is_alone && self.executor.one_in(2) {
             true => (LEASE + self.up_to(LEASE / 2), LEASE * 3 / 2 + self.up_to(OUTAGE)),
-            // They serve their clients for half a lease.
+            // The OSSes serve their clients for half a lease.
             false => (self.up_to(LEASE / 2), LEASE / 2 + self.up_to(OUTAGE)),
         };
         self.watch_until(begins + after);

@@ -33,7 +33,7 @@ impl Dice for Bytes {
     }
 }
 
-/// What belongs to others, as it was before.
+/// Files of others, as they were before the attack.
 struct Theirs {
     fs: Fs,
     files: Vec<Attr>,
@@ -43,7 +43,7 @@ struct Theirs {
 /// A hostile client says what these bytes decide. Panics if anybody else notices.
 pub fn hostile(bytes: &[u8]) {
     let bytes = bytes.to_vec();
-    // What a thread keeps of its connections goes with it.
+    // A thread of its own, so that its thread-local connections end with it.
     let result = std::thread::spawn(move || attack(bytes)).join();
     match result {
         Ok(Ok(())) => {}
@@ -162,7 +162,7 @@ impl Theirs {
         Ok(theirs)
     }
 
-    /// What must stay. Others may give a file names where they may, and read it.
+    /// Attributes that must stay. Others may give a file names where they may, and read it.
     async fn attr(&self, ino: Ino) -> FsResult<Attr> {
         let mut attr = self.fs.getattr(ino).await?.attr;
         (attr.atime, attr.size_on_ost, attr.blocks) = Default::default();

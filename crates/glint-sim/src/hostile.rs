@@ -26,7 +26,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// Where decisions come from.
+/// Source of decisions.
 pub(crate) trait Dice {
     /// A number below `limit`; `None` when there are no more.
     fn roll(&self, limit: u64) -> Option<u64>;
@@ -38,7 +38,7 @@ impl Dice for Executor {
     }
 }
 
-/// Its machine.
+/// Machine of the hostile client.
 pub(crate) const HOSTILE: Machine = Machine(99);
 
 /// The directory in which such a client may make something.
@@ -64,19 +64,19 @@ pub(crate) fn limit(network: &Network, machine: Machine, which: u64) -> bool {
 
 const HOME: &str = "home";
 const NAMES: [&[u8]; 6] = [b"a", b"b", b"mine", b".", b"..", b"a/b"];
-/// Where numbers go wrong.
+/// Numbers at which arithmetic goes wrong.
 const EDGES: [u64; 10] =
     [0, 1, 2, 1 << 18, 1 << 40, 1 << 48, (1 << 63) - 1, 1 << 63, u64::MAX - (1 << 19), u64::MAX];
 
-/// What such a client knows.
+/// A hostile client, with what it knows.
 pub(crate) struct Hostile<D> {
     dice: Rc<D>,
     client: ClientId,
-    /// Where it may do something.
+    /// Directory in which it may do something.
     home: Ino,
-    /// It is bound to its home, so that whatever it asks the MDS for others are not concerned.
+    /// The client's certificate binds it to its home: no request to the MDS concerns others.
     bound: bool,
-    /// What others have, and what it has made.
+    /// Inodes of others, and those that it has made.
     others: Vec<Ino>,
     known: Vec<Ino>,
     capabilities: Vec<(Ino, Capability)>,
@@ -165,7 +165,7 @@ impl<D: Dice> Hostile<D> {
             }
             _ => {}
         }
-        // What is of long ago is of no use.
+        // Inodes and capabilities of long ago are of no use.
         let (inos, capabilities) = (self.known.len(), self.capabilities.len());
         self.known.drain(..inos.saturating_sub(64));
         self.capabilities.drain(..capabilities.saturating_sub(64));
@@ -504,7 +504,7 @@ impl<D: Dice> Hostile<D> {
             }
             _ => b"",
         };
-        // What cannot be encoded is not said.
+        // Requests that cannot be encoded are not sent.
         if let Ok(frame) = request_frame(client, slot, xid, request, bulk) {
             pipe.send(&frame);
         }

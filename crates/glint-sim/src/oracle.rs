@@ -1,4 +1,4 @@
-//! What must be there: the names of a directory that one worker changes.
+//! Oracle of what must be there: the names of a directory that one worker changes.
 
 use glint_proto::{Errno, FsResult, Ino};
 use std::cell::{Cell, RefCell};
@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct ExpectedInode {
     pub(crate) is_dir: bool,
     pub(crate) content: Vec<u8>,
-    /// What else each byte and the size may be: a change failed, and may have been done in part.
+    /// Content that each byte and the size may have, too: a change failed, and may have been done
+    /// in part.
     other: Option<Vec<u8>>,
     /// Nobody can say.
     is_lost: bool,
@@ -17,7 +18,7 @@ pub(crate) struct ExpectedInode {
 }
 
 impl ExpectedInode {
-    /// Its content is changed, for certain or perhaps.
+    /// Changes the content, for certain or perhaps.
     pub(crate) fn change(&mut self, certain: bool, change: impl Fn(&mut Vec<u8>)) {
         if certain {
             change(&mut self.content);
@@ -53,7 +54,7 @@ impl ExpectedInode {
     }
 }
 
-/// What fate has done to disks: errors that calls may return.
+/// Faults of disks, which explain errors that calls return.
 #[derive(Default)]
 pub(crate) struct Troubles {
     /// There is no space.
@@ -62,13 +63,14 @@ pub(crate) struct Troubles {
     pub(crate) flush: Cell<bool>,
     /// There are no descriptors.
     pub(crate) descriptors: Cell<bool>,
-    /// Files that cannot be read or written, and those that cannot be written: of them anything may be lost.
+    /// Files that cannot be read or written, and those that cannot be written: of them anything may
+    /// be lost.
     pub(crate) broken: RefCell<BTreeSet<Ino>>,
     pub(crate) unwritable: RefCell<BTreeSet<Ino>>,
 }
 
 impl Troubles {
-    /// What a call returned, which has to be no error, or one that they explain: `None`.
+    /// Result of a call, which has to be no error, or one that the troubles explain: `None`.
     pub(crate) fn told<T>(
         &self,
         what: &str,
@@ -121,7 +123,7 @@ impl Model {
         self.under_way.is_empty().then_some(self.calls)
     }
 
-    /// It has returned.
+    /// The call that was under way has returned.
     pub(crate) fn ends(&mut self) {
         let names = std::mem::take(&mut self.under_way);
         self.changed.extend(names);
@@ -164,7 +166,7 @@ impl Model {
         }
     }
 
-    /// What rename(2) must say, and whether it changes anything.
+    /// Renames as rename(2) does; an error is the one that the call must return.
     pub(crate) fn rename(&mut self, old: &str, new: &str) -> Result<(), Errno> {
         let Some(source) = self.inode(old) else { return Err(Errno::ENOENT) };
         match self.inode(new) {
@@ -182,7 +184,7 @@ impl Model {
         Ok(())
     }
 
-    /// What a listing by others must show of a client that died: everything that was
+    /// Checks a listing by others after a client died, which must show everything that was
     /// answered; if power was lost as well, or it told of its changes later (`forgets`), what was
     /// synced and did not change since.
     pub(crate) fn accepts(&self, found: &BTreeSet<String>, forgets: bool) -> Result<(), String> {

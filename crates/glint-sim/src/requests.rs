@@ -1,4 +1,4 @@
-//! What requests cost a server and its network: counted, or sent by hand.
+//! Cost of requests to a server and its network: counted, or sent by hand.
 
 use crate::fuzz::at;
 use crate::scenario::mount;
@@ -130,7 +130,8 @@ fn what_waits_for_locks_has_a_bound_and_ends_with_its_connection() {
         let mut holder = Hand::connect(&executor, 5).await;
         holder.lock(PosixLockHow::Try, PosixLockMode::Write, 1, 1);
         assert_eq!(holder.hear(&executor).await, [Ok(MdsReply::Done)]);
-        // So often that more would wait than may, if those of lost connections did.
+        // The rounds are so many that more would wait than may, if requests of lost connections
+        // did.
         for round in 0..3 {
             let mut connections = Vec::new();
             for part in 0..WAITING_PER_SESSION_MAX / PATIENT_REQUESTS_MAX {

@@ -29,7 +29,7 @@ const HARMS: u64 = 24;
 /// A run that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// What happened in a run.
+/// Outcome of a run, counted.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Outcome {
     /// Tasks that were run.
@@ -46,7 +46,7 @@ pub struct Outcome {
     pub cut_off_clients: u64,
     /// Seconds of simulated time.
     pub seconds: u64,
-    /// What the seed would have decided next: the same if a run was the same.
+    /// Next decision of the seed: equal if two runs were equal.
     pub next: u64,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Member {
     pub(crate) workers: Vec<Rc<Worker>>,
     /// Workers that have not done all of their calls.
     running: Cell<u32>,
-    /// It has died, or is being evicted.
+    /// The client has died, or is being evicted.
     pub(crate) dead: Cell<bool>,
 }
 
@@ -95,7 +95,7 @@ pub(crate) struct Run {
 
 /// Runs one seed. An error says what was wrong.
 pub fn run(seed: u64) -> Result<Outcome, String> {
-    // What a thread keeps of its connections goes with it.
+    // A thread of its own, so that its thread-local connections end with it.
     let thread = std::thread::Builder::new().spawn(move || run_here(seed));
     let joined = thread.map_err(|e| e.to_string())?.join();
     joined.unwrap_or_else(|panic| {
@@ -146,7 +146,7 @@ fn run_here(seed: u64) -> Result<Outcome, String> {
     outcome.seconds = executor.now().as_secs();
     outcome.next = executor.below(u64::MAX);
     let result = result.and_then(|result| result);
-    // What a dead client told an OST may be there, and what it told the MDS not.
+    // Data that a dead client sent to an OST may be there, and its changes at the MDS not.
     let leaves_objects =
         outcome.dead_clients + outcome.cut_off_clients > 0 && outcome.power_losses > 0;
     let result =
@@ -177,7 +177,7 @@ pub(crate) async fn mount(servers: &Servers, index: u32) -> Result<Fs, String> {
     Ok(Client::simulated(Cluster::new(mds, None, mount_point), true))
 }
 
-/// What is on the disk at the end, but for objects of these files, or of any that is not there.
+/// Checks the disks at the end, but for objects of these files, or of `any` that is not there.
 pub(crate) fn check(hosts: &Hosts, but: &BTreeSet<Ino>, any: bool) -> Result<(), String> {
     let report = futures_lite::future::block_on(glint_mds::check(&hosts.engine, false));
     let report = report.map_err(text)?;
@@ -205,7 +205,7 @@ impl Run {
         }
         (0..self.hosts.count()).for_each(|host| self.hosts.start(host));
         self.executor.sleep(Duration::from_millis(1)).await;
-        // Or it grows while it is used.
+        // Sometimes the file system grows while it is used.
         let may_grow = self.executor.one_in(4);
         while !may_grow && self.hosts.mds().mds().osts() < self.hosts.osts() {
             self.executor.sleep(Duration::from_millis(1)).await;
@@ -213,7 +213,7 @@ impl Run {
         let clients = 1 + self.executor.below(3) as u32;
         let mut shared = None;
         for index in 0..clients {
-            // Its connection belongs to its machine.
+            // The client's connection belongs to its machine.
             let (run, result) = (self.clone(), Rc::new(RefCell::new(None)));
             let slot = result.clone();
             self.executor.spawn_on(Machine(10 + index), async move {

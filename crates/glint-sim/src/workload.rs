@@ -1,4 +1,4 @@
-//! What clients do, and whether what they are told is true.
+//! Workload of clients, and checks that what they are told is true.
 
 use crate::contested::{Anew, Contested};
 use crate::oracle::{Model, Troubles};
@@ -32,7 +32,7 @@ pub(crate) struct Worker {
     pub(crate) own: Ino,
     pub(crate) shared: Ino,
     pub(crate) model: Rc<RefCell<Model>>,
-    /// Its client has died or is being evicted: nobody looks any more at what it does.
+    /// The worker's client has died or is being evicted: nobody looks any more at what it does.
     pub(crate) dead: Cell<bool>,
     /// All workers of all clients.
     pub(crate) all: Rc<RefCell<Vec<Rc<Worker>>>>,
@@ -120,7 +120,7 @@ impl Worker {
             16 => self.use_kept(&one).await,
             _ => self.share().await,
         };
-        // What a call came to that nobody looks at, is not known.
+        // The result of a call that nobody looks at is not known.
         if !self.dead.get() {
             self.model.borrow_mut().ends();
         }
@@ -223,7 +223,7 @@ impl Worker {
         };
         let mut got = self.fs.link(ROOT, ino, self.own, new.as_bytes()).await.map(drop);
         if want.is_ok() && got.is_err_and(|errno| self.troubles.explain(errno, Some(ino))) {
-            // It asks an OST for the size of what it has linked.
+            // link asks an OST for the size of the file after it has linked it.
             let names = self.expect("list", list(&self.fs, self.own).await, Ok(()))?;
             match names.is_some_and(|names| names.contains(new)) {
                 true => got = Ok(()),
@@ -243,7 +243,8 @@ impl Worker {
         Some((*model.names.get(name)?, inode.len()))
     }
 
-    /// Where a file of this size is written: inside, behind its end, or over the edge of a stripe.
+    /// Offset at which a file of this size is written: inside, behind its end, or over the edge of
+    /// a stripe.
     fn offset(&self, size: usize) -> usize {
         let near = self.executor.below(size as u64 + 50);
         let offset = match self.stripe {
@@ -368,8 +369,8 @@ impl Worker {
         Ok(())
     }
 
-    /// What another client sees of a directory is what its worker was told last, if that
-    /// does nothing meanwhile.
+    /// Checks that another client sees of a directory what its worker was told last, if that does
+    /// nothing meanwhile.
     async fn peek(&self) -> Result<(), String> {
         let other = {
             let all = self.all.borrow();

@@ -31,13 +31,13 @@ const SLOW_US_MAX: u64 = 3_000;
 const FLUSH_US_MAX: u64 = 5_000;
 /// Objects that a store keeps open: few, so that it closes some.
 const OPEN_FILES: usize = 4;
-/// Which file system it is.
+/// UUID of the file system.
 const UUID: u128 = 1;
 
 /// The server with the MDS.
 pub(crate) type Servers = MdsServer<Arc<MemoryKv>, MemoryDisk>;
 
-/// What runs on a machine.
+/// Server process that runs on a machine.
 #[derive(Clone)]
 enum Process {
     Mds(Arc<Servers>),
@@ -66,7 +66,7 @@ pub(crate) struct Hosts {
     layout: Layout,
 }
 
-/// Where a server is reached.
+/// Address of a server.
 pub(crate) fn address(host: usize) -> String {
     format!("server{host}")
 }
@@ -104,7 +104,7 @@ impl Hosts {
         self.hosts[host].machine
     }
 
-    /// What was not synced is gone; of objects anything of it.
+    /// Loses power: all metadata that was not synced is gone, and of objects any part of it.
     pub(crate) fn lose_power(&self, host: usize) {
         if host == MDS {
             self.engine.lose_power();
@@ -112,7 +112,7 @@ impl Hosts {
         self.lose_objects(host);
     }
 
-    /// The same of objects only.
+    /// Loses any part of the objects that was not synced, and the records that were not.
     pub(crate) fn lose_objects(&self, host: usize) {
         let host = &self.hosts[host];
         host.records.lose();
@@ -238,7 +238,7 @@ impl Hosts {
             let grants = Arc::<SpaceGrants>::default();
             match OstSet::start(the_host.stores(&grants), grants, None, false) {
                 Ok(osts) => return osts,
-                // It ends, and is started again.
+                // The process ends, and is started again.
                 Err(reason) => tracing::debug!(reason, "the OSTs do not start"),
             }
             self.lose_objects(host);
@@ -279,7 +279,7 @@ impl Hosts {
         self.spawn_rounds(machine, oss, oss.rounds());
     }
 
-    /// What a server does beside requests, a task for each round, until its process ends.
+    /// Runs what a server does beside requests, a task for each round, until its process ends.
     fn spawn_rounds<S: 'static>(&self, machine: Machine, server: &Arc<S>, rounds: Vec<Round<S>>) {
         for round in rounds {
             let (server, executor) = (server.clone(), self.executor.clone());
@@ -306,7 +306,7 @@ impl Hosts {
 
     /// The last thing of a process that ends by itself: all objects have checksums after it.
     pub(crate) fn settle_last(&self, host: usize) {
-        // Whoever looks at them sees what fails.
+        // The check of the objects sees what fails.
         let _ = match &*self.hosts[host].process.borrow() {
             Some(Process::Mds(server)) => server.osts().settle_last(),
             Some(Process::Oss(oss)) => oss.settle_last(),
@@ -341,7 +341,7 @@ fn serve<S: Service>(
     let accept = move |pipe: Pipe| {
         let server = accepting.clone();
         spawner.spawn_on(machine, async move {
-            // It says why to the client.
+            // The server tells the client why it fails.
             let _ = server.serve(pipe).await;
         });
     };

@@ -33,7 +33,7 @@ pub(crate) struct Parted {
 /// The network.
 #[derive(Default)]
 pub(crate) struct Network {
-    /// Who takes connections, by address.
+    /// Listeners, by address.
     accept: RefCell<BTreeMap<String, (Machine, Accept)>>,
     /// Pairs of machines between which nothing goes, and until when; whether what is sent arrives
     /// later, or connections break.

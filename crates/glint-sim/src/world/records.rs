@@ -1,10 +1,10 @@
-//! What a server remembers, in memory that outlives its processes.
+//! Records of a server, in memory that outlives its processes.
 
 use glint_server::{OssIdentity, OssRuns, Records, RecordsError};
 use parking_lot::Mutex;
 use std::time::Duration;
 
-/// What a server remembers.
+/// Records of a server.
 pub(crate) struct MemoryRecords {
     uuid: u128,
     osts: u16,
@@ -26,7 +26,7 @@ impl MemoryRecords {
         MemoryRecords { uuid, osts, kept: Mutex::default() }
     }
 
-    /// What was not synced is lost, or counts as lost.
+    /// Loses records that were not synced, or counts them as lost.
     pub(crate) fn lose(&self) {
         self.kept.lock().lost = true;
     }
