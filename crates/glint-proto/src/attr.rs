@@ -87,7 +87,7 @@ impl FileType {
     }
 }
 
-/// What an inode is, apart from its names and its data.
+/// Attributes of an inode, apart from its names and its data.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Attr {
     /// Inode number.
@@ -115,7 +115,7 @@ pub struct Attr {
     /// The objects know size, blocks and mtime better than the inode: the file
     /// is, or was when a writer vanished, open for writing.
     pub size_on_ost: bool,
-    /// Where the data lies; for a directory, what new files in it get.
+    /// Layout of the data; for a directory, what new files in it get.
     pub layout: Layout,
 }
 
@@ -175,7 +175,7 @@ impl Attr {
 pub enum SetTime {
     /// The server's clock.
     Now,
-    /// This time.
+    /// A given time.
     At(Timestamp),
 }
 

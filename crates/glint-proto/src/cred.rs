@@ -1,4 +1,4 @@
-//! Who calls.
+//! Credentials of a caller.
 
 use serde::{Deserialize, Serialize};
 

@@ -50,11 +50,11 @@ impl fmt::Display for ClientId {
 /// often it is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RequestId {
-    /// Who.
+    /// Client that sends the request.
     pub client: ClientId,
-    /// Which of its slots.
+    /// Slot of the client.
     pub slot: u16,
-    /// Which request in the slot; rises.
+    /// Number of the request in the slot; rises.
     pub xid: u64,
 }
 
@@ -63,7 +63,7 @@ pub struct RequestId {
 pub struct ObjectId {
     /// The file.
     pub ino: Ino,
-    /// Which of its stripes, from 0.
+    /// Index of the stripe in the file, from 0.
     pub stripe: u16,
 }
 

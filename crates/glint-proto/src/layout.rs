@@ -1,4 +1,4 @@
-//! Where the bytes of a file lie: RAID-0 over objects on OSTs.
+//! Layout of the bytes of a file: RAID-0 over objects on OSTs.
 //!
 //! Stripe `i` of a file is object `(ino, i)` on OST `(first_ost + i) % osts`, where `osts` is
 //! how many there were when the file was made: a file system that gets more of them leaves
@@ -72,7 +72,7 @@ impl Layout {
             && self.osts <= OST_COUNT_MAX
     }
 
-    /// What a new inode gets in a directory with this layout, on `osts` of which some are
+    /// Layout that a new inode gets in a directory with this layout, on `osts` of which some are
     /// `absent`: a directory the same, a file a definite number of stripes, beginning at an OST
     /// that its number chooses.
     pub fn inherit(&self, ino: Ino, is_dir: bool, osts: u16, absent: &[u16]) -> Layout {
@@ -101,7 +101,7 @@ impl Layout {
         self.osts = osts;
     }
 
-    /// Which OSTs it lies on.
+    /// OSTs that the file lies on.
     pub fn placement(&self) -> Placement {
         Placement { first: self.first_ost, osts: self.osts }
     }

@@ -130,7 +130,7 @@ pub const REPLAY_FAILS_MS_MAX: u64 = 10_000;
 pub const BATCH_CHANGES_MAX: u32 = 512;
 /// See [`BATCH_CHANGES_MAX`].
 pub const BATCH_BYTES_MAX: usize = 256 << 10;
-/// What a client had, of a server that started again, in one request.
+/// Locks and opens that a client reclaims in one request from a server that started again.
 pub const RECLAIMS_MAX: usize = 512;
 /// Inode numbers that a client is given at once.
 pub const INODES_PER_LEASE_MAX: u32 = 1 << 16;
@@ -208,8 +208,7 @@ pub const fn reserve_data(total: u64) -> u64 {
     reserve_metadata(total) + clamp(16 << 20, 0, total / 16)
 }
 
-/// What the descriptors of a server are for. Each part has its own, so that none takes those of
-/// another.
+/// Descriptors of a server, by use. Each part has its own, so that none takes those of another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Descriptors {
     /// Connections.
@@ -222,7 +221,7 @@ pub struct Descriptors {
 
 /// Descriptors for logs, journals, sockets that listen, and what a request opens and closes.
 const DESCRIPTORS_OTHER: u64 = 128;
-/// The same for each core: rings, what wakes them, the entrance of a mount.
+/// Descriptors for each core: rings, what wakes them, the entrance of a mount.
 const DESCRIPTORS_PER_CORE: u64 = 8;
 /// Most tables that are kept open.
 const TABLES_OPEN_MAX: u64 = 900;
@@ -272,7 +271,7 @@ const _: () = assert!(XATTR_LIST_BYTES_MAX + 32 * XATTR_COUNT_MAX < segment_byte
 const _: () = assert!(SLOTS_FOR_DATA < SLOTS_PER_CONNECTION);
 const _: () = assert!(LOCK_WAITERS_MAX < FUSE_WAITING_MAX);
 const _: () = assert!(LOCK_WAITERS_MAX < PATIENT_REQUESTS_MAX);
-// What one kernel waits for is never too much.
+// All requests of one kernel may wait.
 const _: () = assert!(FUSE_WAITING_MAX < WAITING_PER_SESSION_MAX);
 const _: () = assert!(PING_MS < AWAY_MS);
 const _: () = assert!(FUSE_IO_BYTES_MAX <= BULK_BYTES_MAX);

@@ -1,4 +1,5 @@
-//! What failed for a reason that may pass is tried again, for how long and after which pauses.
+//! Retries of operations that failed for a reason that may pass: for how long and after which
+//! pauses.
 //!
 //! Invariant: nothing is given up because time went by in which nobody tried: a disk that works
 //! again has fewer failures than that.
@@ -67,7 +68,7 @@ impl Failing {
         Some(Failing { since, last: now, errno, rests_until: now + pause, times, first })
     }
 
-    /// The same failure, which is tried again at once.
+    /// A copy of the failure that is tried again at once.
     pub fn at_once(self, now: Instant) -> Failing {
         Failing { last: now, rests_until: now, ..self }
     }

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// Set in the state of a session that is over; the rest counts what is being executed.
 const OVER: u64 = 1 << 63;
 
-/// What a client shows at each hello, to all servers the same.
+/// Identity that a client shows at each hello, to all servers the same.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     /// SHA-256 of its certificate, if it showed one.
@@ -79,7 +79,7 @@ pub struct Session {
     /// Nobody can be it in a record of an earlier version.
     owner: Option<Owner>,
     state: AtomicU64,
-    /// Who waits until nothing is being executed.
+    /// Callers that wait until nothing is being executed.
     waiting: WaitList,
     /// Requests that wait for locks.
     patient: AtomicUsize,
@@ -100,7 +100,7 @@ impl Session {
         Arc::new(Session { client, number, owner, state, waiting, patient })
     }
 
-    /// Whose it is.
+    /// Client of the session.
     pub fn client(&self) -> ClientId {
         self.client
     }

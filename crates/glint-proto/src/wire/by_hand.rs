@@ -44,7 +44,7 @@ pub fn request_frame(
     Ok([header.encode().as_slice(), &body, bulk].concat())
 }
 
-/// What was heard of a connection, of which whole replies are taken.
+/// Bytes received on a connection, of which whole replies are taken.
 #[derive(Default)]
 pub struct Heard(Vec<u8>);
 

@@ -1,11 +1,11 @@
-//! What a session may do with the objects of a file, as the MDS has allowed it and every
-//! server of OSTs checks it.
+//! Capabilities: the rights of a session to the objects of a file, given by the MDS and checked by
+//! every server of OSTs.
 
 use crate::OstRequest;
 use serde::{Deserialize, Serialize};
 use std::ops::BitOr;
 
-/// What is allowed. Whoever has any capability of an inode may know how large its objects are,
+/// Set of rights. A session that has any capability of an inode may know how large its objects are,
 /// and have them brought to stable storage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Access(pub u8);
@@ -59,7 +59,7 @@ pub const SIGNATURE_BYTES: usize = 32;
 /// of the file system have. The session and the inode are not in it: both sides know them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Capability {
-    /// What.
+    /// Rights.
     pub access: Access,
     /// A keyed hash of session, inode and access.
     pub signature: [u8; SIGNATURE_BYTES],

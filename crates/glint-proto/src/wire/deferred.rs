@@ -1,5 +1,6 @@
 //! Changes that a client made under a delegation, to be executed by the MDS later, in their order:
-//! the content of [`MdsRequest::Batch`]. Each is the request that would have been sent, with a stamp.
+//! the content of [`MdsRequest::Batch`]. Each is the request that would have been sent, with a
+//! stamp.
 //!
 //! The client has chosen inode numbers and times, so there is nothing that the servers could
 //! answer but that something failed. Changes are encoded one after the other when they are
@@ -21,7 +22,7 @@ pub struct Deferred<'a> {
     pub time: Timestamp,
     /// The inode that it makes, and where that is laid out.
     pub made: Option<(Ino, Placement)>,
-    /// What was done.
+    /// Request that was executed.
     #[serde(borrow)]
     pub request: MdsRequest<'a>,
 }
@@ -32,7 +33,7 @@ impl Deferred<'_> {
         encode(self, batch)
     }
 
-    /// Who made it.
+    /// Credentials of the caller that made the change.
     pub fn cred(&self) -> Cred {
         Cred { uid: self.uid, gid: self.gid, groups: None }
     }
@@ -119,7 +120,8 @@ mod tests {
         batch.truncate(batch.len() - 1);
         let left: Vec<_> = changes(&batch).collect();
         assert!(left.len() == 3 && left[2] == Err(Errno::EPROTO));
-        // What no client does by itself is none, and neither is a batch in a batch.
+        // Requests that no client executes by itself are no changes, and neither is a batch in a
+        // batch.
         for request in [
             MdsRequest::Batch { epoch: 1, changes: &[] },
             MdsRequest::Readlink { ino: Ino(1) },

@@ -74,11 +74,11 @@ pub enum FrameError {
     /// A length over its limit.
     #[error("{what} of {len} bytes is over the limit of {limit}")]
     TooLong {
-        /// Which part.
+        /// Part of the frame.
         what: &'static str,
-        /// What the frame said.
+        /// Length in the frame, in bytes.
         len: u32,
-        /// What is allowed.
+        /// Longest that is allowed, in bytes.
         limit: usize,
     },
     /// An operation that does not exist.

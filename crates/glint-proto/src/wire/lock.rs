@@ -5,7 +5,7 @@ use crate::{Capability, Ino, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::ops::{BitAnd, BitOr, BitOrAssign, Not};
 
-/// What of an inode a client may keep, each a lock of its own (the inode bits of Lustre).
+/// Parts of an inode that a client may cache, each a lock of its own (the inode bits of Lustre).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct Bits(pub u8);
 
@@ -16,7 +16,7 @@ impl Bits {
     pub const ENTRY: Bits = Bits(1);
     /// Attributes, extended ones and link target among them.
     pub const ATTR: Bits = Bits(2);
-    /// Which names there are not in a directory.
+    /// The names that are not in a directory.
     pub const NEGATIVE: Bits = Bits(4);
     /// The inode can be opened for reading without asking.
     pub const OPEN: Bits = Bits(8);
@@ -105,7 +105,7 @@ impl Range {
 pub struct DataLock {
     /// Names the lock.
     pub number: u64,
-    /// What it covers.
+    /// Bytes that the lock covers.
     pub range: Range,
     /// To write, which excludes all others.
     pub write: bool,
@@ -117,8 +117,8 @@ impl DataLock {
         self.range.contains(other.range) && (self.write || !other.write)
     }
 
-    /// This lock together with an older one of the same client: what the two give is one lock
-    /// under the newer number, unless they lie apart or give different things.
+    /// Joins the lock with an older one of the same client: what the two give is one lock under the
+    /// newer number, unless they lie apart or give different things.
     pub fn joined(self, older: DataLock) -> Option<DataLock> {
         let touches = self.range.start <= older.range.end && older.range.start <= self.range.end;
         if self.write == older.write && touches {
@@ -134,85 +134,84 @@ impl DataLock {
     }
 }
 
-/// What comes with an answer, though nobody asked for it: a lock, or what else the client may
-/// do from now on.
+/// Right that comes with an answer, though nobody asked for it: a lock, or a capability.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Grant {
     /// Bits of an inode. A recall with a higher number takes them back.
     Bits {
-        /// Which inode.
+        /// Inode.
         ino: Ino,
-        /// Which bits.
+        /// Bits.
         bits: Bits,
         /// Of this grant.
         number: u64,
     },
     /// Data of an inode.
     Data {
-        /// Which inode.
+        /// Inode.
         ino: Ino,
         /// The lock.
         lock: DataLock,
     },
-    /// What OSTs will execute.
+    /// Capability, without which OSTs refuse requests of some sessions.
     Capability {
         /// On objects of which inode.
         ino: Ino,
-        /// What allows it.
+        /// Capability.
         capability: Capability,
     },
 }
 
-/// What a server asks of a client that holds locks.
+/// Question of a server to a client that holds locks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Recall {
     /// Give these bits up: all that were granted under a number below this one.
     Bits {
-        /// Which inode.
+        /// Inode.
         ino: Ino,
-        /// Which bits.
+        /// Bits.
         bits: Bits,
         /// Of this recall.
         number: u64,
     },
     /// Write what is dirty, forget what is cached, and give this lock up.
     Data {
-        /// Which inode.
+        /// Inode.
         ino: Ino,
         /// The lock.
         number: u64,
     },
     /// Say how large the file is for you.
     Glimpse {
-        /// Which inode.
+        /// Inode.
         ino: Ino,
         /// Names the question.
         number: u64,
     },
 }
 
-/// What a client gives up, or says when it is asked.
+/// Lock that a client gives up, or its answer to a question.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Return {
     /// Bits of an inode that were granted under a number below this one.
     Bits {
-        /// Which inode.
+        /// Inode.
         ino: Ino,
-        /// Which bits.
+        /// Bits.
         bits: Bits,
         /// See [`Recall::Bits`].
         number: u64,
     },
     /// A lock on data.
     Data {
-        /// Which inode.
+        /// Inode.
         ino: Ino,
         /// The lock.
         number: u64,
     },
     /// Answer to [`Recall::Glimpse`]: what this client has written, if it has.
     Glimpse {
-        /// Which inode.
+        /// Inode.
         ino: Ino,
         /// Names the question.
         number: u64,

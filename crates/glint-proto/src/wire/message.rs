@@ -184,7 +184,7 @@ pub enum MdsRequest<'a> {
     WritesBack { epoch: u64 },
     /// Reclaims the delegation of a directory after a server restart ([`Bits::DELEGATION`]).
     ReclaimDelegation { ino: Ino },
-    /// What the client has done by itself, in its order; see [`crate::deferred`].
+    /// Changes that the client has made by itself, in its order; see [`crate::deferred`].
     Batch {
         epoch: u64,
         #[serde(borrow)]
@@ -193,7 +193,7 @@ pub enum MdsRequest<'a> {
 }
 
 impl MdsRequest<'_> {
-    /// Which operation this is.
+    /// Operation of the request.
     pub fn op(&self) -> Op {
         match self {
             MdsRequest::Lookup { .. } => Op::Lookup,
@@ -294,7 +294,7 @@ pub enum MdsReply {
     Glimpsed { attr: Attr, size: u64, mtime: Timestamp },
     /// A lock on data.
     Locked(DataLock),
-    /// What is in the way of a lock of a program; `None` if nothing is.
+    /// A lock in the way of a lock of a program; `None` if there is none.
     Blocked(Option<PosixLock>),
     /// `count` inode numbers from `first` on, for files that are laid out over `osts`, of which
     /// some are `absent`: not heard of, and better left alone.
@@ -357,7 +357,7 @@ pub struct DirPage {
 pub struct DirEntry {
     /// Inode.
     pub ino: Ino,
-    /// Where to go on after this entry; stable while the directory changes.
+    /// Cookie to go on with after this entry; stable while the directory changes.
     pub cookie: u64,
     /// The `d_type` of readdir(3).
     pub dirent_type: u8,
@@ -375,7 +375,7 @@ pub enum OstRequest {
     /// Write the bulk of the request, which was written at `mtime` if that is given. `kept`
     /// says that it takes of the space that is kept for the client.
     Write { object: ObjectId, offset: u64, mtime: Option<Timestamp>, kept: bool },
-    /// The same for `count` extents; see [`crate::extents`].
+    /// Write `count` extents, otherwise like `Write`; see [`crate::extents`].
     WriteExtents { object: ObjectId, count: u32, mtime: Option<Timestamp>, kept: bool },
     /// Set the size of the object.
     Truncate { object: ObjectId, size: u64 },
@@ -410,7 +410,7 @@ impl OstRequest {
     /// Whether its numbers are ones that a file can have: EINVAL or EFBIG if not.
     pub fn check(&self) -> FsResult<()> {
         let (start, len) = match *self {
-            // What they bring is bounded, and ends where the file does.
+            // The lengths of these requests are bounded, and end where the file does.
             OstRequest::Read { offset, .. }
             | OstRequest::Write { offset, .. }
             | OstRequest::Seek { offset, .. } => (offset, 0),
@@ -432,7 +432,7 @@ impl OstRequest {
         }
     }
 
-    /// Which object it is about, if it is about one.
+    /// Object of the request, if it is about one.
     pub fn object(&self) -> Option<ObjectId> {
         match *self {
             OstRequest::Read { object, .. }
@@ -448,7 +448,7 @@ impl OstRequest {
         }
     }
 
-    /// Which operation this is.
+    /// Operation of the request.
     pub fn op(&self) -> Op {
         match self {
             OstRequest::Read { .. } => Op::ObjRead,
@@ -470,7 +470,7 @@ impl OstRequest {
 pub enum OstReply {
     /// Done.
     Done,
-    /// This many bytes of bulk.
+    /// Number of bytes of bulk.
     Data(u32),
     /// State of the object after the write.
     Written(ObjectAttr),
@@ -480,12 +480,12 @@ pub enum OstReply {
     Offset(Option<u64>),
     /// Space.
     Space(SpaceInfo),
-    /// So many bytes are kept, perhaps fewer than were asked for; and where the largest object
-    /// ends that the OST's file system can have.
+    /// Bytes that are kept, perhaps fewer than were asked for; and the offset at which the largest
+    /// object ends that the OST's file system can have.
     SpaceGranted { bytes: u64, object_bytes_max: u64 },
 }
 
-/// What an object, or all objects of a file together, say about the data.
+/// Attributes of the data, of an object or of all objects of a file together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ObjectAttr {
     /// Bytes, of the object or of the file.
@@ -514,9 +514,9 @@ pub struct SpaceInfo {
     pub total: u64,
     /// Not used.
     pub free: u64,
-    /// What users may still write.
+    /// Bytes that users may still write.
     pub available: u64,
-    /// Which file system it is on, so that OSTs that share one count once.
+    /// Id of the file system that the OST is on, so that OSTs that share one count once.
     pub file_system: u64,
 }
 
@@ -544,14 +544,14 @@ pub enum Bulk<'a> {
     None,
     /// Data of a write.
     Out(&'a [u8]),
-    /// The same, which may be kept without a copy.
+    /// Data of a write that may be kept without a copy.
     Shared(&'a Arc<Vec<u8>>),
     /// Room for the data of a read.
     In(&'a mut [u8]),
 }
 
 impl<'a> Bulk<'a> {
-    /// The same for somebody who keeps nothing.
+    /// Lends shared data to a transport that keeps nothing.
     pub fn borrowed(self) -> Bulk<'a> {
         match self {
             Bulk::Shared(data) => Bulk::Out(data),

@@ -1,5 +1,4 @@
-//! What crosses a wire: frames, messages, and what they are made of. The modules are those of the
-//! crate, too.
+//! Wire format: frames, messages, and their parts. The modules are those of the crate, too.
 
 pub mod by_hand;
 pub mod capability;

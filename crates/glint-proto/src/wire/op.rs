@@ -24,7 +24,7 @@ macro_rules! operations {
     };
 }
 
-// Their order is that of their numbers on the wire.
+// The order of the operations is that of their numbers on the wire.
 operations! {
     Hello = "hello",
     Status = "status",

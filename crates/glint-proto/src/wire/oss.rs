@@ -18,13 +18,13 @@ pub struct OssInfo {
     pub first_ost: u16,
     /// How many it has.
     pub osts: u16,
-    /// Where clients reach it.
+    /// Address at which clients reach it.
     pub address: String,
     /// Of each of its OSTs, as it was last heard.
     pub space: Vec<SpaceInfo>,
 }
 
-/// What an OSS says and asks.
+/// Request of an OSS to the MDS.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum OssRequest {
     /// The OSS lives. The first one makes it a part of the file system.
@@ -40,7 +40,7 @@ pub struct Heartbeat {
     pub uuid: u128,
     /// The file system that it belongs to; 0 if to none yet.
     pub fs_uuid: u128,
-    /// Where clients reach it.
+    /// Address at which clients reach it.
     pub address: String,
     /// How many OSTs it has.
     pub osts: u16,
@@ -63,7 +63,7 @@ pub enum OssReply {
     SessionIsGood(bool),
 }
 
-/// What is to be done, and what an OSS must know.
+/// Orders to an OSS: what it has to do, and what it must know.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Orders {
     /// The file system.

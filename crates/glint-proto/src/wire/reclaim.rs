@@ -1,6 +1,6 @@
-//! What a client says again to a server that has started again, or has evicted it: what it has open,
-//! locked and for itself. Many of these travel in one request, and each is executed as if it had come
-//! alone.
+//! Reclaims: opens, locks and delegations that a client says again to a server that has started
+//! again, or has evicted it. Many of these travel in one request, and each is executed as if it had
+//! come alone.
 //!
 //! Invariant: to say one twice does no harm, and their order means nothing.
 
@@ -26,7 +26,7 @@ pub enum Reclaim {
 }
 
 impl Reclaim {
-    /// What such a request says; `None` if it says something else.
+    /// Reclaim that a request makes; `None` if it is another request.
     pub fn of(request: &MdsRequest<'_>) -> Option<Reclaim> {
         Some(match *request {
             MdsRequest::Reopen { ino, readers, writers, capability } => {

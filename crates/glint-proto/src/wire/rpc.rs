@@ -18,7 +18,7 @@ use std::fmt;
 pub struct Hello {
     /// Name of the client's host, shown by `glint status`.
     pub host: String,
-    /// Where it is mounted, shown by `glint status`.
+    /// Mount point, shown by `glint status`.
     pub mount_point: String,
     /// The client was welcomed before, by this or an earlier run of the server.
     pub known: bool,
@@ -54,7 +54,7 @@ impl fmt::Debug for Hello {
     }
 }
 
-/// What a run of a server left to the next one.
+/// Transactions of a run of a server that survived its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Survived {
     /// Transactions of the MDS up to this one.
@@ -71,7 +71,7 @@ impl Survived {
 /// Answer to [`Hello`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Welcome {
-    /// Which file system this is.
+    /// UUID of the file system.
     pub fs_uuid: u128,
     /// Changes whenever the server starts.
     pub boot_verifier: u64,
@@ -91,11 +91,11 @@ pub struct Welcome {
     pub lease_ms: u64,
     /// Locks are given to clients that listen to recalls.
     pub locks: bool,
-    /// What the client sees as its root.
+    /// Inode that the client sees as its root.
     pub root: Ino,
     /// Requests to OSTs need a capability: the client's certificate limits what it may do.
     pub capabilities: bool,
-    /// What survived of the run that the client counts transactions of.
+    /// Transactions that survived of the run that the client counts them of.
     pub survived: Survived,
     /// The client said that it is known, and is not: it was evicted. What it had open is
     /// closed, and what it still wanted to say is lost.
@@ -107,13 +107,13 @@ pub struct Welcome {
 pub struct Arrival<'a> {
     /// For which session; none if the client shares the process.
     pub session: Option<&'a Session>,
-    /// Which request of which client; none if the client shares the process.
+    /// Client and number of the request; none if the client shares the process.
     pub id: Option<RequestId>,
     /// Tells a repetition from another request under the same number: crc32c of the body.
     pub digest: u32,
     /// Time of the pass in which it is handled.
     pub now: Timestamp,
-    /// What it was answered by a run of the server that lost it, if it is sent for that.
+    /// Answer by a run of the server that lost the request, if it is sent again for that.
     pub replay: Option<MdsReply>,
 }
 
@@ -150,12 +150,12 @@ pub struct Committed {
     pub ost: u64,
 }
 
-/// What a request frame carries: who asks and what.
+/// Content of a request frame: who asks and what.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Request<'a> {
     /// Opens the conversation.
     Hello(Hello),
-    /// What servers have OSTs.
+    /// List the servers that have OSTs.
     Osses,
     /// From an OSS.
     Oss(OssRequest),
@@ -189,7 +189,7 @@ pub enum Request<'a> {
     Mds {
         /// Caller.
         cred: Cred,
-        /// What to do.
+        /// Request.
         #[serde(borrow)]
         request: MdsRequest<'a>,
     },
@@ -197,12 +197,12 @@ pub enum Request<'a> {
     Ost {
         /// Index of the OST.
         ost: u16,
-        /// What to do.
+        /// Request.
         request: OstRequest,
-        /// What allows it, if the session needs that.
+        /// Capability that allows it, if the session needs one.
         capability: Option<Capability>,
     },
-    /// What the client had before the server started again, up to
+    /// Opens and locks that the client had before the server started again, up to
     /// [`RECLAIMS_MAX`](crate::limits::RECLAIMS_MAX).
     Reclaim(Vec<Reclaim>),
     /// Compare stored data with its checksums now; if not `begins`, end that.
@@ -210,7 +210,7 @@ pub enum Request<'a> {
 }
 
 impl Request<'_> {
-    /// Which operation this is.
+    /// Operation of the request.
     pub fn op(&self) -> Op {
         match self {
             Request::Hello(_) | Request::Osses => Op::Hello,
@@ -226,7 +226,7 @@ impl Request<'_> {
     }
 }
 
-/// What a reply frame carries.
+/// Content of a reply frame.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Reply {
     /// To [`Request::Hello`].
