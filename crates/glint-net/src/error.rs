@@ -1,4 +1,4 @@
-//! What can go wrong on a connection.
+//! Errors of connections.
 
 use glint_proto::frame::FrameError;
 
@@ -11,7 +11,7 @@ pub enum NetError {
     /// The operating system refused.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// Step that failed.
         what: String,
         /// Why it failed.
         source: std::io::Error,
@@ -19,7 +19,7 @@ pub enum NetError {
     /// A file of an identity cannot be used.
     #[error("certificate {}: {reason}", path.display())]
     Certificate {
-        /// Which.
+        /// Path of the file.
         path: std::path::PathBuf,
         /// Why not.
         reason: String,
@@ -33,7 +33,7 @@ pub enum NetError {
 }
 
 impl NetError {
-    /// What the peer is told.
+    /// Reason that the peer is told.
     pub(crate) fn reason(&self) -> String {
         match self {
             NetError::Refused(reason) => reason.clone(),

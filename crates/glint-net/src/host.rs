@@ -1,5 +1,5 @@
-//! What the tasks of a thread run on: its runtime, or a simulation of many machines on one
-//! thread, in which the same code runs.
+//! Host of the tasks of a thread: its runtime, or a simulation of many machines on one thread, in
+//! which the same code runs.
 
 use crate::server::access::rights::Rights;
 use crate::transport::stream::Stream;
@@ -21,7 +21,7 @@ pub trait World {
     /// Runs a task, on the machine of the task that asks for it.
     fn spawn(&self, task: Task);
 
-    /// Ends when so much simulated time has passed.
+    /// PipeEnd when so much simulated time has passed.
     fn sleep(&self, time: Duration) -> Task;
 
     /// Connects to a server.
@@ -62,7 +62,7 @@ pub(crate) fn run_or_spawn(task: impl Future<Output = ()> + 'static) {
     }
 }
 
-/// Ends when so much time has passed.
+/// PipeEnd when so much time has passed.
 pub async fn sleep(time: Duration) {
     match world() {
         Some(world) => world.sleep(time).await,
@@ -117,25 +117,25 @@ impl Wire {
 
 /// An end of a simulated connection. It is closed when nobody has it any more.
 #[derive(Clone)]
-pub struct Pipe(Rc<Ends>);
+pub struct Pipe(Rc<PipeEnd>);
 
 /// The wires of an end.
-pub struct Ends {
+pub struct PipeEnd {
     pub(crate) incoming: Rc<Wire>,
     pub(crate) outgoing: Rc<Wire>,
-    /// What the certificate at the other end gives, if it showed one.
+    /// Rights of the certificate at the other end, if it showed one.
     pub(crate) rights: Option<Rights>,
 }
 
 impl Pipe {
     /// An end with its two wires.
     pub fn new(incoming: Rc<Wire>, outgoing: Rc<Wire>) -> Pipe {
-        Pipe(Rc::new(Ends { incoming, outgoing, rights: None }))
+        Pipe(Rc::new(PipeEnd { incoming, outgoing, rights: None }))
     }
 
-    /// The same at a server to which a certificate was shown.
+    /// An end at a server to which a certificate with `rights` was shown.
     pub fn limited(incoming: Rc<Wire>, outgoing: Rc<Wire>, rights: Rights) -> Pipe {
-        Pipe(Rc::new(Ends { incoming, outgoing, rights: Some(rights) }))
+        Pipe(Rc::new(PipeEnd { incoming, outgoing, rights: Some(rights) }))
     }
 
     /// Sends, for who speaks by hand.
@@ -143,30 +143,30 @@ impl Pipe {
         self.outgoing.put(bytes);
     }
 
-    /// What has come, at least one byte; `None` after the end.
+    /// Received bytes, at least one; `None` after the end.
     pub async fn receive(&self) -> Option<Vec<u8>> {
         let bytes = self.incoming.take().await;
         (!bytes.is_empty()).then_some(bytes)
     }
 }
 
-impl Ends {
+impl PipeEnd {
     pub(crate) fn close(&self) {
         self.outgoing.cut();
         self.incoming.cut();
     }
 }
 
-impl Drop for Ends {
+impl Drop for PipeEnd {
     fn drop(&mut self) {
         self.close();
     }
 }
 
 impl std::ops::Deref for Pipe {
-    type Target = Ends;
+    type Target = PipeEnd;
 
-    fn deref(&self) -> &Ends {
+    fn deref(&self) -> &PipeEnd {
         &self.0
     }
 }

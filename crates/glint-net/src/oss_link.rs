@@ -4,7 +4,7 @@
 //! is noticed. Nothing here waits for a disk.
 
 use crate::client::recovery::ask;
-use crate::client::remote::without_a_word;
+use crate::client::remote::explain_early_end;
 use crate::transport::frame_writer::{FrameWriter, KeptFrame};
 use crate::transport::framing::{Envelope, FrameReader, request_frame};
 use crate::transport::stream::Address;
@@ -29,7 +29,7 @@ pub struct OssLink {
     is_heard: bool,
 }
 
-/// What `work` comes to, if that is soon.
+/// Result of `work`, or `TimedOut` after [`PATIENCE`].
 async fn in_time<T>(
     what: &str,
     work: impl Future<Output = Result<T, NetError>>,
@@ -50,7 +50,7 @@ impl OssLink {
             address.connect().await.map_err(io)
         };
         let stream = in_time("connecting", connecting).await;
-        let stream = stream.map_err(|error| without_a_word(error, address))?;
+        let stream = stream.map_err(|error| explain_early_end(error, address))?;
         let (writer, reader) = (FrameWriter::new(stream.clone()), FrameReader::new(stream));
         Ok(OssLink { writer, reader, address: address.clone(), is_heard: false })
     }
@@ -64,7 +64,7 @@ impl OssLink {
         )?);
         let asking = ask(&self.writer, &mut self.reader, &frame);
         let reply = match (in_time("waiting for an answer", asking).await, self.is_heard) {
-            (Err(error), false) => return Err(without_a_word(error, &self.address)),
+            (Err(error), false) => return Err(explain_early_end(error, &self.address)),
             (reply, _) => reply?,
         };
         self.is_heard = true;

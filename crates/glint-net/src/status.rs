@@ -2,8 +2,7 @@
 
 use serde_json::{Map, Value};
 
-/// What everybody who is let in may know of a server; of OSTs not where they lie, of clients
-/// only itself.
+/// Keys of the status that every client may see; of OSTs not their paths, of clients only itself.
 const FOR_EVERYBODY: [&str; 12] = [
     "version",
     "role",
@@ -19,7 +18,7 @@ const FOR_EVERYBODY: [&str; 12] = [
     "per_s",
 ];
 
-/// What of the state of a server everybody may know: of clients only the one with this name.
+/// Part of the JSON `status` that every client may see: of clients only the one named `own`.
 pub fn status_for_everybody(status: &str, own: Option<&str>) -> String {
     let Ok(Value::Object(mut status)) = serde_json::from_str(status) else {
         return "{}".into();

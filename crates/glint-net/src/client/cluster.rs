@@ -17,7 +17,7 @@ use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// Who a client is.
+/// Identity of a client.
 #[derive(Clone)]
 pub struct ClientIdentity {
     pub(crate) client: ClientId,
@@ -105,7 +105,7 @@ impl<M: Transport> Cluster<M> {
         if let Some(remote) = self.find(ost) {
             return Ok(remote);
         }
-        // It has joined since this client came.
+        // The OSS has joined since this client came.
         self.learn(self.mds().osses().await?);
         self.find(ost).ok_or(Errno::ENXIO)
     }
@@ -152,7 +152,7 @@ impl<M: Transport> Durability for Cluster<M> {
     }
 
     fn abandon(&self, ino: Ino) {
-        // What the MDS lost with OSTs of its own is replayed before it lets others in.
+        // Changes that the MDS lost with OSTs of its own are replayed before it lets others in.
         self.osses.read().iter().for_each(|oss| oss.remote.abandon(ino));
     }
 

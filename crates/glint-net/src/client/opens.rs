@@ -1,4 +1,4 @@
-//! What a client has open at a server, to open it again after a restart.
+//! Files that a client has open at a server, to open it again after a restart.
 //!
 //! Invariant: no request that sets a size or a time is sent while a close of the file is under way,
 //! which would bring an older one after it.
@@ -14,11 +14,11 @@ use std::collections::HashMap;
 pub(crate) struct OpenCount {
     pub(crate) readers: u32,
     pub(crate) writers: u32,
-    /// What allows this session to write the inode, if OSTs ask for that.
+    /// Capability that allows this session to write the inode, if OSTs ask for that.
     pub(crate) capability: Option<Capability>,
 }
 
-/// What is open, and which closes are under way.
+/// Open files, and closes that are under way.
 #[derive(Default)]
 pub(crate) struct ClientOpens {
     counts: Mutex<HashMap<Ino, OpenCount>>,
@@ -74,7 +74,7 @@ impl ClientOpens {
         }
     }
 
-    /// What came with the answer to an open.
+    /// Keeps the capability that came with the answer to an open.
     pub(crate) fn note_capability(&self, grants: &[Grant]) {
         for grant in grants {
             if let Grant::Capability { ino, capability } = grant
@@ -116,7 +116,7 @@ impl ClientOpens {
         self.closing.wake_where(|waits_for| *waits_for == ino);
     }
 
-    /// What is open, by inodes.
+    /// Open files, by inodes.
     pub(crate) fn list(&self) -> Vec<(Ino, OpenCount)> {
         let mut opens: Vec<_> = self.counts.lock().iter().map(|(i, count)| (*i, *count)).collect();
         opens.sort_unstable_by_key(|(ino, _)| *ino);

@@ -75,11 +75,11 @@ fn host_name() -> String {
 
 fn ask_once(address: &Address, client: ClientId, request: &Request<'_>) -> Result<Reply, NetError> {
     let asked = ask_on(&mut *connect_blocking(address)?, client, request);
-    asked.map_err(|error| without_a_word(error, address))
+    asked.map_err(|error| explain_early_end(error, address))
 }
 
 /// Says what it means that a server closes the connection at the first question.
-pub(crate) fn without_a_word(error: NetError, address: &Address) -> NetError {
+pub(crate) fn explain_early_end(error: NetError, address: &Address) -> NetError {
     let is_end = match &error {
         NetError::Io { source, .. } => source.kind() == ErrorKind::UnexpectedEof,
         NetError::Closed => true,

@@ -32,7 +32,7 @@ pub(crate) struct SyncMark {
 /// How far this client is with a server that has started again or evicted it.
 pub(crate) struct Recovery {
     pub(crate) progress: RecoveryProgress,
-    /// Where replays are numbered that failed before.
+    /// Numbering of replays that failed before.
     pub(crate) retries: Option<Retries>,
 }
 
@@ -44,10 +44,10 @@ pub(crate) struct ClientSession {
     pub(crate) key: u64,
     /// Number of this session, as the MDS has named it last.
     pub(crate) session_number: AtomicU64,
-    /// The number that OSSes are told. That of a new session is told them when nothing is left here of
-    /// the old one: OSSes would take what is left for that of the new one.
+    /// The number that OSSes are told. That of a new session is told them when nothing is left here
+    /// of the old one: OSSes would take what is left for that of the new one.
     pub(crate) session_for_osses: Arc<AtomicU64>,
-    /// This server is an OSS, and was told that session last.
+    /// Session that the server was told last, if it is an OSS.
     told_session: Option<AtomicU64>,
     pub(crate) client: ClientId,
     pub(crate) secret: u128,
@@ -55,7 +55,7 @@ pub(crate) struct ClientSession {
     pub(crate) connection_numbers: Mutex<ConnectionNumbers>,
     pub(crate) opens: ClientOpens,
     pub(crate) replay_log: Mutex<ReplayLog>,
-    /// Who waits for room in it.
+    /// Waiters for room in the replay log.
     room: WaitList,
     /// Data of some file was lost: writes ask whether it is theirs.
     failed: AtomicBool,
@@ -159,7 +159,7 @@ impl ClientSession {
         self.told_session.is_some()
     }
 
-    /// Who keeps the locks of this client.
+    /// Lock client of this client.
     pub(crate) fn lock_client(&self) -> Option<Arc<dyn LockClient>> {
         self.lock_client.get().and_then(Weak::upgrade)
     }
@@ -191,7 +191,7 @@ impl ClientSession {
         self.end.until(|| is_over().then_some(())).await;
     }
 
-    /// What is said first on every connection of this session.
+    /// Request that is sent first on every connection of this session.
     pub(crate) fn hello(&self) -> Request<'static> {
         let mut session = self.session_number.load(Ordering::Acquire);
         if let Some(told) = &self.told_session {
@@ -216,15 +216,16 @@ impl ClientSession {
                 "another file system is served at this address now".into(),
             ));
         }
-        // One hello says that the client was evicted, and its answer may be lost, or come after that
-        // of another one: a new session says it, too.
+        // One hello says that the client was evicted, and its answer may be lost, or come after
+        // that of another one: a new session says it, too.
         let is_another = self.told_session.is_none() && {
             let before = self.session_number.swap(welcome.session, Ordering::AcqRel);
             before != 0 && before != welcome.session
         };
         let is_new_run = self.run.load(Ordering::Acquire) != welcome.boot_verifier;
         let says_so = welcome.evicted && (is_new_run || self.told_session.is_some());
-        // Each connection's hello is answered so until this client has recovered: it is one eviction.
+        // Each connection's hello is answered so until this client has recovered: it is one
+        // eviction.
         let is_said_first = (is_another || says_so)
             && self.evicted_in.swap(welcome.boot_verifier, Ordering::AcqRel)
                 != welcome.boot_verifier;
@@ -399,7 +400,7 @@ pub(crate) mod tests {
     use std::pin::pin;
     use std::task::{Context, Waker};
 
-    /// What a server says of itself.
+    /// Welcome of a server.
     pub(crate) fn welcome() -> Welcome {
         Welcome {
             fs_uuid: 1,

@@ -1,6 +1,6 @@
-//! How a client reaches the servers, in parts of which each promises one thing. A transport leads to
-//! the MDS ([`Transport::mds`]), to all OSTs, and knows of all servers what is not durable there; one
-//! to a single server that has both leads to itself.
+//! How a client reaches the servers, in parts of which each promises one thing. A transport leads
+//! to the MDS ([`Transport::mds`]), to all OSTs, and knows of all servers what is not durable
+//! there; one to a single server that has both leads to itself.
 
 use crate::client::cluster::ClientIdentity;
 use glint_proto::lock::{Grant, Recall, Return};
@@ -58,13 +58,13 @@ pub trait OstRequests: Send + Sync + 'static {
     ) -> impl Future<Output = FsResult<OstReply>>;
 }
 
-/// The session of a client at the MDS: who it is, with what, and how long that has not been heard of.
-/// Waits for the server only where it asks.
+/// The session of a client at the MDS: who it is, with what, and how long that has not been heard
+/// of. Waits for the server only where it asks.
 pub trait MdsSession: Send + Sync + 'static {
-    /// What the server said of itself and the file system.
+    /// Welcome of the server: properties of it and of the file system.
     fn welcome(&self) -> Welcome;
 
-    /// Who this client is at every server.
+    /// Identity of this client, the same at every server.
     fn identity(&self) -> ClientIdentity;
 
     /// How long nothing was heard of the server.
@@ -74,21 +74,21 @@ pub trait MdsSession: Send + Sync + 'static {
     fn osses(&self) -> impl Future<Output = FsResult<Vec<OssInfo>>>;
 }
 
-/// Locks that the MDS takes back and the client gives up. A recall comes until it is answered, and in
-/// the way of no answer.
+/// Locks that the MDS takes back and the client gives up. A recall comes until it is answered, and
+/// in the way of no answer.
 pub trait LockTraffic: Send + Sync + 'static {
     /// Names who keeps locks. Before that none are given.
     fn set_lock_client(&self, lock_client: Weak<dyn LockClient>);
 
-    /// Brings recalls to the lock client until the client ends. Run it on a thread that does nothing
-    /// that a recall could wait for.
+    /// Brings recalls to the lock client until the client ends. Run it on a thread that does
+    /// nothing that a recall could wait for.
     fn listen(&self) -> impl Future<Output = ()>;
 
     /// Gives locks up, and answers questions.
     fn return_locks(&self, returns: Vec<Return>) -> impl Future<Output = FsResult<()>>;
 }
 
-/// What servers say of themselves to people, as JSON.
+/// State and statistics of servers for people, as JSON.
 pub trait ServerStatistics: Send + Sync + 'static {
     /// State dump of the servers.
     fn status(&self) -> impl Future<Output = FsResult<String>>;
@@ -100,8 +100,9 @@ pub trait ServerStatistics: Send + Sync + 'static {
     fn reset_stats(&self) -> impl Future<Output = FsResult<()>>;
 }
 
-/// What all servers answered and have not made durable, to be sent again if one loses power. A server
-/// in the same process loses nothing without its client: for it are the methods that have a body.
+/// Requests that servers answered and have not made durable, to be sent again if one loses power. A
+/// server in the same process loses nothing without its client: for it are the methods that have a
+/// body.
 pub trait Durability: Send + Sync + 'static {
     /// Everything that was answered so far to stable storage.
     fn commit(&self) -> impl Future<Output = FsResult<()>>;

@@ -146,7 +146,7 @@ impl Drop for KeepAwake {
         for core in &self.activity.cores {
             let Some(thread) = core.thread.lock().take() else { continue };
             thread.thread().unpark();
-            // It does not panic, and there is nothing to do if it did.
+            // The thread does not panic, and there is nothing to do if it did.
             let _ = thread.join();
         }
     }
@@ -188,7 +188,7 @@ impl Activity {
     }
 }
 
-/// This thread runs on one core from now on, and only when nobody else wants it.
+/// Binds the calling thread to one core, to run only when nobody else wants it.
 fn become_idle_on(core: usize) -> std::io::Result<()> {
     let mut set = rustix::thread::CpuSet::new();
     set.set(core);
@@ -232,8 +232,8 @@ mod tests {
             awake.beat_at(0, at);
         }
         assert!(is_running());
-        // It has the lowest priority of all, so that others say when it comes to rest. Where it
-        // may not run on this core it has ended.
+        // The thread has the lowest priority of all, so that others say when it comes to rest.
+        // Where it may not run on this core it has ended.
         let ended = || {
             awake.activity.cores[0]
                 .thread

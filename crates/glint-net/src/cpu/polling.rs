@@ -107,7 +107,7 @@ impl Poller {
         }
     }
 
-    /// What was waited for has come.
+    /// Ends the current wait: its event has come.
     pub(crate) fn wait_ends(&self) {
         if let Some((since, true)) = self.waiting.take() {
             let now = Instant::now();
@@ -170,7 +170,7 @@ mod tests {
             }
         }
         assert!(polled < 100, "it polled {polled} times in ten seconds in vain");
-        // And fast ones again: it finds out within its longest rest.
+        // Waits are short again: the tuner finds out within its longest rest.
         now += REST_MAX;
         for _ in 0..20 {
             assert!(tuner.polls(now));

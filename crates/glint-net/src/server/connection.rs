@@ -3,7 +3,7 @@
 //! Invariant: what waits for a lock ends with the connection on which it would be answered.
 
 use crate::server::access::rights::{Peer, Rights};
-use crate::server::door::Place;
+use crate::server::connection_limits::Place;
 use crate::transport::frame_writer::FrameWriter;
 use crate::{AdminService, NetError, SessionService, status_for_everybody};
 use futures_util::future::{AbortHandle, abortable};
@@ -35,13 +35,13 @@ pub(crate) struct Waits {
 pub(crate) struct ServedConnection<S: SessionService + AdminService> {
     pub(crate) service: Arc<S>,
     pub(crate) writer: FrameWriter,
-    /// Who is at the other end.
+    /// Peer at the other end.
     pub(crate) peer: Peer,
     /// Place among the connections of the server, where these are counted.
     pub(crate) place: RefCell<Option<Place>>,
     /// The part of the tree that it is bound to, if it is.
     pub(crate) top: Cell<Option<Ino>>,
-    /// Whose requests come in, once its client has said hello.
+    /// Session of the requests, once the client has said hello.
     pub(crate) session: OnceCell<Arc<Session>>,
     /// Requests received and not yet answered: those in slots, and those that wait for locks,
     /// which keep nobody from being read.
@@ -70,17 +70,18 @@ impl<S: SessionService + AdminService> Drop for ServedConnection<S> {
 }
 
 impl<S: SessionService + AdminService> ServedConnection<S> {
-    /// Where a request is counted.
+    /// Counter of a request.
     pub(crate) fn count(&self, request: &Header) -> &Cell<usize> {
         if is_patient(request) { &self.patient } else { &self.under_way }
     }
 
-    /// What the other end may do; `None` if that is everything.
+    /// Rights of the other end; `None` if it has all.
     pub(crate) fn rights(&self) -> Option<&Rights> {
         (!self.peer.rights.is_all()).then_some(&self.peer.rights)
     }
 
-    /// Takes a place among those who have said who they are, if so many of its certificate may come.
+    /// Takes a place among those who have said who they are, if so many of its certificate may
+    /// come.
     pub(crate) fn admit_peer(&self) -> Result<(), NetError> {
         let mut place = self.place.borrow_mut();
         match place.as_mut().is_none_or(|place| place.known(self.peer.certificate)) {

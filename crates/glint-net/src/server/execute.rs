@@ -1,4 +1,4 @@
-//! What a worker does for one request: who may ask what, and who executes it.
+//! Execution of one request by a worker: who may ask what, and who executes it.
 //!
 //! Invariants:
 //! - Before a client has said hello, and when its session is over, nothing is done for it.
@@ -66,7 +66,7 @@ impl<S: Service> Worker<S> {
         let header = &frame.header;
         let request: Request<'_> = glint_proto::message::decode(pass.body(&frame))
             .map_err(|_| FrameError::Body(header.op.name()))?;
-        // It was queued as what its header says.
+        // The request was queued as the operation that its header says.
         if request.op() != header.op {
             return Err(FrameError::Body(header.op.name()).into());
         }
@@ -209,7 +209,7 @@ impl<S: Service> Worker<S> {
         if hurry && !alone && !self.hurrying.replace(true) {
             let worker = self.clone();
             host::spawn(async move {
-                // Who waits for it hears of the failure.
+                // A ping that waits for the commit hears of the failure.
                 let _ = worker.service.commit().await;
                 worker.hurrying.set(false);
             });
@@ -290,7 +290,8 @@ impl<S: Service> Worker<S> {
         Ok(Reply::Reclaimed(replies))
     }
 
-    /// Executes a data request, a change of it once. `written` came with it, `bulk` is what is read.
+    /// Executes a data request, a change of it once. `written` came with it, `bulk` is what is
+    /// read.
     async fn data(
         &self,
         received: &Received<'_, S>,
@@ -312,7 +313,8 @@ impl<S: Service> Worker<S> {
         Ok(Reply::Ost { transaction, reply })
     }
 
-    /// What is executed for a request of a client, if it may say that.
+    /// Request to execute for a request of a client, with its credentials; an error if the client
+    /// has no right to it.
     async fn admit<'a>(
         &self,
         connection: &ServedConnection<S>,
@@ -363,7 +365,7 @@ impl<S: Service> Worker<S> {
             let reply = Reply::Recalls(recalls);
             let queued = append_frame(&mut connection.writer.queue(), envelope, &reply, &[]);
             if queued.is_err() || connection.writer.flush().await.is_err() {
-                // What was asked is said again when the client listens anew.
+                // Recalls that were not answered are sent again when the client listens anew.
                 return;
             }
         }

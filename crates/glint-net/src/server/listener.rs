@@ -5,7 +5,7 @@
 //! Invariant: a client that says that it lives is heard, whatever the disk does.
 
 use crate::host::{self, Pipe};
-use crate::server::door::{Door, Place};
+use crate::server::connection_limits::{ConnectionLimits, Place};
 use crate::server::reply_cache::ReplyCache;
 use crate::server::spare::Spare;
 use crate::server::worker::Worker;
@@ -48,14 +48,14 @@ pub struct ServerOptions {
 /// A connection that has come, where it comes from, and its place.
 type Visitor = (Accepted, Origin, Place);
 
-/// What comes to a thread from outside.
+/// Work that comes to a thread from outside.
 #[derive(Default)]
 struct Inbox {
     /// Connections that this thread serves, and will.
     load: AtomicUsize,
     stop: AtomicBool,
-    /// Connections should be looked after.
-    care: AtomicBool,
+    /// Stale connections are to be closed.
+    close_stale: AtomicBool,
     accepted: Mutex<Vec<Visitor>>,
     /// The thread, which waits for any of these.
     waiting: WaitList,
@@ -73,7 +73,8 @@ impl Inbox {
     async fn next(&self) -> Vec<Visitor> {
         let look = || {
             let accepted = std::mem::take(&mut *self.accepted.lock());
-            let other = self.stop.load(Ordering::Acquire) || self.care.load(Ordering::Acquire);
+            let other =
+                self.stop.load(Ordering::Acquire) || self.close_stale.load(Ordering::Acquire);
             (!accepted.is_empty() || other).then_some(accepted)
         };
         self.waiting.until(look).await
@@ -105,7 +106,7 @@ impl Server {
             socket_file: listener.socket_file(),
             listener: Arc::new(listener),
             stop: Arc::default(),
-            // And the spare.
+            // One for each core, and one for the spare.
             inboxes: (0..=cores).map(|_| Arc::default()).collect(),
             threads: Vec::new(),
         };
@@ -127,9 +128,9 @@ impl Server {
         }
         let (listener, stop) = (handle.listener.clone(), handle.stop.clone());
         let inboxes = handle.inboxes.clone();
-        let door = Door::new(options.connections.unwrap_or(CONNECTIONS_MAX));
+        let limits = ConnectionLimits::new(options.connections.unwrap_or(CONNECTIONS_MAX));
         let thread = std::thread::Builder::new().name("accept".into());
-        handle.threads.push(thread.spawn(move || accept(&listener, &stop, &inboxes, &door))?);
+        handle.threads.push(thread.spawn(move || accept(&listener, &stop, &inboxes, &limits))?);
         Ok(handle)
     }
 }
@@ -148,10 +149,10 @@ impl<S: Service> SimulatedServer<S> {
         self.0.clone().serve(pipe.into(), None).await
     }
 
-    /// Looks after connections; to be called every now and then.
-    pub async fn care(&self) {
+    /// Closes stale connections; to be called every now and then.
+    pub async fn close_stale(&self) {
         self.0.note_looked();
-        self.0.care().await;
+        self.0.close_stale().await;
     }
 }
 
@@ -176,7 +177,12 @@ impl ServerHandle {
     }
 }
 
-fn accept(listener: &ListeningSocket, stop: &AtomicBool, inboxes: &[Arc<Inbox>], door: &Arc<Door>) {
+fn accept(
+    listener: &ListeningSocket,
+    stop: &AtomicBool,
+    inboxes: &[Arc<Inbox>],
+    limits: &Arc<ConnectionLimits>,
+) {
     let mut cared = Instant::now();
     let mut complained: Option<Instant> = None;
     loop {
@@ -187,7 +193,7 @@ fn accept(listener: &ListeningSocket, stop: &AtomicBool, inboxes: &[Arc<Inbox>],
         if cared.elapsed() >= CARE {
             cared = Instant::now();
             for inbox in inboxes.iter().filter(|inbox| inbox.load.load(Ordering::Relaxed) > 0) {
-                inbox.care.store(true, Ordering::Release);
+                inbox.close_stale.store(true, Ordering::Release);
                 inbox.waiting.wake();
             }
         }
@@ -196,7 +202,7 @@ fn accept(listener: &ListeningSocket, stop: &AtomicBool, inboxes: &[Arc<Inbox>],
         }
         match listener.accept() {
             Ok((connection, origin)) => {
-                let Some(place) = door.enter(origin) else { continue };
+                let Some(place) = limits.enter(origin) else { continue };
                 let load = |inbox: &&Arc<Inbox>| inbox.load.load(Ordering::Relaxed);
                 let Some((spare, cores)) = inboxes.split_last() else { return };
                 let running = cores.iter().filter(|inbox| !inbox.stands_still());
@@ -250,8 +256,8 @@ fn run<S: Service>(
             if inbox.stop.load(Ordering::Acquire) {
                 return Ok(());
             }
-            if inbox.care.swap(false, Ordering::AcqRel) {
-                worker.care().await;
+            if inbox.close_stale.swap(false, Ordering::AcqRel) {
+                worker.close_stale().await;
             }
             for (stream, origin, place) in accepted {
                 let (worker, inbox) = (worker.clone(), inbox.clone());

@@ -3,7 +3,7 @@
 
 pub(crate) mod access;
 pub(crate) mod connection;
-pub(crate) mod door;
+pub(crate) mod connection_limits;
 pub(crate) mod execute;
 pub(crate) mod listener;
 pub(crate) mod reply_cache;

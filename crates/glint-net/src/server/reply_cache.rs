@@ -15,10 +15,10 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
 
-type Slot = Arc<futures_util::lock::Mutex<Option<Last>>>;
+type Slot = Arc<futures_util::lock::Mutex<Option<LastChange>>>;
 
 /// The last change of a slot: its xid, the checksums of its body and its data, and its answer.
-type Last = (u64, (u32, u32), Answer<OstReply>);
+type LastChange = (u64, (u32, u32), Answer<OstReply>);
 
 /// The slots of a session.
 type Slots = (Arc<Session>, HashMap<u16, Slot>);

@@ -1,4 +1,4 @@
-//! Which request comes next at a worker.
+//! Order of the requests at a worker.
 //!
 //! Invariants:
 //! - An urgent request goes before all that are not.

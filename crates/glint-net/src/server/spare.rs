@@ -2,8 +2,8 @@
 //!
 //! A disk that stands still (frozen, suspended, throttled) may hold up every thread that executes
 //! requests: a page of the journal or of an object that cannot be written cannot be waited for in
-//! any other way. So a server has one worker more than cores to use. It is given the connections that
-//! come while all others stand still, those of clients who got no answer.
+//! any other way. So a server has one worker more than cores to use. It is given the connections
+//! that come while all others stand still, those of clients who got no answer.
 //!
 //! Invariant: while others stand still, nothing is executed here that may wait for a disk.
 
@@ -16,7 +16,7 @@ use std::time::Duration;
 /// How often it is looked at whether others still stand still.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What the spare worker knows of the others: whether they stand still.
+/// Whether all other workers stand still, for the spare one.
 pub(crate) struct Spare(pub(crate) Box<dyn Fn() -> bool + Send>);
 
 /// Whether a request of a client is executed without the engine and without objects. What a client

@@ -15,7 +15,7 @@
 
 use crate::cpu::polling::Poller;
 use crate::server::connection::{ServedConnection, UNDER_WAY_MAX, is_patient};
-use crate::server::door::Place;
+use crate::server::connection_limits::Place;
 use crate::server::reply_cache::ReplyCache;
 use crate::server::scheduler::Scheduler;
 use crate::server::spare::Spare;
@@ -58,7 +58,7 @@ pub(crate) struct Worker<S: Service> {
     /// How long it has read from connections, and when that was counted last.
     read: Cell<Duration>,
     counted: Cell<Instant>,
-    /// What was answered is being brought to stable storage.
+    /// Whether answered changes are being brought to stable storage.
     pub(crate) hurrying: Cell<bool>,
     pub(crate) spare: Option<Spare>,
 }
@@ -185,7 +185,7 @@ impl<S: Service> Worker<S> {
         if connection.patient.get() > PATIENT_REQUESTS_MAX {
             let reply = Err(Errno::ENOLCK);
             let reply = Reply::Mds { transaction: 0, reply, grants: Vec::new() };
-            // It is short.
+            // The reply is short, so it fits into a frame.
             let _ = self.reply(&connection, &header, 0, &reply, Vec::new());
             return;
         }
@@ -193,7 +193,7 @@ impl<S: Service> Worker<S> {
         if pushed.is_err() {
             glint_telemetry::count(Counter::Busy, 1);
             let busy = Reply::Busy { retry_ms: BUSY_RETRY_MS };
-            // It is short.
+            // The reply is short, so it fits into a frame.
             let _ = self.reply(&connection, &header, 0, &busy, Vec::new());
         }
     }
@@ -323,7 +323,7 @@ impl<S: Service> Worker<S> {
 
     /// Closes connections that stopped in the middle of a frame, and those of clients that
     /// were evicted. To be called every now and then.
-    pub(crate) async fn care(&self) {
+    pub(crate) async fn close_stale(&self) {
         self.reply_cache.forget_ended();
         self.connections.borrow_mut().retain(|connection| connection.strong_count() > 0);
         let all: Vec<Rc<ServedConnection<S>>> =

@@ -14,6 +14,6 @@ pub trait CommitService {
     /// The last transactions on stable storage.
     fn last_committed(&self) -> Committed;
 
-    /// What survived of the run that this verifier names; `None` if nobody knows any more.
+    /// Transactions that survived of the run with this boot verifier; `None` if it is too long ago.
     fn survival(&self, boot_verifier: u64) -> Option<Survived>;
 }

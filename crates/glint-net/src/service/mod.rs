@@ -1,4 +1,4 @@
-//! What a server process answers, as interfaces: each names one thing that is asked of it.
+//! Services of a server process, as interfaces: each names one thing that is asked of it.
 //!
 //! Promises: what an OSS has no part in (names, locks, other servers) is refused, or is nothing,
 //! by the default of the interface; a server writes down only what it does. Functions of the

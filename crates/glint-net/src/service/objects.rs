@@ -18,6 +18,6 @@ pub trait ObjectService {
         bulk: Bulk<'_>,
     ) -> impl Future<Output = Answer<OstReply>>;
 
-    /// What capabilities of this file system are sealed with; `None` if nobody has said yet.
+    /// Key that capabilities of this file system are signed with; `None` while it is not known.
     fn capability_key(&self) -> Option<&Key>;
 }

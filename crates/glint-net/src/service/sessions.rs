@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// that is over does not come back. Where leases and recovery are the matter of another server,
 /// signs of life are nothing.
 pub trait SessionService {
-    /// What every client must know first.
+    /// Welcome that every client gets first.
     fn welcome(&self) -> Welcome;
 
     /// Connects a client, for the first time or again. Returns whether it was not known, and

@@ -65,7 +65,7 @@ impl KeptFrame {
     }
 }
 
-/// What is to be sent: bytes, and bulk data that comes between them.
+/// Data to be sent: bytes, and bulk data that comes between them.
 #[derive(Default)]
 struct SendQueue {
     bytes: Vec<u8>,

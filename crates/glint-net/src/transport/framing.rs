@@ -17,7 +17,7 @@ use std::time::Instant;
 /// Least room offered to one read.
 const READ_BYTES: usize = 64 << 10;
 
-/// Where a complete frame lies in a [`Pass`].
+/// Position of a complete frame in a [`Pass`].
 pub(crate) struct Frame {
     pub(crate) header: Header,
     body: Range<usize>,
@@ -169,7 +169,7 @@ fn cut(bytes: &[u8]) -> Result<Cut, FrameError> {
     }
 }
 
-/// What identifies a frame, beside its content.
+/// Header fields of a frame that do not follow from its content.
 #[derive(Clone, Copy)]
 pub(crate) struct Envelope {
     pub(crate) op: Op,

@@ -1,4 +1,4 @@
-//! Where servers are, and the byte streams that lead there: TCP, encrypted or not, or a Unix
+//! Addresses of servers, and the byte streams that lead there: TCP, encrypted or not, or a Unix
 //! socket on the same host (`unix:PATH`).
 
 use crate::NetError;
@@ -25,12 +25,12 @@ use std::time::Duration;
 /// Prefix of the address of a Unix socket.
 pub const UNIX_PREFIX: &str = "unix:";
 
-/// Where a server is.
+/// Address of a server.
 #[derive(Clone, Debug)]
 pub enum Address {
     /// Name or number of a host, and port.
     Tcp(String),
-    /// The same, and who this process is there: what is said is encrypted.
+    /// Name or number of a host, and port, for TLS; with the identity of this process.
     Tls(String, TlsIdentity),
     /// Path of a socket.
     Unix(PathBuf),
@@ -45,7 +45,8 @@ impl Address {
         }
     }
 
-    /// The same; encrypted, if it leads out of this host and there is an identity.
+    /// Parses like [`Address::parse`]; encrypted, if the address leads out of this host and there
+    /// is an identity.
     pub fn parse_as(text: &str, identity: Option<TlsIdentity>) -> Address {
         match (Address::parse(text), identity) {
             (Address::Tcp(address), Some(identity)) => Address::Tls(address, identity),
@@ -219,7 +220,7 @@ impl ListeningSocket {
     }
 }
 
-/// Where a connection comes from.
+/// Origin of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Origin {
     /// A host; of IPv6 its network of 2^64, all of which a host may use.
@@ -294,8 +295,8 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// What has to be sent to say `bytes`, where it is something else. All of it must be, before
-    /// something else is.
+    /// Encrypts `bytes`; `None` if they are sent as they are. All of the result must be sent before
+    /// anything else is.
     pub(crate) fn seal(&self, bytes: &[u8]) -> io::Result<Option<Vec<u8>>> {
         match self {
             Stream::Tls(stream) => stream.encrypt(bytes).map(Some),

@@ -40,7 +40,7 @@ pub const KEY_FILE: &str = "key.pem";
 /// Least room offered to one read.
 const READ_BYTES: usize = 64 << 10;
 
-/// Who this process is, and which authority it believes.
+/// TLS identity of this process, with the authority it believes.
 #[derive(Clone)]
 pub struct TlsIdentity {
     client: Arc<ClientConfig>,
@@ -99,7 +99,7 @@ impl TlsIdentity {
         Ok(TlsIdentity { client, server, rights: Arc::new(rights) })
     }
 
-    /// What this process may do, as its certificate says.
+    /// Rights of this process, as its certificate says.
     pub fn rights(&self) -> &Rights {
         &self.rights
     }
@@ -144,7 +144,7 @@ fn other(error: rustls::Error) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, error)
 }
 
-/// What a certificate says that its owner may do, and what it calls it.
+/// Rights that a certificate gives its owner, and the name in it.
 fn rights_of(certificate: &[u8]) -> Result<(Rights, Option<String>), String> {
     let (_, certificate) = x509_parser::parse_x509_certificate(certificate)
         .map_err(|_| "not to be understood".to_owned())?;
@@ -207,8 +207,7 @@ impl TlsStream {
         }
     }
 
-    /// Who the peer is, and what its certificate says that it may do: everything, if it says
-    /// nothing.
+    /// Peer, with the rights in its certificate: all of them, if it says nothing.
     pub(crate) fn peer(&self) -> Result<Peer, NetError> {
         let session = self.session.borrow();
         let Some([certificate, ..]) = session.connection.peer_certificates() else {

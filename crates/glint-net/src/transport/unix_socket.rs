@@ -9,7 +9,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// What `sun_path` holds beside its end.
+/// Bytes that `sun_path` holds beside its terminating zero.
 const PATH_BYTES_MAX: usize = 107;
 /// Connections that may wait to be accepted; the kernel lowers it to its own limit.
 const BACKLOG: i32 = 4096;
@@ -99,11 +99,11 @@ mod tests {
             connect_blocking(&socket).unwrap();
             assert_eq!(bind(&socket).unwrap_err().kind(), ErrorKind::AddrInUse);
             drop(listener);
-            // What a server left that is gone is in nobody's way.
+            // The socket file of a server that is gone is in nobody's way.
             bind(&socket).unwrap();
         }
         assert!(bind(&top.join("n".repeat(150))).is_err());
-        // What is no socket is not removed, nor what a link leads to.
+        // A file that is no socket is not removed, nor the target of a link.
         let (file, link) = (top.join("file"), top.join("link"));
         std::fs::write(&file, b"words").unwrap();
         std::os::unix::fs::symlink("file", &link).unwrap();

@@ -254,7 +254,7 @@ impl Hosts {
                 host::sleep(COMMIT_INTERVAL).await;
                 // An engine on a disk has a thread for it. Whoever looks at it sees what fails.
                 let _ = service.mds().sync().await;
-                serving.care().await;
+                serving.close_stale().await;
             }
         });
         self.spawn_rounds(machine, server, server.rounds());
@@ -268,7 +268,7 @@ impl Hosts {
             let serving = serve(&executor, host, machine, &service);
             loop {
                 host::sleep(COMMIT_INTERVAL).await;
-                serving.care().await;
+                serving.close_stale().await;
             }
         });
         self.executor.spawn_on(machine, async move {

@@ -140,7 +140,7 @@ impl Connection {
         Ok((reader, now))
     }
 
-    /// What is to be sent again: requests that were on their way, oldest first, under their old
+    /// Requests to be sent again: those that were on their way, oldest first, under their old
     /// identity. One that rests is sent when its rest is over.
     pub(super) fn unanswered(&self) -> Vec<KeptFrame> {
         let mut all = self.pending.borrow_mut();
@@ -148,7 +148,7 @@ impl Connection {
             all.iter_mut().flatten().filter(|pending| pending.answer.is_none() && !pending.rests);
         let mut again: Vec<(u64, KeptFrame)> = under_way
             .map(|pending| {
-                // It comes after what was sent again before it.
+                // The sync comes after all that was sent again before it.
                 pending.sync = pending.sync.map(|sync| self.session.mark_sync(sync.object));
                 (pending.xid, pending.frame.clone())
             })

@@ -46,7 +46,7 @@ pub(crate) struct Pending {
     pub(crate) abandoned: bool,
     /// The server was busy: it has not executed the request, and is not asked again yet.
     pub(super) rests: bool,
-    /// What its answer says is open.
+    /// File that its answer says is open.
     pub(super) opened: Option<Opened>,
     /// Mark of the sync, if the request syncs an object.
     pub(crate) sync: Option<SyncMark>,

@@ -14,7 +14,7 @@ use std::cell::{Cell, RefCell};
 /// Slots, and behind them places for requests that need none.
 pub(crate) struct Slots {
     free: RefCell<Vec<u16>>,
-    /// Who waits for a slot: requests for data, and others.
+    /// Waiters for a slot: requests for data, and others.
     waiting: [WaitList; 2],
     free_places: RefCell<Vec<u16>>,
     places: Cell<u16>,

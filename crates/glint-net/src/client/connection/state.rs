@@ -1,6 +1,7 @@
-//! The states of a client's connection to a server, the steps of recovery in their order, and what of
-//! them the session has behind it. Nothing here sends, receives or waits: the
-//! [keeper](crate::client::connection::keeper) does what the state says, and says here what came of it.
+//! The states of a client's connection to a server, the steps of recovery in their order, and what
+//! of them the session has behind it. Nothing here sends, receives or waits: the
+//! [keeper](crate::client::connection::keeper) does what the state says, and says here what came of
+//! it.
 //!
 //! | event | connecting | recovering | active | evicted | closed |
 //! |---|---|---|---|---|---|
@@ -15,8 +16,8 @@
 //!
 //! Invariants:
 //! - Requests are written to a connection only while it is active: nobody else has its writer.
-//! - A connection that was welcomed in a session that is over never becomes active, and what comes on
-//!   it is not believed.
+//! - A connection that was welcomed in a session that is over never becomes active, and what comes
+//!   on it is not believed.
 //! - The steps that a session needs are taken in their order, by one connection at a time; one that
 //!   was taken in a generation is not taken in it again.
 
@@ -28,19 +29,19 @@ pub(crate) struct Generation {
     pub(crate) evictions: u64,
 }
 
-/// What is done on a new connection between the answer to hello and the first new request.
+/// Step on a new connection between the answer to hello and the first new request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RecoveryStep {
     /// Locks are forgotten with what is cached under them, before the server gives new ones.
     ForgetLocks,
-    /// What is open is opened again; what is locked, delegated and to be written is reclaimed.
+    /// Open files are opened again; locks, delegations and data to be written are reclaimed.
     Reclaim,
-    /// What was answered and did not survive is sent again.
+    /// Requests that were answered and did not survive are sent again.
     Replay,
     /// The server hears that this was all, waits for nothing more and takes nothing more.
     SayRecovered,
-    /// What had no answer is sent again, under its old identity. The only step of each connection;
-    /// those before it are the session's.
+    /// Requests that had no answer are sent again, under their old identity. The only step of each
+    /// connection; those before it are the session's.
     SendAgain,
 }
 
@@ -64,9 +65,9 @@ impl RecoveryStep {
 /// How far a session is with its server, whichever of its connections took the steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RecoveryProgress {
-    /// Where the server was told everything: it may go on without waiting for more.
+    /// Generation in which the server was told everything: it may go on without waiting for more.
     told: Generation,
-    /// Where the server has answered that it knows.
+    /// Generation in which the server has answered that it knows.
     recovered: Generation,
 }
 
@@ -76,7 +77,7 @@ impl RecoveryProgress {
         RecoveryProgress { told: now, recovered: now }
     }
 
-    /// Where a connection begins that was welcomed in this generation.
+    /// First step of a connection that was welcomed in this generation.
     pub(crate) fn first_step(&self, now: Generation) -> RecoveryStep {
         match (self.recovered == now, self.told == now) {
             (true, _) => RecoveryStep::SendAgain,
@@ -100,7 +101,7 @@ impl RecoveryProgress {
     }
 }
 
-/// Where a connection is. `W` writes to it.
+/// State of a connection. `W` writes to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ConnectionState<W> {
     /// Not there: it is being made, or a pause is kept before that.
@@ -131,7 +132,7 @@ impl<W> ConnectionState<W> {
         }
     }
 
-    /// That step was taken.
+    /// The current step was taken.
     pub(crate) fn on_step_taken(&mut self) {
         if let ConnectionState::Recovering { step, .. } = self {
             *step = step.next();
@@ -172,7 +173,7 @@ impl<W> ConnectionState<W> {
         std::mem::replace(self, ConnectionState::Closed).into_writer()
     }
 
-    /// Where requests are written; `None` if they have to wait.
+    /// Writer of requests; `None` if they have to wait.
     pub(crate) fn writer(&self) -> Option<&W> {
         match self {
             ConnectionState::Active { writer, .. } => Some(writer),
@@ -303,7 +304,7 @@ mod tests {
         let mut progress = RecoveryProgress::new(NOW);
         assert_eq!(recover(&mut progress, NOW, 9), RecoveryStep::ORDER[4..]);
         let restarted = Generation { boot_verifier: 6, ..NOW };
-        // It fails before all is replayed: the next one begins anew.
+        // The connection fails before all is replayed: the next one begins anew.
         assert_eq!(recover(&mut progress, restarted, 2), RecoveryStep::ORDER[..2]);
         assert_eq!(recover(&mut progress, restarted, 3), RecoveryStep::ORDER[..3]);
         // Everything is told; whether the server has heard that this was all nobody knows.

@@ -1,4 +1,4 @@
-//! What an answer brings that nobody waits for any more, because its call was dropped.
+//! Locks and opens in answers that nobody waits for any more, because their call was dropped.
 //!
 //! Invariant: whatever a server counts for this client somebody here knows of, or it is given back:
 //! locks as if they were recalled, an open by a close.
@@ -19,7 +19,7 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// What a request has opened.
+    /// File that a request has opened.
     pub(crate) fn by(request: &MdsRequest<'_>, reply: &FsResult<MdsReply>) -> Option<Opened> {
         let (ino, flags) = match (request, reply) {
             (MdsRequest::Open { ino, flags }, Ok(_)) => (*ino, *flags),

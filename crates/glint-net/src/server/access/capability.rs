@@ -14,7 +14,7 @@ use glint_proto::message::{MdsReply, MdsRequest};
 use glint_proto::{Access, Attr, Capability, Errno, FsResult, Ino, OpenFlags, OstRequest};
 use ring::hmac;
 
-/// What signs capabilities. All servers of a file system have the same.
+/// Key that signs capabilities. All servers of a file system have the same.
 pub struct Key(hmac::Key);
 
 impl Key {
@@ -31,7 +31,7 @@ impl Key {
         Capability { access, signature }
     }
 
-    /// What a capability allows a session to do with an inode; EACCES if it is not of these.
+    /// Rights that a capability gives a session on an inode; EACCES if it was issued for another.
     pub fn check(
         &self,
         session: u64,
@@ -91,7 +91,7 @@ impl Key {
     }
 }
 
-/// What is signed.
+/// Bytes that are signed.
 fn said(session: u64, ino: Ino, access: Access) -> [u8; 17] {
     let mut said = [access.0; 17];
     said[..8].copy_from_slice(&session.to_be_bytes());
@@ -121,7 +121,7 @@ pub fn made(request: &MdsRequest<'_>, reply: &MdsReply) -> Option<Ino> {
     }
 }
 
-/// What the caller has been allowed with this answer.
+/// Rights that the caller gets with this answer.
 fn earned(request: &MdsRequest<'_>, reply: &MdsReply) -> Vec<(Ino, Access)> {
     // Sizes of files that are being written are asked from their objects.
     let sizes = |attr: &Attr| (attr.is_file() && attr.size_on_ost).then_some(attr.ino);

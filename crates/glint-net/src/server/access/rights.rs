@@ -1,4 +1,4 @@
-//! What a client may do: a mount token, which the authority has put into its certificate.
+//! Rights of a client: a mount token, which the authority has put into its certificate.
 //!
 //! Invariants:
 //! - Every request of a connection is looked at before a server executes it: nothing that a
@@ -10,12 +10,12 @@ use glint_proto::{Attr, Cred, Errno, FsResult, MdsReply, MdsRequest, OstRequest,
 use std::fmt;
 use std::str::FromStr;
 
-/// Where certificates say it: an arc of its own below that of UUIDs (X.667).
+/// Object identifier of the rights in a certificate: an arc of its own below that of UUIDs (X.667).
 pub const RIGHTS_OID: [u64; 3] = [2, 25, 7_236_415_927_081_633];
-/// Who nobody is.
+/// Id of the user and group `nobody`.
 const NOBODY: u32 = 65534;
 
-/// Whose rights are not taken over.
+/// Callers whose ids are not taken over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Squash {
     /// Everybody is who the client says.
@@ -38,7 +38,7 @@ pub struct IdMap {
     pub count: u32,
 }
 
-/// What a client may do. The default is everything.
+/// Rights of a client. The default is everything.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Rights {
     /// The client sees the file system from this directory on.
@@ -56,14 +56,14 @@ pub struct Rights {
     pub oss: bool,
 }
 
-/// Who is at the other end of a connection, as the connection itself tells.
+/// Peer of a connection, as the connection itself tells.
 #[derive(Default)]
 pub(crate) struct Peer {
     /// SHA-256 of its certificate; none where nobody asked for one.
     pub(crate) certificate: Option<[u8; 32]>,
-    /// What the authority calls it.
+    /// Name that the authority gave it.
     pub(crate) name: Option<String>,
-    /// What it may do; everything where nobody asked who it is.
+    /// Rights of the peer; all of them where nobody asked who it is.
     pub(crate) rights: Rights,
 }
 
@@ -104,7 +104,7 @@ impl Rights {
         self.squash != Squash::None || !self.users.is_empty() || !self.groups.is_empty()
     }
 
-    /// Who the caller is for the servers.
+    /// Credentials of the caller as the servers take them.
     pub fn cred(&self, cred: Cred) -> Cred {
         let squashed = match self.squash {
             Squash::None => false,
@@ -165,7 +165,7 @@ impl Rights {
         if self.read_only && writes { Err(Errno::EROFS) } else { Ok(()) }
     }
 
-    /// What the client is told.
+    /// Changes a reply to what the client is told.
     pub fn reply(&self, reply: &mut MdsReply) {
         let tell = |attr: &mut Attr| {
             attr.uid = to_client(&self.users, attr.uid);

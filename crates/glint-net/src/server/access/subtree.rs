@@ -31,7 +31,7 @@ fn named(request: &MdsRequest<'_>) -> [Option<Ino>; 2] {
         | AddOpens { ino, .. }
         | ReclaimDelegation { ino } => [Some(ino), None],
         PosixLock(lock) => [Some(lock.ino), None],
-        // These name none; and a batch is for those who are bound to nothing.
+        // Requests that name no inode; a batch is only for clients that are bound to no subtree.
         Statfs | Sync | LeaseInodes { .. } | WritesBack { .. } | Batch { .. } => [None, None],
     }
 }

@@ -1,4 +1,4 @@
-//! How many connections a server takes, and from whom.
+//! Limits of connections: how many a server takes, and from whom.
 //!
 //! Descriptors of connections are counted apart from those of data. A peer that has not said who
 //! it is gets few of them, for a short time; one that has, cannot take those of all others.
@@ -31,14 +31,14 @@ struct Counts {
 }
 
 /// Counts the connections of a server.
-pub(crate) struct Door {
+pub(crate) struct ConnectionLimits {
     limit: usize,
     counts: Mutex<Counts>,
 }
 
-/// Who holds a place.
+/// Holder of a place.
 #[derive(Clone, Copy, Debug)]
-enum Who {
+enum Holder {
     /// Nobody knows yet.
     Stranger(Origin),
     /// A peer that has said hello.
@@ -47,8 +47,8 @@ enum Who {
 
 /// The place of a connection; free when this is dropped.
 pub(crate) struct Place {
-    door: Arc<Door>,
-    who: Who,
+    limits: Arc<ConnectionLimits>,
+    holder: Holder,
 }
 
 fn add<K: Hash + Eq>(counts: &mut HashMap<K, usize>, key: K, limit: usize) -> bool {
@@ -67,15 +67,15 @@ fn remove<K: Hash + Eq>(counts: &mut HashMap<K, usize>, key: K) {
     }
 }
 
-impl Door {
+impl ConnectionLimits {
     /// For so many connections.
-    pub(crate) fn new(limit: usize) -> Arc<Door> {
-        Arc::new(Door { limit, counts: Mutex::default() })
+    pub(crate) fn new(limit: usize) -> Arc<ConnectionLimits> {
+        Arc::new(ConnectionLimits { limit, counts: Mutex::default() })
     }
 
     /// A place for a connection that has just come, if there is one. Where not, it is said now
     /// and then.
-    pub(crate) fn enter(self: &Arc<Door>, from: Origin) -> Option<Place> {
+    pub(crate) fn enter(self: &Arc<ConnectionLimits>, from: Origin) -> Option<Place> {
         let strangers_max = (self.limit / 4).clamp(1, STRANGERS_MAX);
         let from_one = strangers_max.div_ceil(2).min(STRANGERS_PER_ADDRESS_MAX);
         let mut counts = self.counts.lock();
@@ -88,8 +88,8 @@ impl Door {
             "too many from one address have not said who they are"
         } else {
             counts.all += 1;
-            let who = Who::Stranger(from);
-            return Some(Place { door: self.clone(), who });
+            let holder = Holder::Stranger(from);
+            return Some(Place { limits: self.clone(), holder });
         };
         counts.refused += 1;
         if counts.told.is_none_or(|told| clock::since(told) > COMPLAIN) {
@@ -104,33 +104,33 @@ impl Door {
 impl Place {
     /// The peer has said who it is. Returns whether so many of that certificate may come.
     pub(crate) fn known(&mut self, certificate: Option<[u8; 32]>) -> bool {
-        let Who::Stranger(from) = self.who else { return true };
-        let mut counts = self.door.counts.lock();
-        let limit = (self.door.limit * 3 / 4).max(1);
+        let Holder::Stranger(from) = self.holder else { return true };
+        let mut counts = self.limits.counts.lock();
+        let limit = (self.limits.limit * 3 / 4).max(1);
         if let Some(certificate) = certificate
             && !add(&mut counts.certificates, certificate, limit)
         {
             return false;
         }
         remove(&mut counts.strangers, from);
-        self.who = Who::Known(certificate);
+        self.holder = Holder::Known(certificate);
         true
     }
 
     /// Whether its peer has not yet said who it is.
     pub(crate) fn is_stranger(&self) -> bool {
-        matches!(self.who, Who::Stranger(_))
+        matches!(self.holder, Holder::Stranger(_))
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut counts = self.door.counts.lock();
+        let mut counts = self.limits.counts.lock();
         counts.all -= 1;
-        match self.who {
-            Who::Stranger(from) => remove(&mut counts.strangers, from),
-            Who::Known(Some(certificate)) => remove(&mut counts.certificates, certificate),
-            Who::Known(None) => {}
+        match self.holder {
+            Holder::Stranger(from) => remove(&mut counts.strangers, from),
+            Holder::Known(Some(certificate)) => remove(&mut counts.certificates, certificate),
+            Holder::Known(None) => {}
         }
     }
 }
@@ -146,40 +146,40 @@ mod tests {
 
     #[test]
     fn strangers_take_nobody_elses_place() {
-        let door = Door::new(40);
+        let limits = ConnectionLimits::new(40);
         let mut known: Vec<Place> = Vec::new();
         for _ in 0..20 {
-            let mut place = door.enter(host(1)).unwrap();
+            let mut place = limits.enter(host(1)).unwrap();
             assert!(place.known(None));
             known.push(place);
         }
-        let silent: Vec<Place> = std::iter::from_fn(|| door.enter(host(2))).collect();
+        let silent: Vec<Place> = std::iter::from_fn(|| limits.enter(host(2))).collect();
         assert_eq!(silent.len(), 5, "half of a quarter");
-        let others: Vec<Place> = (10..100).filter_map(|n| door.enter(host(n))).collect();
+        let others: Vec<Place> = (10..100).filter_map(|n| limits.enter(host(n))).collect();
         assert_eq!(others.len(), 5, "the rest of the quarter");
-        assert!(door.enter(Origin::Here).is_none());
+        assert!(limits.enter(Origin::Here).is_none());
         drop(silent);
-        assert!(door.enter(Origin::Here).is_some());
+        assert!(limits.enter(Origin::Here).is_some());
         assert!(others[0].is_stranger());
         drop((known, others));
-        let counts = door.counts.lock();
+        let counts = limits.counts.lock();
         assert_eq!((counts.all, counts.strangers.len()), (0, 0));
     }
 
     #[test]
     fn one_certificate_does_not_take_all() {
-        let door = Door::new(8);
+        let limits = ConnectionLimits::new(8);
         let mut kept = Vec::new();
         for n in 0..8 {
-            let mut place = door.enter(host(n)).unwrap();
+            let mut place = limits.enter(host(n)).unwrap();
             let may = place.known(Some([1; 32]));
             assert_eq!(may, n < 6, "{n}");
             if may {
                 kept.push(place);
             }
         }
-        assert!(door.enter(host(9)).unwrap().known(Some([2; 32])));
+        assert!(limits.enter(host(9)).unwrap().known(Some([2; 32])));
         kept.clear();
-        assert!(door.counts.lock().certificates.is_empty());
+        assert!(limits.counts.lock().certificates.is_empty());
     }
 }
