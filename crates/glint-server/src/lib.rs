@@ -1,5 +1,5 @@
-//! What a server is made of: the MDS with OSTs of its own, or an OSS (OSTs of another host), and
-//! how they are one cluster: who is a member, who is heard, who is fenced before locks are free.
+//! Parts of a server: the MDS with OSTs of its own, or an OSS (OSTs of another host), and how they
+//! are one cluster: who is a member, who is heard, who is fenced before locks are free.
 //!
 //! Promises:
 //! - A data directory is served by one process, and opened only by a version that understands it.

@@ -69,12 +69,12 @@ struct OssTable {
 }
 
 impl OssRegistry {
-    /// Those that `records` remember, in this run of the MDS.
+    /// OSSes that `records` remember, in this run of the MDS.
     pub fn new(records: &dyn Records, boot_verifier: u64, lease: Duration) -> OssRegistry {
         let remembered = |identity: &OssIdentity| Oss {
             identity: identity.clone(),
             orders_epoch: boot_verifier,
-            // What it heard in the last run, it may still rely on.
+            // The OSS may still rely on what it heard in the last run.
             heard: clock::now(),
             space: Vec::new(),
             fence: Vec::new(),
@@ -95,7 +95,7 @@ impl OssRegistry {
         state.all.last().map_or(own, |oss| oss.identity.first_ost + oss.identity.osts)
     }
 
-    /// What clients must know of them.
+    /// Addresses and OSTs of all OSSes, for clients.
     pub fn infos(&self) -> Vec<OssInfo> {
         let info = |oss: &Oss| OssInfo {
             first_ost: oss.identity.first_ost,
@@ -149,7 +149,7 @@ impl OssRegistry {
                 ..oss.identity.clone()
             };
             let before = std::mem::replace(&mut oss.identity, now);
-            // What is not stored is not so: the next beat tries again.
+            // An identity that is not stored does not count: the next beat tries again.
             if let Err(errno) = remember(records, &state.all) {
                 state.all[index].identity = before;
                 return Err(errno);
@@ -200,7 +200,7 @@ impl OssRegistry {
         beat: &Heartbeat,
     ) -> FsResult<usize> {
         if beat.fs_uuid != 0 {
-            // It has objects of another file system, or of one that has forgotten it.
+            // The OSS has objects of another file system, or of one that has forgotten it.
             return Err(Errno::ESTALE);
         }
         let first_ost =
@@ -404,7 +404,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let data = DataDir::open_or_create(dir.path(), Some(3), Role::Mds).unwrap();
         let osses = OssRegistry::new(&data, 7, Duration::from_secs(1));
-        // It had no certificate when it joined.
+        // The OSS had no certificate when it joined.
         osses.beat(&data, None, beat(1, (0, 0))).unwrap();
         osses.beat(&data, Some("one"), beat(1, (0, 0))).unwrap();
         drop(data);

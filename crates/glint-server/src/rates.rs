@@ -1,4 +1,4 @@
-//! What a server does per second, from totals that only grow.
+//! Rates of a server per second, from totals that only grow.
 
 use glint_proto::clock;
 use glint_telemetry::{Counter, Layer};
@@ -16,12 +16,12 @@ pub struct Totals {
     written: u64,
 }
 
-/// What happened between two moments.
+/// Rates between two moments.
 #[derive(Clone, Copy, Default)]
 pub struct Rates {
     /// Operations per second.
     pub operations: f64,
-    /// Their average latency in microseconds.
+    /// Average latency of these operations in microseconds.
     pub us_avg: f64,
     /// Bytes read by users per second.
     pub read: f64,
@@ -55,7 +55,7 @@ impl Totals {
         clock::since(self.at)
     }
 
-    /// What happened since an earlier moment.
+    /// Rates since an earlier moment.
     pub fn since(&self, before: &Totals) -> Rates {
         let seconds = (self.at - before.at).as_secs_f64().max(1e-9);
         let per_s = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;

@@ -1,4 +1,4 @@
-//! What a server remembers beside its engine and its objects, from run to run.
+//! Records that a server keeps beside its engine and its objects, from run to run.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 /// Another server of OSTs, as the one with the MDS remembers it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct OssIdentity {
-    /// Its data directory, in hexadecimal.
+    /// UUID of its data directory, in hexadecimal.
     pub uuid: String,
     /// Number of its first OST.
     pub first_ost: u16,
     /// How many it has.
     pub osts: u16,
-    /// Where clients reach it.
+    /// Address at which clients reach it.
     pub address: String,
     /// Name in its certificate, since it has shown one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -36,30 +36,30 @@ pub enum RecordsError {
     /// The operating system refused.
     #[error("data directory {path}: {source}")]
     Io {
-        /// Which path.
+        /// Path of the record.
         path: String,
         /// Why.
         source: std::io::Error,
     },
-    /// What was stored does not parse.
+    /// A stored record does not parse.
     #[error("{path} is damaged: {reason}")]
     Damaged {
-        /// Which file.
+        /// File of the record.
         path: String,
-        /// What is wrong.
+        /// Reason why it does not parse.
         reason: String,
     },
 }
 
-/// Where a server remembers things: its data directory, or the memory of a simulation.
+/// Store of what a server remembers: its data directory, or the memory of a simulation.
 ///
 /// Whatever is stored is there after any end of the process and any loss of power, whole; what
 /// could not be stored is as it was before.
 pub trait Records: Send + Sync + 'static {
-    /// What people call it.
+    /// Name of the store for people.
     fn name(&self) -> String;
 
-    /// Which file system this is; of an OSS, which directory.
+    /// UUID of the file system; of an OSS, that of its directory.
     fn uuid(&self) -> u128;
 
     /// Number of OSTs here.
@@ -74,7 +74,7 @@ pub trait Records: Send + Sync + 'static {
     /// The other servers of OSTs, as they were at the start.
     fn osses(&self) -> Vec<OssIdentity>;
 
-    /// These are the other servers of OSTs now.
+    /// Stores the other servers of OSTs.
     fn store_osses(&self, osses: Vec<OssIdentity>) -> Result<(), RecordsError>;
 
     /// The file system that an OSS has joined; 0 if none.
@@ -87,12 +87,12 @@ pub trait Records: Send + Sync + 'static {
     /// if none did.
     fn scrubbed(&self) -> Option<Duration>;
 
-    /// Such a pass has ended.
+    /// Stores that a pass of a scrub has ended.
     fn store_scrubbed(&self, date: Duration) -> Result<(), RecordsError>;
 
     /// How the runs of an OSS ended so far.
     fn runs(&self) -> Result<OssRuns, RecordsError>;
 
-    /// The same from now on.
+    /// Stores the runs of an OSS.
     fn store_runs(&self, runs: &OssRuns) -> Result<(), RecordsError>;
 }

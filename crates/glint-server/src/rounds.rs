@@ -1,9 +1,9 @@
 //! The rounds of a server: what it does again and again beside requests, and how often.
 //!
-//! Invariant: whoever runs a server runs all of its rounds ([`MdsServer::rounds`], [`Oss::rounds`]),
-//! each apart from the others, because one that waits for a disk or another server must not hold up
-//! the next. So a process (a thread for each) and the simulation (a task for each) look after a
-//! server in the same way.
+//! Invariant: whoever runs a server runs all of its rounds ([`MdsServer::rounds`],
+//! [`Oss::rounds`]), each apart from the others, because one that waits for a disk or another
+//! server must not hold up the next. So a process (a thread for each) and the simulation (a task
+//! for each) look after a server in the same way.
 
 use crate::mds_server::MdsServer;
 use crate::oss::Oss;
@@ -15,13 +15,13 @@ use std::time::Duration;
 /// Pause before most rounds.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
 
-/// What is being done in a round; true if there may be more to do at once.
+/// Work of a round; true if there may be more to do at once.
 type Work<'a> = Pin<Box<dyn Future<Output = bool> + 'a>>;
 
 /// One kind of work of a server, and the pause before each time.
 #[derive(Debug)]
 pub struct Round<S> {
-    /// Its name, as that of a thread.
+    /// Name of the round, as that of a thread.
     pub name: &'static str,
     /// Nobody waits for it, and it may be much: others go first.
     pub gives_way: bool,
@@ -53,7 +53,7 @@ impl<S> Round<S> {
     }
 }
 
-/// What is done by `work`, until the next time.
+/// Work of one round that leaves nothing to do at once.
 fn once<'a>(work: impl Future<Output = ()> + 'a) -> Work<'a> {
     Box::pin(async move {
         work.await;
@@ -62,7 +62,7 @@ fn once<'a>(work: impl Future<Output = ()> + 'a) -> Work<'a> {
 }
 
 impl<K: Kv, D: Disk> MdsServer<K, D> {
-    /// What the server with the MDS does beside requests.
+    /// Rounds of the server with the MDS, beside requests.
     pub fn rounds(&self) -> Vec<Round<Self>> {
         vec![
             // Waits for nothing: it counts how long others stood still.
@@ -95,7 +95,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
 }
 
 impl<D: Disk> Oss<D> {
-    /// What an OSS does beside requests, [`Oss::talk`] and [`Oss::destroy_ordered`].
+    /// Rounds of an OSS, beside requests, [`Oss::talk`] and [`Oss::destroy_ordered`].
     pub fn rounds(&self) -> Vec<Round<Self>> {
         vec![
             Round {

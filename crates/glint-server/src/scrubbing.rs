@@ -19,7 +19,7 @@ pub(crate) const SCRUB_INTERVAL: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Bytes a second that are read in the background, where nothing else is said.
 pub(crate) const SCRUB_BANDWIDTH: u64 = 8 << 20;
 
-/// What an object costs at least: it is looked for and opened.
+/// Bytes that an object costs at least: it is looked for and opened.
 const OBJECT_COST_BYTES: u64 = 16 << 10;
 
 /// The scrubbing of the OSTs of a server.

@@ -44,7 +44,7 @@ impl Default for Settings {
     }
 }
 
-/// What is drawn for one run of a server with an MDS. Nobody can foretell it, but a simulation.
+/// Random numbers of one run of a server with an MDS. Nobody can foretell them, but a simulation.
 #[derive(Clone, Copy, Debug)]
 pub struct Drawn {
     /// Names the run.

@@ -1,4 +1,4 @@
-//! What `glint status` shows, as JSON.
+//! Status that `glint status` shows, as JSON.
 
 use crate::mds_server::MdsServer;
 use crate::rates::Totals;

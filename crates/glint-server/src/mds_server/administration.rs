@@ -26,7 +26,7 @@ impl<K: Kv, D: Disk> AdminService for MdsServer<K, D> {
                 Ok(OssReply::Orders { orders, secret: *self.mds.secret() })
             }
             OssRequest::CheckSession { client, session, owner } => {
-                // That of this process has shown its certificate to nobody here.
+                // The client of this process has shown its certificate to nobody here.
                 let own = self.in_process.owner().map(|own| (self.in_process.number(), own.secret));
                 let of_this_process = self.settings.mounted && own == Some((session, owner.secret));
                 let is_good = of_this_process || self.mds.has_session(client, session, &owner);

@@ -33,7 +33,7 @@ pub struct MdsServer<K: Kv = LocalKv, D: Disk = LocalDisk> {
     scrubbing: Scrubbing,
     osses: OssRegistry,
     records: Arc<dyn Records>,
-    /// This run is noted as one that serves.
+    /// Whether this run is noted as one that serves.
     noted: AtomicBool,
     boot_verifier: u64,
     /// Of the client that shares this process, if there is one.
@@ -152,7 +152,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
         self.mds.shut_down().await
     }
 
-    /// What happens per second, over the last one or two seconds before `now`.
+    /// Rates per second, over the last one or two seconds before `now`.
     pub fn rates(&self, now: &Totals) -> Rates {
         now.since(&self.totals.lock()[0])
     }
@@ -190,12 +190,12 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
         format!("available {available}  inodes {inodes}  clients {clients}")
     }
 
-    /// Its own OSTs.
+    /// OSTs of the MDS's own server.
     pub fn osts(&self) -> &OstSet<D> {
         &self.osts
     }
 
-    /// What it remembers.
+    /// Records of the server.
     pub fn records(&self) -> &dyn Records {
         &*self.records
     }

@@ -49,7 +49,7 @@ pub struct Oss<D: Disk = LocalDisk> {
     joined: OnceLock<(u128, u16)>,
     /// Requests that wait for that.
     until_joined: WaitList,
-    /// What capabilities are checked with; from then on, too.
+    /// Key that capabilities are checked with; from then on, too.
     key: OnceLock<Key>,
     stop: AtomicBool,
     started: Instant,

@@ -19,7 +19,7 @@ impl<D: Disk> ObjectService for Oss<D> {
         request: OstRequest,
         bulk: Bulk<'_>,
     ) -> Answer<OstReply> {
-        // Which OSTs are here, it knows when it has heard of the MDS in this run.
+        // The OSS knows which OSTs are here once it has heard of the MDS in this run.
         let (_, first) = *self.until_joined.until(|| self.joined.get()).await;
         let Some(index) = ost.checked_sub(first) else {
             return Answer::unchanged(Err(Errno::ENXIO));

@@ -1,4 +1,4 @@
-//! Who may have something executed by an OSS, and until when. No I/O.
+//! Sessions that may have something executed by an OSS, and until when. No I/O.
 //!
 //! Invariants:
 //! - A session that was fenced is never a good one again, and counts as quiet only when nothing
@@ -41,7 +41,7 @@ impl Drop for Term {
     }
 }
 
-/// What is being executed at an OST.
+/// Requests that are being executed at an OST.
 struct RequestsOfOst {
     term: Arc<Term>,
     /// Earlier terms of which something may still be executed.
@@ -51,7 +51,7 @@ struct RequestsOfOst {
 struct SessionTable {
     clients: HashMap<ClientId, Known>,
     fenced: HashSet<u64>,
-    /// Those that are over, while something of them is being executed.
+    /// Sessions that are over, while something of them is being executed.
     ending: Vec<Arc<Session>>,
     /// Until when the MDS is relied on.
     valid: Option<Instant>,
@@ -72,7 +72,7 @@ enum Entry<'a> {
     Running(RequestGuard<'a>, Arc<Term>),
     /// Not before the MDS was heard of again, and what ran at this OST before is over.
     Later,
-    /// Its session is over.
+    /// The session of the request is over.
     Never,
 }
 
@@ -112,7 +112,7 @@ impl SessionTable {
 }
 
 impl Sessions {
-    /// Those of a server with so many OSTs.
+    /// Sessions of a server with `osts` OSTs.
     pub(super) fn new(osts: u16) -> Sessions {
         let (clients, fenced, ending, valid) = Default::default();
         let waiting = Arc::<WaitList>::default();
@@ -209,7 +209,7 @@ impl Sessions {
         self.waiting.until(look).await
     }
 
-    /// The same at this time; never, if there is no such OST.
+    /// Enters a request at the time `now`; `Never` if there is no such OST.
     fn enter<'a>(&self, session: &'a Session, ost: u16, now: Instant) -> Entry<'a> {
         // In this order: what is fenced waits for what has entered.
         let Ok(entered) = session.enter() else { return Entry::Never };
@@ -313,11 +313,11 @@ mod tests {
         let Entry::Running(guard, term) = sessions.enter(&of_a, 0, now) else {
             panic!("a is known")
         };
-        // It is ended in time: the MDS waits for what runs, others go on.
+        // The session is ended in time: the MDS waits for what runs, others go on.
         sessions.fence(10);
         assert!(sessions.rely_until(now + 2 * second, false, now + second / 2));
         assert!(matches!(sessions.enter(&of_b, 0, now + second), Entry::Running(..)));
-        // This process stands still here, and the MDS waits no more.
+        // The process stands still here, and the MDS waits no more.
         let now = now + 100 * second;
         let begins = |ost| matches!(sessions.enter(&of_b, ost, now), Entry::Running(..));
         assert!(!begins(0) && !begins(1));
@@ -331,8 +331,9 @@ mod tests {
         }
         drop((guard, term));
         assert!(begins(0) && sessions.is_earlier_over_everywhere());
-        // The same for a session that the MDS does not name, because it has ended here, and for
-        // another run of the MDS, which waits for nothing that the one before it knew.
+        // A change is held up, too, for a session that the MDS does not name, because it has ended
+        // here, and for another run of the MDS, which waits for nothing that the one before it
+        // knew.
         let Entry::Running(guard, term) = sessions.enter(&of_b, 1, now) else {
             panic!("b is known")
         };
@@ -355,7 +356,7 @@ mod tests {
         assert!(sessions.rely_until(now + Duration::from_secs(1), false, now));
         assert!(matches!(sessions.enter(&old, 0, now), Entry::Never));
         let Entry::Running(..) = sessions.enter(&new, 0, now) else { panic!("it is good") };
-        // Who connected in the old session is not counted in the new one.
+        // Connections of the old session are not counted in the new one.
         sessions.disconnect(&old, now);
         let all: Vec<_> = sessions.all().iter().map(|(s, n)| (s.number(), *n)).collect();
         assert_eq!(all, [(11, 1)]);

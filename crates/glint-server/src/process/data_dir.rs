@@ -38,19 +38,19 @@ pub enum DataDirError {
     /// There is something else in it.
     #[error("{0} is not empty and not a Glint data directory; choose another one")]
     Foreign(String),
-    /// It was never created.
+    /// The directory was never created.
     #[error(
         "{0} is not a Glint data directory (there is no glint.json); `glint up` or `glint serve` creates one"
     )]
     Absent(String),
-    /// It belongs to another version.
+    /// The directory belongs to another version.
     #[error(
         "{path} has format version {found}, this Glint reads versions {FORMAT_VERSION_MIN} to {FORMAT_VERSION}; use the version of Glint that made it"
     )]
     Version {
         /// Directory.
         path: String,
-        /// Its version.
+        /// Version of its format.
         found: u32,
     },
     /// Another process has it.
@@ -58,7 +58,7 @@ pub enum DataDirError {
     InUse {
         /// Directory.
         path: String,
-        /// Who has it.
+        /// Id of the process that has it.
         pid: String,
     },
     /// The number of OSTs was fixed when it was created.
@@ -66,19 +66,19 @@ pub enum DataDirError {
     Osts {
         /// Directory.
         path: String,
-        /// What it has.
+        /// OSTs that it has.
         has: u16,
-        /// What was asked for.
+        /// OSTs that were asked for.
         asked: u16,
     },
-    /// It is of the other kind of server.
+    /// The directory is one of the other kind of server.
     #[error("{path} holds {holds}; serve it with `{command}`")]
     Role {
         /// Directory.
         path: String,
-        /// What it holds.
+        /// Kind of its content.
         holds: &'static str,
-        /// What serves it.
+        /// Command that serves it.
         command: &'static str,
     },
     /// An impossible number of OSTs.
@@ -86,7 +86,7 @@ pub enum DataDirError {
     OstCount(u16),
 }
 
-/// Which server a directory is for.
+/// Kind of server that a directory is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -97,7 +97,7 @@ pub enum Role {
     Oss,
 }
 
-/// What `glint.json` says.
+/// Content of `glint.json`.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct DataDirIdentity {
     /// Format of the directory.
@@ -144,7 +144,7 @@ fn damaged(path: &Path, reason: String) -> RecordsError {
     RecordsError::Damaged { path: path.display().to_string(), reason }
 }
 
-/// What is logged and shown of a directory is read by people who are elsewhere.
+/// Makes a path absolute: logs and messages are read by people who are elsewhere.
 fn absolute(path: &Path) -> Result<PathBuf, RecordsError> {
     std::path::absolute(path).map_err(io_error(path))
 }
@@ -274,12 +274,12 @@ impl DataDir {
         &self.path
     }
 
-    /// Where the metadata engine is.
+    /// Directory of the metadata engine.
     pub fn mds(&self) -> PathBuf {
         self.path.join("mds")
     }
 
-    /// Where an object store is.
+    /// Directory of an object store.
     pub fn ost(&self, index: u16) -> PathBuf {
         self.path.join(format!("ost{index}"))
     }

@@ -6,7 +6,7 @@
 use glint_proto::limits::{Descriptors, descriptors, descriptors_min};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What stands for no limit at all.
+/// Number that stands for no limit at all.
 const UNLIMITED: u64 = 1 << 20;
 
 /// Raises the soft limit to the hard one: the usual 1024 is for programs that use select(2).

@@ -88,7 +88,7 @@ impl RunningOss {
 
 /// Talks to the server of the MDS. Nothing on this thread waits for a disk.
 fn talk(oss: &Oss, reporter: &mpsc::Sender<Result<(), String>>) {
-    // Who waits for it may have gone.
+    // The caller that waits for the report may have gone.
     let report = |result| _ = reporter.send(result);
     match glint_net::runtime(None) {
         Ok(runtime) => runtime.block_on(oss.talk(&report)),

@@ -1,4 +1,4 @@
-//! What a server remembers, in its data directory.
+//! Records of a server, in its data directory.
 
 use super::{BOOT, DataDir, DataDirIdentity, boot_id, damaged, io_error, store, store_json};
 use crate::records::{OssIdentity, OssRuns, Records, RecordsError};
