@@ -23,7 +23,7 @@ use std::time::Duration;
 pub struct Client<T> {
     pub(crate) transport: T,
     pub(crate) terms: ClientTerms,
-    /// What is known of names and inodes, and under which locks.
+    /// Cache of names and inodes, and under which locks.
     pub(crate) cache: Cache,
     /// Changes of names that were made without asking.
     pub(crate) log: Arc<WriteBackLog>,
@@ -124,7 +124,7 @@ impl<T: Transport> Client<T> {
         reply
     }
 
-    /// The same for this client itself.
+    /// Asks the MDS as the superuser, for this client itself.
     pub(crate) async fn ask_as_root(&self, request: &MdsRequest<'_>) -> FsResult<MdsReply> {
         self.ask(&Caller::ROOT, request).await
     }
@@ -154,8 +154,8 @@ impl<T: Transport> Client<T> {
             state.data.unsent().map(|(size, time)| (size, time, blocks))
         });
         let mut attr = self.complete(attr).await?;
-        // What others have to send takes an unknown space: more than none, which would say that
-        // there is nothing but a hole.
+        // Data that others have to send takes an unknown space: more than none, which would say
+        // that there is nothing but a hole.
         let others = others.map(|(size, mtime)| (size, mtime, u64::from(attr.blocks == 0)));
         for (size, mtime, blocks) in [others, unsent].into_iter().flatten() {
             attr.size = attr.size.max(size);
@@ -177,12 +177,12 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// What this client has of an inode, if it keeps locks.
+    /// Cached inode, if this client keeps locks.
     pub(crate) fn inode(&self, ino: Ino) -> Option<Arc<CachedInode>> {
         self.has_locks().then(|| self.cache.inode(ino))
     }
 
-    /// This client begins to change inodes of which it may know something.
+    /// Begins an update of inodes of which the cache may know something.
     pub(crate) fn begin_update(&self, inos: &[Ino]) -> Option<AttrUpdate> {
         self.has_locks().then(|| self.cache.begin_update(inos))
     }
@@ -195,7 +195,7 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// The same for a name.
+    /// Learns an answer about a name.
     pub(crate) fn learn_name(
         &self,
         parent: Ino,

@@ -1,4 +1,4 @@
-//! What a client needs of the kernel that it serves: to forget.
+//! Interface to the kernel that a client serves: to have it forget.
 
 use glint_proto::Ino;
 use glint_proto::lock::Range;

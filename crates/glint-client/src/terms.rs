@@ -1,5 +1,5 @@
-//! What a client was told when it began, by its servers and by whoever mounts. Nothing of it changes
-//! as long as the client lives.
+//! Terms that a client was given when it began, by its servers and by the mount. Nothing of it
+//! changes as long as the client lives.
 
 use glint_proto::Ino;
 use glint_proto::limits::CACHE_MS_SHARED;
@@ -16,7 +16,7 @@ pub(crate) struct ClientTerms {
     pub(crate) lease: Duration,
     /// For how long what is known without locks is relied on.
     pub(crate) cache_time: Duration,
-    /// OSTs execute only what the MDS has allowed in so many words.
+    /// OSTs execute only what the MDS has explicitly allowed.
     pub(crate) needs_capabilities: bool,
     /// Changes are on stable storage when their call returns, and so data is at its OST.
     pub(crate) write_through: bool,
@@ -27,7 +27,7 @@ pub(crate) struct ClientTerms {
 }
 
 impl ClientTerms {
-    /// What the MDS says, which may be `in_process`.
+    /// Terms that the MDS gives, which may be `in_process`.
     pub(crate) fn of(welcome: &Welcome, in_process: bool, noatime: bool) -> ClientTerms {
         ClientTerms {
             root: welcome.root,

@@ -9,7 +9,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Who calls.
+/// Caller of an operation.
 #[derive(Clone, Debug)]
 pub struct Caller {
     /// Credentials.
@@ -57,7 +57,7 @@ impl Valid {
         Valid { entry: time, attr: time }
     }
 
-    /// The same, but for the attributes: they may have changed before the caller hears of
+    /// Validity without that of the attributes: they may have changed before the caller hears of
     /// them.
     pub fn without_attr(self) -> Valid {
         Valid { attr: Duration::ZERO, ..self }
@@ -67,7 +67,7 @@ impl Valid {
 /// An inode that was found.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// What it is.
+    /// Attributes of the inode.
     pub attr: Attr,
     /// For how long.
     pub valid: Valid,
@@ -100,13 +100,13 @@ pub struct Open {
     pub attr: Attr,
     /// For how long.
     pub valid: Valid,
-    /// This open made it.
+    /// Whether this open made the file.
     pub created: bool,
     /// Names it.
     pub handle: Handle,
 }
 
-/// What to make with a name.
+/// Inode to make with a name.
 #[derive(Clone, Copy, Debug)]
 pub struct Make<'a> {
     /// Type and permission bits.
@@ -229,7 +229,8 @@ pub trait Vfs: Send + Sync + 'static {
     fn cancel_posix_lock(&self, ino: Ino, ticket: u64) -> impl Future<Output = ()>;
     /// Whether calls may take long because a server cannot be reached.
     fn is_away(&self) -> bool;
-    /// Also says, once to each open file, what was written to the inode and is lost.
+    /// Brings data to stable storage; tells each open file once if written data of the inode is
+    /// lost.
     fn fsync(&self, handle: Handle) -> impl Future<Output = FsResult<()>>;
     fn sync(&self) -> impl Future<Output = FsResult<()>>;
     fn fallocate(

@@ -1,4 +1,4 @@
-//! What is written behind, when sending it fails.
+//! Tests of write-back of data, when sending it fails.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![allow(missing_docs, reason = "what a test does is its name")]
@@ -16,7 +16,7 @@ fn writes(request: &OstRequest) -> bool {
     request.is_write()
 }
 
-/// What is dirty for so long is sent by itself.
+/// Age at which dirty data is sent by itself.
 const OLD: Duration = Duration::from_secs(1);
 
 /// Requests are as the test says when it is done before data becomes old, which on a busy machine
@@ -67,7 +67,7 @@ fn what_is_written_while_older_data_waits_wins() {
         fake.fail(|request| request.is_write().then_some(Errno::EMFILE));
         let file = open(&client).await;
         write(&client, file, 0, b"aaaaaaaa").await.unwrap();
-        // It says so, and goes on trying.
+        // The client says so, and goes on trying.
         assert_eq!(client.fsync(file).await, Err(Errno::EMFILE));
         write(&client, file, 2, b"bb").await.unwrap();
         assert_eq!(client.fsync(file).await, Err(Errno::EMFILE));
@@ -91,7 +91,7 @@ fn a_loss_is_told_once_to_each_open_file() {
             assert_eq!(write(&client, a, 0, b"good").await, Ok(()));
             assert_eq!(client.flush(b).await, Err(errno), "each");
             assert_eq!(client.fsync(b).await, Ok(()));
-            // Who opens it later does not hear of what others know.
+            // A later open does not hear of losses that others know.
             let c = open(&client).await;
             assert_eq!(client.fsync(c).await, Ok(()));
             assert_eq!(fake.data(0), b"good");

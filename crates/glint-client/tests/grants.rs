@@ -100,7 +100,7 @@ fn a_lock_that_was_asked_for_before_an_eviction_is_asked_for_again() {
     });
 }
 
-/// Whoever is refused is asked about again with all groups: what either answer grants counts.
+/// A caller that is refused is asked about again with all groups: what either answer grants counts.
 #[test]
 fn what_a_refusal_grants_and_what_the_next_answer_grants_is_held() {
     for refusal_grants in [true, false] {

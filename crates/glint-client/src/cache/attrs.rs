@@ -11,9 +11,9 @@
 use glint_proto::{Attr, Timestamp};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The last question. One count for all clients of a process, because it only has to rise. It changes
-/// with questions, which cost a request; a write that asks nothing only reads it, or all threads would
-/// wait for each other here.
+/// The last question. One count for all clients of a process, because it only has to rise. It
+/// changes with questions, which cost a request; a write that asks nothing only reads it, or all
+/// threads would wait for each other here.
 static ASKED: AtomicU64 = AtomicU64::new(0);
 
 /// When something was asked, or an inode disturbed: an answer says nothing of an inode that was
@@ -51,7 +51,7 @@ pub(crate) struct AttrCache {
     losses: u64,
 }
 
-/// What was known when an update began.
+/// State of the attributes when an update began.
 pub(crate) struct Before {
     disturbances: u64,
     losses: u64,
@@ -64,7 +64,7 @@ impl AttrCache {
         self.attr.as_ref().filter(|_| protected)
     }
 
-    /// The same to follow what this client does by itself: what is being asked may be older.
+    /// Attributes to change as this client does by itself: answers under way may be older.
     pub(crate) fn get_mut(&mut self, protected: bool) -> Option<&mut Attr> {
         if protected && self.attr.is_some() {
             self.disturb();
@@ -136,7 +136,7 @@ impl AttrCache {
         self.disturbances += 1;
     }
 
-    /// This client alone decides what they are.
+    /// Sets attributes that this client alone decides.
     pub(crate) fn set(&mut self, attr: Attr) {
         self.attr = Some(attr);
     }
@@ -214,14 +214,14 @@ mod tests {
                         }
                         attrs.end_update(Tick::now());
                     },
-                    // What is under way may be executed before or after the question is.
+                    // A change under way may be executed before or after the question is.
                     2 => asked.push((Tick::ask(), at_server)),
                     3 | 4 => if !asked.is_empty() {
                         let at = if step == 3 { asked.len() - 1 } else { 0 };
                         let (then, size) = asked.remove(at);
                         attrs.learn(&of_size(size), then);
                     },
-                    // This client writes behind the end.
+                    // The client writes behind the end.
                     5 => {
                         at_server += 1;
                         match attrs.get_mut(true) {

@@ -1,4 +1,4 @@
-//! What a client may change of an inode without asking: a directory that is delegated to it, or an
+//! Rights of a client to change an inode without asking: a directory that is delegated to it, or an
 //! inode that it made in one.
 //!
 //! Invariants:
@@ -111,7 +111,8 @@ impl Delegation {
         })
     }
 
-    /// What was done here is not so for the servers: nothing is done without asking any more.
+    /// Loses the delegation: the servers have not executed what was done here, so nothing is done
+    /// without asking any more.
     pub(crate) fn lose(&mut self) {
         (self.delegated, self.parent) = (false, None);
     }

@@ -3,8 +3,8 @@
 //! Invariants:
 //! - That a name is free is used only while that is protected: under DIR, or in a delegation. Who
 //!   asks has to say whether it is. What DIR protected is forgotten with it.
-//! - What was asked before names were lost, or changed by this client, says nothing of them any more:
-//!   answers overtake each other, also with a recall and the next grant in between.
+//! - What was asked before names were lost, or changed by this client, says nothing of them any
+//!   more: answers overtake each other, also with a recall and the next grant in between.
 //! - Names are complete only while each name that the directory has is among them.
 //! - The count of free names is not below their number, so limits on counts are limits on memory.
 
@@ -12,7 +12,7 @@ use crate::cache::attrs::Tick;
 use glint_proto::Ino;
 use std::collections::HashMap;
 
-/// What is known of the names of one directory.
+/// Known names of one directory.
 #[derive(Default)]
 pub(crate) struct Dentries {
     /// The inode of a name; `None` if the name is free.
@@ -155,7 +155,7 @@ mod tests {
             for (step, at, ino) in steps {
                 let (name, ino) = (NAMES[at], Ino(ino));
                 match step {
-                    // This client makes, removes, moves, looks.
+                    // The client makes, removes, moves, looks.
                     0 => {
                         directory.insert(name, ino);
                         dentries.insert(name, ino);

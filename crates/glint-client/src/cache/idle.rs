@@ -1,8 +1,8 @@
 //! Inodes that nobody needs: which of them are given up, and when.
 //!
 //! Invariants:
-//! - An inode that loses its last pin is listed here, once, and stays listed until it is forgotten or
-//!   pinned again: whatever else is in the way passes, and nobody would say so then. Without a
+//! - An inode that loses its last pin is listed here, once, and stays listed until it is forgotten
+//!   or pinned again: whatever else is in the way passes, and nobody would say so then. Without a
 //!   kernel, whose references are pins, each inode is listed from the beginning.
 //! - An inode is given up only when no answer can come that is older than what was heard of its
 //!   locks: nobody would see that such an answer brings nothing.
@@ -71,7 +71,7 @@ impl Cache {
             if let Some(directory) = self.find(parent) {
                 let mut state = directory.lock();
                 if !state.delegation.is_delegated() {
-                    // It is not the only name that is not known, from now on.
+                    // The name is not the only unknown one, from now on.
                     state.dentries.doubt(&name);
                 }
             }

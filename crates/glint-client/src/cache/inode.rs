@@ -1,5 +1,5 @@
-//! What a client knows of an inode, and under which locks: parts, each with its rules in the file
-//! that defines it.
+//! Cached inode: what a client knows of it, and under which locks; parts, each with its rules in
+//! the file that defines it.
 //!
 //! Invariant: everything here that the servers could change is used only while the lock that
 //! protects it is held. Giving a lock up and forgetting what it protects are one step.
@@ -22,7 +22,7 @@ use std::sync::atomic::AtomicBool;
 /// A name, and the directory that has it.
 pub(crate) type Name = (Ino, Box<[u8]>);
 
-/// What is known.
+/// Known state of an inode.
 pub(crate) struct InodeState {
     pub(crate) bits: HeldBits,
     /// Requests sent before this may bring locks under numbers below the last one heard of; see
@@ -36,16 +36,16 @@ pub(crate) struct InodeState {
     pub(crate) entry_lost: Tick,
     /// Of a directory: its names, and names that are free.
     pub(crate) dentries: Dentries,
-    /// What this client may change by itself.
+    /// Rights to change the inode without asking.
     pub(crate) delegation: Delegation,
-    /// Who needs the inode to be known.
+    /// Users that need the inode to be known.
     pub(crate) pins: Pins,
     pub(crate) data_locks: HeldData,
     pub(crate) lock_turns: LockTurns,
     pub(crate) data: FileData,
     /// A program took a lock of fcntl(2).
     pub(crate) has_posix_locks: bool,
-    /// What the MDS has allowed in this session, if OSTs want to see that.
+    /// Capabilities of this session, if OSTs want to see them.
     pub(crate) capabilities: Capabilities,
 }
 
@@ -231,12 +231,12 @@ impl InodeState {
             attr.blocks = attr.blocks.max(more.min(all));
             (attr.mtime, attr.ctime) = (now, now);
         } else {
-            // Whoever asks just now may hear of the time before this.
+            // An answer under way may tell of the time before this.
             self.attrs.disturb();
         }
     }
 
-    /// What the objects take is known now, if all of them have said it.
+    /// Learns the blocks of the objects, if all of them have said how many they take.
     pub(crate) fn learn_blocks(&mut self) {
         let protected = self.protects_attributes();
         let Some(attr) = self.attrs.get_mut(protected) else { return };

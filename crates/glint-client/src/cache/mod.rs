@@ -103,7 +103,7 @@ impl Cache {
             shard.read().values().cloned().collect::<Vec<_>>()
         };
         let mut inodes: Vec<_> = self.shards.iter().flat_map(of).collect();
-        // So that one seed of the simulation is always the same run.
+        // Sorted, so that one seed of the simulation is always the same run.
         inodes.sort_unstable_by_key(|inode| inode.ino);
         inodes
     }
@@ -200,7 +200,7 @@ impl Cache {
         AttrUpdate::begin(inos.into_iter().map(|ino| self.inode(ino)))
     }
 
-    /// What is known of a name, without asking.
+    /// Looks a name up without asking.
     pub(crate) fn lookup(
         &self,
         caller: &Caller,
@@ -279,7 +279,7 @@ impl Cache {
                 state.names.push((parent, name.into()));
             }
         }
-        // What is known under a lock is no older than what was just heard.
+        // Attributes known under a lock are no older than the answer.
         let attr = state.attributes().unwrap_or(attr).clone();
         let is_known = held || name == b"." || state.delegation.parent().is_some();
         let found = self.found(&mut state, attr);
@@ -290,7 +290,7 @@ impl Cache {
         }
     }
 
-    /// This client removed or moved a name, or put another inode in its place.
+    /// Forgets a name that this client removed, moved, or gave to another inode.
     pub(crate) fn forget_name(&self, parent: Ino, name: &[u8]) {
         let Some(directory) = self.find(parent) else { return };
         let child = {
@@ -309,7 +309,8 @@ impl Cache {
         }
     }
 
-    /// This client has taken a name from an inode, perhaps one that it knew by another name.
+    /// Learns that this client has taken a name from an inode, perhaps one that it knew by another
+    /// name.
     pub(crate) fn learn_removed(&self, reply: &MdsReply) {
         let MdsReply::Removed { ino } = reply else { return };
         if let Some(inode) = self.find(*ino) {
@@ -338,7 +339,7 @@ impl Cache {
         let inode = ino.and_then(|ino| self.find(ino));
         let held = inode.filter(|inode| {
             let mut state = inode.lock();
-            // It is not where it was made any more.
+            // The inode is not where it was made any more.
             state.delegation.leave();
             state.bits.has(Bits::ENTRY)
         });
@@ -355,7 +356,7 @@ impl Cache {
         }
     }
 
-    /// What a name stands for, if that is known.
+    /// Inode of a name, if it is known.
     pub(crate) fn child(&self, parent: Ino, name: &[u8]) -> Option<Ino> {
         self.find(parent)?.lock().child(name)
     }
@@ -373,7 +374,7 @@ impl Cache {
         let inode = self.inode(attr.ino);
         let mut state = inode.lock();
         state.learn(&attr, asked);
-        // What is known under a lock is no older than what was just heard.
+        // Attributes known under a lock are no older than the answer.
         match state.attributes() {
             Some(known) => Found { attr: known.clone(), valid: Valid::under(false, true) },
             None => Found { attr, valid: Valid::under(false, false) },

@@ -1,4 +1,5 @@
-//! Who needs an inode to be known: the kernel, open files, closes whose data is still here.
+//! Pins of inodes that have to be known, by the kernel, open files, closes whose data is still
+//! here.
 //!
 //! Invariants:
 //! - Each pin is taken off as often as it was put on; without any the inode may be forgotten.

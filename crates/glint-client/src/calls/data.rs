@@ -188,7 +188,7 @@ impl<T: Transport> Client<T> {
         Ok(())
     }
 
-    /// Where a file ends. A lock to write all of it is held.
+    /// End of a file, in bytes. A lock to write all of it is held.
     pub(crate) async fn end_of(&self, inode: &Arc<CachedInode>, file: &OpenFile) -> FsResult<u64> {
         let known = inode.lock().attributes().map(|attr| attr.size);
         if let Some(size) = known {
@@ -205,15 +205,15 @@ impl<T: Transport> Client<T> {
         };
         let _guard = self.lock_data(&inode, Range::ALL, true, Use::Call).await?;
         inode.lock().data.set_layout(Some(layout));
-        // What could not be written yet would come back later. What is lost is told to whoever
-        // wrote it.
+        // Data that could not be written yet would come back later. Lost data is told to the
+        // writer.
         self.flush_inode(&inode).await?;
         self.truncate_objects(ino, layout, size).await?;
         inode.lock().data.change();
         Ok(())
     }
 
-    /// What was written to stable storage, and what of it is lost to whoever asks.
+    /// Brings written data to stable storage; an error if some of it is lost.
     pub(crate) async fn sync_file(&self, handle: Handle) -> FsResult<()> {
         let file = self.handles.get(handle)?;
         let synced = self.sync_inode(file.ino).await;

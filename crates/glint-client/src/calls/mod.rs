@@ -2,9 +2,9 @@
 //!
 //! 1. *try locally*: what ends in `_locally` answers if the cache and its locks, or a delegation,
 //!    allow that, and says `None` if not;
-//! 2. *flush* what is in the way: `lock_data` and `flush_inode` for data, `flush_before` for changes in
-//!    the write-back log, which is a part of the next step;
-//! 3. *ask*: [`Client::ask`] is the one door to the MDS;
+//! 2. *flush* what is in the way: `lock_data` and `flush_inode` for data, `flush_before` for
+//! changes in the write-back log, which is a part of the next step;
+//! 3. *ask*: [`Client::ask`] is the one way to the MDS;
 //! 4. *learn*: what begins with `learn_`, and the end of an update, which says what it has made of
 //!    the attributes.
 //!
@@ -326,7 +326,7 @@ impl<T: Transport> Vfs for Client<T> {
             let mut valid = Valid::default();
             if let Some(attr) = entry.attr.take() {
                 let attr = match attr.size_on_ost && self.has_locks() {
-                    // What its writer has not sent is asked for when it is looked at.
+                    // Unsent data of the writer is asked for when the file is looked at.
                     true => attr,
                     false => self.complete(attr).await?,
                 };
@@ -342,7 +342,7 @@ impl<T: Transport> Vfs for Client<T> {
     async fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Found> {
         let update = self.begin_update(&[ino, parent]);
         if let Some(inode) = self.inode(ino) {
-            // It will be seen elsewhere.
+            // The inode will be seen elsewhere.
             inode.lock().delegation.leave();
         }
         let asked = Tick::ask();

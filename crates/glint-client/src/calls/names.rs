@@ -15,7 +15,7 @@ impl<T: Transport> Client<T> {
         parent: Ino,
         name: &[u8],
     ) -> Option<FsResult<Found>> {
-        // Who makes a path from a handle asks for "..", which is no entry.
+        // A path is made from a handle by asking for "..", which is no entry.
         if !self.has_locks() || name == b".." {
             return None;
         }
@@ -94,7 +94,7 @@ impl<T: Transport> Client<T> {
         let mut inos = vec![parent, new_parent];
         inos.extend(known.into_iter().flatten());
         for inode in known.into_iter().flatten().filter_map(|ino| self.cache.find(ino)) {
-            // It will be where others see it.
+            // The inode will be where others see it.
             inode.lock().delegation.leave();
         }
         let update = self.cache.begin_update(&inos);

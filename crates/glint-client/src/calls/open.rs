@@ -1,5 +1,5 @@
-//! Opening files and closing them: what is done before a handle is there, after that failed, and when
-//! the handle is gone.
+//! Opening files and closing them: what is done before a handle is there, after that failed, and
+//! when the handle is gone.
 //!
 //! Invariant: an open that the MDS has counted has a handle, or the MDS hears that it is not.
 
@@ -61,7 +61,7 @@ impl<T: Transport> Client<T> {
         self.add_open(attr, flags, declared, 0)
     }
 
-    /// The same for a file that this client has made by itself with the change `made`.
+    /// Adds an open of a file that this client has made by itself with the change `made`.
     pub(crate) fn add_open(
         &self,
         attr: &Attr,
@@ -193,7 +193,7 @@ impl<T: Transport> Client<T> {
         result
     }
 
-    /// What a close says of a file that was written.
+    /// Attributes that a close reports of a file that was written.
     pub(crate) async fn say_written(
         &self,
         inode: Option<&CachedInode>,

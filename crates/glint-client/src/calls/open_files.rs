@@ -28,9 +28,9 @@ pub(crate) struct OpenFile {
     pub(crate) made: u64,
     /// Number of the last lost write that its program was told of.
     pub(crate) error_seen: AtomicU64,
-    /// Who took locks of fcntl(2) through it.
+    /// Owners that took locks of fcntl(2) through the open file.
     pub(crate) lock_owners: Mutex<SmallVec<[u64; 1]>>,
-    /// What [`Handles::privileges_given`] was when it had nothing that a write takes away, where
+    /// Value of [`Handles::privileges_given`] when it had nothing that a write takes away, where
     /// there are no locks; or 0.
     pub(crate) plain: AtomicU64,
     /// The access time was seen to.

@@ -46,7 +46,7 @@ impl<T: Transport> Client<T> {
     /// The kernel has to ask for the mode of a file, which is open, before it uses it again.
     pub(crate) fn forget_mode(&self, ino: Ino) {
         if let Some(kernel) = self.cache.kernel() {
-            // This waits for nothing: pages stay, and the inode is in use by who calls.
+            // The call waits for nothing: pages stay, and the inode is in use by who calls.
             kernel.forget_attributes(ino);
         }
     }
@@ -61,7 +61,7 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// This client has set a mode, or an extended attribute.
+    /// Notes that this client has set a mode, or an extended attribute.
     pub(crate) fn note_privileges_given(&self, mode: Option<u32>, xattr: &[u8]) {
         let set_id = mode.is_some_and(|mode| mode & (libc::S_ISUID | libc::S_ISGID) != 0);
         if set_id || xattr == XATTR_CAPABILITY {

@@ -1,5 +1,5 @@
-//! What the MDS has allowed this client to do with the objects of one inode, for OSTs that want to
-//! see that.
+//! Capabilities that the MDS has given this client for the objects of one inode, for OSTs that want
+//! to see that.
 //!
 //! Invariant: of two capabilities neither allows all that the other does.
 

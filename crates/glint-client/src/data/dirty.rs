@@ -1,4 +1,4 @@
-//! What was written to a file and is not at its OSTs yet: extents of its objects.
+//! Data written to a file that is not at its OSTs yet: extents of its objects.
 //!
 //! An extent grows as long as writes touch it, up to the aligned block that one request
 //! carries, and is *full* then. So requests are formed from what is contiguous in an object,
@@ -34,7 +34,7 @@ impl ExtentsInFlight {
     }
 }
 
-/// What became of a request that could not be executed.
+/// Outcome of a request that could not be executed.
 #[derive(Default, Debug, PartialEq, Eq)]
 pub(crate) struct Failed {
     /// Some of it had not failed before.
@@ -103,7 +103,7 @@ impl Dirty {
             || flights().any(|(_, since, _)| *since <= then)
     }
 
-    /// What of that which waits has failed for longest.
+    /// Failure that has lasted longest, of extents that wait.
     pub(crate) fn failing(&self) -> Option<Failing> {
         let failed = self.objects.iter().flat_map(DirtyObject::failed).map(|(_, failing)| failing);
         failed.min_by_key(|failing| failing.since)
@@ -154,7 +154,7 @@ impl Dirty {
         let mut extents = SmallVec::with_capacity(due.len());
         for offset in due {
             let Some(mut extent) = object.remove(offset) else { continue };
-            // It may be kept until it is durable, and what was left for more is not used.
+            // The data may be kept until it is durable, and its spare room is not used.
             if let Some(data) = Arc::get_mut(&mut extent.data) {
                 data.shrink_to_fit();
             }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Which extents to send.
+/// Choice of the extents to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Due {
     /// Extents that fill their block.
@@ -33,7 +33,7 @@ pub(crate) struct Extent {
     pub(crate) retry: Option<Retry>,
 }
 
-/// What is known of an extent that could not be sent.
+/// Failure of an extent that could not be sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Retry {
     pub(crate) failing: Failing,
@@ -232,7 +232,7 @@ impl DirtyObject {
             && start <= offset
             && let Some(extent) = self.extents.get_mut(&start)
         {
-            // It goes on where one ended, or changes one.
+            // The write goes on where an extent ended, or changes one.
             let len = extent.data.len();
             overwrite(Arc::make_mut(&mut extent.data), (offset - start) as usize, data);
             self.bytes += extent.data.len() - len;
@@ -246,7 +246,7 @@ impl DirtyObject {
         let (start, mut merged) = match part() {
             Some((start, first)) if start <= offset => (start, first),
             Some((start, later)) => {
-                // It begins before all that is there.
+                // The write begins before all that is there.
                 let mut merged = Extent {
                     data: memory(data.len(), block),
                     since: later.since.min(now),

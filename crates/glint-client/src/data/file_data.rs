@@ -1,10 +1,10 @@
 //! The data of one file as a client knows it: what was written and is not at the OSTs yet, where it
-//! ends, what the objects said when they were last written, and what was lost. No byte that was sent
-//! is kept.
+//! ends, what the objects said when they were last written, and what was lost. No byte that was
+//! sent is kept.
 //!
 //! Invariants:
-//! - The end and time of the furthest write are known exactly while something that was written is not
-//!   at the OSTs; afterwards the objects say it, and others may have changed that.
+//! - The end and time of the furthest write are known exactly while something that was written is
+//!   not at the OSTs; afterwards the objects say it, and others may have changed that.
 //! - What the objects said is forgotten when the data may have changed elsewhere.
 //! - Each loss is told to each open file once; to one that is opened later if nobody was told.
 
@@ -16,20 +16,20 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// What the space of a file is counted in (stat(2)).
+/// Bytes of a block, in which the space of a file is counted (stat(2)).
 pub(crate) const BLOCK_BYTES: u64 = 512;
 
-/// What is known of the data of one file.
+/// Data of one file.
 pub(crate) struct FileData {
-    /// Where the data lies, once the file was opened.
+    /// Layout of the data, once the file was opened.
     layout: Option<Layout>,
-    /// What waits to be sent, or is on its way.
+    /// Extents that wait to be sent, or are on their way.
     dirty: Dirty,
-    /// Where the furthest write ended since all was clean, and when the last one was made.
+    /// End of the furthest write since all was clean, and when the last one was made.
     wrote_to: Option<(u64, Timestamp)>,
     /// Set by a program; what is written to the objects later takes it along.
     mtime: Option<Timestamp>,
-    /// What the objects said when they were last written, by stripe.
+    /// Attributes of the objects when they were last written, by stripe.
     objects: HashMap<u16, ObjectAttr>,
     /// Changes when what was read may not be so any more.
     stamp: u64,
@@ -62,7 +62,7 @@ impl Default for FileData {
 }
 
 impl FileData {
-    /// Where the data lies, if that is known.
+    /// Layout of the data, if it is known.
     pub(crate) fn layout(&self) -> Option<Layout> {
         self.layout
     }
@@ -72,7 +72,7 @@ impl FileData {
         self.layout = layout;
     }
 
-    /// What waits to be sent, or is on its way.
+    /// Extents that wait to be sent, or are on their way.
     pub(crate) fn dirty(&self) -> &Dirty {
         &self.dirty
     }
@@ -83,8 +83,8 @@ impl FileData {
     }
 
     /// Puts a write of a program into an object. Returns by how many bytes the dirty data grew, and
-    /// whether there was none before. [`wrote`](FileData::wrote) says afterwards what all the pieces
-    /// are to the file.
+    /// whether there was none before. [`wrote`](FileData::wrote) says afterwards what all the
+    /// pieces are to the file.
     pub(crate) fn write(
         &mut self,
         stripe: u16,
@@ -100,7 +100,7 @@ impl FileData {
     pub(crate) fn wrote(&mut self, end: u64, now: Timestamp) {
         self.stamp += 1;
         self.mtime = Some(now);
-        // It may have been sent before this is said.
+        // The data may have been sent before the time is noted.
         if !self.dirty.is_clean() {
             let before = self.wrote_to.map_or(0, |(end, _)| end);
             self.wrote_to = Some((before.max(end), now));
@@ -110,7 +110,7 @@ impl FileData {
     /// The data may be another from now on: it was changed here, or may be changed elsewhere.
     pub(crate) fn change(&mut self) {
         self.stamp += 1;
-        // What is known of the objects was so before.
+        // The known attributes of the objects are of before.
         self.objects.clear();
     }
 
@@ -143,7 +143,7 @@ impl FileData {
         self.mtime
     }
 
-    /// What was written and is perhaps not at the OSTs: its end and time.
+    /// End and time of the data that was written and is perhaps not at the OSTs.
     pub(crate) fn unsent(&self) -> Option<(u64, Timestamp)> {
         self.wrote_to
     }
@@ -230,8 +230,8 @@ impl FileData {
         Err(loss.errno)
     }
 
-    /// What a file that is opened just now counts as told: all, if others have heard of it, or
-    /// if the data that is left is cut off.
+    /// Losses that a file that is opened just now counts as told: all, if others have heard of it,
+    /// or if the data that is left is cut off.
     pub(crate) fn told_to_new(&self, truncates: bool) -> u64 {
         match &self.loss {
             Some(loss) if loss.seen || truncates => loss.number,
@@ -250,13 +250,13 @@ impl FileData {
         !self.objects.is_empty()
     }
 
-    /// What the objects of a file of this size said, if all of them have said it.
+    /// Attributes of the objects of a file of this size, if all of them have said it.
     pub(crate) fn objects(&self, layout: Layout, size: u64) -> Option<ObjectAttr> {
         let mut whole = ObjectAttr { size, ..ObjectAttr::default() };
         for stripe in 0..layout.stripe_count.max(1) {
             match self.objects.get(&stripe) {
                 Some(object) => whole.add(object),
-                // It has none if the file ends before it.
+                // The stripe has no object if the file ends before it.
                 None if layout.object_size(stripe, size) == 0 => {}
                 None => return None,
             }

@@ -14,7 +14,7 @@ use crate::data::read_ahead::ReadAheadMemory;
 use crate::data::write_limits::WriteLimits;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What the files of a client share of memory, space and numbers for their data.
+/// Memory, space and numbers that the files of a client share for their data.
 #[derive(Default)]
 pub(crate) struct SharedByFiles {
     pub(crate) limits: WriteLimits,

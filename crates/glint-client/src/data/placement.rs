@@ -1,6 +1,8 @@
-//! Over which OSTs a client lays out the files that it makes by itself, and on which OST an object is.
+//! Over which OSTs a client lays out the files that it makes by itself, and on which OST an object
+//! is.
 //!
-//! Invariant: files are laid out as the MDS would have done it when it gave their inode numbers last.
+//! Invariant: files are laid out as the MDS would have done it when it gave their inode numbers
+//! last.
 
 use glint_proto::{Ino, Layout};
 use parking_lot::Mutex;
@@ -17,7 +19,7 @@ pub(crate) struct OstPlacement {
 }
 
 impl OstPlacement {
-    /// So many OSTs, of which the server of the MDS has its `own`.
+    /// Placement over `osts` OSTs, of which the server of the MDS has `own`.
     pub(crate) fn new(osts: u16, own: u16) -> OstPlacement {
         OstPlacement { osts: AtomicU16::new(osts), unreachable: Mutex::default(), own }
     }

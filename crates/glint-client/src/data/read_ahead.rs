@@ -19,11 +19,11 @@ use std::time::Duration;
 /// Time that any read may take, and time for each byte on top of that: 500 MB/s.
 const PATIENCE: Duration = Duration::from_micros(300);
 const BYTE: Duration = Duration::from_nanos(2);
-/// What is read ahead at once, and not more, by one request.
+/// Bytes that one request reads ahead at most.
 const BLOCK: u64 = 1 << 20;
 /// How far is read ahead when it first pays.
 const WINDOW_MIN: u64 = 4 * BLOCK;
-/// And at most, for a file on one OST, and on many.
+/// Bytes read ahead at most, for a file on one OST, and on many.
 const WINDOW_MAX: Range<u64> = 8 * BLOCK..BLOCKS * BLOCK;
 /// Reads that are foreseen at once.
 const BLOCKS: u64 = 16;
@@ -106,17 +106,17 @@ impl BlockAhead {
     }
 }
 
-/// What is known of the reads of an open file.
+/// Reads of an open file, and what is read ahead of them.
 #[derive(Default)]
 pub(crate) struct ReadAhead {
     stamp: u64,
-    /// What is read in order at present.
+    /// Range that is read in order at present.
     run: Range<u64>,
     /// Length of the one before, and the distance to it.
     before: (u64, u64),
     /// How often these came again.
     repeats: u64,
-    /// Where the first one of those that are like it began.
+    /// Begin of the first run of those that are like it.
     origin: u64,
     /// Runs differ a little: what begins within a page is read from its beginning.
     uneven: bool,
@@ -127,12 +127,12 @@ pub(crate) struct ReadAhead {
     size: Option<(u64, u64)>,
 }
 
-/// What to do for a read.
+/// Plan for a read.
 #[derive(Default)]
 pub(crate) struct Plan {
-    /// Where its data is, in order; empty if some of it is not.
+    /// Blocks with its data, in order; empty if some of it is not.
     pub(crate) here: Vec<Arc<BlockAhead>>,
-    /// What to read ahead.
+    /// Blocks to read ahead.
     pub(crate) fetch: Vec<Arc<BlockAhead>>,
 }
 
@@ -143,7 +143,7 @@ impl ReadAhead {
         self.window = (2 * self.window).clamp(WINDOW_MIN, WINDOW_MAX.end);
     }
 
-    /// What has to be known of the size of the file; `None` if it has to be asked.
+    /// Size of the file as far as it has to be known; `None` if it has to be asked.
     pub(crate) fn size(&self, stamp: u64) -> Option<u64> {
         match self.size {
             _ if self.window == 0 => Some(0),
@@ -178,7 +178,7 @@ impl ReadAhead {
         for ahead in self.foreseen() {
             self.fetch(ahead.start..ahead.end.min(size), memory, &mut fetch);
         }
-        // What was read is not read again.
+        // Blocks that were read are not read again.
         self.blocks.retain(|block| block.offset < read.start || block.end() > read.end);
         let too_many = self.blocks.len().saturating_sub(2 * BLOCKS as usize);
         self.blocks.drain(..too_many);
@@ -217,7 +217,7 @@ impl ReadAhead {
         self.run = read.clone();
     }
 
-    /// What will be read, in order.
+    /// Ranges that will be read, in order.
     fn foreseen(&self) -> impl Iterator<Item = Range<u64>> + use<> {
         let run = self.run.end - self.run.start;
         let around = if self.uneven { PAGE } else { 0 };
@@ -251,7 +251,7 @@ impl ReadAhead {
         let middle = range.start + (range.end.saturating_sub(range.start)) / 2;
         let has = |block: &Arc<BlockAhead>| (block.offset..block.end()).contains(&middle);
         if range.end.saturating_sub(range.start) <= BLOCK && self.blocks.iter().any(has) {
-            // What was foreseen before was a page off, perhaps.
+            // The prediction before was a page off, perhaps.
             return;
         }
         let mut at = range.start;

@@ -63,7 +63,7 @@ impl<T: Transport> Client<T> {
         try_join_all((0..layout.stripe_count).map(ask)).await
     }
 
-    /// What the objects of a file say about it; `None` if it has no object.
+    /// Attributes of the objects of a file together; `None` if it has no object.
     pub(crate) async fn glimpse(&self, ino: Ino, layout: Layout) -> FsResult<Option<ObjectAttr>> {
         let replies = self.each_object(ino, layout, |object| OstRequest::Stat { object }).await?;
         let mut whole: Option<ObjectAttr> = None;
@@ -247,7 +247,8 @@ impl<T: Transport> Client<T> {
         if found < size || hole { Ok(found) } else { Err(Errno::ENXIO) }
     }
 
-    /// Where in the file an object has the next data or hole; the end of the file if it has none.
+    /// Offset in the file of the next data or hole of an object; the end of the file if it has
+    /// none.
     async fn seek_object(
         &self,
         file: &OpenFile,

@@ -93,7 +93,7 @@ impl<T: Transport> Client<T> {
             if taken && fits {
                 continue;
             }
-            // What was taken is for others.
+            // Space that was taken is for others.
             let taken = piece.file_offset - offset + if taken { piece.len } else { 0 };
             for piece in file.layout.pieces(offset, taken) {
                 self.data.limits.keeps(self.placement.ost_of(file.layout, piece.stripe), piece.len);
@@ -160,8 +160,8 @@ impl<T: Transport> Client<T> {
         self.send_where(inode, layout, due, |_| true).await;
     }
 
-    /// The same of what is old, which waits for OSTs that have enough to do, and may become
-    /// full meanwhile.
+    /// Sends old extents, which wait for OSTs that have enough to do, and may become full
+    /// meanwhile.
     pub(crate) async fn send_old(&self, inode: &Arc<CachedInode>, layout: Layout, then: Instant) {
         let idle = |stripe| !self.data.limits.is_busy(self.placement.ost_of(layout, stripe));
         self.send_where(inode, layout, Due::Before(then), idle).await;
@@ -304,7 +304,7 @@ impl<T: Transport> Client<T> {
                 return Err(failing.errno);
             }
             if flies {
-                // What others send, or what it overlaps.
+                // Waits for extents that others send, or that overlap.
                 let completed = |dirty: &Dirty| dirty.completions() != completions;
                 let goes_on = |dirty: &Dirty| completed(dirty) || !dirty.has_in_flight();
                 inode.until(|state| goes_on(state.data.dirty()).then_some(())).await;
@@ -314,7 +314,7 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// The same without an end: until it is there, or lost.
+    /// Flushes without an end: until all data is there, or lost.
     pub(crate) async fn flush_closed(&self, inode: &Arc<CachedInode>) {
         while let Err(errno) = self.flush_inode(inode).await {
             tracing::warn!(ino = %inode.ino, %errno, "a closed file has data that is not written");
@@ -322,7 +322,7 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// The same for somebody who does not wait longer than that: what is still here is lost.
+    /// Flushes once for a caller that does not wait longer: data that is still here is lost.
     pub(crate) async fn flush_or_discard(&self, inode: &Arc<CachedInode>) {
         let Err(errno) = self.flush_inode(inode).await else { return };
         let lost = self.discard(inode, errno);
@@ -358,7 +358,7 @@ impl<T: Transport> Client<T> {
         state.data.tell(&file.error_seen)
     }
 
-    /// What the objects of a file say, if it was all heard when they were written.
+    /// Attributes of the objects of a file, if all were heard when they were written.
     pub(crate) fn written(&self, inode: &CachedInode, layout: Layout) -> Option<ObjectAttr> {
         let state = inode.lock();
         if !state.owns_size() || !state.data.has_objects() {

@@ -24,11 +24,11 @@ struct OstLimits {
     requests: usize,
     /// Space that it keeps for this client.
     kept: u64,
-    /// Where its largest object ends, once it has said so.
+    /// Offset at which the OST's largest object ends, once it has said so.
     object_bytes_max: Option<u64>,
 }
 
-/// What is waited for, from an OST.
+/// Resource of an OST that is waited for.
 #[derive(Clone, Copy, PartialEq)]
 enum What {
     Room,
@@ -123,7 +123,7 @@ impl WriteLimits {
         let osts = room.osts.len() as u16;
         drop(room);
         match was_full {
-            // Those of other OSTs wait for this, too.
+            // Writes to other OSTs wait for the memory, too.
             true => (0..osts).for_each(|ost| self.wake_first(ost, What::Room)),
             false => self.wake_first(ost, What::Room),
         }
@@ -160,7 +160,7 @@ impl WriteLimits {
         self.room.lock().ost(ost).object_bytes_max = Some(bytes);
     }
 
-    /// What it has said.
+    /// Offset at which the OST's largest object ends, if it has said so.
     pub(crate) fn object_bytes_max(&self, ost: u16) -> Option<u64> {
         self.room.lock().ost(ost).object_bytes_max
     }

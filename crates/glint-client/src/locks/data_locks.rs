@@ -74,7 +74,7 @@ impl LockRequestPlace<'_> {
     }
 }
 
-/// What somebody else was given who asks for us.
+/// Answer for another task that asks for us.
 type AsideLock = Arc<Mutex<Option<FsResult<(DataLockGuard, bool)>>>>;
 
 impl<T: Transport> Client<T> {
@@ -123,7 +123,7 @@ impl<T: Transport> Client<T> {
                     }
                     return Ok(guard);
                 }
-                // It may have become open to write meanwhile.
+                // The file may have become open to write meanwhile.
                 Err(Err((Ok(_), _))) => {}
             }
         }
@@ -251,7 +251,7 @@ impl<T: Transport> Client<T> {
         loop {
             match inode.until(|state| state.data_locks.drain(id)).await {
                 Drain::Forget(range) => {
-                    // Who fills pages that are forgotten now goes on.
+                    // Tasks that fill pages which are forgotten now go on.
                     inode.wake();
                     if let Some(kernel) = self.cache.kernel().cloned() {
                         let ino = inode.ino;

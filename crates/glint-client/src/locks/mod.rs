@@ -12,12 +12,12 @@ use crate::locks::lease_watch::Suspension;
 use crate::locks::posix::PosixLocks;
 use crate::locks::recall::RecallInbox;
 
-/// What keeping locks needs beside the locks of each inode.
+/// State that keeping locks needs beside the locks of each inode.
 #[derive(Default)]
 pub(crate) struct LockKeeping {
-    /// What servers recall, for the thread that answers.
+    /// Recalls of servers, for the thread that answers.
     pub(crate) inbox: RecallInbox,
-    /// What programs hold.
+    /// POSIX locks that programs hold.
     pub(crate) posix: PosixLocks,
     /// Whether what is cached may be used.
     pub(crate) suspension: Suspension,

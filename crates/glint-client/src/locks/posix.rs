@@ -11,7 +11,7 @@ use glint_proto::{
 };
 use parking_lot::Mutex;
 
-/// What is held.
+/// POSIX locks that are held.
 #[derive(Default)]
 pub(crate) struct PosixLocks(Mutex<PosixLockTable>);
 
@@ -33,7 +33,7 @@ impl PosixLocks {
         }
     }
 
-    /// What has to be said to servers that have started again.
+    /// Requests that reclaim the locks at servers that have started again.
     pub(crate) fn to_reclaim(&self) -> Vec<MdsRequest<'static>> {
         let table = self.0.lock();
         let request = |(ino, kind, lock): (_, Kind, Lock)| {

@@ -1,9 +1,9 @@
-//! Where a recall is answered: what a server asks for is not used any more, what it protects is
-//! forgotten, here and in the kernel, what was written under it is at the OSTs, and then it is
-//! returned. Locks on data are given up in `data_locks.rs`, delegations in `meta_log/sender.rs`.
+//! Answers to recalls: what a server asks for is not used any more, what it protects is forgotten,
+//! here and in the kernel, what was written under it is at the OSTs, and then it is returned. Locks
+//! on data are given up in `data_locks.rs`, delegations in `meta_log/sender.rs`.
 //!
-//! Invariant: a recall is answered only when nothing of what it asks for is used or cached any more,
-//! here or in the kernel.
+//! Invariant: a recall is answered only when nothing of what it asks for is used or cached any
+//! more, here or in the kernel.
 
 use crate::cache::inode::{CachedInode, Name};
 use crate::client::Client;
@@ -29,7 +29,7 @@ const RETRIES: usize = 1000;
 /// for what it keeps from others, so their answers are not waited for without end.
 const ARRIVAL: Duration = Duration::from_millis(250);
 
-/// What comes to the thread from others.
+/// Recalls and requests that others leave for the thread.
 #[derive(Default)]
 pub(crate) struct RecallInbox {
     recalls: Mutex<Vec<Recall>>,
@@ -64,7 +64,7 @@ impl RecallInbox {
         self.waiting.wake();
     }
 
-    /// What has come; `None` if nothing more will.
+    /// Waits for recalls and requests; `None` if no more will come.
     pub(crate) async fn next(&self) -> Option<(Vec<Recall>, Vec<MdsRequest<'static>>)> {
         let look = || {
             let recalls = std::mem::take(&mut *self.recalls.lock());

@@ -1,4 +1,4 @@
-//! What is done when the servers have forgotten all locks, because they have started again or have
+//! Reclaim of locks when the servers have forgotten all, because they have started again or have
 //! evicted this client: what is kept is said again, what is not given again is lost.
 
 use crate::client::Client;
@@ -33,7 +33,8 @@ impl<T: Transport> Client<T> {
                 state.capabilities.clear();
             }
             let opens = state.pins.take_undeclared();
-            // Also what is being given up just now: nobody may see the directory before the changes are there.
+            // Delegations that are being given up just now are reclaimed, too: nobody may see the
+            // directory before the changes are there.
             let delegation = &state.delegation;
             let owns = delegation.is_delegated() || self.log.is_pending(delegation.last_change());
             drop(state);

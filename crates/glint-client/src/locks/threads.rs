@@ -1,6 +1,6 @@
-//! The threads that keep a client's locks. One answers recalls, writes old data, and returns what is
-//! not used; it serves no requests, so nothing that it waits for can wait for it. The other watches
-//! the lease, and waits for nothing.
+//! The threads that keep a client's locks. One answers recalls, writes old data, and returns what
+//! is not used; it serves no requests, so nothing that it waits for can wait for it. The other
+//! watches the lease, and waits for nothing.
 
 use crate::cache::INODES_MAX;
 use crate::client::Client;
@@ -101,11 +101,11 @@ impl<T: Transport> Client<T> {
     async fn keep(self: Arc<Self>) {
         let listening = self.clone();
         host::spawn(async move { listening.transport.mds().listen().await });
-        let caring = self.clone();
+        let rounds = self.clone();
         host::spawn(async move {
-            while !caring.locks.inbox.is_stopped() {
+            while !rounds.locks.inbox.is_stopped() {
                 host::sleep(ROUND).await;
-                caring.care();
+                rounds.write_old();
             }
         });
         let giving = self.clone();
@@ -147,7 +147,7 @@ impl<T: Transport> Client<T> {
     }
 
     /// Writes what has become old.
-    fn care(self: &Arc<Self>) {
+    fn write_old(self: &Arc<Self>) {
         // With memory full of half extents, these have to go.
         let age = if self.data.limits.is_stuck() { Duration::ZERO } else { AGE_MAX };
         let old = clock::now().checked_sub(age);

@@ -1,4 +1,4 @@
-//! Who asks for a lock on the data of one inode: one at a time, in the order of coming.
+//! Turns to ask for a lock on the data of one inode: one at a time, in the order of coming.
 //!
 //! Invariant: somebody asks, or whoever came first may, or nobody waits.
 
@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TurnPlace(u64);
 
-/// Who asks, and who waits to.
+/// Whether somebody asks, and the tasks that wait to.
 #[derive(Default)]
 pub(crate) struct LockTurns {
     asking: bool,

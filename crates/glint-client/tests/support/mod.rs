@@ -21,7 +21,7 @@ use std::time::Duration;
 
 pub(crate) const LEASE_MS: u64 = glint_proto::limits::LEASE_MS_MIN;
 pub(crate) const FILE: Ino = Ino(7);
-/// Where objects end.
+/// Offset at which objects end.
 pub(crate) const OBJECT_BYTES_MAX: u64 = 1 << 43;
 /// Blocks of 512 bytes in a page, which is what an object takes space in.
 const PAGE_BLOCKS: u64 = 8;
@@ -32,7 +32,7 @@ type Fault = Box<dyn FnMut(&OstRequest) -> Option<Errno> + Send>;
 /// Makes another answer of one of the MDS.
 type Turn = Box<dyn FnMut(&Cred, &MdsRequest<'_>, Granting) -> Granting + Send>;
 
-/// What a close says of the data.
+/// Report of a close about the data.
 pub(crate) type Wrote = Option<(u64, Option<ObjectAttr>)>;
 
 #[derive(Default)]
@@ -211,7 +211,7 @@ impl OstRequests for Fake {
         _: Option<Capability>,
         bulk: Bulk<'_>,
     ) -> FsResult<OstReply> {
-        // So that others run in between, as they would.
+        // A pause lets others run in between, as they would.
         glint_net::host::sleep(Duration::from_micros(100)).await;
         self.0.lock().ost(request, bulk)
     }
