@@ -40,7 +40,8 @@ pub(crate) trait MountServers: Send + 'static {
     /// The state of the servers, as JSON, also when they are away.
     fn status(&self) -> String;
 
-    /// Where time went: rows of the process behind the mount, and of servers elsewhere.
+    /// Times by layer and operation: rows of the process behind the mount, and of servers
+    /// elsewhere.
     fn stats(&self) -> Vec<Value>;
 
     /// Begins to count anew in servers elsewhere.
@@ -128,7 +129,7 @@ impl Control {
                 if stopped.load(Ordering::Acquire) {
                     return;
                 }
-                // Whoever has gone needs no answer.
+                // A caller that has gone needs no answer.
                 let _ = stream.and_then(|stream| reply(stream, &answer));
             }
         };
@@ -154,14 +155,14 @@ fn reply(
 impl Drop for Control {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        // Who waits in accept(2) is woken; a connection by name could reach another mount.
+        // The thread in accept(2) is woken; a connection by name could reach another mount.
         let woken = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both).is_ok();
         if std::fs::symlink_metadata(&self.socket).is_ok_and(|found| found.ino() == self.inode) {
-            // What is left over is taken over by the next mount.
+            // A socket file that is left over is taken over by the next mount.
             let _ = std::fs::remove_file(&self.socket);
         }
         if let Some(thread) = self.thread.take().filter(|_| woken) {
-            // It does not panic; and there is nothing left to do.
+            // The thread does not panic; and there is nothing left to do.
             let _ = thread.join();
         }
     }

@@ -119,7 +119,7 @@ pub(crate) fn say_waiting(what: &str) {
     if is_background() && !REPORTED.load(Ordering::Acquire) {
         let line = what.replace('\n', " ");
         let line = line.strip_prefix(WAITING).unwrap_or(&line);
-        // It may have been killed meanwhile.
+        // The parent may have been killed meanwhile.
         let _ = std::io::stdout().write_all(format!("{WAITING}{line}\n").as_bytes());
         let _ = std::io::stdout().flush();
     }
@@ -134,7 +134,7 @@ fn report(what: &str) {
     if !is_background() || REPORTED.swap(true, Ordering::AcqRel) {
         return;
     }
-    // It may have been killed meanwhile.
+    // The parent may have been killed meanwhile.
     let _ = std::io::stdout().write_all(what.as_bytes());
     let _ = std::io::stdout().flush();
     // The waiting process reads to the end, so standard output is closed; and descriptor 1

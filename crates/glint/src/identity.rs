@@ -1,4 +1,4 @@
-//! Who this process is on a network: said once for all commands, by `--cert` or GLINT_CERT.
+//! Identity of this process on a network: said once for all commands, by `--cert` or GLINT_CERT.
 
 use glint_mount::MountedAt;
 use glint_net::tls::TlsIdentity;
@@ -9,15 +9,15 @@ use std::sync::OnceLock;
 
 static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
 
-/// Where the certificate and its key are. The first that is said counts.
+/// Sets the directory of the certificate and its key. The first one set counts.
 pub fn set(directory: Option<PathBuf>) {
     if let Some(directory) = directory {
-        // It is read again later, from wherever this process is then.
+        // The directory is read again later, from wherever this process is then.
         let _ = DIRECTORY.set(std::path::absolute(&directory).unwrap_or(directory));
     }
 }
 
-/// Who this process is, if it was said.
+/// Identity of this process, if one was set.
 pub fn get() -> Result<Option<TlsIdentity>, String> {
     let load = |directory: &PathBuf| {
         TlsIdentity::load(directory).map_err(|error| {
@@ -30,11 +30,11 @@ pub fn get() -> Result<Option<TlsIdentity>, String> {
     DIRECTORY.get().map(load).transpose()
 }
 
-/// Where servers with an MDS listen, unless something else is said.
+/// Port at which servers with an MDS listen by default.
 pub const PORT: u16 = 5640;
 /// The socket in a data directory.
 pub const SOCKET: &str = "glint.sock";
-/// What else is in each.
+/// File that each data directory has.
 const DATA: &str = "glint.json";
 
 /// Whether people say a path, and not a host: with a slash, or by the name of something that is

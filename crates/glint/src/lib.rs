@@ -50,8 +50,8 @@ pub struct Common {
     /// RUST_LOG does.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     verbose: u8,
-    /// Who this process is on a network: a directory that `glint cert issue` made.
-    /// Everything that goes over TCP is encrypted then, and both sides show certificates.
+    /// Identity of this process on a network: a directory that `glint cert issue` made. Everything
+    /// that goes over TCP is encrypted then, and both sides show certificates.
     #[arg(long, global = true, env = "GLINT_CERT", value_name = "DIR")]
     cert: Option<PathBuf>,
 }
@@ -64,7 +64,7 @@ impl Common {
         identity::set(self.cert.clone());
     }
 
-    /// The same, as the words of a command line.
+    /// Options as the words of a command line.
     fn words(&self) -> Vec<OsString> {
         let mut words = vec!["-v".into(); self.verbose.into()];
         words.extend(self.cert.iter().flat_map(|cert| ["--cert".into(), cert.into()]));
@@ -90,11 +90,10 @@ enum Command {
     Bench(cmd::bench::Args),
 }
 
-/// What a command reports to the shell: a message that says what, where and what to
-/// do.
+/// Result of a command for the shell: a message that says what, where and what to do.
 pub type CommandResult = Result<ExitCode, Box<dyn std::error::Error>>;
 
-/// What the shell is told, as mount(8) says it.
+/// Exit codes, those of mount(8).
 mod exit_code {
     /// Something is wrong, or was called wrongly.
     pub(crate) const USAGE: u8 = 1;
@@ -118,7 +117,7 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse_from(&call.arguments) {
         Ok(cli) => cli,
         Err(error) => {
-            // Whoever does not want to read it has closed it.
+            // Standard error may have been closed by its reader.
             let _ = error.print();
             let code = if call.is_helper { exit_code::USAGE } else { error.exit_code() as u8 };
             return ExitCode::from(if error.use_stderr() { code } else { 0 });

@@ -1,4 +1,4 @@
-//! What a server shows while it runs: a status line on a terminal, as wide as that is, otherwise a
+//! Display of a server while it runs: a status line on a terminal, as wide as that is, otherwise a
 //! log line a minute.
 
 use glint_server::{Totals, human_bytes};
@@ -30,7 +30,7 @@ fn columns() -> usize {
     if known == 0 && size.ws_col > 0 { size.ws_col.into() } else { 80 }
 }
 
-/// What replaces a line of `shown` columns by `line`: the old one may take several rows since
+/// Bytes that replace a line of `shown` columns by `line`: the old one may take several rows since
 /// the terminal has become narrower, the new one takes one.
 fn replacement(shown: usize, line: &str, columns: usize) -> (String, usize) {
     let columns = columns.max(2);

@@ -60,10 +60,10 @@ pub(crate) struct Metrics {
 impl Drop for Metrics {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        // It waits for a connection.
+        // The thread waits for a connection.
         let woken = TcpStream::connect_timeout(&self.address, TIME).is_ok();
         if let Some(thread) = self.thread.take().filter(|_| woken) {
-            // It ends with the server; if it panicked there is nothing to do.
+            // The thread ends with the server; if it panicked there is nothing to do.
             let _ = thread.join();
         }
     }

@@ -1,5 +1,5 @@
-//! What commands print. Whoever reads it may have enough (`glint stats | head`): then this
-//! process ends as any other does, by SIGPIPE, without a word.
+//! Output of commands. Its reader may have enough (`glint stats | head`): then this process ends as
+//! any other does, by SIGPIPE, without a word.
 
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
@@ -31,7 +31,7 @@ pub fn write(text: Arguments<'_>, end: &str) {
 /// Standard output does not take any more.
 fn ended(error: &std::io::Error) -> ! {
     if error.kind() == ErrorKind::BrokenPipe {
-        // What the runtime ignores from the start.
+        // The runtime ignores SIGPIPE from the start.
         let _ = signal_hook::low_level::emulate_default_handler(signal_hook::consts::SIGPIPE);
     }
     let _ = writeln!(std::io::stderr(), "glint: standard output: {error}");

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-/// Where a program is: beside this one, as it was built and is installed, or else in PATH.
+/// Path of a program: beside this one, as it was built and is installed, or else in PATH.
 pub fn path(name: &str) -> PathBuf {
     let beside = std::env::current_exe().map(|own| own.with_file_name(name));
     beside.ok().filter(|path| path.is_file()).unwrap_or_else(|| name.into())

@@ -17,7 +17,7 @@ pub struct Stop {
     asked: Arc<AtomicBool>,
 }
 
-/// What the signals so far mean.
+/// Meaning of the signals so far.
 #[derive(Default)]
 struct Asked {
     first: Option<Instant>,

@@ -1,4 +1,4 @@
-//! Which file system a command is about: a mount or a server, or the only one that is there.
+//! Target of a command: a mount or a server, or the only one that is there.
 
 use crate::control;
 use crate::identity::{SOCKET, in_full, is_path};
@@ -14,10 +14,10 @@ const CALL_MAX: Duration = Duration::from_secs(10);
 /// Why somebody else is not answered at a socket.
 const FOR_ROOT: &str = "permission denied; a socket and a data directory are for root of the host \
                         that serves: run it with sudo, or ask a mount";
-/// What /proc/net/unix shows of a socket at which somebody listens.
+/// Flags that /proc/net/unix shows of a socket at which somebody listens.
 const LISTENS: &str = "00010000";
 
-/// What to ask.
+/// Process to ask.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Target {
     /// The process behind the mount here.
@@ -76,7 +76,7 @@ pub(crate) fn resolve(path: &Path) -> PathBuf {
 }
 
 impl Target {
-    /// What is meant.
+    /// Finds the target that is meant.
     pub(crate) fn find(said: Option<&str>) -> Result<Target, String> {
         let Some(said) = said else {
             let mounts = mounts();

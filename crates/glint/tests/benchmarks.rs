@@ -36,7 +36,7 @@ fn put_script(directory: &Path) {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// What the script in its place is asked for.
+/// Arguments that the script in its place is asked with.
 fn asked(command: &mut Command) -> String {
     let child = command.stdout(Stdio::piped()).spawn().unwrap();
     let pid = child.id();

@@ -35,7 +35,7 @@ pub(crate) enum Command {
 /// Make an authority.
 #[derive(clap::Args)]
 pub(crate) struct InitArgs {
-    /// Where to; made if absent.
+    /// Directory to write to; made if absent.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     /// How it is called in certificates [default: Glint authority, and a number of its own].
@@ -77,20 +77,20 @@ pub(crate) struct IssueArgs {
     /// Let the host change nothing.
     #[arg(long)]
     read_only: bool,
-    /// Whose rights are not taken over: those of the superuser of the client, or anybody's.
+    /// Callers whose rights are not taken over: those of the superuser of the client, or anybody's.
     #[arg(long, value_name = "WHOM", default_value = "none")]
     squash: Squashed,
     /// Users of the client and who they are for the servers, each COUNT from there on; who
     /// is not among them is nobody. Can be said several times.
     #[arg(long, value_name = "CLIENT:SERVER[:COUNT]")]
     map_uid: Vec<IdMap>,
-    /// The same for groups.
+    /// Groups of the client and who they are for the servers, as for `--map-uid`.
     #[arg(long, value_name = "CLIENT:SERVER[:COUNT]")]
     map_gid: Vec<IdMap>,
     /// How long it is valid.
     #[arg(long, default_value_t = 825, value_parser = clap::value_parser!(u16).range(1..))]
     days: u16,
-    /// Where to [default: DIR/NAME].
+    /// Directory to write to [default: DIR/NAME].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -179,7 +179,7 @@ fn issue(args: &IssueArgs) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What can name a host in a certificate, and a directory.
+/// Checks a name that is to name a host in a certificate, and a directory.
 fn check_name(name: &str) -> Result<(), String> {
     let is_good = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
     match !name.is_empty() && name.chars().all(is_good) && !name.starts_with(['.', '-']) {

@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// The data directory.
     #[arg(value_name = "DIR", required_unless_present = "data", conflicts_with = "data")]
     directory: Option<PathBuf>,
-    /// The same.
+    /// Data directory.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Put right what can be put right. Unreachable inodes get a name in lost+found.
@@ -56,7 +56,7 @@ struct Finding {
     repaired: bool,
 }
 
-/// What is found in the object stores.
+/// Findings in the object stores.
 #[derive(Default)]
 struct Check {
     findings: Vec<Finding>,
@@ -75,7 +75,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let mut check = Check::default();
     let (mut summary, mut text) = (serde_json::Map::new(), String::new());
     match data.role() {
-        // Which files its objects belong to, only the MDS knows.
+        // Only the MDS knows which files the objects of an OSS belong to.
         Role::Oss => check.stores(&data, &args, |_| true)?,
         Role::Mds => {
             let options = engine_options(&data, Settings::default().commit_interval)?;

@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// The server: HOST, HOST:PORT, or on this host its data directory or socket.
     #[arg(value_name = "SERVER")]
     server: String,
-    /// Where to mount; an empty directory.
+    /// Mount point; an empty directory.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     #[arg(short = 'o', long = "options", value_name = "OPTIONS", help = mount_options::HELP)]
@@ -105,7 +105,7 @@ pub(crate) fn flags_unless_said() -> Result<MountFlags, String> {
     })
 }
 
-/// What a mount that is there cannot be told.
+/// Flags that cannot be changed on a mount that is there.
 const FIXED: [(MountFlags, &str); 7] = [
     (MountFlags::NOATIME, "noatime"),
     (MountFlags::SYNCHRONOUS, "sync"),
@@ -216,7 +216,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     options.set_up(&client);
     let mut mount_options = options.mount(args.server.clone(), flags_unless_said()?);
     let rights = crate::identity::get()?.map(|identity| identity.rights().clone());
-    // Who may only read is shown so, and has its writes refused here.
+    // A client that may only read is shown so, and has its writes refused here.
     let only_reads = rights.is_some_and(|rights| rights.read_only);
     mount_options
         .flags

@@ -1,5 +1,5 @@
-//! What `-o` may say: the options that mount(8) documents for every file system, and Glint's. All
-//! of an option is here: its help, its parsing, whether a remount could change it, its effect.
+//! Options of `-o`: those that mount(8) documents for every file system, and Glint's. All of an
+//! option is here: its help, its parsing, whether a remount could change it, its effect.
 
 use glint_client::Client;
 use glint_mount::{MountFlags, MountOptions, TransportKind};
@@ -139,11 +139,11 @@ pub struct ParsedOptions {
     write_back_metadata: bool,
     /// Inodes above which the kernel is asked to forget some.
     inodes: Option<usize>,
-    /// Who this host is; see `--cert`.
+    /// Certificate of this host; see `--cert`.
     cert: Option<PathBuf>,
     /// Only change the flags of a mount that is there.
     pub remount: bool,
-    /// Which of Glint's own options were said, by their names in [`ParsedOptions::own`].
+    /// Glint's own options that were said, by their names in [`ParsedOptions::own`].
     said: Vec<&'static str>,
 }
 
@@ -240,7 +240,7 @@ pub fn parse(options: &[String], sloppy: bool) -> Result<ParsedOptions, String> 
     };
     for option in options.iter().flat_map(|text| split(text)).filter(|one| !one.is_empty()) {
         if parsed.flags.say_named(&option) {
-            // Who asks for this does not want to hear of changes later.
+            // With these options changes must be durable when a call returns, so none waits.
             if option == "sync" || option == "dirsync" {
                 parsed.write_back_metadata = false;
             }

@@ -137,7 +137,7 @@ impl BoundListener {
         Ok(BoundListener { listener, address })
     }
 
-    /// Where it is.
+    /// Address of the server.
     pub(crate) fn address(&self) -> &Address {
         &self.address
     }

@@ -51,7 +51,7 @@ impl std::str::FromStr for Commit {
 /// On or off.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum Switch {
-    /// Where it pays, found out by itself.
+    /// Automatic: where it pays.
     Auto,
     /// Never.
     Off,
@@ -63,7 +63,7 @@ fn bandwidth(text: &str) -> Result<u64, String> {
     if bytes >= 1000 { Ok(bytes) } else { Err("at least 1000".into()) }
 }
 
-/// The same, or 0.
+/// Parses a bandwidth, or 0.
 fn scrub_bandwidth(text: &str) -> Result<u64, String> {
     if text.trim() == "0" { Ok(0) } else { bandwidth(text) }
 }
@@ -110,7 +110,7 @@ pub(crate) fn serve_until(
     failed
 }
 
-/// What servers write is nobody else's to read.
+/// Keeps files that servers write from being read by others.
 pub(crate) fn keep_files_private() {
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
 }

@@ -114,7 +114,7 @@ fn watch(target: &Target, json: bool) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What happened between two moments: counts and averages of rows that changed.
+/// Statistics between two moments: counts and averages of rows that changed.
 fn since(before: &[Value], now: &[Value]) -> Vec<Value> {
     let key = |row: &Value| ["process", "layer", "op"].map(|k| row[k].as_str().map(str::to_owned));
     let old: HashMap<_, _> = before.iter().map(|row| (key(row), row)).collect();

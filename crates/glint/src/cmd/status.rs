@@ -34,7 +34,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     }
     let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
     let bytes = |value: &Value| human_bytes(value.as_u64().unwrap_or(0));
-    // Who is not an administrator is not told where things are.
+    // A client that is not an administrator is not told the paths.
     let on = status["data"].as_str().map(|data| format!(" on {data}")).unwrap_or_default();
     crate::say!("glint {}{on}", text(&status["version"]));
     crate::say!("  uuid     {}", text(&status["uuid"]));
@@ -101,7 +101,7 @@ fn numbers(first: u64, count: u64) -> String {
     }
 }
 
-/// What a mount is and holds.
+/// Prints the state of a mount.
 fn show_mount(status: &Value) {
     if let Some(client) = status["client"].as_object() {
         crate::say!(
@@ -113,7 +113,7 @@ fn show_mount(status: &Value) {
     }
 }
 
-/// What a mount knows of itself while its server is away.
+/// Prints what a mount knows of itself while its server is away.
 fn show_without_server(status: &Value) {
     let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
     let server = &status["server"];
@@ -123,7 +123,7 @@ fn show_without_server(status: &Value) {
     show_mount(status);
 }
 
-/// What a server with an MDS does and holds.
+/// Prints the load of a server with an MDS.
 fn show_load(status: &Value) {
     let per_s = &status["per_s"];
     crate::say!(

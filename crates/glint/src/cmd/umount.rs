@@ -12,7 +12,7 @@ const SHUTDOWN_MAX: Duration = Duration::from_secs(60);
 /// Unmount a Glint file system, also one whose daemon is gone.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where it is mounted [default: the only one that is].
+    /// Mount point [default: the only one that is].
     #[arg(value_name = "DIR")]
     directory: Option<PathBuf>,
     /// Detach now, end when its last user is gone.

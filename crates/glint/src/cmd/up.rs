@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// Directory that holds everything; created if absent.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// Where to mount; an empty directory, created if absent.
+    /// Mount point; an empty directory, created if absent.
     #[arg(long, value_name = "DIR")]
     mount: PathBuf,
     /// Number of OSTs, fixed when the file system is created [default: 1].

@@ -16,10 +16,10 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a file name may have, without room for an ending.
+/// Bytes that a file name may have, without room for an ending.
 const NAME_BYTES_MAX: usize = 240;
 
-/// Where logs of this user belong.
+/// Directory where logs of this user belong.
 fn directory() -> Result<PathBuf, String> {
     if rustix::process::geteuid().is_root() {
         return Ok("/var/log/glint".into());
@@ -71,7 +71,7 @@ pub(crate) fn open(path: &Path) -> Result<File, String> {
     }
     let flags =
         OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // Whoever waits at the other end of a FIFO is not waited for.
+    // A reader at the other end of a FIFO is not waited for.
     let flags = flags | OFlags::NONBLOCK;
     let file = match rustix::fs::openat(&directory, name, flags, Mode::RUSR | Mode::WUSR) {
         Ok(file) => File::from(file),

@@ -17,7 +17,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 /// Target of lines that are all said, because each says something of its own.
 pub(crate) const EVERY: &str = "every";
-/// So many lines of one kind are said before it becomes a repetition.
+/// Lines of one kind that are logged before more of them count as repetitions.
 const BURST: u32 = 20;
 /// The first pause, and the longest.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -57,7 +57,7 @@ struct Quiet {
     kinds: Mutex<HashMap<Identifier, Kind>>,
 }
 
-/// What was said of one kind.
+/// Lines of one kind that were logged.
 struct Kind {
     said: u32,
     left_out: u64,
@@ -91,7 +91,7 @@ impl Kind {
 impl<S: Subscriber> Layer<S> for Quiet {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         let meta = event.metadata();
-        // Whoever asks for details gets them.
+        // Details that were asked for are always logged.
         if *meta.level() > Level::INFO || meta.target() == EVERY {
             return true;
         }
