@@ -3,7 +3,7 @@
 //! 1. *try locally*: what ends in `_locally` answers if the cache and its locks, or a delegation,
 //!    allow that, and says `None` if not;
 //! 2. *flush* what is in the way: `lock_data` and `flush_inode` for data, `flush_before` for
-//! changes in the write-back log, which is a part of the next step;
+//!    changes in the write-back log, which is a part of the next step;
 //! 3. *ask*: [`Client::ask`] is the one way to the MDS;
 //! 4. *learn*: what begins with `learn_`, and the end of an update, which says what it has made of
 //!    the attributes.

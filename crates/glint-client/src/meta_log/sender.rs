@@ -159,16 +159,22 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Changes nothing without asking, until the servers are heard of again.
-    pub(crate) fn end_delegations(&self) {
-        for inode in self.cache.all().iter().filter(|inode| inode.lock().delegation.is_delegated())
-        {
+    /// Changes nothing without asking, until the servers are heard of again. Returns how many
+    /// directories were delegated.
+    pub(crate) fn end_delegations(&self) -> usize {
+        let mut delegated = self.cache.all();
+        delegated.retain(|inode| inode.lock().delegation.is_delegated());
+        for inode in &delegated {
             self.end_delegation(inode);
         }
+        delegated.len()
     }
 
     /// The servers have forgotten this client, with all that it might have told them.
     pub(crate) fn lose_log(&self) {
+        // First, and in directories that are made meanwhile: from then on nothing is added to the log,
+        // and each inode that is only in there is found.
+        while self.end_delegations() > 0 {}
         for inode in self.cache.all() {
             let mut state = inode.lock();
             if self.log.is_pending(state.delegation.creation()) {
@@ -176,7 +182,6 @@ impl<T: Transport> Client<T> {
                 state.data.lose(Errno::EIO);
             }
         }
-        self.end_delegations();
         self.log.forget_numbers();
         let lost = self.log.lose();
         if lost > 0 {

@@ -77,7 +77,7 @@ impl Connection {
             let (connected, error) = self.connect_and_read(&mut broken).await;
             let writer = self.state.borrow_mut().on_broken();
             if let Some(writer) = writer {
-                // Who waits until it takes more would not send on the next one.
+                // A task that waits in there to send would not send on the next one.
                 writer.close();
             }
             if connected || broken.is_none() {
