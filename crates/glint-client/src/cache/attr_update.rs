@@ -2,6 +2,7 @@
 
 use crate::cache::attrs::{Before, Tick};
 use crate::cache::inode::CachedInode;
+use glint_proto::posix::entry_added;
 use glint_proto::{Attr, Ino, Timestamp};
 use std::sync::Arc;
 
@@ -39,10 +40,7 @@ impl AttrUpdate {
     /// A name was made in a directory at this time.
     pub(crate) fn made_in(&self, directory: Ino, time: Timestamp, is_dir: bool) {
         if let Some(UpdatedInode { inode, before }) = self.of(directory) {
-            inode.lock().finish_update_with(before, |attr| {
-                (attr.mtime, attr.ctime) = (time, time);
-                attr.nlink += u32::from(is_dir);
-            });
+            inode.lock().finish_update_with(before, |attr| entry_added(attr, is_dir, time));
         }
     }
 }

@@ -7,8 +7,10 @@
 //! - A change is made and put into the write-back log under the locks of its inodes, so changes are
 //!   sent in the order in which they became visible here. The first of these locks is waited
 //!   for, the others are only tried: so it does not matter in which order others take them.
-//! - Only what the servers would do in the same way is done here. Everything else is asked of
-//!   them, after they have been told what is in the way: see `flush_before.rs`.
+//! - Only what the servers would do in the same way is done here: the rules are those of
+//!   [`glint_proto::posix`], and here is decided only whether all that they depend on is known.
+//!   Everything else is asked of the servers, after they have been told what is in the way: see
+//!   `flush_before.rs`.
 
 use crate::cache::inode::{CachedInode, InodeState};
 use crate::calls::open_files::OpenFile;
@@ -16,12 +18,13 @@ use crate::client::Client;
 use crate::vfs::{Caller, Found, Make, Open, Valid};
 use glint_net::Transport;
 use glint_proto::deferred::Deferred;
-use glint_proto::limits::LINK_COUNT_MAX;
 #[cfg(doc)]
 use glint_proto::lock::Bits;
 use glint_proto::message::check_name;
 use glint_proto::posix::{
-    Needs, New, apply_setattr, check_new, entries_changed, new_inode, permit_setattr,
+    Needs, New, Renaming, apply_setattr, check_new, entry_added, entry_removed, may_add_entry,
+    may_change_entries, may_rename, may_replace, may_rmdir, may_unlink, new_inode, permit_setattr,
+    renamed,
 };
 use glint_proto::{
     Attr, Errno, FileType, FsResult, Ino, MdsReply, MdsRequest, OpenFlags, Placement, RenameFlags,
@@ -34,46 +37,29 @@ use std::sync::atomic::Ordering;
 const NUMBERS: u32 = 1 << 12;
 
 impl InodeState {
-    /// Whether `caller` may change the entries of this directory here.
-    fn takes_changes_of(&self, caller: &Caller) -> bool {
-        let Some(attr) = self
-            .attributes()
-            .filter(|_| self.delegation.is_delegated() && self.dentries.is_complete())
-        else {
-            return false;
+    /// The attributes of this directory, if `caller` may change its entries and all of them are
+    /// known here.
+    fn takes_changes_of(&self, caller: &Caller) -> Option<&Attr> {
+        let is_known = |attr: &Attr| {
+            // Access lists and groups say nothing of the superuser, nor of the owner.
+            let is_decided = caller.cred.is_superuser() || caller.cred.uid == attr.uid;
+            is_decided && caller.may_all() && attr.mode & libc::S_ISGID == 0
         };
-        let owner_may = caller.cred.uid == attr.uid && attr.mode & 0o300 == 0o300;
-        attr.nlink > 0
-            && attr.mode & libc::S_ISGID == 0
-            && caller.may_all()
-            && (caller.cred.is_superuser() || owner_may)
+        self.attributes()
+            .filter(|_| self.delegation.is_delegated() && self.dentries.is_complete())
+            .filter(|attr| is_known(attr))
+            .filter(|attr| may_change_entries(attr, None, &caller.cred).is_ok())
     }
 
-    /// The entries changed.
-    fn entries_changed(&mut self, now: Timestamp, number: u64) {
-        self.delegation.note_change(number);
-        if let Some(attr) = self.attributes_mut() {
-            entries_changed(attr, now);
-        }
-    }
-
-    /// Whether this is a file, link or the like with one name, which nobody uses.
-    fn may_go(&self, parent: Ino) -> bool {
-        let alone = |attr: &Attr| attr.nlink == 1 && !attr.is_dir();
-        self.delegation.parent() == Some(parent)
-            && self.attributes().is_some_and(alone)
-            && !self.pins.is_open()
-            && !self.pins.is_closing()
-            && self.data.is_clean()
-    }
-
-    /// Whether this is a directory without entries, which nobody uses.
-    fn is_empty_directory(&self, parent: Ino) -> bool {
-        self.delegation.parent() == Some(parent)
-            && (self.delegation.is_delegated() && self.dentries.is_complete())
-            && self.attributes().is_some_and(|attr| attr.nlink == 2)
-            && self.dentries.is_empty()
-            && !self.pins.is_open()
+    /// The attributes of this inode, if all of it is known here: it has one name, in a directory
+    /// that it was made in, nobody uses it, and of a directory all entries are known.
+    fn is_known_alone(&self, parent: Ino) -> Option<&Attr> {
+        let attr = self.attributes().filter(|_| self.delegation.parent() == Some(parent))?;
+        let is_known = match attr.is_dir() {
+            true => self.delegation.is_delegated() && self.dentries.is_complete(),
+            false => attr.nlink == 1 && !self.pins.is_closing() && self.data.is_clean(),
+        };
+        (is_known && !self.pins.is_open()).then_some(attr)
     }
 
     /// The inode has no name any more.
@@ -150,11 +136,10 @@ impl<T: Transport> Client<T> {
         }
         let directory = self.cache.find(parent)?;
         let kind = FileType::from_mode(make.mode)?;
+        let is_dir = kind == FileType::Directory;
         let takes = |state: &InodeState| {
-            state.takes_changes_of(caller)
-                && state.child(name).is_none()
-                && (kind != FileType::Directory
-                    || state.attributes().is_some_and(|attr| attr.nlink < LINK_COUNT_MAX))
+            let may = |directory| may_add_entry(directory, is_dir).is_ok();
+            state.takes_changes_of(caller).is_some_and(may) && state.child(name).is_none()
         };
         let Make { mode, umask, rdev, target } = make;
         let new = New { kind, mode, umask, rdev, target };
@@ -167,7 +152,6 @@ impl<T: Transport> Client<T> {
         self.log.room().await;
         let ino = self.number().await?;
         let now = Timestamp::now();
-        let is_dir = kind == FileType::Directory;
         let osts = self.placement.osts();
         let inode = self.cache.inode(ino);
         let mut state = directory.lock();
@@ -208,9 +192,9 @@ impl<T: Transport> Client<T> {
             self.cache.found(&mut child, attr)
         };
         state.dentries.insert(name, ino);
-        state.entries_changed(now, number);
-        if is_dir && let Some(attr) = state.attributes_mut() {
-            attr.nlink += 1;
+        state.delegation.note_change(number);
+        if let Some(directory) = state.attributes_mut() {
+            entry_added(directory, is_dir, now);
         }
         drop(state);
         if is_dir {
@@ -286,9 +270,7 @@ impl<T: Transport> Client<T> {
     ) -> Option<Arc<CachedInode>> {
         let child = {
             let state = parent.lock();
-            if !state.takes_changes_of(caller) {
-                return None;
-            }
+            state.takes_changes_of(caller)?;
             state.child(name)?
         };
         self.cache.find(child)
@@ -309,30 +291,29 @@ impl<T: Transport> Client<T> {
         let directory = self.cache.find(parent)?;
         let inode = self.child_locally(caller, &directory, name)?;
         let mut state = directory.lock();
-        if !state.takes_changes_of(caller) || state.child(name) != Some(inode.ino) {
+        if state.child(name) != Some(inode.ino) {
             return None;
         }
         let mut child = inode.try_lock()?;
+        let (at, removed) = (state.takes_changes_of(caller)?, child.is_known_alone(parent)?);
         let may = match is_dir {
-            true => child.is_empty_directory(parent),
-            false => child.may_go(parent),
+            true => may_rmdir(at, removed, child.dentries.is_empty(), &caller.cred),
+            false => may_unlink(at, removed, &caller.cred),
         };
-        if !may {
-            return None;
-        }
+        may.ok()?;
         let request = match is_dir {
             true => MdsRequest::Rmdir { parent, name },
             false => MdsRequest::Unlink { parent, name },
         };
         let now = Timestamp::now();
         let number = self.push(caller, now, None, request).ok()?;
+        if let (Some(at), Some(removed)) = (state.attributes_mut(), child.attributes_mut()) {
+            entry_removed(at, removed, now);
+        }
         child.gone(number);
         drop(child);
         state.dentries.remove(name);
-        state.entries_changed(now, number);
-        if is_dir && let Some(attr) = state.attributes_mut() {
-            attr.nlink -= 1;
-        }
+        state.delegation.note_change(number);
         Some(())
     }
 
@@ -352,7 +333,7 @@ impl<T: Transport> Client<T> {
         let source = self.child_locally(caller, &from, name)?;
         let known = to.lock().child(new_name);
         let target = match known {
-            Some(ino) if flags.no_replace || ino == source.ino => return None,
+            Some(ino) if ino == source.ino => return None,
             Some(ino) => Some(self.cache.find(ino)?),
             None => None,
         };
@@ -362,46 +343,55 @@ impl<T: Transport> Client<T> {
         }
         let mut from_state = from.lock();
         let mut to_state = if same { None } else { Some(to.try_lock()?) };
-        let takes = |state: &InodeState| state.takes_changes_of(caller);
         let to_now = to_state.as_ref().unwrap_or(&from_state).child(new_name);
-        if !takes(&from_state)
-            || !to_state.as_deref().is_none_or(takes)
-            || from_state.child(name) != Some(source.ino)
-            || to_now != known
-        {
+        if from_state.child(name) != Some(source.ino) || to_now != known {
             return None;
         }
         let mut moved = source.try_lock()?;
-        let is_dir = moved.attributes()?.is_dir();
-        // A directory could become its own ancestor, and nothing of it is known further up.
-        if moved.delegation.parent() != Some(parent) || (is_dir && (!same || target.is_some())) {
-            return None;
-        }
         let mut replaced = match &target {
             Some(target) => Some(target.try_lock()?),
             None => None,
         };
-        if replaced.as_ref().is_some_and(|state| !state.may_go(new_parent)) {
-            return None;
+        {
+            let at = from_state.takes_changes_of(caller)?;
+            let to_at = to_state.as_ref().unwrap_or(&from_state).takes_changes_of(caller)?;
+            let moved_attr = moved.attributes()?;
+            // A directory could become its own ancestor, and nothing of it is known further up.
+            if moved.delegation.parent() != Some(parent)
+                || (moved_attr.is_dir() && (!same || target.is_some()))
+            {
+                return None;
+            }
+            let over = match &replaced {
+                Some(replaced) => Some(replaced.is_known_alone(new_parent)?),
+                None => None,
+            };
+            may_rename((at, moved_attr), (to_at, over), flags, &caller.cred).ok()?;
+            if let (Some(over), Some(replaced)) = (over, &replaced) {
+                may_replace(moved_attr, over, replaced.dentries.is_empty()).ok()?;
+            }
         }
         let now = Timestamp::now();
         let flags = RenameFlags::default();
         let request = MdsRequest::Rename { parent, name, new_parent, new_name, flags };
         let number = self.push(caller, now, None, request).ok()?;
+        if let (Some(at), Some(moved_attr)) = (from_state.attributes_mut(), moved.attributes_mut())
+        {
+            let to = to_state.as_mut().and_then(|state| state.attributes_mut());
+            let target = replaced.as_mut().and_then(|state| state.attributes_mut());
+            renamed(Renaming { from: at, to, source: moved_attr, target }, false, now);
+        }
         if let Some(replaced) = &mut replaced {
             replaced.gone(number);
         }
         moved.names.clear();
         moved.names.push((new_parent, new_name.into()));
         moved.delegation.rename(new_parent, number);
-        if let Some(attr) = moved.attributes_mut() {
-            attr.ctime = now;
-        }
         from_state.dentries.remove(name);
-        from_state.entries_changed(now, number);
+        from_state.delegation.note_change(number);
         let to_state = to_state.as_mut().unwrap_or(&mut from_state);
         to_state.dentries.insert(new_name, source.ino);
-        to_state.entries_changed(now, number);
+        to_state.delegation.note_change(number);
         Some(())
     }
 

@@ -6,11 +6,10 @@ use crate::service::{Context, Mds};
 use crate::store::keys::{self, Orphan};
 use crate::store::record::InodeRecord;
 use glint_kv::{Batch, Keyspace, Kv};
-use glint_proto::limits::LINK_COUNT_MAX;
 use glint_proto::lock::Bits;
 use glint_proto::message::check_name;
 use glint_proto::posix::acl::{Acl, XATTR_ACCESS, XATTR_DEFAULT};
-use glint_proto::posix::{EXEC, New, WRITE, check_new, entries_changed, new_inode};
+use glint_proto::posix::{EXEC, New, check_new, entry_added, may_add_entry, new_inode};
 use glint_proto::{
     Errno, FileType, FsResult, Ino, Layout, MdsReply, MdsRequest, OpenFlags, Placement,
 };
@@ -43,22 +42,19 @@ impl<K: Kv> Mds<K> {
                 _ => Err(Errno::EEXIST.into()),
             };
         }
-        self.permit(&directory, context.cred, WRITE | EXEC).await?;
+        self.may_change_entries(&directory, context.cred).await?;
         self.need_space(context)?;
         self.claim(context, parent, Bits::NEGATIVE | Bits::ATTR)?;
-        if is_dir && directory.attr.nlink >= LINK_COUNT_MAX {
-            return Err(Errno::EMLINK.into());
-        }
+        may_add_entry(&directory.attr, is_dir)?;
 
         let mut batch = Batch::new();
         let mut record = self.new_record(context, &directory, &new, &mut batch).await?;
         record.attr.size_on_ost = open.is_some_and(|flags| flags.write);
         record.parent = parent;
         if is_dir {
-            directory.attr.nlink += 1;
             self.names.begin(record.attr.ino);
         }
-        entries_changed(&mut directory.attr, context.now);
+        entry_added(&mut directory.attr, is_dir, context.now);
         self.put_entry(&mut batch, parent, name, record.attr.ino, kind);
         self.put_inode(&mut batch, &record);
         self.put_inode(&mut batch, &directory);
@@ -101,7 +97,7 @@ impl<K: Kv> Mds<K> {
     ) -> OpResult {
         let _held = self.lock(context, &[Want::shared(Key::Dir(parent))]).await;
         let directory = self.directory(parent).await?;
-        self.permit(&directory, context.cred, WRITE | EXEC).await?;
+        self.may_change_entries(&directory, context.cred).await?;
         self.need_space(context)?;
         let mut batch = Batch::new();
         let kind = FileType::Regular;

@@ -4,10 +4,9 @@ use crate::error::OpResult;
 use crate::locking::namespace_locks::{Key, Want};
 use crate::service::{Context, Mds};
 use glint_kv::{Batch, Keyspace, Kv};
-use glint_proto::limits::LINK_COUNT_MAX;
 use glint_proto::lock::Bits;
 use glint_proto::message::check_name;
-use glint_proto::posix::{EXEC, WRITE, entries_changed};
+use glint_proto::posix::{linked, may_link};
 use glint_proto::{Errno, Ino, MdsReply};
 
 impl<K: Kv> Mds<K> {
@@ -30,15 +29,10 @@ impl<K: Kv> Mds<K> {
             )
             .await;
         let mut directory = self.directory(parent).await?;
-        self.permit(&directory, context.cred, WRITE | EXEC).await?;
+        self.may_change_entries(&directory, context.cred).await?;
         self.need_space(context)?;
         let mut record = self.find_inode(ino).await?.ok_or(Errno::ENOENT)?;
-        if record.attr.is_dir() {
-            return Err(Errno::EPERM.into());
-        }
-        if record.attr.nlink >= LINK_COUNT_MAX {
-            return Err(Errno::EMLINK.into());
-        }
+        may_link(&record.attr)?;
         if self.find_entry(parent, name).await?.is_some() {
             return Err(Errno::EEXIST.into());
         }
@@ -50,9 +44,7 @@ impl<K: Kv> Mds<K> {
             batch.delete(Keyspace::Orphan, &ino.key());
         }
         record.gains_name(parent);
-        record.attr.nlink += 1;
-        record.attr.ctime = context.now;
-        entries_changed(&mut directory.attr, context.now);
+        linked(&mut directory.attr, &mut record.attr, context.now);
         self.put_entry(&mut batch, parent, name, ino, record.attr.file_type());
         self.put_inode(&mut batch, &record);
         self.put_inode(&mut batch, &directory);

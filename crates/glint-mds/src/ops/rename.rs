@@ -7,7 +7,7 @@ use crate::store::record::InodeRecord;
 use glint_kv::{Batch, Kv};
 use glint_proto::lock::Bits;
 use glint_proto::message::check_name;
-use glint_proto::posix::{EXEC, WRITE, entries_changed, may_replace, permit_sticky};
+use glint_proto::posix::{Renaming, WRITE, may_rename, may_replace, renamed};
 use glint_proto::{Errno, FsResult, Ino, MdsReply, RenameFlags};
 
 /// Directories deeper than this are refused as a loop.
@@ -86,18 +86,10 @@ impl<K: Kv> Mds<K> {
             Some(ino) => Some(self.find_inode(ino).await?.ok_or(Errno::EIO)?),
             None => None,
         };
-        self.permit(&from, cred, WRITE | EXEC).await?;
-        self.permit(&to, cred, WRITE | EXEC).await?;
-        permit_sticky(&from.attr, &source.attr, cred)?;
-        if let Some(target) = &target {
-            permit_sticky(&to.attr, &target.attr, cred)?;
-        }
-        if flags.no_replace && target.is_some() {
-            return Err(Errno::EEXIST.into());
-        }
-        if flags.exchange && target.is_none() {
-            return Err(Errno::ENOENT.into());
-        }
+        self.may_change_entries(&from, cred).await?;
+        self.may_change_entries(&to, cred).await?;
+        let replaced = target.as_ref().map(|target| &target.attr);
+        may_rename((&from.attr, &source.attr), (&to.attr, replaced), flags, cred)?;
         if ends.target == Some(ends.source) {
             return Ok(MdsReply::Done);
         }
@@ -124,54 +116,36 @@ impl<K: Kv> Mds<K> {
         }
 
         let mut batch = Batch::new();
-        let now = context.now;
-        source.attr.ctime = now;
-        let is_dir = |record: &InodeRecord| record.attr.is_dir();
-        match (&mut target, flags.exchange) {
-            (Some(target), true) => {
-                if !same_parent && is_dir(target) != is_dir(&source) {
-                    let (loses, gains) =
-                        if is_dir(&source) { (&mut from, &mut to) } else { (&mut to, &mut from) };
-                    loses.attr.nlink = loses.attr.nlink.saturating_sub(1);
-                    gains.attr.nlink += 1;
-                }
-                target.attr.ctime = now;
+        let parts = Renaming {
+            from: &mut from.attr,
+            to: (!same_parent).then_some(&mut to.attr),
+            source: &mut source.attr,
+            target: target.as_mut().map(|target| &mut target.attr),
+        };
+        renamed(parts, flags.exchange, context.now);
+        match &mut target {
+            Some(target) if flags.exchange => {
                 target.moves(ends.new_parent, ends.parent);
                 let kind = target.attr.file_type();
                 self.put_entry(&mut batch, ends.parent, ends.name, target.attr.ino, kind);
                 self.put_inode(&mut batch, target);
             }
-            (replaced, _) => {
-                self.delete_entry(&mut batch, ends.parent, ends.name);
-                if is_dir(&source) {
-                    from.attr.nlink = from.attr.nlink.saturating_sub(1);
-                    let gains = if same_parent { &mut from } else { &mut to };
-                    gains.attr.nlink += 1;
-                }
-                if let Some(target) = replaced {
-                    target.attr.ctime = now;
-                    if is_dir(target) {
-                        let loses = if same_parent { &mut from } else { &mut to };
-                        loses.attr.nlink = loses.attr.nlink.saturating_sub(1);
-                        self.drop_inode(&mut batch, target).await?;
-                    } else if target.attr.nlink > 1 {
-                        target.attr.nlink = target.attr.nlink.saturating_sub(1);
-                        target.loses_name(ends.new_parent);
-                        self.put_inode(&mut batch, target);
-                    } else {
-                        self.drop_inode(&mut batch, target).await?;
-                    }
-                }
+            Some(target) if target.attr.nlink > 0 => {
+                target.loses_name(ends.new_parent);
+                self.put_inode(&mut batch, target);
             }
+            Some(target) => self.drop_inode(&mut batch, target).await?,
+            None => {}
+        }
+        if !flags.exchange {
+            self.delete_entry(&mut batch, ends.parent, ends.name);
         }
         source.moves(ends.parent, ends.new_parent);
         let kind = source.attr.file_type();
         self.put_entry(&mut batch, ends.new_parent, ends.new_name, source.attr.ino, kind);
         self.put_inode(&mut batch, &source);
-        entries_changed(&mut from.attr, now);
         self.put_inode(&mut batch, &from);
         if !same_parent {
-            entries_changed(&mut to.attr, now);
             self.put_inode(&mut batch, &to);
         }
         let reply = match ends.target {

@@ -5,7 +5,7 @@ use crate::locking::namespace_locks::{Key, Want};
 use crate::service::{Context, Mds};
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::lock::Bits;
-use glint_proto::posix::{EXEC, WRITE, entries_changed, may_rmdir, may_unlink, permit_sticky};
+use glint_proto::posix::{entry_removed, may_rmdir, may_unlink};
 use glint_proto::{Errno, FsResult, Ino, MdsReply};
 
 impl<K: Kv> Mds<K> {
@@ -23,23 +23,20 @@ impl<K: Kv> Mds<K> {
         let (ino, _) = self.find_entry(parent, name).await?.ok_or(Errno::ENOENT)?;
         let _inode = self.lock(context, &[Want::exclusive(Key::Inode(ino))]).await;
         let mut record = self.find_inode(ino).await?.ok_or(Errno::EIO)?;
-        self.permit(&directory, context.cred, WRITE | EXEC).await?;
-        permit_sticky(&directory.attr, &record.attr, context.cred)?;
-        may_unlink(&record.attr)?;
+        self.may_change_entries(&directory, context.cred).await?;
+        may_unlink(&directory.attr, &record.attr, context.cred)?;
         self.claim(context, parent, Bits::ATTR)?;
         let last = record.attr.nlink <= 1;
         let opened = if last { Bits::OPEN } else { Bits::NONE };
         self.claim(context, ino, Bits::ENTRY | Bits::ATTR | opened)?;
         let mut batch = Batch::new();
-        record.attr.nlink = record.attr.nlink.saturating_sub(1);
-        record.attr.ctime = context.now;
+        entry_removed(&mut directory.attr, &mut record.attr, context.now);
         if record.attr.nlink == 0 {
             self.drop_inode(&mut batch, &mut record).await?;
         } else {
             record.loses_name(parent);
             self.put_inode(&mut batch, &record);
         }
-        entries_changed(&mut directory.attr, context.now);
         self.delete_entry(&mut batch, parent, name);
         self.put_inode(&mut batch, &directory);
         self.commit(context, batch, MdsReply::Removed { ino }).await
@@ -74,16 +71,14 @@ impl<K: Kv> Mds<K> {
             }
             self.look(context, ino)?;
             let mut record = self.find_inode(ino).await?.ok_or(Errno::EIO)?;
-            self.permit(&directory, context.cred, WRITE | EXEC).await?;
-            permit_sticky(&directory.attr, &record.attr, context.cred)?;
-            may_rmdir(&record.attr, self.is_empty(ino).await?)?;
+            self.may_change_entries(&directory, context.cred).await?;
+            let is_empty = self.is_empty(ino).await?;
+            may_rmdir(&directory.attr, &record.attr, is_empty, context.cred)?;
             self.claim(context, parent, Bits::ATTR)?;
             self.claim(context, ino, Bits::ALL)?;
             let mut batch = Batch::new();
-            record.attr.ctime = context.now;
+            entry_removed(&mut directory.attr, &mut record.attr, context.now);
             self.drop_inode(&mut batch, &mut record).await?;
-            directory.attr.nlink = directory.attr.nlink.saturating_sub(1);
-            entries_changed(&mut directory.attr, context.now);
             self.delete_entry(&mut batch, parent, name);
             self.put_inode(&mut batch, &directory);
             return self.commit(context, batch, MdsReply::Removed { ino }).await;

@@ -76,11 +76,6 @@ pub fn new_inode(
     NewInode { attr, acl }
 }
 
-/// What every change of a directory's entries does to the directory.
-pub fn entries_changed(directory: &mut Attr, now: Timestamp) {
-    (directory.mtime, directory.ctime) = (now, now);
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;

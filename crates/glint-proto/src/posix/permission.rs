@@ -42,7 +42,7 @@ pub fn permit_owner(attr: &Attr, cred: &Cred) -> FsResult<()> {
 }
 
 /// EPERM if the directory is sticky and `cred` owns neither it nor the entry.
-pub fn permit_sticky(directory: &Attr, entry: &Attr, cred: &Cred) -> FsResult<()> {
+pub(super) fn permit_sticky(directory: &Attr, entry: &Attr, cred: &Cred) -> FsResult<()> {
     let restricted = directory.mode & libc::S_ISVTX != 0
         && !cred.is_superuser()
         && cred.uid != directory.uid
