@@ -88,7 +88,7 @@ fn foreign_damaged_and_future_directories_are_refused() {
 
     let message =
         refused(glint().args(["up", "--data", text(&data), "--mount", text(&mnt), "--osts", "5"]));
-    assert!(message.contains("has 1 OSTs, not 5"), "{message}");
+    assert!(message.contains("created with --osts 1, not 5"), "{message}");
 
     fs::write(mnt.join("in the way"), b"").unwrap();
     assert!(attempt().contains("not empty"));
@@ -165,6 +165,32 @@ fn bad_arguments_get_a_reason() {
     for command in ["up", "serve", "mount", "umount", "status", "stats", "fsck", "bench"] {
         let help = run(glint().args([command, "--help"]));
         assert!(help.stdout.len() > 200, "{command} --help");
+    }
+}
+
+/// The number of OSTs and the role of a directory are fixed for good when it is created.
+#[test]
+fn a_command_that_is_refused_creates_no_data_directory() {
+    let world = World::new();
+    let (data, mnt) = (world.data(), world.mount_point());
+    let (data, mnt) = (text(&data), text(&mnt));
+    for wrong in [
+        vec!["up", "--mount", "/etc"],
+        vec!["up", "--mount", mnt, "-o", "nonsense"],
+        vec!["up", "--mount", mnt, "--metrics", "foo"],
+        vec!["up", "--mount", mnt, "--listen", "127.0.0.1:0"],
+        vec!["up", "--mount", mnt, "--daemon", "--metrics", "foo"],
+        vec!["up", "--mount", mnt, "--cert", "/nonexistent"],
+        vec!["serve", "--listen", "192.0.2.1:0", "--insecure"],
+        vec!["serve", "--listen", "127.0.0.1:0"],
+        vec!["serve", "--metrics", "foo"],
+        vec!["serve", "--cert", "/nonexistent"],
+        vec!["oss", "--mds", "192.0.2.1:1"],
+        vec!["oss", "--mds", "192.0.2.1:1", "--listen", "127.0.0.1:0", "--insecure"],
+        vec!["oss", "--mds", "unix:/nonexistent", "--metrics", "foo"],
+    ] {
+        refused(glint().args(&wrong).args(["--data", data]));
+        assert!(!Path::new(data).exists(), "{wrong:?}");
     }
 }
 

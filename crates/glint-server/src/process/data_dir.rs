@@ -62,7 +62,9 @@ pub enum DataDirError {
         pid: String,
     },
     /// The number of OSTs was fixed when it was created.
-    #[error("{path} has {has} OSTs, not {asked}; leave --osts out")]
+    #[error(
+        "{path} was created with --osts {has}, not {asked}, and keeps them; leave --osts out, or choose another directory"
+    )]
     Osts {
         /// Directory.
         path: String,
@@ -149,30 +151,41 @@ fn absolute(path: &Path) -> Result<PathBuf, RecordsError> {
     std::path::absolute(path).map_err(io_error(path))
 }
 
-impl DataDir {
-    /// Opens a data directory, creating it if it is absent or empty.
-    pub fn open_or_create(
-        path: &Path,
-        osts: Option<u16>,
+/// A data directory that a command serves: what is there is open, what is not is created last,
+/// when nothing of the command can be refused any more.
+pub enum ServedDir {
+    /// It was there.
+    Open(DataDir),
+    /// It is absent or empty; nothing of it is written yet.
+    Absent {
+        /// Where it is to be.
+        path: PathBuf,
+        /// Number of its OSTs.
+        osts: u16,
+        /// For which server.
         role: Role,
-    ) -> Result<DataDir, DataDirError> {
+    },
+}
+
+impl ServedDir {
+    /// Looks at a directory, and opens it if it is one already.
+    pub fn find(path: &Path, osts: Option<u16>, role: Role) -> Result<ServedDir, DataDirError> {
         if let Some(count) = osts.filter(|count| *count == 0 || *count > OST_COUNT_MAX) {
             return Err(DataDirError::OstCount(count));
         }
         let path = &absolute(path)?;
-        let mut builder = DirBuilder::new();
-        builder.recursive(true).mode(PRIVATE).create(path).map_err(io_error(path))?;
-        let identity_path = path.join(IDENTITY);
-        if !identity_path.exists() {
+        if !path.join(IDENTITY).exists() {
             let leftovers = |name: &std::ffi::OsStr| name == "lost+found" || name == "lock";
-            let entries = std::fs::read_dir(path).map_err(io_error(path))?;
-            if entries.flatten().any(|entry| !leftovers(&entry.file_name())) {
-                return Err(DataDirError::Foreign(path.display().to_string()));
+            match std::fs::read_dir(path) {
+                Ok(entries) => {
+                    if entries.flatten().any(|entry| !leftovers(&entry.file_name())) {
+                        return Err(DataDirError::Foreign(path.display().to_string()));
+                    }
+                }
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+                Err(e) => return Err(io_error(path)(e).into()),
             }
-            let lock = lock(path)?;
-            keep_private(path);
-            let identity = create(path, osts.unwrap_or(1), role)?;
-            return Ok(DataDir { path: path.to_owned(), identity, _lock: lock });
+            return Ok(ServedDir::Absent { path: path.clone(), osts: osts.unwrap_or(1), role });
         }
         let dir = DataDir::open(path)?;
         if dir.identity.role != role {
@@ -190,8 +203,51 @@ impl DataDir {
                 has: dir.identity.osts,
                 asked,
             }),
-            _ => Ok(dir),
+            _ => Ok(ServedDir::Open(dir)),
         }
+    }
+
+    /// Number of its OSTs.
+    pub fn osts(&self) -> u16 {
+        match self {
+            ServedDir::Open(dir) => dir.identity.osts,
+            ServedDir::Absent { osts, .. } => *osts,
+        }
+    }
+
+    /// Creates it if it is not there.
+    pub fn create(self) -> Result<DataDir, DataDirError> {
+        let (path, osts, role) = match self {
+            ServedDir::Open(dir) => return Ok(dir),
+            ServedDir::Absent { path, osts, role } => (path, osts, role),
+        };
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(PRIVATE).create(&path).map_err(io_error(&path))?;
+        let lock = lock(&path)?;
+        if path.join(IDENTITY).exists() {
+            // Another process has created it meanwhile, and has ended.
+            drop(lock);
+            return match ServedDir::find(&path, Some(osts), role)? {
+                ServedDir::Open(dir) => Ok(dir),
+                ServedDir::Absent { path, .. } => {
+                    Err(DataDirError::Absent(path.display().to_string()))
+                }
+            };
+        }
+        keep_private(&path);
+        let identity = create(&path, osts, role)?;
+        Ok(DataDir { path, identity, _lock: lock })
+    }
+}
+
+impl DataDir {
+    /// Opens a data directory, creating it if it is absent or empty.
+    pub fn open_or_create(
+        path: &Path,
+        osts: Option<u16>,
+        role: Role,
+    ) -> Result<DataDir, DataDirError> {
+        ServedDir::find(path, osts, role)?.create()
     }
 
     /// Opens an existing data directory.
@@ -367,7 +423,10 @@ mod tests {
         assert_eq!((again.uuid(), again.osts()), (uuid, 3));
         assert!(message(DataDir::open(&path)).contains("in use by process"));
         drop(again);
-        assert!(message(DataDir::open_or_create(&path, Some(4), Role::Mds)).contains("has 3 OSTs"));
+        assert!(
+            message(DataDir::open_or_create(&path, Some(4), Role::Mds))
+                .contains("created with --osts 3")
+        );
         assert!(message(DataDir::open_or_create(&path, None, Role::Oss)).contains("glint serve"));
     }
 

@@ -5,9 +5,9 @@ use super::serving::{Alone, keep_files_private, serve_until};
 use crate::metrics;
 use crate::signals::Stop;
 use crate::{CommandResult, daemon, identity};
-use glint_net::Address;
-use glint_server::data_dir::{DataDir, Role};
-use glint_server::{Records, RunningOss};
+use glint_net::{Address, UNIX_PREFIX};
+use glint_server::RunningOss;
+use glint_server::data_dir::{Role, ServedDir};
 use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -43,22 +43,29 @@ pub(crate) struct Args {
 /// Runs the command.
 pub(crate) fn run(args: Args) -> CommandResult {
     keep_files_private();
-    let data = DataDir::open_or_create(&args.data, args.alone.osts, Role::Oss)?;
+    // Whatever may be refused is looked at before the directory is created.
+    let found = ServedDir::find(&args.data, args.alone.osts, Role::Oss)?;
+    let mds = identity::address(&args.mds)?;
+    let said = BoundListener::bind_said(args.listen.as_deref(), args.alone.insecure)?;
+    let advertised = match (&args.advertise, &said) {
+        (Some(address), _) => address.clone(),
+        (None, Some(listener)) => advertised(&listener.address().to_string(), &mds)?,
+        (None, None) => {
+            let socket = std::path::absolute(args.data.join(identity::SOCKET))?;
+            advertised(&format!("{UNIX_PREFIX}{}", socket.display()), &mds)?
+        }
+    };
+    let metrics = metrics::Bound::bind(args.alone.metrics.as_deref())?;
+    let threads = args.alone.serving.threads(found.osts())?;
+    let data = found.create()?;
     if args.alone.daemon && !daemon::is_background() {
+        drop((said, metrics));
         return daemon::start_server(data);
     }
     let path = data.path().display().to_string();
     let settings = args.alone.serving.apply();
     let stop = Stop::listen()?;
-    let mds = identity::address(&args.mds)?;
-    let listener =
-        BoundListener::bind_or_default(args.listen.as_deref(), &args.data, args.alone.insecure)?;
-    let advertised = match &args.advertise {
-        Some(address) => address.clone(),
-        None => advertised(&listener.address().to_string(), &mds)?,
-    };
-    let metrics = metrics::Bound::bind(args.alone.metrics.as_deref())?;
-    let threads = args.alone.serving.threads(data.osts())?;
+    let listener = BoundListener::or_in(said, &args.data)?;
     let running = RunningOss::start(data, settings, mds, advertised.clone())?;
     let server = listener.serve(running.oss.clone(), threads)?;
     let metrics = metrics.serve(None)?;

@@ -5,8 +5,8 @@ use crate::metrics;
 use crate::signals::Stop;
 use crate::{CommandResult, daemon};
 use glint_net::{Address, Server, ServerHandle, ServerOptions, Service, UNIX_PREFIX};
-use glint_server::data_dir::{DataDir, Role};
-use glint_server::{Records, RunningMds, Settings};
+use glint_server::data_dir::{Role, ServedDir};
+use glint_server::{RunningMds, Settings};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -30,17 +30,20 @@ pub(crate) struct Args {
 /// Runs the command.
 pub(crate) fn run(args: Args) -> CommandResult {
     keep_files_private();
-    let data = DataDir::open_or_create(&args.data, args.alone.osts, Role::Mds)?;
+    // Whatever may be refused is looked at before the directory is created.
+    let found = ServedDir::find(&args.data, args.alone.osts, Role::Mds)?;
+    let said = BoundListener::bind_said(args.listen.as_deref(), args.alone.insecure)?;
+    let metrics = metrics::Bound::bind(args.alone.metrics.as_deref())?;
+    let threads = args.alone.serving.threads(found.osts())?;
+    let data = found.create()?;
     if args.alone.daemon && !daemon::is_background() {
+        drop((said, metrics));
         return daemon::start_server(data);
     }
     let path = data.path().display().to_string();
     let settings = args.alone.serving.apply();
     let stop = Stop::listen()?;
-    let listener =
-        BoundListener::bind_or_default(args.listen.as_deref(), &args.data, args.alone.insecure)?;
-    let metrics = metrics::Bound::bind(args.alone.metrics.as_deref())?;
-    let threads = args.alone.serving.threads(data.osts())?;
+    let listener = BoundListener::or_in(said, &args.data)?;
     let running = RunningMds::start(data, Settings { shared: true, ..settings })?;
     let address = listener.address.clone();
     let server = listener.serve(running.server.clone(), threads)?;
@@ -97,16 +100,20 @@ pub(crate) struct BoundListener {
 }
 
 impl BoundListener {
-    /// Binds; where nothing is said, at a socket in the data directory.
-    pub(crate) fn bind_or_default(
+    /// Binds where an option says, if one does. Refuses a certificate that cannot be used in any
+    /// case.
+    pub(crate) fn bind_said(
         text: Option<&str>,
-        data: &Path,
         insecure: bool,
-    ) -> Result<BoundListener, String> {
-        match text {
-            Some(text) => BoundListener::bind(text, insecure),
-            None => BoundListener::bind(&format!("{UNIX_PREFIX}{}", data.display()), insecure),
-        }
+    ) -> Result<Option<BoundListener>, String> {
+        crate::identity::get()?;
+        text.map(|text| BoundListener::bind(text, insecure)).transpose()
+    }
+
+    /// The one that was said, or one at a socket in the data directory.
+    pub(crate) fn or_in(said: Option<BoundListener>, data: &Path) -> Result<BoundListener, String> {
+        let at_socket = || BoundListener::bind(&format!("{UNIX_PREFIX}{}", data.display()), false);
+        said.map_or_else(at_socket, Ok)
     }
 
     /// Binds; refuses addresses of TCP without certificates unless `insecure`: whoever reaches

@@ -1,5 +1,6 @@
 //! `glint up`: create if absent, serve, mount; one process.
 
+use super::serve::BoundListener;
 use super::serving::{Serving, keep_files_private};
 use crate::control::{Control, MountServers};
 use crate::live::Live;
@@ -9,8 +10,8 @@ use crate::{CommandResult, daemon};
 use glint_client::RunningClient;
 use glint_mount::{Mount, MountFlags, TransportKind};
 use glint_net::{AdminService, Cluster, InProcess};
-use glint_server::data_dir::{DataDir, Role};
-use glint_server::{MdsServer, Records, RunningMds, Settings};
+use glint_server::data_dir::{Role, ServedDir};
+use glint_server::{MdsServer, RunningMds, Settings};
 use serde_json::Value;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -56,14 +57,14 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> CommandResult {
     glint_mount::check_rights(&args.mount)?;
     keep_files_private();
-    let data = DataDir::open_or_create(&args.data, args.osts, Role::Mds)?;
-    if args.daemon && !daemon::is_background() {
-        return daemon::start_server(data);
-    }
     let start = Instant::now();
+    // Whatever may be refused is looked at before the directory is created.
     let options = super::mount_options::parse(&args.options, false)?;
-    let settings = args.serving.apply();
     options.apply();
+    let found = ServedDir::find(&args.data, args.osts, Role::Mds)?;
+    let listener = BoundListener::bind_said(args.listen.as_deref(), args.insecure)?;
+    let metrics = metrics::Bound::bind(args.metrics.as_deref())?;
+    let threads = args.serving.threads(found.osts())?;
     let looked = std::fs::symlink_metadata(&args.mount);
     if looked.is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
         let made = std::fs::create_dir_all(&args.mount);
@@ -72,17 +73,18 @@ pub(crate) fn run(args: Args) -> CommandResult {
             .map_err(|e| format!("mount point {}: {e}", args.mount.display()))?;
     }
     let mount_point = glint_mount::prepare(&args.mount)?;
+    let data = found.create()?;
+    if args.daemon && !daemon::is_background() {
+        drop((listener, metrics));
+        return daemon::start_server(data);
+    }
+    // What was switched off by an option of the mount stays off.
+    let settings = args.serving.apply();
+    options.apply();
     let stop = Stop::listen()?;
     let data_path = args.data.canonicalize().unwrap_or_else(|_| args.data.clone());
     let source = format!("glint:{}", data_path.display());
-    let listener = args
-        .listen
-        .as_deref()
-        .map(|address| super::serve::BoundListener::bind(address, args.insecure))
-        .transpose()?;
-    let metrics = metrics::Bound::bind(args.metrics.as_deref())?;
     let shared = listener.is_some();
-    let threads = args.serving.threads(data.osts())?;
     let running = RunningMds::start(data, Settings { shared, mounted: true, ..settings })?;
     let cluster = Cluster::new(
         InProcess::new(running.server.clone()),
@@ -95,7 +97,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let flags = if shared { super::mount::flags_unless_said()? } else { MountFlags::empty() };
     let mount_options = options.mount(source, flags);
     // The mount is the last that can fail: nobody would answer it then.
-    let serve = |l: super::serve::BoundListener| l.serve(running.server.clone(), threads);
+    let serve = |l: BoundListener| l.serve(running.server.clone(), threads);
     let server = listener.map(serve).transpose()?;
     let metrics = metrics.serve(Some(running.server.clone()))?;
     let mount = Mount::new(client.clone(), &mount_point, &mount_options, options.transport)?;
