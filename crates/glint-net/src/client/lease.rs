@@ -1,22 +1,23 @@
-//! The lease of a client at a server: a thread says that the client lives, on a connection of its own,
-//! and learns what is durable.
+//! The lease of a client at a server: a task says that the client lives, on a connection of its own,
+//! and learns what is durable. It has a thread, but for a simulation, where it runs beside all others.
 //!
-//! Invariant: it does nothing that could wait for a disk, neither of the client nor of a server.
+//! Invariant: it does nothing that could wait for a disk, neither of the client nor of a server, and
+//! waits for nothing else that the client does.
 
-use crate::NetError;
+use crate::client::link::{Link, PATIENCE};
 use crate::client::outage::backoff;
 use crate::client::session::ClientSession;
-use crate::transport::framing::{Envelope, reply_of, request_frame};
-use crate::transport::stream::{Address, ReadWrite};
-use glint_proto::frame::{HEADER_BYTES, Header};
+use crate::{NetError, host};
+use futures_util::future::select;
+use glint_proto::clock;
 use glint_proto::limits::PING_MS;
 use glint_proto::message::{Reply, Request};
-use glint_proto::{ClientId, clock};
+use std::pin::pin;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Longest time for a connection, and an answer where nothing else can be done meanwhile.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// What of a lease a client waits for the answer to a ping, before it says it again on another
 /// connection.
 const PONGS_PER_LEASE: u64 = 4;
@@ -28,43 +29,43 @@ const HURRY: Duration = Duration::from_millis(20);
 /// How long calls may wait for it before that is said.
 const LONG: Duration = Duration::from_secs(5);
 
-/// Sends one request and waits for its reply, on the calling thread.
-pub(crate) fn ask_on(
-    stream: &mut dyn ReadWrite,
-    client: ClientId,
-    request: &Request<'_>,
-) -> Result<Reply, NetError> {
-    let io = |what: &str| {
-        let what = what.to_owned();
-        move |source| NetError::Io { what, source }
+/// Keeps the lease of a session on a thread that does nothing else.
+pub(crate) fn start_thread(session: &Arc<ClientSession>) -> Result<JoinHandle<()>, NetError> {
+    let no_thread = |source| NetError::Io { what: "starting a thread".into(), source };
+    let (session, (starts, started)) = (session.clone(), mpsc::channel());
+    let keep = move || {
+        // Whoever starts it waits for that.
+        match crate::runtime(None) {
+            Ok(runtime) => {
+                let _ = starts.send(Ok(()));
+                runtime.block_on(session.keep_lease());
+            }
+            Err(error) => _ = starts.send(Err(error)),
+        }
     };
-    let out = request_frame(Envelope::request(request.op(), client), request)?;
-    stream.write_all(&out).map_err(io("sending"))?;
-    let mut head = [0; HEADER_BYTES];
-    stream.read_exact(&mut head).map_err(io("waiting for an answer"))?;
-    let header = Header::decode(&head)?;
-    let mut body = vec![0; header.body_len as usize];
-    stream.read_exact(&mut body).map_err(io("receiving"))?;
-    header.check(&body, &[])?;
-    reply_of(&body)
-}
-
-pub(crate) fn connect_blocking(address: &Address) -> Result<Box<dyn ReadWrite>, NetError> {
-    let io = |source| NetError::Io { what: "connecting".into(), source };
-    address.connect_blocking(CONNECT_TIMEOUT).map_err(io)
+    let thread = std::thread::Builder::new().name("lease".into()).spawn(keep).map_err(no_thread)?;
+    started.recv().map_err(|_| NetError::Closed)?.map_err(no_thread)?;
+    Ok(thread)
 }
 
 impl ClientSession {
-    /// Says every now and then that this client lives, and learns what is durable.
-    pub(crate) fn keep_lease(&self) {
+    /// Says every now and then that this client lives, and learns what is durable. At the end of the
+    /// session says that, too.
+    pub(crate) async fn keep_lease(&self) {
         let mut backoff = backoff();
-        while !self.stop.load(Ordering::Acquire) {
+        while !self.is_stopping() {
             let mut connected = false;
-            if let Err(error) = self.ping_until_end(&mut connected) {
+            if let Err(error) = self.ping_until_end(&mut connected).await {
                 tracing::debug!(%error, "keeping the lease");
             }
-            std::thread::park_timeout(backoff.pause(connected));
+            self.pause(backoff.pause(connected)).await;
         }
+    }
+
+    /// Waits so long, or until the server should hear of this client at once.
+    async fn pause(&self, time: Duration) {
+        let is_urgent = self.is_urgent.until(|is_urgent| std::mem::take(is_urgent).then_some(()));
+        select(pin!(is_urgent), pin!(host::sleep(time))).await;
     }
 
     /// Says once that calls wait because the server makes nothing durable, and that it is over.
@@ -84,36 +85,30 @@ impl ClientSession {
         }
     }
 
-    fn ping_until_end(&self, connected: &mut bool) -> Result<(), NetError> {
-        let mut stream = connect_blocking(&self.options.address)?;
+    async fn ping_until_end(&self, connected: &mut bool) -> Result<(), NetError> {
+        let mut link = Link::open(&self.options.address, self.client).await?;
         // A server whose threads stand still hears those who come anew.
         let patience = Duration::from_millis(self.welcome.lease_ms / PONGS_PER_LEASE);
-        let wait = |stream: &mut dyn ReadWrite, limit: Duration| {
-            let io = |source| NetError::Io { what: "waiting for an answer".into(), source };
-            stream.set_patience(limit).map_err(io)
-        };
-        wait(&mut *stream, patience.clamp(PATIENCE_MIN, CONNECT_TIMEOUT))?;
-        let welcome = ask_on(&mut *stream, self.client, &self.hello())?;
+        let patience = patience.clamp(PATIENCE_MIN, PATIENCE);
+        let welcome = link.ask(&self.hello(), patience).await?;
         let run = self.on_welcome(welcome)?.boot_verifier;
         *connected = true;
-        while !self.stop.load(Ordering::Acquire) {
+        while !self.is_stopping() {
             let (hurry, waits) = {
                 let log = self.replay_log.lock();
                 (log.is_filling(), log.waits())
             };
             let sent = clock::now();
             // It lives, however long a disk of the server takes.
-            let ping = Request::Ping { commit: false, hurry };
-            let pong = ask_on(&mut *stream, self.client, &ping)?;
+            let pong = link.ask(&Request::Ping { commit: false, hurry }, patience).await?;
             *self.heard_at.lock() = sent;
             if let Reply::Pong(committed) = pong {
                 self.on_committed(run, committed, &mut drop);
             }
             self.complain(waits);
             let pause = if hurry { HURRY } else { Duration::from_millis(PING_MS) };
-            std::thread::park_timeout(pause);
+            self.pause(pause).await;
         }
-        wait(&mut *stream, CONNECT_TIMEOUT)?;
-        ask_on(&mut *stream, self.client, &Request::Bye).map(drop)
+        link.ask(&Request::Bye, PATIENCE).await.map(drop)
     }
 }

@@ -4,6 +4,7 @@
 pub(crate) mod cluster;
 pub(crate) mod connection;
 pub(crate) mod lease;
+pub(crate) mod link;
 pub(crate) mod opens;
 pub(crate) mod outage;
 pub(crate) mod recalls;

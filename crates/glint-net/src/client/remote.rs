@@ -13,7 +13,8 @@
 
 use crate::client::cluster::ClientIdentity;
 use crate::client::connection::Connection;
-use crate::client::lease::{ask_on, connect_blocking};
+use crate::client::lease;
+use crate::client::link::{Link, PATIENCE};
 use crate::client::session::{ClientSession, hello_of, welcome_of};
 use crate::client::transport::{
     Durability, Granting, LockClient, LockTraffic, MdsRequests, MdsSession, OstRequests,
@@ -21,8 +22,7 @@ use crate::client::transport::{
 };
 use crate::transport::stream::Address;
 use crate::{NetError, host};
-use futures_util::future::select;
-use glint_proto::limits::{AWAY_MS, PING_MS};
+use glint_proto::limits::AWAY_MS;
 use glint_proto::lock::Return;
 use glint_proto::message::{Reply, Request, Welcome};
 use glint_proto::oss::OssInfo;
@@ -32,9 +32,7 @@ use glint_proto::{
 };
 use glint_telemetry::{Counter, Layer, Span};
 use std::io::ErrorKind;
-use std::pin::pin;
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -73,9 +71,12 @@ fn host_name() -> String {
     name.trim().to_owned()
 }
 
+/// Asks something, on the calling thread.
 fn ask_once(address: &Address, client: ClientId, request: &Request<'_>) -> Result<Reply, NetError> {
-    let asked = ask_on(&mut *connect_blocking(address)?, client, request);
-    asked.map_err(|error| explain_early_end(error, address))
+    let no_runtime = |source| NetError::Io { what: "starting to ask".into(), source };
+    crate::runtime(None)
+        .map_err(no_runtime)?
+        .block_on(async { Link::open(address, client).await?.ask(request, PATIENCE).await })
 }
 
 /// Says what it means that a server closes the connection at the first question.
@@ -101,19 +102,6 @@ pub(crate) fn explain_early_end(error: NetError, address: &Address) -> NetError 
             source: ErrorKind::UnexpectedEof.into(),
         },
         (error, _) => error,
-    }
-}
-
-/// Says that a client lives, and learns what is durable.
-async fn keep_lease(session: &Arc<ClientSession>) {
-    loop {
-        host::sleep(Duration::from_millis(PING_MS)).await;
-        let hurry = session.replay_log.lock().is_filling();
-        let (sent, ping) = (clock::now(), Request::Ping { commit: false, hurry });
-        let Ok(connection) = Connection::of_thread(session) else { continue };
-        if let Ok((Reply::Pong(_), _)) = connection.call(&ping, &Bulk::None).await {
-            *session.heard_at.lock() = sent;
-        }
     }
 }
 
@@ -144,13 +132,8 @@ impl Remote {
         if host::is_simulated() {
             return Ok(Remote::on_tasks(session));
         }
-        let for_thread = session.clone();
-        let lease_thread = std::thread::Builder::new()
-            .name("lease".into())
-            .spawn(move || for_thread.keep_lease())
-            .map_err(|source| NetError::Io { what: "starting a thread".into(), source })?;
-        let _ = session.lease_thread.set(lease_thread.thread().clone());
-        Ok(Remote { session, lease_thread: Some(lease_thread) })
+        let lease_thread = Some(lease::start_thread(&session)?);
+        Ok(Remote { session, lease_thread })
     }
 
     /// A client of a simulated world, which knows already what its server will say.
@@ -163,12 +146,10 @@ impl Remote {
         Remote::on_tasks(ClientSession::new(options, host_name(), client, secret, welcome, None))
     }
 
-    /// The lease is kept by a task, on the connection of all others.
+    /// The lease is kept by a task of this thread.
     fn on_tasks(session: Arc<ClientSession>) -> Remote {
         let keeping = session.clone();
-        host::spawn(async move {
-            select(pin!(keep_lease(&keeping)), pin!(keeping.until_over())).await;
-        });
+        host::spawn(async move { keeping.keep_lease().await });
         Remote { session, lease_thread: None }
     }
 
@@ -211,9 +192,8 @@ impl Remote {
 
 impl Drop for Remote {
     fn drop(&mut self) {
-        self.session.stop.store(true, Ordering::Release);
+        self.session.stop();
         if let Some(lease_thread) = self.lease_thread.take() {
-            lease_thread.thread().unpark();
             // It does not panic; and there is nothing left to do.
             let _ = lease_thread.join();
         }

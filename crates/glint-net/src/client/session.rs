@@ -15,7 +15,7 @@ use crate::transport::frame_writer::KeptFrame;
 use crate::{LockClient, NetError};
 use glint_proto::message::{Hello, Reply, Request, Survived, Welcome};
 use glint_proto::{ClientId, Committed, Errno, Ino, clock};
-use glint_wait::WaitList;
+use glint_wait::{Monitor, WaitList};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -70,13 +70,14 @@ pub(crate) struct ClientSession {
     heard_run: AtomicU64,
     /// The run of the server that said it last.
     evicted_in: AtomicU64,
-    pub(crate) stop: AtomicBool,
+    stop: AtomicBool,
     /// The session is over, and nothing of it is sent any more: who waits for that.
     is_over: AtomicBool,
     end: WaitList,
     /// Whether it was said that calls wait for room in `replay_log`.
     pub(super) complained: AtomicBool,
-    pub(crate) lease_thread: OnceLock<std::thread::Thread>,
+    /// The server should hear of this client at once, and not at the next ping.
+    pub(super) is_urgent: Monitor<bool>,
     /// When the last ping that was answered was sent.
     pub(crate) heard_at: Mutex<Instant>,
     /// Connections of threads that were lost and not yet made again.
@@ -146,7 +147,7 @@ impl ClientSession {
             is_over: AtomicBool::new(false),
             end: WaitList::default(),
             complained: AtomicBool::new(false),
-            lease_thread: OnceLock::new(),
+            is_urgent: Monitor::default(),
             heard_at: Mutex::new(clock::now()),
             outage: Outage::default(),
             lock_client: OnceLock::new(),
@@ -166,6 +167,12 @@ impl ClientSession {
 
     pub(crate) fn is_stopping(&self) -> bool {
         self.stop.load(Ordering::Acquire)
+    }
+
+    /// Has the lease end, on whatever thread it is kept: the server is told.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.hurry();
     }
 
     /// Ends its connections, on whatever threads they are.
@@ -337,16 +344,16 @@ impl ClientSession {
         let mut log = self.replay_log.lock();
         let was_filling = log.is_filling();
         add(&mut log);
-        if !was_filling && log.is_filling() {
+        let fills = !was_filling && log.is_filling();
+        drop(log);
+        if fills {
             self.hurry();
         }
     }
 
     /// Has the server make things durable now.
     fn hurry(&self) {
-        if let Some(lease_thread) = self.lease_thread.get() {
-            lease_thread.unpark();
-        }
+        self.is_urgent.change(|is_urgent| *is_urgent = true);
     }
 
     /// Waits until the replay log has room, if the request will be logged.

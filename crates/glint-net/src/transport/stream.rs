@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown, sockopt};
 use std::fmt;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net as unix;
@@ -64,35 +64,6 @@ impl Address {
         }
     }
 
-    /// Connects, on the calling thread.
-    pub(crate) fn connect_blocking(&self, limit: Duration) -> io::Result<Box<dyn ReadWrite>> {
-        if let Address::Unix(path) = self {
-            let stream = unix_socket::connect_blocking(path)?;
-            stream.set_read_timeout(Some(limit))?;
-            return Ok(Box::new(stream));
-        }
-        let mut last = io::Error::from(ErrorKind::AddrNotAvailable);
-        for address in self.resolve()? {
-            match std::net::TcpStream::connect_timeout(&address, limit) {
-                // See `connect`.
-                Ok(stream) if stream.local_addr().ok() == stream.peer_addr().ok() => {
-                    last = ErrorKind::ConnectionRefused.into();
-                }
-                Ok(stream) => {
-                    stream.set_read_timeout(Some(limit))?;
-                    return match self {
-                        Address::Tls(address, identity) => {
-                            Ok(Box::new(identity.connect_blocking(address, stream)?))
-                        }
-                        _ => Ok(Box::new(stream)),
-                    };
-                }
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
-
     /// Connects.
     pub(crate) async fn connect(&self) -> io::Result<Stream> {
         if let Some(world) = host::world() {
@@ -128,24 +99,6 @@ impl fmt::Display for Address {
             Address::Tcp(address) | Address::Tls(address, _) => f.write_str(address),
             Address::Unix(path) => write!(f, "{UNIX_PREFIX}{}", path.display()),
         }
-    }
-}
-
-/// A stream that the calling thread waits for.
-pub(crate) trait ReadWrite: Read + Write {
-    /// How long it waits at most for what it reads, from now on.
-    fn set_patience(&self, limit: Duration) -> io::Result<()>;
-}
-
-impl ReadWrite for std::net::TcpStream {
-    fn set_patience(&self, limit: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(limit))
-    }
-}
-
-impl ReadWrite for unix::UnixStream {
-    fn set_patience(&self, limit: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(limit))
     }
 }
 

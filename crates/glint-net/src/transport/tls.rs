@@ -9,7 +9,6 @@
 
 use crate::NetError;
 use crate::server::access::rights::{Peer, RIGHTS_OID, Rights};
-use crate::transport::stream::ReadWrite;
 use compio_buf::{BufResult, IoBufMut};
 use compio_io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use compio_net::TcpStream;
@@ -19,7 +18,6 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::version::TLS13;
 use rustls::{
     ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection,
-    StreamOwned,
 };
 use std::cell::RefCell;
 use std::fmt;
@@ -27,7 +25,6 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 use x509_parser::der_parser::oid::Oid;
 
 /// Files of an identity: the authority's certificate, its own, and its key.
@@ -113,15 +110,6 @@ impl TlsIdentity {
         ClientConnection::new(self.client.clone(), name).map_err(other)
     }
 
-    /// Begins to talk to the server at `address`, on the calling thread.
-    pub(crate) fn connect_blocking(
-        &self,
-        address: &str,
-        stream: std::net::TcpStream,
-    ) -> io::Result<impl ReadWrite + use<>> {
-        Ok(StreamOwned::new(self.client(address)?, stream))
-    }
-
     /// Begins to talk to the server at `address`.
     pub(crate) async fn connect(&self, address: &str, tcp: TcpStream) -> io::Result<TlsStream> {
         TlsStream::shake_hands(tcp, self.client(address)?.into()).await
@@ -131,12 +119,6 @@ impl TlsIdentity {
     pub(crate) async fn accept(&self, tcp: TcpStream) -> io::Result<TlsStream> {
         let connection = ServerConnection::new(self.server.clone()).map_err(other)?;
         TlsStream::shake_hands(tcp, connection.into()).await
-    }
-}
-
-impl ReadWrite for StreamOwned<ClientConnection, std::net::TcpStream> {
-    fn set_patience(&self, limit: Duration) -> io::Result<()> {
-        self.sock.set_patience(limit)
     }
 }
 

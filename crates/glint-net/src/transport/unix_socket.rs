@@ -48,7 +48,7 @@ impl Way {
 }
 
 /// Connects, on the calling thread.
-pub(crate) fn connect_blocking(socket: &Path) -> io::Result<UnixStream> {
+fn connect_blocking(socket: &Path) -> io::Result<UnixStream> {
     UnixStream::connect(Way::to(socket)?.path())
 }
 

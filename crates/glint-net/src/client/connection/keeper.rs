@@ -209,12 +209,16 @@ mod tests {
     fn connections_end_with_the_transport() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = crate::Address::parse(&listener.local_addr().unwrap().to_string());
-        // A server that says nothing and waits for the end.
+        // A server that says nothing and waits for the end of both: that of the thread, and that
+        // on which the lease is kept.
         let server = std::thread::spawn(move || {
-            let mut stream = listener.accept().unwrap().0;
-            let mut said = Vec::new();
-            stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-            stream.read_to_end(&mut said).map(|_| said.len())
+            let mut streams: Vec<_> = (0..2).map(|_| listener.accept().unwrap().0).collect();
+            let heard = streams.iter_mut().map(|stream| {
+                let mut said = Vec::new();
+                stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+                stream.read_to_end(&mut said).map(|_| said.len())
+            });
+            heard.collect::<std::io::Result<Vec<usize>>>()
         });
         runtime(None).unwrap().block_on(async {
             let options = RemoteOptions { address, mount_point: "/here".into() };
@@ -229,8 +233,11 @@ mod tests {
             host::sleep(Duration::from_millis(100)).await;
             assert!(CONNECTIONS.with_borrow(HashMap::is_empty));
             assert_eq!(connection.strong_count(), 0);
+            // No longer than the lease waits for an answer.
+            host::sleep(Duration::from_secs(1)).await;
         });
-        assert!(server.join().unwrap().unwrap() > 0, "hello was said, and then the end came");
+        let said = server.join().unwrap().unwrap();
+        assert!(said.iter().all(|said| *said > 0), "hello was said, and then the end came");
     }
 
     fn reply(slot: u16, xid: u64, reply: &Reply) -> Vec<u8> {

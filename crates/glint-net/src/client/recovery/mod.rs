@@ -17,6 +17,7 @@ use crate::client::opens::OpenCount;
 use crate::client::session::ClientSession;
 use crate::transport::frame_writer::{FrameWriter, KeptFrame};
 use crate::transport::framing::{Envelope, FrameReader, append_frame, reply_of, request_frame};
+use crate::transport::stream::Address;
 use crate::{NetError, host};
 use glint_proto::frame::{HEADER_BYTES, Header, NO_SLOT};
 use glint_proto::limits::{RECLAIMS_MAX, SLOTS_PER_CONNECTION};
@@ -180,6 +181,13 @@ impl Connection {
 
 /// How long a server's host may be silent, at least.
 const SILENCE_MIN: Duration = Duration::from_secs(3);
+
+/// Connects.
+pub(crate) async fn open(address: &Address) -> Result<(FrameWriter, FrameReader), NetError> {
+    let io = |source| NetError::Io { what: "connecting".into(), source };
+    let stream = address.connect().await.map_err(io)?;
+    Ok((FrameWriter::new(stream.clone()), FrameReader::new(stream)))
+}
 
 /// Connects and says hello.
 pub(crate) async fn connect(

@@ -1,0 +1,78 @@
+//! A connection of its own for one conversation: one request at a time, and its answer.
+//!
+//! Invariant: nothing is waited for longer than a time that whoever asks has named, so a server
+//! that is cut off, or stands still, is noticed.
+
+use crate::client::recovery::{ask, open};
+use crate::client::remote::explain_early_end;
+use crate::transport::frame_writer::FrameWriter;
+use crate::transport::framing::{Envelope, FrameReader, request_frame};
+use crate::transport::stream::Address;
+use crate::{NetError, host};
+use futures_util::future::{Either, select};
+use glint_proto::ClientId;
+use glint_proto::message::{Reply, Request};
+use std::io::ErrorKind;
+use std::pin::pin;
+use std::time::Duration;
+
+/// Longest time for a connection, and for an answer where nothing else can be done meanwhile.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A connection on which one request at a time is answered. Both sides see its end when it is
+/// dropped.
+pub(crate) struct Link {
+    writer: FrameWriter,
+    reader: FrameReader,
+    address: Address,
+    /// Who asks.
+    client: ClientId,
+    /// The server has answered.
+    is_heard: bool,
+}
+
+/// What `work` comes to, if that is soon.
+async fn in_time<T>(
+    what: &str,
+    limit: Duration,
+    work: impl Future<Output = Result<T, NetError>>,
+) -> Result<T, NetError> {
+    match select(pin!(work), pin!(host::sleep(limit))).await {
+        Either::Left((result, _)) => result,
+        Either::Right(_) => {
+            Err(NetError::Io { what: what.to_owned(), source: ErrorKind::TimedOut.into() })
+        }
+    }
+}
+
+impl Link {
+    /// Connects, in the runtime of this thread or in its simulated world.
+    pub(crate) async fn open(address: &Address, client: ClientId) -> Result<Link, NetError> {
+        let opened = in_time("connecting", PATIENCE, open(address)).await;
+        let (writer, reader) = opened.map_err(|error| explain_early_end(error, address))?;
+        Ok(Link { writer, reader, address: address.clone(), client, is_heard: false })
+    }
+
+    /// Asks something, and waits so long for the answer.
+    pub(crate) async fn ask(
+        &mut self,
+        request: &Request<'_>,
+        patience: Duration,
+    ) -> Result<Reply, NetError> {
+        let frame = request_frame(Envelope::request(request.op(), self.client), request)?.into();
+        let asking = ask(&self.writer, &mut self.reader, &frame);
+        let reply = in_time("waiting for an answer", patience, asking).await;
+        let reply = reply.map_err(|error| match self.is_heard {
+            true => error,
+            false => explain_early_end(error, &self.address),
+        })?;
+        self.is_heard = true;
+        Ok(reply)
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.writer.close();
+    }
+}
