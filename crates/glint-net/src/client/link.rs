@@ -25,13 +25,13 @@ pub(crate) struct Link {
     writer: FrameWriter,
     reader: FrameReader,
     address: Address,
-    /// Who asks.
+    /// Client that asks.
     client: ClientId,
     /// The server has answered.
     is_heard: bool,
 }
 
-/// What `work` comes to, if that is soon.
+/// Result of `work`, or `TimedOut` after its patience.
 async fn in_time<T>(
     what: &str,
     limit: Duration,

@@ -268,7 +268,7 @@ impl Stream {
         limit_silence(socket, limit)
     }
 
-    /// Who the peer is.
+    /// Peer, as its certificate shows it.
     pub(crate) fn peer(&self) -> Result<Peer, NetError> {
         match self {
             Stream::Tls(stream) => stream.peer(),

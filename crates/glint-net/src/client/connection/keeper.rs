@@ -273,7 +273,7 @@ mod tests {
         let (heard, is_heard) = std::sync::mpsc::channel();
         let server = std::thread::spawn(move || {
             let mut stream = welcomes(&listener);
-            // What is sent again is more than sockets hold. The server answers before it reads on.
+            // More is sent again than sockets hold. The server answers before it reads on.
             let (slot, xid) = number.recv().unwrap();
             std::thread::sleep(Duration::from_millis(500));
             stream.write_all(&reply(slot, xid, &Reply::Json("answer".into()))).unwrap();
@@ -332,7 +332,7 @@ mod tests {
             };
             assert!(until().await);
             host::sleep(Duration::from_millis(100)).await;
-            // Whoever keeps the lease has come to another run of the server.
+            // The lease was kept at another run of the server.
             let another = Welcome { boot_verifier: 2, ..welcome() };
             session.on_welcome(Reply::Welcome(another)).unwrap();
             assert!(until().await, "the connection waits for an end that does not come");
