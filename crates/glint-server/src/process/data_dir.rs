@@ -154,11 +154,11 @@ fn absolute(path: &Path) -> Result<PathBuf, RecordsError> {
 /// A data directory that a command serves: what is there is open, what is not is created last,
 /// when nothing of the command can be refused any more.
 pub enum ServedDir {
-    /// It was there.
+    /// Was there before.
     Open(DataDir),
-    /// It is absent or empty; nothing of it is written yet.
+    /// Absent or empty; nothing of it is written yet.
     Absent {
-        /// Where it is to be.
+        /// Path that it gets.
         path: PathBuf,
         /// Number of its OSTs.
         osts: u16,
