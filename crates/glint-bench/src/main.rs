@@ -8,6 +8,7 @@ mod null_mount;
 mod page_counting_mount;
 mod rounds;
 mod sample;
+mod smallfile;
 mod start;
 mod stream;
 mod untar;
@@ -32,6 +33,7 @@ enum Bench {
     Getattr(getattr::Args),
     Ior(ior::Args),
     NullMount(null_mount::Args),
+    Smallfile(smallfile::Args),
     Start(start::Args),
     Stream(stream::Args),
     Untar(untar::Args),
@@ -54,6 +56,7 @@ fn run(bench: Bench) -> CommandResult {
         Bench::Ior(args) => ior::run(args),
         Bench::NullMount(args) => null_mount::run(args),
         Bench::PageCountingMount(args) => page_counting_mount::run(args),
+        Bench::Smallfile(args) => smallfile::run(args),
         Bench::Start(args) => start::run(args),
         Bench::Stream(args) => stream::run(args),
         Bench::Untar(args) => untar::run(args),

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
 use support::*;
 
 fn workspace() -> PathBuf {
@@ -149,4 +149,71 @@ fn a_directory_of_a_million_files() {
     assert!(took < made, "{took:?}, and they were made in {made:?}");
     up.stop();
     world.assert_sound();
+}
+
+fn smallfile(more: &[&str]) -> Command {
+    let mut bench = glint();
+    bench.args(["bench", "smallfile", "--json", "--threads", "2", "--size-kib", "4"]).args(more);
+    bench
+}
+
+fn json_lines(output: &Output) -> Vec<serde_json::Value> {
+    let text = std::str::from_utf8(&output.stdout).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn smallfile_finishes_on_a_mount_or_says_that_it_did_not() {
+    let world = World::new();
+    let up = world.up(&[]);
+    let mnt = world.mount_point();
+    let local = world.path("local");
+    fs::create_dir(&local).unwrap();
+    let target = format!("mount={}", text(&mnt));
+    let all = ["--files", "120", "--rounds", "1", "--target", &target, "--against", text(&local)];
+    let lines = json_lines(&run(&mut smallfile(&all)));
+    assert_eq!(lines.len(), 11, "one for each operation");
+    for line in lines {
+        assert_eq!((&line["percent"], &line["target"]), (&100.0.into(), &"mount".into()), "{line}");
+        assert!(line["ratio"].as_f64().unwrap() > 0.0, "{line}");
+    }
+
+    let long = ["--files", "50000", "--op", "create", "--target", text(&mnt)];
+    let mut bench = smallfile(&long);
+    let bench = bench.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    eventually("files are created", || sh(&mnt, "find . -type f -print -quit").contains("thrd_0"));
+    let pid = rustix::process::Pid::from_child(&bench);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let output = bench.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let why = String::from_utf8(output.stderr.clone()).unwrap();
+    assert!(why.contains("% of the files: interrupted"), "{why}");
+    let line = &json_lines(&output)[0];
+    assert_eq!(line["unfinished"], "interrupted", "{line}");
+    assert!(line["percent"].as_f64().unwrap() < 100.0, "{line}");
+    for directory in [&mnt, &local] {
+        assert_eq!(fs::read_dir(directory).unwrap().count(), 0, "nothing is left");
+    }
+    up.stop();
+    world.assert_sound();
+}
+
+#[test]
+fn the_experiment_of_smallfile_writes_its_report() {
+    let world = World::new();
+    let (stage, report) = (world.path("stage"), world.path("report"));
+    fs::create_dir(&stage).unwrap();
+    let small = ["--experiment", "gluster-2022", "--files", "30", "--rounds", "1"];
+    let places = ["--data", text(&stage), "--report", text(&report)];
+    let lines = json_lines(&run(smallfile(&small).args(places)));
+    // Two directories: four runs of three operations, and all eleven.
+    assert_eq!(lines.len(), 2 * (4 * 3 + 11));
+    let said = fs::read_to_string(report.join("gluster-2022.md")).unwrap();
+    for part in ["| 1 copy | 4 |", "| delete-renamed | 22461 |", "| client | mount | create |"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    for plot in ["create", "ratio-1"] {
+        assert!(report.join(format!("gluster-2022-{plot}.svg")).exists(), "{plot}");
+    }
+    assert_eq!(fs::read_dir(&stage).unwrap().count(), 0, "nothing is left");
 }
