@@ -1,5 +1,5 @@
-//! What becomes of a request: whether it is admitted, was executed before, has to wait for a lock
-//! of another client, and which file of [`crate::ops`] executes it.
+//! The way of a request through the MDS: it is admitted, looked up among those executed before, waits
+//! for locks of other clients, and is executed by its file of [`crate::ops`].
 //!
 //! Invariant: a request with an id is executed at most once, by all runs of the MDS together.
 
@@ -77,7 +77,7 @@ impl<K: Kv> Mds<K> {
             context.transaction.set(last.transaction);
             context.grants.borrow_mut().extend_from_slice(&last.grants);
             match (request, reply) {
-                // Its record may be of a part of it.
+                // The reply record of a batch may be of a part of it.
                 (MdsRequest::Batch { .. }, Ok(done)) if again => begun = Some(done),
                 (_, reply) => return reply,
             }
@@ -121,7 +121,7 @@ impl<K: Kv> Mds<K> {
                 Err(Stop::Conflict(conflict)) => conflict,
             };
             self.withhold_bits(context);
-            // It may be another client by then, to which nobody listens.
+            // The client may no longer listen to recalls by then.
             context.locking.set(None);
             let _span = Span::start(Layer::LockWait, request.op() as u8);
             let Conflict { holder, ino, bits } = conflict;

@@ -78,7 +78,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         drop((listener, metrics));
         return daemon::start_server(data);
     }
-    // What was switched off by an option of the mount stays off.
+    // An option of the mount that switches something off wins.
     let settings = args.serving.apply();
     options.apply();
     let stop = Stop::listen()?;
