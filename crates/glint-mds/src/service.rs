@@ -1,4 +1,4 @@
-//! What an MDS is made of, how it starts, and how an operation is committed.
+//! Parts of an MDS, its start, and the commit of an operation.
 
 use crate::background::reaper::Destroyed;
 use crate::error::{MdsError, OpResult, errno};
