@@ -381,7 +381,7 @@ fn what_an_oss_refuses() {
                 .args(more),
         )
     };
-    assert!(oss_at(&data, port, &["--osts", "4"]).contains("has 1 OSTs"));
+    assert!(oss_at(&data, port, &["--osts", "4"]).contains("was created with --osts 1"));
     let serve = ["serve", "--data", text(&data)];
     assert!(refused(glint().args(serve)).contains("glint oss"));
     let other = World::new();
