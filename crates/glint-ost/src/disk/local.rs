@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 const OPEN: OFlags = OFlags::RDWR.union(OFlags::CLOEXEC).union(OFlags::NOATIME);
+const READ: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NOATIME);
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// A directory that is held open.
@@ -58,9 +59,13 @@ impl Disk for LocalDisk {
         rustix::fs::openat(&self.directory, path, OPEN, Mode::empty())
     }
 
+    fn open_to_read(&self, path: &str) -> DiskResult<OwnedFd> {
+        rustix::fs::openat(&self.directory, path, READ, Mode::empty())
+    }
+
     fn open_uncached(&self, path: &str) -> DiskResult<OwnedFd> {
-        match rustix::fs::openat(&self.directory, path, OPEN | OFlags::DIRECT, Mode::empty()) {
-            Err(Errno::INVAL) => self.open(path),
+        match rustix::fs::openat(&self.directory, path, READ | OFlags::DIRECT, Mode::empty()) {
+            Err(Errno::INVAL) => self.open_to_read(path),
             opened => opened,
         }
     }

@@ -35,6 +35,10 @@ pub enum DiskOperation {
     Open,
     /// Reading.
     Read,
+    /// Reading size, times and attributes.
+    State,
+    /// Listing a directory, whose path ends with a slash.
+    List,
     /// Writing.
     Write,
     /// Bringing anything to stable storage.
@@ -270,7 +274,8 @@ impl Disk for MemoryDisk {
     }
 
     fn names(&self, directory: &str) -> io::Result<Vec<OsString>> {
-        let state = self.0.lock();
+        let mut state = self.0.lock();
+        state.fails(DiskOperation::List, &format!("{directory}/"))?;
         let paths = state.names.keys().filter_map(|path| path.split_once('/'));
         Ok(paths.filter(|(parent, _)| *parent == directory).map(|(_, name)| name.into()).collect())
     }
@@ -319,6 +324,14 @@ impl MemoryFile {
     fn state(&self) -> DiskResult<MutexGuard<'_, DiskContents>> {
         let state = self.disk.0.lock();
         if state.process == self.process { Ok(state) } else { Err(Errno::BADF) }
+    }
+
+    /// The contents of the disk, to read the state of the file.
+    fn state_read(&self) -> DiskResult<MutexGuard<'_, DiskContents>> {
+        let mut state = self.state()?;
+        let path = state.file(self.file).path.clone();
+        state.fails(DiskOperation::State, &path)?;
+        Ok(state)
     }
 
     fn change(&self, change: Change) -> DiskResult<()> {
@@ -392,7 +405,7 @@ impl DiskFile for MemoryFile {
     }
 
     fn stat(&self) -> DiskResult<Stat> {
-        let mut state = self.state()?;
+        let mut state = self.state_read()?;
         let content = &state.file(self.file).now;
         let blocks = (content.blocks.len() as u64 * BLOCK_BYTES).div_ceil(512);
         Ok(Stat { size: content.size, blocks, mtime: content.mtime })
@@ -403,7 +416,7 @@ impl DiskFile for MemoryFile {
     }
 
     fn attribute(&self, name: &str, value: &mut [u8]) -> DiskResult<usize> {
-        let mut state = self.state()?;
+        let mut state = self.state_read()?;
         let found = state.file(self.file).now.attributes.get(name).ok_or(Errno::NODATA)?;
         value.get_mut(..found.len()).ok_or(Errno::RANGE)?.copy_from_slice(found);
         Ok(found.len())

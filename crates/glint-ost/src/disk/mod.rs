@@ -68,10 +68,15 @@ pub trait Disk: Send + Sync + 'static {
     /// Opens a file that is there.
     fn open(&self, path: &str) -> DiskResult<Self::File>;
 
-    /// Opens a file that is there, to read what the disk has of it and not what is in memory,
+    /// Opens a file that is there, only to read it: also where nothing can be written any more.
+    fn open_to_read(&self, path: &str) -> DiskResult<Self::File> {
+        self.open(path)
+    }
+
+    /// Opens a file that is there, only to read what the disk has of it and not what is in memory,
     /// where that can be told apart. Buffers, offsets and lengths are then multiples of 4 KiB.
     fn open_uncached(&self, path: &str) -> DiskResult<Self::File> {
-        self.open(path)
+        self.open_to_read(path)
     }
 
     /// Opens a file, which is made if it is not there.

@@ -1,9 +1,10 @@
 //! Tests of the disk in memory, and of the store on it.
 
 use super::memory::{DiskOperation, Fault, MemoryDisk};
-use super::{Disk, DiskFile};
+use super::{Disk, DiskFile, LocalDisk};
 use crate::{ObjectStore, Ost, SpaceGrants};
 use glint_proto::{Bulk, ClientId, Errno as Error, Ino, ObjectId, OstReply, OstRequest};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::path::Path;
 use std::sync::Arc;
@@ -184,6 +185,18 @@ fn what_was_synced_is_found_again_though_its_file_was_closed() {
         store.sync(OBJECT).unwrap();
         disk.lose_power(&mut dice(seed));
         assert_eq!(read(&self::store(&disk)).unwrap(), b"x");
+    }
+}
+
+/// A file system that found damage in itself is read-only, and is then read all the more.
+#[test]
+fn files_that_are_only_read_are_opened_where_nothing_can_be_written() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    std::fs::write(dir.path().join("a"), b"x").unwrap();
+    let disk = LocalDisk::open(dir.path()).unwrap();
+    for file in [disk.open_to_read("a").unwrap(), disk.open_uncached("a").unwrap()] {
+        let flags = rustix::fs::fcntl_getfl(&file).unwrap();
+        assert_eq!(flags & OFlags::RWMODE, OFlags::RDONLY);
     }
 }
 
