@@ -11,7 +11,6 @@ use glint_proto::{
     Answer, Bulk, ClientId, Errno, FsResult, ObjectId, OstReply, OstRequest, SpaceInfo, clock,
 };
 use glint_telemetry::Counter;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -160,9 +159,9 @@ impl<D: Disk> OstSet<D> {
         self.osts.iter().for_each(|ost| ost.store().stop_scrub());
     }
 
-    /// Compares some more of each OST. May take long, where a disk does.
-    pub fn scrub(&self) -> impl Iterator<Item = (&Path, io::Result<ScrubStep>)> {
-        self.osts.iter().map(|ost| (ost.store().path(), ost.store().scrub()))
+    /// Compares some more of each OST: none waits for another. May take long, where a disk does.
+    pub fn scrub(&self) -> Vec<ScrubStep> {
+        self.osts.iter().map(|ost| ost.store().scrub()).collect()
     }
 
     /// Whether that is under way.

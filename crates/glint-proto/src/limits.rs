@@ -172,6 +172,10 @@ pub const CACHE_MS_ALONE: u64 = 3_600_000;
 pub const COMMIT_INTERVAL_MS: u64 = 1_000;
 /// Longest log of a process in the background; the one before it is kept beside it.
 pub const LOG_BYTES_MAX: u64 = 4 << 20;
+/// Damaged objects of an OST that a scrub keeps to tell them one by one; others are counted.
+pub const SCRUB_DAMAGE_KEPT_MAX: usize = 1000;
+/// Lines that one pass of a scrub over an OST writes to the log.
+pub const SCRUB_LOG_LINES_MAX: u64 = 100;
 /// First and longest pause between attempts to reach a server again.
 pub const RECONNECT_MS_MIN: u64 = 20;
 /// See [`RECONNECT_MS_MIN`].

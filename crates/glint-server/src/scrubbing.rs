@@ -71,15 +71,11 @@ impl Scrubbing {
             return false;
         }
         let (mut cost, mut has_ended) = (0, false);
-        for (path, step) in osts.scrub() {
+        for step in osts.scrub() {
             match step {
-                Ok(ScrubStep::Idle) => {}
-                Ok(ScrubStep::Read(bytes)) => cost += bytes.max(OBJECT_COST_BYTES),
-                Ok(ScrubStep::Ended) => has_ended = true,
-                Err(error) => {
-                    tracing::warn!(%error, path = %path.display(), "comparing data with its checksums");
-                    return false;
-                }
+                ScrubStep::Idle => {}
+                ScrubStep::Read(bytes) => cost += bytes.max(OBJECT_COST_BYTES),
+                ScrubStep::Ended => has_ended = true,
             }
         }
         if has_ended && !osts.is_scrubbing() {
@@ -103,22 +99,26 @@ mod tests {
     use super::*;
     use crate::process::data_dir::{DataDir, Role};
     use glint_ost::ObjectStore;
-    use glint_ost::disk::memory::MemoryDisk;
-    use glint_proto::{Ino, ObjectId};
+    use glint_ost::disk::memory::{DiskOperation, Fault, MemoryDisk};
+    use glint_proto::{Errno, Ino, ObjectId};
     use std::path::Path;
     use std::sync::Arc;
 
     const MIB: usize = 1 << 20;
 
-    /// An OST with sealed objects of a MiB.
-    fn osts(objects: u64) -> OstSet<MemoryDisk> {
-        let path = Path::new("ost");
-        let store = ObjectStore::on(MemoryDisk::default(), path, 64, Arc::default());
+    /// A store on this disk with objects of a MiB.
+    fn store(disk: &MemoryDisk, objects: u64) -> ObjectStore<MemoryDisk> {
+        let store = ObjectStore::on(disk.clone(), Path::new("ost"), 64, Arc::default());
         for ino in 1..=objects {
             let object = ObjectId { ino: Ino(ino), stripe: 0 };
             store.write(object, 0, &vec![7; MIB], None, false).unwrap();
         }
-        let osts = OstSet::start(vec![store], Arc::default(), None, false).unwrap();
+        store
+    }
+
+    /// OSTs with sealed objects.
+    fn sealed(stores: Vec<ObjectStore<MemoryDisk>>) -> OstSet<MemoryDisk> {
+        let osts = OstSet::start(stores, Arc::default(), None, false).unwrap();
         osts.settle(Duration::ZERO);
         osts
     }
@@ -145,7 +145,7 @@ mod tests {
         let data = DataDir::open_or_create(dir.path(), Some(1), Role::Mds).unwrap();
         let start = Instant::now();
         clock::simulate(Some(start));
-        let osts = osts(100);
+        let osts = sealed(vec![store(&MemoryDisk::default(), 100)]);
         let never = Scrubbing::new(&data, 0);
         assert_eq!(after(5, start, &never, &osts, &data), (0, false));
         never.ask(&osts, true);
@@ -167,5 +167,23 @@ mod tests {
             !after(5, start + 2 * SCRUB_INTERVAL + Duration::from_secs(90), &slow, &osts, &data).1
         );
         clock::simulate(None);
+    }
+
+    #[test]
+    fn an_ost_that_cannot_be_read_stops_neither_the_others_nor_a_pass() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open_or_create(dir.path(), Some(1), Role::Mds).unwrap();
+        let disk = MemoryDisk::default();
+        let osts = sealed(vec![store(&disk, 1), store(&MemoryDisk::default(), 3)]);
+        disk.fail(Fault::new(DiskOperation::List, "/", Errno::EIO.0, u32::MAX));
+        let scrubbing = Scrubbing::new(&data, 0);
+        scrubbing.ask(&osts, true);
+        for _ in 0..1000 {
+            scrubbing.step(&osts, &data);
+        }
+        assert!(!osts.is_scrubbing() && data.scrubbed().is_some());
+        assert!(!scrubbing.is_asked.load(Ordering::Acquire));
+        let reports = osts.scrub_reports().map(|report| (report.objects, report.not_compared));
+        assert_eq!(reports.collect::<Vec<_>>(), [(0, 256), (3, 0)]);
     }
 }

@@ -64,7 +64,7 @@ pub struct ObjectStore<D: Disk = LocalDisk> {
     scrubber: Scrubber<D::File>,
 }
 
-fn shard_of(object: ObjectId) -> usize {
+pub(super) fn shard_of(object: ObjectId) -> usize {
     (object.ino.0 >> SHARD_SHIFT) as usize % DIRECTORIES
 }
 
@@ -361,7 +361,7 @@ impl<D: Disk> ObjectStore<D> {
     }
 
     /// Compares some more. May take long, where the disk does.
-    pub fn scrub(&self) -> io::Result<ScrubStep> {
+    pub fn scrub(&self) -> ScrubStep {
         self.scrubber.step(&self.disk, &self.path)
     }
 

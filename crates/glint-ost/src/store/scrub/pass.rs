@@ -1,0 +1,280 @@
+//! One pass over all objects of a disk, in steps of a chunk.
+//!
+//! Invariants:
+//! - A step goes forward: a directory or an object that cannot be read is told and left behind, so
+//!   that none stops a pass.
+//! - An object is damaged if its bytes are not those of its checksums, or if the disk says that it
+//!   lost them ([`is_damage`]). Any other error says nothing about the object: it is not compared.
+//! - A mismatch counts only if a second reading finds it, too: an object that is changed and
+//!   changed back while a block is read has the same checksums before and after.
+
+use crate::disk::{Disk, DiskFile};
+use crate::store::checksum::Sums;
+use crate::store::object::{ATTRIBUTE, ATTRIBUTE_BYTES_MAX};
+use crate::store::object_store::{DIRECTORIES, directory_name, parse_name, path_of, shard_of};
+use glint_proto::ObjectId;
+use rustix::io::Errno;
+use std::io;
+
+/// Bytes of one read.
+const CHUNK_BYTES: usize = 1 << 20;
+/// Addresses and lengths of reads past the page cache are multiples of this many bytes.
+const ALIGNMENT: usize = 4096;
+
+/// A pass over all objects.
+pub(super) struct Pass<F> {
+    /// Number that its scrubber gave it.
+    pub(super) number: u64,
+    /// The next directory.
+    directory: usize,
+    /// Directories behind it that could not be listed.
+    unlisted: Vec<usize>,
+    /// Objects left of the directory before it, and how many it had.
+    objects: Vec<ObjectId>,
+    in_directory: usize,
+    reading: Option<Reading<F>>,
+    buffer: Vec<u8>,
+}
+
+/// Result of one step of a pass.
+pub(super) enum Outcome {
+    /// Some bytes of an object were read.
+    Object { object: ObjectId, bytes: u64, verdict: Verdict },
+    /// A directory, by its path, could not be listed: its objects are not known.
+    Unlisted(String, io::Error),
+    /// There is nothing more.
+    End,
+}
+
+/// Result of checking an object.
+pub(super) enum Verdict {
+    /// Not read to its end.
+    More,
+    /// Right in all of its bytes.
+    Right,
+    /// Changing just now, or gone.
+    Changing,
+    /// Without checksums.
+    Unsealed,
+    /// Not to be read now, for a reason that says nothing about it.
+    NotCompared(String),
+    /// Not what was written, for this reason.
+    Damaged(String),
+}
+
+impl Verdict {
+    /// Verdict on an object with which something failed.
+    fn failed(doing: &str, errno: Errno) -> Verdict {
+        let reason = format!("{doing}: {errno}");
+        if is_damage(errno) { Verdict::Damaged(reason) } else { Verdict::NotCompared(reason) }
+    }
+}
+
+/// Whether an error says that the disk lost what is asked for: the device does not give it (EIO;
+/// around the page cache also ENODATA and EILSEQ), or the file system's own checks do not hold
+/// (EUCLEAN, EBADMSG).
+fn is_damage(errno: Errno) -> bool {
+    matches!(errno, Errno::IO | Errno::NODATA | Errno::ILSEQ | Errno::UCLEAN | Errno::BADMSG)
+}
+
+/// An object that is being read.
+struct Reading<F> {
+    object: ObjectId,
+    file: F,
+    /// It is read through the page cache, because it cannot be read past it.
+    is_cached: bool,
+    /// The checksums, and as they are stored.
+    sums: Sums,
+    stored: Vec<u8>,
+    block: usize,
+    at: u64,
+    sum: u32,
+    /// This block did not match and is read for the second time.
+    is_second: bool,
+}
+
+fn stored_sums(file: &impl DiskFile) -> Result<Vec<u8>, Errno> {
+    let mut value = vec![0u8; ATTRIBUTE_BYTES_MAX];
+    let len = file.attribute(ATTRIBUTE, &mut value)?;
+    value.truncate(len);
+    Ok(value)
+}
+
+impl<F: DiskFile> Reading<F> {
+    /// Opens an object, if it has checksums.
+    fn open(disk: &impl Disk<File = F>, object: ObjectId) -> Result<Reading<F>, Verdict> {
+        let file = match disk.open_uncached(&path_of(object)) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return Err(Verdict::Changing),
+            Err(errno) => return Err(Verdict::failed("opening it", errno)),
+        };
+        let stored = match stored_sums(&file) {
+            Ok(stored) => stored,
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => return Err(Verdict::Unsealed),
+            // Longer than any that a store puts on.
+            Err(Errno::RANGE) => return Err(Verdict::Damaged("its checksums are damaged".into())),
+            Err(errno) => return Err(Verdict::failed("reading its checksums", errno)),
+        };
+        let Some(sums) = Sums::decode(&stored) else {
+            return Err(Verdict::Damaged("its checksums are damaged".into()));
+        };
+        Ok(Reading {
+            object,
+            file,
+            is_cached: false,
+            sums,
+            stored,
+            block: 0,
+            at: 0,
+            sum: 0,
+            is_second: false,
+        })
+    }
+
+    /// The verdict, if the object still has the checksums that it is about.
+    fn unless_changed(&self, verdict: Verdict) -> Verdict {
+        match stored_sums(&self.file) {
+            Ok(now) if now == self.stored => verdict,
+            Ok(_) | Err(Errno::NODATA | Errno::OPNOTSUPP) => Verdict::Changing,
+            Err(errno) => Verdict::failed("reading its checksums", errno),
+        }
+    }
+
+    /// Verdict on an object that does not match its checksums, for this reason: damaged, if that is
+    /// so when the block is read for the second time.
+    fn mismatch(&mut self, reason: String) -> Verdict {
+        match self.unless_changed(Verdict::Damaged(reason)) {
+            Verdict::Damaged(_) if !self.is_second => {
+                let (from, _) = self.sums.block(self.block);
+                (self.at, self.sum, self.is_second) = (from, 0, true);
+                Verdict::More
+            }
+            verdict => verdict,
+        }
+    }
+
+    /// Has the object read through the page cache from now on.
+    fn read_cached(&mut self, disk: &impl Disk<File = F>) -> Verdict {
+        match disk.open_to_read(&path_of(self.object)) {
+            Ok(file) => {
+                (self.file, self.is_cached) = (file, true);
+                Verdict::More
+            }
+            Err(Errno::NOENT) => Verdict::Changing,
+            Err(errno) => Verdict::failed("opening it", errno),
+        }
+    }
+
+    /// Reads on, no more than a chunk. Returns how much that was.
+    fn read(&mut self, disk: &impl Disk<File = F>, buffer: &mut [u8]) -> (u64, Verdict) {
+        if self.block == 0 && self.at == 0 {
+            match self.file.stat() {
+                Ok(stat) if stat.size == self.sums.size() => {}
+                Ok(stat) => {
+                    let (is, was) = (stat.size, self.sums.size());
+                    return (0, self.mismatch(format!("it has {is} bytes, and had {was}")));
+                }
+                Err(errno) => return (0, Verdict::failed("its state", errno)),
+            }
+        }
+        if self.block == self.sums.blocks() {
+            return (0, Verdict::Right);
+        }
+        let (from, to) = self.sums.block(self.block);
+        let left = (to - self.at) as usize;
+        let len = left.min(CHUNK_BYTES);
+        let n = match self.file.read(&mut buffer[..len.next_multiple_of(ALIGNMENT)], self.at) {
+            Ok(n) => n.min(len),
+            Err(Errno::INTR) => return (0, Verdict::More),
+            // The file system cannot read the file in such pieces past the page cache.
+            Err(Errno::INVAL) if !self.is_cached => return (0, self.read_cached(disk)),
+            Err(errno) => {
+                let failed = Verdict::failed(&format!("reading it at byte {}", self.at), errno);
+                return (0, self.unless_changed(failed));
+            }
+        };
+        self.sum = crc32c::crc32c_append(self.sum, &buffer[..n]);
+        self.at += n as u64;
+        if self.at < to && n > 0 {
+            return (n as u64, Verdict::More);
+        }
+        if self.sum != self.sums.expected(self.block) {
+            let reason = format!("bytes {from}..{to} do not match their checksum");
+            return (n as u64, self.mismatch(reason));
+        }
+        (self.block, self.at, self.sum, self.is_second) = (self.block + 1, to, 0, false);
+        let is_last = self.block == self.sums.blocks();
+        (n as u64, if is_last { Verdict::Right } else { Verdict::More })
+    }
+}
+
+impl<F: DiskFile> Pass<F> {
+    pub(super) fn new(number: u64) -> Pass<F> {
+        Pass {
+            number,
+            directory: 0,
+            unlisted: Vec::new(),
+            objects: Vec::new(),
+            in_directory: 0,
+            reading: None,
+            buffer: vec![0; CHUNK_BYTES + ALIGNMENT],
+        }
+    }
+
+    /// The part that is done, from 0 to 1.
+    pub(super) fn done(&self) -> f64 {
+        let left = self.objects.len() as f64 / self.in_directory.max(1) as f64;
+        (self.directory as f64 - left).max(0.0) / DIRECTORIES as f64
+    }
+
+    /// Whether the directory of an object could be listed, if the pass has come to it.
+    pub(super) fn lists(&self, object: ObjectId) -> bool {
+        !self.unlisted.contains(&shard_of(object))
+    }
+
+    /// The next object, once those of a directory are known. The outcome is why there is none.
+    fn next(&mut self, disk: &impl Disk<File = F>) -> Result<ObjectId, Outcome> {
+        loop {
+            if let Some(object) = self.objects.pop() {
+                return Ok(object);
+            }
+            if self.directory == DIRECTORIES {
+                return Err(Outcome::End);
+            }
+            let directory = self.directory;
+            self.directory += 1;
+            let names = disk.names(&directory_name(directory)).map_err(|error| {
+                self.unlisted.push(directory);
+                Outcome::Unlisted(directory_name(directory), error)
+            })?;
+            self.objects = names.iter().filter_map(|name| parse_name(name.to_str()?)).collect();
+            // Neighbours lie next to each other, and the end comes first.
+            self.objects.sort_unstable_by(|a, b| b.cmp(a));
+            self.in_directory = self.objects.len();
+        }
+    }
+
+    /// Goes on by a directory, or a chunk of an object.
+    pub(super) fn step(&mut self, disk: &impl Disk<File = F>) -> Outcome {
+        let mut reading = match self.reading.take() {
+            Some(reading) => reading,
+            None => {
+                let object = match self.next(disk) {
+                    Ok(object) => object,
+                    Err(outcome) => return outcome,
+                };
+                match Reading::open(disk, object) {
+                    Ok(reading) => reading,
+                    Err(verdict) => return Outcome::Object { object, bytes: 0, verdict },
+                }
+            }
+        };
+        let unaligned = self.buffer.as_ptr().align_offset(ALIGNMENT);
+        let (bytes, verdict) = reading.read(disk, &mut self.buffer[unaligned..][..CHUNK_BYTES]);
+        let object = reading.object;
+        if let Verdict::More = verdict {
+            self.reading = Some(reading);
+        }
+        Outcome::Object { object, bytes, verdict }
+    }
+}
