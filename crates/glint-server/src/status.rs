@@ -41,6 +41,7 @@ fn scrub_row(scrub: &ScrubReport) -> Value {
         "objects": scrub.objects,
         "bytes": scrub.bytes,
         "unsealed": scrub.unsealed,
+        "not_compared": scrub.not_compared,
         "damaged": scrub.damaged,
         "damage": scrub.damage.iter().map(damage).collect::<Vec<_>>(),
         "finished": scrub.finished.map(|finished| finished.secs),

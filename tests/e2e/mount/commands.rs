@@ -287,6 +287,17 @@ fn a_scrub_finds_damage_while_the_data_is_used() {
     fs::write(&name, vec![7u8; 200_000]).unwrap();
     let (is_right, told) = scrub(&[]);
     assert!(is_right, "{told}");
+
+    // A directory that is not there ends no pass, and nothing is called right.
+    let hidden = |from: &str, to: &str| fs::rename(world.data().join(from), world.data().join(to));
+    hidden("ost0/objects/80", "hidden").unwrap();
+    let (is_right, told) = scrub(&[]);
+    assert!(!is_right && told.contains("1 could not be compared"), "{told}");
+    assert!(told.contains(" 0 damaged"), "{told}");
+    assert!(up.log().contains("not compared with its checksums"), "{}", up.log());
+    hidden("hidden", "ost0/objects/80").unwrap();
+    assert!(scrub(&[]).0);
+
     let (began, told) = scrub(&["--background"]);
     assert!(began, "{told}");
     assert!(scrub(&["--stop"]).0);

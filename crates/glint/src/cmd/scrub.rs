@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 ///
 /// Servers do this by themselves every week, slowly (--scrub-bandwidth). Data gets its checksums
 /// some seconds after its last change. What is damaged is never returned by a read (EIO): restore
-/// the file from a copy. Exits with 1 if something is damaged, or a server could not be asked.
+/// the file from a copy. Exits with 1 if something is damaged or could not be compared (the server's
+/// log says why), or if a server could not be asked.
 ///
 /// Ctrl-C ends only the display; the servers go on.
 #[derive(clap::Args)]
@@ -86,8 +87,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     if !failed.is_empty() {
         return Err(failed.join("\n").into());
     }
-    let is_damaged = rows.iter().any(|row| row["damaged"] != 0);
-    Ok(if is_damaged { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if rows.iter().all(is_right) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 impl Server {
@@ -134,6 +134,11 @@ fn number(row: &Value, key: &str) -> u64 {
     row[key].as_u64().unwrap_or(0)
 }
 
+/// Whether nothing is damaged, and everything could be compared.
+fn is_right(row: &Value) -> bool {
+    number(row, "damaged") == 0 && number(row, "not_compared") == 0
+}
+
 /// One line for all of them.
 fn progress(rows: &[Value], elapsed: Duration) -> String {
     let sum = |key: &str| rows.iter().map(|row| number(row, key)).sum::<u64>();
@@ -164,8 +169,13 @@ fn show(row: &Value) {
         (false, Some(seconds)) => format!("ended {}", ago(seconds)),
         (false, None) => "not ended since the start of the server".into(),
     };
+    let not_compared = match number(row, "not_compared") {
+        0 => String::new(),
+        count => format!(", {count} could not be compared (the server's log says why)"),
+    };
     crate::say!(
-        "ost {:<4} {state}: {} objects and {} compared, {} without checksums as yet, {} damaged",
+        "ost {:<4} {state}: {} objects and {} compared, {} without checksums as yet, \
+         {} damaged{not_compared}",
         row["ost"],
         number(row, "objects"),
         human_bytes(number(row, "bytes")),
@@ -177,6 +187,10 @@ fn show(row: &Value) {
         let reason = damage["reason"].as_str().unwrap_or("?");
         crate::say!("  DAMAGED  inode {ino}, stripe {stripe}: {reason}");
         crate::say!("           its name: find MOUNT -inum {ino}");
+    }
+    let told = row["damage"].as_array().map_or(0, Vec::len) as u64;
+    if (1..number(row, "damaged")).contains(&told) {
+        crate::say!("  and {} more", number(row, "damaged") - told);
     }
 }
 
@@ -194,6 +208,14 @@ fn ago(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_could_not_be_compared_is_not_called_right() {
+        assert!(is_right(&json!({"damaged": 0, "not_compared": 0})));
+        assert!(!is_right(&json!({"damaged": 0, "not_compared": 1})));
+        assert!(!is_right(&json!({"damaged": 1, "not_compared": 0})));
+        assert!(is_right(&json!({"damaged": 0})), "of an older server");
+    }
 
     #[test]
     fn the_line_of_progress_is_of_all_osts() {
