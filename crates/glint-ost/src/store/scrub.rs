@@ -221,7 +221,7 @@ impl<F: DiskFile> Scrubber<F> {
         let outcome = pass.step(disk);
         let mut progress = self.progress.lock();
         if progress.pass != number {
-            // It was stopped, and a new one begun, which looks at everything.
+            // The pass was stopped, and a new one begun, which looks at everything.
             return ScrubStep::Read(0);
         }
         let bytes = match outcome {

@@ -81,7 +81,7 @@ fn is_damage(errno: Errno) -> bool {
 struct Reading<F> {
     object: ObjectId,
     file: F,
-    /// It is read through the page cache, because it cannot be read past it.
+    /// Read through the page cache, because it cannot be read past it.
     is_cached: bool,
     /// The checksums, and as they are stored.
     sums: Sums,
@@ -89,7 +89,7 @@ struct Reading<F> {
     block: usize,
     at: u64,
     sum: u32,
-    /// This block did not match and is read for the second time.
+    /// Whether the block did not match and is read for the second time.
     is_second: bool,
 }
 
