@@ -174,7 +174,7 @@ pub const COMMIT_INTERVAL_MS: u64 = 1_000;
 pub const LOG_BYTES_MAX: u64 = 4 << 20;
 /// Damaged objects of an OST that a scrub keeps to tell them one by one; others are counted.
 pub const SCRUB_DAMAGE_KEPT_MAX: usize = 1000;
-/// Lines that one pass of a scrub over an OST writes to the log.
+/// Lines of the log about single objects and directories in one pass of a scrub over an OST.
 pub const SCRUB_LOG_LINES_MAX: u64 = 100;
 /// First and longest pause between attempts to reach a server again.
 pub const RECONNECT_MS_MIN: u64 = 20;

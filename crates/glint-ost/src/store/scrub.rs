@@ -211,11 +211,11 @@ impl<F: DiskFile> Scrubber<F> {
             let progress = self.progress.lock();
             progress.report.is_running.then_some(progress.pass)
         };
-        // Another pass than the one that is under way was stopped.
         let Some(number) = number else {
             *held = None;
             return ScrubStep::Idle;
         };
+        // A pass of another number was stopped.
         let mut pass =
             held.take().filter(|pass| pass.number == number).unwrap_or_else(|| Pass::new(number));
         let outcome = pass.step(disk);
