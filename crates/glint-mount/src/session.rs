@@ -37,6 +37,8 @@ pub enum TransportKind {
 /// A file system that is mounted.
 pub struct Mount {
     path: PathBuf,
+    /// The kernel's number of it, where mounts are listed.
+    device: Option<String>,
     transport: TransportKind,
     threads: Vec<JoinHandle<()>>,
     fd: Arc<OwnedFd>,
@@ -83,7 +85,8 @@ impl Mount {
             threads.extend(uring::start(&fd, &adapter)?);
         }
         let transport = if uring { TransportKind::Uring } else { TransportKind::DevFuse };
-        Ok(Mount { path: path.to_owned(), transport, threads, fd })
+        let device = mountpoint::mounted_at(path).map(|mount| mount.device);
+        Ok(Mount { path: path.to_owned(), device, transport, threads, fd })
     }
 
     /// The transport in use.
@@ -96,11 +99,17 @@ impl Mount {
         &self.path
     }
 
+    /// Whether it is what is mounted at its path: somebody may have detached it, and mounted
+    /// another file system there.
+    pub fn is_attached(&self) -> bool {
+        let there = mountpoint::mounted_at(&self.path).map(|mount| mount.device);
+        there.is_some() && there == self.device
+    }
+
     /// Unmounts. If files are still open the mount point is detached and they get
     /// ENOTCONN when this process ends; that is reported as `false`.
     pub fn unmount(&self) -> std::io::Result<bool> {
-        if self.is_finished() {
-            // The file system mounted there now is another one.
+        if self.is_finished() || !self.is_attached() {
             return Ok(true);
         }
         match mountpoint::unmount(&self.path, false) {
@@ -114,8 +123,12 @@ impl Mount {
         }
     }
 
-    /// Ends the mount for all who use it: every call fails from now on.
+    /// Ends the mount for all who use it: every call fails from now on. One that was detached ends
+    /// with this process.
     pub fn abort(&self) {
+        if !self.is_attached() {
+            return;
+        }
         if let Err(error) = mountpoint::abort(&self.path) {
             tracing::debug!(%error, "ending a mount by force");
         }

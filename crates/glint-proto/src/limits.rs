@@ -74,6 +74,9 @@ pub const SLOTS_PER_CONNECTION: u16 = 64;
 /// Of these, those that only requests for data may have: what waits at the MDS for other
 /// clients does not keep what these ask for from being read or written.
 pub const SLOTS_FOR_DATA: u16 = 16;
+/// Of these, those that only requests to the MDS may have: streams of data do not keep who lists a
+/// directory waiting.
+pub const SLOTS_FOR_METADATA: u16 = 8;
 /// Requests for locks that may wait on one connection, beside those in slots.
 pub const PATIENT_REQUESTS_MAX: usize = 4096;
 /// Requests for locks that may wait in one session, over all its connections; one more is ENOLCK.
@@ -272,7 +275,7 @@ const _: () = assert!(BODY_BYTES_MAX >= 4 * GROUPS_MAX + 2 * NAME_BYTES_MAX);
 const _: () = assert!(XATTR_VALUES_BYTES_MAX >= XATTR_VALUE_BYTES_MAX);
 // One batch deletes all names of an inode, in the smallest segment of a journal.
 const _: () = assert!(XATTR_LIST_BYTES_MAX + 32 * XATTR_COUNT_MAX < segment_bytes(0) as usize / 4);
-const _: () = assert!(SLOTS_FOR_DATA < SLOTS_PER_CONNECTION);
+const _: () = assert!(SLOTS_FOR_DATA + SLOTS_FOR_METADATA < SLOTS_PER_CONNECTION);
 const _: () = assert!(LOCK_WAITERS_MAX < FUSE_WAITING_MAX);
 const _: () = assert!(LOCK_WAITERS_MAX < PATIENT_REQUESTS_MAX);
 // All requests of one kernel may wait.

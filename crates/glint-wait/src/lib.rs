@@ -1,7 +1,9 @@
 //! Tasks that wait for something, and how they are woken: the one place for it.
 //!
 //! - [`WaitList`]: tasks of any threads, each with its condition. Who changes a condition wakes
-//!   all, those of a key, or the one that has waited longest.
+//!   all, or those of a key.
+//! - [`Turns`]: tasks of any threads that take from something that there is little of, in the order
+//!   in which they came.
 //! - [`Monitor`]: a state under a lock, and a list of those who wait for a change of it.
 //! - [`Signal`]: the one task that waits, on the thread of the one who wakes it.
 //! - [`Sharded`]: a state in parts, by key.
@@ -9,7 +11,7 @@
 //!
 //! **Promises.** A wait ends when its condition is true and it was woken after that became so,
 //! whatever the order of the two threads. A waiter that is dropped leaves nothing behind, and its
-//! turn goes to the next one. Tasks are woken in the order in which they began to wait, so a
+//! turn goes to the next one. Nobody takes out of turn. Tasks are woken in the order in which they began to wait, so a
 //! simulation stays the same for its seed. Nobody is woken under the lock of a list. Where nobody
 //! waits, a wake is a fence and a load.
 //!
@@ -28,12 +30,14 @@ mod monitor;
 mod sharded;
 mod signal;
 mod sync;
+mod turns;
 
 pub use backoff::Backoff;
 pub use list::WaitList;
 pub use monitor::Monitor;
 pub use sharded::Sharded;
 pub use signal::Signal;
+pub use turns::Turns;
 
 #[cfg(test)]
 mod tests;

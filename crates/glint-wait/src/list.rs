@@ -1,10 +1,9 @@
-//! A list of tasks that wait, on whatever threads they run.
+//! A list of tasks that wait, on whatever threads they run, and are woken together: each looks
+//! whether it is for it. Where one takes what others want, too, there are [turns](crate::Turns).
 //!
 //! Invariants:
 //! - What comes after a look is not missed: who waits is in the list before the last look, and who
 //!   changes something looks into the list after the change. A fence on each side keeps it so.
-//! - A waiter that was woken and has not looked since is followed by the next one of its key if it
-//!   is dropped.
 //! - A waiter keeps its place until it has what it waits for, however often it is woken.
 //! - Nobody is woken under the lock of the list.
 
@@ -36,7 +35,7 @@ struct Entry<K> {
 }
 
 /// The place of a task in a list, which it leaves when it is dropped.
-struct Place<'a, K: PartialEq> {
+struct Place<'a, K> {
     list: &'a WaitList<K>,
     key: K,
     entered: Option<Entered>,
@@ -91,24 +90,6 @@ impl<K> WaitList<K> {
         });
     }
 
-    /// Has the one look again that has waited longest.
-    pub fn wake_one(&self) {
-        self.wake_one_where(|_| true);
-    }
-
-    /// Has the one look again that has waited longest of those whose key is meant.
-    pub fn wake_one_where(&self, is_meant: impl Fn(&K) -> bool) {
-        self.take_out(|entries| {
-            let first = entries.waiting.iter().position(|entry| is_meant(&entry.key));
-            first.and_then(|at| entries.waiting.remove(at))
-        });
-    }
-
-    /// Whether somebody waits whose key is meant, and has not just been woken.
-    pub fn is_awaited(&self, mut is_meant: impl FnMut(&K) -> bool) -> bool {
-        !self.is_empty() && self.entries.lock().waiting.iter().any(|entry| is_meant(&entry.key))
-    }
-
     /// How many wait, but for those who have just been woken.
     pub fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
@@ -138,7 +119,7 @@ impl<K> WaitList<K> {
     /// Waits until `ready` returns a result, like [`WaitList::until`], as one who waits for `key`.
     pub async fn until_with<R>(&self, key: K, mut ready: impl FnMut() -> Option<R>) -> R
     where
-        K: Clone + PartialEq,
+        K: Clone,
     {
         let mut place = Place { list: self, key, entered: None };
         poll_fn(|context| {
@@ -171,7 +152,7 @@ impl<K> Entries<K> {
     }
 }
 
-impl<K: PartialEq> Place<'_, K> {
+impl<K> Place<'_, K> {
     /// Whether it is in the list with this waker, for all that is known without the lock: who took
     /// it out since has woken it, too.
     fn is_entered(&self, waker: &Waker) -> bool {
@@ -198,21 +179,19 @@ impl<K: PartialEq> Place<'_, K> {
         self.entered = Some(Entered { number, at, waker: waker.clone() });
     }
 
-    /// Leaves the list, if it is in it. Returns whether it was.
-    fn leave(&mut self) -> bool {
-        let Some(entered) = self.entered.take() else { return true };
+    /// Leaves the list, if it is in it.
+    fn leave(&mut self) {
+        let Some(entered) = self.entered.take() else { return };
         let mut entries = self.list.entries.lock();
-        let found = entries.find(entered.number).ok().and_then(|at| entries.waiting.remove(at));
+        if let Ok(at) = entries.find(entered.number) {
+            entries.waiting.remove(at);
+        }
         self.list.len.store(entries.waiting.len(), Ordering::Relaxed);
-        found.is_some()
     }
 }
 
-impl<K: PartialEq> Drop for Place<'_, K> {
+impl<K> Drop for Place<'_, K> {
     fn drop(&mut self) {
-        if !self.leave() {
-            // The waiter was woken, perhaps alone, and did not look.
-            self.list.wake_one_where(|key| *key == self.key);
-        }
+        self.leave();
     }
 }

@@ -50,20 +50,10 @@ impl<T, K> Monitor<T, K> {
         self.waiting.wake_where(is_meant);
     }
 
-    /// See [`WaitList::wake_one_where`].
-    pub fn wake_one_where(&self, is_meant: impl Fn(&K) -> bool) {
-        self.waiting.wake_one_where(is_meant);
-    }
-
-    /// See [`WaitList::is_awaited`].
-    pub fn is_awaited(&self, is_meant: impl FnMut(&K) -> bool) -> bool {
-        self.waiting.is_awaited(is_meant)
-    }
-
     /// Waits until `look` finds what it wants, as one who waits for `key`.
     pub async fn until_with<R>(&self, key: K, mut look: impl FnMut(&mut T) -> Option<R>) -> R
     where
-        K: Clone + PartialEq,
+        K: Clone,
     {
         self.waiting.until_with(key, || look(&mut self.lock())).await
     }

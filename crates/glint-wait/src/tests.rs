@@ -1,6 +1,6 @@
-//! The wait list, one step at a time, and with threads that run as they like.
+//! The wait list and turns, one step at a time, and with threads that run as they like.
 
-use crate::WaitList;
+use crate::{Turns, WaitList};
 use futures_lite::future::block_on;
 use std::future::Future;
 use std::pin::pin;
@@ -70,29 +70,39 @@ fn those_of_a_key_are_woken() {
 }
 
 #[test]
-fn one_is_woken_in_its_turn_and_keeps_it() {
-    let (list, free) = (WaitList::default(), AtomicU32::new(0));
+fn each_takes_in_its_turn() {
+    let (turns, free) = (Turns::default(), AtomicU32::new(0));
     let take = || (free.load(Ordering::Relaxed) > 0).then(|| free.fetch_sub(1, Ordering::Relaxed));
-    let woken: [Arc<Woken>; 3] = Default::default();
+    let give = || {
+        free.fetch_add(1, Ordering::Relaxed);
+        turns.call(&0);
+    };
+    let woken: [Arc<Woken>; 4] = Default::default();
     let wakers = woken.clone().map(Waker::from);
-    let mut tasks: Vec<_> = (0..3).map(|_| Box::pin(list.until(take))).collect();
+    let times = || [0, 1, 2, 3].map(|at: usize| woken[at].times());
+    let mut tasks: Vec<_> = (0..3).map(|_| Box::pin(turns.take(0, take))).collect();
     for (task, waker) in tasks.iter_mut().zip(&wakers) {
         assert!(task.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
     }
-    let times = || [0, 1, 2].map(|at: usize| woken[at].times());
-    list.wake_one();
-    assert_eq!(times(), [1, 0, 0]);
-    // Somebody else was faster.
-    assert!(tasks[0].as_mut().poll(&mut Context::from_waker(&wakers[0])).is_pending());
-    list.wake_one();
-    assert_eq!(times(), [2, 0, 0], "it does not go to the end");
-    // The woken task is dropped before it looks.
+    give();
+    assert_eq!(times(), [1, 0, 0, 0]);
+    // The first has not looked yet. Neither one who comes now is faster, nor one who waits longer.
+    let mut late = Box::pin(turns.take(0, take));
+    assert!(late.as_mut().poll(&mut Context::from_waker(&wakers[3])).is_pending());
+    assert!(tasks[1].as_mut().poll(&mut Context::from_waker(&wakers[1])).is_pending());
+    assert!(pin!(turns.take(1, || Some(()))).poll(&mut Context::from_waker(&wakers[3])).is_ready());
+    // The first is dropped before it looks.
     drop(tasks.remove(0));
-    assert_eq!(times(), [2, 1, 0]);
-    free.store(1, Ordering::Relaxed);
-    assert!(tasks[0].as_mut().poll(&mut Context::from_waker(&wakers[1])).is_ready());
-    tasks.clear();
-    assert_eq!((times(), list.len()), ([2, 1, 0], 0));
+    assert_eq!(times(), [1, 1, 0, 0]);
+    assert!(tasks.remove(0).as_mut().poll(&mut Context::from_waker(&wakers[1])).is_ready());
+    assert_eq!(times(), [1, 1, 1, 0], "who has taken calls the next");
+    give();
+    assert!(tasks.remove(0).as_mut().poll(&mut Context::from_waker(&wakers[2])).is_ready());
+    assert_eq!(times(), [1, 1, 1, 1]);
+    assert!(late.as_mut().poll(&mut Context::from_waker(&wakers[3])).is_pending());
+    assert!(turns.is_awaited(|key| *key == 0) && !turns.is_awaited(|key| *key == 1));
+    drop(late);
+    assert!(turns.is_empty());
 }
 
 #[test]

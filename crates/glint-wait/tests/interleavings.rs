@@ -1,4 +1,4 @@
-//! The wait list under all interleavings of a few threads, up to a number of preemptions. It is the
+//! The wait list and turns under all interleavings of a few threads, up to a number of preemptions. It is the
 //! same source: `sync` is loom's here.
 
 #![allow(clippy::unwrap_used, dead_code, reason = "a test fails by panicking")]
@@ -6,8 +6,11 @@
 #[path = "../src/list.rs"]
 #[allow(unreachable_pub, reason = "public in the library")]
 mod list;
+#[path = "../src/turns.rs"]
+#[allow(unreachable_pub, reason = "public in the library")]
+mod turns;
 
-/// Locks and atomics of the list, in the model.
+/// Locks and atomics of both, in the model.
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
@@ -31,6 +34,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Wake, Waker};
 use sync::{AtomicUsize, Ordering};
+use turns::Turns;
 
 struct Unpark(Thread);
 
@@ -62,7 +66,7 @@ fn explore(test: impl Fn() + Send + Sync + 'static) {
 #[derive(Default)]
 struct Tokens {
     free: AtomicUsize,
-    waiting: WaitList,
+    turns: Turns,
 }
 
 impl Tokens {
@@ -73,7 +77,7 @@ impl Tokens {
 
     fn give(&self) {
         self.free.fetch_add(1, Ordering::Relaxed);
-        self.waiting.wake_one();
+        self.turns.call(&());
     }
 }
 
@@ -101,16 +105,16 @@ fn one_event_for_each_of_two_that_wait() {
         let tokens = Arc::new(Tokens::default());
         let other = {
             let tokens = tokens.clone();
-            thread::spawn(move || block_on(tokens.waiting.until(|| tokens.take())))
+            thread::spawn(move || block_on(tokens.turns.take((), || tokens.take())))
         };
         let giver = {
             let tokens = tokens.clone();
             thread::spawn(move || (0..2).for_each(|_| tokens.give()))
         };
-        block_on(tokens.waiting.until(|| tokens.take()));
+        block_on(tokens.turns.take((), || tokens.take()));
         other.join().unwrap();
         giver.join().unwrap();
-        assert!(tokens.take().is_none() && tokens.waiting.is_empty());
+        assert!(tokens.take().is_none() && tokens.turns.is_empty());
     });
 }
 
@@ -122,7 +126,7 @@ fn the_turn_of_one_that_is_dropped_goes_to_the_next() {
             let tokens = tokens.clone();
             thread::spawn(move || {
                 let polled = {
-                    let mut taken = pin!(tokens.waiting.until(|| tokens.take()));
+                    let mut taken = pin!(tokens.turns.take((), || tokens.take()));
                     taken.as_mut().poll(&mut Context::from_waker(Waker::noop()))
                 };
                 if polled.is_ready() {
@@ -134,10 +138,10 @@ fn the_turn_of_one_that_is_dropped_goes_to_the_next() {
             let tokens = tokens.clone();
             thread::spawn(move || tokens.give())
         };
-        block_on(tokens.waiting.until(|| tokens.take()));
+        block_on(tokens.turns.take((), || tokens.take()));
         impatient.join().unwrap();
         giver.join().unwrap();
-        assert!(tokens.waiting.is_empty());
+        assert!(tokens.turns.is_empty());
     });
 }
 

@@ -245,3 +245,32 @@ fn a_mount_whose_server_is_gone_can_be_ended() {
         assert!(!is_mounted(&a) || *way == "umount -f", "{way}");
     }
 }
+
+#[test]
+fn a_mount_that_was_detached_leaves_the_next_one_alone() {
+    let worlds = [World::new(), World::new()];
+    let ports = [free_port(), free_port()];
+    let servers = [worlds[0].serve(ports[0], &[]), worlds[1].serve(ports[1], &[])];
+    let at = worlds[0].short("a");
+    fs::create_dir_all(&at).unwrap();
+    let mount = |nth: usize| {
+        let (server, log) = (address(ports[nth]), worlds[nth].path("a.log"));
+        let mut mount = Process::start(&["mount", "-f", &server, text(&at)], log, None);
+        mount.wait_for("mounted at");
+        mount
+    };
+    let first = mount(0);
+    let open = fs::File::create(at.join("open")).unwrap();
+    sh(Path::new("/"), &format!("umount -l '{}'", text(&at)));
+    let second = mount(1);
+    fs::write(at.join("of the second"), b"x").unwrap();
+    // Its server is gone, too, so the first one gives up.
+    let [server, other] = servers;
+    server.kill();
+    first.signal(Signal::TERM);
+    first.ended();
+    assert_eq!(fs::read(at.join("of the second")).unwrap(), b"x");
+    drop(open);
+    second.stop();
+    other.stop();
+}

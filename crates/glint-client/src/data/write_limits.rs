@@ -2,13 +2,14 @@
 //! that OSTs keep.
 //!
 //! Invariants:
-//! - Whoever waits is woken when it is its turn, and then wakes the next one if there is
-//!   something left: no event wakes all, and none is lost with a task that is dropped.
+//! - Whoever waits gets what it waits for in its [turn](Turns): a file that is written without a
+//!   pause leaves room and requests to the others of its OST.
 //! - What an OST keeps is either here or goes with data that is counted as dirty.
 
 use glint_proto::limits::{DIRTY_BYTES_MAX, DIRTY_BYTES_PER_OST_MAX, RPCS_PER_OST_MAX};
 use glint_telemetry::Counter;
-use glint_wait::Monitor;
+use glint_wait::Turns;
+use parking_lot::Mutex;
 
 #[derive(Default)]
 struct Room {
@@ -38,7 +39,8 @@ enum What {
 /// Limits of what is written behind.
 #[derive(Default)]
 pub(crate) struct WriteLimits {
-    room: Monitor<Room, (u16, What)>,
+    room: Mutex<Room>,
+    turns: Turns<(u16, What)>,
 }
 
 /// Permission to have a request on its way to an OST.
@@ -47,7 +49,7 @@ pub(crate) struct Permit<'a>(&'a WriteLimits, u16);
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
         self.0.room.lock().ost(self.1).requests -= 1;
-        self.0.wake_first(self.1, What::Request);
+        self.0.turns.call(&(self.1, What::Request));
     }
 }
 
@@ -96,17 +98,8 @@ impl WriteLimits {
     }
 
     async fn wait(&self, ost: u16, what: What) {
-        if self.room.lock().take(ost, what) {
-            return;
-        }
-        let take = |room: &mut Room| room.take(ost, what).then_some(());
-        self.room.until_with((ost, what), take).await;
-        // There may be more.
-        self.wake_first(ost, what);
-    }
-
-    fn wake_first(&self, ost: u16, what: What) {
-        self.room.wake_one_where(|waits_for| *waits_for == (ost, what));
+        let take = || self.room.lock().take(ost, what).then_some(());
+        self.turns.take((ost, what), take).await;
     }
 
     pub(crate) fn add(&self, ost: u16, bytes: usize) {
@@ -124,8 +117,8 @@ impl WriteLimits {
         drop(room);
         match was_full {
             // Writes to other OSTs wait for the memory, too.
-            true => (0..osts).for_each(|ost| self.wake_first(ost, What::Room)),
-            false => self.wake_first(ost, What::Room),
+            true => (0..osts).for_each(|ost| self.turns.call(&(ost, What::Room))),
+            false => self.turns.call(&(ost, What::Room)),
         }
     }
 
@@ -137,7 +130,7 @@ impl WriteLimits {
 
     /// Whether somebody waits for room, and nothing is on its way that would make some.
     pub(crate) fn is_stuck(&self) -> bool {
-        self.room.is_awaited(|(_, what)| *what == What::Room)
+        self.turns.is_awaited(|(_, what)| *what == What::Room)
             && self.room.lock().osts.iter().all(|ost| ost.requests == 0)
     }
 
@@ -220,6 +213,7 @@ mod tests {
         }
         permits.pop();
         assert_eq!(counter.0.load(Ordering::Relaxed), 1);
+        assert!(pin!(limits.permit(3)).poll(&mut context).is_pending(), "others wait");
         // The first is gone before it can use its turn.
         drop(waiting.remove(0));
         assert_eq!(counter.0.load(Ordering::Relaxed), 2);

@@ -235,7 +235,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         // `umount -l` of a mount whose server is gone: nobody can end it otherwise.
         if client.is_away() && looked.elapsed() > Duration::from_secs(1) {
             looked = Instant::now();
-            if glint_mount::mounted_at(&mount_point).is_none() {
+            if !mount.is_attached() {
                 break;
             }
         }

@@ -6,7 +6,7 @@ pub(crate) mod slots;
 pub(crate) mod state;
 mod unclaimed;
 
-use crate::client::connection::slots::Slots;
+use crate::client::connection::slots::{Slots, Use};
 use crate::client::connection::state::ConnectionState;
 use crate::client::connection::unclaimed::Opened;
 use crate::client::recovery::replay_log::{
@@ -135,9 +135,10 @@ impl Connection {
         self.session.room(request).await;
         self.on_evictions();
         let patient = matches!(request, Request::Mds { request, .. } if request.is_patient());
-        let slot = match patient {
-            true => self.slots.take_place(),
-            false => self.slots.take(matches!(request, Request::Ost { .. })).await,
+        let slot = match (patient, request) {
+            (true, _) => self.slots.take_place(),
+            (_, Request::Ost { .. }) => self.slots.take(Use::Data).await,
+            _ => self.slots.take(Use::Metadata).await,
         };
         let xid = self.next_xid.get();
         self.next_xid.set(xid + 1);

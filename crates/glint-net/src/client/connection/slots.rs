@@ -4,36 +4,77 @@
 //! - Whatever waits at the MDS for other clients, requests for data find a slot, and what waits for
 //!   a lock needs none. So nobody who could let another client go on waits for a slot that is held
 //!   until that has happened.
+//! - Whatever streams, requests to the MDS find a slot: data never has all of them. For the same use
+//!   slots are given in the order in which they were asked for.
 //! - Within a slot xids rise as long as the client lives. A number of a connection that is free
 //!   again goes on where it ended.
 
-use glint_proto::limits::{CONNECTIONS_PER_CLIENT_MAX, SLOTS_FOR_DATA, SLOTS_PER_CONNECTION};
-use glint_wait::WaitList;
+use glint_proto::limits::{
+    CONNECTIONS_PER_CLIENT_MAX, SLOTS_FOR_DATA, SLOTS_FOR_METADATA, SLOTS_PER_CONNECTION,
+};
+use glint_wait::Turns;
 use std::cell::{Cell, RefCell};
 
 /// Slots, and behind them places for requests that need none.
 pub(crate) struct Slots {
-    free: RefCell<Vec<u16>>,
-    /// Waiters for a slot: requests for data, and others.
-    waiting: [WaitList; 2],
+    table: RefCell<SlotTable>,
+    turns: Turns<Use>,
     free_places: RefCell<Vec<u16>>,
     places: Cell<u16>,
 }
 
-/// A request that waits for a slot. Once it has one, or is dropped, the next one may find another.
-struct Turn<'a>(&'a Slots);
+/// Purpose of a request that takes a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Use {
+    Data,
+    Metadata,
+}
 
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.0.call_next();
+struct SlotTable {
+    free: Vec<u16>,
+    /// By slot.
+    uses: [Use; SLOTS_PER_CONNECTION as usize],
+    /// Slots that are taken for each use.
+    taken: [u16; 2],
+}
+
+impl Use {
+    /// How many slots it may have.
+    const fn slots_max(self) -> u16 {
+        match self {
+            Use::Data => SLOTS_PER_CONNECTION - SLOTS_FOR_METADATA,
+            Use::Metadata => SLOTS_PER_CONNECTION - SLOTS_FOR_DATA,
+        }
+    }
+}
+
+impl SlotTable {
+    fn take(&mut self, wanted: Use) -> Option<u16> {
+        if self.taken[wanted as usize] >= wanted.slots_max() {
+            return None;
+        }
+        let slot = self.free.pop()?;
+        self.uses[usize::from(slot)] = wanted;
+        self.taken[wanted as usize] += 1;
+        Some(slot)
+    }
+
+    fn give(&mut self, slot: u16) {
+        self.taken[self.uses[usize::from(slot)] as usize] -= 1;
+        self.free.push(slot);
     }
 }
 
 impl Default for Slots {
     fn default() -> Slots {
+        let table = SlotTable {
+            free: (0..SLOTS_PER_CONNECTION).rev().collect(),
+            uses: [Use::Data; SLOTS_PER_CONNECTION as usize],
+            taken: [0; 2],
+        };
         Slots {
-            free: RefCell::new((0..SLOTS_PER_CONNECTION).rev().collect()),
-            waiting: Default::default(),
+            table: table.into(),
+            turns: Turns::default(),
             free_places: RefCell::default(),
             places: Cell::new(SLOTS_PER_CONNECTION),
         }
@@ -42,28 +83,8 @@ impl Default for Slots {
 
 impl Slots {
     /// A slot.
-    pub(crate) async fn take(&self, for_data: bool) -> u16 {
-        let reserve = if for_data { 0 } else { usize::from(SLOTS_FOR_DATA) };
-        let take_free = || {
-            let mut free = self.free.borrow_mut();
-            if free.len() > reserve { free.pop() } else { None }
-        };
-        if let Some(slot) = take_free() {
-            return slot;
-        }
-        let _turn = Turn(self);
-        self.waiting[usize::from(!for_data)].until(take_free).await
-    }
-
-    /// Has those look for a slot whom the free ones are enough for: data first.
-    fn call_next(&self) {
-        let free = self.free.borrow().len();
-        let [data, others] = &self.waiting;
-        if free > 0 && !data.is_empty() {
-            data.wake_one();
-        } else if free > usize::from(SLOTS_FOR_DATA) && !others.is_empty() {
-            others.wake_one();
-        }
+    pub(crate) async fn take(&self, wanted: Use) -> u16 {
+        self.turns.take(wanted, || self.table.borrow_mut().take(wanted)).await
     }
 
     /// A place for a request that needs no slot.
@@ -81,8 +102,9 @@ impl Slots {
             self.free_places.borrow_mut().push(slot);
             return;
         }
-        self.free.borrow_mut().push(slot);
-        self.call_next();
+        self.table.borrow_mut().give(slot);
+        self.turns.call(&Use::Data);
+        self.turns.call(&Use::Metadata);
     }
 }
 
@@ -114,49 +136,37 @@ impl ConnectionNumbers {
 mod tests {
     use super::*;
     use futures_util::FutureExt;
-    use std::future::Future;
     use std::pin::pin;
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, Ordering};
-    use std::task::{Context, Wake, Waker};
 
-    #[derive(Default)]
-    struct Woken(AtomicBool);
+    fn all_of(slots: &Slots, wanted: Use) -> Vec<u16> {
+        std::iter::from_fn(|| slots.take(wanted).now_or_never()).collect()
+    }
 
-    impl Wake for Woken {
-        fn wake(self: Arc<Self>) {
-            self.0.store(true, Ordering::Relaxed);
+    #[test]
+    fn data_and_metadata_find_slots_whatever_the_others_do() {
+        for (first, second) in [(Use::Data, Use::Metadata), (Use::Metadata, Use::Data)] {
+            let slots = Slots::default();
+            let mut taken = all_of(&slots, first);
+            assert_eq!(taken.len(), usize::from(first.slots_max()));
+            let others = all_of(&slots, second);
+            assert_eq!(others.len(), usize::from(SLOTS_PER_CONNECTION - first.slots_max()));
+            assert!(slots.take_place() >= SLOTS_PER_CONNECTION);
+            others.into_iter().for_each(|slot| slots.give(slot));
+            assert!(slots.take(first).now_or_never().is_none());
+            slots.give(taken.pop().unwrap());
+            assert!(slots.take(first).now_or_never().is_some());
         }
     }
 
     #[test]
-    fn data_finds_a_slot_whatever_waits() {
+    fn who_gives_a_slot_back_does_not_take_it_from_who_waits() {
         let slots = Slots::default();
-        let mut taken: Vec<u16> = std::iter::from_fn(|| slots.take(false).now_or_never()).collect();
-        assert_eq!(taken.len(), usize::from(SLOTS_PER_CONNECTION - SLOTS_FOR_DATA));
-        let data = slots.take(true).now_or_never().unwrap();
-        assert!(slots.take_place() >= SLOTS_PER_CONNECTION);
-        slots.give(data);
-        assert!(slots.take(false).now_or_never().is_none());
-        slots.give(taken.pop().unwrap());
-        assert!(slots.take(false).now_or_never().is_some());
-    }
-
-    #[test]
-    fn the_turn_of_one_that_is_dropped_is_not_lost() {
-        let slots = Slots::default();
-        let taken: Vec<u16> = std::iter::from_fn(|| slots.take(true).now_or_never()).collect();
-        let mut data: Vec<_> = taken.iter().map(|_| Box::pin(slots.take(true))).collect();
-        assert!(data.iter_mut().all(|take| take.as_mut().now_or_never().is_none()));
-        let mut other = pin!(slots.take(false));
-        let woken = Arc::new(Woken::default());
-        let waker = Waker::from(woken.clone());
-        assert!(other.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        taken.into_iter().for_each(|slot| slots.give(slot));
-        assert!(!woken.0.load(Ordering::Relaxed), "data comes first");
-        drop(data);
-        assert!(woken.0.load(Ordering::Relaxed));
-        assert!(other.now_or_never().is_some());
+        let taken = all_of(&slots, Use::Data);
+        let mut waits = pin!(slots.take(Use::Data));
+        assert!(waits.as_mut().now_or_never().is_none());
+        slots.give(taken[0]);
+        assert!(slots.take(Use::Data).now_or_never().is_none());
+        assert_eq!(waits.now_or_never(), Some(taken[0]));
     }
 
     #[test]
