@@ -23,7 +23,7 @@ mod target;
 pub use cmd::mount_options;
 pub use cmd::up::announce;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
@@ -93,7 +93,7 @@ enum Command {
 /// Result of a command for the shell: a message that says what, where and what to do.
 pub type CommandResult = Result<ExitCode, Box<dyn std::error::Error>>;
 
-/// Exit codes, those of mount(8).
+/// Exit codes, those of mount(8); `fsck` has those of fsck(8).
 mod exit_code {
     /// Something is wrong, or was called wrongly.
     pub(crate) const USAGE: u8 = 1;
@@ -119,7 +119,11 @@ pub fn main() -> ExitCode {
         Err(error) => {
             // Standard error may have been closed by its reader.
             let _ = error.print();
-            let code = if call.is_helper { exit_code::USAGE } else { error.exit_code() as u8 };
+            let code = match call.is_helper {
+                true => exit_code::USAGE,
+                false if is_fsck(&call.arguments) => cmd::fsck::USAGE,
+                false => error.exit_code() as u8,
+            };
             return ExitCode::from(if error.use_stderr() { code } else { 0 });
         }
     };
@@ -127,8 +131,15 @@ pub fn main() -> ExitCode {
     match cli.command {
         Command::Mount(args) => end_with(cmd::mount::run(args), exit_code::MOUNT_FAILED),
         Command::Umount(args) => end_with(cmd::umount::run(args), exit_code::MOUNT_FAILED),
+        Command::Fsck(args) => end_with(cmd::fsck::run(args), cmd::fsck::FAILED),
         other => end(run(other, &cli.common)),
     }
+}
+
+/// Whether the words of a call, which cannot be understood, are about `fsck`.
+fn is_fsck(arguments: &[OsString]) -> bool {
+    let matches = Cli::command().ignore_errors(true).try_get_matches_from(arguments);
+    matches.is_ok_and(|matches| matches.subcommand_name() == Some("fsck"))
 }
 
 /// Ends a command: says what failed, and returns what the shell is told.
@@ -163,5 +174,25 @@ fn run(command: Command, common: &Common) -> CommandResult {
         Command::Fsck(args) => cmd::fsck::run(args),
         Command::Cert(command) => cmd::cert::run(command),
         Command::Bench(args) => cmd::bench::run(args, common),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_call_of_fsck_is_known_as_one() {
+        for (call, expected) in [
+            (&["glint", "fsck", "--colour"][..], true),
+            (&["glint", "fsck"], true),
+            (&["glint", "--cert", "/c", "-v", "fsck", "a", "b"], true),
+            (&["glint", "status", "--colour", "fsck"], false),
+            (&["glint", "--colour"], false),
+        ] {
+            let arguments: Vec<OsString> = call.iter().map(OsString::from).collect();
+            assert!(Cli::try_parse_from(&arguments).is_err(), "{call:?}");
+            assert_eq!(is_fsck(&arguments), expected, "{call:?}");
+        }
     }
 }

@@ -135,8 +135,8 @@ fn damaged_metadata_is_healed_or_named() {
     fs::write(world.data().join("mds/version"), b"garbage").unwrap();
     let message = refused(glint().args(["up", "--data", text(&data), "--mount", text(&mnt)]));
     assert!(message.contains(text(&data.join("mds"))), "{message}");
-    let message = refused(glint().args(["fsck", "--data", text(&data)]));
-    assert!(message.contains(text(&data.join("mds"))), "{message}");
+    let report = fsck(&data, &["--json"], 8);
+    assert!(report["error"].as_str().unwrap().contains(text(&data.join("mds"))), "{report}");
 }
 
 #[test]
@@ -148,8 +148,8 @@ fn bad_arguments_get_a_reason() {
     let missing = refused(glint().args(["mount", "127.0.0.1:1", text(&mnt)]));
     assert!(missing.contains("create it first"), "{missing}");
     let data = world.data();
-    let none = refused(glint().args(["fsck", "--data", text(&data)]));
-    assert!(none.contains("not a Glint data directory"), "{none}");
+    let none = fsck(&data, &["--json"], 8);
+    assert!(none["error"].as_str().unwrap().contains("not a Glint data directory"), "{none}");
     let no_device = refused(Command::new("unshare").args([
         "-m",
         "sh",
@@ -217,6 +217,14 @@ fn mount_8_mounts_it_and_fstab_does_too() {
     server.stop();
 }
 
+/// The last line of `glint fsck`, which ends with this code.
+fn fsck(data: &Path, more: &[&str], code: i32) -> serde_json::Value {
+    let output = glint().args(["fsck", "--data", text(data)]).args(more).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    serde_json::from_str(said.lines().last().expect("a summary")).unwrap()
+}
+
 #[test]
 fn a_damaged_object_is_reported_and_not_read() {
     let world = World::new();
@@ -232,10 +240,13 @@ fn a_damaged_object_is_reported_and_not_read() {
 
     let data = world.data();
     let report = glint().args(["fsck", "--data", text(&data)]).output().unwrap();
-    assert!(!report.status.success());
+    assert_eq!(report.status.code(), Some(4));
     let report = String::from_utf8_lossy(&report.stdout).into_owned();
     let name = object.rsplit('/').next().unwrap();
     assert!(report.contains(name), "{report}");
+    assert!(report.contains("1 findings, 1 that --repair cannot put right"), "{report}");
+    let left = fsck(&data, &["--repair", "--json"], 4);
+    assert_eq!((&left["findings"], &left["unrepaired"]), (&1.into(), &1.into()), "{left}");
 
     let up = world.up(&[]);
     let error = fs::read(world.mount_point().join("f")).unwrap_err();
@@ -320,12 +331,16 @@ fn a_lost_object_is_reported_and_its_file_put_right() {
     sh(&world.data(), &format!("rm ost*/objects/*/{ino}0000"));
     let data = world.data();
     let report = glint().args(["fsck", "--data", text(&data)]).output().unwrap();
-    assert!(!report.status.success());
-    let text_of =
-        |output: &std::process::Output| String::from_utf8_lossy(&output.stdout).into_owned();
-    let report = text_of(&report);
+    assert_eq!(report.status.code(), Some(4));
+    let report = String::from_utf8_lossy(&report.stdout).into_owned();
     assert!(report.contains("has 150000 bytes, its objects 131072"), "{report}");
-    run(glint().args(["fsck", "--repair", "--data", text(&data)]));
+    assert!(report.contains("1 findings; --repair puts them right"), "{report}");
+    // One that nobody can repair beside it.
+    let stray = data.join("ost0/objects/00/stray");
+    fs::write(&stray, b"").unwrap();
+    let both = fsck(&data, &["--repair", "--json"], 5);
+    assert_eq!((&both["findings"], &both["unrepaired"]), (&2.into(), &1.into()), "{both}");
+    fs::remove_file(&stray).unwrap();
     world.assert_sound();
     let up = world.up(&[]);
     assert_eq!(fs::metadata(mnt.join("short")).unwrap().len(), 131_072);

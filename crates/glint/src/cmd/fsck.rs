@@ -3,7 +3,7 @@
 use crate::CommandResult;
 use futures_lite::future::block_on;
 use glint_kv::local::LocalKv;
-use glint_mds::CheckReport;
+use glint_mds::Extent;
 use glint_ost::{ObjectStore, StoredObject};
 use glint_proto::Ino;
 use glint_server::data_dir::{DataDir, Role};
@@ -11,9 +11,19 @@ use glint_server::{Records, Settings, engine_options};
 use serde_json::json;
 use std::collections::HashMap;
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+
+/// Exit code when something was wrong and is right now. These are the codes of fsck(8): this one
+/// and the next add up.
+const CORRECTED: u8 = 1;
+/// Exit code when something is wrong.
+const UNCORRECTED: u8 = 4;
+/// Exit code when the check did not come to its end.
+pub(crate) const FAILED: u8 = 8;
+/// Exit code when the command was called wrongly.
+pub(crate) const USAGE: u8 = 16;
 
 /// Check a file system that is not being served: entries, inodes, link counts,
 /// objects, orphans.
@@ -22,8 +32,10 @@ use std::time::{Duration, Instant};
 /// object belongs to is known where the MDS is. Sizes of files with objects on other servers
 /// are not compared.
 ///
-/// Exits with 0 if it is sound (or was repaired), 1 if something is wrong, as
-/// fsck(8).
+/// Exits as fsck(8): 0 if nothing is wrong, 1 if something was and --repair put it right, 4 if
+/// something is wrong and was left, 5 for both, 8 if the check could not come to its end (a
+/// directory that is served, or is none of Glint; a disk that gives nothing; metadata too damaged
+/// to be opened), 16 if it was called wrongly.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The data directory.
@@ -38,31 +50,44 @@ pub(crate) struct Args {
     /// Leave the data alone: do not compare it with its checksums.
     #[arg(long)]
     skip_data: bool,
-    /// Print JSON: a line per finding, then a summary.
+    /// Print JSON: a line per finding, then a summary, which says in `error` why the check did not
+    /// come to its end.
     #[arg(long)]
     json: bool,
 }
 
-/// Nothing can be checked: with --json that is a finding like any other.
-fn report_unreadable(error: &glint_kv::KvError, as_json: bool) {
-    if as_json {
-        crate::say!("{}", json!({"finding": error.to_string(), "repaired": false}));
-        crate::say!("{}", json!({"findings": 1, "unrepaired": 1}));
-    }
+/// What became of a finding.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Outcome {
+    Repaired,
+    /// Left; `--repair` puts it right.
+    Repairable,
+    /// Left, by `--repair`, too.
+    Left,
 }
 
 struct Finding {
     what: String,
-    repaired: bool,
+    outcome: Outcome,
 }
 
-/// Findings in the object stores.
+/// Findings in the object stores and in the namespace.
 #[derive(Default)]
 struct Check {
     findings: Vec<Finding>,
+    namespace: Option<Namespace>,
     objects: u64,
     bytes: u64,
     checked: u64,
+}
+
+/// Counts of a namespace.
+struct Namespace {
+    inodes: u64,
+    entries: u64,
+    orphans: u64,
+    /// Files with objects on other servers, too.
+    elsewhere: usize,
 }
 
 /// Objects that are open at once: one after the other is read.
@@ -71,81 +96,121 @@ const OPEN_FILES: usize = 16;
 /// Runs the command.
 pub(crate) fn run(args: Args) -> CommandResult {
     let said = args.data.as_ref().or(args.directory.as_ref());
-    let data = DataDir::open(said.ok_or("no data directory was named")?)?;
+    let said = said.ok_or("no data directory was named")?;
     let mut check = Check::default();
-    let (mut summary, mut text) = (serde_json::Map::new(), String::new());
-    match data.role() {
-        // Only the MDS knows which files the objects of an OSS belong to.
-        Role::Oss => check.stores(&data, &args, |_| true)?,
-        Role::Mds => {
-            let options = engine_options(&data, Settings::default().commit_interval)?;
-            let kv = LocalKv::open(&data.mds(), options)
-                .inspect_err(|e| report_unreadable(e, args.json))?;
-            let (report, elsewhere) = check.file_system(&data, &args, &kv)?;
-            let (inodes, entries, orphans) = (report.inodes, report.entries, report.orphans);
-            for (key, count) in [
-                ("inodes", inodes),
-                ("entries", entries),
-                ("orphans", orphans),
-                ("elsewhere", elsewhere),
-            ] {
-                summary.insert(key.into(), json!(count));
-            }
-            text = format!("{inodes} inodes, {entries} entries, {orphans} orphans, ");
-            if elsewhere > 0 {
-                text += &format!("{elsewhere} files with objects on other servers, ");
-            }
-        }
-    }
-    let Check { findings, objects, bytes, checked } = check;
-    let wrong = findings.iter().filter(|finding| !finding.repaired).count();
-    if args.json {
-        for finding in &findings {
-            crate::say!("{}", json!({"finding": finding.what, "repaired": finding.repaired}));
-        }
-        for (key, count) in [
-            ("objects", objects),
-            ("checked", checked),
-            ("bytes", bytes),
-            ("findings", findings.len() as u64),
-            ("unrepaired", wrong as u64),
-        ] {
-            summary.insert(key.into(), json!(count));
-        }
-        crate::say!("{}", serde_json::Value::Object(summary));
-    } else {
-        for finding in &findings {
-            crate::say!("{}{}", finding.what, if finding.repaired { " (repaired)" } else { "" });
-        }
-        crate::say!(
-            "{text}{objects} objects ({checked} with checksums): {}",
-            match (findings.len(), wrong) {
-                (0, _) => "sound".to_owned(),
-                (n, 0) => format!("{n} findings, all repaired"),
-                (n, _) if args.repair => format!("{n} findings, {wrong} not repaired"),
-                (n, _) => format!("{n} findings; --repair puts them right"),
-            }
-        );
-    }
-    Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let ended = check.directory(said, &args).map_err(|error| error.to_string());
+    // What was found, and perhaps put right, before the check failed is said, too.
+    check.say(&args, ended.as_ref().err());
+    ended?;
+    Ok(ExitCode::from(check.exit_code()))
 }
 
 impl Check {
-    fn find(&mut self, what: String, repaired: bool) {
-        self.findings.push(Finding { what, repaired });
+    fn find(&mut self, what: String, outcome: Outcome) {
+        self.findings.push(Finding { what, outcome });
     }
 
-    /// Checks a namespace and its objects. Returns how many files have objects elsewhere, too.
+    /// How many findings had this outcome.
+    fn count(&self, outcome: Outcome) -> usize {
+        self.findings.iter().filter(|finding| finding.outcome == outcome).count()
+    }
+
+    /// Exit code of a check that came to its end.
+    fn exit_code(&self) -> u8 {
+        let repaired = self.count(Outcome::Repaired);
+        let corrected = if repaired > 0 { CORRECTED } else { 0 };
+        let is_left = repaired < self.findings.len();
+        corrected + if is_left { UNCORRECTED } else { 0 }
+    }
+
+    /// Prints what was found, and of a check that failed, why.
+    fn say(&self, args: &Args, error: Option<&String>) {
+        let Check { findings, namespace, objects, bytes, checked } = self;
+        let (all, repaired) = (findings.len(), self.count(Outcome::Repaired));
+        if args.json {
+            for Finding { what, outcome } in findings {
+                let (repaired, repairable) =
+                    (*outcome == Outcome::Repaired, *outcome != Outcome::Left);
+                let line = json!({"finding": what, "repaired": repaired, "repairable": repairable});
+                crate::say!("{line}");
+            }
+            let mut summary = json!({"objects": objects, "checked": checked, "bytes": bytes,
+                "findings": all, "unrepaired": all - repaired});
+            if let Some(Namespace { inodes, entries, orphans, elsewhere }) = namespace {
+                summary["inodes"] = json!(inodes);
+                summary["entries"] = json!(entries);
+                summary["orphans"] = json!(orphans);
+                summary["elsewhere"] = json!(elsewhere);
+            }
+            if let Some(error) = error {
+                summary["error"] = json!(error);
+            }
+            crate::say!("{summary}");
+            return;
+        }
+        for Finding { what, outcome } in findings {
+            let is_repaired = *outcome == Outcome::Repaired;
+            crate::say!("{what}{}", if is_repaired { " (repaired)" } else { "" });
+        }
+        if error.is_some() {
+            return;
+        }
+        let mut text = String::new();
+        if let Some(Namespace { inodes, entries, orphans, elsewhere }) = namespace {
+            text = format!("{inodes} inodes, {entries} entries, {orphans} orphans, ");
+            if *elsewhere > 0 {
+                text += &format!("{elsewhere} files with objects on other servers, ");
+            }
+        }
+        let result = match (all, all - repaired, self.count(Outcome::Repairable)) {
+            (0, ..) => "sound".to_owned(),
+            (n, 0, _) => format!("{n} findings, all repaired"),
+            (n, left, 0) => format!("{n} findings, {left} that --repair cannot put right"),
+            (n, _, m) if n == m => format!("{n} findings; --repair puts them right"),
+            (n, _, m) => format!("{n} findings; --repair puts {m} of them right"),
+        };
+        crate::say!("{text}{objects} objects ({checked} with checksums): {result}");
+    }
+
+    /// Checks a data directory.
+    fn directory(
+        &mut self,
+        path: &Path,
+        args: &Args,
+    ) -> Result<(), Box<dyn std::error::Error>> {
+        let data = DataDir::open(path)?;
+        match data.role() {
+            // Only the MDS knows which files the objects of an OSS belong to.
+            Role::Oss => self.stores(&data, args, |_| true),
+            Role::Mds => {
+                let options = engine_options(&data, Settings::default().commit_interval)?;
+                let kv = LocalKv::open(&data.mds(), options)?;
+                self.file_system(&data, args, &kv)
+            }
+        }
+    }
+
+    /// Checks a namespace and its objects.
     fn file_system(
         &mut self,
         data: &DataDir,
         args: &Args,
         kv: &LocalKv,
-    ) -> Result<(CheckReport, u64), Box<dyn std::error::Error>> {
+    ) -> Result<(), Box<dyn std::error::Error>> {
+        let right = if args.repair { Outcome::Repaired } else { Outcome::Repairable };
         let report = block_on(glint_mds::check(kv, args.repair))?;
         for finding in &report.findings {
-            self.find(finding.what.clone(), finding.repaired);
+            let repaired = finding.repaired;
+            let outcome = if repaired { Outcome::Repaired } else { Outcome::Repairable };
+            self.find(finding.what.clone(), outcome);
         }
+        let is_elsewhere = |extent: &&Extent| extent.layout.reaches_beyond(data.osts());
+        self.namespace = Some(Namespace {
+            inodes: report.inodes,
+            entries: report.entries,
+            orphans: report.orphans,
+            elsewhere: report.files.values().flatten().filter(is_elsewhere).count(),
+        });
         let waiting = block_on(glint_mds::objects_to_destroy(kv))?;
         let mut sizes: HashMap<Ino, u64> = HashMap::new();
         self.stores(data, args, |found| {
@@ -157,26 +222,25 @@ impl Check {
             }
             report.files.contains_key(&ino) || waiting.contains(&ino)
         })?;
-        let mut doubted = Vec::new();
-        let mut elsewhere = 0;
+        let (mut doubted, mut wrong) = (Vec::new(), Vec::new());
         for (ino, extent) in &report.files {
-            let Some(extent) = extent else { continue };
-            if extent.layout.reaches_beyond(data.osts()) {
-                elsewhere += 1;
+            let Some(extent) = extent.as_ref().filter(|extent| !is_elsewhere(extent)) else {
                 continue;
-            }
+            };
             let have = sizes.get(ino).copied().unwrap_or(0);
             if have != extent.size {
                 let size = extent.size;
-                let what = format!("file {ino} has {size} bytes, its objects {have}; they count");
-                self.find(what, args.repair);
+                wrong.push(format!("file {ino} has {size} bytes, its objects {have}; they count"));
                 doubted.push(*ino);
             }
         }
-        if args.repair && !doubted.is_empty() {
-            block_on(glint_mds::believe_objects(kv, &doubted))?;
-        }
-        Ok((report, elsewhere))
+        let repaired = match args.repair && !doubted.is_empty() {
+            true => block_on(glint_mds::believe_objects(kv, &doubted)),
+            false => Ok(()),
+        };
+        let outcome = if repaired.is_ok() { right } else { Outcome::Repairable };
+        wrong.into_iter().for_each(|what| self.find(what, outcome));
+        Ok(repaired?)
     }
 
     /// Checks all objects of a data directory: whether each `belongs` to a file, and its data.
@@ -206,7 +270,11 @@ impl Check {
             )?;
             for object in lost {
                 let what = format!("object {object} on OST {index} belongs to no file");
-                self.find(what, args.repair && store.remove(object).is_ok());
+                match args.repair.then(|| store.remove(object)) {
+                    None => self.find(what, Outcome::Repairable),
+                    Some(Ok(())) => self.find(what, Outcome::Repaired),
+                    Some(Err(e)) => self.find(format!("{what}; removing it: {e}"), Outcome::Left),
+                }
             }
             for (done, object) in kept.iter().enumerate() {
                 progress.show(index, done, kept.len());
@@ -214,13 +282,14 @@ impl Check {
                     Ok(true) => self.checked += 1,
                     Ok(false) => {}
                     Err(error) => {
-                        self.find(format!("object {object} on OST {index}: {error}"), false);
+                        let what = format!("object {object} on OST {index}: {error}");
+                        self.find(what, Outcome::Left);
                     }
                 }
             }
             progress.end();
             for path in strays {
-                self.find(format!("{} is not an object", path.display()), false);
+                self.find(format!("{} is not an object", path.display()), Outcome::Left);
             }
         }
         Ok(())
@@ -248,6 +317,27 @@ impl Progress {
     fn end(&self) {
         if self.terminal {
             crate::live::show("\r\x1b[2K");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Outcome::{Left, Repairable, Repaired};
+
+    #[test]
+    fn exit_codes_are_those_of_fsck_8() {
+        for (outcomes, code) in [
+            (&[][..], 0),
+            (&[Repaired, Repaired], 1),
+            (&[Repairable], 4),
+            (&[Left], 4),
+            (&[Repaired, Left, Repaired], 5),
+        ] {
+            let mut check = Check::default();
+            outcomes.iter().for_each(|outcome| check.find(String::new(), *outcome));
+            assert_eq!(check.exit_code(), code, "{outcomes:?}");
         }
     }
 }
