@@ -81,12 +81,45 @@ pub fn in_full(text: &str) -> String {
 
 /// An address, with who this process is there.
 pub fn address(text: &str) -> Result<Address, String> {
-    Ok(Address::parse_as(&in_full(text), get()?))
+    let full = in_full(text);
+    if !full.starts_with(UNIX_PREFIX) {
+        host_and_port(&full).map_err(|why| format!("server {text}: {why}"))?;
+    }
+    Ok(Address::parse_as(&full, get()?))
+}
+
+/// Refuses what is not HOST:PORT, whether or not there is such a host.
+pub fn host_and_port(text: &str) -> Result<(), String> {
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(()),
+        Some((host, port)) if !host.is_empty() => Err(format!(
+            "port {port:?} is no number from 0 to 65535; say HOST:PORT, as {host}:{PORT}"
+        )),
+        _ => Err(format!("not an address; say HOST:PORT, as 127.0.0.1:{PORT}")),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::in_full;
+    use super::{address, host_and_port, in_full};
+
+    #[test]
+    fn a_wrong_address_is_told_what_it_lacks() {
+        for right in ["server:1", "[::1]:77", "10.0.0.1:65535"] {
+            assert_eq!(host_and_port(right), Ok(()), "{right}");
+        }
+        for (wrong, told) in [
+            ("server:77990", "port \"77990\" is no number"),
+            ("server:", "as server:5640"),
+            ("server", "say HOST:PORT"),
+            (":7701", "say HOST:PORT"),
+        ] {
+            let why = host_and_port(wrong).unwrap_err();
+            assert!(why.contains(told), "{wrong}: {why}");
+        }
+        let why = address("server:77990").unwrap_err();
+        assert!(why.starts_with("server server:77990: port"), "{why}");
+    }
 
     #[test]
     fn what_people_leave_out_is_added() {

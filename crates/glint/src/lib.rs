@@ -182,6 +182,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_number_of_osts_is_refused_with_its_range() {
+        for command in ["up", "serve", "oss"] {
+            for count in ["0", "1025", "100000"] {
+                let more = match command {
+                    "up" => ["--mount", "m"],
+                    "oss" => ["--mds", "m"],
+                    _ => ["--lease", "10"],
+                };
+                let call = ["glint", command, "--data", "d", "--osts", count];
+                let call = call.into_iter().chain(more);
+                let said = Cli::try_parse_from(call).err().unwrap().to_string();
+                assert!(said.contains("'--osts <N>'") && said.contains("1..=1024"), "{said}");
+            }
+        }
+    }
+
+    #[test]
     fn a_wrong_call_of_fsck_is_known_as_one() {
         for (call, expected) in [
             (&["glint", "fsck", "--colour"][..], true),

@@ -3,7 +3,7 @@
 //! Invariant: one connection at a time, for a short time. Who floods this port costs one thread
 //! and one descriptor.
 
-use crate::cmd::serve::not_bound;
+use crate::cmd::serve::{not_bound, resolve};
 use glint_net::stats::op_name;
 use glint_proto::SpaceInfo;
 use glint_server::MdsServer;
@@ -29,6 +29,7 @@ impl Bound {
     /// Binds.
     pub(crate) fn bind(address: Option<&str>) -> Result<Bound, String> {
         let Some(address) = address else { return Ok(Bound(None)) };
+        resolve("--metrics", address)?;
         let bound = TcpListener::bind(address).and_then(|listener| {
             let own = listener.local_addr()?;
             Ok((listener, own))
@@ -204,6 +205,19 @@ mod tests {
             if answer.is_empty() { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(answer) }
         };
         (0..20).find_map(|_| attempt().ok()).expect("an answer")
+    }
+
+    #[test]
+    fn a_wrong_address_is_told_what_to_say() {
+        for (wrong, told) in [
+            ("foo", "say HOST:PORT, as 127.0.0.1:"),
+            ("127.0.0.1:77990", "port \"77990\""),
+            ("nosuch.invalid:1", "no host of that name"),
+        ] {
+            let said = Bound::bind(Some(wrong)).err().unwrap();
+            assert!(said.contains(&format!("--metrics {wrong}: ")), "{said}");
+            assert!(said.contains(told), "{said}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::control;
 use crate::identity::{SOCKET, in_full, is_path};
 use glint_mount::MountedAt;
-use glint_net::{NetError, Remote, UNIX_PREFIX};
+use glint_net::{Address, NetError, Remote, UNIX_PREFIX};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -119,13 +119,10 @@ impl Target {
     /// has happened to servers.
     pub(crate) fn ask(&self, what: &str) -> Result<String, String> {
         match self {
-            Target::Server(address) => Remote::ask(&crate::identity::address(address)?, what)
-                .map_err(|e| match e {
-                    NetError::Io { source, .. } if source.kind() == ErrorKind::PermissionDenied => {
-                        format!("server {address}: {FOR_ROOT}")
-                    }
-                    e => format!("server {address}: {e}"),
-                }),
+            Target::Server(address) => {
+                let address = crate::identity::address(address)?;
+                Remote::ask(&address, what).map_err(|error| not_reached(&address, &error))
+            }
             Target::Mount(path) => match control::ask(path, what) {
                 Some(answer) => answer,
                 None if what.starts_with("scrub") => {
@@ -134,6 +131,31 @@ impl Target {
                 None => ask_through(path, what),
             },
         }
+    }
+}
+
+/// Why a server could not be asked, and what to do.
+pub(crate) fn not_reached(address: &Address, error: &NetError) -> String {
+    use ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, NotFound, TimedOut};
+    let plain = format!("server {address}: {error}");
+    let NetError::Io { source, .. } = error else { return plain };
+    match (source.kind(), address) {
+        (ErrorKind::PermissionDenied, Address::Unix(_)) => format!("server {address}: {FOR_ROOT}"),
+        (NotFound | ConnectionRefused, Address::Unix(_)) => format!(
+            "server {address}: no server listens there; say HOST, HOST:PORT, or the data directory \
+             or the socket of one on this host"
+        ),
+        (ConnectionRefused, _) => format!(
+            "no server listens at {address}; start one with `glint serve --listen`, or check the \
+             address"
+        ),
+        (TimedOut | HostUnreachable | NetworkUnreachable, _) => {
+            format!("{plain}; check the address, and that its host is up and lets you through")
+        }
+        _ => match address.resolve() {
+            Ok(_) => plain,
+            Err(e) => format!("server {address}: no host of that name ({e}); check the address"),
+        },
     }
 }
 
@@ -156,4 +178,26 @@ fn ask_through(path: &Path, what: &str) -> Result<String, String> {
         let seconds = CALL_MAX.as_secs();
         Err(format!("{} has not answered for {seconds} s: a server is away", path.display()))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_cannot_be_reached_is_told_what_to_do() {
+        for (address, kind, told) in [
+            ("10.0.0.1:7", ErrorKind::ConnectionRefused, "start one with `glint serve"),
+            ("unix:/nosuch", ErrorKind::NotFound, "or the data directory"),
+            ("unix:/nosuch", ErrorKind::PermissionDenied, "sudo"),
+            ("10.0.0.1:7", ErrorKind::TimedOut, "its host is up"),
+            ("nosuch.invalid:7", ErrorKind::Other, "no host of that name"),
+            ("127.0.0.1:7", ErrorKind::BrokenPipe, "broken pipe"),
+        ] {
+            let error = NetError::Io { what: "connecting".into(), source: kind.into() };
+            let said = not_reached(&Address::parse(address), &error);
+            assert!(said.contains(address) && said.contains(told), "{said}");
+            assert!(!said.contains("os error"), "{said}");
+        }
+    }
 }

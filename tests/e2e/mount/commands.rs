@@ -162,6 +162,21 @@ fn bad_arguments_get_a_reason() {
         ),
     ]));
     assert!(no_device.contains("/dev/fuse"), "{no_device}");
+    let nobody = address(free_port());
+    let told = format!("no server listens at {nobody}; start one with `glint serve");
+    for asks in [
+        vec!["status", &nobody],
+        vec!["stats", &nobody],
+        vec!["scrub", &nobody],
+        vec!["mount", &nobody, "."],
+    ] {
+        let said = refused(glint().args(&asks).current_dir(world.path("")));
+        assert!(said.contains(&told), "{asks:?}: {said}");
+    }
+    let far = refused(glint().args(["status", "127.0.0.1:77990"]));
+    assert!(far.contains("port \"77990\" is no number"), "{far}");
+    let wrong = glint().args(["fsck", "--colour"]).output().unwrap();
+    assert_eq!(wrong.status.code(), Some(16));
     for command in ["up", "serve", "mount", "umount", "status", "stats", "fsck", "bench"] {
         let help = run(glint().args([command, "--help"]));
         assert!(help.stdout.len() > 200, "{command} --help");
@@ -183,11 +198,15 @@ fn a_command_that_is_refused_creates_no_data_directory() {
         vec!["up", "--mount", mnt, "--cert", "/nonexistent"],
         vec!["serve", "--listen", "192.0.2.1:0", "--insecure"],
         vec!["serve", "--listen", "127.0.0.1:0"],
+        vec!["serve", "--listen", "nosuch.invalid:7701", "--insecure"],
+        vec!["serve", "--osts", "100000"],
+        vec!["up", "--mount", mnt, "-o", "transport=foo"],
         vec!["serve", "--metrics", "foo"],
         vec!["serve", "--cert", "/nonexistent"],
         vec!["oss", "--mds", "192.0.2.1:1"],
         vec!["oss", "--mds", "192.0.2.1:1", "--listen", "127.0.0.1:0", "--insecure"],
         vec!["oss", "--mds", "unix:/nonexistent", "--metrics", "foo"],
+        vec!["oss", "--mds", "unix:/nonexistent", "--advertise", "foo"],
     ] {
         refused(glint().args(&wrong).args(["--data", data]));
         assert!(!Path::new(data).exists(), "{wrong:?}");

@@ -173,11 +173,7 @@ impl Check {
     }
 
     /// Checks a data directory.
-    fn directory(
-        &mut self,
-        path: &Path,
-        args: &Args,
-    ) -> Result<(), Box<dyn std::error::Error>> {
+    fn directory(&mut self, path: &Path, args: &Args) -> Result<(), Box<dyn std::error::Error>> {
         let data = DataDir::open(path)?;
         match data.role() {
             // Only the MDS knows which files the objects of an OSS belong to.

@@ -5,14 +5,14 @@ use super::mount_options::{self, Flags, ParsedOptions};
 use crate::control::{self, Control, MountServers};
 use crate::metrics;
 use crate::signals::Stop;
+use crate::target::not_reached;
 use crate::{CommandResult, Usage, daemon};
 use glint_client::{Client, RunningClient, Vfs};
 use glint_mount::{Mount, MountFlags};
-use glint_net::{Address, Cluster, NetError, Remote, RemoteOptions};
+use glint_net::{Address, Cluster, Remote, RemoteOptions};
 use glint_proto::limits::AWAY_END_MS;
 use serde_json::{Value, json};
 use std::ffi::OsString;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -199,18 +199,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         address: address.clone(),
         mount_point: mount_point.display().to_string(),
     })
-    .map_err(|e| match (&address, e) {
-        (Address::Unix(_), NetError::Io { source, .. })
-            if [ErrorKind::NotFound, ErrorKind::ConnectionRefused].contains(&source.kind()) =>
-        {
-            format!(
-                "server {}: no server listens there; say HOST, HOST:PORT, or the data directory \
-                 or the socket of one on this host",
-                args.server
-            )
-        }
-        (_, e) => format!("server {}: {e}", args.server),
-    })?;
+    .map_err(|error| not_reached(&address, &error))?;
     let cluster = Cluster::new(remote, crate::identity::get()?, mount_point.display().to_string());
     let client = RunningClient::start(cluster, options.noatime())?;
     options.set_up(&client);
@@ -286,12 +275,12 @@ impl MountServers for ServersElsewhere {
 
     fn reset_stats(&self) -> Result<String, String> {
         let address = &self.address;
-        Remote::ask(address, "reset").map_err(|e| format!("server {address}: {e}"))
+        Remote::ask(address, "reset").map_err(|error| not_reached(address, &error))
     }
 
     fn scrub(&self, begins: bool) -> Result<String, String> {
         let (address, what) = (&self.address, if begins { "scrub" } else { "scrub-stop" });
-        Remote::ask(address, what).map_err(|e| format!("server {address}: {e}"))
+        Remote::ask(address, what).map_err(|error| not_reached(address, &error))
     }
 }
 

@@ -81,6 +81,16 @@ const OWN_OPTIONS: [(&str, &str); 11] = [
     ("defcontext", "context"),
     ("rootcontext", "context"),
 ];
+/// Glint's own options that are a choice, and what there is to choose.
+const CHOICES: [(&str, &[&str]); 3] = [
+    ("keep_awake", &["auto", "off"]),
+    ("polling", &["auto", "off"]),
+    ("transport", &["auto", "uring", "devfuse"]),
+];
+/// Glint's own options that are said without a value.
+const PLAIN: [&str; 3] = ["direct_io", "wbmeta", "nowbmeta"];
+/// What is said to who says `inodes` otherwise.
+const INODES: &str = "say a number of inodes, as inodes=1048576";
 /// Labels of SELinux: the kernel's own, where it has SELinux.
 const CONTEXTS: [&str; 4] = ["context=", "fscontext=", "defcontext=", "rootcontext="];
 
@@ -277,9 +287,8 @@ pub fn parse(options: &[String], sloppy: bool) -> Result<ParsedOptions, String> 
             }
             other if other.starts_with("inodes=") => {
                 let number = &other["inodes=".len()..];
-                let number = number.parse().map_err(|_| {
-                    format!("mount option {other}: say a number of inodes, as inodes=1048576")
-                })?;
+                let number =
+                    number.parse().map_err(|_| format!("mount option {other}: {INODES}"))?;
                 parsed.inodes = Some(number);
             }
             other if CONTEXTS.iter().any(|label| other.starts_with(label)) => {
@@ -288,14 +297,23 @@ pub fn parse(options: &[String], sloppy: bool) -> Result<ParsedOptions, String> 
             other if IGNORED.contains(&other) => {}
             other if IGNORED_PREFIXES.iter().any(|prefix| other.starts_with(prefix)) => {}
             _ if sloppy => {}
-            other => {
-                return Err(format!(
-                    "mount option {other}: unknown; see `glint mount --help` for those there are"
-                ));
-            }
+            other => return Err(format!("mount option {other}: {}", refusal(word))),
         }
     }
     Ok(parsed)
+}
+
+/// Why an option, which begins with this word, is refused, and what to say instead.
+fn refusal(word: &str) -> String {
+    if let Some((_, values)) = CHOICES.iter().find(|(name, _)| *name == word) {
+        return format!("{word} has no such value; say {word}={}", values.join("|"));
+    }
+    match word {
+        "inodes" => INODES.into(),
+        "cert" => "say a directory that `glint cert issue` made, as cert=DIR".into(),
+        word if PLAIN.contains(&word) => format!("{word} takes no value; say {word}"),
+        _ => "unknown; see `glint mount --help` for those there are".into(),
+    }
 }
 
 fn unprivileged(flags: &mut Flags) {
@@ -317,6 +335,32 @@ mod tests {
         let error = parse(&["ro,colour".into()], false).err().unwrap();
         assert!(error.contains("colour"), "{error}");
         assert!(parse(&["ro,colour".into()], true).is_ok());
+    }
+
+    #[test]
+    fn a_wrong_value_of_a_known_option_is_told_what_there_is() {
+        for (option, told) in [
+            ("transport=foo", "say transport=auto|uring|devfuse"),
+            ("transport", "say transport=auto|uring|devfuse"),
+            ("keep_awake=fast", "say keep_awake=auto|off"),
+            ("polling=on", "say polling=auto|off"),
+            ("direct_io=1", "say direct_io"),
+            ("nowbmeta=yes", "say nowbmeta"),
+            ("inodes=many", "inodes=1048576"),
+            ("inodes", "inodes=1048576"),
+            ("cert", "cert=DIR"),
+        ] {
+            let error = parse(&[option.into()], false).err().unwrap();
+            assert!(error.contains(&format!("mount option {option}: ")), "{error}");
+            assert!(error.contains(told) && !error.contains("unknown"), "{error}");
+        }
+        for (name, values) in CHOICES {
+            for value in values {
+                parsed(&format!("{name}={value}"));
+            }
+            assert!(HELP.contains(&format!("{name}={}", values.join("|"))), "{name}");
+        }
+        PLAIN.iter().for_each(|option| drop(parsed(option)));
     }
 
     /// A remount compares what was said with what [`ParsedOptions::own`] shows: an option that is

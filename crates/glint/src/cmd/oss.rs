@@ -48,7 +48,13 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let mds = identity::address(&args.mds)?;
     let said = BoundListener::bind_said(args.listen.as_deref(), args.alone.insecure)?;
     let advertised = match (&args.advertise, &said) {
-        (Some(address), _) => address.clone(),
+        (Some(address), _) => {
+            if !address.starts_with(UNIX_PREFIX) {
+                identity::host_and_port(address)
+                    .map_err(|why| format!("--advertise {address}: {why}"))?;
+            }
+            address.clone()
+        }
         (None, Some(listener)) => advertised(&listener.address().to_string(), &mds)?,
         (None, None) => {
             let socket = std::path::absolute(args.data.join(identity::SOCKET))?;

@@ -8,6 +8,7 @@ use glint_net::{Address, Server, ServerHandle, ServerOptions, Service, UNIX_PREF
 use glint_server::data_dir::{Role, ServedDir};
 use glint_server::{RunningMds, Settings};
 use std::io::ErrorKind;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -76,6 +77,19 @@ fn bind_patiently(address: &Address) -> std::io::Result<glint_net::ListeningSock
     }
 }
 
+/// The first address of the HOST:PORT that an option says.
+pub(crate) fn resolve(option: &str, text: &str) -> Result<SocketAddr, String> {
+    let wrong = |why: String| format!("{option} {text}: {why}");
+    crate::identity::host_and_port(text).map_err(wrong)?;
+    let found = text.to_socket_addrs().map_err(|e| {
+        wrong(format!(
+            "no host of that name is known here ({e}); say an address of this host (`ip address` \
+             lists them), or 0.0.0.0 for all"
+        ))
+    })?;
+    found.into_iter().next().ok_or_else(|| wrong("the name stands for no address".into()))
+}
+
 /// Why nobody can listen at an address that an option said, and what to do.
 pub(crate) fn not_bound(option: &str, address: &str, error: &std::io::Error) -> String {
     let what = match error.kind() {
@@ -123,10 +137,7 @@ impl BoundListener {
         let text = &crate::identity::in_full(text);
         let mut address = Address::parse(text);
         if let Address::Tcp(_) = &address {
-            let resolved = address.resolve().ok().and_then(|found| found.first().copied());
-            let resolved = resolved.ok_or_else(|| {
-                format!("--listen {text}: not an address; use HOST:PORT or unix:PATH")
-            })?;
+            let resolved = resolve("--listen", text)?;
             if identity.is_none() && !insecure {
                 let who = match resolved.ip().is_loopback() {
                     true => "by every user of this host",
@@ -156,5 +167,18 @@ impl BoundListener {
         threads: ServerOptions,
     ) -> Result<ServerHandle, String> {
         Server::start(self.listener, service, threads).map_err(|e| e.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_does_not_resolve_is_no_malformed_address() {
+        let said = BoundListener::bind("nosuch.invalid:7701", true).err().unwrap();
+        assert!(said.contains("--listen nosuch.invalid:7701: no host of that name"), "{said}");
+        let said = BoundListener::bind("127.0.0.1:77990", true).err().unwrap();
+        assert!(said.contains("--listen 127.0.0.1:77990: port \"77990\""), "{said}");
     }
 }

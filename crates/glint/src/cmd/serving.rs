@@ -3,8 +3,9 @@
 use crate::daemon;
 use crate::live::Live;
 use crate::signals::Stop;
+use clap::builder::TypedValueParser;
 use glint_net::ServerOptions;
-use glint_proto::limits::{COMMIT_INTERVAL_MS, LEASE_MS, LEASE_MS_MIN};
+use glint_proto::limits::{COMMIT_INTERVAL_MS, LEASE_MS, LEASE_MS_MIN, OST_COUNT_MAX};
 use glint_server::Settings;
 use glint_server::descriptors;
 use rustix::fs::Mode;
@@ -68,11 +69,16 @@ fn scrub_bandwidth(text: &str) -> Result<u64, String> {
     if text.trim() == "0" { Ok(0) } else { bandwidth(text) }
 }
 
+/// Parses a number of OSTs.
+pub(crate) fn ost_count() -> impl TypedValueParser<Value = u16> {
+    clap::value_parser!(u16).range(1..=OST_COUNT_MAX.into())
+}
+
 /// Options of a process that only serves.
 #[derive(clap::Args)]
 pub(crate) struct Alone {
     /// Number of OSTs, fixed when the data directory is created [default: 1].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = ost_count())]
     pub osts: Option<u16>,
     /// Allow --listen HOST:PORT without --cert: unencrypted, and to everybody who reaches it.
     #[arg(long)]

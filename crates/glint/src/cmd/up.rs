@@ -1,7 +1,7 @@
 //! `glint up`: create if absent, serve, mount; one process.
 
 use super::serve::BoundListener;
-use super::serving::{Serving, keep_files_private};
+use super::serving::{Serving, keep_files_private, ost_count};
 use crate::control::{Control, MountServers};
 use crate::live::Live;
 use crate::metrics;
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     mount: PathBuf,
     /// Number of OSTs, fixed when the file system is created [default: 1].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = ost_count())]
     osts: Option<u16>,
     /// Serve other clients at this address too; unix:PATH is a socket for root of this host.
     #[arg(long, value_name = "HOST:PORT")]
