@@ -90,8 +90,9 @@ impl ClientSession {
         // A server whose threads stand still hears those who come anew.
         let patience = Duration::from_millis(self.welcome.lease_ms / PONGS_PER_LEASE);
         let patience = patience.clamp(PATIENCE_MIN, PATIENCE);
-        let welcome = link.ask(&self.hello(), patience).await?;
-        let run = self.on_welcome(welcome)?.boot_verifier;
+        let (hello, mark) = self.hello();
+        let welcome = link.ask(&hello, patience).await?;
+        let run = self.on_welcome(welcome, mark)?.boot_verifier;
         *connected = true;
         while !self.is_stopping() {
             let (hurry, waits) = {

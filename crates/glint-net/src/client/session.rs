@@ -36,14 +36,30 @@ pub(crate) struct Recovery {
     pub(crate) retries: Option<Retries>,
 }
 
+/// What welcomes said last, on whichever connection.
+struct Heard {
+    /// Number of this session, as the MDS has named it.
+    session: u64,
+    /// Run of the server; 0 if of none.
+    run: u64,
+    /// Run of the server that has said that this client was evicted.
+    evicted_in: u64,
+    /// Counts changes of the session and of the run.
+    changes: u64,
+}
+
+/// What was heard when a hello was sent. Neither sessions nor runs have numbers in their order, so
+/// an answer that brings another one than others have brought meanwhile may be older than theirs.
+#[derive(Clone, Copy)]
+pub(crate) struct HelloMark(u64);
+
 /// The session of a client with one server.
 pub(crate) struct ClientSession {
     pub(crate) options: RemoteOptions,
     host: String,
     /// Tells the sessions of this process apart.
     pub(crate) key: u64,
-    /// Number of this session, as the MDS has named it last.
-    pub(crate) session_number: AtomicU64,
+    heard: Mutex<Heard>,
     /// The number that OSSes are told. That of a new session is told them when nothing is left here
     /// of the old one: OSSes would take what is left for that of the new one.
     pub(crate) session_for_osses: Arc<AtomicU64>,
@@ -66,10 +82,6 @@ pub(crate) struct ClientSession {
     pub(crate) recovery: futures_util::lock::Mutex<Recovery>,
     /// Counts evictions.
     pub(crate) evictions: AtomicU64,
-    /// The run of the server that was heard of last, by whichever connection; 0 if of none.
-    heard_run: AtomicU64,
-    /// The run of the server that said it last.
-    evicted_in: AtomicU64,
     stop: AtomicBool,
     /// The session is over, and nothing of it is sent any more: who waits for that.
     is_over: AtomicBool,
@@ -119,7 +131,12 @@ impl ClientSession {
         let own = Arc::new(AtomicU64::new(welcome.session));
         Arc::new(ClientSession {
             key: KEY.fetch_add(1, Ordering::Relaxed),
-            session_number: AtomicU64::new(welcome.session),
+            heard: Mutex::new(Heard {
+                session: welcome.session,
+                run: 0,
+                evicted_in: 0,
+                changes: 0,
+            }),
             session_for_osses: oss_of.map_or(own, |identity| identity.session.clone()),
             told_session: oss_of.map(|_| AtomicU64::new(0)),
             options,
@@ -141,8 +158,6 @@ impl ClientSession {
                 retries: None,
             }),
             evictions: AtomicU64::new(0),
-            heard_run: AtomicU64::new(0),
-            evicted_in: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             end: WaitList::default(),
@@ -191,16 +206,20 @@ impl ClientSession {
     /// or never.
     pub(crate) async fn until_after(&self, then: Generation) {
         let is_over = || {
-            let heard = self.heard_run.load(Ordering::Acquire);
+            let heard = self.heard.lock().run;
             self.evictions.load(Ordering::Acquire) != then.evictions
                 || (heard != 0 && heard != then.boot_verifier)
         };
         self.end.until(|| is_over().then_some(())).await;
     }
 
-    /// Request that is sent first on every connection of this session.
-    pub(crate) fn hello(&self) -> Request<'static> {
-        let mut session = self.session_number.load(Ordering::Acquire);
+    /// Request that is sent first on every connection of this session, and what
+    /// [`on_welcome`](ClientSession::on_welcome) wants with its answer.
+    pub(crate) fn hello(&self) -> (Request<'static>, HelloMark) {
+        let (mut session, mark) = {
+            let heard = self.heard.lock();
+            (heard.session, HelloMark(heard.changes))
+        };
         if let Some(told) = &self.told_session {
             session = self.session_for_osses.load(Ordering::Acquire);
             let before = told.swap(session, Ordering::AcqRel);
@@ -211,36 +230,46 @@ impl ClientSession {
             }
         }
         let run = self.run.load(Ordering::Acquire);
-        hello_of(self.host.clone(), &self.options, run, session, self.secret)
+        (hello_of(self.host.clone(), &self.options, run, session, self.secret), mark)
     }
 
-    /// Takes the answer to hello. One from a server of another file system says nothing of this
-    /// session.
-    pub(crate) fn on_welcome(&self, reply: Reply) -> Result<Welcome, NetError> {
+    /// Takes the answer to a hello. One from a server of another file system says nothing of this
+    /// session, and one that was overtaken by news is to be asked for again.
+    pub(crate) fn on_welcome(&self, reply: Reply, asked: HelloMark) -> Result<Welcome, NetError> {
         let welcome = welcome_of(reply)?;
         if welcome.fs_uuid != self.welcome.fs_uuid {
             return Err(NetError::Refused(
                 "another file system is served at this address now".into(),
             ));
         }
+        let mut heard = self.heard.lock();
         // One hello says that the client was evicted, and its answer may be lost, or come after
-        // that of another one: a new session says it, too.
-        let is_another = self.told_session.is_none() && {
-            let before = self.session_number.swap(welcome.session, Ordering::AcqRel);
-            before != 0 && before != welcome.session
-        };
-        let is_new_run = self.run.load(Ordering::Acquire) != welcome.boot_verifier;
-        let says_so = welcome.evicted && (is_new_run || self.told_session.is_some());
+        // that of another one: a new session says it, too. OSSes only repeat what they were told.
+        let is_another = self.told_session.is_none() && heard.session != welcome.session;
+        let is_run_another = heard.run != welcome.boot_verifier;
+        if (is_another || is_run_another) && heard.changes != asked.0 {
+            return Err(NetError::Closed);
+        }
         // Each connection's hello is answered so until this client has recovered: it is one
         // eviction.
-        let is_said_first = (is_another || says_so)
-            && self.evicted_in.swap(welcome.boot_verifier, Ordering::AcqRel)
-                != welcome.boot_verifier;
+        let is_said_first = welcome.evicted
+            && self.run.load(Ordering::Acquire) != welcome.boot_verifier
+            && heard.evicted_in != welcome.boot_verifier;
+        if is_another || is_said_first {
+            heard.evicted_in = welcome.boot_verifier;
+        }
+        if is_another || is_run_another {
+            heard.changes += 1;
+            heard.run = welcome.boot_verifier;
+        }
+        if is_another {
+            heard.session = welcome.session;
+        }
+        drop(heard);
         if is_another || is_said_first {
             self.on_eviction();
         }
-        let heard = self.heard_run.swap(welcome.boot_verifier, Ordering::AcqRel);
-        if heard != welcome.boot_verifier {
+        if is_run_another {
             self.end.wake();
         }
         Ok(welcome)
@@ -398,105 +427,4 @@ impl ClientSession {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-    use crate::transport::stream::Address;
-    use glint_proto::limits::REPLAY_LOG_BYTES_MAX;
-    use glint_proto::{ObjectId, OstRequest};
-    use std::future::Future;
-    use std::pin::pin;
-    use std::task::{Context, Waker};
-
-    /// Welcome of a server.
-    pub(crate) fn welcome() -> Welcome {
-        Welcome {
-            fs_uuid: 1,
-            boot_verifier: 1,
-            osts: 1,
-            own_osts: 1,
-            osses: Vec::new(),
-            session: 7,
-            cache_ms: 0,
-            commit_sync: false,
-            lease_ms: 1000,
-            locks: true,
-            root: Ino::ROOT,
-            capabilities: false,
-            survived: Survived::ALL,
-            evicted: false,
-        }
-    }
-
-    #[test]
-    fn a_server_of_another_file_system_does_not_end_a_session() {
-        let options =
-            RemoteOptions { address: Address::parse("127.0.0.1:1"), mount_point: "/here".into() };
-        let (client, own) = (ClientId(1), welcome());
-        let session = ClientSession::new(options, "host".into(), client, 2, own, None);
-        let other = Welcome { fs_uuid: 2, session: 9, evicted: true, ..welcome() };
-        assert!(session.on_welcome(Reply::Welcome(other)).is_err());
-        let now = (
-            session.session_number.load(Ordering::Acquire),
-            session.evictions.load(Ordering::Acquire),
-        );
-        assert_eq!(now, (7, 0));
-        let anew = Welcome { session: 9, evicted: true, ..welcome() };
-        assert!(session.on_welcome(Reply::Welcome(anew)).is_ok());
-        let now = (
-            session.session_number.load(Ordering::Acquire),
-            session.evictions.load(Ordering::Acquire),
-        );
-        assert_eq!(now, (9, 1));
-    }
-
-    #[test]
-    fn an_eviction_is_heard_once_from_whichever_hello_is_answered_first() {
-        let address = Address::parse("127.0.0.1:1");
-        let options = RemoteOptions { address, mount_point: "/here".into() };
-        let session = ClientSession::new(options, "host".into(), ClientId(1), 2, welcome(), None);
-        let hear = |evicted| {
-            let welcome = Welcome { session: 9, evicted, ..welcome() };
-            assert!(session.on_welcome(Reply::Welcome(welcome)).is_ok());
-            session.evictions.load(Ordering::Acquire)
-        };
-        // The hello that began the new session is answered last, or never.
-        assert_eq!([hear(false), hear(true), hear(false)], [1, 1, 1]);
-        // Each connection asks a run that knows nothing of the last one, and is told the same.
-        let in_run = |boot_verifier| {
-            let welcome = Welcome { session: 9, evicted: true, boot_verifier, ..welcome() };
-            assert!(session.on_welcome(Reply::Welcome(welcome)).is_ok());
-            session.evictions.load(Ordering::Acquire)
-        };
-        assert_eq!([in_run(2), in_run(2), in_run(3), in_run(3)], [2, 2, 3, 3]);
-    }
-
-    /// Notes whether the replay log is locked when it is woken.
-    struct Woken(Arc<ClientSession>, AtomicU64);
-
-    impl std::task::Wake for Woken {
-        fn wake(self: Arc<Self>) {
-            let is_locked = self.0.replay_log.try_lock().is_none();
-            self.1.fetch_add(if is_locked { 100 } else { 1 }, Ordering::AcqRel);
-        }
-    }
-
-    #[test]
-    fn nobody_is_woken_under_the_lock_of_the_replay_log() {
-        let address = Address::parse("127.0.0.1:1");
-        let options = RemoteOptions { address, mount_point: "/here".into() };
-        let session = ClientSession::new(options, "host".into(), ClientId(1), 2, welcome(), None);
-        let object = (0, ObjectId { ino: Ino(7), stripe: 0 });
-        let full =
-            UncommittedWrite { frame: vec![0; REPLAY_LOG_BYTES_MAX].into(), object, retry: None };
-        session.log_write(1, full);
-        let woken = Arc::new(Woken(session.clone(), AtomicU64::new(0)));
-        let waker = Waker::from(woken.clone());
-        let request = OstRequest::Truncate { object: object.1, size: 0 };
-        let request = Request::Ost { ost: 0, request, capability: None };
-        let mut room = pin!(session.room(&request));
-        assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        session.on_committed(1, Committed { mds: 0, ost: 1 }, &mut drop);
-        assert_eq!(woken.1.load(Ordering::Acquire), 1);
-        assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
-    }
-}
+pub(crate) mod tests;

@@ -334,7 +334,8 @@ mod tests {
             host::sleep(Duration::from_millis(100)).await;
             // The lease was kept at another run of the server.
             let another = Welcome { boot_verifier: 2, ..welcome() };
-            session.on_welcome(Reply::Welcome(another)).unwrap();
+            let mark = session.hello().1;
+            session.on_welcome(Reply::Welcome(another), mark).unwrap();
             assert!(until().await, "the connection waits for an end that does not come");
             session.end();
         });

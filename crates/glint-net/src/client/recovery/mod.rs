@@ -199,9 +199,9 @@ pub(crate) async fn connect(
     let lease = Duration::from_millis(session.welcome.lease_ms);
     stream.limit_silence((lease / 2).max(SILENCE_MIN)).map_err(io)?;
     let (writer, mut reader) = (FrameWriter::new(stream.clone()), FrameReader::new(stream));
-    let hello = session.hello();
+    let (hello, mark) = session.hello();
     let frame = request_frame(Envelope::request(hello.op(), session.client), &hello)?;
-    let welcome = session.on_welcome(ask(&writer, &mut reader, &frame.into()).await?)?;
+    let welcome = session.on_welcome(ask(&writer, &mut reader, &frame.into()).await?, mark)?;
     Ok((writer, reader, welcome))
 }
 

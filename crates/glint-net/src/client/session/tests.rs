@@ -1,0 +1,159 @@
+//! Tests of what a session hears.
+
+use super::*;
+use crate::transport::stream::Address;
+use glint_proto::limits::REPLAY_LOG_BYTES_MAX;
+use glint_proto::{ObjectId, OstRequest};
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Waker};
+
+/// Welcome of a server.
+pub(crate) fn welcome() -> Welcome {
+    Welcome {
+        fs_uuid: 1,
+        boot_verifier: 1,
+        osts: 1,
+        own_osts: 1,
+        osses: Vec::new(),
+        session: 7,
+        cache_ms: 0,
+        commit_sync: false,
+        lease_ms: 1000,
+        locks: true,
+        root: Ino::ROOT,
+        capabilities: false,
+        survived: Survived::ALL,
+        evicted: false,
+    }
+}
+
+#[test]
+fn a_server_of_another_file_system_does_not_end_a_session() {
+    let options =
+        RemoteOptions { address: Address::parse("127.0.0.1:1"), mount_point: "/here".into() };
+    let (client, own) = (ClientId(1), welcome());
+    let session = ClientSession::new(options, "host".into(), client, 2, own, None);
+    let hear = |welcome| {
+        let is_taken = session.on_welcome(Reply::Welcome(welcome), session.hello().1).is_ok();
+        (is_taken, session.heard.lock().session, session.evictions.load(Ordering::Acquire))
+    };
+    let other = Welcome { fs_uuid: 2, session: 9, evicted: true, ..welcome() };
+    assert_eq!(hear(other), (false, 7, 0));
+    let anew = Welcome { session: 9, evicted: true, ..welcome() };
+    assert_eq!(hear(anew), (true, 9, 1));
+}
+
+fn session(oss_of: Option<&ClientIdentity>) -> Arc<ClientSession> {
+    let address = Address::parse("127.0.0.1:1");
+    let options = RemoteOptions { address, mount_point: "/here".into() };
+    // Of an OSS no run is known in the beginning.
+    let boot_verifier = if oss_of.is_some() { 0 } else { 1 };
+    let welcome = Welcome { boot_verifier, ..welcome() };
+    ClientSession::new(options, "host".into(), ClientId(1), 2, welcome, oss_of)
+}
+
+#[test]
+fn an_eviction_is_heard_once_from_whichever_hello_is_answered_first() {
+    let session = session(None);
+    let hear = |evicted| {
+        let welcome = Welcome { session: 9, evicted, ..welcome() };
+        let mark = session.hello().1;
+        assert!(session.on_welcome(Reply::Welcome(welcome), mark).is_ok());
+        session.evictions.load(Ordering::Acquire)
+    };
+    // The hello that began the new session is answered last, or never.
+    assert_eq!([hear(false), hear(true), hear(false)], [1, 1, 1]);
+    // Each connection asks a run that knows nothing of the last one, and is told the same.
+    let in_run = |boot_verifier| {
+        let welcome = Welcome { session: 9, evicted: true, boot_verifier, ..welcome() };
+        let mark = session.hello().1;
+        assert!(session.on_welcome(Reply::Welcome(welcome), mark).is_ok());
+        session.evictions.load(Ordering::Acquire)
+    };
+    assert_eq!([in_run(2), in_run(2), in_run(3), in_run(3)], [2, 2, 3, 3]);
+}
+
+/// The numbers of sessions begin anew, anywhere, with each run of the MDS.
+#[test]
+fn a_late_answer_is_neither_a_new_session_nor_another_run() {
+    let session = session(None);
+    let of =
+        |session, boot_verifier| Reply::Welcome(Welcome { session, boot_verifier, ..welcome() });
+    let state = || {
+        let heard = session.heard.lock();
+        (heard.session, heard.run, session.evictions.load(Ordering::Acquire))
+    };
+    assert!(session.on_welcome(of(7, 1), session.hello().1).is_ok());
+    let late = session.hello().1;
+    assert!(session.on_welcome(of(9, 1), session.hello().1).is_ok());
+    assert_eq!(state(), (9, 1, 1));
+    assert!(session.on_welcome(of(7, 1), late).is_err());
+    assert_eq!(state(), (9, 1, 1), "the session of before");
+    assert!(session.on_welcome(of(9, 1), late).is_ok(), "it says what is known");
+    let late = session.hello().1;
+    assert!(session.on_welcome(of(3, 2), session.hello().1).is_ok());
+    assert_eq!(state(), (3, 2, 2));
+    for old in [of(9, 1), of(9, 2), of(3, 1)] {
+        assert!(session.on_welcome(old, late).is_err());
+        assert_eq!(state(), (3, 2, 2));
+    }
+}
+
+#[test]
+fn each_eviction_counts_at_an_oss_in_one_run_of_it() {
+    let own = Arc::new(AtomicU64::new(7));
+    let (client, session) = (ClientId(1), own.clone());
+    let identity = ClientIdentity { client, session, secret: 2, in_process: false };
+    let session = self::session(Some(&identity));
+    // The session of a welcome is what the OSS was told.
+    let connect = |boot_verifier, evicted| {
+        let (hello, mark) = session.hello();
+        let Request::Hello(hello) = hello else { panic!() };
+        let welcome = Welcome { session: hello.session, boot_verifier, evicted, ..welcome() };
+        session.on_welcome(Reply::Welcome(welcome), mark).unwrap();
+        session.evictions.load(Ordering::Acquire)
+    };
+    assert_eq!([connect(5, false), connect(5, false)], [0, 0]);
+    session.count_anew(5, Survived::ALL);
+    // It starts again, and remembers nothing of the run before.
+    assert_eq!([connect(6, true), connect(6, true)], [1, 1]);
+    session.count_anew(6, Survived::ALL);
+    // The MDS evicts this client, twice.
+    for (number, evictions) in [(8, 2), (9, 3)] {
+        own.store(number, Ordering::Release);
+        assert_eq!([connect(6, false), connect(6, false)], [evictions, evictions]);
+    }
+    // A hello from before the recovery is answered late.
+    assert_eq!(connect(6, true), 3);
+}
+
+/// Notes whether the replay log is locked when it is woken.
+struct Woken(Arc<ClientSession>, AtomicU64);
+
+impl std::task::Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        let is_locked = self.0.replay_log.try_lock().is_none();
+        self.1.fetch_add(if is_locked { 100 } else { 1 }, Ordering::AcqRel);
+    }
+}
+
+#[test]
+fn nobody_is_woken_under_the_lock_of_the_replay_log() {
+    let address = Address::parse("127.0.0.1:1");
+    let options = RemoteOptions { address, mount_point: "/here".into() };
+    let session = ClientSession::new(options, "host".into(), ClientId(1), 2, welcome(), None);
+    let object = (0, ObjectId { ino: Ino(7), stripe: 0 });
+    let full =
+        UncommittedWrite { frame: vec![0; REPLAY_LOG_BYTES_MAX].into(), object, retry: None };
+    session.log_write(1, full);
+    let woken = Arc::new(Woken(session.clone(), AtomicU64::new(0)));
+    let waker = Waker::from(woken.clone());
+    let request = OstRequest::Truncate { object: object.1, size: 0 };
+    let request = Request::Ost { ost: 0, request, capability: None };
+    let mut room = pin!(session.room(&request));
+    assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    session.on_committed(1, Committed { mds: 0, ost: 1 }, &mut drop);
+    assert_eq!(woken.1.load(Ordering::Acquire), 1);
+    assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+}
