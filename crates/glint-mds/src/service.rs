@@ -250,7 +250,10 @@ impl<K: Kv> Mds<K> {
             && let Err(error) = self.kv.sync().await
         {
             // The engine takes no more commits, so this operation will not succeed.
-            tracing::error!(%error, "committing what another client did");
+            tracing::error!(
+                %error,
+                "could not commit what another client did; nothing is shared that rests on it"
+            );
         }
         context.changes.borrow_mut().extend(wanted.iter().filter(|w| w.shares).map(|w| w.key));
         held

@@ -137,7 +137,10 @@ pub fn prepare(path: &Path) -> Result<PathBuf, MountError> {
         _ => absolute,
     };
     if is_dead(&resolved) {
-        tracing::warn!(path = %resolved.display(), "cleaning up the mount of a daemon that is gone");
+        tracing::warn!(
+            path = %resolved.display(),
+            "the mount of a daemon that is gone is cleaned up"
+        );
         rustix::mount::unmount(&resolved, UnmountFlags::DETACH)
             .map_err(|e| refuse(format!("stale mount could not be removed: {e}")))?;
     }

@@ -122,7 +122,10 @@ impl<D: Disk> OstSet<D> {
             if let Err(error) = removed {
                 if failed.is_empty() {
                     // One line, however many there are: a failing disk fails for all.
-                    tracing::error!(%error, ost = index, %object, "removing an object; it is tried again");
+                    tracing::error!(
+                        %error, ost = index, %object,
+                        "could not remove an object; it is tried again"
+                    );
                 }
                 failed.push(*object);
             }
@@ -140,7 +143,10 @@ impl<D: Disk> OstSet<D> {
                 all = false;
                 let path = ost.store().path().display();
                 if ost.store().failure().is_none() {
-                    tracing::error!(%error, %path, "sealing objects");
+                    tracing::error!(
+                        %error, %path,
+                        "could not seal objects; they have no checksums yet"
+                    );
                 }
             }
         }

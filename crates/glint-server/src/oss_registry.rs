@@ -291,7 +291,10 @@ impl OssRegistry {
 fn remember(records: &dyn Records, all: &[Oss]) -> FsResult<()> {
     let identities = all.iter().map(|oss| oss.identity.clone()).collect();
     records.store_osses(identities).map_err(|error| {
-        tracing::error!(%error, "remembering the servers of OSTs");
+        tracing::error!(
+            %error,
+            "could not store which servers of OSTs there are; the next beat tries again"
+        );
         Errno::EIO
     })
 }

@@ -82,7 +82,11 @@ impl Scrubbing {
             self.is_asked.store(false, Ordering::Release);
             *self.next.lock() = clock::now() + SCRUB_INTERVAL;
             if let Err(error) = records.store_scrubbed(clock::date()) {
-                tracing::warn!(%error, "remembering when data was compared with its checksums");
+                tracing::warn!(
+                    %error,
+                    "could not store when data was compared with its checksums; it may be compared \
+                    again early"
+                );
             }
         }
         if let Some(bandwidth) = &self.background

@@ -108,7 +108,11 @@ pub(crate) fn say_ready() {
     if is_background()
         && let Err(error) = std::env::set_current_dir("/")
     {
-        tracing::warn!(%error, "leaving the directory in which it was started");
+        tracing::warn!(
+            %error,
+            "could not leave the directory in which it was started; its file system cannot be \
+            unmounted"
+        );
     }
     report(READY);
 }

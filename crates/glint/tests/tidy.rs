@@ -292,6 +292,23 @@ fn servers_do_not_know_the_process_that_they_are() {
     }
 }
 
+/// "Removing files" in a log reads as progress. A failure says what could not be done, and what
+/// follows.
+#[test]
+fn failures_in_logs_do_not_read_as_progress() {
+    for (path, text) in files("rs") {
+        for call in ["warn!(", "error!("] {
+            for (at, _) in text.match_indices(call) {
+                let rest = &text[at..];
+                let end = rest.find(");").unwrap_or(rest.len());
+                let Some(message) = rest[..end].split('"').nth(1) else { continue };
+                let first = message.split([' ', ':']).next().unwrap_or_default();
+                assert!(!first.ends_with("ing"), "{path}: {message:?}");
+            }
+        }
+    }
+}
+
 /// A reader who looks up one comment has not read the one before it.
 #[test]
 fn comments_begin_with_the_thing() {

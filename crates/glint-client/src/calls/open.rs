@@ -112,7 +112,11 @@ impl<T: Transport> Client<T> {
     /// The MDS hears that a file which it counts as open is not.
     pub(crate) async fn take_open_back(&self, release: MdsRequest<'static>) {
         if let Err(errno) = self.transport.mds().post(&Caller::ROOT.cred, &release).await {
-            tracing::warn!(?release, %errno, "taking an open back");
+            tracing::warn!(
+                ?release, %errno,
+                "could not take back an open; the server counts the file as open until this client \
+                ends"
+            );
         }
     }
 
@@ -219,7 +223,10 @@ impl<T: Transport> Client<T> {
             Err(errno) => {
                 // The file is closed nevertheless, and its objects are asked by whoever needs
                 // to know.
-                tracing::warn!(ino = %file.ino, %errno, "asking the objects of a closed file");
+                tracing::warn!(
+                    ino = %file.ino, %errno,
+                    "could not ask the objects of a closed file; whoever needs its size asks them"
+                );
                 Some((number, None))
             }
         }

@@ -244,7 +244,7 @@ impl<T: Transport> Client<T> {
         let Failed { first, overwritten, lost } = failed;
         if first {
             tracing::warn!(ino = %inode.ino, stripe, %errno,
-                "writing cached data failed; it is tried again");
+                "could not write cached data; it is tried again");
         }
         if lost > 0 {
             self.count_lost(inode, stripe, lost, errno);
@@ -262,7 +262,7 @@ impl<T: Transport> Client<T> {
     /// Data of an inode is lost, of which its open files hear.
     fn count_lost(&self, inode: &CachedInode, stripe: u16, lost: usize, errno: Errno) {
         tracing::error!(ino = %inode.ino, stripe, lost, %errno,
-            "writing cached data failed; it is lost");
+            "could not write cached data; it is lost");
         self.data.limits.count_error();
     }
 

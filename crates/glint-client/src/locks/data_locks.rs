@@ -225,7 +225,11 @@ impl<T: Transport> Client<T> {
         match select(syncing, patience).await {
             Either::Left((Ok(()), _)) => {}
             Either::Left((Err(errno), _)) => {
-                tracing::warn!(%ino, %errno, "syncing what was written under a lock");
+                tracing::warn!(
+                    %ino, %errno,
+                    "could not sync what was written under a lock; it is returned, and the data is \
+                    lost if its server loses power"
+                );
                 self.transport.abandon(ino);
             }
             Either::Right(_) => {

@@ -104,7 +104,11 @@ impl<T: Transport> Client<T> {
             let (ino, range) = (file.ino, Range::ALL);
             let lock = PosixLock { ino, owner, pid: 0, range, mode, flock: false, how, ticket: 0 };
             if let Err(errno) = self.posix_lock_of(file, lock).await {
-                tracing::warn!(%ino, %errno, "ending the locks of a closed file");
+                tracing::warn!(
+                    %ino, %errno,
+                    "could not end the locks of a closed file; they are held until this client \
+                    ends"
+                );
             }
         }
     }

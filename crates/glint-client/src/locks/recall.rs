@@ -164,7 +164,10 @@ impl<T: Transport> Client<T> {
         if opens > 0 {
             let request = MdsRequest::AddOpens { ino: inode.ino, readers: opens };
             if let Err(errno) = self.ask_as_root(&request).await {
-                tracing::warn!(ino = %inode.ino, %errno, "telling the servers what is open");
+                tracing::warn!(
+                    ino = %inode.ino, %errno,
+                    "could not tell the MDS that a file is open; it may end with its last name"
+                );
             }
             inode.lock().pins.end_declaring();
             inode.wake();

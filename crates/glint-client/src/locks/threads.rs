@@ -51,7 +51,11 @@ impl<T: Transport> RunningClient<T> {
         let locks = std::thread::Builder::new().name("locks".into());
         running.threads.push(locks.spawn(move || match glint_net::runtime(None) {
             Ok(runtime) => runtime.block_on(client.keep()),
-            Err(error) => tracing::error!(%error, "starting the thread that keeps locks"),
+            Err(error) => tracing::error!(
+                %error,
+                "could not start the thread that returns locks; others wait for what this client \
+                holds"
+            ),
         })?);
         Ok(running)
     }

@@ -147,7 +147,7 @@ impl<K: Kv> Mds<K> {
         let mut failures = 0u64;
         let mut fails = |ino: Option<Ino>, errno: Errno| {
             if failures == 0 {
-                tracing::error!(?ino, %errno, "removing a deleted file; it is tried again");
+                tracing::error!(?ino, %errno, "could not remove a deleted file; it is tried again");
             }
             failures += 1;
         };

@@ -39,7 +39,11 @@ impl<F: Vfs> Adapter<F> {
         if got.mode != PosixLockMode::Unlock {
             let lock = PosixLock { mode: PosixLockMode::Unlock, ..got };
             if let Err(errno) = self.fs.posix_lock(Handle(arg.fh), lock).await {
-                tracing::warn!(%ino, %errno, "giving a lock back that nobody waits for");
+                tracing::warn!(
+                    %ino, %errno,
+                    "could not give back a lock that nobody waits for; it is held until the mount \
+                    ends"
+                );
             }
         }
     }

@@ -79,7 +79,10 @@ impl Kernel for Notifier {
         let out = InvalInodeOut { ino: self.node(ino), off, len };
         match self.send(notify::INVAL_INODE, &[out.as_bytes()]) {
             Ok(()) | Err(Errno::NOENT | Errno::NODEV | Errno::NOTCONN) => {}
-            Err(error) => tracing::error!(%ino, %error, "having the kernel forget pages"),
+            Err(error) => tracing::error!(
+                %ino, %error,
+                "could not have the kernel forget pages; it may show old data of this file"
+            ),
         }
     }
 

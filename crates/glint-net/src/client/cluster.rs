@@ -90,7 +90,10 @@ impl<M: Transport> Cluster<M> {
                     osts: oss.osts,
                     remote: Arc::new(remote),
                 }),
-                Err(error) => tracing::error!(server = oss.address, %error, "one more server"),
+                Err(error) => tracing::error!(
+                    server = oss.address, %error,
+                    "could not connect to a server of OSTs; its files cannot be read or written"
+                ),
             }
         }
     }

@@ -36,7 +36,7 @@ pub(crate) struct Recovery {
     pub(crate) retries: Option<Retries>,
 }
 
-/// What welcomes said last, on whichever connection.
+/// Newest that a welcome said, on whichever connection.
 struct Heard {
     /// Number of this session, as the MDS has named it.
     session: u64,
@@ -48,7 +48,7 @@ struct Heard {
     changes: u64,
 }
 
-/// What was heard when a hello was sent. Neither sessions nor runs have numbers in their order, so
+/// State at the time when a hello was sent. Neither sessions nor runs have numbers in their order, so
 /// an answer that brings another one than others have brought meanwhile may be older than theirs.
 #[derive(Clone, Copy)]
 pub(crate) struct HelloMark(u64);

@@ -215,7 +215,7 @@ fn accept(
                 // Out of descriptors, most likely: others may end meanwhile.
                 if complained.is_none_or(|then| then.elapsed() > COMPLAIN) {
                     complained = Some(Instant::now());
-                    tracing::error!(%error, "accepting a connection");
+                    tracing::error!(%error, "could not accept a connection; it is tried again");
                 }
                 std::thread::sleep(Duration::from_millis(100));
             }

@@ -95,7 +95,10 @@ impl<D: Disk> ObjectStore<D> {
                 if let Err(error) = file.seal(changes)
                     && error.raw_os_error() != Some(libc::EOPNOTSUPP)
                 {
-                    tracing::warn!(%error, path = %self.path().display(), "sealing an object");
+                    tracing::warn!(
+                        %error, path = %self.path().display(),
+                        "could not seal an object; it has no checksum yet"
+                    );
                 }
             }
         }

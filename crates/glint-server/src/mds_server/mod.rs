@@ -94,7 +94,10 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
     /// Gives up clients whose time is over. What fails is tried again with the next call.
     pub(crate) async fn expire(&self) {
         if let Err(errno) = self.mds.expire(self).await {
-            tracing::error!(%errno, "giving up clients");
+            tracing::error!(
+                %errno,
+                "could not evict clients whose lease is over; it is tried again"
+            );
         }
     }
 
@@ -122,12 +125,15 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
             && !self.noted.swap(true, Ordering::AcqRel)
             && let Err(error) = self.records.note_served()
         {
-            tracing::error!(%error, "noting that this host serves the directory");
+            tracing::error!(
+                %error,
+                "could not note that this host serves the directory; it is tried again"
+            );
         }
         self.watch_space();
         self.osts.retain_grants(|c| c == ClientId::IN_PROCESS || self.mds.knows(c));
         self.mds.reap(self).await.unwrap_or_else(|errno| {
-            tracing::error!(%errno, "removing deleted files");
+            tracing::error!(%errno, "could not remove deleted files; it is tried again");
             false
         })
     }

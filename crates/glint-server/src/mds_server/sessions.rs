@@ -58,7 +58,10 @@ impl<K: Kv, D: Disk> SessionService for MdsServer<K, D> {
     async fn goodbye(&self, session: &Session) {
         if let Err(errno) = self.mds.goodbye(session).await {
             let client = session.client();
-            tracing::warn!(%client, %errno, "forgetting a client that ended");
+            tracing::warn!(
+                %client, %errno,
+                "could not forget a client that ended; it is evicted when its lease is over"
+            );
         }
     }
 

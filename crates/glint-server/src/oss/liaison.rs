@@ -267,7 +267,7 @@ impl<D: Disk> Talk<'_, D> {
                 true
             }
             Err(error) => {
-                tracing::error!(%error, "destroying objects");
+                tracing::error!(%error, "could not destroy objects; it is tried again");
                 false
             }
         }

@@ -78,7 +78,11 @@ impl Connection {
             let request = MdsRequest::Release { ino, write, wrote: truncates.then_some((0, None)) };
             let close = Request::Mds { cred: Cred::ROOT, request };
             if let Err(errno) = self.clone().post(&close).await {
-                tracing::warn!(%ino, %errno, "closing a file that nobody waited for");
+                tracing::warn!(
+                    %ino, %errno,
+                    "could not close a file that nobody waited for; the server counts it as open \
+                    until this client ends"
+                );
             }
         }
     }
