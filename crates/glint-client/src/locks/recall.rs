@@ -3,7 +3,9 @@
 //! on data are given up in `data_locks.rs`, delegations in `meta_log/sender.rs`.
 //!
 //! Invariant: a recall is answered only when nothing of what it asks for is used or cached any
-//! more, here or in the kernel.
+//! more, here or in the kernel. One exception: a kernel that says for a second that it does not know
+//! an inode which it was told of. Nothing says when it does, so it is asked again and again; then
+//! the recall is answered, and a line of the log says what follows.
 
 use crate::cache::inode::{CachedInode, Name};
 use crate::client::Client;
@@ -198,6 +200,11 @@ impl<T: Transport> Client<T> {
             }
             host::sleep(RETRY).await;
         }
+        tracing::warn!(
+            ino = %inode.ino,
+            "the kernel was told of an inode and still does not know it: if it learns of it now, it \
+             keeps attributes that others may change, until it forgets them or is told of newer ones"
+        );
     }
 
     /// Sends the locks that are given up.

@@ -36,7 +36,7 @@ pub(crate) struct Recovery {
     pub(crate) retries: Option<Retries>,
 }
 
-/// Newest that a welcome said, on whichever connection.
+/// News of the welcomes that were taken last, on whichever connection.
 struct Heard {
     /// Number of this session, as the MDS has named it.
     session: u64,
@@ -48,8 +48,9 @@ struct Heard {
     changes: u64,
 }
 
-/// State at the time when a hello was sent. Neither sessions nor runs have numbers in their order, so
-/// an answer that brings another one than others have brought meanwhile may be older than theirs.
+/// Mark of what was heard when a hello was sent. Neither sessions nor runs have numbers in their
+/// order, so an answer that brings another one than others have brought meanwhile may be older than
+/// theirs.
 #[derive(Clone, Copy)]
 pub(crate) struct HelloMark(u64);
 
