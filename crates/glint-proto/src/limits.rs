@@ -137,6 +137,8 @@ pub const BATCH_BYTES_MAX: usize = 256 << 10;
 pub const RECLAIMS_MAX: usize = 512;
 /// Inode numbers that a client is given at once.
 pub const INODES_PER_LEASE_MAX: u32 = 1 << 16;
+/// Questions of clients that an OSS has for the server of the MDS; one more is EAGAIN.
+pub const QUESTIONS_FOR_MDS_MAX: usize = 4096;
 /// How often a client says that it lives.
 pub const PING_MS: u64 = 1_000;
 /// Connections (one for each of its cores) a client may open.

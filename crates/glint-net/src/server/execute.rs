@@ -441,7 +441,9 @@ fn not_admitted(errno: Errno) -> NetError {
     NetError::Refused(match errno {
         Errno::EACCES => "the client of this id has shown another certificate or secret".into(),
         Errno::EMFILE => "there are too many clients, of its certificate or in all".into(),
-        Errno::EAGAIN => "not yet: what it did before is being ended".into(),
+        Errno::EAGAIN => "not yet: what it did before is being ended, or the server of the MDS, \
+                          which knows it, is away or busy"
+            .into(),
         Errno::ESTALE => "its session is over".into(),
         Errno::ENAMETOOLONG => "its host or its mount point has too long a name".into(),
         errno => errno.to_string(),

@@ -5,6 +5,7 @@
 //! - A session is reported as fenced when nothing of it is executed any more.
 //! - Objects are destroyed only while the MDS is relied on: no change that stood still makes one
 //!   again afterwards.
+//! - No more than [`QUESTIONS_FOR_MDS_MAX`] questions wait for it, whoever asks and goes away.
 //! - Nothing here waits for a disk: the MDS would take a slow one for an OSS that is gone. What
 //!   takes its time is reported when it is done.
 
@@ -15,10 +16,13 @@ use futures_lite::StreamExt;
 use futures_lite::future::or;
 use glint_net::{Address, NetError, OssLink, host};
 use glint_ost::disk::Disk;
+use glint_proto::limits::QUESTIONS_FOR_MDS_MAX;
 use glint_proto::oss::{Heartbeat, Orders, OssReply, OssRequest};
 use glint_proto::{Errno, FsResult, ObjectId, clock};
 use glint_wait::Backoff;
 use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// How often it says that it lives, when there is nothing else.
@@ -34,6 +38,25 @@ const COMPLAIN: Duration = Duration::from_secs(10);
 struct Question {
     request: OssRequest,
     answer: oneshot::Sender<FsResult<OssReply>>,
+    _place: Place,
+}
+
+/// A place of a question, from when it is asked until it is answered or given up. Others ask for
+/// it as long as it is kept, also when who asked has gone.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    /// A place, if one is free.
+    fn take(taken: &Arc<AtomicUsize>) -> Option<Place> {
+        let place = Place(taken.clone());
+        (taken.fetch_add(1, Ordering::AcqRel) < QUESTIONS_FOR_MDS_MAX).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// What comes to the task from others.
@@ -64,7 +87,9 @@ struct Ends {
 pub(super) struct Liaison {
     mds: Address,
     advertised: String,
+    /// No more than the questions that have a place, and one that objects were destroyed.
     news: UnboundedSender<News>,
+    questions: Arc<AtomicUsize>,
     ends: Mutex<Option<Ends>>,
     ordered: Mutex<Option<UnboundedReceiver<(OrderId, Objects)>>>,
     /// Why the server of the MDS was not heard of when it was last asked.
@@ -79,6 +104,7 @@ impl Liaison {
             mds,
             advertised,
             news: sender,
+            questions: Arc::default(),
             ends: Mutex::new(Some(Ends { news, orders })),
             ordered: Mutex::new(Some(ordered)),
             trouble: Mutex::default(),
@@ -102,10 +128,11 @@ impl Liaison {
         drop(self.ends.lock().take());
     }
 
-    /// Asks the server of the MDS. EAGAIN if it cannot be reached.
+    /// Asks the server of the MDS. EAGAIN if it cannot be reached, or too many ask.
     pub(super) async fn ask(&self, request: OssRequest) -> FsResult<OssReply> {
+        let place = Place::take(&self.questions).ok_or(Errno::EAGAIN)?;
         let (answer, answered) = oneshot::channel();
-        let question = News::Question(Question { request, answer });
+        let question = News::Question(Question { request, answer, _place: place });
         self.news.unbounded_send(question).map_err(|_| Errno::EAGAIN)?;
         answered.await.unwrap_or(Err(Errno::EAGAIN))
     }
@@ -215,9 +242,11 @@ impl<D: Disk> Talk<'_, D> {
         let mut due = clock::now();
         while !self.oss.is_stopping() {
             match self.next(due).await {
-                Some(News::Question(Question { request, answer })) => {
-                    // Who asked may have gone.
-                    let _ = answer.send(link.ask(request).await?);
+                Some(News::Question(Question { request, answer, _place })) => {
+                    // Who asked may have gone, now or meanwhile.
+                    if !answer.is_canceled() {
+                        let _ = answer.send(link.ask(request).await?);
+                    }
                     // However many ask, it says that it lives.
                     if clock::now() < due {
                         continue;
@@ -355,5 +384,32 @@ fn refusal(errno: Errno) -> String {
                          the same name"
             .into(),
         errno => format!("it refuses this server: {errno}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_lite::future::{block_on, poll_once};
+    use glint_proto::{ClientId, Owner};
+
+    /// While the MDS is away, each hello of a session that is not known is one.
+    #[test]
+    fn questions_of_those_who_have_gone_do_not_pile_up() {
+        let liaison = Liaison::new(Address::parse("127.0.0.1:1"), "here".into());
+        let owner = Owner { certificate: None, secret: 1 };
+        // Polled once and dropped: asked, and gone.
+        let ask = || {
+            let question = OssRequest::CheckSession { client: ClientId(1), session: 1, owner };
+            block_on(poll_once(liaison.ask(question)))
+        };
+        for _ in 0..QUESTIONS_FOR_MDS_MAX {
+            assert_eq!(ask(), None);
+        }
+        assert_eq!([ask(), ask()], [Some(Err(Errno::EAGAIN)), Some(Err(Errno::EAGAIN))]);
+        // The task answers one.
+        let mut ends = liaison.ends.lock();
+        drop(ends.as_mut().unwrap().news.try_recv().unwrap());
+        assert_eq!([ask(), ask()], [None, Some(Err(Errno::EAGAIN))]);
     }
 }
