@@ -6,9 +6,10 @@ mod support;
 
 use glint_proto::limits::{FILE_BYTES_MAX, NAME_BYTES_MAX, SYMLINK_BYTES_MAX};
 use glint_proto::{
-    Attr, Cred, Errno, FileType, FsResult, Ino, MdsReply, MdsRequest, OpenFlags, RenameFlags,
-    SetAttr, SetTime, Timestamp,
+    Attr, Cred, Errno, FileType, FsResult, Ino, Layout, MdsReply, MdsRequest, ObjectAttr,
+    OpenFlags, RenameFlags, SetAttr, SetTime, Timestamp,
 };
+use std::time::Duration;
 use support::{ANN, BOB, ROOT, Tree, planted};
 
 fn long_name() -> String {
@@ -291,6 +292,130 @@ fn what_is_open_outlives_its_last_name_until_it_is_closed() {
     tree.ask(&ROOT, &MdsRequest::Release { ino, write: false, wrote: None }).unwrap();
     tree.must_be_sound();
     assert_eq!(tree.ask(&ROOT, &getattr), Err(Errno::ESTALE));
+}
+
+/// relatime, as mount(8) describes it.
+#[test]
+fn touch_dates_a_read_that_follows_a_change_or_a_day() {
+    type Before = fn(&Tree, Ino);
+    let chmod: Before = |tree, ino| {
+        let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        tree.ask(&ROOT, &MdsRequest::Setattr { ino, set }).unwrap();
+    };
+    let days: [Before; 2] = [
+        |tree, _| tree.wait(Duration::from_secs(23 * 3600)),
+        |tree, _| tree.wait(Duration::from_secs(24 * 3600)),
+    ];
+    for (what, before, dates) in [
+        ("read again at once", (|_, _| ()) as Before, false),
+        ("after 23 hours", days[0], false),
+        ("after a day", days[1], true),
+        ("after a change", chmod, true),
+    ] {
+        for path in ["file", "dir", "symlink"] {
+            let tree = planted();
+            let ino = tree.ino(path);
+            let touch = || tree.ask_attr(&ANN, &MdsRequest::Touch { ino }).unwrap();
+            let first = touch();
+            assert_eq!(first.atime, tree.now(), "{path}: first read");
+            before(&tree, ino);
+            let again = touch();
+            let expected = if dates { tree.now() } else { first.atime };
+            assert_eq!(again.atime, expected, "{path}: {what}");
+            assert_eq!(tree.find(path), Ok(again), "{path}: {what}");
+        }
+    }
+    assert_eq!(Tree::new().ask(&ROOT, &MdsRequest::Touch { ino: Ino(999) }), Err(Errno::ESTALE));
+}
+
+#[test]
+fn a_layout_is_for_directories_and_files_without_data() {
+    let tree = planted();
+    let ino = tree.ino("sticky/ann");
+    let write = OpenFlags { write: true, ..OpenFlags::default() };
+    tree.ask(&ROOT, &MdsRequest::Open { ino, flags: write }).unwrap();
+    let wrote = ObjectAttr { size: 9, blocks: 1, mtime: tree.now(), ctime: tree.now() };
+    let wrote = Some((1, Some(wrote)));
+    tree.ask(&ROOT, &MdsRequest::Release { ino, write: true, wrote }).unwrap();
+    for (who, path, stripe_count, stripe_bytes_log2, result) in [
+        (&ROOT, "file", 1, 16, Ok(1)),
+        (&ROOT, "file", 0, 26, Ok(1)),
+        (&ROOT, "dir", 0, 20, Ok(0)),
+        (&ROOT, "dir", 1, 20, Ok(1)),
+        (&ANN, "open/ann", 1, 20, Ok(1)),
+        (&ANN, "open/bob", 1, 20, Err(Errno::EPERM)),
+        (&ANN, "file", 1, 20, Err(Errno::EPERM)),
+        (&ROOT, "file", 2, 20, Err(Errno::EINVAL)),
+        (&ROOT, "dir", 2, 20, Err(Errno::EINVAL)),
+        (&ROOT, "file", 1, 15, Err(Errno::EINVAL)),
+        (&ROOT, "file", 1, 27, Err(Errno::EINVAL)),
+        (&ROOT, "symlink", 1, 20, Err(Errno::EINVAL)),
+        (&ROOT, "sticky/ann", 1, 20, Err(Errno::EEXIST)),
+    ] {
+        let layout = Layout { stripe_count, stripe_bytes_log2, ..Layout::default() };
+        let before = tree.find(path).unwrap();
+        let set = tree.ask_attr(who, &MdsRequest::SetLayout { ino: before.ino, layout });
+        let what = format!("{path} over {stripe_count} of 2^{stripe_bytes_log2} by {}", who.uid);
+        let stripes = set.as_ref().map(|attr| attr.layout.stripe_count);
+        assert_eq!(stripes.map_err(|errno| *errno), result, "{what}");
+        match set {
+            Ok(attr) => {
+                assert_eq!(
+                    (attr.ctime, attr.layout.stripe_bytes_log2),
+                    (tree.now(), stripe_bytes_log2)
+                );
+                assert_eq!(tree.find(path), Ok(attr), "{what}");
+            }
+            Err(_) => assert_eq!(tree.find(path), Ok(before), "{what}"),
+        }
+    }
+    let layout = Layout { stripe_bytes_log2: 17, ..Layout::default() };
+    let gone = MdsRequest::SetLayout { ino: Ino(999), layout };
+    assert_eq!(tree.ask(&ROOT, &gone), Err(Errno::ESTALE));
+    tree.ask(&ROOT, &MdsRequest::SetLayout { ino: tree.ino("dir"), layout }).unwrap();
+    let made = tree.make(&ROOT, "dir/new", FileType::Regular, 0o644).unwrap();
+    assert_eq!(made.layout.stripe_bytes_log2, 17, "what is made there has it, too");
+    tree.must_be_sound();
+}
+
+/// What a client has opened by itself keeps a file without a name as any open does.
+#[test]
+fn opens_that_are_declared_are_counted() {
+    let tree = planted();
+    let ino = tree.ino("other");
+    tree.ask(&ROOT, &MdsRequest::AddOpens { ino, readers: 2 }).unwrap();
+    tree.ask(&ROOT, &MdsRequest::Unlink { parent: Ino::ROOT, name: b"other" }).unwrap();
+    for is_there in [true, true, false] {
+        tree.must_be_sound();
+        let found = tree.ask_attr(&ROOT, &MdsRequest::Getattr { ino }).map(|attr| attr.nlink);
+        assert_eq!(found, if is_there { Ok(0) } else { Err(Errno::ESTALE) });
+        tree.ask(&ROOT, &MdsRequest::Release { ino, write: false, wrote: None }).unwrap();
+    }
+}
+
+/// After a restart a client says how much is open, not how much more.
+#[test]
+fn what_is_opened_again_after_a_restart_is_what_is_open() {
+    for (readers, writers) in [(0, 0), (1, 0), (0, 1), (2, 1)] {
+        let tree = planted();
+        let ino = tree.ino("other");
+        let flags = OpenFlags { read: true, ..OpenFlags::default() };
+        tree.ask(&ROOT, &MdsRequest::Open { ino, flags }).unwrap();
+        tree.ask(&ROOT, &MdsRequest::Unlink { parent: Ino::ROOT, name: b"other" }).unwrap();
+        let tree = tree.restarted();
+        let reopen = MdsRequest::Reopen { ino, readers, writers, capability: None };
+        for _ in 0..2 {
+            tree.ask(&ROOT, &reopen).unwrap();
+        }
+        let closes = [vec![false; readers as usize], vec![true; writers as usize]].concat();
+        for write in closes {
+            tree.must_be_sound();
+            assert!(tree.ask(&ROOT, &MdsRequest::Getattr { ino }).is_ok(), "{readers}, {writers}");
+            tree.ask(&ROOT, &MdsRequest::Release { ino, write, wrote: None }).unwrap();
+        }
+        tree.must_be_sound();
+        assert_eq!(tree.ask(&ROOT, &MdsRequest::Getattr { ino }), Err(Errno::ESTALE));
+    }
 }
 
 #[test]

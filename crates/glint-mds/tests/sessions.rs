@@ -8,6 +8,7 @@ use futures_lite::future::{block_on, poll_once};
 use glint_kv::memory::MemoryKv;
 use glint_proto::MetadataService;
 use glint_proto::deferred::Deferred;
+use glint_proto::limits::RUNS_MAX;
 use glint_proto::lock::{Bits, Grant, Range, Return};
 use glint_proto::{
     Answer, Arrival, ClientId, Cred, Errno, Ino, MdsReply, MdsRequest, OpenFlags, Owner, Placement,
@@ -309,4 +310,20 @@ fn an_answer_that_is_said_again_brings_the_same_locks() {
     assert!(done.grants.iter().any(is_data), "{:?}", done.grants);
     let again = block_on(ask(&mds, &session, 3, batch));
     assert_eq!((again.reply, again.grants), (done.reply, done.grants));
+}
+
+/// A client that was last heard of in a run that nobody remembers has missed too many: it is told
+/// that it was evicted.
+#[test]
+fn a_server_remembers_so_many_runs_and_no_more() {
+    let kv = Arc::<MemoryKv>::default();
+    let last = RUNS_MAX as u64 + 2;
+    for run in 1..last {
+        drop(start(&kv, run));
+    }
+    let mds = start(&kv, last);
+    assert_eq!(mds.survived(1), None, "the oldest");
+    for known in [2, 3, last - 1, last] {
+        assert!(mds.survived(known).is_some(), "run {known}");
+    }
 }

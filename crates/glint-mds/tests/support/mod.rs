@@ -94,6 +94,11 @@ impl Tree {
         Timestamp { secs: self.seconds.get(), nanos: 0 }
     }
 
+    /// So much time passes.
+    pub(crate) fn wait(&self, time: Duration) {
+        self.seconds.set(self.seconds.get() + time.as_secs() as i64);
+    }
+
     /// Executes a request, a second after the last one.
     pub(crate) fn ask(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<MdsReply> {
         self.seconds.set(self.seconds.get() + 1);

@@ -69,11 +69,21 @@ mod tests {
             (77, u64::MAX)
         );
         assert!(boot_history.survived(99).is_none());
-        // Somebody starts it again and again while a client waits to connect.
-        for run in 8..400 {
-            BootHistory::begin(&data, run, true).unwrap();
-        }
-        let boot_history = BootHistory::begin(&data, 400, true).unwrap();
-        assert_eq!(boot_history.survived(5).unwrap().ost, 77);
+    }
+
+    /// Somebody starts it again and again while a client waits to connect. One that was last heard
+    /// of in a run that nobody remembers is told that it was evicted.
+    #[test]
+    fn so_many_runs_are_remembered_and_no_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap();
+        let ended: Vec<(u64, u64)> = (1..=RUNS_MAX as u64).map(|run| (run, 70 + run)).collect();
+        let current = RUNS_MAX as u64 + 1;
+        data.store_runs(&OssRuns { current, durable: 77, ended }).unwrap();
+        let boot_history = BootHistory::begin(&data, current + 1, false).unwrap();
+        let survived = |run| boot_history.survived(run).map(|survived| survived.ost);
+        assert_eq!(survived(1), None, "the oldest");
+        assert_eq!([survived(2), survived(3)], [Some(72), Some(73)]);
+        assert_eq!([survived(current), survived(current + 1)], [Some(77), Some(u64::MAX)]);
     }
 }

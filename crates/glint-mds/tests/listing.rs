@@ -1,0 +1,84 @@
+//! Directories that are listed in pages, while others change them.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use glint_proto::limits::{DIR_PAGE_BYTES_MAX, DIR_PAGE_ENTRIES_MAX, NAME_BYTES_MAX};
+use glint_proto::{DirPage, FileType, Ino, MdsReply, MdsRequest};
+use proptest::collection::{btree_set, vec};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use support::{ROOT, Tree};
+
+/// What the MDS makes of a smaller wish.
+const PAGE_BYTES_MIN: usize = 4096;
+
+fn page(tree: &Tree, cookie: u64, bytes_max: u32, plus: bool) -> DirPage {
+    let request = MdsRequest::Readdir { ino: Ino::ROOT, cookie, bytes_max, plus };
+    match tree.ask(&ROOT, &request) {
+        Ok(MdsReply::Dir(page)) => page,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A name with this number, as long as it may be if it is a `long` one.
+fn name(number: u16, long: bool) -> String {
+    if long { format!("{number:0width$}", width = NAME_BYTES_MAX) } else { number.to_string() }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// A listing has each name that is there all the time exactly once, and no other name twice,
+    /// however large its pages are and whatever comes and goes between them.
+    #[test]
+    fn each_name_is_listed_once(
+        stay in btree_set((0u16..2000, any::<bool>()), 0..300),
+        pages in vec((0u32..80_000, any::<bool>()), 1..8),
+        smallest in any::<bool>(),
+        changes in vec((2000u16..2040, any::<bool>()), 0..400),
+    ) {
+        let tree = Tree::new();
+        let stay: BTreeSet<String> = stay.into_iter().map(|(n, long)| name(n, long)).collect();
+        for name in &stay {
+            tree.make(&ROOT, name, FileType::Regular, 0o600).unwrap();
+        }
+        let mut changes = changes.into_iter();
+        let mut listed = BTreeMap::<Vec<u8>, u32>::new();
+        let (mut cookie, mut turn) = (0, 0);
+        loop {
+            let (bytes_max, plus) = pages[turn % pages.len()];
+            let bytes_max = if smallest { 0 } else { bytes_max };
+            turn += 1;
+            let page = page(&tree, cookie, bytes_max, plus);
+            prop_assert!(page.end || !page.entries.is_empty(), "it goes on");
+            prop_assert!(page.entries.len() <= DIR_PAGE_ENTRIES_MAX);
+            let bytes: usize = page.entries.iter().map(|entry| entry.name.len()).sum();
+            let wish = bytes_max as usize;
+            prop_assert!(bytes <= wish.clamp(PAGE_BYTES_MIN, DIR_PAGE_BYTES_MAX));
+            for entry in page.entries {
+                prop_assert!(entry.cookie > cookie, "in their order");
+                cookie = entry.cookie;
+                *listed.entry(entry.name).or_default() += 1;
+            }
+            if page.end {
+                break;
+            }
+            for (number, long) in changes.by_ref().take(20) {
+                let name = name(number, long);
+                match tree.find(&name) {
+                    Ok(_) => {
+                        let unlink = MdsRequest::Unlink { parent: Ino::ROOT, name: name.as_bytes() };
+                        tree.ask(&ROOT, &unlink).unwrap();
+                    }
+                    Err(_) => drop(tree.make(&ROOT, &name, FileType::Regular, 0o600).unwrap()),
+                }
+            }
+        }
+        prop_assert!(listed.values().all(|times| *times == 1), "{listed:?}");
+        for name in stay.iter().map(String::as_str).chain([".", ".."]) {
+            prop_assert!(listed.contains_key(name.as_bytes()), "{name} is missing");
+        }
+    }
+}
