@@ -16,6 +16,7 @@ use crate::vfs::{Caller, Found, Valid};
 use glint_net::{MdsRequests, MdsSession, Transport};
 use glint_proto::{Attr, Cred, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, Timestamp};
 use glint_telemetry::{Counter, Layer, Span};
+use serde_json::{Value, json};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -217,18 +218,18 @@ impl<T: Transport> Client<T> {
 
     /// The state of the servers, with that of this client.
     pub fn status(&self, servers: String) -> Vec<u8> {
-        let Some(rest) = servers.strip_prefix('{').filter(|_| self.has_locks()) else {
-            return servers.into_bytes();
-        };
-        let (unsent, errors) = self.data.limits.counts();
-        let (inodes, changes) = (self.cache.len(), self.log.len());
-        let ahead = glint_telemetry::counters()[Counter::BytesReadAhead as usize].1;
-        format!(
-            "{{\"client\":{{\"cached_inodes\":{inodes},\"unsent_bytes\":{unsent},\
-             \"unsent_changes\":{changes},\"read_ahead_bytes\":{ahead},\
-             \"write_errors\":{errors}}},{rest}"
-        )
-        .into_bytes()
+        match serde_json::from_str(&servers) {
+            Ok(Value::Object(mut status)) if self.has_locks() => {
+                let (unsent, errors) = self.data.limits.counts();
+                let ahead = glint_telemetry::counters()[Counter::BytesReadAhead as usize].1;
+                let own = json!({"cached_inodes": self.cache.len(), "unsent_bytes": unsent,
+                    "unsent_changes": self.log.len(), "read_ahead_bytes": ahead,
+                    "write_errors": errors});
+                status.insert("client".into(), own);
+                Value::Object(status).to_string().into_bytes()
+            }
+            _ => servers.into_bytes(),
+        }
     }
 
     /// Whether an inode was made here without extended attributes, and nobody else has seen it.

@@ -23,6 +23,7 @@ use crate::meta_log::log::WriteBackLog;
 use crate::vfs::{Caller, Found, Valid};
 use glint_proto::lock::{Bits, Grant, Recall, Return};
 use glint_proto::{Attr, Errno, FsResult, Ino, MdsReply};
+use glint_wait::Sharded;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -33,9 +34,11 @@ pub(crate) const SHARDS: usize = 64;
 /// Inodes above which those that nobody uses are given up.
 pub(crate) const INODES_MAX: usize = 200_000;
 
-/// The inodes that a client has cached, in shards.
+type Shard = RwLock<HashMap<Ino, Arc<CachedInode>>>;
+
+/// The inodes that a client has cached.
 pub(crate) struct Cache {
-    shards: Vec<RwLock<HashMap<Ino, Arc<CachedInode>>>>,
+    shards: Sharded<Shard>,
     count: AtomicUsize,
     /// See `idle.rs`.
     idle: Mutex<VecDeque<Ino>>,
@@ -58,7 +61,7 @@ pub(crate) struct Cache {
 impl Cache {
     pub(crate) fn new(log: Arc<WriteBackLog>) -> Cache {
         Cache {
-            shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
+            shards: Sharded::new(SHARDS),
             count: AtomicUsize::new(0),
             idle: Mutex::default(),
             dirty: Mutex::default(),
@@ -73,8 +76,8 @@ impl Cache {
         }
     }
 
-    fn shard(&self, ino: Ino) -> &RwLock<HashMap<Ino, Arc<CachedInode>>> {
-        &self.shards[ino.0 as usize % SHARDS]
+    fn shard(&self, ino: Ino) -> &Shard {
+        self.shards.of(ino.0)
     }
 
     pub(crate) fn find(&self, ino: Ino) -> Option<Arc<CachedInode>> {
@@ -99,9 +102,7 @@ impl Cache {
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<CachedInode>> {
-        let of = |shard: &RwLock<HashMap<Ino, Arc<CachedInode>>>| {
-            shard.read().values().cloned().collect::<Vec<_>>()
-        };
+        let of = |shard: &Shard| shard.read().values().cloned().collect::<Vec<_>>();
         let mut inodes: Vec<_> = self.shards.iter().flat_map(of).collect();
         // Sorted, so that one seed of the simulation is always the same run.
         inodes.sort_unstable_by_key(|inode| inode.ino);
@@ -110,7 +111,8 @@ impl Cache {
 
     /// A part of them.
     pub(crate) fn of_shard(&self, shard: usize) -> Vec<Arc<CachedInode>> {
-        self.shards[shard % SHARDS].read().values().cloned().collect()
+        let shard = self.shards.iter().nth(shard % SHARDS);
+        shard.map(|shard| shard.read().values().cloned().collect()).unwrap_or_default()
     }
 
     pub(crate) fn len(&self) -> usize {

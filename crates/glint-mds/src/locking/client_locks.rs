@@ -86,14 +86,14 @@ impl Drop for Wanted<'_> {
 }
 
 /// A request for data that waits.
-struct Ticket<'a> {
+struct DataTicket<'a> {
     client_locks: &'a ClientLocks,
     ino: Ino,
     number: u64,
     taken: bool,
 }
 
-impl Drop for Ticket<'_> {
+impl Drop for DataTicket<'_> {
     fn drop(&mut self) {
         let (mut granted, mut out) = (Vec::new(), Vec::new());
         let monitor = self.client_locks.shard(self.ino);
@@ -239,7 +239,7 @@ impl ClientLocks {
             Ok(lock) => return lock,
             Err(number) => number,
         };
-        let mut ticket = Ticket { client_locks: self, ino, number, taken: false };
+        let mut ticket = DataTicket { client_locks: self, ino, number, taken: false };
         let look = |shard: &mut Shard| match shard.tickets.get(&number) {
             Some((_, Some(lock))) => Some(Some(*lock)),
             Some((_, None)) => None,

@@ -59,7 +59,7 @@ impl Default for ClientPosixLocks {
 }
 
 /// A request that waits; taken back when nobody does any more.
-struct Ticket<'a> {
+struct ProgramTicket<'a> {
     all: &'a ClientPosixLocks,
     ino: Ino,
     kind: Kind,
@@ -68,7 +68,7 @@ struct Ticket<'a> {
     lock: Lock,
 }
 
-impl Drop for Ticket<'_> {
+impl Drop for ProgramTicket<'_> {
     fn drop(&mut self) {
         let (owner, place) = (self.lock.owner, (self.ino, self.kind, self.number));
         let mut owners = self.all.owners.lock();
@@ -283,7 +283,7 @@ impl<K: Kv> Mds<K> {
             LockOutcome::Waits(number) => {
                 context.end();
                 let all = &self.posix_locks;
-                let ticket = Ticket { all, ino, kind, number, taken: false, lock };
+                let ticket = ProgramTicket { all, ino, kind, number, taken: false, lock };
                 // flock(2) knows no EDEADLK.
                 if all.would_wait_for_ever(owner, (ino, kind, number)) && !flock {
                     return Err(Errno::EDEADLK);
@@ -293,7 +293,7 @@ impl<K: Kv> Mds<K> {
         }
     }
 
-    async fn wait_for_program(&self, mut ticket: Ticket<'_>) -> FsResult<MdsReply> {
+    async fn wait_for_program(&self, mut ticket: ProgramTicket<'_>) -> FsResult<MdsReply> {
         let _span = Span::start(Layer::LockWait, Op::Flock as u8);
         let number = ticket.number;
         let look = |state: &mut LockShard| match state.waiting.get(&number) {
@@ -321,7 +321,7 @@ mod tests {
     struct Table(ClientPosixLocks);
 
     impl Table {
-        fn ask(&self, owner: u64, ino: u64, write: bool) -> Option<Ticket<'_>> {
+        fn ask(&self, owner: u64, ino: u64, write: bool) -> Option<ProgramTicket<'_>> {
             let owner = LockOwner { client: ClientId(1), number: owner };
             let lock = Lock { owner, pid: 0, range: Range::ALL, write };
             let (ino, kind) = (Ino(ino), Kind::Posix);
@@ -330,7 +330,7 @@ mod tests {
                 LockOutcome::Waits(number) => {
                     let waiting = Waiting { client: owner.client, ticket: 0, kind, ended: None };
                     state.add(number, waiting);
-                    Some(Ticket { all: &self.0, ino, kind, number, taken: false, lock })
+                    Some(ProgramTicket { all: &self.0, ino, kind, number, taken: false, lock })
                 }
                 outcome => {
                     assert_eq!(outcome, LockOutcome::Granted);
@@ -339,7 +339,7 @@ mod tests {
             }
         }
 
-        fn waits_for_ever(&self, ticket: &Ticket<'_>) -> bool {
+        fn waits_for_ever(&self, ticket: &ProgramTicket<'_>) -> bool {
             let place = (ticket.ino, ticket.kind, ticket.number);
             self.0.would_wait_for_ever(ticket.lock.owner, place)
         }
@@ -382,7 +382,7 @@ mod tests {
     fn a_chain_is_followed_so_far() {
         let table = Table(ClientPosixLocks::default());
         assert!(table.ask(0, 0, true).is_none());
-        let tickets: Vec<Ticket<'_>> = (1..10_000)
+        let tickets: Vec<ProgramTicket<'_>> = (1..10_000)
             .map(|owner| {
                 assert!(table.ask(owner, owner, true).is_none());
                 let ticket = table.ask(owner, owner - 1, true).unwrap();

@@ -11,6 +11,7 @@
 use crate::disk::DiskFile;
 use crate::store::object::ObjectFile;
 use glint_proto::ObjectId;
+use glint_wait::Sharded;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -25,11 +26,13 @@ struct Shard<F: DiskFile> {
     order: VecDeque<ObjectId>,
 }
 
-impl<F: DiskFile> Shard<F> {
-    fn new() -> Shard<F> {
+impl<F: DiskFile> Default for Shard<F> {
+    fn default() -> Shard<F> {
         Shard { open: HashMap::new(), order: VecDeque::new() }
     }
+}
 
+impl<F: DiskFile> Shard<F> {
     /// Closes the files that were opened first until there are fewer than `bound`, or all
     /// that are left are in use. Returns how many.
     fn close(&mut self, bound: usize) -> usize {
@@ -54,7 +57,7 @@ impl<F: DiskFile> Shard<F> {
 
 /// The cache.
 pub(crate) struct Files<F: DiskFile> {
-    shards: Vec<Mutex<Shard<F>>>,
+    shards: Sharded<Mutex<Shard<F>>>,
     files_per_shard: usize,
 }
 
@@ -66,19 +69,16 @@ impl<F: DiskFile> Files<F> {
     /// With room for so many.
     pub(crate) fn new(capacity: usize) -> Files<F> {
         let shards = (capacity / FILES_PER_SHARD_MIN).clamp(1, SHARDS_MAX);
-        Files {
-            shards: (0..shards).map(|_| Mutex::new(Shard::new())).collect(),
-            files_per_shard: (capacity / shards).max(1),
-        }
+        Files { shards: Sharded::new(shards), files_per_shard: (capacity / shards).max(1) }
     }
 
     /// For how many there is room.
     pub(crate) fn capacity(&self) -> usize {
-        self.shards.len() * self.files_per_shard
+        self.shards.iter().len() * self.files_per_shard
     }
 
     fn shard(&self, object: ObjectId) -> &Mutex<Shard<F>> {
-        &self.shards[(object.ino.0 as usize ^ object.stripe as usize) % self.shards.len()]
+        self.shards.of(object.ino.0 ^ u64::from(object.stripe))
     }
 
     /// The open file of an object, opened by `open` if it is not there. `open` runs
