@@ -56,7 +56,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What became of a finding.
+/// End of a finding: repaired, or left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Outcome {
     Repaired,

@@ -116,7 +116,7 @@ fn each_eviction_counts_at_an_oss_in_one_run_of_it() {
     };
     assert_eq!([connect(5, false), connect(5, false)], [0, 0]);
     session.count_anew(5, Survived::ALL);
-    // It starts again, and remembers nothing of the run before.
+    // The server starts again, and remembers nothing of the run before.
     assert_eq!([connect(6, true), connect(6, true)], [1, 1]);
     session.count_anew(6, Survived::ALL);
     // The MDS evicts this client, twice.
