@@ -343,6 +343,12 @@ impl HeldData {
         at.is_some()
     }
 
+    /// Whether a lock that was begun to be used is still one: it is none any more when it was lost
+    /// with the session.
+    pub fn knows(&mut self, id: u64) -> bool {
+        self.find(id).is_some()
+    }
+
     /// Range of the lock, if it is to be given up and nobody uses it, nor an older one that it may
     /// have taken the place of at the servers.
     fn idle(&self, id: u64) -> Option<Range> {

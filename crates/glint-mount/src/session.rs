@@ -99,38 +99,57 @@ impl Mount {
         &self.path
     }
 
-    /// Whether it is what is mounted at its path: somebody may have detached it, and mounted
-    /// another file system there.
+    /// Paths at which it is mounted: others than its own where a directory above was renamed, or
+    /// somebody has bound or moved it; none if it was detached.
+    fn places(&self) -> impl Iterator<Item = PathBuf> {
+        let mounts = mountpoint::mounts().into_iter();
+        mounts.filter(|mount| Some(&mount.device) == self.device.as_ref()).map(|mount| mount.path)
+    }
+
+    /// Paths at which nothing else covers it, so that unmounting there means it.
+    fn open_places(&self) -> Vec<PathBuf> {
+        let is_on_top = |path: &PathBuf| {
+            let top = mountpoint::mounted_at(path).map(|mount| mount.device);
+            top.is_some() && top == self.device
+        };
+        self.places().filter(is_on_top).collect()
+    }
+
+    /// Whether it is mounted somewhere: somebody may have detached it, and mounted another file
+    /// system at its path.
     pub fn is_attached(&self) -> bool {
-        let there = mountpoint::mounted_at(&self.path).map(|mount| mount.device);
-        there.is_some() && there == self.device
+        self.places().next().is_some()
     }
 
     /// Unmounts. If files are still open the mount point is detached and they get
     /// ENOTCONN when this process ends; that is reported as `false`.
     pub fn unmount(&self) -> std::io::Result<bool> {
-        if self.is_finished() || !self.is_attached() {
+        if self.is_finished() {
             return Ok(true);
         }
-        match mountpoint::unmount(&self.path, false) {
-            Ok(()) => Ok(true),
-            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
-                mountpoint::unmount(&self.path, true).map(|()| false)
-            }
-            // Somebody else unmounted it already.
-            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Ok(true),
-            Err(e) => Err(e),
+        let mut ended = true;
+        for path in self.open_places() {
+            ended &= match mountpoint::unmount(&path, false) {
+                Ok(()) => true,
+                Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
+                    mountpoint::unmount(&path, true)?;
+                    false
+                }
+                // Somebody else unmounted it already.
+                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => true,
+                Err(e) => return Err(e),
+            };
         }
+        Ok(ended && !self.is_attached())
     }
 
     /// Ends the mount for all who use it: every call fails from now on. One that was detached ends
     /// with this process.
     pub fn abort(&self) {
-        if !self.is_attached() {
-            return;
-        }
-        if let Err(error) = mountpoint::abort(&self.path) {
-            tracing::debug!(%error, "ending a mount by force");
+        for path in self.open_places() {
+            if let Err(error) = mountpoint::abort(&path) {
+                tracing::debug!(%error, "ending a mount by force");
+            }
         }
     }
 

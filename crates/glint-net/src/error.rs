@@ -33,6 +33,11 @@ pub enum NetError {
 }
 
 impl NetError {
+    /// Whether an answer did not come in time, on a connection that did not end.
+    pub(crate) fn is_silence(&self) -> bool {
+        matches!(self, NetError::Io { source, .. } if source.kind() == std::io::ErrorKind::TimedOut)
+    }
+
     /// Reason that the peer is told.
     pub(crate) fn reason(&self) -> String {
         match self {

@@ -16,7 +16,7 @@ pub struct OssLink(Link);
 impl OssLink {
     /// Connects, in the runtime of this thread or in its simulated world.
     pub async fn connect(address: &Address) -> Result<OssLink, NetError> {
-        Link::open(address, ClientId::IN_PROCESS).await.map(OssLink)
+        Link::open(address, ClientId::IN_PROCESS, PATIENCE).await.map(OssLink)
     }
 
     /// Says or asks something.

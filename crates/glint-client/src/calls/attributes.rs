@@ -3,6 +3,7 @@
 
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
+use crate::locks::data_locks::DataLockGuard;
 use crate::vfs::{Caller, Found, FsStat, Valid};
 use glint_lock::held::Use;
 use glint_net::{MdsSession, Transport};
@@ -36,6 +37,8 @@ impl<T: Transport> Client<T> {
         // Nobody reads or writes while a size is set, and nobody else has unsent data that is
         // older than a time that is set.
         let mut guard = None;
+        let is_held =
+            |guard: &Option<DataLockGuard>| guard.as_ref().is_none_or(DataLockGuard::is_held);
         if let Some(inode) = &inode {
             let dates = set.mtime.is_some() && inode.lock().objects_have_times();
             if set.size.is_some() || dates {
@@ -53,7 +56,7 @@ impl<T: Transport> Client<T> {
         self.note_privileges_given(set.mode, b"");
         let MdsReply::Attr(mut attr) = reply? else { return Err(Errno::EPROTO) };
         if let Some(size) = set.size {
-            self.truncate_objects(ino, attr.layout, size).await?;
+            self.truncate_objects(ino, attr.layout, size, &|| is_held(&guard)).await?;
         }
         let (mtime, ctime) = (attr.mtime, attr.ctime);
         if let Some(inode) = &inode {
@@ -74,7 +77,7 @@ impl<T: Transport> Client<T> {
                 }
                 inode.until(|state| (!state.data.dirty().has_in_flight()).then_some(())).await;
             }
-            self.set_object_times(&attr).await?;
+            self.set_object_times(&attr, &|| is_held(&guard)).await?;
             attr = self.with_unsent(attr, None).await?;
             (attr.mtime, attr.ctime) = (mtime, ctime);
         } else {
@@ -122,7 +125,7 @@ impl<T: Transport> Client<T> {
         };
         let mut spaces = Vec::new();
         for ost in self.placement.own() {
-            match self.ask_ost(ost, OstRequest::Space, Bulk::None).await? {
+            match self.ask_ost(ost, OstRequest::Space, Bulk::None, &|| true).await? {
                 OstReply::Space(space) => spaces.push(space),
                 _ => return Err(Errno::EPROTO),
             }

@@ -168,18 +168,18 @@ impl<T: Transport> Client<T> {
                 let purpose = if how.pages { Use::Bring } else { Use::Call };
                 // Pages are under locks on the whole file.
                 let range = if how.pages { Range::ALL } else { range };
-                let _guard = self.lock_data(&inode, range, true, purpose).await?;
+                let guard = self.lock_data(&inode, range, true, purpose).await?;
                 let offset = if at_end { self.end_of(&inode, &file).await? } else { offset };
                 match self.space_is_kept(&file, offset, data.len()).await? {
                     true => self.write_behind(&inode, &file, offset, data),
-                    false => self.write_now(&inode, &file, offset, data).await?,
+                    false => self.write_now(&inode, &file, offset, data, &guard).await?,
                 }
                 if self.terms.write_through {
                     self.flush_inode(&inode).await?;
                     self.error_of(&inode, &file)?;
                 }
             }
-            None => self.write_file(&file, offset, data).await?,
+            None => self.write_file(&file, offset, data, &|| true).await?,
         }
         glint_telemetry::count(Counter::BytesWritten, data.len() as u64);
         if how.sync {
@@ -201,14 +201,14 @@ impl<T: Transport> Client<T> {
     /// Truncates the data of a file, which nobody else reads or writes meanwhile.
     pub(crate) async fn cut(&self, ino: Ino, layout: Layout, size: u64) -> FsResult<()> {
         let Some(inode) = self.inode(ino) else {
-            return self.truncate_objects(ino, layout, size).await;
+            return self.truncate_objects(ino, layout, size, &|| true).await;
         };
-        let _guard = self.lock_data(&inode, Range::ALL, true, Use::Call).await?;
+        let guard = self.lock_data(&inode, Range::ALL, true, Use::Call).await?;
         inode.lock().data.set_layout(Some(layout));
         // Data that could not be written yet would come back later. Lost data is told to the
         // writer.
         self.flush_inode(&inode).await?;
-        self.truncate_objects(ino, layout, size).await?;
+        self.truncate_objects(ino, layout, size, &|| guard.is_held()).await?;
         inode.lock().data.change();
         Ok(())
     }
@@ -261,12 +261,12 @@ impl<T: Transport> Client<T> {
         let inode = self.inode(file.ino);
         self.take_privileges(inode.as_deref(), &file, caller.cred.is_superuser()).await?;
         let Some(inode) = inode else {
-            return self.allocate_file(&file, mode, offset, len).await;
+            return self.allocate_file(&file, mode, offset, len, &|| true).await;
         };
-        let _guard = self.lock_data(&inode, Range::ALL, true, Use::Call).await?;
+        let guard = self.lock_data(&inode, Range::ALL, true, Use::Call).await?;
         self.flush_inode(&inode).await?;
         let update = self.cache.begin_update(&[file.ino]);
-        let result = self.allocate_file(&file, mode, offset, len).await;
+        let result = self.allocate_file(&file, mode, offset, len, &|| guard.is_held()).await;
         drop(update);
         inode.lock().data.change();
         result

@@ -167,6 +167,11 @@ impl Dirty {
         Some(ExtentsInFlight { stripe: object.stripe, extents, life })
     }
 
+    /// Whether what was taken out has not been discarded since.
+    pub(crate) fn lives(&self, in_flight: &ExtentsInFlight) -> bool {
+        in_flight.life == self.life
+    }
+
     /// A request has arrived, or is given up.
     pub(crate) fn on_completed(&mut self, in_flight: &ExtentsInFlight) {
         self.object_of(in_flight);

@@ -18,12 +18,14 @@ use glint_proto::{
 };
 
 impl<T: Transport> Client<T> {
-    /// A request to an OST, with what allows it if that is needed.
+    /// A request to an OST, with what allows it if that is needed. It is EIO if it changes what is
+    /// not locked any more (`is_held`) when its turn comes to be sent.
     pub(crate) async fn ask_ost(
         &self,
         ost: u16,
         request: OstRequest,
         bulk: Bulk<'_>,
+        is_held: &dyn Fn() -> bool,
     ) -> FsResult<OstReply> {
         let known = |object: ObjectId| self.cache.find(object.ino);
         let needs_inode = request.is_modifying() || self.terms.needs_capabilities;
@@ -33,7 +35,7 @@ impl<T: Transport> Client<T> {
         }
         let inode = inode.filter(|_| self.terms.needs_capabilities);
         let capability = inode.and_then(|inode| inode.lock().capabilities.for_request(&request));
-        self.transport.ost(ost, request, capability, bulk).await
+        self.transport.ost(ost, request, capability, bulk, is_held).await
     }
 
     /// Waits until the MDS knows of an inode that was made here, so that there is no object without
@@ -52,10 +54,11 @@ impl<T: Transport> Client<T> {
         ino: Ino,
         layout: Layout,
         request: impl Fn(ObjectId) -> OstRequest,
+        is_held: &dyn Fn() -> bool,
     ) -> FsResult<Vec<OstReply>> {
         let ask = |stripe| {
             let request = request(ObjectId { ino, stripe });
-            self.ask_ost(self.placement.ost_of(layout, stripe), request, Bulk::None)
+            self.ask_ost(self.placement.ost_of(layout, stripe), request, Bulk::None, is_held)
         };
         if layout.stripe_count <= 1 {
             return Ok(vec![ask(0).await?]);
@@ -65,7 +68,8 @@ impl<T: Transport> Client<T> {
 
     /// Attributes of the objects of a file together; `None` if it has no object.
     pub(crate) async fn glimpse(&self, ino: Ino, layout: Layout) -> FsResult<Option<ObjectAttr>> {
-        let replies = self.each_object(ino, layout, |object| OstRequest::Stat { object }).await?;
+        let replies =
+            self.each_object(ino, layout, |object| OstRequest::Stat { object }, &|| true).await?;
         let mut whole: Option<ObjectAttr> = None;
         for (stripe, reply) in replies.into_iter().enumerate() {
             let OstReply::Stat(stat) = reply else { return Err(Errno::EPROTO) };
@@ -98,21 +102,28 @@ impl<T: Transport> Client<T> {
         ino: Ino,
         layout: Layout,
         size: u64,
+        is_held: &dyn Fn() -> bool,
     ) -> FsResult<()> {
         let request = |object: ObjectId| OstRequest::Truncate {
             object,
             size: layout.object_size(object.stripe, size),
         };
-        self.each_object(ino, layout, request).await.map(drop)
+        self.each_object(ino, layout, request, is_held).await.map(drop)
     }
 
-    pub(crate) async fn set_object_times(&self, attr: &Attr) -> FsResult<()> {
+    pub(crate) async fn set_object_times(
+        &self,
+        attr: &Attr,
+        is_held: &dyn Fn() -> bool,
+    ) -> FsResult<()> {
         let request = |object| OstRequest::SetTime { object, mtime: attr.mtime };
-        self.each_object(attr.ino, attr.layout, request).await.map(drop)
+        self.each_object(attr.ino, attr.layout, request, is_held).await.map(drop)
     }
 
     pub(crate) async fn sync_objects(&self, ino: Ino, layout: Layout) -> FsResult<()> {
-        self.each_object(ino, layout, |object| OstRequest::Sync { object }).await.map(drop)
+        self.each_object(ino, layout, |object| OstRequest::Sync { object }, &|| true)
+            .await
+            .map(drop)
     }
 
     pub(crate) async fn read_file(
@@ -164,7 +175,7 @@ impl<T: Transport> Client<T> {
             len: room.len() as u32,
         };
         let ost = self.placement.ost_of(layout, piece.stripe);
-        match self.ask_ost(ost, request, Bulk::In(room)).await? {
+        match self.ask_ost(ost, request, Bulk::In(room), &|| true).await? {
             OstReply::Data(len) => Ok(len as usize),
             _ => Err(Errno::EPROTO),
         }
@@ -175,6 +186,7 @@ impl<T: Transport> Client<T> {
         file: &OpenFile,
         offset: u64,
         data: &[u8],
+        is_held: &dyn Fn() -> bool,
     ) -> FsResult<()> {
         let layout = file.layout;
         let write = |piece: Piece| {
@@ -186,7 +198,7 @@ impl<T: Transport> Client<T> {
                 kept: false,
             };
             let bulk = Bulk::Out(&data[start..start + piece.len as usize]);
-            self.ask_ost(self.placement.ost_of(layout, piece.stripe), request, bulk)
+            self.ask_ost(self.placement.ost_of(layout, piece.stripe), request, bulk, is_held)
         };
         let mut pieces = layout.pieces(offset, data.len() as u64);
         if layout.stripe_count <= 1 {
@@ -206,6 +218,7 @@ impl<T: Transport> Client<T> {
         mode: i32,
         offset: u64,
         len: u64,
+        is_held: &dyn Fn() -> bool,
     ) -> FsResult<()> {
         let layout = file.layout;
         let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
@@ -215,7 +228,7 @@ impl<T: Transport> Client<T> {
             let object = ObjectId { ino: file.ino, stripe };
             let request = OstRequest::Fallocate { object, mode, offset: start, len };
             let ost = self.placement.ost_of(layout, stripe);
-            (len > 0).then(|| self.ask_ost(ost, request, Bulk::None))
+            (len > 0).then(|| self.ask_ost(ost, request, Bulk::None, is_held))
         };
         try_join_all((0..layout.stripe_count.max(1)).filter_map(allocate)).await.map(drop)
     }
@@ -265,7 +278,7 @@ impl<T: Transport> Client<T> {
         let object = ObjectId { ino: file.ino, stripe };
         let request = OstRequest::Seek { object, offset: start, hole };
         let ost = self.placement.ost_of(layout, stripe);
-        match self.ask_ost(ost, request, Bulk::None).await? {
+        match self.ask_ost(ost, request, Bulk::None, &|| true).await? {
             // Past the end of its object everything is a hole.
             OstReply::Offset(found) => match found.or(hole.then_some(start)) {
                 Some(at) => Ok(layout.file_offset(stripe, at.max(start)).min(size)),

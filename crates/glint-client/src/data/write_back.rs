@@ -12,6 +12,7 @@ use crate::calls::open_files::OpenFile;
 use crate::client::Client;
 use crate::data::dirty::{Dirty, ExtentsInFlight, Failed};
 use crate::data::extents::Due;
+use crate::locks::data_locks::DataLockGuard;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use glint_net::{Transport, host};
 use glint_proto::extents::{extents_bulk_bytes, put_extents};
@@ -106,7 +107,7 @@ impl<T: Transport> Client<T> {
     async fn ask_for_space(&self, ost: u16, bytes: u64) {
         let request = OstRequest::GrantSpace { bytes };
         if let Ok(OstReply::SpaceGranted { bytes, object_bytes_max }) =
-            self.ask_ost(ost, request, Bulk::None).await
+            self.ask_ost(ost, request, Bulk::None, &|| true).await
         {
             self.data.limits.objects_end(ost, object_bytes_max);
             self.data.limits.keeps(ost, bytes);
@@ -132,16 +133,17 @@ impl<T: Transport> Client<T> {
         Ok(())
     }
 
-    /// Writes at once what could not be written behind. A lock on it is held.
+    /// Writes at once what could not be written behind, under a lock.
     pub(crate) async fn write_now(
         &self,
         inode: &Arc<CachedInode>,
         file: &OpenFile,
         offset: u64,
         data: &[u8],
+        guard: &DataLockGuard,
     ) -> FsResult<()> {
         self.flush_inode(inode).await?;
-        self.write_file(file, offset, data).await?;
+        self.write_file(file, offset, data, &|| guard.is_held()).await?;
         let mut state = inode.lock();
         state.data.change();
         state.wrote(offset + data.len() as u64, glint_proto::Timestamp::now(), data.len());
@@ -193,12 +195,14 @@ impl<T: Transport> Client<T> {
         let never_created = self.until_created(inode).await.is_err();
         let permit = self.data.limits.permit(ost).await;
         let mtime = inode.lock().data.mtime();
+        // It may be discarded while it waits for its turn: with the session its locks are lost.
+        let lives = || inode.lock().data.dirty().lives(&in_flight);
         let object = ObjectId { ino: inode.ino, stripe };
         let result = match (&in_flight.extents[..], never_created) {
             (_, true) => Err(Errno::EIO),
             ([(offset, extent)], _) => {
                 let request = OstRequest::Write { object, offset: *offset, mtime, kept: true };
-                self.ask_ost(ost, request, Bulk::Shared(&extent.data)).await
+                self.ask_ost(ost, request, Bulk::Shared(&extent.data), &lives).await
             }
             (extents, _) => {
                 let len = extents_bulk_bytes(extents.len(), in_flight.bytes());
@@ -207,7 +211,7 @@ impl<T: Transport> Client<T> {
                 glint_telemetry::count(Counter::BytesCopied, bulk.len() as u64);
                 let count = extents.len() as u32;
                 let request = OstRequest::WriteExtents { object, count, mtime, kept: true };
-                self.ask_ost(ost, request, Bulk::Shared(&Arc::new(bulk))).await
+                self.ask_ost(ost, request, Bulk::Shared(&Arc::new(bulk)), &lives).await
             }
         };
         drop(permit);

@@ -74,7 +74,9 @@ impl Room {
     fn take(&mut self, ost: u16, what: What) -> bool {
         match what {
             What::Room => {
-                self.total < self.total_max() && self.ost(ost).dirty < DIRTY_BYTES_PER_OST_MAX
+                // First, so that this OST is among those whose waiters are woken.
+                let has_room = self.ost(ost).dirty < DIRTY_BYTES_PER_OST_MAX;
+                has_room && self.total < self.total_max()
             }
             What::Request => {
                 let ost = self.ost(ost);
@@ -220,6 +222,21 @@ mod tests {
         let permit = waiting[0].as_mut().poll(&mut context);
         assert!(permit.is_ready());
         assert!(waiting[1].as_mut().poll(&mut context).is_pending());
+    }
+
+    #[test]
+    fn who_waits_for_an_ost_that_has_nothing_yet_is_woken() {
+        let limits = WriteLimits::default();
+        let total = limits.room.lock().total_max();
+        let per_ost = total.div_ceil(2);
+        (0..2).for_each(|ost| limits.add(ost, per_ost));
+        let mut waits = pin!(limits.room(7));
+        let counter = Arc::new(Counter::default());
+        let waker = Waker::from(counter.clone());
+        assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        limits.remove(0, per_ost);
+        assert_eq!(counter.0.load(Ordering::Relaxed), 1);
+        assert!(waits.poll(&mut Context::from_waker(&waker)).is_ready());
     }
 
     #[test]

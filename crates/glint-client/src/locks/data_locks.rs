@@ -34,6 +34,13 @@ pub(crate) struct DataLockGuard {
     id: u64,
 }
 
+impl DataLockGuard {
+    /// Whether the lock was not lost since, with the session of this client.
+    pub(crate) fn is_held(&self) -> bool {
+        self.inode.lock().data_locks.knows(self.id)
+    }
+}
+
 impl Drop for DataLockGuard {
     fn drop(&mut self) {
         let give_up = self.inode.lock().data_locks.end(self.id);
@@ -241,7 +248,9 @@ impl<T: Transport> Client<T> {
 
     async fn sync_unstable(&self, ino: Ino) -> FsResult<()> {
         loop {
-            let sync = |(ost, object)| self.ask_ost(ost, OstRequest::Sync { object }, Bulk::None);
+            let sync = |(ost, object)| {
+                self.ask_ost(ost, OstRequest::Sync { object }, Bulk::None, &|| true)
+            };
             match try_join_all(self.transport.unstable(ino).into_iter().map(sync)).await {
                 Ok(_) => return Ok(()),
                 Err(errno) if errno.may_pass() => host::sleep(OWED).await,

@@ -210,7 +210,11 @@ impl OstRequests for Fake {
         request: OstRequest,
         _: Option<Capability>,
         bulk: Bulk<'_>,
+        is_held: &dyn Fn() -> bool,
     ) -> FsResult<OstReply> {
+        if !is_held() {
+            return Err(Errno::EIO);
+        }
         // A pause lets others run in between, as they would.
         glint_net::host::sleep(Duration::from_micros(100)).await;
         self.0.lock().ost(request, bulk)

@@ -121,11 +121,12 @@ impl<M: Transport> OstRequests for Cluster<M> {
         request: OstRequest,
         capability: Option<Capability>,
         bulk: Bulk<'_>,
+        is_held: &dyn Fn() -> bool,
     ) -> FsResult<OstReply> {
         if ost < self.welcome.own_osts {
-            return self.mds.ost(ost, request, capability, bulk).await;
+            return self.mds.ost(ost, request, capability, bulk, is_held).await;
         }
-        self.oss_of(ost).await?.ost(ost, request, capability, bulk).await
+        self.oss_of(ost).await?.ost(ost, request, capability, bulk, is_held).await
     }
 }
 

@@ -1,6 +1,10 @@
 //! The lease of a client at a server: a task says that the client lives, on a connection of its own,
 //! and learns what is durable. It has a thread, but for a simulation, where it runs beside all others.
 //!
+//! Where an answer does not come in time and the server is heard on another connection, requests are
+//! sent on other ones, too: something on the way, or a part of the server, has died behind what still
+//! acknowledges segments.
+//!
 //! Invariant: it does nothing that could wait for a disk, neither of the client nor of a server, and
 //! waits for nothing else that the client does.
 
@@ -52,10 +56,11 @@ impl ClientSession {
     /// Says every now and then that this client lives, and learns what is durable. At the end of the
     /// session says that, too.
     pub(crate) async fn keep_lease(&self) {
-        let mut backoff = backoff();
+        let (mut backoff, mut silent) = (backoff(), false);
         while !self.is_stopping() {
             let mut connected = false;
-            if let Err(error) = self.ping_until_end(&mut connected).await {
+            if let Err(error) = self.ping_until_end(&mut connected, &mut silent).await {
+                silent |= error.is_silence();
                 tracing::debug!(%error, "keeping the lease");
             }
             self.pause(backoff.pause(connected)).await;
@@ -85,15 +90,22 @@ impl ClientSession {
         }
     }
 
-    async fn ping_until_end(&self, connected: &mut bool) -> Result<(), NetError> {
-        let mut link = Link::open(&self.options.address, self.client).await?;
+    async fn ping_until_end(
+        &self,
+        connected: &mut bool,
+        silent: &mut bool,
+    ) -> Result<(), NetError> {
         // A server whose threads stand still hears those who come anew.
         let patience = Duration::from_millis(self.welcome.lease_ms / PONGS_PER_LEASE);
         let patience = patience.clamp(PATIENCE_MIN, PATIENCE);
+        let mut link = Link::open(&self.options.address, self.client, patience).await?;
         let (hello, mark) = self.hello();
         let welcome = link.ask(&hello, patience).await?;
         let run = self.on_welcome(welcome, mark)?.boot_verifier;
         *connected = true;
+        if std::mem::take(silent) {
+            self.leave_connections();
+        }
         while !self.is_stopping() {
             let (hurry, waits) = {
                 let log = self.replay_log.lock();

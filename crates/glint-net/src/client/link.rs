@@ -47,8 +47,12 @@ async fn in_time<T>(
 
 impl Link {
     /// Connects, in the runtime of this thread or in its simulated world.
-    pub(crate) async fn open(address: &Address, client: ClientId) -> Result<Link, NetError> {
-        let opened = in_time("connecting", PATIENCE, open(address)).await;
+    pub(crate) async fn open(
+        address: &Address,
+        client: ClientId,
+        patience: Duration,
+    ) -> Result<Link, NetError> {
+        let opened = in_time("connecting", patience, open(address)).await;
         let (writer, reader) = opened.map_err(|error| explain_early_end(error, address))?;
         Ok(Link { writer, reader, address: address.clone(), client, is_heard: false })
     }

@@ -74,9 +74,9 @@ fn host_name() -> String {
 /// Asks something, on the calling thread.
 fn ask_once(address: &Address, client: ClientId, request: &Request<'_>) -> Result<Reply, NetError> {
     let no_runtime = |source| NetError::Io { what: "starting to ask".into(), source };
-    crate::runtime(None)
-        .map_err(no_runtime)?
-        .block_on(async { Link::open(address, client).await?.ask(request, PATIENCE).await })
+    crate::runtime(None).map_err(no_runtime)?.block_on(async {
+        Link::open(address, client, PATIENCE).await?.ask(request, PATIENCE).await
+    })
 }
 
 /// Says what it means that a server closes the connection at the first question.
@@ -178,9 +178,19 @@ impl Remote {
     }
 
     async fn call(&self, request: &Request<'_>, bulk: Bulk<'_>) -> FsResult<Reply> {
+        self.call_while(request, bulk, &|| true).await
+    }
+
+    /// A call that is EIO if `is_held` is not true any more when it could be sent.
+    async fn call_while(
+        &self,
+        request: &Request<'_>,
+        bulk: Bulk<'_>,
+        is_held: &dyn Fn() -> bool,
+    ) -> FsResult<Reply> {
         let _span = Span::start(Layer::Net, request.op() as u8);
         let connection = self.connection()?;
-        let (reply, data) = connection.call(request, &bulk).await?;
+        let (reply, data) = connection.call(request, &bulk, is_held).await?;
         if let Bulk::In(room) = bulk {
             let data = data.bytes();
             room.get_mut(..data.len()).ok_or(Errno::EPROTO)?.copy_from_slice(data);
@@ -233,8 +243,10 @@ impl OstRequests for Remote {
         request: OstRequest,
         capability: Option<Capability>,
         bulk: Bulk<'_>,
+        is_held: &dyn Fn() -> bool,
     ) -> FsResult<OstReply> {
-        match self.call(&Request::Ost { ost, request, capability }, bulk).await? {
+        let call = Request::Ost { ost, request, capability };
+        match self.call_while(&call, bulk, is_held).await? {
             Reply::Ost { reply, .. } => reply,
             _ => Err(Errno::EPROTO),
         }

@@ -83,6 +83,8 @@ pub(crate) struct ClientSession {
     pub(crate) recovery: futures_util::lock::Mutex<Recovery>,
     /// Counts evictions.
     pub(crate) evictions: AtomicU64,
+    /// Counts silences of the server after which it was heard on another connection.
+    silences: AtomicU64,
     stop: AtomicBool,
     /// The session is over, and nothing of it is sent any more: who waits for that.
     is_over: AtomicBool,
@@ -159,6 +161,7 @@ impl ClientSession {
                 retries: None,
             }),
             evictions: AtomicU64::new(0),
+            silences: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             end: WaitList::default(),
@@ -200,6 +203,23 @@ impl ClientSession {
     /// Waits until it is.
     pub(crate) async fn until_over(&self) {
         self.end.until(|| self.is_over.load(Ordering::Acquire).then_some(())).await;
+    }
+
+    /// Ends connections that were made before now: the server was heard on another one after it had
+    /// been silent. Their requests are sent again.
+    pub(crate) fn leave_connections(&self) {
+        self.silences.fetch_add(1, Ordering::AcqRel);
+        self.end.wake();
+    }
+
+    /// How often the server was silent, and heard again.
+    pub(crate) fn silences(&self) -> u64 {
+        self.silences.load(Ordering::Acquire)
+    }
+
+    /// Waits until the server was silent and heard again more often than that.
+    pub(crate) async fn until_heard_again(&self, silences: u64) {
+        self.end.until(|| (self.silences() != silences).then_some(())).await;
     }
 
     /// Waits until this client was evicted, or another run of the server was heard of, since a

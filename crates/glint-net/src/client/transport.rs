@@ -48,13 +48,16 @@ pub trait MdsRequests: Send + Sync + 'static {
 
 /// Requests to the OSTs of all servers, with the same promise.
 pub trait OstRequests: Send + Sync + 'static {
-    /// Sends a request, with what allows it if that is needed, and waits for its answer.
+    /// Sends a request, with what allows it if that is needed, and waits for its answer. Whether the
+    /// locks for it are still held is asked last, after all that it waits for: EIO if not, because
+    /// it would be sent in another session than that which had them.
     fn ost(
         &self,
         ost: u16,
         request: OstRequest,
         capability: Option<Capability>,
         bulk: Bulk<'_>,
+        is_held: &dyn Fn() -> bool,
     ) -> impl Future<Output = FsResult<OstReply>>;
 }
 

@@ -12,8 +12,8 @@ use glint_proto::lock::Return;
 use glint_proto::message::Welcome;
 use glint_proto::oss::OssInfo;
 use glint_proto::{
-    Arrival, Bulk, Capability, Cred, FsResult, MdsRequest, MetadataService, OstReply, OstRequest,
-    Session, Timestamp,
+    Arrival, Bulk, Capability, Cred, Errno, FsResult, MdsRequest, MetadataService, OstReply,
+    OstRequest, Session, Timestamp,
 };
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
@@ -62,7 +62,11 @@ impl<S: Service> OstRequests for InProcess<S> {
         request: OstRequest,
         _: Option<Capability>,
         bulk: Bulk<'_>,
+        is_held: &dyn Fn() -> bool,
     ) -> FsResult<OstReply> {
+        if !is_held() {
+            return Err(Errno::EIO);
+        }
         self.service.execute_data(&self.session, ost, request, bulk.borrowed()).await.reply
     }
 }

@@ -14,7 +14,7 @@ use crate::client::session::ClientSession;
 use crate::host;
 use crate::transport::frame_writer::KeptFrame;
 use crate::transport::framing::{Envelope, FrameReader, request_frame};
-use futures_util::future::select;
+use futures_util::future::{Either, select};
 use glint_proto::message::Request;
 use glint_proto::{Errno, FsResult};
 use std::cell::RefCell;
@@ -95,7 +95,8 @@ impl Connection {
 
     /// Returns whether it was ever connected, and why it is not any more.
     async fn connect_and_read(self: &Rc<Self>, broken: &mut Option<Broken>) -> (bool, NetError) {
-        let (mut reader, now) = match self.establish().await {
+        let silences = self.session.silences();
+        let (mut reader, now) = match self.establish(silences).await {
             Ok(established) => established,
             Err(error) => return (false, error),
         };
@@ -111,7 +112,9 @@ impl Connection {
         };
         // Where nothing is asked just now, it would not be heard of here.
         let overtaken = async {
-            self.session.until_after(now).await;
+            let (another, again) =
+                (self.session.until_after(now), self.session.until_heard_again(silences));
+            select(pin!(another), pin!(again)).await;
             NetError::Closed
         };
         (true, select(pin!(read), pin!(overtaken)).await.factor_first().0)
@@ -120,8 +123,13 @@ impl Connection {
     /// Connects, and leads the connection from hello to where requests go. What is sent again is
     /// sent by the task that flushes: a server that has too much to say takes no more until it is
     /// listened to.
-    async fn establish(&self) -> Result<(FrameReader, Generation), NetError> {
-        let (writer, mut reader, welcome) = connect(&self.session).await?;
+    async fn establish(&self, silences: u64) -> Result<(FrameReader, Generation), NetError> {
+        let again = self.session.until_heard_again(silences);
+        let (writer, mut reader, welcome) =
+            match select(pin!(connect(&self.session)), pin!(again)).await {
+                Either::Left((connected, _)) => connected?,
+                Either::Right(_) => return Err(NetError::Closed),
+            };
         let writer = Rc::new(writer);
         let now = self.recover(&writer, &mut reader, &welcome).await?;
         self.on_evictions();
@@ -197,10 +205,10 @@ mod tests {
     use crate::client::transport::MdsSession;
     use crate::runtime;
     use crate::transport::framing::append_frame;
-    use futures_util::future::Either;
     use glint_proto::frame::NO_SLOT;
     use glint_proto::message::{Reply, Welcome};
     use glint_proto::{Bulk, ClientId, Ino, ObjectId, OstRequest};
+    use std::cell::Cell;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::time::Duration;
@@ -287,7 +295,7 @@ mod tests {
             let bulk = Arc::new(vec![0; 4 << 20]);
             let mut calls = Vec::new();
             for _ in 0..WRITES {
-                let call = async || connection.call(&request, &Bulk::Shared(&bulk)).await;
+                let call = async || connection.call(&request, &Bulk::Shared(&bulk), &|| true).await;
                 let mut call = Box::pin(call());
                 assert!(futures_util::poll!(call.as_mut()).is_pending());
                 calls.push(call);
@@ -305,6 +313,72 @@ mod tests {
             session.end();
         });
         server.join().unwrap();
+    }
+
+    #[test]
+    fn who_waits_for_a_slot_is_not_sent_when_its_lock_is_lost() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let session = session_at(&listener);
+        runtime(None).unwrap().block_on(async {
+            let connection = Connection::of_thread(&session).unwrap();
+            let object = ObjectId { ino: Ino(7), stripe: 0 };
+            let request = OstRequest::Truncate { object, size: 0 };
+            let request = Request::Ost { ost: 0, request, capability: None };
+            let held = Cell::new(true);
+            let is_held = || held.get();
+            let under_way = || connection.pending.borrow().iter().flatten().count();
+            let mut calls = Vec::new();
+            while under_way() == calls.len() {
+                let mut call = Box::pin(connection.call(&request, &Bulk::None, &is_held));
+                assert!(futures_util::poll!(call.as_mut()).is_pending());
+                calls.push(call);
+            }
+            let waits = calls.pop().unwrap();
+            held.set(false);
+            // An eviction fails those under way, and so makes room.
+            connection.finish(0);
+            assert!(matches!(waits.await, Err(Errno::EIO)));
+            assert_eq!(under_way(), calls.len() - 1);
+            session.end();
+        });
+    }
+
+    #[test]
+    fn a_connection_that_died_in_silence_is_left_when_the_server_is_heard_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let session = session_at(&listener);
+        let (connected, is_connected) = std::sync::mpsc::channel();
+        let server = std::thread::spawn(move || {
+            // Its end still acknowledges what is sent there.
+            let first = welcomes(&listener);
+            connected.send(()).unwrap();
+            let mut second = welcomes(&listener);
+            let mut asked = [0; 64];
+            assert!(second.read(&mut asked).unwrap() > 0, "the request is sent again");
+            connected.send(()).unwrap();
+            first
+        });
+        runtime(None).unwrap().block_on(async {
+            let connection = Connection::of_thread(&session).unwrap();
+            let mut call = Box::pin(connection.call(&Request::Status, &Bulk::None, &|| true));
+            assert!(futures_util::poll!(call.as_mut()).is_pending());
+            for heard in [false, true] {
+                let mut left = 1000;
+                while is_connected.try_recv().is_err() {
+                    left -= 1;
+                    assert!(left > 0, "the server is heard again: {heard}");
+                    host::sleep(Duration::from_millis(10)).await;
+                    assert!(futures_util::poll!(call.as_mut()).is_pending());
+                }
+                if !heard {
+                    host::sleep(Duration::from_millis(100)).await;
+                    session.leave_connections();
+                }
+            }
+            drop(call);
+            session.end();
+        });
+        drop(server.join().unwrap());
     }
 
     #[test]

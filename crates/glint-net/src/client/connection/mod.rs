@@ -131,6 +131,7 @@ impl Connection {
         request: &Request<'_>,
         bulk: &Bulk<'_>,
         abandoned: bool,
+        is_held: &dyn Fn() -> bool,
     ) -> FsResult<u16> {
         self.session.room(request).await;
         self.on_evictions();
@@ -140,6 +141,10 @@ impl Connection {
             (_, Request::Ost { .. }) => self.slots.take(Use::Data).await,
             _ => self.slots.take(Use::Metadata).await,
         };
+        if !is_held() {
+            self.slots.give(slot);
+            return Err(Errno::EIO);
+        }
         let xid = self.next_xid.get();
         self.next_xid.set(xid + 1);
         let envelope = Envelope {
@@ -166,17 +171,9 @@ impl Connection {
         };
         let fresh = matches!(request, Request::Mds { request, .. } if request.op() != Op::Batch);
         let session = fresh.then(|| self.session.evictions.load(Ordering::Acquire));
-        let pending = Pending {
-            frame,
-            xid,
-            answer: None,
-            waker: None,
-            abandoned,
-            rests: false,
-            opened: None,
-            sync,
-            session,
-        };
+        let (answer, waker, rests, opened) = Default::default();
+        let pending =
+            Pending { frame, xid, answer, waker, abandoned, rests, opened, sync, session };
         let mut all = self.pending.borrow_mut();
         if all.len() <= usize::from(slot) {
             all.resize_with(usize::from(slot) + 1, || None);
@@ -222,13 +219,15 @@ impl Connection {
         }
     }
 
-    /// Sends a request and waits for its answer.
+    /// Sends a request and waits for its answer. EIO if `is_held` is not true any more when it has
+    /// its place among those that are under way: an eviction from then on fails it.
     pub(crate) async fn call(
         &self,
         request: &Request<'_>,
         bulk: &Bulk<'_>,
+        is_held: &dyn Fn() -> bool,
     ) -> FsResult<(Reply, ReceivedBulk)> {
-        let slot = self.enqueue(request, bulk, false).await?;
+        let slot = self.enqueue(request, bulk, false, is_held).await?;
         self.awaited.set(self.awaited.get() + 1);
         let mut call = CallGuard { connection: self, slot, done: false };
         loop {
@@ -297,7 +296,7 @@ impl Connection {
 
     /// Sends a request whose answer nobody waits for: with the next one, or soon.
     pub(crate) async fn post(self: Rc<Self>, request: &Request<'_>) -> FsResult<()> {
-        self.enqueue(request, &Bulk::None, true).await?;
+        self.enqueue(request, &Bulk::None, true, &|| true).await?;
         if !self.soon.replace(true) {
             host::spawn(async move {
                 host::sleep(Duration::from_millis(SOON_MS)).await;
@@ -476,7 +475,7 @@ mod tests {
         crate::runtime(None).unwrap().block_on(async {
             let connection = Connection::of_thread(&session).unwrap();
             {
-                let mut call = pin!(connection.call(&Request::Osses, &Bulk::None));
+                let mut call = pin!(connection.call(&Request::Osses, &Bulk::None, &|| true));
                 assert!(call.as_mut().now_or_never().is_none());
                 assert_eq!(connection.unanswered().len(), 1);
                 is_busy(&connection);
