@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use support::{ROOT, Tree};
 
-/// What the MDS makes of a smaller wish.
+/// Page that the MDS makes for a smaller wish.
 const PAGE_BYTES_MIN: usize = 4096;
 
 fn page(tree: &Tree, cookie: u64, bytes_max: u32, plus: bool) -> DirPage {

@@ -378,7 +378,7 @@ fn a_layout_is_for_directories_and_files_without_data() {
     tree.must_be_sound();
 }
 
-/// What a client has opened by itself keeps a file without a name as any open does.
+/// Opens that a client made by itself keep a file without a name as any open does.
 #[test]
 fn opens_that_are_declared_are_counted() {
     let tree = planted();

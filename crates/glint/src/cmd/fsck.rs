@@ -99,7 +99,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let said = said.ok_or("no data directory was named")?;
     let mut check = Check::default();
     let ended = check.directory(said, &args).map_err(|error| error.to_string());
-    // What was found, and perhaps put right, before the check failed is said, too.
+    // Findings from before the check failed are said, too: some may be put right.
     check.say(&args, ended.as_ref().err());
     ended?;
     Ok(ExitCode::from(check.exit_code()))

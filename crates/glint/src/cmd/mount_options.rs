@@ -89,7 +89,7 @@ const CHOICES: [(&str, &[&str]); 3] = [
 ];
 /// Glint's own options that are said without a value.
 const PLAIN: [&str; 3] = ["direct_io", "wbmeta", "nowbmeta"];
-/// What is said to who says `inodes` otherwise.
+/// Advice to who says `inodes` otherwise.
 const INODES: &str = "say a number of inodes, as inodes=1048576";
 /// Labels of SELinux: the kernel's own, where it has SELinux.
 const CONTEXTS: [&str; 4] = ["context=", "fscontext=", "defcontext=", "rootcontext="];
