@@ -50,7 +50,7 @@ fn a_mount_left_by_a_crash_is_cleaned_up() {
     up_crashes(up);
     fs::metadata(world.mount_point()).unwrap_err();
     let up = world.up(&[]);
-    assert!(up.log().contains("cleaning up"), "{}", up.log());
+    assert!(up.log().contains("is cleaned up"), "{}", up.log());
     assert_eq!(fs::read(world.mount_point().join("f")).unwrap(), b"acknowledged");
     up_crashes(up);
     run(glint().args(["umount", text(&world.mount_point())]));
