@@ -11,7 +11,7 @@ use crate::data::SharedByFiles;
 use crate::data::placement::OstPlacement;
 use crate::locks::LockKeeping;
 use crate::meta_log::log::WriteBackLog;
-use crate::terms::ClientTerms;
+use crate::parameters::ClientParameters;
 use crate::vfs::{Caller, Found, Valid};
 use glint_net::{MdsRequests, MdsSession, Transport};
 use glint_proto::{Attr, Cred, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, Timestamp};
@@ -23,7 +23,7 @@ use std::time::Duration;
 /// A client core.
 pub struct Client<T> {
     pub(crate) transport: T,
-    pub(crate) terms: ClientTerms,
+    pub(crate) parameters: ClientParameters,
     /// Cache of names and inodes, and under which locks.
     pub(crate) cache: Cache,
     /// Changes of names that were made without asking.
@@ -47,7 +47,7 @@ impl<T: Transport> Client<T> {
             log.turn_off();
         }
         Client {
-            terms: ClientTerms::of(&welcome, transport.mds().identity().is_in_process(), noatime),
+            parameters: ClientParameters::of(&welcome, transport.mds().identity().is_in_process(), noatime),
             cache: Cache::new(log.clone()),
             log,
             handles: Handles::default(),
@@ -83,7 +83,7 @@ impl<T: Transport> Client<T> {
 
     /// Whether the servers give locks, and this client keeps them.
     pub(crate) fn has_locks(&self) -> bool {
-        self.terms.gives_locks && self.me.get().is_some()
+        self.parameters.gives_locks && self.me.get().is_some()
     }
 
     /// Asks the MDS; once more with supplementary groups if it refuses without. What the
@@ -117,10 +117,10 @@ impl<T: Transport> Client<T> {
     /// One request, whose grants are known before anything else is waited for: a call may be
     /// dropped whenever it waits.
     async fn ask_once(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<MdsReply> {
-        let epoch = self.cache.epoch();
+        let generation = self.cache.generation();
         let (reply, grants) = self.transport.mds().request(cred, request).await;
         if !grants.is_empty() {
-            self.learn_grants(&grants, epoch);
+            self.learn_grants(&grants, generation);
         }
         reply
     }
@@ -192,7 +192,7 @@ impl<T: Transport> Client<T> {
     pub(crate) fn learn_attr(&self, attr: Attr, asked: Tick) -> Found {
         match self.has_locks() {
             true => self.cache.learn(attr, asked),
-            false => Found { attr, valid: Valid::timed(self.terms.cache_time) },
+            false => Found { attr, valid: Valid::timed(self.parameters.cache_time) },
         }
     }
 
@@ -207,7 +207,7 @@ impl<T: Transport> Client<T> {
     ) -> Found {
         match self.has_locks() {
             true => self.cache.learn_name(parent, name, &attr, asked, learns),
-            false => Found { attr, valid: Valid::timed(self.terms.cache_time) },
+            false => Found { attr, valid: Valid::timed(self.parameters.cache_time) },
         }
     }
 

@@ -18,7 +18,7 @@ pub mod fuzz;
 mod kernel;
 mod locks;
 mod meta_log;
-mod terms;
+mod parameters;
 mod vfs;
 
 pub use client::Client;

@@ -191,8 +191,8 @@ impl<K: Kv> Mds<K> {
                 Ok(MdsReply::Done)
             }
             MdsRequest::PosixLock(lock) => Ok(self.posix_lock(context, lock).await?),
-            MdsRequest::LeaseInodes { count, epoch } => {
-                Ok(self.lease_inodes(context, count, epoch).await?)
+            MdsRequest::GrantInodes { count, epoch } => {
+                Ok(self.grant_inodes(context, count, epoch).await?)
             }
             MdsRequest::WritesBack { epoch } => {
                 context.begin()?;

@@ -274,7 +274,7 @@ fn an_answer_that_is_said_again_brings_the_same_locks() {
     let session = connect(&mds, 1);
     mds.listen(session.client());
     let epoch = 3;
-    let numbers = block_on(ask(&mds, &session, 1, MdsRequest::LeaseInodes { count: 8, epoch }));
+    let numbers = block_on(ask(&mds, &session, 1, MdsRequest::GrantInodes { count: 8, epoch }));
     let Ok(MdsReply::Inodes { first, .. }) = numbers.reply else { panic!("{:?}", numbers.reply) };
     let first = Ino(first);
     let MdsRequest::Create { parent, umask, rdev, target, open, exclusive, .. } = FILE else {

@@ -42,7 +42,7 @@ struct Pending {
 struct Oss {
     identity: OssIdentity,
     /// Names the sequence of its orders. Another one has it ask about all sessions.
-    orders_epoch: u64,
+    orders_sequence: u64,
     heard: Instant,
     space: Vec<SpaceInfo>,
     /// Sessions that it has not said to be fenced.
@@ -73,7 +73,7 @@ impl OssRegistry {
     pub fn new(records: &dyn Records, boot_verifier: u64, lease: Duration) -> OssRegistry {
         let remembered = |identity: &OssIdentity| Oss {
             identity: identity.clone(),
-            orders_epoch: boot_verifier,
+            orders_sequence: boot_verifier,
             // The OSS may still rely on what it heard in the last run.
             heard: clock::now(),
             space: Vec::new(),
@@ -160,7 +160,7 @@ impl OssRegistry {
         oss.heard = clock::now();
         oss.space = beat.space;
         oss.fence.retain(|session| !beat.fenced.contains(session));
-        if beat.done.0 == oss.orders_epoch {
+        if beat.done.0 == oss.orders_sequence {
             let is_done = |pending: &mut Pending| pending.number <= beat.done.1;
             while let Some(done) = oss.pending.pop_front_if(is_done) {
                 oss.ordered -= done.order.objects.len();
@@ -170,7 +170,7 @@ impl OssRegistry {
         let told = oss.pending.iter().take(ORDERS);
         Ok(Orders {
             fs_uuid: records.uuid(),
-            epoch: oss.orders_epoch,
+            sequence: oss.orders_sequence,
             first_ost: oss.identity.first_ost,
             lease_ms: self.lease.as_millis() as u64,
             fence: oss.fence.iter().take(FENCES).copied().collect(),
@@ -213,7 +213,7 @@ impl OssRegistry {
         tracing::info!(address, osts, first_ost, "a server of OSTs joins");
         all.push(Oss {
             identity: OssIdentity { uuid, first_ost, osts, address, certificate },
-            orders_epoch: self.boot_verifier,
+            orders_sequence: self.boot_verifier,
             heard: clock::now(),
             space: Vec::new(),
             fence: Vec::new(),
@@ -274,7 +274,7 @@ impl OssRegistry {
             if oss.fence.len() == FENCES_MAX {
                 // One that is away for so long executes nothing before it is back and has asked.
                 oss.fence.clear();
-                oss.orders_epoch = oss.orders_epoch.wrapping_add(1);
+                oss.orders_sequence = oss.orders_sequence.wrapping_add(1);
             }
             oss.fence.push(session);
         }
@@ -333,7 +333,7 @@ mod tests {
         assert_eq!(
             osses.beat(&data, None, beat(1, (6, 1))).unwrap().orders,
             told,
-            "of another epoch"
+            "of another sequence"
         );
         assert!(osses.beat(&data, None, beat(1, (7, 1))).unwrap().orders.is_empty());
         assert_eq!(osses.durable(20), 10);
@@ -399,7 +399,7 @@ mod tests {
         assert!(told.fence.len() == 1 && !told.more_to_fence);
         (0..FENCES_MAX as u64).for_each(|session| osses.fence(session));
         let told = osses.beat(&data, None, beat(1, (7, 0))).unwrap();
-        assert_eq!((told.epoch, told.fence.len()), (8, 1), "it asks about all that it knows");
+        assert_eq!((told.sequence, told.fence.len()), (8, 1), "it asks about all that it knows");
     }
 
     #[test]

@@ -358,7 +358,7 @@ impl<D: Dice> Hostile<D> {
                 flock: self.flip()?,
                 how: self.pick(&[PosixLockHow::Try, PosixLockHow::Test, PosixLockHow::Reclaim])?,
             }),
-            21 => MdsRequest::LeaseInodes { count: self.number()? as u32, epoch: 1 },
+            21 => MdsRequest::GrantInodes { count: self.number()? as u32, epoch: 1 },
             22 => MdsRequest::WritesBack { epoch: 1 },
             23 => MdsRequest::ReclaimDelegation { ino },
             24 => MdsRequest::Batch { epoch: 1, changes: b"\x01\x02\x03" },

@@ -101,19 +101,19 @@ static FREE: Mutex<Vec<&'static Shard>> = Mutex::new(Vec::new());
 
 /// Gives the shard back when its thread ends, so that shards are bounded by the
 /// largest number of threads alive at once.
-struct Lease(&'static Shard);
+struct OwnShard(&'static Shard);
 
-impl Drop for Lease {
+impl Drop for OwnShard {
     fn drop(&mut self) {
         FREE.lock().unwrap_or_else(PoisonError::into_inner).push(self.0);
     }
 }
 
 thread_local! {
-    static MINE: Lease = Lease(lease());
+    static MINE: OwnShard = OwnShard(take_shard());
 }
 
-fn lease() -> &'static Shard {
+fn take_shard() -> &'static Shard {
     if let Some(shard) = FREE.lock().unwrap_or_else(PoisonError::into_inner).pop() {
         return shard;
     }
@@ -145,11 +145,11 @@ pub(crate) fn tick(layer: Layer, op: u8) {
 
 fn with_histogram(layer: Layer, op: u8, work: impl FnOnce(&Histogram)) {
     // A thread that is being torn down loses its last values.
-    let _ = MINE.try_with(|lease| {
+    let _ = MINE.try_with(|own| {
         let cell = layer as usize * OPS_MAX + (op as usize).min(OPS_MAX - 1);
-        let histogram = lease.0.get(cell).unwrap_or_else(|| {
+        let histogram = own.0.get(cell).unwrap_or_else(|| {
             let new: &'static mut Histogram = Box::leak(Box::default());
-            lease.0.cells[cell].store(new, Ordering::Release);
+            own.0.cells[cell].store(new, Ordering::Release);
             new
         });
         work(histogram);
@@ -158,15 +158,15 @@ fn with_histogram(layer: Layer, op: u8, work: impl FnOnce(&Histogram)) {
 
 /// Adds to a counter.
 pub fn count(counter: Counter, by: u64) {
-    let _ = MINE.try_with(|lease| {
-        let cell = &lease.0.counters[counter as usize];
+    let _ = MINE.try_with(|own| {
+        let cell = &own.0.counters[counter as usize];
         cell.store(cell.load(Ordering::Relaxed) + by, Ordering::Relaxed);
     });
 }
 
 /// Value of a counter, of this thread and those that ended before it began.
 pub fn counted_here(counter: Counter) -> u64 {
-    let value = |lease: &Lease| lease.0.counters[counter as usize].load(Ordering::Relaxed);
+    let value = |own: &OwnShard| own.0.counters[counter as usize].load(Ordering::Relaxed);
     MINE.try_with(value).unwrap_or_default()
 }
 

@@ -90,7 +90,7 @@ mod tests {
     const DIRECTORY: Ino = Ino(8);
 
     fn grant(cache: &Cache, ino: Ino) {
-        cache.learn_grants(&[Grant::Bits { ino, bits: Bits::ENTRY, number: 1 }], cache.epoch());
+        cache.learn_grants(&[Grant::Bits { ino, bits: Bits::ENTRY, number: 1 }], cache.generation());
     }
 
     #[test]

@@ -51,8 +51,8 @@ pub(crate) struct Cache {
     pub(crate) with_negative: Mutex<VecDeque<Ino>>,
     pub(crate) flight: RequestsInFlight,
     kernel: OnceLock<Arc<dyn Kernel>>,
-    /// Counts how often the servers have forgotten all locks.
-    epoch: AtomicU64,
+    /// Generation of the locks here: counts how often the servers have forgotten all of them.
+    generation: AtomicU64,
     log: Arc<WriteBackLog>,
     /// Locks to give up.
     pub(crate) returns: Mutex<Vec<Return>>,
@@ -70,7 +70,7 @@ impl Cache {
             with_negative: Mutex::default(),
             flight: RequestsInFlight::default(),
             kernel: OnceLock::new(),
-            epoch: AtomicU64::new(0),
+            generation: AtomicU64::new(0),
             log,
             returns: Mutex::default(),
         }
@@ -129,7 +129,7 @@ impl Cache {
 
     /// Locks have come with an answer. Returns those that are not to be relied on, as if a
     /// server asked for them.
-    pub(crate) fn learn_grants(&self, grants: &[Grant], epoch: u64) -> Vec<Recall> {
+    pub(crate) fn learn_grants(&self, grants: &[Grant], generation: u64) -> Vec<Recall> {
         let mut refused = Vec::new();
         let sent_mark = self.sent_mark();
         for grant in grants {
@@ -137,7 +137,7 @@ impl Cache {
                 Grant::Bits { ino, bits, number } => {
                     let inode = self.inode(ino);
                     let mut state = inode.lock();
-                    if !self.is_epoch(epoch) {
+                    if !self.is_generation(generation) {
                         continue;
                     }
                     state.sent_mark = sent_mark;
@@ -159,7 +159,7 @@ impl Cache {
                     let inode = self.inode(ino);
                     let mut state = inode.lock();
                     state.sent_mark = sent_mark;
-                    if !self.is_epoch(epoch) || state.data_locks.add(lock, false).is_none() {
+                    if !self.is_generation(generation) || state.data_locks.add(lock, false).is_none() {
                         refused.push(Recall::Data { ino, number: lock.number });
                     }
                     drop(state);
@@ -168,7 +168,7 @@ impl Cache {
                 Grant::Capability { ino, capability } => {
                     let inode = self.inode(ino);
                     let mut state = inode.lock();
-                    if self.is_epoch(epoch) {
+                    if self.is_generation(generation) {
                         state.capabilities.add(capability);
                     }
                 }
@@ -179,19 +179,19 @@ impl Cache {
 
     /// The servers have forgotten all locks: what they gave before is not to be relied on, however
     /// late its answer comes. To be called before any inode is changed because of that.
-    pub(crate) fn begin_epoch(&self) {
-        self.epoch.fetch_add(1, Ordering::AcqRel);
+    pub(crate) fn begin_generation(&self) {
+        self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Names the time since the servers last forgot all locks.
-    pub(crate) fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::Acquire)
+    /// Generation of the locks that are granted from now on.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 
-    /// Whether that goes on. What is learned under it is learned with the inode locked: who ends
+    /// Whether a generation goes on. What is learned in it is learned with the inode locked: who ends
     /// it looks at the inode after that.
-    pub(crate) fn is_epoch(&self, epoch: u64) -> bool {
-        self.epoch() == epoch
+    pub(crate) fn is_generation(&self, generation: u64) -> bool {
+        self.generation() == generation
     }
 
     /// An update of inodes by this client begins.

@@ -91,7 +91,7 @@ impl<T: Transport> Client<T> {
                 let valid = Valid::under(false, inode.lock().attributes().is_some());
                 Ok(Found { attr, valid: valid.without_attr() })
             }
-            _ => Ok(Found { attr, valid: Valid::timed(self.terms.cache_time) }),
+            _ => Ok(Found { attr, valid: Valid::timed(self.parameters.cache_time) }),
         }
     }
 

@@ -63,7 +63,7 @@ impl<T: Transport> Client<T> {
                     state.data.stamp()
                 };
                 self.flush_inode(&inode).await?;
-                match self.terms.reads_ahead {
+                match self.parameters.reads_ahead {
                     true => self.read_with_ahead(&inode, &file, stamp, offset, buffer).await?,
                     false => self.read_file(&file, offset, buffer).await?,
                 }
@@ -174,7 +174,7 @@ impl<T: Transport> Client<T> {
                     true => self.write_behind(&inode, &file, offset, data),
                     false => self.write_now(&inode, &file, offset, data, &guard).await?,
                 }
-                if self.terms.write_through {
+                if self.parameters.write_through {
                     self.flush_inode(&inode).await?;
                     self.error_of(&inode, &file)?;
                 }

@@ -37,11 +37,11 @@ use std::time::Duration;
 
 impl<T: Transport> Vfs for Client<T> {
     fn root(&self) -> Ino {
-        self.terms.root
+        self.parameters.root
     }
 
     fn caching(&self) -> Caching {
-        match (self.has_locks(), self.terms.is_alone()) {
+        match (self.has_locks(), self.parameters.is_alone()) {
             (true, _) => Caching::Locked,
             (false, true) => Caching::Alone,
             (false, false) => Caching::Timed,
@@ -50,7 +50,7 @@ impl<T: Transport> Vfs for Client<T> {
 
     fn negative_time(&self) -> Duration {
         // Under locks this client remembers it: the kernel could not be told in time.
-        if self.has_locks() { Duration::ZERO } else { self.terms.cache_time }
+        if self.has_locks() { Duration::ZERO } else { self.parameters.cache_time }
     }
 
     fn set_kernel(&self, kernel: Arc<dyn Kernel>) {

@@ -92,7 +92,7 @@ impl<T: Transport> Client<T> {
             lock_owners: Mutex::default(),
             plain: AtomicU64::new(0),
             wrote: AtomicBool::new(flags.truncate),
-            atime_done: AtomicBool::new(self.terms.noatime),
+            atime_done: AtomicBool::new(self.parameters.noatime),
             ahead: Mutex::default(),
         })
     }
@@ -148,7 +148,7 @@ impl<T: Transport> Client<T> {
             if !state.bits.has(Bits::OPEN) {
                 return None;
             }
-            if self.terms.needs_capabilities && !state.may_read() {
+            if self.parameters.needs_capabilities && !state.may_read() {
                 return None;
             }
             let attr = state.attributes()?.clone();

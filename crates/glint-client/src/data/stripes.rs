@@ -28,12 +28,12 @@ impl<T: Transport> Client<T> {
         is_held: &dyn Fn() -> bool,
     ) -> FsResult<OstReply> {
         let known = |object: ObjectId| self.cache.find(object.ino);
-        let needs_inode = request.is_modifying() || self.terms.needs_capabilities;
+        let needs_inode = request.is_modifying() || self.parameters.needs_capabilities;
         let inode = request.object().filter(|_| needs_inode).and_then(known);
         if let Some(inode) = inode.as_ref().filter(|_| request.is_modifying()) {
             self.until_created(inode).await?;
         }
-        let inode = inode.filter(|_| self.terms.needs_capabilities);
+        let inode = inode.filter(|_| self.parameters.needs_capabilities);
         let capability = inode.and_then(|inode| inode.lock().capabilities.for_request(&request));
         self.transport.ost(ost, request, capability, bulk, is_held).await
     }

@@ -273,7 +273,7 @@ impl<T: Transport> Client<T> {
     /// How long those wait for data that cannot be sent who cannot wait for ever: long enough
     /// for what passes, and shorter than a server waits for a lock.
     fn patience(&self) -> Duration {
-        self.terms.lease / 2
+        self.parameters.lease / 2
     }
 
     /// Everything that was written to an inode so far to its OSTs. What is lost meanwhile is

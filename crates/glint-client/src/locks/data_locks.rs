@@ -161,7 +161,7 @@ impl<T: Transport> Client<T> {
             // Until the lock is known here. Not while the next one is asked for: it may wait for
             // this one to be given up.
             let in_flight = self.cache.begin_request();
-            let epoch = self.cache.epoch();
+            let generation = self.cache.generation();
             let lock = match self.ask_as_root(&request).await {
                 Ok(MdsReply::Locked(lock)) => lock,
                 Ok(_) => return Err(Errno::EPROTO),
@@ -176,7 +176,7 @@ impl<T: Transport> Client<T> {
             let added = {
                 let mut state = inode.lock();
                 state.sent_mark = self.cache.sent_mark();
-                self.cache.is_epoch(epoch).then(|| state.data_locks.add(lock, true)).flatten()
+                self.cache.is_generation(generation).then(|| state.data_locks.add(lock, true)).flatten()
             };
             if let Some(id) = added {
                 return Ok(DataLockGuard { inode: inode.clone(), id });
@@ -201,10 +201,10 @@ impl<T: Transport> Client<T> {
         self.send_returns().await;
     }
 
-    /// Locks have come with the answer to a request of an epoch. Those that came too late to be
+    /// Locks have come with the answer to a request of a generation. Those that came too late to be
     /// relied on are given up.
-    pub(crate) fn learn_grants(&self, grants: &[Grant], epoch: u64) {
-        let refused = self.cache.learn_grants(grants, epoch);
+    pub(crate) fn learn_grants(&self, grants: &[Grant], generation: u64) {
+        let refused = self.cache.learn_grants(grants, generation);
         if !refused.is_empty() {
             self.on_recall(refused);
         }
@@ -228,7 +228,7 @@ impl<T: Transport> Client<T> {
             return;
         }
         let syncing = pin!(self.sync_unstable(ino));
-        let patience = pin!(host::sleep(self.terms.lease / 2));
+        let patience = pin!(host::sleep(self.parameters.lease / 2));
         match select(syncing, patience).await {
             Either::Left((Ok(()), _)) => {}
             Either::Left((Err(errno), _)) => {

@@ -27,7 +27,7 @@ impl<T: Transport> Client<T> {
     /// Looks whether the servers were heard of. Waits for nothing.
     pub(crate) fn watch(&self) {
         let silent = self.transport.mds().silence();
-        if silent > self.terms.lease * 2 / 3 {
+        if silent > self.parameters.lease * 2 / 3 {
             if !self.locks.suspension.set(true) {
                 tracing::warn!(
                     "no word from the servers for {} s: what is cached is not used",

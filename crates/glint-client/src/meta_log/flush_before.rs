@@ -11,7 +11,7 @@ impl<T: Transport> Client<T> {
     /// Tells the servers what is in the way of a request.
     pub(crate) async fn flush_before(&self, request: &MdsRequest<'_>) {
         match *request {
-            MdsRequest::LeaseInodes { .. }
+            MdsRequest::GrantInodes { .. }
             | MdsRequest::WritesBack { .. }
             | MdsRequest::Batch { .. }
             | MdsRequest::Statfs => {}

@@ -100,7 +100,7 @@ impl<T: Transport> Client<T> {
 
     /// Asks for inode numbers; the servers know then that this client makes changes by itself.
     async fn ask_for_numbers(&self) -> bool {
-        let request = MdsRequest::LeaseInodes { count: NUMBERS, epoch: self.log.epoch() };
+        let request = MdsRequest::GrantInodes { count: NUMBERS, epoch: self.log.epoch() };
         match self.ask_as_root(&request).await {
             Ok(MdsReply::Inodes { first, count, osts, absent }) => {
                 self.placement.note(osts, absent);

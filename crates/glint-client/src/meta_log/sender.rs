@@ -36,9 +36,9 @@ impl<T: Transport> Client<T> {
     async fn send_batch(self: &Arc<Self>, batch: &LogBatch) {
         let request = MdsRequest::Batch { epoch: batch.epoch, changes: &batch.changes };
         let _in_flight = self.cache.begin_request();
-        let epoch = self.cache.epoch();
+        let generation = self.cache.generation();
         let (reply, grants) = self.transport.mds().request(&Cred::ROOT, &request).await;
-        self.learn_grants(&grants, epoch);
+        self.learn_grants(&grants, generation);
         self.end_expecting(batch);
         let failed = match reply {
             Ok(MdsReply::Batched { failed, .. }) => failed,

@@ -13,7 +13,7 @@ use crate::session::context::Context;
 use futures_lite::future::yield_now;
 use glint_kv::{Keyspace, Kv};
 use glint_proto::deferred::{self, Deferred};
-use glint_proto::limits::{BATCH_CHANGES_MAX, INODES_PER_LEASE_MAX};
+use glint_proto::limits::{BATCH_CHANGES_MAX, INODES_PER_GRANT_MAX};
 use glint_proto::{Errno, FsResult, Ino, MdsReply, Placement};
 
 /// Changes after which others have their turn.
@@ -87,7 +87,7 @@ impl<K: Kv> Mds<K> {
         (ino, placement): (Ino, Placement),
     ) -> FsResult<()> {
         let is_its = match context.progress {
-            Some(_) => self.allocator.is_leased(context.client, ino),
+            Some(_) => self.allocator.is_granted_to(context.client, ino),
             // A change that was lost and is replayed was made in an earlier run.
             None => self.allocator.is_of_earlier_run(ino),
         };
@@ -116,7 +116,7 @@ impl<K: Kv> Mds<K> {
     }
 
     /// Inode numbers for a client, which will be granted delegations, too.
-    pub(crate) async fn lease_inodes(
+    pub(crate) async fn grant_inodes(
         &self,
         context: &Context<'_>,
         count: u32,
@@ -128,8 +128,8 @@ impl<K: Kv> Mds<K> {
         self.need_space(context)?;
         context.begin()?;
         self.client_locks.recalls.writes_back(context.client, epoch);
-        let count = count.clamp(1, INODES_PER_LEASE_MAX);
-        let first = self.allocator.lease(&self.kv, context.client, count).await?;
+        let count = count.clamp(1, INODES_PER_GRANT_MAX);
+        let first = self.allocator.grant(&self.kv, context.client, count).await?;
         let absent = self.with_absent(<[u16]>::to_vec);
         Ok(MdsReply::Inodes { first, count, osts: self.osts(), absent })
     }

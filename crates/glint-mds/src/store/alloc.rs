@@ -4,7 +4,7 @@
 //! Invariants:
 //! - A number is handed out only below a mark that is durable, and allocation begins at the
 //!   mark after a restart. So none is ever reused; the rest of a block is given up.
-//! - A number that a client names was leased to that client, or handed out by an earlier run:
+//! - A number that a client names was granted to that client, or handed out by an earlier run:
 //!   never one that is still to be handed out to somebody.
 
 use crate::error::errno;
@@ -21,16 +21,16 @@ const BLOCK: u64 = 64;
 const MARK_STEP: u64 = 1 << 18;
 /// Directories that hold a block; beyond that all blocks are given up.
 const DIRECTORIES_MAX: usize = 8192;
-/// Leases of one client that are remembered; neighbours count as one. Those before them were
-/// used up long ago.
-const LEASES_MAX: usize = 4096;
+/// Granted ranges of one client that are remembered; neighbours count as one. Those before them
+/// were used up long ago.
+const GRANTED_RANGES_MAX: usize = 4096;
 
 #[derive(Default)]
 struct Numbers {
     next: u64,
     mark: u64,
     blocks: HashMap<Ino, (u64, u64)>,
-    leases: HashMap<ClientId, Vec<Range<u64>>>,
+    granted: HashMap<ClientId, Vec<Range<u64>>>,
 }
 
 /// A mark so far above the next number. The numbers never end in practice.
@@ -76,7 +76,7 @@ impl Allocator {
     }
 
     /// `count` numbers for a client, which begin a block.
-    pub(crate) async fn lease(&self, kv: &impl Kv, client: ClientId, count: u32) -> FsResult<u64> {
+    pub(crate) async fn grant(&self, kv: &impl Kv, client: ClientId, count: u32) -> FsResult<u64> {
         let count = u64::from(count).next_multiple_of(BLOCK);
         loop {
             {
@@ -84,13 +84,13 @@ impl Allocator {
                 if state.next + count <= state.mark {
                     let first = state.next;
                     state.next += count;
-                    let leases = state.leases.entry(client).or_default();
-                    match leases.last_mut() {
+                    let granted = state.granted.entry(client).or_default();
+                    match granted.last_mut() {
                         Some(last) if last.end == first => last.end += count,
-                        _ => leases.push(first..first + count),
+                        _ => granted.push(first..first + count),
                     }
-                    if leases.len() > LEASES_MAX {
-                        leases.remove(0);
+                    if granted.len() > GRANTED_RANGES_MAX {
+                        granted.remove(0);
                     }
                     return Ok(first);
                 }
@@ -106,18 +106,18 @@ impl Allocator {
         ino.0 > Ino::ROOT.0 && ino.0 < self.first
     }
 
-    /// Whether a client may make an inode under this number: it was leased to it.
-    pub(crate) fn is_leased(&self, client: ClientId, ino: Ino) -> bool {
+    /// Whether a client may make an inode under this number: the number was granted to it.
+    pub(crate) fn is_granted_to(&self, client: ClientId, ino: Ino) -> bool {
         self.is_of_earlier_run(ino)
-            || self.state.lock().leases.get(&client).is_some_and(|leases| {
-                let at = leases.partition_point(|lease| lease.end <= ino.0);
-                leases.get(at).is_some_and(|lease| lease.contains(&ino.0))
+            || self.state.lock().granted.get(&client).is_some_and(|granted| {
+                let at = granted.partition_point(|range| range.end <= ino.0);
+                granted.get(at).is_some_and(|range| range.contains(&ino.0))
             })
     }
 
     /// A client is gone.
     pub(crate) fn forget_client(&self, client: ClientId) {
-        self.state.lock().leases.remove(&client);
+        self.state.lock().granted.remove(&client);
     }
 
     async fn extend(&self, kv: &impl Kv, mark: u64) -> FsResult<()> {
@@ -181,18 +181,18 @@ mod tests {
     fn a_client_makes_inodes_only_under_its_own_numbers() {
         let (kv, allocator) = (MemoryKv::default(), Allocator::new(1000));
         let (a, b) = (ClientId(1), ClientId(2));
-        let lease = |client, count| block_on(allocator.lease(&kv, client, count)).unwrap();
-        let (of_a, of_b) = (lease(a, 100), lease(b, 64));
-        let more_of_a = lease(a, 64);
+        let grant = |client, count| block_on(allocator.grant(&kv, client, count)).unwrap();
+        let (of_a, of_b) = (grant(a, 100), grant(b, 64));
+        let more_of_a = grant(a, 64);
         let free = block_on(allocator.allocate(&kv, Ino(1))).unwrap();
         for ino in [of_a, of_a + 99, more_of_a, 2, 999] {
-            assert!(allocator.is_leased(a, Ino(ino)), "{ino}");
+            assert!(allocator.is_granted_to(a, Ino(ino)), "{ino}");
         }
         for ino in [0, 1, of_b, free.0, free.0 + 1, 1 << 63, u64::MAX - (1 << 19), u64::MAX] {
-            assert!(!allocator.is_leased(a, Ino(ino)), "{ino}");
+            assert!(!allocator.is_granted_to(a, Ino(ino)), "{ino}");
         }
         assert!(allocator.is_of_earlier_run(Ino(999)) && !allocator.is_of_earlier_run(Ino(of_a)));
         allocator.forget_client(a);
-        assert!(!allocator.is_leased(a, Ino(of_a)));
+        assert!(!allocator.is_granted_to(a, Ino(of_a)));
     }
 }

@@ -17,8 +17,8 @@ const RECORDS_PER_SHARD: usize = 256;
 
 #[derive(Default)]
 struct Shard {
-    /// Counts renewals.
-    epoch: u64,
+    /// Renewals so far.
+    renewals: u64,
     records: HashMap<Ino, InodeRecord>,
 }
 
@@ -46,13 +46,13 @@ impl Directories {
 
     pub(crate) fn get(&self, ino: Ino) -> Result<InodeRecord, Missed> {
         let shard = self.shard(ino).lock();
-        shard.records.get(&ino).cloned().ok_or(Missed(shard.epoch))
+        shard.records.get(&ino).cloned().ok_or(Missed(shard.renewals))
     }
 
     /// Keeps what a reader found after it missed.
     pub(crate) fn keep(&self, record: &InodeRecord, missed: Missed) {
         let mut shard = self.shard(record.attr.ino).lock();
-        if shard.epoch != missed.0 {
+        if shard.renewals != missed.0 {
             return;
         }
         if shard.records.len() >= RECORDS_PER_SHARD
@@ -80,7 +80,7 @@ impl Directories {
     pub(crate) fn renew(&self, renewal: Renewal) {
         for (ino, record) in renewal.0 {
             let mut shard = self.shard(ino).lock();
-            shard.epoch += 1;
+            shard.renewals += 1;
             match record {
                 None => drop(shard.records.remove(&ino)),
                 Some(record) => {

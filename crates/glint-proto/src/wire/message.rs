@@ -179,7 +179,7 @@ pub enum MdsRequest<'a> {
     PosixLock(PosixLock),
     /// Inode numbers for what the client will make by itself, in the write-back epoch `epoch`:
     /// it begins another one when it hears that it was evicted.
-    LeaseInodes { count: u32, epoch: u64 },
+    GrantInodes { count: u32, epoch: u64 },
     /// After a server restart: this client makes changes by itself.
     WritesBack { epoch: u64 },
     /// Reclaims the delegation of a directory after a server restart ([`Bits::DELEGATION`]).
@@ -221,7 +221,7 @@ impl MdsRequest<'_> {
             MdsRequest::Lock { .. } => Op::Lock,
             MdsRequest::AddOpens { .. } => Op::Open,
             MdsRequest::PosixLock(_) => Op::Flock,
-            MdsRequest::LeaseInodes { .. } => Op::LeaseInodes,
+            MdsRequest::GrantInodes { .. } => Op::GrantInodes,
             MdsRequest::ReclaimDelegation { .. } | MdsRequest::WritesBack { .. } => Op::Lock,
             MdsRequest::Batch { .. } => Op::Batch,
         }

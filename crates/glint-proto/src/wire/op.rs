@@ -75,7 +75,7 @@ operations! {
     Recall = "recall",
     Flush = "flush",
     ObjGrantSpace = "obj_grant_space",
-    LeaseInodes = "lease_inodes",
+    GrantInodes = "grant_inodes",
     Batch = "batch",
     Other = "other",
 }

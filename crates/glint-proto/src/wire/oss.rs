@@ -70,7 +70,7 @@ pub struct Orders {
     pub fs_uuid: u128,
     /// Names the sequence of orders: another one begins with each start of the MDS, and when an
     /// OSS owes so many that it has to ask about all sessions.
-    pub epoch: u64,
+    pub sequence: u64,
     /// Number of its first OST.
     pub first_ost: u16,
     /// How long a client, or an OSS, may be silent.

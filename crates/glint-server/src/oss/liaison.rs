@@ -71,7 +71,7 @@ struct Destroyed {
     failed: Result<Vec<ObjectId>, String>,
 }
 
-/// An order: the epoch that it was given in, and its number there.
+/// An order: the sequence that it belongs to, and its number there.
 type OrderId = (u64, u64);
 
 /// Objects to be destroyed, each with its OST.
@@ -327,7 +327,7 @@ impl<D: Disk> Talk<'_, D> {
         sent: Instant,
     ) -> Result<Duration, NetError> {
         let sessions = &self.oss.sessions;
-        if self.done.0 != orders.epoch {
+        if self.done.0 != orders.sequence {
             self.is_another_run = true;
             // What ended between two of its runs, it may not know any more.
             for (session, _) in sessions.all() {
@@ -338,7 +338,7 @@ impl<D: Disk> Talk<'_, D> {
                     sessions.fence(number);
                 }
             }
-            self.done = (orders.epoch, 0);
+            self.done = (orders.sequence, 0);
         }
         self.fencing = orders.fence;
         self.fencing.iter().for_each(|number| sessions.fence(*number));
@@ -356,7 +356,7 @@ impl<D: Disk> Talk<'_, D> {
             let of = |order: &(u64, glint_proto::oss::Destroy)| -> Objects {
                 order.1.objects.iter().map(|object| (order.1.ost, *object)).collect()
             };
-            let order = (orders.epoch, *last);
+            let order = (orders.sequence, *last);
             let objects = orders.orders.iter().flat_map(of).collect();
             if self.orders.unbounded_send((order, objects)).is_ok() {
                 self.destroying = Some(order);

@@ -134,7 +134,7 @@ impl Rights {
                 Touch { ino } => return Ok(Getattr { ino: *ino }),
                 Open { flags, .. } if !flags.write && !flags.truncate => {}
                 Release { write: false, wrote: None, .. } | AddOpens { .. } | PosixLock(_) => {}
-                LeaseInodes { .. }
+                GrantInodes { .. }
                 | ReclaimDelegation { .. }
                 | WritesBack { .. }
                 | Lock { write: true, .. }
@@ -145,7 +145,7 @@ impl Rights {
         }
         match request {
             // A client does by itself only what it can foresee, and it does not know who it is.
-            LeaseInodes { .. } | WritesBack { .. } | ReclaimDelegation { .. } | Batch { .. }
+            GrantInodes { .. } | WritesBack { .. } | ReclaimDelegation { .. } | Batch { .. }
                 if self.changes_ids() || self.subtree.is_some() =>
             {
                 Err(Errno::EOPNOTSUPP)

@@ -32,7 +32,7 @@ fn named(request: &MdsRequest<'_>) -> [Option<Ino>; 2] {
         | ReclaimDelegation { ino } => [Some(ino), None],
         PosixLock(lock) => [Some(lock.ino), None],
         // Requests that name no inode; a batch is only for clients that are bound to no subtree.
-        Statfs | Sync | LeaseInodes { .. } | WritesBack { .. } | Batch { .. } => [None, None],
+        Statfs | Sync | GrantInodes { .. } | WritesBack { .. } | Batch { .. } => [None, None],
     }
 }
 

@@ -55,7 +55,7 @@ fn requests_to_the_mds() {
         MdsRequest::Lock { ino, range: RANGE, write: true, reclaim: false, capability: None },
         MdsRequest::AddOpens { ino, readers: 2 },
         MdsRequest::PosixLock(LOCK),
-        MdsRequest::LeaseInodes { count: 1, epoch: 2 },
+        MdsRequest::GrantInodes { count: 1, epoch: 2 },
         MdsRequest::WritesBack { epoch: 1 },
         MdsRequest::ReclaimDelegation { ino },
         MdsRequest::Batch { epoch: 1, changes: b"c" },
@@ -88,7 +88,7 @@ fn requests_to_the_mds() {
          Lock 16010506010000
          AddOpens 170102
          PosixLock 18010203050601010104
-         LeaseInodes 190102
+         GrantInodes 190102
          WritesBack 1a01
          ReclaimDelegation 1b01
          Batch 1c010163",

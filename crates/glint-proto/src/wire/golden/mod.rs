@@ -372,7 +372,7 @@ fn what_servers_of_osts_and_the_mds_say() {
     );
     let orders = Orders {
         fs_uuid: 1,
-        epoch: 2,
+        sequence: 2,
         first_ost: 3,
         lease_ms: 4,
         fence: vec![5],
@@ -409,6 +409,6 @@ fn operations_keep_their_numbers() {
          statfs sync set_layout reopen touch obj_read obj_write obj_truncate
          obj_fallocate obj_sync obj_stat obj_seek obj_set_time obj_space read write fsync
          fallocate seek copy_range forget ping recovery lock return flock recall flush
-         obj_grant_space lease_inodes batch other";
+         obj_grant_space grant_inodes batch other";
     assert_eq!(names.join(" "), golden.split_whitespace().collect::<Vec<_>>().join(" "));
 }

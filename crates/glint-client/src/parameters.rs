@@ -1,13 +1,13 @@
-//! Terms that a client was given when it began, by its servers and by the mount. Nothing of it
-//! changes as long as the client lives.
+//! Parameters of a client, which its servers and its mount set when it begins. None changes as long
+//! as the client lives.
 
 use glint_proto::Ino;
 use glint_proto::limits::CACHE_MS_SHARED;
 use glint_proto::message::Welcome;
 use std::time::Duration;
 
-/// The terms on which a client works.
-pub(crate) struct ClientTerms {
+/// Parameters under which a client works.
+pub(crate) struct ClientParameters {
     /// The directory that it sees as the root.
     pub(crate) root: Ino,
     /// The servers give locks.
@@ -26,10 +26,10 @@ pub(crate) struct ClientTerms {
     pub(crate) noatime: bool,
 }
 
-impl ClientTerms {
-    /// Terms that the MDS gives, which may be `in_process`.
-    pub(crate) fn of(welcome: &Welcome, in_process: bool, noatime: bool) -> ClientTerms {
-        ClientTerms {
+impl ClientParameters {
+    /// Parameters that the MDS sets in its welcome. It may be `in_process`.
+    pub(crate) fn of(welcome: &Welcome, in_process: bool, noatime: bool) -> ClientParameters {
+        ClientParameters {
             root: welcome.root,
             gives_locks: welcome.locks,
             lease: Duration::from_millis(welcome.lease_ms),
