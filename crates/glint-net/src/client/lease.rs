@@ -101,7 +101,7 @@ impl ClientSession {
         let mut link = Link::open(&self.options.address, self.client, patience).await?;
         let (hello, mark) = self.hello();
         let welcome = link.ask(&hello, patience).await?;
-        let run = self.on_welcome(welcome, mark)?.boot_verifier;
+        let boot_verifier = self.on_welcome(welcome, mark)?.boot_verifier;
         *connected = true;
         if std::mem::take(silent) {
             self.leave_connections();
@@ -116,7 +116,7 @@ impl ClientSession {
             let pong = link.ask(&Request::Ping { commit: false, hurry }, patience).await?;
             *self.heard_at.lock() = sent;
             if let Reply::Pong(committed) = pong {
-                self.on_committed(run, committed, &mut drop);
+                self.on_committed(boot_verifier, committed, &mut drop);
             }
             self.complain(waits);
             let pause = if hurry { HURRY } else { Duration::from_millis(PING_MS) };

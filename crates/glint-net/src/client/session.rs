@@ -21,10 +21,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
-/// When a sync of an object was sent: in which run, and after which changes were answered.
+/// Time at which a sync of an object was sent: the run of the server, and the changes that were
+/// answered before.
 #[derive(Clone, Copy)]
 pub(crate) struct SyncMark {
-    run: u64,
+    boot_verifier: u64,
     pub(crate) object: Object,
     mark: u64,
 }
@@ -40,11 +41,11 @@ pub(crate) struct Recovery {
 struct Heard {
     /// Number of this session, as the MDS has named it.
     session: u64,
-    /// Run of the server; 0 if of none.
-    run: u64,
-    /// Run of the server that has said that this client was evicted.
+    /// Boot verifier of the server; 0 before the first welcome.
+    boot_verifier: u64,
+    /// Boot verifier under which the server said last that this client was evicted.
     evicted_in: u64,
-    /// Counts changes of the session and of the run.
+    /// Changes of the session and of the boot verifier so far.
     changes: u64,
 }
 
@@ -76,8 +77,8 @@ pub(crate) struct ClientSession {
     room: WaitList,
     /// Data of some file was lost: writes ask whether it is theirs.
     failed: AtomicBool,
-    /// The run of the server whose transactions are counted here.
-    pub(crate) run: AtomicU64,
+    /// Boot verifier of the run of the server whose transactions are counted here.
+    pub(crate) boot_verifier: AtomicU64,
     /// The largest that was heard of.
     committed: [AtomicU64; 2],
     pub(crate) recovery: futures_util::lock::Mutex<Recovery>,
@@ -100,16 +101,16 @@ pub(crate) struct ClientSession {
     pub(crate) lock_client: OnceLock<Weak<dyn LockClient>>,
 }
 
-/// Hello of a client that heard last of this run of the server (0: of none), in this session.
+/// Hello of a client in this session, with the boot verifier that it heard last (0 for none).
 pub(crate) fn hello_of(
     host: String,
     options: &RemoteOptions,
-    run: u64,
+    boot_verifier: u64,
     session: u64,
     secret: u128,
 ) -> Request<'static> {
     let mount_point = options.mount_point.clone();
-    let hello = Hello { host, mount_point, known: run != 0, boot_verifier: run, session, secret };
+    let hello = Hello { host, mount_point, known: boot_verifier != 0, boot_verifier, session, secret };
     Request::Hello(hello)
 }
 
@@ -136,7 +137,7 @@ impl ClientSession {
             key: KEY.fetch_add(1, Ordering::Relaxed),
             heard: Mutex::new(Heard {
                 session: welcome.session,
-                run: 0,
+                boot_verifier: 0,
                 evicted_in: 0,
                 changes: 0,
             }),
@@ -151,7 +152,7 @@ impl ClientSession {
             replay_log: Mutex::default(),
             room: WaitList::default(),
             failed: AtomicBool::new(false),
-            run: AtomicU64::new(welcome.boot_verifier),
+            boot_verifier: AtomicU64::new(welcome.boot_verifier),
             committed: Default::default(),
             recovery: futures_util::lock::Mutex::new(Recovery {
                 progress: RecoveryProgress::new(Generation {
@@ -227,7 +228,7 @@ impl ClientSession {
     /// or never.
     pub(crate) async fn until_after(&self, then: Generation) {
         let is_over = || {
-            let heard = self.heard.lock().run;
+            let heard = self.heard.lock().boot_verifier;
             self.evictions.load(Ordering::Acquire) != then.evictions
                 || (heard != 0 && heard != then.boot_verifier)
         };
@@ -250,8 +251,8 @@ impl ClientSession {
                 self.on_eviction();
             }
         }
-        let run = self.run.load(Ordering::Acquire);
-        (hello_of(self.host.clone(), &self.options, run, session, self.secret), mark)
+        let boot_verifier = self.boot_verifier.load(Ordering::Acquire);
+        (hello_of(self.host.clone(), &self.options, boot_verifier, session, self.secret), mark)
     }
 
     /// Takes the answer to a hello. One from a server of another file system says nothing of this
@@ -267,21 +268,21 @@ impl ClientSession {
         // One hello says that the client was evicted, and its answer may be lost, or come after
         // that of another one: a new session says it, too. OSSes only repeat what they were told.
         let is_another = self.told_session.is_none() && heard.session != welcome.session;
-        let is_run_another = heard.run != welcome.boot_verifier;
-        if (is_another || is_run_another) && heard.changes != asked.0 {
+        let is_another_run = heard.boot_verifier != welcome.boot_verifier;
+        if (is_another || is_another_run) && heard.changes != asked.0 {
             return Err(NetError::Closed);
         }
         // Each connection's hello is answered so until this client has recovered: it is one
         // eviction.
         let is_said_first = welcome.evicted
-            && self.run.load(Ordering::Acquire) != welcome.boot_verifier
+            && self.boot_verifier.load(Ordering::Acquire) != welcome.boot_verifier
             && heard.evicted_in != welcome.boot_verifier;
         if is_another || is_said_first {
             heard.evicted_in = welcome.boot_verifier;
         }
-        if is_another || is_run_another {
+        if is_another || is_another_run {
             heard.changes += 1;
-            heard.run = welcome.boot_verifier;
+            heard.boot_verifier = welcome.boot_verifier;
         }
         if is_another {
             heard.session = welcome.session;
@@ -290,20 +291,20 @@ impl ClientSession {
         if is_another || is_said_first {
             self.on_eviction();
         }
-        if is_run_another {
+        if is_another_run {
             self.end.wake();
         }
         Ok(welcome)
     }
 
-    /// A run of the server has said what is durable.
+    /// The server has said, in the run with this boot verifier, what is durable.
     pub(crate) fn on_committed(
         &self,
-        run: u64,
+        boot_verifier: u64,
         committed: Committed,
         spare: &mut impl FnMut(KeptFrame),
     ) {
-        if run != self.run.load(Ordering::Acquire) {
+        if boot_verifier != self.boot_verifier.load(Ordering::Acquire) {
             return;
         }
         let news = |which: usize, now: u64| {
@@ -314,7 +315,7 @@ impl ClientSession {
         if mds || ost {
             self.change_log(|log| {
                 // Another thread may have begun to count anew.
-                if run == self.run.load(Ordering::Acquire) {
+                if boot_verifier == self.boot_verifier.load(Ordering::Acquire) {
                     log.committed(committed, spare);
                 }
             });
@@ -336,13 +337,13 @@ impl ClientSession {
     /// A sync of an object is sent.
     pub(crate) fn mark_sync(&self, object: Object) -> SyncMark {
         let log = self.replay_log.lock();
-        SyncMark { run: self.run.load(Ordering::Acquire), object, mark: log.mark() }
+        SyncMark { boot_verifier: self.boot_verifier.load(Ordering::Acquire), object, mark: log.mark() }
     }
 
     /// A sync is answered: what it made durable is not to be sent again.
     pub(crate) fn on_synced(&self, sync: SyncMark, spare: &mut impl FnMut(KeptFrame)) {
         self.change_log(|log| {
-            if sync.run == self.run.load(Ordering::Acquire) {
+            if sync.boot_verifier == self.boot_verifier.load(Ordering::Acquire) {
                 log.synced(sync.object, sync.mark, spare);
             }
         });
@@ -362,11 +363,11 @@ impl ClientSession {
         }
     }
 
-    /// From now on transactions of this run are counted. Returns what of the last one has to
-    /// be sent again.
-    pub(crate) fn count_anew(&self, run: u64, survived: Survived) {
+    /// Counts transactions of the run with this boot verifier from now on. Changes of the last run
+    /// that did not survive are to be replayed.
+    pub(crate) fn count_anew(&self, boot_verifier: u64, survived: Survived) {
         self.change_log(|log| {
-            self.run.store(run, Ordering::Release);
+            self.boot_verifier.store(boot_verifier, Ordering::Release);
             self.committed.iter().for_each(|which| which.store(0, Ordering::Release));
             log.after_restart(survived);
         });

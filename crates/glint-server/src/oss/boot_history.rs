@@ -77,11 +77,11 @@ mod tests {
     fn so_many_runs_are_remembered_and_no_more() {
         let dir = tempfile::tempdir().unwrap();
         let data = DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap();
-        let ended: Vec<(u64, u64)> = (1..=RUNS_MAX as u64).map(|run| (run, 70 + run)).collect();
+        let ended: Vec<(u64, u64)> = (1..=RUNS_MAX as u64).map(|boot| (boot, 70 + boot)).collect();
         let current = RUNS_MAX as u64 + 1;
         data.store_runs(&OssRuns { current, durable: 77, ended }).unwrap();
         let boot_history = BootHistory::begin(&data, current + 1, false).unwrap();
-        let survived = |run| boot_history.survived(run).map(|survived| survived.ost);
+        let survived = |boot| boot_history.survived(boot).map(|survived| survived.ost);
         assert_eq!(survived(1), None, "the oldest");
         assert_eq!([survived(2), survived(3)], [Some(72), Some(73)]);
         assert_eq!([survived(current), survived(current + 1)], [Some(77), Some(u64::MAX)]);

@@ -336,7 +336,7 @@ impl Connection {
         {
             return Err(NetError::Refused(reason));
         }
-        if header.boot_verifier != self.session.run.load(Ordering::Acquire) {
+        if header.boot_verifier != self.session.boot_verifier.load(Ordering::Acquire) {
             // A run that has ended: what survived of it was asked on another connection, so
             // this one asks again, too.
             return Ok(());

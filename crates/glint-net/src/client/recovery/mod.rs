@@ -39,12 +39,12 @@ impl Connection {
         welcome: &Welcome,
     ) -> Result<Generation, NetError> {
         // As of the welcome: while this connection waits for its turn, others may recover more.
-        let counted = self.session.run.load(Ordering::Acquire);
+        let counted = self.session.boot_verifier.load(Ordering::Acquire);
         let evictions = self.session.evictions.load(Ordering::Acquire);
         let now = Generation { boot_verifier: welcome.boot_verifier, evictions };
         let mut recovery = self.session.recovery.lock().await;
-        let run = self.session.run.load(Ordering::Acquire);
-        if run != counted && run != now.boot_verifier {
+        let boot_verifier = self.session.boot_verifier.load(Ordering::Acquire);
+        if boot_verifier != counted && boot_verifier != now.boot_verifier {
             // The run that has welcomed this connection has ended, and another one is counted.
             return Err(NetError::Closed);
         }
@@ -64,7 +64,7 @@ impl Connection {
                     self.reopen_and_reclaim(writer, reader, std::mem::take(&mut held)).await?;
                 }
                 RecoveryStep::Replay => {
-                    if self.session.run.load(Ordering::Acquire) != welcome.boot_verifier {
+                    if self.session.boot_verifier.load(Ordering::Acquire) != welcome.boot_verifier {
                         self.session.count_anew(welcome.boot_verifier, welcome.survived);
                     }
                     self.replay(writer, reader, evictions, &mut recovery.retries).await?;

@@ -82,7 +82,7 @@ fn a_late_answer_is_neither_a_new_session_nor_another_run() {
         |session, boot_verifier| Reply::Welcome(Welcome { session, boot_verifier, ..welcome() });
     let state = || {
         let heard = session.heard.lock();
-        (heard.session, heard.run, session.evictions.load(Ordering::Acquire))
+        (heard.session, heard.boot_verifier, session.evictions.load(Ordering::Acquire))
     };
     assert!(session.on_welcome(of(7, 1), session.hello().1).is_ok());
     let late = session.hello().1;
