@@ -149,7 +149,7 @@ impl<K: Kv> Mds<K> {
                 clients = returning.len(),
                 replays,
                 "waiting for clients of the last run: {}; those that stay silent for {} s are \
-                 given up",
+                 evicted",
                 mds.named(&returning),
                 config.lease.as_secs()
             );

@@ -371,7 +371,7 @@ impl Run {
 
     /// The requests of a client reach OSSes when it is evicted, and they have not heard of that:
     /// nobody may have its locks yet. Where only one other client is left, which nobody asks for
-    /// locks, they reach OSSes that the MDS has given up, too.
+    /// locks, they reach OSSes that the MDS waits for no more, too.
     async fn outrun_the_fence(&self, member: &Member, is_alone: bool) {
         let begins = LEASE / 2 + self.up_to(LEASE / 2);
         let (after, silent) = match is_alone && self.executor.one_in(2) {

@@ -36,7 +36,7 @@ pub enum Counter {
     Recalls,
     /// Bytes that were read ahead, and then read.
     BytesReadAhead,
-    /// Clients that were given up.
+    /// Clients that were evicted.
     Evictions,
     /// Writes of data behind a call that failed.
     WriteErrors,

@@ -1,5 +1,5 @@
 //! Several servers with OSTs are one file system: it grows while it is used, goes on where a
-//! server comes back, and takes nothing from a client that it has given up.
+//! server comes back, and takes nothing from a client that was evicted.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 

@@ -109,12 +109,12 @@ impl Destroyed {
 }
 
 impl<K: Kv> Mds<K> {
-    /// Gives up clients whose time is over. On a thread of its own: what removes files may wait
+    /// Evicts clients whose time is over. On a thread of its own: what removes files may wait
     /// for a disk that clients in need of a lock have nothing to do with.
     pub async fn expire(&self, targets: &impl Targets) -> FsResult<()> {
         self.expire_sessions(self.config.lease, targets);
         self.expire_unanswered(self.config.lease, targets);
-        // The end of the recovery forgets the clients that were given up.
+        // The end of the recovery forgets the clients that were evicted.
         self.end_recovery(targets).await
     }
 

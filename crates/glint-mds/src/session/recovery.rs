@@ -11,7 +11,7 @@
 //! - What belonged to the last run – replays, locks, directories of one's own – is taken only from
 //!   clients that are waited for: others would name as theirs what is not.
 //! - A client is waited for until it has said everything, or can do nothing any more: while it is
-//!   being given up, the others go on waiting.
+//!   being evicted, the others go on waiting.
 
 use crate::background::reaper::Targets;
 use crate::error::errno;
@@ -34,9 +34,9 @@ const LEASES_MAX: u32 = 10;
 
 /// A client that is waited for.
 struct Returning {
-    /// If it does not speak until then, it is given up.
+    /// Time until which it has to speak, or is evicted.
     until: Moment,
-    given_up: bool,
+    is_evicted: bool,
 }
 
 #[derive(Default)]
@@ -80,7 +80,7 @@ impl Recovery {
         }
         let mut state = self.state.lock();
         let (now, until) = (self.watch.now(), self.watch.now() + time);
-        let returning = |client| (client, Returning { until, given_up: false });
+        let returning = |client| (client, Returning { until, is_evicted: false });
         state.waiting = clients.into_iter().map(returning).collect();
         state.patience = time;
         state.end = now + time * LEASES_MAX;
@@ -106,7 +106,7 @@ impl Recovery {
         }
         let mut state = self.state.lock();
         let until = state.end.min(self.watch.now() + state.patience);
-        let returning = state.waiting.get_mut(&client).filter(|returning| !returning.given_up);
+        let returning = state.waiting.get_mut(&client).filter(|returning| !returning.is_evicted);
         returning.map(|returning| returning.until = until).is_some()
     }
 
@@ -121,14 +121,14 @@ impl Recovery {
         self.forget(client, false);
     }
 
-    /// A client that is given up can do nothing any more.
-    fn gave_up(&self, client: ClientId) {
+    /// An evicted client can do nothing any more.
+    fn evicted(&self, client: ClientId) {
         self.forget(client, true);
     }
 
-    fn forget(&self, client: ClientId, given_up: bool) {
+    fn forget(&self, client: ClientId, is_evicted: bool) {
         let mut state = self.state.lock();
-        if state.waiting.get(&client).is_none_or(|returning| returning.given_up != given_up) {
+        if state.waiting.get(&client).is_none_or(|returning| returning.is_evicted != is_evicted) {
             return;
         }
         state.waiting.remove(&client);
@@ -154,9 +154,9 @@ impl Recovery {
         let mut overdue = Vec::new();
         for (client, returning) in &mut state.waiting {
             // Messages of a live client may lie with a thread that stands still.
-            returning.given_up |= self.watch.is_over(returning.until, Duration::ZERO)
+            returning.is_evicted |= self.watch.is_over(returning.until, Duration::ZERO)
                 || (self.watch.is_silent(returning.until, Duration::ZERO) && are_silent(*client));
-            overdue.extend(returning.given_up.then_some(*client));
+            overdue.extend(returning.is_evicted.then_some(*client));
         }
         overdue.sort_unstable();
         overdue
@@ -246,7 +246,7 @@ impl<K: Kv> Mds<K> {
         self.recovery.is_active()
     }
 
-    /// Gives up clients that did not come back.
+    /// Evicts clients that did not come back.
     pub(crate) async fn end_recovery(&self, targets: &impl Targets) -> FsResult<()> {
         let lost = self.recovery.replayed.load(Ordering::Acquire);
         if !self.recovery.is_active() && self.recovery.replayed.swap(false, Ordering::AcqRel) {
@@ -269,12 +269,12 @@ impl<K: Kv> Mds<K> {
                     "client did not come back within {} s and is evicted: {loss}; its open files \
                      are closed", lease.as_secs()
                 );
-                self.give_up(client, targets);
+                self.evict(client, targets);
             }
         }
         self.forget_quiet(targets).await?;
         for client in overdue.into_iter().filter(|client| !self.is_ending(*client)) {
-            self.recovery.gave_up(client);
+            self.recovery.evicted(client);
         }
         Ok(())
     }
@@ -332,7 +332,7 @@ mod tests {
         time.recovery.returned(ClientId(3));
         time.recovery.returned(ClientId(2));
         assert!(block_on(poll_once(&mut new)).is_none(), "before it is fenced");
-        time.recovery.gave_up(ClientId(2));
+        time.recovery.evicted(ClientId(2));
         assert!(block_on(poll_once(&mut new)).is_some());
         assert!(!time.recovery.is_active());
         clock::simulate(None);
@@ -570,7 +570,7 @@ mod tests {
         assert!(lock(&a).is_some() && lock(&b).is_none());
         let executing = c.enter().unwrap();
         for gone in [&c, &a] {
-            mds.give_up(gone.client(), &Obedient);
+            mds.evict(gone.client(), &Obedient);
         }
         assert!(lock(&b).is_none(), "it is not forgotten yet");
         block_on(mds.forget_quiet(&Obedient)).unwrap();

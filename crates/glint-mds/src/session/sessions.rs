@@ -81,7 +81,7 @@ struct Known {
 /// All sessions of one MDS.
 pub(crate) struct Sessions {
     map: Mutex<HashMap<ClientId, Known>>,
-    /// Sessions of clients that were given up, while something of them may still be executed.
+    /// Sessions of evicted clients of which something may still be executed.
     leaving: Mutex<Vec<Arc<Session>>>,
     watch: Arc<Watch>,
     /// How many there have been in this run.
@@ -297,7 +297,7 @@ impl<K: Kv> Mds<K> {
         Ok(map.keys().copied().collect())
     }
 
-    /// Gives up clients whose lease ended.
+    /// Evicts clients whose lease ended.
     pub(crate) fn expire_sessions(&self, lease: Duration, targets: &impl Targets) {
         let expired: Vec<SessionInfo> = {
             let map = self.sessions.map.lock();
@@ -308,7 +308,7 @@ impl<K: Kv> Mds<K> {
             gone.sort_unstable_by_key(|info| info.client);
             gone
         };
-        // Whom a recovery waits for is given up by that, and in its own time.
+        // A recovery evicts those that it waits for, in its own time.
         let expired = expired.into_iter().filter(|info| !self.recovery.waits_for(info.client));
         for info in expired {
             tracing::warn!(
@@ -316,11 +316,11 @@ impl<K: Kv> Mds<K> {
                 "client was not heard of for {} s and is evicted: its open files are closed",
                 lease.as_secs()
             );
-            self.give_up(info.client, targets);
+            self.evict(info.client, targets);
         }
     }
 
-    /// Gives up clients that were asked for a lock and have not given it up in their lease.
+    /// Evicts clients that have not returned a recalled lock in their lease.
     pub(crate) fn expire_unanswered(&self, lease: Duration, targets: &impl Targets) {
         for client in self.client_locks.recalls.overdue(lease) {
             if self.is_ending(client) {
@@ -328,17 +328,17 @@ impl<K: Kv> Mds<K> {
             }
             tracing::warn!(
                 %client,
-                "client was asked for a lock and has not given it up in {} s: it is evicted",
+                "client has not returned a recalled lock in {} s and is evicted",
                 lease.as_secs()
             );
-            self.give_up(client, targets);
+            self.evict(client, targets);
         }
     }
 
     /// Ends the session of a client that may still be writing somewhere. See
     /// [`Mds::forget_quiet`] for the rest: nothing here waits, so that one that ends late keeps no
     /// other.
-    pub(crate) fn give_up(&self, client: ClientId, targets: &impl Targets) {
+    pub(crate) fn evict(&self, client: ClientId, targets: &impl Targets) {
         if client == ClientId::IN_PROCESS {
             return self.free(client);
         }
@@ -348,7 +348,7 @@ impl<K: Kv> Mds<K> {
         self.sessions.leaving.lock().push(ended.0.clone());
     }
 
-    /// Forgets clients that were given up and of which nothing is executed any more, anywhere. What
+    /// Forgets clients that were evicted and of which nothing is executed any more, anywhere. What
     /// others still wait for at some disk keeps none of these.
     pub(crate) async fn forget_quiet(&self, targets: &impl Targets) -> FsResult<()> {
         let is_quiet =
@@ -357,7 +357,7 @@ impl<K: Kv> Mds<K> {
         if quiet.is_empty() {
             return Ok(());
         }
-        // If it fails, all are given up again.
+        // If this fails, all stay evicted and are tried again.
         let quiet: Vec<_> = quiet.into_iter().map(|s| Ended(s, &self.sessions)).collect();
         self.forget(&quiet).await
     }

@@ -91,7 +91,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
         })
     }
 
-    /// Gives up clients whose time is over. What fails is tried again with the next call.
+    /// Evicts clients whose time is over. What fails is tried again with the next call.
     pub(crate) async fn expire(&self) {
         if let Err(errno) = self.mds.expire(self).await {
             tracing::error!(
