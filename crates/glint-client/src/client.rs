@@ -47,7 +47,11 @@ impl<T: Transport> Client<T> {
             log.turn_off();
         }
         Client {
-            parameters: ClientParameters::of(&welcome, transport.mds().identity().is_in_process(), noatime),
+            parameters: ClientParameters::of(
+                &welcome,
+                transport.mds().identity().is_in_process(),
+                noatime,
+            ),
             cache: Cache::new(log.clone()),
             log,
             handles: Handles::default(),

@@ -35,7 +35,7 @@ fn whole(number: u64) -> Grant {
     Grant::Data { ino: FILE, lock }
 }
 
-fn is_given_up(fake: &Fake, number: u64) -> bool {
+fn is_returned(fake: &Fake, number: u64) -> bool {
     fake.0.lock().returns.contains(&Return::Data { ino: FILE, number })
 }
 
@@ -76,7 +76,7 @@ fn data_of_an_answer_from_before_an_eviction_is_not_relied_on() {
             (reply, grants)
         });
         let file = evicted_during(&fake, &*client, Op::Open, open(&client)).await;
-        until(|| is_given_up(&fake, 1)).await;
+        until(|| is_returned(&fake, 1)).await;
         fake.0.lock().turn = None;
         // The next lock has the number 2.
         fake.0.lock().locks = 1;
@@ -93,7 +93,7 @@ fn a_lock_that_was_asked_for_before_an_eviction_is_asked_for_again() {
         let call = write(&client, file, 0, b"data");
         evicted_during(&fake, &*client, Op::Lock, call).await.unwrap();
         assert_eq!(fake.asked(Op::Lock), 2);
-        until(|| is_given_up(&fake, 1)).await;
+        until(|| is_returned(&fake, 1)).await;
         client.getattr(FILE).await.unwrap();
         write(&client, file, 0, b"more").await.unwrap();
         assert_eq!(fake.asked(Op::Lock), 2);
@@ -155,12 +155,12 @@ fn a_lock_that_is_recalled_before_it_comes_is_waited_for_and_not_for_long() {
                     until(|| fake.asked(Op::Open) > 0).await;
                     client.on_recall(vec![Recall::Data { ino: FILE, number: 9 }]);
                     host::sleep(Duration::from_millis(20)).await;
-                    assert!(!is_given_up(&fake, 9), "it may be coming");
+                    assert!(!is_returned(&fake, 9), "it may be coming");
                     let begun = Instant::now();
                     if arrival != Arrival::IsOnItsWay {
                         fake.hold_answers(false);
                     }
-                    until(|| is_given_up(&fake, 9)).await;
+                    until(|| is_returned(&fake, 9)).await;
                     *ended = begun.elapsed();
                     fake.hold_answers(false);
                 };

@@ -20,7 +20,7 @@ use std::collections::HashMap;
 struct BitsHolder {
     client: ClientId,
     bits: Bits,
-    /// Recalled and not yet given up; and of each bit, the number of its last recall.
+    /// Recalled and not yet returned; and of each bit, the number of its last recall.
     asked: Bits,
     asked_by: [u64; Bits::COUNT],
     /// Of the last grant.
@@ -111,7 +111,7 @@ impl BitTable {
             locks.holders.len() - 1
         });
         let holder = &mut locks.holders[at];
-        // Recalled bits are given up before they are granted again.
+        // Recalled bits are returned before they are granted again.
         let bits = bits & !holder.asked;
         if bits.is_empty() {
             // The client does not hear of this number, so its returns stay below it.
@@ -174,18 +174,18 @@ impl BitTable {
         }
     }
 
-    /// `client` gives bits up: because it was asked to, or by itself, and then only what it
-    /// was given up to `number`: a later grant is on its way to it.
+    /// `client` returns bits: because they were recalled, or by itself, and then only what it was
+    /// granted up to `number`: a later grant is on its way to it.
     pub fn return_locks(&mut self, client: ClientId, ino: Ino, bits: Bits, number: u64) {
         if let Some(locks) = self.inodes.get_mut(&ino) {
             if let Some(at) = locks.holders.iter().position(|holder| holder.client == client) {
                 let holder = &mut locks.holders[at];
-                let given_up = match holder.granted <= number {
+                let returned = match holder.granted <= number {
                     true => bits,
                     false => bits & holder.asked_until(number),
                 };
-                holder.bits = holder.bits & !given_up;
-                holder.asked = holder.asked & !given_up;
+                holder.bits = holder.bits & !returned;
+                holder.asked = holder.asked & !returned;
                 if holder.bits.is_empty() {
                     locks.holders.swap_remove(at);
                 }
@@ -242,7 +242,7 @@ mod tests {
     const INO: Ino = Ino(9);
 
     #[test]
-    fn a_second_answer_to_a_call_back_gives_up_nothing_that_was_given_since() {
+    fn a_second_answer_to_a_recall_returns_nothing_that_was_granted_since() {
         let (mut table, mut out) = (BitTable::default(), Vec::new());
         let (holds, wants, ino) = (ClientId(1), ClientId(2), Ino(7));
         let mut ask = |table: &mut BitTable| {

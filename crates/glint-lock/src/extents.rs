@@ -187,7 +187,7 @@ impl ExtentTable {
         Err(ticket)
     }
 
-    /// A lock is given up.
+    /// A lock is returned.
     pub fn return_locks(
         &mut self,
         client: ClientId,

@@ -5,10 +5,10 @@
 //!
 //! Invariants:
 //! - Bits that were recalled are never used on the word of a grant that is older.
-//! - A lock on data that is recalled is given up when nobody uses it and the kernel has
+//! - A lock on data that is recalled is returned when nobody uses it and the kernel has
 //!   forgotten its pages. Nobody begins to use it after that, but those whom forgetting waits
 //!   for, and only while it does: see [`HeldData::drain`].
-//! - A lock that is recalled and not known is given up when every answer that might have
+//! - A lock that is recalled and not known is returned when every answer that might have
 //!   brought it is there, or after a while that a client chooses, and together with all older
 //!   ones: it may have taken their place. If it comes after that, it is not relied on.
 //! - A lock that was given under a number that is gone or going, or below one, is not relied on:
@@ -36,14 +36,14 @@ pub enum Use {
     Bring,
 }
 
-/// Next step to give a lock up.
+/// Next step to return a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Drain {
     /// Have the kernel forget pages, and say so with [`HeldData::forgot`].
     Forget(Range),
     /// Nobody begins to use it any more, and no page is left.
     Closed,
-    /// Somebody else gave it up, or it is lost.
+    /// Somebody else returned the lock, or the servers forgot it.
     Gone,
 }
 
@@ -80,7 +80,7 @@ pub struct HeldData {
     next: u64,
     /// Recalled before they came.
     early: SmallVec<[u64; 1]>,
-    /// The highest number that was given up, or is to be.
+    /// The highest number that was returned, or is to be.
     gone: u64,
 }
 
@@ -107,7 +107,7 @@ impl Data {
     fn fills(&mut self, purpose: Use) {
         let Use::Fill(range) = purpose else { return };
         if !self.asked || self.forgetting.is_none() {
-            // All are forgotten when it is given up.
+            // All are forgotten when the lock is returned.
             self.pages = true;
         } else if self.filled.len() < FILLED_MAX {
             self.filled.push(range);
@@ -154,7 +154,7 @@ impl HeldData {
         self.locks.iter().find(clean).map(|data| data.id)
     }
 
-    /// Next step to give a lock up that was recalled; none while others have to go on first.
+    /// Next step to return a lock that was recalled; none while others have to go on first.
     ///
     /// Pages are forgotten at once, whoever uses the lock: first all, then what was filled
     /// meanwhile. While that is done, pages that it waits for are filled. Between that nobody
@@ -188,7 +188,7 @@ impl HeldData {
         }
     }
 
-    /// Ends a use. Returns whether the lock is to be given up now.
+    /// Ends a use. Returns whether the lock is to be returned now.
     pub fn end(&mut self, id: u64) -> bool {
         let Some(data) = self.find(id) else { return false };
         data.users -= 1;
@@ -205,25 +205,25 @@ impl HeldData {
         self.add(DataLock { number: 0, range: Range::ALL, write }, false);
     }
 
-    /// The answer is there that would have brought an expected lock. Returns one that has not come,
-    /// which is to be given up now.
-    pub fn release_expected(&mut self) -> Option<u64> {
+    /// The answer is there that would have brought an expected lock. Returns the id of one that has
+    /// not come, which is to be returned now.
+    pub fn return_expected(&mut self) -> Option<u64> {
         let expected = |data: &&Data| data.lock.number == 0 && !data.lost;
         let id = self.locks.iter().find(expected)?.id;
-        self.release(id);
+        self.begin_return(id);
         Some(id)
     }
 
     /// A lock has come, with its first use if somebody asked for it. Returns its id, or none if
     /// it is not to be relied on.
     pub fn add(&mut self, lock: DataLock, used: bool) -> Option<u64> {
-        let given_up = |data: &&mut Data| {
+        let returning = |data: &&mut Data| {
             let expected = data.lock.number == 0 && data.asked && !data.lost;
             expected && data.lock.write == lock.write
         };
         if !used
             && lock.range == Range::ALL
-            && let Some(data) = self.locks.iter_mut().find(given_up)
+            && let Some(data) = self.locks.iter_mut().find(returning)
         {
             data.lock = lock;
             self.gone = self.gone.max(lock.number);
@@ -276,7 +276,7 @@ impl HeldData {
             new.pages |= data.pages;
             false
         });
-        // A call that gives up all locks there were knows the lock by its heir's id.
+        // A call that returns all locks there were knows the lock by its heir's id.
         new.id = heir.unwrap_or(new.id);
         let id = new.id;
         self.locks.push(new);
@@ -289,11 +289,11 @@ impl HeldData {
         self.locks.iter().find(named).map(|data| data.id)
     }
 
-    /// The servers ask for a lock. Returns its id if it is there; if not, it may be on its way.
-    pub fn take_back(&mut self, number: u64) -> Option<u64> {
+    /// The servers recall a lock. Returns its id if it is there; if not, it may be on its way.
+    pub fn recall(&mut self, number: u64) -> Option<u64> {
         let id = self.id_of(number);
         match id {
-            Some(id) => self.release(id),
+            Some(id) => self.begin_return(id),
             None if number > self.gone && !self.is_awaited(number) => self.early.push(number),
             None => {}
         }
@@ -305,15 +305,15 @@ impl HeldData {
         self.early.contains(&number)
     }
 
-    /// A lock is to be given up when nobody uses it.
-    pub fn release(&mut self, id: u64) {
+    /// A lock is to be returned when nobody uses it.
+    pub fn begin_return(&mut self, id: u64) {
         if let Some(data) = self.locks.iter_mut().find(|data| data.id == id) {
             data.asked = true;
             self.gone = self.gone.max(data.lock.number);
         }
     }
 
-    /// One of the locks that were given before this number, and are not to be given up yet.
+    /// One of the locks that were given before this number, and are not to be returned yet.
     pub fn older(&self, number: u64) -> Option<u64> {
         let older = |data: &&Data| data.lock.number < number && data.may_join();
         self.locks.iter().find(older).map(|data| data.id)
@@ -349,7 +349,7 @@ impl HeldData {
         self.find(id).is_some()
     }
 
-    /// Range of the lock, if it is to be given up and nobody uses it, nor an older one that it may
+    /// Range of the lock, if it is to be returned and nobody uses it, nor an older one that it may
     /// have taken the place of at the servers.
     fn idle(&self, id: u64) -> Option<Range> {
         let data = self.locks.iter().find(|data| data.id == id && !data.lost)?;
@@ -361,14 +361,14 @@ impl HeldData {
         idle.then_some(data.lock.range)
     }
 
-    /// Removes a lock that is given up. Returns the servers' number, if they still know it.
+    /// Removes a lock that is returned. Returns the servers' number, if they still know it.
     pub fn remove(&mut self, id: u64) -> Option<u64> {
         let at = self.locks.iter().position(|data| data.id == id)?;
         let data = self.locks.swap_remove(at);
         (!data.lost && data.lock.number != 0).then_some(data.lock.number)
     }
 
-    /// Locks that nobody asked for, to be given up by the client itself.
+    /// Locks that nobody recalled, to be returned by the client itself.
     pub fn unasked(&self) -> Vec<u64> {
         let unasked = self.locks.iter().filter(|data| !data.asked && !data.lost);
         unasked.map(|data| data.id).collect()
@@ -379,7 +379,7 @@ impl HeldData {
         self.early.clear();
         self.gone = 0;
         let lose = |data: &mut Data| {
-            // A lock that is to be given up still is, once the servers have given it again.
+            // A lock that is to be returned still is, once the servers have given it again.
             (data.lost, data.closed) = (true, false);
             data.lock
         };
@@ -402,15 +402,15 @@ impl HeldData {
         self.locks.retain(|data| !data.lost);
     }
 
-    /// Whether nobody uses any of them, and all could be given up at once.
+    /// Whether nobody uses any of them, and all could be returned at once.
     pub fn is_unused(&self) -> bool {
         let unused =
             |data: &Data| data.users == 0 && !data.asked && !data.lost && data.lock.number != 0;
         self.early.is_empty() && self.locks.iter().all(unused)
     }
 
-    /// Gives all of them up. Returns the servers' numbers.
-    pub fn give_up_unused(&mut self) -> Vec<u64> {
+    /// Removes all of them, to be returned. Returns the servers' numbers.
+    pub fn return_unused(&mut self) -> Vec<u64> {
         self.locks.drain(..).map(|data| data.lock.number).collect()
     }
 

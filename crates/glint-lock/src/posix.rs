@@ -295,7 +295,7 @@ impl PosixLockTable {
         }
     }
 
-    /// Gives up what an owner has in a range.
+    /// Unlocks what an owner has in a range.
     pub fn unlock(
         &mut self,
         ino: Ino,
@@ -307,7 +307,7 @@ impl PosixLockTable {
         let Some(file) = self.files.get_mut(&(ino, kind)) else { return };
         let before = file.ranges_of(owner);
         let Some(held) = file.held.get_mut(&owner) else { return };
-        // A close gives up all locks of the owner on the file, mostly none.
+        // A close ends all locks of the owner on the file: mostly none.
         let Some(changed) = held.extent(range) else { return };
         held.cut(range);
         if held.by_start.is_empty() {

@@ -107,8 +107,8 @@ fn what_waited_when_its_session_ended_is_refused_when_it_wakes_up() {
     assert!(block_on(poll_once(&mut opening)).is_none());
 
     block_on(mds.goodbye(&one)).unwrap();
-    let give_up = |ino| Return::Bits { ino, bits: Bits::ALL, number: u64::MAX };
-    mds.return_locks(other.client(), &[give_up(file), give_up(Ino::ROOT)]);
+    let returned = |ino| Return::Bits { ino, bits: Bits::ALL, number: u64::MAX };
+    mds.return_locks(other.client(), &[returned(file), returned(Ino::ROOT)]);
     assert_eq!(block_on(opening).reply, Err(Errno::ESTALE));
     // Nobody has the file open when its name goes.
     let unlink = MdsRequest::Unlink { parent: Ino::ROOT, name: b"f" };
@@ -267,7 +267,7 @@ fn a_file_is_inside_only_as_long_as_it_has_a_name_there() {
 }
 
 /// A client that connects anew does not know whether the answer on the old connection came: what
-/// it is given it hears of with the copy, or it holds what it never gives up.
+/// it is given it hears of with the copy, or it holds what it never returns.
 #[test]
 fn an_answer_that_is_said_again_brings_the_same_locks() {
     let mds = start(&Arc::default(), 1);

@@ -70,7 +70,7 @@ fn a_server_that_stood_still_evicts_nobody() {
     assert!(!server.log().contains("evicted"), "{}", server.log());
 }
 
-/// A client that is cut off while it has more to give up than it can says shows nothing old, though
+/// A client that is cut off while it has more to return than it can says shows nothing old, though
 /// its kernel has it.
 #[test]
 fn who_is_cut_off_while_it_gives_locks_up_shows_nothing_old() {

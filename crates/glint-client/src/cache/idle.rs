@@ -1,10 +1,10 @@
-//! Inodes that nobody needs: which of them are given up, and when.
+//! Inodes that nobody needs: which of them are forgotten, and when.
 //!
 //! Invariants:
 //! - An inode that loses its last pin is listed here, once, and stays listed until it is forgotten
 //!   or pinned again: whatever else is in the way passes, and nobody would say so then. Without a
 //!   kernel, whose references are pins, each inode is listed from the beginning.
-//! - An inode is given up only when no answer can come that is older than what was heard of its
+//! - An inode is forgotten only when no answer can come that is older than what was heard of its
 //!   locks: nobody would see that such an answer brings nothing.
 
 use crate::cache::Cache;
@@ -22,7 +22,7 @@ impl Cache {
         }
     }
 
-    /// Gives inodes up that nobody uses, until there are few enough, but for those of which
+    /// Forgets inodes that nobody uses, until there are few enough, but for those of which
     /// something is kept to be told to servers again.
     pub(crate) fn shrink(&self, limit: usize, is_unstable: impl Fn(Ino) -> bool) {
         let listed = self.idle.lock().len();
@@ -31,13 +31,13 @@ impl Cache {
                 return;
             }
             let Some(ino) = self.idle.lock().pop_front() else { return };
-            self.give_up(ino, &is_unstable);
+            self.forget_idle(ino, &is_unstable);
         }
     }
 
-    /// Gives an inode up that was listed, if nobody uses it; lists it again if it is in use for
+    /// Forgets an inode that was listed, if nobody uses it; lists it again if it is in use for
     /// another reason than a pin.
-    fn give_up(&self, ino: Ino, is_unstable: impl Fn(Ino) -> bool) {
+    fn forget_idle(&self, ino: Ino, is_unstable: impl Fn(Ino) -> bool) {
         let mut shard = self.shard(ino).write();
         let Some(inode) = shard.get(&ino) else { return };
         // Before the pins: whoever takes the last one off later lists it again.
@@ -60,8 +60,8 @@ impl Cache {
         let mut state = inode.lock();
         self.negative.fetch_sub(state.dentries.forget_negative(), Ordering::Relaxed);
         let names = std::mem::take(&mut state.names);
-        let bits = state.bits.give_up();
-        let data = state.data_locks.give_up_unused();
+        let bits = state.bits.return_all();
+        let data = state.data_locks.return_unused();
         let mut returns = self.returns.lock();
         returns.extend(bits.map(|(bits, number)| Return::Bits { ino, bits, number }));
         returns.extend(data.into_iter().map(|number| Return::Data { ino, number }));
@@ -90,7 +90,8 @@ mod tests {
     const DIRECTORY: Ino = Ino(8);
 
     fn grant(cache: &Cache, ino: Ino) {
-        cache.learn_grants(&[Grant::Bits { ino, bits: Bits::ENTRY, number: 1 }], cache.generation());
+        cache
+            .learn_grants(&[Grant::Bits { ino, bits: Bits::ENTRY, number: 1 }], cache.generation());
     }
 
     #[test]
@@ -116,10 +117,10 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(500))]
 
-        /// Whatever keeps an inode from being given up, and however often that is tried
+        /// Whatever keeps an inode from being forgotten, and however often that is tried
         /// meanwhile: at the end it is.
         #[test]
-        fn what_was_in_use_is_given_up_later(steps in proptest::collection::vec(0u8..8, 0..50)) {
+        fn what_was_in_use_is_forgotten_later(steps in proptest::collection::vec(0u8..8, 0..50)) {
             let cache = Cache::new(Arc::default());
             grant(&cache, FILE);
             let (mut pinned, mut update, mut user) = (0, None, None);

@@ -2,7 +2,7 @@
 //! the file that defines it.
 //!
 //! Invariant: everything here that the servers could change is used only while the lock that
-//! protects it is held. Giving a lock up and forgetting what it protects are one step.
+//! protects it is held. Returning a lock and forgetting what it protects are one step.
 
 use crate::cache::attrs::{AttrCache, Before, Tick};
 use crate::cache::delegation::Delegation;
@@ -203,8 +203,9 @@ impl InodeState {
         }
     }
 
-    /// Bits are given up. Returns the names that are not to be relied on any more.
-    pub(crate) fn lose(&mut self, bits: Bits) -> SmallVec<[Name; 1]> {
+    /// Forgets what bits protected that are returned. Returns the names that are not to be relied on
+    /// any more.
+    pub(crate) fn forget_protected(&mut self, bits: Bits) -> SmallVec<[Name; 1]> {
         if bits.contains(Bits::ATTR) && !self.delegation.is_exclusive() {
             self.attrs.lose();
         }

@@ -1,7 +1,7 @@
 //! The inodes that a client knows.
 //!
 //! Invariant: an inode is forgotten only when every request is answered that was sent before the
-//! last number of its locks was heard of. So no answer brings a lock that was given up before.
+//! last number of its locks was heard of. So no answer brings a lock that was returned before.
 
 pub(crate) mod attr_update;
 pub(crate) mod attrs;
@@ -31,7 +31,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 pub(crate) const SHARDS: usize = 64;
-/// Inodes above which those that nobody uses are given up.
+/// Inodes above which those that nobody uses are forgotten.
 pub(crate) const INODES_MAX: usize = 200_000;
 
 type Shard = RwLock<HashMap<Ino, Arc<CachedInode>>>;
@@ -54,7 +54,7 @@ pub(crate) struct Cache {
     /// Generation of the locks here: counts how often the servers have forgotten all of them.
     generation: AtomicU64,
     log: Arc<WriteBackLog>,
-    /// Locks to give up.
+    /// Locks to return.
     pub(crate) returns: Mutex<Vec<Return>>,
 }
 
@@ -159,7 +159,9 @@ impl Cache {
                     let inode = self.inode(ino);
                     let mut state = inode.lock();
                     state.sent_mark = sent_mark;
-                    if !self.is_generation(generation) || state.data_locks.add(lock, false).is_none() {
+                    if !self.is_generation(generation)
+                        || state.data_locks.add(lock, false).is_none()
+                    {
                         refused.push(Recall::Data { ino, number: lock.number });
                     }
                     drop(state);
@@ -432,8 +434,8 @@ mod tests {
             };
             let first = Tick::ask();
             let inode = cache.inode(FILE);
-            inode.lock().bits.take_back(Bits::ALL, 6);
-            inode.lock().lose(Bits::ALL);
+            inode.lock().bits.recall(Bits::ALL, 6);
+            inode.lock().forget_protected(Bits::ALL);
             let second = Tick::ask();
             grant(7);
             assert_eq!(learn(2, second).attr.size, 2);

@@ -1,12 +1,12 @@
 //! Locks on data: taken before it is read or written, kept until a server asks for them.
 //!
 //! Invariants:
-//! - A lock is given up only when nobody uses it, the kernel has forgotten the pages that were
+//! - A lock is returned only when nobody uses it, the kernel has forgotten the pages that were
 //!   filled under it, and everything that was written under it is at the OSTs, on stable storage:
 //!   who has the lock next may write the same bytes and sync them, and a server that then loses
 //!   its power must not be told the older ones again (sync on lock cancel in Lustre).
 //! - Who waits with pages of the kernel locked, or keeps them from being written back, waits for
-//!   no server alone: as soon as a lock that is being given up waits for those pages, it goes on
+//!   no server alone: as soon as a lock that is being returned waits for those pages, it goes on
 //!   under that one. So pages, recalls and locks that are asked for never wait in a circle.
 //! - Who asks for locks on an inode does so in the order of coming, one at a time.
 //! - While the inode is open to read and write, pages are filled under locks to write only:
@@ -43,8 +43,8 @@ impl DataLockGuard {
 
 impl Drop for DataLockGuard {
     fn drop(&mut self) {
-        let give_up = self.inode.lock().data_locks.end(self.id);
-        if give_up {
+        let is_returned = self.inode.lock().data_locks.end(self.id);
+        if is_returned {
             self.inode.wake();
         }
     }
@@ -159,13 +159,13 @@ impl<T: Transport> Client<T> {
         let request = MdsRequest::Lock { ino, range, write, reclaim, capability };
         loop {
             // Until the lock is known here. Not while the next one is asked for: it may wait for
-            // this one to be given up.
+            // this one to be returned.
             let in_flight = self.cache.begin_request();
             let generation = self.cache.generation();
             let lock = match self.ask_as_root(&request).await {
                 Ok(MdsReply::Locked(lock)) => lock,
                 Ok(_) => return Err(Errno::EPROTO),
-                // Too many of this file are still to be given up.
+                // Too many of this file are still to be returned.
                 Err(Errno::ENOLCK) => {
                     drop(in_flight);
                     host::sleep(OWED).await;
@@ -176,7 +176,10 @@ impl<T: Transport> Client<T> {
             let added = {
                 let mut state = inode.lock();
                 state.sent_mark = self.cache.sent_mark();
-                self.cache.is_generation(generation).then(|| state.data_locks.add(lock, true)).flatten()
+                self.cache
+                    .is_generation(generation)
+                    .then(|| state.data_locks.add(lock, true))
+                    .flatten()
             };
             if let Some(id) = added {
                 return Ok(DataLockGuard { inode: inode.clone(), id });
@@ -193,16 +196,16 @@ impl<T: Transport> Client<T> {
             let clean = {
                 let mut state = inode.lock();
                 let clean = state.data_locks.with_clean_pages();
-                clean.inspect(|id| state.data_locks.release(*id))
+                clean.inspect(|id| state.data_locks.begin_return(*id))
             };
             let Some(id) = clean else { break };
-            self.give_up(inode, id).await;
+            self.return_data_lock(inode, id).await;
         }
         self.send_returns().await;
     }
 
     /// Locks have come with the answer to a request of a generation. Those that came too late to be
-    /// relied on are given up.
+    /// relied on are returned.
     pub(crate) fn learn_grants(&self, grants: &[Grant], generation: u64) {
         let refused = self.cache.learn_grants(grants, generation);
         if !refused.is_empty() {
@@ -210,12 +213,12 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Gives all locks on data up that were given before `number`.
-    pub(crate) async fn give_up_older(&self, inode: &Arc<CachedInode>, number: u64) {
+    /// Returns all locks on data that were granted before `number`.
+    pub(crate) async fn return_older(&self, inode: &Arc<CachedInode>, number: u64) {
         loop {
             let Some(id) = inode.lock().data_locks.older(number) else { break };
-            inode.lock().data_locks.release(id);
-            self.give_up(inode, id).await;
+            inode.lock().data_locks.begin_return(id);
+            self.return_data_lock(inode, id).await;
         }
         inode.until(|state| (!state.data_locks.has_older(number)).then_some(())).await;
     }
@@ -259,8 +262,8 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Gives a lock up that was recalled.
-    pub(crate) async fn give_up(&self, inode: &Arc<CachedInode>, id: u64) {
+    /// Returns a lock that was recalled.
+    pub(crate) async fn return_data_lock(&self, inode: &Arc<CachedInode>, id: u64) {
         loop {
             match inode.until(|state| state.data_locks.drain(id)).await {
                 Drain::Forget(range) => {

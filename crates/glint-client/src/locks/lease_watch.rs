@@ -49,7 +49,7 @@ impl<T: Transport> Client<T> {
         for inode in &inodes {
             let mut state = inode.lock();
             state.bits.drop_all();
-            state.lose(Bits::ALL);
+            state.forget_protected(Bits::ALL);
             if !state.delegation.is_delegated() {
                 state.dentries.clear();
             }

@@ -1,6 +1,6 @@
 //! Answers to recalls: what a server asks for is not used any more, what it protects is forgotten,
 //! here and in the kernel, what was written under it is at the OSTs, and then it is returned. Locks
-//! on data are given up in `data_locks.rs`, delegations in `meta_log/sender.rs`.
+//! on data are returned in `data_locks.rs`, delegations in `meta_log/sender.rs`.
 //!
 //! Invariant: a recall is answered only when nothing of what it asks for is used or cached any
 //! more, here or in the kernel. One exception: a kernel that says for a second that it does not know
@@ -109,7 +109,7 @@ impl<T: Transport> Client<T> {
                 if bits.contains(Bits::DELEGATION) {
                     self.return_delegation(&inode).await;
                 }
-                self.give_up_bits(&inode, bits, number).await;
+                self.return_bits(&inode, bits, number).await;
                 self.cache.note_idle(&inode);
                 self.cache.returns.lock().push(Return::Bits { ino, bits, number });
             }
@@ -119,10 +119,10 @@ impl<T: Transport> Client<T> {
                 let known = {
                     let mut state = inode.lock();
                     state.sent_mark = sent_mark;
-                    state.data_locks.take_back(number).is_some()
+                    state.data_locks.recall(number).is_some()
                 };
                 if !known && !self.has_come(&inode, number, sent_mark).await {
-                    self.give_up_older(&inode, number).await;
+                    self.return_older(&inode, number).await;
                     self.cache.note_idle(&inode);
                     self.cache.returns.lock().push(Return::Data { ino, number });
                     return;
@@ -130,7 +130,7 @@ impl<T: Transport> Client<T> {
                 inode.wake();
                 let id = inode.lock().data_locks.id_of(number);
                 if let Some(id) = id {
-                    self.give_up(&inode, id).await;
+                    self.return_data_lock(&inode, id).await;
                 }
             }
             Recall::Glimpse { ino, number } => {
@@ -154,11 +154,11 @@ impl<T: Transport> Client<T> {
     }
 
     /// Stops to use bits of an inode, and has the kernel forget what they protect.
-    async fn give_up_bits(&self, inode: &Arc<CachedInode>, bits: Bits, number: u64) {
+    async fn return_bits(&self, inode: &Arc<CachedInode>, bits: Bits, number: u64) {
         let (names, is_in_kernel, opens) = {
             let mut state = inode.lock();
-            state.bits.take_back(bits, number);
-            let names = state.lose(bits);
+            state.bits.recall(bits, number);
+            let names = state.forget_protected(bits);
             let returns_opens = bits.contains(Bits::OPEN);
             let opens = if returns_opens { state.pins.begin_declaring() } else { 0 };
             (names, state.pins.has_lookups(), opens)
@@ -207,7 +207,7 @@ impl<T: Transport> Client<T> {
         );
     }
 
-    /// Sends the locks that are given up.
+    /// Sends the locks that are returned.
     pub(crate) async fn send_returns(&self) {
         loop {
             let returns = std::mem::take(&mut *self.cache.returns.lock());
@@ -216,7 +216,7 @@ impl<T: Transport> Client<T> {
             }
             if let Err(errno) = self.transport.mds().return_locks(returns).await {
                 // Only servers that have evicted this client: they have forgotten them anyway.
-                tracing::debug!(%errno, "giving locks up");
+                tracing::debug!(%errno, "locks were not returned");
             }
         }
     }

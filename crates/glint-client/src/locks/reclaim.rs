@@ -33,7 +33,7 @@ impl<T: Transport> Client<T> {
                 state.capabilities.clear();
             }
             let opens = state.pins.take_undeclared();
-            // Delegations that are being given up just now are reclaimed, too: nobody may see the
+            // Delegations that are being returned just now are reclaimed, too: nobody may see the
             // directory before the changes are there.
             let delegation = &state.delegation;
             let owns = delegation.is_delegated() || self.log.is_pending(delegation.last_change());

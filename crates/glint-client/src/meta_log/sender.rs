@@ -64,11 +64,11 @@ impl<T: Transport> Client<T> {
         for change in deferred::changes(&batch.changes).flatten() {
             let Some((ino, _, true)) = change.opening() else { continue };
             let Some(inode) = self.cache.find(ino) else { continue };
-            let missing = inode.lock().data_locks.release_expected();
+            let missing = inode.lock().data_locks.return_expected();
             if let Some(id) = missing {
                 let client = self.clone();
                 host::spawn(async move {
-                    client.give_up(&inode, id).await;
+                    client.return_data_lock(&inode, id).await;
                     client.cache.note_idle(&inode);
                 });
             }

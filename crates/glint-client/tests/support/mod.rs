@@ -48,7 +48,7 @@ pub(crate) struct World {
     pub asked: Vec<Op>,
     pub turn: Option<Turn>,
     pub holds_answers: bool,
-    /// Locks that were given up.
+    /// Locks that were returned.
     pub returns: Vec<Return>,
     /// Space that is kept for the client.
     pub kept: i64,

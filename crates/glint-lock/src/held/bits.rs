@@ -42,7 +42,7 @@ impl HeldBits {
     }
 
     /// Bits are recalled. Returns those that were held.
-    pub fn take_back(&mut self, bits: Bits, number: u64) -> Bits {
+    pub fn recall(&mut self, bits: Bits, number: u64) -> Bits {
         for (at, asked) in self.asked.iter_mut().enumerate() {
             if bits.contains(Bits(1 << at)) {
                 *asked = number.max(*asked);
@@ -58,10 +58,10 @@ impl HeldBits {
         self.bits = Bits::NONE;
     }
 
-    /// Gives up what was granted, without having been asked. Returns what the servers are to be
-    /// told: also of bits that they count and have not said. [`Bits::DELEGATION`] is never
-    /// withheld, and given up only by who knows that nothing waits under it.
-    pub fn give_up(&mut self) -> Option<(Bits, u64)> {
+    /// Returns all that was granted, without a recall: the value is what the servers are to be
+    /// told, also of bits that they count and have not said. [`Bits::DELEGATION`] is never
+    /// withheld, and returned only by who knows that nothing waits under it.
+    pub fn return_all(&mut self) -> Option<(Bits, u64)> {
         let bits = std::mem::take(&mut self.bits) | Bits::SHARED;
         (self.granted > 0).then_some((bits, self.granted))
     }

@@ -17,7 +17,7 @@ struct Client {
     /// Requests under way, and before which one the last number was heard of.
     flight: Flight,
     sent_mark: u64,
-    /// On their way: answers with what they grant, recalls, what is given up.
+    /// On their way: answers with what they grant, recalls, returns.
     answers: Vec<(u64, Bits, u64)>,
     recalls: VecDeque<(Bits, u64)>,
     returns: Vec<(Bits, u64)>,
@@ -65,7 +65,7 @@ impl World {
             5 => {
                 if let Some((bits, number)) = client.recalls.pop_front() {
                     client.sent_mark = client.flight.sent_mark();
-                    client.held.take_back(bits, number);
+                    client.held.recall(bits, number);
                     client.returns.push((bits, number));
                 }
             }
@@ -84,7 +84,7 @@ impl World {
                 self.table.unwant(INO, bits);
             }
             9 if client.flight.is_past(client.sent_mark) => {
-                client.returns.extend(client.held.give_up());
+                client.returns.extend(client.held.return_all());
                 (client.held, client.sent_mark) = (HeldBits::default(), 0);
             }
             _ => {}
@@ -152,7 +152,7 @@ fn a_late_answer_brings_nothing_to_an_inode_that_was_forgotten() {
 
 /// A newer answer comes first, and the inode is forgotten between the two.
 #[test]
-fn a_late_answer_brings_nothing_that_was_given_up_with_a_newer_one() {
+fn a_late_answer_brings_nothing_that_was_returned_with_a_newer_one() {
     let (mut world, attr) = (World::default(), Bits::ATTR.0);
     for (kind, some) in [(ASKS, 0), (ASKS, 0), (HEARS, 1), (FORGETS, 0), (TELLS, 0), (HEARS, 0)] {
         world.step((kind, 0, some, attr, false));
@@ -163,7 +163,7 @@ fn a_late_answer_brings_nothing_that_was_given_up_with_a_newer_one() {
 
 /// Bits that were entered and not told go with the inode.
 #[test]
-fn what_was_withheld_is_given_up() {
+fn what_was_withheld_is_returned() {
     let (mut world, attr) = (World::default(), Bits::ATTR.0);
     world.step((ASKS, 0, 0, attr, true));
     world.step((HEARS, 0, 0, 0, false));

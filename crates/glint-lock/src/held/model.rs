@@ -68,13 +68,13 @@ impl World {
         if is_used || !client.flight.is_past(client.sent_mark) {
             return;
         }
-        let returns = client.held.give_up_unused();
+        let returns = client.held.return_unused();
         (client.held, client.sent_mark) = (HeldData::default(), 0);
         returns.into_iter().for_each(|number| self.return_locks(at, number));
     }
 
     /// A client does what it is asked, as far as it can now. If it is impatient, it waits for no
-    /// answer: what it has asked for may wait for what it is to give up.
+    /// answer: what it has asked for may wait for what it is to return.
     fn progress(&mut self, at: usize, impatient: bool) {
         let asks = self.waits(at);
         let client = &mut self.clients[at];
@@ -89,7 +89,7 @@ impl World {
             }
             client.held.refuse(number);
             while let Some(id) = client.held.older(number) {
-                client.held.release(id);
+                client.held.begin_return(id);
             }
             if client.held.has_older(number) {
                 client.unknown.push(number);
@@ -142,7 +142,7 @@ impl World {
             8 => {
                 if let Some(number) = client.recalls.pop_front() {
                     client.sent_mark = client.flight.sent_mark();
-                    if client.held.take_back(number).is_none() {
+                    if client.held.recall(number).is_none() {
                         client.unknown.push(number);
                     }
                 }
@@ -154,7 +154,7 @@ impl World {
             }
             11 => {
                 let unasked = client.held.unasked();
-                unasked.iter().take(some).for_each(|id| client.held.release(*id));
+                unasked.iter().take(some).for_each(|id| client.held.begin_return(*id));
             }
             12..=13 => self.progress(at, false),
             14 => self.progress(at, true),
@@ -205,7 +205,7 @@ proptest! {
 /// An answer that never comes, and a request of the same client that waits for the lock that it
 /// would have brought: who waits for all answers waits for ever.
 #[test]
-fn a_lock_that_never_came_is_given_up_while_its_client_asks_for_more() {
+fn a_lock_that_never_came_is_returned_while_its_client_asks_for_more() {
     let mut world = World::default();
     let (asks, loses, patient, impatient) = (0, 7, 13, 14);
     for (kind, at) in [(asks, 0), (loses, 0), (asks, 1), (asks, 0)] {

@@ -7,11 +7,11 @@ use glint_proto::lock::Bits;
 fn an_old_grant_brings_nothing_back() {
     let mut held = HeldBits::default();
     assert!(held.grant(Bits::ATTR | Bits::ENTRY, 5).contains(Bits::ATTR));
-    assert_eq!(held.take_back(Bits::ATTR, 8), Bits::ATTR);
+    assert_eq!(held.recall(Bits::ATTR, 8), Bits::ATTR);
     assert_eq!(held.grant(Bits::ATTR | Bits::NEGATIVE, 7), Bits::NEGATIVE);
     assert!(!held.has(Bits::ATTR));
     assert_eq!(held.grant(Bits::ATTR, 9), Bits::ATTR);
-    assert_eq!(held.take_back(Bits::OPEN, 10), Bits::NONE);
+    assert_eq!(held.recall(Bits::OPEN, 10), Bits::NONE);
 }
 
 #[test]
@@ -22,7 +22,7 @@ fn pages_are_filled_while_they_are_waited_for_and_not_after_that() {
     let id = held.add(lock, false).unwrap();
     assert_eq!(held.begin(Range::ALL, false, fill(0)), Some(id));
     assert!(held.begin(Range::of(0, 9), true, Use::Call).is_none(), "it is to read");
-    assert_eq!(held.take_back(3), Some(id));
+    assert_eq!(held.recall(3), Some(id));
     assert!(held.begin(Range::of(0, 9), false, Use::Call).is_none());
     assert!(held.begin(Range::ALL, false, fill(0)).is_none() && held.is_draining());
     assert_eq!(held.drain(id), Some(Drain::Forget(Range::ALL)), "whoever uses it");
@@ -40,7 +40,7 @@ fn pages_are_filled_while_they_are_waited_for_and_not_after_that() {
     assert!(held.begin(Range::ALL, false, fill(0)).is_none());
     assert_eq!(held.remove(id), Some(3));
     assert_eq!(held.drain(id), Some(Drain::Gone));
-    assert!(held.take_back(4).is_none(), "it is on its way");
+    assert!(held.recall(4).is_none(), "it is on its way");
     let late = held.add(DataLock { number: 4, ..lock }, true).unwrap();
     assert_eq!(held.begin(Range::ALL, false, fill(0)), Some(late), "whom it was given to");
     assert!(!held.end(late) && held.begin(Range::ALL, false, fill(1)).is_none());
@@ -56,7 +56,7 @@ fn a_restart_of_the_servers_does_not_lose_who_uses_a_lock() {
     assert!(held.begin(Range::ALL, true, Use::Call).is_none());
     // The servers count from the beginning.
     held.found(DataLock { number: 1, ..lock });
-    assert_eq!(held.take_back(1), Some(used));
+    assert_eq!(held.recall(1), Some(used));
     assert!(held.idle(used).is_none(), "it is still used");
     assert!(held.end(used) && held.idle(used).is_some());
     held.lose();
@@ -76,7 +76,7 @@ fn locks_that_touch_are_one_for_all_who_use_them() {
     // The servers join all three.
     let all = held.add(part(3, 0, 12), true).unwrap();
     assert_eq!((all, held.locks.len(), held.locks[0].users), (a, 1, 3));
-    assert_eq!(held.take_back(3), Some(a));
+    assert_eq!(held.recall(3), Some(a));
     assert!(!held.end(b) && !held.end(a) && held.idle(a).is_none());
     assert!(held.end(all) && held.drain(a) == Some(Drain::Closed));
     assert_eq!(held.remove(a), Some(3));

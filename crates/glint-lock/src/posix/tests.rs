@@ -158,7 +158,7 @@ proptest! {
                 }
             }
         }
-        // The holders give up their locks, again and again.
+        // The holders release their locks, again and again.
         for round in 0..4 * (waiting.len() as u64 + 1) {
             let owner = lock(round % 4, 0, 0, true).owner;
             table.unlock(INO, Kind::Posix, owner, Range::ALL, &mut granted);

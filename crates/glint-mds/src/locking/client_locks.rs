@@ -1,10 +1,10 @@
 //! Locks of clients on inodes and their data: who may keep what, and the waiting for it.
 //!
 //! The tables are those of `glint-lock`; here are their tasks: operations that wait until
-//! others have given up what they change, requests for locks that wait for their turn.
+//! others have returned what they change, requests for locks that wait for their turn.
 //!
 //! Invariants:
-//! - An operation changes something only after every other client has given up its lock on
+//! - An operation changes something only after every other client has returned its lock on
 //!   it, and nobody is given one until the change is made. It finds out under the locks of
 //!   [`crate::locking::namespace_locks`], waits without them, and begins again.
 //! - A grant is entered before what it protects is read.
@@ -251,7 +251,7 @@ impl ClientLocks {
         lock.unwrap_or(DataLock { number: 0, range: Range { start: 0, end: 0 }, write })
     }
 
-    /// Returns locks that a client gives up or that it was asked for.
+    /// Takes locks that a client returns, recalled or not.
     pub(crate) fn return_locks(&self, client: ClientId, returns: &[Return]) {
         let mut out = Vec::new();
         for returned in returns {
@@ -349,7 +349,7 @@ impl<K: Kv> Mds<K> {
 
     /// Withholds from the answer the bits that were granted so far, because the attributes in it
     /// were not read under them. The server still counts them as held: the client may have been
-    /// given the same ones before. It is told the number alone, so that it gives them up with the
+    /// given the same ones before. It is told the number alone, so that it returns them with the
     /// inode. A data lock stays in the answer: it is for what is read under it, whenever that is.
     pub(crate) fn withhold_bits(&self, context: &Context<'_>) {
         for grant in context.grants.borrow_mut().iter_mut() {
@@ -372,7 +372,7 @@ impl<K: Kv> Mds<K> {
         locking
     }
 
-    /// Returns locks that a client gives up or that it was asked for.
+    /// Takes locks that a client returns, recalled or not.
     pub fn return_locks(&self, client: ClientId, returns: &[Return]) {
         self.client_locks.return_locks(client, returns);
     }

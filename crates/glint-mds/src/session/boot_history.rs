@@ -7,7 +7,7 @@
 //!
 //! Invariants:
 //! - A run is recorded, durably, before it answers anybody.
-//! - Numbers of locks and recalls rise over all runs. A client may give up, when it has come
+//! - Numbers of locks and recalls rise over all runs. A client may return, when it has come
 //!   back, what an earlier run has asked for: that names nothing that this one has given.
 
 use crate::error::MdsError;

@@ -2,7 +2,7 @@
 //! engine again for every operation.
 //!
 //! Invariant: what is here is what the engine holds. A commit renews the records it
-//! writes before its operation gives up its locks and is answered. A reader that missed
+//! writes before its operation releases its locks and is answered. A reader that missed
 //! puts in what it read only if no commit renewed its shard since it began to read.
 
 use crate::store::record::InodeRecord;

@@ -110,7 +110,8 @@ pub(crate) fn hello_of(
     secret: u128,
 ) -> Request<'static> {
     let mount_point = options.mount_point.clone();
-    let hello = Hello { host, mount_point, known: boot_verifier != 0, boot_verifier, session, secret };
+    let hello =
+        Hello { host, mount_point, known: boot_verifier != 0, boot_verifier, session, secret };
     Request::Hello(hello)
 }
 
@@ -337,7 +338,11 @@ impl ClientSession {
     /// A sync of an object is sent.
     pub(crate) fn mark_sync(&self, object: Object) -> SyncMark {
         let log = self.replay_log.lock();
-        SyncMark { boot_verifier: self.boot_verifier.load(Ordering::Acquire), object, mark: log.mark() }
+        SyncMark {
+            boot_verifier: self.boot_verifier.load(Ordering::Acquire),
+            object,
+            mark: log.mark(),
+        }
     }
 
     /// A sync is answered: what it made durable is not to be sent again.

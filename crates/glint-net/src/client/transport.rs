@@ -77,7 +77,7 @@ pub trait MdsSession: Send + Sync + 'static {
     fn osses(&self) -> impl Future<Output = FsResult<Vec<OssInfo>>>;
 }
 
-/// Locks that the MDS takes back and the client gives up. A recall comes until it is answered, and
+/// Locks that the MDS recalls and the client returns. A recall comes until it is answered, and
 /// in the way of no answer.
 pub trait LockTraffic: Send + Sync + 'static {
     /// Names who keeps locks. Before that none are given.
@@ -87,7 +87,7 @@ pub trait LockTraffic: Send + Sync + 'static {
     /// nothing that a recall could wait for.
     fn listen(&self) -> impl Future<Output = ()>;
 
-    /// Gives locks up, and answers questions.
+    /// Returns locks, and answers questions.
     fn return_locks(&self, returns: Vec<Return>) -> impl Future<Output = FsResult<()>>;
 }
 

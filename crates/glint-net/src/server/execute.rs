@@ -234,7 +234,7 @@ impl<S: Service> Worker<S> {
         let _running = session.enter().map_err(|_| refused(EVICTED))?;
         let listening = self.service.listen(session);
         let (connection, session) = (received.connection.clone(), session.clone());
-        host::spawn(self.clone().call_back(connection, session, listening));
+        host::spawn(self.clone().send_recalls(connection, session, listening));
         Ok(Reply::Recalls(Vec::new()))
     }
 
@@ -349,8 +349,8 @@ impl<S: Service> Worker<S> {
         self.service.capability_key().ok_or(Errno::EAGAIN)
     }
 
-    /// Says on a connection what its client is asked, until one of them is gone.
-    async fn call_back(
+    /// Sends recalls on a connection, until the connection or its session is gone.
+    async fn send_recalls(
         self: Rc<Self>,
         connection: Rc<ServedConnection<S>>,
         session: Arc<Session>,

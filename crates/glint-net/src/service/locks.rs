@@ -9,7 +9,7 @@ use std::future::{Future, ready};
 /// Promises: recalls of a client go to its last listening only, in their order, and those that
 /// nobody heard are said again to the next one. Where no locks are given, nothing is recalled.
 pub trait LockService {
-    /// Takes locks that a client gives up, or its answers to what it was asked.
+    /// Takes locks that a client returns, or its answers to questions.
     fn return_locks(&self, _session: &Session, _returns: &[Return]) {}
 
     /// Begins to listen to recalls, for a client. Returns what names its listening.

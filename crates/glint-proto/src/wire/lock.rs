@@ -165,7 +165,7 @@ pub enum Grant {
 /// Question of a server to a client that holds locks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Recall {
-    /// Give these bits up: all that were granted under a number below this one.
+    /// Return these bits: all that were granted under a number below this one.
     Bits {
         /// Inode.
         ino: Ino,
@@ -174,7 +174,7 @@ pub enum Recall {
         /// Of this recall.
         number: u64,
     },
-    /// Write what is dirty, forget what is cached, and give this lock up.
+    /// Write what is dirty, forget what is cached, and return this lock.
     Data {
         /// Inode.
         ino: Ino,
@@ -190,7 +190,7 @@ pub enum Recall {
     },
 }
 
-/// Lock that a client gives up, or its answer to a question.
+/// Lock that a client returns, or its answer to a question.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Return {
     /// Bits of an inode that were granted under a number below this one.

@@ -173,7 +173,7 @@ pub enum MdsRequest<'a> {
     /// A lock on data; answered when it is granted. With `reclaim` the client had it before
     /// the server started again, and is answered at once; with a capability as for `Reopen`.
     Lock { ino: Ino, range: Range, write: bool, reclaim: bool, capability: Option<Capability> },
-    /// Opens that the client made by itself, under a lock that it is about to give up.
+    /// Opens that the client made by itself, under a lock that it is about to return.
     AddOpens { ino: Ino, readers: u32 },
     /// flock(2), fcntl(2).
     PosixLock(PosixLock),
@@ -245,7 +245,7 @@ impl MdsRequest<'_> {
         use MdsRequest::*;
         if let PosixLock(lock) = self {
             // A copy of one that comes late would take away, or bring back, what was granted,
-            // or given up, since.
+            // or returned, since.
             return match lock.how {
                 PosixLockHow::Try => true,
                 PosixLockHow::Wait => lock.mode == PosixLockMode::Unlock,

@@ -181,7 +181,7 @@ pub enum Request<'a> {
     Recovered,
     /// From now on this connection carries recalls, and nothing else.
     Listen,
-    /// Locks are given up, questions answered.
+    /// Locks are returned, questions answered.
     Return(Vec<Return>),
     /// The client ends: what it did is made durable, and it is forgotten.
     Bye,

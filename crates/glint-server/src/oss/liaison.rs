@@ -60,7 +60,7 @@ impl Drop for Place {
 }
 
 /// What comes to the task from others.
-enum News {
+enum Event {
     Question(Question),
     Destroyed(Destroyed),
 }
@@ -78,8 +78,8 @@ type OrderId = (u64, u64);
 type Objects = Vec<(u16, ObjectId)>;
 
 /// What the task takes when it begins: what comes to it, and where orders to destroy objects go.
-struct Ends {
-    news: UnboundedReceiver<News>,
+struct Channels {
+    events: UnboundedReceiver<Event>,
     orders: UnboundedSender<(OrderId, Objects)>,
 }
 
@@ -88,9 +88,9 @@ pub(super) struct Liaison {
     mds: Address,
     advertised: String,
     /// No more than the questions that have a place, and one that objects were destroyed.
-    news: UnboundedSender<News>,
+    event_sender: UnboundedSender<Event>,
     questions: Arc<AtomicUsize>,
-    ends: Mutex<Option<Ends>>,
+    channels: Mutex<Option<Channels>>,
     ordered: Mutex<Option<UnboundedReceiver<(OrderId, Objects)>>>,
     /// Why the server of the MDS was not heard of when it was last asked.
     trouble: Mutex<Option<String>>,
@@ -98,14 +98,14 @@ pub(super) struct Liaison {
 
 impl Liaison {
     pub(super) fn new(mds: Address, advertised: String) -> Liaison {
-        let (sender, news) = mpsc::unbounded();
+        let (event_sender, events) = mpsc::unbounded();
         let (orders, ordered) = mpsc::unbounded();
         Liaison {
             mds,
             advertised,
-            news: sender,
+            event_sender,
             questions: Arc::default(),
-            ends: Mutex::new(Some(Ends { news, orders })),
+            channels: Mutex::new(Some(Channels { events, orders })),
             ordered: Mutex::new(Some(ordered)),
             trouble: Mutex::default(),
         }
@@ -125,15 +125,15 @@ impl Liaison {
 
     /// Talking does not begin any more.
     pub(super) fn stop(&self) {
-        drop(self.ends.lock().take());
+        drop(self.channels.lock().take());
     }
 
     /// Asks the server of the MDS. EAGAIN if it cannot be reached, or too many ask.
     pub(super) async fn ask(&self, request: OssRequest) -> FsResult<OssReply> {
         let place = Place::take(&self.questions).ok_or(Errno::EAGAIN)?;
         let (answer, answered) = oneshot::channel();
-        let question = News::Question(Question { request, answer, _place: place });
-        self.news.unbounded_send(question).map_err(|_| Errno::EAGAIN)?;
+        let question = Event::Question(Question { request, answer, _place: place });
+        self.event_sender.unbounded_send(question).map_err(|_| Errno::EAGAIN)?;
         answered.await.unwrap_or(Err(Errno::EAGAIN))
     }
 }
@@ -142,10 +142,10 @@ impl<D: Disk> Oss<D> {
     /// Talks to the server of the MDS until the OSS is to stop. Reports when the OSS is a part of
     /// the file system, or why it cannot be. On a thread that waits for nothing else.
     pub async fn talk(&self, report: &impl Fn(Result<(), String>)) {
-        let Some(Ends { news, orders }) = self.liaison.ends.lock().take() else { return };
+        let Some(Channels { events, orders }) = self.liaison.channels.lock().take() else { return };
         let mut talk = Talk {
             oss: self,
-            news,
+            events,
             orders,
             fencing: Vec::new(),
             is_another_run: false,
@@ -164,8 +164,8 @@ impl<D: Disk> Oss<D> {
         let Some(mut ordered) = self.liaison.ordered.lock().take() else { return };
         while let Some((order, objects)) = ordered.next().await {
             let failed = self.destroy(&objects).await;
-            let destroyed = News::Destroyed(Destroyed { order, failed });
-            if self.liaison.news.unbounded_send(destroyed).is_err() {
+            let destroyed = Event::Destroyed(Destroyed { order, failed });
+            if self.liaison.event_sender.unbounded_send(destroyed).is_err() {
                 return;
             }
         }
@@ -175,7 +175,7 @@ impl<D: Disk> Oss<D> {
 /// What the task remembers.
 struct Talk<'a, D: Disk> {
     oss: &'a Oss<D>,
-    news: UnboundedReceiver<News>,
+    events: UnboundedReceiver<Event>,
     /// To whoever destroys objects, and what that is just now.
     orders: UnboundedSender<(OrderId, Objects)>,
     destroying: Option<OrderId>,
@@ -208,12 +208,12 @@ impl<D: Disk> Talk<'_, D> {
             }
             self.oss.liaison.trouble.lock().replace(error.to_string());
             // Who asks meanwhile is not kept waiting.
-            while let Ok(news) = self.news.try_recv() {
-                match news {
-                    News::Question(question) => {
+            while let Ok(event) = self.events.try_recv() {
+                match event {
+                    Event::Question(question) => {
                         let _ = question.answer.send(Err(Errno::EAGAIN));
                     }
-                    News::Destroyed(destroyed) => _ = self.on_destroyed(destroyed),
+                    Event::Destroyed(destroyed) => _ = self.on_destroyed(destroyed),
                 }
             }
             host::sleep(retry.pause(std::mem::take(&mut self.heard))).await;
@@ -221,12 +221,12 @@ impl<D: Disk> Talk<'_, D> {
     }
 
     /// What comes before this time.
-    async fn next(&mut self, due: Instant) -> Option<News> {
+    async fn next(&mut self, due: Instant) -> Option<Event> {
         let left = due.saturating_duration_since(clock::now());
         if left.is_zero() {
-            return self.news.try_recv().ok();
+            return self.events.try_recv().ok();
         }
-        or(self.news.next(), async {
+        or(self.events.next(), async {
             host::sleep(left).await;
             None
         })
@@ -242,7 +242,7 @@ impl<D: Disk> Talk<'_, D> {
         let mut due = clock::now();
         while !self.oss.is_stopping() {
             match self.next(due).await {
-                Some(News::Question(Question { request, answer, _place })) => {
+                Some(Event::Question(Question { request, answer, _place })) => {
                     // Who asked may have gone, now or meanwhile.
                     if !answer.is_canceled() {
                         let _ = answer.send(link.ask(request).await?);
@@ -252,7 +252,7 @@ impl<D: Disk> Talk<'_, D> {
                         continue;
                     }
                 }
-                Some(News::Destroyed(destroyed)) => {
+                Some(Event::Destroyed(destroyed)) => {
                     // An order that failed is tried again with the next beat, not before.
                     let is_done = self.on_destroyed(destroyed);
                     if !is_done {

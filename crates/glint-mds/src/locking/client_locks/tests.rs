@@ -58,7 +58,7 @@ fn what_was_withheld_goes_with_the_inode() {
         }
         assert_eq!(held.bits(), Bits::ENTRY);
     }
-    let (bits, number) = held.give_up().unwrap();
+    let (bits, number) = held.return_all().unwrap();
     mds.return_locks(client, &[Return::Bits { ino, bits, number }]);
     assert_eq!(mds.lock_counts(), (0, 0));
 }
