@@ -1,8 +1,9 @@
 //! Names of a directory that a client has cached.
 //!
 //! Invariants:
-//! - That a name is free is used only while that is protected: under DIR, or in a delegation. Who
-//!   asks has to say whether it is. What DIR protected is forgotten with it.
+//! - A negative dentry is used only while it is protected: under `Bits::NEGATIVE`, or in a
+//!   delegation. The caller has to say whether it is. A return of the bit forgets those that it
+//!   protected.
 //! - What was asked before names were lost, or changed by this client, says nothing of them any
 //!   more: answers overtake each other, also with a recall and the next grant in between.
 //! - Names are complete only while each name that the directory has is among them.

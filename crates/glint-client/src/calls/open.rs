@@ -33,7 +33,7 @@ impl<T: Transport> CountedOpen<'_, T> {
 impl<T: Transport> Drop for CountedOpen<'_, T> {
     fn drop(&mut self) {
         if !self.has_handle {
-            self.client.locks.inbox.take_open_back(self.release());
+            self.client.locks.inbox.undo_open(self.release());
         }
     }
 }
@@ -104,17 +104,17 @@ impl<T: Transport> Client<T> {
         let opened = self.finish_open(attr, flags, asked).await;
         counted.has_handle = true;
         if opened.is_err() {
-            self.take_open_back(counted.release()).await;
+            self.undo_open(counted.release()).await;
         }
         opened
     }
 
     /// The MDS hears that a file which it counts as open is not.
-    pub(crate) async fn take_open_back(&self, release: MdsRequest<'static>) {
+    pub(crate) async fn undo_open(&self, release: MdsRequest<'static>) {
         if let Err(errno) = self.transport.mds().post(&Caller::ROOT.cred, &release).await {
             tracing::warn!(
                 ?release, %errno,
-                "could not take back an open; the server counts the file as open until this client \
+                "could not undo an open; the server counts the file as open until this client \
                 ends"
             );
         }

@@ -61,7 +61,7 @@ impl RecallInbox {
     }
 
     /// Has the MDS told that a file which it counts as open is not.
-    pub(crate) fn take_open_back(&self, release: MdsRequest<'static>) {
+    pub(crate) fn undo_open(&self, release: MdsRequest<'static>) {
         self.closes.lock().push(release);
         self.waiting.wake();
     }

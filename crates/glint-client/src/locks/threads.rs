@@ -126,7 +126,7 @@ impl<T: Transport> Client<T> {
         while let Some((recalls, closes)) = self.locks.inbox.next().await {
             for close in closes {
                 let client = self.clone();
-                host::spawn(async move { client.take_open_back(close).await });
+                host::spawn(async move { client.undo_open(close).await });
             }
             for recall in recalls {
                 let client = self.clone();

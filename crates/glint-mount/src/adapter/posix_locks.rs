@@ -32,7 +32,7 @@ impl Drop for Waiter<'_> {
 }
 
 impl<F: Vfs> Adapter<F> {
-    /// Gives up what a request got for which nobody waits any more.
+    /// Releases what a request got for which nobody waits any more.
     pub(crate) async fn give_lock_back(&self, ino: Ino, fixed: &[u8]) {
         let Ok(arg) = parse::<LkIn>(fixed) else { return };
         let Ok(got) = posix_lock(ino, &arg, Opcode::Setlk, 0) else { return };
@@ -41,7 +41,7 @@ impl<F: Vfs> Adapter<F> {
             if let Err(errno) = self.fs.posix_lock(Handle(arg.fh), lock).await {
                 tracing::warn!(
                     %ino, %errno,
-                    "could not give back a lock that nobody waits for; it is held until the mount \
+                    "could not release a lock that nobody waits for; it is held until the mount \
                     ends"
                 );
             }

@@ -408,8 +408,8 @@ mod tests {
         }
         assert_eq!([ask(), ask()], [Some(Err(Errno::EAGAIN)), Some(Err(Errno::EAGAIN))]);
         // The task answers one.
-        let mut ends = liaison.ends.lock();
-        drop(ends.as_mut().unwrap().news.try_recv().unwrap());
+        let mut channels = liaison.channels.lock();
+        drop(channels.as_mut().unwrap().events.try_recv().unwrap());
         assert_eq!([ask(), ask()], [None, Some(Err(Errno::EAGAIN))]);
     }
 }
