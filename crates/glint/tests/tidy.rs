@@ -66,18 +66,6 @@ const PRONOUNS: [&str; 13] = [
     "It", "Its", "They", "Their", "Them", "Those", "These", "This", "That", "What", "Who",
     "Whoever", "Whose",
 ];
-/// Sources whose comments begin with pronouns still. No line is added.
-const PRONOUNS_LEFT: [&str; 9] = [
-    "crates/glint-client/src/meta_log/",
-    "crates/glint-mds/src/ops/",
-    "crates/glint-net/src/client/lease.rs",
-    "crates/glint-net/src/client/recovery/",
-    "crates/glint-net/src/client/remote.rs",
-    "crates/glint-proto/src/posix/",
-    "crates/glint-server/src/oss/boot_history.rs",
-    "crates/glint-server/src/oss/liaison.rs",
-    "tests/",
-];
 
 /// The modules that may contain `unsafe`.
 const UNSAFE: [&str; 9] = [
@@ -312,8 +300,7 @@ fn failures_in_logs_do_not_read_as_progress() {
 /// A reader who looks up one comment has not read the one before it.
 #[test]
 fn comments_begin_with_the_thing() {
-    let is_left = |path: &str| PRONOUNS_LEFT.iter().any(|start| path.starts_with(start));
-    for (path, text) in files("rs").into_iter().filter(|(path, _)| !is_left(path)) {
+    for (path, text) in files("rs") {
         let mut before = None;
         for (number, line) in text.lines().map(str::trim_start).enumerate() {
             let mark = ["///", "//!", "//"].into_iter().find(|mark| line.starts_with(mark));

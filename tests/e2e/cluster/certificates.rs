@@ -156,7 +156,7 @@ fn who_is_not_let_in() {
     let misnamed = format!("localhost:{port}");
     let said = refused(glint().args(["status", &misnamed, "--cert", text(&client_cert)]));
     assert!(said.contains("localhost") || said.contains("NotValidForName"), "{said}");
-    // Whoever says nothing, or nonsense, is in nobody's way.
+    // Connections that say nothing, or nonsense, are in nobody's way.
     let is_in_the_way = || {
         let silent: Vec<_> =
             (0..20).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
@@ -181,7 +181,7 @@ fn who_is_not_let_in() {
     world.assert_sound();
 }
 
-/// What a certificate says holds for every request, whatever the mount thinks.
+/// Rights in a certificate hold for every request, whatever the mount thinks.
 #[test]
 fn rights_in_a_certificate() {
     let world = World::new();
@@ -220,7 +220,7 @@ fn rights_in_a_certificate() {
     refused(fs::remove_file(root.join("f")));
     refused(fs::rename(root.join("f"), root.join("g")));
     refused(fs::set_permissions(root.join("f"), fs::Permissions::from_mode(0o777)));
-    // What others change it sees.
+    // Changes of others are seen.
     fs::write(admin.join("f"), b"changed").unwrap();
     assert_eq!(fs::read(root.join("f")).unwrap(), b"changed");
     reader_mount.stop();
@@ -363,7 +363,7 @@ fn a_client_that_is_bound_to_a_subtree() {
     let bound_cert = ca.join("bound");
     let port = free_port();
     let mut server = world.serve(port, &["--cert", text(&server_cert)]);
-    // What holds at the server of the MDS holds at others, too.
+    // Other servers keep to the subtree as the server of the MDS does.
     let oss_port = free_port();
     let stranger = ["oss", "--data", text(&world.oss_data(2)), "--listen", &address(oss_port)]
         .map(str::to_owned);
@@ -397,7 +397,7 @@ fn a_client_that_is_bound_to_a_subtree() {
         names
     };
     assert_eq!(names(), ["d", "link"]);
-    // It is told nothing of others, nor of hosts.
+    // A bound client is told nothing of other clients, nor of hosts.
     let ask = |cert: &PathBuf, what: &[&str]| {
         glint().args(what).args([&at, "--cert", text(cert)]).output().unwrap()
     };
@@ -439,7 +439,7 @@ fn a_client_that_is_bound_to_a_subtree() {
     assert_eq!(fs::read(root.join("d/g")).unwrap(), vec![7; 100_000]);
     fs::write(root.join("d/g"), b"again").unwrap();
     assert_eq!(fs::read(admin.join("projects/one/d/g")).unwrap(), b"again");
-    // What was made elsewhere stays there, whatever it is called here.
+    // A file from elsewhere cannot be read here, whatever name it has here.
     let denied = fs::read(root.join("link")).unwrap_err();
     assert_eq!(denied.kind(), std::io::ErrorKind::PermissionDenied);
     // Moved out of its sight while it is mounted.

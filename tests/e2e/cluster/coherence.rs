@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use support::pair::{Pair, pair};
 use support::*;
 
-/// The same test with the mounts in both roles.
+/// Runs a test twice, with the mounts in both roles.
 fn both_ways(pair: &Pair, name: &str, test: impl Fn(&Path, &Path)) {
     for (way, (x, y)) in [(&pair.a, &pair.b), (&pair.b, &pair.a)].into_iter().enumerate() {
         let directory = format!("{name}-{way}");
@@ -192,7 +192,7 @@ fn data_through_open_files() {
         reader.seek(SeekFrom::Start(0)).unwrap();
         reader.read_to_string(&mut text).unwrap();
         assert_eq!(text, "new", "truncated by an open and written again");
-        // What is open stays, whoever removes it.
+        // An open file stays, whoever removes it.
         fs::remove_file(x.join("f")).unwrap();
         assert!(gone(&y.join("f")));
         both.write_all_at(b"still here", 0).unwrap();

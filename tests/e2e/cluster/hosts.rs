@@ -14,8 +14,8 @@ use support::pair::pair;
 use support::random::Random;
 use support::*;
 
-/// What fsx does, on several mounts at once: every operation goes through another mount, open
-/// in another way, and what is read must be what was written last.
+/// Random operations as fsx makes them, on several mounts at once: each goes through another mount,
+/// open in another way, and reads must find the last write.
 #[test]
 fn random_operations_on_one_file_through_four_mounts() {
     let world = World::new();
@@ -184,7 +184,7 @@ fn a_server_is_killed_while_clients_flush() {
         assert!(fs::read(b.join("f")).unwrap() == data, "round {round}");
         fs::remove_file(b.join("f")).unwrap();
     }
-    // What programs have locked stays locked.
+    // Locks of programs stay held.
     let lock = |path: &Path| {
         let file = File::create(path).unwrap();
         let held = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);

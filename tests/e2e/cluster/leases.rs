@@ -52,7 +52,7 @@ fn a_server_that_stood_still_evicts_nobody() {
     for n in 0..2 {
         file.write_all(b"unsent").unwrap();
         let asking = {
-            // What is asked for just before is not owed for the time of the pause.
+            // Locks that are recalled just before the pause are not owed for its time.
             let path = b.join("f");
             std::thread::spawn(move || fs::read(path).unwrap())
         };
@@ -87,7 +87,7 @@ fn who_is_cut_off_while_it_gives_locks_up_shows_nothing_old() {
         fs::create_dir(a.join(format!("d{n}"))).unwrap();
     }
     host.connect(false);
-    // It goes on as long as it can by itself, and then waits.
+    // The client goes on as long as it can by itself, and then waits.
     let busy = {
         let a = a.clone();
         std::thread::spawn(move || {
@@ -130,7 +130,7 @@ fn a_subtree_that_another_client_has_just_made_can_be_mounted() {
     assert_eq!(fs::read(b.join("f")).unwrap(), b"1");
 }
 
-/// What opening and closing one file costs does not grow, nor what the next client waits for.
+/// The cost of opening and closing one file does not grow, nor the wait of the next client.
 #[test]
 fn opening_one_file_again_and_again_leaves_one_lock() {
     let world = World::new();

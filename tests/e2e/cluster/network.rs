@@ -1,5 +1,5 @@
-//! The same servers over TCP: several mounts of one server, lost servers, and what
-//! else comes in at a port.
+//! Servers over TCP: several mounts of one server, lost servers, and whatever else comes in at a
+//! port.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -25,7 +25,7 @@ fn two_mounts_see_one_file_system() {
     let data: Vec<u8> = (0..5_000_000u32).map(|i| (i.wrapping_mul(i) >> 3) as u8).collect();
     fs::write(a.join("d/f"), &data).unwrap();
     assert!(fs::read(b.join("d/f")).unwrap() == data);
-    // What one mount knows of the other's changes is at most a second old.
+    // Caches without locks are at most a second behind the other mount.
     fs::write(b.join("d/f"), b"short").unwrap();
     fs::rename(b.join("d"), b.join("e")).unwrap();
     std::thread::sleep(Duration::from_millis(1100));

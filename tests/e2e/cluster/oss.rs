@@ -64,11 +64,11 @@ fn a_file_system_grows_while_it_is_used() {
     assert!(layout("wide/new1").contains("stripe_count=6"), "{}", layout("wide/new1"));
     let status = sh(&b, "getfattr --only-values -n glint.status .");
     assert!(status.contains(&address(ports[0])) && status.contains(&address(ports[1])), "{status}");
-    // They all are on one disk, which counts once.
+    // All OSTs are on one disk, which counts once.
     let blocks = |directory: &Path| sh(directory, "df -k --output=size . | tail -1");
     assert_eq!(blocks(&b), blocks(&world.path("")));
 
-    // It is the same after everybody has started again, in another order.
+    // Everything is as before when all have started again, in another order.
     for process in [one, two] {
         process.stop();
     }
@@ -337,7 +337,7 @@ fn an_oss_whose_disk_stands_still_is_heard() {
     let file = OpenOptions::new().read(true).write(true).open(&stays).unwrap();
     let frozen = Frozen::new(&at);
     fs::remove_file(&goes).unwrap();
-    // It is told to the OSS, and hangs there.
+    // The order to destroy the object reaches the OSS, and hangs there.
     std::thread::sleep(Duration::from_secs(1));
     let (start, stalls) = (Instant::now(), Stalls::start());
     let (mut longest, mut round) = (Duration::ZERO, 0);

@@ -67,7 +67,7 @@ fn operate(root: &Path, step: u64, what: &[u64; 6]) -> Result<(), Option<i32>> {
             file.set_modified(UNIX_EPOCH + Duration::from_secs(amount))
         }),
         8 | 9 => fs::rename(&one, &two),
-        // What lies at the top has no parent that could be moved.
+        // Names at the top have no parent that could be moved.
         10 | 12 if a < 3 || c < 3 => return Ok(()),
         10 => fs::rename(one.parent().unwrap(), two.parent().unwrap()),
         11 => fs::remove_file(&one),
@@ -78,7 +78,7 @@ fn operate(root: &Path, step: u64, what: &[u64; 6]) -> Result<(), Option<i32>> {
         16 => fs::create_dir(&one),
         17 => File::open(&one).and_then(|file| file.sync_all()),
         _ => File::options().write(true).create(true).truncate(true).open(&one).and_then(|file| {
-            // It loses its name while it is open.
+            // The file loses its name while it is open.
             file.write_all_at(b"x", amount)?;
             fs::rename(&one, &two)?;
             file.write_all_at(b"y", amount + 1)?;
@@ -147,7 +147,7 @@ fn difference(
     paths.into_iter().filter(differs).map(say).collect()
 }
 
-/// What the server did, by operation.
+/// Requests that the server executed, by operation.
 fn requests(address: &str) -> BTreeMap<String, u64> {
     let output = run(glint().args(["stats", address, "--json"]));
     let text = String::from_utf8_lossy(&output.stdout);
@@ -174,7 +174,7 @@ fn small_files_cost_one_request_with_data_and_a_part_of_one() {
         }
         File::open(directory).unwrap().sync_all().unwrap();
         let after = requests(&address(port));
-        // What nobody waits for is sent by itself after half a second.
+        // Changes for which nobody waits are sent after half a second.
         let by_itself = 4 * begun.elapsed().as_secs();
         let counted = after
             .into_iter()
@@ -272,7 +272,7 @@ fn a_removed_file_that_is_open_outlives_a_server() {
     sh(&a, "sync -f .");
     server.kill();
     server = world.serve(port, &[]);
-    // What nobody has open is removed some moments after a recovery.
+    // Files that nobody has open are removed some moments after a recovery.
     fs::write(a.join("after"), b"x").unwrap();
     std::thread::sleep(Duration::from_secs(4));
     file.write_all(b"more").unwrap();
@@ -287,7 +287,7 @@ fn a_removed_file_that_is_open_outlives_a_server() {
     world.assert_sound();
 }
 
-/// What was synced before a client died is there; what was not is there or not, but whole.
+/// Changes that were synced before a client died are there; others are there or not, but whole.
 #[test]
 fn a_client_is_killed_with_changes_that_it_has_not_sent() {
     let world = World::new();
@@ -378,7 +378,7 @@ fn a_host_is_cut_off_with_changes_that_it_has_not_sent() {
     world.assert_sound();
 }
 
-/// What a client remembers of inodes has its limit, in number and so in memory.
+/// The inodes that a client remembers have a limit in number, and so in memory.
 #[test]
 fn memory_of_many_cached_files() {
     const FILES: u64 = 100_000;

@@ -1,6 +1,5 @@
-//! What lies below the server fails: few descriptors, disks that cannot be written, that are
-//! full, that stand still. Nothing that was called durable is lost, and what is not durable is
-//! not called so.
+//! Failures below the server: few descriptors, disks that cannot be written, that are full, that
+//! stand still. Nothing that was called durable is lost, and what is not durable is not called so.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -78,7 +77,7 @@ fn the_soft_limit_is_raised_and_too_low_a_hard_one_is_refused() {
 /// A library that fails calls of a process which is started with it, once a file says so.
 struct Saboteur {
     library: PathBuf,
-    /// What is in it is a part of the path of the files whose flush fails, once.
+    /// File with a part of the path of the files whose flush fails, once.
     order: PathBuf,
 }
 
@@ -188,7 +187,7 @@ fn a_server_whose_objects_cannot_be_flushed_ends_and_clients_do_it_again() {
     File::open(dir.join("before")).unwrap().sync_all().unwrap();
     memory.fill();
     let content: Vec<u8> = (0..24 << 20).map(|at: u32| (at >> 12) as u8).collect();
-    // It may wait for the next server, if this one ends before all of it is there.
+    // The write may wait for the next server, if this one ends before all of it is there.
     let writer = std::thread::spawn({
         let (path, content) = (dir.join("after"), content.clone());
         move || fs::write(path, content).unwrap()
@@ -236,7 +235,8 @@ fn a_sparse_journal_on_a_full_disk_is_an_error_at_the_start() {
     drop(memory);
 }
 
-/// What has its blocks can be written on a full disk; what statfs(2) shows can be allocated.
+/// Data that has its blocks can be overwritten on a full disk; space that statfs(2) shows can be
+/// allocated.
 fn in_place_on_a_full_disk(kind: &str) {
     let world = World::new();
     let at = world.data();
@@ -429,7 +429,7 @@ fn a_disk_that_stands_still_keeps_no_locks_of_who_is_gone() {
     // A client that comes now is served by threads that run.
     let (_comes, c) = world.mount(port, "c", &[]);
     let content = fs::read(c.join(locked.file_name().unwrap())).unwrap();
-    // What it had not sent is lost.
+    // Data that the evicted client had not sent is lost.
     assert!(content == b"first" || content == b"LAST!", "{content:?}");
     assert!(hanging.try_wait().unwrap().is_none(), "the disk stood still all the time");
     frozen.thaw();

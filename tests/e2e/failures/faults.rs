@@ -137,7 +137,8 @@ fn a_client_that_floods_slows_nobody_down() {
         flood.stream.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
         let mut room = vec![0; 1 << 20];
         while !stop.load(Ordering::Relaxed) {
-            // What does not fit into the socket makes the rest unreadable; then it starts anew.
+            // A frame that does not fit into the socket makes the rest unreadable; then another
+            // connection is made.
             if flood.stream.write_all(&many).is_err() {
                 while matches!(reader.read(&mut room), Ok(n) if n > 0) {}
                 flood = Peer::connect(port, 2);
@@ -242,7 +243,7 @@ fn who_is_in_a_frame_while_the_server_stands_still_is_not_closed() {
         let (beginning, _) = split(peer);
         peer.stream.write_all(&beginning).unwrap();
     }
-    // It is read.
+    // The server reads the beginnings meanwhile.
     std::thread::sleep(Duration::from_millis(500));
     let frozen = Frozen::new(&at);
     for (n, peer) in (1u64..).zip(&mut blocked) {
@@ -283,7 +284,7 @@ fn a_slot_used_twice_with_other_content_is_refused() {
     let mut peer = Peer::connect(port, 7);
     let first = peer.ask(3, 10, &create(b"one"));
     let Reply::Mds { reply: Ok(MdsReply::Attr(attr)), .. } = &first else { panic!("{first:?}") };
-    // The same again is answered, not executed: it would be EEXIST.
+    // A copy of the request is answered, not executed: a second create would be EEXIST.
     assert_eq!(peer.ask(3, 10, &create(b"one")), first);
     // Also on another connection.
     assert_eq!(Peer::connect(port, 7).ask(3, 10, &create(b"one")), first);
@@ -377,7 +378,7 @@ fn a_request_is_what_its_body_says() {
     let port = free_port();
     let server = world.serve(port, &[]);
     let mut peer = Peer::connect(port, 5);
-    // It would have gone before those of all others.
+    // A ping goes before the requests of all others, so a header that lies would win.
     let request = Request::Mds { cred: Cred::ROOT, request: MdsRequest::Statfs };
     let honest = frame(peer.client, NO_SLOT, 0, &request);
     let header = Header::decode(honest.first_chunk().unwrap()).unwrap();
@@ -413,7 +414,7 @@ fn who_says_nothing_takes_the_place_of_nobody_who_does() {
     let start = Instant::now();
     for stream in &mut silent {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        // It is told why.
+        // The server may say why before it closes.
         let _ = stream.read_to_end(&mut Vec::new());
     }
     assert!(start.elapsed() < 6 * Duration::from_millis(HELLO_MS_MAX), "{:?}", start.elapsed());

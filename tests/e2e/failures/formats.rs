@@ -31,7 +31,7 @@ fn verify(dir: &Path) {
     assert_eq!(meta("dir/f6").modified().unwrap(), then);
     assert!(meta("fifo").file_type().is_fifo());
     assert!(meta("sparse").len() == 1_000_000 && meta("sparse").blocks() < 8);
-    // What came after the last sync, and before the end of the process.
+    // Changes after the last sync, and before the end of the process.
     assert!(read("last") == "unsynced\n" && meta("lastdir").is_dir());
     assert!(meta("dir/sub").is_dir() && meta("dir").nlink() == 3);
 }

@@ -64,7 +64,7 @@ fn a_client_that_does_not_come_back_is_evicted() {
     fs::File::open(a.join("synced")).unwrap().sync_all().unwrap();
     fs::File::open(&a).unwrap().sync_all().unwrap();
     fs::create_dir(a.join("directory")).unwrap();
-    // What b does there depends on what a did: it is committed first.
+    // Changes of b there depend on those of a, which are committed first.
     fs::write(b.join("directory/file"), b"of b").unwrap();
     fs::write(a.join("not synced"), b"x").unwrap();
     fs::write(b.join("of b"), b"again").unwrap();

@@ -87,8 +87,8 @@ fn a_full_xfs() {
     fill_and_free("xfs");
 }
 
-/// What two clients have written behind always finds its space: the write that has none is
-/// told so, and none of those before it is lost.
+/// Data that two clients write behind always finds its space: the write that has none is told so,
+/// and none of those before it is lost.
 #[test]
 fn two_clients_fill_a_disk_and_lose_nothing() {
     let world = World::new();

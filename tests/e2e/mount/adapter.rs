@@ -1,5 +1,5 @@
-//! What the kernel asks of a mount besides names and data: rights that a write takes away, file
-//! handles, locks of open files, to forget.
+//! Requests of the kernel besides names and data: rights that a write takes away, file handles,
+//! locks of open files, to forget.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -72,7 +72,7 @@ fn set_id_bits_go_with_what_takes_them_and_the_kernel_forgets_them() {
         set_id(a);
         sh(a, &format!("{NOBODY} dd if=/usr/bin/id of=f conv=notrunc bs=1M status=none"));
         assert_eq!(sh(a, &format!("{NOBODY} ./f -u")).trim(), "65534");
-        // Who may keep them keeps them.
+        // Set-id bits stay if the writer may keep them.
         set_id(a);
         sh(a, "echo x >> f");
         assert_eq!(sh(a, "stat -c %a f").trim(), "6777");
@@ -246,7 +246,7 @@ for again in range(20):
 
 fn python(mounts: [&Path; 2], script: &str) {
     let [a, b] = mounts.map(|mount| mount.display().to_string());
-    // What waits for ever fails, too.
+    // A script that waits for ever fails, too.
     sh(Path::new("/"), &format!("timeout 300 python3 - '{a}' '{b}' <<'E'\n{script}\nE"));
 }
 

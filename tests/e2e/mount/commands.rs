@@ -1,4 +1,4 @@
-//! What a user types, and what comes back when it cannot be done.
+//! Commands as a user types them, and their errors.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -106,8 +106,9 @@ fn damaged_metadata_is_healed_or_named() {
         fs::write(world.mount_point().join(format!("f{i}")), b"").unwrap();
     }
     up.stop();
-    // What the tables lose of their own journal, the journal in front of them still has; where
-    // the damage cannot be told from a write that was cut short, the file is named instead.
+    // Records that the tables lose with their own journal are still in the journal in front of
+    // them; where the damage cannot be told from a write that was cut short, the file is named
+    // instead.
     let journals = sh(&world.data(), "find mds -name '*.jnl' -size +0");
     let journal = world.data().join(journals.lines().next().expect("a journal"));
     let file = fs::OpenOptions::new().write(true).read(true).open(&journal).unwrap();
@@ -131,7 +132,7 @@ fn damaged_metadata_is_healed_or_named() {
     assert_eq!(fs::read_dir(&mnt).unwrap().count(), 2000);
     up.stop();
     world.assert_sound();
-    // What nobody has is an error that says where.
+    // Damage that no copy can repair is an error that says where.
     fs::write(world.data().join("mds/version"), b"garbage").unwrap();
     let message = refused(glint().args(["up", "--data", text(&data), "--mount", text(&mnt)]));
     assert!(message.contains(text(&data.join("mds"))), "{message}");
@@ -428,7 +429,7 @@ fn statistics_add_up_and_can_be_reset_watched_and_scraped() {
     up.stop();
 }
 
-/// The same name is the same thing for all commands, and a path is one from wherever it is seen.
+/// A name is one thing for all commands, and a path is one from wherever it is seen.
 #[test]
 fn a_name_without_a_slash_may_be_a_path() {
     let world = World::new();

@@ -1,4 +1,4 @@
-//! What administrators expect of a file system: safe defaults, mount(8), logs, signals, pipes.
+//! Conventions that administrators rely on: safe defaults, mount(8), logs, signals, pipes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 use support::*;
 
-/// What /proc/mounts shows of a mount.
+/// Options of a mount in /proc/mounts.
 fn options_of(mount: &Path) -> Vec<String> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let line = mounts.lines().find(|line| line.split(' ').nth(1) == mount.to_str());
@@ -122,7 +122,7 @@ fn mount_8_and_its_options() {
     assert_eq!(said(&sloppy), "");
     assert!(log_of(&dir).exists(), "its log is where logs are");
     assert_eq!(fs::metadata(log_of(&dir)).unwrap().mode() & 0o777, 0o600);
-    // What is not said stays as it is when it is mounted again.
+    // Options that a remount does not name stay as they are.
     run(Command::new("mount").args(["-o", "remount,ro,noexec"]).arg(&dir));
     for option in ["ro", "noexec", "nosuid", "nodev"] {
         assert!(has(&dir, option), "{:?}", options_of(&dir));
@@ -281,7 +281,7 @@ fn the_only_file_system_needs_no_name() {
     let second = World::new();
     let other = second.up(&[]);
     let alone = |others: &[&Path], command: &str| {
-        // Those that other tests have mounted until then; no more come.
+        // Mounts of other tests until then are left out; no more come.
         let kept: Vec<String> = others.iter().map(|keep| format!("'{}'", text(keep))).collect();
         let script = format!(
             r#"mounts=$(grep -F ' fuse.glint ' /proc/self/mountinfo)
@@ -424,7 +424,7 @@ fn a_used_port_for_metrics_leaves_no_mount() {
     server.stop();
 }
 
-/// Who starts an OSS hears why it is not there yet.
+/// The operator who starts an OSS hears why it is not there yet.
 #[test]
 fn an_oss_says_what_it_waits_for() {
     let world = World::new();
@@ -462,7 +462,7 @@ fn a_server_says_whom_it_waits_for() {
     server.stop();
 }
 
-/// What needs root says so, and nothing that leads elsewhere.
+/// Commands that need root say so, and nothing that leads elsewhere.
 #[test]
 fn other_users_are_told_what_needs_root() {
     let world = World::new();

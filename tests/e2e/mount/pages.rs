@@ -241,8 +241,8 @@ fn uses(path: &Path, writes: bool, seed: u64, ends: &AtomicBool, calls: &AtomicU
     slowest
 }
 
-/// Who writes around the pages and who reads through them, on two mounts: each call ends soon,
-/// and nobody is taken for dead.
+/// Writers around the pages and readers through them, on two mounts: each call ends soon, and
+/// nobody is taken for dead.
 #[test]
 fn writers_and_readers_of_two_mounts_take_turns() {
     on_both_transports(|world, port, transport| {

@@ -71,7 +71,7 @@ fn pjdfstest_on_both_transports() {
     }
 }
 
-/// The same where everything is cached under locks.
+/// pjdfstest and fsx where everything is cached under locks.
 #[test]
 fn pjdfstest_and_fsx_on_a_mount_with_locks() {
     let world = World::new();

@@ -14,7 +14,7 @@ use support::*;
 
 fn python(mounts: [&Path; 2], script: &str) {
     let [a, b] = mounts.map(|mount| mount.display().to_string());
-    // What waits for ever fails, too.
+    // A script that waits for ever fails, too.
     sh(Path::new("/"), &format!("timeout 300 python3 - '{a}' '{b}' <<'E'\n{script}\nE"));
 }
 
@@ -149,7 +149,7 @@ except Tick: pass
     let mut child = command.spawn().unwrap();
     let mut said = [0; 3];
     child.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
-    // It waits when it sleeps at each of several looks.
+    // The child waits if it sleeps at each of several looks.
     let stat = format!("/proc/{}/stat", child.id());
     let sleeps = || {
         let stat = fs::read_to_string(&stat).unwrap();
@@ -264,7 +264,7 @@ fn a_mount_that_was_detached_leaves_the_next_one_alone() {
     sh(Path::new("/"), &format!("umount -l '{}'", text(&at)));
     let second = mount(1);
     fs::write(at.join("of the second"), b"x").unwrap();
-    // Its server is gone, too, so the first one gives up.
+    // The server of the first mount is gone, too, so that mount gives up.
     let [server, other] = servers;
     server.kill();
     first.signal(Signal::TERM);

@@ -30,7 +30,8 @@ fn built(name: &str) -> String {
     let how = "build first: `make e2e` does it, and \
                `cargo build --workspace --locked --all-targets`";
     let built = modified(&binary).unwrap_or_else(|| panic!("no {}; {how}", binary.display()));
-    // What cargo tells make(1): `BINARY: SOURCE SOURCE ...`, with spaces escaped.
+    // Dependencies as cargo writes them for make(1): `BINARY: SOURCE SOURCE ...`, with spaces
+    // escaped.
     let sources = fs::read_to_string(binary.with_extension("d")).unwrap().replace("\\ ", "\0");
     for source in sources.split_whitespace().skip(1) {
         let source = source.replace('\0', " ");

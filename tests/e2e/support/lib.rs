@@ -140,7 +140,7 @@ impl Process {
         Process { child: Some(child), log, mount: mount.map(Path::to_owned) }
     }
 
-    /// What it logged so far.
+    /// Log of the process so far.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -352,7 +352,7 @@ impl World {
         self.assert_sound_at(&self.data());
     }
 
-    /// The same of another data directory.
+    /// `glint fsck` of another data directory must find nothing.
     pub fn assert_sound_at(&self, data: &Path) {
         let output = run(glint().args(["fsck", "--json", "--data", text(data)]));
         let report = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -382,7 +382,7 @@ impl Drop for MountHelper {
     }
 }
 
-/// What a server that listens at a port needs beside `more`.
+/// Options that a server which listens at a port needs beside `more`.
 pub fn secured(more: &[&str]) -> &'static [&'static str] {
     let is_said = more.iter().any(|word| ["--cert", "--insecure"].contains(word));
     if is_said { &[] } else { &["--insecure"] }

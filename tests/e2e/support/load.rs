@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What a name must be: the last acknowledged state, and the one that a call which
-/// failed may have left.
+/// Expected state of a name: the last acknowledged one, and the one that a call which failed may
+/// have left.
 #[derive(Clone, Default)]
 pub struct Expected {
     pub acknowledged: Option<Vec<u8>>,
@@ -73,7 +73,7 @@ pub fn work(dir: &Path, round: u64, progress: &Progress) -> Model {
                     return model;
                 }
                 model.remove(&path);
-                // It must stay away.
+                // The removed name must stay away.
                 model.insert(path, Expected::default());
             }
             2 => {

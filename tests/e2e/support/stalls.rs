@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What a thread without work sleeps at a time.
+/// Sleep of a thread without work, at a time.
 const STEP: Duration = Duration::from_millis(5);
 
 /// A thread that only sleeps, and by how much it overslept: whatever a test waited for had to wait

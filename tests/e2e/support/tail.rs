@@ -14,12 +14,12 @@ const PART: u64 = 200;
 
 /// Records behind the first `base` bytes of a file: number of the writer and of the record.
 ///
-/// Who appends does so beside others who do; who cuts waits until no append is under way, and
+/// Appends run beside each other; a cut waits until no append is under way, and
 /// then everything that was appended has to be there, once and in the order of each writer.
 pub struct Tail {
     base: u64,
     quiet: RwLock<()>,
-    /// What each of two writers has appended since the last cut: the first and behind the last.
+    /// Appends of each of two writers since the last cut: the first and behind the last.
     appended: [[AtomicU64; 2]; 2],
 }
 

@@ -163,7 +163,7 @@ impl<T: Transport> Client<T> {
         let attr = {
             let directory = state.attributes()?;
             let layout = self.placement.layout(directory.layout, ino, is_dir, osts);
-            // It has no default ACL, or its delegation would not have been granted.
+            // The directory has no default ACL, or its delegation would not have been granted.
             new_inode((ino, layout), &new, (directory, None), &caller.cred, now).attr
         };
         let attr = Attr { size_on_ost: open.is_some_and(|flags| flags.write), ..attr };
@@ -233,7 +233,7 @@ impl<T: Transport> Client<T> {
         if !root && (caller.cred.uid != attr.uid || set.uid.is_some() || set.gid.is_some()) {
             return None;
         }
-        // What takes rights away is not repeated here.
+        // Rules that take set-id bits away are not repeated here: the servers apply them.
         let mode = set.mode.unwrap_or(attr.mode) | attr.mode;
         if mode & (libc::S_ISUID | libc::S_ISGID) != 0
             && (set.uid.is_some() || set.gid.is_some() || !root)
@@ -426,7 +426,8 @@ impl<T: Transport> Client<T> {
         if let Some((_, Some(objects))) = &mut wrote
             && let Some(times) = state.last_times()
         {
-            // What was set since is in the write-back log before this.
+            // Times of the objects are older than a utimensat(2) that is in the write-back log
+            // before this.
             (objects.mtime, objects.ctime) = times;
         }
         let request = MdsRequest::Release { ino: file.ino, write: file.write, wrote };

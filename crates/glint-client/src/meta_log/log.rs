@@ -60,7 +60,7 @@ pub(crate) struct WriteBackLog {
     /// Closed files whose end is not among the changes yet.
     closing: AtomicU64,
     state: Mutex<LogState>,
-    /// Who waits until changes are done, with the last of them; and the sender.
+    /// Calls that wait until changes are done, each with the number of its last one.
     waiting: WaitList<u64>,
     sender: WaitList,
 }
@@ -181,7 +181,7 @@ impl WriteBackLog {
         self.wait(0, room, urge).await;
     }
 
-    /// What the sender has to do next: changes to send, closed files to write.
+    /// Next work of the sender: changes to send, closed files to write.
     pub(crate) async fn next(&self) -> (Option<LogBatch>, Vec<Arc<OpenFile>>) {
         let look = || {
             let mut state = self.state.lock();
@@ -207,7 +207,7 @@ impl WriteBackLog {
         self.waiting.wake_where(|number| *number <= done);
     }
 
-    /// What was changed in another write-back epoch of this client is not to be done any more.
+    /// Write-back epoch. Changes of an earlier one are not to be made any more.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }

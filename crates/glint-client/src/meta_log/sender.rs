@@ -131,8 +131,8 @@ impl<T: Transport> Client<T> {
             let last = inode.lock().delegation.leave_with(directory.ino);
             number = number.max(last.unwrap_or(0));
         }
-        // It is asked for again when the servers recall the delegation, and what is known of the
-        // entries may be forgotten until then.
+        // The number is asked for again when the servers recall the delegation, and what is known
+        // of the entries may be forgotten until then.
         let mut state = directory.lock();
         state.delegation.note_change(number);
         state.delegation.last_change()

@@ -102,7 +102,7 @@ impl<K: Kv> Mds<K> {
         }
     }
 
-    /// What chmod(2) does to the access ACL.
+    /// Changes the access ACL as chmod(2) does.
     async fn chmod_acl(
         &self,
         record: &InodeRecord,
@@ -176,7 +176,7 @@ impl<K: Kv> Mds<K> {
     }
 }
 
-/// What any change of data takes from it: capabilities(7).
+/// Removes the file capabilities, as any change of data does: capabilities(7).
 pub(crate) fn kill_capability(record: &InodeRecord, batch: &mut Batch) {
     if record.has_xattr {
         batch.delete(Keyspace::Xattr, &keys::xattr(record.attr.ino, XATTR_CAPABILITY));

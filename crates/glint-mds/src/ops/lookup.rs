@@ -25,7 +25,7 @@ impl<K: Kv> Mds<K> {
             self.look(context, ino)?;
         }
         if self.is_locking(context) {
-            // What is granted is read after the grant was entered.
+            // Grants are entered before what they protect is read: a later change recalls them.
             match ino {
                 Some(ino) => {
                     self.grant(context, ino, Bits::ENTRY);
@@ -36,7 +36,7 @@ impl<K: Kv> Mds<K> {
             if !matches!(name, b"." | b"..") {
                 let again = self.find_entry(parent, name).await?.map(|(ino, _)| ino);
                 if again != ino {
-                    // It changed in between: no locks, and no cache.
+                    // The name leads elsewhere since: no locks, and nothing to cache.
                     self.withhold_bits(context);
                     ino = again;
                 }

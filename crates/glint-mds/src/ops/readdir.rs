@@ -16,7 +16,7 @@ use glint_proto::{DirEntry, DirPage, Errno, FileType, FsResult, Ino, MdsReply};
 
 /// Bytes that an entry takes on the wire beside its name, without attributes.
 const ENTRY_BYTES: usize = 24;
-/// The same with attributes.
+/// Bytes that an entry takes on the wire beside its name, with attributes.
 const ENTRY_PLUS_BYTES: usize = 128;
 
 impl<K: Kv> Mds<K> {

@@ -231,8 +231,8 @@ impl<K: Kv> Mds<K> {
     }
 }
 
-/// Who may change which attribute, as xattr(7) says. Write permission for `user.`
-/// is checked by the kernel, which knows how the file was reached.
+/// Permits changes of an attribute as xattr(7) says. Write permission for `user.` is checked by the
+/// kernel, which knows how the file was reached.
 fn permit_xattr(record: &InodeRecord, context: &Context<'_>, name: &[u8]) -> FsResult<()> {
     let superuser = context.cred.is_superuser();
     if name.starts_with(b"system.posix_acl_") {

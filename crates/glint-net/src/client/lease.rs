@@ -22,8 +22,8 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What of a lease a client waits for the answer to a ping, before it says it again on another
-/// connection.
+/// Part of a lease that a client waits for the answer to a ping, before it sends the ping again on
+/// another connection.
 const PONGS_PER_LEASE: u64 = 4;
 /// But not less than this.
 const PATIENCE_MIN: Duration = Duration::from_millis(500);
@@ -38,7 +38,7 @@ pub(crate) fn start_thread(session: &Arc<ClientSession>) -> Result<JoinHandle<()
     let no_thread = |source| NetError::Io { what: "starting a thread".into(), source };
     let (session, (starts, started)) = (session.clone(), mpsc::channel());
     let keep = move || {
-        // Whoever starts it waits for that.
+        // The starting thread waits for the outcome.
         match crate::runtime(None) {
             Ok(runtime) => {
                 let _ = starts.send(Ok(()));
@@ -112,7 +112,7 @@ impl ClientSession {
                 (log.is_filling(), log.waits())
             };
             let sent = clock::now();
-            // It lives, however long a disk of the server takes.
+            // A server that answers lives, however long its disk takes.
             let pong = link.ask(&Request::Ping { commit: false, hurry }, patience).await?;
             *self.heard_at.lock() = sent;
             if let Reply::Pong(committed) = pong {

@@ -56,7 +56,7 @@ pub(crate) fn random_client() -> ClientId {
     ClientId(getrandom::u64().unwrap_or(u64::from(std::process::id())).max(1))
 }
 
-/// What makes a client's session its own; see [`glint_proto::Owner`].
+/// Secret that makes a client's session its own; see [`glint_proto::Owner`].
 pub fn random_secret() -> u128 {
     let half = || u128::from(getrandom::u64().unwrap_or(0));
     half() << 64 | half()
@@ -64,7 +64,7 @@ pub fn random_secret() -> u128 {
 
 fn host_name() -> String {
     if host::is_simulated() {
-        // What is said is the same wherever it is simulated.
+        // Simulations must not depend on the host that they run on.
         return "simulated".into();
     }
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -204,7 +204,7 @@ impl Drop for Remote {
     fn drop(&mut self) {
         self.session.stop();
         if let Some(lease_thread) = self.lease_thread.take() {
-            // It does not panic; and there is nothing left to do.
+            // The thread does not panic, and there would be nothing left to do.
             let _ = lease_thread.join();
         }
         self.session.end();

@@ -110,7 +110,7 @@ impl Acl {
         self.entries.len() == 3
     }
 
-    /// What chmod(2) does to the list.
+    /// Changes the list as chmod(2) does.
     pub fn chmod(&mut self, mode: u32) {
         self.set(USER_OBJ, (mode >> 6) as u16);
         let group = if self.get(MASK).is_some() { MASK } else { GROUP_OBJ };

@@ -1,10 +1,10 @@
-//! What a new inode is: open(2), mkdir(2), mknod(2), symlink(2), umask(2), acl(5).
+//! Attributes of a new inode: open(2), mkdir(2), mknod(2), symlink(2), umask(2), acl(5).
 
 use super::acl::Acl;
 use crate::limits::SYMLINK_BYTES_MAX;
 use crate::{Attr, Cred, Errno, FileType, FsResult, Ino, Layout, Timestamp};
 
-/// What is asked for.
+/// A request to make an inode.
 #[derive(Clone, Copy, Debug)]
 pub struct New<'a> {
     /// Type of the inode, and permission bits before the umask.
@@ -19,7 +19,7 @@ pub struct New<'a> {
     pub target: &'a [u8],
 }
 
-/// What it becomes.
+/// The inode that is made.
 pub struct NewInode {
     /// Attributes of the inode.
     pub attr: Attr,

@@ -1,5 +1,5 @@
-//! What a setattr needs and changes: chmod(2), chown(2), truncate(2), utimensat(2), and what a
-//! change of data takes away (capabilities(7)).
+//! Rights that a setattr needs and changes that it makes: chmod(2), chown(2), truncate(2),
+//! utimensat(2); and rights that a change of data takes away (capabilities(7)).
 
 use super::permission::permit_owner;
 use crate::limits::FILE_BYTES_MAX;
@@ -16,7 +16,7 @@ pub enum Needs {
     Write,
 }
 
-/// What a setattr changes beside attributes.
+/// Effects of a setattr beside those on attributes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Effects {
     /// File capabilities are gone.

@@ -8,7 +8,7 @@ use glint_proto::limits::RUNS_MAX;
 use glint_proto::message::Survived;
 use parking_lot::Mutex;
 
-/// This run and those before it.
+/// The current run and those before it.
 pub(super) struct BootHistory {
     record: Mutex<OssRuns>,
 }
@@ -39,7 +39,7 @@ impl BootHistory {
         records.store_runs(&record)
     }
 
-    /// What survived of a run; `None` if nobody knows any more.
+    /// Changes of a run that survived; `None` if the run is not remembered any more.
     pub(super) fn survived(&self, boot_verifier: u64) -> Option<Survived> {
         let record = self.record.lock();
         if boot_verifier == 0 || boot_verifier == record.current {

@@ -59,13 +59,13 @@ impl Drop for Place {
     }
 }
 
-/// What comes to the task from others.
+/// Event that others send to the task.
 enum Event {
     Question(Question),
     Destroyed(Destroyed),
 }
 
-/// What an order to destroy objects came to: those that are still there.
+/// Outcome of an order to destroy objects: those that are still there.
 struct Destroyed {
     order: OrderId,
     failed: Result<Vec<ObjectId>, String>,
@@ -77,13 +77,14 @@ type OrderId = (u64, u64);
 /// Objects to be destroyed, each with its OST.
 type Objects = Vec<(u16, ObjectId)>;
 
-/// What the task takes when it begins: what comes to it, and where orders to destroy objects go.
+/// Ends of the channels that the task owns: events come to it, and orders to destroy objects go
+/// from it.
 struct Channels {
     events: UnboundedReceiver<Event>,
     orders: UnboundedSender<(OrderId, Objects)>,
 }
 
-/// Where news go.
+/// Way to the task, for the rest of the OSS.
 pub(super) struct Liaison {
     mds: Address,
     advertised: String,
@@ -172,7 +173,7 @@ impl<D: Disk> Oss<D> {
     }
 }
 
-/// What the task remembers.
+/// State of the task.
 struct Talk<'a, D: Disk> {
     oss: &'a Oss<D>,
     events: UnboundedReceiver<Event>,
@@ -207,7 +208,7 @@ impl<D: Disk> Talk<'_, D> {
                 complained = Some(clock::now());
             }
             self.oss.liaison.trouble.lock().replace(error.to_string());
-            // Who asks meanwhile is not kept waiting.
+            // Questions are not kept waiting meanwhile.
             while let Ok(event) = self.events.try_recv() {
                 match event {
                     Event::Question(question) => {
@@ -220,7 +221,7 @@ impl<D: Disk> Talk<'_, D> {
         }
     }
 
-    /// What comes before this time.
+    /// Next event before this time.
     async fn next(&mut self, due: Instant) -> Option<Event> {
         let left = due.saturating_duration_since(clock::now());
         if left.is_zero() {
@@ -243,7 +244,7 @@ impl<D: Disk> Talk<'_, D> {
         while !self.oss.is_stopping() {
             match self.next(due).await {
                 Some(Event::Question(Question { request, answer, _place })) => {
-                    // Who asked may have gone, now or meanwhile.
+                    // The asking task may have gone, now or meanwhile.
                     if !answer.is_canceled() {
                         let _ = answer.send(link.ask(request).await?);
                     }
@@ -329,7 +330,7 @@ impl<D: Disk> Talk<'_, D> {
         let sessions = &self.oss.sessions;
         if self.done.0 != orders.sequence {
             self.is_another_run = true;
-            // What ended between two of its runs, it may not know any more.
+            // The MDS may have forgotten what ended between two of its runs: it is asked about each.
             for (session, _) in sessions.all() {
                 let (client, number) = (session.client(), session.number());
                 let Some(owner) = session.owner() else { continue };

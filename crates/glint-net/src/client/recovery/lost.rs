@@ -1,5 +1,6 @@
-//! Who hears that a change of metadata is lost, which was answered and could not be replayed: the
-//! inodes that it changed or made, and the directories of its names. Their next fsync or close fails.
+//! Loss of changes of metadata that were answered and could not be replayed: told to the inodes
+//! that they changed or made, and to the directories of their names. The next fsync or close of
+//! each fails.
 
 use glint_proto::message::MdsRequest;
 use glint_proto::{Errno, FsResult, Ino, MdsReply, deferred};
@@ -14,7 +15,7 @@ pub(crate) fn lost(
     let mut lost = Vec::new();
     match (request, replayed) {
         (MdsRequest::Batch { changes, .. }, Ok(MdsReply::Batched { failed: now, .. })) => {
-            // What failed the first time was told then.
+            // Failures of the first time were told then.
             let known = match answered {
                 MdsReply::Batched { failed, .. } => &failed[..],
                 _ => &[],

@@ -1,11 +1,11 @@
-//! What a client says on a new connection before anything else. First hello: who it is, and of which
-//! run of the server it heard last. A server that has started again, or has evicted this client, must
-//! then know what the client has open and locked, and what was lost: those are the
-//! [steps](RecoveryStep), which the first connection of a session that hears of it takes for all;
-//! others wait for it.
+//! Recovery of a session on a new connection, before any other request. Hello comes first: the
+//! client, and the run of the server that it heard of last. A server that has started again, or has
+//! evicted this client, must then know what the client has open and locked, and what was lost:
+//! those are the [steps](RecoveryStep), which the first connection of a session that hears of it
+//! takes for all; others wait for it.
 //!
-//! Invariant: what was lost is [sent again](replay) in its order, after all else. That is
-//! said many things in one request: their order means nothing, and saying them twice does no harm.
+//! Invariant: lost requests are [replayed](replay) in their order, after all else. Opens and locks
+//! are reclaimed many in one request: their order means nothing, and a repetition does no harm.
 
 mod lost;
 pub(crate) mod replay;
@@ -86,8 +86,8 @@ impl Connection {
             Some(lock_client) => lock_client.on_server_restart(evicted).await,
             None => Vec::new(),
         };
-        // What the client opened by itself is said with the rest: how much is open, not how much
-        // more.
+        // Opens that the client made by itself are told with all others, as how much is open, not
+        // how much more.
         held.retain(|request| {
             let opens = matches!(request, MdsRequest::AddOpens { .. });
             if opens {

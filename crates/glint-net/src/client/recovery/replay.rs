@@ -1,14 +1,14 @@
-//! What a server answered and lost is sent again, in its order, one request after the other.
+//! Replay of requests that a server answered and lost: in their order, one after the other.
 //!
 //! Invariants:
-//! - What is to be replayed belongs to the log until it is answered: until then it is unstable, and
-//!   a replay that is dropped or interrupted leaves it there. An eviction ends it.
+//! - A request to be replayed belongs to the log until it is answered: until then it is unstable,
+//!   and a replay that is dropped or interrupted leaves it there. An eviction ends it.
 //! - Nothing is sent again before what was answered before it: the next one waits for an answer.
 //! - A failure that may pass does not end a replay: it is tried again as long as a write that is
 //!   sent for the first time would be. Servers answer a number that failed with that failure again,
 //!   so each try after it has a number of its own, in a slot that no connection uses.
-//! - What was acknowledged and could not be done again is an error of writing behind: the next write,
-//!   fsync or close of the file, or fsync of the directory, fails with it.
+//! - An acknowledged change that could not be made again is an error of writing behind: the next
+//!   write, fsync or close of the file, or fsync of the directory, fails with it.
 
 use crate::client::connection::Connection;
 use crate::client::recovery::ask;
@@ -73,7 +73,8 @@ impl Connection {
         let patience = clock::now() + Duration::from_millis(REPLAY_FAILS_MS_MAX);
         let is_over = || self.session.evictions.load(Ordering::Acquire) != evictions;
         loop {
-            // What is not answered stays in the log: it is unstable, and this task may be dropped.
+            // A request stays in the log until it is answered: it is unstable, and this task may be
+            // dropped.
             let Some(request) = self.session.replay_log.lock().unreplayed().mds.front().cloned()
             else {
                 break;
@@ -119,7 +120,7 @@ impl Connection {
             if is_over() {
                 return Err(NetError::Closed);
             }
-            // It is gone if its lock was returned meanwhile.
+            // The write has left the log if its lock was returned meanwhile.
             let is_there = |first: &UncommittedWrite| first.object == (ost, object);
             if log.unreplayed().ost.front().is_some_and(is_there)
                 && let (Some(change), Some(transaction)) =

@@ -50,7 +50,7 @@ pub(crate) struct ToReplay {
     pub(crate) ost: VecDeque<UncommittedWrite>,
 }
 
-/// What has to be made durable, by the metadata engine or by OSTs.
+/// Part of a server that makes a change durable: the metadata engine, or an OST.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Mds,
@@ -62,10 +62,10 @@ pub(crate) enum Kind {
 pub(crate) struct ReplayLog {
     mds: BTreeMap<u64, UncommittedRequest>,
     ost: BTreeMap<u64, UncommittedWrite>,
-    /// The same by objects: each with its OST and the transaction.
+    /// Changes of data by object: each with its OST and its transaction.
     of_objects: BTreeSet<(ObjectId, u16, u64)>,
-    /// What is to be replayed, or is being. It leaves when it is answered; its transaction numbers
-    /// are no longer valid.
+    /// Requests to be replayed. Each leaves when it is answered; its transaction number is no
+    /// longer valid.
     to_replay: ToReplay,
     /// Files of which acknowledged data could not be written again, and why, until they are asked
     /// for.
@@ -228,7 +228,7 @@ impl ReplayLog {
         self.to_replay.ost.iter_mut().for_each(|change| change.retry = None);
     }
 
-    /// What is to be replayed.
+    /// Requests that are still to be replayed.
     pub(crate) fn unreplayed(&mut self) -> &mut ToReplay {
         &mut self.to_replay
     }
@@ -276,7 +276,7 @@ impl ReplayLog {
     }
 }
 
-/// What says that the inode of an answer was made in this session.
+/// Capability that says that the inode of an answer was made in this session.
 pub(crate) fn capability_of(grants: &[Grant]) -> Option<Capability> {
     grants.iter().find_map(|grant| match grant {
         Grant::Capability { capability, .. } if capability.access.contains(Access::MADE) => {
@@ -286,7 +286,7 @@ pub(crate) fn capability_of(grants: &[Grant]) -> Option<Capability> {
     })
 }
 
-/// What a frame of this client changes, if it changes an object.
+/// Object that a frame of this client changes, if it changes one.
 pub(crate) fn object_of(frame: &[u8]) -> Option<Object> {
     match parse(frame)?.1 {
         Request::Ost { ost, request, .. } => Some((ost, request.object()?)),
@@ -377,7 +377,7 @@ mod tests {
         assert_eq!(spares, [0, 1, 4]);
         assert_eq!((log.len(), log.bytes[1], log.waits()), (3, 30, None));
         log.synced(synced, mark, &mut |_| panic!("they have left"));
-        // What is counted anew is not what the mark was about.
+        // A mark says nothing of transactions that are counted anew.
         log.after_restart(Survived { mds: 0, ost: 0 });
         let lost = std::mem::take(log.unreplayed());
         assert_eq!(first_bytes(&lost), [2, 3, 6]);
@@ -398,7 +398,7 @@ mod tests {
         assert_eq!((log.abandon(Ino(7)), log.abandon(Ino(7))), (2, 0));
         assert!(log.objects_of(Ino(7)).is_empty() && log.bytes == [0; 2]);
         assert_eq!(first_bytes(log.unreplayed()), [2]);
-        // Its number does not become that of the next one.
+        // The number of a retry does not become that of the next write.
         assert!(!log.note_retry(Some(ours), (64, 3)));
         assert_eq!(log.unreplayed().ost[0].retry, None);
         log.clear();
