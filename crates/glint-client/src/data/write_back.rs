@@ -195,7 +195,7 @@ impl<T: Transport> Client<T> {
         let never_created = self.until_created(inode).await.is_err();
         let permit = self.data.limits.permit(ost).await;
         let mtime = inode.lock().data.mtime();
-        // It may be discarded while it waits for its turn: with the session its locks are lost.
+        // Extents may be discarded while they wait for their turn: locks are lost with a session.
         let lives = || inode.lock().data.dirty().lives(&in_flight);
         let object = ObjectId { ino: inode.ino, stripe };
         let result = match (&in_flight.extents[..], never_created) {

@@ -349,7 +349,7 @@ mod tests {
         let session = session_at(&listener);
         let (connected, is_connected) = std::sync::mpsc::channel();
         let server = std::thread::spawn(move || {
-            // Its end still acknowledges what is sent there.
+            // A dead connection, whose segments are still acknowledged.
             let first = welcomes(&listener);
             connected.send(()).unwrap();
             let mut second = welcomes(&listener);
