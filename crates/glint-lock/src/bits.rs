@@ -8,7 +8,7 @@
 //! - While a change of some bits goes on, only the client that changes may hold them.
 //! - Where a client holds [`Bits::DELEGATION`], nobody else holds anything.
 //! - Who waits to change is not overtaken: bits that are wanted are given to nobody.
-//! - A grant has a number, and a recall takes back all grants with lower numbers. So it
+//! - A grant has a number, and a recall ends all grants with lower numbers. So it
 //!   does not matter in which order a client hears of the two.
 
 use glint_proto::lock::{Bits, Recall};

@@ -19,7 +19,7 @@ use glint_proto::lock::{DataLock, Range, Recall};
 use glint_proto::{ClientId, Ino};
 use std::collections::{HashMap, VecDeque};
 
-struct Held {
+struct HeldLock {
     client: ClientId,
     lock: DataLock,
     asked: bool,
@@ -33,8 +33,8 @@ struct Waiting {
 }
 
 #[derive(Default)]
-struct File {
-    held: Vec<Held>,
+struct FileLocks {
+    held: Vec<HeldLock>,
     waiting: VecDeque<Waiting>,
 }
 
@@ -42,7 +42,7 @@ fn conflicts(a: (ClientId, Range, bool), b: (ClientId, Range, bool)) -> bool {
     a.0 != b.0 && (a.2 || b.2) && a.1.overlaps(b.1)
 }
 
-impl File {
+impl FileLocks {
     /// Whether a lock conflicts with what is held or, of the first `before`, waited for.
     fn is_in_the_way(&self, asks: (ClientId, Range, bool), before: usize) -> bool {
         self.held.iter().any(|h| conflicts(asks, (h.client, h.lock.range, h.lock.write)))
@@ -80,7 +80,7 @@ impl File {
         };
         let range = if whole { Range::ALL } else { range };
         let lock = self.take_in(client, DataLock { number, range, write });
-        self.held.push(Held { client, lock, asked: false });
+        self.held.push(HeldLock { client, lock, asked: false });
         if self.held.len() > DATA_LOCKS_PER_FILE_MAX
             && self.counts(client).0 > DATA_LOCKS_PER_FILE_MAX
         {
@@ -130,7 +130,7 @@ pub type Granted = (u64, DataLock);
 /// The table.
 #[derive(Default)]
 pub struct ExtentTable {
-    files: HashMap<Ino, File>,
+    files: HashMap<Ino, FileLocks>,
     next: u64,
 }
 
@@ -145,7 +145,7 @@ impl ExtentTable {
     pub fn try_all(&mut self, client: ClientId, ino: Ino, write: bool) -> Option<DataLock> {
         let file = self.files.entry(ino).or_default();
         let all = DataLock { number: self.next + 1, range: Range::ALL, write };
-        let has = |held: &Held| held.client == client && !held.asked && held.lock.covers(all);
+        let has = |held: &HeldLock| held.client == client && !held.asked && held.lock.covers(all);
         if file.held.iter().any(has)
             || file.is_in_the_way((client, Range::ALL, write), usize::MAX)
             || (write && file.has_others(client))
@@ -250,7 +250,7 @@ impl ExtentTable {
         }
         self.next += 1;
         let lock = DataLock { number: self.next, range, write };
-        file.held.push(Held { client, lock, asked: false });
+        file.held.push(HeldLock { client, lock, asked: false });
         Some(lock)
     }
 

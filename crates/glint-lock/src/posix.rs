@@ -60,7 +60,7 @@ pub enum LockOutcome {
 
 /// A range that an owner holds.
 #[derive(Clone, Copy)]
-struct Held {
+struct HeldRange {
     end: u64,
     pid: u32,
     write: bool,
@@ -69,13 +69,13 @@ struct Held {
 /// Locks of an owner on a file: ranges that do not overlap, by their starts.
 #[derive(Default)]
 struct Ranges {
-    by_start: BTreeMap<u64, Held>,
+    by_start: BTreeMap<u64, HeldRange>,
     /// How many are exclusive.
     writes: usize,
 }
 
 impl Ranges {
-    fn insert(&mut self, start: u64, held: Held) {
+    fn insert(&mut self, start: u64, held: HeldRange) {
         self.writes += usize::from(held.write);
         self.by_start.insert(start, held);
     }
@@ -87,14 +87,14 @@ impl Ranges {
     }
 
     /// Held ranges that overlap this one, the last first.
-    fn overlapping(&self, range: Range) -> impl Iterator<Item = (u64, Held)> {
+    fn overlapping(&self, range: Range) -> impl Iterator<Item = (u64, HeldRange)> {
         let before = self.by_start.range(..range.end).rev();
-        let ends_in_it = move |(_, held): &(&u64, &Held)| held.end > range.start;
+        let ends_in_it = move |(_, held): &(&u64, &HeldRange)| held.end > range.start;
         before.take_while(ends_in_it).map(|(start, held)| (*start, *held))
     }
 
     /// The first that conflicts with another owner's lock.
-    fn in_the_way(&self, range: Range, write: bool) -> Option<(u64, Held)> {
+    fn in_the_way(&self, range: Range, write: bool) -> Option<(u64, HeldRange)> {
         if !write && self.writes == 0 {
             return None;
         }
@@ -107,11 +107,11 @@ impl Ranges {
 
     /// Takes a range away; the rest stays.
     fn cut(&mut self, range: Range) {
-        let cut: Vec<(u64, Held)> = self.overlapping(range).collect();
+        let cut: Vec<(u64, HeldRange)> = self.overlapping(range).collect();
         for (start, held) in cut {
             self.remove(start);
             if start < range.start {
-                self.insert(start, Held { end: range.start, ..held });
+                self.insert(start, HeldRange { end: range.start, ..held });
             }
             if held.end > range.end {
                 self.insert(range.end, held);
@@ -143,12 +143,12 @@ impl Ranges {
             self.remove(range.end);
             range.end = held.end;
         }
-        self.insert(range.start, Held { end: range.end, pid, write });
+        self.insert(range.start, HeldRange { end: range.end, pid, write });
     }
 }
 
 #[derive(Default)]
-struct File {
+struct FilePosixLocks {
     held: BTreeMap<LockOwner, Ranges>,
     /// By their tickets, which rise.
     waiting: BTreeMap<u64, Lock>,
@@ -159,7 +159,7 @@ fn conflicts(a: &Lock, b: &Lock) -> bool {
     a.owner != b.owner && (a.write || b.write) && a.range.overlaps(b.range)
 }
 
-impl File {
+impl FilePosixLocks {
     fn others(&self, owner: LockOwner) -> impl Iterator<Item = (&LockOwner, &Ranges)> {
         self.held.iter().filter(move |(other, _)| **other != owner)
     }
@@ -231,7 +231,7 @@ impl File {
 
 /// The table.
 pub struct PosixLockTable {
-    files: BTreeMap<(Ino, Kind), File>,
+    files: BTreeMap<(Ino, Kind), FilePosixLocks>,
     /// Ranges of each client, and its requests that wait; and how many it may have.
     counts: HashMap<ClientId, usize>,
     limit: usize,
@@ -366,7 +366,7 @@ impl PosixLockTable {
 
     /// A client is gone, and all its locks.
     pub fn evict(&mut self, client: ClientId, granted: &mut Vec<u64>) {
-        let of_client = |file: &File| {
+        let of_client = |file: &FilePosixLocks| {
             file.held.keys().any(|owner| owner.client == client)
                 || file.waiting.values().any(|lock| lock.owner.client == client)
         };

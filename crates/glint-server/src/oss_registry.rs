@@ -39,7 +39,7 @@ struct Pending {
     change: u64,
 }
 
-struct Oss {
+struct RegisteredOss {
     identity: OssIdentity,
     /// Names the sequence of its orders. Another one has it ask about all sessions.
     orders_sequence: u64,
@@ -61,7 +61,7 @@ pub struct OssRegistry {
 
 #[derive(Default)]
 struct OssTable {
-    all: Vec<Oss>,
+    all: Vec<RegisteredOss>,
     /// Number of the last order.
     last: u64,
     /// Files of which an object could not be removed, until the reaper takes them.
@@ -71,7 +71,7 @@ struct OssTable {
 impl OssRegistry {
     /// OSSes that `records` remember, in this run of the MDS.
     pub fn new(records: &dyn Records, boot_verifier: u64, lease: Duration) -> OssRegistry {
-        let remembered = |identity: &OssIdentity| Oss {
+        let remembered = |identity: &OssIdentity| RegisteredOss {
             identity: identity.clone(),
             orders_sequence: boot_verifier,
             // The OSS may still rely on what it heard in the last run.
@@ -97,7 +97,7 @@ impl OssRegistry {
 
     /// Addresses and OSTs of all OSSes, for clients.
     pub fn infos(&self) -> Vec<OssInfo> {
-        let info = |oss: &Oss| OssInfo {
+        let info = |oss: &RegisteredOss| OssInfo {
             first_ost: oss.identity.first_ost,
             osts: oss.identity.osts,
             address: oss.identity.address.clone(),
@@ -194,7 +194,7 @@ impl OssRegistry {
     fn join(
         &self,
         records: &dyn Records,
-        all: &mut Vec<Oss>,
+        all: &mut Vec<RegisteredOss>,
         name: Option<&str>,
         uuid: String,
         beat: &Heartbeat,
@@ -211,7 +211,7 @@ impl OssRegistry {
         let (osts, address) = (beat.osts, beat.address.clone());
         let certificate = name.map(str::to_owned);
         tracing::info!(address, osts, first_ost, "a server of OSTs joins");
-        all.push(Oss {
+        all.push(RegisteredOss {
             identity: OssIdentity { uuid, first_ost, osts, address, certificate },
             orders_sequence: self.boot_verifier,
             heard: clock::now(),
@@ -282,13 +282,14 @@ impl OssRegistry {
 
     /// Whether nothing of a session that is to be fenced is executed anywhere any more.
     pub fn is_fenced(&self, session: u64) -> bool {
-        let goes_on =
-            |oss: &Oss| clock::since(oss.heard) <= self.lease && oss.fence.contains(&session);
+        let goes_on = |oss: &RegisteredOss| {
+            clock::since(oss.heard) <= self.lease && oss.fence.contains(&session)
+        };
         !self.state.lock().all.iter().any(goes_on)
     }
 }
 
-fn remember(records: &dyn Records, all: &[Oss]) -> FsResult<()> {
+fn remember(records: &dyn Records, all: &[RegisteredOss]) -> FsResult<()> {
     let identities = all.iter().map(|oss| oss.identity.clone()).collect();
     records.store_osses(identities).map_err(|error| {
         tracing::error!(

@@ -86,7 +86,7 @@ enum Command {
     Fsck(cmd::fsck::Args),
     Scrub(cmd::scrub::Args),
     #[command(subcommand)]
-    Cert(cmd::cert::Command),
+    Cert(cmd::cert::CertCommand),
     Bench(cmd::bench::Args),
 }
 

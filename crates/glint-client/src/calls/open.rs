@@ -14,7 +14,7 @@ use glint_proto::{Attr, FsResult, Ino, MdsRequest, ObjectAttr, OpenFlags};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// An open that the MDS counts. Unless it gets a handle, it is taken back: also when its call is
+/// An open that the MDS counts. Unless it gets a handle, it is undone: also when its call is
 /// dropped, and then by somebody else.
 struct CountedOpen<'a, T: Transport> {
     client: &'a Client<T>,

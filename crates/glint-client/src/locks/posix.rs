@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 pub(crate) struct PosixLocks(Mutex<PosixLockTable>);
 
 impl PosixLocks {
-    /// The servers have granted this, or taken it back.
+    /// The servers have granted this, or undone it.
     fn note(&self, lock: &PosixLock) {
         let kind = if lock.flock { Kind::Flock } else { Kind::Posix };
         let owner = LockOwner { client: ClientId::IN_PROCESS, number: lock.owner };

@@ -46,7 +46,7 @@ pub struct Extent {
     pub layout: Layout,
 }
 
-struct Seen {
+struct SeenInode {
     record: InodeRecord,
     links: u32,
     subdirectories: u32,
@@ -57,7 +57,7 @@ struct Check<'a, K> {
     repair: bool,
     seed: u64,
     report: CheckReport,
-    inodes: HashMap<Ino, Seen>,
+    inodes: HashMap<Ino, SeenInode>,
     batch: Batch,
     lost_found: Option<InodeRecord>,
     next_ino: u64,
@@ -148,7 +148,7 @@ impl<K: Kv> Check<'_, K> {
                             let known = (!attr.size_on_ost).then_some(extent);
                             self.report.files.insert(ino, known);
                         }
-                        self.inodes.insert(ino, Seen { record, links: 0, subdirectories: 0 });
+                        self.inodes.insert(ino, SeenInode { record, links: 0, subdirectories: 0 });
                     }
                     Some((ino, Err(error))) => {
                         // The objects of the inode stay: a person may still want the data.
@@ -180,7 +180,7 @@ impl<K: Kv> Check<'_, K> {
         if self.repair {
             self.batch.put(Keyspace::Inode, &Ino::ROOT.key(), &record.encode());
         }
-        self.inodes.insert(Ino::ROOT, Seen { record, links: 0, subdirectories: 0 });
+        self.inodes.insert(Ino::ROOT, SeenInode { record, links: 0, subdirectories: 0 });
     }
 
     async fn read_entries(&mut self) -> Result<(), MdsError> {

@@ -28,7 +28,7 @@ const SHARDS: usize = 64;
 const NOBODY: ClientId = ClientId(u64::MAX);
 
 #[derive(Default)]
-pub(crate) struct Shard {
+pub(crate) struct ClientLockShard {
     bits: BitTable,
     pub(crate) extents: ExtentTable,
     /// Requests for data that wait, and what they got.
@@ -44,7 +44,7 @@ pub(crate) enum Awaited {
     Data(u64),
 }
 
-impl Shard {
+impl ClientLockShard {
     /// Gives tickets what they waited for.
     fn hand_out(&mut self, granted: &[Granted]) {
         for (ticket, lock) in granted {
@@ -56,7 +56,7 @@ impl Shard {
 }
 
 /// Wakes tickets that were given something.
-fn wake_granted(shard: &Monitor<Shard, Awaited>, granted: &[Granted]) {
+fn wake_granted(shard: &Monitor<ClientLockShard, Awaited>, granted: &[Granted]) {
     if !granted.is_empty() {
         let is_granted = |number: u64| granted.iter().any(|(ticket, _)| *ticket == number);
         shard.wake_where(|waits_for| matches!(*waits_for, Awaited::Data(n) if is_granted(n)));
@@ -68,7 +68,7 @@ pub(crate) struct ClientLocks {
     used: bool,
     /// Some client has held a delegation.
     pub(crate) has_delegations: AtomicBool,
-    shards: Sharded<Monitor<Shard, Awaited>>,
+    shards: Sharded<Monitor<ClientLockShard, Awaited>>,
     pub(crate) recalls: RecallQueues,
 }
 
@@ -133,7 +133,7 @@ impl ClientLocks {
         self.recalls.number_from(number);
     }
 
-    pub(crate) fn shard(&self, ino: Ino) -> &Monitor<Shard, Awaited> {
+    pub(crate) fn shard(&self, ino: Ino) -> &Monitor<ClientLockShard, Awaited> {
         self.shards.of(ino.0)
     }
 
@@ -210,7 +210,8 @@ impl ClientLocks {
         self.shard(ino).lock().bits.want(client, ino, bits, &mut out);
         self.post(out);
         let wanted = Wanted { client_locks: self, ino, bits };
-        let is_free = |shard: &mut Shard| shard.bits.is_free(client, ino, bits).then_some(());
+        let is_free =
+            |shard: &mut ClientLockShard| shard.bits.is_free(client, ino, bits).then_some(());
         self.shard(ino).until_with(Awaited::Bits(ino), is_free).await;
         wanted
     }
@@ -240,7 +241,7 @@ impl ClientLocks {
             Err(number) => number,
         };
         let mut ticket = DataTicket { client_locks: self, ino, number, taken: false };
-        let look = |shard: &mut Shard| match shard.tickets.get(&number) {
+        let look = |shard: &mut ClientLockShard| match shard.tickets.get(&number) {
             Some((_, Some(lock))) => Some(Some(*lock)),
             Some((_, None)) => None,
             // The ticket is gone: its client was evicted.

@@ -19,13 +19,13 @@ const SHARDS: usize = 16;
 
 struct LockShard {
     table: PosixLockTable,
-    waiting: HashMap<u64, Waiting>,
+    waiting: HashMap<u64, WaitingRequest>,
     /// By what clients call them.
     tickets: HashMap<(ClientId, u64), u64>,
 }
 
 /// A request that waits.
-struct Waiting {
+struct WaitingRequest {
     client: ClientId,
     /// As the client names it.
     ticket: u64,
@@ -58,7 +58,7 @@ impl Default for ClientPosixLocks {
     }
 }
 
-/// A request that waits; taken back when nobody does any more.
+/// A request that waits; undone when nobody does any more.
 struct ProgramTicket<'a> {
     all: &'a ClientPosixLocks,
     ino: Ino,
@@ -114,12 +114,12 @@ impl LockShard {
         }
     }
 
-    fn add(&mut self, number: u64, waiting: Waiting) {
+    fn add(&mut self, number: u64, waiting: WaitingRequest) {
         self.tickets.insert((waiting.client, waiting.ticket), number);
         self.waiting.insert(number, waiting);
     }
 
-    fn remove(&mut self, number: u64) -> Option<Waiting> {
+    fn remove(&mut self, number: u64) -> Option<WaitingRequest> {
         let waiting = self.waiting.remove(&number)?;
         let name = (waiting.client, waiting.ticket);
         // One that came again has it now.
@@ -268,7 +268,10 @@ impl<K: Kv> Mds<K> {
                 }
             };
             if let LockOutcome::Waits(number) = outcome {
-                state.add(number, Waiting { client: context.client, ticket, kind, ended: None });
+                state.add(
+                    number,
+                    WaitingRequest { client: context.client, ticket, kind, ended: None },
+                );
             }
             state.hand_out(&granted);
             ended.append(&mut granted);
@@ -328,7 +331,8 @@ mod tests {
             let mut state = self.0.shard(ino).lock();
             match state.table.lock(ino, kind, lock, true, &mut Vec::new()) {
                 LockOutcome::Waits(number) => {
-                    let waiting = Waiting { client: owner.client, ticket: 0, kind, ended: None };
+                    let waiting =
+                        WaitingRequest { client: owner.client, ticket: 0, kind, ended: None };
                     state.add(number, waiting);
                     Some(ProgramTicket { all: &self.0, ino, kind, number, taken: false, lock })
                 }

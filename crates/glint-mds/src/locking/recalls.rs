@@ -20,11 +20,11 @@ struct PendingRecall {
 }
 
 /// Size and time that a client has seen of a file that it writes.
-type Seen = Option<(u64, Timestamp)>;
+type GlimpseAnswer = Option<(u64, Timestamp)>;
 
 struct Glimpse {
     client: ClientId,
-    answer: Option<Seen>,
+    answer: Option<GlimpseAnswer>,
 }
 
 #[derive(Default)]
@@ -55,9 +55,9 @@ pub(crate) struct RecallQueues {
 }
 
 /// A glimpse that is waited for; forgotten when nobody does any more.
-struct Waiting<'a>(&'a RecallQueues, u64);
+struct GlimpseWait<'a>(&'a RecallQueues, u64);
 
-impl Drop for Waiting<'_> {
+impl Drop for GlimpseWait<'_> {
     fn drop(&mut self) {
         self.0.state.lock().glimpses.remove(&self.1);
     }
@@ -178,7 +178,7 @@ impl RecallQueues {
     }
 
     /// Asks a client what it has seen of a file.
-    pub(crate) async fn glimpse(&self, client: ClientId, ino: Ino) -> Seen {
+    pub(crate) async fn glimpse(&self, client: ClientId, ino: Ino) -> GlimpseAnswer {
         let number = {
             let mut state = self.state.lock();
             state.next += 1;
@@ -186,7 +186,7 @@ impl RecallQueues {
             state.glimpses.insert(number, Glimpse { client, answer: None });
             number
         };
-        let _waiting = Waiting(self, number);
+        let _waiting = GlimpseWait(self, number);
         // Nobody answers for a client that is gone, and that is seen below.
         let _ = self.post(vec![(client, Recall::Glimpse { ino, number })]);
         let look = |state: &mut QueueTable| {

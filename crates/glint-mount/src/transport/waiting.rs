@@ -78,7 +78,7 @@ pub(crate) trait Takers {
     fn add(&self, nodes: Vec<u64>);
 }
 
-struct Request {
+struct WaitingRequest {
     unique: u64,
     node: u64,
     pid: u32,
@@ -97,7 +97,7 @@ struct Request {
 pub(crate) struct Waiting<F> {
     adapter: Arc<Adapter<F>>,
     interrupts: Arc<Interrupts>,
-    requests: RefCell<Slab<Request>>,
+    requests: RefCell<Slab<WaitingRequest>>,
     early: RefCell<VecDeque<u64>>,
     ticks: Cell<u32>,
     is_ticking: Cell<bool>,
@@ -250,7 +250,7 @@ impl<F: Vfs> Waiting<F> {
 
     fn enter(&self, header: &InHeader, waker: &Waker, ended: bool) -> Place<'_, F> {
         let waits = Opcode::from_u32(header.opcode) == Some(Opcode::Setlkw);
-        let request = Request {
+        let request = WaitingRequest {
             unique: header.unique,
             node: header.nodeid,
             pid: header.pid,
@@ -311,7 +311,7 @@ impl<F: Vfs> Waiting<F> {
     fn end_interrupted(&self) {
         let unmounted = self.adapter.threads.unmounted.load(Ordering::Acquire);
         let away = self.adapter.is_away();
-        let may = |request: &Request| {
+        let may = |request: &WaitingRequest| {
             unmounted || away || (request.lock.is_none() && is_killed(request.pid))
         };
         for (_, request) in self.requests.borrow_mut().iter_mut() {
@@ -398,7 +398,7 @@ impl<F: Vfs> Waiting<F> {
 
     /// Until nobody takes requests any more, and what was begun is finished.
     pub(crate) async fn served(&self) {
-        let waits = |(_, request): (usize, &Request)| request.lock.is_none();
+        let waits = |(_, request): (usize, &WaitingRequest)| request.lock.is_none();
         let finished = || self.takers.get() == 0 && !self.requests.borrow().iter().any(waits);
         self.ends.until(|| (finished() || self.is_given_up.get()).then_some(())).await;
     }

@@ -21,12 +21,12 @@ type Slot = Arc<futures_util::lock::Mutex<Option<LastChange>>>;
 type LastChange = (u64, (u32, u32), Answer<OstReply>);
 
 /// The slots of a session.
-type Slots = (Arc<Session>, HashMap<u16, Slot>);
+type SessionReplies = (Arc<Session>, HashMap<u16, Slot>);
 
 /// The last changes of all sessions, by their numbers.
 #[derive(Default)]
 pub(crate) struct ReplyCache {
-    sessions: Mutex<HashMap<u64, Slots>>,
+    sessions: Mutex<HashMap<u64, SessionReplies>>,
 }
 
 impl ReplyCache {

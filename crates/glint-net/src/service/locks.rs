@@ -4,7 +4,7 @@ use glint_proto::Session;
 use glint_proto::lock::{Recall, Return};
 use std::future::{Future, ready};
 
-/// Recalls locks from clients, and takes them back.
+/// Recalls locks from clients, and hears of their return.
 ///
 /// Promises: recalls of a client go to its last listening only, in their order, and those that
 /// nobody heard are said again to the next one. Where no locks are given, nothing is recalled.

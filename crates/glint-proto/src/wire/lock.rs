@@ -137,7 +137,7 @@ impl DataLock {
 /// Right that comes with an answer, though nobody asked for it: a lock, or a capability.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Grant {
-    /// Bits of an inode. A recall with a higher number takes them back.
+    /// Bits of an inode. A recall with a higher number ends the grant.
     Bits {
         /// Inode.
         ino: Ino,

@@ -27,7 +27,7 @@ const SKEW: Duration = Duration::hours(1);
 /// say it with --cert, `-o cert=` or GLINT_CERT. DIR/ca-key.pem makes new certificates; keep it
 /// on a host that serves nothing.
 #[derive(clap::Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum CertCommand {
     Init(InitArgs),
     Issue(IssueArgs),
 }
@@ -96,10 +96,10 @@ pub(crate) struct IssueArgs {
 }
 
 /// Runs the command.
-pub(crate) fn run(command: Command) -> CommandResult {
+pub(crate) fn run(command: CertCommand) -> CommandResult {
     match command {
-        Command::Init(args) => init(&args),
-        Command::Issue(args) => issue(&args),
+        CertCommand::Init(args) => init(&args),
+        CertCommand::Issue(args) => issue(&args),
     }
 }
 

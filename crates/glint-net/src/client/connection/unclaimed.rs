@@ -35,7 +35,7 @@ impl Opened {
     }
 }
 
-/// The recalls that would take back what came with the answer to a request.
+/// The recalls that would end what came with the answer to a request.
 fn recalls_of(frame: &[u8], reply: &FsResult<MdsReply>, grants: &[Grant]) -> Vec<Recall> {
     let recall = |grant: &Grant| match *grant {
         // With all that servers count and have not said, or nobody here would know of it.
