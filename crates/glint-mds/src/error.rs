@@ -66,11 +66,11 @@ pub(crate) fn errno(error: impl Into<MdsError>) -> Errno {
         MdsError::Kv(KvError::Io { source, .. })
             if source.raw_os_error() == Some(Errno::ENOSPC.0) =>
         {
-            tracing::error!(%error, "metadata engine");
+            tracing::error!(%error, "the metadata engine failed");
             Errno::ENOSPC
         }
         _ => {
-            tracing::error!(%error, "metadata engine");
+            tracing::error!(%error, "the metadata engine failed");
             Errno::EIO
         }
     }

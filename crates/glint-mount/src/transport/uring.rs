@@ -135,7 +135,9 @@ impl<F: Vfs> Ring<F> {
                 let command = entry.register(self.fd.as_raw_fd(), self.queue);
                 self.clone().spawn(entry, payload, command);
             }
-            Err(error) => tracing::error!(queue = self.queue, %error, "memory for a FUSE entry"),
+            Err(error) => {
+                tracing::error!(queue = self.queue, %error, "no memory for a FUSE entry; the queue has fewer")
+            }
         }
     }
 

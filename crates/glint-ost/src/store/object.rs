@@ -276,7 +276,7 @@ impl<F: DiskFile> Drop for ObjectFile<F> {
     fn drop(&mut self) {
         // The exact time must not be older the next time the file is opened.
         if let Err(error) = self.keep_mtime() {
-            tracing::warn!(%error, "the modification time of an object");
+            tracing::warn!(%error, "could not keep the modification time of an object; stat shows an older one");
         }
     }
 }
