@@ -136,7 +136,10 @@ impl<F: Vfs> Ring<F> {
                 self.clone().spawn(entry, payload, command);
             }
             Err(error) => {
-                tracing::error!(queue = self.queue, %error, "no memory for a FUSE entry; the queue has fewer")
+                tracing::error!(
+                    queue = self.queue, %error,
+                    "no memory for a FUSE entry; the queue has fewer"
+                );
             }
         }
     }
