@@ -147,9 +147,10 @@ fn nothing_has_a_second_word() {
             continue;
         }
         for (number, line) in text.lines().enumerate() {
-            let runs = runs_of_words(line);
-            for (second, word) in SECOND_WORDS {
-                let found = runs.iter().any(|run| has_word(run, second));
+            let letters = line.replace([' ', '_'], "").to_lowercase();
+            let may_be_there = SECOND_WORDS.iter().filter(|(second, _)| letters.contains(second));
+            for (second, word) in may_be_there {
+                let found = runs_of_words(line).iter().any(|run| has_word(run, second));
                 assert!(!found, "{path}:{}: {second:?} is called {word} here", number + 1);
             }
         }
