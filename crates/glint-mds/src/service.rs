@@ -148,8 +148,7 @@ impl<K: Kv> Mds<K> {
             tracing::info!(
                 clients = returning.len(),
                 replays,
-                "waiting for clients of the last run: {}; those that stay silent for {} s are \
-                 evicted",
+                "waiting for clients of the last run: {}; {} s of silence end in eviction",
                 mds.named(&returning),
                 config.lease.as_secs()
             );

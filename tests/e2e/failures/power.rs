@@ -74,7 +74,7 @@ fn a_client_that_does_not_come_back_is_evicted() {
     });
     let mut server = world.serve(port, &["--lease", "8", "--after-power-loss"]);
     assert_eq!(fs::read(b.join("synced")).unwrap(), b"synced");
-    server.wait_for("evicted");
+    server.wait_for("is evicted");
     assert!(server.log().contains("what it had not synced"), "{}", server.log());
     assert_eq!(fs::read(b.join("directory/file")).unwrap(), b"of b");
     assert_eq!(fs::read(b.join("of b")).unwrap(), b"again");
