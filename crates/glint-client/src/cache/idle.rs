@@ -9,6 +9,7 @@
 
 use crate::cache::Cache;
 use crate::cache::inode::CachedInode;
+use crate::locks::return_queue::ReturnQueue;
 use glint_proto::Ino;
 use glint_proto::lock::Return;
 use std::sync::Arc;
@@ -23,21 +24,26 @@ impl Cache {
     }
 
     /// Forgets inodes that nobody uses, until there are few enough, but for those of which
-    /// something is kept to be told to servers again.
-    pub(crate) fn shrink(&self, limit: usize, is_unstable: impl Fn(Ino) -> bool) {
+    /// something is kept to be told to servers again. Their locks are put among `returns`.
+    pub(crate) fn shrink(
+        &self,
+        limit: usize,
+        returns: &ReturnQueue,
+        is_unstable: impl Fn(Ino) -> bool,
+    ) {
         let listed = self.idle.lock().len();
         for _ in 0..listed {
             if self.len() <= limit {
                 return;
             }
             let Some(ino) = self.idle.lock().pop_front() else { return };
-            self.forget_idle(ino, &is_unstable);
+            self.forget_idle(ino, returns, &is_unstable);
         }
     }
 
     /// Forgets an inode that was listed, if nobody uses it; lists it again if it is in use for
     /// another reason than a pin.
-    fn forget_idle(&self, ino: Ino, is_unstable: impl Fn(Ino) -> bool) {
+    fn forget_idle(&self, ino: Ino, returns: &ReturnQueue, is_unstable: impl Fn(Ino) -> bool) {
         let mut shard = self.shard(ino).write();
         let Some(inode) = shard.get(&ino) else { return };
         // Before the pins: whoever takes the last one off later lists it again.
@@ -62,10 +68,9 @@ impl Cache {
         let names = std::mem::take(&mut state.names);
         let bits = state.bits.return_all();
         let data = state.data_locks.return_unused();
-        let mut returns = self.returns.lock();
-        returns.extend(bits.map(|(bits, number)| Return::Bits { ino, bits, number }));
-        returns.extend(data.into_iter().map(|number| Return::Data { ino, number }));
-        drop(returns);
+        let bits = bits.map(|(bits, number)| Return::Bits { ino, bits, number });
+        let data = data.into_iter().map(|number| Return::Data { ino, number });
+        returns.put(bits.into_iter().chain(data));
         drop(state);
         for (parent, name) in names {
             if let Some(directory) = self.find(parent) {
@@ -96,21 +101,21 @@ mod tests {
 
     #[test]
     fn a_directory_goes_after_what_is_known_in_it() {
-        let cache = Cache::new(Arc::default());
+        let (cache, returns) = (Cache::new(Arc::default()), ReturnQueue::default());
         [DIRECTORY, FILE].into_iter().for_each(|ino| grant(&cache, ino));
         cache.inode(DIRECTORY).lock().dentries.insert(b"f", FILE);
         cache.inode(FILE).lock().names.push((DIRECTORY, b"f".as_slice().into()));
         [DIRECTORY, FILE].into_iter().for_each(|ino| cache.note_idle(&cache.inode(ino)));
-        cache.shrink(0, |_| false);
-        cache.shrink(0, |_| false);
+        cache.shrink(0, &returns, |_| false);
+        cache.shrink(0, &returns, |_| false);
         assert_eq!(cache.len(), 0);
     }
 
     #[test]
     fn what_was_only_looked_up_goes_if_no_kernel_forgets_it() {
-        let cache = Cache::new(Arc::default());
+        let (cache, returns) = (Cache::new(Arc::default()), ReturnQueue::default());
         grant(&cache, FILE);
-        cache.shrink(0, |_| false);
+        cache.shrink(0, &returns, |_| false);
         assert_eq!(cache.len(), 0);
     }
 
@@ -121,7 +126,7 @@ mod tests {
         /// meanwhile: at the end it is.
         #[test]
         fn what_was_in_use_is_forgotten_later(steps in proptest::collection::vec(0u8..8, 0..50)) {
-            let cache = Cache::new(Arc::default());
+            let (cache, returns) = (Cache::new(Arc::default()), ReturnQueue::default());
             grant(&cache, FILE);
             let (mut pinned, mut update, mut user) = (0, None, None);
             let (mut in_flight, mut unstable): (Option<InFlightGuard<'_>>, _) = (None, false);
@@ -144,7 +149,7 @@ mod tests {
                     }
                     _ => {
                         drop(inode);
-                        cache.shrink(0, |_| unstable);
+                        cache.shrink(0, &returns, |_| unstable);
                         let used = pinned > 0 || update.is_some() || user.is_some() || unstable;
                         prop_assert!(cache.len() == 1 || !used);
                     }
@@ -156,10 +161,10 @@ mod tests {
                 (0..pinned).for_each(|_| inode.lock().pins.close(false));
                 cache.note_idle(&inode);
             }
-            cache.shrink(0, |_| false);
+            cache.shrink(0, &returns, |_| false);
             prop_assert_eq!(cache.len(), 0);
             let returned = Return::Bits { ino: FILE, bits: Bits::ENTRY | Bits::SHARED, number: 1 };
-            prop_assert_eq!(&*cache.returns.lock(), &[returned]);
+            prop_assert_eq!(returns.take(), [returned]);
         }
     }
 }

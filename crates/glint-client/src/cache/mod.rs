@@ -21,7 +21,7 @@ use crate::cache::inode::{CachedInode, InodeState};
 use crate::kernel::Kernel;
 use crate::meta_log::log::WriteBackLog;
 use crate::vfs::{Caller, Found, Valid};
-use glint_proto::lock::{Bits, Grant, Recall, Return};
+use glint_proto::lock::{Bits, Grant, Recall};
 use glint_proto::{Attr, Errno, FsResult, Ino, MdsReply};
 use glint_wait::Sharded;
 use parking_lot::{Mutex, RwLock};
@@ -54,8 +54,6 @@ pub(crate) struct Cache {
     /// Generation of the locks here: counts how often the servers have forgotten all of them.
     generation: AtomicU64,
     log: Arc<WriteBackLog>,
-    /// Locks to return.
-    pub(crate) returns: Mutex<Vec<Return>>,
 }
 
 impl Cache {
@@ -72,7 +70,6 @@ impl Cache {
             kernel: OnceLock::new(),
             generation: AtomicU64::new(0),
             log,
-            returns: Mutex::default(),
         }
     }
 

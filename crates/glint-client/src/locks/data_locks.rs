@@ -287,8 +287,6 @@ impl<T: Transport> Client<T> {
         state.data.change();
         drop(state);
         inode.wake();
-        if let Some(number) = number {
-            self.cache.returns.lock().push(Return::Data { ino: inode.ino, number });
-        }
+        self.locks.returns.put(number.map(|number| Return::Data { ino: inode.ino, number }));
     }
 }

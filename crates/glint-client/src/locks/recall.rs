@@ -111,7 +111,7 @@ impl<T: Transport> Client<T> {
                 }
                 self.return_bits(&inode, bits, number).await;
                 self.cache.note_idle(&inode);
-                self.cache.returns.lock().push(Return::Bits { ino, bits, number });
+                self.locks.returns.put([Return::Bits { ino, bits, number }]);
             }
             Recall::Data { ino, number } => {
                 let inode = self.cache.inode(ino);
@@ -124,7 +124,7 @@ impl<T: Transport> Client<T> {
                 if !known && !self.has_come(&inode, number, sent_mark).await {
                     self.return_older(&inode, number).await;
                     self.cache.note_idle(&inode);
-                    self.cache.returns.lock().push(Return::Data { ino, number });
+                    self.locks.returns.put([Return::Data { ino, number }]);
                     return;
                 }
                 inode.wake();
@@ -135,7 +135,7 @@ impl<T: Transport> Client<T> {
             }
             Recall::Glimpse { ino, number } => {
                 let seen = self.cache.find(ino).and_then(|inode| inode.lock().data.unsent());
-                self.cache.returns.lock().push(Return::Glimpse { ino, number, seen });
+                self.locks.returns.put([Return::Glimpse { ino, number, seen }]);
             }
         }
     }
@@ -210,7 +210,7 @@ impl<T: Transport> Client<T> {
     /// Sends the locks that are returned.
     pub(crate) async fn send_returns(&self) {
         loop {
-            let returns = std::mem::take(&mut *self.cache.returns.lock());
+            let returns = self.locks.returns.take();
             if returns.is_empty() {
                 return;
             }

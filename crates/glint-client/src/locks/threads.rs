@@ -183,7 +183,7 @@ impl<T: Transport> Client<T> {
     fn shrink(self: &Arc<Self>) {
         let limit = self.kernel_memory.inodes_max();
         let is_unstable = |ino| !self.transport.unstable(ino).is_empty();
-        self.cache.shrink(limit.min(INODES_MAX), is_unstable);
+        self.cache.shrink(limit.min(INODES_MAX), &self.locks.returns, is_unstable);
         if self.cache.len() > limit && self.kernel_memory.begin_to_ask() {
             let client = self.clone();
             let pruning = blocking::unblock(move || {

@@ -154,7 +154,7 @@ impl<T: Transport> Client<T> {
             self.return_delegation(&inode).await;
             // Nobody is given it later, and after a restart its number was not said.
             let number = u64::MAX;
-            self.cache.returns.lock().push(Return::Bits { ino, bits: Bits::DELEGATION, number });
+            self.locks.returns.put([Return::Bits { ino, bits: Bits::DELEGATION, number }]);
             self.cache.note_idle(&inode);
         }
     }
