@@ -54,7 +54,7 @@ impl Cache {
         // Nobody else has it, and while this shard is locked nobody gets it.
         let unused = Arc::strong_count(inode) == 1
             && inode.is_idle(|number| self.log.is_pending(number))
-            && self.is_past(inode.lock().sent_mark)
+            && self.is_past(inode.lock().sent_mark())
             && !is_unstable(ino);
         if !unused {
             self.note_idle(inode);
@@ -65,9 +65,7 @@ impl Cache {
         drop(shard);
         let mut state = inode.lock();
         self.negative.fetch_sub(state.dentries.forget_negative(), Ordering::Relaxed);
-        let names = std::mem::take(&mut state.names);
-        let bits = state.bits.return_all();
-        let data = state.data_locks.return_unused();
+        let (bits, data, names) = state.on_forget();
         let bits = bits.map(|(bits, number)| Return::Bits { ino, bits, number });
         let data = data.into_iter().map(|number| Return::Data { ino, number });
         returns.put(bits.into_iter().chain(data));
@@ -104,7 +102,7 @@ mod tests {
         let (cache, returns) = (Cache::new(Arc::default()), ReturnQueue::default());
         [DIRECTORY, FILE].into_iter().for_each(|ino| grant(&cache, ino));
         cache.inode(DIRECTORY).lock().dentries.insert(b"f", FILE);
-        cache.inode(FILE).lock().names.push((DIRECTORY, b"f".as_slice().into()));
+        cache.inode(FILE).lock().add_name(DIRECTORY, b"f");
         [DIRECTORY, FILE].into_iter().for_each(|ino| cache.note_idle(&cache.inode(ino)));
         cache.shrink(0, &returns, |_| false);
         cache.shrink(0, &returns, |_| false);
@@ -145,7 +143,7 @@ mod tests {
                     4 => unstable = !unstable,
                     5 => {
                         in_flight = match in_flight { None => Some(cache.begin_request()), _ => None };
-                        inode.lock().sent_mark = cache.sent_mark();
+                        inode.lock().on_recall(Bits::NONE, 0, cache.sent_mark());
                     }
                     _ => {
                         drop(inode);

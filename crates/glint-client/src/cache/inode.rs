@@ -5,46 +5,42 @@
 //! protects it is held. Returning a lock and forgetting what it protects are one step.
 
 use crate::cache::attrs::{AttrCache, Before, Tick};
+use crate::cache::bits::InodeBits;
 use crate::cache::delegation::Delegation;
 use crate::cache::dentries::Dentries;
+use crate::cache::names::{InodeNames, Name};
 use crate::cache::pins::Pins;
 use crate::data::capabilities::Capabilities;
 use crate::data::file_data::{BLOCK_BYTES, FileData};
 use crate::locks::turns::LockTurns;
-use glint_lock::held::{HeldBits, HeldData};
-use glint_proto::lock::{Bits, Range};
+use glint_lock::held::HeldData;
+use glint_proto::lock::{Bits, DataLock, Range};
 use glint_proto::{Access, Attr, Ino, Timestamp};
 use glint_wait::Monitor;
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 use std::sync::atomic::AtomicBool;
 
-/// A name, and the directory that has it.
-pub(crate) type Name = (Ino, Box<[u8]>);
-
 /// Known state of an inode.
 pub(crate) struct InodeState {
-    pub(crate) bits: HeldBits,
-    /// Requests sent before this may bring locks under numbers below the last one heard of; see
-    /// [`Flight`](glint_lock::flight::Flight).
-    pub(crate) sent_mark: u64,
+    bits: InodeBits,
     /// Under ATTR, or in a delegation: read by [`InodeState::attributes`] alone.
     attrs: AttrCache,
     /// Names that lead here, each under ENTRY of this inode.
-    pub(crate) names: SmallVec<[Name; 1]>,
-    /// When ENTRY was lost last: what was asked before says nothing of names that lead here.
-    pub(crate) entry_lost: Tick,
+    names: InodeNames,
     /// Of a directory: its names, and names that are free.
     pub(crate) dentries: Dentries,
     /// Rights to change the inode without asking.
     pub(crate) delegation: Delegation,
     /// Users that need the inode to be known.
     pub(crate) pins: Pins,
+    /// Locks on data. Their numbers come by [`InodeState::on_data_grant`] and
+    /// [`InodeState::on_data_recall`].
     pub(crate) data_locks: HeldData,
     pub(crate) lock_turns: LockTurns,
     pub(crate) data: FileData,
     /// A program took a lock of fcntl(2).
-    pub(crate) has_posix_locks: bool,
+    has_posix_locks: bool,
     /// Capabilities of this session, if OSTs want to see them.
     pub(crate) capabilities: Capabilities,
 }
@@ -60,11 +56,9 @@ pub(crate) struct CachedInode {
 impl CachedInode {
     pub(crate) fn new(ino: Ino) -> CachedInode {
         let state = InodeState {
-            bits: HeldBits::default(),
-            sent_mark: 0,
+            bits: InodeBits::default(),
             attrs: AttrCache::default(),
-            names: SmallVec::new(),
-            entry_lost: Tick::default(),
+            names: InodeNames::default(),
             dentries: Dentries::default(),
             delegation: Delegation::default(),
             pins: Pins::default(),
@@ -132,22 +126,9 @@ impl InodeState {
         self.attrs.last_times()
     }
 
-    /// The attributes are what this client has made them.
-    pub(crate) fn set_attributes(&mut self, attr: Attr) {
-        self.attrs.set(attr);
-    }
-
     /// The attributes are not known any more.
     pub(crate) fn lose_attributes(&mut self) {
         self.attrs.lose();
-    }
-
-    /// Bits have come with an answer, and ATTR is new: what was known before is not so any more,
-    /// unless nobody else could change it.
-    pub(crate) fn protect_attributes(&mut self) {
-        if !self.delegation.is_exclusive() {
-            self.attrs.forget_unprotected();
-        }
     }
 
     /// Whether updates by this client are under way.
@@ -203,20 +184,137 @@ impl InodeState {
         }
     }
 
-    /// Forgets what bits protected that are returned. Returns the names that are not to be relied on
-    /// any more.
-    pub(crate) fn forget_protected(&mut self, bits: Bits) -> SmallVec<[Name; 1]> {
+    /// Whether all of these bits may be used.
+    pub(crate) fn has(&self, bits: Bits) -> bool {
+        self.bits.has(bits)
+    }
+
+    /// The highest number of a grant of bits that has come.
+    pub(crate) fn granted(&self) -> u64 {
+        self.bits.granted()
+    }
+
+    /// Requests that must be answered before the inode is forgotten: those sent before this mark.
+    pub(crate) fn sent_mark(&self) -> u64 {
+        self.bits.sent_mark()
+    }
+
+    /// Bits have come with an answer. If ATTR is new, what was known before is not so any more,
+    /// unless nobody else could change it.
+    pub(crate) fn on_grant(&mut self, bits: Bits, number: u64, sent_mark: u64) {
+        let (usable, new) = self.bits.on_grant(bits, number, sent_mark);
+        if usable.contains(Bits::DELEGATION) {
+            self.delegation.grant();
+        }
+        if new.contains(Bits::ATTR) && !self.delegation.is_exclusive() {
+            self.attrs.forget_unprotected();
+        }
+    }
+
+    /// Bits are recalled. Returns the names that are not to be relied on any more.
+    pub(crate) fn on_recall(
+        &mut self,
+        bits: Bits,
+        number: u64,
+        sent_mark: u64,
+    ) -> SmallVec<[Name; 1]> {
+        self.bits.on_recall(bits, number, sent_mark);
+        self.forget_protected(bits)
+    }
+
+    /// The servers were silent for long, or have forgotten all locks: nothing is protected.
+    pub(crate) fn on_silence(&mut self) {
+        self.bits.on_silence();
+        self.forget_protected(Bits::ALL);
+    }
+
+    /// The servers have forgotten all locks. What the bits protected is forgotten when those are
+    /// told of what is reclaimed.
+    pub(crate) fn on_locks_forgotten(&mut self) {
+        self.bits.on_locks_forgotten();
+    }
+
+    /// A lock on data has come, for whoever uses it from now on, or for nobody. Returns its number
+    /// here, if it may be used.
+    pub(crate) fn on_data_grant(
+        &mut self,
+        lock: DataLock,
+        used: bool,
+        sent_mark: u64,
+    ) -> Option<u64> {
+        self.bits.on_number(sent_mark);
+        self.data_locks.add(lock, used)
+    }
+
+    /// A lock on data is recalled. Whether it is known.
+    pub(crate) fn on_data_recall(&mut self, number: u64, sent_mark: u64) -> bool {
+        self.bits.on_number(sent_mark);
+        self.data_locks.recall(number).is_some()
+    }
+
+    /// The inode is forgotten. Returns the bits and locks on data to return, by numbers, and the
+    /// names that led here.
+    pub(crate) fn on_forget(&mut self) -> (Option<(Bits, u64)>, Vec<u64>, SmallVec<[Name; 1]>) {
+        (self.bits.return_all(), self.data_locks.return_unused(), self.names.take())
+    }
+
+    /// Whether the answer to what was asked then says which names lead here.
+    pub(crate) fn believes_names(&self, asked: Tick) -> bool {
+        self.bits.believes_names(asked)
+    }
+
+    /// A name leads here, under ENTRY.
+    pub(crate) fn add_name(&mut self, parent: Ino, name: &[u8]) {
+        self.names.add(parent, name);
+    }
+
+    /// A name does not lead here any more.
+    pub(crate) fn remove_name(&mut self, parent: Ino, name: &[u8]) {
+        self.names.remove(parent, name);
+    }
+
+    /// The inode was made by a change in a delegated directory.
+    pub(crate) fn on_local_create(&mut self, parent: Ino, name: &[u8], attr: Attr, number: u64) {
+        self.delegation.create(parent, attr.is_dir(), number);
+        self.names.set_only(parent, name);
+        self.dentries.set_complete(attr.is_dir());
+        self.attrs.set(attr);
+    }
+
+    /// The inode was moved by a change, from one delegated directory to another or the same.
+    pub(crate) fn on_local_rename(&mut self, parent: Ino, name: &[u8], number: u64) {
+        self.names.set_only(parent, name);
+        self.delegation.rename(parent, number);
+    }
+
+    /// A change took the last name of the inode.
+    pub(crate) fn on_local_remove(&mut self, number: u64) {
+        self.delegation.remove(number);
+        self.names.take();
+        self.attrs.lose();
+    }
+
+    /// A program takes a lock of fcntl(2).
+    pub(crate) fn note_posix_lock(&mut self) {
+        self.has_posix_locks = true;
+    }
+
+    /// Whether a program may hold a lock of fcntl(2).
+    pub(crate) fn may_have_posix_locks(&self) -> bool {
+        self.has_posix_locks
+    }
+
+    /// Forgets what bits protected that are not held any more. Returns the names that are not to be
+    /// relied on any more.
+    fn forget_protected(&mut self, bits: Bits) -> SmallVec<[Name; 1]> {
         if bits.contains(Bits::ATTR) && !self.delegation.is_exclusive() {
             self.attrs.lose();
         }
         if bits.contains(Bits::NEGATIVE) && !self.delegation.is_delegated() {
             self.dentries.revoke_negative();
         }
-        if bits.contains(Bits::ENTRY) {
-            self.entry_lost = Tick::now();
-        }
         match bits.contains(Bits::ENTRY) && self.delegation.parent().is_none() {
-            true => std::mem::take(&mut self.names),
+            true => self.names.take(),
             false => SmallVec::new(),
         }
     }

@@ -5,11 +5,13 @@
 
 pub(crate) mod attr_update;
 pub(crate) mod attrs;
+mod bits;
 mod delegation;
 mod dentries;
 mod idle;
 pub(crate) mod in_flight;
 pub(crate) mod inode;
+pub(crate) mod names;
 mod negative;
 pub(crate) mod pins;
 pub(crate) mod prune;
@@ -137,15 +139,7 @@ impl Cache {
                     if !self.is_generation(generation) {
                         continue;
                     }
-                    state.sent_mark = sent_mark;
-                    let new = bits & !state.bits.bits();
-                    let usable = state.bits.grant(bits, number);
-                    if usable.contains(Bits::DELEGATION) {
-                        state.delegation.grant();
-                    }
-                    if new.contains(Bits::ATTR) && usable.contains(Bits::ATTR) {
-                        state.protect_attributes();
-                    }
+                    state.on_grant(bits, number, sent_mark);
                     drop(state);
                     if bits.is_empty() {
                         // Perhaps nothing else is known of it.
@@ -155,9 +149,8 @@ impl Cache {
                 Grant::Data { ino, lock } => {
                     let inode = self.inode(ino);
                     let mut state = inode.lock();
-                    state.sent_mark = sent_mark;
                     if !self.is_generation(generation)
-                        || state.data_locks.add(lock, false).is_none()
+                        || state.on_data_grant(lock, false, sent_mark).is_none()
                     {
                         refused.push(Recall::Data { ino, number: lock.number });
                     }
@@ -221,7 +214,7 @@ impl Cache {
         };
         let inode = self.find(child)?;
         let mut state = inode.lock();
-        if !state.bits.has(Bits::ENTRY) && state.delegation.parent() != Some(parent) {
+        if !state.has(Bits::ENTRY) && state.delegation.parent() != Some(parent) {
             return None;
         }
         let attr = state.attributes()?.clone();
@@ -233,7 +226,7 @@ impl Cache {
         if self.kernel.get().is_some() {
             state.pins.add_lookup();
         }
-        let entry = state.bits.has(Bits::ENTRY) || state.delegation.parent().is_some();
+        let entry = state.has(Bits::ENTRY) || state.delegation.parent().is_some();
         let valid = Valid::under(entry, state.attributes().is_some());
         Found { attr, valid }
     }
@@ -251,10 +244,7 @@ impl Cache {
         let inode = self.inode(attr.ino);
         let mut held = {
             let state = inode.lock();
-            state.bits.has(Bits::ENTRY)
-                && state.entry_lost.is_before(asked)
-                && name != b"."
-                && name != b".."
+            state.believes_names(asked) && name != b"." && name != b".."
         };
         let directory = if held { Some(self.inode(parent)) } else { self.find(parent) };
         if let Some(directory) = directory {
@@ -273,12 +263,9 @@ impl Cache {
         if learns {
             state.learn(attr, asked);
         }
-        held &= state.bits.has(Bits::ENTRY) && state.entry_lost.is_before(asked);
+        held &= state.believes_names(asked);
         if held {
-            let known = state.names.iter().any(|(p, n)| *p == parent && **n == *name);
-            if !known {
-                state.names.push((parent, name.into()));
-            }
+            state.add_name(parent, name);
         }
         // Attributes known under a lock are no older than the answer.
         let attr = state.attributes().unwrap_or(attr).clone();
@@ -297,16 +284,14 @@ impl Cache {
         let child = {
             let mut state = directory.lock();
             let child = state.dentries.remove(name);
-            if (state.bits.has(Bits::NEGATIVE) && child.is_some())
-                && !state.delegation.is_delegated()
-            {
+            if (state.has(Bits::NEGATIVE) && child.is_some()) && !state.delegation.is_delegated() {
                 self.insert_negative(&directory, &mut state, name);
             }
             child
         };
         self.limit_negative();
         if let Some(inode) = child.and_then(|child| self.find(child)) {
-            inode.lock().names.retain(|(p, n)| *p != parent || **n != *name);
+            inode.lock().remove_name(parent, name);
         }
     }
 
@@ -342,7 +327,7 @@ impl Cache {
             let mut state = inode.lock();
             // The inode is not where it was made any more.
             state.delegation.leave();
-            state.bits.has(Bits::ENTRY)
+            state.has(Bits::ENTRY)
         });
         if let Some(directory) = self.find(parent) {
             let mut state = directory.lock();
@@ -353,7 +338,7 @@ impl Cache {
             }
         }
         if let Some(inode) = held {
-            inode.lock().names.push((parent, name.into()));
+            inode.lock().add_name(parent, name);
         }
     }
 
@@ -431,8 +416,7 @@ mod tests {
             };
             let first = Tick::ask();
             let inode = cache.inode(FILE);
-            inode.lock().bits.recall(Bits::ALL, 6);
-            inode.lock().forget_protected(Bits::ALL);
+            inode.lock().on_recall(Bits::ALL, 6, 0);
             let second = Tick::ask();
             grant(7);
             assert_eq!(learn(2, second).attr.size, 2);

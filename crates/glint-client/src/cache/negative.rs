@@ -17,7 +17,7 @@ impl Cache {
         let directory = self.inode(parent);
         let mut state = directory.lock();
         let is_news = state.dentries.may_learn(asked) && state.dentries.get(name).is_none();
-        if state.bits.has(Bits::NEGATIVE) && is_news {
+        if state.has(Bits::NEGATIVE) && is_news {
             self.insert_negative(&directory, &mut state, name);
         }
         drop(state);

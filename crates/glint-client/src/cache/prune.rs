@@ -62,7 +62,7 @@ impl Cache {
                 && state.pins.has_lookups()
                 && !state.pins.is_open()
             {
-                found.push((state.bits.granted(), inode.ino));
+                found.push((state.granted(), inode.ino));
             }
         }
         found.sort_unstable();

@@ -232,7 +232,7 @@ impl<T: Transport> Vfs for Client<T> {
     }
 
     fn may_have_posix_locks(&self, ino: Ino) -> bool {
-        self.cache.find(ino).is_some_and(|inode| inode.lock().has_posix_locks)
+        self.cache.find(ino).is_some_and(|inode| inode.lock().may_have_posix_locks())
     }
 
     async fn posix_lock(&self, handle: Handle, lock: PosixLock) -> FsResult<Option<PosixLock>> {

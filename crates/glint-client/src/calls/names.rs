@@ -35,7 +35,7 @@ impl<T: Transport> Client<T> {
             && let Some(inode) = self.inode(attr.ino)
         {
             let mut state = inode.lock();
-            let is_empty = state.bits.has(Bits::NEGATIVE) || state.delegation.is_delegated();
+            let is_empty = state.has(Bits::NEGATIVE) || state.delegation.is_delegated();
             let is_so = is_empty && state.dentries.may_learn(asked);
             state.dentries.set_complete(is_so);
             if state.delegation.is_delegated() {

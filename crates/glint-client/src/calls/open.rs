@@ -145,7 +145,7 @@ impl<T: Transport> Client<T> {
         let attr = {
             let inode = self.cache.find(ino)?;
             let mut state = inode.lock();
-            if !state.bits.has(Bits::OPEN) {
+            if !state.has(Bits::OPEN) {
                 return None;
             }
             if self.parameters.needs_capabilities && !state.may_read() {

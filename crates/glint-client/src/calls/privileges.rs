@@ -75,6 +75,6 @@ impl crate::cache::inode::InodeState {
     fn is_plain(&self) -> bool {
         let ours =
             self.delegation.has_no_xattrs() && self.attributes().is_some_and(|a| !a.has_set_id());
-        self.bits.has(Bits::PLAIN) || ours
+        self.has(Bits::PLAIN) || ours
     }
 }

@@ -175,10 +175,10 @@ impl<T: Transport> Client<T> {
             };
             let added = {
                 let mut state = inode.lock();
-                state.sent_mark = self.cache.sent_mark();
+                let sent_mark = self.cache.sent_mark();
                 self.cache
                     .is_generation(generation)
-                    .then(|| state.data_locks.add(lock, true))
+                    .then(|| state.on_data_grant(lock, true, sent_mark))
                     .flatten()
             };
             if let Some(id) = added {

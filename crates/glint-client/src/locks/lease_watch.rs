@@ -5,7 +5,7 @@
 
 use crate::client::Client;
 use glint_net::{MdsSession, Transport};
-use glint_proto::lock::{Bits, Range};
+use glint_proto::lock::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether the servers have been silent for so long that nothing cached is used.
@@ -48,8 +48,7 @@ impl<T: Transport> Client<T> {
         let inodes = self.cache.all();
         for inode in &inodes {
             let mut state = inode.lock();
-            state.bits.drop_all();
-            state.forget_protected(Bits::ALL);
+            state.on_silence();
             if !state.delegation.is_delegated() {
                 state.dentries.clear();
             }

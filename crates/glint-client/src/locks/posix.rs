@@ -67,7 +67,7 @@ impl<T: Transport> Client<T> {
         let takes = lock.mode != PosixLockMode::Unlock && lock.how != PosixLockHow::Test;
         if takes && !lock.flock {
             if let Some(inode) = self.inode(lock.ino) {
-                inode.lock().has_posix_locks = true;
+                inode.lock().note_posix_lock();
             }
             let mut owners = file.lock_owners.lock();
             if !owners.contains(&lock.owner) {

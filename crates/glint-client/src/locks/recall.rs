@@ -7,7 +7,8 @@
 //! an inode which it was told of. Nothing says when it does, so it is asked again and again; then
 //! the recall is answered, and a line of the log says what follows.
 
-use crate::cache::inode::{CachedInode, Name};
+use crate::cache::inode::CachedInode;
+use crate::cache::names::Name;
 use crate::client::Client;
 use crate::kernel::Kernel;
 use futures_util::future::{Either, select};
@@ -105,7 +106,6 @@ impl<T: Transport> Client<T> {
         match recall {
             Recall::Bits { ino, bits, number } => {
                 let inode = self.cache.inode(ino);
-                inode.lock().sent_mark = self.cache.sent_mark();
                 if bits.contains(Bits::DELEGATION) {
                     self.return_delegation(&inode).await;
                 }
@@ -116,11 +116,7 @@ impl<T: Transport> Client<T> {
             Recall::Data { ino, number } => {
                 let inode = self.cache.inode(ino);
                 let sent_mark = self.cache.sent_mark();
-                let known = {
-                    let mut state = inode.lock();
-                    state.sent_mark = sent_mark;
-                    state.data_locks.recall(number).is_some()
-                };
+                let known = inode.lock().on_data_recall(number, sent_mark);
                 if !known && !self.has_come(&inode, number, sent_mark).await {
                     self.return_older(&inode, number).await;
                     self.cache.note_idle(&inode);
@@ -156,9 +152,9 @@ impl<T: Transport> Client<T> {
     /// Stops to use bits of an inode, and has the kernel forget what they protect.
     async fn return_bits(&self, inode: &Arc<CachedInode>, bits: Bits, number: u64) {
         let (names, is_in_kernel, opens) = {
+            let sent_mark = self.cache.sent_mark();
             let mut state = inode.lock();
-            state.bits.recall(bits, number);
-            let names = state.forget_protected(bits);
+            let names = state.on_recall(bits, number, sent_mark);
             let returns_opens = bits.contains(Bits::OPEN);
             let opens = if returns_opens { state.pins.begin_declaring() } else { 0 };
             (names, state.pins.has_lookups(), opens)

@@ -25,7 +25,7 @@ impl<T: Transport> Client<T> {
         let mut lost = 0;
         for inode in self.cache.all() {
             let mut state = inode.lock();
-            state.bits = Default::default();
+            state.on_locks_forgotten();
             let locks = state.data_locks.lose();
             state.data.change();
             if evicted {

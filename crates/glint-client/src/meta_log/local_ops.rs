@@ -61,13 +61,6 @@ impl InodeState {
         };
         (is_known && !self.pins.is_open()).then_some(attr)
     }
-
-    /// The inode has no name any more.
-    fn gone(&mut self, number: u64) {
-        self.delegation.remove(number);
-        self.names.clear();
-        self.lose_attributes();
-    }
 }
 
 impl<T: Transport> Client<T> {
@@ -181,10 +174,7 @@ impl<T: Transport> Client<T> {
         let number = self.push(caller, now, Some((ino, placement)), request).ok()?;
         let found = {
             let mut child = inode.lock();
-            child.delegation.create(parent, is_dir, number);
-            child.names.push((parent, name.into()));
-            child.set_attributes(attr.clone());
-            child.dentries.set_complete(is_dir);
+            child.on_local_create(parent, name, attr.clone(), number);
             if let Some(flags) = open {
                 child.data.set_layout(Some(attr.layout));
                 child.data_locks.expect(flags.write);
@@ -310,7 +300,7 @@ impl<T: Transport> Client<T> {
         if let (Some(at), Some(removed)) = (state.attributes_mut(), child.attributes_mut()) {
             entry_removed(at, removed, now);
         }
-        child.gone(number);
+        child.on_local_remove(number);
         drop(child);
         state.dentries.remove(name);
         state.delegation.note_change(number);
@@ -382,11 +372,9 @@ impl<T: Transport> Client<T> {
             renamed(Renaming { from: at, to, source: moved_attr, target }, false, now);
         }
         if let Some(replaced) = &mut replaced {
-            replaced.gone(number);
+            replaced.on_local_remove(number);
         }
-        moved.names.clear();
-        moved.names.push((new_parent, new_name.into()));
-        moved.delegation.rename(new_parent, number);
+        moved.on_local_rename(new_parent, new_name, number);
         from_state.dentries.remove(name);
         from_state.delegation.note_change(number);
         let to_state = to_state.as_mut().unwrap_or(&mut from_state);
