@@ -1,5 +1,9 @@
 //! Files that a client has open at a server, to open it again after a restart.
 //!
+//! Opens are counted where answers are received, and not above the transport: between an answer and
+//! the task that waits for it another run of the server may want to know what is open, and a call
+//! that was dropped has an answer all the same.
+//!
 //! Invariant: no request that sets a size or a time is sent while a close of the file is under way,
 //! which would bring an older one after it.
 
