@@ -11,7 +11,6 @@ use crate::cache::Cache;
 use crate::cache::inode::CachedInode;
 use crate::locks::return_queue::ReturnQueue;
 use glint_proto::Ino;
-use glint_proto::lock::Return;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -65,10 +64,8 @@ impl Cache {
         drop(shard);
         let mut state = inode.lock();
         self.negative.fetch_sub(state.dentries.forget_negative(), Ordering::Relaxed);
-        let (bits, data, names) = state.on_forget();
-        let bits = bits.map(|(bits, number)| Return::Bits { ino, bits, number });
-        let data = data.into_iter().map(|number| Return::Data { ino, number });
-        returns.put(bits.into_iter().chain(data));
+        let (unused, names) = state.on_forget(ino);
+        returns.put(unused);
         drop(state);
         for (parent, name) in names {
             if let Some(directory) = self.find(parent) {
@@ -86,7 +83,7 @@ impl Cache {
 mod tests {
     use super::*;
     use crate::cache::in_flight::InFlightGuard;
-    use glint_proto::lock::{Bits, Grant};
+    use glint_proto::lock::{Bits, Grant, Return};
     use proptest::prelude::*;
 
     const FILE: Ino = Ino(7);

@@ -4,17 +4,20 @@
 //! Invariant: everything here that the servers could change is used only while the lock that
 //! protects it is held. Returning a lock and forgetting what it protects are one step.
 
+mod bits;
+pub(crate) mod names;
+
 use crate::cache::attrs::{AttrCache, Before, Tick};
-use crate::cache::bits::InodeBits;
 use crate::cache::delegation::Delegation;
 use crate::cache::dentries::Dentries;
-use crate::cache::names::{InodeNames, Name};
+use crate::cache::inode::bits::InodeBits;
+use crate::cache::inode::names::{InodeNames, Name};
 use crate::cache::pins::Pins;
 use crate::data::capabilities::Capabilities;
 use crate::data::file_data::{BLOCK_BYTES, FileData};
 use crate::locks::turns::LockTurns;
 use glint_lock::held::HeldData;
-use glint_proto::lock::{Bits, DataLock, Range};
+use glint_proto::lock::{Bits, DataLock, Range, Return};
 use glint_proto::{Access, Attr, Ino, Timestamp};
 use glint_wait::Monitor;
 use parking_lot::MutexGuard;
@@ -252,10 +255,13 @@ impl InodeState {
         self.data_locks.recall(number).is_some()
     }
 
-    /// The inode is forgotten. Returns the bits and locks on data to return, by numbers, and the
-    /// names that led here.
-    pub(crate) fn on_forget(&mut self) -> (Option<(Bits, u64)>, Vec<u64>, SmallVec<[Name; 1]>) {
-        (self.bits.return_all(), self.data_locks.return_unused(), self.names.take())
+    /// The inode is forgotten. Returns the locks to return, and the names that led here.
+    pub(crate) fn on_forget(&mut self, ino: Ino) -> (Vec<Return>, SmallVec<[Name; 1]>) {
+        let bits = self.bits.return_all();
+        let bits = bits.map(|(bits, number)| Return::Bits { ino, bits, number });
+        let data = self.data_locks.return_unused().into_iter();
+        let data = data.map(|number| Return::Data { ino, number });
+        (bits.into_iter().chain(data).collect(), self.names.take())
     }
 
     /// Whether the answer to what was asked then says which names lead here.

@@ -5,13 +5,11 @@
 
 pub(crate) mod attr_update;
 pub(crate) mod attrs;
-mod bits;
 mod delegation;
 mod dentries;
 mod idle;
 pub(crate) mod in_flight;
 pub(crate) mod inode;
-pub(crate) mod names;
 mod negative;
 pub(crate) mod pins;
 pub(crate) mod prune;

@@ -8,7 +8,7 @@
 //! the recall is answered, and a line of the log says what follows.
 
 use crate::cache::inode::CachedInode;
-use crate::cache::names::Name;
+use crate::cache::inode::names::Name;
 use crate::client::Client;
 use crate::kernel::Kernel;
 use futures_util::future::{Either, select};

@@ -60,7 +60,7 @@ mod tests {
                             .map(|number| Return::Data { ino: Ino(7), number })
                             .collect();
                         next += returns.len() as u64;
-                        kept.extend(returns.iter().cloned());
+                        kept.extend(returns.iter().copied());
                         queue.put(returns);
                     }
                 }
