@@ -15,6 +15,7 @@ use crate::client::cluster::ClientIdentity;
 use crate::client::connection::Connection;
 use crate::client::lease;
 use crate::client::link::{Link, PATIENCE};
+use crate::client::opens::ClosingGuard;
 use crate::client::session::{ClientSession, hello_of, welcome_of};
 use crate::client::transport::{
     Durability, Granting, LockClient, LockTraffic, MdsRequests, MdsSession, OstRequests,
@@ -229,10 +230,13 @@ impl MdsRequests for Remote {
     async fn post(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<()> {
         let call = Request::Mds { cred: cred.clone(), request: request.clone() };
         let connection = self.connection()?;
-        if let MdsRequest::Release { ino, .. } = request {
-            self.session.opens.note_closing(*ino);
-        }
-        connection.post(&call).await
+        let closing = match request {
+            MdsRequest::Release { ino, .. } => Some(self.session.opens.begin_close(*ino)),
+            _ => None,
+        };
+        connection.post(&call).await?;
+        closing.into_iter().for_each(ClosingGuard::sent);
+        Ok(())
     }
 }
 

@@ -178,7 +178,7 @@ impl Connection {
             }
             if pending.abandoned {
                 if let Some((_, Request::Mds { request, .. })) = parse(&pending.frame.head) {
-                    self.session.opens.note(&request, &Err(Errno::EIO));
+                    self.session.opens.on_failed(&request);
                 }
                 drop(all);
                 self.finish(slot as u16);

@@ -8,7 +8,7 @@ mod unclaimed;
 
 use crate::client::connection::slots::{Slots, Use};
 use crate::client::connection::state::ConnectionState;
-use crate::client::connection::unclaimed::Opened;
+use crate::client::opens::{ClientOpens, OpenedFile};
 use crate::client::recovery::replay_log::{
     UncommittedRequest, UncommittedWrite, capability_of, object_of, parse,
 };
@@ -47,7 +47,7 @@ pub(crate) struct Pending {
     /// The server was busy: it has not executed the request, and is not asked again yet.
     pub(super) rests: bool,
     /// File that its answer says is open.
-    pub(super) opened: Option<Opened>,
+    pub(super) opened: Option<OpenedFile>,
     /// Mark of the sync, if the request syncs an object.
     pub(crate) sync: Option<SyncMark>,
     /// Evictions before it, if it may be sent in the session after those: a change of data may
@@ -75,7 +75,7 @@ pub(crate) struct Connection {
     unsent: Cell<bool>,
     flusher: Signal,
     /// Files whose opens nobody claims.
-    pub(super) unclaimed: RefCell<Vec<Opened>>,
+    pub(super) unclaimed: RefCell<Vec<OpenedFile>>,
     spares: RefCell<Vec<Vec<u8>>>,
     /// Evictions after which what was under way has failed.
     pub(super) evictions: Cell<u64>,
@@ -356,13 +356,11 @@ impl Connection {
             // An answer to a request that was sent twice and is done.
             return Ok(());
         }
-        if matches!(header.op, Op::Open | Op::Create | Op::Tmpfile | Op::Release | Op::Batch)
+        if ClientOpens::follow(header.op)
             && let Ok(Reply::Mds { reply, grants, .. }) = &reply
             && let Some((_, Request::Mds { request, .. })) = parse(&pending.frame.head)
         {
-            self.session.opens.note(&request, reply);
-            pending.opened = Opened::by(&request, reply);
-            self.session.opens.note_capability(grants);
+            pending.opened = self.session.opens.on_answer(&request, reply, grants);
         }
         if let (true, Ok(reply)) = (pending.abandoned, &reply) {
             self.give_back(&pending.frame.head, reply, pending.opened);

@@ -4,36 +4,12 @@
 //! locks as if they were recalled, an open by a close.
 
 use crate::client::connection::Connection;
+use crate::client::opens::OpenedFile;
 use crate::client::recovery::replay_log::parse;
 use glint_proto::lock::{Bits, Grant, Recall};
 use glint_proto::message::{Reply, Request};
-use glint_proto::{Cred, FsResult, Ino, MdsReply, MdsRequest, OpenFlags};
+use glint_proto::{Cred, FsResult, MdsReply, MdsRequest};
 use std::rc::Rc;
-
-/// A file that an answer says is open.
-#[derive(Clone, Copy)]
-pub(crate) struct Opened {
-    ino: Ino,
-    write: bool,
-    truncates: bool,
-}
-
-impl Opened {
-    /// File that a request has opened.
-    pub(crate) fn by(request: &MdsRequest<'_>, reply: &FsResult<MdsReply>) -> Option<Opened> {
-        let (ino, flags) = match (request, reply) {
-            (MdsRequest::Open { ino, flags }, Ok(_)) => (*ino, *flags),
-            (MdsRequest::Create { open: Some(flags), .. }, Ok(MdsReply::Opened { attr, .. })) => {
-                (attr.ino, *flags)
-            }
-            (MdsRequest::Tmpfile { .. }, Ok(MdsReply::Opened { attr, .. })) => {
-                (attr.ino, OpenFlags { write: true, ..OpenFlags::default() })
-            }
-            _ => return None,
-        };
-        Some(Opened { ino, write: flags.write, truncates: flags.truncate })
-    }
-}
 
 /// The recalls that would end what came with the answer to a request.
 fn recalls_of(frame: &[u8], reply: &FsResult<MdsReply>, grants: &[Grant]) -> Vec<Recall> {
@@ -56,7 +32,7 @@ fn recalls_of(frame: &[u8], reply: &FsResult<MdsReply>, grants: &[Grant]) -> Vec
 
 impl Connection {
     /// Gives back what the answer to a request has brought. Waits for nothing.
-    pub(super) fn give_back(&self, frame: &[u8], reply: &Reply, opened: Option<Opened>) {
+    pub(super) fn give_back(&self, frame: &[u8], reply: &Reply, opened: Option<OpenedFile>) {
         let Reply::Mds { reply, grants, .. } = reply else { return };
         let recalls = recalls_of(frame, reply, grants);
         if !recalls.is_empty()
@@ -71,18 +47,17 @@ impl Connection {
     }
 
     /// Closes what nobody claims.
-    pub(super) async fn close_unclaimed(self: Rc<Self>, files: Vec<Opened>) {
-        for Opened { ino, write, truncates } in files {
-            self.session.opens.note_closing(ino);
-            // Nobody asked the objects: whoever needs to know does.
-            let request = MdsRequest::Release { ino, write, wrote: truncates.then_some((0, None)) };
-            let close = Request::Mds { cred: Cred::ROOT, request };
-            if let Err(errno) = self.clone().post(&close).await {
-                tracing::warn!(
-                    %ino, %errno,
+    pub(super) async fn close_unclaimed(self: Rc<Self>, files: Vec<OpenedFile>) {
+        for file in files {
+            let closing = self.session.opens.begin_close(file.ino);
+            let close = Request::Mds { cred: Cred::ROOT, request: file.close() };
+            match self.clone().post(&close).await {
+                Ok(()) => closing.sent(),
+                Err(errno) => tracing::warn!(
+                    ino = %file.ino, %errno,
                     "could not close a file that nobody waited for; the server counts it as open \
                     until this client ends"
-                );
+                ),
             }
         }
     }

@@ -13,7 +13,6 @@ pub(crate) mod replay_log;
 
 use crate::client::connection::Connection;
 use crate::client::connection::state::{Generation, RecoveryStep};
-use crate::client::opens::OpenCount;
 use crate::client::session::ClientSession;
 use crate::transport::frame_writer::{FrameWriter, KeptFrame};
 use crate::transport::framing::{Envelope, FrameReader, append_frame, reply_of, request_frame};
@@ -88,12 +87,12 @@ impl Connection {
         };
         // Opens that the client made by itself are told with all others, as how much is open, not
         // how much more.
-        held.retain(|request| {
-            let opens = matches!(request, MdsRequest::AddOpens { .. });
-            if opens {
-                self.session.opens.note(request, &Ok(MdsReply::Done));
+        held.retain(|request| match request {
+            MdsRequest::AddOpens { ino, readers } => {
+                self.session.opens.on_declared(*ino, *readers);
+                false
             }
-            !opens
+            _ => true,
         });
         held
     }
@@ -105,13 +104,7 @@ impl Connection {
         reader: &mut FrameReader,
         held: Vec<MdsRequest<'static>>,
     ) -> Result<(), NetError> {
-        let reopen = |(ino, OpenCount { readers, writers, capability })| MdsRequest::Reopen {
-            ino,
-            readers,
-            writers,
-            capability,
-        };
-        let mut requests: Vec<_> = self.session.opens.list().into_iter().map(reopen).collect();
+        let mut requests = self.session.opens.to_reclaim();
         requests.extend(held);
         let lock_client = self.session.lock_client();
         self.reclaim_all(writer, reader, &requests, |request, reply| match (request, reply) {
