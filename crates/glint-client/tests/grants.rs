@@ -196,7 +196,10 @@ fn a_lock_that_does_not_come_with_its_batch_keeps_no_inode() {
         fake.turn(move |_, request, answer| match request {
             MdsRequest::GrantInodes { .. } => {
                 let (first, absent) = (100, Vec::new());
-                (Ok(MdsReply::Inodes { first, count: 64, osts: 4, absent }), Vec::new())
+                (
+                    Ok(MdsReply::Inodes { first, count: 64, osts: 4, absent, chains: Vec::new() }),
+                    Vec::new(),
+                )
             }
             MdsRequest::Create { .. } => {
                 (Ok(MdsReply::Attr(attr.clone())), vec![bits(directory, Bits::ALL, 1)])

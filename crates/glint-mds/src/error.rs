@@ -22,6 +22,9 @@ pub enum MdsError {
     /// There is no root inode although the file system was initialised.
     #[error("the root inode is missing; run `glint fsck --repair`")]
     NoRoot,
+    /// The table of chains does not decode.
+    #[error("the table of chains is damaged; run `glint fsck`")]
+    Chains,
     /// The system has no random numbers to make a key of.
     #[error("no random numbers")]
     NoSecret,

@@ -10,6 +10,7 @@
 //! Start at `handle`; each operation is one file of `ops`.
 
 mod background;
+mod chains;
 mod error;
 #[doc(hidden)]
 pub mod fuzz;
@@ -25,6 +26,8 @@ pub use background::check::{
     CheckReport, Extent, Finding, believe_objects, check, objects_to_destroy,
 };
 pub use background::reaper::Targets;
+pub use chains::placement::Placed;
+pub use chains::table::{Away, ChainTable};
 pub use error::MdsError;
 pub use service::{Config, Mds};
 pub use session::sessions::SessionInfo;

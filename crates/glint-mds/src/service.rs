@@ -1,6 +1,8 @@
 //! Parts of an MDS, its start, and the commit of an operation.
 
-use crate::background::reaper::Destroyed;
+use crate::background::destroyed::Destroyed;
+use crate::chains::placement::Placed;
+use crate::chains::table::{ChainError, ChainTable};
 use crate::error::{MdsError, OpResult, errno};
 use crate::locking::client_locks::ClientLocks;
 use crate::locking::commit_on_sharing::Sharing;
@@ -18,6 +20,7 @@ use crate::store::names::Names;
 use crate::store::record::InodeRecord;
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::capability::SECRET_BYTES;
+use glint_proto::chain::{Chain, ChainVersion, MemberEvent};
 use glint_proto::watch::{Beat, Watch};
 use glint_proto::{ClientId, Errno, FileType, FsResult, Ino, Layout, MdsReply, Timestamp};
 use parking_lot::Mutex;
@@ -55,6 +58,10 @@ pub struct Mds<K> {
     /// Over which new files are laid out.
     pub(crate) osts: AtomicU16,
     absent: Mutex<Vec<u16>>,
+    /// Chains of OSTs that have copies of the same objects.
+    pub(crate) chains: ChainTable,
+    /// OSTs that chains are laid out over.
+    pub(crate) placed: Mutex<Vec<Placed>>,
     /// Whether there are any: creates look at nothing else.
     has_absent: AtomicBool,
     pub(crate) locks: Locks,
@@ -110,11 +117,14 @@ impl<K: Kv> Mds<K> {
                 (seed, 2, 1)
             }
         };
+        let chains = ChainTable::load(&kv).await.map_err(|_| MdsError::Chains)?;
         let watch = Arc::<Watch>::default();
         let mut mds = Mds {
             kv,
             osts: AtomicU16::new(config.osts),
             absent: Mutex::default(),
+            chains,
+            placed: Mutex::default(),
             has_absent: AtomicBool::new(false),
             config,
             locks: Locks::new(),
@@ -203,6 +213,65 @@ impl<K: Kv> Mds<K> {
             false => use_them(&[]),
             true => use_them(&self.absent.lock()),
         }
+    }
+
+    /// Sets the OSTs that there are, each with what it fails together with, and makes the chains
+    /// over new ones: of so many members as are in use, and as new files get by default.
+    pub async fn place_chains(&self, osts: Vec<Placed>) {
+        *self.placed.lock() = osts;
+        let mut wanted = self.chains.copies();
+        wanted.insert(self.config.layout.replicas);
+        // Servers may have been too few in all runs that said it.
+        wanted.extend(self.inode(Ino::ROOT).await.map(|root| root.attr.layout.replicas));
+        for copies in wanted.into_iter().filter(|copies| *copies > 1) {
+            if let Err(error) = self.make_chains(copies).await {
+                tracing::warn!(copies, %error, "new files with so many copies cannot be made");
+            }
+        }
+    }
+
+    /// Makes the chains of so many members that are missing. Returns how many there are.
+    pub(crate) async fn make_chains(&self, copies: u8) -> Result<u16, ChainError> {
+        let placed = self.placed.lock().clone();
+        self.chains.extend(&self.kv, copies, &placed).await
+    }
+
+    /// The table of chains.
+    pub fn chains(&self) -> &ChainTable {
+        &self.chains
+    }
+
+    /// Something happened to an OST. Returns the rows that are others now.
+    pub async fn on_ost(&self, ost: u16, event: MemberEvent) -> FsResult<Vec<Chain>> {
+        self.chains.on_event(&self.kv, ost, event).await
+    }
+
+    /// Something happened to a member of a chain, seen by somebody who knew this version. Returns the
+    /// row as it is then.
+    pub async fn on_member(
+        &self,
+        chain: ChainVersion,
+        ost: u16,
+        event: MemberEvent,
+    ) -> FsResult<Chain> {
+        self.chains.on_member(&self.kv, chain.target, chain.version, ost, event).await
+    }
+
+    /// Over how many targets files with so many copies are laid out, OSTs or chains, and those of
+    /// them that are better left alone.
+    pub(crate) fn with_targets<T>(
+        &self,
+        copies: u8,
+        use_them: impl FnOnce(u16, &[u16]) -> T,
+    ) -> FsResult<T> {
+        if copies <= 1 {
+            return Ok(self.with_absent(|absent| use_them(self.osts(), absent)));
+        }
+        self.chains.with_count(copies, |count, waiting| match count {
+            // There are too few servers so far; `place_chains` has said so.
+            0 => Err(Errno::ENOSPC),
+            _ => Ok(use_them(count, waiting)),
+        })
     }
 
     /// Commits an operation together with its reply record.

@@ -41,7 +41,8 @@ pub(crate) fn world() -> Option<Rc<dyn World>> {
     WORLD.with_borrow(Clone::clone)
 }
 
-pub(crate) fn is_simulated() -> bool {
+/// Whether this thread belongs to a simulated world.
+pub fn is_simulated() -> bool {
     WORLD.with_borrow(Option::is_some)
 }
 

@@ -57,11 +57,12 @@ pub mod stats;
 mod status;
 mod transport;
 
+pub use client::chain_rows::ChainRows;
 pub use client::cluster::{ClientIdentity, Cluster};
 pub use client::remote::{Remote, RemoteOptions, random_secret};
 pub use client::transport::{
     Durability, Granting, LockClient, LockTraffic, MdsRequests, MdsSession, MdsTransport,
-    OstRequests, ServerStatistics, Transport,
+    OstRequests, PeerRequests, ServerStatistics, Transport,
 };
 pub use cpu::runtime::runtime;
 pub use cpu::{keep_awake, polling};

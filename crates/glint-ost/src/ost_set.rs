@@ -96,6 +96,11 @@ impl<D: Disk> OstSet<D> {
         self.accepted.fetch_add(1, Ordering::AcqRel) + 1
     }
 
+    /// The number that the next change gets, or one before it.
+    pub fn next_change(&self) -> u64 {
+        self.accepted.load(Ordering::Acquire) + 1
+    }
+
     /// Takes the turn of a transfer. Returns how long it has to wait, where bandwidth is limited.
     pub fn turn(&self, index: u16, request: &OstRequest, bulk: &Bulk<'_>) -> Duration {
         let bytes = match (request, bulk) {

@@ -65,6 +65,7 @@ errnos!(
     ETIMEDOUT,
     ENOTCONN,
     ESTALE,
+    EREMCHG,
     EDQUOT,
     EBADMSG,
     ENOTTY,

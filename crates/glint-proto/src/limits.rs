@@ -2,10 +2,10 @@
 //! limits asserted at compile time.
 
 /// Version of the wire protocol. A peer of another version is refused.
-pub const PROTOCOL_VERSION: u16 = 8;
+pub const PROTOCOL_VERSION: u16 = 9;
 /// Version of a data directory. Version 2 has a journal in front of the tables,
 /// version 3 more servers than one, version 4 records of the journal that say what was durable.
-pub const FORMAT_VERSION: u32 = 4;
+pub const FORMAT_VERSION: u32 = 5;
 /// Oldest version that is read, and written as the newest from then on.
 pub const FORMAT_VERSION_MIN: u32 = 1;
 
@@ -68,6 +68,17 @@ pub const DIR_PAGE_ENTRIES_MAX: usize = 1024;
 pub const HOST_NAME_BYTES_MAX: usize = 255;
 /// Longest path of a mount that a client says (PATH_MAX).
 pub const MOUNT_POINT_BYTES_MAX: usize = 4096;
+
+/// A member of a chain serves only while it heard of the MDS so recently.
+pub const CHAIN_LEASE_MS: u64 = 1_500;
+/// An OSS that was not heard of for so long is taken out of its chains.
+pub const MEMBER_LOST_MS: u64 = 3_000;
+/// Most OSTs that have a copy of an object.
+pub const REPLICAS_MAX: u8 = 7;
+/// Length of the label of a failure domain.
+pub const FAILURE_DOMAIN_BYTES_MAX: usize = 255;
+/// Chains with the same number of members.
+pub const CHAINS_MAX: u16 = 1 << 12;
 
 /// Requests a client may have outstanding on one connection.
 pub const SLOTS_PER_CONNECTION: u16 = 64;

@@ -10,11 +10,13 @@
 //! - An OSS is remembered, durably, before files are laid out over its OSTs.
 
 use crate::records::{OssIdentity, Records};
-use glint_proto::limits::OST_COUNT_MAX;
+use glint_mds::Placed;
+use glint_proto::limits::{CHAIN_LEASE_MS, OST_COUNT_MAX};
 use glint_proto::oss::{Destroy, Heartbeat, Orders, OssInfo};
 use glint_proto::{Errno, FsResult, Ino, ObjectId, SpaceInfo, clock};
 use parking_lot::Mutex;
 use std::collections::{HashSet, VecDeque};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// Orders that are told at once.
@@ -25,6 +27,8 @@ const OBJECTS: usize = 256;
 const ORDERED_OBJECTS_MAX: usize = 1 << 16;
 /// Silence after which no new file is laid out over the OSTs of an OSS.
 const ABSENT: Duration = Duration::from_secs(2);
+/// A server that was not heard of for so long serves no chain.
+const CHAIN_LEASE: Duration = Duration::from_millis(CHAIN_LEASE_MS);
 /// Sessions that are told to be fenced at once.
 const FENCES: usize = 1024;
 /// Sessions that one OSS has still to fence, remembered one by one. Beyond that it has to ask about
@@ -44,12 +48,31 @@ struct RegisteredOss {
     /// Names the sequence of its orders. Another one has it ask about all sessions.
     orders_sequence: u64,
     heard: Instant,
+    /// Boot verifier of its run, once that is known to the table of chains.
+    run: Option<u64>,
+    /// Last change of the table of chains that it knows.
+    rows: u64,
     space: Vec<SpaceInfo>,
     /// Sessions that it has not said to be fenced.
     fence: Vec<u64>,
     pending: VecDeque<Pending>,
     /// Objects in `pending`.
     ordered: usize,
+}
+
+impl RegisteredOss {
+    /// Numbers of its OSTs.
+    fn osts(&self) -> Range<u16> {
+        self.identity.first_ost..self.identity.first_ost + self.identity.osts
+    }
+
+    /// Label of all that it fails together with.
+    fn domain(&self) -> &str {
+        match self.identity.failure_domain.as_str() {
+            "" => &self.identity.uuid,
+            said => said,
+        }
+    }
 }
 
 /// The OSSes that have joined.
@@ -76,6 +99,8 @@ impl OssRegistry {
             orders_sequence: boot_verifier,
             // The OSS may still rely on what it heard in the last run.
             heard: clock::now(),
+            run: None,
+            rows: 0,
             space: Vec::new(),
             fence: Vec::new(),
             pending: VecDeque::new(),
@@ -141,10 +166,10 @@ impl OssRegistry {
         if known.is_some() && known != name {
             return Err(Errno::EPERM);
         }
-        if oss.identity.address != beat.address || known != name {
-            let address = beat.address;
+        if !is_as_known(&oss.identity, name, &beat) {
             let now = OssIdentity {
-                address,
+                address: beat.address,
+                failure_domain: beat.failure_domain,
                 certificate: name.map(str::to_owned),
                 ..oss.identity.clone()
             };
@@ -159,6 +184,7 @@ impl OssRegistry {
         let oss = &mut all[index];
         oss.heard = clock::now();
         oss.space = beat.space;
+        oss.rows = if beat.done.0 == oss.orders_sequence { beat.chains } else { 0 };
         oss.fence.retain(|session| !beat.fenced.contains(session));
         if beat.done.0 == oss.orders_sequence {
             let is_done = |pending: &mut Pending| pending.number <= beat.done.1;
@@ -176,7 +202,63 @@ impl OssRegistry {
             fence: oss.fence.iter().take(FENCES).copied().collect(),
             more_to_fence: oss.fence.len() > FENCES,
             orders: told.map(|pending| (pending.number, pending.order.clone())).collect(),
+            chains: Vec::new(),
+            last_change: 0,
         })
+    }
+
+    /// Last change of the table of chains that an OSS knew when it was heard last.
+    pub fn rows_known(&self, uuid: u128) -> u64 {
+        self.of(uuid, |oss| oss.rows).unwrap_or(0)
+    }
+
+    /// OSTs of an OSS, if this beat is the first of a run that the table of chains does not know of.
+    pub fn restarted(&self, beat: &Heartbeat) -> Option<Range<u16>> {
+        self.of(beat.uuid, |oss| {
+            // One that talked to the last run of the MDS was known to that.
+            let is_known = oss.run.map_or(beat.done.0 != 0, |run| run == beat.boot_verifier);
+            (!is_known).then(|| oss.osts())
+        })?
+    }
+
+    /// The table of chains knows of this run of an OSS.
+    pub fn note_run(&self, uuid: u128, run: u64) {
+        self.of(uuid, |oss| oss.run = Some(run));
+    }
+
+    fn of<R>(&self, uuid: u128, look: impl FnOnce(&mut RegisteredOss) -> R) -> Option<R> {
+        let uuid = format!("{uuid:032x}");
+        self.state.lock().all.iter_mut().find(|oss| oss.identity.uuid == uuid).map(look)
+    }
+
+    /// OSTs of each OSS, how long it was not heard of, and whether its run is known.
+    pub fn silences(&self) -> Vec<(Range<u16>, Duration, bool)> {
+        let one = |oss: &RegisteredOss| (oss.osts(), clock::since(oss.heard), oss.run.is_some());
+        self.state.lock().all.iter().map(one).collect()
+    }
+
+    /// Failure domains of the OSTs of all OSSes.
+    pub fn placed(&self) -> Vec<Placed> {
+        let one = |oss: &RegisteredOss| {
+            let domain = oss.domain().to_owned();
+            oss.osts().map(move |ost| Placed { ost, domain: domain.clone() })
+        };
+        self.state.lock().all.iter().flat_map(one).collect()
+    }
+
+    /// Labels of all that each OSS fails together with.
+    pub fn domains(&self) -> Vec<String> {
+        self.state.lock().all.iter().map(|oss| oss.domain().to_owned()).collect()
+    }
+
+    /// Whether the servers of these OSTs know a change of the table of chains, or act by none.
+    pub fn know_row(&self, osts: &[u16], change: u64) -> bool {
+        let acts = |oss: &RegisteredOss| {
+            clock::since(oss.heard) < CHAIN_LEASE
+                && oss.rows < change
+                && osts.iter().any(|ost| oss.osts().contains(ost))
+        };
+        !self.state.lock().all.iter().any(acts)
     }
 
     /// Whether an OSS is a member already, under this address and with a certificate of this name:
@@ -186,7 +268,7 @@ impl OssRegistry {
         let state = self.state.lock();
         let known = state.all.iter().find(|oss| oss.identity.uuid == uuid);
         known.is_some_and(|oss| {
-            oss.identity.address == beat.address && oss.identity.certificate.as_deref() == name
+            is_as_known(&oss.identity, name, beat) && oss.run == Some(beat.boot_verifier)
         })
     }
 
@@ -212,9 +294,18 @@ impl OssRegistry {
         let certificate = name.map(str::to_owned);
         tracing::info!(address, osts, first_ost, "a server of OSTs joins");
         all.push(RegisteredOss {
-            identity: OssIdentity { uuid, first_ost, osts, address, certificate },
             orders_sequence: self.boot_verifier,
             heard: clock::now(),
+            run: None,
+            rows: 0,
+            identity: OssIdentity {
+                uuid,
+                first_ost,
+                osts,
+                address,
+                certificate,
+                failure_domain: beat.failure_domain.clone(),
+            },
             space: Vec::new(),
             fence: Vec::new(),
             pending: VecDeque::new(),
@@ -289,6 +380,13 @@ impl OssRegistry {
     }
 }
 
+/// Whether a beat says nothing that is to be stored.
+fn is_as_known(known: &OssIdentity, name: Option<&str>, beat: &Heartbeat) -> bool {
+    known.address == beat.address
+        && known.certificate.as_deref() == name
+        && known.failure_domain == beat.failure_domain
+}
+
 fn remember(records: &dyn Records, all: &[RegisteredOss]) -> FsResult<()> {
     let identities = all.iter().map(|oss| oss.identity.clone()).collect();
     records.store_osses(identities).map_err(|error| {
@@ -301,148 +399,4 @@ fn remember(records: &dyn Records, all: &[RegisteredOss]) -> FsResult<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::process::data_dir::{DataDir, Role};
-
-    fn beat(uuid: u128, done: (u64, u64)) -> Heartbeat {
-        let address = format!("host{uuid}:1");
-        let (fenced, failed, space) = (Vec::new(), Vec::new(), Vec::new());
-        Heartbeat { uuid, fs_uuid: 0, address, osts: 2, fenced, done, failed, space }
-    }
-
-    #[test]
-    fn orders_are_told_until_they_are_done() {
-        let dir = tempfile::tempdir().unwrap();
-        let data = DataDir::open_or_create(dir.path(), Some(3), Role::Mds).unwrap();
-        let osses = OssRegistry::new(&data, 7, Duration::from_secs(1));
-        assert_eq!(osses.beat(&data, None, beat(1, (0, 0))).unwrap().first_ost, 3);
-        assert_eq!(osses.beat(&data, None, beat(2, (0, 0))).unwrap().first_ost, 5);
-        assert_eq!(osses.beat(&data, None, beat(1, (0, 0))).unwrap().first_ost, 3);
-        assert_eq!(osses.osts(3), 7);
-        let moved = Heartbeat { address: "elsewhere:1".into(), ..beat(2, (0, 0)) };
-        let known = [beat(1, (0, 0)), beat(2, (0, 0)), beat(3, (0, 0)), moved];
-        assert_eq!(known.map(|beat| osses.knows(None, &beat)), [true, true, false, false]);
-        let foreign = Heartbeat { fs_uuid: 5, ..beat(3, (0, 0)) };
-        assert_eq!(osses.beat(&data, None, foreign), Err(Errno::ESTALE));
-
-        let object = |ino| ObjectId { ino: Ino(ino), stripe: 0 };
-        osses.destroy(&[(4, object(1)), (6, object(2)), (0, object(3))], 11);
-        assert_eq!((osses.durable(10), osses.durable(20)), (10, 10));
-        let told = osses.beat(&data, None, beat(1, (0, 0))).unwrap().orders;
-        assert_eq!(told, [(1, Destroy { ost: 1, objects: vec![object(1)] })]);
-        assert_eq!(
-            osses.beat(&data, None, beat(1, (6, 1))).unwrap().orders,
-            told,
-            "of another sequence"
-        );
-        assert!(osses.beat(&data, None, beat(1, (7, 1))).unwrap().orders.is_empty());
-        assert_eq!(osses.durable(20), 10);
-        osses.beat(&data, None, beat(2, (7, 2))).unwrap();
-        assert_eq!(osses.durable(20), 20);
-
-        // Remembered by the next run.
-        drop(data);
-        let data = DataDir::open(dir.path()).unwrap();
-        assert_eq!(OssRegistry::new(&data, 8, Duration::from_secs(1)).osts(3), 7);
-    }
-
-    #[test]
-    fn what_could_not_be_stored_is_not_so_and_is_tried_again() {
-        let dir = tempfile::tempdir().unwrap();
-        let data = DataDir::open_or_create(dir.path(), Some(1), Role::Mds).unwrap();
-        let osses = OssRegistry::new(&data, 7, Duration::from_secs(1));
-        osses.beat(&data, None, beat(1, (0, 0))).unwrap();
-        std::fs::remove_dir_all(dir.path()).unwrap();
-        let moved = || Heartbeat { address: "elsewhere:1".into(), ..beat(1, (0, 0)) };
-        for _ in 0..2 {
-            assert!(osses.beat(&data, None, moved()).is_err());
-            assert!(!osses.knows(None, &moved()) && osses.knows(None, &beat(1, (0, 0))));
-            assert!(osses.beat(&data, None, beat(2, (0, 0))).is_err());
-        }
-        assert_eq!(osses.osts(1), 3);
-    }
-
-    #[test]
-    fn orders_for_who_is_away_are_bounded_and_what_fails_comes_again() {
-        let dir = tempfile::tempdir().unwrap();
-        let data = DataDir::open_or_create(dir.path(), Some(1), Role::Mds).unwrap();
-        let osses = OssRegistry::new(&data, 7, Duration::from_secs(1));
-        osses.beat(&data, None, beat(1, (0, 0))).unwrap();
-        let object = |ino| ObjectId { ino: Ino(ino), stripe: 0 };
-        let many = ORDERED_OBJECTS_MAX as u64 + 10;
-        let objects: Vec<_> = (0..many).map(|ino| (1, object(ino))).collect();
-        osses.destroy(&objects, 1);
-        assert_eq!(osses.take_left().len(), 10, "there was no room for them");
-        assert!(osses.take_left().is_empty());
-        let mut done = 0;
-        while osses.durable(1) < 1 {
-            let told = osses.beat(&data, None, beat(1, (7, done))).unwrap().orders;
-            done = told.last().map_or(done, |(number, _)| *number);
-        }
-        osses.destroy(&[(1, object(1)), (1, object(2))], 2);
-        let failed = vec![object(2)];
-        osses.beat(&data, None, Heartbeat { failed, ..beat(1, (7, done + 1)) }).unwrap();
-        assert_eq!((osses.durable(2), osses.take_left()), (2, vec![Ino(2)]));
-    }
-
-    #[test]
-    fn sessions_to_fence_are_told_in_parts_and_bounded() {
-        let dir = tempfile::tempdir().unwrap();
-        let data = DataDir::open_or_create(dir.path(), Some(1), Role::Mds).unwrap();
-        let osses = OssRegistry::new(&data, 7, Duration::ZERO);
-        osses.beat(&data, None, beat(1, (0, 0))).unwrap();
-        (0..FENCES as u64 + 1).for_each(|session| osses.fence(session));
-        let told = osses.beat(&data, None, beat(1, (7, 0))).unwrap();
-        assert!(told.fence.len() == FENCES && told.more_to_fence);
-        let rest = Heartbeat { fenced: told.fence, ..beat(1, (7, 0)) };
-        let told = osses.beat(&data, None, rest).unwrap();
-        assert!(told.fence.len() == 1 && !told.more_to_fence);
-        (0..FENCES_MAX as u64).for_each(|session| osses.fence(session));
-        let told = osses.beat(&data, None, beat(1, (7, 0))).unwrap();
-        assert_eq!((told.sequence, told.fence.len()), (8, 1), "it asks about all that it knows");
-    }
-
-    #[test]
-    fn nobody_takes_the_place_of_an_oss() {
-        let dir = tempfile::tempdir().unwrap();
-        let data = DataDir::open_or_create(dir.path(), Some(3), Role::Mds).unwrap();
-        let osses = OssRegistry::new(&data, 7, Duration::from_secs(1));
-        // The OSS had no certificate when it joined.
-        osses.beat(&data, None, beat(1, (0, 0))).unwrap();
-        osses.beat(&data, Some("one"), beat(1, (0, 0))).unwrap();
-        drop(data);
-        let data = DataDir::open(dir.path()).unwrap();
-        let osses = OssRegistry::new(&data, 8, Duration::from_secs(1));
-        for name in [None, Some("two")] {
-            let taken = Heartbeat { address: "evil:1".into(), ..beat(1, (8, 1000)) };
-            assert_eq!(osses.beat(&data, name, taken), Err(Errno::EPERM), "{name:?}");
-        }
-        assert_eq!(osses.infos()[0].address, "host1:1");
-        osses.beat(&data, Some("one"), beat(1, (0, 0))).unwrap();
-    }
-
-    #[test]
-    fn a_session_is_fenced_when_all_have_said_so_or_are_silent() {
-        let dir = tempfile::tempdir().unwrap();
-        let data = DataDir::open_or_create(dir.path(), Some(1), Role::Mds).unwrap();
-        let lease = Duration::from_secs(2);
-        clock::simulate(Some(clock::now()));
-        let osses = OssRegistry::new(&data, 7, lease);
-        osses.beat(&data, None, beat(1, (0, 0))).unwrap();
-        let start = clock::now();
-        osses.beat(&data, None, beat(2, (0, 0))).unwrap();
-        osses.fence(99);
-        // The first one is heard all the time.
-        let told = || osses.beat(&data, None, beat(1, (0, 0))).unwrap().fence;
-        assert!(told() == [99] && !osses.is_fenced(99));
-        let fenced = Heartbeat { fenced: vec![99], ..beat(1, (0, 0)) };
-        assert!(osses.beat(&data, None, fenced).unwrap().fence.is_empty());
-        assert!(!osses.is_fenced(99), "the other one was heard just now");
-        clock::simulate(Some(start + lease + Duration::from_millis(1)));
-        assert!(osses.is_fenced(99), "it was silent");
-        clock::simulate(None);
-        let again = osses.beat(&data, None, beat(2, (0, 0))).unwrap().fence;
-        assert_eq!(again, [99], "it learns of it when it is back");
-    }
-}
+mod tests;

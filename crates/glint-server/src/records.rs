@@ -1,5 +1,7 @@
 //! Records that a server keeps beside its engine and its objects, from run to run.
 
+use glint_mds::MdsError;
+use glint_proto::Errno;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -17,6 +19,9 @@ pub struct OssIdentity {
     /// Name in its certificate, since it has shown one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<String>,
+    /// Label of all that it fails together with, if one was given.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub failure_domain: String,
 }
 
 /// How the runs of an OSS ended.
@@ -49,6 +54,20 @@ pub enum RecordsError {
         /// Reason why it does not parse.
         reason: String,
     },
+}
+
+/// Why a server does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The MDS does not.
+    #[error(transparent)]
+    Mds(#[from] MdsError),
+    /// The table of chains cannot be stored.
+    #[error("storing the table of chains: {0}")]
+    Chains(Errno),
+    /// The records cannot be read.
+    #[error(transparent)]
+    Records(#[from] RecordsError),
 }
 
 /// Store of what a server remembers: its data directory, or the memory of a simulation.
@@ -95,4 +114,26 @@ pub trait Records: Send + Sync + 'static {
 
     /// Stores the runs of an OSS.
     fn store_runs(&self, runs: &OssRuns) -> Result<(), RecordsError>;
+
+    /// Content of a log; nothing if there is none.
+    fn read_log(&self, log: ServerLog) -> Result<Vec<u8>, RecordsError>;
+
+    /// Appends to a log. It survives the end of the process, and a loss of power once
+    /// [`sync_log`](Records::sync_log) has returned.
+    fn append_to_log(&self, log: ServerLog, bytes: &[u8]) -> Result<(), RecordsError>;
+
+    /// Brings what was appended before to stable storage.
+    fn sync_log(&self, log: ServerLog) -> Result<(), RecordsError>;
+
+    /// Puts another content in the place of a log, at once and durably.
+    fn replace_log(&self, log: ServerLog, bytes: &[u8]) -> Result<(), RecordsError>;
+}
+
+/// ServerLog of a server.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ServerLog {
+    /// Objects of chains that were changed not long ago.
+    Recent,
+    /// Objects that absent members of chains lack changes of.
+    Pending,
 }

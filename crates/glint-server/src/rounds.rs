@@ -7,6 +7,7 @@
 
 use crate::mds_server::MdsServer;
 use crate::oss::Oss;
+use crate::replication::{KEEPING, TENDING};
 use glint_kv::Kv;
 use glint_ost::disk::Disk;
 use std::pin::Pin;
@@ -25,6 +26,8 @@ pub struct Round<S> {
     pub name: &'static str,
     /// Nobody waits for it, and it may be much: others go first.
     pub gives_way: bool,
+    /// The round asks other servers.
+    pub asks: bool,
     pause: Duration,
     work: for<'a> fn(&'a S, Duration) -> Work<'a>,
 }
@@ -35,7 +38,7 @@ impl<S> Round<S> {
         name: &'static str,
         work: for<'a> fn(&'a S, Duration) -> Work<'a>,
     ) -> Round<S> {
-        Round { name, gives_way: false, pause, work }
+        Round { name, gives_way: false, asks: false, pause, work }
     }
 
     /// Does it until a `pause` says that the server stops. Objects that are left alone for `idle`
@@ -78,10 +81,21 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
             },
             // Housekeeping may be waiting for a server that does not answer.
             Round::every(HOUSEKEEPING, "space", |server, _| once(async { server.watch_space() })),
+            Round::every(HOUSEKEEPING, "members", |server, _| once(server.watch_members())),
             Round {
                 gives_way: true,
                 ..Round::every(HOUSEKEEPING, "scrub", |server, _| {
                     Box::pin(async { server.scrub_some() })
+                })
+            },
+            Round {
+                asks: true,
+                ..Round::every(TENDING, "chains", |server, _| Box::pin(server.tend_chains()))
+            },
+            Round {
+                asks: true,
+                ..Round::every(KEEPING, "session", |server, _| {
+                    once(server.replication().keep_session())
                 })
             },
             Round::every(self.commit_interval(), "settling", |server, idle| {
@@ -101,6 +115,14 @@ impl<D: Disk> Oss<D> {
             Round {
                 gives_way: true,
                 ..Round::every(HOUSEKEEPING, "scrub", |oss, _| Box::pin(async { oss.scrub_some() }))
+            },
+            Round {
+                asks: true,
+                ..Round::every(TENDING, "chains", |oss, _| Box::pin(oss.tend_chains()))
+            },
+            Round {
+                asks: true,
+                ..Round::every(KEEPING, "session", |oss, _| once(oss.replication().keep_session()))
             },
             Round::every(self.commit_interval(), "settling", |oss, idle| {
                 once(async move { oss.settle(idle) })

@@ -6,7 +6,7 @@ use glint_proto::limits::{COMMIT_INTERVAL_MS, LEASE_MS};
 use std::time::Duration;
 
 /// How servers are set up.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// Clients on a network may come.
     pub shared: bool,
@@ -26,6 +26,9 @@ pub struct Settings {
     pub scrub_bandwidth: u64,
     /// Layout of files in a new file system, where no directory says otherwise.
     pub layout: Layout,
+    /// Label of all that the OSTs of the server of the MDS fail together with; empty for that
+    /// server alone.
+    pub failure_domain: String,
 }
 
 impl Default for Settings {
@@ -40,6 +43,7 @@ impl Default for Settings {
             ost_bandwidth: None,
             scrub_bandwidth: SCRUB_BANDWIDTH,
             layout: Layout::default(),
+            failure_domain: String::new(),
         }
     }
 }

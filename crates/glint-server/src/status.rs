@@ -2,11 +2,13 @@
 
 use crate::mds_server::MdsServer;
 use crate::rates::Totals;
+use crate::replication::Replication;
 use glint_kv::Kv;
 use glint_mds::SessionInfo;
 use glint_ost::disk::Disk;
 use glint_ost::{Damage, OstSet, ScrubReport};
 use glint_proto::SpaceInfo;
+use glint_proto::chain::{Chain, ChainId, Member, MemberState};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -48,17 +50,55 @@ fn scrub_row(scrub: &ScrubReport) -> Value {
     })
 }
 
+/// Rows of chains that are shown: all have room in an attribute of a mount.
+const CHAIN_ROWS: usize = 256;
+
+/// The chains: how many there are, and rows, those first in which not all serve.
+fn chains<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
+    let (mut chains, _) = server.mds().chains().since(0);
+    let is_whole = |row: &Chain| row.readable().count() == row.members.len();
+    let whole = chains.iter().filter(|row| is_whole(row)).count();
+    chains.sort_by_key(is_whole);
+    let member = |member: &Member| {
+        let state = match member.state {
+            MemberState::Serving => "serving",
+            MemberState::Syncing => "syncing",
+            MemberState::Waiting => "waiting",
+            MemberState::Offline => "offline",
+            MemberState::LastServing => "last serving",
+        };
+        json!({ "ost": member.ost, "state": state })
+    };
+    let row = |row: &Chain| {
+        let members: Vec<Value> = row.members.iter().map(member).collect();
+        json!({ "id": row.id.to_string(), "version": row.version, "members": members })
+    };
+    json!({
+        "count": chains.len(),
+        "whole": whole,
+        "rows": chains.iter().take(CHAIN_ROWS).map(row).collect::<Vec<_>>(),
+    })
+}
+
+/// Changes that members of chains lack, as a server knows them.
+pub(crate) fn pending(replication: &Replication) -> Value {
+    let row = |(chain, ost, objects): (ChainId, u16, usize)| json!({ "chain": chain.to_string(), "ost": ost, "objects": objects });
+    replication.pending().into_iter().map(row).collect()
+}
+
 /// State of the server: OSTs, clients, space, inodes, totals of operations.
 pub(crate) fn status<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
-    let silence = server.other_servers().silence();
-    let osses: Vec<Value> = std::iter::zip(server.other_servers().infos(), silence)
-        .map(|(oss, silence)| {
+    let osses = server.other_servers();
+    let heard = std::iter::zip(osses.silence(), osses.domains());
+    let osses: Vec<Value> = std::iter::zip(osses.infos(), heard)
+        .map(|(oss, (silence, domain))| {
             let space = SpaceInfo::sum(oss.space);
             json!({
                 "address": oss.address,
                 "first_ost": oss.first_ost,
                 "osts": oss.osts,
                 "silent_ms": silence.as_millis() as u64,
+                "failure_domain": domain,
                 "total_bytes": space.total,
                 "free_bytes": space.free,
                 "available_bytes": space.available,
@@ -96,7 +136,10 @@ pub(crate) fn status<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
         },
         "ost_count": server.mds().osts(),
         "osts": osts(server.osts(), 0),
+        "failure_domain": server.failure_domain(),
         "osses": osses,
+        "chains": chains(server),
+        "pending": pending(server.replication()),
         "clients": clients,
         "awaited": awaited,
         "locks": {

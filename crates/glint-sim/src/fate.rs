@@ -52,7 +52,10 @@ impl Run {
         let is_recovering =
             self.hosts.mds().mds().is_recovering() || !self.hosts.has_lost_nothing(host, REPLAYED);
         let fates = if is_recovering { FATES - FATES_OF_DISKS } else { self.fates };
+        // Changes that were not synced outlive one loss at a time, until all copies are there again.
+        let may_lose = self.may_lose();
         match self.executor.below(fates) {
+            0 | 1 | 12 if !may_lose => self.restart(host, false).await,
             0 => self.restart(host, false).await,
             1 if self.executor.one_in(6) => {
                 for host in 0..self.hosts.count() {
@@ -73,6 +76,12 @@ impl Run {
             13 => self.fail_something(host),
             _ => {}
         }
+    }
+
+    /// Whether a server may lose what was not synced. Where files have copies: while other servers
+    /// have all of them.
+    pub(crate) fn may_lose(&self) -> bool {
+        self.layout.replicas < 2 || (self.hosts.count() > 1 && self.hosts.are_whole())
     }
 
     /// One of the servers, every second time that with the MDS.
@@ -102,6 +111,7 @@ impl Run {
 
     /// Ends the process of a server, and starts it again.
     pub(crate) async fn restart(&self, host: usize, power_loss: bool) {
+        tracing::debug!(host, power_loss, at = ?self.executor.now(), "a server is restarted");
         self.hosts.heal(host);
         if self.executor.one_in(2) {
             self.hosts.settle_last(host);
@@ -119,6 +129,7 @@ impl Run {
             *which += 1;
         });
         self.executor.sleep(Duration::from_millis(self.executor.below(500))).await;
+        tracing::debug!(host, at = ?self.executor.now(), "it starts");
         self.hosts.start(host);
     }
 

@@ -56,7 +56,7 @@ fn attack(bytes: Vec<u8>) -> Result<(), String> {
     let dice = Rc::new(Bytes { all: bytes, at: Cell::new(0) });
     let executor = Executor::new(1);
     let locks = dice.roll(2) == Some(0);
-    let hosts = Rc::new(Hosts::new(&executor, &[1], locks, Layout::default()));
+    let hosts = Hosts::new(&executor, &[1], locks, Layout::default());
     let files = Rc::<RefCell<BTreeSet<Ino>>>::default();
     let main = act(executor.clone(), hosts.clone(), dice, files.clone());
     let result = executor.run(LIMIT, main).and_then(|result| result);

@@ -441,7 +441,7 @@ impl<D: Dice> Hostile<D> {
                     Some(object) => self.capability(object.ino)?,
                     None => None,
                 };
-                Request::Ost { ost: 0, request, capability }
+                Request::Ost { to: 0.into(), request, capability, forward: None }
             }
             15 => {
                 let (ino, number) = (self.ino()?, self.number()?);

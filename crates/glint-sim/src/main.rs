@@ -28,7 +28,11 @@ fn main() -> ExitCode {
     let args = Args::parse();
     if let Some(seed) = args.seed {
         let filter = tracing_subscriber::EnvFilter::new("debug,glint_server=trace,glint_mds=trace");
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+        tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .init();
         return match glint_sim::run(seed) {
             Ok(outcome) => {
                 println!("seed {seed}: {outcome:?}");

@@ -29,7 +29,7 @@ pub(crate) fn in_a_world<T: 'static, F: Future<Output = T> + 'static>(
     test: impl FnOnce(Rc<Executor>, Rc<Hosts>) -> F,
 ) -> T {
     let executor = Executor::new(1);
-    let hosts = Rc::new(Hosts::new(&executor, &[1], locks, Layout::default()));
+    let hosts = Hosts::new(&executor, &[1], locks, Layout::default());
     let result = executor.run(LIMIT, test(executor.clone(), hosts));
     executor.end();
     result.unwrap()

@@ -26,6 +26,8 @@ const CALLS: u64 = 40;
 const WORKERS: u32 = 2;
 /// Things that go wrong in one run, at most.
 const HARMS: u64 = 24;
+/// Longest time that members of chains take to be healed, once nothing goes wrong any more.
+const HEAL_MAX: Duration = Duration::from_secs(60);
 /// A run that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(600);
 
@@ -64,7 +66,7 @@ pub(crate) struct Member {
 /// A run.
 pub(crate) struct Run {
     pub(crate) executor: Rc<Executor>,
-    pub(crate) hosts: Hosts,
+    pub(crate) hosts: Rc<Hosts>,
     /// Clients keep locks, write data behind, and change directories by themselves.
     pub(crate) locks: bool,
     pub(crate) layout: Layout,
@@ -118,6 +120,12 @@ fn run_here(seed: u64) -> Result<Outcome, String> {
             ..Layout::default()
         },
         false => Layout::default(),
+    };
+    // Each server is a failure domain; alone, each OST.
+    let domains = if osses > 0 { osts.len() } else { usize::from(osts[0]) };
+    let layout = match executor.one_in(3) {
+        true => Layout { replicas: 1 + executor.below(domains.min(3) as u64) as u8, ..layout },
+        false => layout,
     };
     let run = Rc::new(Run {
         executor: executor.clone(),
@@ -185,6 +193,20 @@ pub(crate) fn check(hosts: &Hosts, but: &BTreeSet<Ino>, any: bool) -> Result<(),
         return Err(format!("{finding:?}"));
     }
     let strays = hosts.files_with_objects().into_iter();
+    let copies = hosts.copies();
+    let differ = |copies: &&Vec<(String, Vec<u8>)>| {
+        // One that is not there is as good as an empty one.
+        let has_all = copies.len() == hosts.replicas() || copies[0].1.is_empty();
+        !has_all || copies.windows(2).any(|two| two[0].1 != two[1].1)
+    };
+    // A hostile client may write one copy of its own.
+    let theirs: BTreeSet<String> = but.iter().map(|ino| format!("{:016x}.", ino.0)).collect();
+    let is_theirs = |object: &str| theirs.iter().any(|ino| object.starts_with(ino));
+    let differing = copies.iter().find(|(object, copies)| differ(copies) && !is_theirs(object));
+    if let Some((object, copies)) = differing {
+        let shown: Vec<_> = copies.iter().map(|(place, bytes)| (place, bytes.len())).collect();
+        return Err(format!("copies of {object} differ: {shown:?}"));
+    }
     match strays
         .filter(|ino| !any && !but.contains(ino))
         .find(|ino| !report.files.contains_key(ino))
@@ -197,7 +219,8 @@ pub(crate) fn check(hosts: &Hosts, but: &BTreeSet<Ino>, any: bool) -> Result<(),
 impl Run {
     async fn main(self: Rc<Self>) -> Result<(), String> {
         // Before anybody is given a part of it.
-        if self.fates == FATES && self.executor.one_in(2) {
+        // Space that a client was granted is not kept for it by members that become heads.
+        if self.fates == FATES && self.executor.one_in(2) && self.layout.replicas < 2 {
             self.troubles.full.set(true);
             let stripes = 1 << self.layout.stripe_bytes_log2;
             let more = if self.stripe().is_some() { 4 * stripes } else { 0 };
@@ -206,8 +229,8 @@ impl Run {
         (0..self.hosts.count()).for_each(|host| self.hosts.start(host));
         self.executor.sleep(Duration::from_millis(1)).await;
         // Sometimes the file system grows while it is used.
-        let may_grow = self.executor.one_in(4);
-        while !may_grow && self.hosts.mds().mds().osts() < self.hosts.osts() {
+        let may_grow = self.executor.one_in(4) && self.layout.replicas < 2;
+        while !may_grow && !self.hosts.have_joined() {
             self.executor.sleep(Duration::from_millis(1)).await;
         }
         let clients = 1 + self.executor.below(3) as u32;
@@ -285,7 +308,7 @@ impl Run {
         self.end_what_failed().await;
         if self.executor.one_in(2) {
             let host = self.a_host();
-            self.restart(host, true).await;
+            self.restart(host, self.may_lose()).await;
         }
         self.verify(shared).await
     }
@@ -418,8 +441,17 @@ impl Run {
         self.executor.sleep(3 * hosts::LEASE).await;
         let sessions = self.hosts.mds().mds().sessions().len();
         let alive = members.iter().filter(|member| !member.dead.get()).count();
+        let alive = alive + self.hosts.peers();
         if sessions != alive {
             return Err(format!("{sessions} sessions of {alive} clients"));
+        }
+        (0..self.hosts.count()).for_each(|host| self.hosts.heal(host));
+        let healed = self.executor.now() + HEAL_MAX;
+        while !self.hosts.are_whole() {
+            if self.executor.now() > healed {
+                return Err("members of chains are not healed".into());
+            }
+            self.executor.sleep(Duration::from_millis(100)).await;
         }
         (0..self.hosts.count()).for_each(|host| self.hosts.stop(host));
         Ok(())

@@ -146,7 +146,9 @@ fn unsafe_stays_where_it_is_argued() {
 
 /// Whether a source is of what a server is, and not of the process around it.
 fn is_server(path: &str) -> bool {
-    path.starts_with("crates/glint-server/src/") && !path.contains("/src/process/")
+    path.starts_with("crates/glint-server/src/")
+        && !path.contains("/src/process/")
+        && !path.ends_with("/tests.rs")
 }
 
 /// A simulation runs servers as they are, in its own time and on its own disks.

@@ -309,7 +309,8 @@ fn an_ost_executes_only_what_the_mds_has_allowed() {
         let (object, mut room) = (ObjectId { ino, stripe: 0 }, [0; 8]);
         let request = OstRequest::Read { object, offset: 0, len: 8 };
         let ost = place(client, ino).await;
-        let reply = client.ost(ost, request, capability, Bulk::In(&mut room), &|| true).await;
+        let reply =
+            client.ost(ost.into(), request, capability, Bulk::In(&mut room), &|| true).await;
         (reply.map(|_| String::from_utf8_lossy(&room).into_owned()), ost)
     };
     runtime.block_on(async {
@@ -330,7 +331,7 @@ fn an_ost_executes_only_what_the_mds_has_allowed() {
             assert_eq!(read(&one, *ino, Some(more)).await.0, Err(Errno::EACCES), "not so sealed");
             let object = ObjectId { ino: *ino, stripe: 0 };
             let truncate = OstRequest::Truncate { object, size: 0 };
-            let reply = one.ost(ost, truncate, allowed, Bulk::None, &|| true).await;
+            let reply = one.ost(ost.into(), truncate, allowed, Bulk::None, &|| true).await;
             assert_eq!(reply, Err(Errno::EROFS));
             capabilities.push((*ino, allowed));
         }

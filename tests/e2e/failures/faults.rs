@@ -249,7 +249,7 @@ fn who_is_in_a_frame_while_the_server_stands_still_is_not_closed() {
     for (n, peer) in (1u64..).zip(&mut blocked) {
         let object = ObjectId { ino: Ino(n << 40), stripe: 0 };
         let request = OstRequest::Truncate { object, size: 1 };
-        peer.send(0, 1, &Request::Ost { ost: 0, request, capability: None });
+        peer.send(0, 1, &Request::Ost { to: 0.into(), request, capability: None, forward: None });
     }
     std::thread::sleep(Duration::from_millis(500));
     for peer in &mut in_frame {

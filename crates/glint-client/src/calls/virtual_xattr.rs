@@ -77,8 +77,12 @@ impl<T: Transport> Client<T> {
 pub(crate) fn format_layout(layout: Layout) -> Vec<u8> {
     let Layout { stripe_count, first_ost, osts, .. } = layout;
     let size = layout.stripe_bytes();
-    format!("stripe_count={stripe_count} stripe_size={size} first_ost={first_ost} osts={osts}")
-        .into_bytes()
+    let mut text =
+        format!("stripe_count={stripe_count} stripe_size={size} first_ost={first_ost} osts={osts}");
+    if layout.replicas > 1 {
+        text = format!("{text} replicas={}", layout.replicas);
+    }
+    text.into_bytes()
 }
 
 /// Parses what [`format_layout`] writes; what is left out keeps its value in `old`.
@@ -94,6 +98,9 @@ pub(crate) fn parse_layout(value: &[u8], old: Layout) -> FsResult<Layout> {
             }
             "stripe_size" if value.is_power_of_two() => {
                 layout.stripe_bytes_log2 = value.trailing_zeros() as u8;
+            }
+            "replicas" => {
+                layout.replicas = u8::try_from(value).map_err(|_| Errno::EINVAL)?;
             }
             "first_ost" | "osts" => {}
             _ => return Err(Errno::EINVAL),

@@ -14,6 +14,8 @@ pub(crate) struct OstPlacement {
     osts: AtomicU16,
     /// OSTs that the MDS did not hear of when it last gave inode numbers.
     unreachable: Mutex<Vec<u16>>,
+    /// How many chains there are of each number of copies.
+    chains: Mutex<Vec<(u8, u16)>>,
     /// OSTs of the server of the MDS.
     own: u16,
 }
@@ -21,23 +23,35 @@ pub(crate) struct OstPlacement {
 impl OstPlacement {
     /// Placement over `osts` OSTs, of which the server of the MDS has `own`.
     pub(crate) fn new(osts: u16, own: u16) -> OstPlacement {
-        OstPlacement { osts: AtomicU16::new(osts), unreachable: Mutex::default(), own }
+        let (unreachable, chains) = Default::default();
+        OstPlacement { osts: AtomicU16::new(osts), unreachable, chains, own }
     }
 
     /// The MDS has given inode numbers, for files over so many OSTs.
-    pub(crate) fn note(&self, osts: u16, unreachable: Vec<u16>) {
+    pub(crate) fn note(&self, osts: u16, unreachable: Vec<u16>, chains: Vec<(u8, u16)>) {
         self.osts.store(osts, Ordering::Relaxed);
+        *self.chains.lock() = chains;
         *self.unreachable.lock() = unreachable;
     }
 
-    /// Over how many OSTs files are laid out.
-    pub(crate) fn osts(&self) -> u16 {
-        self.osts.load(Ordering::Relaxed)
+    /// Over how many targets files with so many copies are laid out, OSTs or chains; 0 if that is
+    /// not known.
+    pub(crate) fn targets(&self, copies: u8) -> u16 {
+        match copies {
+            0 | 1 => self.osts.load(Ordering::Relaxed),
+            _ => {
+                let chains = self.chains.lock();
+                chains.iter().find(|(of, _)| *of == copies).map_or(0, |(_, count)| *count)
+            }
+        }
     }
 
     /// The layout of a new inode over so many OSTs, in a directory with that layout.
     pub(crate) fn layout(&self, directory: Layout, ino: Ino, is_dir: bool, osts: u16) -> Layout {
-        directory.inherit(ino, is_dir, osts, &self.unreachable.lock())
+        match directory.replicas {
+            0 | 1 => directory.inherit(ino, is_dir, osts, &self.unreachable.lock()),
+            _ => directory.inherit(ino, is_dir, osts, &[]),
+        }
     }
 
     /// The OST with a stripe.

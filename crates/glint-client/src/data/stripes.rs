@@ -35,7 +35,7 @@ impl<T: Transport> Client<T> {
         }
         let inode = inode.filter(|_| self.parameters.needs_capabilities);
         let capability = inode.and_then(|inode| inode.lock().capabilities.for_request(&request));
-        self.transport.ost(ost, request, capability, bulk, is_held).await
+        self.transport.ost(ost.into(), request, capability, bulk, is_held).await
     }
 
     /// Waits until the MDS knows of an inode that was made here, so that there is no object without

@@ -95,8 +95,8 @@ impl<T: Transport> Client<T> {
     async fn ask_for_numbers(&self) -> bool {
         let request = MdsRequest::GrantInodes { count: NUMBERS, epoch: self.log.epoch() };
         match self.ask_as_root(&request).await {
-            Ok(MdsReply::Inodes { first, count, osts, absent }) => {
-                self.placement.note(osts, absent);
+            Ok(MdsReply::Inodes { first, count, osts, absent, chains }) => {
+                self.placement.note(osts, absent, chains);
                 self.log.add_numbers(first..first + u64::from(count));
                 true
             }
@@ -145,7 +145,6 @@ impl<T: Transport> Client<T> {
         self.log.room().await;
         let ino = self.number().await?;
         let now = Timestamp::now();
-        let osts = self.placement.osts();
         let inode = self.cache.inode(ino);
         let mut state = directory.lock();
         if !takes(&state) {
@@ -153,11 +152,17 @@ impl<T: Transport> Client<T> {
             self.cache.note_idle(&inode);
             return None;
         }
-        let attr = {
-            let directory = state.attributes()?;
+        let made = state.attributes().and_then(|directory| {
+            let osts = self.placement.targets(directory.layout.replicas);
             let layout = self.placement.layout(directory.layout, ino, is_dir, osts);
             // The directory has no default ACL, or its delegation would not have been granted.
-            new_inode((ino, layout), &new, (directory, None), &caller.cred, now).attr
+            let made = new_inode((ino, layout), &new, (directory, None), &caller.cred, now);
+            (osts > 0).then_some((made.attr, osts))
+        });
+        let Some((attr, osts)) = made else {
+            drop(state);
+            self.cache.note_idle(&inode);
+            return None;
         };
         let attr = Attr { size_on_ost: open.is_some_and(|flags| flags.write), ..attr };
         let placement = Placement { first: attr.layout.first_ost, osts };

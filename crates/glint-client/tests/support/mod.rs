@@ -206,7 +206,7 @@ impl MdsRequests for Fake {
 impl OstRequests for Fake {
     async fn ost(
         &self,
-        _: u16,
+        _: glint_proto::chain::Destination,
         request: OstRequest,
         _: Option<Capability>,
         bulk: Bulk<'_>,
@@ -222,6 +222,10 @@ impl OstRequests for Fake {
 }
 
 impl MdsSession for Fake {
+    async fn chains(&self) -> FsResult<Vec<glint_proto::chain::Chain>> {
+        Ok(Vec::new())
+    }
+
     fn welcome(&self) -> Welcome {
         Welcome {
             fs_uuid: 1,

@@ -14,20 +14,11 @@ use crate::service::Mds;
 use crate::store::keys::{self, Orphan};
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::{Errno, FsResult, Ino, Layout, clock};
-use glint_wait::Backoff;
-use std::collections::{HashSet, VecDeque};
 use std::future::Future;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 /// Orphans handled between two looks at the rest of the world.
 const BATCH: usize = 256;
-/// First and longest pause before what could not be removed is tried again.
-const RETRY_MIN: Duration = Duration::from_secs(1);
-/// See [`RETRY_MIN`].
-const RETRY_MAX: Duration = Duration::from_secs(300);
-/// Share of the thread's time that walks over what could not be removed take at most.
-const RETRY_SHARE: u32 = 5;
 
 /// The OSTs, as the MDS needs them.
 pub trait Targets {
@@ -47,65 +38,6 @@ pub trait Targets {
 
     /// Whether no other server executes anything any more of a session that is fenced.
     fn is_fenced(&self, session: u64) -> bool;
-}
-
-/// Files whose objects are removed, in the order of these changes.
-#[derive(Default)]
-pub(crate) struct Destroyed {
-    files: HashSet<Ino>,
-    changes: VecDeque<(u64, Vec<Ino>)>,
-    retry: Retry,
-}
-
-/// When to look again at files that could not be removed.
-struct Retry {
-    due: Option<Instant>,
-    pauses: Backoff,
-    /// How long the last walk over all orphans took.
-    walk: Duration,
-}
-
-impl Default for Retry {
-    fn default() -> Retry {
-        Retry { due: None, pauses: Backoff::new(RETRY_MIN, RETRY_MAX), walk: Duration::ZERO }
-    }
-}
-
-impl Retry {
-    /// Something is left.
-    fn later(&mut self, now: Instant) {
-        if self.due.is_none() {
-            self.due = Some(now + self.pauses.pause_of(self.walk * (RETRY_SHARE - 1)));
-        }
-    }
-
-    /// Whether it is time. Asked once.
-    fn take_due(&mut self, now: Instant) -> bool {
-        self.due.take_if(|due| *due <= now).is_some()
-    }
-}
-
-impl Destroyed {
-    fn add(&mut self, change: u64, files: Vec<Ino>) {
-        self.files.extend(&files);
-        self.changes.push_back((change, files));
-    }
-
-    /// Files whose removal is durable, but for those of which something is left.
-    fn take(&mut self, durable: u64, left: &[Ino]) -> Vec<Ino> {
-        for ino in left {
-            self.files.remove(ino);
-        }
-        let mut done = Vec::new();
-        while self.changes.front().is_some_and(|(change, _)| *change <= durable) {
-            let (_, files) = self.changes.pop_front().unwrap_or_default();
-            done.extend(files.into_iter().filter(|ino| self.files.remove(ino)));
-        }
-        if !done.is_empty() {
-            self.retry.pauses.reset();
-        }
-        done
-    }
 }
 
 impl<K: Kv> Mds<K> {
@@ -174,17 +106,15 @@ impl<K: Kv> Mds<K> {
                             fails(Some(ino), errno);
                         }
                     }
-                    Some(Orphan::Destroy(_)) if self.destroyed.lock().files.contains(&ino) => {}
+                    Some(Orphan::Destroy(_)) if self.destroyed.lock().files.contains_key(&ino) => {}
                     Some(Orphan::Destroy(layout)) => destroy.push((ino, layout)),
                     None => tracing::error!(%ino, "damaged orphan key; run `glint fsck`"),
                 }
             }
             let Some((first, _)) = destroy.first().copied() else { continue };
+            let begun = clock::now();
             match targets.destroy(&destroy).await {
-                Ok(change) => {
-                    let files = destroy.into_iter().map(|(ino, _)| ino).collect();
-                    self.destroyed.lock().add(change, files);
-                }
+                Ok(change) => self.destroyed.lock().add(change, &destroy, begun),
                 Err(errno) => fails(Some(first), errno),
             }
         }
@@ -198,7 +128,7 @@ impl<K: Kv> Mds<K> {
         let left = targets.left();
         let done = {
             let mut destroyed = self.destroyed.lock();
-            let done = destroyed.take(durable, &left);
+            let done = destroyed.take(durable, &left, self.chains.quiet_since());
             if !left.is_empty() {
                 destroyed.retry.later(clock::now());
             }
@@ -301,6 +231,7 @@ impl<K: Kv> Mds<K> {
 mod tests {
     use super::*;
     use crate::Config;
+    use crate::background::destroyed::RETRY_MIN;
     use futures_lite::future::block_on;
     use glint_kv::memory::MemoryKv;
     use glint_proto::MetadataService;
@@ -309,6 +240,8 @@ mod tests {
         Arrival, Cred, FileType, MdsReply, MdsRequest, ObjectAttr, OpenFlags, XattrFlags,
     };
     use std::cell::{Cell, RefCell};
+    use std::collections::HashSet;
+    use std::time::{Duration, Instant};
 
     /// OSTs that cannot remove the objects of some files.
     #[derive(Default)]
@@ -422,21 +355,6 @@ mod tests {
         assert!(targets.gone.borrow().contains(&files[0]));
         assert_eq!(orphans(&mds), 0);
         clock::simulate(None);
-    }
-
-    #[test]
-    fn pauses_grow_while_nothing_changes() {
-        let now = Instant::now();
-        let mut retry = Retry { walk: Duration::from_secs(2), ..Retry::default() };
-        let mut pauses = Vec::new();
-        for _ in 0..8 {
-            retry.later(now);
-            retry.later(now);
-            let pause = retry.due.unwrap() - now;
-            pauses.push(pause.as_secs());
-            assert!(!retry.take_due(now) && retry.take_due(now + pause));
-        }
-        assert_eq!(pauses, [8, 16, 32, 64, 128, 256, 300, 300], "a fifth of the time at first");
     }
 
     #[test]

@@ -139,16 +139,27 @@ impl<K: Kv> Mds<K> {
         ino: Ino,
         mut layout: Layout,
     ) -> OpResult {
-        let osts = match context.given() {
-            Some((_, placement)) if placement.osts > 0 => placement.osts,
-            _ => self.osts().max(1),
-        };
-        if !layout.is_valid() || layout.stripe_count > osts || osts > self.osts().max(1) {
+        if !layout.is_valid() {
             return Err(Errno::EINVAL.into());
         }
         let _held = self.lock_attributes(context, ino).await;
         let mut record = self.inode(ino).await?;
+        // Before chains are made: not everybody has some made.
         permit_owner(&record.attr, context.cred)?;
+        let there_are = match layout.replicas {
+            0 | 1 => self.osts().max(1),
+            copies => self.make_chains(copies).await.map_err(|error| {
+                tracing::warn!(copies, %error, "a layout with so many copies is refused");
+                error.errno()
+            })?,
+        };
+        let osts = match context.given() {
+            Some((_, placement)) if placement.osts > 0 => placement.osts,
+            _ => there_are,
+        };
+        if layout.stripe_count > osts || osts > there_are {
+            return Err(Errno::EINVAL.into());
+        }
         match record.attr.file_type() {
             glint_proto::FileType::Directory => record.layout_set = true,
             // Data that is written stays where it is.
@@ -162,7 +173,9 @@ impl<K: Kv> Mds<K> {
                     Some((_, Placement { first, osts: 1.. })) if first < osts => {
                         (layout.first_ost, layout.osts) = (first, osts);
                     }
-                    _ => self.with_absent(|absent| layout.place(ino, osts, absent)),
+                    _ => self.with_targets(layout.replicas, |_, absent| {
+                        layout.place(ino, osts, absent);
+                    })?,
                 }
             }
             _ => return Err(Errno::EINVAL.into()),

@@ -144,7 +144,7 @@ impl<K: Kv> Mds<K> {
         let given = context.given();
         let ino = match given {
             Some(given) => {
-                self.check_given(context, given).await?;
+                self.check_given(context, given, directory.attr.layout.replicas).await?;
                 given.0
             }
             None => self.allocator.allocate(&self.kv, directory.attr.ino).await?,
@@ -161,7 +161,8 @@ impl<K: Kv> Mds<K> {
                 layout if is_dir => layout,
                 layout => Layout { first_ost: first, ..layout },
             },
-            _ => self.with_absent(|absent| inherit(self.osts(), absent)),
+            _ if is_dir => inherit(self.osts(), &[]),
+            _ => self.with_targets(directory.attr.layout.replicas, inherit)?,
         };
         let of = (&directory.attr, default.as_ref());
         let made = new_inode((ino, layout), new, of, context.cred, context.now);

@@ -85,13 +85,18 @@ impl<K: Kv> Mds<K> {
         &self,
         context: &Context<'_>,
         (ino, placement): (Ino, Placement),
+        copies: u8,
     ) -> FsResult<()> {
         let is_its = match context.progress {
             Some(_) => self.allocator.is_granted_to(context.client, ino),
             // A change that was lost and is replayed was made in an earlier run.
             None => self.allocator.is_of_earlier_run(ino),
         };
-        let exists = placement.osts <= self.osts() && placement.first < placement.osts.max(1);
+        let targets = match copies {
+            0 | 1 => self.osts(),
+            _ => self.chains.count(copies),
+        };
+        let exists = placement.osts <= targets && placement.first < placement.osts.max(1);
         if !is_its || !exists {
             return Err(Errno::EINVAL);
         }
@@ -131,6 +136,12 @@ impl<K: Kv> Mds<K> {
         let count = count.clamp(1, INODES_PER_GRANT_MAX);
         let first = self.allocator.grant(&self.kv, context.client, count).await?;
         let absent = self.with_absent(<[u16]>::to_vec);
-        Ok(MdsReply::Inodes { first, count, osts: self.osts(), absent })
+        Ok(MdsReply::Inodes {
+            first,
+            count,
+            osts: self.osts(),
+            absent,
+            chains: self.chains.counts(),
+        })
     }
 }

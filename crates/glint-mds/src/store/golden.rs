@@ -10,7 +10,8 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-const LAYOUT: Layout = Layout { stripe_bytes_log2: 20, stripe_count: 2, first_ost: 3, osts: 4 };
+const LAYOUT: Layout =
+    Layout { stripe_bytes_log2: 20, stripe_count: 2, first_ost: 3, osts: 4, replicas: 1 };
 
 #[test]
 fn an_inode_record() {

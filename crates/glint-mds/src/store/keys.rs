@@ -115,6 +115,9 @@ impl Orphan {
                 value.extend_from_slice(&layout.stripe_count.to_be_bytes());
                 value.extend_from_slice(&layout.first_ost.to_be_bytes());
                 value.extend_from_slice(&layout.osts.to_be_bytes());
+                if layout.replicas > 1 {
+                    value.push(layout.replicas);
+                }
                 value
             }
         }
@@ -126,13 +129,14 @@ impl Orphan {
             [1, stripe_bytes_log2, a, b, c, d, ref rest @ ..] => {
                 let (stripe_count, first_ost) =
                     (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
-                let osts = match *rest {
+                let (osts, replicas) = match *rest {
                     // Before format 3.
-                    [] => 0,
-                    [e, f] => u16::from_be_bytes([e, f]),
+                    [] => (0, 1),
+                    [e, f] => (u16::from_be_bytes([e, f]), 1),
+                    [e, f, replicas] => (u16::from_be_bytes([e, f]), replicas),
                     _ => return None,
                 };
-                let layout = Layout { stripe_bytes_log2, stripe_count, first_ost, osts };
+                let layout = Layout { stripe_bytes_log2, stripe_count, first_ost, osts, replicas };
                 layout.is_valid().then_some(Orphan::Destroy(layout))
             }
             _ => None,

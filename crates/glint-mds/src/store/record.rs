@@ -5,7 +5,7 @@
 //!      0     1  version, 1
 //!      1     1  flags
 //!      2     1  stripe size, log2
-//!      3     1  zero
+//!      3     1  replicas; 0 and 1 for one alone
 //!      4     2  stripe count
 //!      6     2  first OST
 //!      8     4  mode
@@ -170,6 +170,8 @@ impl InodeRecord {
             }
         }
         bytes[2] = a.layout.stripe_bytes_log2;
+        // Zero before there were replicas.
+        bytes[3] = if a.layout.replicas > 1 { a.layout.replicas } else { 0 };
         bytes[4..6].copy_from_slice(&a.layout.stripe_count.to_le_bytes());
         bytes[6..8].copy_from_slice(&a.layout.first_ost.to_le_bytes());
         bytes[28..30].copy_from_slice(&a.layout.osts.to_le_bytes());
@@ -226,6 +228,7 @@ impl InodeRecord {
                 stripe_count: u16_at(4),
                 first_ost: u16_at(6),
                 osts: u16_at(28),
+                replicas: bytes[3].max(1),
             },
         };
         if FileType::from_mode(attr.mode).is_none() {

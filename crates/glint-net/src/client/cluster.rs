@@ -3,19 +3,31 @@
 //! Invariant: at every server this client is the same one, in the session that the MDS has
 //! named. When the MDS evicts it, nothing from before that is sent to an OSS any more.
 
+use crate::client::chain_rows::ChainRows;
 use crate::client::remote::{Remote, RemoteOptions};
-use crate::client::transport::{Durability, MdsSession, OstRequests, Transport};
-use crate::tls;
+use crate::client::transport::{Durability, MdsSession, OstRequests, PeerRequests, Transport};
 use crate::transport::stream::Address;
+use crate::{host, tls};
 use futures_util::future::join_all;
+use glint_proto::chain::{ChainId, Destination, Forward, PeerReply, PeerRequest};
+use glint_proto::limits::REPLAY_FAILS_MS_MAX;
 use glint_proto::message::Welcome;
 use glint_proto::oss::OssInfo;
+use glint_proto::retry::Failing;
 use glint_proto::{
-    Bulk, Capability, ClientId, Errno, FsResult, Ino, ObjectId, OstReply, OstRequest,
+    Bulk, Capability, ClientId, Errno, FsResult, Ino, ObjectId, OstReply, OstRequest, clock,
 };
+use glint_wait::Backoff;
 use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+/// Pauses before a member of a chain is asked again that has not heard of the row.
+const AGAIN_MIN: Duration = Duration::from_millis(5);
+const AGAIN_MAX: Duration = Duration::from_millis(200);
+/// After this time it is looked whether a chain that has not answered has another head.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// Identity of a client.
 #[derive(Clone)]
@@ -60,6 +72,9 @@ pub struct Cluster<M> {
     tls: Option<tls::TlsIdentity>,
     mount_point: String,
     osses: RwLock<Vec<Oss>>,
+    rows: Arc<ChainRows>,
+    /// Held while that is sent again which old heads of chains may lose.
+    sending_moved: futures_util::lock::Mutex<()>,
 }
 
 impl<M: Transport> Cluster<M> {
@@ -67,8 +82,10 @@ impl<M: Transport> Cluster<M> {
     /// if that is given.
     pub fn new(mds: M, tls: Option<tls::TlsIdentity>, mount_point: String) -> Cluster<M> {
         let welcome = mds.mds().welcome();
+        let (osses, rows, sending_moved) = Default::default();
         let cluster =
-            Cluster { mds, welcome: welcome.clone(), tls, mount_point, osses: RwLock::default() };
+            Cluster { mds, welcome: welcome.clone(), tls, mount_point, osses, rows, sending_moved };
+        cluster.mds.share_rows(&cluster.rows);
         cluster.learn(welcome.osses);
         cluster
     }
@@ -85,11 +102,14 @@ impl<M: Transport> Cluster<M> {
                 mount_point: self.mount_point.clone(),
             };
             match Remote::oss(options, &self.mds().identity(), self.welcome.clone()) {
-                Ok(remote) => known.push(Oss {
-                    first_ost: oss.first_ost,
-                    osts: oss.osts,
-                    remote: Arc::new(remote),
-                }),
+                Ok(remote) => {
+                    remote.share_rows(&self.rows);
+                    known.push(Oss {
+                        first_ost: oss.first_ost,
+                        osts: oss.osts,
+                        remote: Arc::new(remote),
+                    });
+                }
                 Err(error) => tracing::error!(
                     server = oss.address, %error,
                     "could not connect to a server of OSTs; its files cannot be read or written"
@@ -117,28 +137,244 @@ impl<M: Transport> Cluster<M> {
 impl<M: Transport> OstRequests for Cluster<M> {
     async fn ost(
         &self,
-        ost: u16,
+        to: Destination,
         request: OstRequest,
         capability: Option<Capability>,
         bulk: Bulk<'_>,
         is_held: &dyn Fn() -> bool,
     ) -> FsResult<OstReply> {
-        if ost < self.welcome.own_osts {
-            return self.mds.ost(ost, request, capability, bulk, is_held).await;
+        match ChainId::of_target(to.ost) {
+            Some(_) => self.ask_chain(to.ost, request, capability, bulk, is_held).await,
+            None => self.ask_ost(to, request, capability, bulk, is_held).await,
         }
-        self.oss_of(ost).await?.ost(ost, request, capability, bulk, is_held).await
+    }
+}
+
+impl<M: Transport + PeerRequests> PeerRequests for Cluster<M> {
+    async fn forward(
+        &self,
+        to: Destination,
+        forward: Forward,
+        request: OstRequest,
+        bulk: Bulk<'_>,
+    ) -> FsResult<OstReply> {
+        if to.ost < self.welcome.own_osts {
+            return self.mds.forward(to, forward, request, bulk).await;
+        }
+        self.oss_of(to.ost).await?.forward(to, forward, request, bulk).await
+    }
+
+    async fn peer(&self, ost: u16, request: PeerRequest) -> FsResult<PeerReply> {
+        if ost < self.welcome.own_osts {
+            return self.mds.peer(ost, request).await;
+        }
+        self.oss_of(ost).await?.peer(ost, request).await
+    }
+}
+
+impl<M: Transport> Cluster<M> {
+    /// Asks the server of an OST.
+    async fn ask_ost(
+        &self,
+        to: Destination,
+        request: OstRequest,
+        capability: Option<Capability>,
+        bulk: Bulk<'_>,
+        is_held: &dyn Fn() -> bool,
+    ) -> FsResult<OstReply> {
+        if to.ost < self.welcome.own_osts {
+            return self.mds.ost(to, request, capability, bulk, is_held).await;
+        }
+        self.oss_of(to.ost).await?.ost(to, request, capability, bulk, is_held).await
+    }
+
+    /// Asks the member of a chain that the request is for, whichever it is until it is answered.
+    async fn ask_chain(
+        &self,
+        target: u16,
+        request: OstRequest,
+        capability: Option<Capability>,
+        mut bulk: Bulk<'_>,
+        is_held: &dyn Fn() -> bool,
+    ) -> FsResult<OstReply> {
+        let mut retry = Backoff::new(AGAIN_MIN, AGAIN_MAX);
+        loop {
+            self.send_moved(target).await;
+            let chosen = self.rows.destination(target, &request, |ost| self.is_near(ost));
+            let Some(to) = chosen.filter(|_| !self.rows.is_moving(target)) else {
+                if !is_held() {
+                    return Err(Errno::EIO);
+                }
+                self.ask_rows(retry.pause(false)).await?;
+                continue;
+            };
+            let asked = self.ask_ost(to, request, capability, lend(&mut bulk), is_held);
+            let answer = futures_lite::future::or(async { Some(asked.await) }, async {
+                self.until_elsewhere(target, &request, to).await;
+                None
+            });
+            match answer.await {
+                Some(Err(Errno::EREMCHG)) => {
+                    let now = self.rows.get(target).map(|row| row.version);
+                    let is_news = now > to.chain.map(|chain| chain.version);
+                    if !is_news {
+                        // The server has not heard of the row yet, or the MDS of the loss.
+                        self.ask_rows(retry.pause(false)).await?;
+                    }
+                }
+                Some(answer) => return answer,
+                None => {}
+            }
+        }
+    }
+
+    /// Has everything of this client at an OSS be on stable storage, or be sent elsewhere: one that
+    /// was the head of chains may never come back.
+    async fn commit_at(&self, remote: &Remote) -> FsResult<()> {
+        let moved = async {
+            while remote.has_uncommitted() {
+                host::sleep(LOOK_AGAIN).await;
+                self.ask_rows(Duration::ZERO).await?;
+                for target in self.rows.moving() {
+                    self.send_moved(target).await;
+                }
+            }
+            Ok(())
+        };
+        futures_lite::future::or(remote.commit(), moved).await
+    }
+
+    /// Waits, and asks the MDS for the rows of the chains if nobody has just done so.
+    async fn ask_rows(&self, pause: Duration) -> FsResult<()> {
+        if self.rows.is_due(pause) {
+            for row in self.mds().chains().await? {
+                self.rows.learn(row);
+            }
+        }
+        host::sleep(pause).await;
+        Ok(())
+    }
+
+    /// Sends to a chain what its old head may lose, before anything else is sent to it.
+    async fn send_moved(&self, target: u16) {
+        if self.rows.is_moving(target) {
+            let _sending = self.sending_moved.lock().await;
+            let Some(moves) = self.rows.moves_of(target) else { return };
+            let osses: Vec<Arc<Remote>> =
+                self.osses.read().iter().map(|oss| oss.remote.clone()).collect();
+            let done = self.send_moved_of(&self.mds, target).await;
+            let mut all = done;
+            for remote in osses.iter().filter(|_| done) {
+                all &= self.send_moved_of(&**remote, target).await;
+            }
+            if !all {
+                return;
+            }
+            self.rows.has_moved(target, moves);
+        }
+    }
+
+    /// Sends what one server had. Returns whether that was all. What other members have, too, is not
+    /// sent: their new head brings it to stable storage before it orders anything, so one sync
+    /// stands for all of it. (A file may be gone since, and nobody must make its objects anew.)
+    async fn send_moved_of(&self, server: &impl OstRequests, target: u16) -> bool {
+        server.move_chain(target);
+        let mut retry = Backoff::new(AGAIN_MIN, AGAIN_MAX);
+        let patience = clock::now() + Duration::from_millis(REPLAY_FAILS_MS_MAX);
+        let (mut is_synced, mut failing) = (false, None);
+        while let Some(change) = server.first_moved(target) {
+            let Some(object) = change.request.object() else { return true };
+            let is_there = change.chain.is_some_and(|chain| self.rows.is_intact(chain));
+            if is_there && is_synced {
+                server.has_moved(target, object, None);
+                continue;
+            }
+            let (request, bulk) = match is_there {
+                true => (OstRequest::Sync { object }, Bulk::None),
+                false => (change.request, change.bulk()),
+            };
+            let near = |ost| self.is_near(ost);
+            let Some(to) = self.rows.destination(target, &request, near) else {
+                return false;
+            };
+            // Not for a client that has been evicted meanwhile, whose log is empty.
+            let is_held = || {
+                let first = server.first_moved(target);
+                first.is_some_and(|first| first.request.object() == Some(object))
+            };
+            let sent = self.ask_ost(to, request, change.capability, bulk, &is_held);
+            let elsewhere = self.until_elsewhere(target, &request, to);
+            let sent = futures_lite::future::or(async { Some(sent.await) }, async {
+                elsewhere.await;
+                None
+            });
+            match sent.await {
+                Some(Ok(_)) => {
+                    is_synced |= is_there;
+                    failing = None;
+                    server.has_moved(target, object, None);
+                }
+                None => {}
+                Some(Err(Errno::EREMCHG)) => {
+                    // A failure to ask is one to be told later.
+                    let _ = self.ask_rows(retry.pause(false)).await;
+                }
+                Some(Err(errno)) => {
+                    let now = clock::now();
+                    failing = Failing::again(failing, errno, now).filter(|_| now < patience);
+                    match failing {
+                        Some(failing) => {
+                            host::sleep(failing.rests_until.saturating_duration_since(now)).await;
+                        }
+                        None => server.has_moved(target, object, Some(errno)),
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// Waits until a request to a chain would go elsewhere.
+    async fn until_elsewhere(&self, target: u16, request: &OstRequest, to: Destination) {
+        loop {
+            host::sleep(LOOK_AGAIN).await;
+            // The request sees what fails here.
+            let _ = self.ask_rows(Duration::ZERO).await;
+            let now = self.rows.destination(target, request, |ost| self.is_near(ost));
+            if now.is_some_and(|now| now.ost != to.ost) {
+                return;
+            }
+        }
+    }
+
+    /// Whether an OST is read before others: it is in this process.
+    fn is_near(&self, ost: u16) -> bool {
+        self.mds().identity().is_in_process() && ost < self.welcome.own_osts
+    }
+}
+
+/// Bulk for one of several attempts.
+fn lend<'a>(bulk: &'a mut Bulk<'_>) -> Bulk<'a> {
+    match bulk {
+        Bulk::None => Bulk::None,
+        Bulk::Out(data) => Bulk::Out(data),
+        Bulk::Shared(data) => Bulk::Shared(data),
+        Bulk::In(room) => Bulk::In(room),
     }
 }
 
 impl<M: Transport> Durability for Cluster<M> {
     async fn commit(&self) -> FsResult<()> {
+        for target in self.rows.moving() {
+            self.send_moved(target).await;
+        }
         // One that has nothing of this client is not waited for, and no failure skips the MDS.
         let all: Vec<Arc<Remote>> = {
             let osses = self.osses.read();
             let has = |remote: &Arc<Remote>| remote.has_uncommitted();
             osses.iter().map(|oss| oss.remote.clone()).filter(has).collect()
         };
-        let osses = join_all(all.iter().map(|remote| remote.commit())).await;
+        let osses = join_all(all.iter().map(|remote| self.commit_at(remote))).await;
         self.mds.commit().await.and(osses.into_iter().collect())
     }
 

@@ -1,6 +1,7 @@
 //! Sessions of a client with its servers: from a request that waits to its answer, over any
 //! number of connections and runs of a server.
 
+pub(crate) mod chain_rows;
 pub(crate) mod cluster;
 pub(crate) mod connection;
 pub(crate) mod lease;

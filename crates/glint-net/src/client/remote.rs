@@ -11,6 +11,7 @@
 //! - After this client was evicted, nothing that it was waiting for is sent again: its
 //!   replies are forgotten, so it might be executed twice.
 
+use crate::client::chain_rows::ChainRows;
 use crate::client::cluster::ClientIdentity;
 use crate::client::connection::Connection;
 use crate::client::lease;
@@ -18,11 +19,12 @@ use crate::client::link::{Link, PATIENCE};
 use crate::client::opens::ClosingGuard;
 use crate::client::session::{ClientSession, hello_of, welcome_of};
 use crate::client::transport::{
-    Durability, Granting, LockClient, LockTraffic, MdsRequests, MdsSession, OstRequests,
-    ServerStatistics, Transport,
+    Durability, Granting, LockClient, LockTraffic, MdsRequests, MdsSession, MovedChange,
+    OstRequests, PeerRequests, ServerStatistics, Transport,
 };
 use crate::transport::stream::Address;
 use crate::{NetError, host};
+use glint_proto::chain::{Chain, Destination, Forward, PeerReply, PeerRequest};
 use glint_proto::limits::AWAY_MS;
 use glint_proto::lock::Return;
 use glint_proto::message::{Reply, Request, Welcome};
@@ -54,6 +56,10 @@ pub struct Remote {
 }
 
 pub(crate) fn random_client() -> ClientId {
+    if host::is_simulated() {
+        // The only client that draws its number there is the server of the MDS.
+        return ClientId(1);
+    }
     ClientId(getrandom::u64().unwrap_or(u64::from(std::process::id())).max(1))
 }
 
@@ -243,15 +249,64 @@ impl MdsRequests for Remote {
 impl OstRequests for Remote {
     async fn ost(
         &self,
-        ost: u16,
+        to: Destination,
         request: OstRequest,
         capability: Option<Capability>,
         bulk: Bulk<'_>,
         is_held: &dyn Fn() -> bool,
     ) -> FsResult<OstReply> {
-        let call = Request::Ost { ost, request, capability };
+        let call = Request::Ost { to, request, capability, forward: None };
         match self.call_while(&call, bulk, is_held).await? {
             Reply::Ost { reply, .. } => reply,
+            Reply::ChainMoved(row) => {
+                self.session.learn_row(row);
+                Err(Errno::EREMCHG)
+            }
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    fn share_rows(&self, rows: &Arc<ChainRows>) {
+        let _ = self.session.chain_rows.set(rows.clone());
+    }
+
+    fn move_chain(&self, target: u16) {
+        self.session.move_chain(target);
+    }
+
+    fn first_moved(&self, target: u16) -> Option<MovedChange> {
+        let change = self.session.replay_log.lock().first_moved(target)?;
+        MovedChange::of(change)
+    }
+
+    fn has_moved(&self, target: u16, object: ObjectId, failed: Option<Errno>) {
+        self.session.replay_log.lock().pop_moved((target, object));
+        if let Some(errno) = failed {
+            tracing::error!(%errno, target, %object, "acknowledged data could not be written again");
+            self.session.fail(object.ino, errno);
+        }
+    }
+}
+
+impl PeerRequests for Remote {
+    async fn forward(
+        &self,
+        to: Destination,
+        forward: Forward,
+        request: OstRequest,
+        bulk: Bulk<'_>,
+    ) -> FsResult<OstReply> {
+        let call = Request::Ost { to, request, capability: None, forward: Some(forward) };
+        match self.call(&call, bulk).await? {
+            Reply::Ost { reply, .. } => reply,
+            Reply::ChainMoved(_) => Err(Errno::EREMCHG),
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    async fn peer(&self, _ost: u16, request: PeerRequest) -> FsResult<PeerReply> {
+        match self.call(&Request::Peer(request), Bulk::None).await? {
+            Reply::Peer(reply) => reply,
             _ => Err(Errno::EPROTO),
         }
     }
@@ -278,6 +333,13 @@ impl MdsSession for Remote {
     async fn osses(&self) -> FsResult<Vec<OssInfo>> {
         match self.call(&Request::Osses, Bulk::None).await? {
             Reply::Osses(osses) => Ok(osses),
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    async fn chains(&self) -> FsResult<Vec<Chain>> {
+        match self.call(&Request::Chains, Bulk::None).await? {
+            Reply::Chains(chains) => Ok(chains),
             _ => Err(Errno::EPROTO),
         }
     }

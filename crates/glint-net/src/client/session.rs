@@ -1,6 +1,7 @@
 //! The session of a client with one server, which all of its threads share: who it is, what it has
 //! open, what is not committed yet, and how far it is with a server that has started again.
 
+use crate::client::chain_rows::ChainRows;
 use crate::client::cluster::ClientIdentity;
 use crate::client::connection::slots::ConnectionNumbers;
 use crate::client::connection::state::{Generation, RecoveryProgress};
@@ -13,6 +14,7 @@ use crate::client::recovery::replay_log::{
 use crate::client::remote::RemoteOptions;
 use crate::transport::frame_writer::KeptFrame;
 use crate::{LockClient, NetError};
+use glint_proto::chain::Chain;
 use glint_proto::message::{Hello, Reply, Request, Survived, Welcome};
 use glint_proto::{ClientId, Committed, Errno, Ino, clock};
 use glint_wait::{Monitor, WaitList};
@@ -99,6 +101,8 @@ pub(crate) struct ClientSession {
     /// Connections of threads that were lost and not yet made again.
     pub(crate) outage: Outage,
     pub(crate) lock_client: OnceLock<Weak<dyn LockClient>>,
+    /// Rows of chains, of all servers together.
+    pub(crate) chain_rows: OnceLock<Arc<ChainRows>>,
 }
 
 /// Hello of a client in this session, with the boot verifier that it heard last (0 for none).
@@ -172,6 +176,7 @@ impl ClientSession {
             heard_at: Mutex::new(clock::now()),
             outage: Outage::default(),
             lock_client: OnceLock::new(),
+            chain_rows: OnceLock::new(),
             welcome,
         })
     }
@@ -384,6 +389,26 @@ impl ClientSession {
         if self.change_log(|log| log.abandon(ino)) > 0 {
             self.fail(ino, Errno::EIO);
         }
+    }
+
+    /// A server has refused a request because the chain is this one now.
+    pub(crate) fn learn_row(&self, row: Chain) {
+        if let Some(rows) = self.chain_rows.get() {
+            rows.learn(row);
+        }
+    }
+
+    /// A change of a chain is to be sent to its head.
+    pub(crate) fn chain_moves(&self, target: u16, row: Chain) {
+        if let Some(rows) = self.chain_rows.get() {
+            rows.moves(target);
+            rows.learn(row);
+        }
+    }
+
+    /// Takes what was not committed of a chain out of the order of this server.
+    pub(crate) fn move_chain(&self, target: u16) {
+        self.change_log(|log| log.move_chain(target));
     }
 
     /// Keeps a request until its transaction is durable.

@@ -2,9 +2,13 @@
 //! to the MDS ([`Transport::mds`]), to all OSTs, and knows of all servers what is not durable
 //! there; one to a single server that has both leads to itself.
 
+use crate::client::chain_rows::ChainRows;
 use crate::client::cluster::ClientIdentity;
+use crate::client::recovery::replay_log::{UncommittedWrite, bulk_of, parse};
+use crate::transport::frame_writer::KeptFrame;
+use glint_proto::chain::{Chain, ChainVersion, Destination, Forward, PeerReply, PeerRequest};
 use glint_proto::lock::{Grant, Recall, Return};
-use glint_proto::message::Welcome;
+use glint_proto::message::{Request, Welcome};
 use glint_proto::oss::OssInfo;
 use glint_proto::{
     Bulk, Capability, Cred, Errno, FsResult, Ino, MdsReply, MdsRequest, ObjectId, OstReply,
@@ -12,7 +16,7 @@ use glint_proto::{
 };
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// An answer, and the locks that come with it.
@@ -53,12 +57,69 @@ pub trait OstRequests: Send + Sync + 'static {
     /// it would be sent in another session than that which had them.
     fn ost(
         &self,
-        ost: u16,
+        to: Destination,
         request: OstRequest,
         capability: Option<Capability>,
         bulk: Bulk<'_>,
         is_held: &dyn Fn() -> bool,
     ) -> impl Future<Output = FsResult<OstReply>>;
+
+    /// Has rows of chains be learnt that come with refusals (EREMCHG).
+    fn share_rows(&self, _rows: &Arc<ChainRows>) {}
+
+    /// The chain has another head: what this server was sent of it, and may lose, is to be sent to
+    /// that one.
+    fn move_chain(&self, _target: u16) {}
+
+    /// The first such change of a chain.
+    fn first_moved(&self, _target: u16) -> Option<MovedChange> {
+        None
+    }
+
+    /// A moved change was sent; or failed, which the file hears of.
+    fn has_moved(&self, _target: u16, _object: ObjectId, _failed: Option<Errno>) {}
+}
+
+/// Acknowledged change of an object of a chain, which its head may not have.
+pub struct MovedChange {
+    pub(crate) request: OstRequest,
+    pub(crate) capability: Option<Capability>,
+    /// Row that it was acknowledged by.
+    pub(crate) chain: Option<ChainVersion>,
+    frame: KeptFrame,
+}
+
+impl MovedChange {
+    pub(crate) fn of(change: UncommittedWrite) -> Option<MovedChange> {
+        let frame = change.frame;
+        let Some((_, Request::Ost { to, request, capability, .. })) = parse(&frame.head) else {
+            return None;
+        };
+        Some(MovedChange { request, capability, chain: to.chain, frame })
+    }
+
+    /// Data of the change.
+    pub(crate) fn bulk(&self) -> Bulk<'_> {
+        match &self.frame.bulk {
+            Some(bulk) => Bulk::Shared(bulk),
+            None => Bulk::Out(bulk_of(&self.frame.head)),
+        }
+    }
+}
+
+/// Requests of one server to another, about the chains that both are members of.
+pub trait PeerRequests: Send + Sync + 'static {
+    /// Has a member make a change that its head has ordered. EREMCHG if there is another row.
+    fn forward(
+        &self,
+        to: Destination,
+        forward: Forward,
+        request: OstRequest,
+        bulk: Bulk<'_>,
+    ) -> impl Future<Output = FsResult<OstReply>>;
+
+    /// Asks the server of an OST.
+    fn peer(&self, ost: u16, request: PeerRequest) -> impl Future<Output = FsResult<PeerReply>>;
 }
 
 /// The session of a client at the MDS: who it is, with what, and how long that has not been heard
@@ -75,6 +136,9 @@ pub trait MdsSession: Send + Sync + 'static {
 
     /// Asks which servers of OSTs there are beside this one.
     fn osses(&self) -> impl Future<Output = FsResult<Vec<OssInfo>>>;
+
+    /// Asks for the table of chains.
+    fn chains(&self) -> impl Future<Output = FsResult<Vec<Chain>>>;
 }
 
 /// Locks that the MDS recalls and the client returns. A recall comes until it is answered, and

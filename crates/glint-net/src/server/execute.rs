@@ -12,6 +12,7 @@ use crate::server::spare::Spare;
 use crate::server::worker::{EVICTED, Job, Worker};
 use crate::transport::framing::{Envelope, append_frame};
 use crate::{NetError, Service, capability, host, stats};
+use glint_proto::chain::{Destination, Forward};
 use glint_proto::frame::{FrameError, Header, NO_SLOT};
 use glint_proto::limits::*;
 use glint_proto::message::{Hello, Reply, Request, Survived};
@@ -28,6 +29,15 @@ const SLOTS_MAX: u16 = SLOTS_PER_CONNECTION * CONNECTIONS_PER_CLIENT_MAX;
 const _: () = assert!(SLOTS_MAX < NO_SLOT);
 /// Of what is reclaimed in one request, so much keeps others waiting at a time.
 const RECLAIMS_AT_ONCE: usize = 64;
+
+/// A request for data, and what allows it.
+#[derive(Clone, Copy)]
+struct DataRequest {
+    to: Destination,
+    request: OstRequest,
+    capability: Option<Capability>,
+    forward: Option<Forward>,
+}
 
 /// A request that was received: from where, what its header says, and when.
 struct Received<'a, S: Service> {
@@ -123,10 +133,22 @@ impl<S: Service> Worker<S> {
             Request::Replay { cred, request, reply, capability } => {
                 self.metadata(&received, cred, request, Some(reply), capability).await?
             }
-            Request::Ost { ost, request, capability } => {
+            Request::Chains => {
+                received.session()?;
+                Reply::Chains(self.service.chains())
+            }
+            Request::Peer(request) => {
+                let session = received.session()?;
+                let _running = session.enter().map_err(|_| refused(EVICTED))?;
+                Reply::Peer(match connection.peer.may_be_oss() {
+                    true => self.service.execute_peer(request).await,
+                    false => Err(Errno::EACCES),
+                })
+            }
+            Request::Ost { to, request, capability, forward } => {
                 let written = pass.bulk(&frame);
-                let to = (ost, request, capability);
-                self.data(&received, to, written, &mut bulk).await?
+                let asked = DataRequest { to, request, capability, forward };
+                self.data(&received, asked, written, &mut bulk).await?
             }
         };
         let committed = match reply {
@@ -295,21 +317,28 @@ impl<S: Service> Worker<S> {
     async fn data(
         &self,
         received: &Received<'_, S>,
-        (ost, request, capability): (u16, OstRequest, Option<Capability>),
+        asked: DataRequest,
         written: &[u8],
         bulk: &mut Vec<u8>,
     ) -> Result<Reply, NetError> {
         let (session, header) = (received.session()?, received.header);
         let digest = (header.body_crc, header.bulk_crc);
-        let change = self.ost(session, ost, request, written, bulk);
+        let DataRequest { to, request, .. } = asked;
+        let change = self.ost(session, asked, written, bulk);
         let Answer { transaction, reply, .. } =
-            match self.admit_ost(received.connection, session, &request, capability) {
+            match self.admit_ost(received.connection, session, &asked) {
                 Err(errno) => Answer::unchanged(Err(errno)),
                 Ok(()) if request.is_modifying() => {
                     self.reply_cache.run(session, received.id(), digest, change).await
                 }
                 Ok(()) => change.await,
             };
+        if reply == Err(Errno::EREMCHG)
+            && let Some(chain) = to.chain
+            && let Some(row) = self.service.chain(chain.target)
+        {
+            return Ok(Reply::ChainMoved(row));
+        }
         Ok(Reply::Ost { transaction, reply })
     }
 
@@ -336,13 +365,17 @@ impl<S: Service> Worker<S> {
         &self,
         connection: &ServedConnection<S>,
         session: &Session,
-        request: &OstRequest,
-        capability: Option<Capability>,
+        asked: &DataRequest,
     ) -> FsResult<()> {
-        request.check()?;
+        asked.request.check()?;
+        if asked.forward.is_some() {
+            // The head has asked the client for what allows it.
+            let is_good = connection.peer.may_be_oss() && asked.to.chain.is_some();
+            return is_good.then_some(()).ok_or(Errno::EACCES);
+        }
         let Some(rights) = connection.rights() else { return Ok(()) };
-        rights.ost(request)?;
-        self.key()?.admit_ost(session.number(), request, capability)
+        rights.ost(&asked.request)?;
+        self.key()?.admit_ost(session.number(), &asked.request, asked.capability)
     }
 
     fn key(&self) -> FsResult<&capability::Key> {
@@ -374,8 +407,7 @@ impl<S: Service> Worker<S> {
     async fn ost(
         &self,
         session: &Session,
-        ost: u16,
-        request: OstRequest,
+        DataRequest { to, request, forward, .. }: DataRequest,
         received: &[u8],
         bulk: &mut Vec<u8>,
     ) -> Answer<OstReply> {
@@ -390,7 +422,12 @@ impl<S: Service> Worker<S> {
             }
             _ => Bulk::None,
         };
-        let answer = self.service.execute_data(session, ost, request, space).await;
+        let answer = match forward {
+            None => self.service.execute_data(session, to, request, space).await,
+            Some(forward) => {
+                self.service.execute_forward(session, to, forward, request, space).await
+            }
+        };
         match answer.reply {
             Ok(OstReply::Data(len)) => bulk.truncate(len as usize),
             _ => bulk.clear(),

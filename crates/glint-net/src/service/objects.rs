@@ -1,7 +1,8 @@
 //! Data: what the OSTs of a server execute.
 
 use crate::capability::Key;
-use glint_proto::{Answer, Bulk, OstReply, OstRequest, Session};
+use glint_proto::chain::{Chain, Destination, Forward, PeerReply, PeerRequest};
+use glint_proto::{Answer, Bulk, FsResult, OstReply, OstRequest, Session};
 use std::future::Future;
 
 /// Executes requests on objects.
@@ -13,10 +14,29 @@ pub trait ObjectService {
     fn execute_data(
         &self,
         session: &Session,
-        ost: u16,
+        to: Destination,
         request: OstRequest,
         bulk: Bulk<'_>,
     ) -> impl Future<Output = Answer<OstReply>>;
+
+    /// Executes a change that the head of a chain, another server, has ordered.
+    fn execute_forward(
+        &self,
+        session: &Session,
+        to: Destination,
+        forward: Forward,
+        request: OstRequest,
+        bulk: Bulk<'_>,
+    ) -> impl Future<Output = Answer<OstReply>>;
+
+    /// Answers another member of a chain.
+    fn execute_peer(&self, request: PeerRequest) -> impl Future<Output = FsResult<PeerReply>>;
+
+    /// The table of chains, as far as it is known here.
+    fn chains(&self) -> Vec<Chain>;
+
+    /// Row of a chain, if it is known here.
+    fn chain(&self, target: u16) -> Option<Chain>;
 
     /// Key that capabilities of this file system are signed with; `None` while it is not known.
     fn capability_key(&self) -> Option<&Key>;

@@ -2,12 +2,14 @@
 //! queue, no thread.
 
 use crate::Service;
+use crate::client::chain_rows::ChainRows;
 use crate::client::cluster::ClientIdentity;
 use crate::client::remote::random_client;
 use crate::client::transport::{
     Durability, Granting, LockClient, LockTraffic, MdsRequests, MdsSession, OstRequests,
-    ServerStatistics, Transport,
+    PeerRequests, ServerStatistics, Transport,
 };
+use glint_proto::chain::{Chain, Destination, Forward, PeerReply, PeerRequest};
 use glint_proto::lock::Return;
 use glint_proto::message::Welcome;
 use glint_proto::oss::OssInfo;
@@ -25,6 +27,7 @@ pub struct InProcess<S> {
     lock_client: OnceLock<Weak<dyn LockClient>>,
     session: Arc<Session>,
     identity: ClientIdentity,
+    chain_rows: OnceLock<Arc<ChainRows>>,
 }
 
 impl<S: Service> InProcess<S> {
@@ -39,7 +42,8 @@ impl<S: Service> InProcess<S> {
             secret: session.owner().map_or(0, |owner| owner.secret),
             in_process: true,
         };
-        InProcess { service, lock_client: OnceLock::new(), session, identity }
+        let (lock_client, chain_rows) = Default::default();
+        InProcess { service, lock_client, session, identity, chain_rows }
     }
 }
 
@@ -58,7 +62,7 @@ impl<S: Service> MdsRequests for InProcess<S> {
 impl<S: Service> OstRequests for InProcess<S> {
     async fn ost(
         &self,
-        ost: u16,
+        to: Destination,
         request: OstRequest,
         _: Option<Capability>,
         bulk: Bulk<'_>,
@@ -67,7 +71,35 @@ impl<S: Service> OstRequests for InProcess<S> {
         if !is_held() {
             return Err(Errno::EIO);
         }
-        self.service.execute_data(&self.session, ost, request, bulk.borrowed()).await.reply
+        let done = self.service.execute_data(&self.session, to, request, bulk.borrowed()).await;
+        if done.reply == Err(Errno::EREMCHG)
+            && let Some(rows) = self.chain_rows.get()
+            && let Some(row) = to.chain.and_then(|chain| self.service.chain(chain.target))
+        {
+            rows.learn(row);
+        }
+        done.reply
+    }
+
+    fn share_rows(&self, rows: &Arc<ChainRows>) {
+        let _ = self.chain_rows.set(rows.clone());
+    }
+}
+
+impl<S: Service> PeerRequests for InProcess<S> {
+    async fn forward(
+        &self,
+        to: Destination,
+        forward: Forward,
+        request: OstRequest,
+        bulk: Bulk<'_>,
+    ) -> FsResult<OstReply> {
+        let (session, bulk) = (&self.session, bulk.borrowed());
+        self.service.execute_forward(session, to, forward, request, bulk).await.reply
+    }
+
+    async fn peer(&self, _ost: u16, request: PeerRequest) -> FsResult<PeerReply> {
+        self.service.execute_peer(request).await
     }
 }
 
@@ -86,6 +118,10 @@ impl<S: Service> MdsSession for InProcess<S> {
 
     async fn osses(&self) -> FsResult<Vec<OssInfo>> {
         Ok(self.service.welcome().osses)
+    }
+
+    async fn chains(&self) -> FsResult<Vec<Chain>> {
+        Ok(self.service.chains())
     }
 }
 

@@ -297,8 +297,9 @@ pub enum MdsReply {
     /// A lock in the way of a lock of a program; `None` if there is none.
     Blocked(Option<PosixLock>),
     /// `count` inode numbers from `first` on, for files that are laid out over `osts`, of which
-    /// some are `absent`: not heard of, and better left alone.
-    Inodes { first: u64, count: u32, osts: u16, absent: Vec<u16> },
+    /// some are `absent`: not heard of, and better left alone; and how many `chains` there are of
+    /// each number of copies.
+    Inodes { first: u64, count: u32, osts: u16, absent: Vec<u16>, chains: Vec<(u8, u16)> },
     /// `batch`: so many changes were executed, and these of them, counted from 0, failed.
     Batched { done: u32, failed: Vec<(u32, Errno)> },
 }

@@ -7,6 +7,7 @@
 #![allow(missing_docs)] // Fields say what they are; shapes are documented on the variants.
 
 use crate::capability::SECRET_BYTES;
+use crate::chain::{Chain, ChainVersion, MemberEvent};
 use crate::message::SpaceInfo;
 use crate::{ClientId, ObjectId, Owner};
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,9 @@ pub enum OssRequest {
     Heartbeat(Heartbeat),
     /// Whether a session of a client is a good one, and belongs to this owner.
     CheckSession { client: ClientId, session: u64, owner: Owner },
+    /// Something happened to a member of a chain, as somebody saw it who knows this version of it:
+    /// an older one changes nothing.
+    Member { chain: ChainVersion, ost: u16, event: MemberEvent },
 }
 
 /// Sign of life of an OSS.
@@ -52,6 +56,13 @@ pub struct Heartbeat {
     pub failed: Vec<ObjectId>,
     /// Of each OST.
     pub space: Vec<SpaceInfo>,
+    /// Names the run of the OSS. Another one may have lost what was not on stable storage.
+    pub boot_verifier: u64,
+    /// Number of the last change of the table of chains that it knows, of those that the orders'
+    /// `sequence` names.
+    pub chains: u64,
+    /// Label of all that fails together with it: copies of an object lie in different ones.
+    pub failure_domain: String,
 }
 
 /// Answers to [`OssRequest`].
@@ -61,6 +72,9 @@ pub enum OssReply {
     Orders { orders: Orders, secret: [u8; SECRET_BYTES] },
     /// To [`OssRequest::CheckSession`].
     SessionIsGood(bool),
+    /// To [`OssRequest::Member`]. If not `is_settled`, some member may act by an older row still;
+    /// it is asked again.
+    Chain { row: Chain, is_settled: bool },
 }
 
 /// Orders to an OSS: what it has to do, and what it must know.
@@ -81,6 +95,10 @@ pub struct Orders {
     pub more_to_fence: bool,
     /// In their order, with their numbers.
     pub orders: Vec<(u64, Destroy)>,
+    /// Rows of the table of chains that were changed since the change that the beat names.
+    pub chains: Vec<Chain>,
+    /// Number of the last change of the table.
+    pub last_change: u64,
 }
 
 /// Objects on one OST of the OSS are to be gone from stable storage.

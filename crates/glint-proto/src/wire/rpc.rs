@@ -3,6 +3,7 @@
 
 #![allow(missing_docs)] // Fields say what they are; shapes are documented on the variants.
 
+use crate::chain::{Chain, Destination, Forward, PeerReply, PeerRequest};
 use crate::limits::{HOST_NAME_BYTES_MAX, MOUNT_POINT_BYTES_MAX};
 use crate::lock::{Grant, Recall, Return};
 use crate::message::{MdsReply, MdsRequest, OstReply, OstRequest};
@@ -195,13 +196,19 @@ pub enum Request<'a> {
     },
     /// For one OST.
     Ost {
-        /// Index of the OST.
-        ost: u16,
+        /// The OST, and the chain that it is asked for.
+        to: Destination,
         /// Request.
         request: OstRequest,
         /// Capability that allows it, if the session needs one.
         capability: Option<Capability>,
+        /// From the head of the chain: an order to do it, too.
+        forward: Option<Forward>,
     },
+    /// The rows of the table of chains.
+    Chains,
+    /// From a member of a chain to another one.
+    Peer(PeerRequest),
     /// Opens and locks that the client had before the server started again, up to
     /// [`RECLAIMS_MAX`](crate::limits::RECLAIMS_MAX).
     Reclaim(Vec<Reclaim>),
@@ -213,8 +220,8 @@ impl Request<'_> {
     /// Operation of the request.
     pub fn op(&self) -> Op {
         match self {
-            Request::Hello(_) | Request::Osses => Op::Hello,
-            Request::Oss(_) => Op::Ping,
+            Request::Hello(_) | Request::Osses | Request::Chains => Op::Hello,
+            Request::Oss(_) | Request::Peer(_) => Op::Ping,
             Request::Status | Request::Scrub { .. } => Op::Status,
             Request::Stats | Request::ResetStats => Op::Stats,
             Request::Ping { .. } | Request::Bye => Op::Ping,
@@ -233,6 +240,12 @@ pub enum Reply {
     Welcome(Welcome),
     /// To [`Request::Osses`].
     Osses(Vec<OssInfo>),
+    /// To [`Request::Chains`].
+    Chains(Vec<Chain>),
+    /// To [`Request::Ost`], which was made for another version: the chain is this one now.
+    ChainMoved(Chain),
+    /// To [`Request::Peer`].
+    Peer(FsResult<PeerReply>),
     /// To [`Request::Oss`].
     Oss(FsResult<OssReply>),
     /// To [`Request::Status`], [`Request::Stats`], and what only says that it is done.

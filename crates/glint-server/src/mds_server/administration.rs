@@ -21,16 +21,34 @@ impl<K: Kv, D: Disk> AdminService for MdsServer<K, D> {
     async fn execute_oss(&self, name: Option<&str>, request: OssRequest) -> FsResult<OssReply> {
         match request {
             OssRequest::Heartbeat(beat) => {
-                let orders = self.osses.beat(&*self.records, name, beat)?;
-                self.mds.note_ost_count(self.osses.osts(self.osts.count()));
+                let (uuid, run) = (beat.uuid, beat.boot_verifier);
+                let restarted = self.osses.restarted(&beat);
+                let joins = self.osses.osts(self.osts.count());
+                let mut orders = self.osses.beat(&*self.records, name, beat.clone())?;
+                let restarted = restarted.or_else(|| self.osses.restarted(&beat));
+                let osts = self.osses.osts(self.osts.count());
+                self.mds.note_ost_count(osts);
+                if osts != joins {
+                    self.place_chains().await;
+                }
+                if let Some(osts) = restarted {
+                    self.has_restarted(osts).await?;
+                }
+                self.osses.note_run(uuid, run);
+                let (rows, last) = self.mds.chains().since(self.osses.rows_known(uuid));
+                (orders.chains, orders.last_change) = (rows, last);
                 Ok(OssReply::Orders { orders, secret: *self.mds.secret() })
             }
             OssRequest::CheckSession { client, session, owner } => {
                 // The client of this process has shown its certificate to nobody here.
                 let own = self.in_process.owner().map(|own| (self.in_process.number(), own.secret));
-                let of_this_process = self.settings.mounted && own == Some((session, owner.secret));
+                let of_this_process = own == Some((session, owner.secret));
                 let is_good = of_this_process || self.mds.has_session(client, session, &owner);
                 Ok(OssReply::SessionIsGood(is_good))
+            }
+            OssRequest::Member { chain, ost, event } => {
+                let (row, is_settled) = self.on_member(chain, ost, event).await?;
+                Ok(OssReply::Chain { row, is_settled })
             }
         }
     }
@@ -39,6 +57,7 @@ impl<K: Kv, D: Disk> AdminService for MdsServer<K, D> {
         match request {
             OssRequest::Heartbeat(beat) => self.osses.knows(name, beat),
             OssRequest::CheckSession { .. } => true,
+            OssRequest::Member { .. } => false,
         }
     }
 

@@ -1,28 +1,32 @@
 //! The server with the MDS, and with OSTs of its own.
 
 mod administration;
+mod chains;
 mod objects;
 mod sessions;
 mod targets;
 
 use crate::oss_registry::OssRegistry;
 use crate::rates::{Rates, Totals};
-use crate::records::Records;
+use crate::records::{Records, StartError};
+use crate::replication::peers::ClusterPeers;
+use crate::replication::{Here, Replication};
 use crate::scrubbing::Scrubbing;
 use crate::settings::{Drawn, Settings};
 use crate::units::human_bytes;
 use glint_kv::Kv;
 use glint_kv::local::LocalKv;
-use glint_mds::{Config, Mds, MdsError};
-use glint_net::Service;
+use glint_mds::{Config, Mds};
 use glint_net::capability::Key;
+use glint_net::{Cluster, PeerRequests, Service, Transport};
 use glint_ost::OstSet;
 use glint_ost::disk::{Disk, LocalDisk};
 use glint_proto::limits::reserve_metadata;
 use glint_proto::{ClientId, FsResult, Owner, Session, SpaceInfo, clock};
 use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// An MDS and its OSTs. Whoever has it runs [`MdsServer::rounds`].
@@ -30,6 +34,11 @@ pub struct MdsServer<K: Kv = LocalKv, D: Disk = LocalDisk> {
     mds: Mds<K>,
     key: Key,
     osts: OstSet<D>,
+    replication: Replication,
+    /// Last change of the table of chains that it knows.
+    rows_known: AtomicU64,
+    /// OSTs that others could not reach, and since when.
+    suspects: Mutex<HashMap<u16, Instant>>,
     scrubbing: Scrubbing,
     osses: OssRegistry,
     records: Arc<dyn Records>,
@@ -60,7 +69,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
         records: Arc<dyn Records>,
         settings: Settings,
         drawn: Drawn,
-    ) -> Result<MdsServer<K, D>, MdsError> {
+    ) -> Result<MdsServer<K, D>, StartError> {
         let osses = OssRegistry::new(&*records, drawn.boot_verifier, settings.lease);
         let config = Config {
             osts: osses.osts(osts.count()),
@@ -74,11 +83,15 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
             boot_verifier: drawn.boot_verifier,
         };
         let mds = Mds::start(kv, config).await?;
+        let replication = Replication::load(&records, false)?;
         let own = Owner { certificate: None, secret: drawn.secret };
-        Ok(MdsServer {
+        let server = MdsServer {
             key: Key::new(mds.secret()),
             mds,
             osts,
+            replication,
+            rows_known: AtomicU64::new(0),
+            suspects: Mutex::default(),
             scrubbing: Scrubbing::new(&*records, settings.scrub_bandwidth),
             osses,
             records,
@@ -88,7 +101,37 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
             settings,
             started: clock::now(),
             totals: Mutex::new([Totals::now(); 2]),
-        })
+        };
+        // Whether this host lost power or not, what was under way may differ between copies.
+        server.has_restarted(0..server.osts.count()).await.map_err(StartError::Chains)?;
+        server.place_chains().await;
+        Ok(server)
+    }
+
+    /// OSTs here, as members of chains.
+    pub(crate) fn here(&self) -> Here<'_, D> {
+        Here { osts: &self.osts, first: 0 }
+    }
+
+    /// Replication, as this server takes part in it.
+    pub(crate) fn replication(&self) -> &Replication {
+        &self.replication
+    }
+
+    /// Reaches the other servers through this, for copies.
+    pub fn reach_peers(self: &Arc<Self>, cluster: Cluster<impl Transport + PeerRequests>) {
+        let server = Arc::downgrade(self);
+        self.replication.set_peers(Some(Arc::new(ClusterPeers { cluster, server })));
+    }
+
+    /// Reaches no other server any more.
+    pub fn leave_peers(&self) {
+        self.replication.set_peers(None);
+    }
+
+    /// Looks after the chains. Returns whether there is more to do at once.
+    pub(crate) async fn tend_chains(&self) -> bool {
+        self.replication.tend(self.here()).await
     }
 
     /// Evicts clients whose time is over. What fails is tried again with the next call.
@@ -104,7 +147,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
     /// Brings data to stable storage and seals objects that were left alone for `idle`, every
     /// commit interval. May take long.
     pub(crate) fn settle(&self, idle: Duration) {
-        self.osts.settle(idle);
+        self.replication.settle_osts(&self.osts, idle);
     }
 
     /// Compares some more data with its checksums. Returns whether there is more to do at once.
@@ -154,8 +197,13 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
 
     /// The last thing before the end: everything accepted is on stable storage after it.
     pub async fn shut_down(&self) -> FsResult<()> {
-        self.osts.settle_last()?;
+        self.settle_last()?;
         self.mds.shut_down().await
+    }
+
+    /// The last thing for the OSTs here.
+    pub fn settle_last(&self) -> FsResult<()> {
+        self.replication.settle_last(&self.osts)
     }
 
     /// Rates per second, over the last one or two seconds before `now`.

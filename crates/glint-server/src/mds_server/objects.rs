@@ -6,6 +6,7 @@ use glint_kv::Kv;
 use glint_net::capability::Key;
 use glint_net::{CommitService, ObjectService};
 use glint_ost::disk::Disk;
+use glint_proto::chain::{Chain, Destination, Forward, PeerReply, PeerRequest};
 use glint_proto::message::Survived;
 use glint_proto::{Answer, Bulk, Committed, FsResult, OstReply, OstRequest, Session};
 
@@ -13,10 +14,11 @@ impl<K: Kv, D: Disk> ObjectService for MdsServer<K, D> {
     async fn execute_data(
         &self,
         session: &Session,
-        ost: u16,
+        to: Destination,
         request: OstRequest,
         bulk: Bulk<'_>,
     ) -> Answer<OstReply> {
+        let ost = to.ost;
         pace(&self.osts, ost, &request, &bulk).await;
         let client = session.client();
         let _running = match session.enter() {
@@ -26,9 +28,40 @@ impl<K: Kv, D: Disk> ObjectService for MdsServer<K, D> {
         if self.settings.shared && request.is_write() {
             self.mds.wrote(client);
         }
-        let answer = self.osts.handle(client, ost, request, bulk).await;
+        let answer = match to.chain {
+            None => self.osts.handle(client, ost, request, bulk).await,
+            Some(_) => self.replication.execute(self.here(), client, to, request, bulk).await,
+        };
         tracing::trace!(%client, ost, ?request, ?answer, "data");
         answer
+    }
+
+    async fn execute_forward(
+        &self,
+        session: &Session,
+        to: Destination,
+        forward: Forward,
+        request: OstRequest,
+        bulk: Bulk<'_>,
+    ) -> Answer<OstReply> {
+        let _running = match session.enter() {
+            Ok(running) => running,
+            Err(errno) => return Answer::unchanged(Err(errno)),
+        };
+        let (here, client) = (self.here(), session.client());
+        self.replication.execute_forward(here, client, to, forward, request, bulk).await
+    }
+
+    async fn execute_peer(&self, request: PeerRequest) -> FsResult<PeerReply> {
+        self.replication.answer(self.here(), request).await
+    }
+
+    fn chains(&self) -> Vec<Chain> {
+        self.replication.chains()
+    }
+
+    fn chain(&self, target: u16) -> Option<Chain> {
+        self.replication.chain(target)
     }
 
     fn capability_key(&self) -> Option<&Key> {
@@ -38,12 +71,15 @@ impl<K: Kv, D: Disk> ObjectService for MdsServer<K, D> {
 
 impl<K: Kv, D: Disk> CommitService for MdsServer<K, D> {
     async fn commit(&self) -> FsResult<()> {
-        self.osts.commit().await?;
+        self.replication.settle(self.here()).await?;
         self.mds.sync().await
     }
 
     fn last_committed(&self) -> Committed {
-        Committed { mds: self.mds.committed(), ost: self.osts.committed() }
+        Committed {
+            mds: self.mds.committed(),
+            ost: self.replication.committed(self.osts.committed()),
+        }
     }
 
     fn survival(&self, boot_verifier: u64) -> Option<Survived> {

@@ -4,7 +4,23 @@ use super::MdsServer;
 use glint_kv::Kv;
 use glint_mds::Targets;
 use glint_ost::disk::Disk;
+use glint_proto::chain::ChainId;
 use glint_proto::{FsResult, Ino, Layout, ObjectId};
+use std::collections::BTreeSet;
+
+impl<K: Kv, D: Disk> MdsServer<K, D> {
+    /// OSTs that may have objects of a target: itself, or all that are or were members of the chain.
+    fn osts_of(&self, target: u16) -> BTreeSet<u16> {
+        if ChainId::of_target(target).is_none() {
+            return BTreeSet::from([target]);
+        }
+        let Some(row) = self.mds.chains().get(target) else {
+            tracing::error!(target, "no row of a chain; objects of deleted files stay there");
+            return BTreeSet::new();
+        };
+        row.founders.iter().copied().chain(row.members.iter().map(|member| member.ost)).collect()
+    }
+}
 
 impl<K: Kv, D: Disk> Targets for MdsServer<K, D> {
     async fn destroy(&self, files: &[(Ino, Layout)]) -> FsResult<u64> {
@@ -12,7 +28,11 @@ impl<K: Kv, D: Disk> Targets for MdsServer<K, D> {
         let objects_of = |(ino, layout): &(Ino, Layout)| {
             let (ino, layout) = (*ino, *layout);
             let stripes = 0..layout.stripe_count.max(1);
-            stripes.map(move |stripe| (layout.ost_of(stripe, own), ObjectId { ino, stripe }))
+            stripes.flat_map(move |stripe| {
+                let object = ObjectId { ino, stripe };
+                let target = layout.ost_of(stripe, own);
+                self.osts_of(target).into_iter().map(move |ost| (ost, object))
+            })
         };
         let (here, elsewhere): (Vec<_>, Vec<_>) =
             files.iter().flat_map(objects_of).partition(|(ost, _)| *ost < own);

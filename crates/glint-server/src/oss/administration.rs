@@ -27,6 +27,7 @@ impl<D: Disk> AdminService for Oss<D> {
                 "available_bytes": space.available,
             },
             "osts": crate::status::osts(&self.osts, first),
+            "pending": crate::status::pending(&self.replication),
             "clients": self.sessions.all().iter().map(client).collect::<Vec<_>>(),
         })
         .to_string()

@@ -88,6 +88,7 @@ struct Channels {
 pub(super) struct Liaison {
     mds: Address,
     advertised: String,
+    failure_domain: String,
     /// No more than the questions that have a place, and one that objects were destroyed.
     event_sender: UnboundedSender<Event>,
     questions: Arc<AtomicUsize>,
@@ -98,12 +99,13 @@ pub(super) struct Liaison {
 }
 
 impl Liaison {
-    pub(super) fn new(mds: Address, advertised: String) -> Liaison {
+    pub(super) fn new(mds: Address, advertised: String, failure_domain: String) -> Liaison {
         let (event_sender, events) = mpsc::unbounded();
         let (orders, ordered) = mpsc::unbounded();
         Liaison {
             mds,
             advertised,
+            failure_domain,
             event_sender,
             questions: Arc::default(),
             channels: Mutex::new(Some(Channels { events, orders })),
@@ -151,6 +153,7 @@ impl<D: Disk> Oss<D> {
             fencing: Vec::new(),
             is_another_run: false,
             done: (0, 0),
+            chains: 0,
             destroying: None,
             failed: Vec::new(),
             joined: false,
@@ -186,6 +189,8 @@ struct Talk<'a, D: Disk> {
     is_another_run: bool,
     /// The last order that was done.
     done: OrderId,
+    /// The last change of the table of chains that is known, of the orders' sequence.
+    chains: u64,
     /// Objects that could not be removed, until the MDS knows.
     failed: Vec<ObjectId>,
     joined: bool,
@@ -313,6 +318,9 @@ impl<D: Disk> Talk<'_, D> {
             done: self.done,
             failed: self.failed.clone(),
             space: self.oss.osts.spaces(),
+            boot_verifier: self.oss.boot_verifier,
+            chains: self.chains,
+            failure_domain: self.oss.liaison.failure_domain.clone(),
         }
     }
 
@@ -328,6 +336,10 @@ impl<D: Disk> Talk<'_, D> {
         sent: Instant,
     ) -> Result<Duration, NetError> {
         let sessions = &self.oss.sessions;
+        let here = self.oss.here().await;
+        orders.chains.iter().for_each(|row| self.oss.replication.adopt(here, row));
+        self.chains = orders.last_change;
+        self.oss.replication.heard(sent);
         if self.done.0 != orders.sequence {
             self.is_another_run = true;
             // The MDS may have forgotten what ended between two of its runs: it is asked about each.
@@ -397,7 +409,7 @@ mod tests {
     /// While the MDS is away, each hello of a session that is not known is one.
     #[test]
     fn questions_of_those_who_have_gone_do_not_pile_up() {
-        let liaison = Liaison::new(Address::parse("127.0.0.1:1"), "here".into());
+        let liaison = Liaison::new(Address::parse("127.0.0.1:1"), "here".into(), String::new());
         let owner = Owner { certificate: None, secret: 1 };
         // Polled once and dropped: asked, and gone.
         let ask = || {

@@ -16,17 +16,20 @@ mod objects;
 mod sessions;
 
 use crate::records::{Records, RecordsError};
+use crate::replication::peers::{AsksMds, ClusterPeers};
+use crate::replication::{Asked, Here, Replication};
 use crate::scrubbing::Scrubbing;
 use crate::settings::Settings;
 use crate::units::human_bytes;
 use boot_history::BootHistory;
 use glint_net::capability::Key;
-use glint_net::{Address, Service};
+use glint_net::{Address, Cluster, PeerRequests, Service, Transport, host};
 use glint_ost::OstSet;
 use glint_ost::disk::{Disk, LocalDisk};
 use glint_proto::capability::SECRET_BYTES;
-use glint_proto::oss::Orders;
-use glint_proto::{FsResult, NoNamespace, ObjectId, SpaceInfo, clock};
+use glint_proto::chain::{Chain, ChainVersion, MemberEvent};
+use glint_proto::oss::{Orders, OssReply, OssRequest};
+use glint_proto::{Errno, FsResult, NoNamespace, ObjectId, SpaceInfo, clock};
 use glint_wait::WaitList;
 use liaison::Liaison;
 use sessions::Sessions;
@@ -34,10 +37,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+/// How soon the MDS is asked again whether nobody acts by an older row of a chain.
+const ASK_AGAIN: Duration = Duration::from_millis(30);
+
 /// An OSS. Whoever has it runs what it does beside requests: [`Oss::talk`],
 /// [`Oss::destroy_ordered`], [`Oss::rounds`].
 pub struct Oss<D: Disk = LocalDisk> {
     osts: OstSet<D>,
+    replication: Replication,
     scrubbing: Scrubbing,
     records: Arc<dyn Records>,
     settings: Settings,
@@ -65,7 +72,8 @@ impl<D: Disk> Service for Oss<D> {
 
 impl<D: Disk> Oss<D> {
     /// Starts on OSTs, for the file system whose MDS is at `mds`. Clients reach it at
-    /// `advertised`.
+    /// `advertised`. Copies of its objects lie in other failure domains; without a name its own is
+    /// one.
     pub fn start(
         osts: OstSet<D>,
         records: Arc<dyn Records>,
@@ -73,25 +81,62 @@ impl<D: Disk> Oss<D> {
         boot_verifier: u64,
         mds: Address,
         advertised: String,
+        failure_domain: String,
     ) -> Result<Oss<D>, RecordsError> {
         let survived = !records.is_after_loss() && !settings.after_power_loss;
         let boot_history = BootHistory::begin(&*records, boot_verifier, survived)?;
         records.note_served()?;
         Ok(Oss {
             sessions: Sessions::new(osts.count()),
+            replication: Replication::load(&records, true)?,
             osts,
             scrubbing: Scrubbing::new(&*records, settings.scrub_bandwidth),
             records,
             settings,
             boot_verifier,
             boot_history,
-            liaison: Liaison::new(mds, advertised),
+            liaison: Liaison::new(mds, advertised, failure_domain),
             joined: OnceLock::new(),
             until_joined: WaitList::default(),
             key: OnceLock::new(),
             stop: AtomicBool::new(false),
             started: clock::now(),
         })
+    }
+
+    /// OSTs here, as members of chains: known once the MDS was heard of in this run.
+    async fn here(&self) -> Here<'_, D> {
+        let (_, first) = *self.until_joined.until(|| self.joined.get()).await;
+        Here { osts: &self.osts, first }
+    }
+
+    /// Replication, as this server takes part in it.
+    pub(crate) fn replication(&self) -> &Replication {
+        &self.replication
+    }
+
+    /// Reaches the other servers through this, for copies.
+    pub fn reach_peers(self: &Arc<Self>, cluster: Cluster<impl Transport + PeerRequests>) {
+        let server = Arc::downgrade(self);
+        self.replication.set_peers(Some(Arc::new(ClusterPeers { cluster, server })));
+    }
+
+    /// Reaches no other server any more.
+    pub fn leave_peers(&self) {
+        self.replication.set_peers(None);
+    }
+
+    /// Whether there are files with copies.
+    pub fn has_chains(&self) -> bool {
+        !self.replication.is_empty()
+    }
+
+    /// Looks after the chains. Returns whether there is more to do at once.
+    pub(crate) async fn tend_chains(&self) -> bool {
+        match self.joined.get() {
+            Some(_) => self.replication.tend(self.here().await).await,
+            None => false,
+        }
     }
 
     /// Ends [`Oss::talk`] soon, if it has begun.
@@ -108,7 +153,7 @@ impl<D: Disk> Oss<D> {
     /// Brings data to stable storage and seals objects that were left alone for `idle`, every
     /// commit interval. May take long.
     pub(crate) fn settle(&self, idle: Duration) {
-        self.osts.settle(idle);
+        self.replication.settle_osts(&self.osts, idle);
         self.osts.retain_grants(|client| self.sessions.knows(client));
     }
 
@@ -124,7 +169,7 @@ impl<D: Disk> Oss<D> {
 
     /// The last thing before the end: everything accepted is on stable storage after it.
     pub fn settle_last(&self) -> FsResult<()> {
-        self.osts.settle_last()
+        self.replication.settle_last(&self.osts)
     }
 
     /// For whom it waits before it is a part of its file system, and why.
@@ -169,5 +214,24 @@ impl<D: Disk> Oss<D> {
     pub fn in_short(&self) -> String {
         let available = human_bytes(SpaceInfo::sum(self.osts.spaces()).available);
         format!("available {available}  clients {}", self.sessions.all().len())
+    }
+}
+
+impl<D: Disk> AsksMds for Oss<D> {
+    fn tell_of_member(
+        &self,
+        chain: ChainVersion,
+        ost: u16,
+        event: MemberEvent,
+    ) -> Asked<'_, Chain> {
+        Box::pin(async move {
+            loop {
+                match self.liaison.ask(OssRequest::Member { chain, ost, event }).await? {
+                    OssReply::Chain { row, is_settled: true } => return Ok(row),
+                    OssReply::Chain { .. } => host::sleep(ASK_AGAIN).await,
+                    _ => return Err(Errno::EPROTO),
+                }
+            }
+        })
     }
 }

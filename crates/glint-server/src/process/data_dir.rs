@@ -7,6 +7,8 @@
 //! DATA/mds          metadata engine; not of an OSS
 //! DATA/runs.json    how the runs of an OSS ended
 //! DATA/scrubbed.json  when all data was compared with its checksums last
+//! DATA/recent.log   objects of chains that were changed not long ago
+//! DATA/pending.log  objects that absent members of chains lack changes of
 //! DATA/ost0 ...     object stores
 //! ```
 //!
@@ -14,13 +16,15 @@
 
 mod records;
 
-use crate::records::{OssIdentity, RecordsError};
+use crate::records::{OssIdentity, RecordsError, ServerLog};
 use glint_proto::limits::{FORMAT_VERSION, FORMAT_VERSION_MIN, OST_COUNT_MAX};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const IDENTITY: &str = "glint.json";
@@ -123,6 +127,8 @@ pub struct DataDirIdentity {
 pub struct DataDir {
     path: PathBuf,
     identity: DataDirIdentity,
+    /// Files of logs that were appended to.
+    logs: Mutex<Vec<(ServerLog, Arc<File>)>>,
     _lock: File,
 }
 
@@ -236,7 +242,7 @@ impl ServedDir {
         }
         keep_private(&path);
         let identity = create(&path, osts, role)?;
-        Ok(DataDir { path, identity, _lock: lock })
+        Ok(DataDir { path, identity, logs: Mutex::default(), _lock: lock })
     }
 }
 
@@ -286,7 +292,7 @@ impl DataDir {
             identity.format = FORMAT_VERSION;
             store(path, &identity)?;
         }
-        Ok(DataDir { path: path.to_owned(), identity, _lock: lock })
+        Ok(DataDir { path: path.to_owned(), identity, logs: Mutex::default(), _lock: lock })
     }
 
     /// Waits until no process uses the directory any more, but not longer than `limit`.
@@ -367,11 +373,16 @@ fn store(path: &Path, identity: &DataDirIdentity) -> Result<(), RecordsError> {
 
 /// Puts a file into a data directory, durably: it is as before or as it is to be.
 fn store_json(path: &Path, name: &str, value: &impl Serialize) -> Result<(), RecordsError> {
-    let target = path.join(name);
     let text = serde_json::to_string_pretty(value).unwrap_or_default();
+    store_bytes(path, name, text.as_bytes())
+}
+
+/// Puts such a file of any content there.
+fn store_bytes(path: &Path, name: &str, bytes: &[u8]) -> Result<(), RecordsError> {
+    let target = path.join(name);
     let draft = path.join(format!("{name}.new"));
     let mut file = File::create(&draft).map_err(io_error(&draft))?;
-    file.write_all(text.as_bytes()).map_err(io_error(&draft))?;
+    file.write_all(bytes).map_err(io_error(&draft))?;
     file.sync_all().map_err(io_error(&draft))?;
     std::fs::rename(&draft, &target).map_err(io_error(&target))?;
     File::open(path).and_then(|dir| dir.sync_all()).map_err(io_error(path))

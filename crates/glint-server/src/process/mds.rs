@@ -7,6 +7,8 @@ use crate::records::Records;
 use crate::settings::{Drawn, Settings};
 use futures_lite::future::block_on;
 use glint_kv::local::{LocalKv, Options};
+use glint_net::tls::TlsIdentity;
+use glint_net::{Cluster, InProcess};
 use glint_proto::FsResult;
 use glint_proto::limits::{journal_bytes, segment_bytes};
 use std::sync::Arc;
@@ -63,6 +65,12 @@ impl RunningMds {
         Ok(RunningMds { server, data, stop, threads })
     }
 
+    /// Reaches the other servers as `tls`, if that is given. What copies need.
+    pub fn reach_peers(&self, tls: Option<TlsIdentity>) {
+        let transport = InProcess::new(self.server.clone());
+        self.server.reach_peers(Cluster::new(transport, tls, "(copies)".into()));
+    }
+
     /// See [`DataDir::give_up`].
     pub fn give_up(&self, reason: &str) -> String {
         self.data.give_up(reason)
@@ -76,6 +84,7 @@ impl RunningMds {
                 tracing::error!("a thread of the server panicked");
             }
         }
+        self.server.leave_peers();
         block_on(self.server.shut_down())
     }
 }

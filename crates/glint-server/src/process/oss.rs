@@ -5,7 +5,7 @@ use super::{local_osts, rounds};
 use crate::oss::Oss;
 use crate::settings::Settings;
 use futures_lite::future::block_on;
-use glint_net::Address;
+use glint_net::{Address, Cluster, Remote, RemoteOptions};
 use glint_proto::FsResult;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 
 /// How long the server of the MDS may be silent at the start before whoever waits is told.
 const SILENT_MAX: Duration = Duration::from_secs(3);
+
+/// Pause before the server of the MDS is asked again to let this one in as a client.
+const RETRY: Duration = Duration::from_millis(100);
 
 /// An OSS and its threads.
 pub struct RunningOss {
@@ -25,24 +28,29 @@ pub struct RunningOss {
 
 impl RunningOss {
     /// Starts on a data directory, for the file system whose MDS is at `mds`. Clients reach it
-    /// at `advertised`.
+    /// at `advertised`; see [`Oss::start`].
     pub fn start(
         data: DataDir,
         settings: Settings,
         mds: Address,
         advertised: String,
+        failure_domain: String,
     ) -> Result<RunningOss, Box<dyn std::error::Error>> {
         let osts = local_osts::open(&data, &settings)?;
+        let (mds_address, shown) = (mds.clone(), format!("(copies) {advertised}"));
         let boot_verifier = getrandom::u64().unwrap_or(1);
         let data = Arc::new(data);
         let records = data.clone();
-        let oss = Oss::start(osts, records, settings, boot_verifier, mds, advertised)?;
+        let oss =
+            Oss::start(osts, records, settings, boot_verifier, mds, advertised, failure_domain)?;
         let oss = Arc::new(oss);
         let (reporter, report) = mpsc::channel();
         let (talking, destroying) = (oss.clone(), oss.clone());
         let thread = |name: &str| std::thread::Builder::new().name(name.into());
         let mut threads = rounds::spawn(&oss, oss.rounds(), Oss::is_stopping)?;
         threads.push(thread("destroy").spawn(move || block_on(destroying.destroy_ordered()))?);
+        let reaching = oss.clone();
+        threads.push(thread("peers").spawn(move || reach_peers(&reaching, &mds_address, &shown))?);
         threads.push(thread("liaison").spawn(move || talk(&talking, &reporter))?);
         Ok(RunningOss { oss, data, threads, report })
     }
@@ -82,7 +90,30 @@ impl RunningOss {
                 tracing::error!("a thread of the server panicked");
             }
         }
+        self.oss.leave_peers();
         self.oss.settle_last()
+    }
+}
+
+/// Reaches the other servers, as a client of the MDS, as soon as that is there and there are copies
+/// to be kept.
+fn reach_peers(oss: &Arc<Oss>, mds: &Address, shown: &str) {
+    let tls = match mds {
+        Address::Tls(_, identity) => Some(identity.clone()),
+        Address::Tcp(_) | Address::Unix(_) => None,
+    };
+    while !oss.is_stopping() {
+        std::thread::sleep(RETRY);
+        if !oss.has_chains() {
+            continue;
+        }
+        let options = RemoteOptions { address: mds.clone(), mount_point: shown.to_owned() };
+        match Remote::connect(options) {
+            Ok(remote) => {
+                return oss.reach_peers(Cluster::new(remote, tls, shown.to_owned()));
+            }
+            Err(error) => tracing::debug!(%error, "no way to the server of the MDS yet"),
+        }
     }
 }
 

@@ -25,8 +25,25 @@ pub(super) fn spawn<S: Send + Sync + 'static>(
             if round.gives_way {
                 give_way();
             }
-            let pause = async |pause| wait(pause, || is_stopping(&server));
-            block_on(round.keep(&*server, || SEAL_IDLE, pause));
+            let asks = round.asks;
+            let pause = async |pause| match asks {
+                // Answers of other servers are received meanwhile.
+                true => {
+                    glint_net::host::sleep(pause).await;
+                    !is_stopping(&server)
+                }
+                false => wait(pause, || is_stopping(&server)),
+            };
+            let keep = round.keep(&*server, || SEAL_IDLE, pause);
+            if !round.asks {
+                return block_on(keep);
+            }
+            match glint_net::runtime(None) {
+                Ok(runtime) => runtime.block_on(keep),
+                Err(error) => {
+                    tracing::error!(%error, round.name, "could not start a thread's work");
+                }
+            }
         })
     };
     rounds.into_iter().map(start).collect()

@@ -24,7 +24,7 @@ use std::time::Duration;
 pub(crate) const MDS: usize = 0;
 /// In simulated time.
 pub(crate) const LEASE: Duration = Duration::from_secs(12);
-const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a request waits for a disk that makes it wait.
 const SLOW_US_MAX: u64 = 3_000;
 /// Flushes of the engine take less.
@@ -39,17 +39,19 @@ pub(crate) type Servers = MdsServer<Arc<MemoryKv>, MemoryDisk>;
 
 /// Server process that runs on a machine.
 #[derive(Clone)]
-enum Process {
+pub(super) enum Process {
     Mds(Arc<Servers>),
     Oss(Arc<Oss<MemoryDisk>>),
 }
 
 /// A machine of a server, and what outlives its processes.
-struct Host {
+pub(super) struct Host {
     machine: Machine,
-    disks: Vec<MemoryDisk>,
+    pub(super) disks: Vec<MemoryDisk>,
     records: Arc<MemoryRecords>,
-    process: RefCell<Option<Process>>,
+    pub(super) process: RefCell<Option<Process>>,
+    /// A process runs.
+    pub(super) is_up: Cell<bool>,
     /// When it last lost what was not synced.
     lost: Cell<Option<Duration>>,
     /// Until when its disks stand still.
@@ -58,12 +60,14 @@ struct Host {
 
 /// The machines of the servers.
 pub(crate) struct Hosts {
-    executor: Rc<Executor>,
+    pub(super) executor: Rc<Executor>,
     pub(crate) engine: Arc<MemoryKv>,
-    hosts: Vec<Host>,
+    pub(super) hosts: Vec<Host>,
     /// Clients keep locks.
     locks: bool,
-    layout: Layout,
+    pub(super) layout: Layout,
+    /// How many processes of servers the MDS was to let in as clients.
+    pub(super) let_in: Cell<u64>,
 }
 
 /// Address of a server.
@@ -73,7 +77,12 @@ pub(crate) fn address(host: usize) -> String {
 
 impl Hosts {
     /// The machine with the MDS and those of OSSes, of so many OSTs each, all of them empty.
-    pub(crate) fn new(executor: &Rc<Executor>, osts: &[u16], locks: bool, layout: Layout) -> Hosts {
+    pub(crate) fn new(
+        executor: &Rc<Executor>,
+        osts: &[u16],
+        locks: bool,
+        layout: Layout,
+    ) -> Rc<Hosts> {
         let host = |(number, osts): (usize, &u16)| {
             let stands_still = Arc::<Mutex<Duration>>::default();
             let disk = |_| disk(executor, &stands_still);
@@ -82,12 +91,14 @@ impl Hosts {
                 disks: (0..*osts).map(disk).collect(),
                 records: Arc::new(MemoryRecords::new(UUID + number as u128, *osts)),
                 process: RefCell::default(),
+                is_up: Cell::default(),
                 lost: Cell::new(None),
                 stands_still,
             }
         };
         let hosts = osts.iter().enumerate().map(host).collect();
-        Hosts { executor: executor.clone(), engine: Arc::default(), hosts, locks, layout }
+        let (executor, engine) = (executor.clone(), Arc::default());
+        Rc::new(Hosts { executor, engine, hosts, locks, layout, let_in: Cell::default() })
     }
 
     /// How many there are.
@@ -115,10 +126,14 @@ impl Hosts {
     /// Loses any part of the objects that was not synced, and the records that were not.
     pub(crate) fn lose_objects(&self, host: usize) {
         let host = &self.hosts[host];
-        host.records.lose();
+        // The kernel writes back the log before what it is about.
+        let keeps_logs = self.layout.replicas > 1 && self.executor.one_in(2);
+        let loses_all = self.layout.replicas > 1 && !keeps_logs;
+        host.records.lose(keeps_logs);
         host.lost.set(Some(self.executor.now()));
         for disk in &host.disks {
-            disk.lose_power(&mut |limit| self.executor.below(limit));
+            let mut decide = |limit| if loses_all { 0 } else { self.executor.below(limit) };
+            disk.lose_power(&mut decide);
         }
     }
 
@@ -192,7 +207,7 @@ impl Hosts {
     }
 
     /// Starts the server of a machine.
-    pub(crate) fn start(&self, host: usize) {
+    pub(crate) fn start(self: &Rc<Self>, host: usize) {
         let osts = self.open_osts(host);
         let the_host = &self.hosts[host];
         let settings = Settings {
@@ -223,12 +238,15 @@ impl Hosts {
             Process::Mds(server)
         } else {
             let mds = Address::parse(&address(MDS));
-            let oss = Oss::start(osts, records, settings, draw(), mds, address(host));
+            let oss =
+                Oss::start(osts, records, settings, draw(), mds, address(host), String::new());
             let oss = Arc::new(oss.unwrap_or_else(|error| panic!("an OSS: {error}")));
             self.spawn_oss(host, &oss);
             Process::Oss(oss)
         };
         the_host.process.replace(Some(process));
+        the_host.is_up.set(true);
+        self.spawn_peers(host);
     }
 
     fn open_osts(&self, host: usize) -> OstSet<MemoryDisk> {
@@ -298,17 +316,23 @@ impl Hosts {
     /// The process of a machine ends.
     pub(crate) fn stop(&self, host: usize) {
         let machine = self.machine(host);
+        self.hosts[host].is_up.set(false);
         self.executor.network.listen(&address(host), None);
         self.executor.network.cut(Some(machine));
         self.executor.kill(machine);
         self.executor.go_on(machine);
+        match &*self.hosts[host].process.borrow() {
+            Some(Process::Mds(server)) => server.leave_peers(),
+            Some(Process::Oss(oss)) => oss.leave_peers(),
+            None => {}
+        }
     }
 
     /// The last thing of a process that ends by itself: all objects have checksums after it.
     pub(crate) fn settle_last(&self, host: usize) {
         // The check of the objects sees what fails.
         let _ = match &*self.hosts[host].process.borrow() {
-            Some(Process::Mds(server)) => server.osts().settle_last(),
+            Some(Process::Mds(server)) => server.settle_last(),
             Some(Process::Oss(oss)) => oss.settle_last(),
             None => Ok(()),
         };

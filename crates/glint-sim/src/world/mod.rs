@@ -4,4 +4,5 @@ pub(crate) mod chance;
 pub(crate) mod executor;
 pub(crate) mod hosts;
 pub(crate) mod network;
+mod peers;
 pub(crate) mod records;

@@ -1,7 +1,8 @@
 //! Records of a server, in memory that outlives its processes.
 
-use glint_server::{OssIdentity, OssRuns, Records, RecordsError};
+use glint_server::{OssIdentity, OssRuns, Records, RecordsError, ServerLog};
 use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// Records of a server.
@@ -18,6 +19,14 @@ struct Kept {
     file_system: u128,
     runs: OssRuns,
     scrubbed: Option<Duration>,
+    logs: HashMap<ServerLog, KeptLog>,
+}
+
+/// A log, and how much of it was synced.
+#[derive(Default)]
+struct KeptLog {
+    bytes: Vec<u8>,
+    synced: usize,
 }
 
 impl MemoryRecords {
@@ -27,8 +36,13 @@ impl MemoryRecords {
     }
 
     /// Loses records that were not synced, or counts them as lost.
-    pub(crate) fn lose(&self) {
-        self.kept.lock().lost = true;
+    pub(crate) fn lose(&self, keeps_logs: bool) {
+        let mut kept = self.kept.lock();
+        kept.lost = true;
+        if keeps_logs {
+            return;
+        }
+        kept.logs.values_mut().for_each(|log| log.bytes.truncate(log.synced));
     }
 }
 
@@ -87,6 +101,28 @@ impl Records for MemoryRecords {
 
     fn store_runs(&self, runs: &OssRuns) -> Result<(), RecordsError> {
         self.kept.lock().runs = runs.clone();
+        Ok(())
+    }
+
+    fn read_log(&self, log: ServerLog) -> Result<Vec<u8>, RecordsError> {
+        Ok(self.kept.lock().logs.entry(log).or_default().bytes.clone())
+    }
+
+    fn append_to_log(&self, log: ServerLog, bytes: &[u8]) -> Result<(), RecordsError> {
+        self.kept.lock().logs.entry(log).or_default().bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn sync_log(&self, log: ServerLog) -> Result<(), RecordsError> {
+        let mut kept = self.kept.lock();
+        let log = kept.logs.entry(log).or_default();
+        log.synced = log.bytes.len();
+        Ok(())
+    }
+
+    fn replace_log(&self, log: ServerLog, bytes: &[u8]) -> Result<(), RecordsError> {
+        let replaced = KeptLog { bytes: bytes.to_vec(), synced: bytes.len() };
+        self.kept.lock().logs.insert(log, replaced);
         Ok(())
     }
 }

@@ -6,12 +6,11 @@ pub(crate) mod fsck;
 pub(crate) mod mount;
 pub mod mount_options;
 pub(crate) mod oss;
-pub(crate) mod scrub;
 pub(crate) mod serve;
 pub(crate) mod serving;
 pub(crate) mod stats;
 pub(crate) mod status;
-pub(crate) mod stripe;
+pub(crate) mod storage;
 pub(crate) mod umount;
 pub(crate) mod up;
 

@@ -18,9 +18,9 @@ use std::process::ExitCode;
 /// the next numbers of OSTs; new files are laid out over them, too, and what is there stays
 /// where it is. Clients find it by themselves. It serves as long as it hears of the server of
 /// the MDS, and goes on when that comes back.
-// How long clients may be silent is the affair of the MDS.
+// How long clients may be silent, and how many copies files have, is the affair of the MDS.
 #[derive(clap::Args)]
-#[command(mut_arg("lease", |lease| lease.hide(true)))]
+#[command(mut_arg("lease", |lease| lease.hide(true)), mut_arg("replicas", |arg| arg.hide(true)))]
 pub(crate) struct Args {
     /// Directory that holds everything; created if absent.
     #[arg(long, value_name = "DIR")]
@@ -72,7 +72,8 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let settings = args.alone.serving.apply();
     let stop = Stop::listen()?;
     let listener = BoundListener::or_in(said, &args.data)?;
-    let running = RunningOss::start(data, settings, mds, advertised.clone())?;
+    let domain = args.alone.failure_domain.unwrap_or_default();
+    let running = RunningOss::start(data, settings, mds, advertised.clone(), domain)?;
     let server = listener.serve(running.oss.clone(), threads)?;
     let metrics = metrics.serve(None)?;
     let joined = running.wait_joined(|| stop.is_asked(), daemon::say_waiting);

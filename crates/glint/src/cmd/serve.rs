@@ -42,10 +42,12 @@ pub(crate) fn run(args: Args) -> CommandResult {
         return daemon::start_server(data);
     }
     let path = data.path().display().to_string();
-    let settings = args.alone.serving.apply();
+    let failure_domain = args.alone.failure_domain.clone().unwrap_or_default();
+    let settings = Settings { failure_domain, ..args.alone.serving.apply() };
     let stop = Stop::listen()?;
     let listener = BoundListener::or_in(said, &args.data)?;
     let running = RunningMds::start(data, Settings { shared: true, ..settings })?;
+    running.reach_peers(crate::identity::get()?);
     let address = listener.address.clone();
     let server = listener.serve(running.server.clone(), threads)?;
     let metrics = metrics.serve(Some(running.server.clone()))?;

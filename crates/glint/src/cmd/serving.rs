@@ -5,7 +5,11 @@ use crate::live::Live;
 use crate::signals::Stop;
 use clap::builder::TypedValueParser;
 use glint_net::ServerOptions;
-use glint_proto::limits::{COMMIT_INTERVAL_MS, LEASE_MS, LEASE_MS_MIN, OST_COUNT_MAX};
+use glint_proto::Layout;
+use glint_proto::limits::{
+    COMMIT_INTERVAL_MS, FAILURE_DOMAIN_BYTES_MAX, LEASE_MS, LEASE_MS_MIN, OST_COUNT_MAX,
+    REPLICAS_MAX,
+};
 use glint_server::Settings;
 use glint_server::descriptors;
 use rustix::fs::Mode;
@@ -74,6 +78,14 @@ pub(crate) fn ost_count() -> impl TypedValueParser<Value = u16> {
     clap::value_parser!(u16).range(1..=OST_COUNT_MAX.into())
 }
 
+/// Parses the label of a failure domain.
+pub(crate) fn failure_domain(text: &str) -> Result<String, String> {
+    match text.len() {
+        1..=FAILURE_DOMAIN_BYTES_MAX => Ok(text.to_owned()),
+        _ => Err(format!("1 to {FAILURE_DOMAIN_BYTES_MAX} bytes")),
+    }
+}
+
 /// Options of a process that only serves.
 #[derive(clap::Args)]
 pub(crate) struct Alone {
@@ -88,6 +100,11 @@ pub(crate) struct Alone {
     /// Serve statistics for Prometheus at http://HOST:PORT/metrics.
     #[arg(long, value_name = "HOST:PORT")]
     pub metrics: Option<String>,
+    /// Label of all that fails together with this server, as a host, a rack or a power supply: no
+    /// two copies of a file lie on OSTs with the same label, so say the same for all servers of one
+    /// host [default: this server is apart from all others].
+    #[arg(long, value_name = "LABEL", value_parser = failure_domain)]
+    pub failure_domain: Option<String>,
     /// Go to the background when the server is ready.
     #[arg(long)]
     pub daemon: bool,
@@ -146,6 +163,11 @@ pub(crate) struct Serving {
     /// turns it off.
     #[arg(long, value_name = "BYTES", value_parser = scrub_bandwidth, default_value = "8MiB")]
     scrub_bandwidth: u64,
+    /// Copies that files get where no directory says otherwise (`glint setstripe`), on OSTs of so
+    /// many servers or, if there is only one server, on so many of its OSTs; in a new file system.
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u8).range(1..=i64::from(REPLICAS_MAX)))]
+    replicas: u8,
     /// Number of service threads [default: one for each core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     workers: Option<u16>,
@@ -176,6 +198,7 @@ impl Serving {
             after_power_loss: self.after_power_loss,
             ost_bandwidth: self.ost_bandwidth,
             scrub_bandwidth: self.scrub_bandwidth,
+            layout: Layout { replicas: self.replicas, ..default.layout },
             ..default
         }
     }

@@ -86,6 +86,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let source = format!("glint:{}", data_path.display());
     let shared = listener.is_some();
     let running = RunningMds::start(data, Settings { shared, mounted: true, ..settings })?;
+    running.reach_peers(crate::identity::get()?);
     let cluster = Cluster::new(
         InProcess::new(running.server.clone()),
         crate::identity::get()?,

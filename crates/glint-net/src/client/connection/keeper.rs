@@ -291,7 +291,7 @@ mod tests {
             let connection = Connection::of_thread(&session).unwrap();
             let object = ObjectId { ino: Ino(7), stripe: 0 };
             let request = OstRequest::Write { object, offset: 0, mtime: None, kept: false };
-            let request = Request::Ost { ost: 0, request, capability: None };
+            let request = Request::Ost { to: 0.into(), request, capability: None, forward: None };
             let bulk = Arc::new(vec![0; 4 << 20]);
             let mut calls = Vec::new();
             for _ in 0..WRITES {
@@ -323,7 +323,7 @@ mod tests {
             let connection = Connection::of_thread(&session).unwrap();
             let object = ObjectId { ino: Ino(7), stripe: 0 };
             let request = OstRequest::Truncate { object, size: 0 };
-            let request = Request::Ost { ost: 0, request, capability: None };
+            let request = Request::Ost { to: 0.into(), request, capability: None, forward: None };
             let held = Cell::new(true);
             let is_held = || held.get();
             let under_way = || connection.pending.borrow().iter().flatten().count();

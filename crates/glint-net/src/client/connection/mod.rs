@@ -164,8 +164,8 @@ impl Connection {
             writer.push(&frame);
         }
         let sync = match request {
-            Request::Ost { ost, request: OstRequest::Sync { object }, .. } => {
-                Some(self.session.mark_sync((*ost, *object)))
+            Request::Ost { to, request: OstRequest::Sync { object }, .. } => {
+                Some(self.session.mark_sync((to.target(), *object)))
             }
             _ => None,
         };

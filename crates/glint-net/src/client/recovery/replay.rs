@@ -114,6 +114,12 @@ impl Connection {
                     self.session.fail(object.ino, errno);
                     None
                 }
+                Reply::ChainMoved(row) => {
+                    // The cluster sends it to the head.
+                    self.session.replay_log.lock().move_first();
+                    self.session.chain_moves(ost, row);
+                    continue;
+                }
                 _ => return Err(NetError::Refused("it did not answer a write".into())),
             };
             let mut log = self.session.replay_log.lock();

@@ -11,6 +11,7 @@
 //!   stands still holds up nobody who has nothing for it.
 
 use crate::transport::frame_writer::KeptFrame;
+use glint_proto::chain::ChainId;
 use glint_proto::frame::{HEADER_BYTES, Header};
 use glint_proto::limits::{REPLAY_LOG_BYTES_MAX, REPLAY_LOG_REQUESTS_MAX};
 use glint_proto::lock::Grant;
@@ -67,6 +68,8 @@ pub(crate) struct ReplayLog {
     /// Requests to be replayed. Each leaves when it is answered; its transaction number is no
     /// longer valid.
     to_replay: ToReplay,
+    /// Changes of chains, to be sent to whichever is the head now.
+    moved: VecDeque<UncommittedWrite>,
     /// Files of which acknowledged data could not be written again, and why, until they are asked
     /// for.
     failed: BTreeMap<Ino, Errno>,
@@ -85,7 +88,10 @@ impl ReplayLog {
 
     /// Whether everything is durable, and nothing waits to be sent again.
     pub(crate) fn is_empty(&self) -> bool {
-        self.len() == 0 && self.to_replay.mds.is_empty() && self.to_replay.ost.is_empty()
+        self.len() == 0
+            && self.to_replay.mds.is_empty()
+            && self.to_replay.ost.is_empty()
+            && self.moved.is_empty()
     }
 
     fn reaches(&self, kind: Kind, part: usize) -> bool {
@@ -175,7 +181,7 @@ impl ReplayLog {
         let stripe = |stripe| ObjectId { ino, stripe };
         let logged =
             self.of_objects.range((stripe(0), 0, 0)..=(stripe(u16::MAX), u16::MAX, u64::MAX));
-        let again = self.to_replay.ost.iter().map(|change| change.object);
+        let again = self.to_replay.ost.iter().chain(&self.moved).map(|change| change.object);
         let mut objects: Vec<Object> = logged.map(|(object, ost, _)| (*ost, *object)).collect();
         objects.extend(again.filter(|(_, object)| object.ino == ino));
         objects.sort_unstable();
@@ -212,11 +218,15 @@ impl ReplayLog {
         }
     }
 
-    /// A server has started again. What did not survive has to be sent again.
+    /// A server has started again. What did not survive has to be sent again; of chains all, because
+    /// what survived here may be in no other copy, and another one may be the one that counts.
     pub(crate) fn after_restart(&mut self, survived: Survived) {
         let again = std::mem::take(&mut self.to_replay);
         let mds = std::mem::take(&mut self.mds).split_off(&survived.mds.saturating_add(1));
-        let ost = std::mem::take(&mut self.ost).split_off(&survived.ost.saturating_add(1));
+        let mut ost = std::mem::take(&mut self.ost);
+        ost.retain(|transaction, change| {
+            *transaction > survived.ost || ChainId::of_target(change.object.0).is_some()
+        });
         self.of_objects.clear();
         self.bytes = [0; 2];
         self.free();
@@ -249,8 +259,54 @@ impl ReplayLog {
 
     /// Forgets everything: the server has evicted this client.
     pub(crate) fn clear(&mut self) {
+        self.ost.clear();
         self.after_restart(Survived::ALL);
         self.to_replay = ToReplay::default();
+        self.moved.clear();
+    }
+
+    /// Takes the changes of a chain out of the order of this server: they are to be sent to
+    /// whichever is its head.
+    pub(crate) fn move_chain(&mut self, target: u16) {
+        let (again, left) = std::mem::take(&mut self.to_replay.ost)
+            .into_iter()
+            .partition(|change| change.object.0 == target);
+        self.to_replay.ost = left;
+        let is_of_it = |(_, ost, _): &&(ObjectId, u16, u64)| *ost == target;
+        let of_it = self.of_objects.iter().filter(is_of_it);
+        let of_it: BTreeSet<u64> = of_it.map(|(.., transaction)| *transaction).collect();
+        // Changes to be replayed were answered before.
+        let again: VecDeque<UncommittedWrite> = again;
+        self.moved.extend(again);
+        for transaction in &of_it {
+            if let Some(change) = self.ost.remove(transaction) {
+                self.of_objects.remove(&(change.object.1, target, *transaction));
+                self.bytes[Kind::Ost as usize] -= change.frame.len();
+                self.moved.push_back(change);
+            }
+        }
+        if !of_it.is_empty() {
+            self.free();
+        }
+    }
+
+    /// The first change of a chain that is to be sent to its head again.
+    pub(crate) fn first_moved(&self, target: u16) -> Option<UncommittedWrite> {
+        self.moved.iter().find(|change| change.object.0 == target).cloned()
+    }
+
+    /// Forgets the first change of a chain, which was sent, unless it was forgotten meanwhile.
+    pub(crate) fn pop_moved(&mut self, object: Object) {
+        if let Some(at) = self.moved.iter().position(|change| change.object.0 == object.0)
+            && self.moved[at].object == object
+        {
+            self.moved.remove(at);
+        }
+    }
+
+    /// Moves the change that is replayed, of a chain that has another row now.
+    pub(crate) fn move_first(&mut self) {
+        self.moved.extend(self.to_replay.ost.pop_front());
     }
 
     /// Forgets changes of a file's data, because others may change it from now on. Returns how
@@ -259,6 +315,9 @@ impl ReplayLog {
         let mut abandoned = self.to_replay.ost.len();
         self.to_replay.ost.retain(|change| change.object.1.ino != ino);
         abandoned -= self.to_replay.ost.len();
+        let moved = self.moved.len();
+        self.moved.retain(|change| change.object.1.ino != ino);
+        abandoned += moved - self.moved.len();
         for (ost, object) in self.objects_of(ino) {
             let of_it = self.of_objects.range((object, ost, 0)..=(object, ost, u64::MAX));
             let of_it: Vec<u64> = of_it.map(|(.., transaction)| *transaction).collect();
@@ -289,9 +348,16 @@ pub(crate) fn capability_of(grants: &[Grant]) -> Option<Capability> {
 /// Object that a frame of this client changes, if it changes one.
 pub(crate) fn object_of(frame: &[u8]) -> Option<Object> {
     match parse(frame)?.1 {
-        Request::Ost { ost, request, .. } => Some((ost, request.object()?)),
+        Request::Ost { to, request, .. } => Some((to.target(), request.object()?)),
         _ => None,
     }
+}
+
+/// Bulk data in a frame of this client.
+pub(crate) fn bulk_of(frame: &[u8]) -> &[u8] {
+    let header = frame.first_chunk::<HEADER_BYTES>().and_then(|bytes| Header::decode(bytes).ok());
+    let end = header.map_or(0, |header| HEADER_BYTES + header.body_len as usize);
+    frame.get(end..).unwrap_or_default()
 }
 
 /// A frame of this client, taken apart again.

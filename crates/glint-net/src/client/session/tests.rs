@@ -150,7 +150,7 @@ fn nobody_is_woken_under_the_lock_of_the_replay_log() {
     let woken = Arc::new(Woken(session.clone(), AtomicU64::new(0)));
     let waker = Waker::from(woken.clone());
     let request = OstRequest::Truncate { object: object.1, size: 0 };
-    let request = Request::Ost { ost: 0, request, capability: None };
+    let request = Request::Ost { to: 0.into(), request, capability: None, forward: None };
     let mut room = pin!(session.room(&request));
     assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     session.on_committed(1, Committed { mds: 0, ost: 1 }, &mut drop);

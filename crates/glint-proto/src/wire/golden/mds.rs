@@ -82,7 +82,7 @@ fn requests_to_the_mds() {
          Removexattr 1001016e
          Statfs 11
          Sync 12
-         SetLayout 130114020304
+         SetLayout 13011402030401
          Reopen 140102030101aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
          Touch 1501
          Lock 16010506010000
@@ -115,7 +115,7 @@ fn answers_of_the_mds() {
         MdsReply::Glimpsed { attr: attr(), size: 2, mtime: TIME },
         MdsReply::Locked(DataLock { number: 1, range: RANGE, write: true }),
         MdsReply::Blocked(Some(LOCK)),
-        MdsReply::Inodes { first: 1, count: 2, osts: 3, absent: vec![4] },
+        MdsReply::Inodes { first: 1, count: 2, osts: 3, absent: vec![4], chains: vec![(2, 5)] },
         MdsReply::Batched { done: 1, failed: vec![(2, Errno::EIO)] },
     ];
     must_be(
@@ -123,15 +123,15 @@ fn answers_of_the_mds() {
         "
          Done 00
          Removed 0101
-         Attr 0201a48302020304050607020206040a060114020304
-         Opened 0301a48302020304050607020206040a06011402030401
-         Dir 0401010203016e0101a48302020304050607020206040a06011402030401
+         Attr 0201a48302020304050607020206040a06011402030401
+         Opened 0301a48302020304050607020206040a0601140203040101
+         Dir 0401010203016e0101a48302020304050607020206040a0601140203040101
          Bytes 050162
          Statfs 0601
-         Glimpsed 0701a48302020304050607020206040a060114020304020604
+         Glimpsed 0701a48302020304050607020206040a06011402030401020604
          Locked 0801050601
          Blocked 0901010203050601010104
-         Inodes 0a0102030104
+         Inodes 0a0102030104010205
          Batched 0b0101020a",
     );
 }

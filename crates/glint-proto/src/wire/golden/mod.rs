@@ -4,6 +4,7 @@
 //! If the change is meant: raise [`PROTOCOL_VERSION`], and take the lines that the failure prints.
 
 use crate::capability::{Access, Capability};
+use crate::chain::{Chain, ChainId, ChainVersion, Member, MemberEvent, MemberState};
 use crate::deferred::Deferred;
 use crate::frame::Header;
 use crate::lock::{Bits, DataLock, Grant, Range, Recall, Return};
@@ -17,6 +18,20 @@ use serde::Serialize;
 use std::fmt::Debug;
 
 mod mds;
+
+const CHAIN_VERSION: ChainVersion = ChainVersion { target: 0xa001, version: 2 };
+
+fn chain() -> Chain {
+    let member = |ost, state| Member { ost, state };
+    let members = vec![member(1, MemberState::Serving), member(2, MemberState::Offline)];
+    Chain {
+        id: ChainId { copies: 2, index: 1 },
+        version: 3,
+        members,
+        founders: vec![2, 1],
+        intact_since: 2,
+    }
+}
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -40,7 +55,8 @@ fn must_be<T: Serialize + Debug>(messages: &[T], golden: &str) {
 
 const TIME: Timestamp = Timestamp { secs: 3, nanos: 4 };
 const RANGE: Range = Range { start: 5, end: 6 };
-const LAYOUT: Layout = Layout { stripe_bytes_log2: 20, stripe_count: 2, first_ost: 3, osts: 4 };
+const LAYOUT: Layout =
+    Layout { stripe_bytes_log2: 20, stripe_count: 2, first_ost: 3, osts: 4, replicas: 1 };
 const OBJECT: ObjectId = ObjectId { ino: Ino(7), stripe: 8 };
 const LATER: Timestamp = Timestamp { secs: 5, nanos: 6 };
 const STATE: ObjectAttr = ObjectAttr { size: 1, blocks: 2, mtime: TIME, ctime: LATER };
@@ -189,7 +205,12 @@ fn requests_and_replies_of_a_connection() {
         Request::Return(vec![returned]),
         Request::Bye,
         Request::Mds { cred, request: MdsRequest::Sync },
-        Request::Ost { ost: 1, request: OstRequest::Space, capability: Some(CAPABILITY) },
+        Request::Ost {
+            to: 1.into(),
+            request: OstRequest::Space,
+            capability: Some(CAPABILITY),
+            forward: None,
+        },
         Request::Reclaim(vec![Reclaim::Delegation { ino: Ino(1) }]),
         Request::Scrub { begins: true },
     ];
@@ -209,9 +230,9 @@ fn requests_and_replies_of_a_connection() {
          Return 0a0100010202
          Bye 0b
          Mds 0c010201010312
-         Ost 0d01090101aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
-         Reclaim 0e010201
-         Scrub 0f01",
+         Ost 0d0100090101aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa00
+         Reclaim 10010201
+         Scrub 1101",
     );
     let welcome = Welcome {
         fs_uuid: 1,
@@ -252,16 +273,16 @@ fn requests_and_replies_of_a_connection() {
         "
          Welcome 000102030401010203613a31010102030405060107000801090a00
          Osses 0101010203613a310101020304
-         Oss 02000101
-         Json 03027b7d
-         Failed 040a
-         Mds 0501010401020201aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
-         Ost 06010000
-         Pong 070102
-         Recalls 0801010102
-         Busy 0901
-         Refused 0a0172
-         Reclaimed 0b02000001e801",
+         Oss 05000101
+         Json 06027b7d
+         Failed 070a
+         Mds 0801010401020201aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
+         Ost 09010000
+         Pong 0a0102
+         Recalls 0b01010102
+         Busy 0c01
+         Refused 0d0172
+         Reclaimed 0e02000001e801",
     );
 }
 
@@ -359,16 +380,21 @@ fn what_servers_of_osts_and_the_mds_say() {
         done: (5, 6),
         failed: vec![OBJECT],
         space: vec![SPACE],
+        boot_verifier: 7,
+        chains: 8,
+        failure_domain: "d".into(),
     };
     let requests = [
         OssRequest::Heartbeat(heartbeat),
         OssRequest::CheckSession { client: ClientId(1), session: 2, owner: OWNER },
+        OssRequest::Member { chain: CHAIN_VERSION, ost: 1, event: MemberEvent::Synced },
     ];
     must_be(
         &requests,
         "
-         Heartbeat 000102016103010405060107080101020304
-         CheckSession 0101020009",
+         Heartbeat 00010201610301040506010708010102030407080164
+         CheckSession 0101020009
+         Member 0281c002020103",
     );
     let orders = Orders {
         fs_uuid: 1,
@@ -378,11 +404,18 @@ fn what_servers_of_osts_and_the_mds_say() {
         fence: vec![5],
         more_to_fence: true,
         orders: vec![(6, Destroy { ost: 7, objects: vec![OBJECT] })],
+        chains: vec![chain()],
+        last_change: 8,
     };
-    let replies = [OssReply::Orders { orders, secret: [0xbb; 32] }, OssReply::SessionIsGood(true)];
+    let replies = [
+        OssReply::Orders { orders, secret: [0xbb; 32] },
+        OssReply::SessionIsGood(true),
+        OssReply::Chain { row: chain(), is_settled: true },
+    ];
     must_be(&replies, "
-         Orders 0001020304010501010607010708bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb
-         SessionIsGood 0101");
+         Orders 00010203040105010106070107080102010302010002030202010208bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb
+         SessionIsGood 0101
+         Chain 0202010302010002030202010201");
 }
 
 #[test]

@@ -1,8 +1,12 @@
 //! Records of a server, in its data directory.
 
-use super::{BOOT, DataDir, DataDirIdentity, boot_id, damaged, io_error, store, store_json};
-use crate::records::{OssIdentity, OssRuns, Records, RecordsError};
-use std::io::ErrorKind;
+use super::{
+    BOOT, DataDir, DataDirIdentity, boot_id, damaged, io_error, store, store_bytes, store_json,
+};
+use crate::records::{OssIdentity, OssRuns, Records, RecordsError, ServerLog};
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How the runs of an OSS ended.
@@ -10,7 +14,29 @@ const RUNS: &str = "runs.json";
 /// End of the last scrub, in seconds since the epoch.
 const SCRUBBED: &str = "scrubbed.json";
 
+fn name_of(log: ServerLog) -> &'static str {
+    match log {
+        ServerLog::Recent => "recent.log",
+        ServerLog::Pending => "pending.log",
+    }
+}
+
 impl DataDir {
+    /// File that a log is appended to.
+    fn log_file(&self, log: ServerLog) -> Result<Arc<File>, RecordsError> {
+        let mut logs = self.logs.lock();
+        if let Some((_, file)) = logs.iter().find(|(known, _)| *known == log) {
+            return Ok(file.clone());
+        }
+        let path = self.path.join(name_of(log));
+        let file = OpenOptions::new().create(true).append(true).open(&path);
+        let file = Arc::new(file.map_err(io_error(&path))?);
+        // The name is durable before anything that is appended is said to be.
+        File::open(&self.path).and_then(|dir| dir.sync_all()).map_err(io_error(&self.path))?;
+        logs.push((log, file.clone()));
+        Ok(file)
+    }
+
     /// The boot_id of the host when it was last served, or [`super::LOST`]; `None` if it never was.
     fn last_served(&self) -> Option<String> {
         std::fs::read_to_string(self.path.join(BOOT)).ok()
@@ -83,6 +109,30 @@ impl Records for DataDir {
 
     fn store_runs(&self, runs: &OssRuns) -> Result<(), RecordsError> {
         store_json(&self.path, RUNS, runs)
+    }
+
+    fn read_log(&self, log: ServerLog) -> Result<Vec<u8>, RecordsError> {
+        let path = self.path.join(name_of(log));
+        match std::fs::read(&path) {
+            Ok(bytes) => Ok(bytes),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(io_error(&path)(error)),
+        }
+    }
+
+    fn append_to_log(&self, log: ServerLog, bytes: &[u8]) -> Result<(), RecordsError> {
+        let path = self.path.join(name_of(log));
+        (&*self.log_file(log)?).write_all(bytes).map_err(io_error(&path))
+    }
+
+    fn sync_log(&self, log: ServerLog) -> Result<(), RecordsError> {
+        let path = self.path.join(name_of(log));
+        self.log_file(log)?.sync_data().map_err(io_error(&path))
+    }
+
+    fn replace_log(&self, log: ServerLog, bytes: &[u8]) -> Result<(), RecordsError> {
+        self.logs.lock().retain(|(known, _)| *known != log);
+        store_bytes(&self.path, name_of(log), bytes)
     }
 }
 

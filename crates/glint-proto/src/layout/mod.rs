@@ -1,14 +1,21 @@
-//! Layout of the bytes of a file: RAID-0 over objects on OSTs.
+//! Where the bytes of a file lie: RAID-0 over objects on OSTs, or on chains of them.
 //!
 //! Stripe `i` of a file is object `(ino, i)` on OST `(first_ost + i) % osts`, where `osts` is
 //! how many there were when the file was made: a file system that gets more of them leaves
 //! what is there where it is. File block `b` of `stripe_bytes` lies in stripe
 //! `b % stripe_count`, at block `b / stripe_count` of its object.
+//!
+//! A file with replicas is laid out over chains ([`crate::chain`]) as one without is over OSTs:
+//! `first_ost` and `osts` count the chains with so many members, and each member has the object.
+
+pub mod chain;
 
 use crate::Ino;
 use crate::limits::{
-    OST_COUNT_MAX, STRIPE_BYTES_LOG2_DEFAULT, STRIPE_BYTES_LOG2_MAX, STRIPE_BYTES_LOG2_MIN,
+    CHAINS_MAX, OST_COUNT_MAX, REPLICAS_MAX, STRIPE_BYTES_LOG2_DEFAULT, STRIPE_BYTES_LOG2_MAX,
+    STRIPE_BYTES_LOG2_MIN,
 };
+use chain::ChainId;
 use serde::{Deserialize, Serialize};
 
 /// Layout of a file, or the default for new files of a directory.
@@ -23,6 +30,8 @@ pub struct Layout {
     /// How many OSTs there were to lay the file out over; 0 for those of the MDS's own server.
     /// In a directory always 0.
     pub osts: u16,
+    /// How many OSTs have each object; 1 for one alone.
+    pub replicas: u8,
 }
 
 impl Default for Layout {
@@ -32,6 +41,7 @@ impl Default for Layout {
             stripe_count: 1,
             first_ost: 0,
             osts: 0,
+            replicas: 1,
         }
     }
 }
@@ -68,11 +78,17 @@ impl Layout {
     pub fn is_valid(&self) -> bool {
         (STRIPE_BYTES_LOG2_MIN..=STRIPE_BYTES_LOG2_MAX).contains(&self.stripe_bytes_log2)
             && self.stripe_count <= OST_COUNT_MAX
-            && self.first_ost < OST_COUNT_MAX
-            && self.osts <= OST_COUNT_MAX
+            && self.first_ost < self.targets_max()
+            && self.osts <= self.targets_max()
+            && (1..=REPLICAS_MAX).contains(&self.replicas)
     }
 
-    /// Layout that a new inode gets in a directory with this layout, on `osts` of which some are
+    /// How many targets there can be: OSTs, or chains of so many members.
+    fn targets_max(&self) -> u16 {
+        if self.replicas > 1 { CHAINS_MAX } else { OST_COUNT_MAX }
+    }
+
+    /// Layout of a new inode in a directory with this layout, on `osts` of which some are
     /// `absent`: a directory the same, a file a definite number of stripes, beginning at an OST
     /// that its number chooses.
     pub fn inherit(&self, ino: Ino, is_dir: bool, osts: u16, absent: &[u16]) -> Layout {
@@ -80,7 +96,7 @@ impl Layout {
         if !is_dir {
             let osts = osts.max(1);
             if layout.stripe_count == 0 || layout.stripe_count > osts {
-                layout.stripe_count = osts;
+                layout.stripe_count = osts.min(OST_COUNT_MAX);
             }
             layout.place(ino, osts, absent);
         }
@@ -101,15 +117,20 @@ impl Layout {
         self.osts = osts;
     }
 
-    /// OSTs that the file lies on.
+    /// Which OSTs it lies on.
     pub fn placement(&self) -> Placement {
         Placement { first: self.first_ost, osts: self.osts }
     }
 
-    /// Index of the OST that holds a stripe; `own` are those of the MDS's own server.
+    /// Target that holds a stripe: an OST, or a chain of them ([`ChainId::target`]). `own` OSTs are
+    /// those of the MDS's own server.
     pub fn ost_of(&self, stripe: u16, own: u16) -> u16 {
         let osts = if self.osts == 0 { own.max(1) } else { self.osts };
-        ((self.first_ost as u32 + stripe as u32) % osts as u32) as u16
+        let index = ((self.first_ost as u32 + stripe as u32) % osts as u32) as u16;
+        match self.replicas {
+            0 | 1 => index,
+            copies => ChainId { copies, index }.target(),
+        }
     }
 
     /// Whether an object of the file is on an OST from `own` on.
@@ -193,6 +214,18 @@ impl Iterator for Pieces {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_lie_on_more_chains_than_there_can_be_osts() {
+        for (replicas, osts) in [(1, OST_COUNT_MAX), (2, CHAINS_MAX), (3, 1056)] {
+            let wide = Layout { replicas, stripe_count: 0, ..Layout::default() };
+            for ino in [1, 1023, 1024, 4095] {
+                let layout = wide.inherit(Ino(ino), false, osts, &[]);
+                assert!(layout.is_valid(), "{layout:?}");
+            }
+        }
+        assert!(!Layout { osts: OST_COUNT_MAX + 1, ..Layout::default() }.is_valid());
+    }
 
     #[test]
     fn files_are_laid_out_over_osts_that_are_there() {

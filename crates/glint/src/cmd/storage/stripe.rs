@@ -2,6 +2,7 @@
 //! `glint.layout`.
 
 use crate::CommandResult;
+use glint_proto::limits::REPLICAS_MAX;
 use rustix::fs::XattrFlags;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
@@ -17,6 +18,11 @@ pub(crate) struct SetArgs {
     /// from 64K to 64M.
     #[arg(short = 'S', long, value_parser = stripe_size)]
     size: Option<u64>,
+    /// Copies: how many OSTs have each object, of different hosts (see `--failure-domain` of `glint
+    /// oss`); 1 for none but the object itself.
+    #[arg(short = 'r', long, value_name = "N",
+          value_parser = clap::value_parser!(u8).range(1..=i64::from(REPLICAS_MAX)))]
+    replicas: Option<u8>,
     /// Print the layout as JSON.
     #[arg(long)]
     json: bool,
@@ -56,7 +62,7 @@ fn as_json(path: &Path, words: &str) -> Value {
 
 /// How many OSTs the file system has.
 fn ost_count(path: &Path) -> Option<u64> {
-    let status = super::ask_mount(path, "glint.status").ok()?;
+    let status = crate::cmd::ask_mount(path, "glint.status").ok()?;
     serde_json::from_str::<Value>(&status).ok()?["ost_count"].as_u64()
 }
 
@@ -69,8 +75,11 @@ pub(crate) fn set(args: SetArgs) -> CommandResult {
     if let Some(size) = args.size {
         words.push(format!("stripe_size={size}"));
     }
+    if let Some(replicas) = args.replicas {
+        words.push(format!("replicas={replicas}"));
+    }
     if words.is_empty() {
-        return Err("nothing to set; give -c COUNT, -S SIZE or both".into());
+        return Err("nothing to set; give -c COUNT, -S SIZE or -r REPLICAS".into());
     }
     let value = words.join(" ");
     let shown = args.path.display();
@@ -86,6 +95,10 @@ pub(crate) fn set(args: SetArgs) -> CommandResult {
                 ),
                 None => format!("{shown}: more stripes than OSTs; say -c 0 for all of them"),
             },
+            rustix::io::Errno::NOSPC => format!(
+                "{shown}: there are not as many hosts with OSTs as copies (`glint status` lists \
+                 them); add some with `glint oss`"
+            ),
             rustix::io::Errno::PERM | rustix::io::Errno::ACCESS => {
                 format!("{shown}: {e}; only its owner and root may change its layout")
             }
@@ -93,7 +106,7 @@ pub(crate) fn set(args: SetArgs) -> CommandResult {
             e => format!("{shown}: {e}"),
         })?;
     if args.json {
-        crate::say!("{}", as_json(&args.path, &super::ask_mount(&args.path, "glint.layout")?));
+        crate::say!("{}", as_json(&args.path, &crate::cmd::ask_mount(&args.path, "glint.layout")?));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -101,7 +114,7 @@ pub(crate) fn set(args: SetArgs) -> CommandResult {
 /// Runs `getstripe`.
 pub(crate) fn get(args: GetArgs) -> CommandResult {
     for path in &args.paths {
-        let layout = super::ask_mount(path, "glint.layout")?;
+        let layout = crate::cmd::ask_mount(path, "glint.layout")?;
         match args.json {
             true => crate::say!("{}", as_json(path, &layout)),
             false => crate::say!("{}: {layout}", path.display()),

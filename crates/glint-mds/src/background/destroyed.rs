@@ -1,0 +1,125 @@
+//! Files whose objects were removed, until that is on stable storage and nothing brings them back.
+//!
+//! Invariant: members of a chain that have not removed an object yet may give it to others that
+//! have. So a file with copies is forgotten only if its objects were removed while nobody copied
+//! anything; else they are removed once more.
+
+use glint_proto::{Ino, Layout, clock};
+use glint_wait::Backoff;
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+/// First and longest pause before what could not be removed is tried again.
+pub(super) const RETRY_MIN: Duration = Duration::from_secs(1);
+/// See [`RETRY_MIN`].
+const RETRY_MAX: Duration = Duration::from_secs(300);
+/// Share of the thread's time that walks over what could not be removed take at most.
+const RETRY_SHARE: u32 = 5;
+
+/// Files whose objects are removed, in the order of these changes.
+#[derive(Default)]
+pub(crate) struct Destroyed {
+    /// With the time at which those with copies were removed.
+    pub(super) files: HashMap<Ino, Option<Instant>>,
+    changes: VecDeque<(u64, Vec<Ino>)>,
+    pub(super) retry: Retry,
+}
+
+/// When to look again at files that could not be removed.
+pub(super) struct Retry {
+    due: Option<Instant>,
+    pub(super) pauses: Backoff,
+    /// How long the last walk over all orphans took.
+    pub(super) walk: Duration,
+}
+
+impl Default for Retry {
+    fn default() -> Retry {
+        Retry { due: None, pauses: Backoff::new(RETRY_MIN, RETRY_MAX), walk: Duration::ZERO }
+    }
+}
+
+impl Retry {
+    /// Something is left.
+    pub(super) fn later(&mut self, now: Instant) {
+        if self.due.is_none() {
+            self.due = Some(now + self.pauses.pause_of(self.walk * (RETRY_SHARE - 1)));
+        }
+    }
+
+    /// Whether it is time. Asked once.
+    pub(super) fn take_due(&mut self, now: Instant) -> bool {
+        self.due.take_if(|due| *due <= now).is_some()
+    }
+}
+
+impl Destroyed {
+    pub(super) fn add(&mut self, change: u64, files: &[(Ino, Layout)], begun: Instant) {
+        let removed =
+            |(ino, layout): &(Ino, Layout)| (*ino, (layout.replicas > 1).then_some(begun));
+        self.files.extend(files.iter().map(removed));
+        self.changes.push_back((change, files.iter().map(|(ino, _)| *ino).collect()));
+    }
+
+    /// Files whose removal is durable, but for those of which something is left, or may have come
+    /// back: nobody has copied objects since `quiet`.
+    pub(super) fn take(&mut self, durable: u64, left: &[Ino], quiet: Option<Instant>) -> Vec<Ino> {
+        for ino in left {
+            self.files.remove(ino);
+        }
+        let mut done = Vec::new();
+        while self.changes.front().is_some_and(|(change, _)| *change <= durable) {
+            let (_, files) = self.changes.pop_front().unwrap_or_default();
+            for ino in files {
+                match self.files.remove(&ino) {
+                    Some(Some(removed)) if quiet.is_none_or(|quiet| removed < quiet) => {
+                        self.retry.later(clock::now());
+                    }
+                    Some(_) => done.push(ino),
+                    None => {}
+                }
+            }
+        }
+        if !done.is_empty() {
+            self.retry.pauses.reset();
+        }
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_with_copies_are_removed_again_if_somebody_may_have_copied_them() {
+        let copies = |replicas| Layout { replicas, ..Layout::default() };
+        let files = [(Ino(1), copies(0)), (Ino(2), copies(3))];
+        let now = clock::now();
+        let after_removal = |quiet| {
+            let mut destroyed = Destroyed::default();
+            destroyed.add(7, &files, now);
+            assert!(destroyed.take(6, &[], quiet).is_empty(), "that is not durable");
+            (destroyed.take(7, &[], quiet), destroyed.retry.due.is_some())
+        };
+        let second = Duration::from_secs(1);
+        assert_eq!(after_removal(None), (vec![Ino(1)], true));
+        assert_eq!(after_removal(Some(now + second)), (vec![Ino(1)], true));
+        assert_eq!(after_removal(Some(now)), (vec![Ino(1), Ino(2)], false));
+    }
+
+    #[test]
+    fn pauses_grow_while_nothing_changes() {
+        let now = Instant::now();
+        let mut retry = Retry { walk: Duration::from_secs(2), ..Retry::default() };
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            retry.later(now);
+            retry.later(now);
+            let pause = retry.due.unwrap() - now;
+            pauses.push(pause.as_secs());
+            assert!(!retry.take_due(now) && retry.take_due(now + pause));
+        }
+        assert_eq!(pauses, [8, 16, 32, 64, 128, 256, 300, 300], "a fifth of the time at first");
+    }
+}

@@ -1,0 +1,223 @@
+//! Transitions of a chain: when a member is lost, comes back or has been synced.
+//!
+//! Invariants, of every row that a transition leaves:
+//! - At least one member has every write that was acknowledged: it serves, or it is the last that
+//!   did and the chain waits for it. No transition drops that one.
+//! - Members that serve come first, then the one that is synced; at most one is.
+//! - A member serves again only after it was synced.
+//! - The version from which on a chain is intact rises when the last member that served comes back
+//!   from a restart: clients send again what they were told before it.
+//! - The version rises by one with each change, and only then.
+
+use glint_proto::chain::{Chain, ChainId, Member, MemberEvent, MemberState};
+use std::cmp::Reverse;
+
+/// A chain in which all serve.
+pub(crate) fn new(id: ChainId, osts: impl IntoIterator<Item = u16>) -> Chain {
+    let founders: Vec<u16> = osts.into_iter().collect();
+    let serving = |ost: &u16| Member { ost: *ost, state: MemberState::Serving };
+    Chain {
+        id,
+        version: 1,
+        members: founders.iter().map(serving).collect(),
+        founders,
+        intact_since: 1,
+    }
+}
+
+/// The row after `event` happened to `ost`; `None` if that changes nothing.
+pub(crate) fn after(chain: &Chain, ost: u16, event: MemberEvent) -> Option<Chain> {
+    use MemberState::{LastServing, Offline, Serving, Syncing, Waiting};
+    let now = chain.state_of(ost)?;
+    let others_serve = chain.readable().any(|other| other != ost);
+    let next = match (event, now) {
+        (MemberEvent::Lost, Serving) if others_serve => Offline,
+        (MemberEvent::Lost, Serving) => LastServing,
+        (MemberEvent::Lost, Syncing | Waiting) => Offline,
+        (MemberEvent::Lost, Offline | LastServing) => return None,
+        // Nobody has written anything meanwhile. What it had on its disk is all that there is.
+        (MemberEvent::Returned | MemberEvent::ReturnedWithout, LastServing) => Serving,
+        (MemberEvent::Returned | MemberEvent::ReturnedWithout, Offline) => Waiting,
+        // A member that was away for so short a time that nobody has missed it.
+        (MemberEvent::Returned, Serving | Syncing | Waiting) => return None,
+        (MemberEvent::ReturnedWithout, Serving) if others_serve => Waiting,
+        (MemberEvent::ReturnedWithout, Syncing) => Waiting,
+        (MemberEvent::ReturnedWithout, Serving | Waiting) => return None,
+        (MemberEvent::Synced, Syncing) => Serving,
+        (MemberEvent::Synced, _) => return None,
+    };
+    let mut changed = chain.clone();
+    changed.members.iter_mut().filter(|member| member.ost == ost).for_each(|m| m.state = next);
+    let mut changed = settled(changed);
+    if (event, now) == (MemberEvent::ReturnedWithout, LastServing) {
+        changed.intact_since = changed.version;
+    }
+    Some(changed)
+}
+
+/// Brings the members into their order, lets the first that waits be synced, and counts.
+fn settled(mut chain: Chain) -> Chain {
+    use MemberState::{LastServing, Offline, Serving, Syncing, Waiting};
+    let has = |chain: &Chain, state| chain.members.iter().any(|member| member.state == state);
+    // Members that lag may serve nobody: all wait for the last one that had everything.
+    if has(&chain, Serving) && !has(&chain, Syncing) {
+        let first = chain.members.iter_mut().find(|member| member.state == Waiting);
+        first.into_iter().for_each(|member| member.state = Syncing);
+    } else if !has(&chain, Serving) {
+        let synced = chain.members.iter_mut().filter(|member| member.state == Syncing);
+        synced.for_each(|member| member.state = Waiting);
+    }
+    // A stable sort: who served longest stays first.
+    chain.members.sort_by_key(|member| {
+        Reverse(match member.state {
+            Serving | LastServing => 3,
+            Syncing => 2,
+            Waiting => 1,
+            Offline => 0,
+        })
+    });
+    chain.version += 1;
+    chain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use MemberState::{LastServing, Offline, Serving, Syncing, Waiting};
+    use proptest::prelude::*;
+    use std::collections::{BTreeSet, HashMap};
+
+    const ID: ChainId = ChainId { copies: 3, index: 0 };
+
+    fn states(chain: &Chain) -> Vec<(u16, MemberState)> {
+        chain.members.iter().map(|member| (member.ost, member.state)).collect()
+    }
+
+    /// Every state and event, in a chain where another member serves and in one where none does.
+    #[test]
+    fn each_event_in_each_state() {
+        let events = [
+            MemberEvent::Lost,
+            MemberEvent::Returned,
+            MemberEvent::ReturnedWithout,
+            MemberEvent::Synced,
+        ];
+        let next = |state, other| {
+            let members = [(1, other), (2, state)];
+            let members = members.map(|(ost, state)| Member { ost, state }).to_vec();
+            let chain =
+                Chain { id: ID, version: 7, members, founders: vec![1, 2], intact_since: 1 };
+            events.map(|event| after(&chain, 2, event).map(|chain| chain.state_of(2).unwrap()))
+        };
+        let (serves, away) = (Serving, Offline);
+        assert_eq!(next(Serving, serves), [Some(Offline), None, Some(Syncing), None]);
+        assert_eq!(next(Syncing, serves), [Some(Offline), None, Some(Syncing), Some(Serving)]);
+        assert_eq!(next(Waiting, serves), [Some(Offline), None, None, None]);
+        assert_eq!(next(Offline, serves), [None, Some(Syncing), Some(Syncing), None]);
+        assert_eq!(next(Serving, away), [Some(LastServing), None, None, None]);
+        assert_eq!(next(LastServing, away), [None, Some(Serving), Some(Serving), None]);
+        assert_eq!(next(Offline, LastServing), [None, Some(Waiting), Some(Waiting), None]);
+        assert_eq!(after(&new(ID, [1, 2]), 9, MemberEvent::Lost), None);
+    }
+
+    #[test]
+    fn who_comes_back_is_synced_and_then_last_of_those_that_serve() {
+        let chain = new(ID, [1, 2, 3]);
+        let chain = after(&chain, 1, MemberEvent::Lost).unwrap();
+        assert_eq!(states(&chain), [(2, Serving), (3, Serving), (1, Offline)]);
+        let chain = after(&chain, 1, MemberEvent::Returned).unwrap();
+        assert_eq!(states(&chain), [(2, Serving), (3, Serving), (1, Syncing)]);
+        let chain = after(&chain, 1, MemberEvent::Synced).unwrap();
+        assert_eq!(states(&chain), [(2, Serving), (3, Serving), (1, Serving)]);
+        assert_eq!((chain.head(), chain.version), (Some(2), 4));
+    }
+
+    #[test]
+    fn a_chain_is_intact_unless_the_last_that_served_has_restarted() {
+        let one_is_left = after(&new(ID, [1, 2, 3]), 1, MemberEvent::Lost).unwrap();
+        let one_is_left = after(&one_is_left, 2, MemberEvent::Lost).unwrap();
+        let waits = after(&one_is_left, 3, MemberEvent::Lost).unwrap();
+        let intact = |event| after(&waits, 3, event).unwrap().intact_since;
+        assert_eq!((intact(MemberEvent::Returned), intact(MemberEvent::ReturnedWithout)), (1, 5));
+        let another = after(&one_is_left, 1, MemberEvent::ReturnedWithout).unwrap();
+        assert_eq!(another.intact_since, 1);
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Write,
+        Happens(u16, MemberEvent),
+        /// Somebody copies what a member lacks, and says so now or after more steps.
+        Copy(u16),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => Just(Step::Write),
+            3 => (0u16..3).prop_map(|ost| Step::Happens(ost, MemberEvent::Lost)),
+            3 => (0u16..3).prop_map(|ost| Step::Happens(ost, MemberEvent::Returned)),
+            1 => (0u16..3).prop_map(|ost| Step::Happens(ost, MemberEvent::ReturnedWithout)),
+            3 => (0u16..3).prop_map(Step::Copy),
+        ]
+    }
+
+    proptest! {
+        /// Members that serve have every write that was acknowledged, whatever happens in which
+        /// order; a write is acknowledged when all in `written` have it.
+        #[test]
+        fn who_serves_has_everything(steps in prop::collection::vec(step(), 0..80)) {
+            let mut chain = new(ID, 0..3);
+            let mut has: HashMap<u16, BTreeSet<u32>> = HashMap::new();
+            let (mut acknowledged, mut next) = (BTreeSet::new(), 0);
+            let mut copied: Option<(u16, u32)> = None;
+            for step in steps {
+                let before = chain.clone();
+                match step {
+                    Step::Write if chain.head().is_some() => {
+                        next += 1;
+                        for ost in chain.written() {
+                            has.entry(ost).or_default().insert(next);
+                        }
+                        acknowledged.insert(next);
+                    }
+                    Step::Write => {}
+                    Step::Happens(ost, event) => {
+                        if let Some(changed) = after(&chain, ost, event) {
+                            // All but the last that has everything may have lost it.
+                            if event == MemberEvent::ReturnedWithout && before.head() != Some(ost)
+                                && before.state_of(ost) != Some(LastServing) {
+                                has.entry(ost).or_default().clear();
+                            }
+                            chain = changed;
+                        }
+                    }
+                    Step::Copy(ost) => {
+                        // News of an older version come now.
+                        if let Some((copied, in_version)) = copied.take()
+                            && in_version == chain.version
+                            && let Some(changed) = after(&chain, copied, MemberEvent::Synced)
+                        {
+                            chain = changed;
+                        }
+                        if chain.state_of(ost) == Some(Syncing) && let Some(head) = chain.head() {
+                            let all = has.entry(head).or_default().clone();
+                            has.entry(ost).or_default().extend(all);
+                            copied = Some((ost, chain.version));
+                        }
+                    }
+                }
+                let empty = BTreeSet::new();
+                for ost in chain.readable() {
+                    prop_assert_eq!(has.get(&ost).unwrap_or(&empty), &acknowledged);
+                }
+                let count = |state| chain.members.iter().filter(|m| m.state == state).count();
+                prop_assert!(count(Serving) + count(LastServing) >= 1, "{:?}", chain);
+                prop_assert!(count(Serving) == 0 || count(LastServing) == 0, "{:?}", chain);
+                prop_assert!(count(Syncing) <= 1 && count(LastServing) <= 1, "{:?}", chain);
+                prop_assert_eq!(chain.members.len(), 3);
+                let is_new = u32::from(before.members != chain.members);
+                prop_assert!(chain.version >= before.version + is_new);
+            }
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! The table of chains: who holds which copies, and may be used for what.
+
+pub(crate) mod membership;
+pub(crate) mod placement;
+pub(crate) mod table;

@@ -1,0 +1,163 @@
+//! Rows of chains that a client knows: which OST is asked for what.
+//!
+//! Invariants:
+//! - A row never gives way to an older one.
+//! - From when a chain has another head until that has, on stable storage or from this client, what
+//!   the old one has not made durable, nothing else is sent to the chain ([`ChainRows::is_moving`]).
+
+use glint_proto::chain::{Chain, ChainVersion, Destination};
+use glint_proto::{OstRequest, clock};
+use parking_lot::{Mutex, RwLock};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Rows of chains, for all servers of a client.
+#[derive(Debug, Default)]
+pub struct ChainRows {
+    rows: RwLock<HashMap<u16, Arc<Chain>>>,
+    /// Chains that have another head, to which is to be sent what the old one may lose; each with
+    /// how often that has happened.
+    moving: Mutex<BTreeMap<u16, u64>>,
+    /// How many there are.
+    moving_count: AtomicUsize,
+    /// When they were all asked for.
+    asked: Mutex<Option<Instant>>,
+}
+
+impl ChainRows {
+    /// There is this row.
+    pub(crate) fn learn(&self, row: Chain) {
+        let mut rows = self.rows.write();
+        let target = row.id.target();
+        let known = rows.get(&target);
+        if known.is_some_and(|known| known.version >= row.version) || !row.is_valid() {
+            return;
+        }
+        let head = row.head();
+        let before = rows.insert(target, Arc::new(row));
+        if before.is_some_and(|before| before.head() != head) {
+            self.moves(target);
+        }
+    }
+
+    /// Something that a chain was sent is to be sent to it again, before all else.
+    pub(crate) fn moves(&self, target: u16) {
+        let mut moving = self.moving.lock();
+        *moving.entry(target).or_default() += 1;
+        self.moving_count.store(moving.len(), Ordering::Release);
+    }
+
+    /// Chains to which something is to be sent again.
+    pub(crate) fn moving(&self) -> Vec<u16> {
+        match self.moving_count.load(Ordering::Acquire) {
+            0 => Vec::new(),
+            _ => self.moving.lock().keys().copied().collect(),
+        }
+    }
+
+    /// How often a chain has got another head while there was something to send; `None` if there is
+    /// nothing.
+    pub(crate) fn moves_of(&self, target: u16) -> Option<u64> {
+        self.moving.lock().get(&target).copied()
+    }
+
+    /// All of it was sent, unless it has moved again since then.
+    pub(crate) fn has_moved(&self, target: u16, moves: u64) {
+        let mut moving = self.moving.lock();
+        if moving.get(&target) == Some(&moves) {
+            moving.remove(&target);
+        }
+        self.moving_count.store(moving.len(), Ordering::Release);
+    }
+
+    /// Whether what was acknowledged by this version is with the members of today, or will be before
+    /// they do anything else.
+    pub(crate) fn is_intact(&self, chain: ChainVersion) -> bool {
+        self.get(chain.target).is_some_and(|row| row.intact_since <= chain.version)
+    }
+
+    /// Whether there is something of it.
+    pub(crate) fn is_moving(&self, target: u16) -> bool {
+        self.moving_count.load(Ordering::Acquire) > 0 && self.moving.lock().contains_key(&target)
+    }
+
+    pub(crate) fn get(&self, target: u16) -> Option<Arc<Chain>> {
+        self.rows.read().get(&target).cloned()
+    }
+
+    /// Whether nobody has asked for the rows for so long; then the caller does.
+    pub(crate) fn is_due(&self, pause: Duration) -> bool {
+        let mut asked = self.asked.lock();
+        let is_due = asked.is_none_or(|asked| clock::since(asked) >= pause);
+        if is_due {
+            *asked = Some(clock::now());
+        }
+        is_due
+    }
+
+    /// Member that a request goes to; `near` ones are asked first where several may be. `None` if
+    /// the chain is not known, or waits for a member.
+    pub(crate) fn destination(
+        &self,
+        target: u16,
+        request: &OstRequest,
+        near: impl Fn(u16) -> bool,
+    ) -> Option<Destination> {
+        let row = self.get(target)?;
+        let ost = match request {
+            OstRequest::Read { object, .. } => {
+                let readable: Vec<u16> = row.readable().collect();
+                let spread = object.ino.0.wrapping_add(object.stripe.into()) as usize;
+                let nearest = readable.iter().copied().find(|ost| near(*ost));
+                nearest.or_else(|| readable.get(spread % readable.len().max(1)).copied())?
+            }
+            // The head has made every change first.
+            _ => row.head()?,
+        };
+        let chain = ChainVersion { target, version: row.version };
+        Some(Destination { ost, chain: Some(chain) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glint_proto::chain::{ChainId, Member, MemberState};
+    use glint_proto::{Ino, ObjectId};
+
+    const ID: ChainId = ChainId { copies: 3, index: 0 };
+
+    fn row(version: u32, members: &[(u16, MemberState)]) -> Chain {
+        let member = |(ost, state): &(u16, MemberState)| Member { ost: *ost, state: *state };
+        let members = members.iter().map(member).collect();
+        Chain { id: ID, version, members, founders: Vec::new(), intact_since: 1 }
+    }
+
+    #[test]
+    fn older_rows_are_not_learnt_and_requests_find_their_member() {
+        use MemberState::{Offline, Serving, Syncing};
+        let (rows, object) = (ChainRows::default(), ObjectId { ino: Ino(4), stripe: 0 });
+        let read = OstRequest::Read { object, offset: 0, len: 1 };
+        let write = OstRequest::Truncate { object, size: 0 };
+        let ost = |request: &OstRequest, near: u16| {
+            rows.destination(ID.target(), request, |ost| ost == near).map(|to| to.ost)
+        };
+        assert_eq!(ost(&write, 9), None);
+        rows.learn(row(2, &[(1, Serving), (2, Serving), (3, Serving)]));
+        assert_eq!((ost(&write, 9), ost(&read, 9), ost(&read, 3)), (Some(1), Some(2), Some(3)));
+        rows.learn(row(1, &[(3, Serving), (2, Serving), (1, Serving)]));
+        rows.learn(row(3, &[(1, Serving), (2, Serving), (3, Offline)]));
+        assert!(rows.moving().is_empty(), "the head is the same");
+        assert_eq!(ost(&write, 9), Some(1));
+        rows.learn(row(4, &[(2, Serving), (3, Syncing), (1, Offline)]));
+        assert_eq!(rows.moving(), [ID.target()]);
+        rows.moves(ID.target());
+        rows.has_moved(ID.target(), 1);
+        assert!(rows.is_moving(ID.target()), "it has moved again");
+        rows.has_moved(ID.target(), 2);
+        assert!(!rows.is_moving(ID.target()));
+        assert_eq!((ost(&write, 9), ost(&read, 3)), (Some(2), Some(2)));
+    }
+}

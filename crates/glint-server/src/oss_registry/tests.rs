@@ -1,0 +1,204 @@
+//! Beats of OSSes and what they are told, with records on a real disk.
+
+use super::*;
+use crate::process::data_dir::{DataDir, Role};
+
+fn beat(uuid: u128, done: (u64, u64)) -> Heartbeat {
+    let address = format!("host{uuid}:1");
+    let (fenced, failed, space) = (Vec::new(), Vec::new(), Vec::new());
+    Heartbeat {
+        uuid,
+        fs_uuid: 0,
+        address,
+        osts: 2,
+        fenced,
+        done,
+        failed,
+        space,
+        boot_verifier: 1,
+        chains: 0,
+        failure_domain: "host".into(),
+    }
+}
+
+#[test]
+fn orders_are_told_until_they_are_done() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = DataDir::open_or_create(dir.path(), Some(3), Role::Mds).unwrap();
+    let osses = OssRegistry::new(&data, 7, Duration::from_secs(1));
+    assert_eq!(osses.beat(&data, None, beat(1, (0, 0))).unwrap().first_ost, 3);
+    assert_eq!(osses.beat(&data, None, beat(2, (0, 0))).unwrap().first_ost, 5);
+    assert_eq!(osses.beat(&data, None, beat(1, (0, 0))).unwrap().first_ost, 3);
+    assert_eq!(osses.osts(3), 7);
+    let moved = Heartbeat { address: "elsewhere:1".into(), ..beat(2, (0, 0)) };
+    let known = [beat(1, (0, 0)), beat(2, (0, 0)), beat(3, (0, 0)), moved];
+    assert!(!osses.knows(None, &known[0]), "the table of chains does not know its run");
+    [1, 2].iter().for_each(|uuid| osses.note_run(*uuid, known[0].boot_verifier));
+    assert_eq!(known.map(|beat| osses.knows(None, &beat)), [true, true, false, false]);
+    let foreign = Heartbeat { fs_uuid: 5, ..beat(3, (0, 0)) };
+    assert_eq!(osses.beat(&data, None, foreign), Err(Errno::ESTALE));
+
+    let object = |ino| ObjectId { ino: Ino(ino), stripe: 0 };
+    osses.destroy(&[(4, object(1)), (6, object(2)), (0, object(3))], 11);
+    assert_eq!((osses.durable(10), osses.durable(20)), (10, 10));
+    let told = osses.beat(&data, None, beat(1, (0, 0))).unwrap().orders;
+    assert_eq!(told, [(1, Destroy { ost: 1, objects: vec![object(1)] })]);
+    assert_eq!(
+        osses.beat(&data, None, beat(1, (6, 1))).unwrap().orders,
+        told,
+        "of another sequence"
+    );
+    assert!(osses.beat(&data, None, beat(1, (7, 1))).unwrap().orders.is_empty());
+    assert_eq!(osses.durable(20), 10);
+    osses.beat(&data, None, beat(2, (7, 2))).unwrap();
+    assert_eq!(osses.durable(20), 20);
+
+    // Remembered by the next run.
+    drop(data);
+    let data = DataDir::open(dir.path()).unwrap();
+    assert_eq!(OssRegistry::new(&data, 8, Duration::from_secs(1)).osts(3), 7);
+}
+
+#[test]
+fn what_could_not_be_stored_is_not_so_and_is_tried_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = DataDir::open_or_create(dir.path(), Some(1), Role::Mds).unwrap();
+    let osses = OssRegistry::new(&data, 7, Duration::from_secs(1));
+    osses.beat(&data, None, beat(1, (0, 0))).unwrap();
+    osses.note_run(1, beat(1, (0, 0)).boot_verifier);
+    std::fs::remove_dir_all(dir.path()).unwrap();
+    let moved = || Heartbeat { address: "elsewhere:1".into(), ..beat(1, (0, 0)) };
+    for _ in 0..2 {
+        assert!(osses.beat(&data, None, moved()).is_err());
+        assert!(!osses.knows(None, &moved()) && osses.knows(None, &beat(1, (0, 0))));
+        assert!(osses.beat(&data, None, beat(2, (0, 0))).is_err());
+    }
+    assert_eq!(osses.osts(1), 3);
+}
+
+#[test]
+fn orders_for_who_is_away_are_bounded_and_what_fails_comes_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = DataDir::open_or_create(dir.path(), Some(1), Role::Mds).unwrap();
+    let osses = OssRegistry::new(&data, 7, Duration::from_secs(1));
+    osses.beat(&data, None, beat(1, (0, 0))).unwrap();
+    let object = |ino| ObjectId { ino: Ino(ino), stripe: 0 };
+    let many = ORDERED_OBJECTS_MAX as u64 + 10;
+    let objects: Vec<_> = (0..many).map(|ino| (1, object(ino))).collect();
+    osses.destroy(&objects, 1);
+    assert_eq!(osses.take_left().len(), 10, "there was no room for them");
+    assert!(osses.take_left().is_empty());
+    let mut done = 0;
+    while osses.durable(1) < 1 {
+        let told = osses.beat(&data, None, beat(1, (7, done))).unwrap().orders;
+        done = told.last().map_or(done, |(number, _)| *number);
+    }
+    osses.destroy(&[(1, object(1)), (1, object(2))], 2);
+    let failed = vec![object(2)];
+    osses.beat(&data, None, Heartbeat { failed, ..beat(1, (7, done + 1)) }).unwrap();
+    assert_eq!((osses.durable(2), osses.take_left()), (2, vec![Ino(2)]));
+}
+
+#[test]
+fn sessions_to_fence_are_told_in_parts_and_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = DataDir::open_or_create(dir.path(), Some(1), Role::Mds).unwrap();
+    let osses = OssRegistry::new(&data, 7, Duration::ZERO);
+    osses.beat(&data, None, beat(1, (0, 0))).unwrap();
+    (0..FENCES as u64 + 1).for_each(|session| osses.fence(session));
+    let told = osses.beat(&data, None, beat(1, (7, 0))).unwrap();
+    assert!(told.fence.len() == FENCES && told.more_to_fence);
+    let rest = Heartbeat { fenced: told.fence, ..beat(1, (7, 0)) };
+    let told = osses.beat(&data, None, rest).unwrap();
+    assert!(told.fence.len() == 1 && !told.more_to_fence);
+    (0..FENCES_MAX as u64).for_each(|session| osses.fence(session));
+    let told = osses.beat(&data, None, beat(1, (7, 0))).unwrap();
+    assert_eq!((told.sequence, told.fence.len()), (8, 1), "it asks about all that it knows");
+}
+
+#[test]
+fn nobody_takes_the_place_of_an_oss() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = DataDir::open_or_create(dir.path(), Some(3), Role::Mds).unwrap();
+    let osses = OssRegistry::new(&data, 7, Duration::from_secs(1));
+    // The OSS had no certificate when it joined.
+    osses.beat(&data, None, beat(1, (0, 0))).unwrap();
+    osses.beat(&data, Some("one"), beat(1, (0, 0))).unwrap();
+    drop(data);
+    let data = DataDir::open(dir.path()).unwrap();
+    let osses = OssRegistry::new(&data, 8, Duration::from_secs(1));
+    for name in [None, Some("two")] {
+        let taken = Heartbeat { address: "evil:1".into(), ..beat(1, (8, 1000)) };
+        assert_eq!(osses.beat(&data, name, taken), Err(Errno::EPERM), "{name:?}");
+    }
+    assert_eq!(osses.infos()[0].address, "host1:1");
+    osses.beat(&data, Some("one"), beat(1, (0, 0))).unwrap();
+}
+
+#[test]
+fn a_session_is_fenced_when_all_have_said_so_or_are_silent() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = DataDir::open_or_create(dir.path(), Some(1), Role::Mds).unwrap();
+    let lease = Duration::from_secs(2);
+    clock::simulate(Some(clock::now()));
+    let osses = OssRegistry::new(&data, 7, lease);
+    osses.beat(&data, None, beat(1, (0, 0))).unwrap();
+    let start = clock::now();
+    osses.beat(&data, None, beat(2, (0, 0))).unwrap();
+    osses.fence(99);
+    // The first one is heard all the time.
+    let told = || osses.beat(&data, None, beat(1, (0, 0))).unwrap().fence;
+    assert!(told() == [99] && !osses.is_fenced(99));
+    let fenced = Heartbeat { fenced: vec![99], ..beat(1, (0, 0)) };
+    assert!(osses.beat(&data, None, fenced).unwrap().fence.is_empty());
+    assert!(!osses.is_fenced(99), "the other one was heard just now");
+    clock::simulate(Some(start + lease + Duration::from_millis(1)));
+    assert!(osses.is_fenced(99), "it was silent");
+    clock::simulate(None);
+    let again = osses.beat(&data, None, beat(2, (0, 0))).unwrap().fence;
+    assert_eq!(again, [99], "it learns of it when it is back");
+}
+
+/// The table of chains reaches an OSS once, and counts as known there when it has said so.
+#[test]
+fn a_row_is_known_when_its_servers_say_so_or_are_silent() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = DataDir::open_or_create(dir.path(), Some(1), Role::Mds).unwrap();
+    clock::simulate(Some(clock::now()));
+    let osses = OssRegistry::new(&data, 7, Duration::from_secs(10));
+    let start = clock::now();
+    for uuid in [1, 2] {
+        osses.beat(&data, None, beat(uuid, (0, 0))).unwrap();
+    }
+    let knowing = |uuid, chains| Heartbeat { chains, ..beat(uuid, (7, 0)) };
+    osses.beat(&data, None, knowing(1, 4)).unwrap();
+    osses.beat(&data, None, Heartbeat { chains: 9, ..beat(2, (6, 0)) }).unwrap();
+    assert_eq!((osses.rows_known(1), osses.rows_known(2)), (4, 0), "of another sequence");
+    assert!(osses.know_row(&[0, 1, 2], 4), "OSTs of the MDS's own server, and of one that knows");
+    assert!(!osses.know_row(&[1], 5) && !osses.know_row(&[1, 3], 4));
+    clock::simulate(Some(start + CHAIN_LEASE));
+    assert!(osses.know_row(&[1, 3], 5), "they serve nobody any more");
+    osses.beat(&data, None, knowing(2, 5)).unwrap();
+    assert!(osses.know_row(&[1, 3], 5) && !osses.know_row(&[3], 6));
+    clock::simulate(None);
+}
+
+/// Chains are laid out at the start, before anybody is heard.
+#[test]
+fn failure_domains_are_remembered() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = DataDir::open_or_create(dir.path(), Some(1), Role::Mds).unwrap();
+    let osses = OssRegistry::new(&data, 7, Duration::from_secs(1));
+    osses.beat(&data, None, beat(1, (0, 0))).unwrap();
+    let nameless = Heartbeat { failure_domain: String::new(), ..beat(2, (0, 0)) };
+    osses.beat(&data, None, nameless).unwrap();
+    drop(data);
+    let data = DataDir::open(dir.path()).unwrap();
+    let osses = OssRegistry::new(&data, 8, Duration::from_secs(1));
+    assert_eq!(osses.domains(), ["host".to_owned(), format!("{:032x}", 2)]);
+    let moved = Heartbeat { failure_domain: "rack".into(), ..beat(2, (0, 0)) };
+    osses.note_run(2, moved.boot_verifier);
+    assert!(!osses.knows(None, &moved));
+    osses.beat(&data, None, moved).unwrap();
+    assert_eq!(osses.placed().last().unwrap().domain, "rack");
+}

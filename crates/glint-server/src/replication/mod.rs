@@ -1,0 +1,350 @@
+//! Replication: files of which several OSTs have a copy each.
+//!
+//! The head of a chain ([`glint_proto::chain`]) orders its changes: each is made here and by all
+//! other members that are written, at the same time, and answered when all have made it. Reads are
+//! answered by any member that serves.
+//!
+//! Invariants:
+//! - A change is acknowledged when all members that the head's row says are written have made it
+//!   by that row, or when the MDS has taken out those that have not.
+//! - Members make nothing by another row than their newest. Only the MDS makes rows, and says that
+//!   a member is out only when that one serves nobody any more.
+//! - What an absent member lacks is in the index of pending changes, on stable storage at every
+//!   member that serves, before it is acknowledged.
+//! - Copies that may differ after the death of a member are among those that were changed
+//!   recently. A new head makes them equal before anybody reads.
+//! - What is reported as committed is on stable storage in all copies.
+//!
+//! (The version that each request carries and the takeover by a new head are those of Chain
+//! Replication, van Renesse and Schneider 2004, with a star in the place of the chain; the states
+//! of members are those of 3FS.)
+
+mod copy;
+mod execute;
+mod heal;
+pub(crate) mod peers;
+mod ranges;
+mod rows;
+mod stable;
+mod takeover;
+mod touched;
+
+use crate::records::{Records, RecordsError, ServerLog};
+use glint_net::host;
+use glint_ost::OstSet;
+use glint_ost::disk::Disk;
+use glint_proto::chain::{
+    Chain, ChainId, ChainVersion, Destination, Forward, MemberEvent, MemberState, PeerReply,
+    PeerRequest,
+};
+use glint_proto::limits::CHAIN_LEASE_MS;
+use glint_proto::{Bulk, Errno, FsResult, ObjectId, OstReply, OstRequest, clock};
+use parking_lot::Mutex;
+use ranges::RangeTurns;
+use rows::{Entered, Rows};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use touched::TouchedLog;
+
+/// A member that does not make a change in this time is taken out.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// As long as this for those that wait for a disk.
+const PATIENCE_WITH_DISKS: Duration = Duration::from_secs(20);
+/// Pause between two looks whether the MDS knows this server as a client, and patience with each.
+pub(crate) const KEEPING: Duration = Duration::from_secs(1);
+
+/// Answer to come from another server, on the thread that asks.
+pub(crate) type Asked<'a, R> = Pin<Box<dyn Future<Output = FsResult<R>> + 'a>>;
+
+/// The other servers, and the MDS, which alone changes rows.
+pub(crate) trait Peers: Send + Sync {
+    /// Has another member make a change.
+    fn forward<'a>(
+        &'a self,
+        to: Destination,
+        forward: Forward,
+        request: OstRequest,
+        bulk: Bulk<'a>,
+    ) -> Asked<'a, OstReply>;
+
+    /// Asks the server of an OST.
+    fn ask(&self, ost: u16, request: PeerRequest) -> Asked<'_, PeerReply>;
+
+    /// Has the MDS hear of this server as a client, whose session at the others ends with that there.
+    fn keep(&self) -> Asked<'_, ()>;
+
+    /// Tells the MDS what happened to a member. Returns the row as it is then.
+    fn tell(&self, chain: ChainVersion, ost: u16, event: MemberEvent) -> Asked<'_, Chain>;
+}
+
+/// Replication, as one server takes part in it.
+pub(crate) struct Replication {
+    rows: Rows,
+    turns: RangeTurns,
+    /// Objects whose copies may differ after a crash, by chain.
+    recent: TouchedLog,
+    /// Changes that absent members lack, by chain and member.
+    pending: TouchedLog,
+    peers: Mutex<Option<Arc<dyn Peers>>>,
+    settled: stable::LastSettled,
+    /// Held while copies are brought to stable storage.
+    settling: futures_util::lock::Mutex<()>,
+    /// When the MDS was asked last, of what it has answered; `None` if it is in this process.
+    heard: Option<Mutex<Option<Instant>>>,
+}
+
+/// The OSTs of this server, as members of chains.
+pub(crate) struct Here<'a, D: Disk> {
+    pub(crate) osts: &'a OstSet<D>,
+    /// Number of the first one.
+    pub(crate) first: u16,
+}
+
+impl<D: Disk> Clone for Here<'_, D> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<D: Disk> Copy for Here<'_, D> {}
+
+impl<D: Disk> Here<'_, D> {
+    /// Index of an OST, if it is here.
+    pub(crate) fn index(&self, ost: u16) -> Option<u16> {
+        ost.checked_sub(self.first).filter(|index| *index < self.osts.count())
+    }
+}
+
+impl Replication {
+    /// Of a server that remembers things in `records`. With `leased` it serves only while it hears
+    /// of the MDS.
+    pub(crate) fn load(
+        records: &Arc<dyn Records>,
+        leased: bool,
+    ) -> Result<Replication, RecordsError> {
+        Ok(Replication {
+            rows: Rows::default(),
+            turns: RangeTurns::default(),
+            recent: TouchedLog::load(records.clone(), ServerLog::Recent)?,
+            pending: TouchedLog::load(records.clone(), ServerLog::Pending)?,
+            peers: Mutex::default(),
+            settled: Default::default(),
+            settling: Default::default(),
+            heard: leased.then(Mutex::default),
+        })
+    }
+
+    /// The other servers can be reached so, or not any more.
+    pub(crate) fn set_peers(&self, peers: Option<Arc<dyn Peers>>) {
+        *self.peers.lock() = peers;
+    }
+
+    fn peers(&self) -> FsResult<Arc<dyn Peers>> {
+        self.peers.lock().clone().ok_or(Errno::EREMCHG)
+    }
+
+    /// The MDS has answered what it was asked at this time.
+    pub(crate) fn heard(&self, asked: Instant) {
+        if let Some(heard) = &self.heard {
+            let mut heard = heard.lock();
+            *heard = (*heard).max(Some(asked));
+        }
+    }
+
+    /// Whether the MDS may not have given this server up.
+    fn is_leased(&self) -> bool {
+        let is_recent = |then: Instant| clock::since(then) < Duration::from_millis(CHAIN_LEASE_MS);
+        self.heard.as_ref().is_none_or(|heard| heard.lock().is_some_and(is_recent))
+    }
+
+    /// The rows that are known here.
+    pub(crate) fn chains(&self) -> Vec<Chain> {
+        self.rows.all().iter().map(|(row, _)| Chain::clone(row)).collect()
+    }
+
+    /// Whether no chain is known.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The newest row of a chain that is known here.
+    pub(crate) fn chain(&self, target: u16) -> Option<Chain> {
+        self.rows.get(target).map(|row| Chain::clone(&row))
+    }
+
+    /// Transactions of this server that are on stable storage in all copies, if those up to
+    /// `own` are here.
+    pub(crate) fn committed(&self, own: u64) -> u64 {
+        own.min(self.rows.unstable_from() - 1)
+    }
+
+    /// How many objects of each chain a member lacks changes of, as it is known here.
+    pub(crate) fn pending(&self) -> Vec<(ChainId, u16, usize)> {
+        let counts = self.pending.counts().into_iter();
+        let named = |((target, ost), count)| Some((ChainId::of_target(target)?, ost, count));
+        counts.filter_map(named).collect()
+    }
+
+    /// There is this row.
+    pub(crate) fn adopt<D: Disk>(&self, here: Here<'_, D>, row: &Chain) {
+        let target = row.id.target();
+        // The head goes on, and members that were written are.
+        let stays = |before: &Chain| {
+            let is_head = row.head().is_some_and(|head| here.index(head).is_some());
+            is_head && before.head() == row.head()
+        };
+        let Some(before) = self.rows.adopt(row, stays) else { return };
+        tracing::info!(chain = %row.id, version = row.version, members = ?row.members, "a chain has changed");
+        for member in row.members.iter().filter(|member| member.state != MemberState::Serving) {
+            // Rows between these two may say that it was lost and came back.
+            let is_as_before = before.as_ref().is_some_and(|before| {
+                before.version + 1 == row.version
+                    && before.state_of(member.ost) == Some(member.state)
+            });
+            if !is_as_before {
+                self.lacks_recent(target, member.ost);
+            }
+        }
+        for member in row.readable() {
+            self.pending.forget((target, member), |_, _| true);
+            let did_serve =
+                before.as_ref().is_some_and(|before| before.readable().any(|m| m == member));
+            if !did_serve && before.is_some() && here.index(member).is_some() {
+                // The member has been healed of what it had changed in earlier runs, too.
+                self.recent.forget((target, 0), |_, tag| tag.0 == 0);
+            }
+        }
+    }
+
+    /// A member that was written may lack what was changed recently.
+    fn lacks_recent(&self, target: u16, absent: u16) {
+        for touched in self.recent.list((target, 0)) {
+            if self.pending.touch((target, absent), touched, (0, 0)).is_err() {
+                // The log says it. The disk of the records is ill: what it has not, the member
+                // cannot be given; it is told apart by a scrub.
+                return;
+            }
+        }
+    }
+
+    /// Answers another member.
+    pub(crate) async fn answer<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        request: PeerRequest,
+    ) -> FsResult<PeerReply> {
+        match request {
+            PeerRequest::Adopt(row) => {
+                self.take_row(here, &row)?;
+                let known = self.rows.get(row.id.target()).ok_or(Errno::EIO)?;
+                Ok(PeerReply::Row(Chain::clone(&known)))
+            }
+            PeerRequest::Recent(row) => {
+                self.take_row(here, &row)?;
+                let target = row.id.target();
+                self.rows.until_quiet(target).await;
+                match self.rows.get(target) {
+                    Some(known) if known.version == row.version => {}
+                    _ => return Err(Errno::EREMCHG),
+                }
+                Ok(PeerReply::Recent(self.recent.list((target, 0))))
+            }
+            PeerRequest::Activate { chain, are_equal } => {
+                let _entered = self.rows.enter(chain)?;
+                if are_equal {
+                    self.older_is_equal(chain);
+                }
+                self.rows.activate(chain);
+                Ok(PeerReply::Done)
+            }
+            PeerRequest::Commit(chains) => {
+                let entered = chains.iter().map(|chain| self.rows.enter(*chain));
+                let _entered: Vec<Entered> = entered.collect::<FsResult<_>>()?;
+                self.commit(here).await.map(|()| PeerReply::Done)
+            }
+            PeerRequest::Stable(chain, upto) => {
+                let _entered = self.rows.enter(chain)?;
+                self.is_stable(chain, upto);
+                Ok(PeerReply::Done)
+            }
+            PeerRequest::Remove { chain, ost, object } => {
+                let _entered = self.rows.enter(chain)?;
+                self.remove_own(here, ost, object).map(|()| PeerReply::Done)
+            }
+            PeerRequest::Pending { chain, absent, touched } => {
+                let _entered = self.rows.enter(chain)?;
+                for touched in touched {
+                    self.pending.touch((chain.target, absent), touched, (0, 0))?;
+                }
+                self.pending.sync().await?;
+                Ok(PeerReply::Done)
+            }
+        }
+    }
+
+    fn remove_own<D: Disk>(&self, here: Here<'_, D>, ost: u16, object: ObjectId) -> FsResult<()> {
+        let index = here.index(ost).ok_or(Errno::ENXIO)?;
+        let (_, left) = here.osts.destroy(&[(index, object)]);
+        if left.is_empty() { Ok(()) } else { Err(Errno::EIO) }
+    }
+
+    /// Changes by older rows are on stable storage in all copies.
+    fn older_is_equal(&self, chain: ChainVersion) {
+        let is_older = |_: &_, tag: touched::Tag| tag.0 < chain.version;
+        self.recent.forget((chain.target, 0), is_older);
+    }
+
+    fn take_row<D: Disk>(&self, here: Here<'_, D>, row: &Chain) -> FsResult<()> {
+        if !row.is_valid() {
+            return Err(Errno::EPROTO);
+        }
+        self.adopt(here, row);
+        Ok(())
+    }
+
+    /// Changes of a chain up to this one are on stable storage in all copies; but for those of
+    /// earlier runs, of which the head may know nothing.
+    fn is_stable(&self, chain: ChainVersion, upto: u64) {
+        let is_over = |_: &_, tag: touched::Tag| tag.0 > 0 && tag <= (chain.version, upto);
+        self.recent.forget((chain.target, 0), is_over);
+    }
+
+    /// Keeps the session by which this server is a client of the others: once, every [`KEEPING`].
+    pub(crate) async fn keep_session(&self) {
+        if let Ok(peers) = self.peers()
+            && let Err(errno) = within(KEEPING, peers.keep()).await
+        {
+            tracing::debug!(%errno, "the MDS does not answer this server");
+        }
+    }
+
+    /// Looks after the chains of this server: once, every [`TENDING`]. Returns whether there is
+    /// more to do at once.
+    pub(crate) async fn tend<D: Disk>(&self, here: Here<'_, D>) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        self.take_over(here).await;
+        self.settle_if_due(here).await;
+        let is_more = self.heal(here).await;
+        let shrunk = self.recent.shrink().and_then(|()| self.pending.shrink());
+        if let Err(error) = shrunk {
+            tracing::error!(%error, "could not shorten the log of changed objects; it is tried again");
+            host::sleep(TENDING).await;
+        }
+        is_more
+    }
+}
+
+/// Pause between two looks after the chains.
+pub(crate) const TENDING: Duration = Duration::from_millis(100);
+/// Waits no longer than so long: ETIMEDOUT then.
+async fn within<R>(limit: Duration, work: impl Future<Output = FsResult<R>>) -> FsResult<R> {
+    futures_lite::future::or(work, async {
+        host::sleep(limit).await;
+        Err(Errno::ETIMEDOUT)
+    })
+    .await
+}

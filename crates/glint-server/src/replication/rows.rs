@@ -1,0 +1,274 @@
+//! Rows of chains that this server knows, and what is executed by them.
+//!
+//! Invariants:
+//! - Nothing begins by a row that is not the newest one known here.
+//! - Changes by older rows are over once [`Rows::until_quiet`] returns.
+//! - Data that only this copy may have is never reported as committed: what a server says to be on
+//!   stable storage ends before the first change that other members may still lose
+//!   ([`Rows::unstable_from`]).
+
+use glint_proto::chain::{Chain, ChainVersion};
+use glint_proto::{Errno, FsResult};
+use glint_wait::WaitList;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+/// The rows of this server.
+#[derive(Default)]
+pub(super) struct Rows {
+    known: Mutex<BTreeMap<u16, Known>>,
+    /// Waiters for a newer row, or for the end of what is executed by older ones.
+    changed: Arc<WaitList>,
+    /// The first transaction of this server that other members may not have on stable storage;
+    /// [`u64::MAX`] if there is none.
+    unstable_from: AtomicU64Max,
+}
+
+struct AtomicU64Max(AtomicU64);
+
+impl Default for AtomicU64Max {
+    fn default() -> AtomicU64Max {
+        AtomicU64Max(AtomicU64::new(u64::MAX))
+    }
+}
+
+struct Known {
+    row: Arc<Chain>,
+    /// Version in which the copies are known to be equal; reads are answered in no other one.
+    active: u32,
+    /// Versions in which other members were told something.
+    told: [u32; 2],
+    version: Arc<InUse>,
+    /// Versions before, while something is executed by them.
+    earlier: Vec<Weak<InUse>>,
+    changes: Changes,
+}
+
+/// Something that the head tells other members once in each version.
+#[derive(Clone, Copy)]
+pub(super) enum Told {
+    /// The copies are equal.
+    Active,
+    /// One is synced, and has said what it may have on its disk.
+    Syncing,
+}
+
+/// Changes that this server ordered as the head.
+#[derive(Default)]
+struct Changes {
+    /// Number of the last one.
+    last: u64,
+    under_way: BTreeSet<u64>,
+    /// First transaction since the last look at what is stable, and before it.
+    unstable_from: Option<u64>,
+    settling_from: Option<u64>,
+    /// Up to this one they are on stable storage in all copies.
+    stable: u64,
+}
+
+/// A version of a row, while something is executed by it.
+pub(super) struct InUse(Arc<WaitList>);
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.0.wake();
+    }
+}
+
+/// Something that is executed by a row.
+pub(super) struct Entered {
+    pub(super) row: Arc<Chain>,
+    pub(super) is_active: bool,
+    _version: Arc<InUse>,
+}
+
+impl Entered {
+    pub(super) fn version(&self) -> ChainVersion {
+        ChainVersion { target: self.row.id.target(), version: self.row.version }
+    }
+}
+
+impl Rows {
+    /// The newest row of a chain.
+    pub(super) fn get(&self, target: u16) -> Option<Arc<Chain>> {
+        self.known.lock().get(&target).map(|known| known.row.clone())
+    }
+
+    /// Whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.known.lock().is_empty()
+    }
+
+    /// All of them, and whether their copies are known to be equal.
+    pub(super) fn all(&self) -> Vec<(Arc<Chain>, bool)> {
+        let known = self.known.lock();
+        known.values().map(|one| (one.row.clone(), one.active == one.row.version)).collect()
+    }
+
+    /// Enters by the row of this version: EREMCHG if the newest one is another.
+    pub(super) fn enter(&self, chain: ChainVersion) -> FsResult<Entered> {
+        let entered = self.enter_newest(chain.target)?;
+        match entered.row.version == chain.version {
+            true => Ok(entered),
+            false => Err(Errno::EREMCHG),
+        }
+    }
+
+    /// Enters by the newest row.
+    pub(super) fn enter_newest(&self, target: u16) -> FsResult<Entered> {
+        let known = self.known.lock();
+        let one = known.get(&target).ok_or(Errno::EREMCHG)?;
+        let is_active = one.active == one.row.version;
+        Ok(Entered { row: one.row.clone(), is_active, _version: one.version.clone() })
+    }
+
+    /// Takes a row if it is newer than the one known. Returns that one; the outer `None` if it is
+    /// not newer. `stays_active` says whether the copies are equal by the new row, too.
+    pub(super) fn adopt(
+        &self,
+        row: &Chain,
+        stays_active: impl FnOnce(&Chain) -> bool,
+    ) -> Option<Option<Arc<Chain>>> {
+        let mut known = self.known.lock();
+        let target = row.id.target();
+        let before = match known.get_mut(&target) {
+            Some(one) if one.row.version >= row.version => return None,
+            Some(one) => {
+                let stays = one.active == one.row.version && stays_active(&one.row);
+                if stays {
+                    one.active = row.version;
+                }
+                let version = Arc::new(InUse(self.changed.clone()));
+                let before = std::mem::replace(&mut one.version, version);
+                one.earlier.retain(|version| version.strong_count() > 0);
+                one.earlier.push(Arc::downgrade(&before));
+                Some(std::mem::replace(&mut one.row, Arc::new(row.clone())))
+            }
+            None => {
+                let version = Arc::new(InUse(self.changed.clone()));
+                let (active, told, earlier, changes) = Default::default();
+                let row = Arc::new(row.clone());
+                known.insert(target, Known { row, active, told, version, earlier, changes });
+                None
+            }
+        };
+        drop(known);
+        self.changed.wake();
+        Some(before)
+    }
+
+    /// The copies are equal in this version.
+    pub(super) fn activate(&self, chain: ChainVersion) {
+        if let Some(one) = self.known.lock().get_mut(&chain.target) {
+            one.active = one.active.max(chain.version.min(one.row.version));
+        }
+    }
+
+    /// Whether other members were told something in this version.
+    pub(super) fn is_told(&self, what: Told, chain: ChainVersion) -> bool {
+        let told = |one: &Known| one.told[what as usize] >= chain.version;
+        self.known.lock().get(&chain.target).is_some_and(told)
+    }
+
+    /// Other members were told something.
+    pub(super) fn told(&self, what: Told, chain: ChainVersion) {
+        if let Some(one) = self.known.lock().get_mut(&chain.target) {
+            let told = &mut one.told[what as usize];
+            *told = chain.version.max(*told);
+        }
+    }
+
+    /// Waits until nothing is executed by older rows of a chain.
+    pub(super) async fn until_quiet(&self, target: u16) {
+        let is_quiet = || {
+            let mut known = self.known.lock();
+            let one = known.get_mut(&target)?;
+            one.earlier.retain(|version| version.strong_count() > 0);
+            one.earlier.is_empty().then_some(())
+        };
+        if self.get(target).is_some() {
+            self.changed.until(is_quiet).await;
+        }
+    }
+
+    /// Waits until there is a newer row than this.
+    pub(super) async fn until_newer(&self, chain: ChainVersion) {
+        let is_newer = || {
+            let known = self.known.lock();
+            known.get(&chain.target).is_none_or(|one| one.row.version > chain.version).then_some(())
+        };
+        self.changed.until(is_newer).await;
+    }
+
+    /// The head begins a change; its transaction is not before this one. Returns its number, and up
+    /// to which they are stable.
+    pub(super) fn begin(&self, target: u16, transaction: u64) -> (u64, u64) {
+        let mut known = self.known.lock();
+        let Some(one) = known.get_mut(&target) else { return (1, 0) };
+        let changes = &mut one.changes;
+        changes.last += 1;
+        changes.under_way.insert(changes.last);
+        if changes.unstable_from.is_none() {
+            changes.unstable_from = Some(transaction);
+            self.unstable_from.0.fetch_min(transaction, Ordering::AcqRel);
+        }
+        (changes.last, changes.stable)
+    }
+
+    /// A change is done, or has failed.
+    pub(super) fn end(&self, target: u16, number: u64) {
+        if let Some(one) = self.known.lock().get_mut(&target) {
+            one.changes.under_way.remove(&number);
+        }
+        self.changed.wake();
+    }
+
+    /// Chains with changes that are not stable, with the last one: what comes later counts to the
+    /// next look.
+    pub(super) fn begin_settling(&self) -> Vec<(Arc<Chain>, u64)> {
+        let mut known = self.known.lock();
+        let mut found = Vec::new();
+        for one in known.values_mut() {
+            let changes = &mut one.changes;
+            if changes.settling_from.is_none() {
+                changes.settling_from = changes.unstable_from.take();
+            }
+            if changes.settling_from.is_some() {
+                found.push((one.row.clone(), changes.last));
+            }
+        }
+        found
+    }
+
+    /// Waits until the changes up to this one are executed.
+    pub(super) async fn until_executed(&self, target: u16, upto: u64) {
+        let is_done = || {
+            let known = self.known.lock();
+            let first = known.get(&target).and_then(|one| one.changes.under_way.first().copied());
+            first.is_none_or(|first| first > upto).then_some(())
+        };
+        self.changed.until(is_done).await;
+    }
+
+    /// Changes up to this one are on stable storage in all copies.
+    pub(super) fn settled(&self, target: u16, upto: u64) {
+        let mut known = self.known.lock();
+        if let Some(one) = known.get_mut(&target) {
+            one.changes.settling_from = None;
+            one.changes.stable = one.changes.stable.max(upto);
+        }
+        let from = |one: &Known| {
+            let Changes { unstable_from, settling_from, .. } = one.changes;
+            [unstable_from, settling_from].into_iter().flatten().min()
+        };
+        let first = known.values().filter_map(from).min();
+        self.unstable_from.0.store(first.unwrap_or(u64::MAX), Ordering::Release);
+    }
+
+    /// The first transaction of this server that other members may not have on stable storage.
+    pub(super) fn unstable_from(&self) -> u64 {
+        self.unstable_from.0.load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,127 @@
+//! Changes that are on stable storage in all copies.
+//!
+//! Invariant: a change is called stable when all members that were written by its row, and are
+//! now, have had everything on stable storage since they made it.
+//!
+//! A change is brought to stable storage only after the record that its object was changed. (The
+//! kernel, which may write back data by itself, takes files in the order in which they became
+//! dirty: the log first.)
+
+use super::{Here, Replication};
+use glint_net::host;
+use glint_ost::OstSet;
+use glint_ost::disk::Disk;
+use glint_proto::chain::{ChainVersion, PeerRequest};
+use glint_proto::clock;
+use glint_proto::{Errno, FsResult};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Pause between two looks at what is stable.
+const SETTLING: Duration = Duration::from_millis(500);
+
+/// Pause before it is looked whether a row that others have is known here, too.
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// Last time that it was looked what is stable.
+#[derive(Default)]
+pub(super) struct LastSettled(parking_lot::Mutex<Option<Instant>>);
+
+impl Replication {
+    /// Brings everything here to stable storage: first which objects were changed, so that a loss of
+    /// power that leaves a change in one copy only leaves that it may have.
+    pub(crate) async fn commit<D: Disk>(&self, here: Here<'_, D>) -> FsResult<()> {
+        self.recent.sync().await?;
+        here.osts.commit().await
+    }
+
+    /// Does it, and has objects that were left alone for `idle` be sealed. May take long.
+    pub(crate) fn settle_osts<D: Disk>(&self, osts: &OstSet<D>, idle: Duration) {
+        match self.recent.sync_here() {
+            Ok(()) => osts.settle(idle),
+            Err(errno) => {
+                tracing::error!(%errno, "could not settle the log of changed objects; it is tried again");
+            }
+        }
+    }
+
+    /// The last thing before the end of a process: everything is on stable storage after it.
+    pub(crate) fn settle_last<D: Disk>(&self, osts: &OstSet<D>) -> FsResult<()> {
+        self.recent.sync_here()?;
+        osts.settle_last()
+    }
+
+    pub(super) async fn settle_if_due<D: Disk>(&self, here: Here<'_, D>) {
+        let last = *self.settled.0.lock();
+        if last.is_some_and(|last| clock::since(last) < SETTLING) {
+            return;
+        }
+        *self.settled.0.lock() = Some(clock::now());
+        if let Err(errno) = self.settle_once(here).await {
+            tracing::debug!(%errno, "copies are not on stable storage yet");
+        }
+    }
+
+    /// Brings everything that was answered here so far to stable storage, in all copies, whoever
+    /// holds them meanwhile.
+    pub(crate) async fn settle<D: Disk>(&self, here: Here<'_, D>) -> FsResult<()> {
+        self.commit(here).await?;
+        loop {
+            match self.settle_once(here).await {
+                Err(Errno::EREMCHG) => host::sleep(AGAIN).await,
+                settled => return settled,
+            }
+        }
+    }
+
+    /// Does it by the rows of now: EREMCHG if there are others.
+    pub(super) async fn settle_once<D: Disk>(&self, here: Here<'_, D>) -> FsResult<()> {
+        let _settling = self.settling.lock().await;
+        let due = self.rows.begin_settling();
+        if due.is_empty() {
+            return Ok(());
+        }
+        for (row, upto) in &due {
+            self.rows.until_executed(row.id.target(), *upto).await;
+        }
+        self.commit(here).await?;
+        // Each member once, whatever it has of these chains.
+        let mut chains: BTreeMap<u16, Vec<ChainVersion>> = BTreeMap::new();
+        for (row, _) in &due {
+            let chain = ChainVersion { target: row.id.target(), version: row.version };
+            for member in row.written().filter(|member| here.index(*member).is_none()) {
+                chains.entry(member).or_default().push(chain);
+            }
+        }
+        let mut committed: BTreeMap<u16, FsResult<()>> = BTreeMap::new();
+        let mut outcome = Ok(());
+        for (row, upto) in &due {
+            let chain = ChainVersion { target: row.id.target(), version: row.version };
+            let elsewhere = row.written().filter(|member| here.index(*member).is_none());
+            let elsewhere: Vec<u16> = elsewhere.collect();
+            let mut all = Ok(());
+            for member in &elsewhere {
+                if !committed.contains_key(member) {
+                    let commit = PeerRequest::Commit(chains.remove(member).unwrap_or_default());
+                    let done = self.ask_member(here, chain, *member, commit).await;
+                    committed.insert(*member, done.map(drop));
+                }
+                all = all.and(committed.get(member).copied().unwrap_or(Ok(())));
+            }
+            if all.is_err() {
+                outcome = outcome.and(all);
+                continue;
+            }
+            self.rows.settled(chain.target, *upto);
+            self.is_stable(chain, *upto);
+            for member in elsewhere {
+                let stable = PeerRequest::Stable(chain, *upto);
+                match self.ask_member(here, chain, member, stable).await {
+                    Ok(_) | Err(Errno::EREMCHG) => {}
+                    Err(errno) => return Err(errno),
+                }
+            }
+        }
+        outcome
+    }
+}

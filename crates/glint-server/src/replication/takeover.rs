@@ -1,0 +1,151 @@
+//! The first thing that a head does: it makes the copies equal.
+//!
+//! Invariant: a version is active, at any member, only when nothing that any member was asked to
+//! do by an older one differs between those that are written; and that is on stable storage.
+
+use super::copy::CopyError;
+use super::rows::Told;
+use super::{Here, PATIENCE_WITH_DISKS, Replication, within};
+use glint_ost::disk::Disk;
+use glint_proto::chain::{Chain, ChainVersion, PeerReply, PeerRequest, Touched};
+use glint_proto::{Errno, FsResult, ObjectId};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+impl Replication {
+    /// Takes over the chains whose head is here and that are not active.
+    pub(super) async fn take_over<D: Disk>(&self, here: Here<'_, D>) {
+        for (row, is_active) in self.rows.all() {
+            let Some(head) = row.head().filter(|head| here.index(*head).is_some()) else {
+                continue;
+            };
+            let taken = match is_active {
+                true => self.tell_active(here, &row, false).await,
+                false => self.take_over_one(here, head, &row).await,
+            };
+            if let Err(errno) = taken
+                && errno != Errno::EREMCHG
+            {
+                let chain = row.id;
+                tracing::warn!(%chain, %errno, "could not take over a chain; it is tried again");
+            }
+        }
+    }
+
+    async fn take_over_one<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        head: u16,
+        row: &Arc<Chain>,
+    ) -> FsResult<()> {
+        let chain = ChainVersion { target: row.id.target(), version: row.version };
+        self.rows.until_quiet(chain.target).await;
+        let others: Vec<u16> = row.written().filter(|member| *member != head).collect();
+        let elsewhere: Vec<u16> =
+            others.iter().copied().filter(|member| here.index(*member).is_none()).collect();
+        let mut all = self.recent.list((chain.target, 0));
+        for member in &elsewhere {
+            let asked = self.ask_member(here, chain, *member, PeerRequest::Recent((**row).clone()));
+            match asked.await? {
+                PeerReply::Recent(touched) => all.extend(touched),
+                _ => return Err(Errno::EPROTO),
+            }
+        }
+        let all = merged(all);
+        for touched in &all {
+            for member in &others {
+                match self.copy(here, (head, row), *member, touched).await {
+                    Ok(_) => {}
+                    Err(CopyError::Changed) => return Err(Errno::EREMCHG),
+                    Err(CopyError::Member { errno, .. }) => {
+                        self.is_lost(here, chain, *member, errno).await?;
+                        return Err(Errno::EREMCHG);
+                    }
+                    Err(error @ CopyError::Own { errno, .. }) => {
+                        tracing::error!(%error, "could not make the copies of an object equal");
+                        if row.readable().any(|other| other != head) {
+                            // Another member may be able to.
+                            self.is_lost(here, chain, head, errno).await?;
+                            return Err(Errno::EREMCHG);
+                        }
+                        // The chain is not kept from everything else. Who is synced gets it later.
+                        self.pending.touch((chain.target, *member), *touched, (0, 0))?;
+                    }
+                }
+            }
+        }
+        for absent in row.missing() {
+            for touched in &all {
+                self.pending.touch((chain.target, absent), *touched, (0, 0))?;
+            }
+        }
+        self.pending.sync().await?;
+        if !all.is_empty() {
+            self.commit(here).await?;
+            for member in &elsewhere {
+                self.ask_member(here, chain, *member, PeerRequest::Commit(vec![chain])).await?;
+            }
+        }
+        self.tell_active(here, row, true).await?;
+        self.older_is_equal(chain);
+        self.rows.activate(chain);
+        tracing::info!(chain = %row.id, version = row.version, copied = all.len(), "took over");
+        Ok(())
+    }
+
+    /// Tells other members, once, that they may be read.
+    async fn tell_active<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        row: &Chain,
+        are_equal: bool,
+    ) -> FsResult<()> {
+        let chain = ChainVersion { target: row.id.target(), version: row.version };
+        if self.rows.is_told(Told::Active, chain) {
+            return Ok(());
+        }
+        for member in row.written().filter(|member| here.index(*member).is_none()) {
+            let request = PeerRequest::Activate { chain, are_equal };
+            self.ask_member(here, chain, member, request).await?;
+        }
+        self.rows.told(Told::Active, chain);
+        Ok(())
+    }
+
+    /// Asks a member on another server, and has it taken out if it does not answer.
+    pub(super) async fn ask_member<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        chain: ChainVersion,
+        member: u16,
+        request: PeerRequest,
+    ) -> FsResult<PeerReply> {
+        let changed = async {
+            self.rows.until_newer(chain).await;
+            Err(Errno::EREMCHG)
+        };
+        let peers = self.peers()?;
+        let asked = peers.ask(member, request);
+        match within(PATIENCE_WITH_DISKS, futures_lite::future::or(asked, changed)).await {
+            Ok(reply) => Ok(reply),
+            Err(Errno::EREMCHG) => Err(Errno::EREMCHG),
+            Err(errno) => {
+                self.is_lost(here, chain, member, errno).await?;
+                Err(Errno::EREMCHG)
+            }
+        }
+    }
+}
+
+/// Changes of each object as one.
+fn merged(all: Vec<Touched>) -> Vec<Touched> {
+    let mut by_object: HashMap<ObjectId, Touched> = HashMap::new();
+    for touched in all {
+        let known = by_object.entry(touched.object).or_insert(touched);
+        known.start = known.start.min(touched.start);
+        known.end = known.end.max(touched.end);
+    }
+    let mut merged: Vec<Touched> = by_object.into_values().collect();
+    merged.sort_by_key(|touched| touched.object);
+    merged
+}

@@ -1,0 +1,294 @@
+//! Objects that were changed, in a log: those whose copies may differ after a crash, and those that
+//! absent members lack.
+//!
+//! Invariants:
+//! - The log has every entry before the change that it is for is made; on stable storage once
+//!   [`TouchedLog::sync`] has returned.
+//! - An entry covers all changes of its object since it came. A later change that it covers costs
+//!   nothing.
+//!
+//! (The first is called an activity log elsewhere, the second an index of pending heals: GlusterFS
+//! keeps it as links in a directory, one for each file.)
+
+use crate::records::{Records, RecordsError, ServerLog};
+use glint_proto::chain::Touched;
+use glint_proto::{Errno, FsResult, Ino, ObjectId};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Chain and, of pending changes, the member that lacks them.
+pub(super) type Key = (u16, u16);
+/// Version of the row and number of a change.
+pub(super) type Tag = (u32, u64);
+
+/// An entry that grows is taken as long as this, so that a stream costs few of them.
+const GROWTH: u64 = 64 << 20;
+const RECORD_BYTES: usize = 36;
+/// Records of a log before it is written anew, if most are of no more use.
+const RECORDS_MAX: usize = 1 << 14;
+
+/// Objects that were changed.
+pub(super) struct TouchedLog {
+    records: Arc<dyn Records>,
+    log: ServerLog,
+    state: Mutex<TouchedSets>,
+    /// Held while the log is synced.
+    syncing: futures_util::lock::Mutex<()>,
+    /// Records on stable storage.
+    synced: AtomicU64,
+}
+
+#[derive(Default)]
+struct TouchedSets {
+    sets: BTreeMap<Key, HashMap<ObjectId, TouchedRange>>,
+    /// Records that were ever appended.
+    appended: u64,
+    /// Records in the log.
+    in_log: usize,
+}
+
+#[derive(Clone, Copy)]
+struct TouchedRange {
+    start: u64,
+    end: u64,
+    tag: Tag,
+}
+
+fn encode(key: Key, touched: Touched) -> [u8; RECORD_BYTES] {
+    let mut record = [0; RECORD_BYTES];
+    let parts: [&[u8]; 6] = [
+        &key.0.to_le_bytes(),
+        &key.1.to_le_bytes(),
+        &u32::from(touched.object.stripe).to_le_bytes(),
+        &touched.object.ino.0.to_le_bytes(),
+        &touched.start.to_le_bytes(),
+        &touched.end.to_le_bytes(),
+    ];
+    record[..RECORD_BYTES - 4].copy_from_slice(&parts.concat());
+    let crc = crc32c::crc32c(&record[..RECORD_BYTES - 4]);
+    record[RECORD_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+    record
+}
+
+fn decode(record: &[u8]) -> Option<(Key, Touched)> {
+    let (content, crc) = record.split_last_chunk::<4>()?;
+    if crc32c::crc32c(content) != u32::from_le_bytes(*crc) {
+        return None;
+    }
+    let u16_at = |at: usize| Some(u16::from_le_bytes(content.get(at..at + 2)?.try_into().ok()?));
+    let u64_at = |at: usize| Some(u64::from_le_bytes(content.get(at..at + 8)?.try_into().ok()?));
+    let object = ObjectId { ino: Ino(u64_at(8)?), stripe: u16_at(4)? };
+    Some(((u16_at(0)?, u16_at(2)?), Touched { object, start: u64_at(16)?, end: u64_at(24)? }))
+}
+
+impl TouchedLog {
+    /// Reads a log. What a crash has left half written at its end was not acknowledged.
+    pub(super) fn load(
+        records: Arc<dyn Records>,
+        log: ServerLog,
+    ) -> Result<TouchedLog, RecordsError> {
+        let bytes = records.read_log(log)?;
+        let mut state = TouchedSets::default();
+        for record in bytes.chunks_exact(RECORD_BYTES) {
+            let Some((key, touched)) = decode(record) else {
+                tracing::warn!(?log, "a record in a log of changed objects is damaged");
+                continue;
+            };
+            state.insert(key, touched, (0, 0));
+            state.in_log += 1;
+        }
+        let whole = state.in_log * RECORD_BYTES == bytes.len();
+        let loaded = TouchedLog {
+            records,
+            log,
+            state: Mutex::new(state),
+            syncing: Default::default(),
+            synced: AtomicU64::new(0),
+        };
+        if !whole {
+            loaded.write_anew()?;
+        }
+        Ok(loaded)
+    }
+
+    /// An object is about to be changed.
+    pub(super) fn touch(&self, key: Key, touched: Touched, tag: Tag) -> FsResult<()> {
+        let mut state = self.state.lock();
+        match state.insert(key, touched, tag) {
+            None => Ok(()),
+            Some(entry) => {
+                self.records.append_to_log(self.log, &encode(key, entry)).map_err(failed)?;
+                state.appended += 1;
+                state.in_log += 1;
+                Ok(())
+            }
+        }
+    }
+
+    /// Waits until all entries so far are on stable storage.
+    pub(super) async fn sync(&self) -> FsResult<()> {
+        let mine = self.state.lock().appended;
+        if self.synced.load(Ordering::Acquire) >= mine {
+            return Ok(());
+        }
+        let _syncing = self.syncing.lock().await;
+        // Others may have been synced together with it.
+        if self.synced.load(Ordering::Acquire) >= mine {
+            return Ok(());
+        }
+        let upto = self.state.lock().appended;
+        let (records, log) = (self.records.clone(), self.log);
+        let sync = move || records.sync_log(log);
+        let done = match glint_net::host::is_simulated() {
+            true => sync(),
+            false => blocking::unblock(sync).await,
+        };
+        done.map_err(failed)?;
+        self.synced.fetch_max(upto, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Brings all entries so far to stable storage, on this thread.
+    pub(super) fn sync_here(&self) -> FsResult<()> {
+        let upto = self.state.lock().appended;
+        if self.synced.load(Ordering::Acquire) < upto {
+            self.records.sync_log(self.log).map_err(failed)?;
+            self.synced.fetch_max(upto, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    /// Entries of a key.
+    pub(super) fn list(&self, key: Key) -> Vec<Touched> {
+        let state = self.state.lock();
+        let entries = state.sets.get(&key).into_iter().flatten();
+        entries
+            .map(|(object, TouchedRange { start, end, .. })| Touched {
+                object: *object,
+                start: *start,
+                end: *end,
+            })
+            .collect()
+    }
+
+    /// How many there are of each key.
+    pub(super) fn counts(&self) -> Vec<(Key, usize)> {
+        self.state.lock().sets.iter().map(|(key, set)| (*key, set.len())).collect()
+    }
+
+    /// Forgets entries that `is_over`.
+    pub(super) fn forget(&self, key: Key, is_over: impl Fn(&ObjectId, Tag) -> bool) {
+        let mut state = self.state.lock();
+        if let Some(set) = state.sets.get_mut(&key) {
+            set.retain(|object, entry| !is_over(object, entry.tag));
+            if set.is_empty() {
+                state.sets.remove(&key);
+            }
+        }
+    }
+
+    /// Writes the log anew if that makes it much smaller. May take long.
+    pub(super) fn shrink(&self) -> Result<(), RecordsError> {
+        let (live, in_log) = {
+            let state = self.state.lock();
+            (state.sets.values().map(HashMap::len).sum::<usize>(), state.in_log)
+        };
+        let is_worth_it = in_log > RECORDS_MAX && in_log > 4 * live || live == 0 && in_log > 0;
+        if is_worth_it { self.write_anew() } else { Ok(()) }
+    }
+
+    fn write_anew(&self) -> Result<(), RecordsError> {
+        let mut state = self.state.lock();
+        let mut bytes = Vec::new();
+        for (key, set) in &state.sets {
+            for (object, TouchedRange { start, end, .. }) in set {
+                let touched = Touched { object: *object, start: *start, end: *end };
+                bytes.extend_from_slice(&encode(*key, touched));
+            }
+        }
+        self.records.replace_log(self.log, &bytes)?;
+        state.in_log = bytes.len() / RECORD_BYTES;
+        self.synced.fetch_max(state.appended, Ordering::AcqRel);
+        Ok(())
+    }
+}
+
+impl TouchedSets {
+    /// Adds to a set. Returns the entry as it is then, if the log does not have it so.
+    fn insert(&mut self, key: Key, touched: Touched, tag: Tag) -> Option<Touched> {
+        let Touched { object, start, end } = touched;
+        let set = self.sets.entry(key).or_default();
+        let grown = match set.get_mut(&object) {
+            Some(entry) => {
+                entry.tag = entry.tag.max(tag);
+                if entry.start <= start && end <= entry.end {
+                    return None;
+                }
+                let end = if end > entry.end { end.saturating_add(GROWTH) } else { entry.end };
+                (entry.start, entry.end) = (entry.start.min(start), end);
+                *entry
+            }
+            None => *set.entry(object).or_insert(TouchedRange { start, end, tag }),
+        };
+        Some(Touched { object, start: grown.start, end: grown.end })
+    }
+}
+
+fn failed(error: RecordsError) -> Errno {
+    tracing::error!(%error, "could not note which objects are being changed");
+    Errno::EIO
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::data_dir::{DataDir, Role};
+    use futures_lite::future::block_on;
+
+    fn touched(ino: u64, start: u64, end: u64) -> Touched {
+        Touched { object: ObjectId { ino: Ino(ino), stripe: 1 }, start, end }
+    }
+
+    #[test]
+    fn entries_outlive_the_process_and_a_torn_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let data: Arc<dyn Records> =
+            Arc::new(DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap());
+        let log = TouchedLog::load(data.clone(), ServerLog::Pending).unwrap();
+        log.touch((1, 2), touched(7, 100, 200), (1, 1)).unwrap();
+        log.touch((1, 2), touched(7, 120, 180), (1, 2)).unwrap();
+        log.touch((1, 2), touched(7, 0, 10), (1, 3)).unwrap();
+        log.touch((1, 3), touched(8, 5, 6), (1, 4)).unwrap();
+        block_on(log.sync()).unwrap();
+        data.append_to_log(ServerLog::Pending, &[1, 2, 3]).unwrap();
+        assert_eq!(data.read_log(ServerLog::Pending).unwrap().len(), 3 * RECORD_BYTES + 3);
+        for _ in 0..2 {
+            let again = TouchedLog::load(data.clone(), ServerLog::Pending).unwrap();
+            assert_eq!(again.list((1, 2)), [touched(7, 0, 200)]);
+            assert_eq!(again.list((1, 3)), [touched(8, 5, 6)]);
+        }
+        let again = TouchedLog::load(data.clone(), ServerLog::Pending).unwrap();
+        again.forget((1, 2), |_, _| true);
+        again.forget((1, 3), |_, _| true);
+        again.shrink().unwrap();
+        assert!(data.read_log(ServerLog::Pending).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_stream_costs_few_records_and_only_what_is_stable_is_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let data: Arc<dyn Records> =
+            Arc::new(DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap());
+        let log = TouchedLog::load(data.clone(), ServerLog::Recent).unwrap();
+        for block in 0..1024 {
+            log.touch((1, 0), touched(7, block << 20, (block + 1) << 20), (1, block)).unwrap();
+        }
+        assert!(data.read_log(ServerLog::Recent).unwrap().len() <= 18 * RECORD_BYTES);
+        log.forget((1, 0), |_, tag| tag <= (1, 1022));
+        assert_eq!(log.counts(), [((1, 0), 1)]);
+        log.forget((1, 0), |_, tag| tag <= (2, 0));
+        assert!(log.counts().is_empty());
+    }
+}

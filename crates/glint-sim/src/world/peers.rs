@@ -1,0 +1,124 @@
+//! Servers whose files have copies: each is a client of the others, and at the end all copies are
+//! compared.
+
+use crate::world::hosts::{COMMIT_INTERVAL, Host, Hosts, MDS, Process, address};
+use glint_net::{Address, Cluster, InProcess, Remote, RemoteOptions, SessionService, host};
+use glint_ost::disk::memory::MemoryDisk;
+use glint_ost::disk::{Disk, DiskFile, DiskResult};
+use glint_proto::by_hand::hello;
+use glint_proto::message::Welcome;
+use glint_proto::{ClientId, Owner};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// Number, as a client, of the first process of a server that is one.
+const FIRST_PEER: u64 = 1 << 20;
+
+impl Hosts {
+    /// Where files have copies, the server of a machine is a client of all others, too: as soon as
+    /// the MDS lets it in.
+    pub(super) fn spawn_peers(self: &Rc<Self>, host: usize) {
+        if self.layout.replicas < 2 {
+            return;
+        }
+        let (hosts, process) = (self.clone(), self.hosts[host].process.borrow().clone());
+        self.executor.spawn_on(self.machine(host), async move {
+            match process {
+                Some(Process::Mds(server)) => {
+                    let transport = InProcess::new(server.clone());
+                    server.reach_peers(Cluster::new(transport, None, "(copies)".into()));
+                }
+                Some(Process::Oss(oss)) => {
+                    while !oss.has_chains() {
+                        host::sleep(COMMIT_INTERVAL / 10).await;
+                    }
+                    let mds = hosts.let_in().await;
+                    oss.reach_peers(Cluster::new(mds, None, "(copies)".into()));
+                }
+                None => {}
+            }
+        });
+    }
+
+    /// Has the MDS let a server in as a client, on whose machine this is called.
+    async fn let_in(self: &Rc<Self>) -> Remote {
+        // Each process is another client.
+        let client = ClientId(FIRST_PEER + self.let_in.replace(self.let_in.get() + 1));
+        loop {
+            host::sleep(COMMIT_INTERVAL / 10).await;
+            if !self.hosts[MDS].is_up.get() {
+                continue;
+            }
+            let (servers, welcome) = (self.mds(), Rc::new(RefCell::new(None)));
+            let slot = welcome.clone();
+            self.executor.spawn_on(self.machine(MDS), async move {
+                let owner = Owner { certificate: None, secret: 0 };
+                if let Ok((_, session)) = servers.connect(client, &hello("", 0), owner).await {
+                    servers.disconnect(&session);
+                    let welcome = Welcome { session: session.number(), ..servers.welcome() };
+                    slot.replace(Some(welcome));
+                }
+            });
+            host::sleep(COMMIT_INTERVAL / 10).await;
+            if let Some(welcome) = welcome.take() {
+                let options = RemoteOptions {
+                    address: Address::parse(&address(MDS)),
+                    mount_point: "(copies)".into(),
+                };
+                return Remote::simulated(options, client, 0, welcome);
+            }
+        }
+    }
+
+    /// How many copies files have.
+    pub(crate) fn replicas(&self) -> usize {
+        usize::from(self.layout.replicas.max(1))
+    }
+
+    /// Servers that are clients of the MDS now.
+    pub(crate) fn peers(&self) -> usize {
+        if self.layout.replicas < 2 { 0 } else { self.count() - 1 }
+    }
+
+    /// Whether the MDS knows all OSTs, and where copies are to be.
+    pub(crate) fn have_joined(&self) -> bool {
+        let (servers, replicas) = (self.mds(), self.layout.replicas);
+        let has_chains = || !servers.mds().chains().since(0).0.is_empty();
+        servers.mds().osts() == self.osts() && (replicas < 2 || has_chains())
+    }
+
+    /// Whether all copies of all files are served.
+    pub(crate) fn are_whole(&self) -> bool {
+        let (chains, _) = self.mds().mds().chains().since(0);
+        chains.iter().all(|chain| chain.readable().count() == chain.members.len())
+    }
+
+    /// Content of each copy of each object, by the names of their files, once all servers have ended.
+    pub(crate) fn copies(&self) -> BTreeMap<String, Vec<(String, Vec<u8>)>> {
+        let mut found: BTreeMap<String, Vec<(String, Vec<u8>)>> = BTreeMap::new();
+        let disks = |(number, host): (usize, &'_ Host)| {
+            let disks = host.disks.iter().enumerate();
+            let named = |(ost, disk): (usize, &MemoryDisk)| {
+                (format!("OST {ost} of {}", address(number)), disk.clone())
+            };
+            disks.map(named).collect::<Vec<_>>()
+        };
+        for (place, disk) in self.hosts.iter().enumerate().flat_map(disks) {
+            for directory in (0..=u8::MAX).map(|number| format!("{number:02x}")) {
+                for name in disk.names(&directory).unwrap_or_default() {
+                    let name = name.to_string_lossy().into_owned();
+                    let path = format!("{directory}/{name}");
+                    let read = || {
+                        let mut bytes = vec![0; disk.size(&path)? as usize];
+                        disk.open_to_read(&path)?.read(&mut bytes, 0)?;
+                        DiskResult::Ok(bytes)
+                    };
+                    let bytes = read().unwrap_or_else(|error| panic!("{path}: {error}"));
+                    found.entry(name).or_default().push((place.clone(), bytes));
+                }
+            }
+        }
+        found
+    }
+}

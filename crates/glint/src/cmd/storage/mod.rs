@@ -1,0 +1,5 @@
+//! Commands about where data lies, and in what state it is: a file each.
+
+pub(crate) mod ost;
+pub(crate) mod scrub;
+pub(crate) mod stripe;

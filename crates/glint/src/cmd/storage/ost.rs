@@ -1,0 +1,134 @@
+//! `glint ost`: the OSTs of a file system, for whoever looks after them.
+
+use crate::CommandResult;
+use crate::target::Target;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+/// Silence from which on a server is shown as one that is not heard.
+const SILENT_MS: u64 = 2000;
+
+/// Look after OSTs.
+#[derive(clap::Subcommand)]
+pub(crate) enum OstCommand {
+    List(ListArgs),
+}
+
+/// List the OSTs: their servers, their failure domains, and in how many chains of copies they do
+/// not serve.
+///
+/// Copies of a file lie in different failure domains (`--failure-domain` of `glint oss` and `glint
+/// serve`). An OST that does not serve in a chain is away, or is given what it missed; nothing
+/// has to be done for that. Administrators only.
+#[derive(clap::Args)]
+pub(crate) struct ListArgs {
+    /// A mount point, or a server as HOST, HOST:PORT, or its data directory or socket here
+    /// [default: the only one that is mounted or served here].
+    #[arg(value_name = "DIR|HOST:PORT")]
+    target: Option<String>,
+    /// Print JSON, one object a line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(command: OstCommand) -> CommandResult {
+    let OstCommand::List(args) = command;
+    let target = Target::find(args.target.as_deref())?;
+    let status: Value = serde_json::from_str(&target.ask("status")?)?;
+    if status["server"]["reached"] == false {
+        return Err("its server is not reached".into());
+    }
+    if !status["osses"].is_array() {
+        return Err(
+            "only administrators are told which servers have OSTs, and only the server with \
+             the MDS knows all; run it there, or with an administrator's certificate"
+                .into(),
+        );
+    }
+    for row in rows(&status) {
+        match args.json {
+            true => crate::say!("{row}"),
+            false => crate::say!("{}", shown(&row)),
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A row for each OST.
+fn rows(status: &Value) -> Vec<Value> {
+    let mut missing: BTreeMap<u64, BTreeMap<String, u64>> = BTreeMap::new();
+    let chains = status["chains"]["rows"].as_array().into_iter().flatten();
+    for member in chains.flat_map(|row| row["members"].as_array()).flatten() {
+        if let (Some(ost), Some(state)) = (member["ost"].as_u64(), member["state"].as_str())
+            && state != "serving"
+        {
+            *missing.entry(ost).or_default().entry(state.to_owned()).or_default() += 1;
+        }
+    }
+    let row = |ost: u64, server: &Value, domain: &Value, silent_ms: u64| {
+        json!({
+            "ost": ost,
+            "server": server,
+            "failure_domain": domain,
+            "silent_ms": silent_ms,
+            "not_serving": missing.get(&ost).cloned().unwrap_or_default(),
+        })
+    };
+    let own = status["osts"].as_array().into_iter().flatten().filter_map(|ost| {
+        Some(row(ost["index"].as_u64()?, &json!("mds"), &status["failure_domain"], 0))
+    });
+    let others = status["osses"].as_array().into_iter().flatten().flat_map(|oss| {
+        let first = oss["first_ost"].as_u64().unwrap_or(0);
+        let osts = first..first + oss["osts"].as_u64().unwrap_or(0);
+        let silent_ms = oss["silent_ms"].as_u64().unwrap_or(0);
+        osts.map(move |ost| row(ost, &oss["address"], &oss["failure_domain"], silent_ms))
+    });
+    own.chain(others).collect()
+}
+
+/// A row for people.
+fn shown(row: &Value) -> String {
+    let text = |key: &str| row[key].as_str().unwrap_or("?").to_owned();
+    let silent = match row["silent_ms"].as_u64().unwrap_or(0) {
+        0..SILENT_MS => String::new(),
+        ms => format!(", NOT HEARD OF for {} s", ms / 1000),
+    };
+    let states = row["not_serving"].as_object().into_iter().flatten();
+    let states: String =
+        states.map(|(state, chains)| format!(", {state} in {chains} chains")).collect();
+    let (ost, server, domain) = (row["ost"].to_string(), text("server"), text("failure_domain"));
+    format!("ost {ost:<4} at {server}, fails with {domain}{silent}{states}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_ost_is_shown_with_what_it_misses() {
+        let member = |ost: u16, state: &str| json!({ "ost": ost, "state": state });
+        let status = json!({
+            "failure_domain": "mds",
+            "osts": [{ "index": 0 }],
+            "osses": [{
+                "address": "b:1", "first_ost": 1, "osts": 2, "silent_ms": 4500,
+                "failure_domain": "rack7",
+            }],
+            "chains": { "rows": [
+                { "members": [member(0, "serving"), member(2, "offline")] },
+                { "members": [member(1, "syncing"), member(2, "offline")] },
+            ]},
+        });
+        let shown: Vec<String> = rows(&status).iter().map(shown).collect();
+        assert_eq!(
+            shown,
+            [
+                "ost 0    at mds, fails with mds",
+                "ost 1    at b:1, fails with rack7, NOT HEARD OF for 4 s, syncing in 1 chains",
+                "ost 2    at b:1, fails with rack7, NOT HEARD OF for 4 s, offline in 2 chains",
+            ]
+        );
+    }
+}

@@ -1,0 +1,202 @@
+//! Files with copies outlive the loss of a server, and all copies are the same afterwards.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use support::load::Load;
+use support::random::Random;
+use support::*;
+
+/// Longest time in which calls wait for a server that is lost.
+const LOST_MAX: Duration = Duration::from_secs(15);
+
+fn bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut random = Random(seed);
+    (0..len).map(|_| random.below(256) as u8).collect()
+}
+
+/// Objects of the first OST of a data directory: sizes and content.
+fn content(data: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let top = data.join("ost0/objects");
+    for folder in fs::read_dir(&top).into_iter().flatten().flatten() {
+        for object in fs::read_dir(folder.path()).into_iter().flatten().flatten() {
+            // One that is removed meanwhile is not there.
+            let Ok(bytes) = fs::read(object.path()) else { continue };
+            found.insert(object.path().strip_prefix(&top).unwrap().to_owned(), bytes);
+        }
+    }
+    found
+}
+
+/// A file system on three servers, of which each has a copy of everything.
+struct Copies {
+    world: World,
+    port: u16,
+    ports: [u16; 2],
+}
+
+impl Copies {
+    fn new() -> Copies {
+        Copies { world: World::new(), port: free_port(), ports: [free_port(), free_port()] }
+    }
+
+    fn serve(&self) -> Process {
+        self.world.serve(self.port, &["--replicas", "3"])
+    }
+
+    fn oss(&self, n: u16) -> Process {
+        self.world.oss(n, self.ports[usize::from(n) - 1], self.port, &[])
+    }
+
+    fn dirs(&self) -> [PathBuf; 3] {
+        [self.world.data(), self.world.oss_data(1), self.world.oss_data(2)]
+    }
+
+    /// Waits until all copies are the same, and no server knows of one that lacks something.
+    fn must_be_equal(&self) {
+        let dirs = self.dirs();
+        eventually("all copies are the same", || {
+            let first = content(&dirs[0]);
+            dirs[1..].iter().all(|dir| content(dir) == first)
+        });
+    }
+
+    fn stop(self, processes: Vec<Process>) {
+        processes.into_iter().for_each(Process::stop);
+        self.must_be_equal();
+        self.world.assert_sound();
+        for oss in [1, 2] {
+            self.world.assert_sound_at(&self.world.oss_data(oss));
+        }
+    }
+}
+
+#[test]
+fn calls_go_on_while_servers_are_lost_and_come_back() {
+    let copies = Copies::new();
+    let server = copies.serve();
+    let mut osses = [Some(copies.oss(1)), Some(copies.oss(2))];
+    let (one, a) = copies.world.mount(copies.port, "a", &[]);
+    let (two, b) = copies.world.mount(copies.port, "b", &[]);
+    let dirs = [a.join("one"), b.join("two")];
+    dirs.iter().for_each(|dir| fs::create_dir(dir).unwrap());
+    let load = Load::start(&dirs);
+    for round in 0..4u16 {
+        load.go_on();
+        let lost = usize::from(round % 2);
+        osses[lost].take().unwrap().kill();
+        let begun = Instant::now();
+        load.go_on();
+        assert!(begun.elapsed() < LOST_MAX, "{:?} without OSS {lost}", begun.elapsed());
+        osses[lost] = Some(copies.oss(lost as u16 + 1));
+        copies.is_whole(&a);
+    }
+    load.end(4);
+    sh(&a, "sync -f .");
+    sh(&b, "sync -f .");
+    copies.must_be_equal();
+    let [first, second] = osses.map(Option::unwrap);
+    copies.stop(vec![one, two, first, second, server]);
+}
+
+impl Copies {
+    /// Waits until all members of all chains serve.
+    fn is_whole(&self, mount: &Path) {
+        eventually("all members serve again", || {
+            let status = sh(mount, "getfattr --only-values -n glint.status .");
+            let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+            status["chains"]["count"] == status["chains"]["whole"]
+        });
+    }
+}
+
+#[test]
+fn one_that_stands_still_is_left_out_and_given_what_it_missed() {
+    let copies = Copies::new();
+    let server = copies.serve();
+    let (first, second) = (copies.oss(1), copies.oss(2));
+    let (one, a) = copies.world.mount(copies.port, "a", &[]);
+    let write = |name: &str, seed: u64| {
+        let path = a.join(name);
+        fs::write(&path, bytes(seed, 3_000_000)).unwrap();
+        File::open(&path).unwrap().sync_all().unwrap();
+    };
+    (0..8).for_each(|n| write(&format!("file{n}"), n));
+    second.halt(true);
+    let begun = Instant::now();
+    // Each chain has another head: some of these wait for the one that stands still.
+    for n in 0..8 {
+        let file = File::options().write(true).open(a.join(format!("file{n}"))).unwrap();
+        file.write_all_at(b"changed", 1_000_000).unwrap();
+        file.sync_all().unwrap();
+    }
+    assert!(begun.elapsed() < LOST_MAX, "{:?}", begun.elapsed());
+    fs::remove_file(a.join("file7")).unwrap();
+    write("new", 99);
+    second.halt(false);
+    copies.is_whole(&a);
+    for n in 0..7 {
+        let mut expected = bytes(n, 3_000_000);
+        expected[1_000_000..1_000_007].copy_from_slice(b"changed");
+        assert!(fs::read(a.join(format!("file{n}"))).unwrap() == expected);
+    }
+    copies.must_be_equal();
+    copies.stop(vec![one, first, second, server]);
+}
+
+#[test]
+fn what_was_synced_outlives_the_end_of_all_servers_at_once() {
+    let copies = Copies::new();
+    let server = copies.serve();
+    let (first, second) = (copies.oss(1), copies.oss(2));
+    let (one, a) = copies.world.mount(copies.port, "a", &[]);
+    for n in 0..20 {
+        let path = a.join(format!("file{n}"));
+        fs::write(&path, bytes(n, 200_000)).unwrap();
+        File::open(&path).unwrap().sync_all().unwrap();
+    }
+    fs::write(a.join("unsynced"), bytes(99, 5_000_000)).unwrap();
+    for process in [first, second, server] {
+        process.kill();
+    }
+    let server = copies.serve();
+    let (first, second) = (copies.oss(1), copies.oss(2));
+    copies.is_whole(&a);
+    for n in 0..20 {
+        assert!(fs::read(a.join(format!("file{n}"))).unwrap() == bytes(n, 200_000));
+    }
+    // The client was there all the time, so nothing at all is lost.
+    assert!(fs::read(a.join("unsynced")).unwrap() == bytes(99, 5_000_000));
+    sh(&a, "sync -f .");
+    copies.must_be_equal();
+    copies.stop(vec![one, first, second, server]);
+}
+
+#[test]
+fn a_directory_says_how_many_copies_its_files_get() {
+    let world = World::new();
+    let mount = world.mount_point();
+    let process = world.up(&["--osts", "3"]);
+    fs::create_dir(mount.join("two")).unwrap();
+    run(glint().args(["setstripe", "-r", "2", text(&mount.join("two"))]));
+    fs::write(mount.join("two/file"), bytes(1, 3_000_000)).unwrap();
+    fs::write(mount.join("one"), bytes(2, 1000)).unwrap();
+    let shown = |path: &str| sh(&mount, &format!("getfattr --only-values -n glint.layout {path}"));
+    assert!(shown("two/file").contains("replicas=2"), "{}", shown("two/file"));
+    assert!(!shown("one").contains("replicas"), "{}", shown("one"));
+    sh(&mount, "sync -f .");
+    let many = (0..3).filter(|n| {
+        let top = world.data().join(format!("ost{n}/objects"));
+        sh(&top, "find . -size +1M").lines().count() == 1
+    });
+    assert_eq!(many.count(), 2);
+    let said = refused(glint().args(["setstripe", "-r", "4", text(&mount.join("two"))]));
+    assert!(said.contains("not as many hosts with OSTs as copies"), "{said}");
+    process.stop();
+    world.assert_sound();
+}
