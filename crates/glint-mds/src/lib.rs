@@ -26,6 +26,7 @@ pub use background::check::{
     CheckReport, Extent, Finding, believe_objects, check, objects_to_destroy,
 };
 pub use background::reaper::Targets;
+pub use chains::emptied::{EmptiedError, Replacement};
 pub use chains::placement::Placed;
 pub use chains::table::{Away, ChainTable};
 pub use error::MdsError;

@@ -2,6 +2,7 @@
 
 use crate::background::destroyed::Destroyed;
 use crate::chains::placement::Placed;
+use crate::chains::policy;
 use crate::chains::table::{ChainError, ChainTable};
 use crate::error::{MdsError, OpResult, errno};
 use crate::locking::client_locks::ClientLocks;
@@ -20,7 +21,7 @@ use crate::store::names::Names;
 use crate::store::record::InodeRecord;
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::capability::SECRET_BYTES;
-use glint_proto::chain::{Chain, ChainVersion, MemberEvent};
+use glint_proto::chain::{Chain, ChainPolicy, ChainVersion, MemberEvent};
 use glint_proto::watch::{Beat, Watch};
 use glint_proto::{ClientId, Errno, FileType, FsResult, Ino, Layout, MdsReply, Timestamp};
 use parking_lot::Mutex;
@@ -60,6 +61,8 @@ pub struct Mds<K> {
     absent: Mutex<Vec<u16>>,
     /// Chains of OSTs that have copies of the same objects.
     pub(crate) chains: ChainTable,
+    /// Rules for all chains.
+    pub(crate) chain_policy: Mutex<ChainPolicy>,
     /// OSTs that chains are laid out over.
     pub(crate) placed: Mutex<Vec<Placed>>,
     /// Whether there are any: creates look at nothing else.
@@ -118,12 +121,14 @@ impl<K: Kv> Mds<K> {
             }
         };
         let chains = ChainTable::load(&kv).await.map_err(|_| MdsError::Chains)?;
+        let chain_policy = policy::load(&kv).await.map_err(|_| MdsError::Chains)?;
         let watch = Arc::<Watch>::default();
         let mut mds = Mds {
             kv,
             osts: AtomicU16::new(config.osts),
             absent: Mutex::default(),
             chains,
+            chain_policy: Mutex::new(chain_policy),
             placed: Mutex::default(),
             has_absent: AtomicBool::new(false),
             config,
@@ -149,7 +154,9 @@ impl<K: Kv> Mds<K> {
             secret: [0; SECRET_BYTES],
         };
         mds.recovered = mds.kv.accepted();
-        let returning = mds.load_sessions().await.map_err(|_| MdsError::NoRoot)?;
+        let mut returning = mds.load_sessions().await.map_err(|_| MdsError::NoRoot)?;
+        // Servers that are clients of each other have nothing here.
+        returning.retain(|client| mds.session(*client).is_none_or(|info| !info.is_server()));
         // The last run may have ended before all had replayed what the one before it lost.
         let unfinished = mds.kv.get(Keyspace::Meta, keys::META_REPLAYING).await?.is_some();
         let replays = !returning.is_empty() && (config.after_power_loss || unfinished);

@@ -71,6 +71,9 @@ pub const MOUNT_POINT_BYTES_MAX: usize = 4096;
 
 /// A member of a chain serves only while it heard of the MDS so recently.
 pub const CHAIN_LEASE_MS: u64 = 1_500;
+/// A client that has changed something of a chain, and does not know yet that it is stable, hears of
+/// the chain's rows several times in this time.
+pub const CHAIN_NEWS_MS: u64 = 20_000;
 /// An OSS that was not heard of for so long is taken out of its chains.
 pub const MEMBER_LOST_MS: u64 = 3_000;
 /// Most OSTs that have a copy of an object.

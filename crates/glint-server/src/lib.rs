@@ -18,6 +18,7 @@ mod oss_registry;
 mod process;
 mod rates;
 mod records;
+mod repairs;
 mod replication;
 mod rounds;
 mod scrubbing;

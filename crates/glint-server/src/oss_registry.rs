@@ -11,6 +11,7 @@
 
 use crate::records::{OssIdentity, Records};
 use glint_mds::Placed;
+use glint_proto::chain::ChainPolicy;
 use glint_proto::limits::{CHAIN_LEASE_MS, OST_COUNT_MAX};
 use glint_proto::oss::{Destroy, Heartbeat, Orders, OssInfo};
 use glint_proto::{Errno, FsResult, Ino, ObjectId, SpaceInfo, clock};
@@ -48,6 +49,8 @@ struct RegisteredOss {
     /// Names the sequence of its orders. Another one has it ask about all sessions.
     orders_sequence: u64,
     heard: Instant,
+    /// Its last beat has said so.
+    has_left: bool,
     /// Boot verifier of its run, once that is known to the table of chains.
     run: Option<u64>,
     /// Last change of the table of chains that it knows.
@@ -64,6 +67,16 @@ impl RegisteredOss {
     /// Numbers of its OSTs.
     fn osts(&self) -> Range<u16> {
         self.identity.first_ost..self.identity.first_ost + self.identity.osts
+    }
+
+    /// Whether it may act by rows that it was told: it has heard of the MDS just now.
+    fn acts(&self) -> bool {
+        !self.has_left && clock::since(self.heard) < CHAIN_LEASE
+    }
+
+    /// How long it was not heard of; it need not be waited for once it has said that it leaves.
+    fn silence(&self) -> Duration {
+        if self.has_left { Duration::MAX } else { clock::since(self.heard) }
     }
 
     /// Label of all that it fails together with.
@@ -99,6 +112,7 @@ impl OssRegistry {
             orders_sequence: boot_verifier,
             // The OSS may still rely on what it heard in the last run.
             heard: clock::now(),
+            has_left: false,
             run: None,
             rows: 0,
             space: Vec::new(),
@@ -182,7 +196,7 @@ impl OssRegistry {
         }
         let OssTable { all, left, .. } = &mut *state;
         let oss = &mut all[index];
-        oss.heard = clock::now();
+        (oss.heard, oss.has_left) = (clock::now(), beat.leaves);
         oss.space = beat.space;
         oss.rows = if beat.done.0 == oss.orders_sequence { beat.chains } else { 0 };
         oss.fence.retain(|session| !beat.fenced.contains(session));
@@ -204,6 +218,8 @@ impl OssRegistry {
             orders: told.map(|pending| (pending.number, pending.order.clone())).collect(),
             chains: Vec::new(),
             last_change: 0,
+            known_everywhere: 0,
+            policy: ChainPolicy::default(),
         })
     }
 
@@ -233,7 +249,7 @@ impl OssRegistry {
 
     /// OSTs of each OSS, how long it was not heard of, and whether its run is known.
     pub fn silences(&self) -> Vec<(Range<u16>, Duration, bool)> {
-        let one = |oss: &RegisteredOss| (oss.osts(), clock::since(oss.heard), oss.run.is_some());
+        let one = |oss: &RegisteredOss| (oss.osts(), oss.silence(), oss.run.is_some());
         self.state.lock().all.iter().map(one).collect()
     }
 
@@ -251,12 +267,18 @@ impl OssRegistry {
         self.state.lock().all.iter().map(|oss| oss.domain().to_owned()).collect()
     }
 
+    /// Change of the table of chains up to which every server knows all rows, or acts by none; `last`
+    /// is the last one of all.
+    pub fn rows_known_everywhere(&self, last: u64) -> u64 {
+        let state = self.state.lock();
+        let acting = state.all.iter().filter(|oss| oss.acts());
+        acting.map(|oss| oss.rows).min().unwrap_or(last)
+    }
+
     /// Whether the servers of these OSTs know a change of the table of chains, or act by none.
     pub fn know_row(&self, osts: &[u16], change: u64) -> bool {
         let acts = |oss: &RegisteredOss| {
-            clock::since(oss.heard) < CHAIN_LEASE
-                && oss.rows < change
-                && osts.iter().any(|ost| oss.osts().contains(ost))
+            oss.acts() && oss.rows < change && osts.iter().any(|ost| oss.osts().contains(ost))
         };
         !self.state.lock().all.iter().any(acts)
     }
@@ -268,7 +290,9 @@ impl OssRegistry {
         let state = self.state.lock();
         let known = state.all.iter().find(|oss| oss.identity.uuid == uuid);
         known.is_some_and(|oss| {
-            is_as_known(&oss.identity, name, beat) && oss.run == Some(beat.boot_verifier)
+            is_as_known(&oss.identity, name, beat)
+                && oss.run == Some(beat.boot_verifier)
+                && beat.replaced.is_empty()
         })
     }
 
@@ -296,6 +320,7 @@ impl OssRegistry {
         all.push(RegisteredOss {
             orders_sequence: self.boot_verifier,
             heard: clock::now(),
+            has_left: false,
             run: None,
             rows: 0,
             identity: OssIdentity {

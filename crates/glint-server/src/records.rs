@@ -1,7 +1,8 @@
 //! Records that a server keeps beside its engine and its objects, from run to run.
 
-use glint_mds::MdsError;
+use glint_mds::{EmptiedError, MdsError};
 use glint_proto::Errno;
+use glint_proto::oss::ReplacedOst;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -68,6 +69,9 @@ pub enum StartError {
     /// The records cannot be read.
     #[error(transparent)]
     Records(#[from] RecordsError),
+    /// An OST was put in the place of one that is still needed.
+    #[error(transparent)]
+    Emptied(#[from] EmptiedError),
 }
 
 /// Store of what a server remembers: its data directory, or the memory of a simulation.
@@ -102,6 +106,12 @@ pub trait Records: Send + Sync + 'static {
     /// An OSS has joined a file system.
     fn store_file_system(&self, uuid: u128) -> Result<(), RecordsError>;
 
+    /// OSTs here that were put in the place of others, until the MDS knows.
+    fn replaced(&self) -> Result<Vec<ReplacedOst>, RecordsError>;
+
+    /// The MDS knows of them.
+    fn forget_replaced(&self) -> Result<(), RecordsError>;
+
     /// When the last pass ended that compared all data with its checksums, since the epoch; `None`
     /// if none did.
     fn scrubbed(&self) -> Option<Duration>;
@@ -118,8 +128,8 @@ pub trait Records: Send + Sync + 'static {
     /// Content of a log; nothing if there is none.
     fn read_log(&self, log: ServerLog) -> Result<Vec<u8>, RecordsError>;
 
-    /// Appends to a log. It survives the end of the process, and a loss of power once
-    /// [`sync_log`](Records::sync_log) has returned.
+    /// Appends to a log. What is appended survives the end of the process, and a loss of power once
+    /// [`sync_log`](Records::sync_log) has returned. A part of it may be in the log if that fails.
     fn append_to_log(&self, log: ServerLog, bytes: &[u8]) -> Result<(), RecordsError>;
 
     /// Brings what was appended before to stable storage.

@@ -90,13 +90,27 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
             },
             Round {
                 asks: true,
+                ..Round::every(TENDING, "takeover", |server, _| once(server.take_over()))
+            },
+            Round {
+                asks: true,
                 ..Round::every(TENDING, "chains", |server, _| Box::pin(server.tend_chains()))
+            },
+            Round {
+                asks: true,
+                ..Round::every(HOUSEKEEPING, "filling", |server, _| {
+                    Box::pin(server.index_emptied())
+                })
             },
             Round {
                 asks: true,
                 ..Round::every(KEEPING, "session", |server, _| {
                     once(server.replication().keep_session())
                 })
+            },
+            Round {
+                asks: true,
+                ..Round::every(HOUSEKEEPING, "repair", |server, _| once(server.repair_some()))
             },
             Round::every(self.commit_interval(), "settling", |server, idle| {
                 once(async move {
@@ -118,11 +132,19 @@ impl<D: Disk> Oss<D> {
             },
             Round {
                 asks: true,
+                ..Round::every(TENDING, "takeover", |oss, _| once(oss.take_over()))
+            },
+            Round {
+                asks: true,
                 ..Round::every(TENDING, "chains", |oss, _| Box::pin(oss.tend_chains()))
             },
             Round {
                 asks: true,
                 ..Round::every(KEEPING, "session", |oss, _| once(oss.replication().keep_session()))
+            },
+            Round {
+                asks: true,
+                ..Round::every(HOUSEKEEPING, "repair", |oss, _| once(oss.repair_some()))
             },
             Round::every(self.commit_interval(), "settling", |oss, idle| {
                 once(async move { oss.settle(idle) })

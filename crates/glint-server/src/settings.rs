@@ -24,6 +24,11 @@ pub struct Settings {
     pub ost_bandwidth: Option<u64>,
     /// Bytes a second that are compared with their checksums in the background; 0 for none.
     pub scrub_bandwidth: u64,
+    /// Bytes a second that this server gives to members of chains that lag, if that is limited.
+    pub heal_bandwidth: Option<u64>,
+    /// Members that serve which a change needs at least, and whether it fails where there are fewer,
+    /// and does not wait; if it was said.
+    pub min_replicas: Option<(u8, bool)>,
     /// Layout of files in a new file system, where no directory says otherwise.
     pub layout: Layout,
     /// Label of all that the OSTs of the server of the MDS fail together with; empty for that
@@ -42,6 +47,8 @@ impl Default for Settings {
             after_power_loss: false,
             ost_bandwidth: None,
             scrub_bandwidth: SCRUB_BANDWIDTH,
+            heal_bandwidth: None,
+            min_replicas: None,
             layout: Layout::default(),
             failure_domain: String::new(),
         }

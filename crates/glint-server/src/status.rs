@@ -2,18 +2,19 @@
 
 use crate::mds_server::MdsServer;
 use crate::rates::Totals;
-use crate::replication::Replication;
+use crate::repairs::Repairs;
+use crate::replication::{HealRate, Here, PendingCount, Replication};
 use glint_kv::Kv;
 use glint_mds::SessionInfo;
 use glint_ost::disk::Disk;
 use glint_ost::{Damage, OstSet, ScrubReport};
 use glint_proto::SpaceInfo;
-use glint_proto::chain::{Chain, ChainId, Member, MemberState};
+use glint_proto::chain::{Chain, Member, MemberState};
 use serde_json::{Value, json};
 use std::path::Path;
 
 /// Rows of the OSTs of a server, the first of which has the number `first`.
-pub(crate) fn osts<D: Disk>(osts: &OstSet<D>, first: u16) -> Vec<Value> {
+pub(crate) fn osts<D: Disk>(osts: &OstSet<D>, first: u16, repairs: &Repairs) -> Vec<Value> {
     let row = |(index, (path, space, scrub)): (u16, (&Path, SpaceInfo, ScrubReport))| {
         json!({
             "index": first + index,
@@ -21,7 +22,10 @@ pub(crate) fn osts<D: Disk>(osts: &OstSet<D>, first: u16) -> Vec<Value> {
             "total_bytes": space.total,
             "free_bytes": space.free,
             "available_bytes": space.available,
-            "scrub": scrub_row(&scrub),
+            "scrub": scrub_row(
+                &scrub,
+                repairs.count(index, scrub.damage.iter().map(|damage| damage.object)),
+            ),
         })
     };
     let spaces = osts.paths().zip(osts.spaces()).zip(osts.scrub_reports());
@@ -29,7 +33,7 @@ pub(crate) fn osts<D: Disk>(osts: &OstSet<D>, first: u16) -> Vec<Value> {
 }
 
 /// How far the scrubbing of an OST is, and what it found.
-fn scrub_row(scrub: &ScrubReport) -> Value {
+fn scrub_row(scrub: &ScrubReport, repaired: usize) -> Value {
     let damage = |damage: &Damage| {
         json!({
             "ino": damage.object.ino.0,
@@ -45,6 +49,7 @@ fn scrub_row(scrub: &ScrubReport) -> Value {
         "unsealed": scrub.unsealed,
         "not_compared": scrub.not_compared,
         "damaged": scrub.damaged,
+        "repaired": repaired,
         "damage": scrub.damage.iter().map(damage).collect::<Vec<_>>(),
         "finished": scrub.finished.map(|finished| finished.secs),
     })
@@ -66,6 +71,7 @@ fn chains<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
             MemberState::Waiting => "waiting",
             MemberState::Offline => "offline",
             MemberState::LastServing => "last serving",
+            MemberState::Emptied => "emptied",
         };
         json!({ "ost": member.ost, "state": state })
     };
@@ -81,9 +87,35 @@ fn chains<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
 }
 
 /// Changes that members of chains lack, as a server knows them.
-pub(crate) fn pending(replication: &Replication) -> Value {
-    let row = |(chain, ost, objects): (ChainId, u16, usize)| json!({ "chain": chain.to_string(), "ost": ost, "objects": objects });
-    replication.pending().into_iter().map(row).collect()
+pub(crate) fn pending<D: Disk>(replication: &Replication, here: Here<'_, D>) -> Value {
+    let row = |one: PendingCount| {
+        json!({
+            "chain": one.chain.to_string(),
+            "ost": one.ost,
+            "objects": one.objects,
+            "bytes": one.bytes,
+            "head": one.is_head,
+        })
+    };
+    replication.pending(here).into_iter().map(row).collect()
+}
+
+/// Whether members that lag are healed, and how fast by this server.
+pub(crate) fn heal(replication: &Replication) -> Value {
+    let rate = |rate: &HealRate| {
+        json!({
+            "ost": rate.ost,
+            "objects_per_s": rate.objects_per_s.round() as u64,
+            "bytes_per_s": rate.bytes_per_s.round() as u64,
+        })
+    };
+    let policy = replication.policy();
+    json!({
+        "paused": policy.heal_paused,
+        "min_replicas": policy.min_replicas,
+        "min_replicas_fails": policy.min_replicas_fails,
+        "rates": replication.heal_rates().iter().map(rate).collect::<Vec<_>>(),
+    })
 }
 
 /// State of the server: OSTs, clients, space, inodes, totals of operations.
@@ -135,11 +167,13 @@ pub(crate) fn status<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
             "available_bytes": space.available,
         },
         "ost_count": server.mds().osts(),
-        "osts": osts(server.osts(), 0),
+        "osts": osts(server.osts(), 0, server.repairs()),
         "failure_domain": server.failure_domain(),
         "osses": osses,
         "chains": chains(server),
-        "pending": pending(server.replication()),
+        "pending": pending(server.replication(), server.here()),
+        "heal": heal(server.replication()),
+        "replaced": server.filling().status(),
         "clients": clients,
         "awaited": awaited,
         "locks": {

@@ -52,10 +52,7 @@ impl Run {
         let is_recovering =
             self.hosts.mds().mds().is_recovering() || !self.hosts.has_lost_nothing(host, REPLAYED);
         let fates = if is_recovering { FATES - FATES_OF_DISKS } else { self.fates };
-        // Changes that were not synced outlive one loss at a time, until all copies are there again.
-        let may_lose = self.may_lose();
         match self.executor.below(fates) {
-            0 | 1 | 12 if !may_lose => self.restart(host, false).await,
             0 => self.restart(host, false).await,
             1 if self.executor.one_in(6) => {
                 for host in 0..self.hosts.count() {
@@ -76,12 +73,6 @@ impl Run {
             13 => self.fail_something(host),
             _ => {}
         }
-    }
-
-    /// Whether a server may lose what was not synced. Where files have copies: while other servers
-    /// have all of them.
-    pub(crate) fn may_lose(&self) -> bool {
-        self.layout.replicas < 2 || (self.hosts.count() > 1 && self.hosts.are_whole())
     }
 
     /// One of the servers, every second time that with the MDS.

@@ -123,7 +123,7 @@ fn run_here(seed: u64) -> Result<Outcome, String> {
     };
     // Each server is a failure domain; alone, each OST.
     let domains = if osses > 0 { osts.len() } else { usize::from(osts[0]) };
-    let layout = match executor.one_in(3) {
+    let layout = match executor.one_in(2) {
         true => Layout { replicas: 1 + executor.below(domains.min(3) as u64) as u8, ..layout },
         false => layout,
     };
@@ -308,7 +308,7 @@ impl Run {
         self.end_what_failed().await;
         if self.executor.one_in(2) {
             let host = self.a_host();
-            self.restart(host, self.may_lose()).await;
+            self.restart(host, true).await;
         }
         self.verify(shared).await
     }

@@ -34,6 +34,10 @@ pub enum Layer {
     NetQueue,
     /// A request in a server.
     Handler,
+    /// Having all members of a chain make a change, at its head.
+    Forward,
+    /// Noting which objects are changed, and bringing that to stable storage.
+    Index,
     /// Waiting for a lock inside the MDS.
     LockWait,
     /// Reading the metadata engine.
@@ -44,21 +48,26 @@ pub enum Layer {
     JournalSync,
     /// Reading, writing and syncing objects.
     ObjectIo,
+    /// Copying an object to a member that was away.
+    Heal,
 }
 
 impl Layer {
     /// All layers, top first.
-    pub const ALL: [Layer; 10] = [
+    pub const ALL: [Layer; 13] = [
         Layer::Mount,
         Layer::Client,
         Layer::Net,
         Layer::NetQueue,
         Layer::Handler,
+        Layer::Forward,
+        Layer::Index,
         Layer::LockWait,
         Layer::KvRead,
         Layer::Journal,
         Layer::JournalSync,
         Layer::ObjectIo,
+        Layer::Heal,
     ];
 
     /// Lower-case name, as statistics show it.
@@ -69,11 +78,14 @@ impl Layer {
             Layer::Net => "net_send",
             Layer::NetQueue => "net_queue",
             Layer::Handler => "handler",
+            Layer::Forward => "forward",
+            Layer::Index => "index",
             Layer::LockWait => "lock_wait",
             Layer::KvRead => "kv_read",
             Layer::Journal => "journal",
             Layer::JournalSync => "journal_sync",
             Layer::ObjectIo => "object_io",
+            Layer::Heal => "heal",
         }
     }
 }

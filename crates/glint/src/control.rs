@@ -47,6 +47,9 @@ pub(crate) trait MountServers: Send + 'static {
     /// Begins to count anew in servers elsewhere.
     fn reset_stats(&self) -> Result<String, String>;
 
+    /// Has heal rest, or go on.
+    fn heal(&self, paused: bool) -> Result<String, String>;
+
     /// Has the server with the MDS compare its data with its checksums, or end that.
     fn scrub(&self, begins: bool) -> Result<String, String>;
 }
@@ -68,7 +71,9 @@ fn answer(
         "options" => Ok(own.to_owned()),
         "scrub" => servers.scrub(true),
         "scrub-stop" => servers.scrub(false),
-        _ => Err("it knows only status, stats, reset, options, scrub and scrub-stop".into()),
+        "heal-pause" => servers.heal(true),
+        "heal-resume" => servers.heal(false),
+        _ => Err("it is asked for something that it does not know".into()),
     }
 }
 

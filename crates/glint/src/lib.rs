@@ -85,6 +85,8 @@ enum Command {
     Getstripe(cmd::storage::stripe::GetArgs),
     #[command(subcommand)]
     Ost(cmd::storage::ost::OstCommand),
+    #[command(subcommand)]
+    Heal(cmd::storage::heal::HealCommand),
     Fsck(cmd::fsck::Args),
     Scrub(cmd::storage::scrub::Args),
     #[command(subcommand)]
@@ -174,6 +176,7 @@ fn run(command: Command, common: &Common) -> CommandResult {
         Command::Getstripe(args) => cmd::storage::stripe::get(args),
         Command::Scrub(args) => cmd::storage::scrub::run(args),
         Command::Fsck(args) => cmd::fsck::run(args),
+        Command::Heal(command) => cmd::storage::heal::run(command),
         Command::Ost(command) => cmd::storage::ost::run(command),
         Command::Cert(command) => cmd::cert::run(command),
         Command::Bench(args) => cmd::bench::run(args, common),

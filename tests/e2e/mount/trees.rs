@@ -206,13 +206,19 @@ fn the_experiment_of_smallfile_writes_its_report() {
     let small = ["--experiment", "gluster-2022", "--files", "30", "--rounds", "1"];
     let places = ["--data", text(&stage), "--report", text(&report)];
     let lines = json_lines(&run(smallfile(&small).args(places)));
-    // Two directories: four runs of three operations, and all eleven.
-    assert_eq!(lines.len(), 2 * (4 * 3 + 11));
+    // Three directories: four runs of three operations, and all eleven.
+    assert_eq!(lines.len(), 3 * (4 * 3 + 11));
     let said = fs::read_to_string(report.join("gluster-2022.md")).unwrap();
-    for part in ["| 1 copy | 4 |", "| delete-renamed | 22461 |", "| client | mount | create |"] {
+    for part in [
+        "| 1 copy | 4 |",
+        "| 3 copies | 4 | ",
+        "## The index",
+        "| delete-renamed | 22461 |",
+        "| client | mount | create |",
+    ] {
         assert!(said.contains(part), "{part}: {said}");
     }
-    for plot in ["create", "ratio-1"] {
+    for plot in ["create", "ratio-1", "ratio-2"] {
         assert!(report.join(format!("gluster-2022-{plot}.svg")).exists(), "{plot}");
     }
     assert_eq!(fs::read_dir(&stage).unwrap().count(), 0, "nothing is left");

@@ -27,6 +27,11 @@ const RUNS: usize = 4;
 /// The operations of each of these runs: directories, files, and their removal.
 const AGING: [SmallfileOp; 3] = [SmallfileOp::Tree, SmallfileOp::Create, SmallfileOp::Cleanup];
 
+/// Servers that are made for it: name of the target, directory, options of `glint serve`. The
+/// copies are on OSTs of one server, each a failure domain.
+const COPIES: [(&str, &str, &[&str]); 2] =
+    [("1 copy", "copies-1", &[]), ("3 copies", "copies-3", &["--osts", "3", "--replicas", "3"])];
+
 /// The work of the experiment, and where it is done.
 pub(crate) struct Setting {
     /// Directories; if there are none, a mount that is made for it.
@@ -110,19 +115,21 @@ pub(crate) fn run(
 ) -> CommandResult {
     let Setting { mut targets, mut against, data, workload, rounds: times } = setting;
     let mut stage = None;
-    let mut server = None;
+    let mut servers = Vec::new();
     if targets.is_empty() {
         let stage = stage.insert(Stage::new(&data)?);
-        let served = stage.serve("smallfile", "", &[])?;
-        let path = stage.mount_remote("mnt", &served.address, false)?;
-        targets.push(BenchedDir { name: "1 copy".into(), path });
+        for (name, at, options) in COPIES {
+            let served = stage.serve(&format!("{at}-server"), "", options)?;
+            let path = stage.mount_remote(at, &served.address, false)?;
+            targets.push(BenchedDir { name: name.into(), path });
+            servers.push(served.address);
+        }
         let path = stage.path("local")?;
         against.get_or_insert(BenchedDir { name: "local".into(), path });
-        server = Some(served.address);
     }
     let compared = against.is_some();
     let directories: Vec<BenchedDir> = targets.into_iter().chain(against).collect();
-    let runs = age(&directories, server, workload, asked)?;
+    let runs = age(&directories, &servers, workload, asked)?;
     eprintln!("all operations, {times} rounds");
     let all = rounds(&directories, workload, &SmallfileOp::ALL, times, asked)?;
     finish(&directories, &SmallfileOp::ALL, &all)?;
@@ -145,7 +152,7 @@ pub(crate) fn run(
 /// Creates and cleans up, again and again on the same volumes.
 fn age(
     directories: &[BenchedDir],
-    server: Option<String>,
+    servers: &[String],
     workload: Workload,
     asked: Asked<'_>,
 ) -> Result<Vec<Vec<Run>>, String> {
@@ -154,8 +161,7 @@ fn age(
         let volume = Volume::new(&directory.path, workload)?;
         let top = std::path::absolute(volume.top()).map_err(|e| e.to_string())?;
         let own = Some(top.to_string_lossy().into_owned());
-        // The server is that of the first one.
-        let server = server.clone().filter(|_| index == 0);
+        let server = servers.get(index).cloned();
         volumes.push((volume, Layers::of(own.into_iter().chain(server).collect())));
     }
     let mut all: Vec<Vec<Run>> = directories.iter().map(|_| Vec::new()).collect();

@@ -3,8 +3,10 @@
 //! Invariants, of every row that a transition leaves:
 //! - At least one member has every write that was acknowledged: it serves, or it is the last that
 //!   did and the chain waits for it. No transition drops that one.
-//! - Members that serve come first, then the one that is synced; at most one is.
-//! - A member serves again only after it was synced.
+//! - Members that serve come first, then the one that is synced; at most one is. Where all serve,
+//!   they are in the order in which the chain was laid out, which spreads heads over OSTs.
+//! - A member serves again only after it was synced; one that was emptied is not even synced before
+//!   somebody says that the others know all that it lacks ([`indexed`]).
 //! - The version from which on a chain is intact rises when the last member that served comes back
 //!   from a restart: clients send again what they were told before it.
 //! - The version rises by one with each change, and only then.
@@ -27,7 +29,7 @@ pub(crate) fn new(id: ChainId, osts: impl IntoIterator<Item = u16>) -> Chain {
 
 /// The row after `event` happened to `ost`; `None` if that changes nothing.
 pub(crate) fn after(chain: &Chain, ost: u16, event: MemberEvent) -> Option<Chain> {
-    use MemberState::{LastServing, Offline, Serving, Syncing, Waiting};
+    use MemberState::{Emptied, LastServing, Offline, Serving, Syncing, Waiting};
     let now = chain.state_of(ost)?;
     let others_serve = chain.readable().any(|other| other != ost);
     let next = match (event, now) {
@@ -44,7 +46,7 @@ pub(crate) fn after(chain: &Chain, ost: u16, event: MemberEvent) -> Option<Chain
         (MemberEvent::ReturnedWithout, Syncing) => Waiting,
         (MemberEvent::ReturnedWithout, Serving | Waiting) => return None,
         (MemberEvent::Synced, Syncing) => Serving,
-        (MemberEvent::Synced, _) => return None,
+        (MemberEvent::Synced, _) | (_, Emptied) => return None,
     };
     let mut changed = chain.clone();
     changed.members.iter_mut().filter(|member| member.ost == ost).for_each(|m| m.state = next);
@@ -55,9 +57,47 @@ pub(crate) fn after(chain: &Chain, ost: u16, event: MemberEvent) -> Option<Chain
     Some(changed)
 }
 
+/// The member that lost everything is the last one that served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct LastCopy;
+
+/// The row after `ost` has lost everything; `None` if that is known. Of the last one that served it
+/// is refused, but with `lose_last`: then the next member goes on with what it has, and gives that
+/// to all others, whatever they have.
+pub(crate) fn emptied(chain: &Chain, ost: u16, lose_last: bool) -> Result<Option<Chain>, LastCopy> {
+    use MemberState::{Emptied, LastServing, Serving};
+    let Some(now) = chain.state_of(ost).filter(|now| *now != Emptied) else { return Ok(None) };
+    let mut changed = chain.clone();
+    let others_serve = chain.readable().any(|other| other != ost);
+    if others_serve || !matches!(now, Serving | LastServing) {
+        changed.members.iter_mut().filter(|m| m.ost == ost).for_each(|m| m.state = Emptied);
+        return Ok(Some(settled(changed)));
+    }
+    let has_something = |member: &&Member| member.ost != ost && member.state != Emptied;
+    // The order is that in which they were lost, or came back: the first has most.
+    let next = chain.members.iter().find(has_something).filter(|_| lose_last).ok_or(LastCopy)?.ost;
+    for member in &mut changed.members {
+        member.state = if member.ost == next { Serving } else { Emptied };
+    }
+    let mut changed = settled(changed);
+    changed.intact_since = changed.version;
+    Ok(Some(changed))
+}
+
+/// The row after all members that serve know everything that an emptied one lacks.
+pub(crate) fn indexed(chain: &Chain, ost: u16) -> Option<Chain> {
+    if chain.state_of(ost) != Some(MemberState::Emptied) {
+        return None;
+    }
+    let mut changed = chain.clone();
+    let its = changed.members.iter_mut().filter(|member| member.ost == ost);
+    its.for_each(|member| member.state = MemberState::Offline);
+    Some(settled(changed))
+}
+
 /// Brings the members into their order, lets the first that waits be synced, and counts.
 fn settled(mut chain: Chain) -> Chain {
-    use MemberState::{LastServing, Offline, Serving, Syncing, Waiting};
+    use MemberState::{Emptied, LastServing, Offline, Serving, Syncing, Waiting};
     let has = |chain: &Chain, state| chain.members.iter().any(|member| member.state == state);
     // Members that lag may serve nobody: all wait for the last one that had everything.
     if has(&chain, Serving) && !has(&chain, Syncing) {
@@ -67,13 +107,18 @@ fn settled(mut chain: Chain) -> Chain {
         let synced = chain.members.iter_mut().filter(|member| member.state == Syncing);
         synced.for_each(|member| member.state = Waiting);
     }
-    // A stable sort: who served longest stays first.
+    // A stable sort: who served longest stays first, until all serve. Then heads are spread again.
+    if chain.members.iter().all(|member| member.state == Serving) {
+        let founders = std::mem::take(&mut chain.founders);
+        chain.members.sort_by_key(|member| founders.iter().position(|ost| *ost == member.ost));
+        chain.founders = founders;
+    }
     chain.members.sort_by_key(|member| {
         Reverse(match member.state {
             Serving | LastServing => 3,
             Syncing => 2,
             Waiting => 1,
-            Offline => 0,
+            Offline | Emptied => 0,
         })
     });
     chain.version += 1;
@@ -83,7 +128,7 @@ fn settled(mut chain: Chain) -> Chain {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use MemberState::{LastServing, Offline, Serving, Syncing, Waiting};
+    use MemberState::{Emptied, LastServing, Offline, Serving, Syncing, Waiting};
     use proptest::prelude::*;
     use std::collections::{BTreeSet, HashMap};
 
@@ -117,19 +162,44 @@ mod tests {
         assert_eq!(next(Serving, away), [Some(LastServing), None, None, None]);
         assert_eq!(next(LastServing, away), [None, Some(Serving), Some(Serving), None]);
         assert_eq!(next(Offline, LastServing), [None, Some(Waiting), Some(Waiting), None]);
+        assert_eq!(next(Emptied, serves), [None; 4]);
         assert_eq!(after(&new(ID, [1, 2]), 9, MemberEvent::Lost), None);
     }
 
     #[test]
-    fn who_comes_back_is_synced_and_then_last_of_those_that_serve() {
+    fn the_last_copy_is_given_up_only_on_demand_and_the_next_one_gives_all_that_it_has() {
+        let lose = |chain: &Chain, ost| after(chain, ost, MemberEvent::Lost).unwrap();
+        let all = new(ID, [1, 2, 3]);
+        let emptied_one = emptied(&all, 1, false).unwrap().unwrap();
+        assert_eq!(states(&emptied_one), [(2, Serving), (3, Serving), (1, Emptied)]);
+        assert_eq!(emptied(&emptied_one, 1, false), Ok(None));
+        let filled = indexed(&emptied_one, 1).unwrap();
+        assert_eq!((filled.state_of(1), indexed(&filled, 1)), (Some(Offline), None));
+
+        let waits = lose(&lose(&lose(&all, 1), 2), 3);
+        assert_eq!(states(&waits), [(3, LastServing), (2, Offline), (1, Offline)]);
+        assert_eq!(emptied(&waits, 3, false), Err(LastCopy));
+        let goes_on = emptied(&waits, 3, true).unwrap().unwrap();
+        assert_eq!(states(&goes_on), [(2, Serving), (3, Emptied), (1, Emptied)]);
+        assert_eq!(goes_on.intact_since, goes_on.version);
+        assert_eq!(emptied(&goes_on, 2, true), Err(LastCopy), "nobody has anything");
+    }
+
+    #[test]
+    fn who_comes_back_is_synced_and_gets_its_place_when_all_serve() {
         let chain = new(ID, [1, 2, 3]);
+        let two_are_lost = after(&chain, 1, MemberEvent::Lost).unwrap();
+        let two_are_lost = after(&two_are_lost, 2, MemberEvent::Lost).unwrap();
+        let one_is_back = after(&two_are_lost, 1, MemberEvent::Returned).unwrap();
+        let one_is_back = after(&one_is_back, 1, MemberEvent::Synced).unwrap();
+        assert_eq!(states(&one_is_back), [(3, Serving), (1, Serving), (2, Offline)]);
         let chain = after(&chain, 1, MemberEvent::Lost).unwrap();
         assert_eq!(states(&chain), [(2, Serving), (3, Serving), (1, Offline)]);
         let chain = after(&chain, 1, MemberEvent::Returned).unwrap();
         assert_eq!(states(&chain), [(2, Serving), (3, Serving), (1, Syncing)]);
         let chain = after(&chain, 1, MemberEvent::Synced).unwrap();
-        assert_eq!(states(&chain), [(2, Serving), (3, Serving), (1, Serving)]);
-        assert_eq!((chain.head(), chain.version), (Some(2), 4));
+        assert_eq!(states(&chain), [(1, Serving), (2, Serving), (3, Serving)]);
+        assert_eq!((chain.head(), chain.version), (Some(1), 4));
     }
 
     #[test]
@@ -147,6 +217,9 @@ mod tests {
     enum Step {
         Write,
         Happens(u16, MemberEvent),
+        /// A disk is exchanged, or the others know what was on it.
+        Empty(u16),
+        Index(u16),
         /// Somebody copies what a member lacks, and says so now or after more steps.
         Copy(u16),
     }
@@ -157,6 +230,8 @@ mod tests {
             3 => (0u16..3).prop_map(|ost| Step::Happens(ost, MemberEvent::Lost)),
             3 => (0u16..3).prop_map(|ost| Step::Happens(ost, MemberEvent::Returned)),
             1 => (0u16..3).prop_map(|ost| Step::Happens(ost, MemberEvent::ReturnedWithout)),
+            1 => (0u16..3).prop_map(Step::Empty),
+            1 => (0u16..3).prop_map(Step::Index),
             3 => (0u16..3).prop_map(Step::Copy),
         ]
     }
@@ -191,6 +266,14 @@ mod tests {
                             chain = changed;
                         }
                     }
+                    Step::Empty(ost) => {
+                        if let Ok(Some(changed)) = emptied(&chain, ost, false) {
+                            has.entry(ost).or_default().clear();
+                            chain = changed;
+                            prop_assert!(chain.missing().any(|missing| missing == ost));
+                        }
+                    }
+                    Step::Index(ost) => chain = indexed(&chain, ost).unwrap_or(chain),
                     Step::Copy(ost) => {
                         // News of an older version come now.
                         if let Some((copied, in_version)) = copied.take()

@@ -1,5 +1,7 @@
 //! The table of chains: who holds which copies, and may be used for what.
 
+pub(crate) mod emptied;
 pub(crate) mod membership;
 pub(crate) mod placement;
+pub(crate) mod policy;
 pub(crate) mod table;

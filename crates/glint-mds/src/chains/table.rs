@@ -102,7 +102,7 @@ struct Row {
 pub struct ChainTable {
     rows: RwLock<Rows>,
     /// Held while a change is stored.
-    changing: futures_util::lock::Mutex<()>,
+    pub(crate) changing: futures_util::lock::Mutex<()>,
 }
 
 fn key(target: u16) -> Vec<u8> {
@@ -170,9 +170,10 @@ impl ChainTable {
         let rows = self.rows.read();
         let states = || rows.chains.values().filter_map(|row| row.chain.state_of(ost));
         let is_away = |state| matches!(state, MemberState::Offline | MemberState::LastServing);
+        let is_unused = |state| is_away(state) || state == MemberState::Emptied;
         Away {
             somewhere: states().any(is_away),
-            everywhere: states().all(is_away),
+            everywhere: states().all(is_unused),
             awaited: states().any(|state| state == MemberState::LastServing),
         }
     }
@@ -259,7 +260,16 @@ impl ChainTable {
         if chains.is_empty() {
             return Ok(());
         }
-        let mut batch = Batch::default();
+        self.store_with(kv, chains, Batch::default()).await
+    }
+
+    /// Stores rows together with something else.
+    pub(super) async fn store_with(
+        &self,
+        kv: &impl Kv,
+        chains: Vec<Chain>,
+        mut batch: Batch,
+    ) -> FsResult<()> {
         for chain in &chains {
             let mut value = Vec::new();
             message::encode(chain, &mut value)?;

@@ -17,6 +17,7 @@ use crate::error::errno;
 use crate::service::Mds;
 use crate::store::keys;
 use glint_kv::{Batch, Keyspace, Kv};
+use glint_proto::chain::SERVER_MOUNT_POINT;
 use glint_proto::limits::{SESSIONS_MAX, SESSIONS_PER_CERTIFICATE_MAX};
 use glint_proto::lock::Grant;
 use glint_proto::watch::{Moment, Watch};
@@ -66,6 +67,13 @@ pub struct SessionInfo {
     pub mount_point: String,
     /// Open connections.
     pub connections: usize,
+}
+
+impl SessionInfo {
+    /// Whether it is that of a server, as a client of the others.
+    pub(crate) fn is_server(&self) -> bool {
+        self.mount_point.starts_with(SERVER_MOUNT_POINT)
+    }
 }
 
 struct Known {

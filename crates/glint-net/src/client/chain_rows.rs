@@ -2,19 +2,21 @@
 //!
 //! Invariants:
 //! - A row never gives way to an older one.
-//! - From when a chain has another head until that has, on stable storage or from this client, what
-//!   the old one has not made durable, nothing else is sent to the chain ([`ChainRows::is_moving`]).
+//! - From when a chain has another head, or may have lost something, until the head has, on stable
+//!   storage or from this client, what the old one has not made durable, nothing else is sent to the
+//!   chain ([`ChainRows::is_moving`]).
 
+use crate::client::moved::MovedChanges;
 use glint_proto::chain::{Chain, ChainVersion, Destination};
 use glint_proto::{OstRequest, clock};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Rows of chains, for all servers of a client.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct ChainRows {
     rows: RwLock<HashMap<u16, Arc<Chain>>>,
     /// Chains that have another head, to which is to be sent what the old one may lose; each with
@@ -22,6 +24,10 @@ pub struct ChainRows {
     moving: Mutex<BTreeMap<u16, u64>>,
     /// How many there are.
     moving_count: AtomicUsize,
+    /// Changes to be sent to them.
+    pub(crate) moved: MovedChanges,
+    /// Some server has changes of a chain that are not known to be stable.
+    pub(crate) wants_news: AtomicBool,
     /// When they were all asked for.
     asked: Mutex<Option<Instant>>,
 }
@@ -35,9 +41,10 @@ impl ChainRows {
         if known.is_some_and(|known| known.version >= row.version) || !row.is_valid() {
             return;
         }
-        let head = row.head();
+        let (head, intact_since) = (row.head(), row.intact_since);
         let before = rows.insert(target, Arc::new(row));
-        if before.is_some_and(|before| before.head() != head) {
+        let has_lost = |before: &Chain| before.head() != head || before.version < intact_since;
+        if before.is_some_and(|before| has_lost(&before)) {
             self.moves(target);
         }
     }
@@ -78,9 +85,24 @@ impl ChainRows {
         self.get(chain.target).is_some_and(|row| row.intact_since <= chain.version)
     }
 
+    /// Whether an answer by this row of this member comes too late: what comes after it may have been
+    /// sent to another head before it.
+    pub(crate) fn is_overtaken(&self, ost: u16, chain: ChainVersion) -> bool {
+        let is_later = |row: &Chain| {
+            row.version > chain.version
+                && (row.head() != Some(ost) || row.intact_since > chain.version)
+        };
+        self.get(chain.target).is_some_and(|row| is_later(&row))
+    }
+
     /// Whether there is something of it.
     pub(crate) fn is_moving(&self, target: u16) -> bool {
         self.moving_count.load(Ordering::Acquire) > 0 && self.moving.lock().contains_key(&target)
+    }
+
+    /// Whether none is known.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.read().is_empty()
     }
 
     pub(crate) fn get(&self, target: u16) -> Option<Arc<Chain>> {

@@ -4,6 +4,7 @@
 //! named. When the MDS evicts it, nothing from before that is sent to an OSS any more.
 
 use crate::client::chain_rows::ChainRows;
+use crate::client::moved::MovedChange;
 use crate::client::remote::{Remote, RemoteOptions};
 use crate::client::transport::{Durability, MdsSession, OstRequests, PeerRequests, Transport};
 use crate::transport::stream::Address;
@@ -260,48 +261,43 @@ impl<M: Transport> Cluster<M> {
         if self.rows.is_moving(target) {
             let _sending = self.sending_moved.lock().await;
             let Some(moves) = self.rows.moves_of(target) else { return };
-            let osses: Vec<Arc<Remote>> =
-                self.osses.read().iter().map(|oss| oss.remote.clone()).collect();
-            let done = self.send_moved_of(&self.mds, target).await;
-            let mut all = done;
-            for remote in osses.iter().filter(|_| done) {
-                all &= self.send_moved_of(&**remote, target).await;
+            self.mds.move_chain(target);
+            self.osses.read().iter().for_each(|oss| oss.remote.move_chain(target));
+            if self.send_all_moved(target).await {
+                self.rows.has_moved(target, moves);
             }
-            if !all {
-                return;
-            }
-            self.rows.has_moved(target, moves);
         }
     }
 
-    /// Sends what one server had. Returns whether that was all. What other members have, too, is not
-    /// sent: their new head brings it to stable storage before it orders anything, so one sync
-    /// stands for all of it. (A file may be gone since, and nobody must make its objects anew.)
-    async fn send_moved_of(&self, server: &impl OstRequests, target: u16) -> bool {
-        server.move_chain(target);
+    /// Sends it. Returns whether that was all. What other members have, too, is not sent: their new
+    /// head brings it to stable storage before it orders anything, so one sync stands for all of it.
+    /// (A file may be gone since, and nobody must make its objects anew.)
+    async fn send_all_moved(&self, target: u16) -> bool {
+        let moved = &self.rows.moved;
         let mut retry = Backoff::new(AGAIN_MIN, AGAIN_MAX);
         let patience = clock::now() + Duration::from_millis(REPLAY_FAILS_MS_MAX);
         let (mut is_synced, mut failing) = (false, None);
-        while let Some(change) = server.first_moved(target) {
-            let Some(object) = change.request.object() else { return true };
+        while let Some(waiting) = moved.first(target) {
+            let object = waiting.object;
+            let Some(change) = MovedChange::of(waiting) else {
+                moved.pop(object);
+                continue;
+            };
             let is_there = change.chain.is_some_and(|chain| self.rows.is_intact(chain));
             if is_there && is_synced {
-                server.has_moved(target, object, None);
+                moved.pop(object);
                 continue;
             }
             let (request, bulk) = match is_there {
-                true => (OstRequest::Sync { object }, Bulk::None),
+                true => (OstRequest::Sync { object: object.1 }, Bulk::None),
                 false => (change.request, change.bulk()),
             };
             let near = |ost| self.is_near(ost);
             let Some(to) = self.rows.destination(target, &request, near) else {
                 return false;
             };
-            // Not for a client that has been evicted meanwhile, whose log is empty.
-            let is_held = || {
-                let first = server.first_moved(target);
-                first.is_some_and(|first| first.request.object() == Some(object))
-            };
+            // Not for a client that has been evicted meanwhile.
+            let is_held = || moved.first(target).is_some_and(|first| first.object == object);
             let sent = self.ask_ost(to, request, change.capability, bulk, &is_held);
             let elsewhere = self.until_elsewhere(target, &request, to);
             let sent = futures_lite::future::or(async { Some(sent.await) }, async {
@@ -312,7 +308,7 @@ impl<M: Transport> Cluster<M> {
                 Some(Ok(_)) => {
                     is_synced |= is_there;
                     failing = None;
-                    server.has_moved(target, object, None);
+                    moved.pop(object);
                 }
                 None => {}
                 Some(Err(Errno::EREMCHG)) => {
@@ -326,7 +322,14 @@ impl<M: Transport> Cluster<M> {
                         Some(failing) => {
                             host::sleep(failing.rests_until.saturating_duration_since(now)).await;
                         }
-                        None => server.has_moved(target, object, Some(errno)),
+                        None => {
+                            let object = object.1;
+                            tracing::error!(
+                                %errno, target, %object, "acknowledged data could not be written again"
+                            );
+                            moved.fail(object.ino, errno);
+                            moved.pop((target, object));
+                        }
                     }
                 }
             }
@@ -365,9 +368,51 @@ fn lend<'a>(bulk: &'a mut Bulk<'_>) -> Bulk<'a> {
 
 impl<M: Transport> Durability for Cluster<M> {
     async fn commit(&self) -> FsResult<()> {
-        for target in self.rows.moving() {
-            self.send_moved(target).await;
+        loop {
+            for target in self.rows.moving() {
+                self.send_moved(target).await;
+            }
+            self.commit_everywhere().await?;
+            if self.rows.moved.is_empty() {
+                return Ok(());
+            }
+            host::sleep(LOOK_AGAIN).await;
+            self.ask_rows(Duration::ZERO).await?;
         }
+    }
+
+    fn has_uncommitted(&self) -> bool {
+        let osses = self.osses.read();
+        self.mds.has_uncommitted()
+            || !self.rows.moved.is_empty()
+            || osses.iter().any(|oss| oss.remote.has_uncommitted())
+    }
+
+    fn unstable(&self, ino: Ino) -> Vec<(u16, ObjectId)> {
+        let mut objects = self.mds.unstable(ino);
+        objects.extend(self.rows.moved.objects_of(ino));
+        for oss in &*self.osses.read() {
+            objects.extend(oss.remote.unstable(ino));
+        }
+        objects
+    }
+
+    fn abandon(&self, ino: Ino) {
+        self.mds.abandon(ino);
+        self.rows.moved.abandon(ino);
+        self.osses.read().iter().for_each(|oss| oss.remote.abandon(ino));
+    }
+
+    fn take_failure(&self, ino: Ino) -> Option<Errno> {
+        let osses = self.osses.read();
+        let of_osses = || osses.iter().find_map(|oss| oss.remote.take_failure(ino));
+        let moved = || self.rows.moved.take_failure(ino);
+        self.mds.take_failure(ino).or_else(moved).or_else(of_osses)
+    }
+}
+
+impl<M: Transport> Cluster<M> {
+    async fn commit_everywhere(&self) -> FsResult<()> {
         // One that has nothing of this client is not waited for, and no failure skips the MDS.
         let all: Vec<Arc<Remote>> = {
             let osses = self.osses.read();
@@ -376,30 +421,6 @@ impl<M: Transport> Durability for Cluster<M> {
         };
         let osses = join_all(all.iter().map(|remote| self.commit_at(remote))).await;
         self.mds.commit().await.and(osses.into_iter().collect())
-    }
-
-    fn has_uncommitted(&self) -> bool {
-        let osses = self.osses.read();
-        self.mds.has_uncommitted() || osses.iter().any(|oss| oss.remote.has_uncommitted())
-    }
-
-    fn unstable(&self, ino: Ino) -> Vec<(u16, ObjectId)> {
-        let mut objects = self.mds.unstable(ino);
-        for oss in &*self.osses.read() {
-            objects.extend(oss.remote.unstable(ino));
-        }
-        objects
-    }
-
-    fn abandon(&self, ino: Ino) {
-        // Changes that the MDS lost with OSTs of its own are replayed before it lets others in.
-        self.osses.read().iter().for_each(|oss| oss.remote.abandon(ino));
-    }
-
-    fn take_failure(&self, ino: Ino) -> Option<Errno> {
-        let osses = self.osses.read();
-        let of_osses = || osses.iter().find_map(|oss| oss.remote.take_failure(ino));
-        self.mds.take_failure(ino).or_else(of_osses)
     }
 }
 

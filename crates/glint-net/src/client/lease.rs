@@ -14,7 +14,7 @@ use crate::client::session::ClientSession;
 use crate::{NetError, host};
 use futures_util::future::select;
 use glint_proto::clock;
-use glint_proto::limits::PING_MS;
+use glint_proto::limits::{CHAIN_NEWS_MS, PING_MS};
 use glint_proto::message::{Reply, Request};
 use std::pin::pin;
 use std::sync::atomic::Ordering;
@@ -28,6 +28,8 @@ const PONGS_PER_LEASE: u64 = 4;
 /// But not less than this.
 const PATIENCE_MIN: Duration = Duration::from_millis(500);
 
+/// How often a client asks for the rows of chains while it has changes of them.
+const NEWS: Duration = Duration::from_millis(CHAIN_NEWS_MS / 4);
 /// Pause between pings while the server should hurry.
 const HURRY: Duration = Duration::from_millis(20);
 /// How long calls may wait for it before that is said.
@@ -65,6 +67,19 @@ impl ClientSession {
             }
             self.pause(backoff.pause(connected)).await;
         }
+    }
+
+    /// Whether the server, which is that of the MDS, is to be asked for the rows of the chains: there
+    /// are changes that are perhaps in no copy that counts.
+    fn wants_rows(&self) -> bool {
+        let Some(rows) = self.chain_rows.get() else { return false };
+        if !rows.is_empty() && self.replay_log.lock().has_chains() {
+            rows.wants_news.store(true, Ordering::Release);
+        }
+        !self.is_of_oss()
+            && rows.wants_news.load(Ordering::Acquire)
+            && rows.is_due(NEWS)
+            && rows.wants_news.swap(false, Ordering::AcqRel)
     }
 
     /// Waits so long, or until the server should hear of this client at once.
@@ -119,6 +134,12 @@ impl ClientSession {
                 self.on_committed(boot_verifier, committed, &mut drop);
             }
             self.complain(waits);
+            if self.wants_rows() {
+                let Reply::Chains(rows) = link.ask(&Request::Chains, patience).await? else {
+                    return Err(NetError::Refused("it did not send its chains".into()));
+                };
+                rows.into_iter().for_each(|row| self.learn_row(row));
+            }
             let pause = if hurry { HURRY } else { Duration::from_millis(PING_MS) };
             self.pause(pause).await;
         }

@@ -6,6 +6,7 @@ pub(crate) mod cluster;
 pub(crate) mod connection;
 pub(crate) mod lease;
 pub(crate) mod link;
+pub(crate) mod moved;
 pub(crate) mod opens;
 pub(crate) mod outage;
 pub(crate) mod recalls;

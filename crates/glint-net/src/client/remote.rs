@@ -17,10 +17,11 @@ use crate::client::connection::Connection;
 use crate::client::lease;
 use crate::client::link::{Link, PATIENCE};
 use crate::client::opens::ClosingGuard;
-use crate::client::session::{ClientSession, hello_of, welcome_of};
+use crate::client::session::ClientSession;
+use crate::client::session::hello::{hello_of, welcome_of};
 use crate::client::transport::{
-    Durability, Granting, LockClient, LockTraffic, MdsRequests, MdsSession, MovedChange,
-    OstRequests, PeerRequests, ServerStatistics, Transport,
+    Durability, Granting, LockClient, LockTraffic, MdsRequests, MdsSession, OstRequests,
+    PeerRequests, ServerStatistics, Transport,
 };
 use crate::transport::stream::Address;
 use crate::{NetError, host};
@@ -161,17 +162,20 @@ impl Remote {
     }
 
     /// Asks a server for its `status` or `stats`, as JSON, to `reset` the latter, or to `scrub` its
-    /// data and to end that (`scrub-stop`).
+    /// data and to end that (`scrub-stop`), or to have heal rest (`heal-pause`, `heal-resume`).
     pub fn ask(address: &Address, what: &str) -> Result<String, NetError> {
         let request = match what {
             "stats" => Request::Stats,
             "reset" => Request::ResetStats,
             "scrub" => Request::Scrub { begins: true },
             "scrub-stop" => Request::Scrub { begins: false },
+            "heal-pause" => Request::Heal { paused: true },
+            "heal-resume" => Request::Heal { paused: false },
             _ => Request::Status,
         };
         match ask_once(address, random_client(), &request)? {
             Reply::Json(text) => Ok(text),
+            Reply::Refused(reason) => Err(NetError::Refused(reason)),
             Reply::Failed(_) => {
                 Err(NetError::Refused("the certificate here does not allow that".into()))
             }
@@ -271,20 +275,8 @@ impl OstRequests for Remote {
     }
 
     fn move_chain(&self, target: u16) {
+        self.session.session_of_today();
         self.session.move_chain(target);
-    }
-
-    fn first_moved(&self, target: u16) -> Option<MovedChange> {
-        let change = self.session.replay_log.lock().first_moved(target)?;
-        MovedChange::of(change)
-    }
-
-    fn has_moved(&self, target: u16, object: ObjectId, failed: Option<Errno>) {
-        self.session.replay_log.lock().pop_moved((target, object));
-        if let Some(errno) = failed {
-            tracing::error!(%errno, target, %object, "acknowledged data could not be written again");
-            self.session.fail(object.ino, errno);
-        }
     }
 }
 

@@ -1,21 +1,25 @@
 //! The session of a client with one server, which all of its threads share: who it is, what it has
 //! open, what is not committed yet, and how far it is with a server that has started again.
 
+pub(crate) mod hello;
+
 use crate::client::chain_rows::ChainRows;
 use crate::client::cluster::ClientIdentity;
 use crate::client::connection::slots::ConnectionNumbers;
 use crate::client::connection::state::{Generation, RecoveryProgress};
 use crate::client::opens::ClientOpens;
 use crate::client::outage::Outage;
+use crate::client::recovery::frames::changed_chain;
 use crate::client::recovery::replay::Retries;
 use crate::client::recovery::replay_log::{
     Kind, Object, ReplayLog, UncommittedRequest, UncommittedWrite,
 };
 use crate::client::remote::RemoteOptions;
+use crate::client::session::hello::{hello_of, welcome_of};
 use crate::transport::frame_writer::KeptFrame;
 use crate::{LockClient, NetError};
-use glint_proto::chain::Chain;
-use glint_proto::message::{Hello, Reply, Request, Survived, Welcome};
+use glint_proto::chain::{Chain, ChainId};
+use glint_proto::message::{Reply, Request, Survived, Welcome};
 use glint_proto::{ClientId, Committed, Errno, Ino, clock};
 use glint_wait::{Monitor, WaitList};
 use parking_lot::Mutex;
@@ -67,7 +71,7 @@ pub(crate) struct ClientSession {
     /// The number that OSSes are told. That of a new session is told them when nothing is left here
     /// of the old one: OSSes would take what is left for that of the new one.
     pub(crate) session_for_osses: Arc<AtomicU64>,
-    /// Session that the server was told last, if it is an OSS.
+    /// Session that what is here is of, if the server is an OSS: as that was told last.
     told_session: Option<AtomicU64>,
     pub(crate) client: ClientId,
     pub(crate) secret: u128,
@@ -105,28 +109,6 @@ pub(crate) struct ClientSession {
     pub(crate) chain_rows: OnceLock<Arc<ChainRows>>,
 }
 
-/// Hello of a client in this session, with the boot verifier that it heard last (0 for none).
-pub(crate) fn hello_of(
-    host: String,
-    options: &RemoteOptions,
-    boot_verifier: u64,
-    session: u64,
-    secret: u128,
-) -> Request<'static> {
-    let mount_point = options.mount_point.clone();
-    let hello =
-        Hello { host, mount_point, known: boot_verifier != 0, boot_verifier, session, secret };
-    Request::Hello(hello)
-}
-
-/// The answer to hello.
-pub(crate) fn welcome_of(reply: Reply) -> Result<Welcome, NetError> {
-    match reply {
-        Reply::Welcome(welcome) => Ok(welcome),
-        _ => Err(NetError::Refused("it did not welcome this client".into())),
-    }
-}
-
 impl ClientSession {
     pub(crate) fn new(
         options: RemoteOptions,
@@ -147,7 +129,7 @@ impl ClientSession {
                 changes: 0,
             }),
             session_for_osses: oss_of.map_or(own, |identity| identity.session.clone()),
-            told_session: oss_of.map(|_| AtomicU64::new(0)),
+            told_session: oss_of.map(|of| AtomicU64::new(of.session.load(Ordering::Acquire))),
             options,
             host,
             client,
@@ -248,17 +230,25 @@ impl ClientSession {
             let heard = self.heard.lock();
             (heard.session, HelloMark(heard.changes))
         };
-        if let Some(told) = &self.told_session {
-            session = self.session_for_osses.load(Ordering::Acquire);
-            let before = told.swap(session, Ordering::AcqRel);
-            if before != 0 && before != session {
-                // The MDS has evicted this client since, so what was for this server is not
-                // to be sent any more.
-                self.on_eviction();
-            }
+        if let Some(today) = self.session_of_today() {
+            session = today;
         }
         let boot_verifier = self.boot_verifier.load(Ordering::Acquire);
         (hello_of(self.host.clone(), &self.options, boot_verifier, session, self.secret), mark)
+    }
+
+    /// Number of the session that an OSS is told, if the server is one. When the MDS has evicted this
+    /// client, what was for this server is not to be sent any more, reached or not.
+    pub(crate) fn session_of_today(&self) -> Option<u64> {
+        let told = self.told_session.as_ref()?;
+        let today = self.session_for_osses.load(Ordering::Acquire);
+        if told.load(Ordering::Acquire) != today {
+            let before = told.swap(today, Ordering::AcqRel);
+            if before != 0 && before != today {
+                self.on_eviction();
+            }
+        }
+        Some(today)
     }
 
     /// Takes the answer to a hello. One from a server of another file system says nothing of this
@@ -319,6 +309,9 @@ impl ClientSession {
         };
         let (mds, ost) = (news(0, committed.mds), news(1, committed.ost));
         if mds || ost {
+            // The server says so of its own copy. What the chain may have lost is to be sent to it.
+            let moving = self.chain_rows.get().map(|rows| rows.moving()).unwrap_or_default();
+            moving.into_iter().for_each(|target| self.move_chain(target));
             self.change_log(|log| {
                 // Another thread may have begun to count anew.
                 if boot_verifier == self.boot_verifier.load(Ordering::Acquire) {
@@ -379,14 +372,26 @@ impl ClientSession {
         self.change_log(|log| {
             self.boot_verifier.store(boot_verifier, Ordering::Release);
             self.committed.iter().for_each(|which| which.store(0, Ordering::Release));
+            // What survived here of a chain may be in no other copy, and another one may be the one
+            // that counts.
+            if let Some(rows) = self.chain_rows.get() {
+                for target in log.chains() {
+                    rows.moves(target);
+                    rows.moved.put_back(target, log.take_chain(target));
+                }
+            }
             log.after_restart(survived);
         });
     }
 
     /// Forgets changes of a file's data that are not known to be durable, because others may change
     /// it from now on. They are lost if their server loses its power, so the file hears of it.
+    ///
+    /// Changes that the MDS lost with OSTs of its own are replayed before it lets others in; those of
+    /// chains may go elsewhere, at any time.
     pub(crate) fn abandon(&self, ino: Ino) {
-        if self.change_log(|log| log.abandon(ino)) > 0 {
+        let is_late = |ost| self.is_of_oss() || ChainId::of_target(ost).is_some();
+        if self.change_log(|log| log.abandon(ino, is_late)) > 0 {
             self.fail(ino, Errno::EIO);
         }
     }
@@ -398,17 +403,18 @@ impl ClientSession {
         }
     }
 
-    /// A change of a chain is to be sent to its head.
-    pub(crate) fn chain_moves(&self, target: u16, row: Chain) {
-        if let Some(rows) = self.chain_rows.get() {
-            rows.moves(target);
-            rows.learn(row);
-        }
+    /// Whether a change that was answered is to be made anew, because its chain has another head,
+    /// which may be sent older changes after it.
+    pub(crate) fn is_overtaken(&self, frame: &[u8]) -> bool {
+        let Some(rows) = self.chain_rows.get() else { return false };
+        let of_chain = changed_chain(frame);
+        of_chain.is_some_and(|(ost, chain)| rows.is_overtaken(ost, chain))
     }
 
     /// Takes what was not committed of a chain out of the order of this server.
     pub(crate) fn move_chain(&self, target: u16) {
-        self.change_log(|log| log.move_chain(target));
+        let Some(rows) = self.chain_rows.get() else { return };
+        self.change_log(|log| rows.moved.put_back(target, log.take_chain(target)));
     }
 
     /// Keeps a request until its transaction is durable.
@@ -461,6 +467,9 @@ impl ClientSession {
     /// The server has forgotten this client.
     pub(crate) fn on_eviction(&self) {
         self.evictions.fetch_add(1, Ordering::AcqRel);
+        if let Some(rows) = self.chain_rows.get().filter(|_| !self.is_of_oss()) {
+            rows.moved.clear();
+        }
         let lost = self.change_log(|log| {
             let lost = log.len();
             log.clear();

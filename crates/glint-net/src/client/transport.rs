@@ -4,11 +4,9 @@
 
 use crate::client::chain_rows::ChainRows;
 use crate::client::cluster::ClientIdentity;
-use crate::client::recovery::replay_log::{UncommittedWrite, bulk_of, parse};
-use crate::transport::frame_writer::KeptFrame;
-use glint_proto::chain::{Chain, ChainVersion, Destination, Forward, PeerReply, PeerRequest};
+use glint_proto::chain::{Chain, Destination, Forward, PeerReply, PeerRequest};
 use glint_proto::lock::{Grant, Recall, Return};
-use glint_proto::message::{Request, Welcome};
+use glint_proto::message::Welcome;
 use glint_proto::oss::OssInfo;
 use glint_proto::{
     Bulk, Capability, Cred, Errno, FsResult, Ino, MdsReply, MdsRequest, ObjectId, OstReply,
@@ -70,41 +68,6 @@ pub trait OstRequests: Send + Sync + 'static {
     /// The chain has another head: what this server was sent of it, and may lose, is to be sent to
     /// that one.
     fn move_chain(&self, _target: u16) {}
-
-    /// The first such change of a chain.
-    fn first_moved(&self, _target: u16) -> Option<MovedChange> {
-        None
-    }
-
-    /// A moved change was sent; or failed, which the file hears of.
-    fn has_moved(&self, _target: u16, _object: ObjectId, _failed: Option<Errno>) {}
-}
-
-/// Acknowledged change of an object of a chain, which its head may not have.
-pub struct MovedChange {
-    pub(crate) request: OstRequest,
-    pub(crate) capability: Option<Capability>,
-    /// Row that it was acknowledged by.
-    pub(crate) chain: Option<ChainVersion>,
-    frame: KeptFrame,
-}
-
-impl MovedChange {
-    pub(crate) fn of(change: UncommittedWrite) -> Option<MovedChange> {
-        let frame = change.frame;
-        let Some((_, Request::Ost { to, request, capability, .. })) = parse(&frame.head) else {
-            return None;
-        };
-        Some(MovedChange { request, capability, chain: to.chain, frame })
-    }
-
-    /// Data of the change.
-    pub(crate) fn bulk(&self) -> Bulk<'_> {
-        match &self.frame.bulk {
-            Some(bulk) => Bulk::Shared(bulk),
-            None => Bulk::Out(bulk_of(&self.frame.head)),
-        }
-    }
 }
 
 /// Requests of one server to another, about the chains that both are members of.

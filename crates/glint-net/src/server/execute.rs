@@ -91,6 +91,7 @@ impl<S: Service> Worker<S> {
             Request::Stats => Reply::Json(stats::as_json("server")),
             Request::ResetStats => reset_stats(&connection),
             Request::Scrub { begins } => self.scrub(&connection, begins),
+            Request::Heal { paused } => self.pause_heal(&connection, paused).await,
             Request::Hello(hello) => self.greet(&received, hello).await?,
             Request::Osses => {
                 received.session()?;
@@ -203,6 +204,17 @@ impl<S: Service> Worker<S> {
         }
         self.service.scrub(begins);
         Reply::Json("[]".into())
+    }
+
+    /// Has heal rest or go on, for who may do everything.
+    async fn pause_heal(&self, connection: &ServedConnection<S>, paused: bool) -> Reply {
+        if connection.rights().is_some() {
+            return Reply::Failed(Errno::EACCES);
+        }
+        match self.service.pause_heal(paused).await {
+            Ok(()) => Reply::Json("[]".into()),
+            Err(errno) => Reply::Refused(format!("{errno}; ask the server with the MDS")),
+        }
     }
 
     /// Answers another server, if the certificate says that it may be one.

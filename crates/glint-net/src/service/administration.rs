@@ -16,6 +16,12 @@ pub trait AdminService {
     /// Begins to compare stored data with its checksums, or ends that. Returns at once.
     fn scrub(&self, begins: bool);
 
+    /// Has heal rest, on all servers and until it is to go on; EOPNOTSUPP if this is not the server
+    /// that decides that.
+    fn pause_heal(&self, _paused: bool) -> impl Future<Output = FsResult<()>> {
+        ready(Err(Errno::EOPNOTSUPP))
+    }
+
     /// Answers another server of OSTs, whose certificate has this name.
     fn execute_oss(
         &self,

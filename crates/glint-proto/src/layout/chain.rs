@@ -14,6 +14,11 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 
+/// Mount point that servers say, each of which is a client of the others for its chains; one that
+/// clients reach at an address says that after it. Nothing at the MDS is theirs, so it waits for none
+/// of them when it starts.
+pub const SERVER_MOUNT_POINT: &str = "(copies)";
+
 /// Chain: one of those with so many members.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct ChainId {
@@ -63,6 +68,9 @@ pub enum MemberState {
     Offline,
     /// Is not there, and was the last that had every write: the chain waits for it.
     LastServing,
+    /// Has lost everything. Not used, also if it is there, before the index of those that serve has
+    /// every object of the chain.
+    Emptied,
 }
 
 /// A member of a chain.
@@ -215,6 +223,23 @@ pub struct Forward {
     pub sequence: u64,
     /// Changes up to this one are on stable storage in all copies.
     pub stable: u64,
+}
+
+/// Rules of a file system for its chains, as its administrators have set them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ChainPolicy {
+    /// Members that lag are not given what they lack for now.
+    pub heal_paused: bool,
+    /// A change needs so many members that serve, or all of a chain that has fewer.
+    pub min_replicas: u8,
+    /// Where there are fewer, a change fails (EROFS) and does not wait.
+    pub min_replicas_fails: bool,
+}
+
+impl Default for ChainPolicy {
+    fn default() -> ChainPolicy {
+        ChainPolicy { heal_paused: false, min_replicas: 1, min_replicas_fails: false }
+    }
 }
 
 /// Something that happened to a member of a chain.

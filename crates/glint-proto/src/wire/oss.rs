@@ -7,9 +7,9 @@
 #![allow(missing_docs)] // Fields say what they are; shapes are documented on the variants.
 
 use crate::capability::SECRET_BYTES;
-use crate::chain::{Chain, ChainVersion, MemberEvent};
+use crate::chain::{Chain, ChainPolicy, ChainVersion, MemberEvent};
 use crate::message::SpaceInfo;
-use crate::{ClientId, ObjectId, Owner};
+use crate::{ClientId, Ino, Layout, ObjectId, Owner};
 use serde::{Deserialize, Serialize};
 
 /// A server with OSTs beside those of the MDS's own server.
@@ -35,6 +35,8 @@ pub enum OssRequest {
     /// Something happened to a member of a chain, as somebody saw it who knows this version of it:
     /// an older one changes nothing.
     Member { chain: ChainVersion, ost: u16, event: MemberEvent },
+    /// Layout of the file that an object belongs to.
+    Layout(Ino),
 }
 
 /// Sign of life of an OSS.
@@ -63,6 +65,19 @@ pub struct Heartbeat {
     pub chains: u64,
     /// Label of all that fails together with it: copies of an object lie in different ones.
     pub failure_domain: String,
+    /// OSTs that were put in the place of others, until the MDS has answered.
+    pub replaced: Vec<ReplacedOst>,
+    /// The last one: the OSS is stopped, and serves nothing any more.
+    pub leaves: bool,
+}
+
+/// An OST that was put in the place of another one, and is empty.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ReplacedOst {
+    /// The OST, counted from the first one of its server.
+    pub ost: u16,
+    /// Where no other member of a chain serves, another one is to go on with what it has.
+    pub lose_last: bool,
 }
 
 /// Answers to [`OssRequest`].
@@ -75,6 +90,8 @@ pub enum OssReply {
     /// To [`OssRequest::Member`]. If not `is_settled`, some member may act by an older row still;
     /// it is asked again.
     Chain { row: Chain, is_settled: bool },
+    /// To [`OssRequest::Layout`]; `None` if there is no such file.
+    Layout(Option<Layout>),
 }
 
 /// Orders to an OSS: what it has to do, and what it must know.
@@ -99,6 +116,10 @@ pub struct Orders {
     pub chains: Vec<Chain>,
     /// Number of the last change of the table.
     pub last_change: u64,
+    /// No server acts by older rows than those of this change, or has one that it does not know.
+    pub known_everywhere: u64,
+    /// Rules for all chains.
+    pub policy: ChainPolicy,
 }
 
 /// Objects on one OST of the OSS are to be gone from stable storage.

@@ -214,6 +214,8 @@ pub enum Request<'a> {
     Reclaim(Vec<Reclaim>),
     /// Compare stored data with its checksums now; if not `begins`, end that.
     Scrub { begins: bool },
+    /// Members of chains that lag are not given what they lack for now; or are again.
+    Heal { paused: bool },
 }
 
 impl Request<'_> {
@@ -222,7 +224,7 @@ impl Request<'_> {
         match self {
             Request::Hello(_) | Request::Osses | Request::Chains => Op::Hello,
             Request::Oss(_) | Request::Peer(_) => Op::Ping,
-            Request::Status | Request::Scrub { .. } => Op::Status,
+            Request::Status | Request::Scrub { .. } | Request::Heal { .. } => Op::Status,
             Request::Stats | Request::ResetStats => Op::Stats,
             Request::Ping { .. } | Request::Bye => Op::Ping,
             Request::Replay { .. } | Request::Recovered | Request::Reclaim(_) => Op::Recovery,

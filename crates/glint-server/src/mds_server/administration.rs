@@ -6,6 +6,7 @@ use glint_kv::Kv;
 use glint_net::AdminService;
 use glint_ost::disk::Disk;
 use glint_proto::FsResult;
+use glint_proto::chain::ChainPolicy;
 use glint_proto::oss::{OssReply, OssRequest};
 use glint_proto::watch::Beat;
 
@@ -16,6 +17,14 @@ impl<K: Kv, D: Disk> AdminService for MdsServer<K, D> {
 
     fn scrub(&self, begins: bool) {
         self.scrubbing.ask(&self.osts, begins);
+    }
+
+    async fn pause_heal(&self, paused: bool) -> FsResult<()> {
+        let set = |before| ChainPolicy { heal_paused: paused, ..before };
+        self.mds.set_chain_policy(set).await?;
+        tracing::info!(paused, "somebody has heal rest, or go on");
+        self.replication.set_policy(self.mds.chain_policy());
+        Ok(())
     }
 
     async fn execute_oss(&self, name: Option<&str>, request: OssRequest) -> FsResult<OssReply> {
@@ -31,12 +40,20 @@ impl<K: Kv, D: Disk> AdminService for MdsServer<K, D> {
                 if osts != joins {
                     self.place_chains().await;
                 }
+                if !beat.replaced.is_empty() {
+                    self.empty_osts(orders.first_ost, &beat.replaced).await.map_err(|error| {
+                        tracing::error!(oss = beat.address, "a server is refused: {error}");
+                        error.errno()
+                    })?;
+                }
                 if let Some(osts) = restarted {
                     self.has_restarted(osts).await?;
                 }
                 self.osses.note_run(uuid, run);
                 let (rows, last) = self.mds.chains().since(self.osses.rows_known(uuid));
                 (orders.chains, orders.last_change) = (rows, last);
+                orders.known_everywhere = self.adopt_rows();
+                orders.policy = self.mds.chain_policy();
                 Ok(OssReply::Orders { orders, secret: *self.mds.secret() })
             }
             OssRequest::CheckSession { client, session, owner } => {
@@ -46,6 +63,7 @@ impl<K: Kv, D: Disk> AdminService for MdsServer<K, D> {
                 let is_good = of_this_process || self.mds.has_session(client, session, &owner);
                 Ok(OssReply::SessionIsGood(is_good))
             }
+            OssRequest::Layout(ino) => Ok(OssReply::Layout(self.mds.layout_of(ino).await?)),
             OssRequest::Member { chain, ost, event } => {
                 let (row, is_settled) = self.on_member(chain, ost, event).await?;
                 Ok(OssReply::Chain { row, is_settled })
@@ -57,7 +75,7 @@ impl<K: Kv, D: Disk> AdminService for MdsServer<K, D> {
         match request {
             OssRequest::Heartbeat(beat) => self.osses.knows(name, beat),
             OssRequest::CheckSession { .. } => true,
-            OssRequest::Member { .. } => false,
+            OssRequest::Member { .. } | OssRequest::Layout(_) => false,
         }
     }
 

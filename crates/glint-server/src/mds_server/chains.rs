@@ -16,13 +16,53 @@ use glint_proto::limits::MEMBER_LOST_MS;
 use glint_proto::{FsResult, clock};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const MEMBER_LOST: Duration = Duration::from_millis(MEMBER_LOST_MS);
-/// A member that others could not reach is used again no sooner, if there are others.
+/// A member that others could not reach is used again no sooner, if there are others; twice as late
+/// each time that it is said again, up to a limit, until nobody has said it for long.
 const SUSPECTED: Duration = Duration::from_secs(5);
+const SUSPECTED_MAX: Duration = Duration::from_secs(80);
+const FORGIVEN: Duration = Duration::from_secs(600);
+/// Between two looks, which are made ten times a second, this server has stood still.
+const STOOD_STILL: Duration = Duration::from_secs(1);
 /// How soon it is looked again whether a row is settled.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// Others have said of a member that they cannot reach it, or that it does not do what it should.
+pub(super) struct Suspicion {
+    since: Instant,
+    times: u32,
+}
+
+impl Suspicion {
+    /// Whether it has not had time to mend.
+    fn is_fresh(&self) -> bool {
+        let pause = SUSPECTED * 2u32.saturating_pow(self.times - 1);
+        clock::since(self.since) < pause.min(SUSPECTED_MAX)
+    }
+}
+
+/// Looks at who is lost.
+#[derive(Default)]
+pub(super) struct MemberWatch {
+    last: Option<Instant>,
+    /// Since when this server has looked without standing still between: nobody could be heard
+    /// before.
+    since: Option<Instant>,
+}
+
+impl MemberWatch {
+    /// One more look. Returns since when others could be heard.
+    fn look(&mut self, now: Instant) -> Instant {
+        let before = self.last.replace(now);
+        let stood_still = before.is_none_or(|before| now - before > STOOD_STILL);
+        match self.since {
+            Some(since) if !stood_still => since,
+            _ => *self.since.insert(now),
+        }
+    }
+}
 
 impl<K: Kv, D: Disk> MdsServer<K, D> {
     /// Makes the chains that are missing over the OSTs that there are.
@@ -60,20 +100,24 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
         Ok(())
     }
 
-    /// Takes the rows that are new.
-    fn adopt_rows(&self) {
+    /// Takes the rows that are new. Returns the change up to which every server has.
+    pub(super) fn adopt_rows(&self) -> u64 {
         let (rows, last) = self.mds.chains().since(self.rows_known.load(Ordering::Acquire));
-        rows.iter().for_each(|row| self.replication.adopt(self.here(), row));
+        let everywhere = self.osses.rows_known_everywhere(last);
+        self.replication.said(self.here(), &rows, last, everywhere);
         self.rows_known.fetch_max(last, Ordering::AcqRel);
+        everywhere
     }
 
     /// Looks who is lost, and who is back.
     pub(crate) async fn watch_members(&self) {
+        let now = clock::now();
+        let heard_since = self.watch.lock().look(now);
         let here = (0..self.osts.count(), Duration::ZERO, true);
         for (osts, silence, is_known) in self.osses.silences().into_iter().chain([here]) {
             for ost in osts {
                 let away = self.mds.chains().away(ost);
-                let is_lost = silence > MEMBER_LOST;
+                let is_lost = silence.min(now - heard_since) > MEMBER_LOST;
                 let is_back = !is_lost && is_known && away.somewhere;
                 let event = match () {
                     () if is_lost && !away.everywhere => MemberEvent::Lost,
@@ -102,8 +146,18 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
     /// it should, although it is heard: each time it is believed again, writes wait for it.
     fn is_suspect(&self, ost: u16) -> bool {
         let mut suspects = self.suspects.lock();
-        suspects.retain(|_, since| clock::since(*since) < SUSPECTED);
-        suspects.contains_key(&ost)
+        suspects.retain(|_, suspicion| clock::since(suspicion.since) < FORGIVEN);
+        suspects.get(&ost).is_some_and(Suspicion::is_fresh)
+    }
+
+    fn suspect(&self, ost: u16) {
+        let now = clock::now();
+        let mut suspects = self.suspects.lock();
+        let known = suspects.entry(ost).or_insert(Suspicion { since: now, times: 0 });
+        // Several heads say it at once.
+        if known.times == 0 || !known.is_fresh() {
+            *known = Suspicion { since: now, times: known.times + 1 };
+        }
     }
 
     /// Something happened to a member of a chain. Returns the row as it is then, and whether nobody
@@ -116,7 +170,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
     ) -> FsResult<(Chain, bool)> {
         let row = self.mds.on_member(chain, ost, event).await?;
         if event == MemberEvent::Lost {
-            self.suspects.lock().entry(ost).or_insert_with(clock::now);
+            self.suspect(ost);
         }
         self.adopt_rows();
         let members: Vec<u16> = row.members.iter().map(|member| member.ost).collect();
@@ -142,5 +196,19 @@ impl<K: Kv, D: Disk> AsksMds for MdsServer<K, D> {
                 host::sleep(LOOK_AGAIN).await;
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_could_not_be_heard_is_not_silent() {
+        let begin = Instant::now();
+        let at = |ms: u64| begin + Duration::from_millis(ms);
+        let mut watch = MemberWatch::default();
+        let looks = [0, 100, 900, 1800, 5000, 5100].map(|ms| watch.look(at(ms)));
+        assert_eq!(looks, [at(0), at(0), at(0), at(0), at(5000), at(5000)]);
     }
 }

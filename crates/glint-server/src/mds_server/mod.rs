@@ -2,6 +2,7 @@
 
 mod administration;
 mod chains;
+mod filling;
 mod objects;
 mod sessions;
 mod targets;
@@ -9,11 +10,13 @@ mod targets;
 use crate::oss_registry::OssRegistry;
 use crate::rates::{Rates, Totals};
 use crate::records::{Records, StartError};
+use crate::repairs::Repairs;
 use crate::replication::peers::ClusterPeers;
 use crate::replication::{Here, Replication};
 use crate::scrubbing::Scrubbing;
 use crate::settings::{Drawn, Settings};
 use crate::units::human_bytes;
+use filling::Filling;
 use glint_kv::Kv;
 use glint_kv::local::LocalKv;
 use glint_mds::{Config, Mds};
@@ -21,8 +24,9 @@ use glint_net::capability::Key;
 use glint_net::{Cluster, PeerRequests, Service, Transport};
 use glint_ost::OstSet;
 use glint_ost::disk::{Disk, LocalDisk};
+use glint_proto::chain::ChainPolicy;
 use glint_proto::limits::reserve_metadata;
-use glint_proto::{ClientId, FsResult, Owner, Session, SpaceInfo, clock};
+use glint_proto::{ClientId, FsResult, ObjectId, Owner, Session, SpaceInfo, clock};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -38,7 +42,10 @@ pub struct MdsServer<K: Kv = LocalKv, D: Disk = LocalDisk> {
     /// Last change of the table of chains that it knows.
     rows_known: AtomicU64,
     /// OSTs that others could not reach, and since when.
-    suspects: Mutex<HashMap<u16, Instant>>,
+    suspects: Mutex<HashMap<u16, chains::Suspicion>>,
+    watch: Mutex<chains::MemberWatch>,
+    filling: Filling,
+    repairs: Repairs,
     scrubbing: Scrubbing,
     osses: OssRegistry,
     records: Arc<dyn Records>,
@@ -83,7 +90,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
             boot_verifier: drawn.boot_verifier,
         };
         let mds = Mds::start(kv, config).await?;
-        let replication = Replication::load(&records, false)?;
+        let replication = Replication::load(&records, false, settings.heal_bandwidth)?;
         let own = Owner { certificate: None, secret: drawn.secret };
         let server = MdsServer {
             key: Key::new(mds.secret()),
@@ -92,6 +99,9 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
             replication,
             rows_known: AtomicU64::new(0),
             suspects: Mutex::default(),
+            watch: Mutex::default(),
+            filling: Filling::default(),
+            repairs: Repairs::default(),
             scrubbing: Scrubbing::new(&*records, settings.scrub_bandwidth),
             osses,
             records,
@@ -102,10 +112,36 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
             started: clock::now(),
             totals: Mutex::new([Totals::now(); 2]),
         };
+        if let Some((min_replicas, min_replicas_fails)) = server.settings.min_replicas {
+            let set = |before| ChainPolicy { min_replicas, min_replicas_fails, ..before };
+            server.mds.set_chain_policy(set).await.map_err(StartError::Chains)?;
+        }
+        server.replication.set_policy(server.mds.chain_policy());
+        let replaced = server.records.replaced()?;
+        if !replaced.is_empty() {
+            server.empty_osts(0, &replaced).await?;
+            server.records.forget_replaced()?;
+        }
         // Whether this host lost power or not, what was under way may differ between copies.
         server.has_restarted(0..server.osts.count()).await.map_err(StartError::Chains)?;
         server.place_chains().await;
         Ok(server)
+    }
+
+    /// Has objects that a scrub found damaged written anew from other copies.
+    pub(crate) async fn repair_some(&self) {
+        let layout_of = async |object: ObjectId| self.mds.layout_of(object.ino).await;
+        self.repairs.begin(self.here(), &self.replication, layout_of).await;
+    }
+
+    /// Damaged objects that are repaired.
+    pub(crate) fn repairs(&self) -> &Repairs {
+        &self.repairs
+    }
+
+    /// OSTs that are filled, or were.
+    pub(crate) fn filling(&self) -> &Filling {
+        &self.filling
     }
 
     /// OSTs here, as members of chains.
@@ -127,6 +163,11 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
     /// Reaches no other server any more.
     pub fn leave_peers(&self) {
         self.replication.set_peers(None);
+    }
+
+    /// Takes over chains that have got their head here.
+    pub(crate) async fn take_over(&self) {
+        self.replication.take_over(self.here()).await;
     }
 
     /// Looks after the chains. Returns whether there is more to do at once.

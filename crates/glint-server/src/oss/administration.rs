@@ -1,6 +1,7 @@
 //! The state of an OSS.
 
 use super::Oss;
+use crate::replication::Here;
 use glint_net::AdminService;
 use glint_ost::disk::Disk;
 use glint_proto::{Session, SpaceInfo, clock};
@@ -26,8 +27,9 @@ impl<D: Disk> AdminService for Oss<D> {
                 "free_bytes": space.free,
                 "available_bytes": space.available,
             },
-            "osts": crate::status::osts(&self.osts, first),
-            "pending": crate::status::pending(&self.replication),
+            "osts": crate::status::osts(&self.osts, first, &self.repairs),
+            "pending": crate::status::pending(&self.replication, Here { osts: &self.osts, first }),
+            "heal": crate::status::heal(&self.replication),
             "clients": self.sessions.all().iter().map(client).collect::<Vec<_>>(),
         })
         .to_string()

@@ -32,6 +32,8 @@ const RETRY_MIN: Duration = Duration::from_millis(75);
 const RETRY_MAX: Duration = Duration::from_millis(300);
 /// How soon it looks again whether a fenced session is quiet.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// How long it waits to be heard when it leaves.
+const LEAVE_MAX: Duration = Duration::from_secs(1);
 /// How often it complains that nobody answers.
 const COMPLAIN: Duration = Duration::from_secs(10);
 
@@ -271,6 +273,7 @@ impl<D: Disk> Talk<'_, D> {
             match link.ask(OssRequest::Heartbeat(self.beat())).await? {
                 Ok(OssReply::Orders { orders, secret }) => {
                     self.oss.joined(&orders, &secret).map_err(NetError::Refused)?;
+                    self.oss.replaced_is_known();
                     self.heard = true;
                     self.failed.clear();
                     let pause = self.apply(&mut link, orders, sent).await?;
@@ -288,6 +291,9 @@ impl<D: Disk> Talk<'_, D> {
                 }
             }
         }
+        // Others stand in for it at once. If that is not heard, its silence will be.
+        let leaving = link.ask(OssRequest::Heartbeat(self.beat()));
+        or(async { _ = leaving.await }, host::sleep(LEAVE_MAX)).await;
         Ok(())
     }
 
@@ -321,6 +327,8 @@ impl<D: Disk> Talk<'_, D> {
             boot_verifier: self.oss.boot_verifier,
             chains: self.chains,
             failure_domain: self.oss.liaison.failure_domain.clone(),
+            leaves: self.oss.is_stopping(),
+            replaced: self.oss.replaced.lock().clone(),
         }
     }
 
@@ -337,8 +345,10 @@ impl<D: Disk> Talk<'_, D> {
     ) -> Result<Duration, NetError> {
         let sessions = &self.oss.sessions;
         let here = self.oss.here().await;
-        orders.chains.iter().for_each(|row| self.oss.replication.adopt(here, row));
-        self.chains = orders.last_change;
+        let (change, everywhere) = (orders.last_change, orders.known_everywhere);
+        self.oss.replication.said(here, &orders.chains, change, everywhere);
+        self.chains = change;
+        self.oss.replication.set_policy(orders.policy);
         self.oss.replication.heard(sent);
         if self.done.0 != orders.sequence {
             self.is_another_run = true;
@@ -395,6 +405,12 @@ fn refusal(errno: Errno) -> String {
             .into(),
         Errno::EPERM => "it knows this data directory under another certificate; issue one of \
                          the same name"
+            .into(),
+        Errno::EBUSY => "an OST was replaced here that is the last with all data of some chains \
+                         (`glint ost list` says of how many it is the last serving, and the log of \
+                         the server with the MDS names them). Mount its old disk, or start the \
+                         servers of the other members first; if the disk is lost for good, `glint \
+                         ost replace --lose-last-copies` has the others go on with what they have"
             .into(),
         errno => format!("it refuses this server: {errno}"),
     }

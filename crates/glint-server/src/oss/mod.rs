@@ -16,6 +16,7 @@ mod objects;
 mod sessions;
 
 use crate::records::{Records, RecordsError};
+use crate::repairs::Repairs;
 use crate::replication::peers::{AsksMds, ClusterPeers};
 use crate::replication::{Asked, Here, Replication};
 use crate::scrubbing::Scrubbing;
@@ -28,10 +29,11 @@ use glint_ost::OstSet;
 use glint_ost::disk::{Disk, LocalDisk};
 use glint_proto::capability::SECRET_BYTES;
 use glint_proto::chain::{Chain, ChainVersion, MemberEvent};
-use glint_proto::oss::{Orders, OssReply, OssRequest};
+use glint_proto::oss::{Orders, OssReply, OssRequest, ReplacedOst};
 use glint_proto::{Errno, FsResult, NoNamespace, ObjectId, SpaceInfo, clock};
 use glint_wait::WaitList;
 use liaison::Liaison;
+use parking_lot::Mutex;
 use sessions::Sessions;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -46,12 +48,15 @@ pub struct Oss<D: Disk = LocalDisk> {
     osts: OstSet<D>,
     replication: Replication,
     scrubbing: Scrubbing,
+    repairs: Repairs,
     records: Arc<dyn Records>,
     settings: Settings,
     boot_verifier: u64,
     boot_history: BootHistory,
     sessions: Sessions,
     liaison: Liaison,
+    /// OSTs here that were put in the place of others, until the MDS knows.
+    replaced: Mutex<Vec<ReplacedOst>>,
     /// File system, and number of the first OST here; once the MDS has said so.
     joined: OnceLock<(u128, u16)>,
     /// Requests that wait for that.
@@ -88,13 +93,15 @@ impl<D: Disk> Oss<D> {
         records.note_served()?;
         Ok(Oss {
             sessions: Sessions::new(osts.count()),
-            replication: Replication::load(&records, true)?,
+            replication: Replication::load(&records, true, settings.heal_bandwidth)?,
             osts,
+            replaced: Mutex::new(records.replaced()?),
             scrubbing: Scrubbing::new(&*records, settings.scrub_bandwidth),
             records,
             settings,
             boot_verifier,
             boot_history,
+            repairs: Repairs::default(),
             liaison: Liaison::new(mds, advertised, failure_domain),
             joined: OnceLock::new(),
             until_joined: WaitList::default(),
@@ -129,6 +136,13 @@ impl<D: Disk> Oss<D> {
     /// Whether there are files with copies.
     pub fn has_chains(&self) -> bool {
         !self.replication.is_empty()
+    }
+
+    /// Takes over chains that have got their head here.
+    pub(crate) async fn take_over(&self) {
+        if self.joined.get().is_some() {
+            self.replication.take_over(self.here().await).await;
+        }
     }
 
     /// Looks after the chains. Returns whether there is more to do at once.
@@ -167,6 +181,22 @@ impl<D: Disk> Oss<D> {
         self.scrubbing.step(&self.osts, &*self.records)
     }
 
+    /// Has objects that a scrub found damaged written anew from other copies.
+    pub(crate) async fn repair_some(&self) {
+        if self.joined.get().is_none() {
+            return;
+        }
+        let layout_of = async |object: ObjectId| match self
+            .liaison
+            .ask(OssRequest::Layout(object.ino))
+            .await?
+        {
+            OssReply::Layout(layout) => Ok(layout),
+            _ => Err(Errno::EPROTO),
+        };
+        self.repairs.begin(self.here().await, &self.replication, layout_of).await;
+    }
+
     /// The last thing before the end: everything accepted is on stable storage after it.
     pub fn settle_last(&self) -> FsResult<()> {
         self.replication.settle_last(&self.osts)
@@ -193,6 +223,20 @@ impl<D: Disk> Oss<D> {
         match is_same {
             true => Ok(()),
             false => Err("it serves another file system now".into()),
+        }
+    }
+
+    /// The MDS knows which OSTs were replaced.
+    fn replaced_is_known(&self) {
+        let mut replaced = self.replaced.lock();
+        if replaced.is_empty() {
+            return;
+        }
+        match self.records.forget_replaced() {
+            Ok(()) => replaced.clear(),
+            Err(error) => tracing::error!(
+                %error, "could not note that the MDS knows of a replaced OST; it is told again"
+            ),
         }
     }
 

@@ -18,7 +18,25 @@ fn beat(uuid: u128, done: (u64, u64)) -> Heartbeat {
         boot_verifier: 1,
         chains: 0,
         failure_domain: "host".into(),
+        replaced: Vec::new(),
+        leaves: false,
     }
+}
+
+#[test]
+fn who_leaves_is_waited_for_by_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = DataDir::open_or_create(dir.path(), Some(3), Role::Mds).unwrap();
+    let osses = OssRegistry::new(&data, 7, Duration::from_secs(1));
+    let say = |leaves| {
+        osses.beat(&data, None, Heartbeat { leaves, ..beat(1, (0, 0)) }).unwrap();
+        let [(osts, silence, _)] = &osses.silences()[..] else { panic!() };
+        assert_eq!(*osts, 3..5);
+        (osses.know_row(&[3], 1), osses.rows_known_everywhere(1), *silence == Duration::MAX)
+    };
+    assert_eq!(say(false), (false, 0, false));
+    assert_eq!(say(true), (true, 1, true));
+    assert_eq!(say(false), (false, 0, false));
 }
 
 #[test]

@@ -9,12 +9,16 @@
 //! DATA/scrubbed.json  when all data was compared with its checksums last
 //! DATA/recent.log   objects of chains that were changed not long ago
 //! DATA/pending.log  objects that absent members of chains lack changes of
+//! DATA/osts.json    which directory each OST is in, and which were replaced
 //! DATA/ost0 ...     object stores
 //! ```
 //!
 //! Invariant: nobody but its owner reads what is in it, whatever the modes below it are.
 
+mod ost_identity;
 mod records;
+
+pub use ost_identity::{OstIdentityError, replace_ost};
 
 use crate::records::{OssIdentity, RecordsError, ServerLog};
 use glint_proto::limits::{FORMAT_VERSION, FORMAT_VERSION_MIN, OST_COUNT_MAX};

@@ -12,6 +12,7 @@ pub(super) fn open(
     data: &DataDir,
     settings: &Settings,
 ) -> Result<OstSet, Box<dyn std::error::Error>> {
+    data.find_osts()?;
     let grants = Arc::<SpaceGrants>::default();
     let open_files = descriptors::budget(data.osts())?.objects as usize;
     let each = open_files / usize::from(data.osts());

@@ -10,6 +10,7 @@ use glint_kv::local::{LocalKv, Options};
 use glint_net::tls::TlsIdentity;
 use glint_net::{Cluster, InProcess};
 use glint_proto::FsResult;
+use glint_proto::chain::SERVER_MOUNT_POINT;
 use glint_proto::limits::{journal_bytes, segment_bytes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -68,7 +69,7 @@ impl RunningMds {
     /// Reaches the other servers as `tls`, if that is given. What copies need.
     pub fn reach_peers(&self, tls: Option<TlsIdentity>) {
         let transport = InProcess::new(self.server.clone());
-        self.server.reach_peers(Cluster::new(transport, tls, "(copies)".into()));
+        self.server.reach_peers(Cluster::new(transport, tls, SERVER_MOUNT_POINT.into()));
     }
 
     /// See [`DataDir::give_up`].

@@ -7,6 +7,7 @@ use crate::settings::Settings;
 use futures_lite::future::block_on;
 use glint_net::{Address, Cluster, Remote, RemoteOptions};
 use glint_proto::FsResult;
+use glint_proto::chain::SERVER_MOUNT_POINT;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -37,7 +38,7 @@ impl RunningOss {
         failure_domain: String,
     ) -> Result<RunningOss, Box<dyn std::error::Error>> {
         let osts = local_osts::open(&data, &settings)?;
-        let (mds_address, shown) = (mds.clone(), format!("(copies) {advertised}"));
+        let (mds_address, shown) = (mds.clone(), format!("{SERVER_MOUNT_POINT} {advertised}"));
         let boot_verifier = getrandom::u64().unwrap_or(1);
         let data = Arc::new(data);
         let records = data.clone();

@@ -4,9 +4,13 @@
 //! between; changes after it reach the member by themselves.
 
 use super::{Here, Replication};
+use glint_net::host;
+use glint_ost::Bandwidth;
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion, PeerRequest, Touched};
-use glint_proto::{Bulk, Errno, ObjectAttr, ObjectId, OstReply, OstRequest};
+use glint_proto::{Bulk, Errno, ObjectAttr, ObjectId, OstReply, OstRequest, clock};
+use glint_telemetry::{Layer, OP_NONE, Span, traced};
+use std::pin::pin;
 
 /// Why a part of an object was not copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -28,14 +32,30 @@ const PIECE: u64 = 1 << 20;
 const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 
 impl Replication {
-    /// Makes what was changed of an object in `member` as it is in `head`, which is here. Returns
-    /// how many bytes were given.
+    /// Makes what was changed of an object in `member` as it is in `head`, which is here, no faster
+    /// than the `limit`. Returns how many bytes were given.
     pub(super) async fn copy<D: Disk>(
         &self,
         here: Here<'_, D>,
         (head, row): (u16, &Chain),
         member: u16,
         touched: &Touched,
+        limit: Option<&Bandwidth>,
+    ) -> Result<u64, CopyError> {
+        let copied = async {
+            let _span = Span::start(Layer::Heal, OP_NONE);
+            self.copy_timed(here, (head, row), member, touched, limit).await
+        };
+        traced(pin!(copied)).await
+    }
+
+    async fn copy_timed<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        (head, row): (u16, &Chain),
+        member: u16,
+        touched: &Touched,
+        limit: Option<&Bandwidth>,
     ) -> Result<u64, CopyError> {
         let object = touched.object;
         let to = (member, row);
@@ -45,6 +65,9 @@ impl Replication {
         let mut room = Vec::new();
         while at < end {
             let stop = end.min((at / PIECE + 1) * PIECE);
+            if let Some(limit) = limit {
+                host::sleep(limit.take(stop - at, clock::now())).await;
+            }
             let _turn = self.turn(object, at, stop).await;
             room.resize((stop - at) as usize, 0);
             given += self.piece(here, (head, to), object, at, &mut room).await?;

@@ -22,6 +22,7 @@
 mod copy;
 mod execute;
 mod heal;
+mod order;
 pub(crate) mod peers;
 mod ranges;
 mod rows;
@@ -34,11 +35,14 @@ use glint_net::host;
 use glint_ost::OstSet;
 use glint_ost::disk::Disk;
 use glint_proto::chain::{
-    Chain, ChainId, ChainVersion, Destination, Forward, MemberEvent, MemberState, PeerReply,
-    PeerRequest,
+    Chain, ChainId, ChainPolicy, ChainVersion, Destination, Forward, MemberEvent, MemberState,
+    PeerReply, PeerRequest,
 };
 use glint_proto::limits::CHAIN_LEASE_MS;
 use glint_proto::{Bulk, Errno, FsResult, ObjectId, OstReply, OstRequest, clock};
+pub(crate) use heal::ENTRIES;
+use heal::HealControl;
+pub(crate) use heal::HealRate;
 use parking_lot::Mutex;
 use ranges::RangeTurns;
 use rows::{Entered, Rows};
@@ -87,12 +91,25 @@ pub(crate) struct Replication {
     recent: TouchedLog,
     /// Changes that absent members lack, by chain and member.
     pending: TouchedLog,
+    healing: HealControl,
     peers: Mutex<Option<Arc<dyn Peers>>>,
     settled: stable::LastSettled,
     /// Held while copies are brought to stable storage.
     settling: futures_util::lock::Mutex<()>,
     /// When the MDS was asked last, of what it has answered; `None` if it is in this process.
     heard: Option<Mutex<Option<Instant>>>,
+}
+
+/// Changes of a chain that a member lacks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PendingCount {
+    pub(crate) chain: ChainId,
+    pub(crate) ost: u16,
+    pub(crate) objects: usize,
+    /// Without those of which the end is not known.
+    pub(crate) bytes: u64,
+    /// The head of the chain is here.
+    pub(crate) is_head: bool,
 }
 
 /// The OSTs of this server, as members of chains.
@@ -119,16 +136,18 @@ impl<D: Disk> Here<'_, D> {
 
 impl Replication {
     /// Of a server that remembers things in `records`. With `leased` it serves only while it hears
-    /// of the MDS.
+    /// of the MDS. It heals with no more than `heal_bandwidth` bytes a second, if there is a limit.
     pub(crate) fn load(
         records: &Arc<dyn Records>,
         leased: bool,
+        heal_bandwidth: Option<u64>,
     ) -> Result<Replication, RecordsError> {
         Ok(Replication {
             rows: Rows::default(),
             turns: RangeTurns::default(),
             recent: TouchedLog::load(records.clone(), ServerLog::Recent)?,
             pending: TouchedLog::load(records.clone(), ServerLog::Pending)?,
+            healing: HealControl::new(heal_bandwidth),
             peers: Mutex::default(),
             settled: Default::default(),
             settling: Default::default(),
@@ -180,11 +199,53 @@ impl Replication {
         own.min(self.rows.unstable_from() - 1)
     }
 
-    /// How many objects of each chain a member lacks changes of, as it is known here.
-    pub(crate) fn pending(&self) -> Vec<(ChainId, u16, usize)> {
-        let counts = self.pending.counts().into_iter();
-        let named = |((target, ost), count)| Some((ChainId::of_target(target)?, ost, count));
-        counts.filter_map(named).collect()
+    /// Changes of each chain that a member lacks, as it is known here.
+    pub(crate) fn pending<D: Disk>(&self, here: Here<'_, D>) -> Vec<PendingCount> {
+        let named = |((target, ost), objects, bytes)| {
+            let head = self.rows.get(target).and_then(|row| row.head());
+            let is_head = head.is_some_and(|head| here.index(head).is_some());
+            Some(PendingCount { chain: ChainId::of_target(target)?, ost, objects, bytes, is_head })
+        };
+        self.pending.counts().into_iter().filter_map(named).collect()
+    }
+
+    /// Rates at which members are healed from here.
+    pub(crate) fn heal_rates(&self) -> Vec<HealRate> {
+        self.healing.rates()
+    }
+
+    /// The MDS has set these rules.
+    pub(crate) fn set_policy(&self, policy: ChainPolicy) {
+        self.healing.set_policy(policy);
+    }
+
+    /// Rules that the MDS has set.
+    pub(crate) fn policy(&self) -> ChainPolicy {
+        self.healing.policy()
+    }
+
+    /// Whether a change may be made by a row: EREMCHG if it waits for more members that serve.
+    fn has_enough(&self, row: &Chain) -> FsResult<()> {
+        let policy = self.healing.policy();
+        let needed = usize::from(policy.min_replicas).min(row.members.len());
+        match row.readable().count() >= needed {
+            true => Ok(()),
+            false if policy.min_replicas_fails => Err(Errno::EROFS),
+            false => Err(Errno::EREMCHG),
+        }
+    }
+
+    /// The MDS has said these rows with this change of the table, or before. No server acts by
+    /// older ones than those of the change `everywhere`.
+    pub(crate) fn said<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        rows: &[Chain],
+        change: u64,
+        everywhere: u64,
+    ) {
+        rows.iter().for_each(|row| self.adopt(here, row));
+        self.rows.said(rows, change, everywhere);
     }
 
     /// There is this row.
@@ -221,11 +282,9 @@ impl Replication {
     /// A member that was written may lack what was changed recently.
     fn lacks_recent(&self, target: u16, absent: u16) {
         for touched in self.recent.list((target, 0)) {
-            if self.pending.touch((target, absent), touched, (0, 0)).is_err() {
-                // The log says it. The disk of the records is ill: what it has not, the member
-                // cannot be given; it is told apart by a scrub.
-                return;
-            }
+            // Where the disk of the records refuses it, it is known as long as this process lives,
+            // and written when the disk takes it.
+            let _ = self.pending.touch((target, absent), touched, (0, 0));
         }
     }
 
@@ -266,7 +325,7 @@ impl Replication {
             }
             PeerRequest::Stable(chain, upto) => {
                 let _entered = self.rows.enter(chain)?;
-                self.is_stable(chain, upto);
+                self.is_stable(here, chain, upto);
                 Ok(PeerReply::Done)
             }
             PeerRequest::Remove { chain, ost, object } => {
@@ -305,8 +364,13 @@ impl Replication {
     }
 
     /// Changes of a chain up to this one are on stable storage in all copies; but for those of
-    /// earlier runs, of which the head may know nothing.
-    fn is_stable(&self, chain: ChainVersion, upto: u64) {
+    /// earlier runs, of which the head may know nothing. A member that is synced may have others,
+    /// which the head asks it for.
+    fn is_stable<D: Disk>(&self, here: Here<'_, D>, chain: ChainVersion, upto: u64) {
+        let Some(row) = self.rows.get(chain.target) else { return };
+        if row.readable().all(|member| here.index(member).is_none()) {
+            return;
+        }
         let is_over = |_: &_, tag: touched::Tag| tag.0 > 0 && tag <= (chain.version, upto);
         self.recent.forget((chain.target, 0), is_over);
     }
@@ -326,7 +390,6 @@ impl Replication {
         if self.is_empty() {
             return false;
         }
-        self.take_over(here).await;
         self.settle_if_due(here).await;
         let is_more = self.heal(here).await;
         let shrunk = self.recent.shrink().and_then(|()| self.pending.shrink());

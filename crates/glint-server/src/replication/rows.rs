@@ -3,17 +3,25 @@
 //! Invariants:
 //! - Nothing begins by a row that is not the newest one known here.
 //! - Changes by older rows are over once [`Rows::until_quiet`] returns.
+//! - A row is called settled only when no server acts by an older one: what is acknowledged without
+//!   a member is read at that member by nobody.
+//! - Where a change of the head may be in some copies only, the row is active again only after
+//!   another takeover, and nothing of the chain is called stable before that.
+//! - Changes that the members of now may lack, because the last one that served has lost them, are
+//!   called stable only when their clients have heard of that row.
 //! - Data that only this copy may have is never reported as committed: what a server says to be on
 //!   stable storage ends before the first change that other members may still lose
 //!   ([`Rows::unstable_from`]).
 
 use glint_proto::chain::{Chain, ChainVersion};
-use glint_proto::{Errno, FsResult};
+use glint_proto::limits::CHAIN_NEWS_MS;
+use glint_proto::{Errno, FsResult, clock};
 use glint_wait::WaitList;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 /// The rows of this server.
 #[derive(Default)]
@@ -38,6 +46,10 @@ struct Known {
     row: Arc<Chain>,
     /// Version in which the copies are known to be equal; reads are answered in no other one.
     active: u32,
+    /// Whether no server acts by an older row; and the change of the table that this one came
+    /// with, if the MDS has said it here.
+    is_settled: bool,
+    change: Option<u64>,
     /// Versions in which other members were told something.
     told: [u32; 2],
     version: Arc<InUse>,
@@ -61,11 +73,41 @@ struct Changes {
     /// Number of the last one.
     last: u64,
     under_way: BTreeSet<u64>,
-    /// First transaction since the last look at what is stable, and before it.
-    unstable_from: Option<u64>,
-    settling_from: Option<u64>,
+    /// First change since the last look at what is stable, and before it.
+    unstable: Option<FirstChange>,
+    settling: Option<FirstChange>,
+    /// Since when it is known here that other members may have lost some of them.
+    lost_since: Option<Instant>,
     /// Up to this one they are on stable storage in all copies.
     stable: u64,
+    /// Changes so far that may be in some copies only, and how many of them a takeover has made
+    /// equal since.
+    undecided: u64,
+    decided: u64,
+}
+
+/// The first of some changes: its transaction, and the version of the row that it was ordered by.
+#[derive(Clone, Copy)]
+struct FirstChange {
+    transaction: u64,
+    version: u32,
+}
+
+impl Changes {
+    /// Whether members that serve may lack some of them, and clients may not have heard of that yet:
+    /// what is called stable they would not send again.
+    fn are_lost(&mut self, first: FirstChange, row: &Chain) -> bool {
+        if row.intact_since <= first.version {
+            self.lost_since = None;
+            return false;
+        }
+        let since = *self.lost_since.get_or_insert_with(clock::now);
+        clock::since(since) < Duration::from_millis(CHAIN_NEWS_MS)
+    }
+
+    fn is_undecided(&self) -> bool {
+        self.undecided > self.decided
+    }
 }
 
 /// A version of a row, while something is executed by it.
@@ -144,13 +186,16 @@ impl Rows {
                 let before = std::mem::replace(&mut one.version, version);
                 one.earlier.retain(|version| version.strong_count() > 0);
                 one.earlier.push(Arc::downgrade(&before));
+                (one.is_settled, one.change) = (false, None);
                 Some(std::mem::replace(&mut one.row, Arc::new(row.clone())))
             }
             None => {
                 let version = Arc::new(InUse(self.changed.clone()));
-                let (active, told, earlier, changes) = Default::default();
+                let (active, is_settled, change, told, earlier, changes) = Default::default();
                 let row = Arc::new(row.clone());
-                known.insert(target, Known { row, active, told, version, earlier, changes });
+                let one =
+                    Known { row, active, is_settled, change, told, version, earlier, changes };
+                known.insert(target, one);
                 None
             }
         };
@@ -159,11 +204,76 @@ impl Rows {
         Some(before)
     }
 
-    /// The copies are equal in this version.
+    /// The copies are equal in this version, as another head has made them.
     pub(super) fn activate(&self, chain: ChainVersion) {
         if let Some(one) = self.known.lock().get_mut(&chain.target) {
             one.active = one.active.max(chain.version.min(one.row.version));
+            if one.active == one.row.version {
+                one.changes.decided = one.changes.undecided;
+            }
         }
+    }
+
+    /// Changes of a chain so far that may be in some copies only.
+    pub(super) fn undecided(&self, target: u16) -> u64 {
+        self.known.lock().get(&target).map_or(0, |one| one.changes.undecided)
+    }
+
+    /// The copies are equal in this version, as this head has made them: also those that so many
+    /// changes were left in. Another takeover is due if there are more since.
+    pub(super) fn activate_own(&self, chain: ChainVersion, undecided: u64) {
+        if let Some(one) = self.known.lock().get_mut(&chain.target)
+            && one.row.version == chain.version
+        {
+            one.changes.decided = undecided;
+            if !one.changes.is_undecided() {
+                one.active = chain.version;
+            }
+        }
+    }
+
+    /// The MDS has said these rows with this change of the table, or before. No server acts by
+    /// older ones than those of the change `everywhere`.
+    pub(super) fn said(&self, rows: &[Chain], change: u64, everywhere: u64) {
+        let mut known = self.known.lock();
+        for row in rows {
+            let one = known.get_mut(&row.id.target());
+            if let Some(one) = one.filter(|one| one.row.version == row.version) {
+                one.change = Some(change);
+            }
+        }
+        let mut is_news = false;
+        for one in known.values_mut().filter(|one| !one.is_settled) {
+            one.is_settled = one.change.is_some_and(|change| change <= everywhere);
+            is_news |= one.is_settled;
+        }
+        drop(known);
+        if is_news {
+            self.changed.wake();
+        }
+    }
+
+    /// No server acts by an older row than this.
+    pub(super) fn is_settled(&self, row: &Chain) {
+        let mut known = self.known.lock();
+        let one = known.get_mut(&row.id.target());
+        if let Some(one) = one.filter(|one| one.row.version == row.version) {
+            one.is_settled = true;
+        }
+        drop(known);
+        self.changed.wake();
+    }
+
+    /// Waits until no server acts by an older row than this. Returns whether it is the newest one.
+    pub(super) async fn until_settled(&self, chain: ChainVersion) -> bool {
+        let is_settled = || {
+            let known = self.known.lock();
+            match known.get(&chain.target) {
+                Some(one) if one.row.version == chain.version => one.is_settled.then_some(true),
+                _ => Some(false),
+            }
+        };
+        self.changed.until(is_settled).await
     }
 
     /// Whether other members were told something in this version.
@@ -204,23 +314,30 @@ impl Rows {
 
     /// The head begins a change; its transaction is not before this one. Returns its number, and up
     /// to which they are stable.
-    pub(super) fn begin(&self, target: u16, transaction: u64) -> (u64, u64) {
+    pub(super) fn begin(&self, chain: ChainVersion, transaction: u64) -> (u64, u64) {
         let mut known = self.known.lock();
-        let Some(one) = known.get_mut(&target) else { return (1, 0) };
+        let Some(one) = known.get_mut(&chain.target) else { return (1, 0) };
         let changes = &mut one.changes;
         changes.last += 1;
         changes.under_way.insert(changes.last);
-        if changes.unstable_from.is_none() {
-            changes.unstable_from = Some(transaction);
+        if changes.unstable.is_none() {
+            changes.unstable = Some(FirstChange { transaction, version: chain.version });
             self.unstable_from.0.fetch_min(transaction, Ordering::AcqRel);
         }
         (changes.last, changes.stable)
     }
 
-    /// A change is done, or has failed.
-    pub(super) fn end(&self, target: u16, number: u64) {
+    /// A change that this OST ordered is over, with all attempts to make it. Unless it is decided, it
+    /// may be in some copies only.
+    pub(super) fn end(&self, target: u16, numbers: &[u64], is_decided: bool, ost: u16) {
         if let Some(one) = self.known.lock().get_mut(&target) {
-            one.changes.under_way.remove(&number);
+            numbers.iter().for_each(|number| _ = one.changes.under_way.remove(number));
+            if !is_decided {
+                one.changes.undecided += 1;
+                if one.row.head() == Some(ost) {
+                    one.active = 0;
+                }
+            }
         }
         self.changed.wake();
     }
@@ -232,10 +349,11 @@ impl Rows {
         let mut found = Vec::new();
         for one in known.values_mut() {
             let changes = &mut one.changes;
-            if changes.settling_from.is_none() {
-                changes.settling_from = changes.unstable_from.take();
+            if changes.settling.is_none() {
+                changes.settling = changes.unstable.take();
             }
-            if changes.settling_from.is_some() {
+            let Some(first) = changes.settling else { continue };
+            if !changes.is_undecided() && !changes.are_lost(first, &one.row) {
                 found.push((one.row.clone(), changes.last));
             }
         }
@@ -252,19 +370,23 @@ impl Rows {
         self.changed.until(is_done).await;
     }
 
-    /// Changes up to this one are on stable storage in all copies.
-    pub(super) fn settled(&self, target: u16, upto: u64) {
+    /// Changes up to this one are on stable storage in all copies, unless one of them turned out to
+    /// be undecided. Returns whether they are.
+    pub(super) fn settled(&self, target: u16, upto: u64) -> bool {
         let mut known = self.known.lock();
-        if let Some(one) = known.get_mut(&target) {
-            one.changes.settling_from = None;
+        let one = known.get_mut(&target).filter(|one| !one.changes.is_undecided());
+        let is_stable = one.is_some();
+        if let Some(one) = one {
+            (one.changes.settling, one.changes.lost_since) = (None, None);
             one.changes.stable = one.changes.stable.max(upto);
         }
         let from = |one: &Known| {
-            let Changes { unstable_from, settling_from, .. } = one.changes;
-            [unstable_from, settling_from].into_iter().flatten().min()
+            let Changes { unstable, settling, .. } = one.changes;
+            [unstable, settling].into_iter().flatten().map(|first| first.transaction).min()
         };
         let first = known.values().filter_map(from).min();
         self.unstable_from.0.store(first.unwrap_or(u64::MAX), Ordering::Release);
+        is_stable
     }
 
     /// The first transaction of this server that other members may not have on stable storage.

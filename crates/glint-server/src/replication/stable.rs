@@ -112,8 +112,10 @@ impl Replication {
                 outcome = outcome.and(all);
                 continue;
             }
-            self.rows.settled(chain.target, *upto);
-            self.is_stable(chain, *upto);
+            if !self.rows.settled(chain.target, *upto) {
+                continue;
+            }
+            self.is_stable(here, chain, *upto);
             for member in elsewhere {
                 let stable = PeerRequest::Stable(chain, *upto);
                 match self.ask_member(here, chain, member, stable).await {

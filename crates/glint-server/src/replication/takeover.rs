@@ -6,18 +6,25 @@
 use super::copy::CopyError;
 use super::rows::Told;
 use super::{Here, PATIENCE_WITH_DISKS, Replication, within};
+use futures_util::StreamExt;
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion, PeerReply, PeerRequest, Touched};
 use glint_proto::{Errno, FsResult, ObjectId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
+/// Chains that are taken over at once.
+const AT_ONCE: usize = 16;
+
 impl Replication {
-    /// Takes over the chains whose head is here and that are not active.
-    pub(super) async fn take_over<D: Disk>(&self, here: Here<'_, D>) {
-        for (row, is_active) in self.rows.all() {
+    /// Takes over the chains whose head is here and that are not active: once, every
+    /// [`TENDING`](super::TENDING).
+    pub(crate) async fn take_over<D: Disk>(&self, here: Here<'_, D>) {
+        let all = futures_util::stream::iter(self.rows.all());
+        // Calls wait for it, and each waits mostly for others.
+        all.for_each_concurrent(AT_ONCE, async |(row, is_active)| {
             let Some(head) = row.head().filter(|head| here.index(*head).is_some()) else {
-                continue;
+                return;
             };
             let taken = match is_active {
                 true => self.tell_active(here, &row, false).await,
@@ -29,7 +36,8 @@ impl Replication {
                 let chain = row.id;
                 tracing::warn!(%chain, %errno, "could not take over a chain; it is tried again");
             }
-        }
+        })
+        .await;
     }
 
     async fn take_over_one<D: Disk>(
@@ -40,6 +48,7 @@ impl Replication {
     ) -> FsResult<()> {
         let chain = ChainVersion { target: row.id.target(), version: row.version };
         self.rows.until_quiet(chain.target).await;
+        let undecided = self.rows.undecided(chain.target);
         let others: Vec<u16> = row.written().filter(|member| *member != head).collect();
         let elsewhere: Vec<u16> =
             others.iter().copied().filter(|member| here.index(*member).is_none()).collect();
@@ -54,7 +63,7 @@ impl Replication {
         let all = merged(all);
         for touched in &all {
             for member in &others {
-                match self.copy(here, (head, row), *member, touched).await {
+                match self.copy(here, (head, row), *member, touched, None).await {
                     Ok(_) => {}
                     Err(CopyError::Changed) => return Err(Errno::EREMCHG),
                     Err(CopyError::Member { errno, .. }) => {
@@ -88,7 +97,7 @@ impl Replication {
         }
         self.tell_active(here, row, true).await?;
         self.older_is_equal(chain);
-        self.rows.activate(chain);
+        self.rows.activate_own(chain, undecided);
         tracing::info!(chain = %row.id, version = row.version, copied = all.len(), "took over");
         Ok(())
     }

@@ -3,7 +3,8 @@
 //!
 //! Invariants:
 //! - The log has every entry before the change that it is for is made; on stable storage once
-//!   [`TouchedLog::sync`] has returned.
+//!   [`TouchedLog::sync`] has returned. After an append that failed, all entries are written anew
+//!   before any is said to be there.
 //! - An entry covers all changes of its object since it came. A later change that it covers costs
 //!   nothing.
 //!
@@ -13,6 +14,7 @@
 use crate::records::{Records, RecordsError, ServerLog};
 use glint_proto::chain::Touched;
 use glint_proto::{Errno, FsResult, Ino, ObjectId};
+use glint_telemetry::{Layer, Span};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -47,6 +49,8 @@ struct TouchedSets {
     appended: u64,
     /// Records in the log.
     in_log: usize,
+    /// The log may lack entries, and end in a part of a record.
+    is_broken: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -108,27 +112,44 @@ impl TouchedLog {
             synced: AtomicU64::new(0),
         };
         if !whole {
-            loaded.write_anew()?;
+            loaded.write_all(&mut loaded.state.lock())?;
         }
         Ok(loaded)
     }
 
     /// An object is about to be changed.
     pub(super) fn touch(&self, key: Key, touched: Touched, tag: Tag) -> FsResult<()> {
+        let _span = Span::part(Layer::Index);
         let mut state = self.state.lock();
-        match state.insert(key, touched, tag) {
-            None => Ok(()),
-            Some(entry) => {
-                self.records.append_to_log(self.log, &encode(key, entry)).map_err(failed)?;
-                state.appended += 1;
-                state.in_log += 1;
-                Ok(())
-            }
+        let entry = state.insert(key, touched, tag);
+        if state.is_broken {
+            return self.write_all(&mut state).map_err(failed);
         }
+        let Some(entry) = entry else { return Ok(()) };
+        if let Err(error) = self.records.append_to_log(self.log, &encode(key, entry)) {
+            state.is_broken = true;
+            return Err(failed(error));
+        }
+        state.appended += 1;
+        state.in_log += 1;
+        Ok(())
+    }
+
+    /// Writes the log anew if it may lack something.
+    fn mend(&self) -> FsResult<()> {
+        let mut state = self.state.lock();
+        if state.is_broken { self.write_all(&mut state).map_err(failed) } else { Ok(()) }
+    }
+
+    /// [`TouchedLog::sync`] as a part of a request, which is timed.
+    pub(super) async fn sync_for_request(&self) -> FsResult<()> {
+        let _span = Span::part(Layer::Index);
+        self.sync().await
     }
 
     /// Waits until all entries so far are on stable storage.
     pub(super) async fn sync(&self) -> FsResult<()> {
+        self.mend()?;
         let mine = self.state.lock().appended;
         if self.synced.load(Ordering::Acquire) >= mine {
             return Ok(());
@@ -152,6 +173,7 @@ impl TouchedLog {
 
     /// Brings all entries so far to stable storage, on this thread.
     pub(super) fn sync_here(&self) -> FsResult<()> {
+        self.mend()?;
         let upto = self.state.lock().appended;
         if self.synced.load(Ordering::Acquire) < upto {
             self.records.sync_log(self.log).map_err(failed)?;
@@ -173,9 +195,18 @@ impl TouchedLog {
             .collect()
     }
 
-    /// How many there are of each key.
-    pub(super) fn counts(&self) -> Vec<(Key, usize)> {
-        self.state.lock().sets.iter().map(|(key, set)| (*key, set.len())).collect()
+    /// How many there are of each key, and of how many bytes; of those that reach to the end of
+    /// their object that is not known.
+    pub(super) fn counts(&self) -> Vec<(Key, usize, u64)> {
+        let known = |range: &TouchedRange| match range.end {
+            u64::MAX => 0,
+            end => end.saturating_sub(range.start),
+        };
+        let sets = &self.state.lock().sets;
+        let count = |(key, set): (&Key, &HashMap<ObjectId, TouchedRange>)| {
+            (*key, set.len(), set.values().map(known).sum())
+        };
+        sets.iter().map(count).collect()
     }
 
     /// Forgets entries that `is_over`.
@@ -191,16 +222,16 @@ impl TouchedLog {
 
     /// Writes the log anew if that makes it much smaller. May take long.
     pub(super) fn shrink(&self) -> Result<(), RecordsError> {
-        let (live, in_log) = {
+        let (live, in_log, is_broken) = {
             let state = self.state.lock();
-            (state.sets.values().map(HashMap::len).sum::<usize>(), state.in_log)
+            let live = state.sets.values().map(HashMap::len).sum::<usize>();
+            (live, state.in_log, state.is_broken)
         };
         let is_worth_it = in_log > RECORDS_MAX && in_log > 4 * live || live == 0 && in_log > 0;
-        if is_worth_it { self.write_anew() } else { Ok(()) }
+        if is_worth_it || is_broken { self.write_all(&mut self.state.lock()) } else { Ok(()) }
     }
 
-    fn write_anew(&self) -> Result<(), RecordsError> {
-        let mut state = self.state.lock();
+    fn write_all(&self, state: &mut TouchedSets) -> Result<(), RecordsError> {
         let mut bytes = Vec::new();
         for (key, set) in &state.sets {
             for (object, TouchedRange { start, end, .. }) in set {
@@ -210,6 +241,7 @@ impl TouchedLog {
         }
         self.records.replace_log(self.log, &bytes)?;
         state.in_log = bytes.len() / RECORD_BYTES;
+        state.is_broken = false;
         self.synced.fetch_max(state.appended, Ordering::AcqRel);
         Ok(())
     }
@@ -277,6 +309,23 @@ mod tests {
     }
 
     #[test]
+    fn what_could_not_be_appended_is_written_with_the_next_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let data: Arc<dyn Records> =
+            Arc::new(DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap());
+        let log = TouchedLog::load(data.clone(), ServerLog::Pending).unwrap();
+        std::os::unix::fs::symlink("/dev/full", dir.path().join("pending.log")).unwrap();
+        assert_eq!(log.touch((1, 2), touched(7, 0, 10), (1, 1)), Err(Errno::EIO));
+        log.touch((1, 2), touched(7, 0, 10), (1, 2)).unwrap();
+        log.touch((1, 2), touched(8, 0, 10), (1, 3)).unwrap();
+        block_on(log.sync()).unwrap();
+        let again = TouchedLog::load(data, ServerLog::Pending).unwrap();
+        let mut found = again.list((1, 2));
+        found.sort_by_key(|touched| touched.object);
+        assert_eq!(found, [touched(7, 0, 10), touched(8, 0, 10)]);
+    }
+
+    #[test]
     fn a_stream_costs_few_records_and_only_what_is_stable_is_forgotten() {
         let dir = tempfile::tempdir().unwrap();
         let data: Arc<dyn Records> =
@@ -287,7 +336,8 @@ mod tests {
         }
         assert!(data.read_log(ServerLog::Recent).unwrap().len() <= 18 * RECORD_BYTES);
         log.forget((1, 0), |_, tag| tag <= (1, 1022));
-        assert_eq!(log.counts(), [((1, 0), 1)]);
+        assert_eq!(log.list((1, 0)).len(), 1);
+        assert!(log.counts()[0].2 >= 1 << 30);
         log.forget((1, 0), |_, tag| tag <= (2, 0));
         assert!(log.counts().is_empty());
     }

@@ -6,7 +6,8 @@ use glint_net::{Address, Cluster, InProcess, Remote, RemoteOptions, SessionServi
 use glint_ost::disk::memory::MemoryDisk;
 use glint_ost::disk::{Disk, DiskFile, DiskResult};
 use glint_proto::by_hand::hello;
-use glint_proto::message::Welcome;
+use glint_proto::chain::SERVER_MOUNT_POINT;
+use glint_proto::message::{Hello, Welcome};
 use glint_proto::{ClientId, Owner};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -27,14 +28,14 @@ impl Hosts {
             match process {
                 Some(Process::Mds(server)) => {
                     let transport = InProcess::new(server.clone());
-                    server.reach_peers(Cluster::new(transport, None, "(copies)".into()));
+                    server.reach_peers(Cluster::new(transport, None, SERVER_MOUNT_POINT.into()));
                 }
                 Some(Process::Oss(oss)) => {
                     while !oss.has_chains() {
                         host::sleep(COMMIT_INTERVAL / 10).await;
                     }
                     let mds = hosts.let_in().await;
-                    oss.reach_peers(Cluster::new(mds, None, "(copies)".into()));
+                    oss.reach_peers(Cluster::new(mds, None, SERVER_MOUNT_POINT.into()));
                 }
                 None => {}
             }
@@ -54,7 +55,8 @@ impl Hosts {
             let slot = welcome.clone();
             self.executor.spawn_on(self.machine(MDS), async move {
                 let owner = Owner { certificate: None, secret: 0 };
-                if let Ok((_, session)) = servers.connect(client, &hello("", 0), owner).await {
+                let hello = Hello { mount_point: SERVER_MOUNT_POINT.into(), ..hello("", 0) };
+                if let Ok((_, session)) = servers.connect(client, &hello, owner).await {
                     servers.disconnect(&session);
                     let welcome = Welcome { session: session.number(), ..servers.welcome() };
                     slot.replace(Some(welcome));
@@ -64,7 +66,7 @@ impl Hosts {
             if let Some(welcome) = welcome.take() {
                 let options = RemoteOptions {
                     address: Address::parse(&address(MDS)),
-                    mount_point: "(copies)".into(),
+                    mount_point: SERVER_MOUNT_POINT.into(),
                 };
                 return Remote::simulated(options, client, 0, welcome);
             }

@@ -1,5 +1,6 @@
 //! Records of a server, in memory that outlives its processes.
 
+use glint_proto::oss::ReplacedOst;
 use glint_server::{OssIdentity, OssRuns, Records, RecordsError, ServerLog};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -83,6 +84,14 @@ impl Records for MemoryRecords {
 
     fn store_file_system(&self, uuid: u128) -> Result<(), RecordsError> {
         self.kept.lock().file_system = uuid;
+        Ok(())
+    }
+
+    fn replaced(&self) -> Result<Vec<ReplacedOst>, RecordsError> {
+        Ok(Vec::new())
+    }
+
+    fn forget_replaced(&self) -> Result<(), RecordsError> {
         Ok(())
     }
 

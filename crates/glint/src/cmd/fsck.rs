@@ -247,6 +247,7 @@ impl Check {
         mut belongs: impl FnMut(&StoredObject) -> bool,
     ) -> Result<(), Box<dyn std::error::Error>> {
         let mut progress = Progress::new();
+        data.find_osts()?;
         for index in 0..data.osts() {
             let store = ObjectStore::open(&data.ost(index), OPEN_FILES, Default::default())?;
             let mut lost = Vec::new();

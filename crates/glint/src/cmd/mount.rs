@@ -278,6 +278,11 @@ impl MountServers for ServersElsewhere {
         Remote::ask(address, "reset").map_err(|error| not_reached(address, &error))
     }
 
+    fn heal(&self, paused: bool) -> Result<String, String> {
+        let (address, what) = (&self.address, if paused { "heal-pause" } else { "heal-resume" });
+        Remote::ask(address, what).map_err(|error| not_reached(address, &error))
+    }
+
     fn scrub(&self, begins: bool) -> Result<String, String> {
         let (address, what) = (&self.address, if begins { "scrub" } else { "scrub-stop" });
         Remote::ask(address, what).map_err(|error| not_reached(address, &error))

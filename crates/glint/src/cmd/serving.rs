@@ -73,6 +73,18 @@ fn scrub_bandwidth(text: &str) -> Result<u64, String> {
     if text.trim() == "0" { Ok(0) } else { bandwidth(text) }
 }
 
+/// Parses a number of copies that a change needs, and whether it fails without them.
+fn min_replicas(text: &str) -> Result<(u8, bool), String> {
+    let (number, fails) = match text.strip_suffix(":fail") {
+        Some(number) => (number, true),
+        None => (text, false),
+    };
+    match number.parse() {
+        Ok(number) if (1..=REPLICAS_MAX).contains(&number) => Ok((number, fails)),
+        _ => Err(format!("a number from 1 to {REPLICAS_MAX}, or one with :fail behind it")),
+    }
+}
+
 /// Parses a number of OSTs.
 pub(crate) fn ost_count() -> impl TypedValueParser<Value = u16> {
     clap::value_parser!(u16).range(1..=OST_COUNT_MAX.into())
@@ -163,6 +175,13 @@ pub(crate) struct Serving {
     /// turns it off.
     #[arg(long, value_name = "BYTES", value_parser = scrub_bandwidth, default_value = "8MiB")]
     scrub_bandwidth: u64,
+    /// Most bytes a second that this server copies to OSTs which lag behind, as 50M or 2G.
+    #[arg(long, value_name = "BYTES", value_parser = bandwidth)]
+    heal_bandwidth: Option<u64>,
+    /// Copies that must be in use for a change of a file with copies: with fewer, changes wait, or
+    /// fail (EROFS) with `N:fail`. Stored until it is said again [default: 1, at first].
+    #[arg(long, value_name = "N[:fail]", value_parser = min_replicas)]
+    min_replicas: Option<(u8, bool)>,
     /// Copies that files get where no directory says otherwise (`glint setstripe`), on OSTs of so
     /// many servers or, if there is only one server, on so many of its OSTs; in a new file system.
     #[arg(long, value_name = "N", default_value_t = 1,
@@ -198,6 +217,8 @@ impl Serving {
             after_power_loss: self.after_power_loss,
             ost_bandwidth: self.ost_bandwidth,
             scrub_bandwidth: self.scrub_bandwidth,
+            heal_bandwidth: self.heal_bandwidth,
+            min_replicas: self.min_replicas,
             layout: Layout { replicas: self.replicas, ..default.layout },
             ..default
         }

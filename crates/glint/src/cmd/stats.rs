@@ -12,8 +12,11 @@ use std::time::{Duration, Instant};
 /// Show latencies per layer and operation, in microseconds.
 ///
 /// Layers are nested: mount contains client, client contains net or handler and object_io,
-/// handler contains kv_read, journal and lock_wait. `self` is what a layer spent itself, so
-/// the `self` of all layers of an operation add up to its whole.
+/// handler contains kv_read, journal and lock_wait. Of files with copies, at the head of a chain,
+/// handler contains index (noting which objects are changed) and forward (having all members make
+/// a change), and forward contains object_io; heal is the copying of an object to a member that
+/// was away. `self` is what a layer spent itself, so the `self` of all layers of an operation add
+/// up to its whole; what other members do meanwhile are rows of their own.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// A mount point, or a server as HOST, HOST:PORT, or its data directory or socket here

@@ -155,6 +155,11 @@ impl MountServers for ServersHere {
         Ok(String::new())
     }
 
+    fn heal(&self, paused: bool) -> Result<String, String> {
+        let done = futures_lite::future::block_on(AdminService::pause_heal(&*self.0, paused));
+        done.map(|()| String::new()).map_err(|errno| errno.to_string())
+    }
+
     fn scrub(&self, begins: bool) -> Result<String, String> {
         AdminService::scrub(&*self.0, begins);
         Ok(String::new())

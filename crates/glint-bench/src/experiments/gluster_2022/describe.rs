@@ -58,6 +58,7 @@ pub(super) fn describe(
     again(&mut out, measured);
     out.say("## Operations");
     operations(&mut out, measured, against);
+    index(&mut out, measured);
     let runs = |own: &Measured| own.runs.first().zip(own.runs.last()).is_some_and(has_layers);
     if measured.iter().any(runs) {
         out.say("## Where the time of creating goes");
@@ -165,6 +166,48 @@ fn operations(out: &mut Report, measured: &[Measured], against: Option<usize>) {
 /// A name that fits below a bar.
 fn short(op: SmallfileOp) -> &'static str {
     if op == SmallfileOp::DeleteRenamed { "delete" } else { op.name() }
+}
+
+/// What the index takes of a change, as GlusterFS has shown it.
+fn index(out: &mut Report, measured: &[Measured]) {
+    let mut table = titles(&[
+        "target",
+        "run",
+        "operation",
+        "changes noted",
+        "us in the index each",
+        "us below it each",
+        "index to below",
+    ]);
+    for own in measured {
+        for (run, Run { layers, .. }) in own.runs.iter().enumerate() {
+            for index in layers.iter().filter(|row| row["layer"] == "index") {
+                let is_below = |row: &&Value| {
+                    row["layer"] == "object_io"
+                        && ["process", "op"].iter().all(|key| row[*key] == index[*key])
+                };
+                let Some(below) = layers.iter().find(is_below) else { continue };
+                let of = |row: &Value| row["self"].as_f64().unwrap_or(0.0);
+                table.push(vec![
+                    own.directory.name.clone(),
+                    (run + 1).to_string(),
+                    index["op"].as_str().unwrap_or("?").to_owned(),
+                    index["count"].to_string(),
+                    format!("{:.2}", of(index)),
+                    format!("{:.2}", of(below)),
+                    format!("{:.1} %", 100.0 * of(index) / of(below)),
+                ]);
+            }
+        }
+    }
+    if table.len() > 1 {
+        out.say("## The index and the layer below it");
+        out.say(
+            "What noting that an object is changed takes, and reading and writing the object \
+             itself, at all members; of the create.",
+        );
+        out.table(&table);
+    }
 }
 
 fn layers(out: &mut Report, own: &Measured, workload: &Workload) {

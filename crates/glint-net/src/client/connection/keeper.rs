@@ -5,11 +5,11 @@
 //! nothing of the thread refers to it any more.
 
 use crate::NetError;
-use crate::client::connection::Connection;
 use crate::client::connection::state::{Generation, RecoveryStep};
+use crate::client::connection::{Connection, Pending};
 use crate::client::outage::{Broken, backoff};
 use crate::client::recovery::connect;
-use crate::client::recovery::replay_log::parse;
+use crate::client::recovery::frames::{is_of_chain, parse};
 use crate::client::session::ClientSession;
 use crate::host;
 use crate::transport::frame_writer::KeptFrame;
@@ -140,12 +140,27 @@ impl Connection {
         if self.evictions.replace(now.evictions) != now.evictions {
             self.fail_all();
         }
+        self.forget_elsewhere();
         for frame in self.unanswered() {
             writer.push(&frame);
         }
         self.state.borrow_mut().on_active(writer);
         self.flush();
         Ok((reader, now))
+    }
+
+    /// Gives up requests to chains that nobody waits for any more: they were sent to another member.
+    fn forget_elsewhere(&self) {
+        let is_one = |pending: &Pending| {
+            pending.abandoned && pending.answer.is_none() && is_of_chain(&pending.frame.head)
+        };
+        let elsewhere: Vec<u16> = {
+            let all = self.pending.borrow();
+            let places = (0u16..).zip(all.iter());
+            let found = places.filter(|(_, one)| one.as_ref().is_some_and(is_one));
+            found.map(|(slot, _)| slot).collect()
+        };
+        elsewhere.into_iter().for_each(|slot| self.finish(slot));
     }
 
     /// Requests to be sent again: those that were on their way, oldest first, under their old

@@ -1,17 +1,18 @@
 //! The connection of one thread of a client to its server: it is made again whenever it
 //! breaks, and what had no answer is sent again on the next one.
 
+mod call_guard;
 mod keeper;
 pub(crate) mod slots;
 pub(crate) mod state;
 mod unclaimed;
 
+use crate::client::connection::call_guard::CallGuard;
 use crate::client::connection::slots::{Slots, Use};
 use crate::client::connection::state::ConnectionState;
 use crate::client::opens::{ClientOpens, OpenedFile};
-use crate::client::recovery::replay_log::{
-    UncommittedRequest, UncommittedWrite, capability_of, object_of, parse,
-};
+use crate::client::recovery::frames::{capability_of, is_of_chain, object_of, parse};
+use crate::client::recovery::replay_log::{UncommittedRequest, UncommittedWrite};
 use crate::client::session::{ClientSession, SyncMark};
 use crate::cpu::polling::Poller;
 use crate::transport::frame_writer::{FrameWriter, KeptFrame};
@@ -134,6 +135,7 @@ impl Connection {
         is_held: &dyn Fn() -> bool,
     ) -> FsResult<u16> {
         self.session.room(request).await;
+        self.session.session_of_today();
         self.on_evictions();
         let patient = matches!(request, Request::Mds { request, .. } if request.is_patient());
         let slot = match (patient, request) {
@@ -356,6 +358,14 @@ impl Connection {
             // An answer to a request that was sent twice and is done.
             return Ok(());
         }
+        let reply = match reply {
+            Ok(Reply::Ost { reply: Ok(_), transaction })
+                if transaction > 0 && self.session.is_overtaken(&pending.frame.head) =>
+            {
+                Ok(Reply::Ost { transaction: 0, reply: Err(Errno::EREMCHG) })
+            }
+            reply => reply,
+        };
         if ClientOpens::follow(header.op)
             && let Ok(Reply::Mds { reply, grants, .. }) = &reply
             && let Some((_, Request::Mds { request, .. })) = parse(&pending.frame.head)
@@ -375,7 +385,10 @@ impl Connection {
                 );
             }
             Ok(Reply::Ost { transaction, reply: Ok(_) }) if *transaction > 0 => {
-                if let Some(object) = object_of(&pending.frame.head) {
+                // A call that was dropped was made at another member since, where it is logged.
+                let is_elsewhere = pending.abandoned && is_of_chain(&pending.frame.head);
+                let object = object_of(&pending.frame.head).filter(|_| !is_elsewhere);
+                if let Some(object) = object {
                     let frame = std::mem::take(&mut pending.frame);
                     self.session
                         .log_write(*transaction, UncommittedWrite { frame, object, retry: None });
@@ -414,80 +427,5 @@ impl Connection {
             waker.wake();
         }
         Ok(())
-    }
-}
-
-/// Sees to the slot of a call that is dropped before it was answered.
-struct CallGuard<'a> {
-    connection: &'a Connection,
-    slot: u16,
-    done: bool,
-}
-
-impl Drop for CallGuard<'_> {
-    fn drop(&mut self) {
-        if self.done {
-            return;
-        }
-        self.connection.awaited.set(self.connection.awaited.get() - 1);
-        let mut all = self.connection.pending.borrow_mut();
-        if let Some(pending) = &mut all[self.slot as usize]
-            && !pending.rests
-        {
-            match pending.answer.take() {
-                Some(Ok((reply, _))) => {
-                    self.connection.give_back(&pending.frame.head, &reply, pending.opened);
-                }
-                Some(Err(_)) => {}
-                None => {
-                    pending.abandoned = true;
-                    return;
-                }
-            }
-        }
-        drop(all);
-        self.connection.finish(self.slot);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::client::remote::RemoteOptions;
-    use crate::client::session::tests::welcome;
-    use futures_util::FutureExt;
-    use glint_proto::ClientId;
-    use std::pin::pin;
-
-    /// A request that was sent once, to a server that was too busy for it.
-    fn is_busy(connection: &Connection) {
-        let answer = (Reply::Busy { retry_ms: 50 }, ReceivedBulk::default());
-        connection.pending.borrow_mut()[0].as_mut().unwrap().answer = Some(Ok(answer));
-    }
-
-    #[test]
-    fn a_call_that_rests_is_not_sent_by_a_new_connection() {
-        let address = crate::Address::parse("127.0.0.1:1");
-        let options = RemoteOptions { address, mount_point: "/here".into() };
-        let session = ClientSession::new(options, "host".into(), ClientId(1), 2, welcome(), None);
-        crate::runtime(None).unwrap().block_on(async {
-            let connection = Connection::of_thread(&session).unwrap();
-            {
-                let mut call = pin!(connection.call(&Request::Osses, &Bulk::None, &|| true));
-                assert!(call.as_mut().now_or_never().is_none());
-                assert_eq!(connection.unanswered().len(), 1);
-                is_busy(&connection);
-                assert!(call.as_mut().now_or_never().is_none());
-                assert!(connection.unanswered().is_empty(), "who drops it now leaves nothing");
-                host::sleep(Duration::from_millis(100)).await;
-                assert!(call.as_mut().now_or_never().is_none());
-                assert_eq!(connection.unanswered().len(), 1, "the rest is over");
-                is_busy(&connection);
-                assert!(call.as_mut().now_or_never().is_none());
-            }
-            assert!(connection.pending.borrow()[0].is_none());
-            assert!(connection.unanswered().is_empty());
-            session.end();
-        });
     }
 }

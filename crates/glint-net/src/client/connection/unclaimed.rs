@@ -5,7 +5,7 @@
 
 use crate::client::connection::Connection;
 use crate::client::opens::OpenedFile;
-use crate::client::recovery::replay_log::parse;
+use crate::client::recovery::frames::parse;
 use glint_proto::lock::{Bits, Grant, Recall};
 use glint_proto::message::{Reply, Request};
 use glint_proto::{Cred, FsResult, MdsReply, MdsRequest};

@@ -4,6 +4,8 @@
 //! - A request to be replayed belongs to the log until it is answered: until then it is unstable,
 //!   and a replay that is dropped or interrupted leaves it there. An eviction ends it.
 //! - Nothing is sent again before what was answered before it: the next one waits for an answer.
+//! - Changes of chains are not among them: they are sent to whichever is the head, by all servers'
+//!   [`Cluster`](crate::Cluster).
 //! - A failure that may pass does not end a replay: it is tried again as long as a write that is
 //!   sent for the first time would be. Servers answer a number that failed with that failure again,
 //!   so each try after it has a number of its own, in a slot that no connection uses.
@@ -12,8 +14,9 @@
 
 use crate::client::connection::Connection;
 use crate::client::recovery::ask;
+use crate::client::recovery::frames::{object_of, parse};
 use crate::client::recovery::lost::lost;
-use crate::client::recovery::replay_log::{UncommittedRequest, UncommittedWrite, object_of, parse};
+use crate::client::recovery::replay_log::{UncommittedRequest, UncommittedWrite};
 use crate::transport::frame_writer::{FrameWriter, KeptFrame};
 use crate::transport::framing::{Envelope, FrameReader, request_frame};
 use crate::{NetError, host};
@@ -113,12 +116,6 @@ impl Connection {
                     );
                     self.session.fail(object.ino, errno);
                     None
-                }
-                Reply::ChainMoved(row) => {
-                    // The cluster sends it to the head.
-                    self.session.replay_log.lock().move_first();
-                    self.session.chain_moves(ost, row);
-                    continue;
                 }
                 _ => return Err(NetError::Refused("it did not answer a write".into())),
             };

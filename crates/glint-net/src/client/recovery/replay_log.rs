@@ -12,11 +12,9 @@
 
 use crate::transport::frame_writer::KeptFrame;
 use glint_proto::chain::ChainId;
-use glint_proto::frame::{HEADER_BYTES, Header};
 use glint_proto::limits::{REPLAY_LOG_BYTES_MAX, REPLAY_LOG_REQUESTS_MAX};
-use glint_proto::lock::Grant;
-use glint_proto::message::{Request, Survived};
-use glint_proto::{Access, Capability, Committed, Errno, Ino, MdsReply, ObjectId, clock};
+use glint_proto::message::Survived;
+use glint_proto::{Capability, Committed, Errno, Ino, MdsReply, ObjectId, clock};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -68,8 +66,6 @@ pub(crate) struct ReplayLog {
     /// Requests to be replayed. Each leaves when it is answered; its transaction number is no
     /// longer valid.
     to_replay: ToReplay,
-    /// Changes of chains, to be sent to whichever is the head now.
-    moved: VecDeque<UncommittedWrite>,
     /// Files of which acknowledged data could not be written again, and why, until they are asked
     /// for.
     failed: BTreeMap<Ino, Errno>,
@@ -88,10 +84,7 @@ impl ReplayLog {
 
     /// Whether everything is durable, and nothing waits to be sent again.
     pub(crate) fn is_empty(&self) -> bool {
-        self.len() == 0
-            && self.to_replay.mds.is_empty()
-            && self.to_replay.ost.is_empty()
-            && self.moved.is_empty()
+        self.len() == 0 && self.to_replay.mds.is_empty() && self.to_replay.ost.is_empty()
     }
 
     fn reaches(&self, kind: Kind, part: usize) -> bool {
@@ -181,7 +174,7 @@ impl ReplayLog {
         let stripe = |stripe| ObjectId { ino, stripe };
         let logged =
             self.of_objects.range((stripe(0), 0, 0)..=(stripe(u16::MAX), u16::MAX, u64::MAX));
-        let again = self.to_replay.ost.iter().chain(&self.moved).map(|change| change.object);
+        let again = self.to_replay.ost.iter().map(|change| change.object);
         let mut objects: Vec<Object> = logged.map(|(object, ost, _)| (*ost, *object)).collect();
         objects.extend(again.filter(|(_, object)| object.ino == ino));
         objects.sort_unstable();
@@ -218,15 +211,11 @@ impl ReplayLog {
         }
     }
 
-    /// A server has started again. What did not survive has to be sent again; of chains all, because
-    /// what survived here may be in no other copy, and another one may be the one that counts.
+    /// A server has started again. What did not survive has to be sent again.
     pub(crate) fn after_restart(&mut self, survived: Survived) {
         let again = std::mem::take(&mut self.to_replay);
         let mds = std::mem::take(&mut self.mds).split_off(&survived.mds.saturating_add(1));
-        let mut ost = std::mem::take(&mut self.ost);
-        ost.retain(|transaction, change| {
-            *transaction > survived.ost || ChainId::of_target(change.object.0).is_some()
-        });
+        let ost = std::mem::take(&mut self.ost).split_off(&survived.ost.saturating_add(1));
         self.of_objects.clear();
         self.bytes = [0; 2];
         self.free();
@@ -262,63 +251,47 @@ impl ReplayLog {
         self.ost.clear();
         self.after_restart(Survived::ALL);
         self.to_replay = ToReplay::default();
-        self.moved.clear();
     }
 
-    /// Takes the changes of a chain out of the order of this server: they are to be sent to
-    /// whichever is its head.
-    pub(crate) fn move_chain(&mut self, target: u16) {
-        let (again, left) = std::mem::take(&mut self.to_replay.ost)
-            .into_iter()
-            .partition(|change| change.object.0 == target);
-        self.to_replay.ost = left;
+    /// Chains of which there are changes.
+    pub(crate) fn chains(&self) -> BTreeSet<u16> {
+        let targets = self.of_objects.iter().map(|(_, ost, _)| *ost);
+        targets.filter(|target| ChainId::of_target(*target).is_some()).collect()
+    }
+
+    /// Whether there are changes of chains.
+    pub(crate) fn has_chains(&self) -> bool {
+        self.of_objects.iter().any(|(_, target, _)| ChainId::of_target(*target).is_some())
+    }
+
+    /// Takes the changes of a chain out of this log, in their order: they are to be sent to whichever
+    /// is its head.
+    pub(crate) fn take_chain(&mut self, target: u16) -> Vec<UncommittedWrite> {
         let is_of_it = |(_, ost, _): &&(ObjectId, u16, u64)| *ost == target;
         let of_it = self.of_objects.iter().filter(is_of_it);
         let of_it: BTreeSet<u64> = of_it.map(|(.., transaction)| *transaction).collect();
-        // Changes to be replayed were answered before.
-        let again: VecDeque<UncommittedWrite> = again;
-        self.moved.extend(again);
+        let mut taken = Vec::new();
         for transaction in &of_it {
             if let Some(change) = self.ost.remove(transaction) {
                 self.of_objects.remove(&(change.object.1, target, *transaction));
                 self.bytes[Kind::Ost as usize] -= change.frame.len();
-                self.moved.push_back(change);
+                taken.push(change);
             }
         }
         if !of_it.is_empty() {
             self.free();
         }
+        taken
     }
 
-    /// The first change of a chain that is to be sent to its head again.
-    pub(crate) fn first_moved(&self, target: u16) -> Option<UncommittedWrite> {
-        self.moved.iter().find(|change| change.object.0 == target).cloned()
-    }
-
-    /// Forgets the first change of a chain, which was sent, unless it was forgotten meanwhile.
-    pub(crate) fn pop_moved(&mut self, object: Object) {
-        if let Some(at) = self.moved.iter().position(|change| change.object.0 == object.0)
-            && self.moved[at].object == object
-        {
-            self.moved.remove(at);
-        }
-    }
-
-    /// Moves the change that is replayed, of a chain that has another row now.
-    pub(crate) fn move_first(&mut self) {
-        self.moved.extend(self.to_replay.ost.pop_front());
-    }
-
-    /// Forgets changes of a file's data, because others may change it from now on. Returns how
-    /// many.
-    pub(crate) fn abandon(&mut self, ino: Ino) -> usize {
+    /// Forgets changes of a file's data, because others may change it from now on: those on the
+    /// targets that are `meant`. Returns how many.
+    pub(crate) fn abandon(&mut self, ino: Ino, meant: impl Fn(u16) -> bool) -> usize {
+        let is_left = |(ost, object): &Object| object.ino != ino || !meant(*ost);
         let mut abandoned = self.to_replay.ost.len();
-        self.to_replay.ost.retain(|change| change.object.1.ino != ino);
+        self.to_replay.ost.retain(|change| is_left(&change.object));
         abandoned -= self.to_replay.ost.len();
-        let moved = self.moved.len();
-        self.moved.retain(|change| change.object.1.ino != ino);
-        abandoned += moved - self.moved.len();
-        for (ost, object) in self.objects_of(ino) {
+        for (ost, object) in self.objects_of(ino).into_iter().filter(|object| !is_left(object)) {
             let of_it = self.of_objects.range((object, ost, 0)..=(object, ost, u64::MAX));
             let of_it: Vec<u64> = of_it.map(|(.., transaction)| *transaction).collect();
             for transaction in of_it {
@@ -333,38 +306,6 @@ impl ReplayLog {
         }
         abandoned
     }
-}
-
-/// Capability that says that the inode of an answer was made in this session.
-pub(crate) fn capability_of(grants: &[Grant]) -> Option<Capability> {
-    grants.iter().find_map(|grant| match grant {
-        Grant::Capability { capability, .. } if capability.access.contains(Access::MADE) => {
-            Some(*capability)
-        }
-        _ => None,
-    })
-}
-
-/// Object that a frame of this client changes, if it changes one.
-pub(crate) fn object_of(frame: &[u8]) -> Option<Object> {
-    match parse(frame)?.1 {
-        Request::Ost { to, request, .. } => Some((to.target(), request.object()?)),
-        _ => None,
-    }
-}
-
-/// Bulk data in a frame of this client.
-pub(crate) fn bulk_of(frame: &[u8]) -> &[u8] {
-    let header = frame.first_chunk::<HEADER_BYTES>().and_then(|bytes| Header::decode(bytes).ok());
-    let end = header.map_or(0, |header| HEADER_BYTES + header.body_len as usize);
-    frame.get(end..).unwrap_or_default()
-}
-
-/// A frame of this client, taken apart again.
-pub(crate) fn parse(frame: &[u8]) -> Option<(Header, Request<'_>)> {
-    let header = Header::decode(frame.first_chunk::<HEADER_BYTES>()?).ok()?;
-    let body = frame.get(HEADER_BYTES..HEADER_BYTES + header.body_len as usize)?;
-    Some((header, glint_proto::message::decode(body).ok()?))
 }
 
 #[cfg(test)]
@@ -461,7 +402,7 @@ mod tests {
         assert_eq!(log.objects_of(Ino(7)), [ours]);
         assert!(log.note_retry(Some(ours), (64, 1)) && !log.note_retry(Some(others), (64, 2)));
         log.add_ost(1, change(ours, vec![3]));
-        assert_eq!((log.abandon(Ino(7)), log.abandon(Ino(7))), (2, 0));
+        assert_eq!((log.abandon(Ino(7), |_| true), log.abandon(Ino(7), |_| true)), (2, 0));
         assert!(log.objects_of(Ino(7)).is_empty() && log.bytes == [0; 2]);
         assert_eq!(first_bytes(log.unreplayed()), [2]);
         // The number of a retry does not become that of the next write.

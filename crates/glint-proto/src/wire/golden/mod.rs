@@ -4,12 +4,12 @@
 //! If the change is meant: raise [`PROTOCOL_VERSION`], and take the lines that the failure prints.
 
 use crate::capability::{Access, Capability};
-use crate::chain::{Chain, ChainId, ChainVersion, Member, MemberEvent, MemberState};
+use crate::chain::{Chain, ChainId, ChainPolicy, ChainVersion, Member, MemberEvent, MemberState};
 use crate::deferred::Deferred;
 use crate::frame::Header;
 use crate::lock::{Bits, DataLock, Grant, Range, Recall, Return};
 use crate::message::*;
-use crate::oss::{Destroy, Heartbeat, Orders, OssInfo, OssReply, OssRequest};
+use crate::oss::{Destroy, Heartbeat, Orders, OssInfo, OssReply, OssRequest, ReplacedOst};
 use crate::{
     Attr, ClientId, Cred, Errno, Ino, Layout, ObjectId, Op, Owner, Placement, Reclaim, SetAttr,
     SetTime, Timestamp,
@@ -213,6 +213,7 @@ fn requests_and_replies_of_a_connection() {
         },
         Request::Reclaim(vec![Reclaim::Delegation { ino: Ino(1) }]),
         Request::Scrub { begins: true },
+        Request::Heal { paused: true },
     ];
     must_be(
         &requests,
@@ -232,7 +233,8 @@ fn requests_and_replies_of_a_connection() {
          Mds 0c010201010312
          Ost 0d0100090101aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa00
          Reclaim 10010201
-         Scrub 1101",
+         Scrub 1101
+         Heal 1201",
     );
     let welcome = Welcome {
         fs_uuid: 1,
@@ -383,18 +385,22 @@ fn what_servers_of_osts_and_the_mds_say() {
         boot_verifier: 7,
         chains: 8,
         failure_domain: "d".into(),
+        replaced: vec![ReplacedOst { ost: 1, lose_last: true }],
+        leaves: true,
     };
     let requests = [
         OssRequest::Heartbeat(heartbeat),
         OssRequest::CheckSession { client: ClientId(1), session: 2, owner: OWNER },
         OssRequest::Member { chain: CHAIN_VERSION, ost: 1, event: MemberEvent::Synced },
+        OssRequest::Layout(Ino(1)),
     ];
     must_be(
         &requests,
         "
-         Heartbeat 00010201610301040506010708010102030407080164
+         Heartbeat 0001020161030104050601070801010203040708016401010101
          CheckSession 0101020009
-         Member 0281c002020103",
+         Member 0281c002020103
+         Layout 0301",
     );
     let orders = Orders {
         fs_uuid: 1,
@@ -406,16 +412,20 @@ fn what_servers_of_osts_and_the_mds_say() {
         orders: vec![(6, Destroy { ost: 7, objects: vec![OBJECT] })],
         chains: vec![chain()],
         last_change: 8,
+        known_everywhere: 9,
+        policy: ChainPolicy { heal_paused: true, min_replicas: 2, min_replicas_fails: true },
     };
     let replies = [
         OssReply::Orders { orders, secret: [0xbb; 32] },
         OssReply::SessionIsGood(true),
         OssReply::Chain { row: chain(), is_settled: true },
+        OssReply::Layout(Some(LAYOUT)),
     ];
     must_be(&replies, "
-         Orders 00010203040105010106070107080102010302010002030202010208bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb
+         Orders 0001020304010501010607010708010201030201000203020201020809010201bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb
          SessionIsGood 0101
-         Chain 0202010302010002030202010201");
+         Chain 0202010302010002030202010201
+         Layout 03011402030401");
 }
 
 #[test]

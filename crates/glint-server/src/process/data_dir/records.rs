@@ -1,9 +1,11 @@
 //! Records of a server, in its data directory.
 
+use super::ost_identity::OstIdentities;
 use super::{
     BOOT, DataDir, DataDirIdentity, boot_id, damaged, io_error, store, store_bytes, store_json,
 };
 use crate::records::{OssIdentity, OssRuns, Records, RecordsError, ServerLog};
+use glint_proto::oss::ReplacedOst;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::sync::Arc;
@@ -86,6 +88,14 @@ impl Records for DataDir {
         store(&self.path, &DataDirIdentity { file_system, ..self.identity.clone() })
     }
 
+    fn replaced(&self) -> Result<Vec<ReplacedOst>, RecordsError> {
+        Ok(OstIdentities::load(&self.path)?.replaced)
+    }
+
+    fn forget_replaced(&self) -> Result<(), RecordsError> {
+        OstIdentities::load(&self.path)?.forget_replaced(&self.path)
+    }
+
     fn scrubbed(&self) -> Option<Duration> {
         // Without it a pass begins at once, which harms nobody.
         let text = std::fs::read_to_string(self.path.join(SCRUBBED)).ok()?;
@@ -131,7 +141,9 @@ impl Records for DataDir {
     }
 
     fn replace_log(&self, log: ServerLog, bytes: &[u8]) -> Result<(), RecordsError> {
-        self.logs.lock().retain(|(known, _)| *known != log);
+        // Locked until the file is exchanged: who syncs meanwhile would open the old one again.
+        let mut logs = self.logs.lock();
+        logs.retain(|(known, _)| *known != log);
         store_bytes(&self.path, name_of(log), bytes)
     }
 }

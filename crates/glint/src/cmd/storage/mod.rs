@@ -1,5 +1,6 @@
 //! Commands about where data lies, and in what state it is: a file each.
 
+pub(crate) mod heal;
 pub(crate) mod ost;
 pub(crate) mod scrub;
 pub(crate) mod stripe;

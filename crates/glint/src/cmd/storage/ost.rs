@@ -2,8 +2,10 @@
 
 use crate::CommandResult;
 use crate::target::Target;
+use glint_server::data_dir::replace_ost;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Silence from which on a server is shown as one that is not heard.
@@ -13,6 +15,7 @@ const SILENT_MS: u64 = 2000;
 #[derive(clap::Subcommand)]
 pub(crate) enum OstCommand {
     List(ListArgs),
+    Replace(ReplaceArgs),
 }
 
 /// List the OSTs: their servers, their failure domains, and in how many chains of copies they do
@@ -20,7 +23,7 @@ pub(crate) enum OstCommand {
 ///
 /// Copies of a file lie in different failure domains (`--failure-domain` of `glint oss` and `glint
 /// serve`). An OST that does not serve in a chain is away, or is given what it missed; nothing
-/// has to be done for that. Administrators only.
+/// has to be done for that. One that is `emptied` was replaced: the others are told what it lacks. Administrators only.
 #[derive(clap::Args)]
 pub(crate) struct ListArgs {
     /// A mount point, or a server as HOST, HOST:PORT, or its data directory or socket here
@@ -32,9 +35,49 @@ pub(crate) struct ListArgs {
     json: bool,
 }
 
+/// Put an empty directory in the place of an OST whose disk is lost.
+///
+/// Run it on the host of the OST, while its server is stopped, after the new disk is mounted at (or
+/// linked from) DATA/ostN. Then start the server with the same command as ever: files with copies
+/// are filled from their other copies, while they are used (`glint ost list` shows `emptied`, then
+/// `syncing`, and in the end nothing). Files without copies have lost what was on the disk; how many
+/// they are, `glint ost list` says.
+#[derive(clap::Args)]
+pub(crate) struct ReplaceArgs {
+    /// Directory of the OST, in the data directory of its server, as the server names it when it
+    /// does not start.
+    #[arg(value_name = "DATA/ostN")]
+    directory: PathBuf,
+    /// The lost disk had the only copy of some data that was up to date: have other copies go on
+    /// with what they have. Changes that they missed are lost.
+    #[arg(long)]
+    lose_last_copies: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
 /// Runs the command.
 pub(crate) fn run(command: OstCommand) -> CommandResult {
-    let OstCommand::List(args) = command;
+    match command {
+        OstCommand::List(args) => list(args),
+        OstCommand::Replace(args) => replace(args),
+    }
+}
+
+fn replace(args: ReplaceArgs) -> CommandResult {
+    let index = replace_ost(&args.directory, args.lose_last_copies)?;
+    let path = args.directory.display();
+    match args.json {
+        true => crate::say!("{}", json!({ "index": index, "path": path.to_string() })),
+        false => crate::say!(
+            "{path} is an empty OST now; start its server, and it is filled from other copies"
+        ),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(args: ListArgs) -> CommandResult {
     let target = Target::find(args.target.as_deref())?;
     let status: Value = serde_json::from_str(&target.ask("status")?)?;
     if status["server"]["reached"] == false {
@@ -67,6 +110,12 @@ fn rows(status: &Value) -> Vec<Value> {
             *missing.entry(ost).or_default().entry(state.to_owned()).or_default() += 1;
         }
     }
+    let lost_files = |ost: u64| {
+        let mut replaced = status["replaced"].as_array().into_iter().flatten();
+        replaced
+            .find(|row| row["ost"] == ost)
+            .map_or(0, |row| row["lost_files"].as_u64().unwrap_or(0))
+    };
     let row = |ost: u64, server: &Value, domain: &Value, silent_ms: u64| {
         json!({
             "ost": ost,
@@ -74,6 +123,7 @@ fn rows(status: &Value) -> Vec<Value> {
             "failure_domain": domain,
             "silent_ms": silent_ms,
             "not_serving": missing.get(&ost).cloned().unwrap_or_default(),
+            "lost_files": lost_files(ost),
         })
     };
     let own = status["osts"].as_array().into_iter().flatten().filter_map(|ost| {
@@ -98,8 +148,12 @@ fn shown(row: &Value) -> String {
     let states = row["not_serving"].as_object().into_iter().flatten();
     let states: String =
         states.map(|(state, chains)| format!(", {state} in {chains} chains")).collect();
+    let lost = match row["lost_files"].as_u64().unwrap_or(0) {
+        0 => String::new(),
+        files => format!(", {files} files without copies LOST DATA when it was replaced"),
+    };
     let (ost, server, domain) = (row["ost"].to_string(), text("server"), text("failure_domain"));
-    format!("ost {ost:<4} at {server}, fails with {domain}{silent}{states}")
+    format!("ost {ost:<4} at {server}, fails with {domain}{silent}{states}{lost}")
 }
 
 #[cfg(test)]
@@ -116,6 +170,7 @@ mod tests {
                 "address": "b:1", "first_ost": 1, "osts": 2, "silent_ms": 4500,
                 "failure_domain": "rack7",
             }],
+            "replaced": [{ "ost": 0, "lost_files": 3 }, { "ost": 1, "found_objects": 9 }],
             "chains": { "rows": [
                 { "members": [member(0, "serving"), member(2, "offline")] },
                 { "members": [member(1, "syncing"), member(2, "offline")] },
@@ -125,7 +180,8 @@ mod tests {
         assert_eq!(
             shown,
             [
-                "ost 0    at mds, fails with mds",
+                "ost 0    at mds, fails with mds, 3 files without copies LOST DATA when it was \
+                 replaced",
                 "ost 1    at b:1, fails with rack7, NOT HEARD OF for 4 s, syncing in 1 chains",
                 "ost 2    at b:1, fails with rack7, NOT HEARD OF for 4 s, offline in 2 chains",
             ]

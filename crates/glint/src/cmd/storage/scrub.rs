@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 /// Compare stored data with its checksums now, on all servers of a file system.
 ///
 /// Servers do this by themselves every week, slowly (--scrub-bandwidth). Data gets its checksums
-/// some seconds after its last change. What is damaged is never returned by a read (EIO): restore
-/// the file from a copy. Exits with 1 if something is damaged or could not be compared (the server's
+/// some seconds after its last change. What is damaged is never returned by a read. A file with
+/// copies is repaired from another one by itself; restore others. Exits with 1 if something is damaged
+/// that is not repaired, or could not be compared (the server's
 /// log says why), or if a server could not be asked.
 ///
 /// Ctrl-C ends only the display; the servers go on.
@@ -42,8 +43,8 @@ pub(crate) struct Args {
 const INTERVAL: Duration = Duration::from_millis(500);
 
 /// A server of the file system, as it can be asked from here.
-struct Server {
-    target: Target,
+pub(super) struct Server {
+    pub(super) target: Target,
     name: String,
 }
 
@@ -91,13 +92,13 @@ pub(crate) fn run(args: Args) -> CommandResult {
 }
 
 impl Server {
-    fn error(&self, error: &str) -> String {
+    pub(super) fn error(&self, error: &str) -> String {
         format!("{}: {error}", self.name)
     }
 }
 
 /// The server that `target` leads to, and those of OSTs that it knows.
-fn servers(target: Target) -> Result<Vec<Server>, Box<dyn std::error::Error>> {
+pub(super) fn servers(target: Target) -> Result<Vec<Server>, Box<dyn std::error::Error>> {
     let status: Value = serde_json::from_str(&target.ask("status")?)?;
     if status["server"]["reached"] == false {
         return Err("its server is not reached".into());
@@ -130,13 +131,13 @@ fn rows(server: &Server) -> Vec<Value> {
     status["osts"].as_array().into_iter().flatten().map(row).collect()
 }
 
-fn number(row: &Value, key: &str) -> u64 {
+pub(super) fn number(row: &Value, key: &str) -> u64 {
     row[key].as_u64().unwrap_or(0)
 }
 
-/// Whether nothing is damaged, and everything could be compared.
+/// Whether nothing is damaged that is not repaired, and everything could be compared.
 fn is_right(row: &Value) -> bool {
-    number(row, "damaged") == 0 && number(row, "not_compared") == 0
+    number(row, "damaged") <= number(row, "repaired") && number(row, "not_compared") == 0
 }
 
 /// One line for all of them.
@@ -173,9 +174,13 @@ fn show(row: &Value) {
         0 => String::new(),
         count => format!(", {count} could not be compared (the server's log says why)"),
     };
+    let repaired = match number(row, "repaired") {
+        0 => String::new(),
+        count => format!(", {count} of these are written anew from other copies"),
+    };
     crate::say!(
         "ost {:<4} {state}: {} objects and {} compared, {} without checksums as yet, \
-         {} damaged{not_compared}",
+         {} damaged{repaired}{not_compared}",
         row["ost"],
         number(row, "objects"),
         human_bytes(number(row, "bytes")),

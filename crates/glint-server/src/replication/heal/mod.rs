@@ -6,48 +6,70 @@
 //!   changes reach it, so what is left only shrinks.
 //! - An entry is forgotten only when what it names is on stable storage at the member.
 //! - A member that serves has the index of what others lack, as the head has it.
+//!
+//! The chains that have changed last come first: what they lack is what was in use just now.
+
+mod control;
+mod index;
+mod repair;
+
+pub(crate) use control::{HealControl, HealRate};
+pub(crate) use index::ENTRIES;
 
 use super::copy::CopyError;
 use super::rows::Told;
 use super::{Here, Replication};
+use futures_util::stream::{self, StreamExt};
 use glint_net::host;
 use glint_ost::disk::Disk;
-use glint_proto::chain::{
-    Chain, ChainVersion, MemberEvent, MemberState, PeerReply, PeerRequest, Touched,
-};
-use glint_proto::{Errno, FsResult};
+use glint_proto::chain::{Chain, ChainVersion, MemberEvent, MemberState, PeerReply, PeerRequest};
+use glint_proto::{Errno, FsResult, clock};
+use std::cmp::Reverse;
 use std::collections::HashSet;
+use std::pin::pin;
 use std::time::Duration;
 
 /// Objects that are copied before they are brought to stable storage together.
 const BATCH: usize = 64;
-/// Entries of the index in one message.
-const ENTRIES: usize = 1024;
+/// Objects that are copied at once: a small one is a few requests, one after the other.
+const AT_ONCE: usize = 8;
+/// Chains that are healed at once.
+const CHAINS_AT_ONCE: usize = 8;
 /// Pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
 
 impl Replication {
     /// Heals some more of each chain whose head is here. Returns whether there is more to do.
     pub(super) async fn heal<D: Disk>(&self, here: Here<'_, D>) -> bool {
-        let mut is_more = false;
-        for (row, is_active) in self.rows.all() {
-            let Some(head) = row.head().filter(|head| here.index(*head).is_some()) else {
-                continue;
-            };
-            let syncing = row.members.iter().find(|m| m.state == MemberState::Syncing);
-            let Some(member) = syncing.filter(|_| is_active) else { continue };
-            match self.heal_some(here, (head, &row), member.ost).await {
-                Ok(more) => is_more |= more,
-                // The next look finds the new row, or a way to the others.
-                Err(Errno::EREMCHG) => {}
-                Err(errno) => {
-                    let (chain, ost) = (row.id, member.ost);
-                    tracing::warn!(%chain, ost, %errno, "could not heal; it is tried again");
-                    host::sleep(PAUSE).await;
-                }
+        if self.healing.policy().heal_paused {
+            return false;
+        }
+        let mut rows = self.rows.all();
+        rows.sort_by_key(|(row, _)| Reverse(row.version));
+        let healed = stream::iter(rows).map(async |(row, is_active)| match is_active {
+            true => self.heal_chain(here, &row).await,
+            false => false,
+        });
+        // A chain in which little is left waits mostly for others.
+        healed.buffer_unordered(CHAINS_AT_ONCE).fold(false, async |all, more| all | more).await
+    }
+
+    /// Heals some more of a chain if its head is here. Returns whether there is more to do.
+    async fn heal_chain<D: Disk>(&self, here: Here<'_, D>, row: &Chain) -> bool {
+        let head = row.head().filter(|head| here.index(*head).is_some());
+        let syncing = row.members.iter().find(|m| m.state == MemberState::Syncing);
+        let (Some(head), Some(member)) = (head, syncing) else { return false };
+        match self.heal_some(here, (head, row), member.ost).await {
+            Ok(more) => more,
+            // The next look finds the new row, or a way to the others.
+            Err(Errno::EREMCHG) => false,
+            Err(errno) => {
+                let (chain, ost) = (row.id, member.ost);
+                tracing::warn!(%chain, ost, %errno, "could not heal; it is tried again");
+                host::sleep(PAUSE).await;
+                false
             }
         }
-        is_more
     }
 
     /// Copies some objects. Returns whether there are more.
@@ -71,23 +93,27 @@ impl Replication {
             }
             self.rows.told(Told::Syncing, chain);
         }
-        let mut pending = self.pending.list(key);
-        pending.sort_by_key(|touched| touched.object);
-        let mut done = HashSet::new();
-        let mut unreadable = Ok(());
-        for touched in &pending {
-            if done.len() == BATCH {
-                break;
-            }
-            match self.copy(here, (head, row), member, touched).await {
-                Ok(_) => _ = done.insert(touched.object),
+        let begun = clock::now();
+        let batch = self.healing.take(key, row.version, BATCH, || self.pending.list(key));
+        let copies = stream::iter(&batch).map(async |touched| {
+            let limit = self.healing.limit.as_ref();
+            (touched.object, self.copy(here, (head, row), member, touched, limit).await)
+        });
+        let mut copies = pin!(copies.buffer_unordered(AT_ONCE));
+        let (mut done, mut bytes, mut unreadable) = (HashSet::new(), 0, Ok(()));
+        while let Some((object, copied)) = copies.next().await {
+            match copied {
+                Ok(given) => {
+                    done.insert(object);
+                    bytes += given;
+                }
                 Err(CopyError::Changed) => return Err(Errno::EREMCHG),
                 // The others come first.
                 Err(error @ CopyError::Own { errno, .. }) => {
                     if unreadable.is_ok() {
                         tracing::error!(%error, chain = %row.id, "a member cannot be healed");
                     }
-                    unreadable = Err(errno);
+                    unreadable = Err((object, errno));
                 }
                 Err(CopyError::Member { errno, .. }) => {
                     self.is_lost(here, chain, member, errno).await?;
@@ -98,9 +124,17 @@ impl Replication {
         if !done.is_empty() {
             self.commit_at(here, chain, member).await?;
             self.pending.forget(key, |object, _| done.contains(object));
+            self.healing.note(member, done.len() as u64, bytes, begun);
             return Ok(true);
         }
-        unreadable?;
+        if let Err((object, errno)) = unreadable {
+            // Another member may be able to.
+            self.repair(here, chain.target, head, object).await.map_err(|_| errno)?;
+            return Err(Errno::EREMCHG);
+        }
+        if !self.pending.list(key).is_empty() {
+            return Ok(true);
+        }
         // Everything before it was synced is stable in all copies, or comes with a takeover.
         self.settle_once(here).await?;
         self.give_index(here, chain, row, member).await?;
@@ -124,27 +158,5 @@ impl Replication {
                 self.ask_member(here, chain, member, commit).await.map(drop)
             }
         }
-    }
-
-    /// Gives a member the index of what those lack that are still away.
-    async fn give_index<D: Disk>(
-        &self,
-        here: Here<'_, D>,
-        chain: ChainVersion,
-        row: &Chain,
-        member: u16,
-    ) -> FsResult<()> {
-        if here.index(member).is_some() {
-            return Ok(());
-        }
-        for absent in row.missing() {
-            let all: Vec<Touched> = self.pending.list((chain.target, absent));
-            for some in all.chunks(ENTRIES) {
-                let touched = some.to_vec();
-                let request = PeerRequest::Pending { chain, absent, touched };
-                self.ask_member(here, chain, member, request).await?;
-            }
-        }
-        Ok(())
     }
 }

@@ -1,0 +1,256 @@
+//! OSTs that lost everything, as the server of the MDS has them filled: it knows all files, and so
+//! tells the members of each chain which objects the emptied one lacks.
+//!
+//! Invariants:
+//! - A member that was emptied is used again only when all members that serve have each object of
+//!   the chain in their index that was made before it was emptied. Those that are made later come
+//!   there by the changes themselves, because it is absent.
+//! - No object is made before the MDS has the record of its inode, so the records are all that is
+//!   to be looked at. What clients have to replay after a loss of power comes first.
+//! - A walk that does not come to its end, with this server or another one, begins anew: whoever is
+//!   told something again does nothing.
+
+use super::MdsServer;
+use crate::replication::ENTRIES;
+use glint_kv::Kv;
+use glint_mds::{EmptiedError, Replacement};
+use glint_net::host;
+use glint_ost::disk::Disk;
+use glint_proto::chain::{ChainId, MemberState, Touched};
+use glint_proto::oss::ReplacedOst;
+use glint_proto::{Errno, FsResult, Ino, Layout, ObjectId};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Inodes that are looked at together.
+const PAGE: usize = 4096;
+/// Pause after each page, so that users have the engine and the disks for themselves most of the
+/// time.
+const PAUSE: Duration = Duration::from_millis(5);
+/// Pause after something that failed.
+const RETRY: Duration = Duration::from_millis(500);
+/// How often a chain may change while its members are told something, before it is tried later.
+const TELLINGS: usize = 8;
+
+/// How far this is.
+#[derive(Default)]
+pub(crate) struct Filling {
+    walk: Mutex<Option<Walk>>,
+    /// OSTs that were replaced, with the files that were lost there; once they were read.
+    replaced: Mutex<Option<BTreeMap<u16, Replacement>>>,
+}
+
+/// A walk over all files.
+#[derive(Clone)]
+struct Walk {
+    /// Emptied members, by targets.
+    members: BTreeSet<(u16, u16)>,
+    /// Files without copies on each replaced OST, so far.
+    lost: BTreeMap<u16, u64>,
+    next: Ino,
+    /// Objects that were told.
+    objects: u64,
+}
+
+impl Walk {
+    /// Objects of files that emptied members lack, by members; and files that were lost are counted.
+    fn lacking(&mut self, files: &[(Ino, Layout)], own: u16) -> BTreeMap<(u16, u16), Vec<Touched>> {
+        let mut found: BTreeMap<(u16, u16), Vec<Touched>> = BTreeMap::new();
+        for (ino, layout) in files {
+            let mut lost_on = BTreeSet::new();
+            for stripe in 0..layout.stripe_count.max(1) {
+                let target = layout.ost_of(stripe, own);
+                if ChainId::of_target(target).is_none() {
+                    lost_on.insert(target);
+                    continue;
+                }
+                let object = ObjectId { ino: *ino, stripe };
+                let whole = Touched { object, start: 0, end: u64::MAX };
+                for member in self.members.range((target, 0)..=(target, u16::MAX)) {
+                    found.entry(*member).or_default().push(whole);
+                }
+            }
+            for ost in lost_on {
+                self.lost.entry(ost).and_modify(|count| *count += 1);
+            }
+        }
+        found
+    }
+}
+
+impl Filling {
+    /// For `glint status`: replaced OSTs, and what became of files that had no copies.
+    pub(crate) fn status(&self) -> Value {
+        let objects = self.walk.lock().as_ref().map(|walk| walk.objects);
+        let row = |one: &Replacement| match one.lost_files {
+            Some(files) => json!({ "ost": one.ost, "lost_files": files }),
+            None => json!({ "ost": one.ost, "found_objects": objects }),
+        };
+        self.replaced.lock().iter().flat_map(BTreeMap::values).map(row).collect()
+    }
+}
+
+impl<K: Kv, D: Disk> MdsServer<K, D> {
+    /// OSTs of a server, counted from `first`, were put in the place of others.
+    pub(super) async fn empty_osts(
+        &self,
+        first: u16,
+        replaced: &[ReplacedOst],
+    ) -> Result<(), EmptiedError> {
+        self.mds.empty_osts(first, replaced).await?;
+        self.filling.replaced.lock().take();
+        // An OST that is replaced once more begins from nothing.
+        self.filling.walk.lock().take();
+        for one in replaced {
+            let ost = first + one.ost;
+            tracing::warn!(ost, "an OST was replaced; it is filled from other copies");
+        }
+        Ok(())
+    }
+
+    /// Has members that serve know some more of what those lack that were emptied. Returns whether
+    /// there is more to do.
+    pub(crate) async fn index_emptied(&self) -> bool {
+        // Files may come back that clients made before a loss of power.
+        if self.mds.is_recovering() {
+            return false;
+        }
+        match self.index_page().await {
+            Ok(true) => {
+                host::sleep(PAUSE).await;
+                true
+            }
+            Ok(false) => false,
+            Err(errno) => {
+                tracing::debug!(%errno, "chains do not know yet what an emptied OST lacks");
+                host::sleep(RETRY).await;
+                false
+            }
+        }
+    }
+
+    async fn index_page(&self) -> FsResult<bool> {
+        let Some(before) = self.walk().await? else { return Ok(false) };
+        let mut walk = before.clone();
+        let (files, next) = self.mds.files_from(walk.next, PAGE).await?;
+        let lacking = walk.lacking(&files, self.osts.count());
+        for ((target, ost), touched) in &lacking {
+            for some in touched.chunks(ENTRIES) {
+                self.tell_pending(*target, *ost, some).await?;
+            }
+            walk.objects += touched.len() as u64;
+        }
+        if let Some(next) = next {
+            walk.next = next;
+            let mut now = self.filling.walk.lock();
+            // Nobody has begun another one.
+            if now.as_ref().is_some_and(|now| now.next == before.next) {
+                *now = Some(walk);
+            }
+            return Ok(true);
+        }
+        self.end_walk(walk).await?;
+        Ok(false)
+    }
+
+    /// The walk that is under way, or another one, if there is something to be found.
+    async fn walk(&self) -> FsResult<Option<Walk>> {
+        let members = self.mds.chains().emptied();
+        let known = self.filling.replaced.lock().clone();
+        let replaced = match known {
+            Some(replaced) => replaced,
+            None => {
+                let replaced = self.mds.replacements().await?;
+                let replaced: BTreeMap<u16, Replacement> =
+                    replaced.into_iter().map(|one| (one.ost, one)).collect();
+                self.filling.replaced.lock().insert(replaced).clone()
+            }
+        };
+        let uncounted = replaced.values().filter(|one| one.lost_files.is_none());
+        let lost: BTreeMap<u16, u64> = uncounted.map(|one| (one.ost, 0)).collect();
+        let mut walk = self.filling.walk.lock();
+        if walk.is_none() && (!members.is_empty() || !lost.is_empty()) {
+            *walk = Some(Walk { members, lost, next: Ino(0), objects: 0 });
+        }
+        Ok(walk.clone())
+    }
+
+    async fn end_walk(&self, walk: Walk) -> FsResult<()> {
+        let counted: Vec<Replacement> = walk
+            .lost
+            .iter()
+            .map(|(ost, files)| Replacement { ost: *ost, lost_files: Some(*files) })
+            .collect();
+        // One that has just been emptied again is not a member of this walk any more.
+        let was_under_way = self.filling.walk.lock().take().is_some();
+        if !was_under_way {
+            return Ok(());
+        }
+        let chains = self.mds.are_indexed(&walk.members, &counted).await?;
+        self.filling.replaced.lock().take();
+        self.adopt_rows();
+        tracing::info!(chains, objects = walk.objects, "emptied members can be filled");
+        for Replacement { ost, lost_files } in counted {
+            let files = lost_files.unwrap_or(0);
+            if files > 0 {
+                tracing::error!(ost, files, "files without copies lost their data with an OST");
+            }
+        }
+        Ok(())
+    }
+
+    /// Has all members of a chain that are written know what an emptied one lacks.
+    async fn tell_pending(&self, target: u16, ost: u16, touched: &[Touched]) -> FsResult<()> {
+        for _ in 0..TELLINGS {
+            let row = self.mds.chains().get(target).ok_or(Errno::ENXIO)?;
+            if row.state_of(ost) != Some(MemberState::Emptied) {
+                return Ok(());
+            }
+            // The one that the chain waits for is told when it is back.
+            row.head().ok_or(Errno::EAGAIN)?;
+            self.adopt_rows();
+            match self.replication.tell_pending(self.here(), &row, ost, touched).await {
+                Err(Errno::EREMCHG) => host::sleep(PAUSE).await,
+                told => return told,
+            }
+        }
+        Err(Errno::EAGAIN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_found_by_chains_and_lost_files_counted_once() {
+        let chain = |index| ChainId { copies: 3, index }.target();
+        let copies = |first_ost| Layout {
+            replicas: 3,
+            stripe_count: 2,
+            first_ost,
+            osts: 4,
+            ..Layout::default()
+        };
+        let alone = Layout { stripe_count: 4, osts: 2, ..Layout::default() };
+        let mut walk = Walk {
+            members: BTreeSet::from([(chain(1), 9), (chain(2), 9), (chain(2), 7)]),
+            lost: BTreeMap::from([(1, 0), (5, 0)]),
+            next: Ino(0),
+            objects: 0,
+        };
+        let files = [(Ino(3), copies(1)), (Ino(4), copies(3)), (Ino(5), alone)];
+        let found = walk.lacking(&files, 2);
+        let objects = |member| -> Vec<(u64, u16)> {
+            let touched: &Vec<Touched> = &found[&member];
+            assert!(touched.iter().all(|one| (one.start, one.end) == (0, u64::MAX)));
+            touched.iter().map(|one| (one.object.ino.0, one.object.stripe)).collect()
+        };
+        assert_eq!(found.len(), 3);
+        assert_eq!(objects((chain(1), 9)), [(3, 0)]);
+        assert_eq!((objects((chain(2), 9)), objects((chain(2), 7))), (vec![(3, 1)], vec![(3, 1)]));
+        assert_eq!(walk.lost, BTreeMap::from([(1, 1), (5, 0)]), "each file is lost once");
+    }
+}

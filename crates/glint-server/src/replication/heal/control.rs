@@ -1,0 +1,162 @@
+//! How much is healed, how fast, and whether at all.
+//!
+//! Invariant: while heal is paused nothing is copied from a head to another member, and what is
+//! known to be lacking stays in the index.
+
+use crate::replication::touched::Key;
+use glint_ost::Bandwidth;
+use glint_proto::chain::{ChainPolicy, Touched};
+use glint_proto::clock;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+/// After a pause of this length rates are counted anew.
+const RATE_FORGOTTEN: Duration = Duration::from_secs(10);
+
+/// Objects that one member was given.
+#[derive(Clone, Copy)]
+struct Given {
+    since: Instant,
+    last: Instant,
+    objects: u64,
+    bytes: u64,
+}
+
+/// Rates at which a member is healed by this server.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct HealRate {
+    pub(crate) ost: u16,
+    pub(crate) objects_per_s: f64,
+    pub(crate) bytes_per_s: f64,
+}
+
+/// Objects of a member that are to be copied in one version of a row, the last one first.
+struct Todo {
+    version: u32,
+    objects: Vec<Touched>,
+}
+
+/// The control.
+pub(crate) struct HealControl {
+    policy: Mutex<ChainPolicy>,
+    /// Bytes a second, if that is limited.
+    pub(super) limit: Option<Bandwidth>,
+    given: Mutex<BTreeMap<u16, Given>>,
+    todo: Mutex<HashMap<Key, Todo>>,
+}
+
+impl HealControl {
+    /// With a limit in bytes a second, if there is one.
+    pub(crate) fn new(limit: Option<u64>) -> HealControl {
+        HealControl {
+            policy: Mutex::default(),
+            limit: limit.map(Bandwidth::new),
+            given: Mutex::default(),
+            todo: Mutex::default(),
+        }
+    }
+
+    /// The MDS has set these rules.
+    pub(crate) fn set_policy(&self, policy: ChainPolicy) {
+        *self.policy.lock() = policy;
+    }
+
+    /// Rules that the MDS has set.
+    pub(crate) fn policy(&self) -> ChainPolicy {
+        *self.policy.lock()
+    }
+
+    /// The next objects of a member in this version of its chain, in their order, no more than
+    /// `most`. Once in each version, and again after all of them, `list` says which there are.
+    pub(super) fn take(
+        &self,
+        key: Key,
+        version: u32,
+        most: usize,
+        list: impl FnOnce() -> Vec<Touched>,
+    ) -> Vec<Touched> {
+        let mut all = self.todo.lock();
+        let known = all.get_mut(&key).filter(|todo| todo.version == version);
+        let mut objects = match known {
+            Some(todo) => std::mem::take(&mut todo.objects),
+            None => {
+                let mut objects = list();
+                objects.sort_by_key(|touched| std::cmp::Reverse(touched.object));
+                objects
+            }
+        };
+        if objects.is_empty() {
+            all.remove(&key);
+            return objects;
+        }
+        let mut next = objects.split_off(objects.len().saturating_sub(most));
+        next.reverse();
+        all.insert(key, Todo { version, objects });
+        next
+    }
+
+    /// A member was given this much.
+    pub(super) fn note(&self, ost: u16, objects: u64, bytes: u64, begun: Instant) {
+        let now = clock::now();
+        let mut all = self.given.lock();
+        let given =
+            all.entry(ost).or_insert(Given { since: begun, last: begun, objects: 0, bytes: 0 });
+        if begun.saturating_duration_since(given.last) > RATE_FORGOTTEN {
+            *given = Given { since: begun, last: now, objects: 0, bytes: 0 };
+        }
+        given.last = now;
+        given.objects += objects;
+        given.bytes += bytes;
+    }
+
+    /// Rates of the members that are being healed.
+    pub(crate) fn rates(&self) -> Vec<HealRate> {
+        let recent = |given: &Given| clock::since(given.last) < RATE_FORGOTTEN;
+        let rate = |(ost, given): (&u16, &Given)| {
+            let seconds = (given.last - given.since).as_secs_f64().max(0.001);
+            let (objects, bytes) = (given.objects as f64, given.bytes as f64);
+            HealRate { ost: *ost, objects_per_s: objects / seconds, bytes_per_s: bytes / seconds }
+        };
+        self.given.lock().iter().filter(|(_, given)| recent(given)).map(rate).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glint_proto::{Ino, ObjectId};
+
+    fn touched(ino: u64) -> Touched {
+        Touched { object: ObjectId { ino: Ino(ino), stripe: 0 }, start: 0, end: 1 }
+    }
+
+    #[test]
+    fn objects_come_once_in_their_order_and_anew_with_each_version() {
+        let control = HealControl::new(None);
+        let list = || [3, 1, 2].map(touched).to_vec();
+        let never = || panic!("it is known");
+        assert_eq!(control.take((1, 2), 5, 2, list), [touched(1), touched(2)]);
+        assert_eq!(control.take((1, 2), 5, 2, never), [touched(3)]);
+        assert!(control.take((1, 2), 5, 2, never).is_empty());
+        assert_eq!(control.take((1, 2), 5, 9, list).len(), 3, "after all of them");
+        assert_eq!(control.take((1, 2), 6, 1, list), [touched(1)]);
+        assert!(control.take((1, 3), 6, 1, Vec::new).is_empty());
+    }
+
+    #[test]
+    fn rates_are_of_now() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let control = HealControl::new(None);
+        clock::simulate(Some(at(4)));
+        control.note(7, 8, 4000, start);
+        let rate = HealRate { ost: 7, objects_per_s: 2.0, bytes_per_s: 1000.0 };
+        assert_eq!(control.rates(), [rate]);
+        clock::simulate(Some(at(100)));
+        assert!(control.rates().is_empty());
+        control.note(7, 1, 10, at(99));
+        assert_eq!(control.rates()[0].bytes_per_s, 10.0);
+        clock::simulate(None);
+    }
+}

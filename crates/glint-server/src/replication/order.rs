@@ -1,0 +1,325 @@
+//! A change as the head of a chain orders it.
+//!
+//! Invariants:
+//! - While a change is under way its range is nobody else's turn at the head, and it is noted as
+//!   recent before it is made.
+//! - A change that ends while it may be in some copies only is undecided: the head takes over anew
+//!   before it orders anything else.
+//! - What absent members lack is acknowledged only when nobody acts by a row in which they serve.
+
+use super::execute::{Data, patience, touched};
+use super::rows::Entered;
+use super::{Here, Replication};
+use futures_util::future::{Either, join, join_all, select};
+use glint_net::host;
+use glint_ost::disk::Disk;
+use glint_proto::chain::{Chain, ChainVersion, Forward, MemberEvent, Touched};
+use glint_proto::{Answer, ClientId, Errno, FsResult, OstReply, OstRequest};
+use glint_telemetry::{Layer, Span, traced};
+use std::future::Future;
+use std::pin::pin;
+
+/// Outcome of one attempt to make a change by one row.
+enum Attempt {
+    Done(Answer<OstReply>),
+    /// No member could make it, or not whole.
+    Failed(Answer<OstReply>),
+    /// The chain is another one now.
+    Again,
+}
+
+/// A change that the head has made one attempt or more at.
+struct UnderWay<'a> {
+    replication: &'a Replication,
+    target: u16,
+    /// The head.
+    ost: u16,
+    /// Numbers of the attempts.
+    numbers: Vec<u64>,
+    /// Whether it is in all copies, or in none.
+    is_decided: bool,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let UnderWay { replication, target, ost, numbers, is_decided } = self;
+        replication.rows.end(*target, numbers, *is_decided, *ost);
+    }
+}
+
+/// Range whose turn a change needs.
+fn range_of(request: &OstRequest, touched: &Touched) -> (u64, u64) {
+    match request.is_write() {
+        true => (touched.start, touched.end),
+        // Sizes and times are of the whole object.
+        false => (0, u64::MAX),
+    }
+}
+
+impl Replication {
+    /// Has a change made by all members, as the head.
+    pub(super) async fn order<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        client: ClientId,
+        ost: u16,
+        chain: ChainVersion,
+        request: OstRequest,
+        data: Data<'_>,
+    ) -> FsResult<Answer<OstReply>> {
+        let touched = touched(&request, data)?;
+        let turn = match &touched {
+            Some(touched) => {
+                let (start, end) = range_of(&request, touched);
+                Some(self.turns.take(touched.object, start, end).await)
+            }
+            None => None,
+        };
+        let mut entered = self.rows.enter(chain)?;
+        let mut under_way = UnderWay {
+            replication: self,
+            target: chain.target,
+            ost,
+            numbers: Vec::new(),
+            is_decided: true,
+        };
+        loop {
+            if entered.row.head() != Some(ost) || !entered.is_active {
+                return Err(Errno::EREMCHG);
+            }
+            if request.is_modifying() {
+                self.has_enough(&entered.row)?;
+            }
+            let change = (request, data, touched);
+            match self.attempt(here, client, ost, &entered, change, &mut under_way).await? {
+                Attempt::Done(answer) => {
+                    under_way.is_decided = true;
+                    return Ok(answer);
+                }
+                Attempt::Failed(answer) => {
+                    drop(turn);
+                    if let Some(touched) = &touched {
+                        let equal = self.make_equal(here, (ost, &entered.row), touched);
+                        under_way.is_decided = equal.await;
+                    }
+                    return Ok(answer);
+                }
+                Attempt::Again => {
+                    let before = entered.row.version;
+                    drop(entered);
+                    // The change is made once more, by the new row: it brings the same bytes.
+                    entered = self.rows.enter_newest(chain.target)?;
+                    if entered.row.version == before {
+                        // The client waits for another row.
+                        return Err(Errno::EREMCHG);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes a change by one row.
+    async fn attempt<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        client: ClientId,
+        ost: u16,
+        entered: &Entered,
+        (request, data, touched): (OstRequest, Data<'_>, Option<Touched>),
+        under_way: &mut UnderWay<'_>,
+    ) -> FsResult<Attempt> {
+        let (row, version) = (&entered.row, entered.version());
+        let index = here.index(ost).ok_or(Errno::ENXIO)?;
+        let (sequence, stable) = self.rows.begin(version, here.osts.next_change());
+        under_way.numbers.push(sequence);
+        if let Err(errno) = self.note_recent(&request, version, sequence, touched).await {
+            return self.fails_here(here, version, row, ost, errno).await;
+        }
+        let forward = Forward { sequence, stable };
+        let others: Vec<u16> = row.written().filter(|member| *member != ost).collect();
+        // Each has a task's place among the spans: they run at once, and end in any order.
+        let forwards = others.iter().map(async |member| {
+            let made = self.forward(here, client, (*member, row), forward, request, data);
+            traced(pin!(made)).await
+        });
+        under_way.is_decided = touched.is_none();
+        let own = here.osts.handle(client, index, request, data.bulk());
+        let own = self.unless_slow(here, version, row, ost, &request, own);
+        let span = (!others.is_empty()).then(|| Span::part(Layer::Forward));
+        let (own, made) = join(own, join_all(forwards)).await;
+        drop(span);
+        if let Err(errno) = own.reply {
+            let may_have_it: Vec<u16> = others
+                .iter()
+                .zip(&made)
+                .filter(|(_, made)| **made != Err(errno))
+                .map(|(member, _)| *member)
+                .collect();
+            if may_have_it.is_empty() {
+                return Ok(Attempt::Failed(own));
+            }
+            if row.readable().any(|member| member != ost) {
+                self.is_lost(here, version, ost, errno).await?;
+                return Ok(Attempt::Again);
+            }
+            // Members that may have it are synced, and get what is here again.
+            for member in &may_have_it {
+                if let Some(touched) = touched {
+                    self.pending.touch((version.target, *member), touched, (0, 0))?;
+                }
+                self.is_lost(here, version, *member, errno).await?;
+            }
+            let now = self.rows.get(version.target).ok_or(Errno::EREMCHG)?;
+            return match now.readable().all(|member| member == ost) {
+                true => Ok(Attempt::Done(own)),
+                false => Ok(Attempt::Again),
+            };
+        }
+        if made.contains(&Err(Errno::EREMCHG)) {
+            return Ok(Attempt::Again);
+        }
+        for (member, made) in others.iter().zip(&made) {
+            if let Err(errno) = made {
+                self.is_lost(here, version, *member, *errno).await?;
+            }
+        }
+        let now = self.rows.get(version.target).ok_or(Errno::EREMCHG)?;
+        let has_it = |member: u16| {
+            let made = others.iter().zip(&made).find(|(other, _)| **other == member);
+            member == ost || made.is_some_and(|(_, made)| made.is_ok())
+        };
+        if now.head() != Some(ost) || !now.written().all(has_it) {
+            return Ok(Attempt::Again);
+        }
+        if now.missing().next().is_some() {
+            let now_is = ChainVersion { version: now.version, ..version };
+            if !self.rows.until_settled(now_is).await {
+                return Ok(Attempt::Again);
+            }
+            if let Err(errno) = self.note_pending(&now, touched).await {
+                return self.fails_here(here, now_is, &now, ost, errno).await;
+            }
+        }
+        let reply = match own.reply {
+            Ok(OstReply::SpaceGranted { bytes, object_bytes_max }) => {
+                let least = made.iter().flatten().filter_map(|reply| match reply {
+                    OstReply::SpaceGranted { bytes, .. } => Some(*bytes),
+                    _ => None,
+                });
+                let bytes = least.min().map_or(bytes, |least| least.min(bytes));
+                Ok(OstReply::SpaceGranted { bytes, object_bytes_max })
+            }
+            reply => reply,
+        };
+        Ok(Attempt::Done(Answer { reply, ..own }))
+    }
+
+    /// A change has failed, here and elsewhere, each time perhaps after a part of it. Makes it the same
+    /// part in all copies. Returns whether it is.
+    async fn make_equal<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        (head, row): (u16, &Chain),
+        touched: &Touched,
+    ) -> bool {
+        for member in row.written().filter(|member| *member != head) {
+            if let Err(error) = self.copy(here, (head, row), member, touched, None).await {
+                tracing::warn!(%error, "a change that failed is in some copies only");
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Notes that an object is about to be changed; before a sync on stable storage.
+    async fn note_recent(
+        &self,
+        request: &OstRequest,
+        version: ChainVersion,
+        sequence: u64,
+        touched: Option<Touched>,
+    ) -> FsResult<()> {
+        if let Some(touched) = touched {
+            self.recent.touch((version.target, 0), touched, (version.version, sequence))?;
+        }
+        match request {
+            OstRequest::Sync { .. } => self.recent.sync_for_request().await,
+            _ => Ok(()),
+        }
+    }
+
+    /// The head itself cannot do its part: another member has to, if one serves.
+    async fn fails_here<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        version: ChainVersion,
+        row: &Chain,
+        ost: u16,
+        errno: Errno,
+    ) -> FsResult<Attempt> {
+        if row.readable().all(|member| member == ost) {
+            return Err(errno);
+        }
+        self.is_lost(here, version, ost, errno).await?;
+        Ok(Attempt::Again)
+    }
+
+    /// Waits for what the disk of a member here does. If that takes too long, and another one serves,
+    /// the member is taken out meanwhile, so that others go on.
+    pub(super) async fn unless_slow<D: Disk, R>(
+        &self,
+        here: Here<'_, D>,
+        version: ChainVersion,
+        row: &Chain,
+        ost: u16,
+        request: &OstRequest,
+        work: impl Future<Output = R>,
+    ) -> R {
+        let work = pin!(work);
+        let slow = async {
+            host::sleep(patience(request)).await;
+            if row.readable().any(|member| member != ost) {
+                // If that cannot be said, the call waits for the disk as it would have.
+                let _ = self.is_lost(here, version, ost, Errno::ETIMEDOUT).await;
+            }
+        };
+        match select(work, pin!(slow)).await {
+            Either::Left((done, _)) => done,
+            Either::Right(((), work)) => work.await,
+        }
+    }
+
+    /// Notes, durably, that the absent members of a chain lack a change.
+    pub(super) async fn note_pending(&self, row: &Chain, touched: Option<Touched>) -> FsResult<()> {
+        let Some(touched) = touched else { return Ok(()) };
+        let mut is_one = false;
+        for absent in row.missing() {
+            self.pending.touch((row.id.target(), absent), touched, (0, 0))?;
+            is_one = true;
+        }
+        if is_one { self.pending.sync_for_request().await } else { Ok(()) }
+    }
+
+    /// Has the MDS take a member out of its chain.
+    pub(super) async fn is_lost<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        chain: ChainVersion,
+        member: u16,
+        why: Errno,
+    ) -> FsResult<()> {
+        let is_newest = self.rows.get(chain.target).is_some_and(|row| row.version == chain.version);
+        if !is_newest {
+            return Ok(());
+        }
+        tracing::warn!(
+            ost = member, target = chain.target, errno = %why,
+            "a member of a chain cannot do what it should; it is taken out"
+        );
+        let told = self.peers()?.tell(chain, member, MemberEvent::Lost).await;
+        let row = told.map_err(|_| Errno::EREMCHG)?;
+        self.adopt(here, &row);
+        self.rows.is_settled(&row);
+        Ok(())
+    }
+}

@@ -1,0 +1,192 @@
+//! `glint heal`: what OSTs lack that were away, and whether they are given it now.
+
+use super::scrub::{Server, number, servers};
+use crate::CommandResult;
+use crate::target::Target;
+use glint_server::human_bytes;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+/// Look after the copies that lag behind.
+///
+/// An OST that was away, or was replaced, gets by itself what it missed (`glint ost list` shows
+/// `syncing`). That can rest for a while, to leave disks and networks to users; new changes reach
+/// all copies meanwhile, as ever. For a limit of its bandwidth see `--heal-bandwidth` of `glint
+/// serve`, `oss` and `up`.
+#[derive(clap::Subcommand)]
+pub(crate) enum HealCommand {
+    Info(InfoArgs),
+    Pause(RestArgs),
+    Resume(RestArgs),
+}
+
+/// Show what each OST lacks, how fast that is copied, and how long it will take.
+#[derive(clap::Args)]
+pub(crate) struct InfoArgs {
+    /// A mount point, or a server as HOST, HOST:PORT, or its data directory or socket here
+    /// [default: the only one that is mounted or served here].
+    #[arg(value_name = "DIR|HOST:PORT")]
+    target: Option<String>,
+    /// Print JSON, one object a line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Have heal rest (`pause`), or go on (`resume`), on all servers; it stays so when they restart.
+#[derive(clap::Args)]
+pub(crate) struct RestArgs {
+    /// A mount point, or the server with the MDS as HOST, HOST:PORT, or its data directory or
+    /// socket here [default: the only one that is mounted or served here].
+    #[arg(value_name = "DIR|HOST:PORT")]
+    target: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(command: HealCommand) -> CommandResult {
+    match command {
+        HealCommand::Info(args) => info(&args),
+        HealCommand::Pause(args) => rest(&args, true),
+        HealCommand::Resume(args) => rest(&args, false),
+    }
+}
+
+fn rest(args: &RestArgs, paused: bool) -> CommandResult {
+    let what = if paused { "heal-pause" } else { "heal-resume" };
+    Target::find(args.target.as_deref())?.ask(what)?;
+    match (args.json, paused) {
+        (true, _) => crate::say!("{}", json!({ "paused": paused })),
+        (false, true) => crate::say!("heal rests until `glint heal resume`"),
+        (false, false) => crate::say!("heal goes on"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn info(args: &InfoArgs) -> CommandResult {
+    let servers = servers(Target::find(args.target.as_deref())?)?;
+    let mut failed = Vec::new();
+    let mut statuses = Vec::new();
+    for server in &servers {
+        match status(server) {
+            Ok(status) => statuses.push(status),
+            Err(error) => failed.push(server.error(&error)),
+        }
+    }
+    let rows = rows(&statuses);
+    let paused = statuses.iter().any(|status| status["heal"]["paused"] == true);
+    if paused && !args.json {
+        crate::say!("heal rests until `glint heal resume`");
+    }
+    for row in &rows {
+        match args.json {
+            true => crate::say!("{row}"),
+            false => crate::say!("{}", shown(row)),
+        }
+    }
+    if rows.is_empty() && !args.json {
+        crate::say!("no copy lacks anything");
+    }
+    match failed.is_empty() {
+        true => Ok(ExitCode::SUCCESS),
+        false => Err(failed.join("\n").into()),
+    }
+}
+
+fn status(server: &Server) -> Result<Value, String> {
+    serde_json::from_str(&server.target.ask("status")?).map_err(|error| error.to_string())
+}
+
+/// A row for each OST that lacks something, or is emptied, as the servers know it.
+fn rows(statuses: &[Value]) -> Vec<Value> {
+    // All members of a chain that serve know it. The head says it best.
+    let mut lacking: BTreeMap<(u64, &str), &Value> = BTreeMap::new();
+    let pending = |status: &'_ Value| status["pending"].as_array().cloned().unwrap_or_default();
+    let all: Vec<Value> = statuses.iter().flat_map(pending).collect();
+    for one in &all {
+        let key = (number(one, "ost"), one["chain"].as_str().unwrap_or("?"));
+        let known = lacking.entry(key).or_insert(one);
+        let weight = |one: &Value| (one["head"] == true, number(one, "objects"));
+        if weight(one) > weight(known) {
+            *known = one;
+        }
+    }
+    let mut osts: BTreeMap<u64, [u64; 3]> = BTreeMap::new();
+    for ((ost, _), one) in lacking {
+        let [chains, objects, bytes] = osts.entry(ost).or_default();
+        *chains += 1;
+        *objects += number(one, "objects");
+        *bytes += number(one, "bytes");
+    }
+    let rate = |ost: u64, key: &str| -> u64 {
+        let rates = statuses.iter().flat_map(|status| status["heal"]["rates"].as_array());
+        rates.flatten().filter(|rate| rate["ost"] == ost).map(|rate| number(rate, key)).sum()
+    };
+    let paused = statuses.iter().any(|status| status["heal"]["paused"] == true);
+    let row = |(ost, [chains, objects, bytes]): (u64, [u64; 3])| {
+        let objects_per_s = rate(ost, "objects_per_s");
+        let left = (!paused && objects_per_s > 0).then(|| objects.div_ceil(objects_per_s));
+        json!({
+            "ost": ost,
+            "chains": chains,
+            "objects": objects,
+            "bytes": bytes,
+            "objects_per_s": objects_per_s,
+            "bytes_per_s": rate(ost, "bytes_per_s"),
+            "seconds_left": left,
+            "paused": paused,
+        })
+    };
+    osts.into_iter().map(row).collect()
+}
+
+/// A row for people.
+fn shown(row: &Value) -> String {
+    let (objects, chains) = (number(row, "objects"), number(row, "chains"));
+    let bytes = human_bytes(number(row, "bytes"));
+    let rate = match number(row, "objects_per_s") {
+        0 => String::new(),
+        objects => {
+            format!(", {objects} objects and {} a second", human_bytes(number(row, "bytes_per_s")))
+        }
+    };
+    let left = match row["seconds_left"].as_u64() {
+        Some(seconds) => format!(", {seconds} s left"),
+        None => String::new(),
+    };
+    format!(
+        "ost {:<4} lacks {objects} objects of {chains} chains, at least {bytes}{rate}{left}",
+        row["ost"].to_string()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_chain_counts_once_as_its_head_knows_it() {
+        let pending = |chain: &str, ost: u64, objects: u64, head: bool| json!({"chain": chain, "ost": ost, "objects": objects, "bytes": objects << 20, "head": head});
+        let rates = json!([{"ost": 2, "objects_per_s": 5, "bytes_per_s": 1048576}]);
+        let one = json!({
+            "pending": [pending("3x0", 2, 10, true), pending("3x1", 2, 99, false)],
+            "heal": { "paused": false, "rates": [] },
+        });
+        let two = json!({
+            "pending": [pending("3x0", 2, 11, false), pending("3x1", 2, 20, true)],
+            "heal": { "paused": false, "rates": rates },
+        });
+        let mut statuses = [one, two];
+        let shown_now: Vec<String> = rows(&statuses).iter().map(shown).collect();
+        assert_eq!(
+            shown_now,
+            ["ost 2    lacks 30 objects of 2 chains, at least 30.0 MiB, 5 objects and 1.0 MiB a \
+                 second, 6 s left"]
+        );
+        statuses[0]["heal"]["paused"] = json!(true);
+        assert_eq!(rows(&statuses)[0]["seconds_left"], Value::Null);
+        assert!(rows(&[]).is_empty());
+    }
+}

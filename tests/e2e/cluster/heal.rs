@@ -1,0 +1,278 @@
+//! Copies that are lost or damaged are noticed, are not read, and come back from the others.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use support::load::Load;
+use support::random::Random;
+use support::*;
+
+fn bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut random = Random(seed);
+    (0..len).map(|_| random.below(256) as u8).collect()
+}
+
+/// Objects of an OST: paths below its directory, and content.
+fn content(ost: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let top = ost.join("objects");
+    for folder in fs::read_dir(&top).into_iter().flatten().flatten() {
+        for object in fs::read_dir(folder.path()).into_iter().flatten().flatten() {
+            // One that is removed meanwhile is not there.
+            let Ok(bytes) = fs::read(object.path()) else { continue };
+            found.insert(object.path().strip_prefix(&top).unwrap().to_owned(), bytes);
+        }
+    }
+    found
+}
+
+fn must_be_equal(osts: &[PathBuf]) {
+    eventually("all copies are the same", || {
+        let first = content(&osts[0]);
+        !first.is_empty() && osts[1..].iter().all(|ost| content(ost) == first)
+    });
+}
+
+/// Puts an empty directory in the place of an OST, as a new disk is.
+fn exchange(ost: &Path) {
+    fs::remove_dir_all(ost).unwrap();
+    fs::create_dir(ost).unwrap();
+}
+
+fn status(target: &str) -> serde_json::Value {
+    let output = run(glint().args(["status", "--json", target]));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Waits until all members of all chains serve.
+fn is_whole(target: &str) {
+    eventually("all members serve", || {
+        let chains = &status(target)["chains"];
+        chains["count"] != 0 && chains["count"] == chains["whole"]
+    });
+}
+
+/// Three OSTs of one server, each with a copy of everything.
+struct OneServer {
+    world: World,
+}
+
+impl OneServer {
+    const OPTIONS: [&str; 4] = ["--osts", "3", "--replicas", "3"];
+
+    fn up(&self, more: &[&str]) -> Process {
+        self.world.up(&[&OneServer::OPTIONS[..], more].concat())
+    }
+
+    fn osts(&self) -> Vec<PathBuf> {
+        (0..3).map(|n| self.world.data().join(format!("ost{n}"))).collect()
+    }
+
+    fn write(&self, files: u64) {
+        for n in 0..files {
+            let path = self.world.mount_point().join(format!("file{n}"));
+            fs::write(&path, bytes(n, 200_000)).unwrap();
+            File::open(&path).unwrap().sync_all().unwrap();
+        }
+    }
+
+    fn must_read(&self, files: u64) {
+        for n in 0..files {
+            let read = fs::read(self.world.mount_point().join(format!("file{n}"))).unwrap();
+            assert!(read == bytes(n, 200_000), "file{n} is another one");
+        }
+    }
+
+    /// A start over this directory is refused. Returns how.
+    fn refused(&self) -> String {
+        let (data, mount) = (self.world.data(), self.world.mount_point());
+        refused(glint().args(["up", "--data", text(&data), "--mount", text(&mount)]))
+    }
+}
+
+#[test]
+fn an_emptied_ost_is_refused_replaced_and_filled_while_heal_rests_and_goes_on() {
+    let one = OneServer { world: World::new() };
+    let (osts, mount) = (one.osts(), one.world.mount_point());
+    let up = one.up(&[]);
+    one.write(40);
+    fs::create_dir(mount.join("alone")).unwrap();
+    run(glint().args(["setstripe", "-r", "1", "-c", "3", text(&mount.join("alone"))]));
+    fs::write(mount.join("alone/file"), bytes(99, 10_000_000)).unwrap();
+    run(glint().args(["heal", "pause", text(&mount)]));
+    up.stop();
+
+    exchange(&osts[1]);
+    let said = one.refused();
+    assert!(said.contains(text(&osts[1])) && said.contains("glint ost replace"), "{said}");
+    assert!(fs::read_dir(&osts[1]).unwrap().next().is_none(), "nothing was made there");
+    let said = refused(glint().args(["ost", "replace", text(&osts[0])]));
+    assert!(said.contains("belongs there"), "{said}");
+    run(glint().args(["ost", "replace", text(&osts[1])]));
+
+    let up = one.up(&[]);
+    let list = || {
+        let output = run(glint().args(["ost", "list", text(&mount)]));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    eventually("the others know what it lacks", || {
+        list().contains("1 files without copies LOST DATA")
+    });
+    let info = || {
+        let output = run(glint().args(["heal", "info", "--json", text(&mount)]));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let rows = info();
+    let row = |line| -> serde_json::Value { serde_json::from_str(line).unwrap() };
+    let lacking = rows.lines().map(row).find(|row| row["ost"] == 1).unwrap();
+    let objects = lacking["objects"].as_u64().unwrap();
+    assert!(lacking["paused"] == true && objects >= 40, "{lacking}");
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(content(&osts[1]).is_empty(), "heal rests");
+    // New changes reach those that serve, and are read from them.
+    fs::write(mount.join("file0"), bytes(0, 200_000)).unwrap();
+    one.must_read(40);
+    up.stop();
+
+    let up = one.up(&[]);
+    assert!(!info().is_empty(), "it rests also after a restart");
+    run(glint().args(["heal", "resume", text(&mount)]));
+    is_whole(text(&mount));
+    assert_eq!(info(), "", "nothing is lacking");
+    one.must_read(40);
+    fs::remove_dir_all(mount.join("alone")).unwrap();
+    must_be_equal(&osts);
+    up.stop();
+    one.world.assert_sound();
+}
+
+#[test]
+fn damage_is_never_read_and_repaired_from_another_copy() {
+    let one = OneServer { world: World::new() };
+    let (osts, mount) = (one.osts(), one.world.mount_point());
+    // The end of a server gives all objects their checksums.
+    let up = one.up(&[]);
+    one.write(12);
+    // All copies serve soon after the next start: nothing is to be made equal any more.
+    let recent = one.world.data().join("recent.log");
+    eventually("all is on stable storage", || fs::metadata(&recent).unwrap().len() == 0);
+    up.stop();
+    let good = content(&osts[0]);
+    must_be_equal(&osts);
+    // Each object is damaged in one copy, and in some of them in two.
+    for (n, path) in good.keys().enumerate() {
+        for ost in [Some(n % 3), (n % 4 == 0).then_some((n + 1) % 3)].into_iter().flatten() {
+            let file = osts[ost].join("objects").join(path);
+            let file = File::options().read(true).write(true).open(file).unwrap();
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, 150_000).unwrap();
+            file.write_all_at(&[byte[0] ^ 1], 150_000).unwrap();
+        }
+    }
+    let up = one.up(&[]);
+    is_whole(text(&mount));
+    one.must_read(12);
+    let scrub = run(glint().args(["scrub", "--json", text(&mount)]));
+    assert!(String::from_utf8_lossy(&scrub.stdout).contains("\"repaired\""));
+    must_be_equal(&osts);
+    is_whole(text(&mount));
+    assert!(content(&osts[2]) == good, "the good bytes are everywhere");
+    one.must_read(12);
+    up.stop();
+    one.world.assert_sound();
+}
+
+#[test]
+fn servers_are_used_while_the_disk_of_one_is_exchanged() {
+    let world = World::new();
+    let (port, ports) = (free_port(), [free_port(), free_port()]);
+    let server = world.serve(port, &["--replicas", "3", "--heal-bandwidth", "50M"]);
+    let oss = |n: u16| world.oss(n, ports[usize::from(n) - 1], port, &[]);
+    let (first, second) = (oss(1), oss(2));
+    let (client, a) = world.mount(port, "a", &[]);
+    for n in 0..30 {
+        fs::write(a.join(format!("file{n}")), bytes(n, 300_000)).unwrap();
+    }
+    fs::create_dir(a.join("load")).unwrap();
+    sh(&a, "sync -f .");
+    let load = Load::start(&[a.join("load")]);
+    load.go_on();
+    second.kill();
+    let lost = world.oss_data(2).join("ost0");
+    exchange(&lost);
+    run(glint().args(["ost", "replace", text(&lost)]));
+    load.go_on();
+    let second = oss(2);
+    load.go_on();
+    is_whole(&address(port));
+    load.go_on();
+    load.end(1);
+    sh(&a, "sync -f .");
+    let dirs = [world.data(), world.oss_data(1), world.oss_data(2)];
+    must_be_equal(&dirs.map(|dir| dir.join("ost0")));
+    // The filled copy alone has everything.
+    first.kill();
+    for n in 0..30 {
+        assert!(fs::read(a.join(format!("file{n}"))).unwrap() == bytes(n, 300_000));
+    }
+    let first = oss(1);
+    is_whole(&address(port));
+    [client, first, second, server].into_iter().for_each(Process::stop);
+    world.assert_sound();
+}
+
+#[test]
+fn the_last_copy_is_given_up_only_on_demand() {
+    let one = OneServer { world: World::new() };
+    let mount = one.world.mount_point();
+    let up = one.up(&[]);
+    one.write(6);
+    run(glint().args(["heal", "pause", text(&mount)]));
+    up.stop();
+    // After a start of its only server one member of each chain serves, and the others wait for heal.
+    one.up(&[]).stop();
+    let osts = one.osts();
+    exchange(&osts[2]);
+    run(glint().args(["ost", "replace", text(&osts[2])]));
+    let said = one.refused();
+    assert!(said.contains("OST 2 is the last that has all data of"), "{said}");
+    assert!(one.refused().contains("is the last that has all data of"), "and again");
+    run(glint().args(["ost", "replace", "--lose-last-copies", text(&osts[2])]));
+    let up = one.up(&[]);
+    one.must_read(6);
+    run(glint().args(["heal", "resume", text(&mount)]));
+    is_whole(text(&mount));
+    must_be_equal(&osts);
+    one.must_read(6);
+    up.stop();
+    one.world.assert_sound();
+}
+
+#[test]
+fn changes_wait_or_fail_where_there_are_fewer_copies_than_asked_for() {
+    let world = World::new();
+    let (port, ports) = (free_port(), [free_port(), free_port()]);
+    let server = world.serve(port, &["--replicas", "3", "--min-replicas", "2:fail"]);
+    let oss = |n: u16| world.oss(n, ports[usize::from(n) - 1], port, &[]);
+    let (first, second) = (oss(1), oss(2));
+    let (client, a) = world.mount(port, "a", &[]);
+    let write = |name: &str| -> std::io::Result<()> {
+        fs::write(a.join(name), bytes(1, 10_000))?;
+        File::open(a.join(name))?.sync_all()
+    };
+    write("three").unwrap();
+    second.kill();
+    write("two").unwrap();
+    first.kill();
+    let errno = write("one").unwrap_err().raw_os_error();
+    assert_eq!(errno, Some(rustix::io::Errno::ROFS.raw_os_error()));
+    let (first, second) = (oss(1), oss(2));
+    is_whole(&address(port));
+    write("again").unwrap();
+    assert!(fs::read(a.join("two")).unwrap() == bytes(1, 10_000));
+    [client, first, second, server].into_iter().for_each(Process::stop);
+}
