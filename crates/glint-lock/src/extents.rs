@@ -265,8 +265,7 @@ impl ExtentTable {
     }
 
     /// Whether a client holds a lock that gives this.
-    #[cfg(test)]
-    pub(crate) fn gives(&self, client: ClientId, ino: Ino, lock: DataLock) -> bool {
+    pub fn gives(&self, client: ClientId, ino: Ino, lock: DataLock) -> bool {
         let file = self.files.get(&ino);
         file.is_some_and(|f| f.held.iter().any(|h| h.client == client && h.lock.covers(lock)))
     }

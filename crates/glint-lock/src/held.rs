@@ -135,6 +135,12 @@ impl HeldData {
         Some(data.id)
     }
 
+    /// Whether a lock is to be returned, or is gone.
+    pub fn is_recalled(&self, id: u64) -> bool {
+        let has = |data: &&Data| data.id == id || data.others.contains(&id);
+        self.locks.iter().find(has).is_none_or(|data| data.asked || data.lost)
+    }
+
     /// Whether pages are on their way out of a lock: who fills or brings pages waits for that,
     /// and asks for no other lock meanwhile.
     pub fn is_draining(&self) -> bool {

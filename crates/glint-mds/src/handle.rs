@@ -172,6 +172,13 @@ impl<K: Kv> Mds<K> {
                 Ok(MdsReply::Done)
             }
             MdsRequest::SetLayout { ino, layout } => self.set_layout(context, ino, layout).await,
+            MdsRequest::PlanLayout { ino, layout, ref avoid } => {
+                self.plan_layout(context, ino, layout, avoid).await
+            }
+            MdsRequest::SwitchLayout { ino, from, to } => {
+                self.switch_layout(context, ino, from, to).await
+            }
+            MdsRequest::DropLayout { ino, layout } => self.drop_layout(context, ino, layout).await,
             MdsRequest::Reopen { ino, readers, writers, .. } => {
                 context.begin()?;
                 let orphan = self.kv.get(Keyspace::Orphan, &ino.key()).await.map_err(errno)?;

@@ -25,6 +25,7 @@ use glint_proto::chain::{Chain, ChainPolicy, ChainVersion, MemberEvent};
 use glint_proto::watch::{Beat, Watch};
 use glint_proto::{ClientId, Errno, FileType, FsResult, Ino, Layout, MdsReply, Timestamp};
 use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
@@ -83,6 +84,10 @@ pub struct Mds<K> {
     /// Signals the reaper that there is something to destroy.
     pub(crate) orphans: AtomicU64,
     pub(crate) destroyed: Mutex<Destroyed>,
+    /// Orphan keys of objects that clients of this run copy data to.
+    pub(crate) plans: Mutex<HashMap<Vec<u8>, u64>>,
+    /// OSTs that were replaced, in this run.
+    pub(crate) replaced: AtomicU64,
     pub(crate) sharing: Sharing,
     pub(crate) recovery: Recovery,
     /// By which clients are late.
@@ -146,6 +151,8 @@ impl<K: Kv> Mds<K> {
             full: AtomicBool::new(false),
             orphans: AtomicU64::new(1),
             destroyed: Mutex::default(),
+            plans: Mutex::default(),
+            replaced: AtomicU64::new(0),
             sharing: Sharing::new(),
             recovery: Recovery::new(watch.clone()),
             watch,

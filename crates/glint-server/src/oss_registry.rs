@@ -49,7 +49,7 @@ struct RegisteredOss {
     /// Names the sequence of its orders. Another one has it ask about all sessions.
     orders_sequence: u64,
     heard: Instant,
-    /// Its last beat has said so.
+    /// Said by its last beat: it is stopped.
     has_left: bool,
     /// Boot verifier of its run, once that is known to the table of chains.
     run: Option<u64>,

@@ -42,11 +42,14 @@ impl Repairs {
             found.difference(&begun).take(AT_ONCE).copied().collect()
         };
         for (index, object) in due {
-            let target = match layout_of(object).await {
-                Ok(Some(layout)) => layout.ost_of(object.stripe, 0),
+            let layout = match layout_of(object).await {
+                Ok(Some(layout)) => layout,
                 Ok(None) => continue,
                 Err(_) => return,
             };
+            // Objects from before the data moved are removed soon.
+            let Some(stripe) = layout.stripe_of(object) else { continue };
+            let target = layout.ost_of(stripe, 0);
             if ChainId::of_target(target).is_none() {
                 continue;
             }

@@ -82,6 +82,7 @@ enum Command {
     Status(cmd::status::Args),
     Stats(cmd::stats::Args),
     Setstripe(cmd::storage::stripe::SetArgs),
+    Restripe(cmd::storage::restripe::Args),
     Getstripe(cmd::storage::stripe::GetArgs),
     #[command(subcommand)]
     Ost(cmd::storage::ost::OstCommand),
@@ -173,6 +174,7 @@ fn run(command: Command, common: &Common) -> CommandResult {
         Command::Status(args) => cmd::status::run(args),
         Command::Stats(args) => cmd::stats::run(args),
         Command::Setstripe(args) => cmd::storage::stripe::set(args),
+        Command::Restripe(args) => cmd::storage::restripe::run(args),
         Command::Getstripe(args) => cmd::storage::stripe::get(args),
         Command::Scrub(args) => cmd::storage::scrub::run(args),
         Command::Fsck(args) => cmd::fsck::run(args),

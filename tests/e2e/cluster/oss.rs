@@ -314,6 +314,7 @@ fn an_oss_whose_disk_stands_still_is_heard() {
     start().stop();
     let at = data.join("ost1");
     let disk = Disk::new(&world.path("image"), &at, "ext4", 400);
+    run(glint().args(["ost", "replace", text(&at)]));
     let oss = start();
     let (mount, dir) = world.mount(port, "m", &["-o", "nowbmeta"]);
     // The first OST is that of the MDS.

@@ -397,6 +397,7 @@ fn a_disk_that_stands_still_keeps_no_locks_of_who_is_gone() {
     start().stop();
     let at = world.data().join("ost1");
     let disk = Disk::new(&world.path("image"), &at, "ext4", 400);
+    run(glint().args(["ost", "replace", text(&at)]));
     let mut server = start();
     let (gone, a) = world.mount(port, "a", &[]);
     let (hangs, b) = world.mount(port, "b", &["-o", "nowbmeta"]);

@@ -212,7 +212,6 @@ fn the_experiment_of_smallfile_writes_its_report() {
     for part in [
         "| 1 copy | 4 |",
         "| 3 copies | 4 | ",
-        "## The index",
         "| delete-renamed | 22461 |",
         "| client | mount | create |",
     ] {

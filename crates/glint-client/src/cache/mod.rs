@@ -155,6 +155,9 @@ impl Cache {
                     drop(state);
                     inode.wake();
                 }
+                Grant::Layout { ino, layout } => {
+                    self.inode(ino).lock().data.set_layout(Some(layout));
+                }
                 Grant::Capability { ino, capability } => {
                     let inode = self.inode(ino);
                     let mut state = inode.lock();

@@ -47,6 +47,7 @@ impl<T: Transport> Client<T> {
     ) -> FsResult<usize> {
         let file = self.handles.get(handle)?;
         self.touch(&file).await;
+        let _inside = self.data.gate.enter(file.ino).await;
         let n = match self.inode(file.ino) {
             Some(inode) => {
                 let purpose = match pages {
@@ -89,7 +90,8 @@ impl<T: Transport> Client<T> {
             None => self.size_to_read_ahead(file, stamp).await?,
         };
         let read = offset..offset + buffer.len() as u64;
-        let spread = file.layout.stripe_bytes() * u64::from(file.layout.stripe_count);
+        let layout = self.layout_of_open(file);
+        let spread = layout.stripe_bytes() * u64::from(layout.stripe_count);
         let plan = file.ahead.lock().plan(read, size, spread, stamp, &self.data.ahead_memory);
         for block in plan.fetch {
             match self.me.get().and_then(Weak::upgrade) {
@@ -126,7 +128,10 @@ impl<T: Transport> Client<T> {
         if let Some(size) = known {
             return Ok(size);
         }
-        let size = self.glimpse(file.ino, file.layout).await?.map_or(0, |objects| objects.size);
+        let size = self
+            .glimpse(file.ino, self.layout_of_open(file))
+            .await?
+            .map_or(0, |objects| objects.size);
         file.ahead.lock().note_size(stamp, size);
         Ok(size)
     }
@@ -153,6 +158,7 @@ impl<T: Transport> Client<T> {
         }
         file.wrote.store(true, Ordering::Release);
         let inode = self.inode(file.ino);
+        let inside = self.data.gate.enter(file.ino).await;
         if !how.pages {
             self.take_privileges(inode.as_deref(), &file, how.keeps_set_id).await?;
         }
@@ -181,6 +187,7 @@ impl<T: Transport> Client<T> {
             }
             None => self.write_file(&file, offset, data, &|| true).await?,
         }
+        drop(inside);
         glint_telemetry::count(Counter::BytesWritten, data.len() as u64);
         if how.sync {
             self.sync_file(handle).await?;
@@ -195,16 +202,22 @@ impl<T: Transport> Client<T> {
             return Ok(size);
         }
         self.flush_inode(inode).await?;
-        Ok(self.glimpse(file.ino, file.layout).await?.map_or(0, |objects| objects.size))
+        Ok(self
+            .glimpse(file.ino, self.layout_of_open(file))
+            .await?
+            .map_or(0, |objects| objects.size))
     }
 
     /// Truncates the data of a file, which nobody else reads or writes meanwhile.
     pub(crate) async fn cut(&self, ino: Ino, layout: Layout, size: u64) -> FsResult<()> {
+        let _inside = self.data.gate.enter(ino).await;
         let Some(inode) = self.inode(ino) else {
+            let layout = self.latest_layout(ino, layout);
             return self.truncate_objects(ino, layout, size, &|| true).await;
         };
         let guard = self.lock_data(&inode, Range::ALL, true, Use::Call).await?;
         inode.lock().data.set_layout(Some(layout));
+        let layout = self.latest_layout(ino, layout);
         // Data that could not be written yet would come back later. Lost data is told to the
         // writer.
         self.flush_inode(&inode).await?;
@@ -260,6 +273,7 @@ impl<T: Transport> Client<T> {
         file.wrote.store(true, Ordering::Release);
         let inode = self.inode(file.ino);
         self.take_privileges(inode.as_deref(), &file, caller.cred.is_superuser()).await?;
+        let _inside = self.data.gate.enter(file.ino).await;
         let Some(inode) = inode else {
             return self.allocate_file(&file, mode, offset, len, &|| true).await;
         };
@@ -275,6 +289,7 @@ impl<T: Transport> Client<T> {
     /// Finds data or a hole.
     pub(crate) async fn seek(&self, handle: Handle, offset: u64, hole: bool) -> FsResult<u64> {
         let file = self.handles.get(handle)?;
+        let _inside = self.data.gate.enter(file.ino).await;
         let _guard = match self.inode(file.ino) {
             Some(inode) => {
                 let guard = self.lock_data(&inode, Range::ALL, false, Use::Call).await?;
@@ -284,7 +299,7 @@ impl<T: Transport> Client<T> {
             None => None,
         };
         let size = self.size_of(file.ino).await?;
-        self.seek_file(&file, offset, size, hole).await
+        self.seek_objects(file.ino, self.layout_of_open(&file), offset, size, hole).await
     }
 
     /// Copies from one file to another. Returns how much, which is less after an error.

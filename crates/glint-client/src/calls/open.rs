@@ -204,10 +204,11 @@ impl<T: Transport> Client<T> {
         file: &OpenFile,
     ) -> Option<(u64, Option<ObjectAttr>)> {
         let number = self.data.next_glimpse();
-        let known = inode.and_then(|inode| self.written(inode, file.layout));
+        let layout = self.layout_of_open(file);
+        let known = inode.and_then(|inode| self.written(inode, layout));
         let objects = match known {
             Some(objects) => Ok(Some(objects)),
-            None => self.glimpse(file.ino, file.layout).await,
+            None => self.glimpse(file.ino, layout).await,
         };
         match objects {
             Ok(objects) => {

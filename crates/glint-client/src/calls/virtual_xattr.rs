@@ -3,6 +3,7 @@
 //! | name | value |
 //! |---|---|
 //! | `glint.layout` | `stripe_count=N stripe_size=BYTES first_ost=N osts=N`, readable and writable |
+//! | `glint.restripe` | as above, and `avoid=N,N`: OSTs without a stripe of it; only writable: moves data |
 //! | `glint.status` | state dump of the servers, JSON; other users than root see no other client |
 //! | `glint.stats` | statistics of the servers and this client, JSON |
 
@@ -12,6 +13,7 @@ use glint_net::{MdsSession, ServerStatistics, Transport, status_for_everybody};
 use glint_proto::{Errno, FsResult, Ino, Layout, MdsReply, MdsRequest};
 
 const LAYOUT: &[u8] = b"glint.layout";
+const RESTRIPE: &[u8] = b"glint.restripe";
 const STATUS: &[u8] = b"glint.status";
 const STATS: &[u8] = b"glint.stats";
 
@@ -41,6 +43,7 @@ impl<T: Transport> Client<T> {
     ) -> Option<FsResult<()>> {
         match name {
             LAYOUT => Some(self.set_layout(caller, ino, value).await),
+            RESTRIPE => Some(self.move_as(caller, ino, value).await),
             // The only thing that can be done to statistics.
             STATS => Some(match (value, caller.cred.is_superuser()) {
                 (b"reset", true) => self.transport.mds().reset_stats().await,
@@ -59,6 +62,17 @@ impl<T: Transport> Client<T> {
             inode.lock().data.set_layout(attr.is_file().then_some(attr.layout));
         }
         Ok(())
+    }
+
+    async fn move_as(&self, caller: &Caller, ino: Ino, value: &[u8]) -> FsResult<()> {
+        let text = std::str::from_utf8(value).map_err(|_| Errno::EINVAL)?;
+        let (avoid, words): (Vec<&str>, Vec<&str>) =
+            text.split_whitespace().partition(|word| word.starts_with("avoid="));
+        let osts = avoid.iter().flat_map(|word| word["avoid=".len()..].split(','));
+        let osts: Result<Vec<u16>, _> = osts.map(str::parse).collect();
+        let avoid = osts.map_err(|_| Errno::EINVAL)?;
+        let layout = parse_layout(words.join(" ").as_bytes(), self.layout_of(ino).await?)?;
+        self.restripe(caller, ino, layout, avoid).await
     }
 
     /// The state of the servers for a user of this host: who is not its root is told what a

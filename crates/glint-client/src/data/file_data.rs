@@ -67,9 +67,12 @@ impl FileData {
         self.layout
     }
 
-    /// Notes where the data lies.
+    /// Notes where the data lies, unless it is known to have moved since.
     pub(crate) fn set_layout(&mut self, layout: Option<Layout>) {
-        self.layout = layout;
+        let is_old = |known: Layout| layout.is_some_and(|layout| layout.is_before(&known));
+        if !self.layout.is_some_and(is_old) {
+            self.layout = layout;
+        }
     }
 
     /// Extents that wait to be sent, or are on their way.

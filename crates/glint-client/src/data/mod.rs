@@ -4,12 +4,15 @@ pub(crate) mod capabilities;
 pub(crate) mod dirty;
 pub(crate) mod extents;
 pub(crate) mod file_data;
+pub(crate) mod gate;
+mod mover;
 pub(crate) mod placement;
 pub(crate) mod read_ahead;
 mod stripes;
 pub(crate) mod write_back;
 pub(crate) mod write_limits;
 
+use crate::data::gate::DataGate;
 use crate::data::read_ahead::ReadAheadMemory;
 use crate::data::write_limits::WriteLimits;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,6 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(crate) struct SharedByFiles {
     pub(crate) limits: WriteLimits,
     pub(crate) ahead_memory: ReadAheadMemory,
+    pub(crate) gate: DataGate,
     /// Counts what was asked of objects for closes.
     glimpses: AtomicU64,
     counts_pages: AtomicBool,

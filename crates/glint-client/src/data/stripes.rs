@@ -14,7 +14,7 @@ use futures_util::future::try_join_all;
 use glint_net::Transport;
 use glint_proto::layout::Piece;
 use glint_proto::{
-    Attr, Bulk, Errno, FsResult, Ino, Layout, ObjectAttr, ObjectId, OstReply, OstRequest,
+    Attr, Bulk, Errno, FsResult, Ino, Layout, ObjectAttr, ObjectId, OstReply, OstRequest, Timestamp,
 };
 
 impl<T: Transport> Client<T> {
@@ -53,11 +53,11 @@ impl<T: Transport> Client<T> {
         &self,
         ino: Ino,
         layout: Layout,
-        request: impl Fn(ObjectId) -> OstRequest,
+        request: impl Fn(u16, ObjectId) -> OstRequest,
         is_held: &dyn Fn() -> bool,
     ) -> FsResult<Vec<OstReply>> {
         let ask = |stripe| {
-            let request = request(ObjectId { ino, stripe });
+            let request = request(stripe, layout.object(ino, stripe));
             self.ask_ost(self.placement.ost_of(layout, stripe), request, Bulk::None, is_held)
         };
         if layout.stripe_count <= 1 {
@@ -68,8 +68,9 @@ impl<T: Transport> Client<T> {
 
     /// Attributes of the objects of a file together; `None` if it has no object.
     pub(crate) async fn glimpse(&self, ino: Ino, layout: Layout) -> FsResult<Option<ObjectAttr>> {
-        let replies =
-            self.each_object(ino, layout, |object| OstRequest::Stat { object }, &|| true).await?;
+        let replies = self
+            .each_object(ino, layout, |_, object| OstRequest::Stat { object }, &|| true)
+            .await?;
         let mut whole: Option<ObjectAttr> = None;
         for (stripe, reply) in replies.into_iter().enumerate() {
             let OstReply::Stat(stat) = reply else { return Err(Errno::EPROTO) };
@@ -104,9 +105,9 @@ impl<T: Transport> Client<T> {
         size: u64,
         is_held: &dyn Fn() -> bool,
     ) -> FsResult<()> {
-        let request = |object: ObjectId| OstRequest::Truncate {
+        let request = |stripe, object: ObjectId| OstRequest::Truncate {
             object,
-            size: layout.object_size(object.stripe, size),
+            size: layout.object_size(stripe, size),
         };
         self.each_object(ino, layout, request, is_held).await.map(drop)
     }
@@ -116,12 +117,24 @@ impl<T: Transport> Client<T> {
         attr: &Attr,
         is_held: &dyn Fn() -> bool,
     ) -> FsResult<()> {
-        let request = |object| OstRequest::SetTime { object, mtime: attr.mtime };
-        self.each_object(attr.ino, attr.layout, request, is_held).await.map(drop)
+        let layout = self.latest_layout(attr.ino, attr.layout);
+        self.set_objects_time(attr.ino, layout, attr.mtime, is_held).await
+    }
+
+    /// Sets the time of objects of a file.
+    pub(crate) async fn set_objects_time(
+        &self,
+        ino: Ino,
+        layout: Layout,
+        mtime: Timestamp,
+        is_held: &dyn Fn() -> bool,
+    ) -> FsResult<()> {
+        let request = |_, object| OstRequest::SetTime { object, mtime };
+        self.each_object(ino, layout, request, is_held).await.map(drop)
     }
 
     pub(crate) async fn sync_objects(&self, ino: Ino, layout: Layout) -> FsResult<()> {
-        self.each_object(ino, layout, |object| OstRequest::Sync { object }, &|| true)
+        self.each_object(ino, layout, |_, object| OstRequest::Sync { object }, &|| true)
             .await
             .map(drop)
     }
@@ -132,13 +145,36 @@ impl<T: Transport> Client<T> {
         offset: u64,
         buffer: &mut [u8],
     ) -> FsResult<usize> {
-        let layout = file.layout;
+        self.read_objects(file.ino, self.layout_of_open(file), offset, buffer).await
+    }
+
+    /// Where the data of an open file lies. A lock on it is held, or it does not move.
+    pub(crate) fn layout_of_open(&self, file: &OpenFile) -> Layout {
+        self.latest_layout(file.ino, file.layout)
+    }
+
+    /// The latest that is known of the layout of a file, which was `then` once.
+    pub(crate) fn latest_layout(&self, ino: Ino, then: Layout) -> Layout {
+        let known = match self.has_locks() {
+            true => self.cache.find(ino).and_then(|inode| inode.lock().data.layout()),
+            false => self.data.gate.moved(ino),
+        };
+        known.filter(|known| then.is_before(known)).unwrap_or(then)
+    }
+
+    pub(crate) async fn read_objects(
+        &self,
+        ino: Ino,
+        layout: Layout,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> FsResult<usize> {
         let mut reads = Vec::new();
         let mut rest = &mut *buffer;
         for piece in layout.pieces(offset, rest.len() as u64) {
             let (room, after) = rest.split_at_mut(piece.len as usize);
             rest = after;
-            reads.push(self.read_piece(file.ino, layout, piece, room));
+            reads.push(self.read_piece(ino, layout, piece, room));
         }
         // One stripe needs no joining, and a short read is the end of the file.
         if layout.stripe_count <= 1 {
@@ -153,7 +189,7 @@ impl<T: Transport> Client<T> {
             return Ok(total);
         }
         // Some object ended early: a hole, or the end of the file.
-        let size = self.glimpse(file.ino, layout).await?.map_or(0, |objects| objects.size);
+        let size = self.glimpse(ino, layout).await?.map_or(0, |objects| objects.size);
         let end = (size.saturating_sub(offset) as usize).min(total);
         for (piece, got) in layout.pieces(offset, total as u64).zip(lengths) {
             let start = (piece.file_offset - offset) as usize;
@@ -170,7 +206,7 @@ impl<T: Transport> Client<T> {
         room: &mut [u8],
     ) -> FsResult<usize> {
         let request = OstRequest::Read {
-            object: ObjectId { ino, stripe: piece.stripe },
+            object: layout.object(ino, piece.stripe),
             offset: piece.object_offset,
             len: room.len() as u32,
         };
@@ -188,11 +224,21 @@ impl<T: Transport> Client<T> {
         data: &[u8],
         is_held: &dyn Fn() -> bool,
     ) -> FsResult<()> {
-        let layout = file.layout;
+        self.write_objects(file.ino, self.layout_of_open(file), offset, data, is_held).await
+    }
+
+    pub(crate) async fn write_objects(
+        &self,
+        ino: Ino,
+        layout: Layout,
+        offset: u64,
+        data: &[u8],
+        is_held: &dyn Fn() -> bool,
+    ) -> FsResult<()> {
         let write = |piece: Piece| {
             let start = (piece.file_offset - offset) as usize;
             let request = OstRequest::Write {
-                object: ObjectId { ino: file.ino, stripe: piece.stripe },
+                object: layout.object(ino, piece.stripe),
                 offset: piece.object_offset,
                 mtime: None,
                 kept: false,
@@ -220,12 +266,12 @@ impl<T: Transport> Client<T> {
         len: u64,
         is_held: &dyn Fn() -> bool,
     ) -> FsResult<()> {
-        let layout = file.layout;
+        let layout = self.layout_of_open(file);
         let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
         let allocate = |stripe: u16| {
             let start = layout.object_size(stripe, offset);
             let len = layout.object_size(stripe, end) - start;
-            let object = ObjectId { ino: file.ino, stripe };
+            let object = layout.object(file.ino, stripe);
             let request = OstRequest::Fallocate { object, mode, offset: start, len };
             let ost = self.placement.ost_of(layout, stripe);
             (len > 0).then(|| self.ask_ost(ost, request, Bulk::None, is_held))
@@ -235,9 +281,10 @@ impl<T: Transport> Client<T> {
 
     /// SEEK_DATA and SEEK_HOLE of lseek(2), in a file of `size` bytes: what the objects find
     /// first, one request to each at most.
-    pub(crate) async fn seek_file(
+    pub(crate) async fn seek_objects(
         &self,
-        file: &OpenFile,
+        ino: Ino,
+        layout: Layout,
         offset: u64,
         size: u64,
         hole: bool,
@@ -245,17 +292,17 @@ impl<T: Transport> Client<T> {
         if offset >= size {
             return Err(Errno::ENXIO);
         }
-        let layout = file.layout;
         let Some(here) = layout.pieces(offset, size - offset).next() else {
             return Err(Errno::ENXIO);
         };
-        let found = self.seek_object(file, here.stripe, offset, size, hole).await?;
+        let found = self.seek_object((ino, layout), here.stripe, offset, size, hole).await?;
         if layout.stripe_count <= 1 || found < here.file_offset + here.len {
             // No other object has anything before that.
             return if found < size || hole { Ok(found) } else { Err(Errno::ENXIO) };
         }
         let others = (0..layout.stripe_count).filter(|stripe| *stripe != here.stripe);
-        let asked = others.map(|stripe| self.seek_object(file, stripe, offset, size, hole));
+        let asked =
+            others.map(|stripe| self.seek_object((ino, layout), stripe, offset, size, hole));
         let found = try_join_all(asked).await?.into_iter().fold(found, u64::min);
         if found < size || hole { Ok(found) } else { Err(Errno::ENXIO) }
     }
@@ -264,18 +311,17 @@ impl<T: Transport> Client<T> {
     /// none.
     async fn seek_object(
         &self,
-        file: &OpenFile,
+        (ino, layout): (Ino, Layout),
         stripe: u16,
         offset: u64,
         size: u64,
         hole: bool,
     ) -> FsResult<u64> {
-        let layout = file.layout;
         let start = layout.object_size(stripe, offset);
         if start >= layout.object_size(stripe, size) {
             return Ok(size);
         }
-        let object = ObjectId { ino: file.ino, stripe };
+        let object = layout.object(ino, stripe);
         let request = OstRequest::Seek { object, offset: start, hole };
         let ost = self.placement.ost_of(layout, stripe);
         match self.ask_ost(ost, request, Bulk::None, &|| true).await? {

@@ -18,9 +18,7 @@ use glint_net::{Transport, host};
 use glint_proto::extents::{extents_bulk_bytes, put_extents};
 use glint_proto::limits::{BULK_BYTES_MAX, RESEND_MS_MAX, SPACE_GRANT_BYTES};
 use glint_proto::retry::Failing;
-use glint_proto::{
-    Bulk, Errno, FsResult, Ino, Layout, ObjectAttr, ObjectId, OstReply, OstRequest, clock,
-};
+use glint_proto::{Bulk, Errno, FsResult, Ino, Layout, ObjectAttr, OstReply, OstRequest, clock};
 use glint_telemetry::Counter;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -41,8 +39,9 @@ impl<T: Transport> Client<T> {
     ) {
         let now = clock::now();
         let (mut first, mut full, mut due, mut more) = (false, false, Due::Full, 0);
-        for piece in file.layout.pieces(offset, data.len() as u64) {
-            let ost = self.placement.ost_of(file.layout, piece.stripe);
+        let layout = self.layout_of_open(file);
+        for piece in layout.pieces(offset, data.len() as u64) {
+            let ost = self.placement.ost_of(layout, piece.stripe);
             let start = (piece.file_offset - offset) as usize;
             let part = &data[start..start + piece.len as usize];
             // Counted first: it may have been sent before this task goes on.
@@ -69,8 +68,8 @@ impl<T: Transport> Client<T> {
             self.cache.note_dirty(inode.ino);
         }
         if full && let Some(client) = self.me.get().and_then(Weak::upgrade) {
-            let (inode, layout) = (inode.clone(), file.layout);
-            host::spawn(async move { client.send_due(&inode, layout, due).await });
+            let inode = inode.clone();
+            host::spawn(async move { client.send_due(&inode, due).await });
         }
     }
 
@@ -82,8 +81,9 @@ impl<T: Transport> Client<T> {
         offset: u64,
         len: usize,
     ) -> FsResult<bool> {
-        for piece in file.layout.pieces(offset, len as u64) {
-            let ost = self.placement.ost_of(file.layout, piece.stripe);
+        let layout = self.layout_of_open(file);
+        for piece in layout.pieces(offset, len as u64) {
+            let ost = self.placement.ost_of(layout, piece.stripe);
             let mut taken = self.data.limits.take_kept(ost, piece.len);
             if !taken {
                 self.ask_for_space(ost, SPACE_GRANT_BYTES.max(piece.len)).await;
@@ -96,8 +96,8 @@ impl<T: Transport> Client<T> {
             }
             // Space that was taken is for others.
             let taken = piece.file_offset - offset + if taken { piece.len } else { 0 };
-            for piece in file.layout.pieces(offset, taken) {
-                self.data.limits.keeps(self.placement.ost_of(file.layout, piece.stripe), piece.len);
+            for piece in layout.pieces(offset, taken) {
+                self.data.limits.keeps(self.placement.ost_of(layout, piece.stripe), piece.len);
             }
             return if fits { Ok(false) } else { Err(Errno::EFBIG) };
         }
@@ -152,34 +152,41 @@ impl<T: Transport> Client<T> {
 
     /// Waits until there is room to write to a file.
     pub(crate) async fn room_to_write(&self, file: &OpenFile, offset: u64, len: usize) {
-        for piece in file.layout.pieces(offset, len as u64) {
-            self.data.limits.room(self.placement.ost_of(file.layout, piece.stripe)).await;
+        let layout = self.layout_of_open(file);
+        for piece in layout.pieces(offset, len as u64) {
+            self.data.limits.room(self.placement.ost_of(layout, piece.stripe)).await;
         }
     }
 
     /// Sends what is due of a file, and waits for it.
-    pub(crate) async fn send_due(&self, inode: &Arc<CachedInode>, layout: Layout, due: Due) {
-        self.send_where(inode, layout, due, |_| true).await;
+    pub(crate) async fn send_due(&self, inode: &Arc<CachedInode>, due: Due) {
+        self.send_where(inode, due, |_, _| true).await;
     }
 
     /// Sends old extents, which wait for OSTs that have enough to do, and may become full
     /// meanwhile.
-    pub(crate) async fn send_old(&self, inode: &Arc<CachedInode>, layout: Layout, then: Instant) {
-        let idle = |stripe| !self.data.limits.is_busy(self.placement.ost_of(layout, stripe));
-        self.send_where(inode, layout, Due::Before(then), idle).await;
+    pub(crate) async fn send_old(&self, inode: &Arc<CachedInode>, then: Instant) {
+        let idle =
+            |layout, stripe| !self.data.limits.is_busy(self.placement.ost_of(layout, stripe));
+        self.send_where(inode, Due::Before(then), idle).await;
     }
 
     async fn send_where(
         &self,
         inode: &Arc<CachedInode>,
-        layout: Layout,
         due: Due,
-        stripes: impl Fn(u16) -> bool,
+        stripes: impl Fn(Layout, u16) -> bool,
     ) {
         let mut sending = FuturesUnordered::new();
-        let take = || inode.lock().data.take(due, clock::now(), &stripes);
+        // The layout with each extent: the file may have moved since the last one was taken.
+        let take = || {
+            let mut state = inode.lock();
+            let layout = state.data.layout()?;
+            let of_it = |stripe| stripes(layout, stripe);
+            state.data.take(due, clock::now(), of_it).map(|in_flight| (layout, in_flight))
+        };
         loop {
-            while let Some(in_flight) = take() {
+            while let Some((layout, in_flight)) = take() {
                 sending.push(self.send(inode, layout, in_flight));
             }
             if sending.next().await.is_none() {
@@ -197,7 +204,7 @@ impl<T: Transport> Client<T> {
         let mtime = inode.lock().data.mtime();
         // Extents may be discarded while they wait for their turn: locks are lost with a session.
         let lives = || inode.lock().data.dirty().lives(&in_flight);
-        let object = ObjectId { ino: inode.ino, stripe };
+        let object = layout.object(inode.ino, stripe);
         let result = match (&in_flight.extents[..], never_created) {
             (_, true) => Err(Errno::EIO),
             ([(offset, extent)], _) => {
@@ -279,18 +286,19 @@ impl<T: Transport> Client<T> {
     /// Everything that was written to an inode so far to its OSTs. What is lost meanwhile is
     /// told to its open files; an error says that data is still here, and is tried again.
     pub(crate) async fn flush_inode(&self, inode: &Arc<CachedInode>) -> FsResult<()> {
-        let layout = {
+        {
             let state = inode.lock();
             if state.data.is_clean() {
                 return Ok(());
             }
-            state.data.layout()
-        };
-        let Some(layout) = layout else { return Err(Errno::EIO) };
+            if state.data.layout().is_none() {
+                return Err(Errno::EIO);
+            }
+        }
         let begun = clock::now();
         loop {
             let completions = inode.lock().data.dirty().completions();
-            self.send_due(inode, layout, Due::Before(begun)).await;
+            self.send_due(inode, Due::Before(begun)).await;
             let (flies, failing) = {
                 let state = inode.lock();
                 let dirty = state.data.dirty();

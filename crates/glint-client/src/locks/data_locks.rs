@@ -35,6 +35,11 @@ pub(crate) struct DataLockGuard {
 }
 
 impl DataLockGuard {
+    /// Whether a server wants it back.
+    pub(crate) fn is_recalled(&self) -> bool {
+        self.inode.lock().data_locks.is_recalled(self.id)
+    }
+
     /// Whether the lock was not lost since, with the session of this client.
     pub(crate) fn is_held(&self) -> bool {
         self.inode.lock().data_locks.knows(self.id)

@@ -162,12 +162,12 @@ impl<T: Transport> Client<T> {
                 let due = {
                     let state = inode.lock();
                     let oldest = state.data.dirty().oldest();
-                    oldest.is_some_and(|oldest| oldest <= old).then_some(state.data.layout())
+                    oldest.is_some_and(|oldest| oldest <= old)
                 };
-                if let Some(Some(layout)) = due {
+                if due {
                     let client = self.clone();
                     host::spawn(async move {
-                        client.send_old(&inode, layout, old).await;
+                        client.send_old(&inode, old).await;
                     });
                 }
             }

@@ -40,12 +40,15 @@ impl<T: Transport> Client<T> {
             | MdsRequest::Listxattr { ino }
             | MdsRequest::Removexattr { ino, .. }
             | MdsRequest::SetLayout { ino, .. }
+            | MdsRequest::PlanLayout { ino, .. }
             | MdsRequest::Reopen { ino, .. }
             | MdsRequest::Touch { ino }
             | MdsRequest::AddOpens { ino, .. }
             | MdsRequest::ReclaimDelegation { ino } => self.flush_changes_and_closes(ino).await,
             // The data of a file goes while it is being closed, and needs its lock for that.
-            MdsRequest::Lock { ino, .. } => self.flush_changes(ino).await,
+            MdsRequest::Lock { ino, .. }
+            | MdsRequest::SwitchLayout { ino, .. }
+            | MdsRequest::DropLayout { ino, .. } => self.flush_changes(ino).await,
             MdsRequest::PosixLock(lock) => self.flush_changes(lock.ino).await,
         }
     }

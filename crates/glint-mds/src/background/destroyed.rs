@@ -19,14 +19,19 @@ const RETRY_SHARE: u32 = 5;
 /// Files whose objects are removed, in the order of these changes.
 #[derive(Default)]
 pub(crate) struct Destroyed {
-    /// With the time at which those with copies were removed.
-    pub(super) files: HashMap<Ino, Option<Instant>>,
-    changes: VecDeque<(u64, Vec<Ino>)>,
-    pub(super) retry: Retry,
+    /// By their orphan keys, with the time at which those with copies were removed.
+    pub(super) files: HashMap<OrphanKey, Option<Instant>>,
+    changes: VecDeque<(u64, Vec<OrphanKey>)>,
+    /// Objects that data has moved from, until nobody may look at them any more.
+    pub(crate) kept: HashMap<OrphanKey, Instant>,
+    pub(crate) retry: Retry,
 }
 
+/// Key of what is to be removed.
+pub(super) type OrphanKey = Vec<u8>;
+
 /// When to look again at files that could not be removed.
-pub(super) struct Retry {
+pub(crate) struct Retry {
     due: Option<Instant>,
     pub(super) pauses: Backoff,
     /// How long the last walk over all orphans took.
@@ -41,10 +46,15 @@ impl Default for Retry {
 
 impl Retry {
     /// Something is left.
-    pub(super) fn later(&mut self, now: Instant) {
+    pub(crate) fn later(&mut self, now: Instant) {
         if self.due.is_none() {
             self.due = Some(now + self.pauses.pause_of(self.walk * (RETRY_SHARE - 1)));
         }
+    }
+
+    /// Something can be done then, and not before.
+    pub(crate) fn at(&mut self, then: Instant) {
+        self.due = Some(self.due.map_or(then, |due| due.min(then)));
     }
 
     /// Whether it is time. Asked once.
@@ -54,28 +64,50 @@ impl Retry {
 }
 
 impl Destroyed {
-    pub(super) fn add(&mut self, change: u64, files: &[(Ino, Layout)], begun: Instant) {
-        let removed =
-            |(ino, layout): &(Ino, Layout)| (*ino, (layout.replicas > 1).then_some(begun));
+    pub(super) fn add(&mut self, change: u64, files: &[(OrphanKey, Layout)], begun: Instant) {
+        let removed = |(key, layout): &(OrphanKey, Layout)| {
+            (key.clone(), (layout.replicas > 1).then_some(begun))
+        };
         self.files.extend(files.iter().map(removed));
-        self.changes.push_back((change, files.iter().map(|(ino, _)| *ino).collect()));
+        self.changes.push_back((change, files.iter().map(|(key, _)| key.clone()).collect()));
+    }
+
+    /// Whether objects may not be removed yet; if so, they are looked at again in time.
+    pub(super) fn keeps(&mut self, key: &[u8], now: Instant) -> bool {
+        match self.kept.get(key) {
+            Some(until) if *until > now => {
+                self.retry.at(*until);
+                true
+            }
+            Some(_) => {
+                self.kept.remove(key);
+                false
+            }
+            None => false,
+        }
     }
 
     /// Files whose removal is durable, but for those of which something is left, or may have come
     /// back: nobody has copied objects since `quiet`.
-    pub(super) fn take(&mut self, durable: u64, left: &[Ino], quiet: Option<Instant>) -> Vec<Ino> {
-        for ino in left {
-            self.files.remove(ino);
+    pub(super) fn take(
+        &mut self,
+        durable: u64,
+        left: &[Ino],
+        quiet: Option<Instant>,
+    ) -> Vec<OrphanKey> {
+        if !left.is_empty() {
+            let is_left = |key: &[u8]| Ino::from_key(key).is_some_and(|ino| left.contains(&ino));
+            self.files.retain(|key, _| !is_left(key));
         }
         let mut done = Vec::new();
         while self.changes.front().is_some_and(|(change, _)| *change <= durable) {
             let (_, files) = self.changes.pop_front().unwrap_or_default();
-            for ino in files {
-                match self.files.remove(&ino) {
+            for key in files {
+                match self.files.remove(&key) {
                     Some(Some(removed)) if quiet.is_none_or(|quiet| removed < quiet) => {
                         self.retry.later(clock::now());
                     }
-                    Some(_) => done.push(ino),
+                    Some(_) => done.push(key),
                     None => {}
                 }
             }
@@ -94,7 +126,8 @@ mod tests {
     #[test]
     fn files_with_copies_are_removed_again_if_somebody_may_have_copied_them() {
         let copies = |replicas| Layout { replicas, ..Layout::default() };
-        let files = [(Ino(1), copies(0)), (Ino(2), copies(3))];
+        let key = |ino| Ino(ino).key().to_vec();
+        let files = [(key(1), copies(0)), (key(2), copies(3))];
         let now = clock::now();
         let after_removal = |quiet| {
             let mut destroyed = Destroyed::default();
@@ -103,9 +136,9 @@ mod tests {
             (destroyed.take(7, &[], quiet), destroyed.retry.due.is_some())
         };
         let second = Duration::from_secs(1);
-        assert_eq!(after_removal(None), (vec![Ino(1)], true));
-        assert_eq!(after_removal(Some(now + second)), (vec![Ino(1)], true));
-        assert_eq!(after_removal(Some(now)), (vec![Ino(1), Ino(2)], false));
+        assert_eq!(after_removal(None), (vec![key(1)], true));
+        assert_eq!(after_removal(Some(now + second)), (vec![key(1)], true));
+        assert_eq!(after_removal(Some(now)), (vec![key(1), key(2)], false));
     }
 
     #[test]

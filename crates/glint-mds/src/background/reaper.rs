@@ -95,7 +95,7 @@ impl<K: Kv> Mds<K> {
             };
             let Some((last, _)) = found.last() else { break };
             from = [last.as_slice(), &[0]].concat();
-            let mut destroy = Vec::new();
+            let (mut destroy, mut destroyed) = (Vec::new(), Vec::new());
             for (key, value) in &found {
                 let Some(ino) = Ino::from_key(key) else { continue };
                 match Orphan::parse(value) {
@@ -106,15 +106,23 @@ impl<K: Kv> Mds<K> {
                             fails(Some(ino), errno);
                         }
                     }
-                    Some(Orphan::Destroy(_)) if self.destroyed.lock().files.contains_key(&ino) => {}
-                    Some(Orphan::Destroy(layout)) => destroy.push((ino, layout)),
+                    Some(Orphan::Planned(_, client)) if self.is_moving(key, client) => {
+                        self.destroyed.lock().retry.later(clock::now());
+                    }
+                    Some(Orphan::Destroy(layout) | Orphan::Planned(layout, _)) => {
+                        let mut removed = self.destroyed.lock();
+                        if !removed.files.contains_key(key) && !removed.keeps(key, clock::now()) {
+                            destroy.push((ino, layout));
+                            destroyed.push((key.clone(), layout));
+                        }
+                    }
                     None => tracing::error!(%ino, "damaged orphan key; run `glint fsck`"),
                 }
             }
             let Some((first, _)) = destroy.first().copied() else { continue };
             let begun = clock::now();
             match targets.destroy(&destroy).await {
-                Ok(change) => self.destroyed.lock().add(change, &destroy, begun),
+                Ok(change) => self.destroyed.lock().add(change, &destroyed, begun),
                 Err(errno) => fails(Some(first), errno),
             }
         }
@@ -138,8 +146,8 @@ impl<K: Kv> Mds<K> {
             return Ok(());
         }
         let mut batch = Batch::new();
-        for ino in done {
-            batch.delete(Keyspace::Orphan, &ino.key());
+        for key in done {
+            batch.delete(Keyspace::Orphan, &key);
         }
         // Clients may not have heard of it yet; after a loss of power they must not write
         // again to what is forgotten now.

@@ -15,6 +15,7 @@ use glint_proto::chain::{Chain, ChainId, MemberState};
 use glint_proto::oss::ReplacedOst;
 use glint_proto::{Errno, FsResult, Ino, Layout};
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 
 /// Prefix of the keys of OSTs that were replaced: `replaced/` and the OST.
 const KEY: &[u8] = b"replaced/";
@@ -150,7 +151,9 @@ impl<K: Kv> Mds<K> {
         first: u16,
         replaced: &[ReplacedOst],
     ) -> Result<(), EmptiedError> {
-        self.chains.empty(&self.kv, first, replaced).await
+        let emptied = self.chains.empty(&self.kv, first, replaced).await;
+        self.replaced.fetch_add(1, Ordering::AcqRel);
+        emptied
     }
 
     /// OSTs that were put in the place of others.

@@ -2,8 +2,8 @@
 
 use crate::service::{Context, Mds};
 use glint_kv::Kv;
-use glint_proto::lock::Range;
-use glint_proto::{Errno, FsResult, Ino, MdsReply, Op, Timestamp};
+use glint_proto::lock::{Grant, Range};
+use glint_proto::{Attr, Errno, FsResult, Ino, MdsReply, Op, Timestamp};
 use glint_telemetry::{Layer, Span};
 
 impl<K: Kv> Mds<K> {
@@ -37,7 +37,22 @@ impl<K: Kv> Mds<K> {
         let lock = self.client_locks.data(context, ino, range, write).await;
         match lock.number {
             0 => Err(Errno::ESTALE),
-            _ => Ok(MdsReply::Locked(lock)),
+            _ => {
+                // Nobody else moves the data from now on.
+                if let Some(record) = self.find_inode(ino).await? {
+                    self.grant_layout(context, &record.attr);
+                }
+                Ok(MdsReply::Locked(lock))
+            }
+        }
+    }
+
+    /// Says with a lock on data where that lies, if it has moved once: the client may know an older
+    /// layout, which is of no use any more.
+    pub(crate) fn grant_layout(&self, context: &Context<'_>, attr: &Attr) {
+        if attr.layout.first_object != 0 {
+            let grant = Grant::Layout { ino: attr.ino, layout: attr.layout };
+            context.grants.borrow_mut().push(grant);
         }
     }
 

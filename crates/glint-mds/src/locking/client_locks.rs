@@ -17,7 +17,7 @@ use glint_lock::bits::{BitTable, Message};
 use glint_lock::extents::{ExtentTable, Granted};
 use glint_proto::lock::{Bits, DataLock, Grant, Range, Recall, Return};
 use glint_proto::watch::Watch;
-use glint_proto::{ClientId, Ino};
+use glint_proto::{Attr, ClientId, Ino};
 use glint_wait::{Monitor, Sharded};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -340,8 +340,10 @@ impl<K: Kv> Mds<K> {
     }
 
     /// Gives the client the data of a file with the answer, if nobody else has any of it.
-    pub(crate) fn grant_data(&self, context: &Context<'_>, ino: Ino, write: bool) {
+    pub(crate) fn grant_data(&self, context: &Context<'_>, attr: &Attr, write: bool) {
         if self.is_locking(context) {
+            let ino = attr.ino;
+            self.grant_layout(context, attr);
             let table = &mut self.client_locks.shard(ino).lock().extents;
             let lock = table.try_all(context.client, ino, write);
             context.grants.borrow_mut().extend(lock.map(|lock| Grant::Data { ino, lock }));

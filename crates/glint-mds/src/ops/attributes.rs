@@ -181,6 +181,7 @@ impl<K: Kv> Mds<K> {
             _ => return Err(Errno::EINVAL.into()),
         }
         self.claim(context, ino, Bits::ATTR)?;
+        layout.first_object = record.attr.layout.first_object;
         record.attr.layout = layout;
         record.attr.ctime = context.now;
         let mut batch = Batch::new();

@@ -72,8 +72,8 @@ impl<K: Kv> Mds<K> {
         if is_dir && !has_default_acl {
             self.grant_delegation(context, ino);
         }
-        if let Some(flags) = open {
-            self.grant_data(context, ino, flags.write);
+        if let (Some(flags), MdsReply::Opened { attr: made, .. }) = (open, &reply) {
+            self.grant_data(context, made, flags.write);
         }
         let reply = self.commit(context, batch, reply).await?;
         match open {
@@ -110,7 +110,7 @@ impl<K: Kv> Mds<K> {
         let ino = record.attr.ino;
         let plain = if record.attr.has_set_id() { Bits::NONE } else { Bits::PLAIN };
         self.grant(context, ino, Bits::ATTR | plain);
-        self.grant_data(context, ino, true);
+        self.grant_data(context, &record.attr, true);
         batch.put(Keyspace::Orphan, &ino.key(), &Orphan::Open.value());
         context.begin()?;
         // Counted as open before it can be seen, or the reaper might take it.

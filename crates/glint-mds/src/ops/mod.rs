@@ -4,6 +4,7 @@ pub(crate) mod attributes;
 mod create;
 mod link;
 mod lookup;
+mod move_layout;
 mod open;
 mod readdir;
 mod rename;

@@ -54,7 +54,7 @@ impl<K: Kv> Mds<K> {
         }
         self.grant_attributes(context, ino);
         if is_file {
-            self.grant_data(context, ino, flags.write);
+            self.grant_data(context, &record.attr, flags.write);
             let capable = !flags.truncate && !self.is_plain(&record).await?;
             if flags.write && !capable && !record.attr.has_set_id() {
                 self.grant(context, ino, Bits::PLAIN);

@@ -10,8 +10,14 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-const LAYOUT: Layout =
-    Layout { stripe_bytes_log2: 20, stripe_count: 2, first_ost: 3, osts: 4, replicas: 1 };
+const LAYOUT: Layout = Layout {
+    stripe_bytes_log2: 20,
+    stripe_count: 2,
+    first_ost: 3,
+    osts: 4,
+    replicas: 1,
+    first_object: 0,
+};
 
 #[test]
 fn an_inode_record() {

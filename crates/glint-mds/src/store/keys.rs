@@ -1,6 +1,6 @@
 //! Keys and small values. All integers are big-endian, so that keys sort.
 
-use glint_proto::{FileType, Ino, Layout};
+use glint_proto::{ClientId, FileType, Ino, Layout};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Everything below this inode number was handed out.
@@ -102,8 +102,15 @@ pub(crate) fn parse_u64(value: &[u8]) -> Option<u64> {
 pub(crate) enum Orphan {
     /// No name is left but it was open; the record still exists.
     Open,
-    /// The record is gone; its objects are to be destroyed.
+    /// The record is gone, or its data has moved; these objects are to be destroyed.
     Destroy(Layout),
+    /// A client copies data into these objects; they are to be destroyed if its session ends.
+    Planned(Layout, ClientId),
+}
+
+/// Key of objects beside those that an inode has, or had when it was removed.
+pub(crate) fn orphan_objects(ino: Ino, layout: Layout) -> [u8; 10] {
+    layout.object(ino, 0).key()
 }
 
 impl Orphan {
@@ -111,13 +118,14 @@ impl Orphan {
         match self {
             Orphan::Open => vec![0],
             Orphan::Destroy(layout) => {
-                let mut value = vec![1, layout.stripe_bytes_log2];
-                value.extend_from_slice(&layout.stripe_count.to_be_bytes());
-                value.extend_from_slice(&layout.first_ost.to_be_bytes());
-                value.extend_from_slice(&layout.osts.to_be_bytes());
-                if layout.replicas > 1 {
-                    value.push(layout.replicas);
-                }
+                let mut value = vec![1];
+                put_layout(layout, &mut value);
+                value
+            }
+            Orphan::Planned(layout, client) => {
+                let mut value = vec![2];
+                value.extend_from_slice(&client.0.to_be_bytes());
+                put_layout(layout, &mut value);
                 value
             }
         }
@@ -126,20 +134,46 @@ impl Orphan {
     pub(crate) fn parse(value: &[u8]) -> Option<Orphan> {
         match *value {
             [0] => Some(Orphan::Open),
-            [1, stripe_bytes_log2, a, b, c, d, ref rest @ ..] => {
-                let (stripe_count, first_ost) =
-                    (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
-                let (osts, replicas) = match *rest {
-                    // Before format 3.
-                    [] => (0, 1),
-                    [e, f] => (u16::from_be_bytes([e, f]), 1),
-                    [e, f, replicas] => (u16::from_be_bytes([e, f]), replicas),
-                    _ => return None,
-                };
-                let layout = Layout { stripe_bytes_log2, stripe_count, first_ost, osts, replicas };
-                layout.is_valid().then_some(Orphan::Destroy(layout))
+            [1, ref layout @ ..] => parse_layout(layout).map(Orphan::Destroy),
+            [2, ref rest @ ..] => {
+                let (client, layout) = rest.split_at_checked(8)?;
+                let client = ClientId(u64::from_be_bytes(client.try_into().ok()?));
+                Some(Orphan::Planned(parse_layout(layout)?, client))
             }
             _ => None,
         }
     }
+}
+
+fn put_layout(layout: Layout, value: &mut Vec<u8>) {
+    let Layout { stripe_bytes_log2, stripe_count, first_ost, osts, replicas, first_object } =
+        layout;
+    value.push(stripe_bytes_log2);
+    for number in [stripe_count, first_ost, osts] {
+        value.extend_from_slice(&number.to_be_bytes());
+    }
+    if replicas > 1 || first_object > 0 {
+        value.push(replicas);
+    }
+    if first_object > 0 {
+        value.extend_from_slice(&first_object.to_be_bytes());
+    }
+}
+
+fn parse_layout(value: &[u8]) -> Option<Layout> {
+    let [stripe_bytes_log2, a, b, c, d, ref rest @ ..] = *value else { return None };
+    let (stripe_count, first_ost) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+    let (osts, replicas, first_object) = match *rest {
+        // Before format 3.
+        [] => (0, 1, 0),
+        [e, f] => (u16::from_be_bytes([e, f]), 1, 0),
+        [e, f, replicas] => (u16::from_be_bytes([e, f]), replicas, 0),
+        [e, f, replicas, g, h] => {
+            (u16::from_be_bytes([e, f]), replicas, u16::from_be_bytes([g, h]))
+        }
+        _ => return None,
+    };
+    let layout =
+        Layout { stripe_bytes_log2, stripe_count, first_ost, osts, replicas, first_object };
+    layout.is_valid().then_some(layout)
 }

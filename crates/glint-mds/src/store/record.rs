@@ -14,7 +14,7 @@
 //!     20     4  group
 //!     24     4  device
 //!     28     2  OSTs that the file is laid out over, 0 for those of the MDS's own server
-//!     30     2  zero
+//!     30     2  number of the first object, 0 until the data of a file has moved
 //!     32     8  size
 //!     40     8  blocks of 512 bytes
 //!     48    12  atime (seconds 8, nanoseconds 4)
@@ -175,6 +175,7 @@ impl InodeRecord {
         bytes[4..6].copy_from_slice(&a.layout.stripe_count.to_le_bytes());
         bytes[6..8].copy_from_slice(&a.layout.first_ost.to_le_bytes());
         bytes[28..30].copy_from_slice(&a.layout.osts.to_le_bytes());
+        bytes[30..32].copy_from_slice(&a.layout.first_object.to_le_bytes());
         for (at, value) in [(8, a.mode), (12, a.nlink), (16, a.uid), (20, a.gid), (24, a.rdev)] {
             bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
         }
@@ -229,6 +230,7 @@ impl InodeRecord {
                 first_ost: u16_at(6),
                 osts: u16_at(28),
                 replicas: bytes[3].max(1),
+                first_object: u16_at(30),
             },
         };
         if FileType::from_mode(attr.mode).is_none() {

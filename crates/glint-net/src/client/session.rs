@@ -372,8 +372,8 @@ impl ClientSession {
         self.change_log(|log| {
             self.boot_verifier.store(boot_verifier, Ordering::Release);
             self.committed.iter().for_each(|which| which.store(0, Ordering::Release));
-            // What survived here of a chain may be in no other copy, and another one may be the one
-            // that counts.
+            // Data of a chain that survived here may be in no other copy, and another one may be the
+            // one that counts.
             if let Some(rows) = self.chain_rows.get() {
                 for target in log.chains() {
                     rows.moves(target);

@@ -1,25 +1,30 @@
 //! Where the bytes of a file lie: RAID-0 over objects on OSTs, or on chains of them.
 //!
-//! Stripe `i` of a file is object `(ino, i)` on OST `(first_ost + i) % osts`, where `osts` is
-//! how many there were when the file was made: a file system that gets more of them leaves
-//! what is there where it is. File block `b` of `stripe_bytes` lies in stripe
+//! Stripe `i` of a file is object `(ino, first_object + i)` on OST `(first_ost + i) % osts`, where
+//! `osts` is how many there were when the file was laid out: a file system that gets more of them
+//! leaves what is there where it is. File block `b` of `stripe_bytes` lies in stripe
 //! `b % stripe_count`, at block `b / stripe_count` of its object.
 //!
 //! A file with replicas is laid out over chains ([`crate::chain`]) as one without is over OSTs:
 //! `first_ost` and `osts` count the chains with so many members, and each member has the object.
 
-pub mod chain;
+//!
+//! A file whose data moves gets other objects: `first_object` rises each time, so of two layouts
+//! of a file that it once had it is known which is the later one.
 
-use crate::Ino;
+pub mod chain;
+mod stored;
+
 use crate::limits::{
     CHAINS_MAX, OST_COUNT_MAX, REPLICAS_MAX, STRIPE_BYTES_LOG2_DEFAULT, STRIPE_BYTES_LOG2_MAX,
     STRIPE_BYTES_LOG2_MIN,
 };
+use crate::{Ino, ObjectId};
 use chain::ChainId;
 use serde::{Deserialize, Serialize};
 
 /// Layout of a file, or the default for new files of a directory.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Layout {
     /// Base-2 logarithm of the stripe size in bytes.
     pub stripe_bytes_log2: u8,
@@ -32,6 +37,8 @@ pub struct Layout {
     pub osts: u16,
     /// How many OSTs have each object; 1 for one alone.
     pub replicas: u8,
+    /// Number of the object of the first stripe; 0 until data of the file has moved.
+    pub first_object: u16,
 }
 
 impl Default for Layout {
@@ -42,6 +49,7 @@ impl Default for Layout {
             first_ost: 0,
             osts: 0,
             replicas: 1,
+            first_object: 0,
         }
     }
 }
@@ -81,6 +89,31 @@ impl Layout {
             && self.first_ost < self.targets_max()
             && self.osts <= self.targets_max()
             && (1..=REPLICAS_MAX).contains(&self.replicas)
+            && self.first_object.checked_add(self.stripe_count.max(1)).is_some()
+    }
+
+    /// The object of a stripe.
+    pub fn object(&self, ino: Ino, stripe: u16) -> ObjectId {
+        ObjectId { ino, stripe: self.first_object.wrapping_add(stripe) }
+    }
+
+    /// Which stripe an object is; `None` for one of another layout of the file.
+    pub fn stripe_of(&self, object: ObjectId) -> Option<u16> {
+        let stripe = object.stripe.checked_sub(self.first_object)?;
+        (stripe < self.stripe_count.max(1)).then_some(stripe)
+    }
+
+    /// Number of the first object of a layout with `stripes` stripes that comes after this one.
+    /// Never 0, which says that nothing has moved.
+    pub fn next_object(&self, stripes: u16) -> u16 {
+        let next = self.first_object.checked_add(self.stripe_count.max(1));
+        next.filter(|next| next.checked_add(stripes.max(1)).is_some()).unwrap_or(1)
+    }
+
+    /// Whether this layout of a file is one that came before another, however often the numbers
+    /// of objects have begun anew.
+    pub fn is_before(&self, other: &Layout) -> bool {
+        (1..1 << 15).contains(&other.first_object.wrapping_sub(self.first_object))
     }
 
     /// How many targets there can be: OSTs, or chains of so many members.
@@ -225,6 +258,25 @@ mod tests {
             }
         }
         assert!(!Layout { osts: OST_COUNT_MAX + 1, ..Layout::default() }.is_valid());
+    }
+
+    #[test]
+    fn objects_of_the_next_layout_are_others_and_later() {
+        let mut layout = Layout { stripe_count: 1000, ..Layout::default() };
+        for _ in 0..200 {
+            let first_object = layout.next_object(700);
+            let next = Layout { first_object, stripe_count: 700, ..layout };
+            assert!(next.is_valid() && next.first_object > 0);
+            assert!(layout.is_before(&next) && !next.is_before(&layout));
+            assert!(!layout.is_before(&layout));
+            for stripe in [0, 699] {
+                let object = next.object(Ino(7), stripe);
+                assert_eq!(next.stripe_of(object), Some(stripe));
+                assert_eq!(layout.stripe_of(object), None);
+            }
+            layout = next;
+        }
+        assert!(!Layout { first_object: u16::MAX, ..Layout::default() }.is_valid());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The vocabulary of locks: what of an inode is locked, ranges of its data, and what
 //! servers and clients tell each other about it.
 
-use crate::{Capability, Ino, Timestamp};
+use crate::{Capability, Ino, Layout, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::ops::{BitAnd, BitOr, BitOrAssign, Not};
 
@@ -159,6 +159,14 @@ pub enum Grant {
         ino: Ino,
         /// Capability.
         capability: Capability,
+    },
+    /// Where the data of an inode lies, of which the client has a lock from now on: comes with
+    /// each lock on data that has moved once.
+    Layout {
+        /// Inode.
+        ino: Ino,
+        /// Where the data lies.
+        layout: Layout,
     },
 }
 

@@ -190,6 +190,15 @@ pub enum MdsRequest<'a> {
         #[serde(borrow)]
         changes: &'a [u8],
     },
+    /// Objects for a new layout of a file, which its data is to be copied to, on no target that
+    /// has one of the OSTs `avoid`. The answer has it as the layout of the attributes. They are
+    /// removed if the session of this client ends before the switch.
+    PlanLayout { ino: Ino, layout: Layout, avoid: Vec<u16> },
+    /// The data of a file lies as planned from now on, and no longer where it did; for a client
+    /// that holds a lock to write all of it.
+    SwitchLayout { ino: Ino, from: Layout, to: Layout },
+    /// A plan is given up: its objects are removed.
+    DropLayout { ino: Ino, layout: Layout },
 }
 
 impl MdsRequest<'_> {
@@ -224,6 +233,9 @@ impl MdsRequest<'_> {
             MdsRequest::GrantInodes { .. } => Op::GrantInodes,
             MdsRequest::ReclaimDelegation { .. } | MdsRequest::WritesBack { .. } => Op::Lock,
             MdsRequest::Batch { .. } => Op::Batch,
+            MdsRequest::PlanLayout { .. }
+            | MdsRequest::SwitchLayout { .. }
+            | MdsRequest::DropLayout { .. } => Op::MoveLayout,
         }
     }
 
@@ -268,6 +280,9 @@ impl MdsRequest<'_> {
                 | SetLayout { .. }
                 | AddOpens { .. }
                 | Batch { .. }
+                | PlanLayout { .. }
+                | SwitchLayout { .. }
+                | DropLayout { .. }
         )
     }
 }
@@ -342,30 +357,6 @@ pub enum PosixLockHow {
     Test,
     Reclaim,
     Cancel,
-}
-
-/// A page of a directory.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct DirPage {
-    /// In the order of their cookies.
-    pub entries: Vec<DirEntry>,
-    /// Nothing follows.
-    pub end: bool,
-}
-
-/// An entry of a directory.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct DirEntry {
-    /// Inode.
-    pub ino: Ino,
-    /// Cookie to go on with after this entry; stable while the directory changes.
-    pub cookie: u64,
-    /// The `d_type` of readdir(3).
-    pub dirent_type: u8,
-    /// Name.
-    pub name: Vec<u8>,
-    /// Attributes, if they were asked for and the inode is still there.
-    pub attr: Option<Attr>,
 }
 
 /// A request to an OST.

@@ -78,6 +78,7 @@ operations! {
     GrantInodes = "grant_inodes",
     Batch = "batch",
     Other = "other",
+    MoveLayout = "move_layout",
 }
 
 impl Op {

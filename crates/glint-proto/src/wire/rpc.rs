@@ -10,7 +10,7 @@ use crate::message::{MdsReply, MdsRequest, OstReply, OstRequest};
 use crate::op::Op;
 use crate::oss::{OssInfo, OssReply, OssRequest};
 use crate::reclaim::Reclaim;
-use crate::{Capability, Cred, Errno, FsResult, Ino, RequestId, Session, Timestamp};
+use crate::{Attr, Capability, Cred, Errno, FsResult, Ino, RequestId, Session, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -283,4 +283,28 @@ pub enum Reply {
     Refused(String),
     /// To [`Request::Reclaim`], in its order.
     Reclaimed(Vec<FsResult<MdsReply>>),
+}
+
+/// A page of a directory.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct DirPage {
+    /// In the order of their cookies.
+    pub entries: Vec<DirEntry>,
+    /// Nothing follows.
+    pub end: bool,
+}
+
+/// An entry of a directory.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DirEntry {
+    /// Inode.
+    pub ino: Ino,
+    /// Cookie to go on with after this entry; stable while the directory changes.
+    pub cookie: u64,
+    /// The `d_type` of readdir(3).
+    pub dirent_type: u8,
+    /// Name.
+    pub name: Vec<u8>,
+    /// Attributes, if they were asked for and the inode is still there.
+    pub attr: Option<Attr>,
 }

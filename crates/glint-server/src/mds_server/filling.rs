@@ -18,7 +18,7 @@ use glint_net::host;
 use glint_ost::disk::Disk;
 use glint_proto::chain::{ChainId, MemberState, Touched};
 use glint_proto::oss::ReplacedOst;
-use glint_proto::{Errno, FsResult, Ino, Layout, ObjectId};
+use glint_proto::{Errno, FsResult, Ino, Layout};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,7 +66,7 @@ impl Walk {
                     lost_on.insert(target);
                     continue;
                 }
-                let object = ObjectId { ino: *ino, stripe };
+                let object = layout.object(*ino, stripe);
                 let whole = Touched { object, start: 0, end: u64::MAX };
                 for member in self.members.range((target, 0)..=(target, u16::MAX)) {
                     found.entry(*member).or_default().push(whole);

@@ -5,7 +5,7 @@ use glint_kv::Kv;
 use glint_mds::Targets;
 use glint_ost::disk::Disk;
 use glint_proto::chain::ChainId;
-use glint_proto::{FsResult, Ino, Layout, ObjectId};
+use glint_proto::{FsResult, Ino, Layout};
 use std::collections::BTreeSet;
 
 impl<K: Kv, D: Disk> MdsServer<K, D> {
@@ -29,7 +29,7 @@ impl<K: Kv, D: Disk> Targets for MdsServer<K, D> {
             let (ino, layout) = (*ino, *layout);
             let stripes = 0..layout.stripe_count.max(1);
             stripes.flat_map(move |stripe| {
-                let object = ObjectId { ino, stripe };
+                let object = layout.object(ino, stripe);
                 let target = layout.ost_of(stripe, own);
                 self.osts_of(target).into_iter().map(move |ost| (ost, object))
             })

@@ -211,12 +211,21 @@ impl Check {
         let mut sizes: HashMap<Ino, u64> = HashMap::new();
         self.stores(data, args, |found| {
             let ino = found.object.ino;
-            if let Some(Some(extent)) = report.files.get(&ino) {
-                let reaches = extent.layout.file_size(found.object.stripe, found.size);
-                let size = sizes.entry(ino).or_default();
-                *size = reaches.max(*size);
-            }
-            report.files.contains_key(&ino) || waiting.contains(&ino)
+            let known = match report.files.get(&ino) {
+                Some(Some(extent)) => match extent.layout.stripe_of(found.object) {
+                    Some(stripe) => {
+                        let reaches = extent.layout.file_size(stripe, found.size);
+                        let size = sizes.entry(ino).or_default();
+                        *size = reaches.max(*size);
+                        true
+                    }
+                    // The file's data has moved from there, or was to move.
+                    None => false,
+                },
+                Some(None) => true,
+                None => false,
+            };
+            known || waiting.contains(&ino)
         })?;
         let (mut doubted, mut wrong) = (Vec::new(), Vec::new());
         for (ino, extent) in &report.files {

@@ -168,7 +168,7 @@ fn short(op: SmallfileOp) -> &'static str {
     if op == SmallfileOp::DeleteRenamed { "delete" } else { op.name() }
 }
 
-/// What the index takes of a change, as GlusterFS has shown it.
+/// Share of the index in a change, as GlusterFS has shown it.
 fn index(out: &mut Report, measured: &[Measured]) {
     let mut table = titles(&[
         "target",

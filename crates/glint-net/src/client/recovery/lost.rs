@@ -60,6 +60,7 @@ fn changed(request: &MdsRequest<'_>) -> impl Iterator<Item = Ino> {
         MdsRequest::Setattr { ino, .. }
         | MdsRequest::Setxattr { ino, .. }
         | MdsRequest::Removexattr { ino, .. }
+        | MdsRequest::SwitchLayout { ino, .. }
         | MdsRequest::SetLayout { ino, .. } => (Some(*ino), None),
         MdsRequest::Create { parent, .. }
         | MdsRequest::Unlink { parent, .. }

@@ -137,6 +137,8 @@ fn earned(request: &MdsRequest<'_>, reply: &MdsReply) -> Vec<(Ino, Access)> {
     };
     let access = match request {
         MdsRequest::Open { flags, .. } => Some(opened(*flags)),
+        // To copy the data: only the owner and administrators may plan.
+        MdsRequest::PlanLayout { .. } => Some(Access::STAT | Access::READ | Access::WRITE),
         MdsRequest::Create { open: Some(flags), .. } => Some(opened(*flags)),
         MdsRequest::Tmpfile { .. } => Some(Access::READ | Access::WRITE),
         MdsRequest::Setattr { set, .. } if set.size.is_some() => Some(Access::WRITE),

@@ -25,6 +25,9 @@ fn named(request: &MdsRequest<'_>) -> [Option<Ino>; 2] {
         | Listxattr { ino }
         | Removexattr { ino, .. }
         | SetLayout { ino, .. }
+        | PlanLayout { ino, .. }
+        | SwitchLayout { ino, .. }
+        | DropLayout { ino, .. }
         | Reopen { ino, .. }
         | Touch { ino }
         | Lock { ino, .. }

@@ -59,6 +59,9 @@ fn requests_to_the_mds() {
         MdsRequest::WritesBack { epoch: 1 },
         MdsRequest::ReclaimDelegation { ino },
         MdsRequest::Batch { epoch: 1, changes: b"c" },
+        MdsRequest::PlanLayout { ino, layout: LAYOUT, avoid: vec![4] },
+        MdsRequest::SwitchLayout { ino, from: LAYOUT, to: MOVED },
+        MdsRequest::DropLayout { ino, layout: MOVED },
     ];
     must_be(
         &requests,
@@ -91,7 +94,10 @@ fn requests_to_the_mds() {
          GrantInodes 190102
          WritesBack 1a01
          ReclaimDelegation 1b01
-         Batch 1c010163",
+         Batch 1c010163
+         PlanLayout 1d0114020304010104
+         SwitchLayout 1e011402030401140203048105
+         DropLayout 1f01140203048105",
     );
 }
 

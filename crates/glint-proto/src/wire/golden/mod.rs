@@ -55,8 +55,15 @@ fn must_be<T: Serialize + Debug>(messages: &[T], golden: &str) {
 
 const TIME: Timestamp = Timestamp { secs: 3, nanos: 4 };
 const RANGE: Range = Range { start: 5, end: 6 };
-const LAYOUT: Layout =
-    Layout { stripe_bytes_log2: 20, stripe_count: 2, first_ost: 3, osts: 4, replicas: 1 };
+const LAYOUT: Layout = Layout {
+    stripe_bytes_log2: 20,
+    stripe_count: 2,
+    first_ost: 3,
+    osts: 4,
+    replicas: 1,
+    first_object: 0,
+};
+const MOVED: Layout = Layout { first_object: 5, ..LAYOUT };
 const OBJECT: ObjectId = ObjectId { ino: Ino(7), stripe: 8 };
 const LATER: Timestamp = Timestamp { secs: 5, nanos: 6 };
 const STATE: ObjectAttr = ObjectAttr { size: 1, blocks: 2, mtime: TIME, ctime: LATER };
@@ -296,13 +303,15 @@ fn locks_and_what_is_said_of_them() {
         Grant::Bits { ino, bits, number },
         Grant::Data { ino, lock },
         Grant::Capability { ino, capability: CAPABILITY },
+        Grant::Layout { ino, layout: MOVED },
     ];
     must_be(
         &grants,
         "
          Bits 00012202
          Data 010102050601
-         Capability 020101aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+         Capability 020101aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
+         Layout 0301140203048105",
     );
     let recalls = [
         Recall::Bits { ino, bits, number },
@@ -452,6 +461,6 @@ fn operations_keep_their_numbers() {
          statfs sync set_layout reopen touch obj_read obj_write obj_truncate
          obj_fallocate obj_sync obj_stat obj_seek obj_set_time obj_space read write fsync
          fallocate seek copy_range forget ping recovery lock return flock recall flush
-         obj_grant_space grant_inodes batch other";
+         obj_grant_space grant_inodes batch other move_layout";
     assert_eq!(names.join(" "), golden.split_whitespace().collect::<Vec<_>>().join(" "));
 }

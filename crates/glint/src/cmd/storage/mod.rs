@@ -2,5 +2,6 @@
 
 pub(crate) mod heal;
 pub(crate) mod ost;
+pub(crate) mod restripe;
 pub(crate) mod scrub;
 pub(crate) mod stripe;

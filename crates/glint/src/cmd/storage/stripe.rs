@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Set the layout that new files of a directory get, or of a file without data.
+/// Wish for a layout; parts of it that are not said stay.
 #[derive(clap::Args)]
-pub(crate) struct SetArgs {
+pub(super) struct Wish {
     /// Stripe count: over how many OSTs a file is spread; 0 for all.
     #[arg(short = 'c', long)]
     count: Option<u16>,
@@ -23,6 +23,27 @@ pub(crate) struct SetArgs {
     #[arg(short = 'r', long, value_name = "N",
           value_parser = clap::value_parser!(u8).range(1..=i64::from(REPLICAS_MAX)))]
     replicas: Option<u8>,
+}
+
+impl Wish {
+    /// The words that the attributes know.
+    pub(super) fn words(&self) -> Result<Vec<String>, String> {
+        let count = self.count.map(|count| format!("stripe_count={count}"));
+        let size = self.size.map(|size| format!("stripe_size={size}"));
+        let replicas = self.replicas.map(|replicas| format!("replicas={replicas}"));
+        let words: Vec<String> = [count, size, replicas].into_iter().flatten().collect();
+        match words.is_empty() {
+            true => Err("nothing to set; give -c COUNT, -S SIZE or -r REPLICAS".into()),
+            false => Ok(words),
+        }
+    }
+}
+
+/// Set the layout that new files of a directory get, or of a file without data.
+#[derive(clap::Args)]
+pub(crate) struct SetArgs {
+    #[command(flatten)]
+    wish: Wish,
     /// Print the layout as JSON.
     #[arg(long)]
     json: bool,
@@ -61,26 +82,14 @@ fn as_json(path: &Path, words: &str) -> Value {
 }
 
 /// How many OSTs the file system has.
-fn ost_count(path: &Path) -> Option<u64> {
+pub(super) fn ost_count(path: &Path) -> Option<u64> {
     let status = crate::cmd::ask_mount(path, "glint.status").ok()?;
     serde_json::from_str::<Value>(&status).ok()?["ost_count"].as_u64()
 }
 
 /// Runs `setstripe`.
 pub(crate) fn set(args: SetArgs) -> CommandResult {
-    let mut words = Vec::new();
-    if let Some(count) = args.count {
-        words.push(format!("stripe_count={count}"));
-    }
-    if let Some(size) = args.size {
-        words.push(format!("stripe_size={size}"));
-    }
-    if let Some(replicas) = args.replicas {
-        words.push(format!("replicas={replicas}"));
-    }
-    if words.is_empty() {
-        return Err("nothing to set; give -c COUNT, -S SIZE or -r REPLICAS".into());
-    }
+    let words = args.wish.words()?;
     let value = words.join(" ");
     let shown = args.path.display();
     rustix::fs::setxattr(&args.path, "glint.layout", value.as_bytes(), XattrFlags::empty())

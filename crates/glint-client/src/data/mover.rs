@@ -1,0 +1,205 @@
+//! Moves the data of a file to objects of another layout, while the file is used.
+//!
+//! Invariants:
+//! - Copied is under a lock to write all of the file, with the gate of the file shut: nobody reads
+//!   or writes it meanwhile, here or elsewhere. So the copy is what the file was when it began, and
+//!   all that was written before is in it.
+//! - The switch is asked for only after the copy is on stable storage, and while the lock is held.
+//! - A lock that others want is kept for a part of the lease at most: then the file stays where it
+//!   is, and what was copied is removed.
+
+use crate::client::Client;
+use crate::locks::data_locks::DataLockGuard;
+use crate::vfs::Caller;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use glint_lock::held::Use;
+use glint_net::{Transport, host};
+use glint_proto::lock::Range;
+use glint_proto::{Attr, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, clock};
+use std::cell::Cell;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// How much is copied with one read, and how many there are at once.
+const PIECE_BYTES: u64 = 1 << 20;
+const PIECES_MAX: usize = 8;
+/// Pause between two looks at who is still inside the gate.
+const LOOK: Duration = Duration::from_millis(5);
+/// Part of the lease for which others wait for the lock.
+const PATIENCE_DIVISOR: u32 = 4;
+
+/// Since when others want the lock on the file that is being moved.
+struct Patience<'a> {
+    guard: Option<&'a DataLockGuard>,
+    wanted: Cell<Option<Instant>>,
+    most: Duration,
+}
+
+impl Patience<'_> {
+    /// EAGAIN if others have waited long enough; EIO if the lock is lost.
+    fn check(&self) -> FsResult<()> {
+        let Some(guard) = self.guard else { return Ok(()) };
+        if !guard.is_held() {
+            return Err(Errno::EIO);
+        }
+        if !guard.is_recalled() {
+            return Ok(());
+        }
+        let now = clock::now();
+        let since = self.wanted.get().unwrap_or(now);
+        self.wanted.set(Some(since));
+        if now.saturating_duration_since(since) < self.most { Ok(()) } else { Err(Errno::EAGAIN) }
+    }
+
+    fn is_held(&self) -> bool {
+        self.guard.is_none_or(DataLockGuard::is_held)
+    }
+}
+
+impl<T: Transport> Client<T> {
+    /// Lays the data of a file out as `layout` says, on none of the OSTs `avoid`. EAGAIN if it is
+    /// used too much for that; then nothing has changed. Goes on if nobody waits for it any more.
+    pub(crate) async fn restripe(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        layout: Layout,
+        avoid: Vec<u16>,
+    ) -> FsResult<()> {
+        let Some(client) = self.me.get().and_then(Weak::upgrade) else {
+            return self.move_data(caller, ino, layout, avoid).await;
+        };
+        let (done, caller) = (Arc::new(glint_wait::Monitor::new(None)), caller.clone());
+        let result = done.clone();
+        host::spawn(async move {
+            let moved = client.move_data(&caller, ino, layout, avoid).await;
+            result.change(|result| *result = Some(moved));
+        });
+        done.until(|result: &mut Option<FsResult<()>>| result.take()).await
+    }
+
+    async fn move_data(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        layout: Layout,
+        avoid: Vec<u16>,
+    ) -> FsResult<()> {
+        let plan = MdsRequest::PlanLayout { ino, layout, avoid };
+        let MdsReply::Attr(Attr { layout: to, .. }) = self.ask(caller, &plan).await? else {
+            return Err(Errno::EPROTO);
+        };
+        let moved = self.copy_and_switch(caller, ino, to).await;
+        if moved.is_err()
+            && let Err(errno) = self.ask(caller, &MdsRequest::DropLayout { ino, layout: to }).await
+        {
+            tracing::warn!(
+                %ino, %errno,
+                "could not say that a file was not moved; what was copied goes with this mount"
+            );
+        }
+        moved
+    }
+
+    async fn copy_and_switch(&self, caller: &Caller, ino: Ino, to: Layout) -> FsResult<()> {
+        let inode = self.inode(ino);
+        let guard = match &inode {
+            Some(inode) => Some(self.lock_data(inode, Range::ALL, true, Use::Call).await?),
+            None => None,
+        };
+        let most = self.parameters.lease / PATIENCE_DIVISOR;
+        let patience = Patience { guard: guard.as_ref(), wanted: Cell::new(None), most };
+        let shut = self.data.gate.shut(ino).ok_or(Errno::EBUSY)?;
+        while !shut.is_empty() {
+            // Calls inside may wait for the lock that others want back from here.
+            if guard.as_ref().is_some_and(DataLockGuard::is_recalled) {
+                return Err(Errno::EAGAIN);
+            }
+            host::sleep(LOOK).await;
+        }
+        if let Some(inode) = &inode {
+            self.flush_inode(inode).await?;
+        }
+        let asked = self.ask_as_root(&MdsRequest::Getattr { ino }).await?;
+        let (MdsReply::Attr(attr) | MdsReply::Glimpsed { attr, .. }) = asked else {
+            return Err(Errno::EPROTO);
+        };
+        let from = attr.layout;
+        let objects = self.glimpse(ino, from).await?;
+        if let Some(objects) = objects {
+            self.copy_data(ino, (from, to), objects.size, &patience).await?;
+            let is_held = || patience.is_held();
+            self.truncate_objects(ino, to, objects.size, &is_held).await?;
+            let mtime = if attr.size_on_ost { objects.mtime } else { attr.mtime };
+            self.set_objects_time(ino, to, mtime, &is_held).await?;
+            self.sync_objects(ino, to).await?;
+        }
+        patience.check()?;
+        let update = self.begin_update(&[ino]);
+        let switched = self.ask(caller, &MdsRequest::SwitchLayout { ino, from, to }).await;
+        drop(update);
+        switched?;
+        match &inode {
+            Some(inode) => {
+                let mut state = inode.lock();
+                state.data.set_layout(Some(to));
+                state.data.change();
+            }
+            None => self.data.gate.note_moved(ino, to),
+        }
+        Ok(())
+    }
+
+    /// Copies what is data; what is a hole stays one.
+    async fn copy_data(
+        &self,
+        ino: Ino,
+        (from, to): (Layout, Layout),
+        size: u64,
+        patience: &Patience<'_>,
+    ) -> FsResult<()> {
+        let mut copying = FuturesUnordered::new();
+        let (mut at, mut data_end) = (0, 0);
+        while at < size {
+            if at >= data_end {
+                at = match self.seek_objects(ino, from, at, size, false).await {
+                    Ok(data) => data,
+                    Err(Errno::ENXIO) => break,
+                    Err(errno) => return Err(errno),
+                };
+                data_end = self.seek_objects(ino, from, at, size, true).await?;
+            }
+            patience.check()?;
+            let len = PIECE_BYTES.min(data_end - at);
+            copying.push(self.copy_piece(ino, (from, to), at, len, patience));
+            at += len;
+            if copying.len() >= PIECES_MAX
+                && let Some(copied) = copying.next().await
+            {
+                copied?;
+            }
+        }
+        while let Some(copied) = copying.next().await {
+            copied?;
+            patience.check()?;
+        }
+        Ok(())
+    }
+
+    async fn copy_piece(
+        &self,
+        ino: Ino,
+        (from, to): (Layout, Layout),
+        offset: u64,
+        len: u64,
+        patience: &Patience<'_>,
+    ) -> FsResult<()> {
+        let mut data = vec![0; len as usize];
+        let got = self.read_objects(ino, from, offset, &mut data).await?;
+        if got as u64 != len {
+            // Nobody makes it shorter meanwhile.
+            return Err(Errno::EIO);
+        }
+        self.write_objects(ino, to, offset, &data, &|| patience.is_held()).await
+    }
+}

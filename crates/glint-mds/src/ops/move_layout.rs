@@ -1,0 +1,311 @@
+//! Data that moves to other objects: planned, copied by a client, and switched.
+//!
+//! Invariants:
+//! - A layout is switched only while the client that copied the data holds a lock to write all of
+//!   it. Whoever gets a lock on the data afterwards is told the layout with it. So nobody reads or
+//!   writes where the data was.
+//! - Objects that are planned have an orphan key of their own before anything is written to them,
+//!   until the file has them; objects that the file had get one with the switch. So no crash leaves
+//!   objects that nobody knows.
+//! - Objects that the file had are removed only after the switch is on stable storage, and not
+//!   before a lease is over: who asked before where the data is may look there meanwhile.
+//! - Data is not switched to objects of which a copy may be lost: an OST that was replaced since the
+//!   plan gets only what files have.
+//! - A size that somebody saw in objects that the file had is not believed after the switch.
+
+use crate::error::{OpResult, errno};
+use crate::service::{Context, Mds};
+use crate::store::keys::{self, Orphan};
+use crate::store::record::InodeRecord;
+use glint_kv::{Batch, Keyspace, Kv};
+use glint_proto::lock::{Bits, DataLock, Range};
+use glint_proto::posix::permit_owner;
+use glint_proto::{Attr, ClientId, Errno, FsResult, Ino, Layout, MdsReply, clock};
+use std::sync::atomic::Ordering;
+
+/// Plans of one file that there are at once, at most; each crash of a client may leave one for a
+/// while.
+const PLANS_MAX: usize = 64;
+
+impl<K: Kv> Mds<K> {
+    pub(crate) async fn plan_layout(
+        &self,
+        context: &Context<'_>,
+        ino: Ino,
+        layout: Layout,
+        avoid: &[u16],
+    ) -> OpResult {
+        if !layout.is_valid() {
+            return Err(Errno::EINVAL.into());
+        }
+        let _held = self.lock_attributes(context, ino).await;
+        let record = self.inode(ino).await?;
+        permit_owner(&record.attr, context.cred)?;
+        if !record.attr.is_file() || record.attr.nlink == 0 {
+            return Err(Errno::EINVAL.into());
+        }
+        self.need_space(context)?;
+        let layout = match &context.arrival.replay {
+            Some(MdsReply::Attr(attr)) => attr.layout,
+            _ => self.place_anew(&record, layout, avoid).await?,
+        };
+        let key = keys::orphan_objects(ino, layout);
+        let mut batch = Batch::new();
+        batch.put(Keyspace::Orphan, &key, &Orphan::Planned(layout, context.client).value());
+        // Nobody knows what was replaced between the plan and its replay.
+        let replaced = match context.is_replay() {
+            true => u64::MAX,
+            false => self.replaced.load(Ordering::Acquire),
+        };
+        self.plans.lock().insert(key.to_vec(), replaced);
+        self.destroyed.lock().retry.later(clock::now());
+        self.commit(context, batch, MdsReply::Attr(Attr { layout, ..record.attr })).await
+    }
+
+    /// Chooses targets and numbers of objects that the file has not, nor had.
+    async fn place_anew(
+        &self,
+        record: &InodeRecord,
+        mut layout: Layout,
+        avoid: &[u16],
+    ) -> FsResult<Layout> {
+        let (ino, copies) = (record.attr.ino, layout.replicas);
+        if copies > 1 {
+            self.make_chains(copies).await.map_err(|error| error.errno())?;
+        }
+        let is_avoided = |layout: &Layout, index: u16| {
+            let one = Layout { first_ost: index, ..*layout };
+            self.lies_on(one.ost_of(0, self.osts()), avoid)
+        };
+        let placed = self.with_targets(copies, |count, absent| {
+            let count = count.max(1);
+            layout.stripe_count = match layout.stripe_count {
+                0 => count,
+                stripes => stripes,
+            };
+            layout.osts = count;
+            let mut absent = absent.to_vec();
+            absent.extend((0..count).filter(|index| is_avoided(&layout, *index)));
+            layout.place(ino, count, &absent);
+            layout.stripe_count <= count
+        })?;
+        if !placed {
+            return Err(Errno::EINVAL);
+        }
+        let stripes = 0..layout.stripe_count;
+        let target = |stripe| layout.ost_of(stripe, self.osts());
+        if stripes.into_iter().any(|stripe| self.lies_on(target(stripe), avoid)) {
+            return Err(Errno::ENOSPC);
+        }
+        let from = keys::orphan_objects(ino, Layout::default());
+        let to = keys::after(ino);
+        let all = self.kv.scan(Keyspace::Orphan, &from, &to, PLANS_MAX).await.map_err(errno)?;
+        let mut others = vec![record.attr.layout];
+        for (_, value) in all {
+            if let Some(Orphan::Destroy(other) | Orphan::Planned(other, _)) = Orphan::parse(&value)
+            {
+                others.push(other);
+            }
+        }
+        if others.len() > PLANS_MAX {
+            return Err(Errno::EAGAIN);
+        }
+        layout.first_object = record.attr.layout.next_object(layout.stripe_count);
+        while let Some(other) = others.iter().find(|other| overlap(other, &layout)) {
+            layout.first_object = other.next_object(layout.stripe_count);
+        }
+        if layout.is_valid() { Ok(layout) } else { Err(Errno::EINVAL) }
+    }
+
+    /// Whether a target is one of these OSTs, or a chain with one of them.
+    fn lies_on(&self, target: u16, osts: &[u16]) -> bool {
+        if osts.is_empty() {
+            return false;
+        }
+        match self.chains.get(target) {
+            Some(row) => row.members.iter().any(|member| osts.contains(&member.ost)),
+            None => osts.contains(&target),
+        }
+    }
+
+    pub(crate) async fn switch_layout(
+        &self,
+        context: &Context<'_>,
+        ino: Ino,
+        from: Layout,
+        to: Layout,
+    ) -> OpResult {
+        let _held = self.lock_attributes(context, ino).await;
+        let mut record = self.inode(ino).await?;
+        permit_owner(&record.attr, context.cred)?;
+        let (old, new) = (keys::orphan_objects(ino, from), keys::orphan_objects(ino, to));
+        if record.attr.layout != to {
+            let planned = self.orphan(&new).await?;
+            if record.attr.layout != from
+                || planned != Some(Orphan::Planned(to, context.client))
+                || !self.has_all_data(context, ino)
+            {
+                return Err(Errno::ESTALE.into());
+            }
+            let replaced = self.replaced.load(Ordering::Acquire);
+            if !context.is_replay() && self.plans.lock().get(&new[..]) != Some(&replaced) {
+                return Err(Errno::EAGAIN.into());
+            }
+            self.claim(context, ino, Bits::ATTR)?;
+            record.attr.layout = to;
+            let mut batch = Batch::new();
+            self.put_inode(&mut batch, &record);
+            batch.delete(Keyspace::Orphan, &new);
+            batch.put(Keyspace::Orphan, &old, &Orphan::Planned(from, context.client).value());
+            self.plans.lock().insert(old.to_vec(), 0);
+            self.opens.resized(context.client, ino);
+            self.commit_batch(batch).await?;
+            // Data in the new objects must not be lost with the switch, nor the old ones
+            // be removed before it.
+            self.kv.sync().await.map_err(errno)?;
+            self.plans.lock().remove(&new[..]);
+        }
+        self.destroy_later(&old);
+        let mut batch = Batch::new();
+        batch.put(Keyspace::Orphan, &old, &Orphan::Destroy(from).value());
+        self.put_inode(&mut batch, &record);
+        let reply = self.commit(context, batch, MdsReply::Attr(record.attr)).await;
+        self.plans.lock().remove(&old[..]);
+        reply
+    }
+
+    /// Objects are no longer looked at by anybody after a lease.
+    fn destroy_later(&self, key: &[u8]) {
+        let until = clock::now() + self.config.lease;
+        let mut destroyed = self.destroyed.lock();
+        destroyed.kept.insert(key.to_vec(), until);
+        destroyed.retry.at(until);
+    }
+
+    pub(crate) async fn drop_layout(
+        &self,
+        context: &Context<'_>,
+        ino: Ino,
+        layout: Layout,
+    ) -> OpResult {
+        let _held = self.lock_attributes(context, ino).await;
+        let key = keys::orphan_objects(ino, layout);
+        if self.orphan(&key).await? != Some(Orphan::Planned(layout, context.client)) {
+            return Ok(MdsReply::Done);
+        }
+        let mut batch = Batch::new();
+        batch.put(Keyspace::Orphan, &key, &Orphan::Destroy(layout).value());
+        let reply = self.commit(context, batch, MdsReply::Done).await?;
+        self.plans.lock().remove(&key[..]);
+        self.orphans.fetch_add(1, Ordering::AcqRel);
+        Ok(reply)
+    }
+
+    async fn orphan(&self, key: &[u8]) -> FsResult<Option<Orphan>> {
+        let value = self.kv.get(Keyspace::Orphan, key).await.map_err(errno)?;
+        Ok(value.and_then(|value| Orphan::parse(value.as_ref())))
+    }
+
+    /// Whether nobody but this client reads or writes the data. In a replay it held the lock when
+    /// the switch was executed first, and nobody was given one since.
+    fn has_all_data(&self, context: &Context<'_>, ino: Ino) -> bool {
+        if !self.client_locks.is_used() || context.is_replay() {
+            return true;
+        }
+        let all = DataLock { number: 0, range: Range::ALL, write: true };
+        self.client_locks.shard(ino).lock().extents.gives(context.client, ino, all)
+    }
+
+    /// Whether a client may still copy to objects that were planned.
+    pub(crate) fn is_moving(&self, key: &[u8], client: ClientId) -> bool {
+        match client {
+            // The client of this process ends with it.
+            ClientId::IN_PROCESS => self.plans.lock().contains_key(key),
+            client => self.knows(client),
+        }
+    }
+}
+
+/// Whether two layouts of a file have an object in common.
+fn overlap(one: &Layout, other: &Layout) -> bool {
+    let end =
+        |layout: &Layout| u32::from(layout.first_object) + u32::from(layout.stripe_count.max(1));
+    u32::from(one.first_object) < end(other) && u32::from(other.first_object) < end(one)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+    use futures_lite::future::block_on;
+    use glint_kv::memory::MemoryKv;
+    use glint_proto::{Arrival, Cred, FileType, MdsRequest, MetadataService, OpenFlags, Timestamp};
+    use std::time::Duration;
+
+    fn ask(mds: &Mds<MemoryKv>, request: &MdsRequest<'_>) -> FsResult<Layout> {
+        let arrival = Arrival { now: Timestamp::now(), ..Arrival::default() };
+        match block_on(mds.handle(&arrival, &Cred::ROOT, request)).reply? {
+            MdsReply::Attr(attr) | MdsReply::Opened { attr, .. } => Ok(attr.layout),
+            _ => Ok(Layout::default()),
+        }
+    }
+
+    #[test]
+    fn a_layout_is_switched_as_it_was_planned_and_all_other_objects_are_kept_in_mind() {
+        let config = Config {
+            osts: 3,
+            lease: Duration::from_secs(30),
+            layout: Layout::default(),
+            commit_sync: false,
+            after_power_loss: false,
+            locks: false,
+            mounted: false,
+            hash_seed: None,
+            boot_verifier: 1,
+        };
+        let mds = block_on(Mds::start(MemoryKv::default(), config)).unwrap();
+        let create = MdsRequest::Create {
+            parent: Ino::ROOT,
+            name: b"f",
+            mode: FileType::Regular.mode_bits() | 0o644,
+            umask: 0,
+            rdev: 0,
+            target: b"",
+            open: Some(OpenFlags { write: true, ..OpenFlags::default() }),
+            exclusive: true,
+        };
+        let from = ask(&mds, &create).unwrap();
+        let arrival = Arrival { now: Timestamp::now(), ..Arrival::default() };
+        let lookup = MdsRequest::Lookup { parent: Ino::ROOT, name: b"f" };
+        let Ok(MdsReply::Attr(attr)) = block_on(mds.handle(&arrival, &Cred::ROOT, &lookup)).reply
+        else {
+            panic!("there is no file")
+        };
+        let ino = attr.ino;
+        let plan = |layout, avoid: &[u16]| {
+            ask(&mds, &MdsRequest::PlanLayout { ino, layout, avoid: avoid.to_vec() })
+        };
+        let two = Layout { stripe_count: 2, ..from };
+        let (one, other) = (plan(two, &[]).unwrap(), plan(two, &[]).unwrap());
+        assert!(!overlap(&one, &other) && !overlap(&one, &from) && !overlap(&other, &from));
+        let narrow = plan(from, &[0, 2]).unwrap();
+        assert_eq!(narrow.first_ost, 1);
+        assert_eq!(plan(two, &[0, 2]), Err(Errno::ENOSPC));
+
+        let switch = |from, to| ask(&mds, &MdsRequest::SwitchLayout { ino, from, to });
+        assert_eq!(switch(other, one), Err(Errno::ESTALE), "the data is not there");
+        let unplanned = Layout { first_object: 900, ..one };
+        assert_eq!(switch(from, unplanned), Err(Errno::ESTALE));
+        assert_eq!(switch(from, one), Ok(one));
+        assert_eq!(switch(from, other), Err(Errno::ESTALE), "it has moved since");
+        ask(&mds, &MdsRequest::DropLayout { ino, layout: other }).unwrap();
+        let orphan = |layout| block_on(mds.orphan(&keys::orphan_objects(ino, layout))).unwrap();
+        assert_eq!(orphan(from), Some(Orphan::Destroy(from)));
+        assert_eq!(orphan(other), Some(Orphan::Destroy(other)));
+        assert_eq!(orphan(one), None);
+        let client = ClientId::IN_PROCESS;
+        assert_eq!(orphan(narrow), Some(Orphan::Planned(narrow, client)));
+        let is_moving = |layout| mds.is_moving(&keys::orphan_objects(ino, layout), client);
+        assert!(is_moving(narrow) && !is_moving(other) && !is_moving(one));
+    }
+}

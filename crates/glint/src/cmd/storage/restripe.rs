@@ -1,0 +1,260 @@
+//! `glint restripe`: the data of files moves to objects of another layout. The process behind the
+//! mount copies it, when the attribute `glint.restripe` is set.
+
+use super::stripe::{Wish, ost_count};
+use crate::CommandResult;
+use crate::live;
+use crate::signals::Stop;
+use glint_server::human_bytes;
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+use serde_json::json;
+use std::io::IsTerminal;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Attempts for a file that others use, and the first pause between them, which doubles.
+const ATTEMPTS: u32 = 6;
+const PAUSE: Duration = Duration::from_millis(250);
+const REDRAW: Duration = Duration::from_millis(200);
+
+/// Lay the data of files out anew: with other copies, over more or fewer OSTs, or with another
+/// stripe size.
+///
+/// The files may be used meanwhile, from here and from other hosts; who reads or writes a file waits
+/// while that file is copied. Each file has either its old or its new layout, whatever happens. The
+/// space of the old one becomes free some time later (`--lease` of the server). Files that are laid
+/// out so already are skipped.
+///
+/// A file that others use all the time may not be moved: it is named, and the exit status is 1; run
+/// the command again. Its owner and root may do this. What is made in a directory later, `glint
+/// setstripe` says.
+///
+/// Ctrl-C ends after the file that is being copied.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    wish: Wish,
+    /// Do it for all files below directories, too; not on other file systems, and not through
+    /// symbolic links.
+    #[arg(short = 'R', long)]
+    recursive: bool,
+    /// Print JSON: an object for each file, with what became of it.
+    #[arg(long)]
+    json: bool,
+    /// Files, or with -R directories.
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+}
+
+#[derive(Default)]
+struct Done {
+    moved: u64,
+    skipped: u64,
+    failed: u64,
+    bytes: u64,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: Args) -> CommandResult {
+    let words = args.wish.words()?.join(" ");
+    let stop = Stop::listen()?;
+    let is_shown = !args.json && std::io::stderr().is_terminal();
+    let (begun, mut shown) = (Instant::now(), Instant::now());
+    let mut done = Done::default();
+    let mut waiting: Vec<(PathBuf, Option<u64>)> =
+        args.paths.iter().rev().map(|path| (path.clone(), None)).collect();
+    while let Some((path, device)) = waiting.pop() {
+        if stop.is_asked() {
+            break;
+        }
+        let metadata = match std::fs::symlink_metadata(&path) {
+            Ok(metadata) => metadata,
+            // Somebody has removed it meanwhile.
+            Err(error) if device.is_some() && error.kind() == std::io::ErrorKind::NotFound => {
+                continue;
+            }
+            Err(error) => {
+                report(&mut done, &args, &path, Err(error.to_string()));
+                continue;
+            }
+        };
+        if device.is_some_and(|device| device != metadata.dev()) {
+            continue;
+        }
+        if metadata.is_dir() {
+            match entries(&path, args.recursive) {
+                Ok(found) => {
+                    waiting.extend(found.into_iter().map(|path| (path, Some(metadata.dev()))));
+                }
+                Err(error) => report(&mut done, &args, &path, Err(error)),
+            }
+            continue;
+        }
+        if !metadata.is_file() {
+            if device.is_none() {
+                report(&mut done, &args, &path, Err("is no file and no directory".into()));
+            }
+            continue;
+        }
+        let result = restripe(&path, &words, &stop);
+        if result == Ok(true) {
+            done.bytes += metadata.len();
+        }
+        report(&mut done, &args, &path, result);
+        if is_shown && shown.elapsed() >= REDRAW {
+            shown = Instant::now();
+            let rate = done.bytes as f64 / begun.elapsed().as_secs_f64().max(0.001);
+            let (bytes, rate) = (human_bytes(done.bytes), human_bytes(rate as u64));
+            let Done { moved, skipped, failed, .. } = done;
+            live::show(&format!(
+                "\r\x1b[J{moved} moved, {bytes} at {rate}/s, {skipped} as wished before, {failed} \
+                 not moved"
+            ));
+        }
+    }
+    if is_shown {
+        live::show("\r\x1b[J");
+    }
+    if !args.json {
+        let Done { moved, skipped, failed, bytes } = done;
+        crate::say!(
+            "{moved} files with {} moved, {skipped} were so before, {failed} not moved",
+            human_bytes(bytes)
+        );
+    }
+    Ok(match done.failed == 0 && !stop.is_asked() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+/// Says what became of a file.
+fn report(done: &mut Done, args: &Args, path: &Path, result: Result<bool, String>) {
+    let shown = path.display();
+    let state = match &result {
+        Ok(true) => "moved",
+        Ok(false) => "unchanged",
+        Err(_) => "failed",
+    };
+    match &result {
+        Ok(true) => done.moved += 1,
+        Ok(false) => done.skipped += 1,
+        Err(error) => {
+            done.failed += 1;
+            if !args.json {
+                eprintln!("glint: {shown}: {error}");
+            }
+        }
+    }
+    if args.json {
+        let error = result.err();
+        crate::say!("{}", json!({"path": shown.to_string(), "result": state, "error": error}));
+    }
+}
+
+/// Entries of a directory, last name first.
+fn entries(path: &Path, recursive: bool) -> Result<Vec<PathBuf>, String> {
+    if !recursive {
+        return Err("is a directory; say -R for all files below it, or use `glint setstripe` for \
+                    what will be made in it"
+            .into());
+    }
+    let list = std::fs::read_dir(path).map_err(|error| error.to_string())?;
+    let paths: Result<Vec<PathBuf>, _> = list.map(|entry| Ok(entry?.path())).collect();
+    let mut paths = paths.map_err(|error: std::io::Error| error.to_string())?;
+    paths.sort_unstable();
+    paths.reverse();
+    Ok(paths)
+}
+
+/// Has one file moved. Returns whether it was not laid out so before.
+fn restripe(path: &Path, words: &str, stop: &Stop) -> Result<bool, String> {
+    let layout = crate::cmd::ask_mount(path, "glint.layout")
+        .map_err(|error| error.replace(&format!("{}: ", path.display()), ""))?;
+    if is_as_wished(&layout, words) {
+        return Ok(false);
+    }
+    let mut pause = PAUSE;
+    let mut attempts = ATTEMPTS;
+    loop {
+        attempts -= 1;
+        let flags = XattrFlags::empty();
+        match rustix::fs::setxattr(path, "glint.restripe", words.as_bytes(), flags) {
+            Ok(()) => return Ok(true),
+            Err(Errno::AGAIN | Errno::BUSY) if attempts > 0 && !stop.is_asked() => {
+                std::thread::sleep(pause);
+                pause *= 2;
+            }
+            Err(errno) => return Err(explained(path, errno)),
+        }
+    }
+}
+
+/// Whether a file has a layout of these words; `stripe_count=0` stands for all targets.
+fn is_as_wished(layout: &str, words: &str) -> bool {
+    let value = |key: &str| {
+        let has = |word: &str| {
+            word.split_once('=').filter(|(of, _)| *of == key).map(|(_, v)| v.to_owned())
+        };
+        layout.split_whitespace().find_map(has)
+    };
+    words.split_whitespace().filter_map(|word| word.split_once('=')).all(|(key, wish)| {
+        match (key, wish) {
+            ("replicas", wish) => value(key).unwrap_or_else(|| "1".into()) == wish,
+            ("stripe_count", "0") => value(key).is_some_and(|has| Some(has) == value("osts")),
+            (key, wish) => value(key).as_deref() == Some(wish),
+        }
+    })
+}
+
+fn explained(path: &Path, errno: Errno) -> String {
+    match errno {
+        Errno::AGAIN | Errno::BUSY => {
+            "others use it too much just now; it stays where it is. Try again later".into()
+        }
+        Errno::INVAL => match ost_count(path) {
+            Some(osts) => format!(
+                "more stripes than there are places for them; there are {osts} OSTs. Say -c 0 for \
+                 as many as there can be"
+            ),
+            None => {
+                "more stripes than there are places for them; say -c 0 for as many as there can \
+                     be"
+                .into()
+            }
+        },
+        Errno::NOSPC => {
+            "no space on an OST, or fewer failure domains than copies (`glint status`)".into()
+        }
+        Errno::PERM | Errno::ACCESS => {
+            format!("{errno}; only its owner and root may lay it out anew")
+        }
+        Errno::OPNOTSUPP => "its mount or server is of a version that cannot move data".into(),
+        Errno::STALE => "it was changed meanwhile by others; try again".into(),
+        errno => errno.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_are_as_wished_are_known() {
+        let layout = "stripe_count=2 stripe_size=1048576 first_ost=1 osts=2 replicas=3";
+        for (words, expected) in [
+            ("replicas=3", true),
+            ("replicas=2", false),
+            ("stripe_count=2 replicas=3", true),
+            ("stripe_count=0", true),
+            ("stripe_count=1 replicas=3", false),
+            ("stripe_size=65536", false),
+        ] {
+            assert_eq!(is_as_wished(layout, words), expected, "{words}");
+        }
+        assert!(is_as_wished("stripe_count=1 stripe_size=65536 first_ost=0 osts=0", "replicas=1"));
+    }
+}
