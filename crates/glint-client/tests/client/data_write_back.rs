@@ -3,14 +3,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![allow(missing_docs, reason = "what a test does is its name")]
 
+use crate::support::{
+    FILE, Fake, LEASE_MS, OBJECT_BYTES_MAX, READ_WRITE, open, with_client, write,
+};
 #[allow(dead_code, reason = "each test uses some of it")]
-mod support;
-
 use glint_client::{Caller, Vfs};
 use glint_net::LockClient;
 use glint_proto::{Errno, OpenFlags, OstRequest, SetAttr};
 use std::time::{Duration, Instant};
-use support::{FILE, Fake, LEASE_MS, OBJECT_BYTES_MAX, READ_WRITE, open, with_client, write};
 
 fn writes(request: &OstRequest) -> bool {
     request.is_write()

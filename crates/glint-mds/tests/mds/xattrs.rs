@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-mod support;
-
+use crate::support::{ANN, ROOT, Tree, planted};
 use glint_proto::limits::{
     XATTR_COUNT_MAX, XATTR_LIST_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
     XATTR_VALUES_BYTES_MAX,
 };
 use glint_proto::{Cred, Errno, FsResult, MdsReply, MdsRequest, XattrFlags};
-use support::{ANN, ROOT, Tree, planted};
 
 fn set_xattr(tree: &Tree, who: &Cred, path: &str, name: &[u8], value: &[u8]) -> FsResult<()> {
     let (ino, flags) = (tree.ino(path), XattrFlags::default());

@@ -2,15 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-mod support;
-
+use crate::support::{ANN, BOB, ROOT, Tree, planted};
 use glint_proto::limits::{FILE_BYTES_MAX, NAME_BYTES_MAX, SYMLINK_BYTES_MAX};
 use glint_proto::{
     Attr, Cred, Errno, FileType, FsResult, Ino, Layout, MdsReply, MdsRequest, ObjectAttr,
     OpenFlags, RenameFlags, SetAttr, SetTime, Timestamp,
 };
 use std::time::Duration;
-use support::{ANN, BOB, ROOT, Tree, planted};
 
 fn long_name() -> String {
     "n".repeat(NAME_BYTES_MAX + 1)
@@ -497,7 +495,7 @@ fn nothing_is_made_in_a_directory_that_is_gone() {
     tree.ask(&ROOT, &MdsRequest::Rmdir { parent: Ino::ROOT, name: b"empty" }).unwrap();
     let (name, flags) = (b"new".as_slice(), RenameFlags::default());
     for request in [
-        support::make(parent, name, FileType::Regular, 0o644),
+        crate::support::make(parent, name, FileType::Regular, 0o644),
         MdsRequest::Tmpfile { parent, mode: 0o644, umask: 0 },
         MdsRequest::Link { ino: file, parent, name },
         MdsRequest::Lookup { parent, name },

@@ -3,9 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![allow(missing_docs, reason = "what a test does is its name")]
 
+use crate::support::{FILE, Fake, open, with_client, write};
 #[allow(dead_code, reason = "each test uses some of it")]
-mod support;
-
 use futures_util::future::join;
 use glint_client::{Caller, Make, Vfs};
 use glint_net::{LockClient, host};
@@ -13,7 +12,6 @@ use glint_proto::lock::{Bits, DataLock, Grant, Range, Recall, Return};
 use glint_proto::{Attr, Cred, Errno, Ino, MdsReply, MdsRequest, Op};
 use std::future::Future;
 use std::time::{Duration, Instant};
-use support::{FILE, Fake, open, with_client, write};
 
 /// Longer than a machine that is busy takes.
 const LONG: Duration = Duration::from_secs(60);

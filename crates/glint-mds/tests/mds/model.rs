@@ -4,15 +4,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod oracle;
-#[path = "../support/mod.rs"]
-mod support;
 
-use glint_proto::{Attr, Cred, Errno, FsResult, Ino, MdsReply, MdsRequest, SetAttr};
-use oracle::{
+use self::oracle::{
     Facts, KINDS, MODES, Model, NAMES, Operation, Told, operation, rename_flags, xattr_flags,
 };
+use crate::support::{Tree, make};
+use glint_proto::{Attr, Cred, Errno, FsResult, Ino, MdsReply, MdsRequest, SetAttr};
 use proptest::prelude::*;
-use support::{Tree, make};
 
 fn user(uid: u32) -> Cred {
     Cred { uid, gid: uid, groups: Some(Vec::new()) }

@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-mod support;
-
+use crate::support::{ROOT, Tree};
 use glint_proto::limits::{DIR_PAGE_BYTES_MAX, DIR_PAGE_ENTRIES_MAX, NAME_BYTES_MAX};
 use glint_proto::{DirPage, FileType, Ino, MdsReply, MdsRequest};
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use support::{ROOT, Tree};
 
 /// Page that the MDS makes for a smaller wish.
 const PAGE_BYTES_MIN: usize = 4096;

@@ -2,8 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-mod support;
-
+use crate::support::{Nowhere, Server};
 use futures_lite::future::{block_on, poll_once};
 use glint_kv::memory::MemoryKv;
 use glint_proto::MetadataService;
@@ -17,10 +16,9 @@ use glint_proto::{
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use support::{Nowhere, Server};
 
 fn start(kv: &Arc<MemoryKv>, run: u64) -> Server {
-    support::start(kv.clone(), run, true)
+    crate::support::start(kv.clone(), run, true)
 }
 
 fn owner(secret: u128) -> Owner {

@@ -2,13 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-mod support;
-
+use crate::support::{ANN, ROOT, Tree, planted};
 use futures_lite::future::block_on;
 use glint_mds::Placed;
 use glint_proto::chain::{ChainId, MemberEvent};
 use glint_proto::{Errno, FileType, FsResult, Layout, MdsRequest};
-use support::{ANN, ROOT, Tree, planted};
 
 fn place(tree: &Tree, osts: u16) {
     let placed = (0..osts).map(|ost| Placed { ost, domain: format!("host{ost}") }).collect();

@@ -1,0 +1,8 @@
+//! Tests of the client on servers that do what a test says, one binary for all.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod data_write_back;
+mod grants;
+#[path = "../support/mod.rs"]
+mod support;

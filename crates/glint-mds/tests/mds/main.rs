@@ -1,0 +1,13 @@
+//! Tests of the MDS on an engine in memory, one binary for all: the generic code of the engine is
+//! compiled once.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod copies;
+mod listing;
+mod model;
+mod operations;
+mod sessions;
+#[path = "../support/mod.rs"]
+mod support;
+mod xattrs;
