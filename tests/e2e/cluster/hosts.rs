@@ -209,7 +209,7 @@ fn a_server_is_killed_while_clients_flush() {
 #[test]
 fn a_host_is_cut_off_while_it_holds_locks() {
     let world = World::new();
-    let host = Host::new(1);
+    let host = Host::new();
     let address = format!("{}:{}", host.address, free_port());
     let server = world.serve_at(&address, &["--insecure", "--lease", "8"]);
     let (stays, b) = world.mount_from(&address, "b", &[]);

@@ -75,7 +75,7 @@ fn a_server_that_stood_still_evicts_nobody() {
 #[test]
 fn who_is_cut_off_while_it_gives_locks_up_shows_nothing_old() {
     let world = World::new();
-    let host = Host::new(7);
+    let host = Host::new();
     let address = format!("{}:{}", host.address, free_port());
     let _server = world.serve_at(&address, &["--insecure", "--lease", "8"]);
     let (_stays, b) = world.mount_from(&address, "b", &[]);

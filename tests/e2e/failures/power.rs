@@ -41,10 +41,11 @@ fn clients_do_again_what_was_lost(kind: &str, cuts: u64) {
 
 #[test]
 fn clients_do_again_what_ext4_lost() {
-    clients_do_again_what_was_lost("ext4", 6);
+    clients_do_again_what_was_lost("ext4", at_length(3, 6));
 }
 
 #[test]
+#[ignore = "make long: the same as on ext4"]
 fn clients_do_again_what_xfs_lost() {
     clients_do_again_what_was_lost("xfs", 6);
 }

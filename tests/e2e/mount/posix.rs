@@ -69,29 +69,48 @@ fn pjdfstest(world: &World, mount: &Path, remount: bool) {
 /// pjdfstest remounts with mount(8), which needs the helper of the file system. Its
 /// tests of read-only file systems run apart, because others leave deleted files open,
 /// which makes them fail on any file system.
-#[test]
-fn pjdfstest_on_both_transports() {
+fn pjdfstest_in_one_process(transport: &str) {
     assert!(enable_uring(), "this kernel has no FUSE over io_uring");
     let _helper = MountHelper::install();
-    for transport in TRANSPORTS {
-        let world = World::new();
-        let up = world.up(&["-o", transport]);
-        pjdfstest(&world, &world.mount_point(), false);
-        pjdfstest(&world, &world.mount_point(), true);
-        up.stop();
-        world.assert_sound();
-    }
+    let world = World::new();
+    let up = world.up(&["-o", transport]);
+    pjdfstest(&world, &world.mount_point(), false);
+    pjdfstest(&world, &world.mount_point(), true);
+    up.stop();
+    world.assert_sound();
 }
 
-/// pjdfstest and fsx where everything is cached under locks.
 #[test]
-fn pjdfstest_and_fsx_on_a_mount_with_locks() {
+fn pjdfstest_through_io_uring() {
+    pjdfstest_in_one_process(TRANSPORTS[0]);
+}
+
+#[test]
+#[ignore = "make long: the same as through io_uring"]
+fn pjdfstest_through_dev_fuse() {
+    pjdfstest_in_one_process(TRANSPORTS[1]);
+}
+
+/// Everything is cached under locks.
+#[test]
+fn pjdfstest_on_a_mount_with_locks() {
     let world = World::new();
     let port = free_port();
     let server = world.serve(port, &["--osts", "3"]);
     let (mount, directory) = world.mount(port, "mnt", &["-o", "suid,dev"]);
     pjdfstest(&world, &directory, false);
-    run_fsx(&world, &directory, 4, 20_000);
+    mount.stop();
+    server.stop();
+    world.assert_sound();
+}
+
+#[test]
+fn fsx_on_a_mount_with_locks() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &["--osts", "3"]);
+    let (mount, directory) = world.mount(port, "mnt", &[]);
+    run_fsx(&world, &directory, 4, at_length(10_000, 50_000));
     mount.stop();
     server.stop();
     world.assert_sound();
@@ -138,7 +157,7 @@ copy_file_range = 1
 "#;
 
 /// Operations with mmap and holes, in a file of three stripes.
-fn run_fsx(world: &World, mount: &Path, seed: u32, operations: u32) {
+fn run_fsx(world: &World, mount: &Path, seed: u32, operations: u64) {
     run(glint().args(["setstripe", "-c", "3", "-S", "64K", text(mount)]));
     let config = world.path("fsx.toml");
     fs::write(&config, FSX).unwrap();
@@ -155,7 +174,7 @@ fn fsx(seed: u32, options: &str) {
     enable_uring();
     let world = World::new();
     let up = world.up(&["--osts", "3", "-o", options]);
-    run_fsx(&world, &world.mount_point(), seed, 100_000);
+    run_fsx(&world, &world.mount_point(), seed, at_length(20_000, 200_000));
     up.stop();
     world.assert_sound();
 }

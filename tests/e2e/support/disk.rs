@@ -6,10 +6,11 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-/// A small disk of its own, on a loop device.
+/// A small disk of its own, on a loop device that it has until the end: mount(8) would take the one
+/// of the mount before, which may be going away.
 pub struct Disk<'a> {
     at: &'a Path,
-    image: PathBuf,
+    device: PathBuf,
 }
 
 impl Disk<'_> {
@@ -18,8 +19,20 @@ impl Disk<'_> {
         file.set_len(megabytes << 20).unwrap();
         run(Command::new(format!("mkfs.{kind}")).arg("-q").arg(image));
         fs::create_dir_all(at).unwrap();
-        run(Command::new("mount").args(["-o", "loop"]).arg(image).arg(at));
-        Disk { at, image: image.to_owned() }
+        let device = run(Command::new("losetup").args(["--find", "--show"]).arg(image)).stdout;
+        let disk = Disk { at, device: String::from_utf8(device).unwrap().trim().into() };
+        disk.mount();
+        disk
+    }
+
+    fn mount(&self) {
+        run(Command::new("mount").arg(&self.device).arg(self.at));
+    }
+
+    fn unmount(&self) {
+        eventually("the disk is let go", || {
+            Command::new("umount").arg(self.at).output().unwrap().status.success()
+        });
     }
 
     /// Everything that was not synced is gone, as after a loss of power: whoever uses it is
@@ -31,21 +44,17 @@ impl Disk<'_> {
         // First, or it would see and report that its disk is gone.
         kill();
         run(Command::new("perl").args(["-e", script]).arg(self.at));
-        eventually("the disk is let go", || {
-            Command::new("umount").arg(self.at).output().unwrap().status.success()
-        });
-        run(Command::new("mount").args(["-o", "loop"]).arg(&self.image).arg(self.at));
+        self.unmount();
+        self.mount();
     }
 
     /// Mounted again, after what is below it failed.
     pub fn repair(&self) {
-        eventually("the disk is let go", || {
-            Command::new("umount").arg(self.at).output().unwrap().status.success()
-        });
+        self.unmount();
         // 1: something was repaired.
-        let code = Command::new("e2fsck").args(["-fy"]).arg(&self.image).output().unwrap();
+        let code = Command::new("e2fsck").args(["-fy"]).arg(&self.device).output().unwrap();
         assert!(matches!(code.status.code(), Some(0 | 1)), "{code:?}");
-        run(Command::new("mount").args(["-o", "loop"]).arg(&self.image).arg(self.at));
+        self.mount();
     }
 }
 
@@ -134,5 +143,6 @@ impl Drop for Memory<'_> {
 impl Drop for Disk<'_> {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(self.at).status();
+        let _ = Command::new("losetup").arg("--detach").arg(&self.device).status();
     }
 }

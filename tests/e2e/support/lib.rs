@@ -37,9 +37,16 @@ pub fn glint() -> Command {
 
 /// A directory on the disk of the build, removed at the end.
 pub fn scratch() -> tempfile::TempDir {
-    let builds = binary::build_directory().with_file_name("tmp");
+    // The runner of the tests cleans up in one of its own.
+    let builds = std::env::var_os("E2E_SCRATCH")
+        .map_or_else(|| binary::build_directory().with_file_name("tmp"), PathBuf::from);
     fs::create_dir_all(&builds).unwrap();
     tempfile::Builder::new().prefix("e2e-").tempdir_in(builds).unwrap()
+}
+
+/// How much of something a test does: more in `make long`, where the runner says so.
+pub fn at_length(usually: u64, long: u64) -> u64 {
+    if std::env::var_os("E2E_LONG").is_some() { long } else { usually }
 }
 
 /// Runs a command that must succeed.
@@ -105,13 +112,28 @@ pub fn is_mounted(path: &Path) -> bool {
     mounts.lines().any(|line| line.split(' ').nth(1) == path.to_str())
 }
 
-/// A port that was free a moment ago, below those that the kernel hands out to clients:
-/// one of them would be in the way when a server comes back.
-pub fn free_port() -> u16 {
+/// A number that no other test of this machine has before this process ends, of those from `first`.
+pub fn claim(what: &str, first: u16, count: u16) -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
+    let claims = Path::new("/tmp/glint-e2e-claims");
+    fs::create_dir_all(claims).unwrap();
+    let start = std::process::id() as u16 % 400 * 25;
     loop {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed) + std::process::id() as u16 % 400 * 25;
-        let port = 20_000 + number % 10_000;
+        let number = first + NEXT.fetch_add(1, Ordering::Relaxed).wrapping_add(start) % count;
+        let file = fs::File::create(claims.join(format!("{what}-{number}"))).unwrap();
+        if file.try_lock().is_ok() {
+            // Locked as long as this process lives.
+            std::mem::forget(file);
+            return number;
+        }
+    }
+}
+
+/// A port that is free, below those that the kernel hands out to clients: one of them would be in
+/// the way when a server comes back.
+pub fn free_port() -> u16 {
+    loop {
+        let port = claim("port", 20_000, 10_000);
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }
@@ -360,23 +382,32 @@ impl World {
     }
 }
 
-/// The helper that mount(8) calls, if it was not installed already; removed in the end.
-pub struct MountHelper(Option<&'static Path>);
+/// The helper that mount(8) calls, if it was not installed already; removed in the end. Tests have
+/// it in turns.
+pub struct MountHelper {
+    installed: Option<&'static Path>,
+    _turn: fs::File,
+}
 
 impl MountHelper {
     pub fn install() -> MountHelper {
+        let turn = fs::File::create("/tmp/glint-e2e-mount-helper").unwrap();
+        turn.lock().unwrap();
         let path = Path::new("/sbin/mount.fuse.glint");
-        if path.exists() {
-            return MountHelper(None);
+        // What a test left behind that was killed, or the one of an installation.
+        let is_ours = fs::read_link(path).is_ok_and(|to| to == Path::new(binary::glint()));
+        if path.exists() && !is_ours {
+            return MountHelper { installed: None, _turn: turn };
         }
+        let _ = fs::remove_file(path);
         std::os::unix::fs::symlink(binary::glint(), path).unwrap();
-        MountHelper(Some(path))
+        MountHelper { installed: Some(path), _turn: turn }
     }
 }
 
 impl Drop for MountHelper {
     fn drop(&mut self) {
-        if let Some(path) = self.0 {
+        if let Some(path) = self.installed {
             let _ = fs::remove_file(path);
         }
     }

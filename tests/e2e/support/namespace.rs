@@ -1,6 +1,6 @@
 //! Another host: a network namespace, with a cable that can be pulled.
 
-use super::{Process, World, binary, run, text};
+use super::{Process, World, binary, claim, run, text};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -18,12 +18,14 @@ fn ip(words: &str) {
 }
 
 impl Host {
-    /// Connects a new host to this one; `number` tells it from others.
-    pub fn new(number: u8) -> Host {
-        let id = std::process::id() % 60_000;
-        let (name, cable) = (format!("glint-{id}-{number}"), format!("gl{id}-{number}"));
-        let (third, other) = (id / 250, format!("gp{id}-{number}"));
-        let net = format!("10.{}.{}", 100 + number, third);
+    /// Connects a new host to this one.
+    pub fn new() -> Host {
+        let id = claim("host", 0, 25_000);
+        let (name, cable, other) = (format!("glint-{id}"), format!("gl{id}"), format!("gp{id}"));
+        // What a test left behind that was killed.
+        let _ = Command::new("ip").args(["netns", "delete", &name]).output();
+        let _ = Command::new("ip").args(["link", "delete", &cable]).output();
+        let net = format!("10.{}.{}", 100 + id / 250, id % 250);
         ip(&format!("netns add {name}"));
         ip(&format!("link add {cable} type veth peer name {other}"));
         ip(&format!("link set {other} netns {name}"));

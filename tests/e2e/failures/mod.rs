@@ -1,0 +1,8 @@
+//! Crashes, losses of power, full and failing disks, clients that break the rules.
+
+mod crashes;
+mod disk_faults;
+mod faults;
+mod formats;
+mod power;
+mod space;

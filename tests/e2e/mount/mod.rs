@@ -1,0 +1,9 @@
+//! One mount as programs and administrators see it: POSIX, commands, conventions, real trees.
+
+mod adapter;
+mod commands;
+mod conventions;
+mod pages;
+mod posix;
+mod trees;
+mod waits;

@@ -1,0 +1,133 @@
+//! Runs the end-to-end tests, each in a process of its own: several at once, the longest first, and
+//! those that `plan.txt` marks `alone` one after the other at the end.
+//!
+//! A test that fails is run once more, alone. If it passes then, it is reported as FLAKY with both
+//! logs; `--strict` counts it as failed and runs nothing twice.
+//!
+//! Promises: a test that hangs is ended after [`one_test::LIMIT`] and fails; whatever a test leaves
+//! mounted is unmounted, and makes it fail.
+
+#![allow(clippy::print_stdout, reason = "it reports to who has started it")]
+
+mod one_test;
+mod plan;
+mod report;
+
+use clap::Parser;
+use one_test::Outcome;
+use plan::Plan;
+use report::Report;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Mutex;
+
+/// Runs the end-to-end tests of Glint, each in a process of its own.
+#[derive(Parser)]
+#[command(name = "glint-e2e")]
+struct Args {
+    /// The binary with the tests.
+    binary: PathBuf,
+    /// Parts of names: only tests that have one of them.
+    filters: Vec<String>,
+    /// How many tests run at once. Most of them wait most of the time.
+    #[arg(long, default_value_t = 6)]
+    jobs: usize,
+    /// How often each test runs.
+    #[arg(long, default_value_t = 1)]
+    repeat: usize,
+    /// One test of each kind: those that plan.txt marks `quick`.
+    #[arg(long)]
+    quick: bool,
+    /// Also the tests that `make test` leaves out, and more of what the others do.
+    #[arg(long)]
+    long: bool,
+    /// Fails at the first failure of a test, also if it passes when it runs again.
+    #[arg(long)]
+    strict: bool,
+    /// Appends a line for each run of a test to this file of the repository: name, result, seconds.
+    #[arg(long)]
+    record: Option<PathBuf>,
+    /// Where tests, their usual times and marks are listed.
+    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/plan.txt"))]
+    plan: PathBuf,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            println!("glint-e2e: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Runs all tests that were asked for; false if one failed.
+fn run(args: &Args) -> Result<bool, String> {
+    one_test::listen_to_signals().map_err(|error| error.to_string())?;
+    let plan = Plan::read(&args.plan)?;
+    let all = one_test::list(&args.binary, false)?;
+    let left_out = one_test::list(&args.binary, true)?;
+    plan.knows_only(&all)?;
+    let is_wanted = |name: &String| {
+        let is_named = args.filters.iter().any(|part| name.contains(part.as_str()));
+        (args.filters.is_empty() || is_named)
+            && (!args.quick || plan.is_quick(name))
+            && (args.long || !left_out.contains(name))
+    };
+    let mut names: Vec<String> = all.into_iter().filter(is_wanted).collect();
+    if names.is_empty() {
+        return Err("no test has such a name".to_owned());
+    }
+    names.sort_by_key(|name| std::cmp::Reverse(plan.usual_seconds(name)));
+    let (alone, together): (Vec<_>, Vec<_>) =
+        names.into_iter().partition(|name| plan.is_alone(name));
+    if args.long {
+        println!("e2e: also {}, which `make test` leaves out", left_out.join(", "));
+    }
+    let report = Report::begin(args, &plan, &alone, &together)?;
+    for _ in 0..args.repeat {
+        run_together(args, &together, &report);
+        run_each(args, &alone, &report);
+    }
+    if !args.strict && !one_test::interrupted() {
+        for first in report.failures() {
+            let second = one_test::run(&args.binary, &first.name, 2, args.long);
+            report.ran_again(first, second);
+        }
+    }
+    Ok(report.end())
+}
+
+/// Runs tests on `jobs` threads, in their order.
+fn run_together(args: &Args, names: &[String], report: &Report) {
+    let queue = Mutex::new(names.iter());
+    std::thread::scope(|scope| {
+        for _ in 0..args.jobs.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let Some(name) = report::locked(&queue).next() else { return };
+                    if one_test::interrupted() {
+                        return;
+                    }
+                    run_one(args, name, report);
+                }
+            });
+        }
+    });
+}
+
+fn run_each(args: &Args, names: &[String], report: &Report) {
+    for name in names {
+        if !one_test::interrupted() {
+            run_one(args, name, report);
+        }
+    }
+}
+
+fn run_one(args: &Args, name: &str, report: &Report) {
+    report.begins(name);
+    let outcome: Outcome = one_test::run(&args.binary, name, 1, args.long);
+    report.ended(outcome);
+}

@@ -1,0 +1,193 @@
+//! One test in a process of its own, with a temporary directory, a scratch directory and a log of
+//! its own.
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longest time of a test: more than its own patience with anything that it waits for.
+pub(crate) const LIMIT: Duration = Duration::from_secs(900);
+
+/// What became of a test.
+pub(crate) struct Outcome {
+    pub(crate) name: String,
+    /// Why it failed.
+    pub(crate) failure: Option<String>,
+    pub(crate) took: Duration,
+    /// What it and its processes printed.
+    pub(crate) log: PathBuf,
+}
+
+/// Names of all tests, or of those that only `make long` runs.
+pub(crate) fn list(binary: &Path, only_long: bool) -> Result<Vec<String>, String> {
+    let mut command = Command::new(binary);
+    command.args(["--list", "--format", "terse"]);
+    if only_long {
+        command.arg("--ignored");
+    }
+    let output = command.output().map_err(|error| format!("{}: {error}", binary.display()))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
+}
+
+/// Runs a test to its end.
+pub(crate) fn run(binary: &Path, name: &str, attempt: u32, at_length: bool) -> Outcome {
+    let begun = Instant::now();
+    let log = logs().join(format!("{}.{attempt}.log", name.replace("::", ".")));
+    let failure = match try_to_run(binary, name, &log, at_length) {
+        Ok(failure) => failure,
+        Err(error) => Some(format!("it could not be run: {error}")),
+    };
+    Outcome { name: name.to_owned(), failure, took: begun.elapsed(), log }
+}
+
+/// True once Ctrl-C was pressed, or somebody else wants the end: tests that run are ended then, and
+/// what they have left is cleaned up.
+pub(crate) fn interrupted() -> bool {
+    SIGNALS.load(Ordering::Relaxed)
+}
+
+static SIGNALS: AtomicBool = AtomicBool::new(false);
+
+/// Notes signals that ask for the end.
+pub(crate) fn listen_to_signals() -> std::io::Result<()> {
+    let mut signals = signal_hook::iterator::Signals::new(signal_hook::consts::TERM_SIGNALS)?;
+    std::thread::spawn(move || {
+        for _ in &mut signals {
+            SIGNALS.store(true, Ordering::Relaxed);
+        }
+    });
+    Ok(())
+}
+
+/// Directory of the logs: beside the binaries.
+fn logs() -> PathBuf {
+    let here = std::env::current_exe().unwrap_or_default();
+    here.with_file_name("e2e-logs")
+}
+
+fn try_to_run(
+    binary: &Path,
+    name: &str,
+    log: &Path,
+    at_length: bool,
+) -> std::io::Result<Option<String>> {
+    fs::create_dir_all(logs())?;
+    // Short: sockets are bound below it, whose paths have 108 bytes.
+    let temporary = tempfile::Builder::new().prefix("e").rand_bytes(5).tempdir()?;
+    let scratches = logs().with_file_name("e2e-scratch");
+    fs::create_dir_all(&scratches)?;
+    let scratch = tempfile::Builder::new().prefix("").tempdir_in(scratches)?;
+    open_to_all(temporary.path())?;
+    let output = File::create(log)?;
+    let mut command = Command::new(binary);
+    if at_length {
+        command.env("E2E_LONG", "1");
+    }
+    let mut child = command
+        .args(["--exact", name, "--include-ignored", "--nocapture", "--test-threads=1"])
+        .env("TMPDIR", temporary.path())
+        .env("E2E_SCRATCH", scratch.path())
+        .stdin(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(output)
+        .process_group(0)
+        .spawn()?;
+    let mut failure = wait(&mut child)?;
+    let left = unmount_below(&[temporary.path(), scratch.path()]);
+    detach_below(scratch.path());
+    if failure.is_none() && !left.is_empty() {
+        failure = Some(format!("it left mounts behind: {}", left.join(" ")));
+    }
+    Ok(failure)
+}
+
+/// Other users come to mounts below a temporary directory, which is private otherwise.
+fn open_to_all(directory: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o755))
+}
+
+/// Waits for the end of a test, and ends its processes.
+fn wait(child: &mut Child) -> std::io::Result<Option<String>> {
+    let begun = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break Some(status);
+        }
+        if begun.elapsed() > LIMIT || interrupted() {
+            break None;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    if let Some(group) = rustix::process::Pid::from_raw(child.id() as i32) {
+        // Fails where none of them is left.
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    }
+    Ok(match status {
+        Some(status) if status.success() => None,
+        Some(status) => Some(status.to_string()),
+        None => {
+            child.wait()?;
+            Some(format!("it was ended after {} s", begun.elapsed().as_secs()))
+        }
+    })
+}
+
+/// Detaches what is mounted below directories, the last one first; returns where it was.
+fn unmount_below(directories: &[&Path]) -> Vec<String> {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let is_below = |path: &String| directories.iter().any(|top| Path::new(path).starts_with(top));
+    let places = mounts.lines().filter_map(|line| line.split(' ').nth(1)).map(unescaped);
+    let mut left: Vec<String> = places.filter(is_below).collect();
+    left.reverse();
+    for place in &left {
+        let _ = rustix::mount::unmount(place.as_str(), rustix::mount::UnmountFlags::DETACH);
+    }
+    left
+}
+
+/// Detaches loop devices of files below a directory.
+fn detach_below(directory: &Path) {
+    for device in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
+        let file = fs::read_to_string(device.path().join("loop/backing_file")).unwrap_or_default();
+        if Path::new(file.trim_end()).starts_with(directory) {
+            let path = Path::new("/dev").join(device.file_name());
+            let _ = Command::new("losetup").arg("--detach").arg(path).status();
+        }
+    }
+}
+
+/// A path of /proc/self/mounts, which has octal numbers for spaces and the like.
+fn unescaped(path: &str) -> String {
+    let mut parts = path.split('\\');
+    let mut whole = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                whole.push(char::from(byte));
+                whole.push_str(&part[3..]);
+            }
+            None => {
+                whole.push('\\');
+                whole.push_str(part);
+            }
+        }
+    }
+    whole
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_of_mounts_are_unescaped() {
+        assert_eq!(unescaped(r"/tmp/a\040b\134c"), r"/tmp/a b\c");
+        assert_eq!(unescaped("/plain"), "/plain");
+        assert_eq!(unescaped(r"odd\"), r"odd\");
+    }
+}

@@ -1,0 +1,214 @@
+//! What the runner says: a line for each test that has ended, what runs while none ends, the logs of
+//! failures, and the sum.
+
+use crate::Args;
+use crate::one_test::{self, Outcome};
+use crate::plan::Plan;
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Pause between two lines about what runs, while no test ends.
+const SILENCE_MAX: Duration = Duration::from_secs(20);
+/// Longest part of a log that is printed, from its end.
+const LOG_MAX: usize = 60_000;
+
+/// Tells how far the tests are.
+pub(crate) struct Report {
+    state: Arc<Mutex<State>>,
+    ticker: Option<(Sender<()>, JoinHandle<()>)>,
+}
+
+struct State {
+    begun: Instant,
+    usual: BTreeMap<String, u64>,
+    running: BTreeMap<String, Instant>,
+    said: Instant,
+    total: usize,
+    ended: usize,
+    failures: Vec<Outcome>,
+    failed: usize,
+    flaky: usize,
+    times: BTreeMap<String, Duration>,
+    record: Option<File>,
+}
+
+/// Locks, also where another thread has panicked meanwhile.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}
+
+/// End of a log.
+fn tail(path: &Path) -> String {
+    let bytes = std::fs::read(path).unwrap_or_default();
+    let from = bytes.len().saturating_sub(LOG_MAX);
+    String::from_utf8_lossy(&bytes[from..]).into_owned()
+}
+
+impl Report {
+    /// Says what is going to be run.
+    pub(crate) fn begin(
+        args: &Args,
+        plan: &Plan,
+        alone: &[String],
+        together: &[String],
+    ) -> Result<Report, String> {
+        let all = || alone.iter().chain(together);
+        let usual: BTreeMap<String, u64> =
+            all().map(|name| (name.clone(), plan.usual_seconds(name))).collect();
+        let sum = |names: &[String]| names.iter().map(|name| usual[name]).sum::<u64>();
+        let jobs = args.jobs.max(1) as u64;
+        let longest = together.iter().map(|name| usual[name]).max().unwrap_or(0);
+        let expected = (sum(together) / jobs).max(longest) + sum(alone);
+        let total = (alone.len() + together.len()) * args.repeat;
+        println!(
+            "e2e: {total} tests, {jobs} at once, {} of them alone; usually {} s",
+            alone.len() * args.repeat,
+            expected * args.repeat as u64
+        );
+        // Cargo runs this in the folder of the package.
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let open = |path| OpenOptions::new().create(true).append(true).open(root.join(path));
+        let record = args.record.as_ref().map(open).transpose();
+        let record = record.map_err(|error| format!("the record: {error}"))?;
+        let now = Instant::now();
+        let state = State {
+            begun: now,
+            usual,
+            running: BTreeMap::new(),
+            said: now,
+            total,
+            ended: 0,
+            failures: Vec::new(),
+            failed: 0,
+            flaky: 0,
+            times: BTreeMap::new(),
+            record,
+        };
+        let state = Arc::new(Mutex::new(state));
+        let (stop, stopped) = channel();
+        let its = state.clone();
+        let ticker = std::thread::spawn(move || {
+            while stopped.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
+                locked(&its).say_what_runs();
+            }
+        });
+        Ok(Report { state, ticker: Some((stop, ticker)) })
+    }
+
+    /// A test has begun.
+    pub(crate) fn begins(&self, name: &str) {
+        locked(&self.state).running.insert(name.to_owned(), Instant::now());
+    }
+
+    /// A test has ended.
+    pub(crate) fn ended(&self, outcome: Outcome) {
+        locked(&self.state).ended(outcome);
+    }
+
+    /// Takes the tests that have failed.
+    pub(crate) fn failures(&self) -> Vec<Outcome> {
+        std::mem::take(&mut locked(&self.state).failures)
+    }
+
+    /// A test that had failed was run again.
+    pub(crate) fn ran_again(&self, first: Outcome, second: Outcome) {
+        let mut state = locked(&self.state);
+        let result = if second.failure.is_some() { "FAILED AGAIN" } else { "FLAKY" };
+        println!("{result} {} ({})", second.name, seconds(second.took));
+        if second.failure.is_some() {
+            state.failures.push(second);
+            return;
+        }
+        state.failed -= 1;
+        state.flaky += 1;
+        println!("--- first run, {}:\n{}", first.log.display(), tail(&first.log));
+        println!("--- second run, {}:\n{}", second.log.display(), tail(&second.log));
+    }
+
+    /// Says the sum; false if a test failed.
+    pub(crate) fn end(mut self) -> bool {
+        if let Some((stop, ticker)) = self.ticker.take() {
+            drop(stop);
+            let _ = ticker.join();
+        }
+        let state = locked(&self.state);
+        let mut slowest: Vec<_> = state.times.iter().collect();
+        slowest.sort_by_key(|(_, took)| std::cmp::Reverse(**took));
+        println!("e2e: the slowest were");
+        for (name, took) in slowest.into_iter().take(10) {
+            println!("  {:>7} {name}", seconds(*took));
+        }
+        for failed in &state.failures {
+            let why = failed.failure.as_deref().unwrap_or_default();
+            println!("--- {} FAILED: {why}; {}", failed.name, failed.log.display());
+        }
+        println!(
+            "e2e: {} passed, {} failed, {} flaky, in {}",
+            state.ended - state.failed,
+            state.failed,
+            state.flaky,
+            seconds(state.begun.elapsed())
+        );
+        if one_test::interrupted() {
+            println!("e2e: interrupted, {} tests were not run", state.total - state.ended);
+        }
+        state.failed == 0 && !one_test::interrupted()
+    }
+}
+
+impl State {
+    fn ended(&mut self, outcome: Outcome) {
+        self.ended += 1;
+        self.running.remove(&outcome.name);
+        let took = self.times.entry(outcome.name.clone()).or_default();
+        *took = outcome.took.max(*took);
+        let result = if outcome.failure.is_some() { "FAILED" } else { "ok" };
+        let usual = self.usual.get(&outcome.name).copied().unwrap_or(0);
+        let usually = if outcome.took.as_secs() > 2 * usual + 5 {
+            format!(", usually {usual} s")
+        } else {
+            String::new()
+        };
+        println!(
+            "[{:>3}/{}] {result:6} {} ({}{usually})",
+            self.ended,
+            self.total,
+            outcome.name,
+            seconds(outcome.took)
+        );
+        if let Some(record) = &mut self.record {
+            let line = format!("{} {result} {:.1}\n", outcome.name, outcome.took.as_secs_f64());
+            if let Err(error) = record.write_all(line.as_bytes()) {
+                println!("the record cannot be written: {error}");
+            }
+        }
+        if let Some(why) = &outcome.failure {
+            println!("--- {}: {why}\n{}---", outcome.name, tail(&outcome.log));
+            self.failed += 1;
+            self.failures.push(outcome);
+        }
+        self.said = Instant::now();
+    }
+
+    fn say_what_runs(&mut self) {
+        if self.said.elapsed() < SILENCE_MAX || self.running.is_empty() {
+            return;
+        }
+        let runs = self.running.iter().map(|(name, since)| {
+            let usual = self.usual.get(name).copied().unwrap_or(0);
+            format!("{name} ({} s, usually {usual})", since.elapsed().as_secs())
+        });
+        println!("          running: {}", runs.collect::<Vec<_>>().join(", "));
+        self.said = Instant::now();
+    }
+}
