@@ -10,14 +10,17 @@ AS_ROOT = $(SUDO) env "PATH=$$PATH" "HOME=$$HOME"
 GLINT := target/release/glint
 # Where `make tools` installs, if that is not among them.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
-FUZZ_SECONDS ?= 5
-SEEDS ?= 10000
+FUZZ_SECONDS ?= 60
+SEEDS ?= 2000
 # Property tests try the same cases each time, but in `make long`.
 PROPTEST_SEED ?= 0
-# Of the end-to-end tests: a file is a suite.
-SUITES ?= $(basename $(notdir $(filter-out tests/e2e/support/%,$(wildcard tests/e2e/*/*.rs))))
+# End-to-end tests: parts of their names, and options of the runner.
+TESTS ?=
+E2E_OPTIONS ?=
+STEP := @scripts/step
 
-.PHONY: help up build install test check unit sim binaries e2e fuzz long bench tools clean
+.PHONY: begin help up build install test quick long check deny doc unit sim binaries e2e fuzz bench tools \
+	tools-long clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -33,56 +36,73 @@ install: build ## Install the binaries and the helper of mount(8)
 	$(SUDO) install -d "$(DESTDIR)/sbin"
 	$(SUDO) ln -sf "$(PREFIX)/bin/glint" "$(DESTDIR)/sbin/mount.fuse.glint"
 
-test: tools check unit sim e2e fuzz ## All checks and tests
+test: begin tools check doc unit sim e2e ## All checks and tests but those of `make long`
+	@scripts/step --sum
 
-check: ## Formatting, lints, licences of dependencies, documentation
-	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --locked -- -D warnings
-	cargo deny --log-level error check bans licenses sources
-	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
+quick: SEEDS = 300
+quick: E2E_OPTIONS += --quick
+quick: begin check unit sim e2e ## What a commit passes: a part of `make test`, in three minutes
+	@scripts/step --sum
 
-# All packages and what their tests need in each step: with less, dependencies have other features
-# and are built once more.
+begin:
+	@scripts/step --begin
+
+# Each step says how long it usually takes, where dependencies are built.
+check: ## Formatting and lints
+	$(STEP) format 2 cargo fmt --all --check
+	$(STEP) clippy 60 cargo clippy -q --workspace --all-targets --locked -- -D warnings
+
+doc: ## Documentation of all items, without warnings
+	$(STEP) doc 30 env RUSTDOCFLAGS="-D warnings" \
+		cargo doc -q --workspace --no-deps --document-private-items --locked
+
+deny: tools-long ## Licences and sources of dependencies
+	$(STEP) deny 10 cargo deny --log-level error check bans licenses sources
+
+# All packages and all targets at once: with less, dependencies have other features and are built
+# once more.
+binaries:
+	$(STEP) build 180 cargo build --workspace --locked --all-targets
+
 UNIT_TESTS = $(notdir $(basename $(wildcard crates/*/tests/*.rs)) \
 	$(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs)))
 
-unit: ## Unit and property tests, and the tests of this repository's own rules
-	PROPTEST_RNG_SEED=$(PROPTEST_SEED) cargo test --workspace --locked --lib --bins \
-		$(UNIT_TESTS:%=--test %)
+unit: binaries ## Unit and property tests, and the tests of this repository's own rules
+	$(STEP) unit 60 env PROPTEST_RNG_SEED=$(PROPTEST_SEED) \
+		cargo test -q --workspace --locked --lib --bins $(UNIT_TESTS:%=--test %)
 
-sim: ## The deterministic simulation, SEEDS seeds; SEED=n runs one again, with its log
-	cargo build -q --workspace --locked --bin glint-sim --test tidy
-	target/debug/glint-sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
-
-# Cargo builds no binaries with tests of another package, so they come first.
-binaries:
-	cargo build --workspace --locked --all-targets
+sim: binaries ## The deterministic simulation, SEEDS seeds; SEED=n runs one again, with its log
+	$(STEP) sim 60 target/debug/glint-sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 # As root, and the binary to test is said: sources may change meanwhile.
-E2E = $(AS_ROOT) "GLINT_BINARY=$(CURDIR)/target/debug/glint"
+e2e: binaries ## The real binary on real mounts; needs root; TESTS="network oss::the" for a part
+	$(STEP) e2e 300 $(AS_ROOT) "GLINT_BINARY=$(CURDIR)/target/debug/glint" \
+		cargo test --workspace --locked --test e2e \
+		--config 'target."cfg(unix)".runner = "target/debug/glint-e2e"' -- $(E2E_OPTIONS) $(TESTS)
 
-e2e: binaries ## The real binary on real mounts; needs root; SUITES="network oss", TESTS=name for a part
-	$(E2E) cargo test --workspace --locked --no-fail-fast \
-		$(SUITES:%=--test %) -- --test-threads=2 $(TESTS)
+fuzz: tools-long ## Each decoder, FUZZ_SECONDS seconds; a hostile client, twelve times as long
+	$(STEP) fuzz 1500 scripts/fuzz $(FUZZ_SECONDS)
 
-fuzz: ## Each decoder, FUZZ_SECONDS seconds; a hostile client, twelve times as long
-	scripts/fuzz $(FUZZ_SECONDS)
-
-long: ## The random tests for hours: other seeds, more rounds, more fuzzing
+long: begin deny ## What `make test` leaves out, before a release: hours of other seeds and longer tests
+	@echo "long adds: licences, all end-to-end tests with larger numbers and on xfs, 200 000 seeds,"
+	@echo "20 seeds of property tests and of random operations, ten minutes of fuzzing a decoder"
+	$(MAKE) e2e E2E_OPTIONS=--long
 	$(MAKE) sim SEEDS=200000
-	$(MAKE) binaries
 	for seed in $$(seq 1 20); do \
 		PROPTEST_CASES=5000 $(MAKE) unit PROPTEST_SEED=$$seed || exit 1; \
-		$(E2E) SEED=$$seed ROUNDS=1000 cargo test --workspace --locked \
-			--test write_back --test hosts random || exit 1; \
+		SEED=$$seed ROUNDS=1000 $(MAKE) e2e TESTS=random_operations || exit 1; \
 	done
 	scripts/fuzz 600 0
+	@scripts/step --sum
 
 bench: build ## The figures of docs/benchmarks.md
 	scripts/bench
 
-tools: ## Install what the tests need
-	scripts/tools
+tools: ## Install what `make test` needs
+	$(STEP) tools 150 scripts/tools
+
+tools-long:
+	$(STEP) tools 400 scripts/tools long
 
 clean: ## Remove what was built
 	cargo clean
