@@ -19,6 +19,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
+use support::paths::mount_line;
 use support::*;
 
 /// An authority, with certificates for a server and a client.
@@ -208,8 +209,7 @@ fn rights_in_a_certificate() {
     let refused = |result: std::io::Result<()>| {
         assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EROFS));
     };
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
-    let shown = mounts.lines().find(|line| line.contains(text(&root))).unwrap();
+    let shown = mount_line(&root).unwrap();
     assert!(shown.contains(" ro,"), "{shown}");
     refused(fs::write(root.join("f"), b"more"));
     // The servers refuse it, too, whatever this host says of its mount.

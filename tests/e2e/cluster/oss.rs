@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use support::disk::{Disk, Frozen};
 use support::load::Load;
+use support::paths::quoted;
 use support::random::Random;
 use support::stalls::Stalls;
 use support::*;
@@ -278,7 +279,7 @@ fn an_oss_that_does_not_hear_of_the_mds_waits() {
         .find(|path| {
             fs::write(path, b"first").unwrap();
             let layout =
-                sh(&dir, &format!("getfattr --only-values -n glint.layout {}", text(path)));
+                sh(&dir, &format!("getfattr --only-values -n glint.layout {}", quoted(path)));
             layout.contains("first_ost=1")
         })
         .unwrap();
@@ -321,7 +322,7 @@ fn an_oss_whose_disk_stands_still_is_heard() {
     let made_on = |ost: u16| {
         let made = (0..).map(|n| dir.join(format!("f{ost}-{n}"))).find(|path| {
             fs::write(path, bytes(1, 100_000)).unwrap();
-            let get = format!("getfattr --only-values -n glint.layout {}", text(path));
+            let get = format!("getfattr --only-values -n glint.layout {}", quoted(path));
             sh(&dir, &get).contains(&format!("first_ost={ost}"))
         });
         made.unwrap()

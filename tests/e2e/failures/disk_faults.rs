@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use support::disk::{Disk, Frozen, Memory};
+use support::paths::quoted;
 use support::stalls::Stalls;
 use support::*;
 
@@ -83,7 +84,9 @@ struct Saboteur {
 
 impl Saboteur {
     fn new(world: &World) -> Saboteur {
-        let (source, library) = (world.path("saboteur.c"), world.path("saboteur.so"));
+        // The loader splits LD_PRELOAD at spaces and colons, which the path of a build may have.
+        let (source, library) = (world.path("saboteur.c"), world.short("saboteur.so"));
+        assert!(!text(&library).contains([' ', ':']), "not a path to preload: {library:?}");
         let order = world.path("order");
         let text = r#"
             #define _GNU_SOURCE
@@ -405,7 +408,7 @@ fn a_disk_that_stands_still_keeps_no_locks_of_who_is_gone() {
     let made_on = |ost: u16| {
         let made = (0..).map(|n| b.join(format!("f{ost}-{n}"))).find(|path| {
             fs::write(path, b"first").unwrap();
-            let get = format!("getfattr --only-values -n glint.layout {}", text(path));
+            let get = format!("getfattr --only-values -n glint.layout {}", quoted(path));
             sh(&b, &get).contains(&format!("first_ost={ost}"))
         });
         made.unwrap()

@@ -8,6 +8,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
+use support::paths::quoted;
 use support::*;
 
 const VERSIONS: u32 = glint_proto::limits::FORMAT_VERSION;
@@ -43,7 +44,7 @@ fn directories_of_all_earlier_versions_are_served() {
         let world = World::new();
         let archive = archives.join(format!("v{version}.tar.gz"));
         let unpack = "tar --xattrs --xattrs-include='user.*' -xzf";
-        sh(&world.path("."), &format!("{unpack} '{}'", text(&archive)));
+        sh(&world.path("."), &format!("{unpack} {}", quoted(&archive)));
         let identity = fs::read_to_string(world.data().join("glint.json")).unwrap();
         assert!(identity.contains(&format!("\"format\": {version}")), "{identity}");
         for _ in 0..2 {

@@ -7,6 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use support::pair::pair;
+use support::paths::quoted;
 use support::{World, enable_uring, sh};
 
 /// A file system that this process mounts itself, and one that two mounts have over TCP.
@@ -109,7 +110,7 @@ for other in (a, b) * 3:
 ";
     on_both_kinds(|a, b| {
         open_to_all(a);
-        let script = format!("python3 - '{}' '{}' <<'E'{script}E", a.display(), b.display());
+        let script = format!("python3 - {} {} <<'E'{script}E", quoted(a), quoted(b));
         sh(a, &script);
     });
 }
@@ -169,8 +170,8 @@ fn handles_of_files_stay_valid_as_long_as_these_exist() {
     let keep = world.path("keep");
     fs::create_dir(&keep).unwrap();
     let python = |mount: &Path, script: &str| {
-        let (mount, keep) = (mount.display(), keep.display());
-        sh(Path::new("/"), &format!("python3 - '{mount}' '{keep}' <<'E'{HANDLES}{script}\nE"));
+        let (mount, keep) = (quoted(mount), quoted(&keep));
+        sh(Path::new("/"), &format!("python3 - {mount} {keep} <<'E'{HANDLES}{script}\nE"));
     };
     let (a, mount) = world.mount(port, "a", &[]);
     let make = "
@@ -240,14 +241,14 @@ for again in range(20):
     while held(other): assert time.time() < until, again
     os.close(here)
 ";
-    let (a, b) = (pair.a.display(), pair.b.display());
-    sh(&pair.a, &format!("python3 - '{a}' '{b}' <<'E'{script}E"));
+    let (a, b) = (quoted(&pair.a), quoted(&pair.b));
+    sh(&pair.a, &format!("python3 - {a} {b} <<'E'{script}E"));
 }
 
 fn python(mounts: [&Path; 2], script: &str) {
-    let [a, b] = mounts.map(|mount| mount.display().to_string());
+    let [a, b] = mounts.map(quoted);
     // A script that waits for ever fails, too.
-    sh(Path::new("/"), &format!("timeout 300 python3 - '{a}' '{b}' <<'E'\n{script}\nE"));
+    sh(Path::new("/"), &format!("timeout 300 python3 - {a} {b} <<'E'\n{script}\nE"));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
+use support::paths::{as_field, quoted};
 use support::*;
 
 #[test]
@@ -156,10 +157,10 @@ fn bad_arguments_get_a_reason() {
         "sh",
         "-c",
         &format!(
-            "mount -t tmpfs none /dev && exec '{}' up --data '{}' --mount '{}'",
-            binary::glint(),
-            text(&data),
-            text(&mnt)
+            "mount -t tmpfs none /dev && exec {} up --data {} --mount {}",
+            quoted(Path::new(binary::glint())),
+            quoted(&data),
+            quoted(&mnt)
         ),
     ]));
     assert!(no_device.contains("/dev/fuse"), "{no_device}");
@@ -229,7 +230,7 @@ fn mount_8_mounts_it_and_fstab_does_too() {
     run(Command::new("umount").arg(&mnt));
 
     let fstab = world.path("fstab");
-    let line = format!("{} {} fuse.glint defaults,_netdev 0 0\n", address(port), text(&mnt));
+    let line = format!("{} {} fuse.glint defaults,_netdev 0 0\n", address(port), as_field(&mnt));
     fs::write(&fstab, line).unwrap();
     run(Command::new("mount").arg("-T").arg(&fstab).arg(&mnt));
     assert_eq!(fs::read(mnt.join("f")).unwrap(), b"x");

@@ -7,12 +7,12 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
+use support::paths::{mount_line, quoted};
 use support::*;
 
 /// Options of a mount in /proc/mounts.
 fn options_of(mount: &Path) -> Vec<String> {
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
-    let line = mounts.lines().find(|line| line.split(' ').nth(1) == mount.to_str());
+    let line = mount_line(mount);
     let line = line.unwrap_or_else(|| panic!("{} is not mounted", mount.display()));
     line.split(' ').nth(3).unwrap().split(',').map(str::to_owned).collect()
 }
@@ -27,7 +27,13 @@ fn said(output: &Output) -> String {
 
 /// The log of a mount in the background.
 fn log_of(mount: &Path) -> std::path::PathBuf {
-    let name = mount.to_str().unwrap().replace('-', "%2d").replace('/', "-");
+    let name: String = text(mount).bytes().fold(String::new(), |name, byte| match byte {
+        b'/' => name + "-",
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' => {
+            name + &char::from(byte).to_string()
+        }
+        other => format!("{name}%{other:02x}"),
+    });
     format!("/var/log/glint/mount{name}.log").into()
 }
 
@@ -282,7 +288,7 @@ fn the_only_file_system_needs_no_name() {
     let other = second.up(&[]);
     let alone = |others: &[&Path], command: &str| {
         // Mounts of other tests until then are left out; no more come.
-        let kept: Vec<String> = others.iter().map(|keep| format!("'{}'", text(keep))).collect();
+        let kept: Vec<String> = others.iter().map(|keep| quoted(keep)).collect();
         let script = format!(
             r#"mounts=$(grep -F ' fuse.glint ' /proc/self/mountinfo)
             while read -r _ _ _ _ path _; do
@@ -291,9 +297,9 @@ fn the_only_file_system_needs_no_name() {
             done <<END
 $mounts
 END
-            exec '{}' {command}"#,
+            exec {} {command}"#,
             if kept.is_empty() { "/".to_owned() } else { kept.join("|") },
-            binary::glint()
+            quoted(Path::new(binary::glint()))
         );
         Command::new("unshare").args(["-m", "sh", "-c", &script]).output().unwrap()
     };

@@ -8,6 +8,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use support::paths::quoted;
 use support::*;
 
 fn workspace() -> PathBuf {
@@ -113,7 +114,7 @@ fn a_git_repository_is_cloned_packed_and_checked() {
     let sources = workspace().join("crates");
     let git = "git -c user.name=t -c user.email=t@t -c init.defaultBranch=main";
     let script = format!(
-        "mkdir one && cd one && {git} init -q && cp -r '{}' . && git add . && {git} commit -qm one
+        "mkdir one && cd one && {git} init -q && cp -r {} . && git add . && {git} commit -qm one
          for i in 1 2 3 4 5; do
              find . -name '*.rs' | sed -n \"1,$((i * 7))p\" | xargs sed -i \"s/the/th$i/\"
              {git} commit -qam \"$i\"
@@ -124,7 +125,7 @@ fn a_git_repository_is_cloned_packed_and_checked() {
          git status --porcelain
          git log --oneline | wc -l
          cd .. && diff -r one/crates two/crates && git -C one fsck --full",
-        text(&sources)
+        quoted(&sources)
     );
     let said = sh(&world.mount_point(), &script);
     assert_eq!(said.trim(), "6", "clean, with all commits");

@@ -9,13 +9,14 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use support::paths::quoted;
 use support::stalls::Stalls;
 use support::*;
 
 fn python(mounts: [&Path; 2], script: &str) {
-    let [a, b] = mounts.map(|mount| mount.display().to_string());
+    let [a, b] = mounts.map(quoted);
     // A script that waits for ever fails, too.
-    sh(Path::new("/"), &format!("timeout 300 python3 - '{a}' '{b}' <<'E'\n{script}\nE"));
+    sh(Path::new("/"), &format!("timeout 300 python3 - {a} {b} <<'E'\n{script}\nE"));
 }
 
 #[test]
@@ -234,10 +235,10 @@ fn a_mount_whose_server_is_gone_can_be_ended() {
         let (mount, a) = world.narrow_mount(port, "a", transport);
         server.kill();
         let mut uses = waiting(&a, "os.stat(a + '/x')");
-        let target = if *way == "kill" { mount.pid().to_string() } else { text(&a).to_owned() };
+        let target = if *way == "kill" { mount.pid().to_string() } else { quoted(&a) };
         let ((), took) = stalls.timed(|| {
             // With -f the kernel says that it is still in use, and ends its requests.
-            let _ = Command::new("sh").args(["-c", &format!("{way} '{target}'")]).output().unwrap();
+            let _ = Command::new("sh").args(["-c", &format!("{way} {target}")]).output().unwrap();
             ends(&mut uses);
             mount.ended();
         });
@@ -261,7 +262,7 @@ fn a_mount_that_was_detached_leaves_the_next_one_alone() {
     };
     let first = mount(0);
     let open = fs::File::create(at.join("open")).unwrap();
-    sh(Path::new("/"), &format!("umount -l '{}'", text(&at)));
+    sh(Path::new("/"), &format!("umount -l {}", quoted(&at)));
     let second = mount(1);
     fs::write(at.join("of the second"), b"x").unwrap();
     // The server of the first mount is gone, too, so that mount gives up.

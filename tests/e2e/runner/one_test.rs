@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use support::paths::from_field;
 
 /// Longest time of a test: more than its own patience with anything that it waits for.
 pub(crate) const LIMIT: Duration = Duration::from_secs(900);
@@ -100,7 +101,7 @@ fn try_to_run(
     let left = unmount_below(&[temporary.path(), scratch.path()]);
     detach_below(scratch.path());
     if failure.is_none() && !left.is_empty() {
-        failure = Some(format!("it left mounts behind: {}", left.join(" ")));
+        failure = Some(format!("it left mounts behind: {left:?}"));
     }
     Ok(failure)
 }
@@ -138,14 +139,14 @@ fn wait(child: &mut Child) -> std::io::Result<Option<String>> {
 }
 
 /// Detaches what is mounted below directories, the last one first; returns where it was.
-fn unmount_below(directories: &[&Path]) -> Vec<String> {
+fn unmount_below(directories: &[&Path]) -> Vec<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let is_below = |path: &String| directories.iter().any(|top| Path::new(path).starts_with(top));
-    let places = mounts.lines().filter_map(|line| line.split(' ').nth(1)).map(unescaped);
-    let mut left: Vec<String> = places.filter(is_below).collect();
+    let is_below = |path: &PathBuf| directories.iter().any(|top| path.starts_with(top));
+    let places = mounts.lines().filter_map(|line| line.split(' ').nth(1)).map(from_field);
+    let mut left: Vec<PathBuf> = places.filter(is_below).collect();
     left.reverse();
     for place in &left {
-        let _ = rustix::mount::unmount(place.as_str(), rustix::mount::UnmountFlags::DETACH);
+        let _ = rustix::mount::unmount(place, rustix::mount::UnmountFlags::DETACH);
     }
     left
 }
@@ -158,36 +159,5 @@ fn detach_below(directory: &Path) {
             let path = Path::new("/dev").join(device.file_name());
             let _ = Command::new("losetup").arg("--detach").arg(path).status();
         }
-    }
-}
-
-/// A path of /proc/self/mounts, which has octal numbers for spaces and the like.
-fn unescaped(path: &str) -> String {
-    let mut parts = path.split('\\');
-    let mut whole = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        match part.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                whole.push(char::from(byte));
-                whole.push_str(&part[3..]);
-            }
-            None => {
-                whole.push('\\');
-                whole.push_str(part);
-            }
-        }
-    }
-    whole
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn places_of_mounts_are_unescaped() {
-        assert_eq!(unescaped(r"/tmp/a\040b\134c"), r"/tmp/a b\c");
-        assert_eq!(unescaped("/plain"), "/plain");
-        assert_eq!(unescaped(r"odd\"), r"odd\");
     }
 }

@@ -15,6 +15,7 @@ pub mod load;
 pub mod mapped;
 pub mod namespace;
 pub mod pair;
+pub mod paths;
 pub mod random;
 pub mod stalls;
 pub mod tail;
@@ -108,8 +109,7 @@ pub fn objects(data: &Path) -> (u64, u64) {
 
 /// Whether a file system is mounted exactly there.
 pub fn is_mounted(path: &Path) -> bool {
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
-    mounts.lines().any(|line| line.split(' ').nth(1) == path.to_str())
+    paths::mount_line(path).is_some()
 }
 
 /// A number that no other test of this machine has before this process ends, of those from `first`.
