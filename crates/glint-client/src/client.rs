@@ -7,6 +7,7 @@ use crate::cache::inode::CachedInode;
 use crate::cache::prune::KernelMemory;
 use crate::calls::groups::supplementary_groups;
 use crate::calls::open_files::Handles;
+use crate::calls::snapshots::Snapshots;
 use crate::data::SharedByFiles;
 use crate::data::placement::OstPlacement;
 use crate::locks::LockKeeping;
@@ -29,6 +30,8 @@ pub struct Client<T> {
     /// Changes of names that were made without asking.
     pub(crate) log: Arc<WriteBackLog>,
     pub(crate) handles: Handles,
+    /// Values of virtual attributes that are being read.
+    pub(crate) snapshots: Snapshots,
     pub(crate) data: SharedByFiles,
     pub(crate) placement: OstPlacement,
     pub(crate) locks: LockKeeping,
@@ -55,6 +58,7 @@ impl<T: Transport> Client<T> {
             cache: Cache::new(log.clone()),
             log,
             handles: Handles::default(),
+            snapshots: Snapshots::default(),
             data: SharedByFiles::default(),
             placement: OstPlacement::new(welcome.osts, welcome.own_osts),
             locks: LockKeeping::default(),

@@ -285,11 +285,14 @@ pub trait Vfs: Send + Sync + 'static {
         to: (Ino, &[u8]),
         flags: RenameFlags,
     ) -> impl Future<Output = FsResult<()>>;
+    /// Value of an attribute, for a caller that has `room` bytes for it; 0 if it only asks for
+    /// the length. A value that is too long is returned nevertheless.
     fn getxattr(
         &self,
         caller: &Caller,
         ino: Ino,
         name: &[u8],
+        room: usize,
     ) -> impl Future<Output = FsResult<Vec<u8>>>;
     fn setxattr(
         &self,

@@ -306,7 +306,7 @@ impl Vfs for NullFs {
         Ok(())
     }
 
-    async fn getxattr(&self, _: &Caller, _: Ino, _: &[u8]) -> FsResult<Vec<u8>> {
+    async fn getxattr(&self, _: &Caller, _: Ino, _: &[u8], _: usize) -> FsResult<Vec<u8>> {
         Err(Errno::ENODATA)
     }
 

@@ -24,6 +24,11 @@ pub const XATTR_LIST_BYTES_MAX: usize = 64 << 10;
 pub const XATTR_COUNT_MAX: usize = 1024;
 /// See [`XATTR_COUNT_MAX`].
 pub const XATTR_VALUES_BYTES_MAX: usize = 1 << 20;
+/// Values of virtual attributes that a client keeps between the question for the length and the
+/// reading.
+pub const SNAPSHOTS_MAX: usize = 64;
+/// How long it keeps one.
+pub const SNAPSHOT_MS_MAX: u64 = 3_000;
 /// Most links to one inode.
 pub const LINK_COUNT_MAX: u32 = 1 << 31;
 /// Most supplementary groups that a request carries (NGROUPS_MAX).

@@ -1,5 +1,5 @@
 //! Requests of the kernel besides names and data: rights that a write takes away, file handles,
-//! locks of open files, to forget.
+//! locks of open files, to forget, attributes that are not stored.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use support::pair::pair;
 use support::paths::quoted;
-use support::{World, enable_uring, sh};
+use support::{TRANSPORTS, World, enable_uring, sh};
 
 /// A file system that this process mounts itself, and one that two mounts have over TCP.
 fn on_both_kinds(test: impl Fn(&Path, &Path)) {
@@ -279,4 +279,57 @@ for d in range(4):
         if (d, f) != (3, 7): assert open('%s/%d/%d' % (a, d, f)).read() == str(f)
 ";
     python([&a, &a], script);
+}
+
+/// As getfattr(1) reads an attribute: it asks for the length, then for so many bytes. Other threads
+/// go on in between, so the text of the servers' state changes.
+#[test]
+fn an_attribute_read_in_two_steps_is_one_value() {
+    enable_uring();
+    let script = "
+import ctypes, errno, json, os, sys, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+a = sys.argv[1]
+def get(name, room):
+    buffer = ctypes.create_string_buffer(room + 1)
+    n = libc.getxattr(a.encode(), name, buffer, ctypes.c_size_t(room))
+    if n < 0: raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), name)
+    return n, buffer.raw[:n]
+done, failed = threading.Event(), []
+def load():
+    while not done.is_set():
+        with open(a + '/f', 'w') as f:
+            f.write('load')
+            os.fsync(f.fileno())
+        os.unlink(a + '/f')
+def read(name):
+    try:
+        for again in range(300):
+            length = get(name, 0)[0]
+            time.sleep(0.001)
+            n, text = get(name, length)
+            assert n == length, (name, n, length)
+            json.loads(text)
+    except Exception as e: failed.append(e)
+loader = threading.Thread(target=load)
+loader.start()
+readers = [threading.Thread(target=read, args=(b'glint.' + n,)) for n in (b'stats', b'stats', b'status')]
+for t in readers: t.start()
+for t in readers: t.join()
+done.set()
+loader.join()
+assert not failed, failed
+# A buffer that is too small is refused, and a larger one is enough.
+try: get(b'glint.stats', 10)
+except OSError as e: assert e.errno == errno.ERANGE, e
+else: raise AssertionError('ten bytes were enough')
+json.loads(get(b'glint.stats', 65536)[1])
+";
+    for transport in TRANSPORTS {
+        let world = World::new();
+        let up = world.up(&["-o", transport]);
+        python([&world.mount_point(), &world.mount_point()], script);
+        up.stop();
+        world.assert_sound();
+    }
 }

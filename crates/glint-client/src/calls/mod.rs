@@ -18,6 +18,7 @@ mod names;
 mod open;
 pub(crate) mod open_files;
 mod privileges;
+pub(crate) mod snapshots;
 pub(crate) mod virtual_xattr;
 
 use crate::cache::attrs::Tick;
@@ -377,8 +378,14 @@ impl<T: Transport> Vfs for Client<T> {
         Client::rename(self, caller, from, to, flags).await
     }
 
-    async fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
-        if let Some(value) = self.virtual_xattr(caller, ino, name).await {
+    async fn getxattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+        room: usize,
+    ) -> FsResult<Vec<u8>> {
+        if let Some(value) = self.virtual_xattr(caller, ino, name, room).await {
             return value;
         }
         if self.has_no_xattrs(ino) {

@@ -6,11 +6,15 @@
 //! | `glint.restripe` | as above, and `avoid=N,N`: OSTs without a stripe of it; only writable: moves data |
 //! | `glint.status` | state dump of the servers, JSON; other users than root see no other client |
 //! | `glint.stats` | statistics of the servers and this client, JSON |
+//!
+//! A value that is read in two steps, length first, is one value: see [`super::snapshots`].
 
+use crate::calls::snapshots::Reader;
 use crate::client::Client;
 use crate::vfs::Caller;
 use glint_net::{MdsSession, ServerStatistics, Transport, status_for_everybody};
 use glint_proto::{Errno, FsResult, Ino, Layout, MdsReply, MdsRequest};
+use std::time::Instant;
 
 const LAYOUT: &[u8] = b"glint.layout";
 const RESTRIPE: &[u8] = b"glint.restripe";
@@ -18,19 +22,39 @@ const STATUS: &[u8] = b"glint.status";
 const STATS: &[u8] = b"glint.stats";
 
 impl<T: Transport> Client<T> {
-    /// The value of an attribute; `None` if it is one that is stored.
+    /// Returns the value of an attribute for a caller with `room` bytes, or with 0 that asks for
+    /// the length; `None` if the attribute is stored.
     pub(crate) async fn virtual_xattr(
         &self,
         caller: &Caller,
         ino: Ino,
         name: &[u8],
+        room: usize,
     ) -> Option<FsResult<Vec<u8>>> {
-        Some(match name {
+        let name = [LAYOUT, STATUS, STATS].into_iter().find(|known| *known == name)?;
+        let reader = Reader::new(caller, ino, name);
+        let kept = match room {
+            0 => None,
+            _ => self.snapshots.take(reader, room, Instant::now()),
+        };
+        // A layout is always the current one, unless that has become too long.
+        let kept = match kept {
+            Some(value) if name != LAYOUT => return Some(Ok(value)),
+            kept => kept,
+        };
+        let value = match name {
             LAYOUT => self.layout_of(ino).await.map(format_layout),
             STATUS => self.status_for(caller).await,
-            STATS => self.transport.mds().stats().await.map(String::into_bytes),
-            _ => return None,
-        })
+            _ => self.transport.mds().stats().await.map(String::into_bytes),
+        };
+        let Ok(value) = value else { return Some(value) };
+        if room == 0 || value.len() > room {
+            if kept.is_some() {
+                return kept.map(Ok);
+            }
+            self.snapshots.keep(reader, &value, Instant::now());
+        }
+        Some(Ok(value))
     }
 
     /// Sets an attribute; `None` if it is one that is stored.
@@ -41,6 +65,7 @@ impl<T: Transport> Client<T> {
         name: &[u8],
         value: &[u8],
     ) -> Option<FsResult<()>> {
+        self.snapshots.forget(name);
         match name {
             LAYOUT => Some(self.set_layout(caller, ino, value).await),
             RESTRIPE => Some(self.move_as(caller, ino, value).await),

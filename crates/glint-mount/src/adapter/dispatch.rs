@@ -397,7 +397,8 @@ impl<F: Vfs> Call<'_, F> {
     async fn getxattr(self) -> FsResult<usize> {
         let arg: GetxattrIn = parse(self.fixed)?;
         let (name, _) = name(&self.buffer[..self.len])?;
-        let value = self.fs.getxattr(&self.caller, self.ino, name).await?;
+        let room = arg.size as usize;
+        let value = self.fs.getxattr(&self.caller, self.ino, name, room).await?;
         Self::put_sized(self.buffer, arg.size, &value)
     }
 
