@@ -65,7 +65,9 @@ impl<T: Transport> Client<T> {
         name: &[u8],
         value: &[u8],
     ) -> Option<FsResult<()>> {
-        self.snapshots.forget(name);
+        if name.starts_with(b"glint.") {
+            self.snapshots.forget(name);
+        }
         match name {
             LAYOUT => Some(self.set_layout(caller, ino, value).await),
             RESTRIPE => Some(self.move_as(caller, ino, value).await),
