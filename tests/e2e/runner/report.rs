@@ -20,11 +20,11 @@ const LOG_MAX: usize = 60_000;
 
 /// Tells how far the tests are.
 pub(crate) struct Report {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<Progress>>,
     ticker: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
-struct State {
+struct Progress {
     begun: Instant,
     usual: BTreeMap<String, u64>,
     running: BTreeMap<String, Instant>,
@@ -81,7 +81,7 @@ impl Report {
         let record = args.record.as_ref().map(open).transpose();
         let record = record.map_err(|error| format!("the record: {error}"))?;
         let now = Instant::now();
-        let state = State {
+        let state = Progress {
             begun: now,
             usual,
             running: BTreeMap::new(),
@@ -166,7 +166,7 @@ impl Report {
     }
 }
 
-impl State {
+impl Progress {
     fn ended(&mut self, outcome: Outcome) {
         self.ended += 1;
         self.running.remove(&outcome.name);
