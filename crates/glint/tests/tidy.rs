@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-#[path = "tidy/words.rs"]
-mod words;
+#[path = "tidy/names.rs"]
+mod names;
 
 /// The crates, from the top down: each may import only those below it.
 const LAYERS: [&str; 14] = [
@@ -39,9 +39,6 @@ const FULL_FOLDERS: [(&str, usize); 1] = [
     // A file for each command.
     ("crates/glint/src/cmd", 15),
 ];
-
-/// Longest line of a document, in characters.
-const DOCUMENT_WIDTH: usize = 100;
 
 /// The modules that may contain `unsafe`.
 const UNSAFE: [&str; 9] = [
@@ -189,24 +186,6 @@ fn servers_do_not_know_the_process_that_they_are() {
     }
 }
 
-/// Documents are wrapped at one width, but for tables, code and what has no space.
-#[test]
-fn documents_are_wrapped() {
-    let is_document = |path: &str| !path.contains('/') || path.starts_with("docs/");
-    for (path, text) in files("md").into_iter().filter(|(path, _)| is_document(path)) {
-        if path.starts_with("docs/reports/") {
-            continue;
-        }
-        let mut code = false;
-        for (number, line) in text.lines().enumerate() {
-            code ^= line.trim_start().starts_with("```");
-            let fits = line.chars().count() <= DOCUMENT_WIDTH || !line.trim().contains(' ');
-            let is_text = !code && !line.starts_with('|') && !line.starts_with("    ");
-            assert!(fits || !is_text, "{path}:{}: longer than {DOCUMENT_WIDTH}", number + 1);
-        }
-    }
-}
-
 /// An installation of Glint gets no library for plots with it.
 #[test]
 fn benchmarks_are_apart_from_the_product() {
@@ -274,18 +253,6 @@ fn the_version_on_the_wire_is_what_the_documents_say() {
     let frame = text.lines().find(|line| line.starts_with("magic \"GLNT\"")).unwrap();
     let version = format!("| version {} |", glint_proto::limits::PROTOCOL_VERSION);
     assert!(frame.contains(&version), "docs/format.md: {frame}");
-}
-
-#[test]
-fn rows_of_a_table_have_as_many_cells_as_its_head() {
-    for (path, text) in files("md") {
-        let mut head = None;
-        for line in text.lines() {
-            let row = line.replace("\\|", "").matches('|').count();
-            head = line.starts_with('|').then(|| head.unwrap_or(row));
-            assert!(head.is_none_or(|cells| cells == row), "{path}: {line}");
-        }
-    }
 }
 
 /// The crates that a manifest names, except those of this repository.
