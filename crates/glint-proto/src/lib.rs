@@ -13,6 +13,8 @@ pub mod attr;
 pub mod clock;
 pub mod cred;
 pub mod errno;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod ids;
 pub mod layout;
 pub mod limits;

@@ -8,6 +8,7 @@
 //! ```
 
 use crate::disk::DiskFile;
+use glint_proto::limits::FILE_BYTES_MAX;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -94,7 +95,12 @@ impl Sums {
         let size = u64::from_le_bytes(*size);
         let (sums, left) = rest.as_chunks::<4>();
         let known = version == VERSION && (BLOCK_LOG2_MIN..64).contains(&block_log2);
-        if !known || !left.is_empty() || sums.len() as u64 != size.div_ceil(1 << block_log2) {
+        // Of what is larger, the end of a block is no number.
+        if !known
+            || size > FILE_BYTES_MAX
+            || !left.is_empty()
+            || sums.len() as u64 != size.div_ceil(1 << block_log2)
+        {
             return None;
         }
         Some(Sums::new(size, block_log2, sums.iter().map(|s| u32::from_le_bytes(*s)).collect()))
