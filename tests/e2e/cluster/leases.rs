@@ -6,6 +6,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use support::namespace::Host;
 use support::*;
@@ -70,6 +71,15 @@ fn a_server_that_stood_still_evicts_nobody() {
     assert!(!server.log().contains("evicted"), "{}", server.log());
 }
 
+/// Whether a program sleeps, at each of several looks.
+fn sleeps(child: &Child) -> bool {
+    (0..20).all(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        stat.contains(") S ") || stat.contains(") D ")
+    })
+}
+
 /// A client that is cut off while it has more to return than it can says shows nothing old, though
 /// its kernel has it.
 #[test]
@@ -97,15 +107,15 @@ fn who_is_cut_off_while_it_gives_locks_up_shows_nothing_old() {
         })
     };
     fs::write(b.join("f"), b"newer").unwrap();
-    let (sender, answers) = std::sync::mpsc::channel();
-    let path = a.join("f");
-    std::thread::spawn(move || {
-        let _ = sender.send(fs::read(path));
-    });
-    if let Ok(Ok(content)) = answers.recv_timeout(Duration::from_secs(1)) {
-        assert_eq!(content, b"newer", "it was written when this began");
-    }
+    // Asks now: it gets an answer, or waits for one until the host is connected again.
+    let mut cat = Command::new("cat");
+    let mut cat = cat.arg(a.join("f")).stdout(Stdio::piped()).spawn().unwrap();
+    eventually("it has asked", || cat.try_wait().unwrap().is_some() || sleeps(&cat));
     host.connect(true);
+    let answer = cat.wait_with_output().unwrap();
+    // A call that was under way when the client was evicted may fail.
+    let expected: &[u8] = if answer.status.success() { b"newer" } else { b"" };
+    assert_eq!(answer.stdout, expected, "it was written when this began");
     busy.join().unwrap();
     eventually("it goes on", || fs::read(a.join("f")).is_ok_and(|content| content == b"newer"));
 }
