@@ -11,7 +11,7 @@ use glint_kv::{Keyspace, Kv};
 use glint_proto::{
     Answer, Arrival, Cred, Errno, FsResult, Ino, MdsReply, MdsRequest, MetadataService, RequestId,
 };
-use glint_telemetry::{Counter, Layer, Span};
+use glint_telemetry::{Counter, Layer, Span, event};
 use std::sync::atomic::Ordering;
 
 impl<K: Kv> MetadataService for Mds<K> {
@@ -63,7 +63,8 @@ impl<K: Kv> Mds<K> {
             && let Some(reply) = last.reply.clone()
         {
             if last.digest != digest && !context.is_replay() {
-                tracing::warn!(client = %id.client, slot = id.slot, xid = id.xid,
+                tracing::warn!(event = event::REQUEST_REFUSED,
+                    client = %id.client, slot = id.slot, xid = id.xid,
                     "another request under the number of one that was answered: refused");
                 return Err(Errno::EPROTO);
             }

@@ -2,6 +2,7 @@
 
 use crate::error::MountError;
 use glint_proto::limits::READ_AHEAD_BYTES;
+use glint_telemetry::event;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::io;
@@ -138,7 +139,7 @@ pub fn prepare(path: &Path) -> Result<PathBuf, MountError> {
     };
     if is_dead(&resolved) {
         tracing::warn!(
-            path = %resolved.display(),
+            event = event::STALE_MOUNT_REMOVED, path = %resolved.display(),
             "the mount of a daemon that is gone is cleaned up"
         );
         rustix::mount::unmount(&resolved, UnmountFlags::DETACH)

@@ -1,4 +1,4 @@
-//! Latency histograms per layer and operation, and counters.
+//! Latency histograms per layer and operation, counters, and names of events in logs.
 //!
 //! Promises: recording takes no lock, allocates at most once per thread, layer
 //! and operation, and never fails. Values are nanoseconds; quantiles are exact to
@@ -7,6 +7,7 @@
 //! Does not know: what the operations are. They are numbers here; whoever shows
 //! them brings the names.
 
+pub mod event;
 mod histogram;
 mod recorder;
 mod span;

@@ -115,6 +115,19 @@ fn modules_are_small_and_begin_with_what_they_are() {
     assert!(long <= LONG.1, "{long} files are longer than {} lines", LONG.0);
 }
 
+/// An event that nothing logs would make a test which demands its absence pass for ever.
+#[test]
+fn events_are_logged_and_documented() {
+    let guide = fs::read_to_string(root().join("docs/user-guide.md")).unwrap();
+    let product = files("rs").into_iter().filter(|(path, _)| path.starts_with("crates/"));
+    let product: Vec<_> = product.filter(|(path, _)| !path.contains("/tests/")).collect();
+    for name in glint_telemetry::event::ALL {
+        let logged = format!("event = event::{}", name.to_uppercase());
+        assert!(product.iter().any(|(_, text)| text.contains(&logged)), "{name} is never logged");
+        assert!(guide.contains(&format!("| `{name}` |")), "{name} is not documented");
+    }
+}
+
 #[test]
 fn folders_are_small() {
     let mut folders = BTreeMap::<String, usize>::new();

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+use glint_telemetry::event;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -39,7 +40,7 @@ fn files_that_were_opened_without_a_word_survive_a_restart_and_their_removal() {
         file.read_exact_at(&mut content, 0).unwrap();
         assert_eq!(content, *format!("precious {n}").as_bytes());
     }
-    assert!(!server.log().contains("refused"), "{}", server.log());
+    server.assert_no(event::REQUEST_REFUSED);
 }
 
 #[test]
@@ -66,9 +67,9 @@ fn a_server_that_stood_still_evicts_nobody() {
     }
     for (mount, process) in [(&a, &one), (&b, &two)] {
         assert_eq!(fs::read(mount.join("f")).unwrap(), b"unsent and more".repeat(2));
-        assert!(!process.log().contains("evicted"), "{}", process.log());
+        process.assert_no(event::SESSION_LOST);
     }
-    assert!(!server.log().contains("evicted"), "{}", server.log());
+    server.assert_no(event::CLIENT_EVICTED);
 }
 
 /// Whether a program sleeps, at each of several looks.

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+use glint_telemetry::event;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -155,11 +156,10 @@ fn an_oss_that_comes_back(power: bool) {
         sh(mount, "setfattr -n glint.layout -v 'stripe_count=3 stripe_size=65536' .");
     }
     let load = Load::start([&mounts[0].1, &mounts[1].1, &mounts[1].1]);
-    let logs =
-        || ["m.log", "o.log"].map(|log| fs::read_to_string(world.path(log)).unwrap()).concat();
+    let has = |event| mounts.iter().any(|(mount, _)| mount.has_event(event));
     let mut round = 0;
     // More often if the load was too small for anything to be lost.
-    while round < 5 || (power && round < 25 && !logs().contains("replaying it")) {
+    while round < 5 || (power && round < 25 && !has(event::REPLAY_STARTED)) {
         round += 1;
         std::thread::sleep(Duration::from_millis(300 + 211 * (round % 4)));
         load.go_on();
@@ -171,9 +171,11 @@ fn an_oss_that_comes_back(power: bool) {
         oss = world.oss(1, oss_port, port, more);
     }
     load.end(50);
-    let logs = logs();
-    assert!(!logs.contains("could not be") && !logs.contains("evicted"), "{logs}");
-    assert!(!power || logs.contains("replaying it"), "nothing was lost, so nothing was tried");
+    for (mount, _) in &mounts {
+        let failures = [event::REPLAY_FAILED, event::REOPEN_FAILED, event::DATA_LOST];
+        failures.into_iter().chain([event::SESSION_LOST]).for_each(|event| mount.assert_no(event));
+    }
+    assert!(!power || has(event::REPLAY_STARTED), "nothing was lost, so nothing was tried");
     for (mount, _) in mounts {
         mount.stop();
     }
@@ -246,7 +248,7 @@ fn what_an_evicted_client_still_sends_is_not_taken() {
     // Not in a process of its own: that would first close what is open on the halted mount.
     rustix::fs::syncfs(File::open(&b).unwrap()).unwrap();
     halted.halt(false);
-    eventually("it hears of it", || halted.log().contains("evicted"));
+    halted.wait_for_event(event::SESSION_LOST);
     std::thread::sleep(Duration::from_secs(2));
     for name in &names {
         assert_eq!(fs::read_to_string(b.join(name)).unwrap(), format!("of b, {name}"));

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+use glint_telemetry::event;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -52,7 +53,8 @@ fn the_usual_limit_of_descriptors_is_enough() {
     for n in 0..1500 {
         assert_eq!(fs::read(seen.join(format!("f{n}"))).unwrap(), content(n), "file {n}");
     }
-    assert!(!mount.log().contains("lost"), "{}", mount.log());
+    mount.assert_no(event::DATA_LOST);
+    mount.assert_no(event::CHANGES_LOST);
     mount.stop();
     other.stop();
     server.stop();
@@ -379,10 +381,11 @@ fn clients_are_heard_while_the_disk_stands_still() {
             assert!(found == content(n), "file {n} of writer {writer}");
         }
     }
-    for log in [mount.log(), other.log(), server.log()] {
-        // A connection may be lost whose server stood still in the middle of a frame.
-        let loses = |line: &str| line.contains("lost") && !line.contains("connection lost");
-        assert!(!log.contains("evicted") && !log.lines().any(loses), "{log}");
+    server.assert_no(event::CLIENT_EVICTED);
+    for client in [&mount, &other] {
+        for event in [event::SESSION_LOST, event::DATA_LOST, event::CHANGES_LOST] {
+            client.assert_no(event);
+        }
     }
     mount.stop();
     other.stop();
@@ -402,7 +405,7 @@ fn a_disk_that_stands_still_keeps_no_locks_of_who_is_gone() {
     let at = world.data().join("ost1");
     let disk = Disk::new(&world.path("image"), &at, "ext4", 400);
     run(glint().args(["ost", "replace", text(&at)]));
-    let mut server = start();
+    let server = start();
     let (gone, a) = world.mount(port, "a", &[]);
     let (hangs, b) = world.mount(port, "b", &["-o", "nowbmeta"]);
     let made_on = |ost: u16| {
@@ -430,7 +433,7 @@ fn a_disk_that_stands_still_keeps_no_locks_of_who_is_gone() {
     gone.halt(true);
     let frozen = Frozen::new(&at);
     let mut hanging = run("printf later | dd of=\"$0\" conv=notrunc,fsync", &frozen_there);
-    server.wait_for("is evicted");
+    server.wait_for_event(event::CLIENT_EVICTED);
     // A client that comes now is served by threads that run.
     let (_comes, c) = world.mount(port, "c", &[]);
     let content = fs::read(c.join(locked.file_name().unwrap())).unwrap();
@@ -439,8 +442,8 @@ fn a_disk_that_stands_still_keeps_no_locks_of_who_is_gone() {
     assert!(hanging.try_wait().unwrap().is_none(), "the disk stood still all the time");
     frozen.thaw();
     assert!(hanging.wait().unwrap().success());
-    assert!(!hangs.log().contains("evicted"), "{}", hangs.log());
-    assert_eq!(server.log().matches("is evicted").count(), 1, "{}", server.log());
+    hangs.assert_no(event::SESSION_LOST);
+    assert_eq!(server.events(event::CLIENT_EVICTED), 1, "{}", server.log());
     gone.halt(false);
     holds.kill().unwrap();
     holds.wait().unwrap();

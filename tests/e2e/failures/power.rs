@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+use glint_telemetry::event;
 use std::fs;
 use std::time::Duration;
 use support::disk::Disk;
@@ -19,10 +20,9 @@ fn clients_do_again_what_was_lost(kind: &str, cuts: u64) {
     let (mount, dir) = world.mount(port, "m", &[]);
     let (other_mount, other_dir) = world.mount(port, "o", &[]);
     let load = Load::start([&dir, &dir, &other_dir]);
-    let log = || fs::read_to_string(world.path("m.log")).unwrap();
     let mut cut = 0;
     // More often if the load was too small for anything to be lost.
-    while cut < cuts || (cut < 5 * cuts && !log().contains("replaying it")) {
+    while cut < cuts || (cut < 5 * cuts && !mount.has_event(event::REPLAY_STARTED)) {
         cut += 1;
         std::thread::sleep(Duration::from_millis(300 + 211 * (cut % 7)));
         load.go_on();
@@ -30,9 +30,11 @@ fn clients_do_again_what_was_lost(kind: &str, cuts: u64) {
         server = world.serve(port, &["--after-power-loss"]);
     }
     load.end(100);
-    let log = log();
-    assert!(log.contains("replaying it"), "nothing was lost, so nothing was tried: {log}");
-    assert!(!log.contains("could not be"), "{log}");
+    assert!(mount.has_event(event::REPLAY_STARTED), "nothing was lost, so nothing was tried");
+    for event in [event::REPLAY_FAILED, event::REOPEN_FAILED, event::DATA_LOST] {
+        mount.assert_no(event);
+        other_mount.assert_no(event);
+    }
     mount.stop();
     other_mount.stop();
     server.stop();
@@ -73,9 +75,9 @@ fn a_client_that_does_not_come_back_is_evicted() {
         gone.kill();
         server.kill();
     });
-    let mut server = world.serve(port, &["--lease", "8", "--after-power-loss"]);
+    let server = world.serve(port, &["--lease", "8", "--after-power-loss"]);
     assert_eq!(fs::read(b.join("synced")).unwrap(), b"synced");
-    server.wait_for("is evicted");
+    server.wait_for_event(event::CLIENT_EVICTED);
     assert!(server.log().contains("what it had not synced"), "{}", server.log());
     assert_eq!(fs::read(b.join("directory/file")).unwrap(), b"of b");
     assert_eq!(fs::read(b.join("of b")).unwrap(), b"again");

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+use glint_telemetry::event;
 use std::fs;
 use std::io::Write;
 use support::disk::Disk;
@@ -185,7 +186,8 @@ fn a_client_that_writes_metadata_back_loses_nothing_on_a_full_disk() {
         assert!(found == content(file), "file {file} of {files}");
     }
     assert_eq!(fs::read_dir(seen.join("names")).unwrap().count() as u64, names);
-    assert!(!mount.log().contains("lost"), "{}", mount.log());
+    mount.assert_no(event::DATA_LOST);
+    mount.assert_no(event::CHANGES_LOST);
     mount.stop();
     other.stop();
     server.stop();

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+use glint_telemetry::event;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -198,7 +199,7 @@ fn a_second_signal_soon_after_the_first_is_the_same_request() {
         std::thread::sleep(Duration::from_millis(20));
         up.signal(second);
         // Sends one more, of the other kind, only if both were one.
-        eventually("it ends", || up.log().contains("everything is on disk"));
+        eventually("it ends", || up.has_event(event::STOPPED));
         up.forget_ended();
         assert!(!is_mounted(&world.mount_point()));
         world.assert_sound();
@@ -263,7 +264,7 @@ fn status_while_a_server_is_away() {
     assert!(refused(glint().args(["status", &address(port)])).contains("server"));
     server.halt(false);
     eventually("it is reached again", || status(&dir).status.success());
-    eventually("the log says so", || mount.log().contains("reached again after"));
+    mount.wait_for_event(event::SERVER_REACHED);
     // A mount whose process is gone.
     run(Command::new("kill").args(["-9", &mount.pid().to_string()]));
     mount.forget();
@@ -445,9 +446,7 @@ fn an_oss_says_what_it_waits_for() {
     let server = world.serve(port, &[]);
     starting.forget_ended();
     run(Command::new("kill").arg(pid.trim()));
-    eventually("it ends", || {
-        fs::read_to_string(data.join("glint.log")).unwrap().contains("everything is on disk")
-    });
+    eventually("it ends", || support::events::is_in(&data.join("glint.log"), event::STOPPED));
     server.stop();
 }
 

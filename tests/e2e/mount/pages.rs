@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+use glint_telemetry::event;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -198,7 +199,7 @@ fn on_one_mount_and_on_two_over_tcp() {
         mix(std::slice::from_ref(&a));
         let (two, b) = world.mount(port, "b", &["-o", transport]);
         mix(&[a, b]);
-        assert!(!server.log().contains("evicted"), "{}", server.log());
+        server.assert_no(event::CLIENT_EVICTED);
         two.stop();
         one.stop();
         server.stop();
@@ -214,7 +215,7 @@ fn on_two_mounts_with_two_entries_a_queue() {
         let (one, a) = world.narrow_mount(port, "a", transport);
         let (two, b) = world.narrow_mount(port, "b", transport);
         mix(&[a, b]);
-        assert!(!server.log().contains("evicted"), "{}", server.log());
+        server.assert_no(event::CLIENT_EVICTED);
         two.stop();
         one.stop();
         server.stop();
@@ -268,7 +269,7 @@ fn writers_and_readers_of_two_mounts_take_turns() {
         });
         let calls = calls.into_inner();
         println!("{transport}: {calls} calls, the slowest took {slowest:?}");
-        assert!(!server.log().contains("evicted"), "{}", server.log());
+        server.assert_no(event::CLIENT_EVICTED);
         assert!(slowest < Duration::from_secs(8), "one call took {slowest:?}");
         two.stop();
         one.stop();

@@ -11,6 +11,7 @@
 
 pub mod binary;
 pub mod disk;
+pub mod events;
 pub mod load;
 pub mod mapped;
 pub mod namespace;

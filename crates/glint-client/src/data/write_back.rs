@@ -19,7 +19,7 @@ use glint_proto::extents::{extents_bulk_bytes, put_extents};
 use glint_proto::limits::{BULK_BYTES_MAX, RESEND_MS_MAX, SPACE_GRANT_BYTES};
 use glint_proto::retry::Failing;
 use glint_proto::{Bulk, Errno, FsResult, Ino, Layout, ObjectAttr, OstReply, OstRequest, clock};
-use glint_telemetry::Counter;
+use glint_telemetry::{Counter, event};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -272,7 +272,7 @@ impl<T: Transport> Client<T> {
 
     /// Data of an inode is lost, of which its open files hear.
     fn count_lost(&self, inode: &CachedInode, stripe: u16, lost: usize, errno: Errno) {
-        tracing::error!(ino = %inode.ino, stripe, lost, %errno,
+        tracing::error!(event = event::DATA_LOST, ino = %inode.ino, stripe, lost, %errno,
             "could not write cached data; it is lost");
         self.data.limits.count_error();
     }
@@ -338,7 +338,10 @@ impl<T: Transport> Client<T> {
     pub(crate) async fn flush_or_discard(&self, inode: &Arc<CachedInode>) {
         let Err(errno) = self.flush_inode(inode).await else { return };
         let lost = self.discard(inode, errno);
-        tracing::error!(ino = %inode.ino, lost, %errno, "what was cached could not be written");
+        tracing::error!(
+            event = event::DATA_LOST, ino = %inode.ino, lost, %errno,
+            "what was cached could not be written"
+        );
         inode.until(|state| (!state.data.dirty().has_in_flight()).then_some(())).await;
     }
 

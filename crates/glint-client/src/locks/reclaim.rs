@@ -7,6 +7,7 @@ use futures_util::future::{Either, select};
 use futures_util::stream::FuturesUnordered;
 use glint_net::{Transport, host};
 use glint_proto::{Access, Errno, FsResult, MdsReply, MdsRequest};
+use glint_telemetry::event;
 use std::time::Duration;
 
 /// How long the servers are not told that all is forgotten while the kernel still does.
@@ -67,7 +68,11 @@ impl<T: Transport> Client<T> {
             false => requests.extend(self.locks.posix.to_reclaim()),
         }
         if lost > 0 {
-            tracing::error!(lost, "bytes that were written and not yet sent are lost");
+            tracing::error!(
+                event = event::DATA_LOST,
+                lost,
+                "bytes that were written and not yet sent are lost"
+            );
         }
         wait_a_while(self.forget_cached()).await;
         requests
@@ -98,7 +103,10 @@ impl<T: Transport> Client<T> {
             _ => {
                 inode.lock().data_locks.forget_lost();
                 let lost = self.discard(&inode, Errno::EIO);
-                tracing::error!(%ino, lost, "a lock was not given again; what was cached is lost");
+                tracing::error!(
+                    event = event::DATA_LOST, %ino, lost,
+                    "a lock was not given again; what was cached is lost"
+                );
             }
         }
         inode.wake();

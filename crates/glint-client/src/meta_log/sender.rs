@@ -8,6 +8,7 @@ use glint_net::{MdsRequests, Transport, host};
 use glint_proto::deferred::{self, Deferred};
 use glint_proto::lock::{Bits, Return};
 use glint_proto::{Cred, Errno, MdsReply, MdsRequest};
+use glint_telemetry::event;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -44,7 +45,10 @@ impl<T: Transport> Client<T> {
             Ok(MdsReply::Batched { failed, .. }) => failed,
             other => {
                 let errno = other.err().unwrap_or(Errno::EPROTO);
-                tracing::error!(%errno, lost = batch.count, "changes that were made here are lost");
+                tracing::error!(
+                    event = event::CHANGES_LOST, %errno, lost = batch.count,
+                    "changes that were made here are lost"
+                );
                 (0..batch.count).map(|at| (at, errno)).collect()
             }
         };
@@ -79,7 +83,10 @@ impl<T: Transport> Client<T> {
     /// wrong now, and asked anew.
     fn change_failed(&self, change: &Deferred<'_>, errno: Errno) {
         // Each says something of its own, so none is left out as a repetition.
-        tracing::warn!(target: "every", %errno, ?change, "a change that was made here was refused; it is lost");
+        tracing::warn!(
+            target: "every", event = event::CHANGES_LOST, %errno, ?change,
+            "a change that was made here was refused; it is lost"
+        );
         self.data.limits.count_error();
         let name = match change.request {
             MdsRequest::Create { parent, name, .. }
@@ -186,7 +193,11 @@ impl<T: Transport> Client<T> {
         let lost = self.log.lose();
         if lost > 0 {
             self.data.limits.count_error();
-            tracing::error!(lost, "changes that were made here and not yet sent are lost");
+            tracing::error!(
+                event = event::CHANGES_LOST,
+                lost,
+                "changes that were made here and not yet sent are lost"
+            );
         }
     }
 

@@ -22,6 +22,7 @@ use crate::store::keys;
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::watch::{Moment, Watch};
 use glint_proto::{ClientId, Errno, FsResult, MdsReply, MdsRequest, PosixLock, PosixLockHow};
+use glint_telemetry::event;
 use glint_wait::Monitor;
 use parking_lot::MutexGuard;
 use std::collections::{HashMap, HashSet};
@@ -265,7 +266,7 @@ impl<K: Kv> Mds<K> {
                 && let Some(SessionInfo { host, mount_point, .. }) = self.session(client)
             {
                 tracing::warn!(
-                    %client, host, mount_point,
+                    event = event::CLIENT_EVICTED, %client, host, mount_point,
                     "client did not come back within {} s and is evicted: {loss}; its open files \
                      are closed", lease.as_secs()
                 );

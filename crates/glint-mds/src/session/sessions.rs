@@ -22,7 +22,7 @@ use glint_proto::limits::{SESSIONS_MAX, SESSIONS_PER_CERTIFICATE_MAX};
 use glint_proto::lock::Grant;
 use glint_proto::watch::{Moment, Watch};
 use glint_proto::{ClientId, Errno, FsResult, MdsReply, Owner, RequestId, Session, message};
-use glint_telemetry::Counter;
+use glint_telemetry::{Counter, event};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -320,6 +320,7 @@ impl<K: Kv> Mds<K> {
         let expired = expired.into_iter().filter(|info| !self.recovery.waits_for(info.client));
         for info in expired {
             tracing::warn!(
+                event = event::CLIENT_EVICTED,
                 client = %info.client, host = info.host, mount_point = info.mount_point,
                 "client was not heard of for {} s and is evicted: its open files are closed",
                 lease.as_secs()
@@ -335,7 +336,7 @@ impl<K: Kv> Mds<K> {
                 continue;
             }
             tracing::warn!(
-                %client,
+                event = event::CLIENT_EVICTED, %client,
                 "client has not returned a recalled lock in {} s and is evicted",
                 lease.as_secs()
             );

@@ -18,6 +18,7 @@ use glint_proto::retry::Failing;
 use glint_proto::{
     Bulk, Capability, ClientId, Errno, FsResult, Ino, ObjectId, OstReply, OstRequest, clock,
 };
+use glint_telemetry::event;
 use glint_wait::Backoff;
 use parking_lot::RwLock;
 use std::sync::Arc;
@@ -325,7 +326,8 @@ impl<M: Transport> Cluster<M> {
                         None => {
                             let object = object.1;
                             tracing::error!(
-                                %errno, target, %object, "acknowledged data could not be written again"
+                                event = event::REPLAY_FAILED, %errno, target, %object,
+                                "acknowledged data could not be written again"
                             );
                             moved.fail(object.ino, errno);
                             moved.pop((target, object));

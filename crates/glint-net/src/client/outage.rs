@@ -4,6 +4,7 @@
 use crate::client::session::ClientSession;
 use glint_proto::clock;
 use glint_proto::limits::{RECONNECT_MS_MAX, RECONNECT_MS_MIN};
+use glint_telemetry::event;
 use glint_wait::Backoff;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -46,7 +47,10 @@ impl Broken {
     pub(crate) fn mend(self) {
         if let Some(since) = self.0.outage.since.lock().take() {
             let (server, away) = (&self.0.options.address, clock::since(since).as_secs_f32());
-            tracing::info!(%server, "reached again after {away:.1} s");
+            tracing::info!(
+                event = event::SERVER_REACHED, %server,
+                "reached again after {away:.1} s"
+            );
         }
     }
 }

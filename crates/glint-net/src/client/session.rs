@@ -21,6 +21,7 @@ use crate::{LockClient, NetError};
 use glint_proto::chain::{Chain, ChainId};
 use glint_proto::message::{Reply, Request, Survived, Welcome};
 use glint_proto::{ClientId, Committed, Errno, Ino, clock};
+use glint_telemetry::event;
 use glint_wait::{Monitor, WaitList};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -477,6 +478,7 @@ impl ClientSession {
         });
         self.end.wake();
         tracing::error!(
+            event = event::SESSION_LOST,
             server = %self.options.address,
             lost,
             open = self.opens.len(),

@@ -11,6 +11,7 @@
 use crate::transport::stream::Origin;
 use glint_proto::clock;
 use glint_proto::limits::{STRANGERS_MAX, STRANGERS_PER_ADDRESS_MAX};
+use glint_telemetry::event;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -95,7 +96,10 @@ impl ConnectionLimits {
         if counts.told.is_none_or(|told| clock::since(told) > COMPLAIN) {
             counts.told = Some(clock::now());
             let refused = std::mem::take(&mut counts.refused);
-            tracing::warn!(%from, connections = counts.all, refused, "connections are refused: {why}");
+            tracing::warn!(
+                event = event::CONNECTIONS_REFUSED, %from, connections = counts.all, refused,
+                "connections are refused: {why}"
+            );
         }
         None
     }

@@ -29,7 +29,7 @@ use glint_proto::frame::{FrameError, NO_SLOT};
 use glint_proto::limits::*;
 use glint_proto::message::Reply;
 use glint_proto::{ClientId, Errno, Op, Timestamp, clock};
-use glint_telemetry::{Counter, Layer, traced};
+use glint_telemetry::{Counter, Layer, event, traced};
 use glint_wait::Signal;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::pin::pin;
@@ -255,7 +255,7 @@ impl<S: Service> Worker<S> {
                 return;
             }
             let client = connection.session.get().map(|session| session.client());
-            tracing::warn!(?client, "request refused: {error}");
+            tracing::warn!(event = event::REQUEST_REFUSED, ?client, "request refused: {error}");
             self.refuse(&connection, &error).await;
         }
     }

@@ -21,6 +21,7 @@ use crate::disk::{Disk, DiskFile};
 use crate::store::object_store::path_of;
 use glint_proto::limits::{SCRUB_DAMAGE_KEPT_MAX, SCRUB_LOG_LINES_MAX};
 use glint_proto::{ObjectId, Timestamp};
+use glint_telemetry::event;
 use parking_lot::Mutex;
 use pass::{Outcome, Pass, Verdict};
 use std::collections::BTreeMap;
@@ -115,7 +116,8 @@ impl Progress {
         let is_known = self.found.contains_key(&object);
         if !is_known && self.logs(path) {
             let path = path.join("objects").join(path_of(object));
-            tracing::error!(path = %path.display(), ino = object.ino.0, reason,
+            tracing::error!(event = event::OBJECT_DAMAGED,
+                path = %path.display(), ino = object.ino.0, reason,
                 "an object is damaged; restore its file from a copy");
         }
         if is_known || self.found.len() < SCRUB_DAMAGE_KEPT_MAX {
@@ -130,7 +132,10 @@ impl Progress {
         self.report.not_compared += 1;
         if self.logs(path) {
             let path = path.join("objects").join(name);
-            tracing::warn!(path = %path.display(), reason, "not compared with its checksums");
+            tracing::warn!(
+                event = event::NOT_COMPARED, path = %path.display(), reason,
+                "not compared with its checksums"
+            );
         }
     }
 

@@ -11,6 +11,7 @@ use glint_client::{Client, RunningClient, Vfs};
 use glint_mount::{Mount, MountFlags};
 use glint_net::{Address, Cluster, Remote, RemoteOptions};
 use glint_proto::limits::AWAY_END_MS;
+use glint_telemetry::event;
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -152,7 +153,10 @@ fn end_without_servers(client: &impl Vfs, mount: &Mount) {
     let asked = Instant::now();
     while client.is_away() {
         if asked.elapsed() > Duration::from_millis(AWAY_END_MS) {
-            tracing::error!("servers are away: what was not sent to them is lost");
+            tracing::error!(
+                event = event::DATA_LOST,
+                "servers are away: what was not sent to them is lost"
+            );
             mount.abort();
             std::process::exit(1);
         }
@@ -169,7 +173,10 @@ fn limit_the_end(is_away: &dyn Fn() -> bool) {
             since = Instant::now();
         }
     }
-    tracing::error!("servers are away: what was not sent to them is lost");
+    tracing::error!(
+        event = event::DATA_LOST,
+        "servers are away: what was not sent to them is lost"
+    );
     std::process::exit(1);
 }
 

@@ -8,6 +8,7 @@ use crate::{CommandResult, daemon, identity};
 use glint_net::{Address, UNIX_PREFIX};
 use glint_server::RunningOss;
 use glint_server::data_dir::{Role, ServedDir};
+use glint_telemetry::event;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -93,7 +94,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     server.stop();
     running.shut_down().map_err(|errno| format!("shutting down: {errno}"))?;
     joined.map_err(|reason| format!("--mds {}: {reason}", args.mds))?;
-    tracing::info!("stopped; everything is on disk");
+    tracing::info!(event = event::STOPPED, "stopped; everything is on disk");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -7,6 +7,7 @@ use crate::{CommandResult, daemon};
 use glint_net::{Address, Server, ServerHandle, ServerOptions, Service, UNIX_PREFIX};
 use glint_server::data_dir::{Role, ServedDir};
 use glint_server::{RunningMds, Settings};
+use glint_telemetry::event;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -59,7 +60,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     drop(metrics);
     server.stop();
     running.shut_down().map_err(|errno| format!("shutting down: {errno}"))?;
-    tracing::info!("stopped; everything is on disk");
+    tracing::info!(event = event::STOPPED, "stopped; everything is on disk");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -12,6 +12,7 @@ use glint_mount::{Mount, MountFlags, TransportKind};
 use glint_net::{AdminService, Cluster, InProcess};
 use glint_server::data_dir::{Role, ServedDir};
 use glint_server::{MdsServer, RunningMds, Settings};
+use glint_telemetry::event;
 use serde_json::Value;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -134,7 +135,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     }
     drop(client);
     running.shut_down().map_err(|errno| format!("shutting down: {errno}"))?;
-    tracing::info!("stopped; everything is on disk");
+    tracing::info!(event = event::STOPPED, "stopped; everything is on disk");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -23,6 +23,7 @@ use glint_proto::frame::{HEADER_BYTES, Header, NO_SLOT};
 use glint_proto::limits::{RECLAIMS_MAX, SLOTS_PER_CONNECTION};
 use glint_proto::message::{Reply, Request, Welcome};
 use glint_proto::{FsResult, MdsReply, MdsRequest, Reclaim};
+use glint_telemetry::event;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -110,7 +111,10 @@ impl Connection {
         let lock_client = self.session.lock_client();
         self.reclaim_all(writer, reader, &requests, |request, reply| match (request, reply) {
             (MdsRequest::Reopen { ino, .. }, Err(errno)) => {
-                tracing::error!(%ino, %errno, "a file that is open here could not be opened again");
+                tracing::error!(
+                    event = event::REOPEN_FAILED, %ino, %errno,
+                    "a file that is open here could not be opened again"
+                );
             }
             (MdsRequest::Reopen { .. }, Ok(_)) => {}
             (request, reply) => {

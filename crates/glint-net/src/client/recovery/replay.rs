@@ -25,6 +25,7 @@ use glint_proto::limits::{REPLAY_FAILS_MS_MAX, SLOTS_PER_CONNECTION};
 use glint_proto::message::{Reply, Request};
 use glint_proto::retry::Failing;
 use glint_proto::{FsResult, MdsReply, Op, clock};
+use glint_telemetry::event;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -72,7 +73,12 @@ impl Connection {
         if requests + writes == 0 {
             return Ok(());
         }
-        tracing::warn!(requests, writes, "the server lost what was not synced; replaying it");
+        tracing::warn!(
+            event = event::REPLAY_STARTED,
+            requests,
+            writes,
+            "the server lost what was not synced; replaying it"
+        );
         let patience = clock::now() + Duration::from_millis(REPLAY_FAILS_MS_MAX);
         let is_over = || self.session.evictions.load(Ordering::Acquire) != evictions;
         loop {
@@ -112,7 +118,8 @@ impl Connection {
                 Reply::Ost { transaction, reply: Ok(_) } => Some(transaction),
                 Reply::Ost { reply: Err(errno), .. } => {
                     tracing::error!(
-                        %errno, ost, %object, "acknowledged data could not be written again"
+                        event = event::REPLAY_FAILED, %errno, ost, %object,
+                        "acknowledged data could not be written again"
                     );
                     self.session.fail(object.ino, errno);
                     None
@@ -141,11 +148,15 @@ impl Connection {
         let lost = lost(&request, &logged.reply, replayed);
         if let Err(errno) = replayed {
             tracing::error!(
-                %errno, op = ?request.op(), "an operation that was acknowledged could not be replayed"
+                event = event::REPLAY_FAILED, %errno, op = ?request.op(),
+                "an operation that was acknowledged could not be replayed"
             );
         }
         for (ino, errno) in lost {
-            tracing::error!(%errno, %ino, "an acknowledged change is lost");
+            tracing::error!(
+                event = event::REPLAY_FAILED, %errno, %ino,
+                "an acknowledged change is lost"
+            );
             self.session.fail(ino, errno);
         }
     }
