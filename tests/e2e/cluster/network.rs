@@ -271,3 +271,33 @@ fn what_is_read_ahead_is_never_old() {
     server.stop();
     world.assert_sound();
 }
+
+/// The examples of the client library: programs that use a file system without a mount.
+#[test]
+fn programs_use_the_client_library_without_a_mount() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &[]);
+    let example = |name: &str, more: &[&str]| {
+        let binary = std::path::PathBuf::from(glint().get_program());
+        let program = binary.with_file_name("examples").join(name);
+        let mut command = Command::new(program);
+        String::from_utf8(run(command.arg(address(port)).args(more)).stdout).unwrap()
+    };
+    let text = "written by a program without a mount\n";
+    assert_eq!(example("write_and_read", &["hello"]), text);
+    // With files of that name there, too.
+    assert_eq!(example("write_and_read", &["hello"]), text);
+    let created = example("create_many", &["500", "16"]);
+    assert!(created.starts_with("500 files in "), "{created}");
+    let listed = example("list", &[]);
+    let ends = |end: &str| listed.lines().filter(|line| line.ends_with(end)).count();
+    assert_eq!(ends(" 37 /hello"), 1, "{listed}");
+    assert_eq!(listed.lines().count(), 502, "{listed}");
+    let (mount, dir) = world.mount(port, "m", &[]);
+    assert_eq!(fs::read_to_string(dir.join("hello")).unwrap(), text);
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 2);
+    mount.stop();
+    server.stop();
+    world.assert_sound();
+}
