@@ -212,7 +212,12 @@ impl<K: Kv> Mds<K> {
     ) -> OpResult {
         let _held = self.lock_attributes(context, ino).await;
         let mut record = self.inode(ino).await?;
-        permit_xattr(&record, context, name)?;
+        match name {
+            // The kernel takes them from a file whose owner or group its owner changes. Of others
+            // who remove them it has asked for CAP_SETFCAP.
+            XATTR_CAPABILITY => permit_owner(&record.attr, context.cred)?,
+            _ => permit_xattr(&record, context, name)?,
+        }
         let key = keys::xattr(ino, name);
         if self.kv.get(Keyspace::Xattr, &key).await.map_err(errno)?.is_none() {
             return Err(Errno::ENODATA.into());

@@ -44,6 +44,21 @@ fn attributes_have_names_owners_and_sizes() {
     }
 }
 
+/// The kernel removes capabilities as the owner who changes the group of a file.
+#[test]
+fn an_owner_removes_capabilities_and_nothing_else_of_the_kind() {
+    let tree = planted();
+    for (name, path, result) in [
+        (b"security.capability".as_slice(), "open/ann", Ok(MdsReply::Done)),
+        (b"security.capability", "open/bob", Err(Errno::EPERM)),
+        (b"security.other", "open/ann", Err(Errno::EPERM)),
+    ] {
+        set_xattr(&tree, &ROOT, path, name, b"1").unwrap();
+        let ino = tree.ino(path);
+        assert_eq!(tree.ask(&ANN, &MdsRequest::Removexattr { ino, name }), result, "{path}");
+    }
+}
+
 #[test]
 fn an_attribute_is_made_replaced_or_removed_as_asked() {
     let tree = planted();
