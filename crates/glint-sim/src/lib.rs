@@ -14,6 +14,8 @@
 //!
 //! Does not know: FUSE, threads, real disks. Those are what the end-to-end tests are for.
 
+#[cfg(test)]
+mod attributes;
 mod contested;
 #[cfg(test)]
 mod copies;

@@ -7,7 +7,7 @@ use glint_telemetry::event;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 use support::namespace::Host;
@@ -35,7 +35,9 @@ fn tree(root: &Path) -> BTreeMap<PathBuf, String> {
             // Times that were set are whole seconds of long ago.
             let old = meta.mtime() < 1_000_000;
             let mtime = if old { meta.mtime() } else { -1 };
-            let line = format!("{:o} {} {size} {mtime} {content}", meta.mode(), meta.nlink());
+            let owner = format!("{}:{}", meta.uid(), meta.gid());
+            let mode = format!("{:o} {owner} {}", meta.mode(), meta.nlink());
+            let line = format!("{mode} {size} {mtime} {content}");
             all.insert(path.strip_prefix(root).unwrap().to_owned(), line);
         }
     }
@@ -62,7 +64,11 @@ fn operate(root: &Path, step: u64, what: &[u64; 6]) -> Result<(), Option<i32>> {
             file.write_all(&vec![step as u8; amount as usize])?;
             file.write_all(b"end")
         }),
-        6 => fs::set_permissions(&one, fs::Permissions::from_mode(0o400 + (amount % 0o400) as u32)),
+        6 => {
+            // Set-id bits in three of four cases.
+            let mode = 0o400 + amount % 0o400 + b % 4 * 0o2000;
+            fs::set_permissions(&one, fs::Permissions::from_mode(mode as u32))
+        }
         7 => File::options().write(true).open(&one).and_then(|file| {
             file.write_all_at(b"before a time is set", amount)?;
             file.set_modified(UNIX_EPOCH + Duration::from_secs(amount))
@@ -78,6 +84,10 @@ fn operate(root: &Path, step: u64, what: &[u64; 6]) -> Result<(), Option<i32>> {
         15 => File::options().write(true).open(&one).and_then(|file| file.set_len(amount / 2)),
         16 => fs::create_dir(&one),
         17 => File::open(&one).and_then(|file| file.sync_all()),
+        18 | 19 => {
+            let (uid, gid) = (amount as u32 % 3, b as u32 % 3);
+            lchown(&one, (c > 3 || d < 2).then_some(uid), (d > 1).then_some(gid))
+        }
         _ => File::options().write(true).create(true).truncate(true).open(&one).and_then(|file| {
             // The file loses its name while it is open.
             file.write_all_at(b"x", amount)?;
@@ -109,7 +119,7 @@ fn random_operations_on_a_tree_through_three_mounts() {
         let who = random.below(3) as usize;
         for _ in 0..random.below(40) {
             step += 1;
-            let limits = [19, 12, 6, 12, 6, 3000];
+            let limits = [21, 12, 6, 12, 6, 3000];
             let what = limits.map(|limit| random.below(limit));
             let expected = operate(&local, step, &what);
             let found = operate(&mounts[who].1, step, &what);

@@ -115,6 +115,93 @@ for other in (a, b) * 3:
     });
 }
 
+/// Changes of attributes by the owner, by others and by root, of files that nobody has heard of yet:
+/// the same answers as from a local file system, and for everybody else the same files.
+#[test]
+fn attributes_of_files_that_were_just_made_are_those_of_a_local_file_system() {
+    let script = "
+import os, sys
+top = sys.argv[1]
+os.umask(0)
+CAPABILITY = bytes.fromhex('0100000200200000000000000000000000000000')
+# Number, group and other groups. Files belong to the first one.
+users = {'owner': (7, 7, [9]), 'other': (8, 8, [9]), 'root': (0, 0, [])}
+def as_user(who, call):
+    pid = os.fork()
+    if pid == 0:
+        uid, gid, groups = users[who]
+        try:
+            os.setgroups(groups); os.setgid(gid); os.setuid(uid)
+            call()
+            os._exit(0)
+        except OSError as e: os._exit(e.errno)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+def told(path):
+    s = os.lstat(path)
+    old = s.st_mtime if s.st_mtime < 1e6 else None
+    try: capable = len(os.getxattr(path, 'security.capability', follow_symlinks=False))
+    except OSError: capable = None
+    return oct(s.st_mode), s.st_uid, s.st_gid, old, capable
+calls = {
+    'away': lambda p: os.chown(p, 8, -1), 'mine': lambda p: os.chown(p, 7, 7),
+    'into': lambda p: os.chown(p, -1, 9), 'outside': lambda p: os.chown(p, -1, 10),
+    'both': lambda p: os.chown(p, 8, 10), 'setgid': lambda p: os.chmod(p, 0o2755),
+    'setids': lambda p: os.chmod(p, 0o6711), 'plain': lambda p: os.chmod(p, 0o640),
+    'old': lambda p: os.utime(p, (1, 2)), 'now': lambda p: os.utime(p),
+}
+if sys.argv[2] == 'make':
+    os.mkdir(top)
+    for who in users:
+        for call in calls:
+            for gid in 7, 12:
+                for mode in 0o644, 0o6755, 0o2755, 0o4711:
+                    for kind in 'file', 'capable', 'dir':
+                        path = f'{top}/{who}.{call}.{gid}.{mode:o}.{kind}'
+                        if kind == 'dir': os.mkdir(path)
+                        else: open(path, 'w').write('x')
+                        os.chown(path, 7, gid)
+                        os.chmod(path, mode)
+                        if kind == 'capable': os.setxattr(path, 'security.capability', CAPABILITY)
+                        errno = as_user(who, lambda: calls[call](path))
+                        print(os.path.basename(path), errno, *told(path))
+    # In a directory of the user everything is done by the user.
+    os.mkdir(top + '/own'); os.chown(top + '/own', 7, 7)
+    def own():
+        for call in calls:
+            path = f'{top}/own/{call}'
+            open(path, 'w').write('x')
+            os.chmod(path, 0o6755)
+            try: calls[call](path); os.chown(path, 7, -1); errno = 0
+            except OSError as e: errno = e.errno
+            print(call, errno, *told(path), flush=True)
+    sys.stdout.flush()
+    print(as_user('owner', own))
+else:
+    for directory in '.', 'own':
+        for name in sorted(os.listdir(f'{top}/{directory}')):
+            if name != 'own': print(name, *told(f'{top}/{directory}/{name}'))
+";
+    let run = |top: &Path, how: &str| {
+        sh(Path::new("/"), &format!("python3 - '{}' {how} <<'E'{script}\nE", top.display()))
+    };
+    let local = support::scratch();
+    open_to_all(&local.path().join("d"));
+    let expected = run(&local.path().join("d"), "make");
+    let listed = run(&local.path().join("d"), "look");
+    on_both_kinds(|a, b| {
+        open_to_all(a);
+        same(&run(&a.join("d"), "make"), &expected);
+        same(&run(&b.join("d"), "look"), &listed);
+    });
+}
+
+/// Two texts are the same; says which lines differ.
+fn same(found: &str, expected: &str) {
+    let differ = |(found, expected): &(&str, &str)| found != expected;
+    let lines: Vec<_> = found.lines().zip(expected.lines()).filter(differ).collect();
+    assert!(found == expected, "(found, expected): {lines:#?}");
+}
+
 #[test]
 fn capabilities_go_with_every_change_of_data() {
     let ways = [

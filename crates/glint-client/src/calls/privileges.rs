@@ -71,10 +71,13 @@ impl<T: Transport> Client<T> {
 }
 
 impl crate::cache::inode::InodeState {
-    /// Whether a write has nothing to take from it.
+    /// True if a write has nothing to take from it. A mode that was set here counts before the
+    /// servers have recalled PLAIN.
     fn is_plain(&self) -> bool {
-        let ours =
-            self.delegation.has_no_xattrs() && self.attributes().is_some_and(|a| !a.has_set_id());
-        self.has(Bits::PLAIN) || ours
+        match self.attributes().map(Attr::has_set_id) {
+            Some(true) => false,
+            Some(false) => self.has(Bits::PLAIN) || self.delegation.has_no_xattrs(),
+            None => self.has(Bits::PLAIN),
+        }
     }
 }

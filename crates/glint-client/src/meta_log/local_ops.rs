@@ -18,7 +18,6 @@ use crate::client::Client;
 use crate::vfs::{Caller, Found, Make, Open, Valid};
 use glint_net::Transport;
 use glint_proto::deferred::Deferred;
-#[cfg(doc)]
 use glint_proto::lock::Bits;
 use glint_proto::message::check_name;
 use glint_proto::posix::{
@@ -27,8 +26,8 @@ use glint_proto::posix::{
     renamed,
 };
 use glint_proto::{
-    Attr, Errno, FileType, FsResult, Ino, MdsReply, MdsRequest, OpenFlags, Placement, RenameFlags,
-    SetAttr, Timestamp,
+    Attr, Cred, Errno, FileType, FsResult, Ino, MdsReply, MdsRequest, OpenFlags, Placement,
+    RenameFlags, SetAttr, Timestamp,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -207,35 +206,23 @@ impl<T: Transport> Client<T> {
         Open { attr, handle, valid, created: true }
     }
 
-    /// Sets attributes of an inode that was made here.
+    /// Sets attributes of an inode that was made here. `None` if the servers have to be asked.
     pub(crate) fn setattr_locally(
         &self,
         caller: &Caller,
         ino: Ino,
         set: &SetAttr,
     ) -> Option<Found> {
-        if !self.may_defer() || set.size.is_some() {
+        if !self.may_defer() || set.size.is_some() || set.kill_capability {
             return None;
         }
         let inode = self.cache.find(ino)?;
         let mut state = inode.lock();
         state.delegation.parent()?;
         let attr = state.attributes()?;
-        let root = caller.cred.is_superuser();
-        if permit_setattr(attr, &caller.cred, set) != Ok(Needs::Nothing) {
-            return None;
-        }
-        if !root && (caller.cred.uid != attr.uid || set.uid.is_some() || set.gid.is_some()) {
-            return None;
-        }
-        // Rules that take set-id bits away are not repeated here: the servers apply them.
-        let mode = set.mode.unwrap_or(attr.mode) | attr.mode;
-        if mode & (libc::S_ISUID | libc::S_ISGID) != 0
-            && (set.uid.is_some() || set.gid.is_some() || !root)
-        {
-            return None;
-        }
-        if set.kill_suidgid || set.kill_capability {
+        // The log carries no groups: a right that needs one is asked for, with all of them.
+        let cred = Cred { groups: None, ..caller.cred.clone() };
+        if permit_setattr(attr, &cred, set) != Ok(Needs::Nothing) {
             return None;
         }
         // Objects that were written have a time of their own until the file is closed.
@@ -244,16 +231,22 @@ impl<T: Transport> Client<T> {
             return None;
         }
         let now = Timestamp::now();
+        let mut changed = attr.clone();
+        // Capabilities and access lists are with the servers alone. They change when this is
+        // executed, and reading one flushes the log before.
+        apply_setattr(&mut changed, set, &cred, now);
+        if changed.has_set_id() && state.has(Bits::PLAIN) {
+            // Writes rely on PLAIN until the servers have recalled it.
+            return None;
+        }
         let request = MdsRequest::Setattr { ino, set: set.clone() };
         let number = self.push(caller, now, None, request).ok()?;
         state.delegation.note_change(number);
-        let attr = state.attributes_mut()?;
-        apply_setattr(attr, set, &caller.cred, now);
-        let attr = attr.clone();
+        state.attributes_mut()?.clone_from(&changed);
         if set.mtime.is_some() {
-            state.data.set_mtime(attr.mtime);
+            state.data.set_mtime(changed.mtime);
         }
-        Some(Found { attr, valid: Valid::under(false, true) })
+        Some(Found { attr: changed, valid: Valid::under(false, true) })
     }
 
     /// The inode of a name in a directory, and whether that takes changes.
