@@ -91,7 +91,10 @@ fn changes_of_attributes_are_foretold() {
                     let there = there.unwrap().attr;
                     assert_eq!(told(&here), told(&there), "seed {seed}, {name}");
                     if is_capable {
-                        let left = other.getxattr(&Caller::ROOT, ino, CAPABILITY).await.is_ok();
+                        let left = other
+                            .getxattr(&Caller::ROOT, ino, CAPABILITY, usize::MAX)
+                            .await
+                            .is_ok();
                         assert_eq!(left, !kills, "seed {seed}, {name}");
                     }
                 }

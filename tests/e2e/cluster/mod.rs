@@ -5,6 +5,7 @@ mod coherence;
 mod heal;
 mod hosts;
 mod leases;
+mod ledger;
 mod network;
 mod oss;
 mod replication;

@@ -8,7 +8,7 @@ use crate::data::write_back::AGE_MAX;
 use glint_net::{LockClient, LockTraffic, Transport, host};
 use glint_proto::clock;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -16,6 +16,15 @@ use std::time::Duration;
 const CHANGE_AGE_MAX: Duration = Duration::from_millis(500);
 /// Pause before what has become old, and the lease, are seen to again.
 const ROUND: Duration = Duration::from_millis(100);
+
+/// Set in the environment by tests that count requests: nothing is sent because time has passed.
+const NEVER_OLD_VARIABLE: &str = "GLINT_NEVER_OLD";
+/// How old data and changes may become before they are sent.
+static AGES: LazyLock<(Duration, Duration)> =
+    LazyLock::new(|| match std::env::var_os(NEVER_OLD_VARIABLE) {
+        Some(_) => (Duration::MAX, Duration::MAX),
+        None => (AGE_MAX, CHANGE_AGE_MAX),
+    });
 
 /// A client and the thread that keeps its locks. What was written is at the OSTs when it is
 /// dropped.
@@ -153,7 +162,8 @@ impl<T: Transport> Client<T> {
     /// Writes what has become old.
     fn write_old(self: &Arc<Self>) {
         // With memory full of half extents, these have to go.
-        let age = if self.data.limits.is_stuck() { Duration::ZERO } else { AGE_MAX };
+        let (data_age, change_age) = *AGES;
+        let age = if self.data.limits.is_stuck() { Duration::ZERO } else { data_age };
         let old = clock::now().checked_sub(age);
         if let Some(old) = old
             && self.data.limits.counts().0 > 0
@@ -173,7 +183,7 @@ impl<T: Transport> Client<T> {
             }
         }
         if self.log.is_busy()
-            && let Some(old) = clock::now().checked_sub(CHANGE_AGE_MAX)
+            && let Some(old) = clock::now().checked_sub(change_age)
         {
             self.log.hurry_old(old);
         }

@@ -1,0 +1,275 @@
+//! The ledger: how many requests common work costs over TCP. More than `ledger.txt` says is an
+//! error, and so is less, which `LEDGER=write` writes down.
+//!
+//! Counted are the requests that the server receives from the beginning of the work until its mount
+//! has ended, so all that was written behind is among them. Nothing is sent because time passes
+//! (`GLINT_NEVER_OLD`), so a slow machine counts as a fast one does. Ceilings (`<= N`) are for two
+//! figures that depend on speed: batches of a client that makes changes while it sends some, and
+//! questions for the size of an object that is being written.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use support::*;
+
+const LEDGER: &str = include_str!("ledger.txt");
+
+/// One kind of work. Scripts run in the mount; `$S` is a local directory with what they need.
+struct Work {
+    name: &'static str,
+    /// Makes the files that are there before.
+    prepare: &'static str,
+    /// The mount that made these does the work, too.
+    is_same_mount: bool,
+    script: &'static str,
+}
+
+const fn work(name: &'static str, prepare: &'static str, script: &'static str) -> Work {
+    Work { name, prepare, is_same_mount: false, script }
+}
+
+const fn same_mount(name: &'static str, prepare: &'static str, script: &'static str) -> Work {
+    Work { name, prepare, is_same_mount: true, script }
+}
+
+const UNPACK: &str = "tar xf $S/tree.tar";
+/// A clone whose files are older than its index, so that git does not read them again.
+const CLONE: &str = "git clone -q --no-hardlinks $S/repository clone; cd clone; \
+    git ls-files | xargs touch -d 2020-01-01; git update-index -q --refresh";
+
+const WORKS: &[Work] = &[
+    work("tar x as root", "", UNPACK),
+    work(
+        "tar x as a user",
+        "mkdir home; chown 7:7 home",
+        "cd home; setpriv --reuid=7 --regid=7 --clear-groups tar xf - < $S/tree.tar",
+    ),
+    work("cp -a", "", "cp -a $S/tree ."),
+    work("rsync -a", "", "rsync -a $S/tree ."),
+    same_mount("rsync -a, nothing changed", "rsync -a $S/tree .", "rsync -a $S/tree ."),
+    work("rsync -a, nothing changed, new mount", "rsync -a $S/tree .", "rsync -a $S/tree ."),
+    same_mount("rm -rf", UNPACK, "rm -rf tree"),
+    work("rm -rf, new mount", UNPACK, "rm -rf tree"),
+    work("find, new mount", UNPACK, "find tree -printf '%s %T@' > $S/out"),
+    work("cat, new mount", UNPACK, "cat tree/*/* > $S/out"),
+    work("mv of a directory, new mount", UNPACK, "mv tree moved"),
+    work("git clone", "", "git clone -q --no-hardlinks $S/repository clone"),
+    work("git status, new mount", CLONE, "cd clone; test -z \"$(git status --porcelain)\""),
+    work("unzip", "", "unzip -q $S/tree.zip"),
+    same_mount("make", "cp -r $S/source .", "make -s -C source; source/program"),
+    work("make, new mount", "cp -r $S/source .", "make -s -C source; source/program"),
+    work("20 transactions of sqlite", "", "python3 $S/transactions.py"),
+];
+
+/// Makes the material of all work, the same on each machine: 300 small files in 20 directories,
+/// archives and a repository of them; 36 sources in C.
+fn material(at: &Path) {
+    for d in 0..20 {
+        let directory = at.join(format!("tree/directory-{d}"));
+        fs::create_dir_all(&directory).unwrap();
+        for f in 0..15 {
+            let path = directory.join(format!("file-{f}"));
+            let line = format!("file {f} of directory {d}\n");
+            fs::write(&path, line.repeat(1 + (d * 15 + f) * 37 % 200)).unwrap();
+            let mode = if f == 0 { 0o755 } else { 0o644 };
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+    }
+    let source = at.join("source");
+    fs::create_dir(&source).unwrap();
+    let (mut declared, mut sum) = (String::new(), String::new());
+    for n in 0..36 {
+        let text = format!("#include \"all.h\"\nint f{n}(void) {{ return {n}; }}\n");
+        fs::write(source.join(format!("f{n}.c")), text).unwrap();
+        writeln!(declared, "int f{n}(void);").unwrap();
+        write!(sum, " + f{n}()").unwrap();
+    }
+    let main = format!("#include \"all.h\"\nint main(void) {{ return (0{sum}) != 630; }}\n");
+    fs::write(source.join("main.c"), main).unwrap();
+    fs::write(source.join("all.h"), declared).unwrap();
+    let rules = "program: $(sort $(patsubst %.c,%.o,$(wildcard *.c)))\n\tcc -o $@ $^\n\
+                 %.o: %.c all.h\n\tcc -c -o $@ $<\n";
+    fs::write(source.join("Makefile"), rules).unwrap();
+    let transactions = "
+import sqlite3
+db = sqlite3.connect('data.db')
+db.execute('create table t (k integer primary key, v text)')
+for n in range(20):
+    with db: db.executemany('insert into t (v) values (?)', [(f'{n} {i}',) for i in range(10)])
+db.close()
+";
+    fs::write(at.join("transactions.py"), transactions).unwrap();
+    sh(
+        at,
+        "find tree source -exec touch -d 2020-01-01 {} +
+        chown -R 7:7 tree
+        tar cf tree.tar --sort=name tree
+        (cd tree; python3 -m zipfile -c ../tree.zip $(ls | sort))
+        cp -r tree repository; chown -R 0:0 repository; cd repository
+        export HOME=$PWD GIT_CONFIG_NOSYSTEM=1 TZ=UTC
+        git init -q -b main; git add .
+        GIT_AUTHOR_DATE=2020-01-01T00:00:00Z GIT_COMMITTER_DATE=2020-01-01T00:00:00Z \\
+            git -c user.name=n -c user.email=e commit -qm all
+        git -c pack.threads=1 gc -q",
+    );
+    let config = "[core]\n\tpreloadIndex = false\n[index]\n\tthreads = 1\n[pack]\n\tthreads = 1\n\
+                  [checkout]\n\tworkers = 1\n[gc]\n\tauto = 0\n";
+    fs::write(at.join(".gitconfig"), config).unwrap();
+}
+
+type Counts = BTreeMap<String, u64>;
+
+/// Operations that are no work: connections, of which there are more if they are needed at once,
+/// signs of life, and the question for these figures.
+const IDLE: [&str; 3] = ["hello", "ping", "stats"];
+
+/// Returns the requests that the server has received.
+fn received(address: &str) -> Counts {
+    let output = run(glint().args(["stats", address, "--json"]));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let rows = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    rows.filter(|row| row["process"] == "server" && row["layer"] == "net_queue")
+        .map(|row| (row["op"].as_str().unwrap().to_owned(), row["count"].as_u64().unwrap()))
+        .filter(|(op, _)| !IDLE.contains(&op.as_str()))
+        .collect()
+}
+
+/// Starts a mount that sends nothing because time passes.
+fn mount(world: &World, port: u16, name: &str) -> (Process, PathBuf) {
+    let directory = world.short(name);
+    fs::create_dir_all(&directory).unwrap();
+    let mut command = glint();
+    command.args(["mount", "-f", &address(port), text(&directory)]).env("GLINT_NEVER_OLD", "1");
+    let log = world.path(&format!("{name}.log"));
+    let mut process = Process::start_as(&mut command, log, Some(&directory));
+    process.wait_for("mounted at");
+    (process, directory)
+}
+
+/// Does some work on a file system of its own. Returns the requests.
+fn cost(material: &Path, work: &Work) -> Counts {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &[]);
+    let run = |directory: &Path, script: &str| {
+        let s = material.display();
+        let script =
+            format!("umask 022; export S='{s}' HOME='{s}' GIT_CONFIG_NOSYSTEM=1; {script}");
+        sh(directory, &script);
+    };
+    let (mut process, mut directory) = mount(&world, port, "first");
+    run(&directory, work.prepare);
+    if !work.is_same_mount {
+        process.stop();
+        (process, directory) = mount(&world, port, "second");
+    }
+    // Everything that was written behind is sent.
+    fs::File::open(&directory).unwrap().sync_all().unwrap();
+    let before = received(&address(port));
+    run(&directory, work.script);
+    process.stop();
+    let mut counts = received(&address(port));
+    for (op, count) in &mut counts {
+        *count -= before.get(op).copied().unwrap_or(0);
+    }
+    counts.retain(|_, count| *count > 0);
+    server.stop();
+    world.assert_sound();
+    counts
+}
+
+/// A figure of the ledger.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Figure {
+    Exactly(u64),
+    AtMost(u64),
+}
+
+impl Figure {
+    fn parse(text: &str) -> Figure {
+        match text.strip_prefix("<=") {
+            Some(number) => Figure::AtMost(number.trim().parse().unwrap()),
+            None => Figure::Exactly(text.parse().unwrap()),
+        }
+    }
+
+    /// Says how a count differs, if that is an error.
+    fn judge(self, count: u64) -> Option<String> {
+        match self {
+            Figure::Exactly(number) | Figure::AtMost(number) if count > number => {
+                Some(format!("{count}, which is {} more than {number}", count - number))
+            }
+            Figure::Exactly(number) if count < number => {
+                let less = number - count;
+                Some(format!("{count}, {less} fewer than {number}: less is written down"))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the figure to write after this count.
+    fn rewritten(self, count: u64) -> String {
+        match self {
+            Figure::Exactly(_) => count.to_string(),
+            Figure::AtMost(number) => format!("<= {}", number.max(count)),
+        }
+    }
+}
+
+fn ledger() -> BTreeMap<(&'static str, &'static str), Figure> {
+    let rows = LEDGER.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+    rows.map(|row| {
+        let [work, op, figure] = row.split('|').map(str::trim).collect::<Vec<_>>()[..] else {
+            panic!("a row of the ledger is `work | operation | requests`, not {row:?}");
+        };
+        ((work, op), Figure::parse(figure))
+    })
+    .collect()
+}
+
+#[test]
+fn common_work_costs_what_is_written_down() {
+    // Scripts name it without quotes.
+    let scratch = tempfile::tempdir().unwrap();
+    material(scratch.path());
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let ledger = ledger();
+    let mut rows: String = LEDGER
+        .lines()
+        .filter(|line| line.starts_with('#'))
+        .fold(String::new(), |rows, line| rows + line + "\n");
+    let mut wrong = Vec::new();
+    for work in WORKS {
+        let counts = cost(scratch.path(), work);
+        let name = work.name;
+        println!("{name}: {counts:?}");
+        let written = ledger.keys().filter(|(of, _)| *of == name).map(|(_, op)| *op);
+        let mut ops: Vec<&str> = counts.keys().map(String::as_str).chain(written).collect();
+        ops.sort_unstable();
+        ops.dedup();
+        for op in ops {
+            let count = counts.get(op).copied().unwrap_or(0);
+            let figure = ledger.get(&(name, op)).copied().unwrap_or(Figure::Exactly(0));
+            wrong.extend(figure.judge(count).map(|what| format!("{name}: {op}: {what}")));
+            if count > 0 || matches!(figure, Figure::AtMost(_)) {
+                writeln!(rows, "{name} | {op} | {}", figure.rewritten(count)).unwrap();
+            }
+        }
+        rows.push('\n');
+    }
+    if std::env::var("LEDGER").is_ok_and(|how| how == "write") {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("cluster/ledger.txt");
+        fs::write(path, rows.trim_end().to_owned() + "\n").unwrap();
+        return;
+    }
+    assert!(
+        wrong.is_empty(),
+        "requests of common work: LEDGER=write writes what was counted into ledger.txt, for which \
+         more needs a reason:\n{}",
+        wrong.join("\n")
+    );
+}
