@@ -87,8 +87,8 @@ fn run(args: &Args) -> Result<bool, String> {
         println!("e2e: also {}, which `make test` leaves out", left_out.join(", "));
     }
     let report = Report::begin(args, &plan, &alone, &together)?;
+    run_together(args, &together, &report);
     for _ in 0..args.repeat {
-        run_together(args, &together, &report);
         run_each(args, &alone, &report);
     }
     if !args.strict && !one_test::interrupted() {
@@ -102,7 +102,7 @@ fn run(args: &Args) -> Result<bool, String> {
 
 /// Runs tests on `jobs` threads, in their order.
 fn run_together(args: &Args, names: &[String], report: &Report) {
-    let queue = Mutex::new(names.iter());
+    let queue = Mutex::new((0..args.repeat).flat_map(|_| names));
     std::thread::scope(|scope| {
         for _ in 0..args.jobs.max(1) {
             scope.spawn(|| {
