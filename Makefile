@@ -10,6 +10,10 @@ AS_ROOT = $(SUDO) env "PATH=$$PATH" "HOME=$$HOME"
 GLINT := target/release/glint
 # Where `make tools` installs, if that is not among them.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+# Nothing is built twice there.
+ifdef CI
+export CARGO_INCREMENTAL := 0
+endif
 FUZZ_SECONDS ?= 60
 SEEDS ?= 2000
 # Property tests try the same cases each time, but in `make long`.
