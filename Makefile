@@ -6,7 +6,10 @@ MOUNT ?= /mnt/glint
 PREFIX ?= /usr/local
 # Mounting needs root.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
-AS_ROOT = $(SUDO) env "PATH=$$PATH" "HOME=$$HOME"
+# sudo(8) clears the environment: what tests and cargo read from it is said again.
+PASSED_ON := CARGO_INCREMENTAL LEDGER ROUNDS SECONDS_OF_PAGES SEED
+AS_ROOT = $(SUDO) env "PATH=$$PATH" "HOME=$$HOME" \
+	$(foreach name,$(PASSED_ON),$(if $($(name)),"$(name)=$($(name))"))
 GLINT := target/release/glint
 # Where `make tools` installs, if that is not among them.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
@@ -23,6 +26,8 @@ TESTS ?=
 E2E_OPTIONS ?=
 STEP := @scripts/step
 
+# Steps share the machine, and one build directory.
+.NOTPARALLEL:
 .PHONY: begin help up build install test quick long check deny doc unit sim binaries e2e fuzz bench tools \
 	tools-long clean
 
@@ -45,7 +50,7 @@ test: begin tools check doc unit sim e2e ## All checks and tests but those of `m
 
 quick: SEEDS = 300
 quick: E2E_OPTIONS += --quick
-quick: begin check unit sim e2e ## What a commit passes: a part of `make test`, in three minutes
+quick: begin tools check unit sim e2e ## What a commit passes: a part of `make test`, in three minutes
 	@scripts/step --sum
 
 begin:

@@ -222,13 +222,15 @@ impl Figure {
 
 fn ledger() -> BTreeMap<(&'static str, &'static str), Figure> {
     let rows = LEDGER.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
-    rows.map(|row| {
+    let mut ledger = BTreeMap::new();
+    for row in rows {
         let [work, op, figure] = row.split('|').map(str::trim).collect::<Vec<_>>()[..] else {
             panic!("a row of the ledger is `work | operation | requests`, not {row:?}");
         };
-        ((work, op), Figure::parse(figure))
-    })
-    .collect()
+        let old = ledger.insert((work, op), Figure::parse(figure));
+        assert!(old.is_none(), "{work} has two rows for {op}");
+    }
+    ledger
 }
 
 #[test]
@@ -238,6 +240,9 @@ fn common_work_costs_what_is_written_down() {
     material(scratch.path());
     fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let ledger = ledger();
+    for (work, _) in ledger.keys() {
+        assert!(WORKS.iter().any(|known| known.name == *work), "the ledger has an unknown {work}");
+    }
     let mut rows: String = LEDGER
         .lines()
         .filter(|line| line.starts_with('#'))

@@ -182,7 +182,7 @@ else:
             if name != 'own': print(name, *told(f'{top}/{directory}/{name}'))
 ";
     let run = |top: &Path, how: &str| {
-        sh(Path::new("/"), &format!("python3 - '{}' {how} <<'E'{script}\nE", top.display()))
+        sh(Path::new("/"), &format!("python3 - {} {how} <<'E'{script}\nE", quoted(top)))
     };
     let local = support::scratch();
     open_to_all(&local.path().join("d"));

@@ -14,7 +14,6 @@ mod plan;
 mod report;
 
 use clap::Parser;
-use one_test::Outcome;
 use plan::Plan;
 use report::Report;
 use std::path::PathBuf;
@@ -33,8 +32,11 @@ struct Args {
     #[arg(long, default_value_t = 6)]
     jobs: usize,
     /// How often each test runs.
-    #[arg(long, default_value_t = 1)]
-    repeat: usize,
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
+    /// Prints the names of all tests.
+    #[arg(long)]
+    list: bool,
     /// One test of each kind: those that plan.txt marks `quick`.
     #[arg(long)]
     quick: bool,
@@ -69,7 +71,20 @@ fn run(args: &Args) -> Result<bool, String> {
     let plan = Plan::read(&args.plan)?;
     let all = one_test::list(&args.binary, false)?;
     let left_out = one_test::list(&args.binary, true)?;
-    plan.knows_only(&all)?;
+    plan.knows_only(&all).map_err(|error| format!("{}: {error}", args.plan.display()))?;
+    if args.list {
+        all.iter().for_each(|name| println!("{name}"));
+        return Ok(true);
+    }
+    for part in &args.filters {
+        let named: Vec<_> = all.iter().filter(|name| name.contains(part.as_str())).collect();
+        if named.is_empty() {
+            return Err(format!("no test has {part:?} in its name; --list shows them"));
+        }
+        if !args.long && named.into_iter().all(|name| left_out.contains(name)) {
+            return Err(format!("{part:?} runs with --long only"));
+        }
+    }
     let is_wanted = |name: &String| {
         let is_named = args.filters.iter().any(|part| name.contains(part.as_str()));
         (args.filters.is_empty() || is_named)
@@ -78,7 +93,7 @@ fn run(args: &Args) -> Result<bool, String> {
     };
     let mut names: Vec<String> = all.into_iter().filter(is_wanted).collect();
     if names.is_empty() {
-        return Err("no test has such a name".to_owned());
+        return Err("no such test: --quick, --long and the names leave none".to_owned());
     }
     names.sort_by_key(|name| std::cmp::Reverse(plan.usual_seconds(name)));
     let (alone, together): (Vec<_>, Vec<_>) =
@@ -93,7 +108,8 @@ fn run(args: &Args) -> Result<bool, String> {
     }
     if !args.strict && !one_test::interrupted() {
         for first in report.failures() {
-            let second = one_test::run(&args.binary, &first.name, 2, args.long);
+            let run = report.begins(&first.name);
+            let second = one_test::run(&args.binary, &first.name, run, args.long);
             report.ran_again(first, second);
         }
     }
@@ -127,7 +143,6 @@ fn run_each(args: &Args, names: &[String], report: &Report) {
 }
 
 fn run_one(args: &Args, name: &str, report: &Report) {
-    report.begins(name);
-    let outcome: Outcome = one_test::run(&args.binary, name, 1, args.long);
-    report.ended(outcome);
+    let run = report.begins(name);
+    report.ended(one_test::run(&args.binary, name, run, args.long));
 }

@@ -15,6 +15,8 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(900);
 /// What became of a test.
 pub(crate) struct Outcome {
     pub(crate) name: String,
+    /// Which of its runs this was, from 1.
+    pub(crate) run: u32,
     /// Why it failed.
     pub(crate) failure: Option<String>,
     pub(crate) took: Duration,
@@ -30,22 +32,26 @@ pub(crate) fn list(binary: &Path, only_long: bool) -> Result<Vec<String>, String
         command.arg("--ignored");
     }
     let output = command.output().map_err(|error| format!("{}: {error}", binary.display()))?;
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(format!("{} --list: {}\n{why}", binary.display(), output.status));
+    }
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
 }
 
-/// Runs a test to its end.
-pub(crate) fn run(binary: &Path, name: &str, attempt: u32, at_length: bool) -> Outcome {
+/// Runs a test to its end; `run` tells this time from others.
+pub(crate) fn run(binary: &Path, name: &str, run: u32, at_length: bool) -> Outcome {
     let begun = Instant::now();
-    let log = logs().join(format!("{}.{attempt}.log", name.replace("::", ".")));
+    let log = logs().join(format!("{}.{run}.log", name.replace("::", ".")));
     let failure = match try_to_run(binary, name, &log, at_length) {
         Ok(failure) => failure,
         Err(error) => Some(format!("it could not be run: {error}")),
     };
-    Outcome { name: name.to_owned(), failure, took: begun.elapsed(), log }
+    Outcome { name: name.to_owned(), run, failure, took: begun.elapsed(), log }
 }
 
-/// True once Ctrl-C was pressed, or somebody else wants the end: tests that run are ended then, and
+/// True after SIGINT, SIGTERM or SIGQUIT: tests that run are ended then, and
 /// what they have left is cleaned up.
 pub(crate) fn interrupted() -> bool {
     SIGNALS.load(Ordering::Relaxed)
@@ -83,6 +89,7 @@ fn try_to_run(
     fs::create_dir_all(&scratches)?;
     let scratch = tempfile::Builder::new().prefix("").tempdir_in(scratches)?;
     open_to_all(temporary.path())?;
+    open_to_all(scratch.path())?;
     let output = File::create(log)?;
     let mut command = Command::new(binary);
     if at_length {
@@ -106,7 +113,7 @@ fn try_to_run(
     Ok(failure)
 }
 
-/// Other users come to mounts below a temporary directory, which is private otherwise.
+/// Lets other users come to what tests open to them below a directory.
 fn open_to_all(directory: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(directory, fs::Permissions::from_mode(0o755))

@@ -57,7 +57,7 @@ impl Plan {
     /// Refuses lines of tests that are not there.
     pub(crate) fn knows_only(&self, tests: &[String]) -> Result<(), String> {
         match self.lines.keys().find(|name| !tests.contains(name)) {
-            Some(name) => Err(format!("the plan has a line for {name}, which is no test")),
+            Some(name) => Err(format!("{name} is no test: rename or remove its line")),
             None => Ok(()),
         }
     }

@@ -27,7 +27,8 @@ pub(crate) struct Report {
 struct Progress {
     begun: Instant,
     usual: BTreeMap<String, u64>,
-    running: BTreeMap<String, Instant>,
+    running: BTreeMap<(String, u32), Instant>,
+    runs: BTreeMap<String, u32>,
     said: Instant,
     total: usize,
     ended: usize,
@@ -69,11 +70,11 @@ impl Report {
         let jobs = args.jobs.max(1) as u64;
         let longest = together.iter().map(|name| usual[name]).max().unwrap_or(0);
         let expected = (sum(together) / jobs).max(longest) + sum(alone);
-        let total = (alone.len() + together.len()) * args.repeat;
+        let total = (alone.len() + together.len()) * args.repeat as usize;
         println!(
             "e2e: {total} tests, {jobs} at once, {} of them alone; usually {} s",
-            alone.len() * args.repeat,
-            expected * args.repeat as u64
+            alone.len() * args.repeat as usize,
+            expected * u64::from(args.repeat)
         );
         // Cargo runs this in the folder of the package.
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -85,6 +86,7 @@ impl Report {
             begun: now,
             usual,
             running: BTreeMap::new(),
+            runs: BTreeMap::new(),
             said: now,
             total,
             ended: 0,
@@ -105,12 +107,17 @@ impl Report {
         Ok(Report { state, ticker: Some((stop, ticker)) })
     }
 
-    /// A test has begun.
-    pub(crate) fn begins(&self, name: &str) {
-        locked(&self.state).running.insert(name.to_owned(), Instant::now());
+    /// Notes the start of a test. Returns which of its runs this is.
+    pub(crate) fn begins(&self, name: &str) -> u32 {
+        let mut state = locked(&self.state);
+        let run = state.runs.entry(name.to_owned()).or_default();
+        *run += 1;
+        let run = *run;
+        state.running.insert((name.to_owned(), run), Instant::now());
+        run
     }
 
-    /// A test has ended.
+    /// Notes the end of a test.
     pub(crate) fn ended(&self, outcome: Outcome) {
         locked(&self.state).ended(outcome);
     }
@@ -120,9 +127,10 @@ impl Report {
         std::mem::take(&mut locked(&self.state).failures)
     }
 
-    /// A test that had failed was run again.
+    /// Records the second run of a test that had failed.
     pub(crate) fn ran_again(&self, first: Outcome, second: Outcome) {
         let mut state = locked(&self.state);
+        state.running.remove(&(second.name.clone(), second.run));
         let result = if second.failure.is_some() { "FAILED AGAIN" } else { "FLAKY" };
         println!("{result} {} ({})", second.name, seconds(second.took));
         if second.failure.is_some() {
@@ -169,7 +177,7 @@ impl Report {
 impl Progress {
     fn ended(&mut self, outcome: Outcome) {
         self.ended += 1;
-        self.running.remove(&outcome.name);
+        self.running.remove(&(outcome.name.clone(), outcome.run));
         let took = self.times.entry(outcome.name.clone()).or_default();
         *took = outcome.took.max(*took);
         let result = if outcome.failure.is_some() { "FAILED" } else { "ok" };
@@ -204,7 +212,7 @@ impl Progress {
         if self.said.elapsed() < SILENCE_MAX || self.running.is_empty() {
             return;
         }
-        let runs = self.running.iter().map(|(name, since)| {
+        let runs = self.running.iter().map(|((name, _), since)| {
             let usual = self.usual.get(name).copied().unwrap_or(0);
             format!("{name} ({} s, usually {usual})", since.elapsed().as_secs())
         });
