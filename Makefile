@@ -25,6 +25,8 @@ PROPTEST_SEED ?= 0
 TESTS ?=
 E2E_OPTIONS ?=
 STEP := @scripts/step
+SIM_SECONDS = 50
+E2E_SECONDS = 180
 
 # Steps share the machine, and one build directory.
 .NOTPARALLEL:
@@ -50,6 +52,8 @@ test: begin tools check doc unit sim e2e ## All checks and tests but those of `m
 
 quick: SEEDS = 300
 quick: E2E_OPTIONS += --quick
+quick: E2E_SECONDS = 45
+quick: SIM_SECONDS = 10
 quick: begin tools check unit sim e2e ## What a commit passes: a part of `make test`, in three minutes
 	@scripts/step --sum
 
@@ -81,11 +85,11 @@ unit: binaries ## Unit and property tests, and the tests of this repository's ow
 		cargo test -q --workspace --locked --lib --bins $(UNIT_TESTS:%=--test %)
 
 sim: binaries ## The deterministic simulation, SEEDS seeds; SEED=n runs one again, with its log
-	$(STEP) sim 60 target/debug/glint-sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+	$(STEP) sim $(SIM_SECONDS) target/debug/glint-sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 # As root, and the binary to test is said: sources may change meanwhile.
 e2e: binaries ## The real binary on real mounts; needs root; TESTS="network oss::the" for a part
-	$(STEP) e2e 300 $(AS_ROOT) "GLINT_BINARY=$(CURDIR)/target/debug/glint" \
+	$(STEP) e2e $(E2E_SECONDS) $(AS_ROOT) "GLINT_BINARY=$(CURDIR)/target/debug/glint" \
 		cargo test --workspace --locked --test e2e \
 		--config 'target."cfg(unix)".runner = "target/debug/glint-e2e"' -- $(E2E_OPTIONS) $(TESTS)
 
@@ -95,8 +99,8 @@ fuzz: tools-long ## Each decoder, FUZZ_SECONDS seconds; a hostile client, twelve
 long: begin deny ## What `make test` leaves out, before a release: hours of other seeds and longer tests
 	@echo "long adds: licences, all end-to-end tests with larger numbers and on xfs, 200 000 seeds,"
 	@echo "20 seeds of property tests and of random operations, ten minutes of fuzzing a decoder"
-	$(MAKE) e2e E2E_OPTIONS=--long
-	$(MAKE) sim SEEDS=200000
+	$(MAKE) e2e E2E_OPTIONS=--long E2E_SECONDS=1200
+	$(MAKE) sim SEEDS=200000 SIM_SECONDS=5000
 	for seed in $$(seq 1 20); do \
 		PROPTEST_CASES=5000 $(MAKE) unit PROPTEST_SEED=$$seed || exit 1; \
 		SEED=$$seed ROUNDS=1000 $(MAKE) e2e TESTS=random_operations || exit 1; \

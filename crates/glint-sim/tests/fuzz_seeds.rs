@@ -72,6 +72,21 @@ fn each_target_has_seeds_and_takes_them() {
     }
 }
 
+/// Seeds of an older format would be noise to their targets.
+#[test]
+fn seeds_are_those_of_the_formats_of_today() {
+    let mut files = 0;
+    for (name, _) in TARGETS {
+        files += fs::read_dir(directory(name)).unwrap().count();
+    }
+    let seeds = seeds();
+    assert_eq!(files, seeds.len(), "write_seeds writes them; remove what is left over");
+    for (target, name, bytes) in seeds {
+        let found = fs::read(directory(target).join(&name)).unwrap_or_default();
+        assert!(found == bytes, "{target}/{name} is another one: write_seeds writes it anew");
+    }
+}
+
 fn changed_a_little(seed: &[u8], random: &mut fastrand::Rng) -> Vec<u8> {
     let mut bytes = seed.to_vec();
     for _ in 0..random.usize(1..4) {

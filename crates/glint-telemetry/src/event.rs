@@ -8,9 +8,9 @@
 pub const CLIENT_EVICTED: &str = "client_evicted";
 /// A client heard that a server had ended its session.
 pub const SESSION_LOST: &str = "session_lost";
-/// A client sends again what a server had taken and lost with its power.
+/// A client began to replay requests that a server lost in a power failure.
 pub const REPLAY_STARTED: &str = "replay_started";
-/// A server does not take such a change, or such data, a second time.
+/// A server refused a replayed request: acknowledged changes or data are lost.
 pub const REPLAY_FAILED: &str = "replay_failed";
 /// A file that is open could not be opened again after a server's restart.
 pub const REOPEN_FAILED: &str = "reopen_failed";

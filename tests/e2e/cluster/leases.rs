@@ -17,7 +17,7 @@ fn files_that_were_opened_without_a_word_survive_a_restart_and_their_removal() {
     let world = World::new();
     let port = free_port();
     let server = world.serve(port, &[]);
-    let (_one, a) = world.mount(port, "a", &[]);
+    let (one, a) = world.mount(port, "a", &[]);
     let (_two, b) = world.mount(port, "b", &[]);
     let name = |n: u32| format!("f{n}");
     for n in 0..5 {
@@ -41,6 +41,7 @@ fn files_that_were_opened_without_a_word_survive_a_restart_and_their_removal() {
         assert_eq!(content, *format!("precious {n}").as_bytes());
     }
     server.assert_no(event::REQUEST_REFUSED);
+    one.assert_no(event::REOPEN_FAILED);
 }
 
 #[test]
