@@ -154,6 +154,8 @@ pub const BATCH_CHANGES_MAX: u32 = 512;
 pub const BATCH_BYTES_MAX: usize = 256 << 10;
 /// Locks and opens that a client reclaims in one request from a server that started again.
 pub const RECLAIMS_MAX: usize = 512;
+/// Locks that a client returns in one request.
+pub const RETURNS_MAX: usize = 4096;
 /// Inode numbers that a client is granted at once.
 pub const INODES_PER_GRANT_MAX: u32 = 1 << 16;
 /// Questions of clients that an OSS has for the server of the MDS; one more is EAGAIN.

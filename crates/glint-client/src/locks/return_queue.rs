@@ -4,13 +4,16 @@
 //! - What is put here is used and cached no more: it may be sent at any moment.
 //! - Each return is sent once, in the order of coming, unless the servers have forgotten all locks
 //!   before.
+//! - A request has at most [`RETURNS_MAX`] returns: a server closes the connection on a larger one.
 
+use glint_proto::limits::RETURNS_MAX;
 use glint_proto::lock::Return;
 use parking_lot::Mutex;
+use std::collections::VecDeque;
 
 /// Returns that are not sent yet.
 #[derive(Default)]
-pub(crate) struct ReturnQueue(Mutex<Vec<Return>>);
+pub(crate) struct ReturnQueue(Mutex<VecDeque<Return>>);
 
 impl ReturnQueue {
     /// Locks are returned, or questions answered.
@@ -18,9 +21,11 @@ impl ReturnQueue {
         self.0.lock().extend(returns);
     }
 
-    /// Takes all, to be sent.
+    /// Takes the oldest returns, up to the limit of one request.
     pub(crate) fn take(&self) -> Vec<Return> {
-        std::mem::take(&mut *self.0.lock())
+        let mut queue = self.0.lock();
+        let taken = queue.len().min(RETURNS_MAX);
+        queue.drain(..taken).collect()
     }
 
     /// The servers have forgotten all locks, and expect none of these.
@@ -34,6 +39,28 @@ mod tests {
     use super::*;
     use glint_proto::Ino;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_million_returns_are_split_into_requests_below_the_limit_of_a_body() {
+        use glint_proto::limits::BODY_BYTES_MAX;
+        use glint_proto::message::{self, Request};
+        const LOCKS: u64 = 1_000_000;
+        let queue = ReturnQueue::default();
+        let largest = |number| Return::Data { ino: Ino(u64::MAX), number: u64::MAX - number };
+        queue.put((0..LOCKS).map(largest));
+        let mut sent = 0;
+        loop {
+            let returns = queue.take();
+            if returns.is_empty() {
+                break;
+            }
+            sent += returns.len() as u64;
+            let mut body = Vec::new();
+            message::encode(&Request::Return(returns), &mut body).unwrap();
+            assert!(body.len() <= BODY_BYTES_MAX);
+        }
+        assert_eq!(sent, LOCKS);
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(300))]
