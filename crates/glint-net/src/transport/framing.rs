@@ -5,6 +5,7 @@ use crate::transport::stream::Stream;
 use compio_buf::BufResult;
 use compio_io::AsyncReadExt;
 use glint_proto::frame::{FrameError, HEADER_BYTES, Header, NO_SLOT};
+use glint_proto::limits::BODY_BYTES_MAX;
 use glint_proto::message::{Reply, Request};
 use glint_proto::{ClientId, Errno, Op, clock};
 use glint_telemetry::Counter;
@@ -217,6 +218,12 @@ pub(crate) fn append_head(
     out.resize(start + HEADER_BYTES, 0);
     glint_proto::message::encode(message, out)?;
     let body = &out[start + HEADER_BYTES..];
+    if body.len() > BODY_BYTES_MAX {
+        // The peer would close the connection, and again after each reconnect.
+        tracing::error!(op = ?envelope.op, bytes = body.len(), "message is too long to be sent");
+        out.truncate(start);
+        return Err(Errno::E2BIG);
+    }
     let header = Header {
         op: envelope.op,
         reply: envelope.reply,
@@ -263,6 +270,19 @@ mod tests {
         let envelope = Envelope::request(Op::Status, ClientId(1));
         append_frame(&mut out, envelope, &Request::Status, bulk).unwrap();
         out
+    }
+
+    #[test]
+    fn a_message_above_the_limit_is_refused_and_leaves_nothing() {
+        use glint_proto::Ino;
+        use glint_proto::lock::Return;
+        let lock = Return::Data { ino: Ino(u64::MAX), number: u64::MAX };
+        let request = Request::Return(vec![lock; BODY_BYTES_MAX / 16]);
+        let mut out = frame(b"");
+        let before = out.clone();
+        let envelope = Envelope::request(request.op(), ClientId(1));
+        assert_eq!(append_frame(&mut out, envelope, &request, &[]), Err(Errno::E2BIG));
+        assert_eq!(out, before);
     }
 
     #[test]
