@@ -1,8 +1,10 @@
 //! Damage that a scrub has found, and what is done about it: objects with copies are written anew
 //! from another member.
 //!
-//! Invariant: of each object that a pass finds damaged a repair begins once; one whose member could
-//! not be taken out is tried again.
+//! Invariants:
+//! - Of each object that a pass finds damaged a repair begins once; one whose member could not be
+//!   taken out is tried again.
+//! - Objects are tried in turn: those that cannot be repaired do not delay others.
 
 use crate::replication::{Here, Replication};
 use glint_ost::disk::Disk;
@@ -16,13 +18,33 @@ const AT_ONCE: usize = 8;
 
 /// Damaged objects that are being repaired, by OST, counted from the first one here.
 #[derive(Default)]
-pub(crate) struct Repairs(Mutex<BTreeSet<(u16, ObjectId)>>);
+pub(crate) struct Repairs(Mutex<Turns>);
+
+#[derive(Default)]
+struct Turns {
+    begun: BTreeSet<(u16, ObjectId)>,
+    /// The last one tried.
+    last: Option<(u16, ObjectId)>,
+}
+
+impl Turns {
+    /// Returns the next objects to try, at most [`AT_ONCE`], going round.
+    fn next(&mut self, found: &BTreeSet<(u16, ObjectId)>) -> Vec<(u16, ObjectId)> {
+        self.begun.retain(|one| found.contains(one));
+        let due = || found.difference(&self.begun).copied();
+        let later = due().filter(|one| Some(*one) > self.last);
+        let earlier = due().filter(|one| Some(*one) <= self.last);
+        let next: Vec<_> = later.chain(earlier).take(AT_ONCE).collect();
+        self.last = next.last().copied();
+        next
+    }
+}
 
 impl Repairs {
     /// How many damaged objects of an OST, of those `damaged`, get their data from another copy.
     pub(crate) fn count(&self, index: u16, damaged: impl Iterator<Item = ObjectId>) -> usize {
-        let begun = self.0.lock();
-        damaged.filter(|object| begun.contains(&(index, *object))).count()
+        let turns = self.0.lock();
+        damaged.filter(|object| turns.begun.contains(&(index, *object))).count()
     }
 
     /// Begins to repair some of what scrubs have found; `layout_of` says where a file lies.
@@ -36,11 +58,7 @@ impl Repairs {
         for (index, report) in (0..).zip(here.osts.scrub_reports()) {
             found.extend(report.damage.iter().map(|damage| (index, damage.object)));
         }
-        let due: Vec<(u16, ObjectId)> = {
-            let mut begun = self.0.lock();
-            begun.retain(|one| found.contains(one));
-            found.difference(&begun).take(AT_ONCE).copied().collect()
-        };
+        let due = self.0.lock().next(&found);
         for (index, object) in due {
             let layout = match layout_of(object).await {
                 Ok(Some(layout)) => layout,
@@ -54,7 +72,7 @@ impl Repairs {
                 continue;
             }
             match replication.repair(here, target, here.first + index, object).await {
-                Ok(()) => _ = self.0.lock().insert((index, object)),
+                Ok(()) => _ = self.0.lock().begun.insert((index, object)),
                 // No other copy serves; it may, later.
                 Err(Errno::EIO | Errno::EREMCHG) => {}
                 Err(errno) => {
@@ -62,5 +80,28 @@ impl Repairs {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glint_proto::Ino;
+
+    #[test]
+    fn objects_that_cannot_be_repaired_do_not_delay_others() {
+        let object = |ino| (0, ObjectId { ino: Ino(ino), stripe: 0 });
+        let found: BTreeSet<_> = (0..20).map(object).collect();
+        let mut turns = Turns::default();
+        let mut seen = BTreeSet::new();
+        for _ in 0..3 {
+            let next = turns.next(&found);
+            assert_eq!(next.len(), AT_ONCE);
+            seen.extend(next);
+        }
+        assert_eq!(seen, found);
+        turns.begun = found.iter().copied().skip(2).collect();
+        assert_eq!(turns.next(&found), [object(0), object(1)]);
+        assert!(turns.next(&BTreeSet::new()).is_empty() && turns.begun.is_empty());
     }
 }
