@@ -150,6 +150,8 @@ impl<T: Transport> Client<T> {
         for inode in self.cache.all() {
             self.flush_or_discard(&inode).await;
         }
+        self.log.hurry();
+        self.log.all_closed().await;
         self.flush_log().await;
         // A server that has just started again hears what it lost before this client says that it
         // ends: who has said that is not waited for.

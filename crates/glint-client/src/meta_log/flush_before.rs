@@ -77,9 +77,9 @@ impl<T: Transport> Client<T> {
         self.log.until_answered(number).await;
     }
 
-    /// Until the servers know everything.
+    /// Waits until the servers know everything but the closes of files that are stuck.
     pub(crate) async fn flush_log(&self) {
-        while self.log.is_busy() {
+        while self.log.is_to_flush() {
             self.log.hurry();
             self.log.until_answered(self.log.last()).await;
             self.log.none_closing().await;

@@ -16,7 +16,8 @@ use crate::cache::inode::{CachedInode, InodeState};
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
 use crate::vfs::{Caller, Found, Make, Open, Valid};
-use glint_net::Transport;
+use futures_util::future::{Either, select};
+use glint_net::{Transport, host};
 use glint_proto::deferred::Deferred;
 use glint_proto::lock::Bits;
 use glint_proto::message::check_name;
@@ -29,11 +30,15 @@ use glint_proto::{
     Attr, Cred, Errno, FileType, FsResult, Ino, MdsReply, MdsRequest, OpenFlags, Placement,
     RenameFlags, SetAttr, Timestamp,
 };
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Inode numbers that are asked for at once.
 const NUMBERS: u32 = 1 << 12;
+/// How long a flush of the whole log waits for the data of a closed file.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
 
 impl InodeState {
     /// The attributes of this directory, if `caller` may change its entries and all of them are
@@ -406,7 +411,17 @@ impl<T: Transport> Client<T> {
     /// Writes what is still here of a file that was closed, and says that it was.
     pub(crate) async fn finish_closed(&self, file: &OpenFile) {
         let inode = self.cache.inode(file.ino);
-        self.flush_closed(&inode).await;
+        let is_stuck = {
+            let mut flushed = pin!(self.flush_closed(&inode));
+            match select(&mut flushed, pin!(host::sleep(CLOSE_PATIENCE))).await {
+                Either::Left(_) => false,
+                Either::Right(_) => {
+                    self.log.note_stuck();
+                    flushed.await;
+                    true
+                }
+            }
+        };
         let mut wrote = self.say_written(Some(&inode), file).await;
         let mut state = inode.lock();
         if let Some((_, Some(objects))) = &mut wrote
@@ -424,7 +439,7 @@ impl<T: Transport> Client<T> {
         state.pins.end_close();
         drop(state);
         inode.wake();
-        self.log.note_closed();
+        self.log.note_closed(is_stuck);
         self.cache.note_idle(&inode);
     }
 }

@@ -4,6 +4,8 @@
 //! - Changes are sent in the order in which they were made, one batch after the other.
 //! - A change is counted as done only when the servers have answered it. So who waits for a
 //!   number knows that everything up to it can be seen by others.
+//! - A flush of the whole log does not wait for the close of a file whose data cannot be written: that
+//!   may take without end, and no other file depends on it.
 
 use crate::calls::open_files::OpenFile;
 use glint_proto::deferred::Deferred;
@@ -59,6 +61,8 @@ pub(crate) struct WriteBackLog {
     epoch: AtomicU64,
     /// Closed files whose end is not among the changes yet.
     closing: AtomicU64,
+    /// Those of them whose data could not be written for a while.
+    stuck: AtomicU64,
     state: Mutex<LogState>,
     /// Calls that wait until changes are done, each with the number of its last one.
     waiting: WaitList<u64>,
@@ -78,6 +82,17 @@ impl WriteBackLog {
     /// Whether there is anything that the servers have not answered.
     pub(crate) fn is_busy(&self) -> bool {
         self.len() > 0 || self.closing.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether a flush of the whole log has anything to wait for.
+    pub(crate) fn is_to_flush(&self) -> bool {
+        self.len() > 0 || self.has_closing()
+    }
+
+    /// Whether closed files that are not stuck are not among the changes yet.
+    fn has_closing(&self) -> bool {
+        let stuck = self.stuck.load(Ordering::Acquire);
+        self.closing.load(Ordering::Acquire) > stuck
     }
 
     /// Changes that the servers have not answered.
@@ -126,8 +141,17 @@ impl WriteBackLog {
         self.state.lock().closed.push_back(file);
     }
 
+    /// Counts a closed file as stuck, because its data could not be written for a while.
+    pub(crate) fn note_stuck(&self) {
+        self.stuck.fetch_add(1, Ordering::AcqRel);
+        self.wake_waiters();
+    }
+
     /// The close of such a file is among the changes now.
-    pub(crate) fn note_closed(&self) {
+    pub(crate) fn note_closed(&self, is_stuck: bool) {
+        if is_stuck {
+            self.stuck.fetch_sub(1, Ordering::AcqRel);
+        }
         self.closing.fetch_sub(1, Ordering::AcqRel);
         self.wake_waiters();
     }
@@ -221,8 +245,13 @@ impl WriteBackLog {
         count
     }
 
-    /// Until every file that was closed is among the changes.
+    /// Waits until every closed file is among the changes, or stuck.
     pub(crate) async fn none_closing(&self) {
+        self.wait(0, || !self.has_closing(), |_| {}).await;
+    }
+
+    /// Waits until every closed file is among the changes.
+    pub(crate) async fn all_closed(&self) {
         self.wait(0, || self.closing.load(Ordering::Acquire) == 0, |_| {}).await;
     }
 
@@ -311,6 +340,22 @@ mod tests {
         log.lose();
         log.note_answered(BATCH_CHANGES_MAX);
         assert!(log.room().now_or_never().is_some() && !log.is_busy());
+    }
+
+    #[test]
+    fn a_flush_of_the_log_does_not_wait_for_a_stuck_file() {
+        let log = WriteBackLog::default();
+        log.closing.store(2, Ordering::Release);
+        let mut waiting = Box::pin(log.none_closing());
+        let mut strict = Box::pin(log.all_closed());
+        log.note_stuck();
+        assert!(waiting.as_mut().now_or_never().is_none(), "the other one is not stuck");
+        log.note_closed(false);
+        assert!(waiting.now_or_never().is_some());
+        assert!(log.is_busy() && !log.is_to_flush());
+        assert!(strict.as_mut().now_or_never().is_none());
+        log.note_closed(true);
+        assert!(strict.now_or_never().is_some() && !log.is_busy());
     }
 
     #[test]
