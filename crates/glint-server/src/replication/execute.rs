@@ -103,10 +103,11 @@ impl Replication {
         request: OstRequest,
         data: Data<'_>,
     ) -> FsResult<OstReply> {
+        let chain = ChainVersion { target: row.id.target(), version: row.version };
         if let Some(index) = here.index(member) {
+            let _entered = self.rows.enter(chain)?;
             return here.osts.handle(client, index, request, data.bulk()).await.reply;
         }
-        let chain = ChainVersion { target: row.id.target(), version: row.version };
         let to = Destination { ost: member, chain: Some(chain) };
         let made = async {
             for _ in 0..TELLINGS {

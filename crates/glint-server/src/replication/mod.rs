@@ -50,7 +50,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use touched::TouchedLog;
+use touched::{Tag, TouchedLog, UNNUMBERED};
 
 /// A member that does not make a change in this time is taken out.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -86,6 +86,8 @@ pub(crate) trait Peers: Send + Sync {
 /// Replication, as one server takes part in it.
 pub(crate) struct Replication {
     rows: Rows,
+    /// Held while a newer row is adopted and the index follows it.
+    adopting: Mutex<()>,
     turns: RangeTurns,
     /// Objects whose copies may differ after a crash, by chain.
     recent: TouchedLog,
@@ -144,6 +146,7 @@ impl Replication {
     ) -> Result<Replication, RecordsError> {
         Ok(Replication {
             rows: Rows::default(),
+            adopting: Mutex::default(),
             turns: RangeTurns::default(),
             recent: TouchedLog::load(records.clone(), ServerLog::Recent)?,
             pending: TouchedLog::load(records.clone(), ServerLog::Pending)?,
@@ -256,6 +259,8 @@ impl Replication {
             let is_head = row.head().is_some_and(|head| here.index(head).is_some());
             is_head && before.head() == row.head()
         };
+        // Another thread must not forget by this row what is noted by a newer one.
+        let _adopting = self.adopting.lock();
         let Some(before) = self.rows.adopt(row, stays) else { return };
         tracing::info!(chain = %row.id, version = row.version, members = ?row.members, "a chain has changed");
         for member in row.members.iter().filter(|member| member.state != MemberState::Serving) {
@@ -269,12 +274,12 @@ impl Replication {
             }
         }
         for member in row.readable() {
-            self.pending.forget((target, member), |_, _| true);
+            self.pending.forget((target, member), |_| true);
             let did_serve =
                 before.as_ref().is_some_and(|before| before.readable().any(|m| m == member));
             if !did_serve && before.is_some() && here.index(member).is_some() {
                 // The member has been healed of what it had changed in earlier runs, too.
-                self.recent.forget((target, 0), |_, tag| tag.0 == 0);
+                self.recent.forget((target, 0), |tag| tag.0 == UNNUMBERED.0);
             }
         }
     }
@@ -284,7 +289,7 @@ impl Replication {
         for touched in self.recent.list((target, 0)) {
             // Where the disk of the records refuses it, it is known as long as this process lives,
             // and written when the disk takes it.
-            let _ = self.pending.touch((target, absent), touched, (0, 0));
+            let _ = self.pending.touch((target, absent), touched, UNNUMBERED);
         }
     }
 
@@ -335,7 +340,7 @@ impl Replication {
             PeerRequest::Pending { chain, absent, touched } => {
                 let _entered = self.rows.enter(chain)?;
                 for touched in touched {
-                    self.pending.touch((chain.target, absent), touched, (0, 0))?;
+                    self.pending.touch((chain.target, absent), touched, UNNUMBERED)?;
                 }
                 self.pending.sync().await?;
                 Ok(PeerReply::Done)
@@ -351,7 +356,7 @@ impl Replication {
 
     /// Changes by older rows are on stable storage in all copies.
     fn older_is_equal(&self, chain: ChainVersion) {
-        let is_older = |_: &_, tag: touched::Tag| tag.0 < chain.version;
+        let is_older = |tag: Tag| tag.0 < chain.version;
         self.recent.forget((chain.target, 0), is_older);
     }
 
@@ -371,7 +376,7 @@ impl Replication {
         if row.readable().all(|member| here.index(member).is_none()) {
             return;
         }
-        let is_over = |_: &_, tag: touched::Tag| tag.0 > 0 && tag <= (chain.version, upto);
+        let is_over = |tag: Tag| tag.0 > UNNUMBERED.0 && tag <= (chain.version, upto);
         self.recent.forget((chain.target, 0), is_over);
     }
 

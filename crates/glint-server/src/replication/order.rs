@@ -9,6 +9,7 @@
 
 use super::execute::{Data, patience, touched};
 use super::rows::Entered;
+use super::touched::UNNUMBERED;
 use super::{Here, Replication};
 use futures_util::future::{Either, join, join_all, select};
 use glint_net::host;
@@ -165,7 +166,7 @@ impl Replication {
             // Members that may have it are synced, and get what is here again.
             for member in &may_have_it {
                 if let Some(touched) = touched {
-                    self.pending.touch((version.target, *member), touched, (0, 0))?;
+                    self.pending.touch((version.target, *member), touched, UNNUMBERED)?;
                 }
                 self.is_lost(here, version, *member, errno).await?;
             }
@@ -294,7 +295,7 @@ impl Replication {
         let Some(touched) = touched else { return Ok(()) };
         let mut is_one = false;
         for absent in row.missing() {
-            self.pending.touch((row.id.target(), absent), touched, (0, 0))?;
+            self.pending.touch((row.id.target(), absent), touched, UNNUMBERED)?;
             is_one = true;
         }
         if is_one { self.pending.sync_for_request().await } else { Ok(()) }

@@ -5,6 +5,7 @@
 
 use super::copy::CopyError;
 use super::rows::Told;
+use super::touched::UNNUMBERED;
 use super::{Here, PATIENCE_WITH_DISKS, Replication, within};
 use futures_util::StreamExt;
 use glint_ost::disk::Disk;
@@ -78,14 +79,14 @@ impl Replication {
                             return Err(Errno::EREMCHG);
                         }
                         // The chain is not kept from everything else. Who is synced gets it later.
-                        self.pending.touch((chain.target, *member), *touched, (0, 0))?;
+                        self.pending.touch((chain.target, *member), *touched, UNNUMBERED)?;
                     }
                 }
             }
         }
         for absent in row.missing() {
             for touched in &all {
-                self.pending.touch((chain.target, absent), *touched, (0, 0))?;
+                self.pending.touch((chain.target, absent), *touched, UNNUMBERED)?;
             }
         }
         self.pending.sync().await?;

@@ -5,8 +5,9 @@
 //! - The log has every entry before the change that it is for is made; on stable storage once
 //!   [`TouchedLog::sync`] has returned. After an append that failed, all entries are written anew
 //!   before any is said to be there.
-//! - An entry covers all changes of its object since it came. A later change that it covers costs
-//!   nothing.
+//! - An entry covers all changes of its object since it came. A later change that it covers is not
+//!   written to the log.
+//! - [`TouchedLog::remove`] keeps entries that were noted again since they were listed.
 //!
 //! (The first is called an activity log elsewhere, the second an index of pending heals: GlusterFS
 //! keeps it as links in a directory, one for each file.)
@@ -16,14 +17,17 @@ use glint_proto::chain::Touched;
 use glint_proto::{Errno, FsResult, Ino, ObjectId};
 use glint_telemetry::{Layer, Span};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Chain and, of pending changes, the member that lacks them.
 pub(super) type Key = (u16, u16);
-/// Version of the row and number of a change.
+/// Version of the row and number of a change. Version 0 has changes that no head has numbered, in
+/// the order in which they were noted.
 pub(super) type Tag = (u32, u64);
+/// Stands for the next number of version 0.
+pub(super) const UNNUMBERED: Tag = (0, 0);
 
 /// An entry that grows is taken as long as this, so that a stream costs few of them.
 const GROWTH: u64 = 64 << 20;
@@ -45,6 +49,8 @@ pub(super) struct TouchedLog {
 #[derive(Default)]
 struct TouchedSets {
     sets: BTreeMap<Key, HashMap<ObjectId, TouchedRange>>,
+    /// Changes without a number that were ever noted.
+    unnumbered: u64,
     /// Records that were ever appended.
     appended: u64,
     /// Records in the log.
@@ -57,6 +63,7 @@ struct TouchedSets {
 struct TouchedRange {
     start: u64,
     end: u64,
+    /// Of the last change.
     tag: Tag,
 }
 
@@ -100,7 +107,7 @@ impl TouchedLog {
                 tracing::warn!(?log, "a record in a log of changed objects is damaged");
                 continue;
             };
-            state.insert(key, touched, (0, 0));
+            state.insert(key, touched, UNNUMBERED);
             state.in_log += 1;
         }
         let whole = state.in_log * RECORD_BYTES == bytes.len();
@@ -184,15 +191,24 @@ impl TouchedLog {
 
     /// Entries of a key.
     pub(super) fn list(&self, key: Key) -> Vec<Touched> {
+        self.list_until_now(key).0
+    }
+
+    /// Entries of a key, and the tag of the last change without a number so far.
+    pub(super) fn list_until_now(&self, key: Key) -> (Vec<Touched>, Tag) {
         let state = self.state.lock();
         let entries = state.sets.get(&key).into_iter().flatten();
-        entries
-            .map(|(object, TouchedRange { start, end, .. })| Touched {
-                object: *object,
-                start: *start,
-                end: *end,
-            })
-            .collect()
+        let touched = |(object, range): (&ObjectId, &TouchedRange)| Touched {
+            object: *object,
+            start: range.start,
+            end: range.end,
+        };
+        (entries.map(touched).collect(), (UNNUMBERED.0, state.unnumbered))
+    }
+
+    /// Whether a key has no entries.
+    pub(super) fn is_empty(&self, key: Key) -> bool {
+        !self.state.lock().sets.contains_key(&key)
     }
 
     /// How many there are of each key, and of how many bytes; of those that reach to the end of
@@ -209,14 +225,28 @@ impl TouchedLog {
         sets.iter().map(count).collect()
     }
 
-    /// Forgets entries that `is_over`.
-    pub(super) fn forget(&self, key: Key, is_over: impl Fn(&ObjectId, Tag) -> bool) {
+    /// Forgets entries whose last change `is_over`.
+    pub(super) fn forget(&self, key: Key, is_over: impl Fn(Tag) -> bool) {
         let mut state = self.state.lock();
         if let Some(set) = state.sets.get_mut(&key) {
-            set.retain(|object, entry| !is_over(object, entry.tag));
+            set.retain(|_, entry| !is_over(entry.tag));
             if set.is_empty() {
                 state.sets.remove(&key);
             }
+        }
+    }
+
+    /// Forgets entries of these objects, unless they were noted again after `upto`.
+    pub(super) fn remove(&self, key: Key, objects: &HashSet<ObjectId>, upto: Tag) {
+        let mut state = self.state.lock();
+        let Some(set) = state.sets.get_mut(&key) else { return };
+        for object in objects {
+            if set.get(object).is_some_and(|entry| entry.tag <= upto) {
+                set.remove(object);
+            }
+        }
+        if set.is_empty() {
+            state.sets.remove(&key);
         }
     }
 
@@ -251,6 +281,13 @@ impl TouchedSets {
     /// Adds to a set. Returns the entry as it is then, if the log does not have it so.
     fn insert(&mut self, key: Key, touched: Touched, tag: Tag) -> Option<Touched> {
         let Touched { object, start, end } = touched;
+        let tag = match tag {
+            UNNUMBERED => {
+                self.unnumbered += 1;
+                (UNNUMBERED.0, self.unnumbered)
+            }
+            tag => tag,
+        };
         let set = self.sets.entry(key).or_default();
         let grown = match set.get_mut(&object) {
             Some(entry) => {
@@ -302,8 +339,8 @@ mod tests {
             assert_eq!(again.list((1, 3)), [touched(8, 5, 6)]);
         }
         let again = TouchedLog::load(data.clone(), ServerLog::Pending).unwrap();
-        again.forget((1, 2), |_, _| true);
-        again.forget((1, 3), |_, _| true);
+        again.forget((1, 2), |_| true);
+        again.forget((1, 3), |_| true);
         again.shrink().unwrap();
         assert!(data.read_log(ServerLog::Pending).unwrap().is_empty());
     }
@@ -335,10 +372,36 @@ mod tests {
             log.touch((1, 0), touched(7, block << 20, (block + 1) << 20), (1, block)).unwrap();
         }
         assert!(data.read_log(ServerLog::Recent).unwrap().len() <= 18 * RECORD_BYTES);
-        log.forget((1, 0), |_, tag| tag <= (1, 1022));
+        log.forget((1, 0), |tag| tag <= (1, 1022));
         assert_eq!(log.list((1, 0)).len(), 1);
         assert!(log.counts()[0].2 >= 1 << 30);
-        log.forget((1, 0), |_, tag| tag <= (2, 0));
+        log.forget((1, 0), |tag| tag <= (2, 0));
         assert!(log.counts().is_empty());
+    }
+
+    #[test]
+    fn an_entry_that_was_noted_again_since_it_was_listed_is_not_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let data: Arc<dyn Records> =
+            Arc::new(DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap());
+        let log = TouchedLog::load(data, ServerLog::Pending).unwrap();
+        for ino in [7, 8, 9] {
+            log.touch((1, 2), touched(ino, 0, 10), UNNUMBERED).unwrap();
+        }
+        let (listed, upto) = log.list_until_now((1, 2));
+        assert_eq!(listed.len(), 3);
+        // The member is lost again: one object is written elsewhere, one where it was before.
+        log.touch((1, 2), touched(7, 90, 99), UNNUMBERED).unwrap();
+        log.touch((1, 2), touched(8, 3, 4), UNNUMBERED).unwrap();
+        log.touch((1, 2), touched(10, 0, 1), UNNUMBERED).unwrap();
+        let copied = [7, 8, 9, 10].map(|ino| touched(ino, 0, 0).object);
+        log.remove((1, 2), &copied.into(), upto);
+        let mut left = log.list((1, 2));
+        left.sort_by_key(|touched| touched.object);
+        assert_eq!(left.iter().map(|one| one.object.ino.0).collect::<Vec<_>>(), [7, 8, 10]);
+        assert!(left[0].start == 0 && left[0].end >= 99);
+        let (_, upto) = log.list_until_now((1, 2));
+        log.remove((1, 2), &copied.into(), upto);
+        assert!(log.is_empty((1, 2)));
     }
 }

@@ -3,7 +3,7 @@
 //! Invariant: while heal is paused nothing is copied from a head to another member, and what is
 //! known to be lacking stays in the index.
 
-use crate::replication::touched::Key;
+use crate::replication::touched::{Key, Tag};
 use glint_ost::Bandwidth;
 use glint_proto::chain::{ChainPolicy, Touched};
 use glint_proto::clock;
@@ -34,6 +34,8 @@ pub(crate) struct HealRate {
 /// Objects of a member that are to be copied in one version of a row, the last one first.
 struct Todo {
     version: u32,
+    /// Tag of the last change that was noted when they were listed.
+    upto: Tag,
     objects: Vec<Touched>,
 }
 
@@ -68,32 +70,33 @@ impl HealControl {
     }
 
     /// The next objects of a member in this version of its chain, in their order, no more than
-    /// `most`. Once in each version, and again after all of them, `list` says which there are.
+    /// `most`, and the last change that was noted when they were listed. Calls `list` once in each
+    /// version, and again after all of them.
     pub(super) fn take(
         &self,
         key: Key,
         version: u32,
         most: usize,
-        list: impl FnOnce() -> Vec<Touched>,
-    ) -> Vec<Touched> {
+        list: impl FnOnce() -> (Vec<Touched>, Tag),
+    ) -> (Vec<Touched>, Tag) {
         let mut all = self.todo.lock();
         let known = all.get_mut(&key).filter(|todo| todo.version == version);
-        let mut objects = match known {
-            Some(todo) => std::mem::take(&mut todo.objects),
+        let (mut objects, upto) = match known {
+            Some(todo) => (std::mem::take(&mut todo.objects), todo.upto),
             None => {
-                let mut objects = list();
+                let (mut objects, upto) = list();
                 objects.sort_by_key(|touched| std::cmp::Reverse(touched.object));
-                objects
+                (objects, upto)
             }
         };
         if objects.is_empty() {
             all.remove(&key);
-            return objects;
+            return (objects, upto);
         }
         let mut next = objects.split_off(objects.len().saturating_sub(most));
         next.reverse();
-        all.insert(key, Todo { version, objects });
-        next
+        all.insert(key, Todo { version, upto, objects });
+        (next, upto)
     }
 
     /// A member was given this much.
@@ -134,14 +137,15 @@ mod tests {
     #[test]
     fn objects_come_once_in_their_order_and_anew_with_each_version() {
         let control = HealControl::new(None);
-        let list = || [3, 1, 2].map(touched).to_vec();
-        let never = || panic!("it is known");
-        assert_eq!(control.take((1, 2), 5, 2, list), [touched(1), touched(2)]);
-        assert_eq!(control.take((1, 2), 5, 2, never), [touched(3)]);
-        assert!(control.take((1, 2), 5, 2, never).is_empty());
-        assert_eq!(control.take((1, 2), 5, 9, list).len(), 3, "after all of them");
-        assert_eq!(control.take((1, 2), 6, 1, list), [touched(1)]);
-        assert!(control.take((1, 3), 6, 1, Vec::new).is_empty());
+        let list = |upto| move || ([3, 1, 2].map(touched).to_vec(), (0, upto));
+        let some = |version, most, upto| control.take((1, 2), version, most, list(upto));
+        let known = |most| control.take((1, 2), 5, most, || panic!("it is known"));
+        assert_eq!(some(5, 2, 7), (vec![touched(1), touched(2)], (0, 7)));
+        assert_eq!(known(2), (vec![touched(3)], (0, 7)));
+        assert!(known(2).0.is_empty());
+        assert_eq!(some(5, 9, 8).0.len(), 3, "after all of them");
+        assert_eq!(some(6, 1, 9), (vec![touched(1)], (0, 9)));
+        assert!(control.take((1, 3), 6, 1, || (Vec::new(), (0, 9))).0.is_empty());
     }
 
     #[test]

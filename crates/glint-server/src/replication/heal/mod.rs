@@ -4,7 +4,8 @@
 //! - Only what the index of pending changes names, and what the member says to have changed just
 //!   before it was lost, is copied. While a member is synced all new
 //!   changes reach it, so what is left only shrinks.
-//! - An entry is forgotten only when what it names is on stable storage at the member.
+//! - An entry is forgotten only when what it names is on stable storage at the member, and unless it
+//!   was noted again since it was listed: the member may be lost meanwhile, and miss more.
 //! - A member that serves has the index of what others lack, as the head has it.
 //!
 //! The chains that have changed last come first: what they lack is what was in use just now.
@@ -18,6 +19,7 @@ pub(crate) use index::ENTRIES;
 
 use super::copy::CopyError;
 use super::rows::Told;
+use super::touched::UNNUMBERED;
 use super::{Here, Replication};
 use futures_util::stream::{self, StreamExt};
 use glint_net::host;
@@ -89,12 +91,13 @@ impl Replication {
                 return Err(Errno::EPROTO);
             };
             for touched in recent {
-                self.pending.touch(key, touched, (0, 0))?;
+                self.pending.touch(key, touched, UNNUMBERED)?;
             }
             self.rows.told(Told::Syncing, chain);
         }
         let begun = clock::now();
-        let batch = self.healing.take(key, row.version, BATCH, || self.pending.list(key));
+        let list = || self.pending.list_until_now(key);
+        let (batch, upto) = self.healing.take(key, row.version, BATCH, list);
         let copies = stream::iter(&batch).map(async |touched| {
             let limit = self.healing.limit.as_ref();
             (touched.object, self.copy(here, (head, row), member, touched, limit).await)
@@ -123,7 +126,7 @@ impl Replication {
         }
         if !done.is_empty() {
             self.commit_at(here, chain, member).await?;
-            self.pending.forget(key, |object, _| done.contains(object));
+            self.pending.remove(key, &done, upto);
             self.healing.note(member, done.len() as u64, bytes, begun);
             return Ok(true);
         }
@@ -132,11 +135,14 @@ impl Replication {
             self.repair(here, chain.target, head, object).await.map_err(|_| errno)?;
             return Err(Errno::EREMCHG);
         }
-        if !self.pending.list(key).is_empty() {
+        // Everything before it was synced is stable in all copies, or comes with a takeover.
+        if self.pending.is_empty(key) {
+            self.settle_once(here).await?;
+        }
+        // Changes that began while it was away were under way until then.
+        if !self.pending.is_empty(key) {
             return Ok(true);
         }
-        // Everything before it was synced is stable in all copies, or comes with a takeover.
-        self.settle_once(here).await?;
         self.give_index(here, chain, row, member).await?;
         self.commit_at(here, chain, member).await?;
         let now = self.peers()?.tell(chain, member, MemberEvent::Synced).await?;
@@ -152,7 +158,10 @@ impl Replication {
         member: u16,
     ) -> FsResult<()> {
         match here.index(member) {
-            Some(_) => self.commit(here).await,
+            Some(_) => {
+                let _entered = self.rows.enter(chain)?;
+                self.commit(here).await
+            }
             None => {
                 let commit = PeerRequest::Commit(vec![chain]);
                 self.ask_member(here, chain, member, commit).await.map(drop)
