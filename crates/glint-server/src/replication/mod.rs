@@ -376,8 +376,7 @@ impl Replication {
         if row.readable().all(|member| here.index(member).is_none()) {
             return;
         }
-        let is_over = |tag: Tag| tag.0 > UNNUMBERED.0 && tag <= (chain.version, upto);
-        self.recent.forget((chain.target, 0), is_over);
+        self.recent.forget((chain.target, 0), touched::is_stable(chain.version, upto));
     }
 
     /// Keeps the session by which this server is a client of the others: once, every [`KEEPING`].

@@ -67,6 +67,16 @@ struct TouchedRange {
     tag: Tag,
 }
 
+/// Selects changes that are stable when the head of a chain, at row `version`, says so of its changes
+/// up to number `upto`.
+///
+/// The head goes on counting when its row changes, so a change by an older row may have a larger
+/// number and not be stable. (Another head makes older changes equal before it counts.) Changes of
+/// earlier runs, of which the head may know nothing, are not selected.
+pub(super) fn is_stable(version: u32, upto: u64) -> impl Fn(Tag) -> bool {
+    move |(row, number)| row > UNNUMBERED.0 && row <= version && number <= upto
+}
+
 fn encode(key: Key, touched: Touched) -> [u8; RECORD_BYTES] {
     let mut record = [0; RECORD_BYTES];
     let parts: [&[u8]; 6] = [
@@ -377,6 +387,24 @@ mod tests {
         assert!(log.counts()[0].2 >= 1 << 30);
         log.forget((1, 0), |tag| tag <= (2, 0));
         assert!(log.counts().is_empty());
+    }
+
+    #[test]
+    fn a_change_after_the_stable_ones_is_kept_when_the_row_changes() {
+        let dir = tempfile::tempdir().unwrap();
+        let data: Arc<dyn Records> =
+            Arc::new(DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap());
+        let log = TouchedLog::load(data, ServerLog::Recent).unwrap();
+        log.touch((1, 0), touched(7, 0, 10), (4, 51)).unwrap();
+        log.touch((1, 0), touched(8, 0, 10), (4, 50)).unwrap();
+        log.touch((1, 0), touched(9, 0, 10), UNNUMBERED).unwrap();
+        // The head has lost another member, and goes on counting after these.
+        log.forget((1, 0), is_stable(5, 50));
+        let mut left = log.list((1, 0));
+        left.sort_by_key(|touched| touched.object);
+        assert_eq!(left, [touched(7, 0, 10), touched(9, 0, 10)]);
+        log.forget((1, 0), is_stable(5, 51));
+        assert_eq!(log.list((1, 0)), [touched(9, 0, 10)]);
     }
 
     #[test]
