@@ -191,9 +191,8 @@ impl Replication {
             self.recent.sync_for_request().await?;
         }
         let answer = here.osts.handle(client, index, request, data.bulk()).await;
-        if answer.reply.is_ok() {
-            self.note_pending(&entered.row, touched).await?;
-        }
+        // A part of a change that fails may be made.
+        self.note_pending(&entered.row, touched).await?;
         Ok(answer)
     }
 

@@ -5,7 +5,8 @@
 //!   recent before it is made.
 //! - A change that ends while it may be in some copies only is undecided: the head takes over anew
 //!   before it orders anything else.
-//! - What absent members lack is acknowledged only when nobody acts by a row in which they serve.
+//! - What absent members lack, also of a change that has failed, is noted before the change is
+//!   answered, and acknowledged only when nobody acts by a row in which they serve.
 
 use super::execute::{Data, patience, touched};
 use super::rows::Entered;
@@ -100,8 +101,10 @@ impl Replication {
                 Attempt::Failed(answer) => {
                     drop(turn);
                     if let Some(touched) = &touched {
-                        let equal = self.make_equal(here, (ost, &entered.row), touched);
-                        under_way.is_decided = equal.await;
+                        let row = &entered.row;
+                        // A part of it may be made, which absent members lack.
+                        under_way.is_decided = self.make_equal(here, (ost, row), touched).await
+                            && self.note_pending(row, Some(*touched)).await.is_ok();
                     }
                     return Ok(answer);
                 }
@@ -171,6 +174,7 @@ impl Replication {
                 self.is_lost(here, version, *member, errno).await?;
             }
             let now = self.rows.get(version.target).ok_or(Errno::EREMCHG)?;
+            self.note_pending(&now, touched).await?;
             return match now.readable().all(|member| member == ost) {
                 true => Ok(Attempt::Done(own)),
                 false => Ok(Attempt::Again),
