@@ -32,7 +32,7 @@ pub use oss_registry::OssRegistry;
 pub use process::data_dir::{self, DataDirError};
 pub use process::{RunningMds, RunningOss, descriptors, engine_options};
 pub use rates::{Rates, Totals};
-pub use records::{OssIdentity, OssRuns, Records, RecordsError, ServerLog, StartError};
+pub use records::{LogStore, OssIdentity, OssRuns, Records, RecordsError, ServerLog, StartError};
 pub use rounds::Round;
 pub use settings::{Drawn, Settings};
 pub use units::human_bytes;

@@ -78,7 +78,7 @@ pub enum StartError {
 ///
 /// Whatever is stored is there after any end of the process and any loss of power, whole; what
 /// could not be stored is as it was before.
-pub trait Records: Send + Sync + 'static {
+pub trait Records: LogStore {
     /// Name of the store for people.
     fn name(&self) -> String;
 
@@ -124,12 +124,15 @@ pub trait Records: Send + Sync + 'static {
 
     /// Stores the runs of an OSS.
     fn store_runs(&self, runs: &OssRuns) -> Result<(), RecordsError>;
+}
 
+/// Logs that a server appends to.
+pub trait LogStore: Send + Sync + 'static {
     /// Content of a log; nothing if there is none.
     fn read_log(&self, log: ServerLog) -> Result<Vec<u8>, RecordsError>;
 
     /// Appends to a log. What is appended survives the end of the process, and a loss of power once
-    /// [`sync_log`](Records::sync_log) has returned. A part of it may be in the log if that fails.
+    /// [`sync_log`](LogStore::sync_log) has returned. A part of it may be in the log if that fails.
     fn append_to_log(&self, log: ServerLog, bytes: &[u8]) -> Result<(), RecordsError>;
 
     /// Brings what was appended before to stable storage.
@@ -139,7 +142,7 @@ pub trait Records: Send + Sync + 'static {
     fn replace_log(&self, log: ServerLog, bytes: &[u8]) -> Result<(), RecordsError>;
 }
 
-/// ServerLog of a server.
+/// A log of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ServerLog {
     /// Objects of chains that were changed not long ago.

@@ -29,9 +29,13 @@ pub(super) struct LastSettled(parking_lot::Mutex<Option<Instant>>);
 
 impl Replication {
     /// Brings everything here to stable storage: first which objects were changed, so that a loss of
-    /// power that leaves a change in one copy only leaves that it may have.
+    /// power that leaves a change in one copy only leaves that it may have; and what absent members
+    /// lack by the rows that are known here.
     pub(crate) async fn commit<D: Disk>(&self, here: Here<'_, D>) -> FsResult<()> {
+        // Waits for the adoption of a row, which notes it.
+        drop(self.adopting.lock());
         self.recent.sync().await?;
+        self.pending.sync().await?;
         here.osts.commit().await
     }
 

@@ -3,8 +3,8 @@
 //!
 //! Invariants:
 //! - The log has every entry before the change that it is for is made; on stable storage once
-//!   [`TouchedLog::sync`] has returned. After an append that failed, all entries are written anew
-//!   before any is said to be there.
+//!   [`TouchedLog::sync`] has returned. After an append or a sync that failed, all entries are written
+//!   anew before any is said to be there.
 //! - An entry covers all changes of its object since it came. A later change that it covers is not
 //!   written to the log.
 //! - [`TouchedLog::remove`] keeps entries that were noted again since they were listed.
@@ -12,7 +12,7 @@
 //! (The first is called an activity log elsewhere, the second an index of pending heals: GlusterFS
 //! keeps it as links in a directory, one for each file.)
 
-use crate::records::{Records, RecordsError, ServerLog};
+use crate::records::{LogStore, RecordsError, ServerLog};
 use glint_proto::chain::Touched;
 use glint_proto::{Errno, FsResult, Ino, ObjectId};
 use glint_telemetry::{Layer, Span};
@@ -37,7 +37,7 @@ const RECORDS_MAX: usize = 1 << 14;
 
 /// Objects that were changed.
 pub(super) struct TouchedLog {
-    records: Arc<dyn Records>,
+    records: Arc<dyn LogStore>,
     log: ServerLog,
     state: Mutex<TouchedSets>,
     /// Held while the log is synced.
@@ -107,7 +107,7 @@ fn decode(record: &[u8]) -> Option<(Key, Touched)> {
 impl TouchedLog {
     /// Reads a log. What a crash has left half written at its end was not acknowledged.
     pub(super) fn load(
-        records: Arc<dyn Records>,
+        records: Arc<dyn LogStore>,
         log: ServerLog,
     ) -> Result<TouchedLog, RecordsError> {
         let bytes = records.read_log(log)?;
@@ -120,6 +120,8 @@ impl TouchedLog {
             state.insert(key, touched, UNNUMBERED);
             state.in_log += 1;
         }
+        // An earlier process may have ended before it synced them.
+        state.appended = state.in_log as u64;
         let whole = state.in_log * RECORD_BYTES == bytes.len();
         let loaded = TouchedLog {
             records,
@@ -183,9 +185,21 @@ impl TouchedLog {
             true => sync(),
             false => blocking::unblock(sync).await,
         };
-        done.map_err(failed)?;
-        self.synced.fetch_max(upto, Ordering::AcqRel);
-        Ok(())
+        self.on_synced(upto, done)
+    }
+
+    fn on_synced(&self, upto: u64, done: Result<(), RecordsError>) -> FsResult<()> {
+        match done {
+            Ok(()) => {
+                self.synced.fetch_max(upto, Ordering::AcqRel);
+                Ok(())
+            }
+            // The kernel reports a failed writeback once, and may have dropped the pages.
+            Err(error) => {
+                self.state.lock().is_broken = true;
+                Err(failed(error))
+            }
+        }
     }
 
     /// Brings all entries so far to stable storage, on this thread.
@@ -193,8 +207,8 @@ impl TouchedLog {
         self.mend()?;
         let upto = self.state.lock().appended;
         if self.synced.load(Ordering::Acquire) < upto {
-            self.records.sync_log(self.log).map_err(failed)?;
-            self.synced.fetch_max(upto, Ordering::AcqRel);
+            let done = self.records.sync_log(self.log);
+            return self.on_synced(upto, done);
         }
         Ok(())
     }
@@ -321,115 +335,4 @@ fn failed(error: RecordsError) -> Errno {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::process::data_dir::{DataDir, Role};
-    use futures_lite::future::block_on;
-
-    fn touched(ino: u64, start: u64, end: u64) -> Touched {
-        Touched { object: ObjectId { ino: Ino(ino), stripe: 1 }, start, end }
-    }
-
-    #[test]
-    fn entries_outlive_the_process_and_a_torn_record() {
-        let dir = tempfile::tempdir().unwrap();
-        let data: Arc<dyn Records> =
-            Arc::new(DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap());
-        let log = TouchedLog::load(data.clone(), ServerLog::Pending).unwrap();
-        log.touch((1, 2), touched(7, 100, 200), (1, 1)).unwrap();
-        log.touch((1, 2), touched(7, 120, 180), (1, 2)).unwrap();
-        log.touch((1, 2), touched(7, 0, 10), (1, 3)).unwrap();
-        log.touch((1, 3), touched(8, 5, 6), (1, 4)).unwrap();
-        block_on(log.sync()).unwrap();
-        data.append_to_log(ServerLog::Pending, &[1, 2, 3]).unwrap();
-        assert_eq!(data.read_log(ServerLog::Pending).unwrap().len(), 3 * RECORD_BYTES + 3);
-        for _ in 0..2 {
-            let again = TouchedLog::load(data.clone(), ServerLog::Pending).unwrap();
-            assert_eq!(again.list((1, 2)), [touched(7, 0, 200)]);
-            assert_eq!(again.list((1, 3)), [touched(8, 5, 6)]);
-        }
-        let again = TouchedLog::load(data.clone(), ServerLog::Pending).unwrap();
-        again.forget((1, 2), |_| true);
-        again.forget((1, 3), |_| true);
-        again.shrink().unwrap();
-        assert!(data.read_log(ServerLog::Pending).unwrap().is_empty());
-    }
-
-    #[test]
-    fn what_could_not_be_appended_is_written_with_the_next_one() {
-        let dir = tempfile::tempdir().unwrap();
-        let data: Arc<dyn Records> =
-            Arc::new(DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap());
-        let log = TouchedLog::load(data.clone(), ServerLog::Pending).unwrap();
-        std::os::unix::fs::symlink("/dev/full", dir.path().join("pending.log")).unwrap();
-        assert_eq!(log.touch((1, 2), touched(7, 0, 10), (1, 1)), Err(Errno::EIO));
-        log.touch((1, 2), touched(7, 0, 10), (1, 2)).unwrap();
-        log.touch((1, 2), touched(8, 0, 10), (1, 3)).unwrap();
-        block_on(log.sync()).unwrap();
-        let again = TouchedLog::load(data, ServerLog::Pending).unwrap();
-        let mut found = again.list((1, 2));
-        found.sort_by_key(|touched| touched.object);
-        assert_eq!(found, [touched(7, 0, 10), touched(8, 0, 10)]);
-    }
-
-    #[test]
-    fn a_stream_costs_few_records_and_only_what_is_stable_is_forgotten() {
-        let dir = tempfile::tempdir().unwrap();
-        let data: Arc<dyn Records> =
-            Arc::new(DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap());
-        let log = TouchedLog::load(data.clone(), ServerLog::Recent).unwrap();
-        for block in 0..1024 {
-            log.touch((1, 0), touched(7, block << 20, (block + 1) << 20), (1, block)).unwrap();
-        }
-        assert!(data.read_log(ServerLog::Recent).unwrap().len() <= 18 * RECORD_BYTES);
-        log.forget((1, 0), |tag| tag <= (1, 1022));
-        assert_eq!(log.list((1, 0)).len(), 1);
-        assert!(log.counts()[0].2 >= 1 << 30);
-        log.forget((1, 0), |tag| tag <= (2, 0));
-        assert!(log.counts().is_empty());
-    }
-
-    #[test]
-    fn a_change_after_the_stable_ones_is_kept_when_the_row_changes() {
-        let dir = tempfile::tempdir().unwrap();
-        let data: Arc<dyn Records> =
-            Arc::new(DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap());
-        let log = TouchedLog::load(data, ServerLog::Recent).unwrap();
-        log.touch((1, 0), touched(7, 0, 10), (4, 51)).unwrap();
-        log.touch((1, 0), touched(8, 0, 10), (4, 50)).unwrap();
-        log.touch((1, 0), touched(9, 0, 10), UNNUMBERED).unwrap();
-        // The head has lost another member, and goes on counting after these.
-        log.forget((1, 0), is_stable(5, 50));
-        let mut left = log.list((1, 0));
-        left.sort_by_key(|touched| touched.object);
-        assert_eq!(left, [touched(7, 0, 10), touched(9, 0, 10)]);
-        log.forget((1, 0), is_stable(5, 51));
-        assert_eq!(log.list((1, 0)), [touched(9, 0, 10)]);
-    }
-
-    #[test]
-    fn an_entry_that_was_noted_again_since_it_was_listed_is_not_removed() {
-        let dir = tempfile::tempdir().unwrap();
-        let data: Arc<dyn Records> =
-            Arc::new(DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap());
-        let log = TouchedLog::load(data, ServerLog::Pending).unwrap();
-        for ino in [7, 8, 9] {
-            log.touch((1, 2), touched(ino, 0, 10), UNNUMBERED).unwrap();
-        }
-        let (listed, upto) = log.list_until_now((1, 2));
-        assert_eq!(listed.len(), 3);
-        // The member is lost again: one object is written elsewhere, one where it was before.
-        log.touch((1, 2), touched(7, 90, 99), UNNUMBERED).unwrap();
-        log.touch((1, 2), touched(8, 3, 4), UNNUMBERED).unwrap();
-        log.touch((1, 2), touched(10, 0, 1), UNNUMBERED).unwrap();
-        let copied = [7, 8, 9, 10].map(|ino| touched(ino, 0, 0).object);
-        log.remove((1, 2), &copied.into(), upto);
-        let mut left = log.list((1, 2));
-        left.sort_by_key(|touched| touched.object);
-        assert_eq!(left.iter().map(|one| one.object.ino.0).collect::<Vec<_>>(), [7, 8, 10]);
-        assert!(left[0].start == 0 && left[0].end >= 99);
-        let (_, upto) = log.list_until_now((1, 2));
-        log.remove((1, 2), &copied.into(), upto);
-        assert!(log.is_empty((1, 2)));
-    }
-}
+mod tests;

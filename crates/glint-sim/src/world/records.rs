@@ -1,7 +1,7 @@
 //! Records of a server, in memory that outlives its processes.
 
 use glint_proto::oss::ReplacedOst;
-use glint_server::{OssIdentity, OssRuns, Records, RecordsError, ServerLog};
+use glint_server::{LogStore, OssIdentity, OssRuns, Records, RecordsError, ServerLog};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -112,7 +112,9 @@ impl Records for MemoryRecords {
         self.kept.lock().runs = runs.clone();
         Ok(())
     }
+}
 
+impl LogStore for MemoryRecords {
     fn read_log(&self, log: ServerLog) -> Result<Vec<u8>, RecordsError> {
         Ok(self.kept.lock().logs.entry(log).or_default().bytes.clone())
     }

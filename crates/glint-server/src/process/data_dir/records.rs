@@ -4,7 +4,7 @@ use super::ost_identity::OstIdentities;
 use super::{
     BOOT, DataDir, DataDirIdentity, boot_id, damaged, io_error, store, store_bytes, store_json,
 };
-use crate::records::{OssIdentity, OssRuns, Records, RecordsError, ServerLog};
+use crate::records::{LogStore, OssIdentity, OssRuns, Records, RecordsError, ServerLog};
 use glint_proto::oss::ReplacedOst;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -120,7 +120,9 @@ impl Records for DataDir {
     fn store_runs(&self, runs: &OssRuns) -> Result<(), RecordsError> {
         store_json(&self.path, RUNS, runs)
     }
+}
 
+impl LogStore for DataDir {
     fn read_log(&self, log: ServerLog) -> Result<Vec<u8>, RecordsError> {
         let path = self.path.join(name_of(log));
         match std::fs::read(&path) {

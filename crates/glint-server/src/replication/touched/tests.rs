@@ -1,0 +1,164 @@
+//! Tests of the log of changed objects.
+
+use super::*;
+use crate::process::data_dir::{DataDir, Role};
+use futures_lite::future::block_on;
+use std::io::ErrorKind;
+use std::sync::atomic::AtomicBool;
+
+fn touched(ino: u64, start: u64, end: u64) -> Touched {
+    Touched { object: ObjectId { ino: Ino(ino), stripe: 1 }, start, end }
+}
+
+#[test]
+fn entries_outlive_the_process_and_a_torn_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let data: Arc<dyn LogStore> =
+        Arc::new(DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap());
+    let log = TouchedLog::load(data.clone(), ServerLog::Pending).unwrap();
+    log.touch((1, 2), touched(7, 100, 200), (1, 1)).unwrap();
+    log.touch((1, 2), touched(7, 120, 180), (1, 2)).unwrap();
+    log.touch((1, 2), touched(7, 0, 10), (1, 3)).unwrap();
+    log.touch((1, 3), touched(8, 5, 6), (1, 4)).unwrap();
+    block_on(log.sync()).unwrap();
+    data.append_to_log(ServerLog::Pending, &[1, 2, 3]).unwrap();
+    assert_eq!(data.read_log(ServerLog::Pending).unwrap().len(), 3 * RECORD_BYTES + 3);
+    for _ in 0..2 {
+        let again = TouchedLog::load(data.clone(), ServerLog::Pending).unwrap();
+        assert_eq!(again.list((1, 2)), [touched(7, 0, 200)]);
+        assert_eq!(again.list((1, 3)), [touched(8, 5, 6)]);
+    }
+    let again = TouchedLog::load(data.clone(), ServerLog::Pending).unwrap();
+    again.forget((1, 2), |_| true);
+    again.forget((1, 3), |_| true);
+    again.shrink().unwrap();
+    assert!(data.read_log(ServerLog::Pending).unwrap().is_empty());
+}
+
+#[test]
+fn what_could_not_be_appended_is_written_with_the_next_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let data: Arc<dyn LogStore> =
+        Arc::new(DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap());
+    let log = TouchedLog::load(data.clone(), ServerLog::Pending).unwrap();
+    std::os::unix::fs::symlink("/dev/full", dir.path().join("pending.log")).unwrap();
+    assert_eq!(log.touch((1, 2), touched(7, 0, 10), (1, 1)), Err(Errno::EIO));
+    log.touch((1, 2), touched(7, 0, 10), (1, 2)).unwrap();
+    log.touch((1, 2), touched(8, 0, 10), (1, 3)).unwrap();
+    block_on(log.sync()).unwrap();
+    let again = TouchedLog::load(data, ServerLog::Pending).unwrap();
+    let mut found = again.list((1, 2));
+    found.sort_by_key(|touched| touched.object);
+    assert_eq!(found, [touched(7, 0, 10), touched(8, 0, 10)]);
+}
+
+#[test]
+fn a_stream_costs_few_records_and_only_what_is_stable_is_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let data: Arc<dyn LogStore> =
+        Arc::new(DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap());
+    let log = TouchedLog::load(data.clone(), ServerLog::Recent).unwrap();
+    for block in 0..1024 {
+        log.touch((1, 0), touched(7, block << 20, (block + 1) << 20), (1, block)).unwrap();
+    }
+    assert!(data.read_log(ServerLog::Recent).unwrap().len() <= 18 * RECORD_BYTES);
+    log.forget((1, 0), |tag| tag <= (1, 1022));
+    assert_eq!(log.list((1, 0)).len(), 1);
+    assert!(log.counts()[0].2 >= 1 << 30);
+    log.forget((1, 0), |tag| tag <= (2, 0));
+    assert!(log.counts().is_empty());
+}
+
+#[test]
+fn a_change_after_the_stable_ones_is_kept_when_the_row_changes() {
+    let dir = tempfile::tempdir().unwrap();
+    let data: Arc<dyn LogStore> =
+        Arc::new(DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap());
+    let log = TouchedLog::load(data, ServerLog::Recent).unwrap();
+    log.touch((1, 0), touched(7, 0, 10), (4, 51)).unwrap();
+    log.touch((1, 0), touched(8, 0, 10), (4, 50)).unwrap();
+    log.touch((1, 0), touched(9, 0, 10), UNNUMBERED).unwrap();
+    // The head has lost another member, and goes on counting after these.
+    log.forget((1, 0), is_stable(5, 50));
+    let mut left = log.list((1, 0));
+    left.sort_by_key(|touched| touched.object);
+    assert_eq!(left, [touched(7, 0, 10), touched(9, 0, 10)]);
+    log.forget((1, 0), is_stable(5, 51));
+    assert_eq!(log.list((1, 0)), [touched(9, 0, 10)]);
+}
+
+#[test]
+fn an_entry_that_was_noted_again_since_it_was_listed_is_not_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let data: Arc<dyn LogStore> =
+        Arc::new(DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap());
+    let log = TouchedLog::load(data, ServerLog::Pending).unwrap();
+    for ino in [7, 8, 9] {
+        log.touch((1, 2), touched(ino, 0, 10), UNNUMBERED).unwrap();
+    }
+    let (listed, upto) = log.list_until_now((1, 2));
+    assert_eq!(listed.len(), 3);
+    // The member is lost again: one object is written elsewhere, one where it was before.
+    log.touch((1, 2), touched(7, 90, 99), UNNUMBERED).unwrap();
+    log.touch((1, 2), touched(8, 3, 4), UNNUMBERED).unwrap();
+    log.touch((1, 2), touched(10, 0, 1), UNNUMBERED).unwrap();
+    let copied = [7, 8, 9, 10].map(|ino| touched(ino, 0, 0).object);
+    log.remove((1, 2), &copied.into(), upto);
+    let mut left = log.list((1, 2));
+    left.sort_by_key(|touched| touched.object);
+    assert_eq!(left.iter().map(|one| one.object.ino.0).collect::<Vec<_>>(), [7, 8, 10]);
+    assert!(left[0].start == 0 && left[0].end >= 99);
+    let (_, upto) = log.list_until_now((1, 2));
+    log.remove((1, 2), &copied.into(), upto);
+    assert!(log.is_empty((1, 2)));
+}
+
+#[test]
+fn entries_are_synced_after_a_process_was_killed_and_after_a_sync_that_failed() {
+    let logs = Arc::new(Logs::default());
+    let first = TouchedLog::load(logs.clone(), ServerLog::Pending).unwrap();
+    first.touch((1, 2), touched(7, 0, 10), UNNUMBERED).unwrap();
+    // It is killed. The next one notes what its log covers.
+    let log = TouchedLog::load(logs.clone(), ServerLog::Pending).unwrap();
+    log.touch((1, 2), touched(7, 0, 10), UNNUMBERED).unwrap();
+    logs.fails.store(true, Ordering::Relaxed);
+    assert_eq!(block_on(log.sync()), Err(Errno::EIO));
+    assert_eq!(log.sync_here(), Err(Errno::EIO), "it does not become stable by itself");
+    logs.fails.store(false, Ordering::Relaxed);
+    block_on(log.sync()).unwrap();
+    assert_eq!(*logs.stable.lock(), encode((1, 2), touched(7, 0, 10)));
+    assert_eq!(log.sync_here(), Ok(()));
+}
+
+/// A log in memory, and the part of it that a loss of power leaves.
+#[derive(Default)]
+struct Logs {
+    content: Mutex<Vec<u8>>,
+    stable: Mutex<Vec<u8>>,
+    fails: AtomicBool,
+}
+
+impl LogStore for Logs {
+    fn read_log(&self, _: ServerLog) -> Result<Vec<u8>, RecordsError> {
+        Ok(self.content.lock().clone())
+    }
+
+    fn append_to_log(&self, _: ServerLog, bytes: &[u8]) -> Result<(), RecordsError> {
+        self.content.lock().extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn sync_log(&self, _: ServerLog) -> Result<(), RecordsError> {
+        if self.fails.load(Ordering::Relaxed) {
+            let source = ErrorKind::Other.into();
+            return Err(RecordsError::Io { path: "log".into(), source });
+        }
+        *self.stable.lock() = self.content.lock().clone();
+        Ok(())
+    }
+
+    fn replace_log(&self, log: ServerLog, bytes: &[u8]) -> Result<(), RecordsError> {
+        *self.content.lock() = bytes.to_vec();
+        self.sync_log(log)
+    }
+}
