@@ -65,6 +65,11 @@ impl Replication {
         let mut room = Vec::new();
         while at < end {
             let stop = end.min((at / PIECE + 1) * PIECE);
+            let hole = self.hole(here, (head, object), at, end).await?;
+            if hole > stop {
+                at = self.give_hole(here, (head, to), object, (at, hole)).await?;
+                continue;
+            }
             if let Some(limit) = limit {
                 host::sleep(limit.take(stop - at, clock::now())).await;
             }
@@ -132,6 +137,40 @@ impl Replication {
         })
     }
 
+    /// Returns the end of the hole at `at`, at most `end`; `at` itself if there is data.
+    async fn hole<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        (head, object): (u16, ObjectId),
+        at: u64,
+        end: u64,
+    ) -> Result<u64, CopyError> {
+        let seek = OstRequest::Seek { object, offset: at, hole: false };
+        match self.own_of(here, (head, object), seek, Bulk::None).await? {
+            OstReply::Offset(data) => Ok(data.unwrap_or(end).min(end)),
+            _ => Err(CopyError::Own { ost: head, object, errno: Errno::EPROTO }),
+        }
+    }
+
+    /// Gives a hole in one request, of any length. Returns its end as it is in the turn of its range:
+    /// `at` if there is data by now.
+    async fn give_hole<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        (head, to): (u16, (u16, &Chain)),
+        object: ObjectId,
+        (at, end): (u64, u64),
+    ) -> Result<u64, CopyError> {
+        let _turn = self.turn(object, at, end).await;
+        let end = self.hole(here, (head, object), at, end).await?;
+        if end > at {
+            let (mode, len) = (PUNCH_HOLE, end - at);
+            let punch = OstRequest::Fallocate { object, mode, offset: at, len };
+            self.give_to(here, to, punch, None).await?;
+        }
+        Ok(end)
+    }
+
     /// Gives one piece, in its turn: data as data, holes as holes.
     async fn piece<D: Disk>(
         &self,
@@ -142,12 +181,7 @@ impl Replication {
         room: &mut [u8],
     ) -> Result<u64, CopyError> {
         let end = at + room.len() as u64;
-        let seek = OstRequest::Seek { object, offset: at, hole: false };
-        let found = self.own_of(here, (head, object), seek, Bulk::None).await?;
-        let OstReply::Offset(data) = found else {
-            return Err(CopyError::Own { ost: head, object, errno: Errno::EPROTO });
-        };
-        if data.is_none_or(|data| data >= end) {
+        if self.hole(here, (head, object), at, end).await? == end {
             let len = end - at;
             let hole = OstRequest::Fallocate { object, mode: PUNCH_HOLE, offset: at, len };
             return self.give_to(here, to, hole, None).await.map(|_| 0);
@@ -188,5 +222,124 @@ impl Replication {
             Errno::EREMCHG => CopyError::Changed,
             errno => CopyError::Member { ost: to.0, errno },
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::data_dir::{DataDir, Role};
+    use crate::records::Records;
+    use crate::replication::{Asked, Peers};
+    use futures_lite::future::block_on;
+    use glint_ost::disk::memory::MemoryDisk;
+    use glint_ost::{ObjectStore, OstSet};
+    use glint_proto::chain::{
+        ChainId, Destination, Forward, Member, MemberEvent, MemberState, PeerReply,
+    };
+    use glint_proto::{ClientId, Ino};
+    use parking_lot::Mutex;
+    use std::path::Path;
+    use std::rc::Rc;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    /// Another server, which takes everything and remembers what it was given.
+    #[derive(Default)]
+    struct Other(Mutex<Vec<OstRequest>>);
+
+    impl Peers for Other {
+        fn forward<'a>(
+            &'a self,
+            _: Destination,
+            _: Forward,
+            request: OstRequest,
+            _: Bulk<'a>,
+        ) -> Asked<'a, OstReply> {
+            self.0.lock().push(request);
+            let reply = match request {
+                OstRequest::Stat { .. } => OstReply::Stat(None),
+                _ => OstReply::Done,
+            };
+            Box::pin(std::future::ready(Ok(reply)))
+        }
+
+        fn ask(&self, _: u16, _: PeerRequest) -> Asked<'_, PeerReply> {
+            Box::pin(std::future::ready(Err(Errno::EIO)))
+        }
+
+        fn keep(&self) -> Asked<'_, ()> {
+            Box::pin(std::future::ready(Ok(())))
+        }
+
+        fn tell(&self, _: ChainVersion, _: u16, _: MemberEvent) -> Asked<'_, Chain> {
+            Box::pin(std::future::ready(Err(Errno::EIO)))
+        }
+    }
+
+    /// A world in which no time passes.
+    struct Still;
+
+    impl host::World for Still {
+        fn spawn(&self, _: host::Task) {}
+
+        fn sleep(&self, _: Duration) -> host::Task {
+            Box::pin(std::future::pending())
+        }
+
+        fn connect(&self, _: &str) -> std::io::Result<host::Pipe> {
+            Err(std::io::ErrorKind::Unsupported.into())
+        }
+    }
+
+    #[test]
+    fn a_hole_is_copied_in_one_request_however_long_it_is() {
+        const END: u64 = 1 << 40;
+        let dir = tempfile::tempdir().unwrap();
+        let records: Arc<dyn Records> =
+            Arc::new(DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap());
+        let replication = Replication::load(&records, false, None).unwrap();
+        let other = Arc::new(Other::default());
+        replication.set_peers(Some(other.clone()));
+        let store = ObjectStore::on(MemoryDisk::default(), Path::new("ost"), 64, Arc::default());
+        let osts = OstSet::start(vec![store], Arc::default(), None, false).unwrap();
+        let here = Here { osts: &osts, first: 0 };
+        let member = |(ost, state)| Member { ost, state };
+        let row = Chain {
+            id: ChainId { copies: 2, index: 0 },
+            version: 1,
+            members: [(0, MemberState::Serving), (1, MemberState::Syncing)].map(member).to_vec(),
+            founders: vec![0, 1],
+            intact_since: 0,
+        };
+        replication.adopt(here, &row);
+        let object = ObjectId { ino: Ino(7), stripe: 0 };
+        host::simulate(Some(Rc::new(Still)));
+        for offset in [0, END] {
+            let write = OstRequest::Write { object, offset, mtime: None, kept: false };
+            let written = osts.handle(ClientId::IN_PROCESS, 0, write, Bulk::Out(b"data"));
+            block_on(written).reply.unwrap();
+        }
+        let whole = Touched { object, start: 0, end: u64::MAX };
+        block_on(replication.copy(here, (0, &row), 1, &whole, None)).unwrap();
+        host::simulate(None);
+        let given = other.0.lock();
+        let (data, hole) = (PIECE, END - PIECE);
+        assert!(
+            matches!(
+                given[..],
+                [
+                    OstRequest::Stat { .. },
+                    OstRequest::Truncate { .. },
+                    OstRequest::Write { offset: 0, .. },
+                    OstRequest::Fallocate { mode: PUNCH_HOLE, offset, len, .. },
+                    OstRequest::Write { offset: END, .. },
+                    OstRequest::SetTime { .. },
+                ] if (offset, len) == (data, hole)
+            ),
+            "{} requests, first {:?}",
+            given.len(),
+            &given[..given.len().min(8)]
+        );
     }
 }
