@@ -11,6 +11,8 @@
 //!   before a lease is over: who asked before where the data is may look there meanwhile.
 //! - Data is not switched to objects of which a copy may be lost: an OST that was replaced since the
 //!   plan gets only what files have.
+//! - Of two layouts of a file the later one has the higher numbers of objects: a plan that another one
+//!   has overtaken is given up.
 //! - A size that somebody saw in objects that the file had is not believed after the switch.
 
 use crate::error::{OpResult, errno};
@@ -147,6 +149,9 @@ impl<K: Kv> Mds<K> {
             {
                 return Err(Errno::ESTALE.into());
             }
+            if !from.is_before(&to) {
+                return Err(Errno::EAGAIN.into());
+            }
             let replaced = self.replaced.load(Ordering::Acquire);
             if !context.is_replay() && self.plans.lock().get(&new[..]) != Some(&replaced) {
                 return Err(Errno::EAGAIN.into());
@@ -164,6 +169,18 @@ impl<K: Kv> Mds<K> {
             // be removed before it.
             self.kv.sync().await.map_err(errno)?;
             self.plans.lock().remove(&new[..]);
+        } else {
+            // It was made before, and the answer was lost. Only objects that it was switched from are
+            // this client's to destroy.
+            let is_of_switch = |orphan| match orphan {
+                Orphan::Planned(layout, client) => layout == from && client == context.client,
+                Orphan::Destroy(layout) => layout == from,
+                _ => false,
+            };
+            if from == to || !self.orphan(&old).await?.is_some_and(is_of_switch) {
+                let reply = MdsReply::Attr(record.attr);
+                return self.commit(context, Batch::new(), reply).await;
+            }
         }
         self.destroy_later(&old);
         let mut batch = Batch::new();
@@ -298,11 +315,18 @@ mod tests {
         assert_eq!(switch(from, unplanned), Err(Errno::ESTALE));
         assert_eq!(switch(from, one), Ok(one));
         assert_eq!(switch(from, other), Err(Errno::ESTALE), "it has moved since");
+        let (earlier, later) = (plan(two, &[]).unwrap(), plan(two, &[]).unwrap());
+        assert_eq!(switch(one, later), Ok(later));
+        assert_eq!(switch(later, earlier), Err(Errno::EAGAIN), "nobody could tell which is later");
+        let one = later;
         ask(&mds, &MdsRequest::DropLayout { ino, layout: other }).unwrap();
         let orphan = |layout| block_on(mds.orphan(&keys::orphan_objects(ino, layout))).unwrap();
         assert_eq!(orphan(from), Some(Orphan::Destroy(from)));
         assert_eq!(orphan(other), Some(Orphan::Destroy(other)));
         assert_eq!(orphan(one), None);
+        // A switch that is made destroys neither what the file has nor what it never had.
+        assert_eq!((switch(one, one), switch(unplanned, one)), (Ok(one), Ok(one)));
+        assert_eq!((orphan(one), orphan(unplanned)), (None, None));
         let client = ClientId::IN_PROCESS;
         assert_eq!(orphan(narrow), Some(Orphan::Planned(narrow, client)));
         let is_moving = |layout| mds.is_moving(&keys::orphan_objects(ino, layout), client);
