@@ -1,10 +1,11 @@
-//! Data that moves to other layouts while it is used.
+//! Data that moves to other layouts while it is used, and to a server that stands still.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use support::random::Random;
 use support::*;
 
@@ -70,5 +71,42 @@ fn data_moves_while_two_mounts_write_and_read_it() {
     one.stop();
     two.stop();
     server.stop();
+    world.assert_sound();
+}
+
+/// The mount that moves the file gives its lock up in time, and is not evicted.
+#[test]
+fn a_file_is_read_while_its_move_to_a_server_stands_still() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &["--lease", "5"]);
+    let oss = world.oss(1, free_port(), port, &[]);
+    let (one, a) = world.mount(port, "a", &[]);
+    let (two, b) = world.mount(port, "b", &[]);
+    let content: Vec<u8> = (0..BLOCKS).flat_map(|n| block(n, 0)).collect();
+    let is_on_first = |name: &String| {
+        fs::write(a.join(name), &content).unwrap();
+        let layout = sh(&a, &format!("getfattr --only-values -n glint.layout {name}"));
+        layout.contains("stripe_count=1 ") && layout.contains("first_ost=0 ")
+    };
+    let name = (0..32).map(|n| format!("file{n}")).find(is_on_first).unwrap();
+    sh(&a, "sync -f .");
+    oss.halt(true);
+    let mut restripe = glint();
+    restripe.args(["restripe", "-c", "2", text(&a.join(&name))]);
+    let mut mover = restripe.spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(mover.try_wait().unwrap().is_none(), "the move does not stand still");
+    let begun = Instant::now();
+    assert!(fs::read(b.join(&name)).unwrap() == content);
+    let waited = begun.elapsed();
+    assert!(!mover.wait().unwrap().success());
+    oss.halt(false);
+    assert!(waited < Duration::from_secs(4), "read after {waited:?}");
+    let log = fs::read_to_string(world.path("serve.log")).unwrap();
+    assert!(!log.contains("is evicted"), "{log}");
+    run(glint().args(["restripe", "-c", "2", text(&a.join(&name))]));
+    assert!(fs::read(b.join(&name)).unwrap() == content);
+    [one, two, oss, server].into_iter().for_each(Process::stop);
     world.assert_sound();
 }

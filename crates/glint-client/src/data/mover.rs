@@ -11,12 +11,14 @@
 use crate::client::Client;
 use crate::locks::data_locks::DataLockGuard;
 use crate::vfs::Caller;
+use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use glint_lock::held::Use;
 use glint_net::{Transport, host};
 use glint_proto::lock::Range;
 use glint_proto::{Attr, Errno, FsResult, Ino, Layout, MdsReply, MdsRequest, clock};
 use std::cell::Cell;
+use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -49,6 +51,14 @@ impl Patience<'_> {
         let since = self.wanted.get().unwrap_or(now);
         self.wanted.set(Some(since));
         if now.saturating_duration_since(since) < self.most { Ok(()) } else { Err(Errno::EAGAIN) }
+    }
+
+    /// Waits until others have waited long enough, or the lock is lost.
+    async fn over(&self) -> FsResult<()> {
+        loop {
+            host::sleep(10 * LOOK).await;
+            self.check()?;
+        }
     }
 
     fn is_held(&self) -> bool {
@@ -120,25 +130,35 @@ impl<T: Transport> Client<T> {
         if let Some(inode) = &inode {
             self.flush_inode(inode).await?;
         }
-        let asked = self.ask_as_root(&MdsRequest::Getattr { ino }).await?;
-        let (MdsReply::Attr(attr) | MdsReply::Glimpsed { attr, .. }) = asked else {
-            return Err(Errno::EPROTO);
-        };
+        let attr = self.asked_attributes(ino).await?;
         let from = attr.layout;
         let objects = self.glimpse(ino, from).await?;
         if let Some(objects) = objects {
-            self.copy_data(ino, (from, to), objects.size, &patience).await?;
-            let is_held = || patience.is_held();
-            self.truncate_objects(ino, to, objects.size, &is_held).await?;
-            let mtime = if attr.size_on_ost { objects.mtime } else { attr.mtime };
-            self.set_objects_time(ino, to, mtime, &is_held).await?;
-            self.sync_objects(ino, to).await?;
+            let copied = async {
+                self.copy_data(ino, (from, to), objects.size, &patience).await?;
+                let is_held = || patience.is_held();
+                self.truncate_objects(ino, to, objects.size, &is_held).await?;
+                let mtime = if attr.size_on_ost { objects.mtime } else { attr.mtime };
+                self.set_objects_time(ino, to, mtime, &is_held).await?;
+                self.sync_objects(ino, to).await
+            };
+            // An OST that does not answer is not waited for while others wait for the lock.
+            match select(pin!(copied), pin!(patience.over())).await {
+                Either::Left((copied, _)) => copied?,
+                Either::Right((over, _)) => over?,
+            }
         }
         patience.check()?;
         let update = self.begin_update(&[ino]);
         let switched = self.ask(caller, &MdsRequest::SwitchLayout { ino, from, to }).await;
         drop(update);
-        switched?;
+        if let Err(errno) = switched {
+            // Only a refusal says for certain that it was not made.
+            let is_refused = matches!(errno, Errno::ESTALE | Errno::EAGAIN | Errno::EBUSY);
+            if is_refused || self.asked_attributes(ino).await?.layout != to {
+                return Err(errno);
+            }
+        }
         match &inode {
             Some(inode) => {
                 let mut state = inode.lock();
@@ -148,6 +168,14 @@ impl<T: Transport> Client<T> {
             None => self.data.gate.note_moved(ino, to),
         }
         Ok(())
+    }
+
+    /// Returns the attributes of a file as the MDS has them.
+    async fn asked_attributes(&self, ino: Ino) -> FsResult<Attr> {
+        match self.ask_as_root(&MdsRequest::Getattr { ino }).await? {
+            MdsReply::Attr(attr) | MdsReply::Glimpsed { attr, .. } => Ok(attr),
+            _ => Err(Errno::EPROTO),
+        }
     }
 
     /// Copies what is data; what is a hole stays one.
