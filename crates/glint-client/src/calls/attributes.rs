@@ -34,6 +34,11 @@ impl<T: Transport> Client<T> {
             self.check_size(ino, size).await?;
         }
         let inode = self.inode(ino);
+        // Objects that the data is just leaving get no size and no time.
+        let _inside = match set.size.is_some() || set.mtime.is_some() {
+            true => Some(self.data.gate.enter(ino).await),
+            false => None,
+        };
         // Nobody reads or writes while a size is set, and nobody else has unsent data that is
         // older than a time that is set.
         let mut guard = None;

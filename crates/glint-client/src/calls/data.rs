@@ -34,7 +34,7 @@ impl<T: Transport> Client<T> {
         if !attr.is_file() {
             return metadata.await.map(drop);
         }
-        let data = self.sync_objects(ino, attr.layout);
+        let data = self.sync_objects(ino, self.latest_layout(ino, attr.layout));
         futures_util::future::try_join(data, metadata).await.map(drop)
     }
 
