@@ -9,6 +9,7 @@
 use glint_proto::frame::Header;
 use glint_proto::message::{Reply, Request, decode, encode};
 use glint_proto::{ClientId, Cred, MdsReply, MdsRequest, Op};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
@@ -79,9 +80,11 @@ fn seeds_are_those_of_the_formats_of_today() {
     for (name, _) in TARGETS {
         files += fs::read_dir(directory(name)).unwrap().count();
     }
-    let seeds = seeds();
+    // Of several with one name the last one is written.
+    let named = |(target, name, bytes)| ((target, name), bytes);
+    let seeds: BTreeMap<(&str, String), Vec<u8>> = seeds().into_iter().map(named).collect();
     assert_eq!(files, seeds.len(), "write_seeds writes them; remove what is left over");
-    for (target, name, bytes) in seeds {
+    for ((target, name), bytes) in seeds {
         let found = fs::read(directory(target).join(&name)).unwrap_or_default();
         assert!(found == bytes, "{target}/{name} is another one: write_seeds writes it anew");
     }

@@ -12,6 +12,9 @@ use support::paths::from_field;
 /// Longest time of a test: more than its own patience with anything that it waits for.
 pub(crate) const LIMIT: Duration = Duration::from_secs(900);
 
+/// How long the runner waits for the end of a test that it has killed.
+const KILLED: Duration = Duration::from_secs(10);
+
 /// What became of a test.
 pub(crate) struct Outcome {
     pub(crate) name: String,
@@ -84,7 +87,9 @@ fn try_to_run(
 ) -> std::io::Result<Option<String>> {
     fs::create_dir_all(logs())?;
     // Short: sockets are bound below it, whose paths have 108 bytes.
-    let temporary = tempfile::Builder::new().prefix("e").rand_bytes(5).tempdir()?;
+    // Without symbolic links, as mounts are listed.
+    let top = std::env::temp_dir().canonicalize()?;
+    let temporary = tempfile::Builder::new().prefix("e").rand_bytes(5).tempdir_in(top)?;
     let scratches = logs().with_file_name("e2e-scratch");
     fs::create_dir_all(&scratches)?;
     let scratch = tempfile::Builder::new().prefix("").tempdir_in(scratches)?;
@@ -104,7 +109,7 @@ fn try_to_run(
         .stderr(output)
         .process_group(0)
         .spawn()?;
-    let mut failure = wait(&mut child)?;
+    let mut failure = wait(&mut child)?.or_else(|| did_not_run(log));
     let left = unmount_below(&[temporary.path(), scratch.path()]);
     detach_below(scratch.path());
     if failure.is_none() && !left.is_empty() {
@@ -117,6 +122,15 @@ fn try_to_run(
 fn open_to_all(directory: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(directory, fs::Permissions::from_mode(0o755))
+}
+
+/// A failure, if a test process that ended well has not run its test.
+fn did_not_run(log: &Path) -> Option<String> {
+    let ran = fs::read(log).is_ok_and(|text| {
+        let said = b"test result: ok. 1 passed";
+        text.windows(said.len()).any(|part| part == said)
+    });
+    (!ran).then(|| "it ended without a result".to_owned())
 }
 
 /// Waits for the end of a test, and ends its processes.
@@ -139,7 +153,11 @@ fn wait(child: &mut Child) -> std::io::Result<Option<String>> {
         Some(status) if status.success() => None,
         Some(status) => Some(status.to_string()),
         None => {
-            child.wait()?;
+            // One that waits for a disk that stands still cannot be killed.
+            let killed = Instant::now();
+            while child.try_wait()?.is_none() && killed.elapsed() < KILLED {
+                std::thread::sleep(Duration::from_millis(20));
+            }
             Some(format!("it was ended after {} s", begun.elapsed().as_secs()))
         }
     })
@@ -147,7 +165,8 @@ fn wait(child: &mut Child) -> std::io::Result<Option<String>> {
 
 /// Detaches what is mounted below directories, the last one first; returns where it was.
 fn unmount_below(directories: &[&Path]) -> Vec<PathBuf> {
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mounts = fs::read("/proc/self/mounts").unwrap_or_default();
+    let mounts = String::from_utf8_lossy(&mounts);
     let is_below = |path: &PathBuf| directories.iter().any(|top| path.starts_with(top));
     let places = mounts.lines().filter_map(|line| line.split(' ').nth(1)).map(from_field);
     let mut left: Vec<PathBuf> = places.filter(is_below).collect();
