@@ -200,6 +200,22 @@ fn files_that_are_only_read_are_opened_where_nothing_can_be_written() {
     }
 }
 
+/// Clients must hear of it as of a server that ends, not as of an error of their write.
+#[test]
+fn a_file_system_that_goes_read_only_is_a_failure_of_the_disk() {
+    for operation in [DiskOperation::Open, DiskOperation::Write] {
+        let disk = MemoryDisk::default();
+        let store = store(&disk);
+        store.write(OBJECT, 0, b"before", None, false).unwrap();
+        disk.fail(fault(operation, "", Errno::ROFS));
+        // One that is not open yet, and one that is.
+        let ino = if operation == DiskOperation::Open { Ino(77) } else { OBJECT.ino };
+        let refused = store.write(ObjectId { ino, stripe: 0 }, 0, b"x", None, false).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EIO), "{operation:?}");
+        assert!(store.failure().is_some_and(|why| why.contains("Read-only")), "{operation:?}");
+    }
+}
+
 #[test]
 fn no_descriptors_for_a_moment_is_no_failure_of_the_disk() {
     let disk = MemoryDisk::default();

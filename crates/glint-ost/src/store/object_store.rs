@@ -161,6 +161,19 @@ impl<D: Disk> ObjectStore<D> {
         })
     }
 
+    /// Takes EROFS of a change for what it is below a store that could be written when it was
+    /// opened: the file system has failed, and what it has not yet written is lost. So it is an
+    /// error for good, like a flush that fails, and not the client's. Clients say again what was
+    /// not durable when the server has been started again.
+    fn changed<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        match result {
+            Err(error) if error.raw_os_error() == Some(Errno::ROFS.raw_os_error()) => {
+                self.flushed("changes", Err(Errno::ROFS))
+            }
+            result => result,
+        }
+    }
+
     /// For how many objects there is room in the cache of open ones.
     pub(crate) fn open_files(&self) -> usize {
         self.files.capacity()
@@ -172,7 +185,7 @@ impl<D: Disk> ObjectStore<D> {
         object: ObjectId,
         create: Option<Timestamp>,
     ) -> io::Result<Option<Arc<ObjectFile<D::File>>>> {
-        self.files.get(object, || {
+        let found = self.files.get(object, || {
             let path = path_of(object);
             match self.disk.open(&path) {
                 Ok(file) => Ok(Some(ObjectFile::new(file))),
@@ -184,7 +197,8 @@ impl<D: Disk> ObjectStore<D> {
                 }
                 Err(error) => Err(error.into()),
             }
-        })
+        });
+        self.changed(found)
     }
 
     /// Takes what a change of ranges of `bytes` in all needs from what is free. On a full disk
@@ -218,7 +232,7 @@ impl<D: Disk> ObjectStore<D> {
         let sync = |file: &D::File| self.flushed("an object", file.sync());
         let (result, first) = file.change(touches, mtime, work, sync)?;
         self.sealer.note(object, first);
-        result
+        self.changed(result)
     }
 
     /// Keeps space for what a client will write. Returns how much.
@@ -338,7 +352,7 @@ impl<D: Disk> ObjectStore<D> {
                 self.sealer.touch();
                 Ok(())
             }
-            Err(error) => Err(error.into()),
+            Err(error) => self.changed(Err(error.into())),
         }
     }
 
