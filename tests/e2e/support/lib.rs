@@ -375,6 +375,19 @@ impl World {
         self.assert_sound_at(&self.data());
     }
 
+    /// Has `glint fsck` remove objects that belong to no file; it must find nothing else.
+    pub fn remove_objects_without_file(&self) {
+        let data = self.data();
+        let mut fsck = glint();
+        fsck.args(["fsck", "--repair", "--json", "--data", text(&data)]);
+        let output = fsck.output().unwrap();
+        // Of fsck(8): nothing was wrong, or it was put right.
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
+        let report = String::from_utf8_lossy(&output.stdout).into_owned();
+        let mut findings = report.lines().filter(|line| line.contains("\"finding\":"));
+        assert!(findings.all(|line| line.contains("belongs to no file")), "{report}");
+    }
+
     /// `glint fsck` of another data directory must find nothing.
     pub fn assert_sound_at(&self, data: &Path) {
         let output = run(glint().args(["fsck", "--json", "--data", text(data)]));
