@@ -5,15 +5,18 @@
 //! - What waits for a lock waits no longer than its connection lasts, and of a session no more than
 //!   [`WAITING_PER_SESSION_MAX`].
 //! - A request is what its body says: a header that says something else ends the connection.
+//! - What failed because the server's own disk has is not answered: the server ends, and the client
+//!   sends it to the next one, as if this one had been killed before.
 
 use crate::server::access::subtree;
 use crate::server::connection::ServedConnection;
+use crate::server::refusals::{check_slot, failed_with_disk, not_admitted, refused};
 use crate::server::spare::Spare;
 use crate::server::worker::{EVICTED, Job, Worker};
 use crate::transport::framing::{Envelope, append_frame};
 use crate::{NetError, Service, capability, host, stats};
 use glint_proto::chain::{Destination, Forward};
-use glint_proto::frame::{FrameError, Header, NO_SLOT};
+use glint_proto::frame::{FrameError, Header};
 use glint_proto::limits::*;
 use glint_proto::message::{Hello, Reply, Request, Survived};
 use glint_proto::oss::OssRequest;
@@ -24,9 +27,6 @@ use glint_proto::{
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Slots of a client, over all its connections.
-const SLOTS_MAX: u16 = SLOTS_PER_CONNECTION * CONNECTIONS_PER_CLIENT_MAX;
-const _: () = assert!(SLOTS_MAX < NO_SLOT);
 /// Of what is reclaimed in one request, so much keeps others waiting at a time.
 const RECLAIMS_AT_ONCE: usize = 64;
 
@@ -85,6 +85,8 @@ impl<S: Service> Worker<S> {
         }
         check_slot(header, &request)?;
         let received = Received { connection: &connection, header, now };
+        // The head of a chain is told at once, and goes on with the other members.
+        let is_forward = matches!(request, Request::Ost { forward: Some(_), .. });
         let mut bulk = Vec::new();
         let reply = match request {
             Request::Status => Reply::Json(connection.status()),
@@ -152,6 +154,9 @@ impl<S: Service> Worker<S> {
                 self.data(&received, asked, written, &mut bulk).await?
             }
         };
+        if !is_forward && failed_with_disk(&reply) && self.service.has_failed() {
+            return Err(NetError::Closed);
+        }
         let committed = match reply {
             Reply::Mds { .. } => self.service.last_committed().mds,
             Reply::Ost { .. } => self.service.last_committed().ost,
@@ -255,7 +260,10 @@ impl<S: Service> Worker<S> {
     }
 
     async fn commit(&self) -> Result<(), NetError> {
-        self.service.commit().await.map_err(|errno| NetError::Refused(errno.to_string()))
+        self.service.commit().await.map_err(|errno| match self.service.has_failed() {
+            true => NetError::Closed,
+            false => NetError::Refused(errno.to_string()),
+        })
     }
 
     fn pong(&self) -> Reply {
@@ -448,10 +456,6 @@ impl<S: Service> Worker<S> {
     }
 }
 
-fn refused(reason: &str) -> NetError {
-    NetError::Refused(reason.into())
-}
-
 fn metadata_failed(errno: Errno) -> Reply {
     Reply::Mds { transaction: 0, reply: Err(errno), grants: Vec::new() }
 }
@@ -463,38 +467,4 @@ fn reset_stats<S: Service>(connection: &ServedConnection<S>) -> Reply {
     }
     glint_telemetry::reset();
     Reply::Json("[]".into())
-}
-
-/// Refuses a slot that a client cannot have, whose replies are remembered for each of its slots,
-/// and a change without one.
-fn check_slot(header: &Header, request: &Request<'_>) -> Result<(), NetError> {
-    if header.slot == NO_SLOT {
-        let changes = match request {
-            Request::Mds { request, .. } | Request::Replay { request, .. } => {
-                request.is_modifying()
-            }
-            Request::Ost { request, .. } => request.is_modifying(),
-            _ => false,
-        };
-        return if changes { Err(refused("a change without a slot")) } else { Ok(()) };
-    }
-    if header.slot >= SLOTS_MAX {
-        let reason = format!("slot {}: a client has {SLOTS_MAX}", header.slot);
-        return Err(NetError::Refused(reason));
-    }
-    Ok(())
-}
-
-/// Why a hello was not good.
-fn not_admitted(errno: Errno) -> NetError {
-    NetError::Refused(match errno {
-        Errno::EACCES => "the client of this id has shown another certificate or secret".into(),
-        Errno::EMFILE => "there are too many clients, of its certificate or in all".into(),
-        Errno::EAGAIN => "not yet: what it did before is being ended, or the server of the MDS, \
-                          which knows it, is away or busy"
-            .into(),
-        Errno::ESTALE => "its session is over".into(),
-        Errno::ENAMETOOLONG => "its host or its mount point has too long a name".into(),
-        errno => errno.to_string(),
-    })
 }

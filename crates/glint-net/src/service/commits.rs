@@ -14,6 +14,9 @@ pub trait CommitService {
     /// The last transactions on stable storage.
     fn last_committed(&self) -> Committed;
 
+    /// True when nothing reaches stable storage any more, so that the server is about to end.
+    fn has_failed(&self) -> bool;
+
     /// Transactions that survived of the run with this boot verifier; `None` if it is too long ago.
     fn survival(&self, boot_verifier: u64) -> Option<Survived>;
 }

@@ -82,6 +82,10 @@ impl<K: Kv, D: Disk> CommitService for MdsServer<K, D> {
         }
     }
 
+    fn has_failed(&self) -> bool {
+        self.failure().is_some()
+    }
+
     fn survival(&self, boot_verifier: u64) -> Option<Survived> {
         self.mds.survived(boot_verifier)
     }

@@ -83,6 +83,10 @@ impl<D: Disk> CommitService for Oss<D> {
         Committed { mds: 0, ost: self.replication.committed(self.osts.committed()) }
     }
 
+    fn has_failed(&self) -> bool {
+        self.osts.failure().is_some()
+    }
+
     fn survival(&self, boot_verifier: u64) -> Option<Survived> {
         self.boot_history.survived(boot_verifier)
     }

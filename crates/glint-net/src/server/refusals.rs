@@ -1,0 +1,60 @@
+//! What is not executed, or not answered, and why.
+
+use crate::NetError;
+use glint_proto::Errno;
+use glint_proto::frame::{Header, NO_SLOT};
+use glint_proto::limits::{CONNECTIONS_PER_CLIENT_MAX, SLOTS_PER_CONNECTION};
+use glint_proto::message::{Reply, Request};
+
+/// Slots of a client, over all its connections.
+const SLOTS_MAX: u16 = SLOTS_PER_CONNECTION * CONNECTIONS_PER_CLIENT_MAX;
+const _: () = assert!(SLOTS_MAX < NO_SLOT);
+
+pub(crate) fn refused(reason: &str) -> NetError {
+    NetError::Refused(reason.into())
+}
+
+/// True if a reply may say no more than that the server's own disk has failed.
+pub(crate) fn failed_with_disk(reply: &Reply) -> bool {
+    let errno = match reply {
+        Reply::Mds { reply, .. } => reply.as_ref().err(),
+        Reply::Ost { reply, .. } => reply.as_ref().err(),
+        Reply::Reclaimed(replies) => replies.iter().find_map(|reply| reply.as_ref().err()),
+        _ => None,
+    };
+    errno.is_some_and(|errno| matches!(*errno, Errno::EIO | Errno::EROFS))
+}
+
+/// Refuses a slot that a client cannot have, whose replies are remembered for each of its slots,
+/// and a change without one.
+pub(crate) fn check_slot(header: &Header, request: &Request<'_>) -> Result<(), NetError> {
+    if header.slot == NO_SLOT {
+        let changes = match request {
+            Request::Mds { request, .. } | Request::Replay { request, .. } => {
+                request.is_modifying()
+            }
+            Request::Ost { request, .. } => request.is_modifying(),
+            _ => false,
+        };
+        return if changes { Err(refused("a change without a slot")) } else { Ok(()) };
+    }
+    if header.slot >= SLOTS_MAX {
+        let reason = format!("slot {}: a client has {SLOTS_MAX}", header.slot);
+        return Err(NetError::Refused(reason));
+    }
+    Ok(())
+}
+
+/// Why a hello was not good.
+pub(crate) fn not_admitted(errno: Errno) -> NetError {
+    NetError::Refused(match errno {
+        Errno::EACCES => "the client of this id has shown another certificate or secret".into(),
+        Errno::EMFILE => "there are too many clients, of its certificate or in all".into(),
+        Errno::EAGAIN => "not yet: what it did before is being ended, or the server of the MDS, \
+                          which knows it, is away or busy"
+            .into(),
+        Errno::ESTALE => "its session is over".into(),
+        Errno::ENAMETOOLONG => "its host or its mount point has too long a name".into(),
+        errno => errno.to_string(),
+    })
+}
