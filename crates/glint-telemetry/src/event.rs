@@ -30,11 +30,17 @@ pub const OBJECT_DAMAGED: &str = "object_damaged";
 pub const NOT_COMPARED: &str = "not_compared";
 /// The mount of a daemon that has died was removed.
 pub const STALE_MOUNT_REMOVED: &str = "stale_mount_removed";
+/// A server takes requests.
+pub const SERVING: &str = "serving";
+/// A mount is usable.
+pub const MOUNTED: &str = "mounted";
+/// A mount has ended.
+pub const UNMOUNTED: &str = "unmounted";
 /// A server has stopped, and everything is on stable storage.
 pub const STOPPED: &str = "stopped";
 
 /// All of them.
-pub const ALL: [&str; 14] = [
+pub const ALL: [&str; 17] = [
     CLIENT_EVICTED,
     SESSION_LOST,
     REPLAY_STARTED,
@@ -48,5 +54,8 @@ pub const ALL: [&str; 14] = [
     OBJECT_DAMAGED,
     NOT_COMPARED,
     STALE_MOUNT_REMOVED,
+    SERVING,
+    MOUNTED,
+    UNMOUNTED,
     STOPPED,
 ];

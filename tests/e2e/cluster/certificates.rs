@@ -140,7 +140,7 @@ fn who_is_not_let_in() {
     let (data, mds) = (world.oss_data(9), address(port));
     let oss = ["oss", "--insecure", "--data", text(&data), "--listen", "127.0.0.1:0"];
     let log = world.path("oss9.log");
-    let mut oss = Process::start(&[&oss[..], &["--mds", &mds]].concat(), log, None);
+    let oss = Process::start(&[&oss[..], &["--mds", &mds]].concat(), log, None);
     oss.wait_for("say --cert, too");
     oss.stop();
     assert!(ask(Some(&strange_client), port).contains("UnknownIssuer"));

@@ -9,6 +9,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+use glint_telemetry::event;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
@@ -145,8 +146,8 @@ fn mount(world: &World, port: u16, name: &str) -> (Process, PathBuf) {
     let mut command = glint();
     command.args(["mount", "-f", &address(port), text(&directory)]).env("GLINT_NEVER_OLD", "1");
     let log = world.path(&format!("{name}.log"));
-    let mut process = Process::start_as(&mut command, log, Some(&directory));
-    process.wait_for("mounted at");
+    let process = Process::start_as(&mut command, log, Some(&directory));
+    process.wait_for_event(event::MOUNTED);
     (process, directory)
 }
 

@@ -449,8 +449,8 @@ fn a_name_without_a_slash_may_be_a_path() {
     let pid = status["pid"].to_string();
     assert_eq!(fs::read_link(format!("/proc/{pid}/cwd")).unwrap(), Path::new("/"));
     let mut mount = named(&["mount", "-f", "data", text(&dir)]);
-    let mut mount = Process::start_as(&mut mount, world.path("m.log"), Some(&dir));
-    mount.wait_for("mounted at");
+    let mount = Process::start_as(&mut mount, world.path("m.log"), Some(&dir));
+    mount.wait_for_event(event::MOUNTED);
     mount.stop();
     run(Command::new("kill").arg(&pid));
     eventually("it ends", || !Path::new(&format!("/proc/{pid}")).exists());

@@ -52,9 +52,8 @@ impl Drop for Mounted {
 fn by_default_a_server_is_for_root_alone() {
     let world = World::new();
     let data = world.data();
-    let mut server =
-        Process::start(&["serve", "--data", text(&data)], world.path("serve.log"), None);
-    server.wait_for("serving ");
+    let server = Process::start(&["serve", "--data", text(&data)], world.path("serve.log"), None);
+    server.wait_for_event(event::SERVING);
     let socket = data.join("glint.sock");
     assert_eq!(fs::metadata(&socket).unwrap().mode() & 0o777, 0o600);
     // The directory is all that has to be said.
@@ -174,9 +173,7 @@ fn a_mount_goes_to_the_background() {
     assert_eq!(said(&output), "");
     fs::write(dir.join("f"), b"at once").unwrap();
     run(glint().args(["umount", text(&dir)]));
-    eventually("the daemon ends", || {
-        fs::read_to_string(log_of(&dir)).is_ok_and(|log| log.contains("unmounted"))
-    });
+    eventually("the daemon ends", || support::events::is_in(&log_of(&dir), event::UNMOUNTED));
     // A link that somebody has put there is not followed.
     let victim = world.path("victim");
     fs::write(&victim, b"").unwrap();
@@ -439,7 +436,7 @@ fn an_oss_says_what_it_waits_for() {
     let (data, listen, mds) = (world.oss_data(1), address(oss_port), address(port));
     let oss = ["oss", "--daemon", "--insecure", "--data", text(&data), "--listen", &listen];
     let log = world.path("oss.log");
-    let mut starting = Process::start(&[&oss[..], &["--mds", &mds]].concat(), log, None);
+    let starting = Process::start(&[&oss[..], &["--mds", &mds]].concat(), log, None);
     starting.wait_for(&format!("waiting for the server of the MDS at {mds}"));
     let pid = fs::read_to_string(data.join("lock")).unwrap();
     assert!(starting.log().contains(&format!("process {} goes on", pid.trim())));
@@ -475,8 +472,8 @@ fn other_users_are_told_what_needs_root() {
     fs::copy(binary::glint(), &glint_of_all).unwrap();
     fs::create_dir(&dir).unwrap();
     let serve = ["serve", "--data", text(&data)];
-    let mut server = Process::start(&serve, world.path("serve.log"), None);
-    server.wait_for("serving ");
+    let server = Process::start(&serve, world.path("serve.log"), None);
+    server.wait_for_event(event::SERVING);
     let (other, free) = (world.short("other"), world.short("n"));
     for (arguments, expected) in [
         (&["status", text(&data)][..], "permission denied"),

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+use glint_telemetry::event;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::Read;
@@ -256,8 +257,8 @@ fn a_mount_that_was_detached_leaves_the_next_one_alone() {
     fs::create_dir_all(&at).unwrap();
     let mount = |nth: usize| {
         let (server, log) = (address(ports[nth]), worlds[nth].path("a.log"));
-        let mut mount = Process::start(&["mount", "-f", &server, text(&at)], log, None);
-        mount.wait_for("mounted at");
+        let mount = Process::start(&["mount", "-f", &server, text(&at)], log, None);
+        mount.wait_for_event(event::MOUNTED);
         mount
     };
     let first = mount(0);

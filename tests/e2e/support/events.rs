@@ -1,10 +1,9 @@
 //! Events in the logs of processes, by the names that `glint_telemetry::event` lists: a name that is
 //! misspelt does not compile, and sentences can be reworded.
 
-use super::{PATIENCE, Process};
+use super::Process;
 use std::fs;
 use std::path::Path;
-use std::time::Instant;
 
 /// How often a log has an event. Those that a log leaves out, because they repeat, come after the
 /// first twenty.
@@ -36,10 +35,6 @@ impl Process {
 
     /// Waits until it logs an event.
     pub fn wait_for_event(&self, event: &str) {
-        let start = Instant::now();
-        while !self.has_event(event) {
-            assert!(start.elapsed() < PATIENCE, "no {event} in: {}", self.log());
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
+        self.wait_until_logged(event, |log| count(log, event) > 0);
     }
 }

@@ -21,6 +21,7 @@ pub mod random;
 pub mod stalls;
 pub mod tail;
 
+use glint_telemetry::event;
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -116,18 +117,23 @@ pub fn is_mounted(path: &Path) -> bool {
 /// A number that no other test of this machine has before this process ends, of those from `first`.
 pub fn claim(what: &str, first: u16, count: u16) -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    let claims = Path::new("/tmp/glint-e2e-claims");
-    fs::create_dir_all(claims).unwrap();
     let start = std::process::id() as u16 % 400 * 25;
     loop {
         let number = first + NEXT.fetch_add(1, Ordering::Relaxed).wrapping_add(start) % count;
-        let file = fs::File::create(claims.join(format!("{what}-{number}"))).unwrap();
+        let path = claim_file(what, number);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let file = fs::File::create(path).unwrap();
         if file.try_lock().is_ok() {
             // Locked as long as this process lives.
             std::mem::forget(file);
             return number;
         }
     }
+}
+
+/// The file that is locked by who has claimed a number.
+pub fn claim_file(what: &str, number: u16) -> PathBuf {
+    Path::new("/tmp/glint-e2e-claims").join(format!("{what}-{number}"))
 }
 
 /// A port that is free, below those that the kernel hands out to clients: one of them would be in
@@ -173,15 +179,32 @@ impl Process {
         self.log.clone()
     }
 
-    /// Waits for a line in the log.
-    pub fn wait_for(&mut self, text: &str) {
+    /// Waits for a sentence that a user has to read.
+    pub fn wait_for(&self, text: &str) {
+        self.wait_until_logged(text, |log| log.contains(text));
+    }
+
+    /// Waits until the log is as it should be, which is called `what`.
+    fn wait_until_logged(&self, what: &str, is_logged: impl Fn(&str) -> bool) {
         let start = Instant::now();
-        while !self.log().contains(text) {
-            let ended = self.child.as_mut().and_then(|child| child.try_wait().unwrap());
-            assert!(ended.is_none(), "ended before {text:?}: {}", self.log());
-            assert!(start.elapsed() < PATIENCE, "no {text:?} in: {}", self.log());
+        loop {
+            // Before the log is read: what ends logs first.
+            let has_ended = self.has_ended();
+            let log = self.log();
+            if is_logged(&log) {
+                return;
+            }
+            assert!(!has_ended, "ended before {what:?}: {log}");
+            assert!(start.elapsed() < PATIENCE, "no {what:?} in: {log}");
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    fn has_ended(&self) -> bool {
+        use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+        let pid = Pid::from_raw(self.pid() as i32).unwrap();
+        let looks = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(pid), looks).unwrap().is_some()
     }
 
     pub fn pid(&self) -> u32 {
@@ -300,8 +323,8 @@ impl World {
         arguments.extend(more);
         let log = self.path("up.log");
         let _ = fs::remove_file(&log);
-        let mut process = Process::start(&arguments, log, Some(&mount));
-        process.wait_for("mounted at");
+        let process = Process::start(&arguments, log, Some(&mount));
+        process.wait_for_event(event::MOUNTED);
         process
     }
 
@@ -318,8 +341,8 @@ impl World {
         arguments.extend(more);
         let log = self.path("serve.log");
         let _ = fs::remove_file(&log);
-        let mut process = Process::start(&arguments, log, None);
-        process.wait_for("serving ");
+        let process = Process::start(&arguments, log, None);
+        process.wait_for_event(event::SERVING);
         process
     }
 
@@ -331,8 +354,8 @@ impl World {
         arguments.extend(more);
         let log = self.path(&format!("oss{n}.log"));
         let _ = fs::remove_file(&log);
-        let mut process = Process::start(&arguments, log, None);
-        process.wait_for("serving OSTs of");
+        let process = Process::start(&arguments, log, None);
+        process.wait_for_event(event::SERVING);
         process
     }
 
@@ -352,8 +375,8 @@ impl World {
         let mut arguments = vec!["mount", "-f", address, text(&directory)];
         arguments.extend(more);
         let log = self.path(&format!("{name}.log"));
-        let mut process = Process::start(&arguments, log, Some(&directory));
-        process.wait_for("mounted at");
+        let process = Process::start(&arguments, log, Some(&directory));
+        process.wait_for_event(event::MOUNTED);
         (process, directory)
     }
 
@@ -365,8 +388,8 @@ impl World {
         let arguments = ["mount", "-f", &address, text(&directory), "-o", &options];
         let mut command = glint();
         command.args(arguments).env("GLINT_FUSE_DEPTH", "2");
-        let mut process = Process::start_as(&mut command, log, Some(&directory));
-        process.wait_for("mounted at");
+        let process = Process::start_as(&mut command, log, Some(&directory));
+        process.wait_for_event(event::MOUNTED);
         (process, directory)
     }
 

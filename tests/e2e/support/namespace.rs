@@ -1,6 +1,7 @@
 //! Another host: a network namespace, with a cable that can be pulled.
 
 use super::{Process, World, binary, claim, run, text};
+use glint_telemetry::event;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -50,8 +51,8 @@ impl Host {
         fs::create_dir(&directory).unwrap();
         let mut mount = self.command(binary::glint());
         mount.args(["mount", "-f", address, text(&directory)]);
-        let mut process = Process::start_as(&mut mount, world.path("a.log"), Some(&directory));
-        process.wait_for("mounted at");
+        let process = Process::start_as(&mut mount, world.path("a.log"), Some(&directory));
+        process.wait_for_event(event::MOUNTED);
         (process, directory)
     }
 

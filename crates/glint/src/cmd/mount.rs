@@ -248,7 +248,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         tracing::warn!("files are still open; the mount point is detached");
     }
     drop(client);
-    tracing::info!("unmounted {}", mount_point.display());
+    tracing::info!(event = event::UNMOUNTED, "unmounted {}", mount_point.display());
     Ok(ExitCode::SUCCESS)
 }
 

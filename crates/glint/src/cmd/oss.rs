@@ -81,6 +81,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let joined = running.wait_joined(|| stop.is_asked(), daemon::say_waiting);
     if let Ok(true) = joined {
         tracing::info!(
+            event = event::SERVING,
             "serving OSTs of {} to clients at {advertised}, for the file system at {}",
             path,
             args.mds

@@ -52,7 +52,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let address = listener.address.clone();
     let server = listener.serve(running.server.clone(), threads)?;
     let metrics = metrics.serve(Some(running.server.clone()))?;
-    tracing::info!("serving {} at {address}", path);
+    tracing::info!(event = event::SERVING, "serving {} at {address}", path);
     let (in_short, failure) = (|| running.server.in_short(), || running.server.failure());
     if let Some(reason) = serve_until(&stop, in_short, failure) {
         return Err(running.give_up(&reason).into());

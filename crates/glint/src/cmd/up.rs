@@ -179,5 +179,6 @@ pub fn announce(mount: &Mount, took: Duration) {
         tracing::info!("{hint}");
     }
     let ms = took.as_millis();
-    tracing::info!("mounted at {} through {transport} in {ms} ms", mount.path().display());
+    let path = mount.path().display();
+    tracing::info!(event = event::MOUNTED, "mounted at {path} through {transport} in {ms} ms");
 }
