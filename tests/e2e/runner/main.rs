@@ -5,10 +5,11 @@
 //! logs; `--strict` counts it as failed and runs nothing twice.
 //!
 //! Promises: a test that hangs is ended after [`one_test::LIMIT`] and fails; whatever a test leaves
-//! mounted is unmounted, and makes it fail.
+//! behind is removed, and makes it fail.
 
 #![allow(clippy::print_stdout, reason = "it reports to who has started it")]
 
+mod leftovers;
 mod one_test;
 mod plan;
 mod report;
@@ -43,7 +44,7 @@ struct Args {
     /// Also the tests that `make test` leaves out, and more of what the others do.
     #[arg(long)]
     long: bool,
-    /// Fails at the first failure of a test, also if it passes when it runs again.
+    /// Runs nothing twice: a test that fails once has failed.
     #[arg(long)]
     strict: bool,
     /// Appends a line for each run of a test to this file of the repository: name, result, seconds.
@@ -85,6 +86,7 @@ fn run(args: &Args) -> Result<bool, String> {
             return Err(format!("{part:?} runs with --long only"));
         }
     }
+    let _locked = one_test::lock_logs()?;
     let is_wanted = |name: &String| {
         let is_named = args.filters.iter().any(|part| name.contains(part.as_str()));
         (args.filters.is_empty() || is_named)

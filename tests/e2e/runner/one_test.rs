@@ -1,13 +1,13 @@
 //! One test in a process of its own, with a temporary directory, a scratch directory and a log of
 //! its own.
 
+use crate::{leftovers, report};
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use support::paths::from_field;
 
 /// Longest time of a test: more than its own patience with anything that it waits for.
 pub(crate) const LIMIT: Duration = Duration::from_secs(900);
@@ -73,6 +73,20 @@ pub(crate) fn listen_to_signals() -> std::io::Result<()> {
     Ok(())
 }
 
+/// Has the logs of this build for itself, until the file is dropped.
+pub(crate) fn lock_logs() -> Result<File, String> {
+    let path = logs().join("lock");
+    let locked = fs::create_dir_all(logs())
+        .and_then(|()| File::create(&path))
+        .and_then(|file| file.try_lock().map(|()| file).map_err(std::io::Error::from));
+    locked.map_err(|error| match error.kind() {
+        std::io::ErrorKind::WouldBlock => {
+            format!("{}: end-to-end tests of this build run already", path.display())
+        }
+        _ => format!("{}: {error}", path.display()),
+    })
+}
+
 /// Directory of the logs: beside the binaries.
 fn logs() -> PathBuf {
     let here = std::env::current_exe().unwrap_or_default();
@@ -110,10 +124,9 @@ fn try_to_run(
         .process_group(0)
         .spawn()?;
     let mut failure = wait(&mut child)?.or_else(|| did_not_run(log));
-    let left = unmount_below(&[temporary.path(), scratch.path()]);
-    detach_below(scratch.path());
+    let left = leftovers::remove(temporary.path(), scratch.path());
     if failure.is_none() && !left.is_empty() {
-        failure = Some(format!("it left mounts behind: {left:?}"));
+        failure = Some(format!("it left behind: {}", left.join(", ")));
     }
     Ok(failure)
 }
@@ -126,11 +139,8 @@ fn open_to_all(directory: &Path) -> std::io::Result<()> {
 
 /// A failure, if a test process that ended well has not run its test.
 fn did_not_run(log: &Path) -> Option<String> {
-    let ran = fs::read(log).is_ok_and(|text| {
-        let said = b"test result: ok. 1 passed";
-        text.windows(said.len()).any(|part| part == said)
-    });
-    (!ran).then(|| "it ended without a result".to_owned())
+    (!report::tail(log).contains("test result: ok. 1 passed"))
+        .then(|| "it ended without a result".to_owned())
 }
 
 /// Waits for the end of a test, and ends its processes.
@@ -161,29 +171,4 @@ fn wait(child: &mut Child) -> std::io::Result<Option<String>> {
             Some(format!("it was ended after {} s", begun.elapsed().as_secs()))
         }
     })
-}
-
-/// Detaches what is mounted below directories, the last one first; returns where it was.
-fn unmount_below(directories: &[&Path]) -> Vec<PathBuf> {
-    let mounts = fs::read("/proc/self/mounts").unwrap_or_default();
-    let mounts = String::from_utf8_lossy(&mounts);
-    let is_below = |path: &PathBuf| directories.iter().any(|top| path.starts_with(top));
-    let places = mounts.lines().filter_map(|line| line.split(' ').nth(1)).map(from_field);
-    let mut left: Vec<PathBuf> = places.filter(is_below).collect();
-    left.reverse();
-    for place in &left {
-        let _ = rustix::mount::unmount(place, rustix::mount::UnmountFlags::DETACH);
-    }
-    left
-}
-
-/// Detaches loop devices of files below a directory.
-fn detach_below(directory: &Path) {
-    for device in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
-        let file = fs::read_to_string(device.path().join("loop/backing_file")).unwrap_or_default();
-        if Path::new(file.trim_end()).starts_with(directory) {
-            let path = Path::new("/dev").join(device.file_name());
-            let _ = Command::new("losetup").arg("--detach").arg(path).status();
-        }
-    }
 }

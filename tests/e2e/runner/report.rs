@@ -49,7 +49,7 @@ fn seconds(time: Duration) -> String {
 }
 
 /// End of a log.
-fn tail(path: &Path) -> String {
+pub(crate) fn tail(path: &Path) -> String {
     let bytes = std::fs::read(path).unwrap_or_default();
     let from = bytes.len().saturating_sub(LOG_MAX);
     String::from_utf8_lossy(&bytes[from..]).into_owned()
