@@ -7,10 +7,12 @@ PREFIX ?= /usr/local
 # Mounting needs root.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # sudo(8) clears the environment: what tests and cargo read from it is said again.
-PASSED_ON := CARGO_INCREMENTAL LEDGER ROUNDS SECONDS_OF_PAGES SEED
+PASSED_ON := CARGO_INCREMENTAL CARGO_TARGET_DIR LEDGER ROUNDS SECONDS_OF_PAGES SEED
 AS_ROOT = $(SUDO) env "PATH=$$PATH" "HOME=$$HOME" \
 	$(foreach name,$(PASSED_ON),$(if $($(name)),"$(name)=$($(name))"))
-GLINT := target/release/glint
+# Relative, where cargo has it there: the path of a checkout may have any character.
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+GLINT := $(TARGET)/release/glint
 # Where `make tools` installs, if that is not among them.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 # Nothing is built twice there.
@@ -30,20 +32,20 @@ E2E_SECONDS = 180
 
 # Steps share the machine, and one build directory.
 .NOTPARALLEL:
-.PHONY: begin help up build install test quick long check deny doc unit sim binaries e2e fuzz bench tools \
-	tools-long clean
+.PHONY: begin help up build install test quick long long-e2e long-sim long-random long-fuzz check \
+	deny doc unit sim binaries e2e fuzz bench tools tools-long clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
 up: build ## Build Glint, create a file system in DATA if there is none, mount it at MOUNT until Ctrl-C
-	$(SUDO) $(GLINT) up --data "$(DATA)" --mount "$(MOUNT)"
+	$(SUDO) "$(GLINT)" up --data "$(DATA)" --mount "$(MOUNT)"
 
 build: ## Build the release binaries: glint, and glint-bench, which `glint bench` runs
 	cargo build --release --locked -p glint -p glint-bench
 
 install: build ## Install the binaries and the helper of mount(8)
-	$(SUDO) install -D -m 755 -t "$(DESTDIR)$(PREFIX)/bin" $(GLINT) $(GLINT)-bench
+	$(SUDO) install -D -m 755 -t "$(DESTDIR)$(PREFIX)/bin" "$(GLINT)" "$(GLINT)-bench"
 	$(SUDO) install -d "$(DESTDIR)/sbin"
 	$(SUDO) ln -sf "$(PREFIX)/bin/glint" "$(DESTDIR)/sbin/mount.fuse.glint"
 
@@ -85,28 +87,38 @@ unit: binaries ## Unit and property tests, and the tests of this repository's ow
 		cargo test -q --workspace --locked --lib --bins $(UNIT_TESTS:%=--test %)
 
 sim: binaries ## The deterministic simulation, SEEDS seeds; SEED=n runs one again, with its log
-	$(STEP) sim $(SIM_SECONDS) target/debug/glint-sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+	$(STEP) sim $(SIM_SECONDS) "$(TARGET)/debug/glint-sim" $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 # As root, and the binary to test is said: sources may change meanwhile.
 e2e: binaries ## The real binary on real mounts; needs root; TESTS="network oss::the" for a part
-	$(STEP) e2e $(E2E_SECONDS) $(AS_ROOT) "GLINT_BINARY=$(CURDIR)/target/debug/glint" \
+	$(STEP) e2e $(E2E_SECONDS) $(AS_ROOT) "GLINT_BINARY=$$(realpath "$(TARGET)/debug/glint")" \
 		cargo test --workspace --locked --test e2e \
-		--config 'target."cfg(unix)".runner = "target/debug/glint-e2e"' -- $(E2E_OPTIONS) $(TESTS)
+		--config 'target."cfg(unix)".runner = "$(TARGET)/debug/glint-e2e"' -- $(E2E_OPTIONS) $(TESTS)
 
 fuzz: tools-long ## Each decoder, FUZZ_SECONDS seconds; a hostile client, twelve times as long
 	$(STEP) fuzz 1500 scripts/fuzz $(FUZZ_SECONDS)
 
-long: begin deny ## What `make test` leaves out, before a release: hours of other seeds and longer tests
-	@echo "long adds: licences, all end-to-end tests with larger numbers and on xfs, 200 000 seeds,"
-	@echo "20 seeds of property tests and of random operations, ten minutes of fuzzing a decoder"
+long: begin long-e2e long-sim long-random long-fuzz ## What `make test` leaves out, before a release: hours
+	@scripts/step --sum
+
+long-e2e: deny ## Of `make long`: licences; all end-to-end tests, larger numbers
+	@echo "long-e2e adds: licences, all end-to-end tests with larger numbers and on xfs"
 	$(MAKE) e2e E2E_OPTIONS=--long E2E_SECONDS=1200
+
+long-sim: ## Of `make long`: 200 000 seeds of the simulation
+	@echo "long-sim adds: 200 000 seeds of the simulation"
 	$(MAKE) sim SEEDS=200000 SIM_SECONDS=5000
+
+long-random: ## Of `make long`: 20 seeds of property tests and of random operations
+	@echo "long-random adds: 20 seeds of property tests, with 5 000 cases, and of random operations"
 	for seed in $$(seq 1 20); do \
 		PROPTEST_CASES=5000 $(MAKE) unit PROPTEST_SEED=$$seed || exit 1; \
 		SEED=$$seed ROUNDS=1000 $(MAKE) e2e TESTS=random_operations || exit 1; \
 	done
+
+long-fuzz: tools-long ## Of `make long`: fuzzing, ten minutes a decoder
+	@echo "long-fuzz adds: ten minutes of fuzzing for each decoder, two hours of a hostile client"
 	scripts/fuzz 600 0
-	@scripts/step --sum
 
 bench: build ## The figures of docs/benchmarks.md
 	scripts/bench
