@@ -187,9 +187,9 @@ pub struct Touched {
 pub enum PeerRequest {
     /// There is this row. Answered with the row that is known then.
     Adopt(Chain),
-    /// As `Adopt`. Answered, when nothing is executed by an older row any more, with the objects
-    /// that were changed and may differ in other members.
-    Recent(Chain),
+    /// As `Adopt`. Answered, when nothing is executed by an older row any more, with a page of the
+    /// objects that were changed and may differ in other members: the next ones `after` this one.
+    Recent { row: Chain, after: Option<ObjectId> },
     /// Reads are answered in this version. With `are_equal` all changes by older ones are on stable
     /// storage in all copies.
     Activate { chain: ChainVersion, are_equal: bool },
@@ -206,13 +206,14 @@ pub enum PeerRequest {
 
 /// Answers to [`PeerRequest`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // Fields say what they are; shapes are documented on the variants.
 pub enum PeerReply {
     /// Done.
     Done,
     /// To [`PeerRequest::Adopt`].
     Row(Chain),
-    /// To [`PeerRequest::Recent`].
-    Recent(Vec<Touched>),
+    /// To [`PeerRequest::Recent`]: a page, in the order of the objects; more follow if not `is_last`.
+    Recent { touched: Vec<Touched>, is_last: bool },
 }
 
 /// A change that the head of a chain orders another member to make, too.

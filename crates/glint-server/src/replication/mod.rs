@@ -261,7 +261,8 @@ impl Replication {
         };
         // Another thread must not forget by this row what is noted by a newer one.
         let _adopting = self.adopting.lock();
-        let Some(before) = self.rows.adopt(row, stays) else { return };
+        let is_written = |row: &Chain| row.written().any(|ost| here.index(ost).is_some());
+        let Some(before) = self.rows.adopt(row, stays, is_written) else { return };
         tracing::info!(chain = %row.id, version = row.version, members = ?row.members, "a chain has changed");
         for member in row.members.iter().filter(|member| member.state != MemberState::Serving) {
             // Rows between these two may say that it was lost and came back.
@@ -305,7 +306,7 @@ impl Replication {
                 let known = self.rows.get(row.id.target()).ok_or(Errno::EIO)?;
                 Ok(PeerReply::Row(Chain::clone(&known)))
             }
-            PeerRequest::Recent(row) => {
+            PeerRequest::Recent { row, after } => {
                 self.take_row(here, &row)?;
                 let target = row.id.target();
                 self.rows.until_quiet(target).await;
@@ -313,7 +314,8 @@ impl Replication {
                     Some(known) if known.version == row.version => {}
                     _ => return Err(Errno::EREMCHG),
                 }
-                Ok(PeerReply::Recent(self.recent.list((target, 0))))
+                let touched = self.recent.page((target, 0), after, ENTRIES);
+                Ok(PeerReply::Recent { is_last: touched.len() < ENTRIES, touched })
             }
             PeerRequest::Activate { chain, are_equal } => {
                 let _entered = self.rows.enter(chain)?;
@@ -369,14 +371,20 @@ impl Replication {
     }
 
     /// Changes of a chain up to this one are on stable storage in all copies; but for those of
-    /// earlier runs, of which the head may know nothing. A member that is synced may have others,
-    /// which the head asks it for.
+    /// earlier runs, of which the head may know nothing. Where a member is synced it may have others
+    /// from before it was lost, which the head asks it for.
     fn is_stable<D: Disk>(&self, here: Here<'_, D>, chain: ChainVersion, upto: u64) {
         let Some(row) = self.rows.get(chain.target) else { return };
-        if row.readable().all(|member| here.index(member).is_none()) {
+        let is_here = |member: u16| here.index(member).is_some();
+        if !row.written().any(is_here) {
             return;
         }
-        self.recent.forget((chain.target, 0), touched::is_stable(chain.version, upto));
+        let since = match row.readable().any(is_here) {
+            true => 0,
+            false => self.rows.written_since(chain.target),
+        };
+        let is_stable = touched::is_stable(chain.version, upto);
+        self.recent.forget((chain.target, 0), |tag| tag.0 >= since && is_stable(tag));
     }
 
     /// Keeps the session by which this server is a client of the others: once, every [`KEEPING`].
@@ -415,3 +423,6 @@ async fn within<R>(limit: Duration, work: impl Future<Output = FsResult<R>>) -> 
     })
     .await
 }
+
+#[cfg(test)]
+mod tests;

@@ -52,6 +52,8 @@ struct Known {
     change: Option<u64>,
     /// Versions in which other members were told something.
     told: [u32; 2],
+    /// Version since which members here, if they are written, are so without a break.
+    written_since: u32,
     version: Arc<InUse>,
     /// Versions before, while something is executed by them.
     earlier: Vec<Weak<InUse>>,
@@ -167,11 +169,13 @@ impl Rows {
     }
 
     /// Takes a row if it is newer than the one known. Returns that one; the outer `None` if it is
-    /// not newer. `stays_active` says whether the copies are equal by the new row, too.
+    /// not newer. `stays_active` says whether the copies are equal by the new row, too, `is_written`
+    /// whether members here are written by one.
     pub(super) fn adopt(
         &self,
         row: &Chain,
         stays_active: impl FnOnce(&Chain) -> bool,
+        is_written: impl Fn(&Chain) -> bool,
     ) -> Option<Option<Arc<Chain>>> {
         let mut known = self.known.lock();
         let target = row.id.target();
@@ -182,6 +186,11 @@ impl Rows {
                 if stays {
                     one.active = row.version;
                 }
+                // Rows between these two may say that it was lost meanwhile.
+                let was_written = one.row.version + 1 == row.version && is_written(&one.row);
+                if !was_written {
+                    one.written_since = row.version;
+                }
                 let version = Arc::new(InUse(self.changed.clone()));
                 let before = std::mem::replace(&mut one.version, version);
                 one.earlier.retain(|version| version.strong_count() > 0);
@@ -191,10 +200,17 @@ impl Rows {
             }
             None => {
                 let version = Arc::new(InUse(self.changed.clone()));
-                let (active, is_settled, change, told, earlier, changes) = Default::default();
-                let row = Arc::new(row.clone());
-                let one =
-                    Known { row, active, is_settled, change, told, version, earlier, changes };
+                let one = Known {
+                    row: Arc::new(row.clone()),
+                    active: 0,
+                    is_settled: false,
+                    change: None,
+                    told: [0; 2],
+                    written_since: row.version,
+                    version,
+                    earlier: Vec::new(),
+                    changes: Changes::default(),
+                };
                 known.insert(target, one);
                 None
             }
@@ -288,6 +304,11 @@ impl Rows {
             let told = &mut one.told[what as usize];
             *told = chain.version.max(*told);
         }
+    }
+
+    /// Version since which members here are written, if they are.
+    pub(super) fn written_since(&self, target: u16) -> u32 {
+        self.known.lock().get(&target).map_or(u32::MAX, |one| one.written_since)
     }
 
     /// Waits until nothing is executed by older rows of a chain.

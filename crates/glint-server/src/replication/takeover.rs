@@ -55,11 +55,11 @@ impl Replication {
             others.iter().copied().filter(|member| here.index(*member).is_none()).collect();
         let mut all = self.recent.list((chain.target, 0));
         for member in &elsewhere {
-            let asked = self.ask_member(here, chain, *member, PeerRequest::Recent((**row).clone()));
-            match asked.await? {
-                PeerReply::Recent(touched) => all.extend(touched),
-                _ => return Err(Errno::EPROTO),
-            }
+            self.ask_recent(here, row, *member, |touched| {
+                all.extend(touched);
+                Ok(())
+            })
+            .await?;
         }
         let all = merged(all);
         for touched in &all {
@@ -101,6 +101,31 @@ impl Replication {
         self.rows.activate_own(chain, undecided);
         tracing::info!(chain = %row.id, version = row.version, copied = all.len(), "took over");
         Ok(())
+    }
+
+    /// Asks a member on another server for the objects that it has noted as recent. Gives them to
+    /// `take`, some at a time.
+    pub(super) async fn ask_recent<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        row: &Chain,
+        member: u16,
+        mut take: impl FnMut(Vec<Touched>) -> FsResult<()>,
+    ) -> FsResult<()> {
+        let chain = ChainVersion { target: row.id.target(), version: row.version };
+        let mut after = None;
+        loop {
+            let request = PeerRequest::Recent { row: row.clone(), after };
+            let reply = self.ask_member(here, chain, member, request).await?;
+            let PeerReply::Recent { touched, is_last } = reply else { return Err(Errno::EPROTO) };
+            let next = touched.last().map(|last| last.object).max(after);
+            let is_more = !is_last && next > after;
+            take(touched)?;
+            if !is_more {
+                return Ok(());
+            }
+            after = next;
+        }
     }
 
     /// Tells other members, once, that they may be read.

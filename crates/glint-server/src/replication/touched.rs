@@ -17,7 +17,8 @@ use glint_proto::chain::Touched;
 use glint_proto::{Errno, FsResult, Ino, ObjectId};
 use glint_telemetry::{Layer, Span};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -48,7 +49,7 @@ pub(super) struct TouchedLog {
 
 #[derive(Default)]
 struct TouchedSets {
-    sets: BTreeMap<Key, HashMap<ObjectId, TouchedRange>>,
+    sets: BTreeMap<Key, BTreeMap<ObjectId, TouchedRange>>,
     /// Changes without a number that were ever noted.
     unnumbered: u64,
     /// Records that were ever appended.
@@ -75,6 +76,10 @@ struct TouchedRange {
 /// earlier runs, of which the head may know nothing, are not selected.
 pub(super) fn is_stable(version: u32, upto: u64) -> impl Fn(Tag) -> bool {
     move |(row, number)| row > UNNUMBERED.0 && row <= version && number <= upto
+}
+
+fn entry((object, range): (&ObjectId, &TouchedRange)) -> Touched {
+    Touched { object: *object, start: range.start, end: range.end }
 }
 
 fn encode(key: Key, touched: Touched) -> [u8; RECORD_BYTES] {
@@ -218,16 +223,20 @@ impl TouchedLog {
         self.list_until_now(key).0
     }
 
+    /// Entries of a key after an object, in the order of objects, no more than `most`.
+    pub(super) fn page(&self, key: Key, after: Option<ObjectId>, most: usize) -> Vec<Touched> {
+        let state = self.state.lock();
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let set = state.sets.get(&key);
+        let entries = set.into_iter().flat_map(|set| set.range((from, Bound::Unbounded)));
+        entries.take(most).map(entry).collect()
+    }
+
     /// Entries of a key, and the tag of the last change without a number so far.
     pub(super) fn list_until_now(&self, key: Key) -> (Vec<Touched>, Tag) {
         let state = self.state.lock();
         let entries = state.sets.get(&key).into_iter().flatten();
-        let touched = |(object, range): (&ObjectId, &TouchedRange)| Touched {
-            object: *object,
-            start: range.start,
-            end: range.end,
-        };
-        (entries.map(touched).collect(), (UNNUMBERED.0, state.unnumbered))
+        (entries.map(entry).collect(), (UNNUMBERED.0, state.unnumbered))
     }
 
     /// Whether a key has no entries.
@@ -243,7 +252,7 @@ impl TouchedLog {
             end => end.saturating_sub(range.start),
         };
         let sets = &self.state.lock().sets;
-        let count = |(key, set): (&Key, &HashMap<ObjectId, TouchedRange>)| {
+        let count = |(key, set): (&Key, &BTreeMap<ObjectId, TouchedRange>)| {
             (*key, set.len(), set.values().map(known).sum())
         };
         sets.iter().map(count).collect()
@@ -278,7 +287,7 @@ impl TouchedLog {
     pub(super) fn shrink(&self) -> Result<(), RecordsError> {
         let (live, in_log, is_broken) = {
             let state = self.state.lock();
-            let live = state.sets.values().map(HashMap::len).sum::<usize>();
+            let live = state.sets.values().map(BTreeMap::len).sum::<usize>();
             (live, state.in_log, state.is_broken)
         };
         let is_worth_it = in_log > RECORDS_MAX && in_log > 4 * live || live == 0 && in_log > 0;

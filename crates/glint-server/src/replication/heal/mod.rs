@@ -24,7 +24,7 @@ use super::{Here, Replication};
 use futures_util::stream::{self, StreamExt};
 use glint_net::host;
 use glint_ost::disk::Disk;
-use glint_proto::chain::{Chain, ChainVersion, MemberEvent, MemberState, PeerReply, PeerRequest};
+use glint_proto::chain::{Chain, ChainVersion, MemberEvent, MemberState, PeerRequest};
 use glint_proto::{Errno, FsResult, clock};
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -85,14 +85,10 @@ impl Replication {
         let key = (chain.target, member);
         if here.index(member).is_none() && !self.rows.is_told(Told::Syncing, chain) {
             // Changes before it was lost that are on its disk may be known to nobody else.
-            let recent = PeerRequest::Recent(row.clone());
-            let PeerReply::Recent(recent) = self.ask_member(here, chain, member, recent).await?
-            else {
-                return Err(Errno::EPROTO);
-            };
-            for touched in recent {
-                self.pending.touch(key, touched, UNNUMBERED)?;
-            }
+            self.ask_recent(here, row, member, |recent| {
+                recent.into_iter().try_for_each(|one| self.pending.touch(key, one, UNNUMBERED))
+            })
+            .await?;
             self.rows.told(Told::Syncing, chain);
         }
         let begun = clock::now();
@@ -169,3 +165,6 @@ impl Replication {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,188 @@
+//! Servers of one chain in one process, for tests: each has one OST, in memory.
+
+use super::{Asked, Here, Peers, Replication};
+use crate::process::data_dir::{DataDir, Role};
+use crate::records::Records;
+use glint_net::host;
+use glint_ost::disk::memory::MemoryDisk;
+use glint_ost::{ObjectStore, OstSet};
+use glint_proto::chain::{
+    Chain, ChainId, ChainVersion, Destination, Forward, Member, MemberEvent, MemberState,
+    PeerReply, PeerRequest,
+};
+use glint_proto::limits::BODY_BYTES_MAX;
+use glint_proto::{Bulk, ClientId, Errno, FsResult, ObjectId, OstReply, OstRequest, message};
+use parking_lot::Mutex;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// The chain.
+pub(super) const ID: ChainId = ChainId { copies: 2, index: 0 };
+
+/// The servers, and what the MDS says of them.
+pub(super) struct World {
+    servers: Vec<Server>,
+    row: Mutex<Chain>,
+}
+
+struct Server {
+    replication: Replication,
+    osts: OstSet<MemoryDisk>,
+    _dir: tempfile::TempDir,
+}
+
+/// Way from one server to the others.
+struct Way(Weak<World>);
+
+/// A world in which no time passes.
+struct Still;
+
+impl host::World for Still {
+    fn spawn(&self, _: host::Task) {}
+
+    fn sleep(&self, _: Duration) -> host::Task {
+        Box::pin(std::future::pending())
+    }
+
+    fn connect(&self, _: &str) -> std::io::Result<host::Pipe> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
+}
+
+impl World {
+    /// Servers of the OSTs from 0 on, in these states, all of which know that.
+    pub(super) fn new(states: &[MemberState]) -> Arc<World> {
+        host::simulate(Some(Rc::new(Still)));
+        let members: Vec<Member> =
+            (0..).zip(states).map(|(ost, state)| Member { ost, state: *state }).collect();
+        let founders = members.iter().map(|member| member.ost).collect();
+        let id = ChainId { copies: states.len() as u8, ..ID };
+        let row = Chain { id, version: 1, members, founders, intact_since: 1 };
+        let world = Arc::new(World {
+            servers: states.iter().map(|_| Server::new()).collect(),
+            row: Mutex::new(row.clone()),
+        });
+        for (ost, server) in world.servers.iter().enumerate() {
+            server.replication.set_peers(Some(Arc::new(Way(Arc::downgrade(&world)))));
+            server.replication.adopt(world.here(ost as u16), &row);
+        }
+        world
+    }
+
+    pub(super) fn row(&self) -> Chain {
+        self.row.lock().clone()
+    }
+
+    pub(super) fn version(&self) -> ChainVersion {
+        let row = self.row();
+        ChainVersion { target: row.id.target(), version: row.version }
+    }
+
+    pub(super) fn server(&self, ost: u16) -> &Replication {
+        &self.servers[usize::from(ost)].replication
+    }
+
+    pub(super) fn here(&self, ost: u16) -> Here<'_, MemoryDisk> {
+        Here { osts: &self.servers[usize::from(ost)].osts, first: ost }
+    }
+
+    /// Writes to an object of one member alone.
+    pub(super) fn write(&self, ost: u16, object: ObjectId, offset: u64, data: &[u8]) {
+        let write = OstRequest::Write { object, offset, mtime: None, kept: false };
+        let written = self.here(ost).osts.handle(ClientId::IN_PROCESS, 0, write, Bulk::Out(data));
+        futures_lite::future::block_on(written).reply.unwrap();
+    }
+
+    /// What an object of a member has, up to a length.
+    pub(super) fn read(&self, ost: u16, object: ObjectId, offset: u64, len: usize) -> Vec<u8> {
+        let mut room = vec![0; len];
+        let read = OstRequest::Read { object, offset, len: len as u32 };
+        let read = self.here(ost).osts.handle(ClientId::IN_PROCESS, 0, read, Bulk::In(&mut room));
+        match futures_lite::future::block_on(read).reply.unwrap() {
+            OstReply::Data(len) => room.truncate(len as usize),
+            other => panic!("{other:?}"),
+        }
+        room
+    }
+
+    fn answer(&self, ost: u16, event: MemberEvent) -> Chain {
+        let mut row = self.row.lock();
+        let state = match event {
+            MemberEvent::Synced => MemberState::Serving,
+            MemberEvent::Lost => MemberState::Offline,
+            MemberEvent::Returned | MemberEvent::ReturnedWithout => MemberState::Syncing,
+        };
+        row.members.iter_mut().filter(|m| m.ost == ost).for_each(|m| m.state = state);
+        row.members.sort_by_key(|member| match member.state {
+            MemberState::Serving => 0,
+            MemberState::Syncing => 1,
+            _ => 2,
+        });
+        row.version += 1;
+        row.clone()
+    }
+}
+
+impl Server {
+    fn new() -> Server {
+        let dir = tempfile::tempdir().unwrap();
+        let records: Arc<dyn Records> =
+            Arc::new(DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap());
+        let store = ObjectStore::on(MemoryDisk::default(), Path::new("ost"), 64, Arc::default());
+        Server {
+            replication: Replication::load(&records, false, None).unwrap(),
+            osts: OstSet::start(vec![store], Arc::default(), None, false).unwrap(),
+            _dir: dir,
+        }
+    }
+}
+
+/// A message as the network takes it.
+fn sent(message: &impl serde::Serialize) -> FsResult<()> {
+    let mut bytes = Vec::new();
+    message::encode(message, &mut bytes)?;
+    if bytes.len() <= BODY_BYTES_MAX { Ok(()) } else { Err(Errno::E2BIG) }
+}
+
+impl Peers for Way {
+    fn forward<'a>(
+        &'a self,
+        to: Destination,
+        forward: Forward,
+        request: OstRequest,
+        bulk: Bulk<'a>,
+    ) -> Asked<'a, OstReply> {
+        Box::pin(async move {
+            let world = self.0.upgrade().ok_or(Errno::EIO)?;
+            let (server, here) = (world.server(to.ost), world.here(to.ost));
+            let client = ClientId::IN_PROCESS;
+            server.execute_forward(here, client, to, forward, request, bulk).await.reply
+        })
+    }
+
+    fn ask(&self, ost: u16, request: PeerRequest) -> Asked<'_, PeerReply> {
+        Box::pin(async move {
+            let world = self.0.upgrade().ok_or(Errno::EIO)?;
+            sent(&request)?;
+            let reply = world.server(ost).answer(world.here(ost), request).await?;
+            sent(&reply)?;
+            Ok(reply)
+        })
+    }
+
+    fn keep(&self) -> Asked<'_, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn tell(&self, chain: ChainVersion, ost: u16, event: MemberEvent) -> Asked<'_, Chain> {
+        Box::pin(async move {
+            let world = self.0.upgrade().ok_or(Errno::EIO)?;
+            match world.version() == chain {
+                true => Ok(world.answer(ost, event)),
+                false => Ok(world.row()),
+            }
+        })
+    }
+}
