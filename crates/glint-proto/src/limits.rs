@@ -83,6 +83,12 @@ pub const CHAIN_NEWS_MS: u64 = 20_000;
 pub const MEMBER_LOST_MS: u64 = 3_000;
 /// Most OSTs that have a copy of an object.
 pub const REPLICAS_MAX: u8 = 7;
+/// Entries that a server has in its index of pending changes, of all chains and members. With one
+/// more, a member of which there are most lacks everything: of an OST that is away for long it costs
+/// less to look at all files than to remember each change. An entry takes some 100 bytes of memory.
+pub const PENDING_ENTRIES_MAX: usize = 1 << 18;
+/// Objects of a chain in one page of a list of all.
+pub const OBJECTS_PER_PAGE_MAX: usize = 64;
 /// Length of the label of a failure domain.
 pub const FAILURE_DOMAIN_BYTES_MAX: usize = 255;
 /// Chains with the same number of members.

@@ -94,6 +94,7 @@ pub(crate) fn pending<D: Disk>(replication: &Replication, here: Here<'_, D>) -> 
             "ost": one.ost,
             "objects": one.objects,
             "bytes": one.bytes,
+            "everything": one.everything,
             "head": one.is_head,
         })
     };

@@ -1,5 +1,6 @@
 //! The table of chains: who holds which copies, and may be used for what.
 
+pub(crate) mod contents;
 pub(crate) mod emptied;
 pub(crate) mod membership;
 pub(crate) mod placement;

@@ -6,7 +6,9 @@ use crate::support::{ANN, ROOT, Tree, planted};
 use futures_lite::future::block_on;
 use glint_mds::Placed;
 use glint_proto::chain::{ChainId, MemberEvent};
-use glint_proto::{Errno, FileType, FsResult, Layout, MdsRequest};
+use glint_proto::limits::OBJECTS_PER_PAGE_MAX;
+use glint_proto::{Errno, FileType, FsResult, Ino, Layout, MdsRequest, ObjectId};
+use std::collections::{BTreeMap, BTreeSet};
 
 fn place(tree: &Tree, osts: u16) {
     let placed = (0..osts).map(|ost| Placed { ost, domain: format!("host{ost}") }).collect();
@@ -74,4 +76,41 @@ fn an_ost_is_awaited_where_nobody_stands_in_for_it() {
     assert_eq!(away(0), (true, true, false));
     block_on(tree.mds.on_ost(1, MemberEvent::Lost)).unwrap();
     assert_eq!(away(1), (true, true, true));
+}
+
+#[test]
+fn all_objects_of_a_chain_are_listed_page_by_page() {
+    let tree = planted();
+    place(&tree, 3);
+    set(&tree, &ROOT, "dir", 2).unwrap();
+    let mut must: BTreeMap<u16, BTreeSet<ObjectId>> = BTreeMap::new();
+    for n in 0..3000 {
+        let made = tree.make(&ROOT, &format!("dir/file{n}"), FileType::Regular, 0o644).unwrap();
+        let target = made.layout.ost_of(0, 0);
+        must.entry(target).or_default().insert(made.layout.object(made.ino, 0));
+    }
+    let wide = Layout { replicas: 2, stripe_count: 0, ..Layout::default() };
+    let set_wide = MdsRequest::SetLayout { ino: tree.ino("dir"), layout: wide };
+    tree.ask_attr(&ROOT, &set_wide).unwrap();
+    let made = tree.make(&ROOT, "dir/wide", FileType::Regular, 0o644).unwrap();
+    for stripe in 0..made.layout.stripe_count {
+        let target = made.layout.ost_of(stripe, 0);
+        must.entry(target).or_default().insert(made.layout.object(made.ino, stripe));
+    }
+    assert!(must.len() > 1, "over several chains");
+    for (target, must) in must {
+        let mut after = ObjectId { ino: Ino(0), stripe: 0 };
+        let (mut found, mut pages) = (BTreeSet::new(), 0);
+        loop {
+            let page = block_on(tree.mds.objects_of(target, after)).unwrap();
+            assert!(page.objects.len() <= OBJECTS_PER_PAGE_MAX);
+            found.extend(page.objects);
+            pages += 1;
+            let Some(last) = page.last else { break };
+            assert!(last > after);
+            after = last;
+        }
+        assert_eq!(found, must);
+        assert!(pages <= 10 + must.len() / OBJECTS_PER_PAGE_MAX, "{pages} pages");
+    }
 }

@@ -8,8 +8,8 @@
 //! (The states are those of 3FS; the version that each request carries is that of CRAQ, Terrace
 //! and Freedman 2009.)
 
-use crate::ObjectId;
 use crate::limits::{CHAINS_MAX, REPLICAS_MAX};
+use crate::{Ino, ObjectId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -180,6 +180,17 @@ pub struct Touched {
     pub end: u64,
 }
 
+impl Touched {
+    /// Stands for all objects of a chain. (No inode has the number 0.)
+    pub const EVERYTHING: Touched =
+        Touched { object: ObjectId { ino: Ino(0), stripe: 0 }, start: 0, end: u64::MAX };
+
+    /// All of one object.
+    pub fn whole(object: ObjectId) -> Touched {
+        Touched { object, start: 0, end: u64::MAX }
+    }
+}
+
 /// Question of one member of a chain to another. Data is forwarded as requests for data
 /// ([`Forward`]).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -200,7 +211,7 @@ pub enum PeerRequest {
     Stable(ChainVersion, u64),
     /// The head has no such object: the one of this OST is to go.
     Remove { chain: ChainVersion, ost: u16, object: ObjectId },
-    /// An absent member lacks these changes.
+    /// An absent member lacks these changes; or [`Touched::EVERYTHING`].
     Pending { chain: ChainVersion, absent: u16, touched: Vec<Touched> },
 }
 

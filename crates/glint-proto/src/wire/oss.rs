@@ -37,6 +37,8 @@ pub enum OssRequest {
     Member { chain: ChainVersion, ost: u16, event: MemberEvent },
     /// Layout of the file that an object belongs to.
     Layout(Ino),
+    /// A page of the objects of a chain that files have or are given, in their order after this one.
+    Objects { target: u16, after: ObjectId },
 }
 
 /// Sign of life of an OSS.
@@ -92,6 +94,18 @@ pub enum OssReply {
     Chain { row: Chain, is_settled: bool },
     /// To [`OssRequest::Layout`]; `None` if there is no such file.
     Layout(Option<Layout>),
+    /// To [`OssRequest::Objects`].
+    Objects(ObjectPage),
+}
+
+/// A page of the objects of a chain.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ObjectPage {
+    /// In their order, [`OBJECTS_PER_PAGE_MAX`](crate::limits::OBJECTS_PER_PAGE_MAX) at most.
+    pub objects: Vec<ObjectId>,
+    /// The page ends with this one, whether it is an object of the chain or not; `None` if there
+    /// are no more.
+    pub last: Option<ObjectId>,
 }
 
 /// Orders to an OSS: what it has to do, and what it must know.

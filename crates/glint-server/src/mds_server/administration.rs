@@ -64,6 +64,9 @@ impl<K: Kv, D: Disk> AdminService for MdsServer<K, D> {
                 Ok(OssReply::SessionIsGood(is_good))
             }
             OssRequest::Layout(ino) => Ok(OssReply::Layout(self.mds.layout_of(ino).await?)),
+            OssRequest::Objects { target, after } => {
+                Ok(OssReply::Objects(self.mds.objects_of(target, after).await?))
+            }
             OssRequest::Member { chain, ost, event } => {
                 let (row, is_settled) = self.on_member(chain, ost, event).await?;
                 Ok(OssReply::Chain { row, is_settled })
@@ -75,7 +78,7 @@ impl<K: Kv, D: Disk> AdminService for MdsServer<K, D> {
         match request {
             OssRequest::Heartbeat(beat) => self.osses.knows(name, beat),
             OssRequest::CheckSession { .. } => true,
-            OssRequest::Member { .. } | OssRequest::Layout(_) => false,
+            OssRequest::Member { .. } | OssRequest::Layout(_) | OssRequest::Objects { .. } => false,
         }
     }
 

@@ -13,7 +13,8 @@ use glint_net::host;
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion, MemberEvent};
 use glint_proto::limits::MEMBER_LOST_MS;
-use glint_proto::{FsResult, clock};
+use glint_proto::oss::ObjectPage;
+use glint_proto::{FsResult, ObjectId, clock};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -181,6 +182,10 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
 }
 
 impl<K: Kv, D: Disk> AsksMds for MdsServer<K, D> {
+    fn objects_of(&self, target: u16, after: ObjectId) -> Asked<'_, ObjectPage> {
+        Box::pin(self.mds.objects_of(target, after))
+    }
+
     fn tell_of_member(
         &self,
         chain: ChainVersion,

@@ -67,7 +67,7 @@ impl Walk {
                     continue;
                 }
                 let object = layout.object(*ino, stripe);
-                let whole = Touched { object, start: 0, end: u64::MAX };
+                let whole = Touched::whole(object);
                 for member in self.members.range((target, 0)..=(target, u16::MAX)) {
                     found.entry(*member).or_default().push(whole);
                 }

@@ -29,7 +29,7 @@ use glint_ost::OstSet;
 use glint_ost::disk::{Disk, LocalDisk};
 use glint_proto::capability::SECRET_BYTES;
 use glint_proto::chain::{Chain, ChainVersion, MemberEvent};
-use glint_proto::oss::{Orders, OssReply, OssRequest, ReplacedOst};
+use glint_proto::oss::{ObjectPage, Orders, OssReply, OssRequest, ReplacedOst};
 use glint_proto::{Errno, FsResult, NoNamespace, ObjectId, SpaceInfo, clock};
 use glint_wait::WaitList;
 use liaison::Liaison;
@@ -246,6 +246,8 @@ impl<D: Disk> Oss<D> {
         let (change, failed) = self.osts.destroy(objects);
         self.osts.commit().await.map_err(|errno| errno.to_string())?;
         self.boot_history.durable(&*self.records, change).map_err(|error| error.to_string())?;
+        let removed = objects.iter().map(|(_, object)| *object);
+        self.replication.are_removed(removed.filter(|object| !failed.contains(object)));
         Ok(failed)
     }
 
@@ -262,6 +264,15 @@ impl<D: Disk> Oss<D> {
 }
 
 impl<D: Disk> AsksMds for Oss<D> {
+    fn objects_of(&self, target: u16, after: ObjectId) -> Asked<'_, ObjectPage> {
+        Box::pin(async move {
+            match self.liaison.ask(OssRequest::Objects { target, after }).await? {
+                OssReply::Objects(page) => Ok(page),
+                _ => Err(Errno::EPROTO),
+            }
+        })
+    }
+
     fn tell_of_member(
         &self,
         chain: ChainVersion,

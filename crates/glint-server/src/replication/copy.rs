@@ -237,6 +237,7 @@ mod tests {
     use glint_proto::chain::{
         ChainId, Destination, Forward, Member, MemberEvent, MemberState, PeerReply,
     };
+    use glint_proto::oss::ObjectPage;
     use glint_proto::{ClientId, Ino};
     use parking_lot::Mutex;
     use std::path::Path;
@@ -270,6 +271,10 @@ mod tests {
 
         fn keep(&self) -> Asked<'_, ()> {
             Box::pin(std::future::ready(Ok(())))
+        }
+
+        fn objects(&self, _: u16, _: ObjectId) -> Asked<'_, ObjectPage> {
+            Box::pin(std::future::ready(Err(Errno::EIO)))
         }
 
         fn tell(&self, _: ChainVersion, _: u16, _: MemberEvent) -> Asked<'_, Chain> {

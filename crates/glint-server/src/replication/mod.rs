@@ -39,6 +39,7 @@ use glint_proto::chain::{
     PeerReply, PeerRequest,
 };
 use glint_proto::limits::CHAIN_LEASE_MS;
+use glint_proto::oss::ObjectPage;
 use glint_proto::{Bulk, Errno, FsResult, ObjectId, OstReply, OstRequest, clock};
 pub(crate) use heal::ENTRIES;
 use heal::HealControl;
@@ -50,7 +51,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use touched::{Tag, TouchedLog, UNNUMBERED};
+use touched::{Tag, TouchedCount, TouchedLog, UNNUMBERED};
 
 /// A member that does not make a change in this time is taken out.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -78,6 +79,9 @@ pub(crate) trait Peers: Send + Sync {
 
     /// Has the MDS hear of this server as a client, whose session at the others ends with that there.
     fn keep(&self) -> Asked<'_, ()>;
+
+    /// Asks the MDS for a page of the objects of a chain, after this one.
+    fn objects(&self, target: u16, after: ObjectId) -> Asked<'_, ObjectPage>;
 
     /// Tells the MDS what happened to a member. Returns the row as it is then.
     fn tell(&self, chain: ChainVersion, ost: u16, event: MemberEvent) -> Asked<'_, Chain>;
@@ -110,6 +114,8 @@ pub(crate) struct PendingCount {
     pub(crate) objects: usize,
     /// Without those of which the end is not known.
     pub(crate) bytes: u64,
+    /// It lacks more than is remembered, and is given all objects of the chain.
+    pub(crate) everything: bool,
     /// The head of the chain is here.
     pub(crate) is_head: bool,
 }
@@ -204,12 +210,19 @@ impl Replication {
 
     /// Changes of each chain that a member lacks, as it is known here.
     pub(crate) fn pending<D: Disk>(&self, here: Here<'_, D>) -> Vec<PendingCount> {
-        let named = |((target, ost), objects, bytes)| {
+        let named = |TouchedCount { key: (target, ost), objects, bytes, everything }| {
             let head = self.rows.get(target).and_then(|row| row.head());
             let is_head = head.is_some_and(|head| here.index(head).is_some());
-            Some(PendingCount { chain: ChainId::of_target(target)?, ost, objects, bytes, is_head })
+            let chain = ChainId::of_target(target)?;
+            Some(PendingCount { chain, ost, objects, bytes, everything, is_head })
         };
         self.pending.counts().into_iter().filter_map(named).collect()
+    }
+
+    /// Files of these objects are gone, and the objects here, too. Members that are away are told to
+    /// remove theirs, for as long as the MDS knows of the files.
+    pub(crate) fn are_removed(&self, objects: impl Iterator<Item = ObjectId>) {
+        self.pending.forget_objects(objects);
     }
 
     /// Rates at which members are healed from here.

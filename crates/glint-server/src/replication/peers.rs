@@ -5,11 +5,15 @@ use super::{Asked, Peers};
 use glint_net::{Cluster, MdsSession, PeerRequests, Transport};
 use glint_proto::chain::{Chain, ChainVersion, Destination, Forward, MemberEvent};
 use glint_proto::chain::{PeerReply, PeerRequest};
-use glint_proto::{Bulk, Errno, OstReply, OstRequest};
+use glint_proto::oss::ObjectPage;
+use glint_proto::{Bulk, Errno, ObjectId, OstReply, OstRequest};
 use std::sync::Weak;
 
 /// Server that can ask the MDS.
 pub(crate) trait AsksMds: Send + Sync {
+    /// Asks the MDS for a page of the objects of a chain that files have or are given.
+    fn objects_of(&self, target: u16, after: ObjectId) -> Asked<'_, ObjectPage>;
+
     /// Tells the MDS what happened to a member. Returns the row as it is then, when nobody acts by
     /// an older one.
     fn tell_of_member(&self, chain: ChainVersion, ost: u16, event: MemberEvent)
@@ -39,6 +43,13 @@ impl<M: Transport + PeerRequests, S: AsksMds> Peers for ClusterPeers<M, S> {
 
     fn keep(&self) -> Asked<'_, ()> {
         Box::pin(async { self.cluster.mds().chains().await.map(drop) })
+    }
+
+    fn objects(&self, target: u16, after: ObjectId) -> Asked<'_, ObjectPage> {
+        Box::pin(async move {
+            let server = self.server.upgrade().ok_or(Errno::EIO)?;
+            server.objects_of(target, after).await
+        })
     }
 
     fn tell(&self, chain: ChainVersion, ost: u16, event: MemberEvent) -> Asked<'_, Chain> {

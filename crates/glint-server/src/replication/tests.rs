@@ -10,9 +10,11 @@ use glint_proto::chain::{
     Chain, ChainId, ChainVersion, Destination, Forward, Member, MemberEvent, MemberState,
     PeerReply, PeerRequest,
 };
-use glint_proto::limits::BODY_BYTES_MAX;
+use glint_proto::limits::{BODY_BYTES_MAX, OBJECTS_PER_PAGE_MAX};
+use glint_proto::oss::ObjectPage;
 use glint_proto::{Bulk, ClientId, Errno, FsResult, ObjectId, OstReply, OstRequest, message};
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
@@ -25,6 +27,8 @@ pub(super) const ID: ChainId = ChainId { copies: 2, index: 0 };
 pub(super) struct World {
     servers: Vec<Server>,
     row: Mutex<Chain>,
+    /// Objects that files have.
+    pub(super) files: Mutex<BTreeSet<ObjectId>>,
 }
 
 struct Server {
@@ -63,6 +67,7 @@ impl World {
         let world = Arc::new(World {
             servers: states.iter().map(|_| Server::new()).collect(),
             row: Mutex::new(row.clone()),
+            files: Mutex::default(),
         });
         for (ost, server) in world.servers.iter().enumerate() {
             server.replication.set_peers(Some(Arc::new(Way(Arc::downgrade(&world)))));
@@ -174,6 +179,18 @@ impl Peers for Way {
 
     fn keep(&self) -> Asked<'_, ()> {
         Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn objects(&self, _: u16, after: ObjectId) -> Asked<'_, ObjectPage> {
+        Box::pin(async move {
+            let world = self.0.upgrade().ok_or(Errno::EIO)?;
+            let mut objects: Vec<ObjectId> = world.files.lock().range(after..).copied().collect();
+            objects.retain(|object| *object > after);
+            let is_last = objects.len() <= OBJECTS_PER_PAGE_MAX;
+            objects.truncate(OBJECTS_PER_PAGE_MAX);
+            let last = objects.last().copied().filter(|_| !is_last);
+            Ok(ObjectPage { objects, last })
+        })
     }
 
     fn tell(&self, chain: ChainVersion, ost: u16, event: MemberEvent) -> Asked<'_, Chain> {

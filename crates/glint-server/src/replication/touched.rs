@@ -7,13 +7,17 @@
 //!   anew before any is said to be there.
 //! - An entry covers all changes of its object since it came. A later change that it covers is not
 //!   written to the log.
-//! - [`TouchedLog::remove`] keeps entries that were noted again since they were listed.
+//! - [`TouchedLog::remove`] keeps entries that were noted again since they were listed, and
+//!   [`TouchedLog::advance`] everything that was.
+//! - The log of pending changes has no more than [`PENDING_ENTRIES_MAX`] entries. With one more, the
+//!   key that has most lacks everything: all objects of its chain, one after the other.
 //!
 //! (The first is called an activity log elsewhere, the second an index of pending heals: GlusterFS
 //! keeps it as links in a directory, one for each file.)
 
 use crate::records::{LogStore, RecordsError, ServerLog};
-use glint_proto::chain::Touched;
+use glint_proto::chain::{ChainId, Touched};
+use glint_proto::limits::PENDING_ENTRIES_MAX;
 use glint_proto::{Errno, FsResult, Ino, ObjectId};
 use glint_telemetry::{Layer, Span};
 use parking_lot::Mutex;
@@ -49,7 +53,10 @@ pub(super) struct TouchedLog {
 
 #[derive(Default)]
 struct TouchedSets {
-    sets: BTreeMap<Key, BTreeMap<ObjectId, TouchedRange>>,
+    sets: BTreeMap<Key, TouchedSet>,
+    /// Entries of all sets together, and how many there may be.
+    entries: usize,
+    entries_max: Option<usize>,
     /// Changes without a number that were ever noted.
     unnumbered: u64,
     /// Records that were ever appended.
@@ -60,12 +67,38 @@ struct TouchedSets {
     is_broken: bool,
 }
 
+#[derive(Default)]
+struct TouchedSet {
+    objects: BTreeMap<ObjectId, TouchedRange>,
+    /// Beside them: all objects of the chain from some point on.
+    rest: Option<Rest>,
+}
+
+/// All objects of a chain after one of them.
+#[derive(Clone, Copy)]
+struct Rest {
+    after: ObjectId,
+    /// Of the last change that it covers.
+    tag: Tag,
+}
+
 #[derive(Clone, Copy)]
 struct TouchedRange {
     start: u64,
     end: u64,
     /// Of the last change.
     tag: Tag,
+}
+
+/// How much a key has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct TouchedCount {
+    pub(super) key: Key,
+    pub(super) objects: usize,
+    /// Without those of which the end is not known.
+    pub(super) bytes: u64,
+    /// All objects of the chain beside them, or most.
+    pub(super) everything: bool,
 }
 
 /// Selects changes that are stable when the head of a chain, at row `version`, says so of its changes
@@ -116,7 +149,8 @@ impl TouchedLog {
         log: ServerLog,
     ) -> Result<TouchedLog, RecordsError> {
         let bytes = records.read_log(log)?;
-        let mut state = TouchedSets::default();
+        let entries_max = (log == ServerLog::Pending).then_some(PENDING_ENTRIES_MAX);
+        let mut state = TouchedSets { entries_max, ..TouchedSets::default() };
         for record in bytes.chunks_exact(RECORD_BYTES) {
             let Some((key, touched)) = decode(record) else {
                 tracing::warn!(?log, "a record in a log of changed objects is damaged");
@@ -124,6 +158,11 @@ impl TouchedLog {
             };
             state.insert(key, touched, UNNUMBERED);
             state.in_log += 1;
+        }
+        // Records of a log that is longer than what this version keeps.
+        let mut is_over = false;
+        while state.bound().is_some() {
+            is_over = true;
         }
         // An earlier process may have ended before it synced them.
         state.appended = state.in_log as u64;
@@ -135,7 +174,7 @@ impl TouchedLog {
             syncing: Default::default(),
             synced: AtomicU64::new(0),
         };
-        if !whole {
+        if !whole || is_over {
             loaded.write_all(&mut loaded.state.lock())?;
         }
         Ok(loaded)
@@ -146,6 +185,14 @@ impl TouchedLog {
         let _span = Span::part(Layer::Index);
         let mut state = self.state.lock();
         let entry = state.insert(key, touched, tag);
+        if let Some(key) = state.bound() {
+            tracing::warn!(
+                chain = ChainId::of_target(key.0).map(tracing::field::display),
+                ost = key.1,
+                "a member lacks more changes than are remembered: it will be given everything"
+            );
+            state.is_broken = true;
+        }
         if state.is_broken {
             return self.write_all(&mut state).map_err(failed);
         }
@@ -218,7 +265,7 @@ impl TouchedLog {
         Ok(())
     }
 
-    /// Entries of a key.
+    /// Entries of a key, [`Touched::EVERYTHING`] among them.
     pub(super) fn list(&self, key: Key) -> Vec<Touched> {
         self.list_until_now(key).0
     }
@@ -228,15 +275,15 @@ impl TouchedLog {
         let state = self.state.lock();
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let set = state.sets.get(&key);
-        let entries = set.into_iter().flat_map(|set| set.range((from, Bound::Unbounded)));
+        let entries = set.into_iter().flat_map(|set| set.objects.range((from, Bound::Unbounded)));
         entries.take(most).map(entry).collect()
     }
 
     /// Entries of a key, and the tag of the last change without a number so far.
     pub(super) fn list_until_now(&self, key: Key) -> (Vec<Touched>, Tag) {
         let state = self.state.lock();
-        let entries = state.sets.get(&key).into_iter().flatten();
-        (entries.map(entry).collect(), (UNNUMBERED.0, state.unnumbered))
+        let entries = state.sets.get(&key).into_iter().flat_map(TouchedSet::entries);
+        (entries.collect(), state.now())
     }
 
     /// Whether a key has no entries.
@@ -244,16 +291,42 @@ impl TouchedLog {
         !self.state.lock().sets.contains_key(&key)
     }
 
-    /// How many there are of each key, and of how many bytes; of those that reach to the end of
-    /// their object that is not known.
-    pub(super) fn counts(&self) -> Vec<(Key, usize, u64)> {
+    /// Object after which a key lacks all of its chain, if it does, and the tag of the last change
+    /// without a number so far.
+    pub(super) fn rest(&self, key: Key) -> Option<(ObjectId, Tag)> {
+        let state = self.state.lock();
+        let rest = state.sets.get(&key)?.rest?;
+        Some((rest.after, state.now()))
+    }
+
+    /// A key that lacks all objects after one of them lacks those up to `last` no more, or none if
+    /// there is no last one; unless something of it was noted after `upto`: then it is as before.
+    pub(super) fn advance(&self, key: Key, last: Option<ObjectId>, upto: Tag) -> FsResult<()> {
+        let mut state = self.state.lock();
+        let Some(set) = state.sets.get_mut(&key) else { return Ok(()) };
+        let Some(rest) = set.rest.as_mut().filter(|rest| rest.tag <= upto) else { return Ok(()) };
+        if let Some(last) = last {
+            rest.after = last.max(rest.after);
+            return Ok(());
+        }
+        set.rest = None;
+        state.drop_empty(key);
+        // So that the next process does not look at everything again.
+        self.write_all(&mut state).map_err(failed)
+    }
+
+    /// How much each key has.
+    pub(super) fn counts(&self) -> Vec<TouchedCount> {
         let known = |range: &TouchedRange| match range.end {
             u64::MAX => 0,
             end => end.saturating_sub(range.start),
         };
         let sets = &self.state.lock().sets;
-        let count = |(key, set): (&Key, &BTreeMap<ObjectId, TouchedRange>)| {
-            (*key, set.len(), set.values().map(known).sum())
+        let count = |(key, set): (&Key, &TouchedSet)| TouchedCount {
+            key: *key,
+            objects: set.objects.len(),
+            bytes: set.objects.values().map(known).sum(),
+            everything: set.rest.is_some(),
         };
         sets.iter().map(count).collect()
     }
@@ -261,34 +334,51 @@ impl TouchedLog {
     /// Forgets entries whose last change `is_over`.
     pub(super) fn forget(&self, key: Key, is_over: impl Fn(Tag) -> bool) {
         let mut state = self.state.lock();
-        if let Some(set) = state.sets.get_mut(&key) {
-            set.retain(|_, entry| !is_over(entry.tag));
-            if set.is_empty() {
-                state.sets.remove(&key);
-            }
+        let Some(set) = state.sets.get_mut(&key) else { return };
+        let before = set.objects.len();
+        set.objects.retain(|_, entry| !is_over(entry.tag));
+        let left = set.objects.len();
+        set.rest.take_if(|rest| is_over(rest.tag));
+        state.entries -= before - left;
+        state.drop_empty(key);
+    }
+
+    /// Forgets objects in all keys: there are no such objects any more.
+    pub(super) fn forget_objects(&self, objects: impl Iterator<Item = ObjectId>) {
+        let mut state = self.state.lock();
+        if state.entries == 0 {
+            return;
         }
+        let mut gone = 0;
+        for object in objects {
+            let sets = state.sets.values_mut();
+            gone += sets.filter_map(|set| set.objects.remove(&object)).count();
+        }
+        state.entries -= gone;
+        state.sets.retain(|_, set| !set.is_empty());
     }
 
     /// Forgets entries of these objects, unless they were noted again after `upto`.
     pub(super) fn remove(&self, key: Key, objects: &HashSet<ObjectId>, upto: Tag) {
         let mut state = self.state.lock();
         let Some(set) = state.sets.get_mut(&key) else { return };
+        let mut gone = 0;
         for object in objects {
-            if set.get(object).is_some_and(|entry| entry.tag <= upto) {
-                set.remove(object);
+            if set.objects.get(object).is_some_and(|entry| entry.tag <= upto) {
+                set.objects.remove(object);
+                gone += 1;
             }
         }
-        if set.is_empty() {
-            state.sets.remove(&key);
-        }
+        state.entries -= gone;
+        state.drop_empty(key);
     }
 
     /// Writes the log anew if that makes it much smaller. May take long.
     pub(super) fn shrink(&self) -> Result<(), RecordsError> {
         let (live, in_log, is_broken) = {
             let state = self.state.lock();
-            let live = state.sets.values().map(BTreeMap::len).sum::<usize>();
-            (live, state.in_log, state.is_broken)
+            let rests = state.sets.values().filter(|set| set.rest.is_some()).count();
+            (state.entries + rests, state.in_log, state.is_broken)
         };
         let is_worth_it = in_log > RECORDS_MAX && in_log > 4 * live || live == 0 && in_log > 0;
         if is_worth_it || is_broken { self.write_all(&mut self.state.lock()) } else { Ok(()) }
@@ -297,10 +387,7 @@ impl TouchedLog {
     fn write_all(&self, state: &mut TouchedSets) -> Result<(), RecordsError> {
         let mut bytes = Vec::new();
         for (key, set) in &state.sets {
-            for (object, TouchedRange { start, end, .. }) in set {
-                let touched = Touched { object: *object, start: *start, end: *end };
-                bytes.extend_from_slice(&encode(*key, touched));
-            }
+            set.entries().for_each(|entry| bytes.extend_from_slice(&encode(*key, entry)));
         }
         self.records.replace_log(self.log, &bytes)?;
         state.in_log = bytes.len() / RECORD_BYTES;
@@ -310,7 +397,38 @@ impl TouchedLog {
     }
 }
 
+impl TouchedSet {
+    fn is_empty(&self) -> bool {
+        self.objects.is_empty() && self.rest.is_none()
+    }
+
+    fn entries(&self) -> impl Iterator<Item = Touched> {
+        let rest = self.rest.map(|_| Touched::EVERYTHING);
+        rest.into_iter().chain(self.objects.iter().map(entry))
+    }
+}
+
 impl TouchedSets {
+    /// Tag of the last change without a number.
+    fn now(&self) -> Tag {
+        (UNNUMBERED.0, self.unnumbered)
+    }
+
+    fn drop_empty(&mut self, key: Key) {
+        if self.sets.get(&key).is_some_and(TouchedSet::is_empty) {
+            self.sets.remove(&key);
+        }
+    }
+
+    /// Keeps the sets bounded. Returns the key that lacks everything from now on, if one does.
+    fn bound(&mut self) -> Option<Key> {
+        self.entries_max.filter(|max| self.entries > *max)?;
+        let (key, _) = self.sets.iter().max_by_key(|(_, set)| set.objects.len())?;
+        let key = *key;
+        self.insert(key, Touched::EVERYTHING, UNNUMBERED);
+        Some(key)
+    }
+
     /// Adds to a set. Returns the entry as it is then, if the log does not have it so.
     fn insert(&mut self, key: Key, touched: Touched, tag: Tag) -> Option<Touched> {
         let Touched { object, start, end } = touched;
@@ -322,7 +440,17 @@ impl TouchedSets {
             tag => tag,
         };
         let set = self.sets.entry(key).or_default();
-        let grown = match set.get_mut(&object) {
+        if touched == Touched::EVERYTHING {
+            let is_known = set.rest.is_some_and(|rest| rest.after == object);
+            set.rest = Some(Rest { after: object, tag });
+            self.entries -= std::mem::take(&mut set.objects).len();
+            return (!is_known).then_some(touched);
+        }
+        if let Some(rest) = set.rest.as_mut().filter(|rest| rest.after < object) {
+            rest.tag = rest.tag.max(tag);
+            return None;
+        }
+        let grown = match set.objects.get_mut(&object) {
             Some(entry) => {
                 entry.tag = entry.tag.max(tag);
                 if entry.start <= start && end <= entry.end {
@@ -332,7 +460,10 @@ impl TouchedSets {
                 (entry.start, entry.end) = (entry.start.min(start), end);
                 *entry
             }
-            None => *set.entry(object).or_insert(TouchedRange { start, end, tag }),
+            None => {
+                self.entries += 1;
+                *set.objects.entry(object).or_insert(TouchedRange { start, end, tag })
+            }
         };
         Some(Touched { object, start: grown.start, end: grown.end })
     }

@@ -9,7 +9,9 @@ use crate::deferred::Deferred;
 use crate::frame::Header;
 use crate::lock::{Bits, DataLock, Grant, Range, Recall, Return};
 use crate::message::*;
-use crate::oss::{Destroy, Heartbeat, Orders, OssInfo, OssReply, OssRequest, ReplacedOst};
+use crate::oss::{
+    Destroy, Heartbeat, ObjectPage, Orders, OssInfo, OssReply, OssRequest, ReplacedOst,
+};
 use crate::{
     Attr, ClientId, Cred, Errno, Ino, Layout, ObjectId, Op, Owner, Placement, Reclaim, SetAttr,
     SetTime, Timestamp,
@@ -402,6 +404,7 @@ fn what_servers_of_osts_and_the_mds_say() {
         OssRequest::CheckSession { client: ClientId(1), session: 2, owner: OWNER },
         OssRequest::Member { chain: CHAIN_VERSION, ost: 1, event: MemberEvent::Synced },
         OssRequest::Layout(Ino(1)),
+        OssRequest::Objects { target: 0xa001, after: OBJECT },
     ];
     must_be(
         &requests,
@@ -409,7 +412,8 @@ fn what_servers_of_osts_and_the_mds_say() {
          Heartbeat 0001020161030104050601070801010203040708016401010101
          CheckSession 0101020009
          Member 0281c002020103
-         Layout 0301",
+         Layout 0301
+         Objects 0481c0020708",
     );
     let orders = Orders {
         fs_uuid: 1,
@@ -429,12 +433,14 @@ fn what_servers_of_osts_and_the_mds_say() {
         OssReply::SessionIsGood(true),
         OssReply::Chain { row: chain(), is_settled: true },
         OssReply::Layout(Some(LAYOUT)),
+        OssReply::Objects(ObjectPage { objects: vec![OBJECT], last: Some(OBJECT) }),
     ];
     must_be(&replies, "
          Orders 0001020304010501010607010708010201030201000203020201020809010201bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb
          SessionIsGood 0101
          Chain 0202010302010002030202010201
-         Layout 03011402030401");
+         Layout 03011402030401
+         Objects 04010708010708");
 }
 
 #[test]

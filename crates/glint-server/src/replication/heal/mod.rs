@@ -7,6 +7,9 @@
 //! - An entry is forgotten only when what it names is on stable storage at the member, and unless it
 //!   was noted again since it was listed: the member may be lost meanwhile, and miss more.
 //! - A member that serves has the index of what others lack, as the head has it.
+//! - A member that lacks more than the index holds is given all objects of the chain, which the MDS
+//!   lists page by page, in their order: what it lacks among those that it was given is in the index
+//!   as ever.
 //!
 //! The chains that have changed last come first: what they lack is what was in use just now.
 
@@ -19,13 +22,13 @@ pub(crate) use index::ENTRIES;
 
 use super::copy::CopyError;
 use super::rows::Told;
-use super::touched::UNNUMBERED;
+use super::touched::{Key, Tag, UNNUMBERED};
 use super::{Here, Replication};
 use futures_util::stream::{self, StreamExt};
 use glint_net::host;
 use glint_ost::disk::Disk;
-use glint_proto::chain::{Chain, ChainVersion, MemberEvent, MemberState, PeerRequest};
-use glint_proto::{Errno, FsResult, clock};
+use glint_proto::chain::{Chain, ChainVersion, MemberEvent, MemberState, PeerRequest, Touched};
+use glint_proto::{Errno, FsResult, ObjectId, clock};
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::pin::pin;
@@ -39,6 +42,15 @@ const AT_ONCE: usize = 8;
 const CHAINS_AT_ONCE: usize = 8;
 /// Pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// Objects that are copied together.
+struct Batch {
+    objects: Vec<Touched>,
+    /// The last change that was noted when they were listed.
+    upto: Tag,
+    /// If they are a page of all objects: the last one, if more follow.
+    page: Option<Option<ObjectId>>,
+}
 
 impl Replication {
     /// Heals some more of each chain whose head is here. Returns whether there is more to do.
@@ -92,8 +104,7 @@ impl Replication {
             self.rows.told(Told::Syncing, chain);
         }
         let begun = clock::now();
-        let list = || self.pending.list_until_now(key);
-        let (batch, upto) = self.healing.take(key, row.version, BATCH, list);
+        let Batch { objects: batch, upto, page } = self.next_batch(key, row.version).await?;
         let copies = stream::iter(&batch).map(async |touched| {
             let limit = self.healing.limit.as_ref();
             (touched.object, self.copy(here, (head, row), member, touched, limit).await)
@@ -120,6 +131,15 @@ impl Replication {
                 }
             }
         }
+        if let Some(last) = page {
+            self.commit_at(here, chain, member).await?;
+            self.pending.advance(key, last, upto)?;
+            for touched in batch.iter().filter(|one| !done.contains(&one.object)) {
+                self.pending.touch(key, *touched, UNNUMBERED)?;
+            }
+            self.healing.note(member, done.len() as u64, bytes, begun);
+            return Ok(true);
+        }
         if !done.is_empty() {
             self.commit_at(here, chain, member).await?;
             self.pending.remove(key, &done, upto);
@@ -145,6 +165,18 @@ impl Replication {
         self.adopt(here, &now);
         tracing::info!(chain = %row.id, ost = member, "a member has everything again");
         Ok(false)
+    }
+
+    /// What a member is given next.
+    async fn next_batch(&self, key: Key, version: u32) -> FsResult<Batch> {
+        let Some((after, upto)) = self.pending.rest(key) else {
+            let list = || self.pending.list_until_now(key);
+            let (objects, upto) = self.healing.take(key, version, BATCH, list);
+            return Ok(Batch { objects, upto, page: None });
+        };
+        let page = self.peers()?.objects(key.0, after).await?;
+        let objects = page.objects.into_iter().map(Touched::whole).collect();
+        Ok(Batch { objects, upto, page: Some(page.last) })
     }
 
     async fn commit_at<D: Disk>(

@@ -44,7 +44,7 @@ impl Replication {
         ost: u16,
         object: ObjectId,
     ) -> FsResult<()> {
-        let whole = Touched { object, start: 0, end: u64::MAX };
+        let whole = Touched::whole(object);
         for _ in 0..ATTEMPTS {
             let row = self.rows.get(target).ok_or(Errno::EREMCHG)?;
             let state = row.state_of(ost).ok_or(Errno::ENXIO)?;

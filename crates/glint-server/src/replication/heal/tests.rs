@@ -61,3 +61,41 @@ fn a_member_that_is_synced_forgets_what_is_stable_since_and_nothing_from_before(
     let left: Vec<u64> = member.recent.list(key).iter().map(|one| one.object.ino.0).collect();
     assert_eq!(left, [1, 2, 4]);
 }
+
+#[test]
+fn a_member_that_lacks_everything_is_given_all_objects() {
+    const FILES: u64 = 200;
+    let world = World::new(&[SERVING, SYNCING]);
+    let chain = world.version();
+    let object = |ino| touched(ino).object;
+    for ino in 1..=FILES {
+        world.write(0, object(ino), 0, b"data");
+        world.files.lock().insert(object(ino));
+    }
+    let key = (chain.target, 1);
+    let head = world.server(0);
+    head.pending.touch(key, Touched::EVERYTHING, UNNUMBERED).unwrap();
+    head.pending.touch(key, touched(7), UNNUMBERED).unwrap();
+    let shown = &head.pending(world.here(0))[0];
+    assert_eq!((shown.everything, shown.objects), (true, 0));
+    head.rows.activate_own(chain, 0);
+    heal(&world, 10);
+    for ino in 1..=FILES {
+        assert_eq!(world.read(1, object(ino), 0, 9), b"data", "{ino}");
+    }
+    assert!(head.pending(world.here(0)).is_empty());
+}
+
+#[test]
+fn removed_objects_are_not_pending_any_more() {
+    let world = World::new(&[SERVING, MemberState::Offline]);
+    let chain = world.version();
+    let head = world.server(0);
+    for ino in 1..=1000 {
+        head.pending.touch((chain.target, 1), touched(ino), UNNUMBERED).unwrap();
+    }
+    head.are_removed((1..1000).map(|ino| touched(ino).object));
+    assert_eq!(head.pending.list((chain.target, 1)), [touched(1000)]);
+    head.are_removed(std::iter::once(touched(1000).object));
+    assert!(head.pending(world.here(0)).is_empty());
+}

@@ -64,7 +64,7 @@ fn a_stream_costs_few_records_and_only_what_is_stable_is_forgotten() {
     assert!(data.read_log(ServerLog::Recent).unwrap().len() <= 18 * RECORD_BYTES);
     log.forget((1, 0), |tag| tag <= (1, 1022));
     assert_eq!(log.list((1, 0)).len(), 1);
-    assert!(log.counts()[0].2 >= 1 << 30);
+    assert!(log.counts()[0].bytes >= 1 << 30);
     log.forget((1, 0), |tag| tag <= (2, 0));
     assert!(log.counts().is_empty());
 }
@@ -128,6 +128,42 @@ fn entries_are_synced_after_a_process_was_killed_and_after_a_sync_that_failed() 
     block_on(log.sync()).unwrap();
     assert_eq!(*logs.stable.lock(), encode((1, 2), touched(7, 0, 10)));
     assert_eq!(log.sync_here(), Ok(()));
+}
+
+#[test]
+fn more_changes_than_are_remembered_are_everything() {
+    let logs = Arc::new(Logs::default());
+    let log = TouchedLog::load(logs.clone(), ServerLog::Pending).unwrap();
+    log.touch((1, 3), touched(7, 0, 10), UNNUMBERED).unwrap();
+    for ino in 1..=1_000_000 {
+        log.touch((1, 2), touched(ino, 0, 10), UNNUMBERED).unwrap();
+    }
+    assert!(log.state.lock().entries <= 1);
+    assert!(logs.content.lock().len() <= 2 * RECORD_BYTES);
+    for log in [&log, &TouchedLog::load(logs.clone(), ServerLog::Pending).unwrap()] {
+        assert_eq!(log.list((1, 2)), [Touched::EVERYTHING]);
+        assert_eq!(
+            log.list((1, 3)),
+            [touched(7, 0, 10)],
+            "another member lacks no more than before"
+        );
+    }
+    // It is given all objects up to one.
+    let (after, upto) = log.rest((1, 2)).unwrap();
+    assert_eq!(after, Touched::EVERYTHING.object);
+    log.advance((1, 2), Some(touched(500, 0, 0).object), upto).unwrap();
+    // It is lost, and lacks changes of objects that it was given, and of others.
+    log.touch((1, 2), touched(400, 0, 10), UNNUMBERED).unwrap();
+    log.touch((1, 2), touched(600, 0, 10), UNNUMBERED).unwrap();
+    assert_eq!(log.list((1, 2)), [Touched::EVERYTHING, touched(400, 0, 10)]);
+    log.advance((1, 2), Some(touched(700, 0, 0).object), upto).unwrap();
+    let (after, upto) = log.rest((1, 2)).unwrap();
+    assert_eq!(after, touched(500, 0, 0).object, "somebody has noted more meanwhile");
+    log.advance((1, 2), None, upto).unwrap();
+    for log in [&log, &TouchedLog::load(logs.clone(), ServerLog::Pending).unwrap()] {
+        assert_eq!(log.list((1, 2)), [touched(400, 0, 10)]);
+        assert_eq!(log.rest((1, 2)), None);
+    }
 }
 
 /// A log in memory, and the part of it that a loss of power leaves.

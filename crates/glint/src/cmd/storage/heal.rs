@@ -113,10 +113,11 @@ fn rows(statuses: &[Value]) -> Vec<Value> {
             *known = one;
         }
     }
-    let mut osts: BTreeMap<u64, [u64; 3]> = BTreeMap::new();
+    let mut osts: BTreeMap<u64, [u64; 4]> = BTreeMap::new();
     for ((ost, _), one) in lacking {
-        let [chains, objects, bytes] = osts.entry(ost).or_default();
+        let [chains, objects, bytes, everything] = osts.entry(ost).or_default();
         *chains += 1;
+        *everything += u64::from(one["everything"] == true);
         *objects += number(one, "objects");
         *bytes += number(one, "bytes");
     }
@@ -125,14 +126,17 @@ fn rows(statuses: &[Value]) -> Vec<Value> {
         rates.flatten().filter(|rate| rate["ost"] == ost).map(|rate| number(rate, key)).sum()
     };
     let paused = statuses.iter().any(|status| status["heal"]["paused"] == true);
-    let row = |(ost, [chains, objects, bytes]): (u64, [u64; 3])| {
+    let row = |(ost, [chains, objects, bytes, everything]): (u64, [u64; 4])| {
         let objects_per_s = rate(ost, "objects_per_s");
-        let left = (!paused && objects_per_s > 0).then(|| objects.div_ceil(objects_per_s));
+        // How many objects there are in all nobody has counted.
+        let is_known = !paused && objects_per_s > 0 && everything == 0;
+        let left = is_known.then(|| objects.div_ceil(objects_per_s));
         json!({
             "ost": ost,
             "chains": chains,
             "objects": objects,
             "bytes": bytes,
+            "everything_of_chains": everything,
             "objects_per_s": objects_per_s,
             "bytes_per_s": rate(ost, "bytes_per_s"),
             "seconds_left": left,
@@ -156,8 +160,14 @@ fn shown(row: &Value) -> String {
         Some(seconds) => format!(", {seconds} s left"),
         None => String::new(),
     };
+    let everything = match number(row, "everything_of_chains") {
+        0 => String::new(),
+        chains => {
+            format!(", and all objects of {chains} of them: more changes than are remembered")
+        }
+    };
     format!(
-        "ost {:<4} lacks {objects} objects of {chains} chains, at least {bytes}{rate}{left}",
+        "ost {:<4} lacks {objects} objects of {chains} chains, at least {bytes}{everything}{rate}{left}",
         row["ost"].to_string()
     )
 }
@@ -184,6 +194,12 @@ mod tests {
             shown_now,
             ["ost 2    lacks 30 objects of 2 chains, at least 30.0 MiB, 5 objects and 1.0 MiB a \
                  second, 6 s left"]
+        );
+        statuses[1]["pending"][1]["everything"] = json!(true);
+        assert_eq!(
+            shown(&rows(&statuses)[0]),
+            "ost 2    lacks 30 objects of 2 chains, at least 30.0 MiB, and all objects of 1 of \
+             them: more changes than are remembered, 5 objects and 1.0 MiB a second"
         );
         statuses[0]["heal"]["paused"] = json!(true);
         assert_eq!(rows(&statuses)[0]["seconds_left"], Value::Null);
