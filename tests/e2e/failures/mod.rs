@@ -2,6 +2,7 @@
 
 mod crashes;
 mod disk_faults;
+mod disks_of_copies;
 mod faults;
 mod formats;
 mod power;

@@ -26,6 +26,7 @@ mod order;
 pub(crate) mod peers;
 mod ranges;
 mod rows;
+mod size_limits;
 mod stable;
 mod takeover;
 mod touched;
@@ -47,6 +48,7 @@ pub(crate) use heal::HealRate;
 use parking_lot::Mutex;
 use ranges::RangeTurns;
 use rows::{Entered, Rows};
+use size_limits::SizeLimits;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -93,6 +95,7 @@ pub(crate) struct Replication {
     /// Held while a newer row is adopted and the index follows it.
     adopting: Mutex<()>,
     turns: RangeTurns,
+    size_limits: SizeLimits,
     /// Objects whose copies may differ after a crash, by chain.
     recent: TouchedLog,
     /// Changes that absent members lack, by chain and member.
@@ -154,6 +157,7 @@ impl Replication {
             rows: Rows::default(),
             adopting: Mutex::default(),
             turns: RangeTurns::default(),
+            size_limits: SizeLimits::default(),
             recent: TouchedLog::load(records.clone(), ServerLog::Recent)?,
             pending: TouchedLog::load(records.clone(), ServerLog::Pending)?,
             healing: HealControl::new(heal_bandwidth),

@@ -10,6 +10,7 @@
 
 use super::execute::{Data, patience, touched};
 use super::rows::Entered;
+use super::size_limits::is_of_request;
 use super::touched::UNNUMBERED;
 use super::{Here, Replication};
 use futures_util::future::{Either, join, join_all, select};
@@ -92,6 +93,9 @@ impl Replication {
             if request.is_modifying() {
                 self.has_enough(&entered.row)?;
             }
+            if let Some(touched) = &touched {
+                self.fits(here, (ost, &entered.row), &request, touched).await?;
+            }
             let change = (request, data, touched);
             match self.attempt(here, client, ost, &entered, change, &mut under_way).await? {
                 Attempt::Done(answer) => {
@@ -159,7 +163,7 @@ impl Replication {
                 .filter(|(_, made)| **made != Err(errno))
                 .map(|(member, _)| *member)
                 .collect();
-            if may_have_it.is_empty() {
+            if may_have_it.is_empty() || is_of_request(errno) {
                 return Ok(Attempt::Failed(own));
             }
             if row.readable().any(|member| member != ost) {
@@ -184,8 +188,13 @@ impl Replication {
             return Ok(Attempt::Again);
         }
         for (member, made) in others.iter().zip(&made) {
-            if let Err(errno) = made {
-                self.is_lost(here, version, *member, *errno).await?;
+            match made {
+                // It is the same part everywhere after this: none.
+                Err(errno) if is_of_request(*errno) => {
+                    return Ok(Attempt::Failed(Answer::unchanged(Err(*errno))));
+                }
+                Err(errno) => self.is_lost(here, version, *member, *errno).await?,
+                Ok(_) => {}
             }
         }
         let now = self.rows.get(version.target).ok_or(Errno::EREMCHG)?;
@@ -207,11 +216,15 @@ impl Replication {
         }
         let reply = match own.reply {
             Ok(OstReply::SpaceGranted { bytes, object_bytes_max }) => {
-                let least = made.iter().flatten().filter_map(|reply| match reply {
-                    OstReply::SpaceGranted { bytes, .. } => Some(*bytes),
+                let all = made.iter().flatten().filter_map(|reply| match reply {
+                    OstReply::SpaceGranted { bytes, object_bytes_max } => {
+                        Some((*bytes, *object_bytes_max))
+                    }
                     _ => None,
                 });
-                let bytes = least.min().map_or(bytes, |least| least.min(bytes));
+                let least =
+                    |least: (u64, u64), its: (u64, u64)| (least.0.min(its.0), least.1.min(its.1));
+                let (bytes, object_bytes_max) = all.fold((bytes, object_bytes_max), least);
                 Ok(OstReply::SpaceGranted { bytes, object_bytes_max })
             }
             reply => reply,
