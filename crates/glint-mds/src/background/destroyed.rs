@@ -6,7 +6,7 @@
 
 use glint_proto::{Ino, Layout, clock};
 use glint_wait::Backoff;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 /// First and longest pause before what could not be removed is tried again.
@@ -96,6 +96,7 @@ impl Destroyed {
         quiet: Option<Instant>,
     ) -> Vec<OrphanKey> {
         if !left.is_empty() {
+            let left: HashSet<&Ino> = left.iter().collect();
             let is_left = |key: &[u8]| Ino::from_key(key).is_some_and(|ino| left.contains(&ino));
             self.files.retain(|key, _| !is_left(key));
         }
@@ -139,6 +140,21 @@ mod tests {
         assert_eq!(after_removal(None), (vec![key(1)], true));
         assert_eq!(after_removal(Some(now + second)), (vec![key(1)], true));
         assert_eq!(after_removal(Some(now)), (vec![key(1), key(2)], false));
+    }
+
+    /// As many as wait for servers that are away: the time for each does not grow with them.
+    #[test]
+    fn many_files_of_which_something_is_left_are_looked_at_once_each() {
+        let many = 400_000;
+        let files: Vec<(OrphanKey, Layout)> =
+            (0..many).map(|ino| (Ino(ino).key().to_vec(), Layout::default())).collect();
+        let left: Vec<Ino> = (0..many).filter(|ino| ino % 2 == 0).rev().map(Ino).collect();
+        let mut destroyed = Destroyed::default();
+        destroyed.add(1, &files, clock::now());
+        let begun = Instant::now();
+        let done = destroyed.take(1, &left, None);
+        assert_eq!(done.len(), many as usize / 2);
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     }
 
     #[test]
