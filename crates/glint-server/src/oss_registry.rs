@@ -79,10 +79,19 @@ impl RegisteredOss {
         if self.has_left { Duration::MAX } else { clock::since(self.heard) }
     }
 
-    /// Label of all that it fails together with.
+    /// Label of all that it fails together with. Without one it is alone: its UUID stays the same
+    /// when its address changes.
     fn domain(&self) -> &str {
         match self.identity.failure_domain.as_str() {
             "" => &self.identity.uuid,
+            said => said,
+        }
+    }
+
+    /// Name of its failure domain for people.
+    fn domain_name(&self) -> &str {
+        match self.identity.failure_domain.as_str() {
+            "" => &self.identity.address,
             said => said,
         }
     }
@@ -262,9 +271,10 @@ impl OssRegistry {
         self.state.lock().all.iter().flat_map(one).collect()
     }
 
-    /// Labels of all that each OSS fails together with.
-    pub fn domains(&self) -> Vec<String> {
-        self.state.lock().all.iter().map(|oss| oss.domain().to_owned()).collect()
+    /// Name of the failure domain of each OSS, for people: its label, or the address of one that is
+    /// a domain by itself.
+    pub fn domain_names(&self) -> Vec<String> {
+        self.state.lock().all.iter().map(|oss| oss.domain_name().to_owned()).collect()
     }
 
     /// Change of the table of chains up to which every server knows all rows, or acts by none; `last`

@@ -122,7 +122,7 @@ pub(crate) fn heal(replication: &Replication) -> Value {
 /// State of the server: OSTs, clients, space, inodes, totals of operations.
 pub(crate) fn status<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
     let osses = server.other_servers();
-    let heard = std::iter::zip(osses.silence(), osses.domains());
+    let heard = std::iter::zip(osses.silence(), osses.domain_names());
     let osses: Vec<Value> = std::iter::zip(osses.infos(), heard)
         .map(|(oss, (silence, domain))| {
             let space = SpaceInfo::sum(oss.space);

@@ -40,6 +40,21 @@ fn who_leaves_is_waited_for_by_nobody() {
 }
 
 #[test]
+fn a_failure_domain_without_a_label_is_named_by_its_address_and_stays_when_that_changes() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = DataDir::open_or_create(dir.path(), Some(1), Role::Mds).unwrap();
+    let osses = OssRegistry::new(&data, 7, Duration::from_secs(1));
+    osses.beat(&data, None, beat(1, (0, 0))).unwrap();
+    let alone = Heartbeat { failure_domain: String::new(), ..beat(2, (0, 0)) };
+    osses.beat(&data, None, alone.clone()).unwrap();
+    assert_eq!(osses.domain_names(), ["host", "host2:1"]);
+    let placed = osses.placed();
+    osses.beat(&data, None, Heartbeat { address: "moved:1".into(), ..alone }).unwrap();
+    assert_eq!(osses.domain_names(), ["host", "moved:1"]);
+    assert_eq!(osses.placed(), placed);
+}
+
+#[test]
 fn orders_are_told_until_they_are_done() {
     let dir = tempfile::tempdir().unwrap();
     let data = DataDir::open_or_create(dir.path(), Some(3), Role::Mds).unwrap();
@@ -213,7 +228,9 @@ fn failure_domains_are_remembered() {
     drop(data);
     let data = DataDir::open(dir.path()).unwrap();
     let osses = OssRegistry::new(&data, 8, Duration::from_secs(1));
-    assert_eq!(osses.domains(), ["host".to_owned(), format!("{:032x}", 2)]);
+    let domains: Vec<String> = osses.placed().into_iter().map(|placed| placed.domain).collect();
+    let nameless = format!("{:032x}", 2);
+    assert_eq!(domains, ["host", "host", &nameless, &nameless]);
     let moved = Heartbeat { failure_domain: "rack".into(), ..beat(2, (0, 0)) };
     osses.note_run(2, moved.boot_verifier);
     assert!(!osses.knows(None, &moved));
