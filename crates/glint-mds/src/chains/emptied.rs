@@ -70,10 +70,10 @@ fn key(ost: u16) -> Vec<u8> {
 }
 
 impl ChainTable {
-    /// Members that have lost everything, by targets.
-    pub fn emptied(&self) -> BTreeSet<(u16, u16)> {
+    /// Members that have lost everything, by targets, of chains in which another one serves.
+    pub fn emptied_and_served(&self) -> BTreeSet<(u16, u16)> {
         let mut found = BTreeSet::new();
-        for chain in self.since(0).0 {
+        for chain in self.since(0).0.iter().filter(|chain| chain.head().is_some()) {
             let emptied = chain.members.iter().filter(|m| m.state == MemberState::Emptied);
             found.extend(emptied.map(|member| (chain.id.target(), member.ost)));
         }
@@ -227,8 +227,8 @@ mod tests {
             let replaced = |ost| [ReplacedOst { ost, lose_last: false }];
             table.empty(&kv, 1, &replaced(1)).await.unwrap();
             let again = ChainTable::load(&kv).await.unwrap();
-            assert_eq!(again.emptied().len(), chains);
-            assert!(again.emptied().iter().all(|(_, ost)| *ost == 2));
+            assert_eq!(again.emptied_and_served().len(), chains);
+            assert!(again.emptied_and_served().iter().all(|(_, ost)| *ost == 2));
             let away = again.away(2);
             assert!(away.everywhere && !away.somewhere, "nobody takes it for one that is back");
             let (_, before) = again.since(0);
@@ -238,12 +238,21 @@ mod tests {
             again.on_event(&kv, 0, MemberEvent::Lost).await.unwrap();
             let said = again.empty(&kv, 0, &replaced(1)).await.unwrap_err();
             assert!(said.to_string().contains(&format!("all data of {chains} chains: 3x0")));
-            assert_eq!(again.emptied().len(), chains, "nothing was changed");
+            assert_eq!(again.emptied_and_served().len(), chains, "nothing was changed");
 
-            let members = again.emptied();
+            // One chain has lost its last member, too: it holds up no other.
+            let (rows, _) = again.since(0);
+            let target = rows[0].id.target();
+            let row = again.on_member(&kv, target, rows[0].version, 1, MemberEvent::Lost).await;
+            assert_eq!(row.unwrap().head(), None);
+            assert_eq!(again.emptied_and_served().len(), chains - 1);
+            let row = again.get(target).unwrap();
+            again.on_member(&kv, target, row.version, 1, MemberEvent::Returned).await.unwrap();
+
+            let members = again.emptied_and_served();
             let counted = [Replacement { ost: 2, lost_files: Some(7) }];
             assert_eq!(again.indexed(&kv, &members, &counted).await, Ok(chains));
-            assert!(again.emptied().is_empty() && again.away(2).somewhere);
+            assert!(again.emptied_and_served().is_empty() && again.away(2).somewhere);
             assert_eq!(again.indexed(&kv, &members, &counted).await, Ok(0));
         });
     }

@@ -9,6 +9,8 @@
 //!   to be looked at. What clients have to replay after a loss of power comes first.
 //! - A walk that does not come to its end, with this server or another one, begins anew: whoever is
 //!   told something again does nothing.
+//! - A chain that cannot be told, because nobody serves in it or a member does not answer, holds up no
+//!   other: the walk goes on without it, and another one is made for it when it has a head.
 
 use super::MdsServer;
 use crate::replication::ENTRIES;
@@ -52,9 +54,20 @@ struct Walk {
     next: Ino,
     /// Objects that were told.
     objects: u64,
+    /// Chains that could not be told, which another walk is made for.
+    left: usize,
 }
 
 impl Walk {
+    /// A chain cannot be told what a member lacks: that one stays as it is.
+    fn leave(&mut self, member: (u16, u16), errno: Errno) {
+        if self.members.remove(&member) {
+            let (target, ost) = member;
+            tracing::debug!(target, ost, %errno, "a chain does not know yet what an emptied OST lacks");
+            self.left += 1;
+        }
+    }
+
     /// Objects of files that emptied members lack, by members; and files that were lost are counted.
     fn lacking(&mut self, files: &[(Ino, Layout)], own: u16) -> BTreeMap<(u16, u16), Vec<Touched>> {
         let mut found: BTreeMap<(u16, u16), Vec<Touched>> = BTreeMap::new();
@@ -137,10 +150,10 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
         let (files, next) = self.mds.files_from(walk.next, PAGE).await?;
         let lacking = walk.lacking(&files, self.osts.count());
         for ((target, ost), touched) in &lacking {
-            for some in touched.chunks(ENTRIES) {
-                self.tell_pending(*target, *ost, some).await?;
+            match self.tell_all_pending(*target, *ost, touched).await {
+                Ok(()) => walk.objects += touched.len() as u64,
+                Err(errno) => walk.leave((*target, *ost), errno),
             }
-            walk.objects += touched.len() as u64;
         }
         if let Some(next) = next {
             walk.next = next;
@@ -151,13 +164,18 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
             }
             return Ok(true);
         }
+        let is_left = walk.left > 0;
         self.end_walk(walk).await?;
+        if is_left {
+            host::sleep(RETRY).await;
+        }
         Ok(false)
     }
 
     /// The walk that is under way, or another one, if there is something to be found.
     async fn walk(&self) -> FsResult<Option<Walk>> {
-        let members = self.mds.chains().emptied();
+        // The members of a chain that waits for the last one that served are told when that is back.
+        let members = self.mds.chains().emptied_and_served();
         let known = self.filling.replaced.lock().clone();
         let replaced = match known {
             Some(replaced) => replaced,
@@ -172,7 +190,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
         let lost: BTreeMap<u16, u64> = uncounted.map(|one| (one.ost, 0)).collect();
         let mut walk = self.filling.walk.lock();
         if walk.is_none() && (!members.is_empty() || !lost.is_empty()) {
-            *walk = Some(Walk { members, lost, next: Ino(0), objects: 0 });
+            *walk = Some(Walk { members, lost, next: Ino(0), objects: 0, left: 0 });
         }
         Ok(walk.clone())
     }
@@ -197,6 +215,14 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
             if files > 0 {
                 tracing::error!(ost, files, "files without copies lost their data with an OST");
             }
+        }
+        Ok(())
+    }
+
+    /// Has all members of a chain that are written know all of this that an emptied one lacks.
+    async fn tell_all_pending(&self, target: u16, ost: u16, touched: &[Touched]) -> FsResult<()> {
+        for some in touched.chunks(ENTRIES) {
+            self.tell_pending(target, ost, some).await?;
         }
         Ok(())
     }
@@ -240,6 +266,7 @@ mod tests {
             lost: BTreeMap::from([(1, 0), (5, 0)]),
             next: Ino(0),
             objects: 0,
+            left: 0,
         };
         let files = [(Ino(3), copies(1)), (Ino(4), copies(3)), (Ino(5), alone)];
         let found = walk.lacking(&files, 2);
@@ -252,5 +279,10 @@ mod tests {
         assert_eq!(objects((chain(1), 9)), [(3, 0)]);
         assert_eq!((objects((chain(2), 9)), objects((chain(2), 7))), (vec![(3, 1)], vec![(3, 1)]));
         assert_eq!(walk.lost, BTreeMap::from([(1, 1), (5, 0)]), "each file is lost once");
+
+        walk.leave((chain(2), 9), Errno::EAGAIN);
+        walk.leave((chain(2), 9), Errno::EAGAIN);
+        assert_eq!(walk.left, 1);
+        assert_eq!(walk.lacking(&files, 2).len(), 2, "the others are told");
     }
 }
