@@ -11,7 +11,7 @@ use support::paths::quoted;
 use support::{TRANSPORTS, World, enable_uring, sh};
 
 /// A file system that this process mounts itself, and one that two mounts have over TCP.
-fn on_both_kinds(test: impl Fn(&Path, &Path)) {
+pub(super) fn on_both_kinds(test: impl Fn(&Path, &Path)) {
     enable_uring();
     let pair = pair();
     test(&pair.a, &pair.b);
@@ -25,7 +25,7 @@ fn on_both_kinds(test: impl Fn(&Path, &Path)) {
 }
 
 /// Lets other users come to a mount point: its parents are private.
-fn open_to_all(mount: &Path) {
+pub(super) fn open_to_all(mount: &Path) {
     let parent = mount.parent().unwrap();
     fs::set_permissions(parent, fs::Permissions::from_mode(0o755)).unwrap();
 }

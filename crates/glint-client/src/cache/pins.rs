@@ -17,9 +17,9 @@ pub(crate) struct Pins {
     shared_writers: u32,
     /// Closes whose data is still here, or which find out what to say.
     closing: u32,
-    /// Opens that the servers do not know, under OPEN; and whether they are being told.
+    /// Opens that the servers do not know, under OPEN; and how often they are being told of some.
     undeclared: u32,
-    declaring: bool,
+    declaring: u32,
 }
 
 impl Pins {
@@ -90,7 +90,7 @@ impl Pins {
     /// Ends an open under OPEN without the servers: `true`. `false` if they know of it, `None`
     /// while they are being told.
     pub(crate) fn close_undeclared(&mut self) -> Option<bool> {
-        if self.declaring {
+        if self.is_declaring() {
             return None;
         }
         let ends = self.undeclared > 0;
@@ -102,13 +102,18 @@ impl Pins {
     /// many.
     pub(crate) fn begin_declaring(&mut self) -> u32 {
         let opens = self.take_undeclared();
-        self.declaring |= opens > 0;
+        self.declaring += u32::from(opens > 0);
         opens
+    }
+
+    /// Whether the servers are being told of opens.
+    pub(crate) fn is_declaring(&self) -> bool {
+        self.declaring > 0
     }
 
     /// Ends what [`begin_declaring`](Pins::begin_declaring) began.
     pub(crate) fn end_declaring(&mut self) {
-        self.declaring = false;
+        self.declaring -= 1;
     }
 
     /// Opens that the servers do not know, which they are told of before they serve anything else.
@@ -128,10 +133,10 @@ mod tests {
         /// An inode is pinned exactly while something is, and each open is ended once: here or by
         /// the servers.
         #[test]
-        fn pins_are_what_was_put_on(steps in proptest::collection::vec(0u8..9, 0..200)) {
+        fn pins_are_what_was_put_on(steps in proptest::collection::vec(0u8..10, 0..200)) {
             let mut pins = Pins::default();
             let (mut lookups, mut files, mut closes) = (0u64, Vec::new(), 0u32);
-            let (mut undeclared, mut declared, mut declaring) = (0u32, 0u32, false);
+            let (mut undeclared, mut declared, mut declaring) = (0u32, 0u32, 0u32);
             for step in steps {
                 match step {
                     0 => { pins.add_lookup(); lookups += 1 }
@@ -141,11 +146,12 @@ mod tests {
                     5 => { pins.begin_close(); closes += 1 }
                     6 => if closes > 0 { pins.end_close(); closes -= 1 },
                     7 => { pins.open_undeclared(); undeclared += 1 }
-                    _ if declaring => { pins.end_declaring(); declaring = false }
+                    8 => if declaring > 0 { pins.end_declaring(); declaring -= 1 },
                     _ => {
                         let opens = pins.begin_declaring();
                         prop_assert_eq!(opens, undeclared);
-                        (declared, undeclared, declaring) = (declared + opens, 0, opens > 0);
+                        (declared, undeclared) = (declared + opens, 0);
+                        declaring += u32::from(opens > 0);
                     }
                 }
                 let none = lookups == 0 && files.is_empty() && closes == 0 && undeclared == 0;
@@ -154,8 +160,9 @@ mod tests {
                 prop_assert_eq!(pins.is_open(), !files.is_empty());
                 prop_assert_eq!(pins.has_shared_writers(), files.contains(&true));
                 prop_assert_eq!(pins.is_closing(), closes > 0);
+                prop_assert_eq!(pins.is_declaring(), declaring > 0);
             }
-            if declaring {
+            for _ in 0..declaring {
                 prop_assert_eq!(pins.close_undeclared(), None);
                 pins.end_declaring();
             }

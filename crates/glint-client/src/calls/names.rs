@@ -1,7 +1,7 @@
 //! The calls on names that are more than a screen: what they know, change and learn.
 
 use crate::cache::attrs::Tick;
-use crate::client::Client;
+use crate::client::{Client, said_attr};
 use crate::vfs::{Caller, Found};
 use glint_net::Transport;
 use glint_proto::lock::Bits;
@@ -59,14 +59,36 @@ impl<T: Transport> Client<T> {
         if !self.has_locks() {
             return self.ask(caller, request).await.map(drop);
         }
+        let child = self.child_to_lose(caller, parent, name).await;
         let mut inos = vec![parent];
-        inos.extend(self.cache.child(parent, name));
+        inos.extend(child);
         let update = self.cache.begin_update(&inos);
+        self.declare_before_removal(child).await;
         let reply = self.ask(caller, request).await?;
         drop(update);
         self.cache.learn_removed(&reply);
         self.cache.forget_name(parent, name);
         Ok(())
+    }
+
+    /// The inode of a name that is about to go. If it is not known, the MDS is asked only while files
+    /// are open that it may not know of.
+    async fn child_to_lose(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Option<Ino> {
+        let known = self.cache.child(parent, name);
+        if known.is_some() || self.cache.is_free(parent, name) || !self.handles.has_undeclared() {
+            return known;
+        }
+        let reply = self.ask(caller, &MdsRequest::Lookup { parent, name }).await;
+        reply.and_then(said_attr).ok().map(|(attr, _)| attr.ino)
+    }
+
+    /// Declares the opens of an inode before a name of it goes: with the last name the MDS removes
+    /// an inode that is not open. While an update of it is under way it is opened by the MDS only.
+    async fn declare_before_removal(&self, ino: Option<Ino>) {
+        if let Some(inode) = ino.and_then(|ino| self.cache.find(ino)) {
+            let opens = inode.lock().pins.begin_declaring();
+            self.declare_opens(&inode, opens).await;
+        }
     }
 
     /// Moves a name, or exchanges two.
@@ -91,13 +113,18 @@ impl<T: Transport> Client<T> {
             [Some(source), Some(target)] => source == target,
             _ => !self.cache.is_free(new_parent, new_name),
         };
+        let replaced = match flags.exchange || flags.no_replace {
+            true => None,
+            false => self.child_to_lose(caller, new_parent, new_name).await,
+        };
         let mut inos = vec![parent, new_parent];
-        inos.extend(known.into_iter().flatten());
+        inos.extend(known.into_iter().flatten().chain(replaced));
         for inode in known.into_iter().flatten().filter_map(|ino| self.cache.find(ino)) {
             // The inode will be where others see it.
             inode.lock().delegation.leave();
         }
         let update = self.cache.begin_update(&inos);
+        self.declare_before_removal(replaced).await;
         let reply = self.ask(caller, &request).await?;
         drop(update);
         self.cache.learn_removed(&reply);

@@ -120,6 +120,25 @@ impl<T: Transport> Client<T> {
         }
     }
 
+    /// Tells the MDS of opens that it does not know: as many as [`Pins::begin_declaring`] said. Those
+    /// that others began to tell it of are known when this returns, too.
+    ///
+    /// [`Pins::begin_declaring`]: crate::cache::pins::Pins::begin_declaring
+    pub(crate) async fn declare_opens(&self, inode: &CachedInode, opens: u32) {
+        if opens > 0 {
+            let request = MdsRequest::AddOpens { ino: inode.ino, readers: opens };
+            if let Err(errno) = self.ask_as_root(&request).await {
+                tracing::warn!(
+                    ino = %inode.ino, %errno,
+                    "could not tell the MDS that a file is open; it may end with its last name"
+                );
+            }
+            inode.lock().pins.end_declaring();
+            inode.wake();
+        }
+        inode.until(|state| (!state.pins.is_declaring()).then_some(())).await;
+    }
+
     async fn finish_open(&self, attr: Attr, flags: OpenFlags, asked: Tick) -> FsResult<Open> {
         if flags.truncate && attr.is_file() {
             self.cut(attr.ino, attr.layout, 0).await?;
@@ -152,7 +171,8 @@ impl<T: Transport> Client<T> {
                 return None;
             }
             let attr = state.attributes()?.clone();
-            if !attr.is_file() && !attr.is_dir() {
+            // Without a name it lasts as long as the MDS knows that it is open.
+            if attr.nlink == 0 || (!attr.is_file() && !attr.is_dir()) {
                 return None;
             }
             state.pins.open_undeclared();

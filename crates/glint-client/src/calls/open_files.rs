@@ -7,7 +7,7 @@ use parking_lot::{Mutex, RwLock};
 use slab::Slab;
 use smallvec::SmallVec;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// An open file or directory.
 pub(crate) struct OpenFile {
@@ -44,6 +44,8 @@ pub(crate) struct Handles {
     files: RwLock<Slab<Arc<OpenFile>>>,
     /// Counts changes that may have given a file set-id bits or capabilities.
     privileges_given: AtomicU64,
+    /// Open files that the servers did not know of when they were opened.
+    undeclared: AtomicUsize,
 }
 
 impl Handles {
@@ -57,7 +59,13 @@ impl Handles {
         self.privileges_given.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// Whether there may be open files that the servers do not know of.
+    pub(crate) fn has_undeclared(&self) -> bool {
+        self.undeclared.load(Ordering::Acquire) > 0
+    }
+
     pub(crate) fn add(&self, file: OpenFile) -> Handle {
+        self.undeclared.fetch_add(usize::from(!file.declared), Ordering::AcqRel);
         Handle(self.files.write().insert(Arc::new(file)) as u64)
     }
 
@@ -66,6 +74,8 @@ impl Handles {
     }
 
     pub(crate) fn remove(&self, handle: Handle) -> FsResult<Arc<OpenFile>> {
-        self.files.write().try_remove(handle.0 as usize).ok_or(Errno::EBADF)
+        let file = self.files.write().try_remove(handle.0 as usize).ok_or(Errno::EBADF)?;
+        self.undeclared.fetch_sub(usize::from(!file.declared), Ordering::AcqRel);
+        Ok(file)
     }
 }

@@ -159,16 +159,8 @@ impl<T: Transport> Client<T> {
             let opens = if returns_opens { state.pins.begin_declaring() } else { 0 };
             (names, state.pins.has_lookups(), opens)
         };
-        if opens > 0 {
-            let request = MdsRequest::AddOpens { ino: inode.ino, readers: opens };
-            if let Err(errno) = self.ask_as_root(&request).await {
-                tracing::warn!(
-                    ino = %inode.ino, %errno,
-                    "could not tell the MDS that a file is open; it may end with its last name"
-                );
-            }
-            inode.lock().pins.end_declaring();
-            inode.wake();
+        if bits.contains(Bits::OPEN) {
+            self.declare_opens(inode, opens).await;
         }
         self.forget_children(&names);
         let Some(kernel) = self.cache.kernel().cloned() else { return };

@@ -1,0 +1,92 @@
+//! Files that are used without a name: open when their last name went, or named by a file handle.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use super::adapter::{on_both_kinds, open_to_all};
+use std::path::Path;
+use support::paths::quoted;
+use support::sh;
+
+/// Names inodes by numbers, and opens them by these.
+const HANDLES: &str = "
+import ctypes, errno, mmap, os, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+class Handle(ctypes.Structure):
+    _fields_ = [('bytes', ctypes.c_uint), ('type', ctypes.c_int), ('data', ctypes.c_ubyte * 128)]
+def name(path):
+    h, mount = Handle(bytes=128), ctypes.c_int()
+    if libc.name_to_handle_at(-100, path.encode(), ctypes.byref(h), ctypes.byref(mount), 0):
+        raise OSError(ctypes.get_errno(), path)
+    return h
+def load(mount, h, flags=0):
+    m = os.open(mount, os.O_RDONLY)
+    fd = libc.open_by_handle_at(m, ctypes.byref(h), flags)
+    error = ctypes.get_errno()
+    os.close(m)
+    if fd < 0: raise OSError(error, os.strerror(error))
+    return fd
+a, b = sys.argv[1:3]
+";
+
+fn python(mounts: [&Path; 2], script: &str) {
+    let [a, b] = mounts.map(quoted);
+    // A script that waits for ever fails, too.
+    sh(Path::new("/"), &format!("timeout 300 python3 - {a} {b} <<'E'{HANDLES}{script}\nE"));
+}
+
+/// The mount that removes the name is the one that has the file open, and opened it without asking.
+#[test]
+fn files_stay_while_they_are_open_and_can_be_opened_by_handle() {
+    let script = "
+def read(fd):
+    # Around the page cache, which may have everything.
+    page = mmap.mmap(-1, 4096)
+    direct = os.open('/proc/self/fd/%d' % fd, os.O_RDONLY | os.O_DIRECT)
+    n = os.preadv(direct, [page], 0)
+    os.close(direct)
+    return page[:n]
+ways = {
+    'unlink': lambda p: os.unlink(p),
+    'rename': lambda p: os.rename(p + '.other', p),
+    'links': lambda p: (os.link(p, p + '.2'), os.unlink(p), os.unlink(p + '.2')),
+    'moved': lambda p: (os.rename(p, p + '.3'), os.unlink(p + '.3')),
+}
+for path in ways:
+    for more in '', '.other':
+        with open(a + '/' + path + more, 'w') as f: f.write('text')
+for way, remove in ways.items():
+    path = a + '/' + way
+    handle = name(path)
+    fds = [os.open(path, os.O_RDONLY) for again in range(2)]
+    os.close(fds.pop())
+    remove(path)
+    assert os.fstat(fds[0]).st_nlink == 0, way
+    for flags in os.O_RDONLY, os.O_RDWR:
+        fds.append(load(a, handle, flags))
+        assert os.read(fds[-1], 9) == b'text', way
+    os.write(fds[2], b'more')
+    # The first one is not the last to be closed.
+    os.close(fds.pop(0))
+    time.sleep(0.5)
+    for fd in fds: assert read(fd) == b'textmore', way
+    for fd in fds: os.close(fd)
+    until = time.time() + 60
+    while True:
+        try: os.close(load(a, handle))
+        except OSError as e:
+            assert e.errno == errno.ESTALE, e
+            break
+        assert time.time() < until, 'it never goes'
+        time.sleep(0.05)
+os.mkdir(a + '/d')
+os.stat(b + '/d')
+d = os.open(a + '/d', os.O_RDONLY)
+os.rmdir(a + '/d')
+assert os.fstat(d).st_nlink == 0
+assert os.listdir(d) == []
+";
+    on_both_kinds(|a, b| {
+        open_to_all(a);
+        python([a, b], script);
+    });
+}
