@@ -278,8 +278,7 @@ impl Replication {
         };
         // Another thread must not forget by this row what is noted by a newer one.
         let _adopting = self.adopting.lock();
-        let is_written = |row: &Chain| row.written().any(|ost| here.index(ost).is_some());
-        let Some(before) = self.rows.adopt(row, stays, is_written) else { return };
+        let Some(before) = self.rows.adopt(row, stays) else { return };
         tracing::info!(chain = %row.id, version = row.version, members = ?row.members, "a chain has changed");
         for member in row.members.iter().filter(|member| member.state != MemberState::Serving) {
             // Rows between these two may say that it was lost and came back.
@@ -388,20 +387,14 @@ impl Replication {
     }
 
     /// Changes of a chain up to this one are on stable storage in all copies; but for those of
-    /// earlier runs, of which the head may know nothing. Where a member is synced it may have others
-    /// from before it was lost, which the head asks it for.
+    /// earlier runs, of which the head may know nothing. A member that is synced may have others,
+    /// which the head asks it for.
     fn is_stable<D: Disk>(&self, here: Here<'_, D>, chain: ChainVersion, upto: u64) {
         let Some(row) = self.rows.get(chain.target) else { return };
-        let is_here = |member: u16| here.index(member).is_some();
-        if !row.written().any(is_here) {
+        if row.readable().all(|member| here.index(member).is_none()) {
             return;
         }
-        let since = match row.readable().any(is_here) {
-            true => 0,
-            false => self.rows.written_since(chain.target),
-        };
-        let is_stable = touched::is_stable(chain.version, upto);
-        self.recent.forget((chain.target, 0), |tag| tag.0 >= since && is_stable(tag));
+        self.recent.forget((chain.target, 0), touched::is_stable(chain.version, upto));
     }
 
     /// Keeps the session by which this server is a client of the others: once, every [`KEEPING`].

@@ -52,8 +52,6 @@ struct Known {
     change: Option<u64>,
     /// Versions in which other members were told something.
     told: [u32; 2],
-    /// Version since which members here, if they are written, are so without a break.
-    written_since: u32,
     version: Arc<InUse>,
     /// Versions before, while something is executed by them.
     earlier: Vec<Weak<InUse>>,
@@ -169,13 +167,11 @@ impl Rows {
     }
 
     /// Takes a row if it is newer than the one known. Returns that one; the outer `None` if it is
-    /// not newer. `stays_active` says whether the copies are equal by the new row, too, `is_written`
-    /// whether members here are written by one.
+    /// not newer. `stays_active` says whether the copies are equal by the new row, too.
     pub(super) fn adopt(
         &self,
         row: &Chain,
         stays_active: impl FnOnce(&Chain) -> bool,
-        is_written: impl Fn(&Chain) -> bool,
     ) -> Option<Option<Arc<Chain>>> {
         let mut known = self.known.lock();
         let target = row.id.target();
@@ -185,11 +181,6 @@ impl Rows {
                 let stays = one.active == one.row.version && stays_active(&one.row);
                 if stays {
                     one.active = row.version;
-                }
-                // Rows between these two may say that it was lost meanwhile.
-                let was_written = one.row.version + 1 == row.version && is_written(&one.row);
-                if !was_written {
-                    one.written_since = row.version;
                 }
                 let version = Arc::new(InUse(self.changed.clone()));
                 let before = std::mem::replace(&mut one.version, version);
@@ -206,7 +197,6 @@ impl Rows {
                     is_settled: false,
                     change: None,
                     told: [0; 2],
-                    written_since: row.version,
                     version,
                     earlier: Vec::new(),
                     changes: Changes::default(),
@@ -304,11 +294,6 @@ impl Rows {
             let told = &mut one.told[what as usize];
             *told = chain.version.max(*told);
         }
-    }
-
-    /// Version since which members here are written, if they are.
-    pub(super) fn written_since(&self, target: u16) -> u32 {
-        self.known.lock().get(&target).map_or(u32::MAX, |one| one.written_since)
     }
 
     /// Waits until nothing is executed by older rows of a chain.
