@@ -111,12 +111,14 @@ impl<T: Transport> Client<T> {
         let _in_flight = may_grant.then(|| self.cache.begin_request());
         let reply = self.ask_once(cred, request).await;
         if matches!(reply, Err(Errno::EACCES | Errno::EPERM))
-            && caller.pid != 0
             && cred.groups.is_none()
             && !cred.is_superuser()
         {
-            let mut cred = cred.clone();
-            cred.groups = Some(supplementary_groups(caller.pid));
+            let groups = match caller.pid {
+                0 => Vec::new(),
+                pid => supplementary_groups(pid),
+            };
+            let cred = Cred { groups: Some(groups), ..cred.clone() };
             return self.ask_once(&cred, request).await;
         }
         reply

@@ -24,4 +24,6 @@ mod vfs;
 pub use client::Client;
 pub use kernel::Kernel;
 pub use locks::threads::RunningClient;
-pub use vfs::{Caching, Caller, Found, FsStat, Handle, Listing, Make, Open, Valid, Vfs, WriteHow};
+pub use vfs::{
+    Caching, Caller, Found, FsStat, Handle, Listing, Make, Open, Valid, Vfs, WriteHow, Writer,
+};

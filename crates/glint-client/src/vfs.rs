@@ -139,8 +139,40 @@ pub struct WriteHow {
     pub sync: bool,
     /// Data comes from pages of the kernel, which stay locked meanwhile.
     pub pages: bool,
-    /// The file keeps its set-id bits (CAP_FSETID).
-    pub keeps_set_id: bool,
+    /// Who writes.
+    pub writer: Writer,
+}
+
+/// Writer of data, by which set-id bits are kept or taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Writer {
+    /// A member of no group: takes all.
+    #[default]
+    Anybody,
+    /// A process without CAP_FSETID: set-group-id without the right to execute stays if it is in the
+    /// group of the file.
+    Process {
+        /// File system user id.
+        uid: u32,
+        /// File system group id.
+        gid: u32,
+        /// See [`Caller::pid`].
+        pid: u32,
+    },
+    /// Takes none (CAP_FSETID).
+    Privileged,
+}
+
+impl Writer {
+    /// A caller, of which the superuser has CAP_FSETID.
+    pub fn of(caller: &Caller) -> Writer {
+        let Caller { cred: Cred { uid, gid, .. }, pid } = *caller;
+        if caller.cred.is_superuser() {
+            Writer::Privileged
+        } else {
+            Writer::Process { uid, gid, pid }
+        }
+    }
 }
 
 /// A file system.

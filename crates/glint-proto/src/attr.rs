@@ -157,11 +157,9 @@ impl Attr {
         self.mode & libc::S_IFMT == libc::S_IFDIR
     }
 
-    /// Whether a write takes set-id bits from it. Set-group-id without the right to execute
-    /// is none: it stands for mandatory locks.
+    /// Whether a write may take set-id bits from it.
     pub fn has_set_id(&self) -> bool {
-        const SET_GROUP: u32 = libc::S_ISGID | libc::S_IXGRP;
-        self.is_file() && (self.mode & libc::S_ISUID != 0 || self.mode & SET_GROUP == SET_GROUP)
+        self.is_file() && self.mode & (libc::S_ISUID | libc::S_ISGID) != 0
     }
 
     /// Whether this is a regular file.

@@ -196,7 +196,7 @@ else:
 }
 
 /// Two texts are the same; says which lines differ.
-fn same(found: &str, expected: &str) {
+pub(super) fn same(found: &str, expected: &str) {
     let differ = |(found, expected): &(&str, &str)| found != expected;
     let lines: Vec<_> = found.lines().zip(expected.lines()).filter(differ).collect();
     assert!(found == expected, "(found, expected): {lines:#?}");

@@ -6,5 +6,6 @@ mod conventions;
 mod handles;
 mod pages;
 mod posix;
+mod set_id;
 mod trees;
 mod waits;

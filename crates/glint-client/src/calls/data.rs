@@ -4,7 +4,7 @@ use crate::cache::inode::CachedInode;
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
 use crate::data::read_ahead::{BlockAhead, is_slow};
-use crate::vfs::{Caller, Handle, WriteHow};
+use crate::vfs::{Caller, Handle, WriteHow, Writer};
 use glint_lock::held::Use;
 use glint_net::{Transport, host};
 use glint_proto::limits::{FILE_BYTES_MAX, FUSE_IO_BYTES_MAX};
@@ -160,7 +160,7 @@ impl<T: Transport> Client<T> {
         let inode = self.inode(file.ino);
         let inside = self.data.gate.enter(file.ino).await;
         if !how.pages {
-            self.take_privileges(inode.as_deref(), &file, how.keeps_set_id).await?;
+            self.take_privileges(inode.as_deref(), &file, how.writer).await?;
         }
         match inode {
             Some(inode) => {
@@ -272,7 +272,7 @@ impl<T: Transport> Client<T> {
         }
         file.wrote.store(true, Ordering::Release);
         let inode = self.inode(file.ino);
-        self.take_privileges(inode.as_deref(), &file, caller.cred.is_superuser()).await?;
+        self.take_privileges(inode.as_deref(), &file, Writer::of(caller)).await?;
         let _inside = self.data.gate.enter(file.ino).await;
         let Some(inode) = inode else {
             return self.allocate_file(&file, mode, offset, len, &|| true).await;
@@ -310,7 +310,7 @@ impl<T: Transport> Client<T> {
         (to, mut to_offset): (Handle, u64),
         len: u64,
     ) -> FsResult<u64> {
-        let how = WriteHow { keeps_set_id: caller.cred.is_superuser(), ..WriteHow::default() };
+        let how = WriteHow { writer: Writer::of(caller), ..WriteHow::default() };
         let mut buffer = vec![0u8; (len as usize).min(FUSE_IO_BYTES_MAX)];
         let mut done = 0;
         while done < len {

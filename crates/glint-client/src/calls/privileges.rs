@@ -9,21 +9,23 @@
 use crate::cache::inode::CachedInode;
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
-use crate::vfs::{Caller, Handle};
+use crate::vfs::{Caller, Handle, Writer};
 use glint_net::Transport;
 use glint_proto::lock::Bits;
 use glint_proto::posix::XATTR_CAPABILITY;
-use glint_proto::{Attr, FsResult, Ino, SetAttr};
+use glint_proto::{Attr, Cred, FsResult, Ino, SetAttr};
 use std::sync::atomic::Ordering;
 
+/// Id of no user and no group.
+const NOBODY: u32 = u32::MAX;
+
 impl<T: Transport> Client<T> {
-    /// Data is about to be changed: takes from the file what it must not keep. Who may keep
-    /// set-id bits (CAP_FSETID) keeps those, and nothing else.
+    /// Takes from a file what it must not keep when `writer` changes its data.
     pub(crate) async fn take_privileges(
         &self,
         inode: Option<&CachedInode>,
         file: &OpenFile,
-        keeps_set_id: bool,
+        writer: Writer,
     ) -> FsResult<()> {
         let counted = self.handles.privileges_given();
         let plain = match inode {
@@ -33,9 +35,14 @@ impl<T: Transport> Client<T> {
         if plain {
             return Ok(());
         }
-        let kill_suidgid = !keeps_set_id;
+        let caller = |uid, gid, groups, pid| Caller { cred: Cred { uid, gid, groups }, pid };
+        let (kill_suidgid, caller) = match writer {
+            Writer::Privileged => (false, Caller::ROOT),
+            Writer::Process { uid, gid, pid } => (true, caller(uid, gid, None, pid)),
+            Writer::Anybody => (true, caller(NOBODY, NOBODY, Some(Vec::new()), 0)),
+        };
         let set = SetAttr { kill_suidgid, kill_capability: true, ..SetAttr::default() };
-        let found = Client::setattr(self, &Caller::ROOT, file.ino, &set).await?;
+        let found = Client::setattr(self, &caller, file.ino, &set).await?;
         if !found.attr.has_set_id() {
             file.plain.store(counted, Ordering::Release);
         }

@@ -9,7 +9,7 @@ use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::lock::Bits;
 use glint_proto::posix::acl::XATTR_ACCESS;
 use glint_proto::posix::{
-    Needs, WRITE, XATTR_CAPABILITY, apply_setattr, permit_owner, permit_setattr,
+    Needs, WRITE, XATTR_CAPABILITY, apply_setattr, kill_set_id, permit_owner, permit_setattr,
 };
 use glint_proto::{Attr, Errno, FsResult, Ino, Layout, MdsReply, Placement, SetAttr};
 
@@ -32,15 +32,10 @@ impl<K: Kv> Mds<K> {
         let _held = self.lock_attributes(context, ino).await;
         let mut record = self.inode(ino).await?;
         self.check_setattr(context, &record, set).await?;
-        if *set
-            == (SetAttr {
-                kill_suidgid: set.kill_suidgid,
-                kill_capability: true,
-                ..SetAttr::default()
-            })
-            && self.is_plain(&record).await?
-        {
-            self.grant(context, ino, Bits::PLAIN);
+        if self.has_nothing_to_take(context, &record, set).await? {
+            if !record.attr.has_set_id() {
+                self.grant(context, ino, Bits::PLAIN);
+            }
             self.grant_attributes(context, ino);
             return Ok(MdsReply::Attr(record.attr));
         }
@@ -76,15 +71,35 @@ impl<K: Kv> Mds<K> {
         self.commit(context, batch, MdsReply::Attr(record.attr)).await
     }
 
-    /// Whether a write has nothing to take from a file.
+    /// Whether no write has anything to take from a file.
     pub(crate) async fn is_plain(&self, record: &InodeRecord) -> FsResult<bool> {
-        if !record.attr.is_file() || record.attr.has_set_id() {
+        let may_have = !record.attr.is_file() || record.attr.has_set_id();
+        Ok(!may_have && !self.is_capable(record).await?)
+    }
+
+    /// Whether a file has capabilities.
+    async fn is_capable(&self, record: &InodeRecord) -> FsResult<bool> {
+        let key = keys::xattr(record.attr.ino, XATTR_CAPABILITY);
+        Ok(record.has_xattr && self.kv.get(Keyspace::Xattr, &key).await.map_err(errno)?.is_some())
+    }
+
+    /// Whether a setattr is that of a write, and the file has nothing that it takes.
+    async fn has_nothing_to_take(
+        &self,
+        context: &Context<'_>,
+        record: &InodeRecord,
+        set: &SetAttr,
+    ) -> FsResult<bool> {
+        let kill_suidgid = set.kill_suidgid;
+        let of_write = SetAttr { kill_suidgid, kill_capability: true, ..SetAttr::default() };
+        if *set != of_write || !record.attr.is_file() || self.is_capable(record).await? {
             return Ok(false);
         }
-        let key = keys::xattr(record.attr.ino, XATTR_CAPABILITY);
-        let capable =
-            record.has_xattr && self.kv.get(Keyspace::Xattr, &key).await.map_err(errno)?.is_some();
-        Ok(!capable)
+        let mut left = record.attr.clone();
+        if kill_suidgid {
+            kill_set_id(&mut left, context.cred)?;
+        }
+        Ok(left.mode == record.attr.mode)
     }
 
     /// chmod(2), chown(2), truncate(2) and utimensat(2) on who may do what.

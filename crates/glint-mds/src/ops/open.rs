@@ -42,7 +42,7 @@ impl<K: Kv> Mds<K> {
             record.attr.ctime = context.now;
             record.attr.size = 0;
             if flags.kill_suidgid {
-                kill_set_id(&mut record.attr);
+                kill_set_id(&mut record.attr, context.cred)?;
             }
             kill_capability(&record, &mut batch);
         }

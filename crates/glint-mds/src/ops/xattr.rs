@@ -17,7 +17,7 @@ use glint_proto::limits::{
 };
 use glint_proto::lock::Bits;
 use glint_proto::posix::acl::{Acl, XATTR_ACCESS, XATTR_DEFAULT};
-use glint_proto::posix::{XATTR_CAPABILITY, permit_owner};
+use glint_proto::posix::{WRITE, XATTR_CAPABILITY, permit_owner};
 use glint_proto::{Errno, FsResult, Ino, MdsReply, XattrFlags};
 
 /// Attributes that are read at once: a page is at most 1 MiB.
@@ -213,9 +213,7 @@ impl<K: Kv> Mds<K> {
         let _held = self.lock_attributes(context, ino).await;
         let mut record = self.inode(ino).await?;
         match name {
-            // The kernel takes them from a file whose owner or group its owner changes. Of others
-            // who remove them it has asked for CAP_SETFCAP.
-            XATTR_CAPABILITY => permit_owner(&record.attr, context.cred)?,
+            XATTR_CAPABILITY => self.permit_capability_removal(&record, context).await?,
             _ => permit_xattr(&record, context, name)?,
         }
         let key = keys::xattr(ino, name);
@@ -233,6 +231,23 @@ impl<K: Kv> Mds<K> {
         record.attr.ctime = context.now;
         self.put_inode(&mut batch, &record);
         self.commit(context, batch, MdsReply::Done).await
+    }
+}
+
+impl<K: Kv> Mds<K> {
+    /// EPERM unless the caller may remove file capabilities: its owner, who may change the owner,
+    /// and those who may write the file, or have it open to be written. The kernel takes them from a
+    /// file as the caller of chown(2), truncate(2) or fallocate(2); a program that removes them it
+    /// has asked for CAP_SETFCAP.
+    async fn permit_capability_removal(
+        &self,
+        record: &InodeRecord,
+        context: &Context<'_>,
+    ) -> FsResult<()> {
+        let may_write = permit_owner(&record.attr, context.cred).is_ok()
+            || self.opens.is_writer(context.client, record.attr.ino)
+            || self.permit(record, context.cred, WRITE).await.is_ok();
+        if may_write { Ok(()) } else { Err(Errno::EPERM) }
     }
 }
 

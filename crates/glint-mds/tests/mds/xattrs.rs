@@ -44,14 +44,17 @@ fn attributes_have_names_owners_and_sizes() {
     }
 }
 
-/// The kernel removes capabilities as the owner who changes the group of a file.
+/// The kernel removes capabilities as the owner who changes the group of a file, and as anybody who
+/// truncates or preallocates one.
 #[test]
-fn an_owner_removes_capabilities_and_nothing_else_of_the_kind() {
+fn who_may_write_removes_capabilities_and_nothing_else_of_the_kind() {
     let tree = planted();
     for (name, path, result) in [
         (b"security.capability".as_slice(), "open/ann", Ok(MdsReply::Done)),
         (b"security.capability", "open/bob", Err(Errno::EPERM)),
+        (b"security.capability", "sticky/bob", Ok(MdsReply::Done)),
         (b"security.other", "open/ann", Err(Errno::EPERM)),
+        (b"security.other", "sticky/bob", Err(Errno::EPERM)),
     ] {
         set_xattr(&tree, &ROOT, path, name, b"1").unwrap();
         let ino = tree.ino(path);

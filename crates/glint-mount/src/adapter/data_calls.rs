@@ -6,9 +6,9 @@
 use crate::abi::reply::*;
 use crate::abi::*;
 use crate::adapter::dispatch::{Adapter, Call, parse};
-use glint_client::{Caching, Handle, Valid, Vfs, WriteHow};
+use glint_client::{Caching, Caller, Handle, Valid, Vfs, WriteHow, Writer};
 use glint_proto::lock::Range;
-use glint_proto::{Errno, FsResult, Ino};
+use glint_proto::{Cred, Errno, FsResult, Ino};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use zerocopy::FromBytes;
@@ -109,7 +109,13 @@ impl<F: Vfs> Call<'_, F> {
         let how = WriteHow {
             sync: self.adapter.sync || arg.flags as i32 & libc::O_DSYNC != 0,
             pages: arg.write_flags & WRITE_CACHE != 0,
-            keeps_set_id: arg.write_flags & WRITE_KILL_SUIDGID == 0,
+            writer: match arg.write_flags & WRITE_KILL_SUIDGID {
+                0 => Writer::Privileged,
+                _ => {
+                    let Caller { cred: Cred { uid, gid, .. }, pid } = self.caller;
+                    Writer::Process { uid, gid, pid }
+                }
+            },
         };
         let range = Range::of(arg.offset, arg.size.into());
         if how.pages {

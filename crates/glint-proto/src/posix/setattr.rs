@@ -25,7 +25,8 @@ pub struct Effects {
     pub permissions: Option<u32>,
 }
 
-/// Whether `cred` may set this, and what else it needs. EPERM, EISDIR, EINVAL, EFBIG.
+/// Whether `cred` may set this, and what else it needs. EPERM, EISDIR, EINVAL, EFBIG. EPERM also if
+/// the result depends on groups of the caller that are not known.
 pub fn permit_setattr(attr: &Attr, cred: &Cred, set: &SetAttr) -> FsResult<Needs> {
     if set.mode.is_some() {
         permit_owner(attr, cred)?;
@@ -41,6 +42,9 @@ pub fn permit_setattr(attr: &Attr, cred: &Cred, set: &SetAttr) -> FsResult<Needs
         && !is_root
         && (cred.uid != attr.uid || (gid != attr.gid && !cred.is_member(gid)))
     {
+        return Err(Errno::EPERM);
+    }
+    if takes_set_id(attr, set) && needs_groups(attr, cred) {
         return Err(Errno::EPERM);
     }
     let mut needs = Needs::Nothing;
@@ -70,25 +74,27 @@ pub fn permit_setattr(attr: &Attr, cred: &Cred, set: &SetAttr) -> FsResult<Needs
 /// Sets attributes. `cred` was permitted to.
 pub fn apply_setattr(attr: &mut Attr, set: &SetAttr, cred: &Cred, now: Timestamp) -> Effects {
     let mut effects = Effects::default();
+    // By the group that the file has had.
+    let keeps_group = keeps_set_group(attr, cred);
     if set.uid.is_some() || set.gid.is_some() {
         attr.uid = set.uid.unwrap_or(attr.uid);
         attr.gid = set.gid.unwrap_or(attr.gid);
         if !attr.is_dir() {
-            kill_set_id(attr);
+            take_set_id(attr, keeps_group);
             effects.kills_capability = true;
         }
     }
     if let Some(mode) = set.mode {
         let mut mode = mode & 0o7777;
-        let is_foreign = !cred.is_superuser() && cred.groups.is_some() && !cred.is_member(attr.gid);
-        if is_foreign && !attr.is_dir() {
+        // Of a caller without groups the kernel has looked at them.
+        if cred.groups.is_some() && !keeps_set_group(attr, cred) {
             mode &= !libc::S_ISGID;
         }
         attr.mode = (attr.mode & !0o7777) | mode;
         effects.permissions = Some(mode);
     }
     if set.kill_suidgid {
-        kill_set_id(attr);
+        take_set_id(attr, keeps_group);
     }
     effects.kills_capability |= set.kill_capability || set.size.is_some();
     if let Some(size) = set.size {
@@ -108,11 +114,39 @@ pub fn apply_setattr(attr: &mut Attr, set: &SetAttr, cred: &Cred, now: Timestamp
     effects
 }
 
-/// Takes set-user-id and set-group-id, as a write by another user, a truncation or a change of
-/// owner does. Without the right to execute, set-group-id is none: it stands for mandatory locks.
-pub fn kill_set_id(attr: &mut Attr) {
+/// Takes the set-id bits that a file loses when `cred`, which has no CAP_FSETID unless it is the
+/// superuser, changes its data. EPERM, and nothing is changed, if that depends on groups of the
+/// caller that are not known.
+pub fn kill_set_id(attr: &mut Attr, cred: &Cred) -> FsResult<()> {
+    if needs_groups(attr, cred) {
+        return Err(Errno::EPERM);
+    }
+    let keeps_group = keeps_set_group(attr, cred);
+    take_set_id(attr, keeps_group);
+    Ok(())
+}
+
+/// Whether a setattr takes set-id bits.
+fn takes_set_id(attr: &Attr, set: &SetAttr) -> bool {
+    set.kill_suidgid || ((set.uid.is_some() || set.gid.is_some()) && !attr.is_dir())
+}
+
+/// Whether the caller may have set-group-id on a file: who is not in its group may not.
+fn keeps_set_group(attr: &Attr, cred: &Cred) -> bool {
+    cred.is_superuser() || cred.is_member(attr.gid)
+}
+
+/// Whether groups that are not known decide about set-group-id.
+fn needs_groups(attr: &Attr, cred: &Cred) -> bool {
+    const SET_GROUP: u32 = libc::S_ISGID | libc::S_IXGRP;
+    attr.mode & SET_GROUP == libc::S_ISGID && cred.groups.is_none() && !keeps_set_group(attr, cred)
+}
+
+/// Takes set-user-id and set-group-id. Without the right to execute, set-group-id does not make a
+/// program another group's, so those who may have it keep it.
+fn take_set_id(attr: &mut Attr, keeps_group: bool) {
     attr.mode &= !libc::S_ISUID;
-    if attr.mode & libc::S_IXGRP != 0 {
+    if attr.mode & libc::S_IXGRP != 0 || !keeps_group {
         attr.mode &= !libc::S_ISGID;
     }
 }
@@ -163,6 +197,18 @@ mod tests {
         ] {
             assert_eq!(permit_setattr(&file, who, set), result, "{who:?} {set:?}");
         }
+        // Groups decide about set-group-id without the right to execute.
+        let kill = SetAttr { kill_suidgid: true, ..none };
+        let unknown = Cred { groups: None, ..other.clone() };
+        for (mode, who, result) in [
+            (0o102644, &other, Ok(Needs::Nothing)),
+            (0o102644, &unknown, Err(Errno::EPERM)),
+            (0o102644, &Cred { gid: 2, ..unknown.clone() }, Ok(Needs::Nothing)),
+            (0o102654, &unknown, Ok(Needs::Nothing)),
+            (0o104644, &unknown, Ok(Needs::Nothing)),
+        ] {
+            assert_eq!(permit_setattr(&of(mode), who, &kill), result, "{mode:o} {who:?}");
+        }
         let truncate = |mode| permit_setattr(&of(mode), &root, &size(0));
         assert_eq!(truncate(0o040755), Err(Errno::EISDIR));
         assert_eq!(truncate(0o010644), Err(Errno::EINVAL));
@@ -200,8 +246,14 @@ mod tests {
         let (attr, effects) = apply(0o104755, set, &Cred::ROOT);
         assert_eq!((attr.mtime, attr.mode, effects), (then, 0o104755, Effects::default()));
 
-        let kill = SetAttr { kill_suidgid: true, ..none };
+        let kill = SetAttr { kill_suidgid: true, ..none.clone() };
         assert_eq!(apply(0o106755, kill.clone(), &Cred::ROOT).0.mode, 0o100755);
-        assert_eq!(apply(0o102644, kill, &Cred::ROOT).0.mode, 0o102644, "a mandatory lock");
+        assert_eq!(apply(0o102644, kill.clone(), &Cred::ROOT).0.mode, 0o102644);
+        assert_eq!(apply(0o102644, kill.clone(), &cred(5, &[2])).0.mode, 0o102644);
+        assert_eq!(apply(0o102644, kill, &cred(5, &[])).0.mode, 0o100644, "a group of others");
+        // The group that the file has before counts.
+        let chgrp = SetAttr { gid: Some(7), ..none };
+        assert_eq!(apply(0o106644, chgrp.clone(), &cred(1, &[7])).0.mode, 0o100644);
+        assert_eq!(apply(0o106644, chgrp, &cred(1, &[2, 7])).0.mode, 0o102644);
     }
 }

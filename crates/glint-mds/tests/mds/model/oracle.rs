@@ -324,7 +324,7 @@ impl Model {
     fn chmod(&mut self, who: &Cred, number: usize, mode: u32) -> FsResult<Told> {
         let inode = self.live(number)?;
         inode.must_be_owned(who)?;
-        let is_foreign = who.uid != 0 && who.gid != inode.gid && !inode.is_dir();
+        let is_foreign = who.uid != 0 && who.gid != inode.gid;
         self.inodes[number].mode = if is_foreign { mode & !0o2000 } else { mode };
         Ok(Told::Facts(self.facts(number)))
     }
@@ -334,7 +334,7 @@ impl Model {
         must(who.uid == 0 || (uid == inode.uid && uid == who.uid), Errno::EPERM)?;
         let takes = match inode.mode {
             _ if inode.is_dir() => 0,
-            mode if mode & 0o010 != 0 => 0o6000,
+            mode if mode & 0o010 != 0 || (who.uid != 0 && who.gid != inode.gid) => 0o6000,
             _ => 0o4000,
         };
         let inode = &mut self.inodes[number];

@@ -112,7 +112,7 @@ impl Rights {
             Squash::All => true,
         };
         if squashed {
-            return Cred { uid: NOBODY, gid: NOBODY, groups: cred.groups.map(|_| Vec::new()) };
+            return Cred { uid: NOBODY, gid: NOBODY, groups: Some(Vec::new()) };
         }
         let group = |gid: u32| match (self.squash, gid) {
             (Squash::Root, 0) => NOBODY,
