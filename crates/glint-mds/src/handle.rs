@@ -136,6 +136,7 @@ impl<K: Kv> Mds<K> {
         context: &Context<'_>,
         request: &MdsRequest<'_>,
     ) -> OpResult {
+        self.look_by_number(context, request).await?;
         match *request {
             MdsRequest::Lookup { parent, name } => self.lookup(context, parent, name).await,
             MdsRequest::Getattr { ino } => self.getattr(context, ino).await,

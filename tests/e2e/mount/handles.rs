@@ -90,3 +90,58 @@ assert os.listdir(d) == []
         python([a, b], script);
     });
 }
+
+/// A file that nobody looked up by name, and which another mount changes without asking.
+#[test]
+fn a_file_that_is_named_by_handle_is_the_one_that_its_maker_has() {
+    let script = "
+nobody = 65534
+def as_nobody(call):
+    os.setegid(nobody); os.seteuid(nobody)
+    call()
+    os.seteuid(0); os.setegid(0)
+os.makedirs(a + '/d')
+os.chmod(a + '/d', 0o711)
+for again in range(10):
+    top = a + '/d/%d' % again
+    os.makedirs(top + '/sub')
+    path = top + '/f'
+    with open(path, 'w') as f: f.write('text')
+    directory, handle = name(top + '/sub'), name(path)
+    # The servers may not have heard of any of these.
+    os.chmod(path, 0o604); os.utime(path, (5, 6)); os.chmod(top + '/sub', 0o705)
+    s = os.fstat(load(b, handle))
+    assert (s.st_mode & 0o7777, s.st_mtime, s.st_size) == (0o604, 6, 4), s
+    assert os.fstat(load(b, directory)).st_mode & 0o7777 == 0o705
+    fd = load(b, handle, os.O_RDWR)
+    assert os.read(fd, 9) == b'text'
+    for mode in 0o600, 0o640, 0o666:
+        os.chmod(path, mode)
+        assert os.fstat(fd).st_mode & 0o7777 == mode, (oct(mode), oct(os.fstat(fd).st_mode))
+    # What a write takes is gone for its maker.
+    os.chmod(path, 0o4777)
+    as_nobody(lambda: os.write(fd, b'more'))
+    assert os.stat(path).st_mode & 0o7777 == 0o777, oct(os.stat(path).st_mode)
+    # What was renamed and removed without asking is so.
+    os.rename(path, top + '/g')
+    assert os.readlink('/proc/self/fd/%d' % load(b, directory)) != ''
+    os.close(fd)
+# One that is changed before it was ever looked at.
+for again in range(10):
+    path = a + '/d/x%d' % again
+    with open(path, 'w') as f: f.write('text')
+    handle = name(path)
+    if again % 2: time.sleep(1)
+    os.chmod(path, 0o4777)
+    fd = load(b, handle, os.O_RDWR)
+    as_nobody(lambda: os.write(fd, b'more'))
+    assert os.stat(path).st_mode & 0o7777 == 0o777, oct(os.stat(path).st_mode)
+    os.unlink(path)
+    assert os.fstat(fd).st_nlink == 0
+    os.close(fd)
+";
+    on_both_kinds(|a, b| {
+        open_to_all(a);
+        python([a, b], script);
+    });
+}

@@ -148,6 +148,11 @@ impl ClientLocks {
             || self.shard(ino).lock().bits.is_free(client, ino, Bits::DELEGATION)
     }
 
+    /// Whether a client holds any bits of an inode.
+    pub(crate) fn holds_any(&self, client: ClientId, ino: Ino) -> bool {
+        !self.shard(ino).lock().bits.held(client, ino).is_empty()
+    }
+
     /// Waits until nobody holds the delegation of a directory.
     pub(crate) async fn make_visible(&self, ino: Ino) {
         if self.used && !self.is_visible(NOBODY, ino) {

@@ -22,6 +22,9 @@ pub(crate) struct Context<'a> {
     pub(crate) progress: Option<MdsReply>,
     /// Whether the client gets locks, once somebody asked.
     pub(crate) locking: Cell<Option<bool>>,
+    /// Inode that its maker was asked for, because nobody else knows it; see
+    /// [`crate::locking::delegation`].
+    pub(crate) asked_for: Cell<Ino>,
     /// Keys of what the operation changes; see [`crate::locking::commit_on_sharing`].
     pub(crate) changes: RefCell<SmallVec<[Key; 4]>>,
     /// Number of its transaction, if it had one.
@@ -45,6 +48,7 @@ impl<'a> Context<'a> {
             given: None,
             progress: None,
             locking: Cell::new(None),
+            asked_for: Cell::new(Ino(0)),
             changes: RefCell::default(),
             transaction: Cell::new(0),
             changing: RefCell::default(),

@@ -33,6 +33,12 @@ struct Numbers {
     granted: HashMap<ClientId, Vec<Range<u64>>>,
 }
 
+/// Whether a number is in one of these ranges, which are sorted.
+fn has(granted: &[Range<u64>], ino: Ino) -> bool {
+    let at = granted.partition_point(|range| range.end <= ino.0);
+    granted.get(at).is_some_and(|range| range.contains(&ino.0))
+}
+
 /// A mark so far above the next number. The numbers never end in practice.
 fn above(next: u64, count: u64) -> FsResult<u64> {
     next.checked_add(count).ok_or(Errno::ENOSPC)
@@ -108,11 +114,15 @@ impl Allocator {
 
     /// Whether a client may make an inode under this number: the number was granted to it.
     pub(crate) fn is_granted_to(&self, client: ClientId, ino: Ino) -> bool {
+        let state = self.state.lock();
         self.is_of_earlier_run(ino)
-            || self.state.lock().granted.get(&client).is_some_and(|granted| {
-                let at = granted.partition_point(|range| range.end <= ino.0);
-                granted.get(at).is_some_and(|range| range.contains(&ino.0))
-            })
+            || state.granted.get(&client).is_some_and(|granted| has(granted, ino))
+    }
+
+    /// The client that a number was granted to in this run.
+    pub(crate) fn holder_of(&self, ino: Ino) -> Option<ClientId> {
+        let state = self.state.lock();
+        state.granted.iter().find(|(_, granted)| has(granted, ino)).map(|(client, _)| *client)
     }
 
     /// A client is gone.
@@ -191,6 +201,10 @@ mod tests {
         for ino in [0, 1, of_b, free.0, free.0 + 1, 1 << 63, u64::MAX - (1 << 19), u64::MAX] {
             assert!(!allocator.is_granted_to(a, Ino(ino)), "{ino}");
         }
+        for (ino, holder) in [(of_a + 99, Some(a)), (more_of_a, Some(a)), (of_b, Some(b))] {
+            assert_eq!(allocator.holder_of(Ino(ino)), holder);
+        }
+        assert!([2, free.0, u64::MAX].iter().all(|ino| allocator.holder_of(Ino(*ino)).is_none()));
         assert!(allocator.is_of_earlier_run(Ino(999)) && !allocator.is_of_earlier_run(Ino(of_a)));
         allocator.forget_client(a);
         assert!(!allocator.is_granted_to(a, Ino(of_a)));

@@ -110,6 +110,11 @@ impl InodeRecord {
         }
     }
 
+    /// Directories that are known to have a name of it.
+    pub(crate) fn parents(&self) -> impl Iterator<Item = Ino> {
+        [self.parent, self.other_parent].into_iter().filter(|directory| *directory != Ino(0))
+    }
+
     /// The inode gets a name in a directory, beside those that it has.
     pub(crate) fn gains_name(&mut self, directory: Ino) {
         if self.attr.nlink == 0 || self.parent == Ino(0) {
