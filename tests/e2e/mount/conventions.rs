@@ -102,6 +102,9 @@ fn mount_8_and_its_options() {
         "strictatime,lazytime,dirsync,nodiratime,nosymfollow,silent,acl",
         "sync,owner,group,_netdev,nofail,x-systemd.automount,comment=mine",
         "users,exec,relatime,context=system_u:object_r:tmp_t:s0",
+        "suid,dev",
+        "trust",
+        "trust,nosuid",
     ] {
         let output = mount(options);
         assert!(output.status.success(), "{options}: {}", said(&output));
@@ -111,6 +114,10 @@ fn mount_8_and_its_options() {
             let asked = options.split(',').any(|option| option == shown);
             assert_eq!(has(&dir, shown), asked, "{shown}: {:?}", options_of(&dir));
         }
+        // mount(8) itself takes suid and dev away, which are its defaults.
+        let trusts = options.contains("trust");
+        assert_eq!(has(&dir, "nodev"), !trusts, "{options}: {:?}", options_of(&dir));
+        assert_eq!(has(&dir, "nosuid"), options != "trust", "{options}: {:?}", options_of(&dir));
         // In the order in which they are said: users is noexec, too.
         assert!(!has(&dir, "noexec"), "{:?}", options_of(&dir));
         run(Command::new("umount").arg(&dir));

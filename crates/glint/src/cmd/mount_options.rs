@@ -13,7 +13,8 @@ pub(crate) const HELP: &str = "\
     keep_awake=auto|off, polling=auto|off, cert=DIR (the same as --cert), wbmeta (the default) \
     or nowbmeta: whether changes in directories that nobody else uses may be told to the server \
     up to half a second later; inodes=N: how many are kept in memory (1 048 576). Without --cert \
-    a mount is nosuid,nodev unless `suid,dev` is said";
+    a mount is nosuid,nodev unless trust is said: whoever reaches the server may make programs and \
+    devices of root there. (suid,dev do it, too, but mount(8) does not pass them on)";
 
 /// Options of mount(8) that are a flag of the kernel, and whether they set or clear it.
 const FLAGS: [(&str, MountFlags, bool); 25] = [
@@ -68,7 +69,7 @@ const IGNORED: [&str; 17] = [
 const IGNORED_PREFIXES: [&str; 8] =
     ["x-", "X-", "comment=", "user_id=", "group_id=", "max_read=", "rootmode=", "uhelper="];
 /// Words of Glint's own options, and the option that each is about.
-const OWN_OPTIONS: [(&str, &str); 11] = [
+const OWN_OPTIONS: [(&str, &str); 12] = [
     ("direct_io", "direct_io"),
     ("keep_awake", "keep_awake"),
     ("polling", "polling"),
@@ -76,6 +77,7 @@ const OWN_OPTIONS: [(&str, &str); 11] = [
     ("nowbmeta", "wbmeta"),
     ("transport", "transport"),
     ("inodes", "inodes"),
+    ("trust", "trust"),
     ("context", "context"),
     ("fscontext", "context"),
     ("defcontext", "context"),
@@ -88,7 +90,7 @@ const CHOICES: [(&str, &[&str]); 3] = [
     ("transport", &["auto", "uring", "devfuse"]),
 ];
 /// Glint's own options that are said without a value.
-const PLAIN: [&str; 3] = ["direct_io", "wbmeta", "nowbmeta"];
+const PLAIN: [&str; 4] = ["direct_io", "wbmeta", "nowbmeta", "trust"];
 /// Advice to who says `inodes` otherwise.
 const INODES: &str = "say a number of inodes, as inodes=1048576";
 /// Labels of SELinux: the kernel's own, where it has SELinux.
@@ -149,6 +151,9 @@ pub struct ParsedOptions {
     write_back_metadata: bool,
     /// Inodes above which the kernel is asked to forget some.
     inodes: Option<usize>,
+    /// A mount without a certificate is none of less trust: mount(8) does not pass `suid` and `dev`
+    /// on, because they are its defaults.
+    trust: bool,
     /// Certificate of this host; see `--cert`.
     cert: Option<PathBuf>,
     /// Only change the flags of a mount that is there.
@@ -188,6 +193,7 @@ impl ParsedOptions {
             ("wbmeta", self.write_back_metadata.to_string()),
             ("transport", format!("{:?}", self.transport)),
             ("inodes", format!("{:?}", self.inodes)),
+            ("trust", self.trust.to_string()),
             ("context", format!("{:?}", self.contexts)),
         ];
         lines.map(|(name, value)| format!("{name}={value}\n")).concat()
@@ -208,8 +214,10 @@ impl ParsedOptions {
         self.flags.set.contains(MountFlags::NOATIME)
     }
 
-    /// How to mount `source`, where `others` are the flags that nothing was said of.
+    /// How to mount `source`, where `others` are the flags that nothing was said of, unless it is
+    /// trusted.
     pub fn mount(&self, source: String, others: MountFlags) -> MountOptions {
+        let others = if self.trust { MountFlags::empty() } else { others };
         MountOptions {
             source,
             flags: self.flags.over(others),
@@ -244,6 +252,7 @@ pub fn parse(options: &[String], sloppy: bool) -> Result<ParsedOptions, String> 
         polling: true,
         write_back_metadata: true,
         inodes: None,
+        trust: false,
         cert: None,
         remount: false,
         said: Vec::new(),
@@ -269,6 +278,7 @@ pub fn parse(options: &[String], sloppy: bool) -> Result<ParsedOptions, String> 
             "polling=off" => parsed.polling = false,
             "wbmeta" => parsed.write_back_metadata = true,
             "nowbmeta" => parsed.write_back_metadata = false,
+            "trust" => parsed.trust = true,
             "transport=auto" => parsed.transport = TransportKind::Auto,
             "transport=uring" => parsed.transport = TransportKind::Uring,
             "transport=devfuse" => parsed.transport = TransportKind::DevFuse,
@@ -346,6 +356,7 @@ mod tests {
             ("polling=on", "say polling=auto|off"),
             ("direct_io=1", "say direct_io"),
             ("nowbmeta=yes", "say nowbmeta"),
+            ("trust=yes", "say trust"),
             ("inodes=many", "inodes=1048576"),
             ("inodes", "inodes=1048576"),
             ("cert", "cert=DIR"),
@@ -380,6 +391,7 @@ mod tests {
             "nowbmeta",
             "transport=devfuse",
             "inodes=7",
+            "trust",
             "context=a",
             "fscontext=a",
             "defcontext=a",
@@ -419,6 +431,10 @@ mod tests {
         assert_eq!(parsed("ro").flags.over(base), base | MountFlags::RDONLY);
         assert_eq!(parsed("defaults").flags.over(base), base);
         assert_eq!(parsed("suid,dev").flags.over(base), MountFlags::empty());
+        let flags = |options| parsed(options).mount(String::new(), base).flags;
+        assert_eq!((flags("rw"), flags("trust")), (base, MountFlags::empty()));
+        assert_eq!(flags("trust,nosuid"), MountFlags::NOSUID);
+        assert_eq!(flags("user,trust,exec"), base, "mounted by a user");
         let exec = parsed("users,exec").flags.over(MountFlags::empty());
         assert_eq!(exec, base, "the last word counts");
         let shown = Flags::of_mount("rw,nosuid,noatime,ro,user_id=0,allow_other");
