@@ -159,6 +159,36 @@ fn times_of_files_being_written() {
     });
 }
 
+/// Times of a change are those at which its program made it, before and after the data was sent.
+#[test]
+fn times_of_written_files_are_the_same_everywhere_and_stay() {
+    let pair = pair();
+    both_ways(&pair, "changes", |x, y| {
+        let path = x.join("f");
+        let times = |directory: &Path| {
+            let found = fs::metadata(directory.join("f")).unwrap();
+            (found.mtime_nsec(), found.ctime_nsec())
+        };
+        let same = |round: u64, when: &str| {
+            assert_eq!(times(x), times(y), "round {round}, {when}");
+        };
+        for round in 0..20 {
+            let writer = File::options().write(true).create(true).truncate(false).open(&path);
+            let writer = writer.unwrap();
+            writer.write_all_at(&[round as u8; 5000], 100 * round).unwrap();
+            let written = times(x);
+            same(round, "written");
+            writer.sync_all().unwrap();
+            same(round, "synced");
+            drop(writer);
+            same(round, "closed");
+            std::thread::sleep(Duration::from_millis(20));
+            same(round, "later");
+            assert_eq!(times(x), written, "round {round}: nothing was changed since");
+        }
+    });
+}
+
 #[test]
 fn data_through_open_files() {
     let pair = pair();

@@ -108,7 +108,9 @@ impl<F: DiskFile> ObjectFile<F> {
                 let before = self.changes.fetch_add(1, Ordering::AcqRel);
                 // Before: nobody may see the time at which the file system does it.
                 self.mtime.store(nanos(mtime), Ordering::Relaxed);
-                self.ctime.store(nanos(Timestamp::now()), Ordering::Relaxed);
+                // What was written behind was changed when its program wrote it, and that one was
+                // told so.
+                self.ctime.store(nanos(mtime), Ordering::Relaxed);
                 let result = work(&self.file);
                 // After: the file system has just set its own.
                 self.mtime_changed.store(true, Ordering::Release);
