@@ -5,7 +5,8 @@
 //! Invariants:
 //! - A value is given only to the thread (or, where the kernel does not say it, the user) that
 //!   asked for its length, once, and no later than [`SNAPSHOT_MS_MAX`] after that.
-//! - At most [`SNAPSHOTS_MAX`] values of [`XATTR_VALUE_BYTES_MAX`] are kept.
+//! - At most [`SNAPSHOTS_MAX`] values of [`XATTR_VALUE_BYTES_MAX`] are kept. No user pushes out those of
+//!   another who has fewer.
 
 use crate::vfs::Caller;
 use glint_proto::Ino;
@@ -54,7 +55,7 @@ impl Snapshots {
             return;
         }
         if kept.len() == SNAPSHOTS_MAX {
-            kept.pop_front();
+            drop_of_busiest(&mut kept);
         }
         kept.push_back(Snapshot { reader, taken: now, value: value.to_vec() });
     }
@@ -73,6 +74,16 @@ impl Snapshots {
     /// Drops the values of an attribute that is being set.
     pub(crate) fn forget(&self, name: &[u8]) {
         self.0.lock().retain(|snapshot| snapshot.reader.name != name);
+    }
+}
+
+/// Drops the oldest value of the user that has most.
+fn drop_of_busiest(kept: &mut VecDeque<Snapshot>) {
+    let count = |uid| kept.iter().filter(|snapshot| snapshot.reader.uid == uid).count();
+    let most = kept.iter().map(|snapshot| count(snapshot.reader.uid)).max();
+    let oldest = kept.iter().position(|snapshot| Some(count(snapshot.reader.uid)) == most);
+    if let Some(at) = oldest {
+        kept.remove(at);
     }
 }
 
@@ -95,6 +106,18 @@ mod tests {
     fn reader(uid: u32, thread: u32) -> Reader {
         let cred = Cred { uid, gid: 0, groups: None };
         Reader::new(&Caller { cred, pid: thread }, Ino::ROOT, NAME)
+    }
+
+    #[test]
+    fn a_user_pushes_out_nobody_who_has_fewer() {
+        let (kept, now) = (Snapshots::default(), Instant::now());
+        kept.keep(reader(1, 1), b"one", now);
+        for thread in 0..2 * SNAPSHOTS_MAX as u32 {
+            kept.keep(reader(2, 1 + thread), b"many", now);
+        }
+        assert_eq!(kept.take(reader(1, 1), 3, now), Some(b"one".to_vec()));
+        assert_eq!(kept.take(reader(2, 1), 4, now), None);
+        assert_eq!(kept.take(reader(2, 2 * SNAPSHOTS_MAX as u32), 4, now), Some(b"many".to_vec()));
     }
 
     #[test]
