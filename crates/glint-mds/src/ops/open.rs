@@ -22,6 +22,10 @@ impl<K: Kv> Mds<K> {
             FileType::Symlink => return Err(Errno::ELOOP.into()),
             _ => {}
         }
+        // The reaper has not come yet.
+        if record.attr.nlink == 0 && !context.is_replay() && !self.opens.is_open(ino) {
+            return Err(Errno::ESTALE.into());
+        }
         let mut want = 0;
         if flags.exec {
             want |= EXEC;

@@ -287,7 +287,12 @@ fn what_is_open_outlives_its_last_name_until_it_is_closed() {
     assert_eq!(tree.ask_attr(&ROOT, &getattr).unwrap().nlink, 0);
     tree.must_be_sound();
     assert!(tree.ask(&ROOT, &getattr).is_ok(), "it is open");
-    tree.ask(&ROOT, &MdsRequest::Release { ino, write: false, wrote: None }).unwrap();
+    let open = || tree.ask(&ROOT, &MdsRequest::Open { ino, flags }).map(drop);
+    assert_eq!(open(), Ok(()), "by a file handle");
+    for _ in 0..2 {
+        tree.ask(&ROOT, &MdsRequest::Release { ino, write: false, wrote: None }).unwrap();
+    }
+    assert_eq!(open(), Err(Errno::ESTALE), "it is gone before it is removed");
     tree.must_be_sound();
     assert_eq!(tree.ask(&ROOT, &getattr), Err(Errno::ESTALE));
 }
