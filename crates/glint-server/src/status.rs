@@ -2,7 +2,7 @@
 
 use crate::mds_server::MdsServer;
 use crate::rates::Totals;
-use crate::repairs::Repairs;
+use crate::repairs::{RepairCount, Repairs};
 use crate::replication::{HealRate, Here, PendingCount, Replication};
 use glint_kv::Kv;
 use glint_mds::SessionInfo;
@@ -33,7 +33,7 @@ pub(crate) fn osts<D: Disk>(osts: &OstSet<D>, first: u16, repairs: &Repairs) -> 
 }
 
 /// How far the scrubbing of an OST is, and what it found.
-fn scrub_row(scrub: &ScrubReport, repaired: usize) -> Value {
+fn scrub_row(scrub: &ScrubReport, repairs: RepairCount) -> Value {
     let damage = |damage: &Damage| {
         json!({
             "ino": damage.object.ino.0,
@@ -49,7 +49,8 @@ fn scrub_row(scrub: &ScrubReport, repaired: usize) -> Value {
         "unsealed": scrub.unsealed,
         "not_compared": scrub.not_compared,
         "damaged": scrub.damaged,
-        "repaired": repaired,
+        "repaired": repairs.repaired,
+        "pending": repairs.pending,
         "damage": scrub.damage.iter().map(damage).collect::<Vec<_>>(),
         "finished": scrub.finished.map(|finished| finished.secs),
     })

@@ -206,6 +206,13 @@ impl Replication {
         self.rows.get(target).map(|row| Chain::clone(&row))
     }
 
+    /// Whether a member of a chain is there, beside `ost`, and comes to serve.
+    pub(crate) fn is_awaited_beside(&self, target: u16, ost: u16) -> bool {
+        let comes = |state| matches!(state, MemberState::Waiting | MemberState::Syncing);
+        let row = self.rows.get(target);
+        row.is_some_and(|row| row.members.iter().any(|m| m.ost != ost && comes(m.state)))
+    }
+
     /// Transactions of this server that are on stable storage in all copies, if those up to
     /// `own` are here.
     pub(crate) fn committed(&self, own: u64) -> u64 {

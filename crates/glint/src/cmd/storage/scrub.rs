@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 ///
 /// Servers do this by themselves every week, slowly (--scrub-bandwidth). Data gets its checksums
 /// some seconds after its last change. What is damaged is never returned by a read. A file with
-/// copies is repaired from another one by itself; restore others. Exits with 1 if something is damaged
-/// that is not repaired, or could not be compared (the server's
-/// log says why), or if a server could not be asked.
+/// copies is repaired from another one by itself, which this waits to see begin; restore others. Exits
+/// with 1 if something is damaged that is not repaired, or could not be compared (the server's log
+/// says why), or if a server could not be asked.
 ///
 /// Ctrl-C ends only the display; the servers go on.
 #[derive(clap::Args)]
@@ -63,8 +63,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let is_shown = waits && std::io::stderr().is_terminal();
     let rows = loop {
         let rows: Vec<Value> = servers.iter().flat_map(rows).collect();
-        let runs = rows.iter().any(|row| row["running"] == true);
-        if !waits || !runs || stop.is_asked() {
+        if !waits || !rows.iter().any(is_busy) || stop.is_asked() {
             break rows;
         }
         if is_shown {
@@ -133,6 +132,11 @@ fn rows(server: &Server) -> Vec<Value> {
 
 pub(super) fn number(row: &Value, key: &str) -> u64 {
     row[key].as_u64().unwrap_or(0)
+}
+
+/// Whether more is to be compared, or it is not decided yet what becomes of damage.
+fn is_busy(row: &Value) -> bool {
+    row["running"] == true || number(row, "pending") > 0
 }
 
 /// Whether nothing is damaged that is not repaired, and everything could be compared.
@@ -220,6 +224,13 @@ mod tests {
         assert!(!is_right(&json!({"damaged": 0, "not_compared": 1})));
         assert!(!is_right(&json!({"damaged": 1, "not_compared": 0})));
         assert!(is_right(&json!({"damaged": 0})), "of an older server");
+    }
+
+    #[test]
+    fn repairs_that_have_not_begun_are_waited_for() {
+        assert!(is_busy(&json!({"running": true, "pending": 0})));
+        assert!(is_busy(&json!({"running": false, "damaged": 5, "pending": 5})));
+        assert!(!is_busy(&json!({"running": false, "damaged": 5, "pending": 0})));
     }
 
     #[test]
