@@ -27,24 +27,24 @@ pub(super) enum CopyError {
 }
 
 /// Bytes that are read and given at once.
-const PIECE: u64 = 1 << 20;
+pub(super) const PIECE: u64 = 1 << 20;
 /// FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE.
 const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 
 impl Replication {
-    /// Makes what was changed of an object in `member` as it is in `head`, which is here, no faster
-    /// than the `limit`. Returns how many bytes were given.
+    /// Makes these parts of an object in `member` as they are in `head`, which is here, no faster than
+    /// the `limit`. Returns how many bytes were given.
     pub(super) async fn copy<D: Disk>(
         &self,
         here: Here<'_, D>,
         (head, row): (u16, &Chain),
         member: u16,
-        touched: &Touched,
+        parts: &[Touched],
         limit: Option<&Bandwidth>,
     ) -> Result<u64, CopyError> {
         let copied = async {
             let _span = Span::start(Layer::Heal, OP_NONE);
-            self.copy_timed(here, (head, row), member, touched, limit).await
+            self.copy_timed(here, (head, row), member, parts, limit).await
         };
         traced(pin!(copied)).await
     }
@@ -54,29 +54,32 @@ impl Replication {
         here: Here<'_, D>,
         (head, row): (u16, &Chain),
         member: u16,
-        touched: &Touched,
+        parts: &[Touched],
         limit: Option<&Bandwidth>,
     ) -> Result<u64, CopyError> {
-        let object = touched.object;
+        let Some(object) = parts.first().map(|part| part.object) else { return Ok(0) };
         let to = (member, row);
         let Some(attr) = self.same_size(here, (head, to), object).await? else { return Ok(0) };
-        let end = touched.end.min(attr.size);
-        let (mut at, mut given) = (touched.start.min(end), 0);
+        let mut given = 0;
         let mut room = Vec::new();
-        while at < end {
-            let stop = end.min((at / PIECE + 1) * PIECE);
-            let hole = self.hole(here, (head, object), at, end).await?;
-            if hole > stop {
-                at = self.give_hole(here, (head, to), object, (at, hole)).await?;
-                continue;
+        for part in parts {
+            let end = part.end.min(attr.size);
+            let mut at = part.start.min(end);
+            while at < end {
+                let stop = end.min((at / PIECE + 1) * PIECE);
+                let hole = self.hole(here, (head, object), at, end).await?;
+                if hole > stop {
+                    at = self.give_hole(here, (head, to), object, (at, hole)).await?;
+                    continue;
+                }
+                if let Some(limit) = limit {
+                    host::sleep(limit.take(stop - at, clock::now())).await;
+                }
+                let _turn = self.turn(object, at, stop).await;
+                room.resize((stop - at) as usize, 0);
+                given += self.piece(here, (head, to), object, at, &mut room).await?;
+                at = stop;
             }
-            if let Some(limit) = limit {
-                host::sleep(limit.take(stop - at, clock::now())).await;
-            }
-            let _turn = self.turn(object, at, stop).await;
-            room.resize((stop - at) as usize, 0);
-            given += self.piece(here, (head, to), object, at, &mut room).await?;
-            at = stop;
         }
         let _turn = self.turn(object, 0, u64::MAX).await;
         if let OstReply::Stat(Some(attr)) =
@@ -326,7 +329,7 @@ mod tests {
             block_on(written).reply.unwrap();
         }
         let whole = Touched { object, start: 0, end: u64::MAX };
-        block_on(replication.copy(here, (0, &row), 1, &whole, None)).unwrap();
+        block_on(replication.copy(here, (0, &row), 1, &[whole], None)).unwrap();
         host::simulate(None);
         let given = other.0.lock();
         let (data, hole) = (PIECE, END - PIECE);

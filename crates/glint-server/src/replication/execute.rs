@@ -28,7 +28,7 @@ impl<'a> Data<'a> {
     }
 }
 
-/// Part of its object that a request changes; `None` if it changes none.
+/// Range of its object that a request changes; `None` if it changes none. See [`parts`].
 pub(super) fn touched(request: &OstRequest, data: Data<'_>) -> FsResult<Option<Touched>> {
     let data = data.0.unwrap_or_default();
     let (object, start, end) = match *request {
@@ -47,6 +47,25 @@ pub(super) fn touched(request: &OstRequest, data: Data<'_>) -> FsResult<Option<T
         _ => return Ok(None),
     };
     Ok(Some(Touched { object, start, end }))
+}
+
+/// Parts of its object that a request changes, of which `touched` is the whole range.
+pub(super) fn parts<'a>(
+    request: &OstRequest,
+    data: Data<'a>,
+    touched: Option<Touched>,
+) -> impl Iterator<Item = Touched> + Clone + 'a {
+    let extents = match *request {
+        OstRequest::WriteExtents { count, .. } => {
+            Extents::parse(data.0.unwrap_or_default(), count).ok()
+        }
+        _ => None,
+    };
+    let whole = touched.filter(|_| extents.is_none());
+    let of_extents = extents.into_iter().flatten().filter_map(move |(offset, data)| {
+        touched.map(|one| Touched { start: offset, end: offset + data.len() as u64, ..one })
+    });
+    whole.into_iter().chain(of_extents)
 }
 
 impl Replication {
@@ -180,10 +199,8 @@ impl Replication {
             // The head orders changes only when the copies are equal.
             self.rows.activate(chain);
             self.is_stable(here, chain, forward.stable);
-            if let Some(touched) = touched {
-                let tag = (chain.version, forward.sequence);
-                self.recent.touch((chain.target, 0), touched, tag)?;
-            }
+            let tag = (chain.version, forward.sequence);
+            self.recent.touch_all((chain.target, 0), parts(&request, data, touched), tag)?;
         } else {
             touched = None;
         }
@@ -192,7 +209,7 @@ impl Replication {
         }
         let answer = here.osts.handle(client, index, request, data.bulk()).await;
         // A part of a change that fails may be made.
-        self.note_pending(&entered.row, touched).await?;
+        self.note_pending(&entered.row, parts(&request, data, touched)).await?;
         Ok(answer)
     }
 

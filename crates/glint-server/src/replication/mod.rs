@@ -401,6 +401,9 @@ impl Replication {
         if row.readable().all(|member| here.index(member).is_none()) {
             return;
         }
+        if !self.rows.is_news(chain, upto) {
+            return;
+        }
         self.recent.forget((chain.target, 0), touched::is_stable(chain.version, upto));
     }
 

@@ -8,7 +8,7 @@
 //! - What absent members lack, also of a change that has failed, is noted before the change is
 //!   answered, and acknowledged only when nobody acts by a row in which they serve.
 
-use super::execute::{Data, patience, touched};
+use super::execute::{Data, parts, patience, touched};
 use super::rows::Entered;
 use super::size_limits::is_of_request;
 use super::touched::UNNUMBERED;
@@ -108,7 +108,10 @@ impl Replication {
                         let row = &entered.row;
                         // A part of it may be made, which absent members lack.
                         under_way.is_decided = self.make_equal(here, (ost, row), touched).await
-                            && self.note_pending(row, Some(*touched)).await.is_ok();
+                            && self
+                                .note_pending(row, parts(&request, data, Some(*touched)))
+                                .await
+                                .is_ok();
                     }
                     return Ok(answer);
                 }
@@ -140,7 +143,8 @@ impl Replication {
         let index = here.index(ost).ok_or(Errno::ENXIO)?;
         let (sequence, stable) = self.rows.begin(version, here.osts.next_change());
         under_way.numbers.push(sequence);
-        if let Err(errno) = self.note_recent(&request, version, sequence, touched).await {
+        let parts = parts(&request, data, touched);
+        if let Err(errno) = self.note_recent(&request, version, sequence, parts.clone()).await {
             return self.fails_here(here, version, row, ost, errno).await;
         }
         let forward = Forward { sequence, stable };
@@ -172,13 +176,11 @@ impl Replication {
             }
             // Members that may have it are synced, and get what is here again.
             for member in &may_have_it {
-                if let Some(touched) = touched {
-                    self.pending.touch((version.target, *member), touched, UNNUMBERED)?;
-                }
+                self.pending.touch_all((version.target, *member), parts.clone(), UNNUMBERED)?;
                 self.is_lost(here, version, *member, errno).await?;
             }
             let now = self.rows.get(version.target).ok_or(Errno::EREMCHG)?;
-            self.note_pending(&now, touched).await?;
+            self.note_pending(&now, parts).await?;
             return match now.readable().all(|member| member == ost) {
                 true => Ok(Attempt::Done(own)),
                 false => Ok(Attempt::Again),
@@ -210,7 +212,7 @@ impl Replication {
             if !self.rows.until_settled(now_is).await {
                 return Ok(Attempt::Again);
             }
-            if let Err(errno) = self.note_pending(&now, touched).await {
+            if let Err(errno) = self.note_pending(&now, parts).await {
                 return self.fails_here(here, now_is, &now, ost, errno).await;
             }
         }
@@ -241,7 +243,7 @@ impl Replication {
         touched: &Touched,
     ) -> bool {
         for member in row.written().filter(|member| *member != head) {
-            if let Err(error) = self.copy(here, (head, row), member, touched, None).await {
+            if let Err(error) = self.copy(here, (head, row), member, &[*touched], None).await {
                 tracing::warn!(%error, "a change that failed is in some copies only");
                 return false;
             }
@@ -255,11 +257,9 @@ impl Replication {
         request: &OstRequest,
         version: ChainVersion,
         sequence: u64,
-        touched: Option<Touched>,
+        parts: impl Iterator<Item = Touched>,
     ) -> FsResult<()> {
-        if let Some(touched) = touched {
-            self.recent.touch((version.target, 0), touched, (version.version, sequence))?;
-        }
+        self.recent.touch_all((version.target, 0), parts, (version.version, sequence))?;
         match request {
             OstRequest::Sync { .. } => self.recent.sync_for_request().await,
             _ => Ok(()),
@@ -308,11 +308,17 @@ impl Replication {
     }
 
     /// Notes, durably, that the absent members of a chain lack a change.
-    pub(super) async fn note_pending(&self, row: &Chain, touched: Option<Touched>) -> FsResult<()> {
-        let Some(touched) = touched else { return Ok(()) };
+    pub(super) async fn note_pending(
+        &self,
+        row: &Chain,
+        parts: impl Iterator<Item = Touched> + Clone,
+    ) -> FsResult<()> {
+        if parts.clone().next().is_none() {
+            return Ok(());
+        }
         let mut is_one = false;
         for absent in row.missing() {
-            self.pending.touch((row.id.target(), absent), touched, UNNUMBERED)?;
+            self.pending.touch_all((row.id.target(), absent), parts.clone(), UNNUMBERED)?;
             is_one = true;
         }
         if is_one { self.pending.sync_for_request().await } else { Ok(()) }

@@ -52,6 +52,8 @@ struct Known {
     change: Option<u64>,
     /// Versions in which other members were told something.
     told: [u32; 2],
+    /// Version and number of the last change that was said to be stable.
+    stable_said: (u32, u64),
     version: Arc<InUse>,
     /// Versions before, while something is executed by them.
     earlier: Vec<Weak<InUse>>,
@@ -197,6 +199,7 @@ impl Rows {
                     is_settled: false,
                     change: None,
                     told: [0; 2],
+                    stable_said: (0, 0),
                     version,
                     earlier: Vec::new(),
                     changes: Changes::default(),
@@ -294,6 +297,13 @@ impl Rows {
             let told = &mut one.told[what as usize];
             *told = chain.version.max(*told);
         }
+    }
+
+    /// Notes that changes up to this one are said to be stable. Returns whether that is new.
+    pub(super) fn is_news(&self, chain: ChainVersion, upto: u64) -> bool {
+        let mut known = self.known.lock();
+        let Some(one) = known.get_mut(&chain.target) else { return false };
+        std::mem::replace(&mut one.stable_said, (chain.version, upto)) != (chain.version, upto)
     }
 
     /// Waits until nothing is executed by older rows of a chain.

@@ -10,8 +10,7 @@ use super::{Here, PATIENCE_WITH_DISKS, Replication, within};
 use futures_util::StreamExt;
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion, PeerReply, PeerRequest, Touched};
-use glint_proto::{Errno, FsResult, ObjectId};
-use std::collections::HashMap;
+use glint_proto::{Errno, FsResult};
 use std::sync::Arc;
 
 /// Chains that are taken over at once.
@@ -62,9 +61,9 @@ impl Replication {
             .await?;
         }
         let all = merged(all);
-        for touched in &all {
+        for parts in all.chunk_by(|one, next| one.object == next.object) {
             for member in &others {
-                match self.copy(here, (head, row), *member, touched, None).await {
+                match self.copy(here, (head, row), *member, parts, None).await {
                     Ok(_) => {}
                     Err(CopyError::Changed) => return Err(Errno::EREMCHG),
                     Err(CopyError::Member { errno, .. }) => {
@@ -79,15 +78,15 @@ impl Replication {
                             return Err(Errno::EREMCHG);
                         }
                         // The chain is not kept from everything else. Who is synced gets it later.
-                        self.pending.touch((chain.target, *member), *touched, UNNUMBERED)?;
+                        let parts = parts.iter().copied();
+                        self.pending.touch_all((chain.target, *member), parts, UNNUMBERED)?;
                     }
                 }
             }
         }
         for absent in row.missing() {
-            for touched in &all {
-                self.pending.touch((chain.target, absent), *touched, UNNUMBERED)?;
-            }
+            let all = all.iter().copied();
+            self.pending.touch_all((chain.target, absent), all, UNNUMBERED)?;
         }
         self.pending.sync().await?;
         if !all.is_empty() {
@@ -172,15 +171,18 @@ impl Replication {
     }
 }
 
-/// Changes of each object as one.
-fn merged(all: Vec<Touched>) -> Vec<Touched> {
-    let mut by_object: HashMap<ObjectId, Touched> = HashMap::new();
-    for touched in all {
-        let known = by_object.entry(touched.object).or_insert(touched);
-        known.start = known.start.min(touched.start);
-        known.end = known.end.max(touched.end);
-    }
-    let mut merged: Vec<Touched> = by_object.into_values().collect();
-    merged.sort_by_key(|touched| touched.object);
-    merged
+/// Changed parts of objects in their order, those that overlap as one.
+fn merged(mut all: Vec<Touched>) -> Vec<Touched> {
+    all.sort_by_key(|part| (part.object, part.start));
+    all.dedup_by(|part, before| {
+        let overlaps = part.object == before.object && part.start <= before.end;
+        if overlaps {
+            before.end = before.end.max(part.end);
+        }
+        overlaps
+    });
+    all
 }
+
+#[cfg(test)]
+mod tests;

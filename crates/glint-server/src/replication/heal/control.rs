@@ -69,9 +69,9 @@ impl HealControl {
         *self.policy.lock()
     }
 
-    /// The next objects of a member in this version of its chain, in their order, no more than
-    /// `most`, and the last change that was noted when they were listed. Calls `list` once in each
-    /// version, and again after all of them.
+    /// Returns parts of the next objects of a member in this version of its chain, in their order, not
+    /// many more than `most` and those of an object together, and the last change that was noted when
+    /// they were listed. Calls `list` once in each version, and again after all of them.
     pub(super) fn take(
         &self,
         key: Key,
@@ -85,7 +85,7 @@ impl HealControl {
             Some(todo) => (std::mem::take(&mut todo.objects), todo.upto),
             None => {
                 let (mut objects, upto) = list();
-                objects.sort_by_key(|touched| std::cmp::Reverse(touched.object));
+                objects.sort_by_key(|part| std::cmp::Reverse((part.object, part.start)));
                 (objects, upto)
             }
         };
@@ -94,6 +94,10 @@ impl HealControl {
             return (objects, upto);
         }
         let mut next = objects.split_off(objects.len().saturating_sub(most));
+        while let Some(last) = objects.last().filter(|last| last.object == next[0].object) {
+            next.insert(0, *last);
+            objects.pop();
+        }
         next.reverse();
         all.insert(key, Todo { version, upto, objects });
         (next, upto)
@@ -146,6 +150,16 @@ mod tests {
         assert_eq!(some(5, 9, 8).0.len(), 3, "after all of them");
         assert_eq!(some(6, 1, 9), (vec![touched(1)], (0, 9)));
         assert!(control.take((1, 3), 6, 1, || (Vec::new(), (0, 9))).0.is_empty());
+    }
+
+    #[test]
+    fn parts_of_an_object_come_together() {
+        let control = HealControl::new(None);
+        let part = |ino, start| Touched { start, ..touched(ino) };
+        let list = || (vec![part(1, 0), part(1, 5), part(2, 0), part(2, 5), part(2, 9)], (0, 7));
+        let starts = |most| control.take((1, 2), 5, most, list).0.iter().map(|p| p.start).collect();
+        let both: [Vec<u64>; 2] = [starts(3), starts(3)];
+        assert_eq!(both, [vec![0, 5, 0, 5, 9], vec![]]);
     }
 
     #[test]

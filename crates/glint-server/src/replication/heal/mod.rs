@@ -34,7 +34,7 @@ use std::collections::HashSet;
 use std::pin::pin;
 use std::time::Duration;
 
-/// Objects that are copied before they are brought to stable storage together.
+/// Parts of objects that are copied before they are brought to stable storage together.
 const BATCH: usize = 64;
 /// Objects that are copied at once: a small one is a few requests, one after the other.
 const AT_ONCE: usize = 8;
@@ -43,7 +43,7 @@ const CHAINS_AT_ONCE: usize = 8;
 /// Pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Objects that are copied together.
+/// Objects that are copied together, parts of one behind each other.
 struct Batch {
     objects: Vec<Touched>,
     /// The last change that was noted when they were listed.
@@ -105,11 +105,11 @@ impl Replication {
         }
         let begun = clock::now();
         let Batch { objects: batch, upto, page } = self.next_batch(key, row.version).await?;
-        let copies = stream::iter(&batch).map(async |touched| {
+        let copies = batch.chunk_by(|one, next| one.object == next.object).map(async |parts| {
             let limit = self.healing.limit.as_ref();
-            (touched.object, self.copy(here, (head, row), member, touched, limit).await)
+            (parts[0].object, self.copy(here, (head, row), member, parts, limit).await)
         });
-        let mut copies = pin!(copies.buffer_unordered(AT_ONCE));
+        let mut copies = pin!(stream::iter(copies).buffer_unordered(AT_ONCE));
         let (mut done, mut bytes, mut unreadable) = (HashSet::new(), 0, Ok(()));
         while let Some((object, copied)) = copies.next().await {
             match copied {

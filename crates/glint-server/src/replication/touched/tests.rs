@@ -3,6 +3,7 @@
 use super::*;
 use crate::process::data_dir::{DataDir, Role};
 use futures_lite::future::block_on;
+use glint_proto::Ino;
 use std::io::ErrorKind;
 use std::sync::atomic::AtomicBool;
 
@@ -67,6 +68,74 @@ fn a_stream_costs_few_records_and_only_what_is_stable_is_forgotten() {
     assert!(log.counts()[0].bytes >= 1 << 30);
     log.forget((1, 0), |tag| tag <= (2, 0));
     assert!(log.counts().is_empty());
+}
+
+#[test]
+fn an_object_that_is_changed_all_the_time_is_forgotten_up_to_its_last_changes() {
+    let log = TouchedLog::load(Arc::new(Logs::default()), ServerLog::Recent).unwrap();
+    for change in 1..=10_000 {
+        let start = change << 20;
+        log.touch((1, 0), touched(7, start, start + 1), (1, change)).unwrap();
+        if change % 100 == 0 {
+            // What came before the last look is stable.
+            log.forget((1, 0), is_stable(1, change - 50));
+        }
+    }
+    let left = log.list((1, 0));
+    assert!(left.len() <= 200, "{} extents", left.len());
+    assert!(left.iter().any(|one| one.start == 10_000 << 20));
+}
+
+/// Changes come, some of what came is healed, the log is shortened, and the process ends now and then:
+/// each change since the last heal is known.
+#[test]
+fn changes_of_a_fragmented_object_outlive_the_process() {
+    let mut state = 7_u64;
+    let mut below = |limit: u64| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) % limit
+    };
+    for round in 0..30 {
+        let logs = Arc::new(Logs::default());
+        let mut log = TouchedLog::load(logs.clone(), ServerLog::Pending).unwrap();
+        let mut changes = Vec::new();
+        // Where changes are: near each other, or far apart.
+        let mut room = (0, 1 << 30);
+        for _ in 0..4000 {
+            let at = room.0 + below(room.1);
+            let change = touched(7, at, at + 1);
+            log.touch((1, 2), change, UNNUMBERED).unwrap();
+            changes.push(at);
+            match below(1000) {
+                0 => {
+                    let (_, upto) = log.list_until_now((1, 2));
+                    log.remove((1, 2), &HashSet::from([change.object]), upto);
+                    changes.clear();
+                    room = (below(1 << 20) << 32, 1 << (27 + below(4)));
+                }
+                1 => log.write_all(&mut log.state.lock()).unwrap(),
+                2 | 3 => log = TouchedLog::load(logs.clone(), ServerLog::Pending).unwrap(),
+                _ => {}
+            }
+        }
+        let log = TouchedLog::load(logs.clone(), ServerLog::Pending).unwrap();
+        let known = log.list((1, 2));
+        let is_known = |at: &&u64| known.iter().any(|one| one.start <= **at && **at < one.end);
+        assert_eq!(changes.iter().find(|at| !is_known(at)), None, "{round}");
+    }
+}
+
+#[test]
+fn extents_outlive_the_process() {
+    let logs = Arc::new(Logs::default());
+    let log = TouchedLog::load(logs.clone(), ServerLog::Pending).unwrap();
+    let parts = [touched(7, 0, 1), touched(7, 1 << 40, (1 << 40) + 1), touched(9, u64::MAX, 0)];
+    log.touch_all((1, 2), parts.into_iter(), UNNUMBERED).unwrap();
+    for _ in 0..2 {
+        let again = TouchedLog::load(logs.clone(), ServerLog::Pending).unwrap();
+        assert_eq!(again.list((1, 2)), parts);
+        again.write_all(&mut again.state.lock()).unwrap();
+    }
 }
 
 #[test]
@@ -138,7 +207,7 @@ fn more_changes_than_are_remembered_are_everything() {
     for ino in 1..=1_000_000 {
         log.touch((1, 2), touched(ino, 0, 10), UNNUMBERED).unwrap();
     }
-    assert!(log.state.lock().entries <= 1);
+    assert!(log.state.lock().sets.records() <= 2);
     assert!(logs.content.lock().len() <= 2 * RECORD_BYTES);
     for log in [&log, &TouchedLog::load(logs.clone(), ServerLog::Pending).unwrap()] {
         assert_eq!(log.list((1, 2)), [Touched::EVERYTHING]);

@@ -1,0 +1,289 @@
+//! Changed objects in memory, by keys.
+//!
+//! Invariants:
+//! - An extent is in a newer and an older generation of its object's entry. Changes come into the
+//!   newer one, which becomes the older one when something of the key is forgotten: so what is changed
+//!   all the time is forgotten up to its last changes.
+//! - No more entries than the limit are left by [`TouchedSets::bound`]: extents, and objects that have
+//!   none.
+
+use super::extents::ExtentSet;
+use super::{Key, Tag, UNNUMBERED};
+use glint_proto::ObjectId;
+use glint_proto::chain::Touched;
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Bound;
+
+/// All keys.
+#[derive(Default)]
+pub(super) struct TouchedSets {
+    sets: BTreeMap<Key, TouchedSet>,
+    entries_max: Option<usize>,
+    /// Changes without a number that were ever noted.
+    unnumbered: u64,
+}
+
+#[derive(Default)]
+struct TouchedSet {
+    objects: BTreeMap<ObjectId, TouchedObject>,
+    /// Weight of all of them.
+    entries: usize,
+    /// Beside them: all objects of the chain from some point on.
+    rest: Option<Rest>,
+}
+
+/// All objects of a chain after one of them.
+#[derive(Clone, Copy)]
+struct Rest {
+    after: ObjectId,
+    /// Of the last change that it covers.
+    tag: Tag,
+}
+
+/// Changes of an object, in two generations.
+#[derive(Default)]
+struct TouchedObject {
+    newer: Option<Generation>,
+    older: Option<Generation>,
+}
+
+/// Changes of an object that came one after the other; those of its time have no extents.
+struct Generation {
+    extents: ExtentSet,
+    /// Of the last change.
+    tag: Tag,
+}
+
+/// How much a key has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::replication) struct TouchedCount {
+    pub(in crate::replication) key: Key,
+    pub(in crate::replication) objects: usize,
+    /// Without those of which the end is not known.
+    pub(in crate::replication) bytes: u64,
+    /// All objects of the chain beside them, or most.
+    pub(in crate::replication) everything: bool,
+}
+
+impl TouchedObject {
+    fn generations(&self) -> impl Iterator<Item = &Generation> {
+        self.older.iter().chain(&self.newer)
+    }
+
+    fn tag(&self) -> Tag {
+        self.generations().map(|one| one.tag).max().unwrap_or(UNNUMBERED)
+    }
+
+    /// How much it counts, and how many records it has.
+    fn weight(&self) -> usize {
+        self.generations().map(|one| one.extents.len().max(1)).sum()
+    }
+
+    fn parts(&self, object: ObjectId) -> impl Iterator<Item = Touched> {
+        self.generations().flat_map(move |one| {
+            let times = (one.extents.len() == 0).then_some((u64::MAX, 0));
+            let extents = times.into_iter().chain(one.extents.iter());
+            extents.map(move |(start, end)| Touched { object, start, end })
+        })
+    }
+
+    /// Adds a change. Returns what the log does not have of it.
+    fn insert(&mut self, touched: Touched, tag: Tag, grows: bool) -> Option<Touched> {
+        let is_new = self.newer.is_none();
+        let newer = self.newer.get_or_insert(Generation { extents: ExtentSet::default(), tag });
+        newer.tag = newer.tag.max(tag);
+        match newer.extents.insert(touched.start, touched.end, grows) {
+            Some((start, end)) => Some(Touched { start, end, ..touched }),
+            None => is_new.then_some(touched),
+        }
+    }
+
+    /// Forgets generations that are over, and begins another one. Returns whether anything is left.
+    fn forget(&mut self, is_over: &impl Fn(Tag) -> bool) -> bool {
+        self.older.take_if(|older| is_over(older.tag));
+        self.newer.take_if(|newer| is_over(newer.tag));
+        if self.older.is_none() {
+            self.older = self.newer.take();
+        }
+        self.older.is_some()
+    }
+}
+
+impl TouchedSet {
+    fn is_empty(&self) -> bool {
+        self.objects.is_empty() && self.rest.is_none()
+    }
+
+    fn parts(&self) -> impl Iterator<Item = Touched> {
+        let rest = self.rest.map(|_| Touched::EVERYTHING);
+        rest.into_iter().chain(self.objects.iter().flat_map(|(object, one)| one.parts(*object)))
+    }
+
+    fn insert(&mut self, touched: Touched, tag: Tag, grows: bool) -> Option<Touched> {
+        if touched == Touched::EVERYTHING {
+            let is_known = self.rest.is_some_and(|rest| rest.after == touched.object);
+            self.rest = Some(Rest { after: touched.object, tag });
+            self.objects.clear();
+            self.entries = 0;
+            return (!is_known).then_some(touched);
+        }
+        if let Some(rest) = self.rest.as_mut().filter(|rest| rest.after < touched.object) {
+            rest.tag = rest.tag.max(tag);
+            return None;
+        }
+        let object = self.objects.entry(touched.object).or_default();
+        let before = object.weight();
+        let entry = object.insert(touched, tag, grows);
+        self.entries = self.entries + object.weight() - before;
+        entry
+    }
+
+    fn remove(&mut self, object: &ObjectId) {
+        if let Some(gone) = self.objects.remove(object) {
+            self.entries -= gone.weight();
+        }
+    }
+}
+
+impl TouchedSets {
+    /// Nothing yet, and never more than so many entries, if there is a limit.
+    pub(super) fn bounded(entries_max: Option<usize>) -> TouchedSets {
+        TouchedSets { entries_max, ..TouchedSets::default() }
+    }
+
+    /// Tag of the last change without a number.
+    pub(super) fn now(&self) -> Tag {
+        (UNNUMBERED.0, self.unnumbered)
+    }
+
+    /// Adds to a set. Returns the extent as it is then, if the log does not have it so.
+    pub(super) fn insert(&mut self, key: Key, touched: Touched, tag: Tag) -> Option<Touched> {
+        let tag = match tag {
+            UNNUMBERED => {
+                self.unnumbered += 1;
+                self.now()
+            }
+            tag => tag,
+        };
+        self.sets.entry(key).or_default().insert(touched, tag, true)
+    }
+
+    /// Adds what a log has.
+    pub(super) fn restore(&mut self, key: Key, touched: Touched) {
+        self.unnumbered += 1;
+        let tag = self.now();
+        self.sets.entry(key).or_default().insert(touched, tag, false);
+    }
+
+    /// Keeps the sets bounded. Returns the key that lacks everything from now on, if one does.
+    pub(super) fn bound(&mut self) -> Option<Key> {
+        let max = self.entries_max?;
+        if self.sets.values().map(|set| set.entries).sum::<usize>() <= max {
+            return None;
+        }
+        let (key, _) = self.sets.iter().max_by_key(|(_, set)| set.entries)?;
+        let key = *key;
+        self.insert(key, Touched::EVERYTHING, UNNUMBERED);
+        Some(key)
+    }
+
+    pub(super) fn is_empty(&self, key: Key) -> bool {
+        !self.sets.contains_key(&key)
+    }
+
+    pub(super) fn list(&self, key: Key) -> Vec<Touched> {
+        self.sets.get(&key).into_iter().flat_map(TouchedSet::parts).collect()
+    }
+
+    pub(super) fn page(&self, key: Key, after: Option<ObjectId>, most: usize) -> Vec<Touched> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut page = Vec::new();
+        let set = self.sets.get(&key);
+        for (object, one) in set.iter().flat_map(|set| set.objects.range((from, Bound::Unbounded)))
+        {
+            if page.len() >= most {
+                break;
+            }
+            page.extend(one.parts(*object));
+        }
+        page
+    }
+
+    pub(super) fn rest(&self, key: Key) -> Option<ObjectId> {
+        Some(self.sets.get(&key)?.rest?.after)
+    }
+
+    /// Returns whether a key lacks all objects no more.
+    pub(super) fn advance(&mut self, key: Key, last: Option<ObjectId>, upto: Tag) -> bool {
+        let Some(set) = self.sets.get_mut(&key) else { return false };
+        let Some(rest) = set.rest.as_mut().filter(|rest| rest.tag <= upto) else { return false };
+        if let Some(last) = last {
+            rest.after = last.max(rest.after);
+            return false;
+        }
+        set.rest = None;
+        self.drop_empty(key);
+        true
+    }
+
+    pub(super) fn counts(&self) -> Vec<TouchedCount> {
+        let bytes = |set: &TouchedSet| {
+            let known = set.parts().filter(|one| one.end != u64::MAX);
+            known.map(|one| one.end.saturating_sub(one.start)).sum()
+        };
+        let count = |(key, set): (&Key, &TouchedSet)| TouchedCount {
+            key: *key,
+            objects: set.objects.len(),
+            bytes: bytes(set),
+            everything: set.rest.is_some(),
+        };
+        self.sets.iter().map(count).collect()
+    }
+
+    pub(super) fn forget(&mut self, key: Key, is_over: impl Fn(Tag) -> bool) {
+        let Some(set) = self.sets.get_mut(&key) else { return };
+        set.objects.retain(|_, object| object.forget(&is_over));
+        set.entries = set.objects.values().map(TouchedObject::weight).sum();
+        set.rest.take_if(|rest| is_over(rest.tag));
+        self.drop_empty(key);
+    }
+
+    pub(super) fn forget_objects(&mut self, objects: impl Iterator<Item = ObjectId>) {
+        if self.sets.is_empty() {
+            return;
+        }
+        for object in objects {
+            self.sets.values_mut().for_each(|set| set.remove(&object));
+        }
+        self.sets.retain(|_, set| !set.is_empty());
+    }
+
+    pub(super) fn remove(&mut self, key: Key, objects: &HashSet<ObjectId>, upto: Tag) {
+        let Some(set) = self.sets.get_mut(&key) else { return };
+        for object in objects {
+            if set.objects.get(object).is_some_and(|one| one.tag() <= upto) {
+                set.remove(object);
+            }
+        }
+        self.drop_empty(key);
+    }
+
+    /// How many records a log of all has.
+    pub(super) fn records(&self) -> usize {
+        let records = |set: &TouchedSet| set.entries + usize::from(set.rest.is_some());
+        self.sets.values().map(records).sum()
+    }
+
+    /// Calls for each record that a log of all has.
+    pub(super) fn for_each(&self, mut each: impl FnMut(Key, Touched)) {
+        for (key, set) in &self.sets {
+            set.parts().for_each(|part| each(*key, part));
+        }
+    }
+
+    fn drop_empty(&mut self, key: Key) {
+        if self.sets.get(&key).is_some_and(TouchedSet::is_empty) {
+            self.sets.remove(&key);
+        }
+    }
+}
