@@ -285,7 +285,9 @@ impl Replication {
         };
         // Another thread must not forget by this row what is noted by a newer one.
         let _adopting = self.adopting.lock();
-        let Some(before) = self.rows.adopt(row, stays) else { return };
+        let is_written = |row: &Chain| row.written().any(|ost| here.index(ost).is_some());
+        let serves = |row: &Chain| row.readable().any(|ost| here.index(ost).is_some());
+        let Some(before) = self.rows.adopt(row, stays, is_written, serves) else { return };
         tracing::info!(chain = %row.id, version = row.version, members = ?row.members, "a chain has changed");
         for member in row.members.iter().filter(|member| member.state != MemberState::Serving) {
             // Rows between these two may say that it was lost and came back.
@@ -299,11 +301,14 @@ impl Replication {
         }
         for member in row.readable() {
             self.pending.forget((target, member), |_| true);
-            let did_serve =
-                before.as_ref().is_some_and(|before| before.readable().any(|m| m == member));
-            if !did_serve && before.is_some() && here.index(member).is_some() {
-                // The member has been healed of what it had changed in earlier runs, too.
-                self.recent.forget((target, 0), |tag| tag.0 == UNNUMBERED.0);
+            let before = before.as_ref().and_then(|before| before.state_of(member));
+            let was_synced = before.is_some_and(|before| {
+                !matches!(before, MemberState::Serving | MemberState::LastServing)
+            });
+            if was_synced && here.index(member).is_some() {
+                // The member has been healed of what it had changed before it was lost.
+                let since = self.rows.written_since(target);
+                self.recent.forget((target, 0), |tag| tag.0 < since);
             }
         }
     }
@@ -394,17 +399,23 @@ impl Replication {
     }
 
     /// Changes of a chain up to this one are on stable storage in all copies; but for those of
-    /// earlier runs, of which the head may know nothing. A member that is synced may have others,
-    /// which the head asks it for.
+    /// earlier runs, of which the head may know nothing. Where a member is synced it may have others
+    /// from before it was lost, which the head asks it for.
     fn is_stable<D: Disk>(&self, here: Here<'_, D>, chain: ChainVersion, upto: u64) {
         let Some(row) = self.rows.get(chain.target) else { return };
-        if row.readable().all(|member| here.index(member).is_none()) {
+        let is_here = |member: u16| here.index(member).is_some();
+        if !row.written().any(is_here) {
             return;
         }
         if !self.rows.is_news(chain, upto) {
             return;
         }
-        self.recent.forget((chain.target, 0), touched::is_stable(chain.version, upto));
+        let since = match row.readable().any(is_here) {
+            true => 0,
+            false => self.rows.written_since(chain.target),
+        };
+        let is_stable = touched::is_stable(chain.version, upto);
+        self.recent.forget((chain.target, 0), |tag| tag.0 >= since && is_stable(tag));
     }
 
     /// Keeps the session by which this server is a client of the others: once, every [`KEEPING`].

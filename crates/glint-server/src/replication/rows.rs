@@ -52,6 +52,8 @@ struct Known {
     change: Option<u64>,
     /// Versions in which other members were told something.
     told: [u32; 2],
+    /// Version since which members here, if they are written, are so without a break.
+    written_since: u32,
     /// Version and number of the last change that was said to be stable.
     stable_said: (u32, u64),
     version: Arc<InUse>,
@@ -169,11 +171,14 @@ impl Rows {
     }
 
     /// Takes a row if it is newer than the one known. Returns that one; the outer `None` if it is
-    /// not newer. `stays_active` says whether the copies are equal by the new row, too.
+    /// not newer. `stays_active` says whether the copies are equal by the new row, too, `is_written`
+    /// and `serves` whether members here are written by one, or serve.
     pub(super) fn adopt(
         &self,
         row: &Chain,
         stays_active: impl FnOnce(&Chain) -> bool,
+        is_written: impl Fn(&Chain) -> bool,
+        serves: impl Fn(&Chain) -> bool,
     ) -> Option<Option<Arc<Chain>>> {
         let mut known = self.known.lock();
         let target = row.id.target();
@@ -183,6 +188,12 @@ impl Rows {
                 let stays = one.active == one.row.version && stays_active(&one.row);
                 if stays {
                     one.active = row.version;
+                }
+                // Rows between these two may say that it was lost meanwhile. But no member serves that
+                // does not know the row in which it was synced.
+                let is_next = one.row.version + 1 == row.version || serves(row);
+                if !is_next || !is_written(&one.row) {
+                    one.written_since = row.version;
                 }
                 let version = Arc::new(InUse(self.changed.clone()));
                 let before = std::mem::replace(&mut one.version, version);
@@ -199,6 +210,7 @@ impl Rows {
                     is_settled: false,
                     change: None,
                     told: [0; 2],
+                    written_since: row.version,
                     stable_said: (0, 0),
                     version,
                     earlier: Vec::new(),
@@ -304,6 +316,11 @@ impl Rows {
         let mut known = self.known.lock();
         let Some(one) = known.get_mut(&chain.target) else { return false };
         std::mem::replace(&mut one.stable_said, (chain.version, upto)) != (chain.version, upto)
+    }
+
+    /// Version since which members here are written, if they are.
+    pub(super) fn written_since(&self, target: u16) -> u32 {
+        self.known.lock().get(&target).map_or(u32::MAX, |one| one.written_since)
     }
 
     /// Waits until nothing is executed by older rows of a chain.

@@ -3,12 +3,13 @@
 use crate::replication::tests::World;
 use crate::replication::touched::UNNUMBERED;
 use futures_lite::future::block_on;
-use glint_proto::chain::{MemberState, Touched};
+use glint_proto::chain::{Chain, ChainVersion, MemberState, Touched};
 use glint_proto::limits::BODY_BYTES_MAX;
 use glint_proto::{Ino, ObjectId, message};
 
 const SERVING: MemberState = MemberState::Serving;
 const SYNCING: MemberState = MemberState::Syncing;
+const OFFLINE: MemberState = MemberState::Offline;
 
 fn touched(ino: u64) -> Touched {
     Touched { object: ObjectId { ino: Ino(ino), stripe: 0 }, start: 0, end: 1 }
@@ -49,7 +50,7 @@ fn a_member_that_changed_more_than_a_message_holds_is_healed() {
 /// A later change of an object does not say that its copies are equal: one from before the member
 /// was lost may be at it alone.
 #[test]
-fn a_member_that_is_synced_forgets_nothing() {
+fn a_member_that_is_synced_forgets_what_is_stable_since_and_nothing_from_before() {
     let world = World::new(&[SERVING, SYNCING]);
     let chain = world.version();
     let key = (chain.target, 0);
@@ -62,7 +63,54 @@ fn a_member_that_is_synced_forgets_nothing() {
     member.recent.touch(key, touched(4), (chain.version, 7)).unwrap();
     member.is_stable(world.here(1), chain, 6);
     let left: Vec<u64> = member.recent.list(key).iter().map(|one| one.object.ino.0).collect();
-    assert_eq!(left, [1, 2, 3, 4]);
+    assert_eq!(left, [1, 2, 4]);
+}
+
+/// Version of a row, and states of its members.
+type Row = (u32, [MemberState; 3]);
+
+/// Rows that the server of the second member hears of after the first one, in which it is synced, and
+/// whether it is written in the last one as it has been since.
+const ROWS: [(&[Row], bool); 6] = [
+    // Another member is lost, or its head: it is written on.
+    (&[(2, [SERVING, SYNCING, OFFLINE])], true),
+    (&[(2, [OFFLINE, SYNCING, SERVING])], true),
+    (&[(2, [SERVING, SERVING, OFFLINE])], true),
+    // It is lost again while it is synced, and synced again.
+    (&[(2, [SERVING, OFFLINE, SERVING]), (3, [SERVING, SYNCING, SERVING])], false),
+    // It does not hear that it was.
+    (&[(3, [SERVING, SYNCING, SERVING])], false),
+    // It hears late that it serves: it does not without having heard that it is synced.
+    (&[(4, [SERVING, SERVING, OFFLINE])], true),
+];
+
+#[test]
+fn a_member_that_is_synced_again_keeps_what_it_changed_when_it_was_synced_before() {
+    for (case, (rows, is_on)) in ROWS.into_iter().enumerate() {
+        let world = World::new(&[SERVING, SYNCING, SERVING]);
+        let (first, here) = (world.row(), world.here(1));
+        let (target, member) = (first.id.target(), world.server(1));
+        let key = (target, 0);
+        // The first one from before it was lost, the second one from when it was synced.
+        member.recent.touch(key, touched(7), UNNUMBERED).unwrap();
+        member.recent.touch(key, touched(7), (1, 2)).unwrap();
+        member.recent.touch(key, touched(8), (1, 3)).unwrap();
+        for (version, states) in rows {
+            let mut row = Chain { version: *version, ..first.clone() };
+            row.members.iter_mut().zip(states).for_each(|(one, state)| one.state = *state);
+            member.adopt(here, &row);
+        }
+        let version = rows[rows.len() - 1].0;
+        member.is_stable(here, ChainVersion { target, version }, 3);
+        let serves = member.rows.get(target).unwrap().state_of(1) == Some(SERVING);
+        let left: Vec<u64> = member.recent.list(key).iter().map(|one| one.object.ino.0).collect();
+        let expected: &[u64] = match (serves, is_on) {
+            (true, _) => &[],
+            (false, true) => &[7],
+            (false, false) => &[7, 8],
+        };
+        assert_eq!(left, expected, "case {case}");
+    }
 }
 
 #[test]

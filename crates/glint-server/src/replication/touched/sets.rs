@@ -4,6 +4,8 @@
 //! - An extent is in a newer and an older generation of its object's entry. Changes come into the
 //!   newer one, which becomes the older one when something of the key is forgotten: so what is changed
 //!   all the time is forgotten up to its last changes.
+//! - A generation is forgotten when its first and its last change are over: one of an earlier run, or
+//!   from before a member was lost, is not forgotten with those that came after it.
 //! - No more entries than the limit are left by [`TouchedSets::bound`]: extents, and objects that have
 //!   none.
 
@@ -50,8 +52,9 @@ struct TouchedObject {
 /// Changes of an object that came one after the other; those of its time have no extents.
 struct Generation {
     extents: ExtentSet,
-    /// Of the last change.
-    tag: Tag,
+    /// Of the first change that is not over, as far as that is known, and of the last one.
+    first: Tag,
+    last: Tag,
 }
 
 /// How much a key has.
@@ -65,13 +68,23 @@ pub(in crate::replication) struct TouchedCount {
     pub(in crate::replication) everything: bool,
 }
 
+impl Generation {
+    /// Returns whether all changes are over.
+    fn forget(&mut self, is_over: &impl Fn(Tag) -> bool) -> bool {
+        if is_over(self.first) {
+            self.first = self.last;
+        }
+        is_over(self.first)
+    }
+}
+
 impl TouchedObject {
     fn generations(&self) -> impl Iterator<Item = &Generation> {
         self.older.iter().chain(&self.newer)
     }
 
     fn tag(&self) -> Tag {
-        self.generations().map(|one| one.tag).max().unwrap_or(UNNUMBERED)
+        self.generations().map(|one| one.last).max().unwrap_or(UNNUMBERED)
     }
 
     /// How much it counts, and how many records it has.
@@ -90,8 +103,9 @@ impl TouchedObject {
     /// Adds a change. Returns what the log does not have of it.
     fn insert(&mut self, touched: Touched, tag: Tag, grows: bool) -> Option<Touched> {
         let is_new = self.newer.is_none();
-        let newer = self.newer.get_or_insert(Generation { extents: ExtentSet::default(), tag });
-        newer.tag = newer.tag.max(tag);
+        let extents = ExtentSet::default();
+        let newer = self.newer.get_or_insert(Generation { extents, first: tag, last: tag });
+        (newer.first, newer.last) = (newer.first.min(tag), newer.last.max(tag));
         match newer.extents.insert(touched.start, touched.end, grows) {
             Some((start, end)) => Some(Touched { start, end, ..touched }),
             None => is_new.then_some(touched),
@@ -100,8 +114,8 @@ impl TouchedObject {
 
     /// Forgets generations that are over, and begins another one. Returns whether anything is left.
     fn forget(&mut self, is_over: &impl Fn(Tag) -> bool) -> bool {
-        self.older.take_if(|older| is_over(older.tag));
-        self.newer.take_if(|newer| is_over(newer.tag));
+        self.older.take_if(|older| older.forget(is_over));
+        self.newer.take_if(|newer| newer.forget(is_over));
         if self.older.is_none() {
             self.older = self.newer.take();
         }

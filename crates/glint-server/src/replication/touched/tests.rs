@@ -126,6 +126,24 @@ fn changes_of_a_fragmented_object_outlive_the_process() {
 }
 
 #[test]
+fn a_change_of_an_earlier_run_is_not_forgotten_with_later_ones_of_its_object() {
+    let log = TouchedLog::load(Arc::new(Logs::default()), ServerLog::Recent).unwrap();
+    let (before, after) = (touched(7, 0, 10), touched(7, 1 << 30, (1 << 30) + 10));
+    log.touch((1, 0), before, UNNUMBERED).unwrap();
+    log.touch((1, 0), after, (9, 1)).unwrap();
+    log.touch((1, 0), touched(8, 0, 10), (5, 1)).unwrap();
+    log.touch((1, 0), touched(8, 20, 30), (9, 2)).unwrap();
+    // A member that is synced since version 9 hears that.
+    log.forget((1, 0), |tag| tag.0 >= 9 && is_stable(9, 2)(tag));
+    let left: Vec<u64> = log.list((1, 0)).iter().map(|one| one.object.ino.0).collect();
+    assert_eq!(left, [7, 7, 8]);
+    // It has been given all that it had changed before.
+    log.forget((1, 0), |tag| tag.0 < 9);
+    log.forget((1, 0), is_stable(9, 2));
+    assert!(log.is_empty((1, 0)));
+}
+
+#[test]
 fn extents_outlive_the_process() {
     let logs = Arc::new(Logs::default());
     let log = TouchedLog::load(logs.clone(), ServerLog::Pending).unwrap();
