@@ -86,8 +86,8 @@ unit: binaries ## Unit and property tests, and the tests of this repository's ow
 	$(STEP) unit 60 env PROPTEST_RNG_SEED=$(PROPTEST_SEED) \
 		cargo test -q --workspace --locked --lib --bins $(UNIT_TESTS:%=--test %)
 
-sim: binaries ## The deterministic simulation, SEEDS seeds; SEED=n runs one again, with its log
-	$(STEP) sim $(SIM_SECONDS) "$(TARGET)/debug/glint-sim" $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+sim: binaries ## The deterministic simulation, SEEDS seeds; SEED=n runs one again, with its log; COPIES=1: all files have copies
+	$(STEP) sim $(SIM_SECONDS) "$(TARGET)/debug/glint-sim" $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(COPIES),--copies)
 
 # As root, and the binary to test is said: sources may change meanwhile.
 e2e: binaries ## The real binary on real mounts; needs root; TESTS="network oss::the" for a part

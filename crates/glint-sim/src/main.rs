@@ -19,6 +19,9 @@ struct Args {
     /// Run each twice: the second run must be the same.
     #[arg(long)]
     twice: bool,
+    /// Give files copies in every seed, not in some.
+    #[arg(long)]
+    copies: bool,
     /// Run this seed only, and log what happens.
     #[arg(long)]
     seed: Option<u64>,
@@ -33,7 +36,7 @@ fn main() -> ExitCode {
             .with_env_filter(filter)
             .with_writer(std::io::stderr)
             .init();
-        return match glint_sim::run(seed) {
+        return match glint_sim::run(seed, args.copies) {
             Ok(outcome) => {
                 println!("seed {seed}: {outcome:?}");
                 ExitCode::SUCCESS
@@ -59,15 +62,21 @@ fn main() -> ExitCode {
                         if seed >= end {
                             return total;
                         }
-                        match glint_sim::run(seed) {
-                            Ok(outcome) if args.twice && glint_sim::run(seed) != Ok(outcome) => {
+                        match glint_sim::run(seed, args.copies) {
+                            Ok(outcome)
+                                if args.twice
+                                    && glint_sim::run(seed, args.copies) != Ok(outcome) =>
+                            {
                                 failed.fetch_add(1, Ordering::Relaxed);
                                 println!("seed {seed}: another run of it was another one");
                             }
                             Ok(outcome) => total.add(&outcome),
                             Err(error) => {
                                 failed.fetch_add(1, Ordering::Relaxed);
-                                println!("seed {seed}: {error}\n  again: make sim SEED={seed}");
+                                let copies = if args.copies { " COPIES=1" } else { "" };
+                                println!(
+                                    "seed {seed}: {error}\n  again: make sim SEED={seed}{copies}"
+                                );
                             }
                         }
                     }

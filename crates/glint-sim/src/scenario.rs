@@ -95,10 +95,10 @@ pub(crate) struct Run {
     pub(crate) troubles: Rc<Troubles>,
 }
 
-/// Runs one seed. An error says what was wrong.
-pub fn run(seed: u64) -> Result<Outcome, String> {
+/// Runs one seed; with `copies`, files have copies in each. An error says what was wrong.
+pub fn run(seed: u64, copies: bool) -> Result<Outcome, String> {
     // A thread of its own, so that its thread-local connections end with it.
-    let thread = std::thread::Builder::new().spawn(move || run_here(seed));
+    let thread = std::thread::Builder::new().spawn(move || run_here(seed, copies));
     let joined = thread.map_err(|e| e.to_string())?.join();
     joined.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -107,12 +107,15 @@ pub fn run(seed: u64) -> Result<Outcome, String> {
     })
 }
 
-fn run_here(seed: u64) -> Result<Outcome, String> {
+fn run_here(seed: u64, copies: bool) -> Result<Outcome, String> {
     let executor = Executor::new(seed);
     let locks = executor.one_in(2);
     let disks_fail = executor.one_in(2);
     let osses = if executor.one_in(2) { 1 + executor.below(OSSES) } else { 0 };
-    let osts: Vec<u16> = (0..=osses).map(|_| 1 + executor.below(OSTS) as u16).collect();
+    let mut osts: Vec<u16> = (0..=osses).map(|_| 1 + executor.below(OSTS) as u16).collect();
+    if copies && osses == 0 {
+        osts[0] = osts[0].max(2);
+    }
     let layout = match executor.one_in(3) {
         true => Layout {
             stripe_bytes_log2: STRIPE_BYTES_LOG2_MIN,
@@ -125,6 +128,10 @@ fn run_here(seed: u64) -> Result<Outcome, String> {
     let domains = if osses > 0 { osts.len() } else { usize::from(osts[0]) };
     let layout = match executor.one_in(2) {
         true => Layout { replicas: 1 + executor.below(domains.min(3) as u64) as u8, ..layout },
+        false => layout,
+    };
+    let layout = match copies && layout.replicas < 2 {
+        true => Layout { replicas: domains.min(3) as u8, ..layout },
         false => layout,
     };
     let run = Rc::new(Run {
