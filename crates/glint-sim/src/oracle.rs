@@ -54,6 +54,12 @@ impl ExpectedInode {
     }
 }
 
+/// Bytes as runs of equal ones: 5 of 7, then 2 of 0, is `7x5 0x2`.
+pub(crate) fn runs(bytes: &[u8]) -> String {
+    let runs = bytes.chunk_by(|one, next| one == next);
+    runs.map(|run| format!("{}x{}", run[0], run.len())).collect::<Vec<_>>().join(" ")
+}
+
 /// Faults of disks, which explain errors that calls return.
 #[derive(Default)]
 pub(crate) struct Troubles {

@@ -1,7 +1,7 @@
 //! Workload of clients, and checks that what they are told is true.
 
 use crate::contested::{Anew, Contested};
-use crate::oracle::{Model, Troubles};
+use crate::oracle::{Model, Troubles, runs};
 use crate::world::executor::Executor;
 use glint_client::{Caller, Client, Handle, Make, Vfs, WriteHow};
 use glint_net::{Cluster, Remote};
@@ -338,7 +338,11 @@ impl Worker {
         self.release(attr.ino, open.handle).await?;
         match n.is_none() || !is_known || inode.may_be(&data) {
             true => Ok(()),
-            false => Err(format!("{name} has other content than was written")),
+            false => Err(format!(
+                "{name} has other content than was written: {}, and must be {}",
+                runs(&data),
+                runs(&inode.content),
+            )),
         }
     }
 
