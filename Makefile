@@ -105,9 +105,10 @@ long-e2e: deny ## Of `make long`: licences; all end-to-end tests, larger numbers
 	@echo "long-e2e adds: licences, all end-to-end tests with larger numbers and on xfs"
 	$(MAKE) e2e E2E_OPTIONS=--long E2E_SECONDS=1200
 
-long-sim: ## Of `make long`: 200 000 seeds of the simulation
-	@echo "long-sim adds: 200 000 seeds of the simulation"
+long-sim: ## Of `make long`: 200 000 seeds of the simulation, and 50 000 with copies in each
+	@echo "long-sim adds: 200 000 seeds of the simulation, and 50 000 with copies in each"
 	$(MAKE) sim SEEDS=200000 SIM_SECONDS=5000
+	$(MAKE) sim SEEDS=50000 COPIES=1 SIM_SECONDS=2500
 
 long-random: ## Of `make long`: 20 seeds of property tests and of random operations
 	@echo "long-random adds: 20 seeds of property tests, with 5 000 cases, and of random operations"

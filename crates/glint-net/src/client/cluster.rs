@@ -270,9 +270,9 @@ impl<M: Transport> Cluster<M> {
         }
     }
 
-    /// Sends it. Returns whether that was all. What other members have, too, is not sent: their new
-    /// head brings it to stable storage before it orders anything, so one sync stands for all of it.
-    /// (A file may be gone since, and nobody must make its objects anew.)
+    /// Sends it. Returns whether that was all. What other members have, too, is not sent, but brought to
+    /// stable storage once ([`Cluster::settle_server_of`]). (A file may be gone since, and nobody must make
+    /// its objects anew.)
     async fn send_all_moved(&self, target: u16) -> bool {
         let moved = &self.rows.moved;
         let mut retry = Backoff::new(AGAIN_MIN, AGAIN_MAX);
@@ -299,7 +299,12 @@ impl<M: Transport> Cluster<M> {
             };
             // Not for a client that has been evicted meanwhile.
             let is_held = || moved.first(target).is_some_and(|first| first.object == object);
-            let sent = self.ask_ost(to, request, change.capability, bulk, &is_held);
+            let sent = async {
+                if is_there {
+                    self.settle_server_of(to.ost).await?;
+                }
+                self.ask_ost(to, request, change.capability, bulk, &is_held).await
+            };
             let elsewhere = self.until_elsewhere(target, &request, to);
             let sent = futures_lite::future::or(async { Some(sent.await) }, async {
                 elsewhere.await;
@@ -337,6 +342,17 @@ impl<M: Transport> Cluster<M> {
             }
         }
         true
+    }
+
+    /// Has the server of a head bring everything that it has ordered to stable storage, in all copies.
+    /// A sync that it answers after this stands for all that the members of its chain have: what
+    /// another head has ordered, and what may be in some copies only, it has made equal and durable
+    /// before it answers.
+    async fn settle_server_of(&self, ost: u16) -> FsResult<()> {
+        match ost < self.welcome.own_osts {
+            true => self.mds.commit().await,
+            false => self.oss_of(ost).await?.commit().await,
+        }
     }
 
     /// Waits until a request to a chain would go elsewhere.
