@@ -27,6 +27,7 @@ pub use background::check::{
 };
 pub use background::reaper::Targets;
 pub use chains::emptied::{EmptiedError, Replacement};
+pub use chains::membership::Seen;
 pub use chains::placement::Placed;
 pub use chains::table::{Away, ChainTable};
 pub use error::MdsError;

@@ -1,6 +1,7 @@
 //! Parts of an MDS, its start, and the commit of an operation.
 
 use crate::background::destroyed::Destroyed;
+use crate::chains::membership::Seen;
 use crate::chains::placement::Placed;
 use crate::chains::policy;
 use crate::chains::table::{ChainError, ChainTable};
@@ -258,6 +259,22 @@ impl<K: Kv> Mds<K> {
     /// Something happened to an OST. Returns the rows that are others now.
     pub async fn on_ost(&self, ost: u16, event: MemberEvent) -> FsResult<Vec<Chain>> {
         self.chains.on_event(&self.kv, ost, event).await
+    }
+
+    /// The server of an OST has started again, while others were seen so. Until it is said that
+    /// it is back ([`Mds::on_ost`]), its members are as lost.
+    pub async fn on_restart(&self, ost: u16, seen: impl Fn(u16) -> Seen) -> FsResult<()> {
+        self.chains.on_restart(&self.kv, ost, seen).await
+    }
+
+    /// Somebody has looked which OSTs are there, and knows which have lost their memory since they
+    /// served. Returns the rows that are others now.
+    pub async fn on_look(
+        &self,
+        seen: impl Fn(u16) -> Seen,
+        has_restarted: impl Fn(u16) -> bool,
+    ) -> FsResult<Vec<Chain>> {
+        self.chains.on_look(&self.kv, seen, has_restarted).await
     }
 
     /// Something happened to a member of a chain, seen by somebody who knew this version. Returns the

@@ -5,5 +5,6 @@ mod disk_faults;
 mod disks_of_copies;
 mod faults;
 mod formats;
+mod lost;
 mod power;
 mod space;

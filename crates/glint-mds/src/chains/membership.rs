@@ -1,14 +1,20 @@
 //! Transitions of a chain: when a member is lost, comes back or has been synced.
 //!
 //! Invariants, of every row that a transition leaves:
-//! - At least one member has every write that was acknowledged: it serves, or it is the last that
-//!   did and the chain waits for it. No transition drops that one.
-//! - Members that serve come first, then the one that is synced; at most one is. Where all serve,
-//!   they are in the order in which the chain was laid out, which spreads heads over OSTs.
+//! - At least one member has every write that was acknowledged: it serves, or it is one of the last
+//!   that did, all of which were lost at once, and the chain waits for one of them. No transition
+//!   drops the last of these but one that an administrator asks for ([`emptied`]).
+//! - Nobody serves beside members that were the last: by a row without a head nothing is
+//!   acknowledged, so each of them has everything.
+//! - Where an administrator has given up the last one, nobody is chosen in its place before it is
+//!   heard of ([`watched`]), and the one chosen gives what it has to all others.
+//! - Members that serve come first, then those that lag, in the order in which they were lost: the
+//!   first of them has most. Emptied ones are last. At most one is synced. Where all serve, they are
+//!   in the order in which the chain was laid out, which spreads heads over OSTs.
 //! - A member serves again only after it was synced; one that was emptied is not even synced before
 //!   somebody says that the others know all that it lacks ([`indexed`]).
-//! - The version from which on a chain is intact rises when the last member that served comes back
-//!   from a restart: clients send again what they were told before it.
+//! - The version from which on a chain is intact rises when it goes on with members that have
+//!   restarted since they served: clients send again what they were told before it.
 //! - The version rises by one with each change, and only then.
 
 use glint_proto::chain::{Chain, ChainId, Member, MemberEvent, MemberState};
@@ -32,11 +38,14 @@ pub(crate) fn after(chain: &Chain, ost: u16, event: MemberEvent) -> Option<Chain
     use MemberState::{Emptied, LastServing, Offline, Serving, Syncing, Waiting};
     let now = chain.state_of(ost)?;
     let others_serve = chain.readable().any(|other| other != ost);
+    let others_were_last = was_last(chain).any(|other| other != ost);
     let next = match (event, now) {
         (MemberEvent::Lost, Serving) if others_serve => Offline,
         (MemberEvent::Lost, Serving) => LastServing,
         (MemberEvent::Lost, Syncing | Waiting) => Offline,
         (MemberEvent::Lost, Offline | LastServing) => return None,
+        // It is looked first whether one of the others has lost less.
+        (MemberEvent::ReturnedWithout, LastServing) if others_were_last => return None,
         // Nobody has written anything meanwhile. What it had on its disk is all that there is.
         (MemberEvent::Returned | MemberEvent::ReturnedWithout, LastServing) => Serving,
         (MemberEvent::Returned | MemberEvent::ReturnedWithout, Offline) => Waiting,
@@ -49,7 +58,11 @@ pub(crate) fn after(chain: &Chain, ost: u16, event: MemberEvent) -> Option<Chain
         (MemberEvent::Synced, _) | (_, Emptied) => return None,
     };
     let mut changed = chain.clone();
-    changed.members.iter_mut().filter(|member| member.ost == ost).for_each(|m| m.state = next);
+    if next == Serving && now == LastServing {
+        go_on(&mut changed, &[ost]);
+    } else {
+        set(&mut changed, next, |member| member.ost == ost);
+    }
     let mut changed = settled(changed);
     if (event, now) == (MemberEvent::ReturnedWithout, LastServing) {
         changed.intact_since = changed.version;
@@ -57,56 +70,219 @@ pub(crate) fn after(chain: &Chain, ost: u16, event: MemberEvent) -> Option<Chain
     Some(changed)
 }
 
+/// The row after the server of `ost` has started again, of which nobody has heard before this. As one
+/// that is lost; but if no other member that serves is there ([`Seen::Here`]), nothing says that one
+/// of them goes on: all were lost at once.
+pub(crate) fn restarted(chain: &Chain, ost: u16, seen: impl Fn(u16) -> Seen) -> Option<Chain> {
+    let is_there = |other: u16| other != ost && matches!(seen(other), Seen::Here | Seen::Suspect);
+    match chain.state_of(ost) {
+        Some(MemberState::Serving) if !chain.readable().any(is_there) => Some(all_lost(chain)),
+        _ => after(chain, ost, MemberEvent::Lost),
+    }
+}
+
+/// State of the server of a member, as the MDS sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Seen {
+    /// Heard of just now.
+    Here,
+    /// Heard of, but others could not reach it just now.
+    Suspect,
+    /// Not heard of for a moment: nothing is decided on it.
+    Doubtful,
+    /// Not heard of for so long that nobody waits for it.
+    Lost,
+}
+
+/// The row after somebody has looked who is lost and who is back; `None` if that changes nothing.
+/// `has_restarted` says of members that were the last whether they have lost their memory since.
+pub(crate) fn watched(
+    chain: &Chain,
+    seen: impl Fn(u16) -> Seen,
+    has_restarted: impl Fn(u16) -> bool,
+) -> Option<Chain> {
+    use MemberState::{Offline, Serving, Syncing, Waiting};
+    let is_there = |ost: u16| matches!(seen(ost), Seen::Here | Seen::Suspect);
+    let is_lost = |ost: u16| seen(ost) == Seen::Lost;
+    let is_as_it_was = |member: &Member| match member.state {
+        Serving => !is_lost(member.ost),
+        _ => false,
+    };
+    if chain.members.iter().all(is_as_it_was) {
+        return None;
+    }
+    let mut changed = chain.clone();
+    let mut restarts = false;
+    if chain.head().is_some() {
+        if chain.readable().all(is_lost) {
+            changed = with_all_lost(changed);
+        } else if chain.readable().any(is_there) {
+            set(&mut changed, Offline, |member| member.state == Serving && is_lost(member.ost));
+        }
+        // Else it is waited until one of them is heard, or all are lost.
+    } else if was_last(chain).next().is_some() {
+        if let Some((chosen, have_restarted)) = first_back(chain, &seen, has_restarted) {
+            go_on(&mut changed, &chosen);
+            restarts = have_restarted;
+        }
+    } else if let Some(chosen) = successor(chain, &seen) {
+        set(&mut changed, MemberState::Emptied, |_| true);
+        set(&mut changed, Serving, |member| member.ost == chosen);
+        restarts = true;
+    }
+    for (member, before) in std::iter::zip(&mut changed.members, &chain.members) {
+        if member.state != before.state {
+            continue;
+        }
+        member.state = match member.state {
+            Syncing | Waiting if is_lost(member.ost) => Offline,
+            Offline if seen(member.ost) == Seen::Here => Waiting,
+            state => state,
+        };
+    }
+    if changed.members == chain.members {
+        return None;
+    }
+    let mut changed = settled(changed);
+    if restarts {
+        changed.intact_since = changed.version;
+    }
+    Some(changed)
+}
+
+/// Members that were the last that served.
+fn was_last(chain: &Chain) -> impl Iterator<Item = u16> {
+    let last = chain.members.iter().filter(|member| member.state == MemberState::LastServing);
+    last.map(|member| member.ost)
+}
+
+/// Of members that were the last, those that the chain goes on with, and whether these have
+/// restarted: all that are back as they were, or else the first that is back. None while one of
+/// them may be heard the next moment.
+fn first_back(
+    chain: &Chain,
+    seen: impl Fn(u16) -> Seen,
+    has_restarted: impl Fn(u16) -> bool,
+) -> Option<(Vec<u16>, bool)> {
+    if was_last(chain).any(|ost| seen(ost) == Seen::Doubtful) {
+        return None;
+    }
+    let back = |state, restarted| -> Vec<u16> {
+        let is_meant = |ost: &u16| seen(*ost) == state && has_restarted(*ost) == restarted;
+        was_last(chain).filter(is_meant).collect()
+    };
+    for (state, restarted) in
+        [(Seen::Here, false), (Seen::Suspect, false), (Seen::Here, true), (Seen::Suspect, true)]
+    {
+        let mut chosen = back(state, restarted);
+        if restarted {
+            // What they had not brought to stable storage differs.
+            chosen.truncate(1);
+        }
+        if !chosen.is_empty() {
+            return Some((chosen, restarted));
+        }
+    }
+    None
+}
+
+/// Where the last one was given up, the member that goes on: the first that is there of those that
+/// have something, or, if nobody has anything, of all. None while one before it may be heard the
+/// next moment.
+fn successor(chain: &Chain, seen: impl Fn(u16) -> Seen) -> Option<u16> {
+    let candidates = candidates(chain);
+    let first = candidates.iter().find(|ost| seen(**ost) != Seen::Lost)?;
+    (seen(*first) != Seen::Doubtful).then_some(*first)
+}
+
+/// Members that may go on where the last one was given up, those first that have most.
+fn candidates(chain: &Chain) -> Vec<u16> {
+    let having = |has: bool| -> Vec<u16> {
+        let is_meant = |member: &&Member| (member.state != MemberState::Emptied) == has;
+        chain.members.iter().filter(is_meant).map(|member| member.ost).collect()
+    };
+    match having(true) {
+        none if none.is_empty() => having(false),
+        some => some,
+    }
+}
+
+/// Members of a chain that waits go on serving, of which the others may miss changes from now on.
+fn go_on(chain: &mut Chain, chosen: &[u16]) {
+    for member in &mut chain.members {
+        if chosen.contains(&member.ost) {
+            member.state = MemberState::Serving;
+        } else if member.state == MemberState::LastServing {
+            member.state = MemberState::Offline;
+        }
+    }
+}
+
+/// The row after all members that serve were lost at once.
+fn all_lost(chain: &Chain) -> Chain {
+    settled(with_all_lost(chain.clone()))
+}
+
+fn with_all_lost(mut chain: Chain) -> Chain {
+    set(&mut chain, MemberState::LastServing, |member| member.state == MemberState::Serving);
+    chain
+}
+
+fn set(chain: &mut Chain, state: MemberState, is_meant: impl Fn(&Member) -> bool) {
+    chain.members.iter_mut().filter(|member| is_meant(member)).for_each(|m| m.state = state);
+}
+
 /// The member that lost everything is the last one that served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LastCopy;
 
 /// The row after `ost` has lost everything; `None` if that is known. Of the last one that served it
-/// is refused, but with `lose_last`: then the next member goes on with what it has, and gives that
-/// to all others, whatever they have.
+/// is refused, but with `lose_last`: then the chain goes on with another member as soon as one is
+/// heard of ([`watched`]).
 pub(crate) fn emptied(chain: &Chain, ost: u16, lose_last: bool) -> Result<Option<Chain>, LastCopy> {
-    use MemberState::{Emptied, LastServing, Serving};
-    let Some(now) = chain.state_of(ost).filter(|now| *now != Emptied) else { return Ok(None) };
+    use MemberState::Emptied;
+    if chain.state_of(ost).is_none_or(|now| now == Emptied) {
+        return Ok(None);
+    }
+    if is_last(chain, ost) && !lose_last {
+        return Err(LastCopy);
+    }
     let mut changed = chain.clone();
-    let others_serve = chain.readable().any(|other| other != ost);
-    if others_serve || !matches!(now, Serving | LastServing) {
-        changed.members.iter_mut().filter(|m| m.ost == ost).for_each(|m| m.state = Emptied);
-        return Ok(Some(settled(changed)));
-    }
-    let has_something = |member: &&Member| member.ost != ost && member.state != Emptied;
-    // The order is that in which they were lost, or came back: the first has most.
-    let next = chain.members.iter().find(has_something).filter(|_| lose_last).ok_or(LastCopy)?.ost;
-    for member in &mut changed.members {
-        member.state = if member.ost == next { Serving } else { Emptied };
-    }
+    set(&mut changed, Emptied, |member| member.ost == ost);
     let mut changed = settled(changed);
-    changed.intact_since = changed.version;
+    // Members that were the last with it may have restarted since, and an MDS that starts now knows
+    // that of the last one of several only.
+    if chain.state_of(ost) == Some(MemberState::LastServing) {
+        changed.intact_since = changed.version;
+    }
     Ok(Some(changed))
 }
 
-/// The row after all members that serve know everything that an emptied one lacks.
+/// Whether no other member has everything; where the last one was given up, whether no other has
+/// anything.
+fn is_last(chain: &Chain, ost: u16) -> bool {
+    let has_all = |other: u16| chain.readable().chain(was_last(chain)).any(|one| one == other);
+    let mut others = chain.members.iter().filter(|member| member.ost != ost);
+    match has_all(ost) || chain.members.iter().any(|member| has_all(member.ost)) {
+        true => has_all(ost) && !others.any(|other| has_all(other.ost)),
+        false => others.all(|other| other.state == MemberState::Emptied),
+    }
+}
+
+/// The row after all members that serve know everything that an emptied one lacks; `None` if nobody
+/// serves, so that one without anything is not taken for one that has something.
 pub(crate) fn indexed(chain: &Chain, ost: u16) -> Option<Chain> {
-    if chain.state_of(ost) != Some(MemberState::Emptied) {
+    if chain.state_of(ost) != Some(MemberState::Emptied) || chain.head().is_none() {
         return None;
     }
     let mut changed = chain.clone();
-    let its = changed.members.iter_mut().filter(|member| member.ost == ost);
-    its.for_each(|member| member.state = MemberState::Offline);
+    set(&mut changed, MemberState::Offline, |member| member.ost == ost);
     Some(settled(changed))
 }
 
 /// Brings the members into their order, lets the first that waits be synced, and counts.
 fn settled(mut chain: Chain) -> Chain {
     use MemberState::{Emptied, LastServing, Offline, Serving, Syncing, Waiting};
-    let has = |chain: &Chain, state| chain.members.iter().any(|member| member.state == state);
-    // Members that lag may serve nobody: all wait for the last one that had everything.
-    if has(&chain, Serving) && !has(&chain, Syncing) {
-        let first = chain.members.iter_mut().find(|member| member.state == Waiting);
-        first.into_iter().for_each(|member| member.state = Syncing);
-    } else if !has(&chain, Serving) {
-        let synced = chain.members.iter_mut().filter(|member| member.state == Syncing);
-        synced.for_each(|member| member.state = Waiting);
-    }
     // A stable sort: who served longest stays first, until all serve. Then heads are spread again.
     if chain.members.iter().all(|member| member.state == Serving) {
         let founders = std::mem::take(&mut chain.founders);
@@ -115,192 +291,22 @@ fn settled(mut chain: Chain) -> Chain {
     }
     chain.members.sort_by_key(|member| {
         Reverse(match member.state {
-            Serving | LastServing => 3,
-            Syncing => 2,
-            Waiting => 1,
-            Offline | Emptied => 0,
+            Serving | LastServing => 2,
+            Syncing | Waiting | Offline => 1,
+            Emptied => 0,
         })
     });
+    let has = |chain: &Chain, state| chain.members.iter().any(|member| member.state == state);
+    // Members that lag may serve nobody: all wait for the last one that had everything.
+    if has(&chain, Serving) && !has(&chain, Syncing) {
+        let first = chain.members.iter_mut().find(|member| member.state == Waiting);
+        first.into_iter().for_each(|member| member.state = Syncing);
+    } else if !has(&chain, Serving) {
+        set(&mut chain, Waiting, |member| member.state == Syncing);
+    }
     chain.version += 1;
     chain
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use MemberState::{Emptied, LastServing, Offline, Serving, Syncing, Waiting};
-    use proptest::prelude::*;
-    use std::collections::{BTreeSet, HashMap};
-
-    const ID: ChainId = ChainId { copies: 3, index: 0 };
-
-    fn states(chain: &Chain) -> Vec<(u16, MemberState)> {
-        chain.members.iter().map(|member| (member.ost, member.state)).collect()
-    }
-
-    /// Every state and event, in a chain where another member serves and in one where none does.
-    #[test]
-    fn each_event_in_each_state() {
-        let events = [
-            MemberEvent::Lost,
-            MemberEvent::Returned,
-            MemberEvent::ReturnedWithout,
-            MemberEvent::Synced,
-        ];
-        let next = |state, other| {
-            let members = [(1, other), (2, state)];
-            let members = members.map(|(ost, state)| Member { ost, state }).to_vec();
-            let chain =
-                Chain { id: ID, version: 7, members, founders: vec![1, 2], intact_since: 1 };
-            events.map(|event| after(&chain, 2, event).map(|chain| chain.state_of(2).unwrap()))
-        };
-        let (serves, away) = (Serving, Offline);
-        assert_eq!(next(Serving, serves), [Some(Offline), None, Some(Syncing), None]);
-        assert_eq!(next(Syncing, serves), [Some(Offline), None, Some(Syncing), Some(Serving)]);
-        assert_eq!(next(Waiting, serves), [Some(Offline), None, None, None]);
-        assert_eq!(next(Offline, serves), [None, Some(Syncing), Some(Syncing), None]);
-        assert_eq!(next(Serving, away), [Some(LastServing), None, None, None]);
-        assert_eq!(next(LastServing, away), [None, Some(Serving), Some(Serving), None]);
-        assert_eq!(next(Offline, LastServing), [None, Some(Waiting), Some(Waiting), None]);
-        assert_eq!(next(Emptied, serves), [None; 4]);
-        assert_eq!(after(&new(ID, [1, 2]), 9, MemberEvent::Lost), None);
-    }
-
-    #[test]
-    fn the_last_copy_is_given_up_only_on_demand_and_the_next_one_gives_all_that_it_has() {
-        let lose = |chain: &Chain, ost| after(chain, ost, MemberEvent::Lost).unwrap();
-        let all = new(ID, [1, 2, 3]);
-        let emptied_one = emptied(&all, 1, false).unwrap().unwrap();
-        assert_eq!(states(&emptied_one), [(2, Serving), (3, Serving), (1, Emptied)]);
-        assert_eq!(emptied(&emptied_one, 1, false), Ok(None));
-        let filled = indexed(&emptied_one, 1).unwrap();
-        assert_eq!((filled.state_of(1), indexed(&filled, 1)), (Some(Offline), None));
-
-        let waits = lose(&lose(&lose(&all, 1), 2), 3);
-        assert_eq!(states(&waits), [(3, LastServing), (2, Offline), (1, Offline)]);
-        assert_eq!(emptied(&waits, 3, false), Err(LastCopy));
-        let goes_on = emptied(&waits, 3, true).unwrap().unwrap();
-        assert_eq!(states(&goes_on), [(2, Serving), (3, Emptied), (1, Emptied)]);
-        assert_eq!(goes_on.intact_since, goes_on.version);
-        assert_eq!(emptied(&goes_on, 2, true), Err(LastCopy), "nobody has anything");
-    }
-
-    #[test]
-    fn who_comes_back_is_synced_and_gets_its_place_when_all_serve() {
-        let chain = new(ID, [1, 2, 3]);
-        let two_are_lost = after(&chain, 1, MemberEvent::Lost).unwrap();
-        let two_are_lost = after(&two_are_lost, 2, MemberEvent::Lost).unwrap();
-        let one_is_back = after(&two_are_lost, 1, MemberEvent::Returned).unwrap();
-        let one_is_back = after(&one_is_back, 1, MemberEvent::Synced).unwrap();
-        assert_eq!(states(&one_is_back), [(3, Serving), (1, Serving), (2, Offline)]);
-        let chain = after(&chain, 1, MemberEvent::Lost).unwrap();
-        assert_eq!(states(&chain), [(2, Serving), (3, Serving), (1, Offline)]);
-        let chain = after(&chain, 1, MemberEvent::Returned).unwrap();
-        assert_eq!(states(&chain), [(2, Serving), (3, Serving), (1, Syncing)]);
-        let chain = after(&chain, 1, MemberEvent::Synced).unwrap();
-        assert_eq!(states(&chain), [(1, Serving), (2, Serving), (3, Serving)]);
-        assert_eq!((chain.head(), chain.version), (Some(1), 4));
-    }
-
-    #[test]
-    fn a_chain_is_intact_unless_the_last_that_served_has_restarted() {
-        let one_is_left = after(&new(ID, [1, 2, 3]), 1, MemberEvent::Lost).unwrap();
-        let one_is_left = after(&one_is_left, 2, MemberEvent::Lost).unwrap();
-        let waits = after(&one_is_left, 3, MemberEvent::Lost).unwrap();
-        let intact = |event| after(&waits, 3, event).unwrap().intact_since;
-        assert_eq!((intact(MemberEvent::Returned), intact(MemberEvent::ReturnedWithout)), (1, 5));
-        let another = after(&one_is_left, 1, MemberEvent::ReturnedWithout).unwrap();
-        assert_eq!(another.intact_since, 1);
-    }
-
-    #[derive(Clone, Copy, Debug)]
-    enum Step {
-        Write,
-        Happens(u16, MemberEvent),
-        /// A disk is exchanged, or the others know what was on it.
-        Empty(u16),
-        Index(u16),
-        /// Somebody copies what a member lacks, and says so now or after more steps.
-        Copy(u16),
-    }
-
-    fn step() -> impl Strategy<Value = Step> {
-        prop_oneof![
-            4 => Just(Step::Write),
-            3 => (0u16..3).prop_map(|ost| Step::Happens(ost, MemberEvent::Lost)),
-            3 => (0u16..3).prop_map(|ost| Step::Happens(ost, MemberEvent::Returned)),
-            1 => (0u16..3).prop_map(|ost| Step::Happens(ost, MemberEvent::ReturnedWithout)),
-            1 => (0u16..3).prop_map(Step::Empty),
-            1 => (0u16..3).prop_map(Step::Index),
-            3 => (0u16..3).prop_map(Step::Copy),
-        ]
-    }
-
-    proptest! {
-        /// Members that serve have every write that was acknowledged, whatever happens in which
-        /// order; a write is acknowledged when all in `written` have it.
-        #[test]
-        fn who_serves_has_everything(steps in prop::collection::vec(step(), 0..80)) {
-            let mut chain = new(ID, 0..3);
-            let mut has: HashMap<u16, BTreeSet<u32>> = HashMap::new();
-            let (mut acknowledged, mut next) = (BTreeSet::new(), 0);
-            let mut copied: Option<(u16, u32)> = None;
-            for step in steps {
-                let before = chain.clone();
-                match step {
-                    Step::Write if chain.head().is_some() => {
-                        next += 1;
-                        for ost in chain.written() {
-                            has.entry(ost).or_default().insert(next);
-                        }
-                        acknowledged.insert(next);
-                    }
-                    Step::Write => {}
-                    Step::Happens(ost, event) => {
-                        if let Some(changed) = after(&chain, ost, event) {
-                            // All but the last that has everything may have lost it.
-                            if event == MemberEvent::ReturnedWithout && before.head() != Some(ost)
-                                && before.state_of(ost) != Some(LastServing) {
-                                has.entry(ost).or_default().clear();
-                            }
-                            chain = changed;
-                        }
-                    }
-                    Step::Empty(ost) => {
-                        if let Ok(Some(changed)) = emptied(&chain, ost, false) {
-                            has.entry(ost).or_default().clear();
-                            chain = changed;
-                            prop_assert!(chain.missing().any(|missing| missing == ost));
-                        }
-                    }
-                    Step::Index(ost) => chain = indexed(&chain, ost).unwrap_or(chain),
-                    Step::Copy(ost) => {
-                        // News of an older version come now.
-                        if let Some((copied, in_version)) = copied.take()
-                            && in_version == chain.version
-                            && let Some(changed) = after(&chain, copied, MemberEvent::Synced)
-                        {
-                            chain = changed;
-                        }
-                        if chain.state_of(ost) == Some(Syncing) && let Some(head) = chain.head() {
-                            let all = has.entry(head).or_default().clone();
-                            has.entry(ost).or_default().extend(all);
-                            copied = Some((ost, chain.version));
-                        }
-                    }
-                }
-                let empty = BTreeSet::new();
-                for ost in chain.readable() {
-                    prop_assert_eq!(has.get(&ost).unwrap_or(&empty), &acknowledged);
-                }
-                let count = |state| chain.members.iter().filter(|m| m.state == state).count();
-                prop_assert!(count(Serving) + count(LastServing) >= 1, "{:?}", chain);
-                prop_assert!(count(Serving) == 0 || count(LastServing) == 0, "{:?}", chain);
-                prop_assert!(count(Syncing) <= 1 && count(LastServing) <= 1, "{:?}", chain);
-                prop_assert_eq!(chain.members.len(), 3);
-                let is_new = u32::from(before.members != chain.members);
-                prop_assert!(chain.version >= before.version + is_new);
-            }
-        }
-    }
-}
+mod tests;

@@ -7,7 +7,7 @@
 //!   change at a time.
 //! - Rows never go away, and their members change only by a transition of [`membership`].
 
-use crate::chains::membership;
+use crate::chains::membership::{self, Seen};
 use crate::chains::placement::{self, Placed, TooFewDomains};
 use crate::error::errno;
 use glint_kv::{Batch, Keyspace, Kv};
@@ -223,15 +223,52 @@ impl ChainTable {
         event: MemberEvent,
     ) -> FsResult<Vec<Chain>> {
         let _changing = self.changing.lock().await;
-        let changed: Vec<Chain> = {
-            let rows = self.rows.read();
-            rows.chains
-                .values()
-                .filter_map(|row| membership::after(&row.chain, ost, event))
-                .collect()
-        };
+        let changed = self.changed_by(|chain| membership::after(chain, ost, event));
         self.store(kv, changed.clone()).await?;
         Ok(changed)
+    }
+
+    /// The server of an OST has started again: its members are as lost.
+    pub(crate) async fn on_restart(
+        &self,
+        kv: &impl Kv,
+        ost: u16,
+        seen: impl Fn(u16) -> Seen,
+    ) -> FsResult<()> {
+        let _changing = self.changing.lock().await;
+        let changed = self.changed_by(|chain| membership::restarted(chain, ost, &seen));
+        self.store(kv, changed).await
+    }
+
+    /// Somebody has looked which OSTs are there. Returns the rows that are others now.
+    pub(crate) async fn on_look(
+        &self,
+        kv: &impl Kv,
+        seen: impl Fn(u16) -> Seen,
+        has_restarted: impl Fn(u16) -> bool,
+    ) -> FsResult<Vec<Chain>> {
+        let _changing = self.changing.lock().await;
+        let look = |chain: &Chain| membership::watched(chain, &seen, &has_restarted);
+        let changed = self.changed_by(look);
+        self.store(kv, changed.clone()).await?;
+        Ok(changed)
+    }
+
+    fn changed_by(&self, change: impl Fn(&Chain) -> Option<Chain>) -> Vec<Chain> {
+        self.rows.read().chains.values().filter_map(|row| change(&row.chain)).collect()
+    }
+
+    /// OSTs that were the last that served, in chains with more such members than `others`.
+    pub fn last_serving(&self, others: usize) -> BTreeSet<u16> {
+        let mut found = BTreeSet::new();
+        for row in self.rows.read().chains.values() {
+            let last = row.chain.members.iter().filter(|m| m.state == MemberState::LastServing);
+            let last: Vec<u16> = last.map(|member| member.ost).collect();
+            if last.len() > others {
+                found.extend(last);
+            }
+        }
+        found
     }
 
     /// Something happened to a member of one chain, as somebody saw it who knew this version.

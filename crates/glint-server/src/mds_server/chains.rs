@@ -8,13 +8,14 @@ use super::MdsServer;
 use crate::replication::Asked;
 use crate::replication::peers::AsksMds;
 use glint_kv::Kv;
-use glint_mds::Placed;
+use glint_mds::{Placed, Seen};
 use glint_net::host;
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion, MemberEvent};
 use glint_proto::limits::MEMBER_LOST_MS;
 use glint_proto::oss::ObjectPage;
 use glint_proto::{FsResult, ObjectId, clock};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -27,6 +28,8 @@ const SUSPECTED_MAX: Duration = Duration::from_secs(80);
 const FORGIVEN: Duration = Duration::from_secs(600);
 /// Between two looks, which are made ten times a second, this server has stood still.
 const STOOD_STILL: Duration = Duration::from_secs(1);
+/// A server that was not heard of for so long may be lost: it says that it lives five times a second.
+const DOUBTFUL: Duration = Duration::from_millis(500);
 /// How soon it is looked again whether a row is settled.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -65,6 +68,11 @@ impl MemberWatch {
     }
 }
 
+/// How an OST is seen: one that no server has is lost.
+fn of(seen: &BTreeMap<u16, Seen>) -> impl Fn(u16) -> Seen + '_ {
+    |ost| seen.get(&ost).copied().unwrap_or(Seen::Lost)
+}
+
 impl<K: Kv, D: Disk> MdsServer<K, D> {
     /// Makes the chains that are missing over the OSTs that there are.
     pub(crate) async fn place_chains(&self) {
@@ -92,13 +100,37 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
 
     /// The server of these OSTs has started again.
     pub(crate) async fn has_restarted(&self, osts: Range<u16>) -> FsResult<()> {
+        let mut restarted = self.restarted.lock().await;
         for ost in osts {
-            self.mds.on_ost(ost, MemberEvent::Lost).await?;
+            // Before the rows say that it was the last.
+            restarted.insert(ost);
+            let seen = self.seen(Duration::ZERO);
+            self.mds.on_restart(ost, of(&seen)).await?;
             self.mds.on_ost(ost, MemberEvent::ReturnedWithout).await?;
             self.suspects.lock().remove(&ost);
         }
         self.adopt_rows();
         Ok(())
+    }
+
+    /// How the servers of all OSTs are seen, if others could be heard for so long.
+    fn seen(&self, listening: Duration) -> BTreeMap<u16, Seen> {
+        let here = (0..self.osts.count(), Duration::ZERO, true);
+        let mut all = BTreeMap::new();
+        for (osts, silence, is_known) in self.osses.silences().into_iter().chain([here]) {
+            for ost in osts {
+                // Whoever has said that it leaves need not be listened for.
+                let has_left = silence == Duration::MAX;
+                let seen = match () {
+                    () if has_left || silence.min(listening) > MEMBER_LOST => Seen::Lost,
+                    () if silence > DOUBTFUL || !is_known => Seen::Doubtful,
+                    () if self.is_suspect(ost) => Seen::Suspect,
+                    () => Seen::Here,
+                };
+                all.insert(ost, seen);
+            }
+        }
+        all
     }
 
     /// Takes the rows that are new. Returns the change up to which every server has.
@@ -112,35 +144,31 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
 
     /// Looks who is lost, and who is back.
     pub(crate) async fn watch_members(&self) {
-        let now = clock::now();
-        let heard_since = self.watch.lock().look(now);
-        let here = (0..self.osts.count(), Duration::ZERO, true);
-        for (osts, silence, is_known) in self.osses.silences().into_iter().chain([here]) {
-            for ost in osts {
-                let away = self.mds.chains().away(ost);
-                let is_lost = silence.min(now - heard_since) > MEMBER_LOST;
-                let is_back = !is_lost && is_known && away.somewhere;
-                let event = match () {
-                    () if is_lost && !away.everywhere => MemberEvent::Lost,
-                    // Nobody stands in for it, or it has had time to mend.
-                    () if is_back && (away.awaited || !self.is_suspect(ost)) => {
-                        MemberEvent::Returned
-                    }
-                    () => continue,
-                };
-                match self.mds.on_ost(ost, event).await {
-                    Ok(rows) => {
-                        let chains = rows.len();
-                        tracing::info!(ost, ?event, chains, "members of chains have changed");
-                    }
-                    Err(errno) => tracing::error!(
-                        ost, %errno,
-                        "could not store what became of an OST; it is tried again"
-                    ),
-                }
+        let listening = self.listening();
+        let mut restarted = self.restarted.lock().await;
+        let seen = self.seen(listening);
+        match self.mds.on_look(of(&seen), |ost| restarted.contains(&ost)).await {
+            Ok(rows) if rows.is_empty() => {}
+            Ok(rows) => {
+                let is_lost = |(ost, seen): (&u16, &Seen)| (*seen == Seen::Lost).then_some(*ost);
+                let lost: Vec<u16> = seen.iter().filter_map(is_lost).collect();
+                tracing::info!(chains = rows.len(), ?lost, "members of chains have changed");
             }
+            Err(errno) => tracing::error!(
+                %errno,
+                "could not store what became of members of chains; it is tried again"
+            ),
         }
+        let last = self.mds.chains().last_serving(0);
+        restarted.retain(|ost| last.contains(ost));
+        drop(restarted);
         self.adopt_rows();
+    }
+
+    /// For how long others could be heard: this server has not stood still since.
+    pub(super) fn listening(&self) -> Duration {
+        let now = clock::now();
+        now - self.watch.lock().look(now)
     }
 
     /// Whether somebody has said just now that he cannot reach an OST, or that it does not do what

@@ -28,7 +28,7 @@ use glint_proto::chain::ChainPolicy;
 use glint_proto::limits::reserve_metadata;
 use glint_proto::{ClientId, FsResult, ObjectId, Owner, Session, SpaceInfo, clock};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -44,6 +44,9 @@ pub struct MdsServer<K: Kv = LocalKv, D: Disk = LocalDisk> {
     /// OSTs that others could not reach, and since when.
     suspects: Mutex<HashMap<u16, chains::Suspicion>>,
     watch: Mutex<chains::MemberWatch>,
+    /// OSTs that were the last that served of a chain, and have restarted since. Held while rows
+    /// change for a restart, or because somebody has looked who is there.
+    restarted: futures_util::lock::Mutex<BTreeSet<u16>>,
     filling: Filling,
     repairs: Repairs,
     scrubbing: Scrubbing,
@@ -91,6 +94,8 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
         };
         let mds = Mds::start(kv, config).await?;
         let replication = Replication::load(&records, false, settings.heal_bandwidth)?;
+        // In the run before they may have restarted, too.
+        let restarted = mds.chains().last_serving(1);
         let own = Owner { certificate: None, secret: drawn.secret };
         let server = MdsServer {
             key: Key::new(mds.secret()),
@@ -100,6 +105,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
             rows_known: AtomicU64::new(0),
             suspects: Mutex::default(),
             watch: Mutex::default(),
+            restarted: restarted.into(),
             filling: Filling::default(),
             repairs: Repairs::default(),
             scrubbing: Scrubbing::new(&*records, settings.scrub_bandwidth),

@@ -48,8 +48,9 @@ pub(crate) struct ReplaceArgs {
     /// does not start.
     #[arg(value_name = "DATA/ostN")]
     directory: PathBuf,
-    /// The lost disk had the only copy of some data that was up to date: have other copies go on
-    /// with what they have. Changes that they missed are lost.
+    /// The lost disk had the only copy of some data that was up to date: have the copy that has most,
+    /// of those that are heard of, go on with what it has. Changes that it missed are lost. If no
+    /// other copy has anything, all is lost.
     #[arg(long)]
     lose_last_copies: bool,
     /// Print JSON.

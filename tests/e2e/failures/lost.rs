@@ -1,0 +1,125 @@
+//! Servers and disks that never come back, at the worst time: files with copies are used again.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use support::*;
+
+const FILES: u64 = 30;
+
+fn content(n: u64) -> Vec<u8> {
+    (0..100_000u64).map(|at| (at * 7 + n * 13 + at / 251) as u8).collect()
+}
+
+/// A server with the MDS and two more, each with an OST that has a copy of everything.
+struct ThreeServers {
+    world: World,
+    port: u16,
+    ports: [u16; 2],
+}
+
+impl ThreeServers {
+    fn new() -> ThreeServers {
+        ThreeServers { world: World::new(), port: free_port(), ports: [free_port(), free_port()] }
+    }
+
+    fn serve(&self) -> Process {
+        self.world.serve(self.port, &["--replicas", "3"])
+    }
+
+    fn oss(&self, n: u16) -> Process {
+        self.world.oss(n, self.ports[usize::from(n) - 1], self.port, &[])
+    }
+
+    fn glint(&self, words: &[&str], more: &[&str]) -> String {
+        let output = run(glint().args(words).arg(address(self.port)).args(more));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn is_whole(&self) {
+        eventually("all members serve", || {
+            let status = self.glint(&["status", "--json"], &[]);
+            let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+            let chains = &status["chains"];
+            chains["count"] != 0 && chains["count"] == chains["whole"]
+        });
+    }
+
+    fn disk(&self, n: u16) -> PathBuf {
+        if n == 0 { self.world.data().join("ost0") } else { self.world.oss_data(n).join("ost0") }
+    }
+
+    /// Puts an empty disk in the place of that of an OST.
+    fn exchange(&self, n: u16, more: &[&str]) {
+        fs::remove_dir_all(self.disk(n)).unwrap();
+        fs::create_dir(self.disk(n)).unwrap();
+        run(glint().args(["ost", "replace"]).args(more).arg(self.disk(n)));
+    }
+}
+
+fn write(directory: &std::path::Path) {
+    for n in 0..FILES {
+        let path = directory.join(format!("file{n}"));
+        fs::write(&path, content(n)).unwrap();
+        File::open(&path).unwrap().sync_all().unwrap();
+    }
+}
+
+fn must_read(directory: &std::path::Path) {
+    for n in 0..FILES {
+        let read = fs::read(directory.join(format!("file{n}"))).unwrap();
+        assert!(read == content(n), "file{n} is another one");
+    }
+}
+
+#[test]
+fn two_of_three_servers_that_died_at_once_go_on_without_the_third() {
+    let three = ThreeServers::new();
+    let (server, first, second) = (three.serve(), three.oss(1), three.oss(2));
+    let (client, a) = three.world.mount(three.port, "a", &[]);
+    write(&a);
+    client.stop();
+    [server, first, second].into_iter().for_each(Process::kill);
+    fs::remove_dir_all(three.world.oss_data(2)).unwrap();
+
+    let (server, first) = (three.serve(), three.oss(1));
+    let (client, a) = three.world.mount(three.port, "b", &[]);
+    must_read(&a);
+    fs::write(a.join("new"), b"new").unwrap();
+    // The mount waits at its end for servers that it knows.
+    client.signal(rustix::process::Signal::INT);
+    client.ends();
+    [first, server].into_iter().for_each(Process::stop);
+}
+
+#[test]
+fn a_file_system_begins_with_nothing_when_all_disks_were_replaced() {
+    let three = ThreeServers::new();
+    let (server, first, second) = (three.serve(), three.oss(1), three.oss(2));
+    let (client, a) = three.world.mount(three.port, "a", &[]);
+    write(&a);
+    [client, second, first, server].into_iter().for_each(Process::stop);
+    for n in 0..3 {
+        three.exchange(n, &[]);
+    }
+    // The server with the MDS was stopped last: its OST has the only copy that nothing is missing in.
+    let (data, listen) = (three.world.data(), address(three.port));
+    let mut serve = glint();
+    serve.args(["serve", "--data", text(&data), "--listen", &listen, "--replicas", "3"]);
+    let said = refused(serve.args(secured(&[])));
+    assert!(said.contains("--lose-last-copies"), "{said}");
+    for n in 0..3 {
+        run(glint().args(["ost", "replace", "--lose-last-copies"]).arg(three.disk(n)));
+    }
+    let (server, first, second) = (three.serve(), three.oss(1), three.oss(2));
+    three.is_whole();
+    let (client, a) = three.world.mount(three.port, "b", &[]);
+    for n in 0..FILES {
+        let read = fs::read(a.join(format!("file{n}"))).unwrap();
+        assert!(read.iter().all(|byte| *byte == 0), "what is lost reads as zeros");
+    }
+    write(&a);
+    must_read(&a);
+    [client, first, second, server].into_iter().for_each(Process::stop);
+}
