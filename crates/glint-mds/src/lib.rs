@@ -27,7 +27,8 @@ pub use background::check::{
 };
 pub use background::reaper::Targets;
 pub use chains::emptied::{EmptiedError, Replacement};
-pub use chains::membership::Seen;
+pub use chains::losses::{GiveUpError, Losses, LostFile};
+pub use chains::membership::{ChainLoss, Loss, Seen};
 pub use chains::placement::Placed;
 pub use chains::table::{Away, ChainTable};
 pub use error::MdsError;

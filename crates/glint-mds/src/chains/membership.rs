@@ -269,6 +269,53 @@ fn is_last(chain: &Chain, ost: u16) -> bool {
     }
 }
 
+/// Loss of a chain of which a member is given up.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Loss {
+    /// None: other members have everything.
+    Nothing,
+    /// Changes that the member missed that goes on.
+    Changes,
+    /// All data, but for what the member that goes on was given while it was filled.
+    Everything,
+}
+
+/// Loss of a chain if a member is given up, and the members that it can go on with.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ChainLoss {
+    /// The chain.
+    pub chain: ChainId,
+    /// Its loss.
+    pub loss: Loss,
+    /// Members that have everything, or, if there are none, those that have something, those first
+    /// that have most. The chain goes on with the first that is heard of.
+    pub others: Vec<u16>,
+    /// Those of them that are heard of.
+    pub heard: Vec<u16>,
+}
+
+/// Loss of a chain if `ost` is given up while some members are heard of; `None` if it has nothing of
+/// it. Members that are `unfilled` were emptied, and have only a part since.
+pub(crate) fn loss(
+    chain: &Chain,
+    ost: u16,
+    is_heard: impl Fn(u16) -> bool,
+    is_unfilled: impl Fn(u16) -> bool,
+) -> Option<ChainLoss> {
+    let given_up = emptied(chain, ost, true).ok()??;
+    let have_all: Vec<u16> = given_up.readable().chain(was_last(&given_up)).collect();
+    let have_some = given_up.members.iter().filter(|member| member.state != MemberState::Emptied);
+    let have_some = have_some.map(|member| member.ost).collect();
+    let others: Vec<u16> = if have_all.is_empty() { have_some } else { have_all };
+    let heard: Vec<u16> = others.iter().copied().filter(|other| is_heard(*other)).collect();
+    let loss = match heard.first().or(others.first()) {
+        _ if !is_last(chain, ost) => Loss::Nothing,
+        Some(next) if !is_unfilled(*next) => Loss::Changes,
+        _ => Loss::Everything,
+    };
+    Some(ChainLoss { chain: chain.id, loss, others, heard })
+}
+
 /// The row after all members that serve know everything that an emptied one lacks; `None` if nobody
 /// serves, so that one without anything is not taken for one that has something.
 pub(crate) fn indexed(chain: &Chain, ost: u16) -> Option<Chain> {

@@ -2,6 +2,7 @@
 
 pub(crate) mod contents;
 pub(crate) mod emptied;
+pub(crate) mod losses;
 pub(crate) mod membership;
 pub(crate) mod placement;
 pub(crate) mod policy;

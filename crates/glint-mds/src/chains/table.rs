@@ -21,6 +21,10 @@ use std::time::{Duration, Instant};
 /// Prefix of the keys of rows: `chain/` and the target.
 const KEY: &[u8] = b"chain/";
 const KEYS_END: &[u8] = b"chain0";
+/// Prefix of the keys of members that were emptied and have not got everything since: `unfilled/`,
+/// the target, and the OST.
+const UNFILLED: &[u8] = b"unfilled/";
+const UNFILLED_END: &[u8] = b"unfilled0";
 /// Longest time that a new head takes to make copies equal, and clients to send it what they must.
 const TAKEOVER_MAX: Duration = Duration::from_secs(30);
 
@@ -65,6 +69,8 @@ struct Rows {
     counts: BTreeMap<u8, u16>,
     /// Chains without a head, by the number of members.
     waiting: BTreeMap<u8, Vec<u16>>,
+    /// Members that were emptied and have not got everything since, by targets.
+    unfilled: BTreeSet<(u16, u16)>,
     /// When a row was changed last, and whether all members serve by all of them.
     last_change: Option<Instant>,
     are_whole: bool,
@@ -109,6 +115,15 @@ fn key(target: u16) -> Vec<u8> {
     [KEY, &target.to_be_bytes()].concat()
 }
 
+fn unfilled_key((target, ost): (u16, u16)) -> Vec<u8> {
+    [UNFILLED, &target.to_be_bytes(), &ost.to_be_bytes()].concat()
+}
+
+fn parse_unfilled(key: &[u8]) -> Option<(u16, u16)> {
+    let (target, ost) = key.get(UNFILLED.len()..)?.split_first_chunk::<2>()?;
+    Some((u16::from_be_bytes(*target), u16::from_be_bytes(ost.try_into().ok()?)))
+}
+
 impl ChainTable {
     /// Reads all rows. EIO if one is damaged.
     pub(crate) async fn load(kv: &impl Kv) -> FsResult<ChainTable> {
@@ -121,7 +136,10 @@ impl ChainTable {
             }
             chains.push(chain);
         }
-        let mut rows = Rows::default();
+        let unfilled = kv.scan(Keyspace::Meta, UNFILLED, UNFILLED_END, usize::MAX).await;
+        let unfilled = unfilled.map_err(errno)?;
+        let unfilled = unfilled.iter().filter_map(|(key, _)| parse_unfilled(key)).collect();
+        let mut rows = Rows { unfilled, ..Rows::default() };
         rows.put(chains);
         Ok(ChainTable { rows: RwLock::new(rows), changing: futures_util::lock::Mutex::default() })
     }
@@ -258,6 +276,11 @@ impl ChainTable {
         self.rows.read().chains.values().filter_map(|row| change(&row.chain)).collect()
     }
 
+    /// Whether a member was emptied, and has not got everything since.
+    pub(crate) fn is_unfilled(&self, target: u16, ost: u16) -> bool {
+        self.rows.read().unfilled.contains(&(target, ost))
+    }
+
     /// OSTs that were the last that served, in chains with more such members than `others`.
     pub fn last_serving(&self, others: usize) -> BTreeSet<u16> {
         let mut found = BTreeSet::new();
@@ -307,14 +330,30 @@ impl ChainTable {
         chains: Vec<Chain>,
         mut batch: Batch,
     ) -> FsResult<()> {
+        let mut unfilled = self.rows.read().unfilled.clone();
         for chain in &chains {
+            let target = chain.id.target();
             let mut value = Vec::new();
             message::encode(chain, &mut value)?;
-            batch.put(Keyspace::Meta, &key(chain.id.target()), &value);
+            batch.put(Keyspace::Meta, &key(target), &value);
+            for Member { ost, state } in &chain.members {
+                let member = (target, *ost);
+                match state {
+                    MemberState::Emptied if unfilled.insert(member) => {
+                        batch.put(Keyspace::Meta, &unfilled_key(member), &[]);
+                    }
+                    MemberState::Serving if unfilled.remove(&member) => {
+                        batch.delete(Keyspace::Meta, &unfilled_key(member));
+                    }
+                    _ => {}
+                }
+            }
         }
         kv.commit(batch, &[]).await.map_err(errno)?;
         kv.sync().await.map_err(errno)?;
-        self.rows.write().put(chains);
+        let mut rows = self.rows.write();
+        rows.unfilled = unfilled;
+        rows.put(chains);
         Ok(())
     }
 }

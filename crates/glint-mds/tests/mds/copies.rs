@@ -4,10 +4,10 @@
 
 use crate::support::{ANN, ROOT, Tree, planted};
 use futures_lite::future::block_on;
-use glint_mds::Placed;
+use glint_mds::{GiveUpError, Loss, LostFile, Placed, Seen};
 use glint_proto::chain::{ChainId, MemberEvent};
 use glint_proto::limits::OBJECTS_PER_PAGE_MAX;
-use glint_proto::{Errno, FileType, FsResult, Ino, Layout, MdsRequest, ObjectId};
+use glint_proto::{Errno, FileType, FsResult, Ino, Layout, MdsRequest, ObjectId, OpenFlags};
 use std::collections::{BTreeMap, BTreeSet};
 
 fn place(tree: &Tree, osts: u16) {
@@ -113,4 +113,92 @@ fn all_objects_of_a_chain_are_listed_page_by_page() {
         assert_eq!(found, must);
         assert!(pages <= 10 + must.len() / OBJECTS_PER_PAGE_MAX, "{pages} pages");
     }
+}
+
+/// Files that lose something with an OST are named, and only these.
+#[test]
+fn what_is_lost_with_an_ost_is_said_before() {
+    let tree = planted();
+    place(&tree, 3);
+    set(&tree, &ROOT, "dir", 3).unwrap();
+    tree.make(&ROOT, "dir/below", FileType::Directory, 0o755).unwrap();
+    let write = |path: &str| {
+        let made = tree.make(&ROOT, path, FileType::Regular, 0o644).unwrap();
+        let flags = OpenFlags { write: true, ..OpenFlags::default() };
+        tree.ask(&ROOT, &MdsRequest::Open { ino: made.ino, flags }).unwrap();
+        made.layout
+    };
+    let copies: Vec<String> = (0..8).map(|n| format!("dir/below/file{n}")).collect();
+    for path in &copies {
+        write(path);
+    }
+    let alone: Vec<(String, Layout)> =
+        (0..8).map(|n| format!("alone{n}")).map(|path| (path.clone(), write(&path))).collect();
+    tree.make(&ROOT, "dir/empty", FileType::Regular, 0o644).unwrap();
+    let on_it = alone.iter().filter(|(_, layout)| layout.ost_of(0, 3) == 2);
+    let mut on_it: Vec<String> = on_it.map(|(path, _)| format!("/{path}")).collect();
+    assert!(!on_it.is_empty());
+    on_it.sort();
+    let losses = |heard: &[u16]| tree.mds.chains().losses(2, &heard.iter().copied().collect());
+    let lost = || {
+        let losses = losses(&[]);
+        let (files, next) = block_on(tree.mds.lost_files(2, &losses, 3, Ino(0))).unwrap();
+        assert_eq!(next, None);
+        let of = |loses_data: bool| {
+            let files = files.iter().filter(|file| file.loses_data == loses_data);
+            let path = |file: &LostFile| String::from_utf8(file.path.clone().unwrap()).unwrap();
+            let mut paths: Vec<String> = files.map(path).collect();
+            paths.sort();
+            paths
+        };
+        (of(true), of(false))
+    };
+    let each = |heard: &[u16], loss: Loss, others: &[u16]| {
+        let chains = losses(heard).chains;
+        assert!(!chains.is_empty());
+        for chain in chains {
+            assert_eq!((chain.loss, chain.heard), (loss, heard.to_vec()));
+            assert_eq!(BTreeSet::from_iter(chain.others), BTreeSet::from_iter(others.to_vec()));
+        }
+    };
+    assert_eq!(lost(), (on_it.clone(), vec![]), "two other copies are there");
+    each(&[0], Loss::Nothing, &[0, 1]);
+    let said = losses(&[]).number();
+
+    for ost in 0..3 {
+        block_on(tree.mds.on_ost(ost, MemberEvent::Lost)).unwrap();
+    }
+    let copies: Vec<String> = copies.iter().map(|path| format!("/{path}")).collect();
+    assert_eq!(lost(), (on_it, copies));
+    assert!(losses(&[]).chains.iter().all(|chain| chain.others == [1, 0]));
+    each(&[0], Loss::Changes, &[0, 1]);
+
+    // More is lost now than was said, and with another member than with the one that is heard of.
+    let heard = BTreeSet::from([0]);
+    let give_up = |said| block_on(tree.mds.give_up_ost(2, &heard, said));
+    assert_eq!(give_up(said), Err(GiveUpError::OtherLosses));
+    assert_eq!(give_up(losses(&[1]).number()), Err(GiveUpError::OtherLosses));
+    let chains = tree.mds.chains().since(0).0.len();
+    assert_eq!(give_up(losses(&[0]).number()), Ok(chains));
+    assert!(losses(&[]).chains.is_empty());
+    assert_eq!(give_up(losses(&[]).number()), Ok(0), "that is done");
+    // Nobody goes on before somebody is heard of.
+    let look = |heard: u16| {
+        let seen = move |ost| if ost == heard { Seen::Here } else { Seen::Lost };
+        block_on(tree.mds.on_look(seen, |_| false)).unwrap()
+    };
+    assert!(look(9).is_empty());
+    assert!(look(0).iter().all(|row| row.head() == Some(0)));
+
+    // The two others were emptied. Until one of them has got everything, that is said of it.
+    let members: BTreeSet<(u16, u16)> =
+        tree.mds.chains().since(0).0.iter().map(|row| (row.id.target(), 1)).collect();
+    assert_eq!(block_on(tree.mds.are_indexed(&members, &[])), Ok(chains));
+    let loss = |ost: u16, heard| tree.mds.chains().losses(ost, &BTreeSet::from([heard])).chains;
+    assert!(loss(0, 1).iter().all(|chain| chain.loss == Loss::Everything && chain.heard == [1]));
+    block_on(tree.mds.on_ost(1, MemberEvent::Returned)).unwrap();
+    assert!(loss(0, 1).iter().all(|chain| chain.loss == Loss::Everything));
+    block_on(tree.mds.on_ost(1, MemberEvent::Synced)).unwrap();
+    assert!(loss(0, 1).iter().all(|chain| chain.loss == Loss::Nothing));
+    tree.must_be_sound();
 }
