@@ -79,6 +79,11 @@ impl RegisteredOss {
         if self.has_left { Duration::MAX } else { clock::since(self.heard) }
     }
 
+    /// Whether an OST of it does not exist any more.
+    fn has_given_up(&self, ost: u16) -> bool {
+        self.identity.given_up.contains(&ost)
+    }
+
     /// Label of all that it fails together with. Without one it is alone: its UUID stays the same
     /// when its address changes.
     fn domain(&self) -> &str {
@@ -143,7 +148,37 @@ impl OssRegistry {
         state.all.last().map_or(own, |oss| oss.identity.first_ost + oss.identity.osts)
     }
 
-    /// Addresses and OSTs of all OSSes, for clients.
+    /// Addresses and OSTs of the OSSes that clients may use: a client would wait for one that does
+    /// not exist any more.
+    pub fn infos_for_clients(&self) -> Vec<OssInfo> {
+        let gone = |oss: &RegisteredOss| oss.osts().all(|ost| oss.has_given_up(ost));
+        let gone: Vec<bool> = self.state.lock().all.iter().map(gone).collect();
+        let infos = std::iter::zip(self.infos(), gone);
+        infos.filter(|(_, gone)| !gone).map(|(info, _)| info).collect()
+    }
+
+    /// An OST does not exist any more, until its OSS is heard of.
+    pub fn give_up(&self, records: &dyn Records, ost: u16) -> FsResult<()> {
+        let mut state = self.state.lock();
+        let its = state.all.iter_mut().find(|oss| oss.osts().contains(&ost));
+        let Some(oss) = its.filter(|oss| !oss.has_given_up(ost)) else { return Ok(()) };
+        let before = oss.identity.given_up.clone();
+        oss.identity.given_up.push(ost);
+        let first_ost = oss.identity.first_ost;
+        let stored = remember(records, &state.all);
+        if stored.is_err() {
+            let its = state.all.iter_mut().find(|oss| oss.identity.first_ost == first_ost);
+            its.into_iter().for_each(|oss| oss.identity.given_up.clone_from(&before));
+        }
+        stored
+    }
+
+    /// OSTs that were given up, of each OSS.
+    pub fn given_up(&self) -> Vec<Vec<u16>> {
+        self.state.lock().all.iter().map(|oss| oss.identity.given_up.clone()).collect()
+    }
+
+    /// Addresses and OSTs of all OSSes.
     pub fn infos(&self) -> Vec<OssInfo> {
         let info = |oss: &RegisteredOss| OssInfo {
             first_ost: oss.identity.first_ost,
@@ -194,6 +229,7 @@ impl OssRegistry {
                 address: beat.address,
                 failure_domain: beat.failure_domain,
                 certificate: name.map(str::to_owned),
+                given_up: Vec::new(),
                 ..oss.identity.clone()
             };
             let before = std::mem::replace(&mut oss.identity, now);
@@ -262,11 +298,19 @@ impl OssRegistry {
         self.state.lock().all.iter().map(one).collect()
     }
 
-    /// Failure domains of the OSTs of all OSSes.
+    /// OSTs of each OSS, and how long that was not heard of, also if it said that it leaves.
+    pub fn unheard(&self) -> Vec<(Range<u16>, Duration)> {
+        let one = |oss: &RegisteredOss| (oss.osts(), clock::since(oss.heard));
+        self.state.lock().all.iter().map(one).collect()
+    }
+
+    /// Failure domains of the OSTs of all OSSes, but for those that were given up.
     pub fn placed(&self) -> Vec<Placed> {
         let one = |oss: &RegisteredOss| {
             let domain = oss.domain().to_owned();
-            oss.osts().map(move |ost| Placed { ost, domain: domain.clone() })
+            let there = oss.osts().filter(|ost| !oss.has_given_up(*ost));
+            let placed = there.map(|ost| Placed { ost, domain: domain.clone() });
+            placed.collect::<Vec<Placed>>()
         };
         self.state.lock().all.iter().flat_map(one).collect()
     }
@@ -340,6 +384,7 @@ impl OssRegistry {
                 address,
                 certificate,
                 failure_domain: beat.failure_domain.clone(),
+                given_up: Vec::new(),
             },
             space: Vec::new(),
             fence: Vec::new(),
@@ -417,7 +462,8 @@ impl OssRegistry {
 
 /// Whether a beat says nothing that is to be stored.
 fn is_as_known(known: &OssIdentity, name: Option<&str>, beat: &Heartbeat) -> bool {
-    known.address == beat.address
+    known.given_up.is_empty()
+        && known.address == beat.address
         && known.certificate.as_deref() == name
         && known.failure_domain == beat.failure_domain
 }

@@ -23,6 +23,9 @@ pub struct OssIdentity {
     /// Label of all that it fails together with, if one was given.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub failure_domain: String,
+    /// OSTs of it that an administrator has given up, until it is heard of again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub given_up: Vec<u16>,
 }
 
 /// How the runs of an OSS ended.

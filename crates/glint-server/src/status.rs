@@ -124,8 +124,9 @@ pub(crate) fn heal(replication: &Replication) -> Value {
 pub(crate) fn status<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
     let osses = server.other_servers();
     let heard = std::iter::zip(osses.silence(), osses.domain_names());
+    let heard = std::iter::zip(heard, osses.given_up());
     let osses: Vec<Value> = std::iter::zip(osses.infos(), heard)
-        .map(|(oss, (silence, domain))| {
+        .map(|(oss, ((silence, domain), given_up))| {
             let space = SpaceInfo::sum(oss.space);
             json!({
                 "address": oss.address,
@@ -133,6 +134,7 @@ pub(crate) fn status<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
                 "osts": oss.osts,
                 "silent_ms": silence.as_millis() as u64,
                 "failure_domain": domain,
+                "given_up": given_up,
                 "total_bytes": space.total,
                 "free_bytes": space.free,
                 "available_bytes": space.available,

@@ -125,7 +125,7 @@ impl Target {
             }
             Target::Mount(path) => match control::ask(path, what) {
                 Some(answer) => answer,
-                None if what.starts_with("scrub") || what.starts_with("heal") => {
+                None if ["scrub", "heal", "give-up"].iter().any(|word| what.starts_with(word)) => {
                     Err("only root begins and ends it, on a mount: run it with sudo".into())
                 }
                 None => ask_through(path, what),

@@ -1,4 +1,5 @@
-//! Servers and disks that never come back, at the worst time: files with copies are used again.
+//! Servers and disks that never come back, at the worst time: files with copies are used again, some
+//! by themselves, others after a command that says first what is lost.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -46,6 +47,14 @@ impl ThreeServers {
         });
     }
 
+    /// Waits until each chain waits for one member, or serves.
+    fn states(&self, ost: &str, state: &str) {
+        eventually(&format!("{ost} is {state}"), || {
+            let list = self.glint(&["ost", "list"], &[]);
+            list.lines().any(|line| line.starts_with(ost) && line.contains(state))
+        });
+    }
+
     fn disk(&self, n: u16) -> PathBuf {
         if n == 0 { self.world.data().join("ost0") } else { self.world.oss_data(n).join("ost0") }
     }
@@ -87,10 +96,69 @@ fn two_of_three_servers_that_died_at_once_go_on_without_the_third() {
     let (client, a) = three.world.mount(three.port, "b", &[]);
     must_read(&a);
     fs::write(a.join("new"), b"new").unwrap();
-    // The mount waits at its end for servers that it knows.
+    // It is given up; nothing is lost with it.
+    three.states("ost 2", "NOT HEARD OF");
+    let said = three.glint(&["ost", "lost", "2"], &["--dry-run"]);
+    assert!(said.contains("lose nothing") && said.contains("no file loses anything"), "{said}");
+    let said = refused(glint().args(["ost", "lost", "1", &address(three.port), "--yes"]));
+    assert!(said.contains("is heard of"), "{said}");
+    three.glint(&["ost", "lost", "2"], &["--yes"]);
+    three.states("ost 2", "emptied in");
+    must_read(&a);
+    // A mount waits at its end for servers that it knows; another one does not know this one.
     client.signal(rustix::process::Signal::INT);
     client.ends();
-    [first, server].into_iter().for_each(Process::stop);
+    let (client, c) = three.world.mount(three.port, "c", &[]);
+    must_read(&c);
+    [client, first, server].into_iter().for_each(Process::stop);
+}
+
+#[test]
+fn a_chain_goes_on_with_a_member_that_lives_when_the_last_one_is_given_up() {
+    let three = ThreeServers::new();
+    let (server, first, second) = (three.serve(), three.oss(1), three.oss(2));
+    let (client, a) = three.world.mount(three.port, "a", &[]);
+    write(&a);
+    fs::create_dir(a.join("alone")).unwrap();
+    run(glint().args(["setstripe", "-r", "1", "-c", "3", text(&a.join("alone"))]));
+    fs::write(a.join("alone/file"), vec![1; 4 << 20]).unwrap();
+    sh(&a, "sync -f .");
+    client.stop();
+    // The member at the MDS lags, and the one that has more than that is dead, too.
+    three.glint(&["heal", "pause"], &[]);
+    server.kill();
+    let server = three.serve();
+    three.states("ost 0", "syncing");
+    first.kill();
+    three.states("ost 1", "offline");
+    second.kill();
+    fs::remove_dir_all(three.world.oss_data(2)).unwrap();
+    three.states("ost 2", "last serving");
+
+    let said = three.glint(&["ost", "lost", "2"], &["--dry-run"]);
+    assert!(said.contains("/file29") && said.contains("/alone/file"), "{said}");
+    assert!(said.contains("1 files lose data"), "{said}");
+    let rows = three.glint(&["ost", "lost", "2"], &["--dry-run", "--json"]);
+    let count = |what: &str| rows.lines().filter(|line| line.contains(what)).count();
+    assert_eq!(count("\"loses\":\"changes\",\"path\""), FILES as usize, "{rows}");
+    let said = refused(glint().args(["ost", "lost", "2", &address(three.port)]));
+    assert!(said.contains("--yes"), "{said}");
+    three.states("ost 2", "last serving");
+    three.glint(&["ost", "lost", "2"], &["--yes"]);
+    let (client, a) = three.world.mount(three.port, "b", &[]);
+    must_read(&a);
+    fs::write(a.join("new"), b"new").unwrap();
+    three.glint(&["heal", "resume"], &[]);
+    let first = three.oss(1);
+    // A stripe of it is on each OST.
+    let errno = fs::read(a.join("alone/file")).unwrap_err().raw_os_error();
+    assert_eq!(errno, Some(rustix::io::Errno::NXIO.raw_os_error()));
+    eventually("the other one has everything, too", || {
+        let list = three.glint(&["ost", "list"], &[]);
+        !list.lines().any(|line| line.starts_with("ost 1") && line.contains(" in "))
+    });
+    must_read(&a);
+    [client, first, server].into_iter().for_each(Process::stop);
 }
 
 #[test]

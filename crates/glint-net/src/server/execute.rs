@@ -18,7 +18,7 @@ use crate::{NetError, Service, capability, host, stats};
 use glint_proto::chain::{Destination, Forward};
 use glint_proto::frame::{FrameError, Header};
 use glint_proto::limits::*;
-use glint_proto::message::{Hello, Reply, Request, Survived};
+use glint_proto::message::{GiveUp, Hello, Reply, Request, Survived};
 use glint_proto::oss::OssRequest;
 use glint_proto::{
     Answer, Arrival, Bulk, Capability, ClientId, Cred, Errno, FsResult, MdsReply, MdsRequest,
@@ -94,6 +94,7 @@ impl<S: Service> Worker<S> {
             Request::ResetStats => reset_stats(&connection),
             Request::Scrub { begins } => self.scrub(&connection, begins),
             Request::Heal { paused } => self.pause_heal(&connection, paused).await,
+            Request::GiveUpOst(request) => self.give_up_ost(&connection, request).await,
             Request::Hello(hello) => self.greet(&received, hello).await?,
             Request::Osses => {
                 received.session()?;
@@ -219,6 +220,17 @@ impl<S: Service> Worker<S> {
         match self.service.pause_heal(paused).await {
             Ok(()) => Reply::Json("[]".into()),
             Err(errno) => Reply::Refused(format!("{errno}; ask the server with the MDS")),
+        }
+    }
+
+    /// Gives up an OST or says what is lost with it, for who may do everything.
+    async fn give_up_ost(&self, connection: &ServedConnection<S>, request: GiveUp) -> Reply {
+        if connection.rights().is_some() {
+            return Reply::Failed(Errno::EACCES);
+        }
+        match self.service.give_up_ost(request).await {
+            Ok(text) => Reply::Json(text),
+            Err(reason) => Reply::Refused(reason),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The process itself: its state, its threads, and the other servers of the cluster.
 
+use glint_proto::message::GiveUp;
 use glint_proto::oss::{OssReply, OssRequest};
 use glint_proto::watch::Beat;
 use glint_proto::{Errno, FsResult};
@@ -20,6 +21,12 @@ pub trait AdminService {
     /// that decides that.
     fn pause_heal(&self, _paused: bool) -> impl Future<Output = FsResult<()>> {
         ready(Err(Errno::EOPNOTSUPP))
+    }
+
+    /// Says what is lost with an OST that does not exist any more, or gives it up. The answer is
+    /// JSON, an error a sentence for people.
+    fn give_up_ost(&self, _request: GiveUp) -> impl Future<Output = Result<String, String>> {
+        ready(Err("only the server with the MDS can give up an OST; ask that".into()))
     }
 
     /// Answers another server of OSTs, whose certificate has this name.

@@ -216,6 +216,8 @@ pub enum Request<'a> {
     Scrub { begins: bool },
     /// Members of chains that lag are not given what they lack for now; or are again.
     Heal { paused: bool },
+    /// An OST does not exist any more.
+    GiveUpOst(GiveUp),
 }
 
 impl Request<'_> {
@@ -224,7 +226,10 @@ impl Request<'_> {
         match self {
             Request::Hello(_) | Request::Osses | Request::Chains => Op::Hello,
             Request::Oss(_) | Request::Peer(_) => Op::Ping,
-            Request::Status | Request::Scrub { .. } | Request::Heal { .. } => Op::Status,
+            Request::Status
+            | Request::Scrub { .. }
+            | Request::Heal { .. }
+            | Request::GiveUpOst(_) => Op::Status,
             Request::Stats | Request::ResetStats => Op::Stats,
             Request::Ping { .. } | Request::Bye => Op::Ping,
             Request::Replay { .. } | Request::Recovered | Request::Reclaim(_) => Op::Recovery,
@@ -250,7 +255,8 @@ pub enum Reply {
     Peer(FsResult<PeerReply>),
     /// To [`Request::Oss`].
     Oss(FsResult<OssReply>),
-    /// To [`Request::Status`], [`Request::Stats`], and what only says that it is done.
+    /// To [`Request::Status`], [`Request::Stats`], [`Request::GiveUpOst`], and what only says that it
+    /// is done.
     Json(String),
     /// The request is not done.
     Failed(Errno),
@@ -307,4 +313,66 @@ pub struct DirEntry {
     pub name: Vec<u8>,
     /// Attributes, if they were asked for and the inode is still there.
     pub attr: Option<Attr>,
+}
+
+/// Request of an administrator about an OST that does not exist any more; also in words, as commands
+/// ask a mount.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct GiveUp {
+    /// The OST.
+    pub ost: u16,
+    /// What is asked for.
+    pub step: GiveUpStep,
+}
+
+/// Steps in which an OST is given up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum GiveUpStep {
+    /// Only say what is lost with it: all chains, and a page of files from this inode on.
+    Preview(Ino),
+    /// Give it up, if chains lose what the preview with this number has said.
+    Confirmed(u64),
+}
+
+impl GiveUp {
+    /// The request that these words are.
+    pub fn parse(words: &str) -> Option<GiveUp> {
+        let words: Vec<&str> = words.split(' ').collect();
+        let ["give-up", ost, step, number] = words[..] else { return None };
+        let number = number.parse().ok()?;
+        let step = match step {
+            "preview" => GiveUpStep::Preview(Ino(number)),
+            "confirmed" => GiveUpStep::Confirmed(number),
+            _ => return None,
+        };
+        Some(GiveUp { ost: ost.parse().ok()?, step })
+    }
+}
+
+impl fmt::Display for GiveUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ost = self.ost;
+        match self.step {
+            GiveUpStep::Preview(ino) => write!(f, "give-up {ost} preview {}", ino.0),
+            GiveUpStep::Confirmed(number) => write!(f, "give-up {ost} confirmed {number}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_the_request_that_they_were_made_of() {
+        for step in [GiveUpStep::Preview(Ino(0)), GiveUpStep::Confirmed(u64::MAX)] {
+            let request = GiveUp { ost: 3, step };
+            let words = request.to_string();
+            assert_eq!(GiveUp::parse(&words), Some(request));
+            // A mount reads no longer ones.
+            assert!(words.len() < 64);
+        }
+        let others = ["status", "give-up", "give-up 70000 preview 0", "give-up 1", "give-up 1 x 2"];
+        assert!(others.iter().all(|words| GiveUp::parse(words).is_none()));
+    }
 }

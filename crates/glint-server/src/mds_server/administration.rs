@@ -7,6 +7,7 @@ use glint_net::AdminService;
 use glint_ost::disk::Disk;
 use glint_proto::FsResult;
 use glint_proto::chain::ChainPolicy;
+use glint_proto::message::{GiveUp, GiveUpStep};
 use glint_proto::oss::{OssReply, OssRequest};
 use glint_proto::watch::Beat;
 
@@ -25,6 +26,13 @@ impl<K: Kv, D: Disk> AdminService for MdsServer<K, D> {
         tracing::info!(paused, "somebody has heal rest, or go on");
         self.replication.set_policy(self.mds.chain_policy());
         Ok(())
+    }
+
+    async fn give_up_ost(&self, GiveUp { ost, step }: GiveUp) -> Result<String, String> {
+        match step {
+            GiveUpStep::Preview(from) => self.preview_loss(ost, from).await,
+            GiveUpStep::Confirmed(said) => self.lose_ost(ost, said).await,
+        }
     }
 
     async fn execute_oss(&self, name: Option<&str>, request: OssRequest) -> FsResult<OssReply> {

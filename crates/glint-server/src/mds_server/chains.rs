@@ -15,7 +15,7 @@ use glint_proto::chain::{Chain, ChainVersion, MemberEvent};
 use glint_proto::limits::MEMBER_LOST_MS;
 use glint_proto::oss::ObjectPage;
 use glint_proto::{FsResult, ObjectId, clock};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -169,6 +169,13 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
     pub(super) fn listening(&self) -> Duration {
         let now = clock::now();
         now - self.watch.lock().look(now)
+    }
+
+    /// OSTs whose servers are heard of.
+    pub(super) fn heard(&self) -> BTreeSet<u16> {
+        let is_heard = |seen: &Seen| matches!(seen, Seen::Here | Seen::Suspect);
+        let seen = self.seen(Duration::ZERO).into_iter();
+        seen.filter(|(_, seen)| is_heard(seen)).map(|(ost, _)| ost).collect()
     }
 
     /// Whether somebody has said just now that he cannot reach an OST, or that it does not do what

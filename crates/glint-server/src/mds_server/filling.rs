@@ -175,7 +175,12 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
     /// The walk that is under way, or another one, if there is something to be found.
     async fn walk(&self) -> FsResult<Option<Walk>> {
         // The members of a chain that waits for the last one that served are told when that is back.
-        let members = self.mds.chains().emptied_and_served();
+        let mut members = self.mds.chains().emptied_and_served();
+        // One that is not heard of may never come back: nothing is noted for it.
+        if !members.is_empty() {
+            let heard = self.heard();
+            members.retain(|(_, ost)| heard.contains(ost));
+        }
         let known = self.filling.replaced.lock().clone();
         let replaced = match known {
             Some(replaced) => replaced,

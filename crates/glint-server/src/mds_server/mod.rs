@@ -3,6 +3,7 @@
 mod administration;
 mod chains;
 mod filling;
+mod losses;
 mod objects;
 mod sessions;
 mod targets;
@@ -265,7 +266,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
 
     /// Space of all OSTs, of all servers.
     pub fn space(&self) -> SpaceInfo {
-        let elsewhere = self.osses.infos().into_iter().flat_map(|oss| oss.space);
+        let elsewhere = self.osses.infos_for_clients().into_iter().flat_map(|oss| oss.space);
         SpaceInfo::sum(self.osts.spaces().into_iter().chain(elsewhere))
     }
 

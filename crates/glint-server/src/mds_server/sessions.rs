@@ -17,7 +17,7 @@ impl<K: Kv, D: Disk> SessionService for MdsServer<K, D> {
             boot_verifier: self.boot_verifier,
             osts: self.mds.osts(),
             own_osts: self.osts.count(),
-            osses: self.osses.infos(),
+            osses: self.osses.infos_for_clients(),
             session: 0,
             commit_sync: self.settings.commit_sync,
             lease_ms: self.settings.lease.as_millis() as u64,

@@ -55,6 +55,30 @@ fn a_failure_domain_without_a_label_is_named_by_its_address_and_stays_when_that_
 }
 
 #[test]
+fn nobody_waits_for_osts_that_were_given_up_until_they_are_heard_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = DataDir::open_or_create(dir.path(), Some(1), Role::Mds).unwrap();
+    let osses = OssRegistry::new(&data, 7, Duration::from_secs(1));
+    [1, 2].iter().for_each(|uuid| drop(osses.beat(&data, None, beat(*uuid, (0, 0))).unwrap()));
+    let placed = |osses: &OssRegistry| -> Vec<u16> {
+        osses.placed().iter().map(|placed| placed.ost).collect()
+    };
+    osses.give_up(&data, 3).unwrap();
+    assert_eq!((placed(&osses), osses.infos_for_clients().len()), (vec![1, 2, 4], 2));
+    osses.give_up(&data, 4).unwrap();
+    drop((osses, data));
+    let data = DataDir::open_or_create(dir.path(), Some(1), Role::Mds).unwrap();
+    let osses = OssRegistry::new(&data, 8, Duration::from_secs(1));
+    assert_eq!((placed(&osses), osses.infos_for_clients().len()), (vec![1, 2], 1));
+    assert_eq!((osses.osts(1), osses.infos().len()), (5, 2), "their numbers are not given again");
+
+    osses.note_run(2, beat(2, (0, 0)).boot_verifier);
+    assert!(!osses.knows(None, &beat(2, (0, 0))), "that is news");
+    osses.beat(&data, None, beat(2, (0, 0))).unwrap();
+    assert_eq!((placed(&osses), osses.infos_for_clients().len()), (vec![1, 2, 3, 4], 2));
+}
+
+#[test]
 fn orders_are_told_until_they_are_done() {
     let dir = tempfile::tempdir().unwrap();
     let data = DataDir::open_or_create(dir.path(), Some(3), Role::Mds).unwrap();

@@ -11,6 +11,7 @@ use glint_client::{Client, RunningClient, Vfs};
 use glint_mount::{Mount, MountFlags};
 use glint_net::{Address, Cluster, Remote, RemoteOptions};
 use glint_proto::limits::AWAY_END_MS;
+use glint_proto::message::GiveUp;
 use glint_telemetry::event;
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -288,6 +289,11 @@ impl MountServers for ServersElsewhere {
     fn heal(&self, paused: bool) -> Result<String, String> {
         let (address, what) = (&self.address, if paused { "heal-pause" } else { "heal-resume" });
         Remote::ask(address, what).map_err(|error| not_reached(address, &error))
+    }
+
+    fn give_up(&self, request: GiveUp) -> Result<String, String> {
+        let address = &self.address;
+        Remote::ask(address, &request.to_string()).map_err(|error| not_reached(address, &error))
     }
 
     fn scrub(&self, begins: bool) -> Result<String, String> {

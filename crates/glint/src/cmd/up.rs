@@ -10,6 +10,7 @@ use crate::{CommandResult, daemon};
 use glint_client::RunningClient;
 use glint_mount::{Mount, MountFlags, TransportKind};
 use glint_net::{AdminService, Cluster, InProcess};
+use glint_proto::message::GiveUp;
 use glint_server::data_dir::{Role, ServedDir};
 use glint_server::{MdsServer, RunningMds, Settings};
 use glint_telemetry::event;
@@ -159,6 +160,10 @@ impl MountServers for ServersHere {
     fn heal(&self, paused: bool) -> Result<String, String> {
         let done = futures_lite::future::block_on(AdminService::pause_heal(&*self.0, paused));
         done.map(|()| String::new()).map_err(|errno| errno.to_string())
+    }
+
+    fn give_up(&self, request: GiveUp) -> Result<String, String> {
+        futures_lite::future::block_on(AdminService::give_up_ost(&*self.0, request))
     }
 
     fn scrub(&self, begins: bool) -> Result<String, String> {

@@ -223,6 +223,8 @@ fn requests_and_replies_of_a_connection() {
         Request::Reclaim(vec![Reclaim::Delegation { ino: Ino(1) }]),
         Request::Scrub { begins: true },
         Request::Heal { paused: true },
+        Request::GiveUpOst(GiveUp { ost: 3, step: GiveUpStep::Preview(Ino(1)) }),
+        Request::GiveUpOst(GiveUp { ost: 3, step: GiveUpStep::Confirmed(1) }),
     ];
     must_be(
         &requests,
@@ -243,7 +245,9 @@ fn requests_and_replies_of_a_connection() {
          Ost 0d0100090101aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa00
          Reclaim 10010201
          Scrub 1101
-         Heal 1201",
+         Heal 1201
+         GiveUpOst 13030001
+         GiveUpOst 13030101",
     );
     let welcome = Welcome {
         fs_uuid: 1,

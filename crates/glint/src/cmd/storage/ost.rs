@@ -1,5 +1,6 @@
 //! `glint ost`: the OSTs of a file system, for whoever looks after them.
 
+use super::lost;
 use crate::CommandResult;
 use crate::target::Target;
 use glint_server::data_dir::replace_ost;
@@ -16,6 +17,7 @@ const SILENT_MS: u64 = 2000;
 pub(crate) enum OstCommand {
     List(ListArgs),
     Replace(ReplaceArgs),
+    Lost(lost::Args),
 }
 
 /// List the OSTs: their servers, their failure domains, and in how many chains of copies they do
@@ -63,6 +65,7 @@ pub(crate) fn run(command: OstCommand) -> CommandResult {
     match command {
         OstCommand::List(args) => list(args),
         OstCommand::Replace(args) => replace(args),
+        OstCommand::Lost(args) => lost::run(&args),
     }
 }
 
@@ -117,9 +120,10 @@ fn rows(status: &Value) -> Vec<Value> {
             .find(|row| row["ost"] == ost)
             .map_or(0, |row| row["lost_files"].as_u64().unwrap_or(0))
     };
-    let row = |ost: u64, server: &Value, domain: &Value, silent_ms: u64| {
+    let row = |ost: u64, server: &Value, domain: &Value, silent_ms: u64, given_up: bool| {
         json!({
             "ost": ost,
+            "given_up": given_up,
             "server": server,
             "failure_domain": domain,
             "silent_ms": silent_ms,
@@ -128,13 +132,19 @@ fn rows(status: &Value) -> Vec<Value> {
         })
     };
     let own = status["osts"].as_array().into_iter().flatten().filter_map(|ost| {
-        Some(row(ost["index"].as_u64()?, &json!("mds"), &status["failure_domain"], 0))
+        Some(row(ost["index"].as_u64()?, &json!("mds"), &status["failure_domain"], 0, false))
     });
     let others = status["osses"].as_array().into_iter().flatten().flat_map(|oss| {
         let first = oss["first_ost"].as_u64().unwrap_or(0);
         let osts = first..first + oss["osts"].as_u64().unwrap_or(0);
         let silent_ms = oss["silent_ms"].as_u64().unwrap_or(0);
-        osts.map(move |ost| row(ost, &oss["address"], &oss["failure_domain"], silent_ms))
+        let given_up = |ost: u64| {
+            let mut all = oss["given_up"].as_array().into_iter().flatten();
+            all.any(|one| one.as_u64() == Some(ost))
+        };
+        osts.map(move |ost| {
+            row(ost, &oss["address"], &oss["failure_domain"], silent_ms, given_up(ost))
+        })
     });
     own.chain(others).collect()
 }
@@ -144,6 +154,7 @@ fn shown(row: &Value) -> String {
     let text = |key: &str| row[key].as_str().unwrap_or("?").to_owned();
     let silent = match row["silent_ms"].as_u64().unwrap_or(0) {
         0..SILENT_MS => String::new(),
+        _ if row["given_up"] == true => ", GIVEN UP".into(),
         ms => format!(", NOT HEARD OF for {} s", ms / 1000),
     };
     let states = row["not_serving"].as_object().into_iter().flatten();
@@ -170,6 +181,9 @@ mod tests {
             "osses": [{
                 "address": "b:1", "first_ost": 1, "osts": 2, "silent_ms": 4500,
                 "failure_domain": "rack7",
+            }, {
+                "address": "c:1", "first_ost": 3, "osts": 1, "silent_ms": 9000,
+                "failure_domain": "c:1", "given_up": [3],
             }],
             "replaced": [{ "ost": 0, "lost_files": 3 }, { "ost": 1, "found_objects": 9 }],
             "chains": { "rows": [
@@ -185,6 +199,7 @@ mod tests {
                  replaced",
                 "ost 1    at b:1, fails with rack7, NOT HEARD OF for 4 s, syncing in 1 chains",
                 "ost 2    at b:1, fails with rack7, NOT HEARD OF for 4 s, offline in 2 chains",
+                "ost 3    at c:1, fails with c:1, GIVEN UP",
             ]
         );
     }
