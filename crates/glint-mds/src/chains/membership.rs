@@ -356,4 +356,6 @@ fn settled(mut chain: Chain) -> Chain {
 }
 
 #[cfg(test)]
+mod ends;
+#[cfg(test)]
 mod tests;
