@@ -9,11 +9,16 @@ use crate::contested::Anew;
 use crate::fuzz::at;
 use crate::scenario::{Member, Run};
 use crate::world::executor::{Machine, NOWHERE};
-use crate::world::hosts::{LEASE, MDS};
+use crate::world::hosts::{LEASE, MDS, address};
 use crate::world::network::Parted;
+use glint_mds::Loss;
+use glint_net::AdminService;
 use glint_ost::disk::memory::DiskOperation;
 use glint_proto::Ino;
+use glint_proto::limits::MEMBER_LOST_MS;
+use glint_proto::message::{GiveUp, GiveUpStep};
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -27,6 +32,8 @@ const CALM: Duration = Duration::from_secs(3);
 /// How long a server that has lost its power is left alone, until clients have written again
 /// what it lost.
 const REPLAYED: Duration = Duration::from_secs(20);
+/// From when on a server may be given up.
+const UNHEARD: Duration = Duration::from_millis(MEMBER_LOST_MS);
 /// How long the server with the MDS stands still, at most.
 const MDS_STILL: Duration = Duration::from_secs(15);
 
@@ -64,6 +71,7 @@ impl Run {
             3 if self.executor.one_in(6) => self.kill_a_client(),
             4 if self.executor.one_in(2) => self.cut_a_client_off(),
             5 => self.part(host),
+            7..=9 => self.give_up().await,
             6 if self.begins_outage() => self.hosts.stall(host, self.up_to(OUTAGE)),
             11 => self.stand_still(host),
             12 => {
@@ -121,6 +129,51 @@ impl Run {
         });
         self.executor.sleep(Duration::from_millis(self.executor.below(500))).await;
         tracing::debug!(host, at = ?self.executor.now(), "it starts");
+        self.hosts.start(host);
+    }
+
+    /// An OSS is lost, and an administrator gives its OSTs up where nothing is lost with them. Then it
+    /// comes back with all that it had, which counts for nothing any more.
+    async fn give_up(&self) {
+        if self.layout.replicas < 2 || self.hosts.count() == 1 {
+            return;
+        }
+        let host = 1 + self.executor.below(self.hosts.count() as u64 - 1) as usize;
+        if self.hosts.failure(host).is_some() || !self.begins_outage() {
+            return;
+        }
+        tracing::debug!(host, at = ?self.executor.now(), "a server is lost");
+        let servers = self.hosts.mds();
+        let osses = servers.other_servers().infos();
+        let Some(oss) = osses.iter().find(|oss| oss.address == address(host)) else { return };
+        let osts = oss.first_ost..oss.first_ost + oss.osts;
+        self.hosts.heal(host);
+        self.hosts.stop(host);
+        let until = self.executor.now() + UNHEARD + self.up_to(UNHEARD);
+        self.calm_until.set(until + 2 * OUTAGE + CALM);
+        while self.executor.now() < until {
+            self.executor.sleep(WATCH).await;
+            self.end_what_failed().await;
+        }
+        let servers = self.hosts.mds();
+        let given_up = async move {
+            let mut count = 0;
+            for ost in osts {
+                let losses = servers.mds().chains().losses(ost, &BTreeSet::new());
+                if losses.chains.iter().any(|chain| chain.loss != Loss::Nothing) {
+                    continue;
+                }
+                let step = GiveUpStep::Confirmed(losses.number());
+                count += u64::from(servers.give_up_ost(GiveUp { ost, step }).await.is_ok());
+            }
+            count
+        };
+        let count = at(&self.executor, self.hosts.machine(MDS), given_up).await;
+        self.count(|outcome| outcome.given_up += count);
+        if self.executor.one_in(3) {
+            self.restart(MDS, false).await;
+        }
+        self.executor.sleep(self.up_to(OUTAGE)).await;
         self.hosts.start(host);
     }
 

@@ -92,7 +92,8 @@ fn main() -> ExitCode {
     let failed = failed.into_inner();
     println!(
         "{} seeds in {:.1} s, {failed} failed: {} steps, {} s of simulated time, {} kills, {} losses of \
-         power, {} failed disks, {} dead and {} cut off clients; next {:016x}",
+         power, {} failed disks, {} dead and {} cut off clients, {} \
+         OSTs given up; next {:016x}",
         args.seeds,
         start.elapsed().as_secs_f64(),
         total.steps,
@@ -102,6 +103,7 @@ fn main() -> ExitCode {
         total.disk_failures,
         total.dead_clients,
         total.cut_off_clients,
+        total.given_up,
         total.next
     );
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -46,6 +46,8 @@ pub struct Outcome {
     pub dead_clients: u64,
     /// Clients that lived and were cut off, until they were evicted.
     pub cut_off_clients: u64,
+    /// OSTs that were given up, and came back.
+    pub given_up: u64,
     /// Seconds of simulated time.
     pub seconds: u64,
     /// Next decision of the seed: equal if two runs were equal.
@@ -474,6 +476,7 @@ impl Outcome {
         self.disk_failures += other.disk_failures;
         self.dead_clients += other.dead_clients;
         self.cut_off_clients += other.cut_off_clients;
+        self.given_up += other.given_up;
         self.seconds += other.seconds;
         self.next = self.next.wrapping_add(other.next);
     }
