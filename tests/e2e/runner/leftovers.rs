@@ -124,6 +124,9 @@ mod tests {
         let mut command = Command::new("setsid");
         command.args(["sleep", "100"]).env("E2E_SCRATCH", scratch.path()).stdin(Stdio::null());
         let mut child = command.spawn().unwrap();
+        // While setsid becomes sleep, it shows no environment.
+        let is_found = || processes_of(scratch.path()).len() == 1;
+        support::eventually("the process is found", is_found);
         let found = processes_of(scratch.path());
         assert_eq!(found.len(), 1);
         assert!(found.into_iter().map(Process::kill).all(|said| said.starts_with("process ")));
