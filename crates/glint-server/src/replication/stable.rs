@@ -1,7 +1,9 @@
 //! Changes that are on stable storage in all copies.
 //!
-//! Invariant: a change is called stable when all members that were written by its row, and are
-//! now, have had everything on stable storage since they made it.
+//! Invariants:
+//! - A change is called stable when all members that were written by its row, and are now, have had
+//!   everything on stable storage since they made it.
+//! - Other members hear of that from the head of their row only.
 //!
 //! A change is brought to stable storage only after the record that its object was changed. (The
 //! kernel, which may write back data by itself, takes files in the order in which they became
@@ -117,6 +119,10 @@ impl Replication {
                 continue;
             }
             if !self.rows.settled(chain.target, *upto) {
+                continue;
+            }
+            // Numbers of changes are those of the head: one that was the head has others.
+            if row.head().is_none_or(|head| here.index(head).is_none()) {
                 continue;
             }
             self.is_stable(here, chain, *upto);

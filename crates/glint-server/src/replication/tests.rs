@@ -93,6 +93,20 @@ impl World {
         Here { osts: &self.servers[usize::from(ost)].osts, first: ost }
     }
 
+    /// Has all servers hear of a row with another version, and this change. Returns the version.
+    pub(super) fn next_row(&self, change: impl FnOnce(&mut Chain)) -> ChainVersion {
+        {
+            let mut row = self.row.lock();
+            row.version += 1;
+            change(&mut row);
+        }
+        for ost in 0..self.servers.len() as u16 {
+            self.server(ost).adopt(self.here(ost), &self.row());
+            self.server(ost).rows.is_settled(&self.row());
+        }
+        self.version()
+    }
+
     /// Writes to an object of one member alone.
     pub(super) fn write(&self, ost: u16, object: ObjectId, offset: u64, data: &[u8]) {
         let write = OstRequest::Write { object, offset, mtime: None, kept: false };

@@ -4,8 +4,8 @@ use super::merged;
 use crate::replication::copy::PIECE;
 use crate::replication::tests::World;
 use futures_lite::future::block_on;
-use glint_proto::chain::{MemberState, Touched};
-use glint_proto::{Ino, ObjectId};
+use glint_proto::chain::{Destination, MemberState, Touched};
+use glint_proto::{Bulk, ClientId, FsResult, Ino, ObjectId, OstReply, OstRequest};
 
 const SERVING: MemberState = MemberState::Serving;
 const OBJECT: ObjectId = ObjectId { ino: Ino(7), stripe: 0 };
@@ -39,5 +39,31 @@ fn what_lies_between_two_writes_is_not_compared() {
     assert!(world.server(0).rows.enter(chain).unwrap().is_active);
     for (at, byte) in [(0, b"b"), (END / 2, b"a"), (END, b"b")] {
         assert_eq!(world.read(1, OBJECT, at, 1), byte, "at {at}");
+    }
+}
+
+/// A client's write, by the row of now.
+fn write_at(world: &World, head: u16, object: ObjectId) -> FsResult<OstReply> {
+    let to = Destination { ost: head, chain: Some(world.version()) };
+    let write = OstRequest::Write { object, offset: 0, mtime: None, kept: false };
+    let (server, client) = (world.server(head), ClientId::IN_PROCESS);
+    block_on(server.execute(world.here(head), client, to, write, Bulk::Out(b"c"))).reply
+}
+
+#[test]
+fn one_that_was_the_head_calls_nothing_stable_that_another_has_ordered() {
+    let world = World::new(&[SERVING, SERVING]);
+    block_on(world.server(0).take_over(world.here(0)));
+    for ino in 1..=9 {
+        write_at(&world, 0, ObjectId { ino: Ino(ino), ..OBJECT }).unwrap();
+    }
+    let target = world.next_row(|row| row.members.reverse()).target;
+    block_on(world.server(1).take_over(world.here(1)));
+    write_at(&world, 1, OBJECT).unwrap();
+    // It may have begun before that change.
+    block_on(world.server(0).settle_once(world.here(0))).unwrap();
+    for ost in [0, 1] {
+        let left = world.server(ost).recent.list((target, 0));
+        assert!(left.contains(&part(7, 0, 1)), "nobody has brought it to stable storage");
     }
 }
