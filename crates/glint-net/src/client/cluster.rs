@@ -4,7 +4,7 @@
 //! named. When the MDS evicts it, nothing from before that is sent to an OSS any more.
 
 use crate::client::chain_rows::ChainRows;
-use crate::client::moved::MovedChange;
+use crate::client::moved::{MovedChange, WaitingChange};
 use crate::client::remote::{Remote, RemoteOptions};
 use crate::client::transport::{Durability, MdsSession, OstRequests, PeerRequests, Transport};
 use crate::transport::stream::Address;
@@ -277,18 +277,20 @@ impl<M: Transport> Cluster<M> {
         let moved = &self.rows.moved;
         let mut retry = Backoff::new(AGAIN_MIN, AGAIN_MAX);
         let patience = clock::now() + Duration::from_millis(REPLAY_FAILS_MS_MAX);
-        let (mut is_synced, mut failing) = (false, None);
-        while let Some(waiting) = moved.first(target) {
+        // What had come here when the server settled.
+        let (mut settled, mut failing) = (0, None);
+        while let Some(WaitingChange { number, change: waiting }) = moved.first(target) {
             let object = waiting.object;
             let Some(change) = MovedChange::of(waiting) else {
-                moved.pop(object);
+                moved.remove(target, number);
                 continue;
             };
             let is_there = change.chain.is_some_and(|chain| self.rows.is_intact(chain));
-            if is_there && is_synced {
-                moved.pop(object);
+            if is_there && number <= settled {
+                moved.remove(target, number);
                 continue;
             }
+            let last = moved.last();
             let (request, bulk) = match is_there {
                 true => (OstRequest::Sync { object: object.1 }, Bulk::None),
                 false => (change.request, change.bulk()),
@@ -298,7 +300,7 @@ impl<M: Transport> Cluster<M> {
                 return false;
             };
             // Not for a client that has been evicted meanwhile.
-            let is_held = || moved.first(target).is_some_and(|first| first.object == object);
+            let is_held = || moved.is_there(target, number);
             let sent = async {
                 if is_there {
                     self.settle_server_of(to.ost).await?;
@@ -312,9 +314,11 @@ impl<M: Transport> Cluster<M> {
             });
             match sent.await {
                 Some(Ok(_)) => {
-                    is_synced |= is_there;
+                    if is_there {
+                        settled = last;
+                    }
                     failing = None;
-                    moved.pop(object);
+                    moved.remove(target, number);
                 }
                 None => {}
                 Some(Err(Errno::EREMCHG)) => {
@@ -335,7 +339,7 @@ impl<M: Transport> Cluster<M> {
                                 "acknowledged data could not be written again"
                             );
                             moved.fail(object.ino, errno);
-                            moved.pop((target, object));
+                            moved.remove(target, number);
                         }
                     }
                 }

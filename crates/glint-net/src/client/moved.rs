@@ -15,15 +15,25 @@ use glint_proto::message::Request;
 use glint_proto::{Bulk, Capability, Errno, Ino, OstRequest};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Changes that wait, of all servers of a client.
 #[derive(Default)]
 pub(crate) struct MovedChanges {
-    by_chain: Mutex<BTreeMap<u16, VecDeque<UncommittedWrite>>>,
+    by_chain: Mutex<BTreeMap<u16, VecDeque<WaitingChange>>>,
+    /// Number of the last change that came here.
+    last: AtomicU64,
     /// Files of which a change could not be made again, until they ask.
     failed: Mutex<BTreeMap<Ino, Errno>>,
     has_failed: AtomicBool,
+}
+
+/// A change that waits.
+#[derive(Clone)]
+pub(crate) struct WaitingChange {
+    /// Among all that ever came here.
+    pub(crate) number: u64,
+    pub(crate) change: UncommittedWrite,
 }
 
 impl MovedChanges {
@@ -34,19 +44,35 @@ impl MovedChanges {
         }
         let mut by_chain = self.by_chain.lock();
         let waiting = by_chain.entry(target).or_default();
-        changes.into_iter().rev().for_each(|change| waiting.push_front(change));
+        for change in changes.into_iter().rev() {
+            let number = self.last.fetch_add(1, Ordering::AcqRel) + 1;
+            waiting.push_front(WaitingChange { number, change });
+        }
+    }
+
+    /// Number of the last change that came here.
+    pub(crate) fn last(&self) -> u64 {
+        self.last.load(Ordering::Acquire)
     }
 
     /// The first one of a chain.
-    pub(crate) fn first(&self, target: u16) -> Option<UncommittedWrite> {
+    pub(crate) fn first(&self, target: u16) -> Option<WaitingChange> {
         self.by_chain.lock().get(&target)?.front().cloned()
     }
 
-    /// Forgets the first one of a chain, which was sent, unless it was forgotten meanwhile.
-    pub(crate) fn pop(&self, object: Object) {
+    /// Whether a change of a chain was not forgotten meanwhile.
+    pub(crate) fn is_there(&self, target: u16, number: u64) -> bool {
+        let by_chain = self.by_chain.lock();
+        by_chain.get(&target).is_some_and(|all| all.iter().any(|one| one.number == number))
+    }
+
+    /// Forgets a change of a chain. Others of its object may have come in front of it.
+    pub(crate) fn remove(&self, target: u16, number: u64) {
         let mut by_chain = self.by_chain.lock();
-        if let Some(waiting) = by_chain.get_mut(&object.0) {
-            waiting.pop_front_if(|change| change.object == object);
+        if let Some(waiting) = by_chain.get_mut(&target)
+            && let Some(at) = waiting.iter().position(|one| one.number == number)
+        {
+            waiting.remove(at);
         }
         by_chain.retain(|_, waiting| !waiting.is_empty());
     }
@@ -58,7 +84,7 @@ impl MovedChanges {
     /// Objects of a file that are to be changed again.
     pub(crate) fn objects_of(&self, ino: Ino) -> Vec<Object> {
         let by_chain = self.by_chain.lock();
-        let objects = by_chain.values().flatten().map(|change| change.object);
+        let objects = by_chain.values().flatten().map(|one| one.change.object);
         let mut objects: Vec<Object> = objects.filter(|(_, object)| object.ino == ino).collect();
         objects.sort_unstable();
         objects.dedup();
@@ -68,12 +94,12 @@ impl MovedChanges {
     /// Forgets changes of a file, because others may change it from now on: the file hears of it.
     pub(crate) fn abandon(&self, ino: Ino) {
         let mut by_chain = self.by_chain.lock();
-        let count = |by_chain: &BTreeMap<u16, VecDeque<UncommittedWrite>>| {
+        let count = |by_chain: &BTreeMap<u16, VecDeque<WaitingChange>>| {
             by_chain.values().map(VecDeque::len).sum::<usize>()
         };
         let before = count(&by_chain);
         for waiting in by_chain.values_mut() {
-            waiting.retain(|change| change.object.1.ino != ino);
+            waiting.retain(|one| one.change.object.1.ino != ino);
         }
         let is_one = count(&by_chain) < before;
         by_chain.retain(|_, waiting| !waiting.is_empty());
@@ -143,8 +169,8 @@ mod tests {
     fn all(moved: &MovedChanges) -> Vec<u8> {
         let mut bytes = Vec::new();
         while let Some(first) = moved.first(0x8000) {
-            bytes.push(first.frame.head[0]);
-            moved.pop(first.object);
+            bytes.push(first.change.frame.head[0]);
+            moved.remove(0x8000, first.number);
         }
         bytes
     }
@@ -156,13 +182,26 @@ mod tests {
         let sent: Vec<UncommittedWrite> = (0..2)
             .map(|_| {
                 let first = moved.first(0x8000).unwrap();
-                moved.pop(first.object);
-                first
+                moved.remove(0x8000, first.number);
+                first.change
             })
             .collect();
         moved.put_back(0x8000, sent);
         assert_eq!(all(&moved), [1, 2, 3]);
         assert!(moved.is_empty());
+    }
+
+    /// An answer brings news, which put what was sent before in front of what it is the answer to.
+    #[test]
+    fn what_was_answered_is_forgotten_and_no_other_change_of_its_object() {
+        let moved = MovedChanges::default();
+        moved.put_back(0x8000, vec![change(7, 2), change(7, 3)]);
+        let (sent, last) = (moved.first(0x8000).unwrap(), moved.last());
+        moved.put_back(0x8000, vec![change(7, 1)]);
+        assert!(moved.last() > last && moved.is_there(0x8000, sent.number));
+        moved.remove(0x8000, sent.number);
+        assert!(!moved.is_there(0x8000, sent.number));
+        assert_eq!(all(&moved), [1, 3]);
     }
 
     #[test]
