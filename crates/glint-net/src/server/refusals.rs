@@ -1,10 +1,10 @@
 //! What is not executed, or not answered, and why.
 
 use crate::NetError;
-use glint_proto::Errno;
 use glint_proto::frame::{Header, NO_SLOT};
 use glint_proto::limits::{CONNECTIONS_PER_CLIENT_MAX, SLOTS_PER_CONNECTION};
 use glint_proto::message::{Reply, Request};
+use glint_proto::{Errno, FsResult, MdsReply};
 
 /// Slots of a client, over all its connections.
 const SLOTS_MAX: u16 = SLOTS_PER_CONNECTION * CONNECTIONS_PER_CLIENT_MAX;
@@ -16,13 +16,18 @@ pub(crate) fn refused(reason: &str) -> NetError {
 
 /// True if a reply may say no more than that the server's own disk has failed.
 pub(crate) fn failed_with_disk(reply: &Reply) -> bool {
-    let errno = match reply {
-        Reply::Mds { reply, .. } => reply.as_ref().err(),
-        Reply::Ost { reply, .. } => reply.as_ref().err(),
-        Reply::Reclaimed(replies) => replies.iter().find_map(|reply| reply.as_ref().err()),
-        _ => None,
+    let is_of_disk = |errno: Errno| matches!(errno, Errno::EIO | Errno::EROFS);
+    let of_mds = |reply: &FsResult<MdsReply>| match reply {
+        Ok(MdsReply::Batched { failed, .. }) => failed.iter().any(|(_, errno)| is_of_disk(*errno)),
+        Ok(_) => false,
+        Err(errno) => is_of_disk(*errno),
     };
-    errno.is_some_and(|errno| matches!(*errno, Errno::EIO | Errno::EROFS))
+    match reply {
+        Reply::Mds { reply, .. } => of_mds(reply),
+        Reply::Ost { reply, .. } => reply.as_ref().is_err_and(|errno| is_of_disk(*errno)),
+        Reply::Reclaimed(replies) => replies.iter().any(of_mds),
+        _ => false,
+    }
 }
 
 /// Refuses a slot that a client cannot have, whose replies are remembered for each of its slots,
@@ -57,4 +62,20 @@ pub(crate) fn not_admitted(errno: Errno) -> NetError {
         Errno::ENAMETOOLONG => "its host or its mount point has too long a name".into(),
         errno => errno.to_string(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_change_of_several_may_have_failed_with_the_disk() {
+        let batch =
+            |failed: &[(u32, Errno)]| Ok(MdsReply::Batched { done: 3, failed: failed.into() });
+        let reclaimed = |replies| failed_with_disk(&Reply::Reclaimed(replies));
+        assert!(reclaimed(vec![batch(&[(0, Errno::ENOENT), (2, Errno::EIO)])]));
+        assert!(reclaimed(vec![Err(Errno::ENOENT), Err(Errno::EROFS)]));
+        assert!(!reclaimed(vec![batch(&[(0, Errno::ENOENT)]), Err(Errno::ESTALE)]));
+        assert!(!reclaimed(vec![batch(&[]), Ok(MdsReply::Done)]));
+    }
 }
