@@ -2,13 +2,14 @@
 //! from another member.
 //!
 //! Invariants:
-//! - Of each object that a pass finds damaged a repair begins once; one whose member could not be
-//!   taken out is tried again.
+//! - Of each object a repair begins once for each pass that finds it damaged; one whose member could
+//!   not be taken out is tried again.
 //! - Objects are tried in turn: those that cannot be repaired do not delay others.
 //! - Who waits for repairs waits for each object until its repair has begun or nothing can be
-//!   expected, and no longer than [`TRIED_FOR`].
+//!   expected, and no longer than [`AWAITED_FOR`].
 
 use crate::replication::{Here, Replication};
+use glint_ost::Damage;
 use glint_ost::disk::Disk;
 use glint_proto::chain::ChainId;
 use glint_proto::{Errno, FsResult, Layout, ObjectId, clock};
@@ -18,8 +19,8 @@ use std::time::{Duration, Instant};
 
 /// Repairs that are asked for in one round: each takes a member out of a chain.
 const AT_ONCE: usize = 8;
-/// Time after the first try in which other members may come to serve.
-const TRIED_FOR: Duration = Duration::from_secs(60);
+/// Time in which a repair may begin for which somebody waits.
+const AWAITED_FOR: Duration = Duration::from_secs(60);
 
 /// Damaged objects that are being repaired.
 #[derive(Default)]
@@ -30,10 +31,11 @@ type Damaged = (u16, ObjectId);
 
 #[derive(Default)]
 struct Turns {
-    begun: BTreeSet<Damaged>,
-    /// Those that are not begun, with the time of the first try.
-    tried: BTreeMap<Damaged, Instant>,
-    /// Those of them that nobody need wait for. They are tried again all the same.
+    /// Each with the pass that found it.
+    begun: BTreeMap<Damaged, u64>,
+    /// Those that are not begun, since somebody asked for them.
+    awaited: BTreeMap<Damaged, Instant>,
+    /// Those of them that no other member may come to have. They are tried again all the same.
     hopeless: BTreeSet<Damaged>,
     /// The last one tried.
     last: Option<Damaged>,
@@ -50,11 +52,11 @@ pub(crate) struct RepairCount {
 
 impl Turns {
     /// Returns the next objects to try, at most [`AT_ONCE`], going round.
-    fn next(&mut self, found: &BTreeSet<Damaged>) -> Vec<Damaged> {
-        self.begun.retain(|one| found.contains(one));
-        self.hopeless.retain(|one| found.contains(one));
-        self.tried.retain(|one, _| found.contains(one));
-        let due = || found.difference(&self.begun).copied();
+    fn next(&mut self, found: &BTreeMap<Damaged, u64>) -> Vec<Damaged> {
+        self.begun.retain(|one, pass| found.get(one) == Some(pass));
+        self.hopeless.retain(|one| found.contains_key(one));
+        self.awaited.retain(|one, _| found.contains_key(one));
+        let due = || found.keys().copied().filter(|one| !self.begun.contains_key(one));
         let later = due().filter(|one| Some(*one) > self.last);
         let earlier = due().filter(|one| Some(*one) <= self.last);
         let next: Vec<_> = later.chain(earlier).take(AT_ONCE).collect();
@@ -62,26 +64,32 @@ impl Turns {
         next
     }
 
-    fn has_begun(&mut self, one: Damaged) {
-        self.begun.insert(one);
-        self.tried.remove(&one);
+    fn has_begun(&mut self, one: Damaged, pass: u64) {
+        self.begun.insert(one, pass);
+        self.awaited.remove(&one);
         self.hopeless.remove(&one);
     }
 
-    /// A repair could not begin at `now`; it may, later, if there `is_hope`.
-    fn has_failed(&mut self, one: Damaged, is_hope: bool, now: Instant) {
-        let first = *self.tried.entry(one).or_insert(now);
-        if !is_hope || now.saturating_duration_since(first) > TRIED_FOR {
-            self.hopeless.insert(one);
-        }
+    /// A repair cannot begin: no other member serves, nor comes to.
+    fn has_failed(&mut self, one: Damaged) {
+        self.hopeless.insert(one);
     }
 
-    fn count(&self, index: u16, damaged: impl Iterator<Item = ObjectId>) -> RepairCount {
+    fn count<'a>(
+        &mut self,
+        index: u16,
+        damaged: impl Iterator<Item = &'a Damage>,
+        now: Instant,
+    ) -> RepairCount {
         let mut count = RepairCount::default();
-        for one in damaged.map(|object| (index, object)) {
-            count.repaired += usize::from(self.begun.contains(&one));
-            count.pending +=
-                usize::from(!self.begun.contains(&one) && !self.hopeless.contains(&one));
+        for (one, pass) in damaged.map(|damage| ((index, damage.object), damage.pass)) {
+            if self.begun.get(&one) == Some(&pass) {
+                count.repaired += 1;
+            } else if !self.hopeless.contains(&one) {
+                let since = *self.awaited.entry(one).or_insert(now);
+                let is_over = now.saturating_duration_since(since) > AWAITED_FOR;
+                count.pending += usize::from(!is_over);
+            }
         }
         count
     }
@@ -89,8 +97,12 @@ impl Turns {
 
 impl Repairs {
     /// Counts the objects `damaged` of an OST.
-    pub(crate) fn count(&self, index: u16, damaged: impl Iterator<Item = ObjectId>) -> RepairCount {
-        self.0.lock().count(index, damaged)
+    pub(crate) fn count<'a>(
+        &self,
+        index: u16,
+        damaged: impl Iterator<Item = &'a Damage>,
+    ) -> RepairCount {
+        self.0.lock().count(index, damaged, clock::now())
     }
 
     /// Begins to repair some of what scrubs have found; `layout_of` says where a file lies.
@@ -100,12 +112,13 @@ impl Repairs {
         replication: &Replication,
         layout_of: impl AsyncFn(ObjectId) -> FsResult<Option<Layout>>,
     ) {
-        let mut found: BTreeSet<(u16, ObjectId)> = BTreeSet::new();
+        let mut found: BTreeMap<Damaged, u64> = BTreeMap::new();
         for (index, report) in (0..).zip(here.osts.scrub_reports()) {
-            found.extend(report.damage.iter().map(|damage| (index, damage.object)));
+            found.extend(report.damage.iter().map(|one| ((index, one.object), one.pass)));
         }
         let due = self.0.lock().next(&found);
         for (index, object) in due {
+            let Some(pass) = found.get(&(index, object)).copied() else { continue };
             // Otherwise who knows the layouts is not reached.
             let Ok(layout) = layout_of(object).await else { return };
             let ost = here.first + index;
@@ -113,25 +126,19 @@ impl Repairs {
             let stripe = layout.and_then(|layout| Some((layout.stripe_of(object)?, layout)));
             let target = stripe.map(|(stripe, layout)| layout.ost_of(stripe, 0));
             let Some(target) = target.filter(|target| ChainId::of_target(*target).is_some()) else {
-                self.0.lock().has_failed((index, object), false, clock::now());
+                self.0.lock().has_failed((index, object));
                 continue;
             };
             let result = replication.repair(here, target, ost, object).await;
             let mut turns = self.0.lock();
             match result {
-                Ok(()) => turns.has_begun((index, object)),
-                // No other copy serves.
-                Err(Errno::EIO) => {
-                    let is_hope = replication.is_awaited_beside(target, ost);
-                    turns.has_failed((index, object), is_hope, clock::now());
-                }
+                Ok(()) => turns.has_begun((index, object), pass),
+                Err(Errno::EIO) if replication.is_awaited_beside(target, ost) => {}
+                // No other copy serves; it may, later.
+                Err(Errno::EIO) => turns.has_failed((index, object)),
+                Err(Errno::EREMCHG) => {}
                 Err(errno) => {
-                    turns.has_failed((index, object), true, clock::now());
-                    if errno != Errno::EREMCHG {
-                        tracing::warn!(
-                            %object, %errno, "could not begin a repair; it is tried again"
-                        );
-                    }
+                    tracing::warn!(%object, %errno, "could not begin a repair; it is tried again");
                 }
             }
         }
@@ -146,7 +153,7 @@ mod tests {
     #[test]
     fn objects_that_cannot_be_repaired_do_not_delay_others() {
         let object = |ino| (0, ObjectId { ino: Ino(ino), stripe: 0 });
-        let found: BTreeSet<_> = (0..20).map(object).collect();
+        let found: BTreeMap<_, _> = (0..20).map(|ino| (object(ino), 1)).collect();
         let mut turns = Turns::default();
         let mut seen = BTreeSet::new();
         for _ in 0..3 {
@@ -154,30 +161,37 @@ mod tests {
             assert_eq!(next.len(), AT_ONCE);
             seen.extend(next);
         }
-        assert_eq!(seen, found);
-        turns.begun = found.iter().copied().skip(2).collect();
+        assert!(seen.iter().eq(found.keys()));
+        turns.begun = found.clone().into_iter().skip(2).collect();
         assert_eq!(turns.next(&found), [object(0), object(1)]);
-        assert!(turns.next(&BTreeSet::new()).is_empty() && turns.begun.is_empty());
+        // A later pass finds one damaged again, or still.
+        let again = found.into_iter().map(|(one, pass)| (one, pass + u64::from(one == object(7))));
+        assert_eq!(turns.next(&again.collect()), [object(7), object(0), object(1)]);
+        assert!(turns.next(&BTreeMap::new()).is_empty() && turns.begun.is_empty());
     }
+
     #[test]
     fn who_waits_for_repairs_waits_for_those_that_may_begin() {
-        let objects: Vec<_> = (0..4).map(|ino| ObjectId { ino: Ino(ino), stripe: 0 }).collect();
-        let found: BTreeSet<_> = objects.iter().map(|object| (0, *object)).collect();
-        let (mut turns, now) = (Turns::default(), clock::now());
-        let count = |turns: &Turns| {
-            let count = turns.count(0, objects.iter().copied());
+        let damage = |ino| Damage {
+            object: ObjectId { ino: Ino(ino), stripe: 0 },
+            reason: String::new(),
+            pass: 1,
+        };
+        let all: Vec<Damage> = (0..4).map(damage).collect();
+        let found: BTreeMap<Damaged, u64> = all.iter().map(|one| ((0, one.object), 1)).collect();
+        let (mut turns, begins) = (Turns::default(), clock::now());
+        let count = |turns: &mut Turns, seconds| {
+            let count = turns.count(0, all.iter(), begins + Duration::from_secs(seconds));
             (count.repaired, count.pending)
         };
-        assert_eq!(count(&turns), (0, 4), "a pass may end before the first try");
+        assert_eq!(count(&mut turns, 0), (0, 4), "a pass may end before the first try");
         let next = turns.next(&found);
-        turns.has_begun(next[0]);
-        turns.has_failed(next[1], false, now);
-        turns.has_failed(next[2], true, now);
-        assert_eq!(count(&turns), (1, 2));
-        turns.has_failed(next[2], true, now + TRIED_FOR + Duration::from_secs(1));
-        assert_eq!(count(&turns), (1, 1), "nobody waits for ever");
-        assert_eq!(turns.next(&found), next[1..], "and each is tried again");
-        turns.has_begun(next[1]);
-        assert_eq!(count(&turns), (2, 1));
+        turns.has_begun(next[0], 1);
+        turns.has_failed(next[1]);
+        assert_eq!(count(&mut turns, 1), (1, 2));
+        assert_eq!(turns.next(&found).len(), 3, "each is tried again");
+        turns.has_begun(next[1], 1);
+        assert_eq!(count(&mut turns, 59), (2, 2));
+        assert_eq!(count(&mut turns, 61), (2, 0), "nobody waits for ever, whoever is away");
     }
 }

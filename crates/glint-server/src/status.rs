@@ -24,7 +24,7 @@ pub(crate) fn osts<D: Disk>(osts: &OstSet<D>, first: u16, repairs: &Repairs) -> 
             "available_bytes": space.available,
             "scrub": scrub_row(
                 &scrub,
-                repairs.count(index, scrub.damage.iter().map(|damage| damage.object)),
+                repairs.count(index, scrub.damage.iter()),
             ),
         })
     };

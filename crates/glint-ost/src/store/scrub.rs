@@ -34,6 +34,8 @@ pub struct Damage {
     pub object: ObjectId,
     /// Reason to call it damaged.
     pub reason: String,
+    /// Number of the last pass that found it so.
+    pub pass: u64,
 }
 
 /// How far the scrubbing of an OST is.
@@ -197,9 +199,10 @@ impl<F: DiskFile> Scrubber<F> {
     /// How far it is.
     pub(crate) fn report(&self) -> ScrubReport {
         let progress = self.progress.lock();
-        let told = |(object, (_, reason)): (&ObjectId, &(u64, String))| Damage {
+        let told = |(object, (pass, reason)): (&ObjectId, &(u64, String))| Damage {
             object: *object,
             reason: reason.clone(),
+            pass: *pass,
         };
         ScrubReport {
             damaged: progress.found.len() as u64 + progress.more.max(progress.more_before),

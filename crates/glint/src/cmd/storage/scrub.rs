@@ -156,8 +156,12 @@ fn progress(rows: &[Value], elapsed: Duration) -> String {
         0.02.. => format!(", {} s left", (seconds / done - seconds).ceil()),
         _ => String::new(),
     };
+    let repairs = match sum("pending") {
+        0 => String::new(),
+        count => format!(", {count} repairs to begin"),
+    };
     format!(
-        "{:.0} %, {} objects, {} at {rate}/s{left}, {} damaged",
+        "{:.0} %, {} objects, {} at {rate}/s{left}, {} damaged{repairs}",
         done * 100.0,
         sum("objects"),
         human_bytes(sum("bytes")),
