@@ -7,7 +7,8 @@ PREFIX ?= /usr/local
 # Mounting needs root.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # sudo(8) clears the environment: what tests and cargo read from it is said again.
-PASSED_ON := CARGO_INCREMENTAL CARGO_TARGET_DIR LEDGER ROUNDS SECONDS_OF_PAGES SEED
+PASSED_ON := CARGO_HOME CARGO_INCREMENTAL CARGO_TARGET_DIR LEDGER ROUNDS RUSTUP_HOME SECONDS_OF_PAGES \
+	SEED
 AS_ROOT = $(SUDO) env "PATH=$$PATH" "HOME=$$HOME" \
 	$(foreach name,$(PASSED_ON),$(if $($(name)),"$(name)=$($(name))"))
 # Relative, where cargo has it there: the path of a checkout may have any character.

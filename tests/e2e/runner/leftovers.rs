@@ -125,9 +125,11 @@ mod tests {
         command.args(["sleep", "100"]).env("E2E_SCRATCH", scratch.path()).stdin(Stdio::null());
         let mut child = command.spawn().unwrap();
         // While setsid becomes sleep, it shows no environment.
-        let is_found = || processes_of(scratch.path()).len() == 1;
-        support::eventually("the process is found", is_found);
-        let found = processes_of(scratch.path());
+        let mut found = Vec::new();
+        support::eventually("the process is found", || {
+            found = processes_of(scratch.path());
+            found.iter().any(|process| process.command.trim() == "sleep")
+        });
         assert_eq!(found.len(), 1);
         assert!(found.into_iter().map(Process::kill).all(|said| said.starts_with("process ")));
         assert!(!child.wait().unwrap().success());
