@@ -40,10 +40,13 @@ impl MemoryRecords {
     pub(crate) fn lose(&self, keeps_logs: bool) {
         let mut kept = self.kept.lock();
         kept.lost = true;
-        if keeps_logs {
-            return;
+        for log in kept.logs.values_mut() {
+            match keeps_logs {
+                // It is on the disk, and outlives the next loss, too.
+                true => log.synced = log.bytes.len(),
+                false => log.bytes.truncate(log.synced),
+            }
         }
-        kept.logs.values_mut().for_each(|log| log.bytes.truncate(log.synced));
     }
 }
 
