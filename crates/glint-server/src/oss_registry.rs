@@ -80,6 +80,15 @@ impl RegisteredOss {
     }
 
     /// Whether an OST of it does not exist any more.
+    fn info(&self) -> OssInfo {
+        OssInfo {
+            first_ost: self.identity.first_ost,
+            osts: self.identity.osts,
+            address: self.identity.address.clone(),
+            space: self.space.clone(),
+        }
+    }
+
     fn has_given_up(&self, ost: u16) -> bool {
         self.identity.given_up.contains(&ost)
     }
@@ -151,10 +160,8 @@ impl OssRegistry {
     /// Addresses and OSTs of the OSSes that clients may use: a client would wait for one that does
     /// not exist any more.
     pub fn infos_for_clients(&self) -> Vec<OssInfo> {
-        let gone = |oss: &RegisteredOss| oss.osts().all(|ost| oss.has_given_up(ost));
-        let gone: Vec<bool> = self.state.lock().all.iter().map(gone).collect();
-        let infos = std::iter::zip(self.infos(), gone);
-        infos.filter(|(_, gone)| !gone).map(|(info, _)| info).collect()
+        let is_there = |oss: &&RegisteredOss| !oss.osts().all(|ost| oss.has_given_up(ost));
+        self.state.lock().all.iter().filter(is_there).map(RegisteredOss::info).collect()
     }
 
     /// An OST does not exist any more, until its OSS is heard of.
@@ -180,13 +187,7 @@ impl OssRegistry {
 
     /// Addresses and OSTs of all OSSes.
     pub fn infos(&self) -> Vec<OssInfo> {
-        let info = |oss: &RegisteredOss| OssInfo {
-            first_ost: oss.identity.first_ost,
-            osts: oss.identity.osts,
-            address: oss.identity.address.clone(),
-            space: oss.space.clone(),
-        };
-        self.state.lock().all.iter().map(info).collect()
+        self.state.lock().all.iter().map(RegisteredOss::info).collect()
     }
 
     /// OSTs of those that were not heard of just now.

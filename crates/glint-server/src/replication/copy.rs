@@ -231,22 +231,17 @@ impl Replication {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::data_dir::{DataDir, Role};
-    use crate::records::Records;
+    use crate::replication::tests::{Server, Still};
     use crate::replication::{Asked, Peers};
     use futures_lite::future::block_on;
-    use glint_ost::disk::memory::MemoryDisk;
-    use glint_ost::{ObjectStore, OstSet};
     use glint_proto::chain::{
         ChainId, Destination, Forward, Member, MemberEvent, MemberState, PeerReply,
     };
     use glint_proto::oss::ObjectPage;
     use glint_proto::{ClientId, Ino};
     use parking_lot::Mutex;
-    use std::path::Path;
     use std::rc::Rc;
     use std::sync::Arc;
-    use std::time::Duration;
 
     /// Another server, which takes everything and remembers what it was given.
     #[derive(Default)]
@@ -285,33 +280,14 @@ mod tests {
         }
     }
 
-    /// A world in which no time passes.
-    struct Still;
-
-    impl host::World for Still {
-        fn spawn(&self, _: host::Task) {}
-
-        fn sleep(&self, _: Duration) -> host::Task {
-            Box::pin(std::future::pending())
-        }
-
-        fn connect(&self, _: &str) -> std::io::Result<host::Pipe> {
-            Err(std::io::ErrorKind::Unsupported.into())
-        }
-    }
-
     #[test]
     fn a_hole_is_copied_in_one_request_however_long_it_is() {
         const END: u64 = 1 << 40;
-        let dir = tempfile::tempdir().unwrap();
-        let records: Arc<dyn Records> =
-            Arc::new(DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap());
-        let replication = Replication::load(&records, false, None).unwrap();
+        let server = Server::new();
+        let (replication, osts) = (&server.replication, &server.osts);
         let other = Arc::new(Other::default());
         replication.set_peers(Some(other.clone()));
-        let store = ObjectStore::on(MemoryDisk::default(), Path::new("ost"), 64, Arc::default());
-        let osts = OstSet::start(vec![store], Arc::default(), None, false).unwrap();
-        let here = Here { osts: &osts, first: 0 };
+        let here = Here { osts, first: 0 };
         let member = |(ost, state)| Member { ost, state };
         let row = Chain {
             id: ChainId { copies: 2, index: 0 },

@@ -31,9 +31,10 @@ pub(super) struct World {
     pub(super) files: Mutex<BTreeSet<ObjectId>>,
 }
 
-struct Server {
-    replication: Replication,
-    osts: OstSet<MemoryDisk>,
+/// One of them.
+pub(super) struct Server {
+    pub(super) replication: Replication,
+    pub(super) osts: OstSet<MemoryDisk>,
     _dir: tempfile::TempDir,
 }
 
@@ -41,7 +42,7 @@ struct Server {
 struct Way(Weak<World>);
 
 /// A world in which no time passes.
-struct Still;
+pub(super) struct Still;
 
 impl host::World for Still {
     fn spawn(&self, _: host::Task) {}
@@ -145,7 +146,7 @@ impl World {
 }
 
 impl Server {
-    fn new() -> Server {
+    pub(super) fn new() -> Server {
         let dir = tempfile::tempdir().unwrap();
         let records: Arc<dyn Records> =
             Arc::new(DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap());

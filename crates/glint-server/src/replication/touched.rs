@@ -125,6 +125,11 @@ impl TouchedLog {
         touched: impl Iterator<Item = Touched>,
         tag: Tag,
     ) -> FsResult<()> {
+        let mut touched = touched.peekable();
+        // Syncs and grants of space change nothing: they are neither timed nor counted here.
+        if touched.peek().is_none() {
+            return Ok(());
+        }
         let _span = Span::part(Layer::Index);
         let mut state = self.state.lock();
         let mut bytes = Vec::new();
