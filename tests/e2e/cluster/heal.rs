@@ -43,19 +43,6 @@ fn exchange(ost: &Path) {
     fs::create_dir(ost).unwrap();
 }
 
-fn status(target: &str) -> serde_json::Value {
-    let output = run(glint().args(["status", "--json", target]));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-/// Waits until all members of all chains serve.
-fn is_whole(target: &str) {
-    eventually("all members serve", || {
-        let chains = &status(target)["chains"];
-        chains["count"] != 0 && chains["count"] == chains["whole"]
-    });
-}
-
 /// Three OSTs of one server, each with a copy of everything.
 struct OneServer {
     world: World,
@@ -141,7 +128,7 @@ fn an_emptied_ost_is_refused_replaced_and_filled_while_heal_rests_and_goes_on() 
     let up = one.up(&[]);
     assert!(!info().is_empty(), "it rests also after a restart");
     run(glint().args(["heal", "resume", text(&mount)]));
-    is_whole(text(&mount));
+    wait_until_whole(text(&mount));
     assert_eq!(info(), "", "nothing is lacking");
     one.must_read(40);
     fs::remove_dir_all(mount.join("alone")).unwrap();
@@ -174,12 +161,12 @@ fn damage_is_never_read_and_repaired_from_another_copy() {
         }
     }
     let up = one.up(&[]);
-    is_whole(text(&mount));
+    wait_until_whole(text(&mount));
     one.must_read(12);
     let scrub = run(glint().args(["scrub", "--json", text(&mount)]));
     assert!(String::from_utf8_lossy(&scrub.stdout).contains("\"repaired\""));
     must_be_equal(&osts);
-    is_whole(text(&mount));
+    wait_until_whole(text(&mount));
     assert!(content(&osts[2]) == good, "the good bytes are everywhere");
     one.must_read(12);
     up.stop();
@@ -208,7 +195,7 @@ fn servers_are_used_while_the_disk_of_one_is_exchanged() {
     load.go_on();
     let second = oss(2);
     load.go_on();
-    is_whole(&address(port));
+    wait_until_whole(&address(port));
     load.go_on();
     load.end(1);
     sh(&a, "sync -f .");
@@ -220,7 +207,7 @@ fn servers_are_used_while_the_disk_of_one_is_exchanged() {
         assert!(fs::read(a.join(format!("file{n}"))).unwrap() == bytes(n, 300_000));
     }
     let first = oss(1);
-    is_whole(&address(port));
+    wait_until_whole(&address(port));
     [client, first, second, server].into_iter().for_each(Process::stop);
     world.assert_sound();
 }
@@ -245,7 +232,7 @@ fn the_last_copy_is_given_up_only_on_demand() {
     let up = one.up(&[]);
     one.must_read(6);
     run(glint().args(["heal", "resume", text(&mount)]));
-    is_whole(text(&mount));
+    wait_until_whole(text(&mount));
     must_be_equal(&osts);
     one.must_read(6);
     up.stop();
@@ -271,7 +258,7 @@ fn changes_wait_or_fail_where_there_are_fewer_copies_than_asked_for() {
     let errno = write("one").unwrap_err().raw_os_error();
     assert_eq!(errno, Some(rustix::io::Errno::ROFS.raw_os_error()));
     let (first, second) = (oss(1), oss(2));
-    is_whole(&address(port));
+    wait_until_whole(&address(port));
     write("again").unwrap();
     assert!(fs::read(a.join("two")).unwrap() == bytes(1, 10_000));
     [client, first, second, server].into_iter().for_each(Process::stop);

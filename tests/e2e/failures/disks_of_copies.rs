@@ -17,20 +17,6 @@ fn move_ost(data: &Path, ost: u16, to: &Path) {
     symlink(&moved, &at).unwrap();
 }
 
-fn chains(target: &str) -> serde_json::Value {
-    let output = run(glint().args(["status", "--json", target]));
-    let mut status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    status["chains"].take()
-}
-
-/// Waits until all members of all chains serve.
-fn is_whole(target: &Path) {
-    eventually("all members serve", || {
-        let chains = chains(text(target));
-        chains["count"] != 0 && chains["count"] == chains["whole"]
-    });
-}
-
 /// A disk whose largest file is smaller than that of the others.
 #[test]
 fn the_smallest_limit_of_all_members_counts() {
@@ -43,7 +29,7 @@ fn the_smallest_limit_of_all_members_counts() {
     move_ost(&world.data(), 1, &at);
     let process = world.up(&options);
     let mount: PathBuf = world.mount_point();
-    is_whole(&mount);
+    wait_until_whole(text(&mount));
     // Either OST is the head of some.
     for n in 0..8 {
         let path = mount.join(format!("file{n}"));

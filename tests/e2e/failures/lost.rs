@@ -38,15 +38,6 @@ impl ThreeServers {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    fn is_whole(&self) {
-        eventually("all members serve", || {
-            let status = self.glint(&["status", "--json"], &[]);
-            let status: serde_json::Value = serde_json::from_str(&status).unwrap();
-            let chains = &status["chains"];
-            chains["count"] != 0 && chains["count"] == chains["whole"]
-        });
-    }
-
     /// Waits until each chain waits for one member, or serves.
     fn states(&self, ost: &str, state: &str) {
         eventually(&format!("{ost} is {state}"), || {
@@ -125,7 +116,7 @@ fn a_chain_goes_on_with_a_member_that_lives_when_the_last_one_is_given_up() {
     sh(&a, "sync -f .");
     client.stop();
     // A member that has just come may still be synced; heal rests after this.
-    three.is_whole();
+    wait_until_whole(&address(three.port));
     // The member at the MDS lags, and the one that has more than that is dead, too.
     three.glint(&["heal", "pause"], &[]);
     server.kill();
@@ -183,7 +174,7 @@ fn a_file_system_begins_with_nothing_when_all_disks_were_replaced() {
         run(glint().args(["ost", "replace", "--lose-last-copies"]).arg(three.disk(n)));
     }
     let (server, first, second) = (three.serve(), three.oss(1), three.oss(2));
-    three.is_whole();
+    wait_until_whole(&address(three.port));
     let (client, a) = three.world.mount(three.port, "b", &[]);
     for n in 0..FILES {
         let read = fs::read(a.join(format!("file{n}"))).unwrap();

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+use super::handles::HANDLES;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -120,22 +121,6 @@ for other in (a, b) * 3:
 #[test]
 fn attributes_of_files_that_were_just_made_are_those_of_a_local_file_system() {
     let script = "
-import os, sys
-top = sys.argv[1]
-os.umask(0)
-CAPABILITY = bytes.fromhex('0100000200200000000000000000000000000000')
-# Number, group and other groups. Files belong to the first one.
-users = {'owner': (7, 7, [9]), 'other': (8, 8, [9]), 'root': (0, 0, [])}
-def as_user(who, call):
-    pid = os.fork()
-    if pid == 0:
-        uid, gid, groups = users[who]
-        try:
-            os.setgroups(groups); os.setgid(gid); os.setuid(uid)
-            call()
-            os._exit(0)
-        except OSError as e: os._exit(e.errno)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 def told(path):
     s = os.lstat(path)
     old = s.st_mtime if s.st_mtime < 1e6 else None
@@ -181,8 +166,34 @@ else:
         for name in sorted(os.listdir(f'{top}/{directory}')):
             if name != 'own': print(name, *told(f'{top}/{directory}/{name}'))
 ";
+    does_as_a_local_disk(script);
+}
+
+/// Users, and what makes one of them do something in `top`.
+const USERS: &str = "
+import os, sys
+top = sys.argv[1]
+os.umask(0)
+CAPABILITY = bytes.fromhex('0100000200200000000000000000000000000000')
+# Number, group and other groups. Files belong to the first one.
+users = {'owner': (7, 7, [9]), 'other': (8, 8, [9]), 'root': (0, 0, [])}
+def as_user(who, call):
+    pid = os.fork()
+    if pid == 0:
+        uid, gid, groups = users[who]
+        try:
+            os.setgroups(groups); os.setgid(gid); os.setuid(uid)
+            call()
+            os._exit(0)
+        except OSError as e: os._exit(e.errno)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+";
+
+/// Runs a script with [`USERS`] that makes files, and looks at them, in a directory of a local disk and
+/// on mounts of both kinds: what it prints must be the same.
+pub(super) fn does_as_a_local_disk(script: &str) {
     let run = |top: &Path, how: &str| {
-        sh(Path::new("/"), &format!("python3 - {} {how} <<'E'{script}\nE", quoted(top)))
+        sh(Path::new("/"), &format!("python3 - {} {how} <<'E'{USERS}{script}\nE", quoted(top)))
     };
     let local = support::scratch();
     open_to_all(&local.path().join("d"));
@@ -224,27 +235,12 @@ fn capabilities_go_with_every_change_of_data() {
     });
 }
 
-/// Names inodes by numbers, and opens them by these; `names` are below a mount.
-const HANDLES: &str = "
-import ctypes, os, sys
-libc = ctypes.CDLL(None, use_errno=True)
-class Handle(ctypes.Structure):
-    _fields_ = [('bytes', ctypes.c_uint), ('type', ctypes.c_int), ('data', ctypes.c_ubyte * 128)]
-def name(path):
-    h, mount = Handle(bytes=128), ctypes.c_int()
-    if libc.name_to_handle_at(-100, path.encode(), ctypes.byref(h), ctypes.byref(mount), 0):
-        raise OSError(ctypes.get_errno(), path)
-    return h
+/// Keeps handles in files.
+const KEPT: &str = "
 def save(path, at):
     with open(at, 'wb') as f: f.write(bytes(name(path)))
 def load(mount, at, flags=0):
-    h = Handle.from_buffer_copy(open(at, 'rb').read())
-    m = os.open(mount, os.O_RDONLY)
-    fd = libc.open_by_handle_at(m, ctypes.byref(h), flags)
-    error = ctypes.get_errno()
-    os.close(m)
-    if fd < 0: raise OSError(error, os.strerror(error))
-    return fd
+    return opened(mount, Handle.from_buffer_copy(open(at, 'rb').read()), flags)
 mount, keep = sys.argv[1:3]
 ";
 
@@ -258,7 +254,7 @@ fn handles_of_files_stay_valid_as_long_as_these_exist() {
     fs::create_dir(&keep).unwrap();
     let python = |mount: &Path, script: &str| {
         let (mount, keep) = (quoted(mount), quoted(&keep));
-        sh(Path::new("/"), &format!("python3 - {mount} {keep} <<'E'{HANDLES}{script}\nE"));
+        sh(Path::new("/"), &format!("python3 - {mount} {keep} <<'E'{HANDLES}{KEPT}{script}\nE"));
     };
     let (a, mount) = world.mount(port, "a", &[]);
     let make = "

@@ -8,8 +8,8 @@ use support::paths::quoted;
 use support::sh;
 
 /// Names inodes by numbers, and opens them by these.
-const HANDLES: &str = "
-import ctypes, errno, mmap, os, sys, time
+pub(super) const HANDLES: &str = "
+import ctypes, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
 class Handle(ctypes.Structure):
     _fields_ = [('bytes', ctypes.c_uint), ('type', ctypes.c_int), ('data', ctypes.c_ubyte * 128)]
@@ -18,20 +18,24 @@ def name(path):
     if libc.name_to_handle_at(-100, path.encode(), ctypes.byref(h), ctypes.byref(mount), 0):
         raise OSError(ctypes.get_errno(), path)
     return h
-def load(mount, h, flags=0):
+def opened(mount, h, flags=0):
     m = os.open(mount, os.O_RDONLY)
     fd = libc.open_by_handle_at(m, ctypes.byref(h), flags)
     error = ctypes.get_errno()
     os.close(m)
     if fd < 0: raise OSError(error, os.strerror(error))
     return fd
+";
+/// Of scripts that have two mounts.
+const MOUNTS: &str = "
+import errno, mmap, time
 a, b = sys.argv[1:3]
 ";
 
 fn python(mounts: [&Path; 2], script: &str) {
     let [a, b] = mounts.map(quoted);
     // A script that waits for ever fails, too.
-    sh(Path::new("/"), &format!("timeout 300 python3 - {a} {b} <<'E'{HANDLES}{script}\nE"));
+    sh(Path::new("/"), &format!("timeout 300 python3 - {a} {b} <<'E'{HANDLES}{MOUNTS}{script}\nE"));
 }
 
 /// The mount that removes the name is the one that has the file open, and opened it without asking.
@@ -62,7 +66,7 @@ for way, remove in ways.items():
     remove(path)
     assert os.fstat(fds[0]).st_nlink == 0, way
     for flags in os.O_RDONLY, os.O_RDWR:
-        fds.append(load(a, handle, flags))
+        fds.append(opened(a, handle, flags))
         assert os.read(fds[-1], 9) == b'text', way
     os.write(fds[2], b'more')
     # The first one is not the last to be closed.
@@ -72,7 +76,7 @@ for way, remove in ways.items():
     for fd in fds: os.close(fd)
     until = time.time() + 60
     while True:
-        try: os.close(load(a, handle))
+        try: os.close(opened(a, handle))
         except OSError as e:
             assert e.errno == errno.ESTALE, e
             break
@@ -110,10 +114,10 @@ for again in range(10):
     directory, handle = name(top + '/sub'), name(path)
     # The servers may not have heard of any of these.
     os.chmod(path, 0o604); os.utime(path, (5, 6)); os.chmod(top + '/sub', 0o705)
-    s = os.fstat(load(b, handle))
+    s = os.fstat(opened(b, handle))
     assert (s.st_mode & 0o7777, s.st_mtime, s.st_size) == (0o604, 6, 4), s
-    assert os.fstat(load(b, directory)).st_mode & 0o7777 == 0o705
-    fd = load(b, handle, os.O_RDWR)
+    assert os.fstat(opened(b, directory)).st_mode & 0o7777 == 0o705
+    fd = opened(b, handle, os.O_RDWR)
     assert os.read(fd, 9) == b'text'
     for mode in 0o600, 0o640, 0o666:
         os.chmod(path, mode)
@@ -124,7 +128,7 @@ for again in range(10):
     assert os.stat(path).st_mode & 0o7777 == 0o777, oct(os.stat(path).st_mode)
     # What was renamed and removed without asking is so.
     os.rename(path, top + '/g')
-    assert os.readlink('/proc/self/fd/%d' % load(b, directory)) != ''
+    assert os.readlink('/proc/self/fd/%d' % opened(b, directory)) != ''
     os.close(fd)
 # One that is changed before it was ever looked at.
 for again in range(10):
@@ -133,7 +137,7 @@ for again in range(10):
     handle = name(path)
     if again % 2: time.sleep(1)
     os.chmod(path, 0o4777)
-    fd = load(b, handle, os.O_RDWR)
+    fd = opened(b, handle, os.O_RDWR)
     as_nobody(lambda: os.write(fd, b'more'))
     assert os.stat(path).st_mode & 0o7777 == 0o777, oct(os.stat(path).st_mode)
     os.unlink(path)

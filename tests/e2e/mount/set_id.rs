@@ -3,17 +3,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-use super::adapter::{on_both_kinds, open_to_all, same};
-use std::path::Path;
-use support::paths::quoted;
-use support::sh;
+use super::adapter::does_as_a_local_disk;
 
 const SCRIPT: &str = "
-import ctypes, mmap, os, sys
-top = sys.argv[1]
-os.umask(0)
+import ctypes, mmap
 libc = ctypes.CDLL(None, use_errno=True)
-CAPABILITY = bytes.fromhex('0100000200200000000000000000000000000000')
 def fallocate(fd, mode, length):
     if libc.fallocate(fd, mode, ctypes.c_long(0), ctypes.c_long(length)):
         raise OSError(ctypes.get_errno(), 'fallocate')
@@ -47,18 +41,6 @@ calls = {
     'same': lambda p: os.chown(p, -1, os.stat(p).st_gid),
     'chmod': lambda p: os.chmod(p, os.stat(p).st_mode & 0o7777),
 }
-# Number, group and other groups. Files belong to the first one.
-users = {'owner': (7, 7, [9]), 'other': (8, 8, [9]), 'root': (0, 0, [])}
-def as_user(who, call):
-    pid = os.fork()
-    if pid == 0:
-        uid, gid, groups = users[who]
-        try:
-            os.setgroups(groups); os.setgid(gid); os.setuid(uid)
-            call()
-            os._exit(0)
-        except OSError as e: os._exit(e.errno)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 def told(path):
     s = os.lstat(path)
     try: capable = len(os.getxattr(path, 'security.capability'))
@@ -84,16 +66,5 @@ else:
 
 #[test]
 fn changes_take_from_a_file_what_they_take_on_a_local_disk() {
-    let run = |top: &Path, how: &str| {
-        sh(Path::new("/"), &format!("python3 - {} {how} <<'E'{SCRIPT}\nE", quoted(top)))
-    };
-    let local = support::scratch();
-    open_to_all(&local.path().join("d"));
-    let expected = run(&local.path().join("d"), "make");
-    let listed = run(&local.path().join("d"), "look");
-    on_both_kinds(|a, b| {
-        open_to_all(a);
-        same(&run(&a.join("d"), "make"), &expected);
-        same(&run(&b.join("d"), "look"), &listed);
-    });
+    does_as_a_local_disk(SCRIPT);
 }

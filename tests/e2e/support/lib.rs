@@ -90,6 +90,21 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// How many chains there are, and how many are whole; `target` is a mount or a server.
+pub fn chains(target: &str) -> serde_json::Value {
+    let output = run(glint().args(["status", "--json", target]));
+    let mut status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    status["chains"].take()
+}
+
+/// Waits until all members of all chains serve.
+pub fn wait_until_whole(target: &str) {
+    eventually("all members serve", || {
+        let chains = chains(target);
+        chains["count"] != 0 && chains["count"] == chains["whole"]
+    });
+}
+
 /// How many objects a data directory has, and how much they hold. They may go while they are
 /// counted, as find(1) does not like it.
 pub fn objects(data: &Path) -> (u64, u64) {
