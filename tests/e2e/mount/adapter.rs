@@ -7,6 +7,7 @@ use super::handles::HANDLES;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use support::disk::Disk;
 use support::pair::pair;
 use support::paths::quoted;
 use support::{TRANSPORTS, World, enable_uring, sh};
@@ -195,10 +196,15 @@ pub(super) fn does_as_a_local_disk(script: &str) {
     let run = |top: &Path, how: &str| {
         sh(Path::new("/"), &format!("python3 - {} {how} <<'E'{USERS}{script}\nE", quoted(top)))
     };
-    let local = support::scratch();
-    open_to_all(&local.path().join("d"));
-    let expected = run(&local.path().join("d"), "make");
-    let listed = run(&local.path().join("d"), "look");
+    // A disk of its own: users may not reach the build, which is below the home of another one, nor
+    // need its file system know all of this.
+    let world = World::new();
+    let local = world.short("local");
+    let disk = Disk::new(&world.path("image"), &local, "ext4", 64);
+    open_to_all(&local);
+    let expected = run(&local.join("d"), "make");
+    let listed = run(&local.join("d"), "look");
+    drop(disk);
     on_both_kinds(|a, b| {
         open_to_all(a);
         same(&run(&a.join("d"), "make"), &expected);
