@@ -124,7 +124,7 @@ fn try_to_run(
         .process_group(0)
         .spawn()?;
     let mut failure = wait(&mut child)?.or_else(|| did_not_run(log));
-    let left = leftovers::remove(temporary.path(), scratch.path());
+    let left = leftovers::remove(temporary.path(), scratch.path(), child.id());
     if failure.is_none() && !left.is_empty() {
         failure = Some(format!("it left behind: {}", left.join(", ")));
     }
@@ -143,32 +143,23 @@ fn did_not_run(log: &Path) -> Option<String> {
         .then(|| "it ended without a result".to_owned())
 }
 
-/// Waits for the end of a test, and ends its processes.
+/// Waits for the end of a test. One that does not end is killed, with all of its process group.
 fn wait(child: &mut Child) -> std::io::Result<Option<String>> {
     let begun = Instant::now();
-    let status = loop {
+    while begun.elapsed() <= LIMIT && !interrupted() {
         if let Some(status) = child.try_wait()? {
-            break Some(status);
-        }
-        if begun.elapsed() > LIMIT || interrupted() {
-            break None;
+            return Ok((!status.success()).then(|| status.to_string()));
         }
         std::thread::sleep(Duration::from_millis(20));
-    };
+    }
     if let Some(group) = rustix::process::Pid::from_raw(child.id() as i32) {
         // Fails where none of them is left.
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
     }
-    Ok(match status {
-        Some(status) if status.success() => None,
-        Some(status) => Some(status.to_string()),
-        None => {
-            // One that waits for a disk that stands still cannot be killed.
-            let killed = Instant::now();
-            while child.try_wait()?.is_none() && killed.elapsed() < KILLED {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            Some(format!("it was ended after {} s", begun.elapsed().as_secs()))
-        }
-    })
+    // One that waits for a disk that stands still cannot be killed.
+    let killed = Instant::now();
+    while child.try_wait()?.is_none() && killed.elapsed() < KILLED {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(Some(format!("it was ended after {} s", begun.elapsed().as_secs())))
 }

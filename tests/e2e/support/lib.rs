@@ -10,6 +10,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 pub mod binary;
+pub mod claims;
 pub mod disk;
 pub mod events;
 pub mod load;
@@ -21,12 +22,11 @@ pub mod random;
 pub mod stalls;
 pub mod tail;
 
+pub use claims::{claim, free_port};
 use glint_telemetry::event;
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a start, a stop or a reconnection may take at most, on a machine that has much else
@@ -127,39 +127,6 @@ pub fn objects(data: &Path) -> (u64, u64) {
 /// Whether a file system is mounted exactly there.
 pub fn is_mounted(path: &Path) -> bool {
     paths::mount_line(path).is_some()
-}
-
-/// A number that no other test of this machine has before this process ends, of those from `first`.
-pub fn claim(what: &str, first: u16, count: u16) -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let start = std::process::id() as u16 % 400 * 25;
-    loop {
-        let number = first + NEXT.fetch_add(1, Ordering::Relaxed).wrapping_add(start) % count;
-        let path = claim_file(what, number);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let file = fs::File::create(path).unwrap();
-        if file.try_lock().is_ok() {
-            // Locked as long as this process lives.
-            std::mem::forget(file);
-            return number;
-        }
-    }
-}
-
-/// The file that is locked by who has claimed a number.
-pub fn claim_file(what: &str, number: u16) -> PathBuf {
-    Path::new("/tmp/glint-e2e-claims").join(format!("{what}-{number}"))
-}
-
-/// A port that is free, below those that the kernel hands out to clients: one of them would be in
-/// the way when a server comes back.
-pub fn free_port() -> u16 {
-    loop {
-        let port = claim("port", 20_000, 10_000);
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
 }
 
 /// A process of Glint, with its log.
