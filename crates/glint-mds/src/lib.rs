@@ -26,9 +26,11 @@ pub use background::check::{
     CheckReport, Extent, Finding, believe_objects, check, objects_to_destroy,
 };
 pub use background::reaper::Targets;
+pub use chains::drain::DrainError;
 pub use chains::emptied::{EmptiedError, Replacement};
-pub use chains::losses::{GiveUpError, Losses, LostFile};
+pub use chains::losses::{GiveUpError, LosesData, Losses};
 pub use chains::membership::{ChainLoss, Loss, Seen};
+pub use chains::named_files::NamedFile;
 pub use chains::placement::Placed;
 pub use chains::table::{Away, ChainTable};
 pub use error::MdsError;

@@ -1,6 +1,7 @@
 //! Parts of an MDS, its start, and the commit of an operation.
 
 use crate::background::destroyed::Destroyed;
+use crate::chains::drain;
 use crate::chains::membership::Seen;
 use crate::chains::placement::Placed;
 use crate::chains::policy;
@@ -60,15 +61,18 @@ pub struct Mds<K> {
     pub(crate) config: Config,
     /// Over which new files are laid out.
     pub(crate) osts: AtomicU16,
-    absent: Mutex<Vec<u16>>,
+    /// OSTs that new files avoid: not heard of, or drained.
+    avoided: Mutex<Vec<u16>>,
+    /// True if `avoided` is not empty; creates read it without the lock.
+    has_avoided: AtomicBool,
+    /// OSTs that an administrator drains, sorted.
+    pub(crate) drained: Mutex<Vec<u16>>,
     /// Chains of OSTs that have copies of the same objects.
     pub(crate) chains: ChainTable,
     /// Rules for all chains.
     pub(crate) chain_policy: Mutex<ChainPolicy>,
     /// OSTs that chains are laid out over.
     pub(crate) placed: Mutex<Vec<Placed>>,
-    /// Whether there are any: creates look at nothing else.
-    has_absent: AtomicBool,
     pub(crate) locks: Locks,
     pub(crate) client_locks: ClientLocks,
     pub(crate) posix_locks: ClientPosixLocks,
@@ -128,15 +132,18 @@ impl<K: Kv> Mds<K> {
         };
         let chains = ChainTable::load(&kv).await.map_err(|_| MdsError::Chains)?;
         let chain_policy = policy::load(&kv).await.map_err(|_| MdsError::Chains)?;
+        let drained = drain::load(&kv).await.map_err(|_| MdsError::Chains)?;
+        chains.set_drained(&drained);
         let watch = Arc::<Watch>::default();
         let mut mds = Mds {
             kv,
             osts: AtomicU16::new(config.osts),
-            absent: Mutex::default(),
+            has_avoided: AtomicBool::new(!drained.is_empty()),
+            avoided: Mutex::new(drained.clone()),
+            drained: Mutex::new(drained),
             chains,
             chain_policy: Mutex::new(chain_policy),
             placed: Mutex::default(),
-            has_absent: AtomicBool::new(false),
             config,
             locks: Locks::new(),
             client_locks: ClientLocks::new(config.locks, watch.clone()),
@@ -214,19 +221,22 @@ impl<K: Kv> Mds<K> {
 
     /// Sets the OSTs that are not heard of, so that new files are laid out over others where they
     /// can be.
-    pub fn set_absent(&self, osts: Vec<u16>) {
-        let mut absent = self.absent.lock();
-        if *absent != osts {
-            self.has_absent.store(!osts.is_empty(), Ordering::Release);
-            *absent = osts;
+    pub fn set_absent(&self, mut osts: Vec<u16>) {
+        osts.extend(self.drained.lock().iter());
+        osts.sort_unstable();
+        osts.dedup();
+        let mut avoided = self.avoided.lock();
+        if *avoided != osts {
+            self.has_avoided.store(!osts.is_empty(), Ordering::Release);
+            *avoided = osts;
         }
     }
 
-    /// Hands out the OSTs that are not heard of.
-    pub(crate) fn with_absent<T>(&self, use_them: impl FnOnce(&[u16]) -> T) -> T {
-        match self.has_absent.load(Ordering::Acquire) {
+    /// Hands out the OSTs that new files avoid.
+    pub(crate) fn with_avoided<T>(&self, use_them: impl FnOnce(&[u16]) -> T) -> T {
+        match self.has_avoided.load(Ordering::Acquire) {
             false => use_them(&[]),
-            true => use_them(&self.absent.lock()),
+            true => use_them(&self.avoided.lock()),
         }
     }
 
@@ -247,7 +257,8 @@ impl<K: Kv> Mds<K> {
 
     /// Makes the chains of so many members that are missing. Returns how many there are.
     pub(crate) async fn make_chains(&self, copies: u8) -> Result<u16, ChainError> {
-        let placed = self.placed.lock().clone();
+        let mut placed = self.placed.lock().clone();
+        placed.retain(|placed| !self.drained.lock().contains(&placed.ost));
         self.chains.extend(&self.kv, copies, &placed).await
     }
 
@@ -296,12 +307,12 @@ impl<K: Kv> Mds<K> {
         use_them: impl FnOnce(u16, &[u16]) -> T,
     ) -> FsResult<T> {
         if copies <= 1 {
-            return Ok(self.with_absent(|absent| use_them(self.osts(), absent)));
+            return Ok(self.with_avoided(|avoided| use_them(self.osts(), avoided)));
         }
-        self.chains.with_count(copies, |count, waiting| match count {
+        self.chains.with_count(copies, |count, avoided| match count {
             // There are too few servers so far; `place_chains` has said so.
             0 => Err(Errno::ENOSPC),
-            _ => Ok(use_them(count, waiting)),
+            _ => Ok(use_them(count, avoided)),
         })
     }
 

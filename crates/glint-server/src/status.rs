@@ -174,6 +174,7 @@ pub(crate) fn status<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
         "osts": osts(server.osts(), 0, server.repairs()),
         "failure_domain": server.failure_domain(),
         "osses": osses,
+        "drained": server.mds().drained(),
         "chains": chains(server),
         "pending": pending(server.replication(), server.here()),
         "heal": heal(server.replication()),

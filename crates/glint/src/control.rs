@@ -7,7 +7,7 @@
 
 use glint_client::Client;
 use glint_net::Transport;
-use glint_proto::message::GiveUp;
+use glint_proto::message::OstOrder;
 use serde_json::Value;
 use std::fs::DirBuilder;
 use std::io::{self, ErrorKind, Read, Write};
@@ -51,8 +51,8 @@ pub(crate) trait MountServers: Send + 'static {
     /// Has heal rest, or go on.
     fn heal(&self, paused: bool) -> Result<String, String>;
 
-    /// Asks the server with the MDS about an OST that does not exist any more.
-    fn give_up(&self, request: GiveUp) -> Result<String, String>;
+    /// Asks the server with the MDS what is to become of an OST.
+    fn order(&self, order: OstOrder) -> Result<String, String>;
 
     /// Has the server with the MDS compare its data with its checksums, or end that.
     fn scrub(&self, begins: bool) -> Result<String, String>;
@@ -77,8 +77,8 @@ fn answer(
         "scrub-stop" => servers.scrub(false),
         "heal-pause" => servers.heal(true),
         "heal-resume" => servers.heal(false),
-        other => match GiveUp::parse(other) {
-            Some(request) => servers.give_up(request),
+        other => match OstOrder::parse(other) {
+            Some(order) => servers.order(order),
             None => Err("it is asked for something that it does not know".into()),
         },
     }

@@ -125,7 +125,10 @@ impl Target {
             }
             Target::Mount(path) => match control::ask(path, what) {
                 Some(answer) => answer,
-                None if ["scrub", "heal", "give-up"].iter().any(|word| what.starts_with(word)) => {
+                None if ["scrub", "heal", "give-up", "drain"]
+                    .iter()
+                    .any(|word| what.starts_with(word)) =>
+                {
                     Err("only root begins and ends it, on a mount: run it with sudo".into())
                 }
                 None => ask_through(path, what),

@@ -4,6 +4,7 @@
 //! Invariant: files are laid out as the MDS would have done it when it gave their inode numbers
 //! last.
 
+use glint_proto::chain::ChainTargets;
 use glint_proto::{Ino, Layout};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -12,10 +13,10 @@ use std::sync::atomic::{AtomicU16, Ordering};
 pub(crate) struct OstPlacement {
     /// Over which files are laid out that are made here.
     osts: AtomicU16,
-    /// OSTs that the MDS did not hear of when it last gave inode numbers.
-    unreachable: Mutex<Vec<u16>>,
-    /// How many chains there are of each number of copies.
-    chains: Mutex<Vec<(u8, u16)>>,
+    /// OSTs that new files avoided when the MDS last gave inode numbers.
+    avoided: Mutex<Vec<u16>>,
+    /// Chains of each number of copies.
+    chains: Mutex<Vec<ChainTargets>>,
     /// OSTs of the server of the MDS.
     own: u16,
 }
@@ -23,15 +24,15 @@ pub(crate) struct OstPlacement {
 impl OstPlacement {
     /// Placement over `osts` OSTs, of which the server of the MDS has `own`.
     pub(crate) fn new(osts: u16, own: u16) -> OstPlacement {
-        let (unreachable, chains) = Default::default();
-        OstPlacement { osts: AtomicU16::new(osts), unreachable, chains, own }
+        let (avoided, chains) = Default::default();
+        OstPlacement { osts: AtomicU16::new(osts), avoided, chains, own }
     }
 
     /// The MDS has given inode numbers, for files over so many OSTs.
-    pub(crate) fn note(&self, osts: u16, unreachable: Vec<u16>, chains: Vec<(u8, u16)>) {
+    pub(crate) fn note(&self, osts: u16, avoided: Vec<u16>, chains: Vec<ChainTargets>) {
         self.osts.store(osts, Ordering::Relaxed);
         *self.chains.lock() = chains;
-        *self.unreachable.lock() = unreachable;
+        *self.avoided.lock() = avoided;
     }
 
     /// Over how many targets files with so many copies are laid out, OSTs or chains; 0 if that is
@@ -41,7 +42,7 @@ impl OstPlacement {
             0 | 1 => self.osts.load(Ordering::Relaxed),
             _ => {
                 let chains = self.chains.lock();
-                chains.iter().find(|(of, _)| *of == copies).map_or(0, |(_, count)| *count)
+                chains.iter().find(|of| of.copies == copies).map_or(0, |of| of.count)
             }
         }
     }
@@ -49,8 +50,13 @@ impl OstPlacement {
     /// The layout of a new inode over so many OSTs, in a directory with that layout.
     pub(crate) fn layout(&self, directory: Layout, ino: Ino, is_dir: bool, osts: u16) -> Layout {
         match directory.replicas {
-            0 | 1 => directory.inherit(ino, is_dir, osts, &self.unreachable.lock()),
-            _ => directory.inherit(ino, is_dir, osts, &[]),
+            0 | 1 => directory.inherit(ino, is_dir, osts, &self.avoided.lock()),
+            copies => {
+                let chains = self.chains.lock();
+                let of_it = chains.iter().find(|of| of.copies == copies);
+                let avoided = of_it.map_or(&[][..], |of| &of.avoided);
+                directory.inherit(ino, is_dir, osts, avoided)
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use crate::chains::membership::{self, Seen};
 use crate::chains::placement::{self, Placed, TooFewDomains};
 use crate::error::errno;
 use glint_kv::{Batch, Keyspace, Kv};
-use glint_proto::chain::{Chain, ChainId, Member, MemberEvent, MemberState};
+use glint_proto::chain::{Chain, ChainId, ChainTargets, Member, MemberEvent, MemberState};
 use glint_proto::limits::CHAINS_MAX;
 use glint_proto::{Errno, FsResult, clock, message};
 use parking_lot::RwLock;
@@ -67,8 +67,10 @@ struct Rows {
     changes: u64,
     /// How many there are of each number of members.
     counts: BTreeMap<u8, u16>,
-    /// Chains without a head, by the number of members.
-    waiting: BTreeMap<u8, Vec<u16>>,
+    /// Chains that new files avoid, without a head or with a drained OST, by the number of members.
+    avoided: BTreeMap<u8, Vec<u16>>,
+    /// OSTs that are drained.
+    drained: Vec<u16>,
     /// Members that were emptied and have not got everything since, by targets.
     unfilled: BTreeSet<(u16, u16)>,
     /// When a row was changed last, and whether all members serve by all of them.
@@ -86,12 +88,18 @@ impl Rows {
         self.last_change = Some(clock::now());
         let serves = |member: &Member| member.state == MemberState::Serving;
         self.are_whole = self.chains.values().all(|row| row.chain.members.iter().all(serves));
+        self.recount();
+    }
+
+    /// Counts chains, and those that new files avoid.
+    fn recount(&mut self) {
         self.counts.clear();
-        self.waiting.clear();
+        self.avoided.clear();
         for Row { chain, .. } in self.chains.values() {
             *self.counts.entry(chain.id.copies).or_default() += 1;
-            if chain.head().is_none() {
-                self.waiting.entry(chain.id.copies).or_default().push(chain.id.index);
+            let is_drained = chain.members.iter().any(|member| self.drained.contains(&member.ost));
+            if is_drained || chain.head().is_none() {
+                self.avoided.entry(chain.id.copies).or_default().push(chain.id.index);
             }
         }
     }
@@ -166,16 +174,29 @@ impl ChainTable {
         self.rows.read().counts.get(&copies).copied().unwrap_or(0)
     }
 
-    /// Hands out how many there are, and which of them wait for a member.
+    /// Hands out how many there are, and which of them new files avoid.
     pub(crate) fn with_count<T>(&self, copies: u8, use_it: impl FnOnce(u16, &[u16]) -> T) -> T {
         let rows = self.rows.read();
-        let waiting = rows.waiting.get(&copies).map_or(&[][..], Vec::as_slice);
-        use_it(rows.counts.get(&copies).copied().unwrap_or(0), waiting)
+        let avoided = rows.avoided.get(&copies).map_or(&[][..], Vec::as_slice);
+        use_it(rows.counts.get(&copies).copied().unwrap_or(0), avoided)
     }
 
-    /// How many chains there are of each number of members.
-    pub(crate) fn counts(&self) -> Vec<(u8, u16)> {
-        self.rows.read().counts.iter().map(|(copies, count)| (*copies, *count)).collect()
+    /// Chains that new files are laid out over.
+    pub(crate) fn targets(&self) -> Vec<ChainTargets> {
+        let rows = self.rows.read();
+        let targets = |(copies, count): (&u8, &u16)| ChainTargets {
+            copies: *copies,
+            count: *count,
+            avoided: rows.avoided.get(copies).cloned().unwrap_or_default(),
+        };
+        rows.counts.iter().map(targets).collect()
+    }
+
+    /// Has new files avoid the chains of these OSTs.
+    pub(crate) fn set_drained(&self, osts: &[u16]) {
+        let mut rows = self.rows.write();
+        rows.drained = osts.to_vec();
+        rows.recount();
     }
 
     /// Numbers of members that chains have.

@@ -120,7 +120,7 @@ impl<K: Kv> Mds<K> {
     }
 
     /// Whether a target is one of these OSTs, or a chain with one of them.
-    fn lies_on(&self, target: u16, osts: &[u16]) -> bool {
+    pub(crate) fn lies_on(&self, target: u16, osts: &[u16]) -> bool {
         if osts.is_empty() {
             return false;
         }

@@ -4,19 +4,24 @@
 
 use crate::support::{ANN, ROOT, Tree, planted};
 use futures_lite::future::block_on;
-use glint_mds::{GiveUpError, Loss, LostFile, Placed, Seen};
+use glint_mds::{GiveUpError, LosesData, Loss, NamedFile, Placed, Seen};
 use glint_proto::chain::{ChainId, MemberEvent};
 use glint_proto::limits::OBJECTS_PER_PAGE_MAX;
 use glint_proto::{Errno, FileType, FsResult, Ino, Layout, MdsRequest, ObjectId, OpenFlags};
 use std::collections::{BTreeMap, BTreeSet};
 
-fn place(tree: &Tree, osts: u16) {
+pub(crate) fn place(tree: &Tree, osts: u16) {
     let placed = (0..osts).map(|ost| Placed { ost, domain: format!("host{ost}") }).collect();
     tree.mds.note_ost_count(osts);
     block_on(tree.mds.place_chains(placed));
 }
 
-fn set(tree: &Tree, who: &glint_proto::Cred, path: &str, replicas: u8) -> FsResult<Layout> {
+pub(crate) fn set(
+    tree: &Tree,
+    who: &glint_proto::Cred,
+    path: &str,
+    replicas: u8,
+) -> FsResult<Layout> {
     let layout = Layout { replicas, ..Layout::default() };
     let request = MdsRequest::SetLayout { ino: tree.ino(path), layout };
     tree.ask_attr(who, &request).map(|attr| attr.layout)
@@ -145,8 +150,10 @@ fn what_is_lost_with_an_ost_is_said_before() {
         let (files, next) = block_on(tree.mds.lost_files(2, &losses, 3, Ino(0))).unwrap();
         assert_eq!(next, None);
         let of = |loses_data: bool| {
-            let files = files.iter().filter(|file| file.loses_data == loses_data);
-            let path = |file: &LostFile| String::from_utf8(file.path.clone().unwrap()).unwrap();
+            let files = files.iter().filter(|file| file.says == LosesData(loses_data));
+            let path = |file: &NamedFile<LosesData>| {
+                String::from_utf8(file.path.clone().unwrap()).unwrap()
+            };
             let mut paths: Vec<String> = files.map(path).collect();
             paths.sort();
             paths

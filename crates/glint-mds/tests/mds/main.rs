@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod copies;
+mod drain;
 mod listing;
 mod model;
 mod operations;

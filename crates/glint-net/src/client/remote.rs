@@ -28,7 +28,7 @@ use crate::{NetError, host};
 use glint_proto::chain::{Chain, Destination, Forward, PeerReply, PeerRequest};
 use glint_proto::limits::AWAY_MS;
 use glint_proto::lock::Return;
-use glint_proto::message::{GiveUp, Reply, Request, Welcome};
+use glint_proto::message::{OstOrder, Reply, Request, Welcome};
 use glint_proto::oss::OssInfo;
 use glint_proto::{
     Bulk, Capability, ClientId, Cred, Errno, FsResult, Ino, MdsRequest, ObjectId, OstReply,
@@ -162,8 +162,8 @@ impl Remote {
     }
 
     /// Asks a server for its `status` or `stats`, as JSON, to `reset` the latter, or to `scrub` its
-    /// data and to end that (`scrub-stop`), to have heal rest (`heal-pause`, `heal-resume`), or about an
-    /// OST that does not exist any more ([`GiveUp`]).
+    /// data and to end that (`scrub-stop`), to have heal rest (`heal-pause`, `heal-resume`), or what is
+    /// to become of an OST ([`OstOrder`]).
     pub fn ask(address: &Address, what: &str) -> Result<String, NetError> {
         let request = match what {
             "stats" => Request::Stats,
@@ -172,8 +172,9 @@ impl Remote {
             "scrub-stop" => Request::Scrub { begins: false },
             "heal-pause" => Request::Heal { paused: true },
             "heal-resume" => Request::Heal { paused: false },
-            what => match GiveUp::parse(what) {
-                Some(request) => Request::GiveUpOst(request),
+            what => match OstOrder::parse(what) {
+                Some(OstOrder::GiveUp(request)) => Request::GiveUpOst(request),
+                Some(OstOrder::Drain(request)) => Request::DrainOst(request),
                 None => Request::Status,
             },
         };

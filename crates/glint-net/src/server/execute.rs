@@ -18,7 +18,7 @@ use crate::{NetError, Service, capability, host, stats};
 use glint_proto::chain::{Destination, Forward};
 use glint_proto::frame::{FrameError, Header};
 use glint_proto::limits::*;
-use glint_proto::message::{GiveUp, Hello, Reply, Request, Survived};
+use glint_proto::message::{DrainOst, GiveUp, Hello, Reply, Request, Survived};
 use glint_proto::oss::OssRequest;
 use glint_proto::{
     Answer, Arrival, Bulk, Capability, ClientId, Cred, Errno, FsResult, MdsReply, MdsRequest,
@@ -95,6 +95,7 @@ impl<S: Service> Worker<S> {
             Request::Scrub { begins } => self.scrub(&connection, begins),
             Request::Heal { paused } => self.pause_heal(&connection, paused).await,
             Request::GiveUpOst(request) => self.give_up_ost(&connection, request).await,
+            Request::DrainOst(request) => self.drain_ost(&connection, request).await,
             Request::Hello(hello) => self.greet(&received, hello).await?,
             Request::Osses => {
                 received.session()?;
@@ -229,6 +230,17 @@ impl<S: Service> Worker<S> {
             return Reply::Failed(Errno::EACCES);
         }
         match self.service.give_up_ost(request).await {
+            Ok(text) => Reply::Json(text),
+            Err(reason) => Reply::Refused(reason),
+        }
+    }
+
+    /// Has files leave an OST or says which are there, for who may do everything.
+    async fn drain_ost(&self, connection: &ServedConnection<S>, request: DrainOst) -> Reply {
+        if connection.rights().is_some() {
+            return Reply::Failed(Errno::EACCES);
+        }
+        match self.service.drain_ost(request).await {
             Ok(text) => Reply::Json(text),
             Err(reason) => Reply::Refused(reason),
         }

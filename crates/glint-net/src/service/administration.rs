@@ -1,6 +1,6 @@
 //! The process itself: its state, its threads, and the other servers of the cluster.
 
-use glint_proto::message::GiveUp;
+use glint_proto::message::{DrainOst, GiveUp};
 use glint_proto::oss::{OssReply, OssRequest};
 use glint_proto::watch::Beat;
 use glint_proto::{Errno, FsResult};
@@ -27,6 +27,12 @@ pub trait AdminService {
     /// JSON, an error a sentence for people.
     fn give_up_ost(&self, _request: GiveUp) -> impl Future<Output = Result<String, String>> {
         ready(Err("only the server with the MDS can give up an OST; ask that".into()))
+    }
+
+    /// Has files leave an OST, or says which are there. The answer is JSON, an error a sentence for
+    /// people.
+    fn drain_ost(&self, _request: DrainOst) -> impl Future<Output = Result<String, String>> {
+        ready(Err("only the server with the MDS can drain an OST; ask that".into()))
     }
 
     /// Answers another server of OSTs, whose certificate has this name.

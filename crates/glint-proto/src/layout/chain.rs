@@ -55,6 +55,17 @@ impl fmt::Display for ChainId {
     }
 }
 
+/// Chains that new files with so many copies are laid out over.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ChainTargets {
+    /// Members of each.
+    pub copies: u8,
+    /// How many there are.
+    pub count: u16,
+    /// Positions of those that new files avoid: without a head, or with a drained OST.
+    pub avoided: Vec<u16>,
+}
+
 /// Use that may be made of a member of a chain.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum MemberState {

@@ -7,6 +7,7 @@
 #![allow(missing_docs)] // Fields say what they are; shapes are documented on the variants.
 
 pub use super::rpc::*;
+use crate::chain::ChainTargets;
 use crate::limits::*;
 #[cfg(doc)]
 use crate::lock::Bits;
@@ -311,10 +312,9 @@ pub enum MdsReply {
     Locked(DataLock),
     /// A lock in the way of a lock of a program; `None` if there is none.
     Blocked(Option<PosixLock>),
-    /// `count` inode numbers from `first` on, for files that are laid out over `osts`, of which
-    /// some are `absent`: not heard of, and better left alone; and how many `chains` there are of
-    /// each number of copies.
-    Inodes { first: u64, count: u32, osts: u16, absent: Vec<u16>, chains: Vec<(u8, u16)> },
+    /// `count` inode numbers from `first` on, for files that are laid out over `osts` without those
+    /// that are `avoided` where it can be, or over `chains`.
+    Inodes { first: u64, count: u32, osts: u16, avoided: Vec<u16>, chains: Vec<ChainTargets> },
     /// `batch`: so many changes were executed, and these of them, counted from 0, failed.
     Batched { done: u32, failed: Vec<(u32, Errno)> },
 }

@@ -218,6 +218,8 @@ pub enum Request<'a> {
     Heal { paused: bool },
     /// An OST does not exist any more.
     GiveUpOst(GiveUp),
+    /// An OST is drained, or is used again.
+    DrainOst(DrainOst),
 }
 
 impl Request<'_> {
@@ -229,7 +231,8 @@ impl Request<'_> {
             Request::Status
             | Request::Scrub { .. }
             | Request::Heal { .. }
-            | Request::GiveUpOst(_) => Op::Status,
+            | Request::GiveUpOst(_)
+            | Request::DrainOst(_) => Op::Status,
             Request::Stats | Request::ResetStats => Op::Stats,
             Request::Ping { .. } | Request::Bye => Op::Ping,
             Request::Replay { .. } | Request::Recovered | Request::Reclaim(_) => Op::Recovery,
@@ -255,8 +258,8 @@ pub enum Reply {
     Peer(FsResult<PeerReply>),
     /// To [`Request::Oss`].
     Oss(FsResult<OssReply>),
-    /// To [`Request::Status`], [`Request::Stats`], [`Request::GiveUpOst`], and what only says that it
-    /// is done.
+    /// To [`Request::Status`], [`Request::Stats`], [`Request::GiveUpOst`], [`Request::DrainOst`], and
+    /// what only says that it is done.
     Json(String),
     /// The request is not done.
     Failed(Errno),
@@ -315,8 +318,33 @@ pub struct DirEntry {
     pub attr: Option<Attr>,
 }
 
-/// Request of an administrator about an OST that does not exist any more; also in words, as commands
-/// ask a mount.
+/// Request of an administrator about an OST, as commands ask a mount for it in words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OstOrder {
+    /// It does not exist any more.
+    GiveUp(GiveUp),
+    /// Files shall leave it.
+    Drain(DrainOst),
+}
+
+impl OstOrder {
+    /// The request that these words are.
+    pub fn parse(words: &str) -> Option<OstOrder> {
+        let give_up = GiveUp::parse(words).map(OstOrder::GiveUp);
+        give_up.or_else(|| DrainOst::parse(words).map(OstOrder::Drain))
+    }
+}
+
+impl fmt::Display for OstOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OstOrder::GiveUp(request) => request.fmt(f),
+            OstOrder::Drain(request) => request.fmt(f),
+        }
+    }
+}
+
+/// Request of an administrator about an OST that does not exist any more; also in words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct GiveUp {
     /// The OST.
@@ -359,9 +387,65 @@ impl fmt::Display for GiveUp {
     }
 }
 
+/// Request of an administrator about an OST that files shall leave; also in words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DrainOst {
+    /// The OST.
+    pub ost: u16,
+    /// What is asked for.
+    pub step: DrainStep,
+}
+
+/// Steps in which an OST is drained.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum DrainStep {
+    /// New files avoid it from now on.
+    Begin,
+    /// New files use it again.
+    End,
+    /// A page of the files that have a stripe there, from this inode on.
+    Files(Ino),
+}
+
+impl DrainOst {
+    /// The request that these words are.
+    pub fn parse(words: &str) -> Option<DrainOst> {
+        let words: Vec<&str> = words.split(' ').collect();
+        let (ost, step) = match words[..] {
+            ["drain", ost, "begin"] => (ost, DrainStep::Begin),
+            ["drain", ost, "end"] => (ost, DrainStep::End),
+            ["drain", ost, "files", from] => (ost, DrainStep::Files(Ino(from.parse().ok()?))),
+            _ => return None,
+        };
+        Some(DrainOst { ost: ost.parse().ok()?, step })
+    }
+}
+
+impl fmt::Display for DrainOst {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ost = self.ost;
+        match self.step {
+            DrainStep::Begin => write!(f, "drain {ost} begin"),
+            DrainStep::End => write!(f, "drain {ost} end"),
+            DrainStep::Files(from) => write!(f, "drain {ost} files {}", from.0),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_of_a_drain_are_the_request_that_they_were_made_of() {
+        for step in [DrainStep::Begin, DrainStep::End, DrainStep::Files(Ino(u64::MAX))] {
+            let request = DrainOst { ost: 3, step };
+            assert_eq!(DrainOst::parse(&request.to_string()), Some(request));
+            assert!(request.to_string().len() < 64);
+        }
+        let others = ["drain", "drain 1", "drain 70000 end", "drain 1 files", "drain 1 files x"];
+        assert!(others.iter().all(|words| DrainOst::parse(words).is_none()));
+    }
 
     #[test]
     fn words_are_the_request_that_they_were_made_of() {

@@ -7,7 +7,7 @@ use glint_net::AdminService;
 use glint_ost::disk::Disk;
 use glint_proto::FsResult;
 use glint_proto::chain::ChainPolicy;
-use glint_proto::message::{GiveUp, GiveUpStep};
+use glint_proto::message::{DrainOst, GiveUp, GiveUpStep};
 use glint_proto::oss::{OssReply, OssRequest};
 use glint_proto::watch::Beat;
 
@@ -33,6 +33,10 @@ impl<K: Kv, D: Disk> AdminService for MdsServer<K, D> {
             GiveUpStep::Preview(from) => self.preview_loss(ost, from).await,
             GiveUpStep::Confirmed(said) => self.lose_ost(ost, said).await,
         }
+    }
+
+    async fn drain_ost(&self, request: DrainOst) -> Result<String, String> {
+        self.drain(request).await
     }
 
     async fn execute_oss(&self, name: Option<&str>, request: OssRequest) -> FsResult<OssReply> {

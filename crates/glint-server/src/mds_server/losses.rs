@@ -5,7 +5,7 @@
 
 use super::MdsServer;
 use glint_kv::Kv;
-use glint_mds::{ChainLoss, GiveUpError, Loss, LostFile};
+use glint_mds::{ChainLoss, GiveUpError, LosesData, Loss, NamedFile};
 use glint_ost::disk::Disk;
 use glint_proto::limits::MEMBER_LOST_MS;
 use glint_proto::{Errno, Ino};
@@ -79,10 +79,10 @@ fn chain_row(ChainLoss { chain, loss, others, heard }: &ChainLoss) -> Value {
     json!({ "chain": chain.to_string(), "loses": loses, "others": others, "heard": heard })
 }
 
-fn file_row(file: &LostFile) -> Value {
+fn file_row(file: &NamedFile<LosesData>) -> Value {
     json!({
         "ino": file.ino.0,
-        "path": file.path.as_ref().map(|path| String::from_utf8_lossy(path)),
-        "loses": if file.loses_data { "data" } else { "changes" },
+        "path": file.path.as_deref().map(String::from_utf8_lossy),
+        "loses": if file.says.0 { "data" } else { "changes" },
     })
 }

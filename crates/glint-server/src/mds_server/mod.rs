@@ -2,6 +2,7 @@
 
 mod administration;
 mod chains;
+mod draining;
 mod filling;
 mod losses;
 mod objects;
@@ -231,11 +232,16 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
 
     /// Has the MDS know what space there is, and which OSTs are not heard of.
     pub(crate) fn watch_space(&self) {
-        self.mds.set_absent(self.osses.absent());
+        self.avoid_absent();
         // The tables lie beside the first one.
         if let Some(space) = self.osts.first_space() {
             self.mds.set_full(space.free < reserve_metadata(space.total));
         }
+    }
+
+    /// Has new files avoid OSTs that are not heard of, or drained.
+    fn avoid_absent(&self) {
+        self.mds.set_absent(self.osses.absent());
     }
 
     /// Longest time between two calls of [`MdsServer::settle`].

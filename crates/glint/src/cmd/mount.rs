@@ -11,7 +11,7 @@ use glint_client::{Client, RunningClient, Vfs};
 use glint_mount::{Mount, MountFlags};
 use glint_net::{Address, Cluster, Remote, RemoteOptions};
 use glint_proto::limits::AWAY_END_MS;
-use glint_proto::message::GiveUp;
+use glint_proto::message::OstOrder;
 use glint_telemetry::event;
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -291,9 +291,9 @@ impl MountServers for ServersElsewhere {
         Remote::ask(address, what).map_err(|error| not_reached(address, &error))
     }
 
-    fn give_up(&self, request: GiveUp) -> Result<String, String> {
+    fn order(&self, order: OstOrder) -> Result<String, String> {
         let address = &self.address;
-        Remote::ask(address, &request.to_string()).map_err(|error| not_reached(address, &error))
+        Remote::ask(address, &order.to_string()).map_err(|error| not_reached(address, &error))
     }
 
     fn scrub(&self, begins: bool) -> Result<String, String> {

@@ -10,7 +10,7 @@ use crate::{CommandResult, daemon};
 use glint_client::RunningClient;
 use glint_mount::{Mount, MountFlags, TransportKind};
 use glint_net::{AdminService, Cluster, InProcess};
-use glint_proto::message::GiveUp;
+use glint_proto::message::OstOrder;
 use glint_server::data_dir::{Role, ServedDir};
 use glint_server::{MdsServer, RunningMds, Settings};
 use glint_telemetry::event;
@@ -162,8 +162,14 @@ impl MountServers for ServersHere {
         done.map(|()| String::new()).map_err(|errno| errno.to_string())
     }
 
-    fn give_up(&self, request: GiveUp) -> Result<String, String> {
-        futures_lite::future::block_on(AdminService::give_up_ost(&*self.0, request))
+    fn order(&self, order: OstOrder) -> Result<String, String> {
+        let server = &*self.0;
+        futures_lite::future::block_on(async {
+            match order {
+                OstOrder::GiveUp(request) => AdminService::give_up_ost(server, request).await,
+                OstOrder::Drain(request) => AdminService::drain_ost(server, request).await,
+            }
+        })
     }
 
     fn scrub(&self, begins: bool) -> Result<String, String> {

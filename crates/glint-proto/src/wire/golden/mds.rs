@@ -110,6 +110,7 @@ fn answers_of_the_mds() {
         name: b"n".to_vec(),
         attr: Some(attr()),
     };
+    let chains = ChainTargets { copies: 2, count: 5, avoided: vec![6] };
     let replies = [
         MdsReply::Done,
         MdsReply::Removed { ino: Ino(1) },
@@ -121,7 +122,7 @@ fn answers_of_the_mds() {
         MdsReply::Glimpsed { attr: attr(), size: 2, mtime: TIME },
         MdsReply::Locked(DataLock { number: 1, range: RANGE, write: true }),
         MdsReply::Blocked(Some(LOCK)),
-        MdsReply::Inodes { first: 1, count: 2, osts: 3, absent: vec![4], chains: vec![(2, 5)] },
+        MdsReply::Inodes { first: 1, count: 2, osts: 3, avoided: vec![4], chains: vec![chains] },
         MdsReply::Batched { done: 1, failed: vec![(2, Errno::EIO)] },
     ];
     must_be(
@@ -137,7 +138,7 @@ fn answers_of_the_mds() {
          Glimpsed 0701a48302020304050607020206040a06011402030401020604
          Locked 0801050601
          Blocked 0901010203050601010104
-         Inodes 0a0102030104010205
+         Inodes 0a01020301040102050106
          Batched 0b0101020a",
     );
 }

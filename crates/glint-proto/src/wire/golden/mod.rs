@@ -4,7 +4,9 @@
 //! If the change is meant: raise [`PROTOCOL_VERSION`], and take the lines that the failure prints.
 
 use crate::capability::{Access, Capability};
-use crate::chain::{Chain, ChainId, ChainPolicy, ChainVersion, Member, MemberEvent, MemberState};
+use crate::chain::{
+    Chain, ChainId, ChainPolicy, ChainTargets, ChainVersion, Member, MemberEvent, MemberState,
+};
 use crate::deferred::Deferred;
 use crate::frame::Header;
 use crate::lock::{Bits, DataLock, Grant, Range, Recall, Return};
@@ -225,6 +227,9 @@ fn requests_and_replies_of_a_connection() {
         Request::Heal { paused: true },
         Request::GiveUpOst(GiveUp { ost: 3, step: GiveUpStep::Preview(Ino(1)) }),
         Request::GiveUpOst(GiveUp { ost: 3, step: GiveUpStep::Confirmed(1) }),
+        Request::DrainOst(DrainOst { ost: 3, step: DrainStep::Begin }),
+        Request::DrainOst(DrainOst { ost: 3, step: DrainStep::End }),
+        Request::DrainOst(DrainOst { ost: 3, step: DrainStep::Files(Ino(1)) }),
     ];
     must_be(
         &requests,
@@ -247,7 +252,10 @@ fn requests_and_replies_of_a_connection() {
          Scrub 1101
          Heal 1201
          GiveUpOst 13030001
-         GiveUpOst 13030101",
+         GiveUpOst 13030101
+         DrainOst 140300
+         DrainOst 140301
+         DrainOst 14030201",
     );
     let welcome = Welcome {
         fs_uuid: 1,
