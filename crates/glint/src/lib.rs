@@ -10,6 +10,7 @@
 mod cmd;
 mod control;
 mod daemon;
+mod file_handle;
 pub mod identity;
 mod live;
 mod logging;

@@ -1,5 +1,6 @@
 //! Commands about where data lies, and in what state it is: a file each.
 
+mod drain;
 pub(crate) mod heal;
 pub(crate) mod lost;
 pub(crate) mod ost;

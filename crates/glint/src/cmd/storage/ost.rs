@@ -1,6 +1,6 @@
 //! `glint ost`: the OSTs of a file system, for whoever looks after them.
 
-use super::lost;
+use super::{drain, lost};
 use crate::CommandResult;
 use crate::target::Target;
 use glint_server::data_dir::replace_ost;
@@ -18,6 +18,24 @@ pub(crate) enum OstCommand {
     List(ListArgs),
     Replace(ReplaceArgs),
     Lost(lost::Args),
+    /// Move all files away from an OST, while they are used
+    ///
+    /// New files avoid it from now on, and those that are there are moved to other OSTs one after the
+    /// other, through the mount that is named. Who reads or writes a file waits while that is moved;
+    /// one that others use all the time is tried again, and named in the end, with exit status 1.
+    /// Ctrl-C ends after the file that is being moved; the same command goes on from there. When it
+    /// has ended, nothing is lost with the OST: `glint ost remove` takes it away. For root, and
+    /// administrators only.
+    Drain(drain::Args),
+    /// Have new files use an OST again that was drained
+    Undrain(drain::Args),
+    /// Take a drained OST away, whose server is stopped
+    ///
+    /// Nobody waits for it afterwards, and no chain is laid over it. It is refused while a file is
+    /// there, or while it has something that other members of its chains have not.
+    Remove(drain::Args),
+    /// List the files that have data, or would have it, on an OST
+    Files(drain::Args),
 }
 
 /// List the OSTs: their servers, their failure domains, and in how many chains of copies they do
@@ -66,6 +84,10 @@ pub(crate) fn run(command: OstCommand) -> CommandResult {
         OstCommand::List(args) => list(args),
         OstCommand::Replace(args) => replace(args),
         OstCommand::Lost(args) => lost::run(&args),
+        OstCommand::Drain(args) => drain::drain(&args),
+        OstCommand::Undrain(args) => drain::undrain(&args),
+        OstCommand::Remove(args) => drain::remove(&args),
+        OstCommand::Files(args) => drain::files(&args),
     }
 }
 
@@ -120,9 +142,14 @@ fn rows(status: &Value) -> Vec<Value> {
             .find(|row| row["ost"] == ost)
             .map_or(0, |row| row["lost_files"].as_u64().unwrap_or(0))
     };
+    let is_drained = |ost: u64| {
+        let mut drained = status["drained"].as_array().into_iter().flatten();
+        drained.any(|one| one.as_u64() == Some(ost))
+    };
     let row = |ost: u64, server: &Value, domain: &Value, silent_ms: u64, given_up: bool| {
         json!({
             "ost": ost,
+            "drained": is_drained(ost),
             "given_up": given_up,
             "server": server,
             "failure_domain": domain,
@@ -157,6 +184,7 @@ fn shown(row: &Value) -> String {
         _ if row["given_up"] == true => ", GIVEN UP".into(),
         ms => format!(", NOT HEARD OF for {} s", ms / 1000),
     };
+    let drained = if row["drained"] == true { ", DRAINED" } else { "" };
     let states = row["not_serving"].as_object().into_iter().flatten();
     let states: String =
         states.map(|(state, chains)| format!(", {state} in {chains} chains")).collect();
@@ -165,7 +193,7 @@ fn shown(row: &Value) -> String {
         files => format!(", {files} files without copies LOST DATA when it was replaced"),
     };
     let (ost, server, domain) = (row["ost"].to_string(), text("server"), text("failure_domain"));
-    format!("ost {ost:<4} at {server}, fails with {domain}{silent}{states}{lost}")
+    format!("ost {ost:<4} at {server}, fails with {domain}{silent}{drained}{states}{lost}")
 }
 
 #[cfg(test)]

@@ -177,13 +177,18 @@ fn restripe(path: &Path, words: &str, stop: &Stop) -> Result<bool, String> {
     if is_as_wished(&layout, words) {
         return Ok(false);
     }
+    move_data(path, words, stop).map(|()| true)
+}
+
+/// Has the data of a file moved as these words say, when others let it.
+pub(super) fn move_data(path: &Path, words: &str, stop: &Stop) -> Result<(), String> {
     let mut pause = PAUSE;
     let mut attempts = ATTEMPTS;
     loop {
         attempts -= 1;
         let flags = XattrFlags::empty();
         match rustix::fs::setxattr(path, "glint.restripe", words.as_bytes(), flags) {
-            Ok(()) => return Ok(true),
+            Ok(()) => return Ok(()),
             Err(Errno::AGAIN | Errno::BUSY) if attempts > 0 && !stop.is_asked() => {
                 std::thread::sleep(pause);
                 pause *= 2;

@@ -1,0 +1,281 @@
+//! `glint ost drain`, `undrain`, `files` and `remove`: files leave an OST while they are used. The
+//! process behind a mount moves each, when the attribute `glint.restripe` of it is set.
+
+use super::restripe::move_data;
+use crate::CommandResult;
+use crate::file_handle::ByNumber;
+use crate::live;
+use crate::signals::Stop;
+use crate::target::Target;
+use glint_proto::Ino;
+use glint_proto::message::{DrainOst, DrainStep, GiveUp, GiveUpStep};
+use glint_server::human_bytes;
+use serde_json::{Value, json};
+use std::io::IsTerminal;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Looks for files in a row that move none of those that are left, before it is given up.
+const IDLE_PASSES_MAX: u32 = 3;
+const PAUSE: Duration = Duration::from_secs(1);
+const REDRAW: Duration = Duration::from_millis(200);
+/// Files that are named with the reason why they did not move.
+const NAMED: usize = 8;
+
+/// OST and file system of these commands.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Number of the OST, as `glint ost list` shows it.
+    #[arg(value_name = "N")]
+    ost: u16,
+    /// A mount point, or (not for `drain`) the server with the MDS as HOST, HOST:PORT, or its data
+    /// directory or socket here [default: the only one that is mounted or served here].
+    #[arg(value_name = "DIR|HOST:PORT")]
+    target: Option<String>,
+    /// Print JSON, one object a line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// File with a stripe on an OST.
+struct Placed {
+    ino: u64,
+    size: u64,
+    path: Option<String>,
+}
+
+/// Everything that an OST has.
+struct Held {
+    files: Vec<Placed>,
+    /// Removed or moved files whose objects are not removed there yet.
+    leaving: u64,
+}
+
+fn ask(target: &Target, request: &impl ToString) -> Result<Value, Box<dyn std::error::Error>> {
+    Ok(serde_json::from_str(&target.ask(&request.to_string())?)?)
+}
+
+/// Asks for all files with a stripe on an OST.
+fn held(target: &Target, ost: u16, stop: &Stop) -> Result<Held, Box<dyn std::error::Error>> {
+    let (mut files, mut leaving, mut from) = (Vec::new(), 0, Some(0));
+    while let Some(ino) = from.filter(|_| !stop.is_asked()) {
+        let page = ask(target, &DrainOst { ost, step: DrainStep::Files(Ino(ino)) })?;
+        let Some(rows) = page["files"].as_array() else {
+            return Err("the server cannot say which files are there".into());
+        };
+        files.extend(rows.iter().filter_map(|row| {
+            let path = row["path"].as_str().map(str::to_owned);
+            Some(Placed { ino: row["ino"].as_u64()?, size: row["size"].as_u64()?, path })
+        }));
+        leaving = page["leaving"].as_u64().unwrap_or(leaving);
+        // A server that does not get on would be asked for ever.
+        from = page["next"].as_u64().filter(|next| *next > ino);
+    }
+    Ok(Held { files, leaving })
+}
+
+/// Lists the files.
+pub(crate) fn files(args: &Args) -> CommandResult {
+    let target = Target::find(args.target.as_deref())?;
+    let held = held(&target, args.ost, &Stop::listen()?)?;
+    for Placed { ino, size, path } in &held.files {
+        match (args.json, path) {
+            (true, path) => crate::say!("{}", json!({ "ino": ino, "path": path, "size": size })),
+            (false, Some(path)) => crate::say!("{path}"),
+            (false, None) => crate::say!("inode {ino} (its name was not found)"),
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Has new files use it again.
+pub(crate) fn undrain(args: &Args) -> CommandResult {
+    let target = Target::find(args.target.as_deref())?;
+    let ost = args.ost;
+    let answer = ask(&target, &DrainOst { ost, step: DrainStep::End })?;
+    match (args.json, answer["was_drained"] == true) {
+        (true, _) => crate::say!("{answer}"),
+        (false, true) => crate::say!("new files use OST {ost} again"),
+        (false, false) => crate::say!("OST {ost} was not drained; nothing was done"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(Default)]
+struct Moved {
+    files: u64,
+    bytes: u64,
+}
+
+/// Moves all files away.
+pub(crate) fn drain(args: &Args) -> CommandResult {
+    let (ost, target) = (args.ost, Target::find(args.target.as_deref())?);
+    let Target::Mount(mount) = &target else {
+        return Err(
+            "files are moved through a mount: name a mount point of the file system on this \
+                    host"
+                .into(),
+        );
+    };
+    let by_number =
+        ByNumber::new(mount).map_err(|error| format!("{}: {error}", mount.display()))?;
+    let stop = Stop::listen()?;
+    ask(&target, &DrainOst { ost, step: DrainStep::Begin })?;
+    let (begun, mut moved, mut idle) = (Instant::now(), Moved::default(), 0);
+    let left = loop {
+        let found = held(&target, ost, &stop)?.files;
+        if found.is_empty() && !stop.is_asked() {
+            break Vec::new();
+        }
+        let before = moved.files;
+        let left = pass(args, &by_number, &found, &stop, (&mut moved, begun));
+        idle = if moved.files > before { 0 } else { idle + 1 };
+        if stop.is_asked() || idle == IDLE_PASSES_MAX {
+            break left;
+        }
+        if !left.is_empty() {
+            std::thread::sleep(PAUSE);
+        }
+    };
+    report(args, &moved, &left, stop.is_asked());
+    let is_done = left.is_empty() && !stop.is_asked();
+    Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Moves files once. Returns those that stay, each with the reason.
+fn pass(
+    args: &Args,
+    by_number: &ByNumber,
+    found: &[Placed],
+    stop: &Stop,
+    (moved, begun): (&mut Moved, Instant),
+) -> Vec<(String, String)> {
+    let is_shown = !args.json && std::io::stderr().is_terminal();
+    let mut shown = Instant::now();
+    let words = format!("avoid={}", args.ost);
+    let mut left = Vec::new();
+    for (n, file) in found.iter().enumerate() {
+        if stop.is_asked() {
+            break;
+        }
+        let name = file.path.clone().unwrap_or_else(|| format!("inode {}", file.ino));
+        let result = match by_number.open(file.ino) {
+            // Where it is now, whatever happens to its names.
+            Ok(fd) => {
+                let path = PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+                match path.metadata() {
+                    Ok(metadata) if metadata.nlink() == 0 => {
+                        Err("it is removed, and goes when it is closed".into())
+                    }
+                    _ => move_data(&path, &words, stop),
+                }
+            }
+            // It was removed meanwhile.
+            Err(error) if error.raw_os_error() == Some(libc::ESTALE) => continue,
+            Err(error) => Err(error.to_string()),
+        };
+        if args.json {
+            let (error, is_moved) = (result.as_ref().err(), result.is_ok());
+            crate::say!(
+                "{}",
+                json!({ "ino": file.ino, "path": name, "moved": is_moved, "error": error })
+            );
+        }
+        match result {
+            Ok(()) => {
+                moved.files += 1;
+                moved.bytes += file.size;
+            }
+            Err(error) => left.push((name, error)),
+        }
+        if is_shown && shown.elapsed() >= REDRAW {
+            shown = Instant::now();
+            live::show(&progress(moved, found.len() - n - 1, begun.elapsed()));
+        }
+    }
+    if is_shown {
+        live::show("\r\x1b[J");
+    }
+    left
+}
+
+fn progress(moved: &Moved, left: usize, took: Duration) -> String {
+    let Moved { files, bytes } = moved;
+    let seconds = took.as_secs_f64().max(0.001);
+    let rate = human_bytes((*bytes as f64 / seconds) as u64);
+    let more = (left as f64 * seconds / (*files).max(1) as f64).ceil();
+    let bytes = human_bytes(*bytes);
+    format!("\r\x1b[J{files} files with {bytes} moved at {rate}/s, {left} left, {more} s")
+}
+
+fn report(args: &Args, moved: &Moved, left: &[(String, String)], is_stopped: bool) {
+    let (ost, Moved { files, bytes }) = (args.ost, moved);
+    if args.json {
+        let row = json!({ "ost": ost, "moved": files, "bytes": bytes, "left": left.len() });
+        crate::say!("{row}");
+        return;
+    }
+    for (name, reason) in left.iter().take(NAMED) {
+        eprintln!("glint: {name}: {reason}");
+    }
+    let bytes = human_bytes(*bytes);
+    crate::say!("{files} files with {bytes} moved");
+    match (left.len(), is_stopped) {
+        (_, true) => crate::say!(
+            "ended before all were moved; new files avoid OST {ost} still: run it again to go on, or \
+             `glint ost undrain {ost}`"
+        ),
+        (0, _) => crate::say!(
+            "no file is on OST {ost} any more. Its space becomes free some time later (--lease). To \
+             take it away, stop its server and run `glint ost remove {ost}`"
+        ),
+        (left, _) => crate::say!(
+            "{left} files stay on OST {ost}, which new files avoid still (`glint ost files {ost}`): run \
+             it again"
+        ),
+    }
+}
+
+/// Takes an OST away that has no files.
+pub(crate) fn remove(args: &Args) -> CommandResult {
+    let (ost, target) = (args.ost, Target::find(args.target.as_deref())?);
+    let stop = Stop::listen()?;
+    let held = held(&target, ost, &stop)?;
+    if stop.is_asked() {
+        return Err("nothing was done".into());
+    }
+    if !held.files.is_empty() {
+        let files = held.files.len();
+        return Err(format!(
+            "{files} files are on OST {ost} (`glint ost files {ost}`): run `glint ost drain {ost}` first"
+        )
+        .into());
+    }
+    if held.leaving > 0 {
+        return Err(format!(
+            "OST {ost} has objects of {} files that were moved or removed: while its server runs they \
+             go, some time later (--lease). If it does not exist any more: `glint ost lost {ost}`",
+            held.leaving
+        )
+        .into());
+    }
+    let preview = ask(&target, &GiveUp { ost, step: GiveUpStep::Preview(Ino(0)) })?;
+    let is_lossy = |chain: &Value| chain["loses"] != "nothing";
+    if preview["chains"].as_array().is_none_or(|chains| chains.iter().any(is_lossy)) {
+        return Err(format!(
+            "other members of chains do not have everything that OST {ost} has: wait until they are \
+             synced (`glint ost list`)"
+        )
+        .into());
+    }
+    let number = preview["number"].as_u64().ok_or("the server cannot say what is lost")?;
+    let answer = ask(&target, &GiveUp { ost, step: GiveUpStep::Confirmed(number) })?;
+    match args.json {
+        true => crate::say!("{}", json!({ "removed": ost, "chains": answer["chains"] })),
+        false => crate::say!("OST {ost} is removed; nobody waits for it"),
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,4 @@
+//! Data of files that moves to other OSTs while it is used.
+
+mod drain;
+mod restripe;
