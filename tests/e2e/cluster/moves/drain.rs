@@ -106,7 +106,11 @@ fn an_ost_is_drained_while_it_is_used_and_taken_away() {
     eventually("it is taken away", || {
         glint().args(["ost", "remove", "3"]).arg(&dir).output().unwrap().status.success()
     });
-    b.stop();
+    // A mount that knows it waits for it at its end.
+    for mount in [a, b] {
+        mount.signal(rustix::process::Signal::INT);
+        mount.ends();
+    }
     let (b, other) = world.mount(port, "c", &[]);
     let seen_by_other = |path: &PathBuf| other.join(path.strip_prefix(&dir).unwrap());
     let mut seen: BTreeMap<_, _> =
@@ -114,7 +118,7 @@ fn an_ost_is_drained_while_it_is_used_and_taken_away() {
     seen.insert(other.join("file0"), content.clone());
     must_be(&seen);
     fs::write(other.join("after"), &content).unwrap();
-    [a, b, first, second, server].into_iter().for_each(Process::stop);
+    [b, first, second, server].into_iter().for_each(Process::stop);
 }
 
 #[test]
