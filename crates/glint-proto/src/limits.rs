@@ -244,6 +244,11 @@ pub const fn reserve_data(total: u64) -> u64 {
     reserve_metadata(total) + clamp(16 << 20, 0, total / 16)
 }
 
+/// Space that users may write below which new files avoid an OST, where they can.
+pub const fn full_below(total: u64) -> u64 {
+    clamp(total / 100, 0, 1 << 30)
+}
+
 /// Descriptors of a server, by use. Each part has its own, so that none takes those of another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Descriptors {

@@ -190,13 +190,19 @@ impl OssRegistry {
         self.state.lock().all.iter().map(RegisteredOss::info).collect()
     }
 
-    /// OSTs of those that were not heard of just now.
+    /// OSTs that new files are better not laid out over: of those that were not heard of just now,
+    /// and full ones.
     pub fn absent(&self) -> Vec<u16> {
         let state = self.state.lock();
-        let absent = state.all.iter().filter(|oss| clock::since(oss.heard) > ABSENT);
-        absent
-            .flat_map(|oss| (0..oss.identity.osts).map(|ost| oss.identity.first_ost + ost))
-            .collect()
+        let absent = state.all.iter().flat_map(|oss| {
+            let is_silent = clock::since(oss.heard) > ABSENT;
+            let is_full = |ost: u16| {
+                let space = oss.space.get(usize::from(ost - oss.identity.first_ost));
+                space.is_some_and(SpaceInfo::is_full)
+            };
+            oss.osts().filter(move |ost| is_silent || is_full(*ost))
+        });
+        absent.collect()
     }
 
     /// How long each was not heard of.

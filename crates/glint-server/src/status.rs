@@ -32,6 +32,11 @@ pub(crate) fn osts<D: Disk>(osts: &OstSet<D>, first: u16, repairs: &Repairs) -> 
     (0..).zip(spaces.map(|((path, space), scrub)| (path, space, scrub))).map(row).collect()
 }
 
+/// Space of an OST.
+fn space_row(space: &SpaceInfo) -> Value {
+    json!({ "total_bytes": space.total, "available_bytes": space.available })
+}
+
 /// How far the scrubbing of an OST is, and what it found.
 fn scrub_row(scrub: &ScrubReport, repairs: RepairCount) -> Value {
     let damage = |damage: &Damage| {
@@ -127,6 +132,7 @@ pub(crate) fn status<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
     let heard = std::iter::zip(heard, osses.given_up());
     let osses: Vec<Value> = std::iter::zip(osses.infos(), heard)
         .map(|(oss, ((silence, domain), given_up))| {
+            let each: Vec<Value> = oss.space.iter().map(space_row).collect();
             let space = SpaceInfo::sum(oss.space);
             json!({
                 "address": oss.address,
@@ -138,6 +144,7 @@ pub(crate) fn status<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
                 "total_bytes": space.total,
                 "free_bytes": space.free,
                 "available_bytes": space.available,
+                "space": each,
             })
         })
         .collect();

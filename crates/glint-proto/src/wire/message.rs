@@ -513,6 +513,11 @@ pub struct SpaceInfo {
 }
 
 impl SpaceInfo {
+    /// Whether new files avoid it, where they can. Not of one that has said nothing.
+    pub fn is_full(&self) -> bool {
+        self.available < full_below(self.total)
+    }
+
     /// All of these; one file system under several counts once.
     pub fn sum(spaces: impl IntoIterator<Item = SpaceInfo>) -> SpaceInfo {
         let mut sum = SpaceInfo::default();

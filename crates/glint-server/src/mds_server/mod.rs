@@ -239,9 +239,11 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
         }
     }
 
-    /// Has new files avoid OSTs that are not heard of, or drained.
+    /// Has new files avoid OSTs that are not heard of, full, or drained.
     fn avoid_absent(&self) {
-        self.mds.set_absent(self.osses.absent());
+        let own = (0..).zip(self.osts.spaces()).filter(|(_, space)| space.is_full());
+        let own = own.map(|(ost, _)| ost);
+        self.mds.set_absent(own.chain(self.osses.absent()).collect());
     }
 
     /// Longest time between two calls of [`MdsServer::settle`].

@@ -261,3 +261,21 @@ fn failure_domains_are_remembered() {
     osses.beat(&data, None, moved).unwrap();
     assert_eq!(osses.placed().last().unwrap().domain, "rack");
 }
+
+#[test]
+fn new_files_avoid_osts_that_are_full() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = DataDir::open_or_create(dir.path(), Some(1), Role::Mds).unwrap();
+    let osses = OssRegistry::new(&data, 7, Duration::from_secs(1));
+    let space = |available| SpaceInfo { total: 1 << 40, available, ..SpaceInfo::default() };
+    let say = |space| {
+        osses.beat(&data, None, Heartbeat { space, ..beat(1, (0, 0)) }).unwrap();
+        osses.absent()
+    };
+    assert!(say(vec![]).is_empty(), "nothing is known");
+    assert!(say(vec![space(1 << 30), space(1 << 39)]).is_empty());
+    assert_eq!(say(vec![space(1 << 39), space((1 << 30) - 1)]), [2]);
+    assert!(!SpaceInfo::default().is_full());
+    let small = SpaceInfo { total: 300 << 20, available: 2 << 20, ..SpaceInfo::default() };
+    assert!(small.is_full());
+}

@@ -4,6 +4,7 @@ use super::{drain, lost};
 use crate::CommandResult;
 use crate::target::Target;
 use glint_server::data_dir::replace_ost;
+use glint_server::human_bytes;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -146,8 +147,14 @@ fn rows(status: &Value) -> Vec<Value> {
         let mut drained = status["drained"].as_array().into_iter().flatten();
         drained.any(|one| one.as_u64() == Some(ost))
     };
-    let row = |ost: u64, server: &Value, domain: &Value, silent_ms: u64, given_up: bool| {
+    let row = |(ost, space): (u64, &Value),
+               server: &Value,
+               domain: &Value,
+               silent_ms: u64,
+               given_up: bool| {
         json!({
+            "total_bytes": space["total_bytes"],
+            "available_bytes": space["available_bytes"],
             "ost": ost,
             "drained": is_drained(ost),
             "given_up": given_up,
@@ -159,7 +166,8 @@ fn rows(status: &Value) -> Vec<Value> {
         })
     };
     let own = status["osts"].as_array().into_iter().flatten().filter_map(|ost| {
-        Some(row(ost["index"].as_u64()?, &json!("mds"), &status["failure_domain"], 0, false))
+        let index = ost["index"].as_u64()?;
+        Some(row((index, ost), &json!("mds"), &status["failure_domain"], 0, false))
     });
     let others = status["osses"].as_array().into_iter().flatten().flat_map(|oss| {
         let first = oss["first_ost"].as_u64().unwrap_or(0);
@@ -170,7 +178,8 @@ fn rows(status: &Value) -> Vec<Value> {
             all.any(|one| one.as_u64() == Some(ost))
         };
         osts.map(move |ost| {
-            row(ost, &oss["address"], &oss["failure_domain"], silent_ms, given_up(ost))
+            let space = &oss["space"][(ost - first) as usize];
+            row((ost, space), &oss["address"], &oss["failure_domain"], silent_ms, given_up(ost))
         })
     });
     own.chain(others).collect()
@@ -184,6 +193,12 @@ fn shown(row: &Value) -> String {
         _ if row["given_up"] == true => ", GIVEN UP".into(),
         ms => format!(", NOT HEARD OF for {} s", ms / 1000),
     };
+    let space = match (row["available_bytes"].as_u64(), row["total_bytes"].as_u64()) {
+        (Some(available), Some(total)) => {
+            format!(", {} of {} free", human_bytes(available), human_bytes(total))
+        }
+        _ => String::new(),
+    };
     let drained = if row["drained"] == true { ", DRAINED" } else { "" };
     let states = row["not_serving"].as_object().into_iter().flatten();
     let states: String =
@@ -193,7 +208,7 @@ fn shown(row: &Value) -> String {
         files => format!(", {files} files without copies LOST DATA when it was replaced"),
     };
     let (ost, server, domain) = (row["ost"].to_string(), text("server"), text("failure_domain"));
-    format!("ost {ost:<4} at {server}, fails with {domain}{silent}{drained}{states}{lost}")
+    format!("ost {ost:<4} at {server}{space}, fails with {domain}{silent}{drained}{states}{lost}")
 }
 
 #[cfg(test)]
@@ -205,10 +220,11 @@ mod tests {
         let member = |ost: u16, state: &str| json!({ "ost": ost, "state": state });
         let status = json!({
             "failure_domain": "mds",
-            "osts": [{ "index": 0 }],
+            "osts": [{ "index": 0, "total_bytes": 2048, "available_bytes": 512 }],
             "osses": [{
                 "address": "b:1", "first_ost": 1, "osts": 2, "silent_ms": 4500,
                 "failure_domain": "rack7",
+                "space": [null, { "total_bytes": 9, "available_bytes": 8 }],
             }, {
                 "address": "c:1", "first_ost": 3, "osts": 1, "silent_ms": 9000,
                 "failure_domain": "c:1", "given_up": [3],
@@ -223,10 +239,10 @@ mod tests {
         assert_eq!(
             shown,
             [
-                "ost 0    at mds, fails with mds, 3 files without copies LOST DATA when it was \
+                "ost 0    at mds, 512 B of 2.0 KiB free, fails with mds, 3 files without copies LOST DATA when it was \
                  replaced",
                 "ost 1    at b:1, fails with rack7, NOT HEARD OF for 4 s, syncing in 1 chains",
-                "ost 2    at b:1, fails with rack7, NOT HEARD OF for 4 s, offline in 2 chains",
+                "ost 2    at b:1, 8 B of 9 B free, fails with rack7, NOT HEARD OF for 4 s, offline in 2 chains",
                 "ost 3    at c:1, fails with c:1, GIVEN UP",
             ]
         );
