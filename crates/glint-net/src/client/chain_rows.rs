@@ -4,27 +4,22 @@
 //! - A row never gives way to an older one.
 //! - From when a chain has another head, or may have lost something, until the head has, on stable
 //!   storage or from this client, what the old one has not made durable, nothing else is sent to the
-//!   chain ([`ChainRows::is_moving`]).
+//!   chain ([`MovedChanges::is_moving`]).
 
 use crate::client::moved::MovedChanges;
 use glint_proto::chain::{Chain, ChainVersion, Destination};
 use glint_proto::{OstRequest, clock};
 use parking_lot::{Mutex, RwLock};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// Rows of chains, for all servers of a client.
 #[derive(Default)]
 pub struct ChainRows {
     rows: RwLock<HashMap<u16, Arc<Chain>>>,
-    /// Chains that have another head, to which is to be sent what the old one may lose; each with
-    /// how often that has happened.
-    moving: Mutex<BTreeMap<u16, u64>>,
-    /// How many there are.
-    moving_count: AtomicUsize,
-    /// Changes to be sent to them.
+    /// Chains that have another head, and changes to be sent to them, which the old one may lose.
     pub(crate) moved: MovedChanges,
     /// Some server has changes of a chain that are not known to be stable.
     pub(crate) wants_news: AtomicBool,
@@ -45,38 +40,8 @@ impl ChainRows {
         let before = rows.insert(target, Arc::new(row));
         let has_lost = |before: &Chain| before.head() != head || before.version < intact_since;
         if before.is_some_and(|before| has_lost(&before)) {
-            self.moves(target);
+            self.moved.moves(target);
         }
-    }
-
-    /// Something that a chain was sent is to be sent to it again, before all else.
-    pub(crate) fn moves(&self, target: u16) {
-        let mut moving = self.moving.lock();
-        *moving.entry(target).or_default() += 1;
-        self.moving_count.store(moving.len(), Ordering::Release);
-    }
-
-    /// Chains to which something is to be sent again.
-    pub(crate) fn moving(&self) -> Vec<u16> {
-        match self.moving_count.load(Ordering::Acquire) {
-            0 => Vec::new(),
-            _ => self.moving.lock().keys().copied().collect(),
-        }
-    }
-
-    /// How often a chain has got another head while there was something to send; `None` if there is
-    /// nothing.
-    pub(crate) fn moves_of(&self, target: u16) -> Option<u64> {
-        self.moving.lock().get(&target).copied()
-    }
-
-    /// All of it was sent, unless it has moved again since then.
-    pub(crate) fn has_moved(&self, target: u16, moves: u64) {
-        let mut moving = self.moving.lock();
-        if moving.get(&target) == Some(&moves) {
-            moving.remove(&target);
-        }
-        self.moving_count.store(moving.len(), Ordering::Release);
     }
 
     /// Whether what was acknowledged by this version is with the members of today, or will be before
@@ -93,11 +58,6 @@ impl ChainRows {
                 && (row.head() != Some(ost) || row.intact_since > chain.version)
         };
         self.get(chain.target).is_some_and(|row| is_later(&row))
-    }
-
-    /// Whether there is something of it.
-    pub(crate) fn is_moving(&self, target: u16) -> bool {
-        self.moving_count.load(Ordering::Acquire) > 0 && self.moving.lock().contains_key(&target)
     }
 
     /// Whether none is known.
@@ -171,15 +131,15 @@ mod tests {
         assert_eq!((ost(&write, 9), ost(&read, 9), ost(&read, 3)), (Some(1), Some(2), Some(3)));
         rows.learn(row(1, &[(3, Serving), (2, Serving), (1, Serving)]));
         rows.learn(row(3, &[(1, Serving), (2, Serving), (3, Offline)]));
-        assert!(rows.moving().is_empty(), "the head is the same");
+        assert!(rows.moved.moving().is_empty(), "the head is the same");
         assert_eq!(ost(&write, 9), Some(1));
         rows.learn(row(4, &[(2, Serving), (3, Syncing), (1, Offline)]));
-        assert_eq!(rows.moving(), [ID.target()]);
-        rows.moves(ID.target());
-        rows.has_moved(ID.target(), 1);
-        assert!(rows.is_moving(ID.target()), "it has moved again");
-        rows.has_moved(ID.target(), 2);
-        assert!(!rows.is_moving(ID.target()));
+        assert_eq!(rows.moved.moving(), [ID.target()]);
+        rows.moved.moves(ID.target());
+        rows.moved.has_moved(ID.target(), 1);
+        assert!(rows.moved.is_moving(ID.target()), "it has moved again");
+        rows.moved.has_moved(ID.target(), 2);
+        assert!(!rows.moved.is_moving(ID.target()));
         assert_eq!((ost(&write, 9), ost(&read, 3)), (Some(2), Some(2)));
     }
 }

@@ -203,7 +203,7 @@ impl<M: Transport> Cluster<M> {
         loop {
             self.send_moved(target).await;
             let chosen = self.rows.destination(target, &request, |ost| self.is_near(ost));
-            let Some(to) = chosen.filter(|_| !self.rows.is_moving(target)) else {
+            let Some(to) = chosen.filter(|_| !self.rows.moved.is_moving(target)) else {
                 if !is_held() {
                     return Err(Errno::EIO);
                 }
@@ -237,13 +237,28 @@ impl<M: Transport> Cluster<M> {
             while remote.has_uncommitted() {
                 host::sleep(LOOK_AGAIN).await;
                 self.ask_rows(Duration::ZERO).await?;
-                for target in self.rows.moving() {
+                for target in self.rows.moved.moving() {
                     self.send_moved(target).await;
                 }
             }
             Ok(())
         };
-        futures_lite::future::or(remote.commit(), moved).await
+        futures_lite::future::or(remote.until_stable(), moved).await
+    }
+
+    /// The same for the server of the MDS, which is waited for until it is back.
+    async fn commit_at_mds(&self) -> FsResult<()> {
+        let moved = async {
+            loop {
+                host::sleep(LOOK_AGAIN).await;
+                // The commit sees what fails here.
+                let _ = self.ask_rows(Duration::ZERO).await;
+                for target in self.rows.moved.moving() {
+                    self.send_moved(target).await;
+                }
+            }
+        };
+        futures_lite::future::or(self.mds.until_stable(), moved).await
     }
 
     /// Waits, and asks the MDS for the rows of the chains if nobody has just done so.
@@ -259,13 +274,13 @@ impl<M: Transport> Cluster<M> {
 
     /// Sends to a chain what its old head may lose, before anything else is sent to it.
     async fn send_moved(&self, target: u16) {
-        if self.rows.is_moving(target) {
+        if self.rows.moved.is_moving(target) {
             let _sending = self.sending_moved.lock().await;
-            let Some(moves) = self.rows.moves_of(target) else { return };
+            let Some(moves) = self.rows.moved.moves_of(target) else { return };
             self.mds.move_chain(target);
             self.osses.read().iter().for_each(|oss| oss.remote.move_chain(target));
             if self.send_all_moved(target).await {
-                self.rows.has_moved(target, moves);
+                self.rows.moved.has_moved(target, moves);
             }
         }
     }
@@ -391,12 +406,16 @@ fn lend<'a>(bulk: &'a mut Bulk<'_>) -> Bulk<'a> {
 impl<M: Transport> Durability for Cluster<M> {
     async fn commit(&self) -> FsResult<()> {
         loop {
-            for target in self.rows.moving() {
+            for target in self.rows.moved.moving() {
                 self.send_moved(target).await;
             }
+            // What comes here and leaves meanwhile may reach a server after it has committed.
+            let sent = self.rows.moved.last_if_empty();
             self.commit_everywhere().await?;
-            if self.rows.moved.is_empty() {
-                return Ok(());
+            match self.rows.moved.last_if_empty() {
+                Some(last) if sent == Some(last) => return Ok(()),
+                Some(_) => continue,
+                None => {}
             }
             host::sleep(LOOK_AGAIN).await;
             self.ask_rows(Duration::ZERO).await?;
@@ -442,7 +461,7 @@ impl<M: Transport> Cluster<M> {
             osses.iter().map(|oss| oss.remote.clone()).filter(has).collect()
         };
         let osses = join_all(all.iter().map(|remote| self.commit_at(remote))).await;
-        self.mds.commit().await.and(osses.into_iter().collect())
+        self.commit_at_mds().await.and(osses.into_iter().collect())
     }
 }
 

@@ -6,6 +6,7 @@
 //!   sent before everything of its chain that waits here, so it comes back in front of that.
 //! - A change waits here until a head has answered it, or may not be made any more: its client was
 //!   evicted, or its lock is returned.
+//! - A chain with a change that waits is moving, so somebody sends it.
 
 use crate::client::recovery::frames::{bulk_of, parse};
 use crate::client::recovery::replay_log::{Object, UncommittedWrite};
@@ -15,17 +16,26 @@ use glint_proto::message::Request;
 use glint_proto::{Bulk, Capability, Errno, Ino, OstRequest};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Changes that wait, of all servers of a client.
 #[derive(Default)]
 pub(crate) struct MovedChanges {
-    by_chain: Mutex<BTreeMap<u16, VecDeque<WaitingChange>>>,
-    /// Number of the last change that came here.
-    last: AtomicU64,
+    state: Mutex<State>,
+    /// How many chains are moving.
+    moving_count: AtomicUsize,
     /// Files of which a change could not be made again, until they ask.
     failed: Mutex<BTreeMap<Ino, Errno>>,
     has_failed: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    by_chain: BTreeMap<u16, VecDeque<WaitingChange>>,
+    /// Chains that are moving, each with how often it began to.
+    moving: BTreeMap<u16, u64>,
+    /// Number of the last change that came here.
+    last: u64,
 }
 
 /// A change that waits.
@@ -42,33 +52,79 @@ impl MovedChanges {
         if changes.is_empty() {
             return;
         }
-        let mut by_chain = self.by_chain.lock();
+        let mut state = self.state.lock();
+        let State { by_chain, moving, last } = &mut *state;
         let waiting = by_chain.entry(target).or_default();
         for change in changes.into_iter().rev() {
-            let number = self.last.fetch_add(1, Ordering::AcqRel) + 1;
-            waiting.push_front(WaitingChange { number, change });
+            *last += 1;
+            waiting.push_front(WaitingChange { number: *last, change });
         }
+        moving.entry(target).or_insert(1);
+        self.moving_count.store(moving.len(), Ordering::Release);
+    }
+
+    /// Something that a chain was sent is to be sent to it again, before all else.
+    pub(crate) fn moves(&self, target: u16) {
+        let mut state = self.state.lock();
+        *state.moving.entry(target).or_default() += 1;
+        self.moving_count.store(state.moving.len(), Ordering::Release);
+    }
+
+    /// Chains to which something is to be sent again.
+    pub(crate) fn moving(&self) -> Vec<u16> {
+        match self.moving_count.load(Ordering::Acquire) {
+            0 => Vec::new(),
+            _ => self.state.lock().moving.keys().copied().collect(),
+        }
+    }
+
+    /// Whether there is something of a chain.
+    pub(crate) fn is_moving(&self, target: u16) -> bool {
+        self.moving_count.load(Ordering::Acquire) > 0
+            && self.state.lock().moving.contains_key(&target)
+    }
+
+    /// How often a chain has got another head while there was something to send; `None` if there is
+    /// nothing.
+    pub(crate) fn moves_of(&self, target: u16) -> Option<u64> {
+        self.state.lock().moving.get(&target).copied()
+    }
+
+    /// All of it was sent, unless it has moved again since then, or something came back here after
+    /// the last look.
+    pub(crate) fn has_moved(&self, target: u16, moves: u64) {
+        let mut state = self.state.lock();
+        if state.moving.get(&target) == Some(&moves) && !state.by_chain.contains_key(&target) {
+            state.moving.remove(&target);
+        }
+        self.moving_count.store(state.moving.len(), Ordering::Release);
     }
 
     /// Number of the last change that came here.
     pub(crate) fn last(&self) -> u64 {
-        self.last.load(Ordering::Acquire)
+        self.state.lock().last
+    }
+
+    /// The same, if nothing waits: as long as it stays so, all changes are in logs of servers.
+    pub(crate) fn last_if_empty(&self) -> Option<u64> {
+        let state = self.state.lock();
+        state.by_chain.is_empty().then_some(state.last)
     }
 
     /// The first one of a chain.
     pub(crate) fn first(&self, target: u16) -> Option<WaitingChange> {
-        self.by_chain.lock().get(&target)?.front().cloned()
+        self.state.lock().by_chain.get(&target)?.front().cloned()
     }
 
     /// Whether a change of a chain was not forgotten meanwhile.
     pub(crate) fn is_there(&self, target: u16, number: u64) -> bool {
-        let by_chain = self.by_chain.lock();
-        by_chain.get(&target).is_some_and(|all| all.iter().any(|one| one.number == number))
+        let state = self.state.lock();
+        state.by_chain.get(&target).is_some_and(|all| all.iter().any(|one| one.number == number))
     }
 
     /// Forgets a change of a chain. Others of its object may have come in front of it.
     pub(crate) fn remove(&self, target: u16, number: u64) {
-        let mut by_chain = self.by_chain.lock();
+        let by_chain = &mut self.state.lock().by_chain;
         if let Some(waiting) = by_chain.get_mut(&target)
             && let Some(at) = waiting.iter().position(|one| one.number == number)
         {
@@ -78,13 +134,13 @@ impl MovedChanges {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.by_chain.lock().is_empty()
+        self.state.lock().by_chain.is_empty()
     }
 
     /// Objects of a file that are to be changed again.
     pub(crate) fn objects_of(&self, ino: Ino) -> Vec<Object> {
-        let by_chain = self.by_chain.lock();
-        let objects = by_chain.values().flatten().map(|one| one.change.object);
+        let state = self.state.lock();
+        let objects = state.by_chain.values().flatten().map(|one| one.change.object);
         let mut objects: Vec<Object> = objects.filter(|(_, object)| object.ino == ino).collect();
         objects.sort_unstable();
         objects.dedup();
@@ -93,17 +149,15 @@ impl MovedChanges {
 
     /// Forgets changes of a file, because others may change it from now on: the file hears of it.
     pub(crate) fn abandon(&self, ino: Ino) {
-        let mut by_chain = self.by_chain.lock();
-        let count = |by_chain: &BTreeMap<u16, VecDeque<WaitingChange>>| {
-            by_chain.values().map(VecDeque::len).sum::<usize>()
-        };
-        let before = count(&by_chain);
-        for waiting in by_chain.values_mut() {
+        let mut state = self.state.lock();
+        let mut is_one = false;
+        state.by_chain.retain(|_, waiting| {
+            let before = waiting.len();
             waiting.retain(|one| one.change.object.1.ino != ino);
-        }
-        let is_one = count(&by_chain) < before;
-        by_chain.retain(|_, waiting| !waiting.is_empty());
-        drop(by_chain);
+            is_one |= waiting.len() < before;
+            !waiting.is_empty()
+        });
+        drop(state);
         if is_one {
             self.fail(ino, Errno::EIO);
         }
@@ -111,7 +165,7 @@ impl MovedChanges {
 
     /// Forgets everything: the MDS has evicted this client.
     pub(crate) fn clear(&self) {
-        self.by_chain.lock().clear();
+        self.state.lock().by_chain.clear();
     }
 
     /// A change of a file could not be made again.
@@ -202,6 +256,26 @@ mod tests {
         moved.remove(0x8000, sent.number);
         assert!(!moved.is_there(0x8000, sent.number));
         assert_eq!(all(&moved), [1, 3]);
+    }
+
+    /// Threads take changes out of logs while another one sends what was there.
+    #[test]
+    fn what_comes_back_after_the_last_look_is_sent_before_anything_else() {
+        let moved = MovedChanges::default();
+        moved.moves(0x8000);
+        let moves = moved.moves_of(0x8000).unwrap();
+        let sent = moved.last_if_empty();
+        assert!(moved.first(0x8000).is_none(), "all was sent");
+        moved.put_back(0x8000, vec![change(7, 1)]);
+        moved.has_moved(0x8000, moves);
+        assert!(moved.is_moving(0x8000));
+        assert_eq!(all(&moved), [1]);
+        assert!(moved.last_if_empty() > sent, "it was not in a log all the time");
+        moved.has_moved(0x8000, moves);
+        assert!(!moved.is_moving(0x8000) && moved.moving().is_empty());
+        // Nor does one wait for the next time that the chain moves.
+        moved.put_back(0x8000, vec![change(7, 2)]);
+        assert_eq!(moved.moving(), [0x8000]);
     }
 
     #[test]

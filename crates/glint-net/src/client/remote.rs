@@ -390,6 +390,10 @@ impl Durability for Remote {
         self.call(&Request::Ping { commit: true, hurry: false }, Bulk::None).await.map(drop)
     }
 
+    async fn until_stable(&self) -> FsResult<()> {
+        self.session.until_stable(async || self.commit().await).await
+    }
+
     fn has_uncommitted(&self) -> bool {
         !self.session.replay_log.lock().is_empty()
     }

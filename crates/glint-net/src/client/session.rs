@@ -1,6 +1,7 @@
 //! The session of a client with one server, which all of its threads share: who it is, what it has
 //! open, what is not committed yet, and how far it is with a server that has started again.
 
+mod commit;
 pub(crate) mod hello;
 
 use crate::client::chain_rows::ChainRows;
@@ -311,7 +312,7 @@ impl ClientSession {
         let (mds, ost) = (news(0, committed.mds), news(1, committed.ost));
         if mds || ost {
             // The server says so of its own copy. What the chain may have lost is to be sent to it.
-            let moving = self.chain_rows.get().map(|rows| rows.moving()).unwrap_or_default();
+            let moving = self.chain_rows.get().map(|rows| rows.moved.moving()).unwrap_or_default();
             moving.into_iter().for_each(|target| self.move_chain(target));
             self.change_log(|log| {
                 // Another thread may have begun to count anew.
@@ -377,7 +378,7 @@ impl ClientSession {
             // one that counts.
             if let Some(rows) = self.chain_rows.get() {
                 for target in log.chains() {
-                    rows.moves(target);
+                    rows.moved.moves(target);
                     rows.moved.put_back(target, log.take_chain(target));
                 }
             }

@@ -137,6 +137,12 @@ pub trait Durability: Send + Sync + 'static {
     /// Everything that was answered so far to stable storage.
     fn commit(&self) -> impl Future<Output = FsResult<()>>;
 
+    /// The same, until nothing of it is left that would have to be sent again: a server does not
+    /// wait for a chain that may have lost some of it.
+    fn until_stable(&self) -> impl Future<Output = FsResult<()>> {
+        self.commit()
+    }
+
     /// Whether something was answered that would have to be sent again.
     fn has_uncommitted(&self) -> bool {
         false

@@ -7,8 +7,9 @@
 //!   a member is read at that member by nobody.
 //! - Where a change of the head may be in some copies only, the row is active again only after
 //!   another takeover, and nothing of the chain is called stable before that.
-//! - Changes that the members of now may lack, because the last one that served has lost them, are
-//!   called stable only when their clients have heard of that row.
+//! - Changes that the members of now may lack, because the last one that served has lost them or
+//!   nobody serves and may yet lose them, are called stable only when their clients have heard of
+//!   that row.
 //! - Data that only this copy may have is never reported as committed: what a server says to be on
 //!   stable storage ends before the first change that other members may still lose
 //!   ([`Rows::unstable_from`]).
@@ -80,7 +81,7 @@ struct Changes {
     /// First change since the last look at what is stable, and before it.
     unstable: Option<FirstChange>,
     settling: Option<FirstChange>,
-    /// Since when it is known here that other members may have lost some of them.
+    /// Since when it is known here that other members may have lost some of them, or may yet.
     lost_since: Option<Instant>,
     /// Up to this one they are on stable storage in all copies.
     stable: u64,
@@ -98,10 +99,10 @@ struct FirstChange {
 }
 
 impl Changes {
-    /// Whether members that serve may lack some of them, and clients may not have heard of that yet:
-    /// what is called stable they would not send again.
+    /// Whether members that serve may lack some of them, or none serves who could have them, and
+    /// clients may not have heard of that yet: what is called stable they would not send again.
     fn are_lost(&mut self, first: FirstChange, row: &Chain) -> bool {
-        if row.intact_since <= first.version {
+        if row.intact_since <= first.version && row.head().is_some() {
             self.lost_since = None;
             return false;
         }
@@ -112,6 +113,15 @@ impl Changes {
     fn is_undecided(&self) -> bool {
         self.undecided > self.decided
     }
+}
+
+/// Changes of a chain that are to be brought to stable storage in all copies.
+pub(super) struct Settling {
+    pub(super) row: Arc<Chain>,
+    /// Number of the last one.
+    pub(super) upto: u64,
+    /// Some may be lost, so they are not called stable yet.
+    pub(super) are_lost: bool,
 }
 
 /// A version of a row, while something is executed by it.
@@ -375,19 +385,21 @@ impl Rows {
         self.changed.wake();
     }
 
-    /// Chains with changes that are not stable, with the last one: what comes later counts to the
-    /// next look.
-    pub(super) fn begin_settling(&self) -> Vec<(Arc<Chain>, u64)> {
+    /// Chains with changes that are not stable, but for those that another takeover is due in or
+    /// nobody has at hand. What comes later counts to the next look.
+    pub(super) fn begin_settling(&self) -> Vec<Settling> {
         let mut known = self.known.lock();
         let mut found = Vec::new();
         for one in known.values_mut() {
             let changes = &mut one.changes;
-            if changes.settling.is_none() {
-                changes.settling = changes.unstable.take();
-            }
+            // Those of a look that failed are brought to stable storage together with later ones.
+            let unstable = changes.unstable.take();
+            changes.settling = changes.settling.or(unstable);
             let Some(first) = changes.settling else { continue };
-            if !changes.is_undecided() && !changes.are_lost(first, &one.row) {
-                found.push((one.row.clone(), changes.last));
+            let are_lost = changes.are_lost(first, &one.row);
+            let is_at_hand = one.row.head().is_some() || !are_lost;
+            if !changes.is_undecided() && is_at_hand {
+                found.push(Settling { row: one.row.clone(), upto: changes.last, are_lost });
             }
         }
         found

@@ -9,6 +9,7 @@
 //! kernel, which may write back data by itself, takes files in the order in which they became
 //! dirty: the log first.)
 
+use super::rows::Settling;
 use super::{Here, Replication};
 use glint_net::host;
 use glint_ost::OstSet;
@@ -69,7 +70,8 @@ impl Replication {
     }
 
     /// Brings everything that was answered here so far to stable storage, in all copies, whoever
-    /// holds them meanwhile.
+    /// holds them meanwhile. Where nobody does, or they may have lost some of it, it is not called
+    /// stable after this ([`Replication::committed`]).
     pub(crate) async fn settle<D: Disk>(&self, here: Here<'_, D>) -> FsResult<()> {
         self.commit(here).await?;
         loop {
@@ -87,13 +89,13 @@ impl Replication {
         if due.is_empty() {
             return Ok(());
         }
-        for (row, upto) in &due {
+        for Settling { row, upto, .. } in &due {
             self.rows.until_executed(row.id.target(), *upto).await;
         }
         self.commit(here).await?;
         // Each member once, whatever it has of these chains.
         let mut chains: BTreeMap<u16, Vec<ChainVersion>> = BTreeMap::new();
-        for (row, _) in &due {
+        for Settling { row, .. } in &due {
             let chain = ChainVersion { target: row.id.target(), version: row.version };
             for member in row.written().filter(|member| here.index(*member).is_none()) {
                 chains.entry(member).or_default().push(chain);
@@ -101,7 +103,7 @@ impl Replication {
         }
         let mut committed: BTreeMap<u16, FsResult<()>> = BTreeMap::new();
         let mut outcome = Ok(());
-        for (row, upto) in &due {
+        for Settling { row, upto, are_lost } in &due {
             let chain = ChainVersion { target: row.id.target(), version: row.version };
             let elsewhere = row.written().filter(|member| here.index(*member).is_none());
             let elsewhere: Vec<u16> = elsewhere.collect();
@@ -118,7 +120,7 @@ impl Replication {
                 outcome = outcome.and(all);
                 continue;
             }
-            if !self.rows.settled(chain.target, *upto) {
+            if *are_lost || !self.rows.settled(chain.target, *upto) {
                 continue;
             }
             // Numbers of changes are those of the head: one that was the head has others.

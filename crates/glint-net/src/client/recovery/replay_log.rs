@@ -143,6 +143,11 @@ impl ReplayLog {
         self.ost.last_key_value().map_or(0, |(transaction, _)| *transaction)
     }
 
+    /// The first change of data that is not known to be durable.
+    pub(crate) fn first(&self) -> Option<u64> {
+        self.ost.first_key_value().map(|(transaction, _)| *transaction)
+    }
+
     /// A sync of an object that was sent at this mark has been answered: its changes up to there
     /// are durable.
     pub(crate) fn synced(&mut self, object: Object, mark: u64, spare: &mut impl FnMut(KeptFrame)) {

@@ -139,6 +139,24 @@ impl std::task::Wake for Woken {
 }
 
 #[test]
+fn a_commit_is_over_when_nothing_of_before_is_left_in_the_log() {
+    let session = self::session(None);
+    let run = session.boot_verifier.load(Ordering::Acquire);
+    let object = (0x8000, ObjectId { ino: Ino(7), stripe: 0 });
+    let write = || UncommittedWrite { frame: vec![0; 10].into(), object, retry: None };
+    session.log_write(3, write());
+    let mark = session.mark_log();
+    session.log_write(4, write());
+    // The answer to a commit says that a chain may have lost some of it.
+    session.on_committed(run, Committed { mds: 0, ost: 2 }, &mut drop);
+    assert_eq!(session.are_stable(mark), Some(false));
+    session.on_committed(run, Committed { mds: 0, ost: 3 }, &mut drop);
+    assert_eq!(session.are_stable(mark), Some(true));
+    session.count_anew(run + 1, Survived { mds: 0, ost: 0 });
+    assert_eq!(session.are_stable(mark), None, "there are other numbers");
+}
+
+#[test]
 fn nobody_is_woken_under_the_lock_of_the_replay_log() {
     let address = Address::parse("127.0.0.1:1");
     let options = RemoteOptions { address, mount_point: "/here".into() };

@@ -50,6 +50,33 @@ fn write_at(world: &World, head: u16, object: ObjectId) -> FsResult<OstReply> {
     block_on(server.execute(world.here(head), client, to, write, Bulk::Out(b"c"))).reply
 }
 
+/// The last member that served is away, and may have lost what it had.
+#[test]
+fn changes_of_a_chain_in_which_nobody_serves_are_not_called_stable() {
+    let world = World::new(&[SERVING, SERVING]);
+    block_on(world.server(0).take_over(world.here(0)));
+    let committed = || world.server(0).committed(world.here(0).osts.committed());
+    let settle = || block_on(world.server(0).settle(world.here(0))).unwrap();
+    write_at(&world, 0, OBJECT).unwrap();
+    settle();
+    let before = committed();
+    write_at(&world, 0, OBJECT).unwrap();
+    world.next_row(|row| {
+        row.members.reverse();
+        row.members[0].state = MemberState::LastServing;
+        row.members[1].state = MemberState::Offline;
+    });
+    settle();
+    assert_eq!(committed(), before, "the last member may lose it");
+    // It comes back without its memory, and clients send again what they have not heard to be stable.
+    world.next_row(|row| {
+        row.members[0].state = SERVING;
+        row.intact_since = row.version;
+    });
+    settle();
+    assert_eq!(committed(), before, "it may be lost");
+}
+
 #[test]
 fn one_that_was_the_head_calls_nothing_stable_that_another_has_ordered() {
     let world = World::new(&[SERVING, SERVING]);

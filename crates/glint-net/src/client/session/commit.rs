@@ -1,0 +1,52 @@
+//! Waiting until changes of data that were answered are on stable storage.
+//!
+//! A server leaves out of what it calls stable the changes of a chain that may have lost some of
+//! them, or has nobody; and its answer to a commit does not wait for that chain, because others have
+//! nothing there. So who has something there asks again, until the chain has moved or has somebody.
+
+use super::ClientSession;
+use crate::host;
+use glint_proto::FsResult;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Pause before a server is asked again whose answer did not say that all is stable.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// Changes of data in the log of a server at some moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct LogMark {
+    boot_verifier: u64,
+    /// The last of them.
+    last: u64,
+}
+
+impl ClientSession {
+    /// Marks the changes of data that were answered so far.
+    pub(crate) fn mark_log(&self) -> LogMark {
+        let log = self.replay_log.lock();
+        LogMark { boot_verifier: self.boot_verifier.load(Ordering::Acquire), last: log.mark() }
+    }
+
+    /// Whether none of them is left; `None` if the server has started again since, so that what is
+    /// left has other numbers.
+    pub(crate) fn are_stable(&self, mark: LogMark) -> Option<bool> {
+        let log = self.replay_log.lock();
+        let is_same_run = mark.boot_verifier == self.boot_verifier.load(Ordering::Acquire);
+        is_same_run.then(|| log.first().is_none_or(|first| first > mark.last))
+    }
+
+    /// Has a server commit (`ask`) until all changes of data that it has answered so far are on
+    /// stable storage, or have moved elsewhere.
+    pub(crate) async fn until_stable(&self, ask: impl AsyncFn() -> FsResult<()>) -> FsResult<()> {
+        let mut mark = self.mark_log();
+        loop {
+            ask().await?;
+            match self.are_stable(mark) {
+                Some(true) => return Ok(()),
+                Some(false) => host::sleep(AGAIN).await,
+                None => mark = self.mark_log(),
+            }
+        }
+    }
+}
