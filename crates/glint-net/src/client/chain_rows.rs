@@ -11,6 +11,7 @@ use glint_proto::chain::{Chain, ChainVersion, Destination};
 use glint_proto::{OstRequest, clock};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -25,6 +26,8 @@ pub struct ChainRows {
     pub(crate) wants_news: AtomicBool,
     /// When they were all asked for.
     asked: Mutex<Option<Instant>>,
+    /// OSTs of servers that may be asked, as the MDS said last while a chain was without a head.
+    servers: RwLock<Option<Vec<Range<u16>>>>,
 }
 
 impl ChainRows {
@@ -58,6 +61,27 @@ impl ChainRows {
                 && (row.head() != Some(ost) || row.intact_since > chain.version)
         };
         self.get(chain.target).is_some_and(|row| is_later(&row))
+    }
+
+    /// Whether some chain is without a head.
+    pub(crate) fn is_one_waiting(&self) -> bool {
+        self.rows.read().values().any(|row| row.head().is_none())
+    }
+
+    /// The MDS has said which servers may be asked, by their OSTs: the others were given up.
+    pub(crate) fn note_servers(&self, osts: Vec<Range<u16>>) {
+        *self.servers.write() = Some(osts);
+    }
+
+    /// Whether a chain waits for members whose servers were all given up: nobody is to come back,
+    /// for all that the MDS has said so far.
+    pub(crate) fn is_lost(&self, target: u16) -> bool {
+        let Some(row) = self.get(target).filter(|row| row.head().is_none()) else { return false };
+        let servers = self.servers.read();
+        let is_gone = |ost: u16| {
+            servers.as_ref().is_some_and(|all| !all.iter().any(|osts| osts.contains(&ost)))
+        };
+        row.members.iter().all(|member| is_gone(member.ost))
     }
 
     /// Whether none is known.
@@ -141,5 +165,22 @@ mod tests {
         rows.moved.has_moved(ID.target(), 2);
         assert!(!rows.moved.is_moving(ID.target()));
         assert_eq!((ost(&write, 9), ost(&read, 3)), (Some(2), Some(2)));
+    }
+
+    #[test]
+    fn a_chain_is_lost_when_the_servers_of_all_members_were_given_up() {
+        use MemberState::{Emptied, Offline, Serving};
+        let rows = ChainRows::default();
+        rows.learn(row(2, &[(1, Serving), (2, Offline), (3, Offline)]));
+        rows.note_servers(std::iter::once(0..1).collect());
+        assert!(!rows.is_one_waiting() && !rows.is_lost(ID.target()), "one serves");
+        rows.learn(row(3, &[(1, Emptied), (2, Emptied), (3, Emptied)]));
+        assert!(rows.is_one_waiting() && rows.is_lost(ID.target()));
+        rows.note_servers(Vec::from([0..1, 3..5]));
+        assert!(!rows.is_lost(ID.target()), "the third may begin with nothing");
+        rows.note_servers(std::iter::once(0..1).collect());
+        rows.learn(row(4, &[(3, Serving), (1, Emptied), (2, Emptied)]));
+        assert!(!rows.is_lost(ID.target()), "it has come back");
+        assert!(!ChainRows::default().is_lost(ID.target()), "nobody knows of it");
     }
 }

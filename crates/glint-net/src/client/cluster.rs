@@ -208,6 +208,9 @@ impl<M: Transport> Cluster<M> {
                     return Err(Errno::EIO);
                 }
                 self.ask_rows(retry.pause(false)).await?;
+                if self.rows.is_lost(target) {
+                    return Err(Errno::ENXIO);
+                }
                 continue;
             };
             let asked = self.ask_ost(to, request, capability, lend(&mut bulk), is_held);
@@ -267,6 +270,12 @@ impl<M: Transport> Cluster<M> {
             for row in self.mds().chains().await? {
                 self.rows.learn(row);
             }
+            if self.rows.is_one_waiting() {
+                let own = std::iter::once(0..self.welcome.own_osts);
+                let osses = self.mds().osses().await?;
+                let osts = osses.iter().map(|oss| oss.first_ost..oss.first_ost + oss.osts);
+                self.rows.note_servers(own.chain(osts).collect());
+            }
         }
         host::sleep(pause).await;
         Ok(())
@@ -312,7 +321,12 @@ impl<M: Transport> Cluster<M> {
             };
             let near = |ost| self.is_near(ost);
             let Some(to) = self.rows.destination(target, &request, near) else {
-                return false;
+                if !self.rows.is_lost(target) {
+                    return false;
+                }
+                moved.fail(object.1.ino, Errno::ENXIO);
+                moved.remove(target, number);
+                continue;
             };
             // Not for a client that has been evicted meanwhile.
             let is_held = || moved.is_there(target, number);
@@ -374,14 +388,14 @@ impl<M: Transport> Cluster<M> {
         }
     }
 
-    /// Waits until a request to a chain would go elsewhere.
+    /// Waits until a request to a chain would go elsewhere, or nowhere.
     async fn until_elsewhere(&self, target: u16, request: &OstRequest, to: Destination) {
         loop {
             host::sleep(LOOK_AGAIN).await;
             // The request sees what fails here.
             let _ = self.ask_rows(Duration::ZERO).await;
             let now = self.rows.destination(target, request, |ost| self.is_near(ost));
-            if now.is_some_and(|now| now.ost != to.ost) {
+            if now.is_some_and(|now| now.ost != to.ost) || self.rows.is_lost(target) {
                 return;
             }
         }

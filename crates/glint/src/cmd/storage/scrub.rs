@@ -96,14 +96,15 @@ impl Server {
     }
 }
 
-/// The server that `target` leads to, and those of OSTs that it knows.
+/// The server that `target` leads to, and those of OSTs that it knows, but for those of which all
+/// were given up.
 pub(super) fn servers(target: Target) -> Result<Vec<Server>, Box<dyn std::error::Error>> {
     let status: Value = serde_json::from_str(&target.ask("status")?)?;
     if status["server"]["reached"] == false {
         return Err("its server is not reached".into());
     }
     let mut servers = vec![Server { target, name: "the server with the MDS".into() }];
-    for oss in status["osses"].as_array().into_iter().flatten() {
+    for oss in status["osses"].as_array().into_iter().flatten().filter(|oss| !is_given_up(oss)) {
         let address = oss["address"].as_str().ok_or(
             "who is not an administrator is not told where the servers of OSTs are; run it on a \
              server, or with an administrator's certificate",
@@ -112,6 +113,12 @@ pub(super) fn servers(target: Target) -> Result<Vec<Server>, Box<dyn std::error:
         servers.push(Server { target: Target::Server(address.to_owned()), name });
     }
     Ok(servers)
+}
+
+/// Whether all OSTs of a server were given up: it does not exist any more.
+fn is_given_up(oss: &Value) -> bool {
+    let given_up = oss["given_up"].as_array().map_or(0, Vec::len) as u64;
+    given_up > 0 && given_up == number(oss, "osts")
 }
 
 /// A row for each OST of a server; one with an error if it does not answer.
@@ -228,6 +235,14 @@ mod tests {
         assert!(!is_right(&json!({"damaged": 0, "not_compared": 1})));
         assert!(!is_right(&json!({"damaged": 1, "not_compared": 0})));
         assert!(is_right(&json!({"damaged": 0})), "of an older server");
+    }
+
+    #[test]
+    fn servers_that_were_given_up_are_not_asked() {
+        assert!(is_given_up(&json!({"osts": 2, "given_up": [3, 4]})));
+        assert!(!is_given_up(&json!({"osts": 2, "given_up": [3]})));
+        assert!(!is_given_up(&json!({"osts": 1, "given_up": []})));
+        assert!(!is_given_up(&json!({"osts": 1})), "of an older server");
     }
 
     #[test]
