@@ -122,7 +122,7 @@ fn detach(device: PathBuf) -> String {
     format!("loop device {}", device.display())
 }
 
-/// Deletes hosts (`support/namespace.rs`) that a test which has ended had claimed.
+/// Deletes hosts (`support/host/namespace.rs`) that a test which has ended had claimed.
 fn delete_namespaces_of(scratch: &Path) -> Vec<String> {
     let names = fs::read_dir("/run/netns").into_iter().flatten().flatten();
     let names = names.filter_map(|entry| entry.file_name().into_string().ok());

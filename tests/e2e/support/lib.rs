@@ -10,19 +10,23 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 pub mod binary;
-pub mod claims;
 pub mod disk;
 pub mod events;
+/// What tests have of this machine for themselves, and other hosts.
+pub mod host {
+    pub mod claims;
+    pub mod namespace;
+}
 pub mod load;
 pub mod mapped;
-pub mod namespace;
 pub mod pair;
 pub mod paths;
 pub mod random;
 pub mod stalls;
 pub mod tail;
 
-pub use claims::{claim, free_port};
+pub use host::claims::{claim, free_port};
+pub use host::{claims, namespace};
 use glint_telemetry::event;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Another host: a network namespace, with a cable that can be pulled.
 
-use super::{Process, World, binary, claim, run, text};
+use crate::{Process, World, binary, claim, run, text};
 use glint_telemetry::event;
 use std::fs;
 use std::path::PathBuf;
