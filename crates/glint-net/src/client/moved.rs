@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// Changes that wait, of all servers of a client.
 #[derive(Default)]
 pub(crate) struct MovedChanges {
-    state: Mutex<State>,
+    state: Mutex<MovingChains>,
     /// How many chains are moving.
     moving_count: AtomicUsize,
     /// Files of which a change could not be made again, until they ask.
@@ -29,8 +29,9 @@ pub(crate) struct MovedChanges {
     has_failed: AtomicBool,
 }
 
+/// Chains that are moving, with what waits.
 #[derive(Default)]
-struct State {
+struct MovingChains {
     by_chain: BTreeMap<u16, VecDeque<WaitingChange>>,
     /// Chains that are moving, each with how often it began to.
     moving: BTreeMap<u16, u64>,
@@ -53,7 +54,7 @@ impl MovedChanges {
             return;
         }
         let mut state = self.state.lock();
-        let State { by_chain, moving, last } = &mut *state;
+        let MovingChains { by_chain, moving, last } = &mut *state;
         let waiting = by_chain.entry(target).or_default();
         for change in changes.into_iter().rev() {
             *last += 1;
