@@ -25,7 +25,7 @@ use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::capability::SECRET_BYTES;
 use glint_proto::chain::{Chain, ChainPolicy, ChainVersion, MemberEvent};
 use glint_proto::watch::{Beat, Watch};
-use glint_proto::{ClientId, Errno, FileType, FsResult, Ino, Layout, MdsReply, Timestamp};
+use glint_proto::{Avoided, ClientId, Errno, FileType, FsResult, Ino, Layout, MdsReply, Timestamp};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -61,8 +61,9 @@ pub struct Mds<K> {
     pub(crate) config: Config,
     /// Over which new files are laid out.
     pub(crate) osts: AtomicU16,
-    /// OSTs that new files avoid: not heard of, or drained.
-    avoided: Mutex<Vec<u16>>,
+    /// OSTs that new files avoid: not heard of, or drained; and those of them that none gets: given
+    /// up, or drained.
+    avoided: Mutex<(Vec<u16>, Vec<u16>)>,
     /// True if `avoided` is not empty; creates read it without the lock.
     has_avoided: AtomicBool,
     /// OSTs that an administrator drains, sorted.
@@ -139,7 +140,7 @@ impl<K: Kv> Mds<K> {
             kv,
             osts: AtomicU16::new(config.osts),
             has_avoided: AtomicBool::new(!drained.is_empty()),
-            avoided: Mutex::new(drained.clone()),
+            avoided: Mutex::new((drained.clone(), drained.clone())),
             drained: Mutex::new(drained),
             chains,
             chain_policy: Mutex::new(chain_policy),
@@ -220,23 +221,31 @@ impl<K: Kv> Mds<K> {
     }
 
     /// Sets the OSTs that are not heard of, so that new files are laid out over others where they
-    /// can be.
-    pub fn set_absent(&self, mut osts: Vec<u16>) {
-        osts.extend(self.drained.lock().iter());
-        osts.sort_unstable();
-        osts.dedup();
+    /// can be, and those of them that were given up, which no new file gets.
+    pub fn set_absent(&self, absent: Vec<u16>, given_up: &[u16]) {
+        let with_drained = |mut osts: Vec<u16>| {
+            osts.extend(self.drained.lock().iter());
+            osts.sort_unstable();
+            osts.dedup();
+            osts
+        };
+        let now = (with_drained([&absent, given_up].concat()), with_drained(given_up.to_vec()));
         let mut avoided = self.avoided.lock();
-        if *avoided != osts {
-            self.has_avoided.store(!osts.is_empty(), Ordering::Release);
-            *avoided = osts;
+        if *avoided != now {
+            self.has_avoided.store(!now.0.is_empty(), Ordering::Release);
+            self.chains.set_given_up(given_up);
+            *avoided = now;
         }
     }
 
     /// Hands out the OSTs that new files avoid.
-    pub(crate) fn with_avoided<T>(&self, use_them: impl FnOnce(&[u16]) -> T) -> T {
+    pub(crate) fn with_avoided<T>(&self, use_them: impl FnOnce(Avoided<'_>) -> T) -> T {
         match self.has_avoided.load(Ordering::Acquire) {
-            false => use_them(&[]),
-            true => use_them(&self.avoided.lock()),
+            false => use_them(Avoided::default()),
+            true => {
+                let (all, gone) = &*self.avoided.lock();
+                use_them(Avoided { all, gone })
+            }
         }
     }
 
@@ -304,7 +313,7 @@ impl<K: Kv> Mds<K> {
     pub(crate) fn with_targets<T>(
         &self,
         copies: u8,
-        use_them: impl FnOnce(u16, &[u16]) -> T,
+        use_them: impl FnOnce(u16, Avoided<'_>) -> T,
     ) -> FsResult<T> {
         if copies <= 1 {
             return Ok(self.with_avoided(|avoided| use_them(self.osts(), avoided)));

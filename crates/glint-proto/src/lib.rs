@@ -31,7 +31,7 @@ pub use cred::Cred;
 pub use errno::{Errno, FsResult};
 pub use extents::Extents;
 pub use ids::{ClientId, Ino, ObjectId, RequestId};
-pub use layout::{Layout, Placement, chain};
+pub use layout::{Avoided, Layout, Placement, chain};
 pub use message::{
     Answer, Arrival, Bulk, Committed, DirEntry, DirPage, MdsReply, MdsRequest, ObjectAttr,
     OpenFlags, OstReply, OstRequest, PosixLock, PosixLockHow, PosixLockMode, RenameFlags,

@@ -180,7 +180,7 @@ impl OssRegistry {
         stored
     }
 
-    /// OSTs that were given up, of each OSS.
+    /// OSTs that were given up, of each OSS; all of them are [absent](OssRegistry::absent).
     pub fn given_up(&self) -> Vec<Vec<u16>> {
         self.state.lock().all.iter().map(|oss| oss.identity.given_up.clone()).collect()
     }
@@ -191,18 +191,18 @@ impl OssRegistry {
     }
 
     /// OSTs that new files are better not laid out over: of those that were not heard of just now,
-    /// and full ones.
+    /// given up ones, and full ones.
     pub fn absent(&self) -> Vec<u16> {
-        let state = self.state.lock();
-        let absent = state.all.iter().flat_map(|oss| {
-            let is_silent = clock::since(oss.heard) > ABSENT;
-            let is_full = |ost: u16| {
-                let space = oss.space.get(usize::from(ost - oss.identity.first_ost));
-                space.is_some_and(SpaceInfo::is_full)
-            };
-            oss.osts().filter(move |ost| is_silent || is_full(*ost))
-        });
-        absent.collect()
+        let is_absent = |oss: &RegisteredOss, ost: u16| {
+            let space = oss.space.get(usize::from(ost - oss.identity.first_ost));
+            clock::since(oss.heard) > ABSENT
+                || oss.has_given_up(ost)
+                || space.is_some_and(SpaceInfo::is_full)
+        };
+        let of = |oss: &RegisteredOss| {
+            oss.osts().filter(|ost| is_absent(oss, *ost)).collect::<Vec<u16>>()
+        };
+        self.state.lock().all.iter().flat_map(of).collect()
     }
 
     /// How long each was not heard of.

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use support::*;
 
 const FILES: u64 = 30;
+const NXIO: i32 = rustix::io::Errno::NXIO.raw_os_error();
 
 fn content(n: u64) -> Vec<u8> {
     (0..100_000u64).map(|at| (at * 7 + n * 13 + at / 251) as u8).collect()
@@ -26,7 +27,11 @@ impl ThreeServers {
     }
 
     fn serve(&self) -> Process {
-        self.world.serve(self.port, &["--replicas", "3"])
+        self.serve_with("3")
+    }
+
+    fn serve_with(&self, replicas: &str) -> Process {
+        self.world.serve(self.port, &["--replicas", replicas])
     }
 
     fn oss(&self, n: u16) -> Process {
@@ -64,6 +69,21 @@ fn write(directory: &std::path::Path) {
         fs::write(&path, content(n)).unwrap();
         File::open(&path).unwrap().sync_all().unwrap();
     }
+}
+
+/// Reads all files. Returns numbers of those that nobody has any more.
+fn read_all(directory: &std::path::Path) -> Vec<u64> {
+    let is_lost = |n: &u64| match fs::read(directory.join(format!("file{n}"))) {
+        Ok(read) => {
+            assert!(read == content(*n), "file{n} is another one");
+            false
+        }
+        Err(error) => {
+            assert_eq!(error.raw_os_error(), Some(NXIO), "file{n}: {error}");
+            true
+        }
+    };
+    (0..FILES).filter(is_lost).collect()
 }
 
 fn must_read(directory: &std::path::Path) {
@@ -145,13 +165,73 @@ fn a_chain_goes_on_with_a_member_that_lives_when_the_last_one_is_given_up() {
     let first = three.oss(1);
     // A stripe of it is on each OST.
     let errno = fs::read(a.join("alone/file")).unwrap_err().raw_os_error();
-    assert_eq!(errno, Some(rustix::io::Errno::NXIO.raw_os_error()));
+    assert_eq!(errno, Some(NXIO));
     eventually("the other one has everything, too", || {
         let list = three.glint(&["ost", "list"], &[]);
         !list.lines().any(|line| line.starts_with("ost 1") && line.contains(" in "))
     });
     must_read(&a);
     [client, first, server].into_iter().for_each(Process::stop);
+}
+
+/// Two of three servers are given up, and with them all chains over these two: nobody waits for them.
+#[test]
+fn what_nobody_has_any_more_is_an_error_and_new_files_are_elsewhere() {
+    let three = ThreeServers::new();
+    let (server, first, second) = (three.serve_with("2"), three.oss(1), three.oss(2));
+    let at = address(three.port);
+    eventually("there are chains", || chains(&at)["count"] != 0);
+    wait_until_whole(&at);
+    let (client, a) = three.world.mount(three.port, "a", &[]);
+    write(&a);
+    fs::create_dir(a.join("alone")).unwrap();
+    run(glint().args(["setstripe", "-r", "1", "-c", "0", text(&a.join("alone"))]));
+    fs::create_dir(a.join("wide")).unwrap();
+    run(glint().args(["setstripe", "-r", "2", "-c", "0", text(&a.join("wide"))]));
+    sh(&a, "sync -f .");
+    let late = fs::OpenOptions::new().write(true).open(a.join("file0")).unwrap();
+    [first, second].into_iter().for_each(Process::kill);
+    [1, 2].into_iter().for_each(|n| fs::remove_dir_all(three.world.oss_data(n)).unwrap());
+    three.states("ost 1", "offline");
+    three.states("ost 2", "offline");
+    // This one waits for a member that may come back.
+    let reader = {
+        let a = a.clone();
+        std::thread::spawn(move || read_all(&a))
+    };
+    for ost in ["1", "2"] {
+        three.glint(&["ost", "lost", ost], &["--yes"]);
+    }
+    let lost = reader.join().unwrap();
+    assert!(!lost.is_empty() && lost.len() < FILES as usize, "{lost:?} of {FILES}");
+    assert_eq!(read_all(&a), lost);
+    // Writes, too, at once or when they are to be on stable storage.
+    for n in &lost {
+        let path = a.join(format!("file{n}"));
+        let written = fs::OpenOptions::new().write(true).open(&path).and_then(|file| {
+            std::os::unix::fs::FileExt::write_all_at(&file, b"more", 0)?;
+            file.sync_all()
+        });
+        assert_eq!(written.unwrap_err().raw_os_error(), Some(NXIO), "file{n}");
+        fs::remove_file(&path).unwrap();
+    }
+    drop(late);
+    // No stripe of new files is there.
+    for directory in ["alone", "wide", "."] {
+        for n in 0..8 {
+            let path = a.join(directory).join(format!("new{n}"));
+            fs::write(&path, vec![n; 4 << 20]).unwrap();
+            File::open(&path).unwrap().sync_all().unwrap();
+            assert!(fs::read(&path).unwrap() == vec![n; 4 << 20]);
+        }
+    }
+    three.glint(&["heal", "info"], &[]);
+    three.glint(&["scrub"], &[]);
+    client.signal(rustix::process::Signal::INT);
+    client.ends();
+    let (client, b) = three.world.mount(three.port, "b", &[]);
+    assert_eq!(fs::read(b.join("wide/new3")).unwrap().len(), 4 << 20);
+    [client, server].into_iter().for_each(Process::stop);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! last.
 
 use glint_proto::chain::ChainTargets;
-use glint_proto::{Ino, Layout};
+use glint_proto::{Avoided, Ino, Layout};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -47,15 +47,27 @@ impl OstPlacement {
         }
     }
 
-    /// The layout of a new inode over so many OSTs, in a directory with that layout.
-    pub(crate) fn layout(&self, directory: Layout, ino: Ino, is_dir: bool, osts: u16) -> Layout {
+    /// The layout of a new inode over so many OSTs, in a directory with that layout; `None` if a
+    /// stripe would lie on a target that is avoided: the MDS knows whether it may.
+    pub(crate) fn layout(
+        &self,
+        directory: Layout,
+        ino: Ino,
+        is_dir: bool,
+        osts: u16,
+    ) -> Option<Layout> {
+        let over = |all: &[u16]| {
+            let layout = directory.inherit(ino, is_dir, osts, Avoided { all, gone: &[] });
+            let mut avoided = all.iter().filter(|index| **index < osts);
+            let is_good = is_dir || avoided.all(|index| !layout.has_stripe_at(*index));
+            is_good.then_some(layout)
+        };
         match directory.replicas {
-            0 | 1 => directory.inherit(ino, is_dir, osts, &self.avoided.lock()),
+            0 | 1 => over(&self.avoided.lock()),
             copies => {
                 let chains = self.chains.lock();
                 let of_it = chains.iter().find(|of| of.copies == copies);
-                let avoided = of_it.map_or(&[][..], |of| &of.avoided);
-                directory.inherit(ino, is_dir, osts, avoided)
+                over(of_it.map_or(&[][..], |of| &of.avoided))
             }
         }
     }

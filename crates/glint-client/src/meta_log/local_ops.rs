@@ -158,7 +158,7 @@ impl<T: Transport> Client<T> {
         }
         let made = state.attributes().and_then(|directory| {
             let osts = self.placement.targets(directory.layout.replicas);
-            let layout = self.placement.layout(directory.layout, ino, is_dir, osts);
+            let layout = self.placement.layout(directory.layout, ino, is_dir, osts)?;
             // The directory has no default ACL, or its delegation would not have been granted.
             let made = new_inode((ino, layout), &new, (directory, None), &caller.cred, now);
             (osts > 0).then_some((made.attr, osts))

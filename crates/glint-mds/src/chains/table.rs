@@ -13,7 +13,7 @@ use crate::error::errno;
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::chain::{Chain, ChainId, ChainTargets, Member, MemberEvent, MemberState};
 use glint_proto::limits::CHAINS_MAX;
-use glint_proto::{Errno, FsResult, clock, message};
+use glint_proto::{Avoided, Errno, FsResult, clock, message};
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -69,8 +69,11 @@ struct Rows {
     counts: BTreeMap<u8, u16>,
     /// Chains that new files avoid, without a head or with a drained OST, by the number of members.
     avoided: BTreeMap<u8, Vec<u16>>,
-    /// OSTs that are drained.
+    /// Those of them that no new file gets: with a drained OST, or all of whose OSTs were given up.
+    gone: BTreeMap<u8, Vec<u16>>,
+    /// OSTs that are drained, and OSTs that were given up.
     drained: Vec<u16>,
+    given_up: Vec<u16>,
     /// Members that were emptied and have not got everything since, by targets.
     unfilled: BTreeSet<(u16, u16)>,
     /// When a row was changed last, and whether all members serve by all of them.
@@ -95,11 +98,17 @@ impl Rows {
     fn recount(&mut self) {
         self.counts.clear();
         self.avoided.clear();
+        self.gone.clear();
         for Row { chain, .. } in self.chains.values() {
             *self.counts.entry(chain.id.copies).or_default() += 1;
             let is_drained = chain.members.iter().any(|member| self.drained.contains(&member.ost));
-            if is_drained || chain.head().is_none() {
+            let has_head = chain.head().is_some();
+            if is_drained || !has_head {
                 self.avoided.entry(chain.id.copies).or_default().push(chain.id.index);
+            }
+            let is_given_up = |member: &Member| self.given_up.contains(&member.ost);
+            if is_drained || !has_head && chain.members.iter().all(is_given_up) {
+                self.gone.entry(chain.id.copies).or_default().push(chain.id.index);
             }
         }
     }
@@ -175,10 +184,15 @@ impl ChainTable {
     }
 
     /// Hands out how many there are, and which of them new files avoid.
-    pub(crate) fn with_count<T>(&self, copies: u8, use_it: impl FnOnce(u16, &[u16]) -> T) -> T {
+    pub(crate) fn with_count<T>(
+        &self,
+        copies: u8,
+        use_it: impl FnOnce(u16, Avoided<'_>) -> T,
+    ) -> T {
         let rows = self.rows.read();
-        let avoided = rows.avoided.get(&copies).map_or(&[][..], Vec::as_slice);
-        use_it(rows.counts.get(&copies).copied().unwrap_or(0), avoided)
+        let all = rows.avoided.get(&copies).map_or(&[][..], Vec::as_slice);
+        let gone = rows.gone.get(&copies).map_or(&[][..], Vec::as_slice);
+        use_it(rows.counts.get(&copies).copied().unwrap_or(0), Avoided { all, gone })
     }
 
     /// Chains that new files are laid out over.
@@ -196,6 +210,13 @@ impl ChainTable {
     pub(crate) fn set_drained(&self, osts: &[u16]) {
         let mut rows = self.rows.write();
         rows.drained = osts.to_vec();
+        rows.recount();
+    }
+
+    /// Has no new file use chains of these OSTs alone.
+    pub(crate) fn set_given_up(&self, osts: &[u16]) {
+        let mut rows = self.rows.write();
+        rows.given_up = osts.to_vec();
         rows.recount();
     }
 

@@ -182,15 +182,21 @@ impl<K: Kv> Mds<K> {
                 return Err(Errno::EEXIST.into());
             }
             glint_proto::FileType::Regular => {
-                layout.stripe_count =
-                    if layout.stripe_count == 0 { osts } else { layout.stripe_count };
+                let is_any_count = layout.stripe_count == 0;
+                layout.stripe_count = if is_any_count { osts } else { layout.stripe_count };
                 match context.given() {
                     Some((_, Placement { first, osts: 1.. })) if first < osts => {
                         (layout.first_ost, layout.osts) = (first, osts);
                     }
-                    _ => self.with_targets(layout.replicas, |_, absent| {
-                        layout.place(ino, osts, absent);
-                    })?,
+                    _ => {
+                        let asked = layout.stripe_count;
+                        self.with_targets(layout.replicas, |_, avoided| {
+                            layout.place(ino, osts, avoided);
+                        })?;
+                        if layout.stripe_count < asked && !is_any_count {
+                            return Err(Errno::ENOSPC.into());
+                        }
+                    }
                 }
             }
             _ => return Err(Errno::EINVAL.into()),

@@ -11,7 +11,7 @@ use glint_proto::message::check_name;
 use glint_proto::posix::acl::{Acl, XATTR_ACCESS, XATTR_DEFAULT};
 use glint_proto::posix::{EXEC, New, check_new, entry_added, may_add_entry, new_inode};
 use glint_proto::{
-    Errno, FileType, FsResult, Ino, Layout, MdsReply, MdsRequest, OpenFlags, Placement,
+    Avoided, Errno, FileType, FsResult, Ino, Layout, MdsReply, MdsRequest, OpenFlags, Placement,
 };
 use std::sync::atomic::Ordering;
 
@@ -155,13 +155,15 @@ impl<K: Kv> Mds<K> {
             false => None,
         };
         let inherit =
-            |osts, absent: &[u16]| directory.attr.layout.inherit(ino, is_dir, osts, absent);
+            |osts, avoided: Avoided<'_>| directory.attr.layout.inherit(ino, is_dir, osts, avoided);
         let layout = match given {
-            Some((_, Placement { first, osts })) if osts > 0 => match inherit(osts, &[]) {
-                layout if is_dir => layout,
-                layout => Layout { first_ost: first, ..layout },
-            },
-            _ if is_dir => inherit(self.osts(), &[]),
+            Some((_, Placement { first, osts })) if osts > 0 => {
+                match inherit(osts, Avoided::default()) {
+                    layout if is_dir => layout,
+                    layout => Layout { first_ost: first, ..layout },
+                }
+            }
+            _ if is_dir => inherit(self.osts(), Avoided::default()),
             _ => self.with_targets(directory.attr.layout.replicas, inherit)?,
         };
         let of = (&directory.attr, default.as_ref());

@@ -22,7 +22,7 @@ use crate::store::record::InodeRecord;
 use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::lock::{Bits, DataLock, Range};
 use glint_proto::posix::permit_owner;
-use glint_proto::{Attr, ClientId, Errno, FsResult, Ino, Layout, MdsReply, clock};
+use glint_proto::{Attr, Avoided, ClientId, Errno, FsResult, Ino, Layout, MdsReply, clock};
 use std::sync::atomic::Ordering;
 
 /// Plans of one file that there are at once, at most; each crash of a client may leave one for a
@@ -79,24 +79,28 @@ impl<K: Kv> Mds<K> {
             let one = Layout { first_ost: index, ..*layout };
             self.lies_on(one.ost_of(0, self.osts()), avoid)
         };
-        let placed = self.with_targets(copies, |count, absent| {
+        let asked = layout.stripe_count;
+        let placed = self.with_targets(copies, |count, avoided| {
             let count = count.max(1);
-            layout.stripe_count = match layout.stripe_count {
+            layout.stripe_count = match asked {
                 0 => count,
                 stripes => stripes,
             };
             layout.osts = count;
-            let mut absent = absent.to_vec();
-            absent.extend((0..count).filter(|index| is_avoided(&layout, *index)));
-            layout.place(ino, count, &absent);
-            layout.stripe_count <= count
+            let also = (0..count).filter(|index| is_avoided(&layout, *index)).collect::<Vec<u16>>();
+            let (all, gone) =
+                ([avoided.all, &also[..]].concat(), [avoided.gone, &also[..]].concat());
+            layout.place(ino, count, Avoided { all: &all, gone: &gone });
+            asked <= count
         })?;
         if !placed {
             return Err(Errno::EINVAL);
         }
         let stripes = 0..layout.stripe_count;
         let target = |stripe| layout.ost_of(stripe, self.osts());
-        if stripes.into_iter().any(|stripe| self.lies_on(target(stripe), avoid)) {
+        if layout.stripe_count < asked
+            || stripes.into_iter().any(|stripe| self.lies_on(target(stripe), avoid))
+        {
             return Err(Errno::ENOSPC);
         }
         let from = keys::orphan_objects(ino, Layout::default());

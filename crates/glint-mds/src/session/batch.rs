@@ -135,7 +135,7 @@ impl<K: Kv> Mds<K> {
         self.client_locks.recalls.writes_back(context.client, epoch);
         let count = count.clamp(1, INODES_PER_GRANT_MAX);
         let first = self.allocator.grant(&self.kv, context.client, count).await?;
-        let (osts, avoided) = (self.osts(), self.with_avoided(<[u16]>::to_vec));
+        let (osts, avoided) = (self.osts(), self.with_avoided(|avoided| avoided.all.to_vec()));
         let chains = self.chains.targets();
         Ok(MdsReply::Inodes { first, count, osts, avoided, chains })
     }

@@ -65,6 +65,46 @@ fn new_files_avoid_chains_in_which_nobody_serves() {
     }
 }
 
+#[test]
+fn new_files_have_no_stripe_where_nobody_is_to_come_back() {
+    let tree = planted();
+    place(&tree, 4);
+    let wide = |replicas| {
+        let layout = Layout { replicas, stripe_count: 0, ..Layout::default() };
+        let request = MdsRequest::SetLayout { ino: tree.ino("dir"), layout };
+        tree.ask_attr(&ROOT, &request).unwrap();
+    };
+    let make = |name: &str| {
+        let made = tree.make(&ROOT, &format!("dir/{name}"), FileType::Regular, 0o644).unwrap();
+        let layout = made.layout;
+        (0..layout.stripe_count).map(|stripe| layout.ost_of(stripe, 0)).collect::<Vec<u16>>()
+    };
+    wide(1);
+    tree.mds.set_absent(vec![0, 1], &[]);
+    assert_eq!(make("waits").len(), 4, "they are to come back");
+    tree.mds.set_absent(vec![0, 1], &[1]);
+    let stripes = make("three");
+    assert!(stripes.len() == 3 && !stripes.contains(&1), "{stripes:?}");
+    let four = Layout { stripe_count: 4, ..Layout::default() };
+    let set_four = MdsRequest::SetLayout { ino: tree.ino("dir/three"), layout: four };
+    assert_eq!(tree.ask_attr(&ROOT, &set_four), Err(Errno::ENOSPC));
+
+    wide(2);
+    for ost in [0, 1] {
+        block_on(tree.mds.on_ost(ost, MemberEvent::Lost)).unwrap();
+    }
+    let all = tree.mds.chains().since(0).0;
+    assert_eq!(make("wide").len(), all.len(), "their members are to come back");
+    tree.mds.set_absent(vec![0, 1], &[0, 1]);
+    let is_lost = |target: u16| {
+        let row = tree.mds.chains().get(target).unwrap();
+        row.members.iter().all(|member| member.ost <= 1)
+    };
+    assert!(all.iter().any(|row| is_lost(row.id.target())), "{all:?}");
+    let stripes = make("narrow");
+    assert!(!stripes.is_empty() && !stripes.iter().any(|target| is_lost(*target)), "{stripes:?}");
+}
+
 /// An OST away in some chains is not away in those of others.
 #[test]
 fn an_ost_is_awaited_where_nobody_stands_in_for_it() {

@@ -51,7 +51,7 @@ fn new_files_avoid_an_ost_that_is_drained_and_its_files_are_listed() {
 
     block_on(tree.mds.begin_drain(2)).unwrap();
     // What the server says again and again does not end it.
-    tree.mds.set_absent(vec![]);
+    tree.mds.set_absent(Vec::new(), &[]);
     assert_eq!(tree.mds.drained(), [2]);
     for (made, path) in make_all(100) {
         assert!(!is_on(&tree, made.layout, 2), "{path}: {:?}", made.layout);
@@ -64,7 +64,7 @@ fn new_files_avoid_an_ost_that_is_drained_and_its_files_are_listed() {
 
     assert_eq!(block_on(tree.mds.end_drain(2)), Ok(true));
     assert_eq!(block_on(tree.mds.end_drain(2)), Ok(false));
-    tree.mds.set_absent(vec![]);
+    tree.mds.set_absent(Vec::new(), &[]);
     assert!(make_all(200).iter().any(|(made, _)| is_on(&tree, made.layout, 2)));
     tree.must_be_sound();
 }

@@ -63,6 +63,15 @@ pub struct Placement {
     pub osts: u16,
 }
 
+/// Targets that new files are better not laid out over.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Avoided<'a> {
+    /// All of them. Who has so many stripes that it needs one gets one.
+    pub all: &'a [u16],
+    /// Those of them that are not to be used again. A file gets fewer stripes, and none of them.
+    pub gone: &'a [u16],
+}
+
 /// A contiguous piece of a file within one object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
@@ -122,32 +131,48 @@ impl Layout {
     }
 
     /// Layout of a new inode in a directory with this layout, on `osts` of which some are
-    /// `absent`: a directory the same, a file a definite number of stripes, beginning at an OST
+    /// `avoided`: a directory the same, a file a definite number of stripes, beginning at an OST
     /// that its number chooses.
-    pub fn inherit(&self, ino: Ino, is_dir: bool, osts: u16, absent: &[u16]) -> Layout {
+    pub fn inherit(&self, ino: Ino, is_dir: bool, osts: u16, avoided: Avoided<'_>) -> Layout {
         let mut layout = *self;
         if !is_dir {
             let osts = osts.max(1);
             if layout.stripe_count == 0 || layout.stripe_count > osts {
                 layout.stripe_count = osts.min(OST_COUNT_MAX);
             }
-            layout.place(ino, osts, absent);
+            layout.place(ino, osts, avoided);
         }
         layout
     }
 
     /// Lays a file out over `osts`, from one on that its number chooses, or from the next one from
-    /// which on no stripe lies on one of those that are `absent`, if there is one.
-    pub fn place(&mut self, ino: Ino, osts: u16, absent: &[u16]) {
+    /// which on no stripe lies on one that is avoided, if there is such a place. It gets no more
+    /// stripes than fit between two that are gone, unless all are.
+    pub fn place(&mut self, ino: Ino, osts: u16, avoided: Avoided<'_>) {
         let count = osts.max(1);
+        let fit = between(avoided.gone, count);
+        if fit > 0 {
+            self.stripe_count = self.stripe_count.min(fit);
+        }
         let wish = (ino.0 % u64::from(count)) as u16;
-        let avoids = |first: &u16| {
-            let mut absent = absent.iter().filter(|ost| **ost < count);
-            absent.all(|ost| (ost + count - first) % count >= self.stripe_count.max(1))
+        let layout = *self;
+        let first = |these: &[u16]| {
+            let avoids = |first: &u16| {
+                let from_there = Layout { first_ost: *first, osts: count, ..layout };
+                let mut these = these.iter().filter(|index| **index < count);
+                these.all(|index| !from_there.has_stripe_at(*index))
+            };
+            (wish..count).chain(0..wish).find(avoids)
         };
-        let firsts = (wish..count).chain(0..wish);
-        self.first_ost = firsts.into_iter().find(avoids).unwrap_or(wish);
+        let first = first(avoided.all).or_else(|| first(avoided.gone));
+        self.first_ost = first.unwrap_or(wish);
         self.osts = osts;
+    }
+
+    /// Whether a stripe lies on the OST or chain at this position of those that it is laid out over.
+    pub fn has_stripe_at(&self, index: u16) -> bool {
+        let count = self.osts.max(1);
+        (index + count - self.first_ost) % count < self.stripe_count.max(1)
     }
 
     /// Which OSTs it lies on.
@@ -208,6 +233,16 @@ impl Layout {
     }
 }
 
+/// How many of `count` targets in a circle follow each other between two that are gone, at most.
+fn between(gone: &[u16], count: u16) -> u16 {
+    let mut gone: Vec<u16> = gone.iter().copied().filter(|one| *one < count).collect();
+    gone.sort_unstable();
+    gone.dedup();
+    let Some(first) = gone.first() else { return count };
+    let next = gone.iter().skip(1).copied().chain([first + count]);
+    std::iter::zip(&gone, next).map(|(one, next)| next - one - 1).max().unwrap_or(0)
+}
+
 /// Iterator of [`Layout::pieces`].
 #[derive(Clone, Debug)]
 pub struct Pieces {
@@ -253,7 +288,7 @@ mod tests {
         for (replicas, osts) in [(1, OST_COUNT_MAX), (2, CHAINS_MAX), (3, 1056)] {
             let wide = Layout { replicas, stripe_count: 0, ..Layout::default() };
             for ino in [1, 1023, 1024, 4095] {
-                let layout = wide.inherit(Ino(ino), false, osts, &[]);
+                let layout = wide.inherit(Ino(ino), false, osts, Avoided::default());
                 assert!(layout.is_valid(), "{layout:?}");
             }
         }
@@ -283,7 +318,7 @@ mod tests {
     fn files_are_laid_out_over_osts_that_are_there() {
         let place = |stripes, ino, osts, absent: &[u16]| {
             let mut layout = Layout { stripe_count: stripes, ..Layout::default() };
-            layout.place(Ino(ino), osts, absent);
+            layout.place(Ino(ino), osts, Avoided { all: absent, gone: &[] });
             layout.first_ost
         };
         assert_eq!(place(1, 7, 4, &[]), 3);
@@ -296,7 +331,39 @@ mod tests {
     }
     use proptest::prelude::*;
 
+    #[test]
+    fn files_get_fewer_stripes_rather_than_one_on_an_ost_that_is_gone() {
+        let place = |stripes, ino, absent: &[u16], gone: &[u16]| {
+            let wide = Layout { stripe_count: stripes, ..Layout::default() };
+            let layout = wide.inherit(Ino(ino), false, 6, Avoided { all: absent, gone });
+            let osts = (0..layout.stripe_count).map(|stripe| layout.ost_of(stripe, 1));
+            osts.collect::<Vec<u16>>()
+        };
+        assert_eq!(place(0, 0, &[2], &[]), [0, 1, 2, 3, 4, 5], "it may come back");
+        assert_eq!(place(0, 0, &[2], &[2]), [3, 4, 5, 0, 1]);
+        assert_eq!(place(0, 5, &[2, 4], &[2, 4]), [5, 0, 1]);
+        assert_eq!(place(2, 1, &[2, 4], &[2, 4]), [5, 0], "there are two in a row elsewhere");
+        assert_eq!(place(4, 1, &[1, 4, 5], &[4, 5]), [0, 1, 2, 3], "one that may come back");
+        assert_eq!(place(3, 1, &[0, 2, 4], &[0, 2, 4]), [1]);
+        assert_eq!(place(1, 1, &[0, 1, 2, 3, 4, 5], &[0, 1, 2, 3, 4, 5]), [1], "all are gone");
+    }
+
     proptest! {
+        #[test]
+        fn no_stripe_is_on_one_that_is_gone_unless_all_are(
+            stripes in 0u16..12, ino in 0u64..100, osts in 1u16..12,
+            absent in proptest::collection::vec(0u16..12, 0..4),
+            gone in proptest::collection::vec(0u16..12, 0..6),
+        ) {
+            let absent = [absent, gone.clone()].concat();
+            let wide = Layout { stripe_count: stripes, ..Layout::default() };
+            let avoided = Avoided { all: &absent, gone: &gone };
+            let layout = wide.inherit(Ino(ino), false, osts, avoided);
+            let is_good = |stripe| !gone.contains(&layout.ost_of(stripe, 1));
+            let are_all_gone = (0..osts).all(|ost| gone.contains(&ost));
+            prop_assert!(are_all_gone || (0..layout.stripe_count.max(1)).all(is_good));
+        }
+
         #[test]
         fn pieces_cover_the_range_and_map_back(
             log2 in 16u8..=20, count in 1u16..9, offset in 0u64..1 << 30, len in 0u64..1 << 24

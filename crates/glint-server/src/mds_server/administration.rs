@@ -44,12 +44,14 @@ impl<K: Kv, D: Disk> AdminService for MdsServer<K, D> {
             OssRequest::Heartbeat(beat) => {
                 let (uuid, run) = (beat.uuid, beat.boot_verifier);
                 let restarted = self.osses.restarted(&beat);
-                let joins = self.osses.osts(self.osts.count());
+                let placed = self.osses.placed().len();
                 let mut orders = self.osses.beat(&*self.records, name, beat.clone())?;
                 let restarted = restarted.or_else(|| self.osses.restarted(&beat));
                 let osts = self.osses.osts(self.osts.count());
                 self.mds.note_ost_count(osts);
-                if osts != joins {
+                // It joins, or some of its OSTs had been given up.
+                if self.osses.placed().len() != placed {
+                    self.avoid_absent();
                     self.place_chains().await;
                 }
                 if !beat.replaced.is_empty() {

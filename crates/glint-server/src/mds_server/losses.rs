@@ -60,7 +60,9 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
             Err(GiveUpError::Store(errno)) => return Err(failed(errno)),
         };
         self.osses.give_up(&*self.records, ost).map_err(failed)?;
-        self.adopt_rows();
+        self.avoid_absent();
+        // New chains are laid over others.
+        self.place_chains().await;
         tracing::warn!(ost, chains, "an administrator has given up an OST");
         Ok(json!({ "ost": ost, "chains": chains }).to_string())
     }

@@ -239,11 +239,11 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
         }
     }
 
-    /// Has new files avoid OSTs that are not heard of, full, or drained.
+    /// Has new files avoid OSTs that are not heard of, full, given up, or drained.
     fn avoid_absent(&self) {
         let own = (0..).zip(self.osts.spaces()).filter(|(_, space)| space.is_full());
-        let own = own.map(|(ost, _)| ost);
-        self.mds.set_absent(own.chain(self.osses.absent()).collect());
+        let absent = own.map(|(ost, _)| ost).chain(self.osses.absent()).collect();
+        self.mds.set_absent(absent, &self.osses.given_up().concat());
     }
 
     /// Longest time between two calls of [`MdsServer::settle`].

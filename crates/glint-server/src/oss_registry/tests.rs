@@ -70,12 +70,14 @@ fn nobody_waits_for_osts_that_were_given_up_until_they_are_heard_of() {
     let data = DataDir::open_or_create(dir.path(), Some(1), Role::Mds).unwrap();
     let osses = OssRegistry::new(&data, 8, Duration::from_secs(1));
     assert_eq!((placed(&osses), osses.infos_for_clients().len()), (vec![1, 2], 1));
+    assert_eq!((osses.absent(), osses.given_up().concat()), (vec![3, 4], vec![3, 4]));
     assert_eq!((osses.osts(1), osses.infos().len()), (5, 2), "their numbers are not given again");
 
     osses.note_run(2, beat(2, (0, 0)).boot_verifier);
     assert!(!osses.knows(None, &beat(2, (0, 0))), "that is news");
     osses.beat(&data, None, beat(2, (0, 0))).unwrap();
     assert_eq!((placed(&osses), osses.infos_for_clients().len()), (vec![1, 2, 3, 4], 2));
+    assert!(osses.absent().is_empty());
 }
 
 #[test]
