@@ -23,6 +23,7 @@ mod replication;
 mod rounds;
 mod scrubbing;
 mod settings;
+mod start;
 mod status;
 mod units;
 
@@ -35,6 +36,7 @@ pub use rates::{Rates, Totals};
 pub use records::{LogStore, OssIdentity, OssRuns, Records, RecordsError, ServerLog, StartError};
 pub use rounds::Round;
 pub use settings::{Drawn, Settings};
+pub use start::start_osts;
 pub use units::human_bytes;
 
 use glint_ost::OstSet;

@@ -4,6 +4,7 @@ use super::data_dir::DataDir;
 use super::descriptors;
 use crate::records::Records;
 use crate::settings::Settings;
+use crate::start::start_osts;
 use glint_ost::{ObjectStore, OstSet, SpaceGrants};
 use std::sync::Arc;
 
@@ -18,6 +19,6 @@ pub(super) fn open(
     let each = open_files / usize::from(data.osts());
     let store = |index| ObjectStore::open(&data.ost(index), each, grants.clone());
     let stores = (0..data.osts()).map(store).collect::<Result<Vec<_>, _>>()?;
-    let osts = OstSet::start(stores, grants, settings.ost_bandwidth, settings.commit_sync);
+    let osts = start_osts(data, stores, grants, settings);
     Ok(osts.map_err(|reason| data.give_up(&reason))?)
 }

@@ -12,7 +12,7 @@ use glint_net::{Address, Service, SimulatedServer, host};
 use glint_ost::disk::memory::{DiskOperation, Fault, MemoryDisk};
 use glint_ost::{ObjectStore, OstSet, SEAL_IDLE, SpaceGrants};
 use glint_proto::{Errno, Ino, Layout, ObjectId};
-use glint_server::{Drawn, MdsServer, Oss, Round, Settings};
+use glint_server::{Drawn, MdsServer, Oss, Round, Settings, start_osts};
 use parking_lot::Mutex;
 use std::cell::{Cell, RefCell};
 use std::path::Path;
@@ -254,7 +254,8 @@ impl Hosts {
         the_host.disks.iter().for_each(MemoryDisk::end_process);
         loop {
             let grants = Arc::<SpaceGrants>::default();
-            match OstSet::start(the_host.stores(&grants), grants, None, false) {
+            let stores = the_host.stores(&grants);
+            match start_osts(&*the_host.records, stores, grants, &Settings::default()) {
                 Ok(osts) => return osts,
                 // The process ends, and is started again.
                 Err(reason) => tracing::debug!(reason, "the OSTs do not start"),

@@ -1,0 +1,67 @@
+//! The start of the OSTs of a server.
+//!
+//! Invariant: which objects were changed is on stable storage before the changes are, also of those
+//! that a process before this one has left in the caches of the kernel. (Logs and data may be on
+//! different disks.)
+
+use crate::records::{LogStore, ServerLog};
+use crate::settings::Settings;
+use glint_ost::disk::Disk;
+use glint_ost::{ObjectStore, OstSet, SpaceGrants};
+use std::sync::Arc;
+
+/// Starts OSTs whose server keeps its logs in `logs`: an error says why they cannot be relied on.
+pub fn start_osts<D: Disk>(
+    logs: &(impl LogStore + ?Sized),
+    stores: Vec<ObjectStore<D>>,
+    grants: Arc<SpaceGrants>,
+    settings: &Settings,
+) -> Result<OstSet<D>, String> {
+    for log in [ServerLog::Recent, ServerLog::Pending] {
+        logs.sync_log(log).map_err(|error| error.to_string())?;
+    }
+    OstSet::start(stores, grants, settings.ost_bandwidth, settings.commit_sync)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records::RecordsError;
+    use glint_ost::disk::memory::MemoryDisk;
+    use glint_proto::{Ino, ObjectId};
+    use std::path::Path;
+
+    /// Logs on a disk that fails.
+    struct Failing;
+
+    impl LogStore for Failing {
+        fn read_log(&self, _: ServerLog) -> Result<Vec<u8>, RecordsError> {
+            Ok(Vec::new())
+        }
+
+        fn append_to_log(&self, _: ServerLog, _: &[u8]) -> Result<(), RecordsError> {
+            Ok(())
+        }
+
+        fn sync_log(&self, _: ServerLog) -> Result<(), RecordsError> {
+            let source = std::io::Error::from_raw_os_error(libc::EIO);
+            Err(RecordsError::Io { path: "recent.log".into(), source })
+        }
+
+        fn replace_log(&self, _: ServerLog, _: &[u8]) -> Result<(), RecordsError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn objects_of_a_run_before_are_durable_only_after_the_log_that_names_them() {
+        let disk = MemoryDisk::default();
+        let store = ObjectStore::on(disk.clone(), Path::new("ost"), 64, Arc::default());
+        let object = ObjectId { ino: Ino(7), stripe: 0 };
+        store.write(object, 0, b"data", None, false).unwrap();
+        let started = start_osts(&Failing, vec![store], Arc::default(), &Settings::default());
+        assert!(started.err().unwrap().contains("recent.log"));
+        disk.lose_power(&mut |_| 0);
+        assert!(disk.paths().is_empty(), "{:?}", disk.paths());
+    }
+}
