@@ -59,6 +59,9 @@ impl Run {
         let is_recovering =
             self.hosts.mds().mds().is_recovering() || !self.hosts.has_lost_nothing(host, REPLAYED);
         let fates = if is_recovering { FATES - FATES_OF_DISKS } else { self.fates };
+        if self.layout.replicas > 1 && self.executor.one_in(4) {
+            return self.fell_a_head().await;
+        }
         match self.executor.below(fates) {
             0 => self.restart(host, false).await,
             1 if self.executor.one_in(6) => {
@@ -91,7 +94,7 @@ impl Run {
         }
     }
 
-    fn up_to(&self, time: Duration) -> Duration {
+    pub(crate) fn up_to(&self, time: Duration) -> Duration {
         Duration::from_millis(self.executor.below(ms(time)))
     }
 
@@ -240,7 +243,13 @@ impl Run {
     }
 
     fn part_for(&self, ends: [Machine; 2], time: Duration) {
-        let (until, breaks) = (self.executor.now() + time, self.executor.one_in(2));
+        self.part_until(ends, time, self.executor.one_in(2));
+    }
+
+    /// Nothing goes between two machines for a time; what is sent arrives later, or it `breaks`
+    /// connections.
+    pub(crate) fn part_until(&self, ends: [Machine; 2], time: Duration, breaks: bool) {
+        let until = self.executor.now() + time;
         tracing::debug!(?ends, ?time, breaks, "two machines are parted");
         self.executor.network.part(Parted { ends, until, breaks });
     }
@@ -282,7 +291,7 @@ impl Run {
     }
 
     /// One of those who live, but for the last one.
-    fn a_client(&self) -> Option<Rc<Member>> {
+    pub(crate) fn a_client(&self) -> Option<Rc<Member>> {
         let members = self.members.borrow();
         let alive: Vec<&Rc<Member>> = members.iter().filter(|m| !m.dead.get()).collect();
         let which = self.executor.below(alive.len() as u64) as usize;
@@ -298,10 +307,15 @@ impl Run {
     }
 
     fn kill_a_client(&self) {
-        let Some(member) = self.a_client() else { return };
+        if let Some(member) = self.a_client() {
+            self.kill(&member);
+        }
+    }
+
+    pub(crate) fn kill(&self, member: &Member) {
         self.executor.kill(member.machine);
         self.executor.network.cut(Some(member.machine));
-        self.lose(&member);
+        self.lose(member);
         self.count(|outcome| outcome.dead_clients += 1);
     }
 

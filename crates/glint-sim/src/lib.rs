@@ -20,6 +20,7 @@ mod contested;
 #[cfg(test)]
 mod copies;
 mod fate;
+mod felled;
 pub mod fuzz;
 mod hostile;
 mod oracle;

@@ -93,7 +93,7 @@ fn main() -> ExitCode {
     println!(
         "{} seeds in {:.1} s, {failed} failed: {} steps, {} s of simulated time, {} kills, {} losses of \
          power, {} failed disks, {} dead and {} cut off clients, {} \
-         OSTs given up; next {:016x}",
+         heads felled, {} OSTs given up; next {:016x}",
         args.seeds,
         start.elapsed().as_secs_f64(),
         total.steps,
@@ -103,6 +103,7 @@ fn main() -> ExitCode {
         total.disk_failures,
         total.dead_clients,
         total.cut_off_clients,
+        total.felled_heads,
         total.given_up,
         total.next
     );

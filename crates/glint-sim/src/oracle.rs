@@ -135,6 +135,13 @@ impl Model {
         self.changed.extend(names);
     }
 
+    /// Files that have a name and are in no call that is under way.
+    pub(crate) fn files_at_rest(&self) -> Vec<Ino> {
+        let is_under_way = |name: &String| self.under_way.contains(name);
+        let names = self.names.iter().filter(|(name, _)| !is_under_way(name));
+        names.map(|(_, ino)| *ino).filter(|ino| !self.inodes[ino].is_dir).collect()
+    }
+
     /// A sync has returned: all that was done before it began is durable.
     pub(crate) fn synced(&mut self) {
         self.synced = self.names.keys().cloned().collect();

@@ -46,6 +46,8 @@ pub struct Outcome {
     pub dead_clients: u64,
     /// Clients that lived and were cut off, until they were evicted.
     pub cut_off_clients: u64,
+    /// Heads that died while one member lacked changes that others had.
+    pub felled_heads: u64,
     /// OSTs that were given up, and came back.
     pub given_up: u64,
     /// Seconds of simulated time.
@@ -95,6 +97,8 @@ pub(crate) struct Run {
     /// How many kinds of fate there are: more if disks fail.
     pub(crate) fates: u64,
     pub(crate) troubles: Rc<Troubles>,
+    /// A client that reads each member.
+    pub(crate) probe: RefCell<Option<Rc<Cluster<Remote>>>>,
 }
 
 /// Runs one seed; with `copies`, files have copies in each. An error says what was wrong.
@@ -156,6 +160,7 @@ fn run_here(seed: u64, copies: bool) -> Result<Outcome, String> {
         hostile_files: Rc::default(),
         fates: if disks_fail { FATES } else { FATES - FATES_OF_DISKS },
         troubles: Rc::default(),
+        probe: RefCell::default(),
     });
     let result = executor.run(LIMIT, run.clone().main());
     let mut outcome = run.outcome.get();
@@ -170,6 +175,7 @@ fn run_here(seed: u64, copies: bool) -> Result<Outcome, String> {
         result.and_then(|()| check(&run.hosts, &run.hostile_files.borrow(), leaves_objects));
     // Workers know all workers.
     run.workers.borrow_mut().clear();
+    run.probe.replace(None);
     executor.end();
     result.map(|()| outcome)
 }
@@ -180,6 +186,11 @@ pub(crate) fn text(error: impl std::fmt::Display) -> String {
 
 /// A client, on the machine of the calling task.
 pub(crate) async fn mount(servers: &Servers, index: u32) -> Result<Fs, String> {
+    Ok(Client::simulated(connect(servers, index).await?, true))
+}
+
+/// A connection to all servers, of the machine of the calling task.
+pub(crate) async fn connect(servers: &Servers, index: u32) -> Result<Cluster<Remote>, String> {
     let options = RemoteOptions {
         address: Address::parse(&address(MDS)),
         mount_point: format!("/mnt{index}"),
@@ -191,7 +202,7 @@ pub(crate) async fn mount(servers: &Servers, index: u32) -> Result<Fs, String> {
     let welcome = Welcome { session: session.number(), ..servers.welcome() };
     let mount_point = options.mount_point.clone();
     let mds = Remote::simulated(options, client, 0, welcome);
-    Ok(Client::simulated(Cluster::new(mds, None, mount_point), true))
+    Ok(Cluster::new(mds, None, mount_point))
 }
 
 /// Checks the disks at the end, but for objects of these files, or of `any` that is not there.
@@ -260,6 +271,7 @@ impl Run {
             shared = Some(directory);
             self.members.borrow_mut().push(member);
         }
+        self.let_in_a_probe().await?;
         if self.executor.one_in(3) {
             self.let_in_a_hostile_one(shared).await?;
         }
@@ -361,6 +373,7 @@ impl Run {
                 troubles: self.troubles.clone(),
                 stripe: self.stripe(),
                 kept: Cell::new(None),
+                layouts: RefCell::default(),
             }));
         }
         self.workers.borrow_mut().extend(workers.iter().cloned());
@@ -450,7 +463,8 @@ impl Run {
         self.executor.sleep(3 * hosts::LEASE).await;
         let sessions = self.hosts.mds().mds().sessions().len();
         let alive = members.iter().filter(|member| !member.dead.get()).count();
-        let alive = alive + self.hosts.peers();
+        let probes = usize::from(self.probe.borrow().is_some());
+        let alive = alive + self.hosts.peers() + probes;
         if sessions != alive {
             return Err(format!("{sessions} sessions of {alive} clients"));
         }
@@ -476,6 +490,7 @@ impl Outcome {
         self.disk_failures += other.disk_failures;
         self.dead_clients += other.dead_clients;
         self.cut_off_clients += other.cut_off_clients;
+        self.felled_heads += other.felled_heads;
         self.given_up += other.given_up;
         self.seconds += other.seconds;
         self.next = self.next.wrapping_add(other.next);

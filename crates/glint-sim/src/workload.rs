@@ -5,7 +5,7 @@ use crate::oracle::{Model, Troubles, runs};
 use crate::world::executor::Executor;
 use glint_client::{Caller, Client, Handle, Make, Vfs, WriteHow};
 use glint_net::{Cluster, Remote};
-use glint_proto::{Errno, FileType, FsResult, Ino, OpenFlags, RenameFlags, SetAttr};
+use glint_proto::{Errno, FileType, FsResult, Ino, Layout, OpenFlags, RenameFlags, SetAttr};
 use std::cell::Cell;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,6 +43,8 @@ pub(crate) struct Worker {
     pub(crate) stripe: Option<u64>,
     /// A file that stays open from one call to others.
     pub(crate) kept: Cell<Option<(Ino, Handle)>>,
+    /// Where its files are.
+    pub(crate) layouts: RefCell<BTreeMap<Ino, Layout>>,
 }
 
 pub(crate) fn make(kind: FileType) -> Make<'static> {
@@ -137,6 +139,7 @@ impl Worker {
         let got = self.fs.create(ROOT, self.own, name.as_bytes(), regular, flags).await;
         let Some(open) = self.expect(&format!("create {name}"), got, want)? else { return Ok(()) };
         self.model.borrow_mut().add(name, open.attr.ino, false);
+        self.layouts.borrow_mut().insert(open.attr.ino, open.attr.layout);
         self.write(name, open.attr.ino, open.handle, 0).await?;
         self.release(open.attr.ino, open.handle).await
     }

@@ -8,6 +8,7 @@ use glint_ost::disk::{Disk, DiskFile, DiskResult};
 use glint_proto::by_hand::hello;
 use glint_proto::chain::SERVER_MOUNT_POINT;
 use glint_proto::message::{Hello, Welcome};
+use glint_proto::oss::OssInfo;
 use glint_proto::{ClientId, Owner};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -81,6 +82,18 @@ impl Hosts {
     /// Servers that are clients of the MDS now.
     pub(crate) fn peers(&self) -> usize {
         if self.layout.replicas < 2 { 0 } else { self.count() - 1 }
+    }
+
+    /// The machine with an OST.
+    pub(crate) fn host_of(&self, ost: u16) -> Option<usize> {
+        let own = self.hosts[MDS].disks.len() as u16;
+        if ost < own {
+            return Some(MDS);
+        }
+        let osses = self.mds().other_servers().infos();
+        let is_of = |oss: &&OssInfo| (oss.first_ost..oss.first_ost + oss.osts).contains(&ost);
+        let found = osses.iter().find(is_of)?;
+        (0..self.count()).find(|host| address(*host) == found.address)
     }
 
     /// Whether the MDS knows all OSTs, and where copies are to be.
