@@ -94,6 +94,10 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
             },
             Round {
                 asks: true,
+                ..Round::every(TENDING, "doubts", |server, _| Box::pin(server.decide_some()))
+            },
+            Round {
+                asks: true,
                 ..Round::every(TENDING, "chains", |server, _| Box::pin(server.tend_chains()))
             },
             Round {
@@ -133,6 +137,10 @@ impl<D: Disk> Oss<D> {
             Round {
                 asks: true,
                 ..Round::every(TENDING, "takeover", |oss, _| once(oss.take_over()))
+            },
+            Round {
+                asks: true,
+                ..Round::every(TENDING, "doubts", |oss, _| Box::pin(oss.decide_some()))
             },
             Round {
                 asks: true,

@@ -149,6 +149,80 @@ fn one_that_stands_still_is_left_out_and_given_what_it_missed() {
     copies.stop(vec![one, first, second, server]);
 }
 
+/// Longest of these calls, each with an fsync, on files of all chains, until `end`.
+fn slowest_write(dir: &Path, end: Instant) -> Duration {
+    let mut slowest = Duration::ZERO;
+    let files: Vec<File> = (0..8)
+        .map(|n| File::options().write(true).open(dir.join(format!("other{n}"))).unwrap())
+        .collect();
+    while Instant::now() < end {
+        for file in &files {
+            let begun = Instant::now();
+            file.write_all_at(b"x", 0).unwrap();
+            file.sync_data().unwrap();
+            slowest = slowest.max(begun.elapsed());
+        }
+    }
+    slowest
+}
+
+#[test]
+fn calls_go_on_after_the_loss_of_a_head_whatever_was_written_before_it() {
+    const TIB: u64 = 1 << 40;
+    const DATABASE: u64 = 3 << 30;
+    let copies = Copies::new();
+    let server = copies.serve();
+    let (first, second) = (copies.oss(1), copies.oss(2));
+    let (one, a) = copies.world.mount(copies.port, "a", &[]);
+    let (two, b) = copies.world.mount(copies.port, "b", &[]);
+    let file = |name: &str, n: u64| {
+        let (path, mut options) = (a.join(format!("{name}{n}")), File::options());
+        options.write(true).create(true).truncate(false).open(path).unwrap()
+    };
+    (0..8).for_each(|n| file("other", n).sync_all().unwrap());
+    for n in 0..8 {
+        let sparse = file("sparse", n);
+        sparse.write_all_at(b"a", 0).unwrap();
+        sparse.write_all_at(b"z", TIB - 1).unwrap();
+    }
+    first.kill();
+    let slowest = slowest_write(&b, Instant::now() + LOST_MAX / 2);
+    println!("beside sparse files: {slowest:?} after a kill");
+    assert!(slowest < Duration::from_secs(5), "{slowest:?}");
+    for n in 0..8 {
+        fs::remove_file(a.join(format!("sparse{n}"))).unwrap();
+    }
+    let first = copies.oss(1);
+    copies.is_whole(&a);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let databases: Vec<File> = (0..4).map(|n| file("database", n)).collect();
+    let slowest = std::thread::scope(|scope| {
+        let (databases, stop) = (&databases, &stop);
+        scope.spawn(move || {
+            let (mut random, page) = (Random(1), bytes(1, 8192));
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let at = random.below(DATABASE / 8192) * 8192;
+                databases[random.below(4) as usize].write_all_at(&page, at).unwrap();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let before = slowest_write(&b, Instant::now() + Duration::from_secs(3));
+        let stopping = scope.spawn(|| first.stop());
+        let slowest = slowest_write(&b, Instant::now() + Duration::from_secs(4));
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        stopping.join().unwrap();
+        println!("beside databases: {before:?}, {slowest:?} after a clean stop");
+        slowest
+    });
+    assert!(slowest < Duration::from_secs(3), "{slowest:?}");
+    for n in 0..4 {
+        fs::remove_file(a.join(format!("database{n}"))).unwrap();
+    }
+    let first = copies.oss(1);
+    copies.is_whole(&a);
+    copies.stop(vec![two, one, first, second, server]);
+}
+
 #[test]
 fn what_was_synced_outlives_the_end_of_all_servers_at_once() {
     let copies = Copies::new();

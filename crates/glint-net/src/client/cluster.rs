@@ -332,6 +332,8 @@ impl<M: Transport> Cluster<M> {
             let is_held = || moved.is_there(target, number);
             let sent = async {
                 if is_there {
+                    // By one row, before and after: the head has taken over, and is the head still.
+                    self.ask_ost(to, request, change.capability, Bulk::None, &is_held).await?;
                     self.settle_server_of(to.ost).await?;
                 }
                 self.ask_ost(to, request, change.capability, bulk, &is_held).await
@@ -377,10 +379,9 @@ impl<M: Transport> Cluster<M> {
         true
     }
 
-    /// Has the server of a head bring everything that it has ordered to stable storage, in all copies.
-    /// A sync that it answers after this stands for all that the members of its chain have: what
-    /// another head has ordered, and what may be in some copies only, it has made equal and durable
-    /// before it answers.
+    /// Has the server of a head bring everything that it has ordered to stable storage, in all copies,
+    /// and what others had ordered when it took over. Syncs that it answers by one row before and after
+    /// this stand for all that was acknowledged in the chain before.
     async fn settle_server_of(&self, ost: u16) -> FsResult<()> {
         match ost < self.welcome.own_osts {
             true => self.mds.commit().await,

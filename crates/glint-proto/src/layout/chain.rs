@@ -224,6 +224,14 @@ pub enum PeerRequest {
     Remove { chain: ChainVersion, ost: u16, object: ObjectId },
     /// An absent member lacks these changes; or [`Touched::EVERYTHING`].
     Pending { chain: ChainVersion, absent: u16, touched: Vec<Touched> },
+    /// Before `Activate`: the head has taken over, and copies may differ in these parts. Nobody may read
+    /// them before the head has decided what they are.
+    Doubtful { chain: ChainVersion, touched: Vec<Touched> },
+    /// The head is to decide what this range of an object is, and its size, before others: somebody
+    /// reads it.
+    Decide { chain: ChainVersion, object: ObjectId, start: u64, end: u64 },
+    /// Nothing is in doubt any more that was ordered by rows before this version.
+    Decided { chain: ChainVersion, before: u32 },
 }
 
 /// Answers to [`PeerRequest`].

@@ -178,6 +178,12 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
         self.replication.take_over(self.here()).await;
     }
 
+    /// Makes copies equal that a lost head may have left different. Returns whether there is more to do
+    /// at once.
+    pub(crate) async fn decide_some(&self) -> bool {
+        self.replication.decide_some(self.here()).await
+    }
+
     /// Looks after the chains. Returns whether there is more to do at once.
     pub(crate) async fn tend_chains(&self) -> bool {
         self.replication.tend(self.here()).await

@@ -145,6 +145,15 @@ impl<D: Disk> Oss<D> {
         }
     }
 
+    /// Makes copies equal that a lost head may have left different. Returns whether there is more to do
+    /// at once.
+    pub(crate) async fn decide_some(&self) -> bool {
+        match self.joined.get() {
+            Some(_) => self.replication.decide_some(self.here().await).await,
+            None => false,
+        }
+    }
+
     /// Looks after the chains. Returns whether there is more to do at once.
     pub(crate) async fn tend_chains(&self) -> bool {
         match self.joined.get() {

@@ -32,19 +32,19 @@ pub(super) const PIECE: u64 = 1 << 20;
 const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 
 impl Replication {
-    /// Makes these parts of an object in `member` as they are in `head`, which is here, no faster than
-    /// the `limit`. Returns how many bytes were given.
+    /// Makes these parts of an object in `member`, its size and its time as they are in `head`, which
+    /// is here, no faster than the `limit`. Returns how many bytes were given.
     pub(super) async fn copy<D: Disk>(
         &self,
         here: Here<'_, D>,
         (head, row): (u16, &Chain),
         member: u16,
-        parts: &[Touched],
+        (object, parts): (ObjectId, &[Touched]),
         limit: Option<&Bandwidth>,
     ) -> Result<u64, CopyError> {
         let copied = async {
             let _span = Span::start(Layer::Heal, OP_NONE);
-            self.copy_timed(here, (head, row), member, parts, limit).await
+            self.copy_timed(here, (head, row), member, (object, parts), limit).await
         };
         traced(pin!(copied)).await
     }
@@ -54,10 +54,9 @@ impl Replication {
         here: Here<'_, D>,
         (head, row): (u16, &Chain),
         member: u16,
-        parts: &[Touched],
+        (object, parts): (ObjectId, &[Touched]),
         limit: Option<&Bandwidth>,
     ) -> Result<u64, CopyError> {
-        let Some(object) = parts.first().map(|part| part.object) else { return Ok(0) };
         let to = (member, row);
         let Some(attr) = self.same_size(here, (head, to), object).await? else { return Ok(0) };
         let mut given = 0;
@@ -214,7 +213,7 @@ impl Replication {
         self.own(here, ost, request, bulk).await.map_err(failed)
     }
 
-    async fn give_to<D: Disk>(
+    pub(super) async fn give_to<D: Disk>(
         &self,
         here: Here<'_, D>,
         to: (u16, &Chain),
@@ -305,7 +304,7 @@ mod tests {
             block_on(written).reply.unwrap();
         }
         let whole = Touched { object, start: 0, end: u64::MAX };
-        block_on(replication.copy(here, (0, &row), 1, &[whole], None)).unwrap();
+        block_on(replication.copy(here, (0, &row), 1, (object, &[whole]), None)).unwrap();
         host::simulate(None);
         let given = other.0.lock();
         let (data, hole) = (PIECE, END - PIECE);

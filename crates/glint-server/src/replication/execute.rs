@@ -3,6 +3,7 @@
 //!
 //! Invariant: a change is noted as recent at a member before it is made there.
 
+use super::doubts::Wanted;
 use super::rows::Entered;
 use super::{Here, PATIENCE, PATIENCE_WITH_DISKS, Replication, within};
 use glint_ost::disk::Disk;
@@ -84,7 +85,7 @@ impl Replication {
         let is_ordered = request.is_modifying()
             || matches!(request, OstRequest::Sync { .. } | OstRequest::GrantSpace { .. });
         if !is_ordered {
-            return match self.is_read_here(to.ost, chain) {
+            return match self.enter_to_read(here, to.ost, chain, &request).await {
                 Ok(entered) => {
                     let read = here.osts.handle(client, index, request, bulk);
                     let read = self.unless_slow(here, chain, &entered.row, to.ost, &request, read);
@@ -103,6 +104,24 @@ impl Replication {
         self.order(here, client, to.ost, chain, request, data)
             .await
             .unwrap_or_else(|errno| Answer::unchanged(Err(errno)))
+    }
+
+    /// Enters for a read of a member, once nothing of what is read is in doubt: EREMCHG if it may not
+    /// be read.
+    async fn enter_to_read<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        ost: u16,
+        chain: ChainVersion,
+        request: &OstRequest,
+    ) -> FsResult<Entered> {
+        loop {
+            let entered = self.is_read_here(ost, chain)?;
+            let in_doubt = |wanted: &Wanted| self.doubts.of(chain.target, *wanted).is_some();
+            let Some(wanted) = Wanted::of(request).filter(in_doubt) else { return Ok(entered) };
+            drop(entered);
+            self.until_decided(here, chain, wanted).await?;
+        }
     }
 
     /// Enters for a read of a member: EREMCHG if it may not be read.
@@ -206,6 +225,8 @@ impl Replication {
         }
         if matches!(request, OstRequest::Sync { .. }) {
             self.recent.sync_for_request().await?;
+            // Of what the head has found to be in doubt.
+            self.pending.sync_for_request().await?;
         }
         let answer = here.osts.handle(client, index, request, data.bulk()).await;
         // A part of a change that fails may be made.

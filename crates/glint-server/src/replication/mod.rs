@@ -12,7 +12,7 @@
 //! - What an absent member lacks is in the index of pending changes, on stable storage at every
 //!   member that serves, before it is acknowledged.
 //! - Copies that may differ after the death of a member are among those that were changed
-//!   recently. A new head makes them equal before anybody reads.
+//!   recently. Nobody reads these before the new head has made them equal.
 //! - What is reported as committed is on stable storage in all copies.
 //!
 //! (The version that each request carries and the takeover by a new head are those of Chain
@@ -20,6 +20,8 @@
 //! of members are those of 3FS.)
 
 mod copy;
+mod decide;
+mod doubts;
 mod execute;
 mod heal;
 mod order;
@@ -32,6 +34,7 @@ mod takeover;
 mod touched;
 
 use crate::records::{Records, RecordsError, ServerLog};
+use doubts::{Doubts, Wanted};
 use glint_net::host;
 use glint_ost::OstSet;
 use glint_ost::disk::Disk;
@@ -53,7 +56,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use touched::{Tag, TouchedCount, TouchedLog, UNNUMBERED};
+use touched::{TouchedCount, TouchedLog, UNNUMBERED};
 
 /// A member that does not make a change in this time is taken out.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -96,6 +99,8 @@ pub(crate) struct Replication {
     adopting: Mutex<()>,
     turns: RangeTurns,
     size_limits: SizeLimits,
+    /// What a lost head may have left different in copies.
+    doubts: Doubts,
     /// Objects whose copies may differ after a crash, by chain.
     recent: TouchedLog,
     /// Changes that absent members lack, by chain and member.
@@ -158,6 +163,7 @@ impl Replication {
             adopting: Mutex::default(),
             turns: RangeTurns::default(),
             size_limits: SizeLimits::default(),
+            doubts: Doubts::default(),
             recent: TouchedLog::load(records.clone(), ServerLog::Recent)?,
             pending: TouchedLog::load(records.clone(), ServerLog::Pending)?,
             healing: HealControl::new(heal_bandwidth),
@@ -249,6 +255,12 @@ impl Replication {
     /// Rules that the MDS has set.
     pub(crate) fn policy(&self) -> ChainPolicy {
         self.healing.policy()
+    }
+
+    /// The row of this version: EREMCHG if the newest one is another.
+    fn row_of(&self, chain: ChainVersion) -> FsResult<Arc<Chain>> {
+        let row = self.rows.get(chain.target).filter(|row| row.version == chain.version);
+        row.ok_or(Errno::EREMCHG)
     }
 
     /// Whether a change may be made by a row: EREMCHG if it waits for more members that serve.
@@ -348,7 +360,7 @@ impl Replication {
             PeerRequest::Activate { chain, are_equal } => {
                 let _entered = self.rows.enter(chain)?;
                 if are_equal {
-                    self.older_is_equal(chain);
+                    self.are_decided(chain.target, chain.version);
                 }
                 self.rows.activate(chain);
                 Ok(PeerReply::Done)
@@ -375,6 +387,28 @@ impl Replication {
                 self.pending.sync().await?;
                 Ok(PeerReply::Done)
             }
+            PeerRequest::Doubtful { chain, touched } => {
+                let entered = self.rows.enter(chain)?;
+                self.note_doubtful(&entered.row, &touched)?;
+                self.doubts.add(chain.target, chain.version, &touched);
+                Ok(PeerReply::Done)
+            }
+            PeerRequest::Decide { chain, object, start, end } => {
+                let wanted = Wanted { object, start, end };
+                let entered = self.rows.enter(chain)?;
+                let is_head = entered.row.head().is_some_and(|head| here.index(head).is_some());
+                if !is_head || !entered.is_active {
+                    return Err(Errno::EREMCHG);
+                }
+                drop(entered);
+                self.decide(here, chain, wanted).await?;
+                Ok(PeerReply::Done)
+            }
+            PeerRequest::Decided { chain, before } => {
+                let _entered = self.rows.enter(chain)?;
+                self.are_decided(chain.target, before);
+                Ok(PeerReply::Done)
+            }
         }
     }
 
@@ -382,12 +416,6 @@ impl Replication {
         let index = here.index(ost).ok_or(Errno::ENXIO)?;
         let (_, left) = here.osts.destroy(&[(index, object)]);
         if left.is_empty() { Ok(()) } else { Err(Errno::EIO) }
-    }
-
-    /// Changes by older rows are on stable storage in all copies.
-    fn older_is_equal(&self, chain: ChainVersion) {
-        let is_older = |tag: Tag| tag.0 < chain.version;
-        self.recent.forget((chain.target, 0), is_older);
     }
 
     fn take_row<D: Disk>(&self, here: Here<'_, D>, row: &Chain) -> FsResult<()> {

@@ -243,7 +243,9 @@ impl Replication {
         touched: &Touched,
     ) -> bool {
         for member in row.written().filter(|member| *member != head) {
-            if let Err(error) = self.copy(here, (head, row), member, &[*touched], None).await {
+            if let Err(error) =
+                self.copy(here, (head, row), member, (touched.object, &[*touched]), None).await
+            {
                 tracing::warn!(%error, "a change that failed is in some copies only");
                 return false;
             }

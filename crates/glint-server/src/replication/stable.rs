@@ -75,11 +75,35 @@ impl Replication {
     pub(crate) async fn settle<D: Disk>(&self, here: Here<'_, D>) -> FsResult<()> {
         self.commit(here).await?;
         loop {
-            match self.settle_once(here).await {
+            let settled = async {
+                self.commit_doubtful(here).await?;
+                self.settle_once(here).await
+            };
+            match settled.await {
                 Err(Errno::EREMCHG) => host::sleep(AGAIN).await,
                 settled => return settled,
             }
         }
+    }
+
+    /// Brings to stable storage, at all members, what another head has ordered: it is in doubt here, but
+    /// all of them have what was acknowledged.
+    async fn commit_doubtful<D: Disk>(&self, here: Here<'_, D>) -> FsResult<()> {
+        let mut chains: BTreeMap<u16, Vec<ChainVersion>> = BTreeMap::new();
+        for row in self.doubts.chains().into_iter().filter_map(|target| self.rows.get(target)) {
+            if row.head().is_none_or(|head| here.index(head).is_none()) {
+                continue;
+            }
+            let chain = ChainVersion { target: row.id.target(), version: row.version };
+            for member in row.written().filter(|member| here.index(*member).is_none()) {
+                chains.entry(member).or_default().push(chain);
+            }
+        }
+        for (member, chains) in chains {
+            let Some(first) = chains.first().copied() else { continue };
+            self.ask_member(here, first, member, PeerRequest::Commit(chains)).await?;
+        }
+        Ok(())
     }
 
     /// Does it by the rows of now: EREMCHG if there are others.

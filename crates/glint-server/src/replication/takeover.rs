@@ -1,12 +1,11 @@
-//! The first thing that a head does: it makes the copies equal.
+//! The first thing that a head does: it finds what is in doubt.
 //!
-//! Invariant: a version is active, at any member, only when nothing that any member was asked to
-//! do by an older one differs between those that are written; and that is on stable storage.
+//! Invariant: a version is active, at any member, only when all that members were asked to do by an
+//! older one, and may differ between those that are written, is in doubt at each of them
+//! ([`super::doubts`]). That is a list: no data is read or given before calls go on.
 
-use super::copy::CopyError;
 use super::rows::Told;
-use super::touched::UNNUMBERED;
-use super::{Here, PATIENCE_WITH_DISKS, Replication, within};
+use super::{ENTRIES, Here, PATIENCE_WITH_DISKS, Replication, within};
 use futures_util::StreamExt;
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion, PeerReply, PeerRequest, Touched};
@@ -23,12 +22,12 @@ impl Replication {
         let all = futures_util::stream::iter(self.rows.all());
         // Calls wait for it, and each waits mostly for others.
         all.for_each_concurrent(AT_ONCE, async |(row, is_active)| {
-            let Some(head) = row.head().filter(|head| here.index(*head).is_some()) else {
+            if row.head().is_none_or(|head| here.index(head).is_none()) {
                 return;
-            };
+            }
             let taken = match is_active {
                 true => self.tell_active(here, &row, false).await,
-                false => self.take_over_one(here, head, &row).await,
+                false => self.take_over_one(here, &row).await,
             };
             if let Err(errno) = taken
                 && errno != Errno::EREMCHG
@@ -40,18 +39,12 @@ impl Replication {
         .await;
     }
 
-    async fn take_over_one<D: Disk>(
-        &self,
-        here: Here<'_, D>,
-        head: u16,
-        row: &Arc<Chain>,
-    ) -> FsResult<()> {
+    async fn take_over_one<D: Disk>(&self, here: Here<'_, D>, row: &Arc<Chain>) -> FsResult<()> {
         let chain = ChainVersion { target: row.id.target(), version: row.version };
         self.rows.until_quiet(chain.target).await;
         let undecided = self.rows.undecided(chain.target);
-        let others: Vec<u16> = row.written().filter(|member| *member != head).collect();
         let elsewhere: Vec<u16> =
-            others.iter().copied().filter(|member| here.index(*member).is_none()).collect();
+            row.written().filter(|member| here.index(*member).is_none()).collect();
         let mut all = self.recent.list((chain.target, 0));
         for member in &elsewhere {
             self.ask_recent(here, row, *member, |touched| {
@@ -61,44 +54,20 @@ impl Replication {
             .await?;
         }
         let all = merged(all);
-        for parts in all.chunk_by(|one, next| one.object == next.object) {
-            for member in &others {
-                match self.copy(here, (head, row), *member, parts, None).await {
-                    Ok(_) => {}
-                    Err(CopyError::Changed) => return Err(Errno::EREMCHG),
-                    Err(CopyError::Member { errno, .. }) => {
-                        self.is_lost(here, chain, *member, errno).await?;
-                        return Err(Errno::EREMCHG);
-                    }
-                    Err(error @ CopyError::Own { errno, .. }) => {
-                        tracing::error!(%error, "could not make the copies of an object equal");
-                        if row.readable().any(|other| other != head) {
-                            // Another member may be able to.
-                            self.is_lost(here, chain, head, errno).await?;
-                            return Err(Errno::EREMCHG);
-                        }
-                        // The chain is not kept from everything else. Who is synced gets it later.
-                        let parts = parts.iter().copied();
-                        self.pending.touch_all((chain.target, *member), parts, UNNUMBERED)?;
-                    }
-                }
+        self.note_doubtful(row, &all)?;
+        self.doubts.begin(chain.target, chain.version, &all);
+        for member in &elsewhere {
+            for some in all.chunks(ENTRIES) {
+                let request = PeerRequest::Doubtful { chain, touched: some.to_vec() };
+                self.ask_member(here, chain, *member, request).await?;
             }
         }
-        for absent in row.missing() {
-            let all = all.iter().copied();
-            self.pending.touch_all((chain.target, absent), all, UNNUMBERED)?;
+        self.tell_active(here, row, all.is_empty()).await?;
+        if all.is_empty() {
+            self.are_decided(chain.target, chain.version);
         }
-        self.pending.sync().await?;
-        if !all.is_empty() {
-            self.commit(here).await?;
-            for member in &elsewhere {
-                self.ask_member(here, chain, *member, PeerRequest::Commit(vec![chain])).await?;
-            }
-        }
-        self.tell_active(here, row, true).await?;
-        self.older_is_equal(chain);
         self.rows.activate_own(chain, undecided);
-        tracing::info!(chain = %row.id, version = row.version, copied = all.len(), "took over");
+        tracing::info!(chain = %row.id, version = row.version, in_doubt = all.len(), "took over");
         Ok(())
     }
 

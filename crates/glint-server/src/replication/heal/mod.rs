@@ -106,8 +106,8 @@ impl Replication {
         let begun = clock::now();
         let Batch { objects: batch, upto, page } = self.next_batch(key, row.version).await?;
         let copies = batch.chunk_by(|one, next| one.object == next.object).map(async |parts| {
-            let limit = self.healing.limit.as_ref();
-            (parts[0].object, self.copy(here, (head, row), member, parts, limit).await)
+            let (object, limit) = (parts[0].object, self.healing.limit.as_ref());
+            (object, self.copy(here, (head, row), member, (object, parts), limit).await)
         });
         let mut copies = pin!(stream::iter(copies).buffer_unordered(AT_ONCE));
         let (mut done, mut bytes, mut unreadable) = (HashSet::new(), 0, Ok(()));
@@ -158,6 +158,10 @@ impl Replication {
         // Changes that began while it was away were under way until then.
         if !self.pending.is_empty(key) {
             return Ok(true);
+        }
+        // A member that serves has to know what is in doubt; this one was not told all of it.
+        if self.doubts.is_any_of(chain.target) {
+            return Ok(false);
         }
         self.give_index(here, chain, row, member).await?;
         self.commit_at(here, chain, member).await?;

@@ -6,9 +6,11 @@ use crate::replication::tests::World;
 use futures_lite::future::block_on;
 use glint_proto::chain::{Destination, MemberState, Touched};
 use glint_proto::{Bulk, ClientId, FsResult, Ino, ObjectId, OstReply, OstRequest};
+use std::sync::Arc;
 
 const SERVING: MemberState = MemberState::Serving;
 const OBJECT: ObjectId = ObjectId { ino: Ino(7), stripe: 0 };
+const OTHER: ObjectId = ObjectId { ino: Ino(8), stripe: 0 };
 
 fn part(ino: u64, start: u64, end: u64) -> Touched {
     Touched { object: ObjectId { ino: Ino(ino), stripe: 0 }, start, end }
@@ -18,6 +20,97 @@ fn part(ino: u64, start: u64, end: u64) -> Touched {
 fn parts_that_overlap_are_one() {
     let all = vec![part(8, 5, 6), part(7, 90, 99), part(7, 0, 10), part(7, 5, 20), part(7, 20, 21)];
     assert_eq!(merged(all), [part(7, 0, 21), part(7, 90, 99), part(8, 5, 6)]);
+}
+
+/// Makes the copies equal, as the rounds of a head do.
+fn decide_all(world: &World, head: u16) {
+    while block_on(world.server(head).decide_some(world.here(head))) {}
+}
+
+/// A client's read of an object, by the row of now.
+fn read_at(world: &World, ost: u16, object: ObjectId, len: usize) -> FsResult<Vec<u8>> {
+    let to = Destination { ost, chain: Some(world.version()) };
+    let read = OstRequest::Read { object, offset: 0, len: len as u32 };
+    let (server, client, mut room) = (world.server(ost), ClientId::IN_PROCESS, vec![0; len]);
+    let answer = server.execute(world.here(ost), client, to, read, Bulk::In(&mut room));
+    match block_on(answer).reply? {
+        OstReply::Data(len) => room.truncate(len as usize),
+        other => panic!("{other:?}"),
+    }
+    Ok(room)
+}
+
+/// Three members, of which the first two and the last have other bytes, as the first alone knows; the
+/// first has taken over.
+fn in_doubt() -> Arc<World> {
+    let world = World::new(&[SERVING; 3]);
+    for (ost, byte) in [(0, b"b"), (1, b"b"), (2, b"a")] {
+        world.write(ost, OBJECT, 0, byte);
+        world.write(ost, OTHER, 0, b"o");
+    }
+    let key = (world.version().target, 0);
+    world.server(0).recent.touch(key, part(7, 0, 1), (1, 1)).unwrap();
+    block_on(world.server(0).take_over(world.here(0)));
+    assert_eq!(world.read(2, OBJECT, 0, 1), b"a", "nobody has waited for it");
+    world
+}
+
+#[test]
+fn a_reader_of_what_is_in_doubt_waits_until_it_is_the_same_everywhere() {
+    for reader in 0..3 {
+        let world = in_doubt();
+        assert_eq!(read_at(&world, reader, OTHER, 1).unwrap(), b"o");
+        assert_eq!(world.read(2, OBJECT, 0, 1), b"a", "another object was read");
+        assert_eq!(read_at(&world, reader, OBJECT, 1).unwrap(), b"b", "OST {reader}");
+        assert_eq!(world.read(2, OBJECT, 0, 1), b"b", "it was read at OST {reader}");
+    }
+}
+
+#[test]
+fn changes_do_not_wait_for_what_is_in_doubt() {
+    let world = in_doubt();
+    let at = |offset| OstRequest::Write { object: OBJECT, offset, mtime: None, kept: false };
+    let to = Destination { ost: 0, chain: Some(world.version()) };
+    let (server, client) = (world.server(0), ClientId::IN_PROCESS);
+    block_on(server.execute(world.here(0), client, to, at(1), Bulk::Out(b"c"))).reply.unwrap();
+    assert_eq!(world.read(2, OBJECT, 0, 2), b"ac");
+    decide_all(&world, 0);
+    for ost in 0..3 {
+        assert_eq!(world.read(ost, OBJECT, 0, 2), b"bc");
+    }
+}
+
+#[test]
+fn the_next_head_finds_what_was_in_doubt_and_forgets_what_was_decided() {
+    for is_decided in [false, true] {
+        let world = in_doubt();
+        if is_decided {
+            decide_all(&world, 0);
+        }
+        let target = world.next_row(|row| row.members.rotate_left(1)).target;
+        for ost in [1, 2] {
+            let noted = world.server(ost).recent.list((target, 0));
+            assert_eq!(noted.contains(&part(7, 0, 1)), !is_decided, "OST {ost}: {noted:?}");
+        }
+        block_on(world.server(1).take_over(world.here(1)));
+        decide_all(&world, 1);
+        for ost in 0..3 {
+            assert_eq!(world.read(ost, OBJECT, 0, 1), b"b");
+            assert!(world.server(ost).recent.is_empty((target, 0)));
+            assert!(world.server(ost).doubts.chains().is_empty());
+        }
+    }
+}
+
+#[test]
+fn what_an_absent_member_may_lack_is_known_to_all_that_serve() {
+    let world = World::new(&[SERVING, SERVING, MemberState::Offline]);
+    let (target, doubtful) = (world.version().target, part(7, 0, 1));
+    world.server(0).recent.touch((target, 0), doubtful, (1, 1)).unwrap();
+    block_on(world.server(0).take_over(world.here(0)));
+    for ost in [0, 1] {
+        assert_eq!(world.server(ost).pending.list((target, 2)), [doubtful], "OST {ost}");
+    }
 }
 
 #[test]
@@ -37,6 +130,7 @@ fn what_lies_between_two_writes_is_not_compared() {
     world.server(1).recent.touch(key, part(7, END, END + 1), (1, 2)).unwrap();
     block_on(world.server(0).take_over(world.here(0)));
     assert!(world.server(0).rows.enter(chain).unwrap().is_active);
+    decide_all(&world, 0);
     for (at, byte) in [(0, b"b"), (END / 2, b"a"), (END, b"b")] {
         assert_eq!(world.read(1, OBJECT, at, 1), byte, "at {at}");
     }
@@ -86,6 +180,7 @@ fn one_that_was_the_head_calls_nothing_stable_that_another_has_ordered() {
     }
     let target = world.next_row(|row| row.members.reverse()).target;
     block_on(world.server(1).take_over(world.here(1)));
+    decide_all(&world, 1);
     write_at(&world, 1, OBJECT).unwrap();
     // It may have begun before that change.
     block_on(world.server(0).settle_once(world.here(0))).unwrap();

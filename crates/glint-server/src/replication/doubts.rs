@@ -1,0 +1,292 @@
+//! Parts of objects that are in doubt: a head that was lost had them under way, and each copy may
+//! have something else there.
+//!
+//! Invariants:
+//! - A member answers no read of a part that it has in doubt. At the head a part is in doubt until it
+//!   is the same in all copies, on stable storage; at another member until the head says that.
+//! - A member that serves has in doubt at least what its head has.
+//! - All members have noted as recent what is in doubt, until nothing of the chain is: so the next head
+//!   finds it, whoever is lost meanwhile.
+//!
+//! Changes do not wait: the copy of the head is what all others get, now or later, and whatever comes
+//! in between is made by all.
+
+use super::ranges::{RangeTurn, RangeTurns};
+use glint_proto::chain::Touched;
+use glint_proto::{ObjectId, OstRequest};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Parts begin and end where pieces do that are copied at once.
+const PIECE: u64 = super::copy::PIECE;
+
+/// Range of an object that a reader wants, which is empty if the size is all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Wanted {
+    pub(super) object: ObjectId,
+    pub(super) start: u64,
+    pub(super) end: u64,
+}
+
+/// What is in doubt, of all chains.
+#[derive(Default)]
+pub(super) struct Doubts {
+    state: Mutex<State>,
+    /// Whether anything is.
+    is_any: AtomicBool,
+    /// Turns of those who decide the same.
+    turns: RangeTurns,
+}
+
+#[derive(Default)]
+struct State {
+    chains: BTreeMap<u16, ChainDoubts>,
+    /// Lists of doubts that ever came.
+    lists: u64,
+}
+
+/// What is in doubt of a chain.
+struct ChainDoubts {
+    /// Version of the row whose head has taken over: what older ones have ordered is in doubt.
+    before: u32,
+    /// Number of the last list that it comes from.
+    list: u64,
+    objects: BTreeMap<ObjectId, Doubt>,
+}
+
+/// What is in doubt of an object.
+#[derive(Default)]
+struct Doubt {
+    /// All copies have the same size.
+    is_sized: bool,
+    /// In their order, and apart.
+    parts: Vec<(u64, u64)>,
+}
+
+/// Something to be decided.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Undecided {
+    pub(super) object: ObjectId,
+    /// Parts of the object in their order; none if its size is all.
+    pub(super) parts: Vec<Touched>,
+    list: u64,
+}
+
+impl Wanted {
+    /// What a request reads that changes nothing; `None` if it is about no object.
+    pub(super) fn of(request: &OstRequest) -> Option<Wanted> {
+        let object = request.object()?;
+        let (start, end) = match *request {
+            OstRequest::Read { offset, len, .. } => (offset, offset.saturating_add(len.into())),
+            OstRequest::Stat { .. } => (0, 0),
+            _ => (0, u64::MAX),
+        };
+        Some(Wanted { object, start, end })
+    }
+}
+
+impl Doubt {
+    /// Parts, no longer than they have to be, that are in doubt within a range.
+    fn within(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        if start >= end {
+            return Vec::new();
+        }
+        let start = start / PIECE * PIECE;
+        let end = end.checked_next_multiple_of(PIECE).unwrap_or(u64::MAX);
+        let parts = self.parts.iter().map(|(from, to)| ((*from).max(start), (*to).min(end)));
+        parts.filter(|(from, to)| from < to).collect()
+    }
+
+    fn subtract(&mut self, start: u64, end: u64) {
+        let cut = |(from, to): (u64, u64)| {
+            [(from, to.min(start)), (from.max(end), to)].into_iter().filter(|(from, to)| from < to)
+        };
+        self.parts = std::mem::take(&mut self.parts).into_iter().flat_map(cut).collect();
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_sized && self.parts.is_empty()
+    }
+
+    fn add(&mut self, start: u64, end: u64) {
+        self.is_sized = false;
+        if start < end {
+            self.parts.push((start, end));
+            self.parts.sort_unstable();
+            self.parts.dedup_by(|part, before| {
+                let overlaps = part.0 <= before.1;
+                if overlaps {
+                    before.1 = before.1.max(part.1);
+                }
+                overlaps
+            });
+        }
+    }
+}
+
+impl ChainDoubts {
+    fn undecided(&self, object: ObjectId, parts: Vec<(u64, u64)>) -> Undecided {
+        let part = |(start, end)| Touched { object, start, end };
+        Undecided { object, parts: parts.into_iter().map(part).collect(), list: self.list }
+    }
+}
+
+impl Doubts {
+    /// The head of a chain, whose row has this version, has found these parts to be in doubt, and all
+    /// that are.
+    pub(super) fn begin(&self, target: u16, before: u32, parts: &[Touched]) {
+        self.state.lock().chains.remove(&target);
+        self.add(target, before, parts);
+    }
+
+    /// The head of a chain says of some parts that they are in doubt.
+    pub(super) fn add(&self, target: u16, before: u32, parts: &[Touched]) {
+        let mut state = self.state.lock();
+        if !parts.is_empty() {
+            state.lists += 1;
+            let list = state.lists;
+            let none = ChainDoubts { before, list, objects: BTreeMap::new() };
+            let chain = state.chains.entry(target).or_insert(none);
+            (chain.before, chain.list) = (before.max(chain.before), list);
+            for part in parts {
+                chain.objects.entry(part.object).or_default().add(part.start, part.end);
+            }
+        }
+        self.is_any.store(!state.chains.is_empty(), Ordering::Release);
+    }
+
+    /// What is in doubt of that which somebody wants; `None` if nothing is.
+    pub(super) fn of(&self, target: u16, wanted: Wanted) -> Option<Undecided> {
+        if !self.is_any.load(Ordering::Acquire) {
+            return None;
+        }
+        let state = self.state.lock();
+        let chain = state.chains.get(&target)?;
+        let doubt = chain.objects.get(&wanted.object)?;
+        let parts = doubt.within(wanted.start, wanted.end);
+        let is_decided = doubt.is_sized && parts.is_empty();
+        (!is_decided).then(|| chain.undecided(wanted.object, parts))
+    }
+
+    /// Some of what is in doubt of a chain, of so many objects.
+    pub(super) fn some(&self, target: u16, most: usize) -> Vec<Undecided> {
+        let state = self.state.lock();
+        let Some(chain) = state.chains.get(&target) else { return Vec::new() };
+        let some = chain.objects.iter().take(most);
+        some.map(|(object, doubt)| chain.undecided(*object, doubt.parts.clone())).collect()
+    }
+
+    /// Waits until nobody decides the same.
+    pub(super) async fn turn(&self, undecided: &Undecided) -> RangeTurn<'_> {
+        let start = undecided.parts.first().map_or(0, |part| part.start);
+        let end = undecided.parts.last().map_or(0, |part| part.end);
+        self.turns.take(undecided.object, start, end).await
+    }
+
+    /// This is decided, unless it came to be in doubt once more.
+    pub(super) fn decided(&self, target: u16, undecided: &Undecided) {
+        let mut state = self.state.lock();
+        let Some(chain) = state.chains.get_mut(&target) else { return };
+        if chain.list != undecided.list {
+            return;
+        }
+        if let Some(doubt) = chain.objects.get_mut(&undecided.object) {
+            doubt.is_sized = true;
+            undecided.parts.iter().for_each(|part| doubt.subtract(part.start, part.end));
+            if doubt.is_over() {
+                chain.objects.remove(&undecided.object);
+            }
+        }
+    }
+
+    /// Whether a chain has had something in doubt, and not all members know that it has not any more.
+    pub(super) fn is_any_of(&self, target: u16) -> bool {
+        self.is_any.load(Ordering::Acquire) && self.state.lock().chains.contains_key(&target)
+    }
+
+    /// Chains of which something was in doubt.
+    pub(super) fn chains(&self) -> Vec<u16> {
+        match self.is_any.load(Ordering::Acquire) {
+            true => self.state.lock().chains.keys().copied().collect(),
+            false => Vec::new(),
+        }
+    }
+
+    /// Version before which all of a chain was in doubt, if nothing is any more.
+    pub(super) fn are_over(&self, target: u16) -> Option<u32> {
+        let state = self.state.lock();
+        let chain = state.chains.get(&target).filter(|chain| chain.objects.is_empty())?;
+        Some(chain.before)
+    }
+
+    /// All members know that nothing is in doubt which was ordered before this version.
+    pub(super) fn end(&self, target: u16, before: u32) {
+        let mut state = self.state.lock();
+        if state.chains.get(&target).is_some_and(|chain| chain.before <= before) {
+            state.chains.remove(&target);
+        }
+        self.is_any.store(!state.chains.is_empty(), Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glint_proto::Ino;
+
+    const CHAIN: u16 = 0xa000;
+    const OBJECT: ObjectId = ObjectId { ino: Ino(7), stripe: 0 };
+
+    fn part(start: u64, end: u64) -> Touched {
+        Touched { object: OBJECT, start, end }
+    }
+
+    fn wanted(start: u64, end: u64) -> Wanted {
+        Wanted { object: OBJECT, start, end }
+    }
+
+    /// Decides what somebody wants. Returns the parts.
+    fn decide(doubts: &Doubts, wanted: Wanted) -> Option<Vec<Touched>> {
+        let undecided = doubts.of(CHAIN, wanted)?;
+        doubts.decided(CHAIN, &undecided);
+        Some(undecided.parts)
+    }
+
+    #[test]
+    fn a_reader_waits_for_the_size_and_for_no_more_of_a_part_than_it_reads() {
+        let doubts = Doubts::default();
+        doubts.begin(CHAIN, 2, &[part(5, u64::MAX)]);
+        assert_eq!(doubts.of(CHAIN + 1, wanted(0, 9)), None);
+        assert_eq!(decide(&doubts, wanted(0, 0)), Some(vec![]));
+        assert_eq!(decide(&doubts, wanted(0, 0)), None);
+        let middle = wanted(3 * PIECE + 1, 3 * PIECE + 2);
+        assert_eq!(decide(&doubts, middle), Some(vec![part(3 * PIECE, 4 * PIECE)]));
+        assert_eq!(decide(&doubts, middle), None);
+        let rest = vec![part(5, 3 * PIECE), part(4 * PIECE, u64::MAX)];
+        assert_eq!(decide(&doubts, wanted(0, u64::MAX)), Some(rest));
+        assert_eq!(doubts.are_over(CHAIN), Some(2));
+        doubts.end(CHAIN, 2);
+        assert!(!doubts.is_any_of(CHAIN));
+    }
+
+    #[test]
+    fn what_comes_to_be_in_doubt_meanwhile_stays_so() {
+        let doubts = Doubts::default();
+        doubts.begin(CHAIN, 2, &[part(0, 9)]);
+        let before = doubts.of(CHAIN, wanted(0, 9)).unwrap();
+        doubts.begin(CHAIN, 3, &[part(0, 9)]);
+        doubts.decided(CHAIN, &before);
+        assert!(doubts.of(CHAIN, wanted(0, 9)).is_some());
+        doubts.end(CHAIN, 2);
+        assert!(doubts.is_any_of(CHAIN), "another head has taken over since");
+    }
+
+    #[test]
+    fn an_object_of_which_only_the_time_was_changed_is_in_doubt() {
+        let doubts = Doubts::default();
+        doubts.begin(CHAIN, 2, &[part(u64::MAX, 0)]);
+        assert_eq!(decide(&doubts, wanted(0, 9)), Some(vec![]));
+        assert_eq!(doubts.are_over(CHAIN), Some(2));
+    }
+}
