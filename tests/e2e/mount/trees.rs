@@ -259,6 +259,7 @@ fn the_experiment_of_smallfile_writes_its_report() {
     for part in [
         "| 1 copy | 4 |",
         "| 3 copies | 4 | ",
+        "| create to a third of local |",
         "| delete-renamed | 22461 |",
         "| client | mount | create |",
     ] {
@@ -268,4 +269,35 @@ fn the_experiment_of_smallfile_writes_its_report() {
         assert!(report.join(format!("gluster-2022-{plot}.svg")).exists(), "{plot}");
     }
     assert_eq!(fs::read_dir(&stage).unwrap().count(), 0, "nothing is left");
+}
+
+#[test]
+fn the_experiment_of_smallfile_runs_on_three_servers() {
+    let world = World::new();
+    let (stage, report) = (world.path("stage"), world.path("report"));
+    fs::create_dir(&stage).unwrap();
+    let small =
+        ["--experiment", "gluster-2022", "--servers", "3", "--files", "10", "--rounds", "1"];
+    let places = ["--data", text(&stage), "--report", text(&report)];
+    let lines = json_lines(&run(smallfile(&small).args(places)));
+    assert_eq!(lines.len(), 3 * (4 * 3 + 11));
+    let said = fs::read_to_string(report.join("gluster-2022-3-servers.md")).unwrap();
+    for part in ["| 3 copies | 4 | server 3 | obj_write |", "| server 3 | object_io | obj_write |"]
+    {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert_eq!(fs::read_dir(&stage).unwrap().count(), 0, "nothing is left");
+}
+
+#[test]
+fn the_experiment_of_smallfile_refuses_a_disk_that_is_too_small() {
+    let world = World::new();
+    let stage = world.path("stage");
+    fs::create_dir(&stage).unwrap();
+    let large = ["--experiment", "gluster-2022", "--files", "1000000000000"];
+    let output = smallfile(&large).args(["--data", text(&stage)]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let why = String::from_utf8(output.stderr).unwrap();
+    assert!(why.contains("this experiment needs") && why.contains("--data DIR"), "{why}");
+    assert_eq!(fs::read_dir(&stage).unwrap().count(), 0, "nothing was made");
 }

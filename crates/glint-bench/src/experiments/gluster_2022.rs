@@ -4,6 +4,7 @@
 //! they found what was slow.
 
 mod describe;
+mod sites;
 
 use super::stage::Stage;
 use crate::sample::ratio;
@@ -19,6 +20,7 @@ use crate::smallfile::{
 };
 use glint::{CommandResult, program, say};
 use serde_json::{Value, json};
+use sites::Site;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -26,11 +28,6 @@ use std::process::{Command, Output};
 const RUNS: usize = 4;
 /// The operations of each of these runs: directories, files, and their removal.
 const AGING: [SmallfileOp; 3] = [SmallfileOp::Tree, SmallfileOp::Create, SmallfileOp::Cleanup];
-
-/// Servers that are made for it: name of the target, directory, options of `glint serve`. The
-/// copies are on OSTs of one server, each a failure domain.
-const COPIES: [(&str, &str, &[&str]); 2] =
-    [("1 copy", "copies-1", &[]), ("3 copies", "copies-3", &["--osts", "3", "--replicas", "3"])];
 
 /// The work of the experiment, and where it is done.
 pub(crate) struct Setting {
@@ -40,6 +37,8 @@ pub(crate) struct Setting {
     pub against: Option<BenchedDir>,
     /// Where a mount is made.
     pub data: PathBuf,
+    /// Servers of a mount that is made.
+    pub servers: u64,
     /// The work.
     pub workload: Workload,
     /// Times all operations are done.
@@ -68,21 +67,25 @@ impl Measured {
     }
 }
 
-/// Statistics of a directory: of its mount, and of a server that is known.
+/// Statistics of a directory: of its mount, and of servers that are known.
 struct Layers {
-    sources: Vec<String>,
+    /// Each with the number of its server, if there are several.
+    sources: Vec<(String, Option<usize>)>,
 }
 
 impl Layers {
     /// Keeps the sources that answer.
-    fn of(asked: Vec<String>) -> Layers {
-        let mut sources = asked;
-        sources.retain(|source| stats(source, "--json").is_some());
+    fn of(mount: String, servers: &[String]) -> Layers {
+        let several = servers.len() > 1;
+        let numbered = servers.iter().zip(1..).map(|(at, n)| (at.clone(), several.then_some(n)));
+        let mut sources = vec![(mount, None)];
+        sources.extend(numbered);
+        sources.retain(|(source, _)| stats(source, "--json").is_some());
         Layers { sources }
     }
 
     fn reset(&self) -> Result<(), String> {
-        for source in &self.sources {
+        for (source, _) in &self.sources {
             stats(source, "--reset").ok_or_else(|| format!("`glint stats {source}` failed"))?;
         }
         Ok(())
@@ -90,11 +93,18 @@ impl Layers {
 
     fn rows(&self) -> Result<Vec<Value>, String> {
         let mut rows = Vec::new();
-        for source in &self.sources {
+        for (source, number) in &self.sources {
             let failed = || format!("`glint stats {source}` failed");
             let text = String::from_utf8(stats(source, "--json").ok_or_else(failed)?.stdout);
+            let first = rows.len();
             for line in text.map_err(|e| e.to_string())?.lines() {
                 rows.push(serde_json::from_str(line).map_err(|e| format!("{source}: {e}"))?);
+            }
+            if let Some(number) = number {
+                sites::name_server(&mut rows[first..], *number);
+            } else if self.sources.len() > 1 && first == 0 {
+                // A mount asks the server of the MDS, too.
+                rows.retain(|row: &Value| row["process"] != "server");
             }
         }
         Ok(rows)
@@ -113,23 +123,22 @@ pub(crate) fn run(
     as_json: bool,
     asked: Asked<'_>,
 ) -> CommandResult {
-    let Setting { mut targets, mut against, data, workload, rounds: times } = setting;
+    let Setting { mut targets, mut against, data, servers, workload, rounds: times } = setting;
     let mut stage = None;
-    let mut servers = Vec::new();
+    let mut addresses = Vec::new();
     if targets.is_empty() {
+        sites::check_space(&data, &workload)?;
         let stage = stage.insert(Stage::new(&data)?);
-        for (name, at, options) in COPIES {
-            let served = stage.serve(&format!("{at}-server"), "", options)?;
-            let path = stage.mount_remote(at, &served.address, false)?;
-            targets.push(BenchedDir { name: name.into(), path });
-            servers.push(served.address);
+        for Site { directory, servers } in sites::serve(stage, servers)? {
+            targets.push(directory);
+            addresses.push(servers);
         }
         let path = stage.path("local")?;
         against.get_or_insert(BenchedDir { name: "local".into(), path });
     }
     let compared = against.is_some();
     let directories: Vec<BenchedDir> = targets.into_iter().chain(against).collect();
-    let runs = age(&directories, &servers, workload, asked)?;
+    let runs = age(&directories, &addresses, workload, asked)?;
     eprintln!("all operations, {times} rounds");
     let all = rounds(&directories, workload, &SmallfileOp::ALL, times, asked)?;
     finish(&directories, &SmallfileOp::ALL, &all)?;
@@ -144,7 +153,8 @@ pub(crate) fn run(
         lines(&measured, against, &workload).iter().for_each(|line| say!("{line}"));
     }
     if !as_json || report.is_some() {
-        describe::describe(&measured, against, &workload, times).finish(report)?;
+        let servers = if addresses.is_empty() { None } else { Some(servers) };
+        describe::describe(&measured, against, &workload, (times, servers)).finish(report)?;
     }
     finish(&[], &[], &[])
 }
@@ -152,7 +162,7 @@ pub(crate) fn run(
 /// Creates and cleans up, again and again on the same volumes.
 fn age(
     directories: &[BenchedDir],
-    servers: &[String],
+    servers: &[Vec<String>],
     workload: Workload,
     asked: Asked<'_>,
 ) -> Result<Vec<Vec<Run>>, String> {
@@ -160,9 +170,9 @@ fn age(
     for (index, directory) in directories.iter().enumerate() {
         let volume = Volume::new(&directory.path, workload)?;
         let top = std::path::absolute(volume.top()).map_err(|e| e.to_string())?;
-        let own = Some(top.to_string_lossy().into_owned());
-        let server = servers.get(index).cloned();
-        volumes.push((volume, Layers::of(own.into_iter().chain(server).collect())));
+        let own = top.to_string_lossy().into_owned();
+        let servers = servers.get(index).map_or(&[][..], Vec::as_slice);
+        volumes.push((volume, Layers::of(own, servers)));
     }
     let mut all: Vec<Vec<Run>> = directories.iter().map(|_| Vec::new()).collect();
     for run in 0..RUNS {

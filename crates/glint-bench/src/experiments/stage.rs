@@ -112,9 +112,6 @@ impl Stage {
         cores: &str,
         more: &[&str],
     ) -> Result<Served, String> {
-        let data = self.path(&format!("{name}-data"))?;
-        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-        let address = free.map_err(|e| e.to_string())?.to_string();
         let glint = program::path("glint");
         let mut command = match cores {
             "" => Command::new(glint),
@@ -124,8 +121,22 @@ impl Stage {
                 command
             }
         };
-        command.arg("serve").arg("--data").arg(data);
-        command.args(["--listen", &address, "--insecure"]).args(more);
+        command.arg("serve").args(more);
+        self.start(name, command)
+    }
+
+    /// Runs `glint oss`, for the file system that `mds` serves.
+    pub(super) fn serve_osts(&mut self, name: &str, mds: &Served) -> Result<Served, String> {
+        let mut command = Command::new(program::path("glint"));
+        command.args(["oss", "--mds", &mds.address]);
+        self.start(name, command)
+    }
+
+    fn start(&mut self, name: &str, mut command: Command) -> Result<Served, String> {
+        let data = self.path(&format!("{name}-data"))?;
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let address = free.map_err(|e| e.to_string())?.to_string();
+        command.arg("--data").arg(data).args(["--listen", &address, "--insecure"]);
         let child = spawn(&mut command)?;
         let pid = child.id();
         self.processes.push((child, None));

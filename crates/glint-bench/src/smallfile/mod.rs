@@ -66,13 +66,18 @@ pub(crate) struct Args {
     /// A whole experiment: create and clean up four times on the same volume, to see whether it
     /// becomes slower, then do each operation. On the targets, `--target 1-copy=/mnt/a --target
     /// 3-copies=/mnt/b` say, against a directory of the file system that their OSTs are on. Without
-    /// targets it starts a server and a mount of its own in --data. Always --cold. Needs root.
+    /// targets it makes file systems of its own in --data, with one copy and with three, and says
+    /// first how much space that needs. Always --cold. Needs root.
     #[arg(long, value_enum)]
     experiment: Option<Experiment>,
     /// With --experiment and no --target: where server and mount are; decides which disk is
     /// measured.
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     data: PathBuf,
+    /// With --experiment and no --target: servers of each file system that is made, 1 or 3: where
+    /// there are three each has one of three copies.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = one_or_three)]
+    servers: u64,
     /// With --experiment: write a report with plots into this directory.
     #[arg(long, value_name = "DIR", requires = "experiment")]
     report: Option<PathBuf>,
@@ -107,6 +112,15 @@ impl BenchedDir {
     }
 }
 
+/// One server, or one for each copy.
+fn one_or_three(text: &str) -> Result<u64, String> {
+    match text {
+        "1" => Ok(1),
+        "3" => Ok(3),
+        _ => Err("it is 1 or 3: one server for all copies, or one for each".into()),
+    }
+}
+
 /// Runs the command.
 pub(crate) fn run(args: Args) -> CommandResult {
     let stop = Stop::listen()?;
@@ -124,6 +138,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
             targets: args.target,
             against: args.against,
             data: args.data,
+            servers: args.servers,
             workload,
             rounds: args.rounds,
         };

@@ -34,9 +34,23 @@ pub(super) fn describe(
     measured: &[Measured],
     against: Option<usize>,
     workload: &Workload,
-    rounds: u64,
+    (rounds, servers): (u64, Option<u64>),
 ) -> Report {
-    let mut out = Report::new("gluster-2022", "smallfile: many small files on a used volume");
+    let name = if servers == Some(3) { "gluster-2022-3-servers" } else { "gluster-2022" };
+    let mut out = Report::new(name, "smallfile: many small files on a used volume");
+    let on = match servers {
+        Some(1) => {
+            "Each file system has one server; its copies are on OSTs of that one, and clients \
+             reach it over TCP. "
+        }
+        Some(_) => {
+            "Each file system has three servers on this machine, with an OST each; they and \
+             clients reach each other over TCP. "
+        }
+        None => "",
+    };
+    let option = servers.filter(|servers| *servers > 1);
+    let option = option.map(|servers| format!(" --servers {servers}")).unwrap_or_default();
     let Workload { threads, files, bytes, fsync, .. } = workload;
     let kib = bytes >> 10;
     let fsync = if *fsync { ", each with an fsync" } else { "" };
@@ -44,9 +58,9 @@ pub(super) fn describe(
         "{threads} threads create {files} files of {kib} KiB each{fsync}, 100 in a directory, 10 \
          directories in one; everything is removed, and they do it again: {RUNS} times on the same \
          volume. Then all operations, {rounds} rounds in turns, medians. Before each operation \
-         what is dirty is written and all caches of the machine are dropped. Again with `glint \
-         bench smallfile --experiment gluster-2022 --threads {threads} --files {files} --size-kib \
-         {kib} --rounds {rounds}`."
+         what is dirty is written and all caches of the machine are dropped. {on}Again with `glint \
+         bench smallfile --experiment gluster-2022{option} --threads {threads} --files {files} \
+         --size-kib {kib} --rounds {rounds}`."
     ));
     out.say(
         "GlusterFS found with latencies by layer that its index of files whose copies may differ \
@@ -56,6 +70,9 @@ pub(super) fn describe(
     );
     out.say("## The same volume again and again");
     again(&mut out, measured);
+    if let Some(at) = against {
+        copies(&mut out, measured, at);
+    }
     out.say("## Operations");
     operations(&mut out, measured, against);
     index(&mut out, measured);
@@ -124,6 +141,26 @@ fn again(out: &mut Report, measured: &[Measured]) {
     out.table(&table);
 }
 
+/// Copies against what the disk of the OSTs does with as much data, and against one copy.
+fn copies(out: &mut Report, measured: &[Measured], against: usize) {
+    let named = |name: &str| measured.iter().find(|own| own.directory.name == name);
+    let (Some(one), Some(three)) = (named("1 copy"), named("3 copies")) else { return };
+    let local = &measured[against];
+    out.say(
+        "The file system of the OSTs writes each file once, three copies are three times as much: \
+         what they reach is against a third of its rate.",
+    );
+    let mut table = titles(&["3 copies", "run 1", "2", "3", "4"]);
+    let mut row = |name: &str, ratio: &dyn Fn(usize) -> f64| {
+        let ratios = (0..RUNS).map(|run| format!("{:.2}", ratio(run)));
+        table.push(std::iter::once(name.to_owned()).chain(ratios).collect());
+    };
+    let third = format!("create to a third of {}", local.directory.name);
+    row(&third, &|run| three.create(run) * 3.0 / local.create(run));
+    row("create to 1 copy", &|run| three.create(run) / one.create(run));
+    out.table(&table);
+}
+
 fn operations(out: &mut Report, measured: &[Measured], against: Option<usize>) {
     out.say(
         "Files in a second. GlusterFS: its daily benchmark, several clients, on NVMe, before and \
@@ -173,6 +210,7 @@ fn index(out: &mut Report, measured: &[Measured]) {
     let mut table = titles(&[
         "target",
         "run",
+        "process",
         "operation",
         "changes noted",
         "us in the index each",
@@ -191,6 +229,7 @@ fn index(out: &mut Report, measured: &[Measured]) {
                 table.push(vec![
                     own.directory.name.clone(),
                     (run + 1).to_string(),
+                    index["process"].as_str().unwrap_or("?").to_owned(),
                     index["op"].as_str().unwrap_or("?").to_owned(),
                     index["count"].to_string(),
                     format!("{:.2}", of(index)),

@@ -1,0 +1,114 @@
+//! Places where the experiment runs when nobody names any: servers and mounts that are made for it,
+//! beside a directory of the file system that their OSTs are on.
+
+use super::super::stage::{Served, Stage};
+use crate::smallfile::{BenchedDir, Workload};
+use serde_json::Value;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long chains over the OSTs of new servers may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Copies that are compared.
+const COPIES: [u64; 2] = [1, 3];
+/// What a file takes beside its content: an inode and a block of attributes for each copy, its part
+/// of a directory, its entry in the metadata and in their journals.
+const FILE_BYTES: u64 = 8 << 10;
+
+/// A file system of the experiment.
+pub(super) struct Site {
+    /// Its mount.
+    pub directory: BenchedDir,
+    /// Addresses of its servers, that of the MDS first.
+    pub servers: Vec<String>,
+}
+
+/// Bytes that the experiment has on its disk at most: all copies of all files after an append.
+pub(super) fn needed(workload: &Workload) -> u64 {
+    let Workload { threads, files, bytes, .. } = *workload;
+    let each = 2 * (bytes as u64).next_multiple_of(4096) + FILE_BYTES;
+    threads.saturating_mul(files).saturating_mul(each).saturating_mul(COPIES[1])
+}
+
+/// Says what the experiment needs below `data`; an error if that is not there.
+pub(super) fn check_space(data: &Path, workload: &Workload) -> Result<(), String> {
+    let vfs = rustix::fs::statvfs(data).map_err(|e| format!("{}: {e}", data.display()))?;
+    check(data, needed(workload), vfs.f_bavail * vfs.f_frsize)
+}
+
+fn check(data: &Path, needed: u64, available: u64) -> Result<(), String> {
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    let (data, needs, has) = (data.display(), gib(needed), gib(available));
+    if needed > available {
+        return Err(format!(
+            "{data} has {has:.1} GiB free, and this experiment needs {needs:.1} GiB there: \
+             say --data DIR on another disk, or fewer --files"
+        ));
+    }
+    eprintln!("needs {needs:.1} GiB in {data}, of {has:.1} GiB that are free");
+    Ok(())
+}
+
+/// Serves and mounts a file system with one copy and one with three, each on this many servers.
+pub(super) fn serve(stage: &mut Stage, servers: u64) -> Result<Vec<Site>, String> {
+    COPIES.into_iter().map(|copies| site(stage, servers, copies)).collect()
+}
+
+/// With one server copies are on OSTs of it, each a failure domain.
+fn site(stage: &mut Stage, servers: u64, copies: u64) -> Result<Site, String> {
+    let at = format!("copies-{copies}");
+    let osts = if servers > 1 { 1 } else { copies };
+    let numbers = [osts.to_string(), copies.to_string()];
+    let options = ["--osts", &numbers[0], "--replicas", &numbers[1]];
+    let mds = stage.serve(&format!("{at}-server"), "", &options)?;
+    let mut addresses = vec![mds.address.clone()];
+    for number in 2..=servers {
+        let oss = stage.serve_osts(&format!("{at}-server-{number}"), &mds)?;
+        addresses.push(oss.address);
+    }
+    if copies > 1 {
+        wait_for_chains(&mds)?;
+    }
+    let path = stage.mount_remote(&at, &mds.address, false)?;
+    let name = if copies == 1 { "1 copy".into() } else { format!("{copies} copies") };
+    Ok(Site { directory: BenchedDir { name, path }, servers: addresses })
+}
+
+fn wait_for_chains(mds: &Served) -> Result<(), String> {
+    let begun = Instant::now();
+    loop {
+        let chains = &mds.ask("status")?["chains"];
+        let is_some = chains["count"].as_u64().is_some_and(|count| count > 0);
+        if is_some && chains["count"] == chains["whole"] {
+            return Ok(());
+        }
+        if begun.elapsed() > PATIENCE {
+            return Err(format!("there are no chains after {PATIENCE:?}: {chains}"));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Has rows of statistics say which server they are from, if there are several.
+pub(super) fn name_server(rows: &mut [Value], number: usize) {
+    for row in rows.iter_mut().filter(|row| row["process"] == "server") {
+        row["process"] = format!("server {number}").into();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_little_space_is_refused_with_what_to_do() {
+        let workload =
+            Workload { threads: 8, files: 10_000, bytes: 64 << 10, fsync: false, cold: true };
+        let needed = needed(&workload);
+        assert_eq!(needed, 80_000 * (136 << 10) * 3);
+        let refused = check(Path::new("/data"), needed, needed - 1).unwrap_err();
+        assert!(refused.starts_with("/data has 31.1 GiB free"), "{refused}");
+        assert!(refused.contains("needs 31.1 GiB") && refused.contains("--files"), "{refused}");
+        assert!(check(Path::new("/data"), needed, needed).is_ok());
+    }
+}
