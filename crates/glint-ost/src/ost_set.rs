@@ -6,6 +6,7 @@
 
 use crate::disk::{Disk, LocalDisk};
 use crate::{Bandwidth, ObjectStore, Ost, ScrubReport, ScrubStep, SpaceGrants};
+use futures_util::future::try_join_all;
 use glint_proto::limits::BULK_BYTES_MAX;
 use glint_proto::{
     Answer, Bulk, ClientId, Errno, FsResult, ObjectId, OstReply, OstRequest, SpaceInfo, clock,
@@ -200,9 +201,8 @@ impl<D: Disk> OstSet<D> {
     pub async fn commit(&self) -> FsResult<()> {
         let accepted = self.accepted.load(Ordering::Acquire);
         if accepted > self.committed() {
-            for ost in &self.osts {
-                ost.commit_all().await?;
-            }
+            // At the same time: each disk has its own work, and of those on one the first does all.
+            try_join_all(self.osts.iter().map(Ost::commit_all)).await?;
             self.committed.fetch_max(accepted, Ordering::AcqRel);
         }
         Ok(())

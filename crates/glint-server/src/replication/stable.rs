@@ -11,10 +11,11 @@
 
 use super::rows::Settling;
 use super::{Here, Replication};
+use futures_util::future::{join, join_all};
 use glint_net::host;
 use glint_ost::OstSet;
 use glint_ost::disk::Disk;
-use glint_proto::chain::{ChainVersion, PeerRequest};
+use glint_proto::chain::{Chain, ChainVersion, PeerRequest};
 use glint_proto::clock;
 use glint_proto::{Errno, FsResult};
 use std::collections::BTreeMap;
@@ -73,15 +74,16 @@ impl Replication {
     /// holds them meanwhile. Where nobody does, or they may have lost some of it, it is not called
     /// stable after this ([`Replication::committed`]).
     pub(crate) async fn settle<D: Disk>(&self, here: Here<'_, D>) -> FsResult<()> {
-        self.commit(here).await?;
         loop {
             let settled = async {
                 self.commit_doubtful(here).await?;
                 self.settle_once(here).await
             };
             match settled.await {
+                Ok(true) => return Ok(()),
+                Ok(false) => return self.commit(here).await,
                 Err(Errno::EREMCHG) => host::sleep(AGAIN).await,
-                settled => return settled,
+                Err(errno) => return Err(errno),
             }
         }
     }
@@ -106,60 +108,66 @@ impl Replication {
         Ok(())
     }
 
-    /// Does it by the rows of now: EREMCHG if there are others.
-    pub(super) async fn settle_once<D: Disk>(&self, here: Here<'_, D>) -> FsResult<()> {
+    /// Brings what this head has ordered to stable storage in all copies, by the rows of now: EREMCHG
+    /// if there are others. Returns whether there was anything: everything here is stable then, too.
+    ///
+    /// All members do it at the same time: clients wait for as long as one of them takes.
+    pub(super) async fn settle_once<D: Disk>(&self, here: Here<'_, D>) -> FsResult<bool> {
         let _settling = self.settling.lock().await;
         let due = self.rows.begin_settling();
         if due.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         for Settling { row, upto, .. } in &due {
             self.rows.until_executed(row.id.target(), *upto).await;
         }
-        self.commit(here).await?;
+        let of_row = |row: &Chain| ChainVersion { target: row.id.target(), version: row.version };
+        let is_elsewhere = |member: &u16| here.index(*member).is_none();
         // Each member once, whatever it has of these chains.
         let mut chains: BTreeMap<u16, Vec<ChainVersion>> = BTreeMap::new();
         for Settling { row, .. } in &due {
-            let chain = ChainVersion { target: row.id.target(), version: row.version };
-            for member in row.written().filter(|member| here.index(*member).is_none()) {
-                chains.entry(member).or_default().push(chain);
+            for member in row.written().filter(is_elsewhere) {
+                chains.entry(member).or_default().push(of_row(row));
             }
         }
-        let mut committed: BTreeMap<u16, FsResult<()>> = BTreeMap::new();
+        let asked = chains.into_iter().map(async |(member, chains)| {
+            let commit = PeerRequest::Commit(chains.clone());
+            let done = self.ask_member(here, chains[0], member, commit).await;
+            (member, done.map(drop))
+        });
+        let (own, committed) = join(self.commit(here), join_all(asked)).await;
+        own?;
+        let committed: BTreeMap<u16, FsResult<()>> = committed.into_iter().collect();
         let mut outcome = Ok(());
+        let mut stable = Vec::new();
         for Settling { row, upto, are_lost } in &due {
-            let chain = ChainVersion { target: row.id.target(), version: row.version };
-            let elsewhere = row.written().filter(|member| here.index(*member).is_none());
-            let elsewhere: Vec<u16> = elsewhere.collect();
-            let mut all = Ok(());
-            for member in &elsewhere {
-                if !committed.contains_key(member) {
-                    let commit = PeerRequest::Commit(chains.remove(member).unwrap_or_default());
-                    let done = self.ask_member(here, chain, *member, commit).await;
-                    committed.insert(*member, done.map(drop));
-                }
-                all = all.and(committed.get(member).copied().unwrap_or(Ok(())));
-            }
+            let of_member = |member: u16| committed.get(&member).copied().unwrap_or(Ok(()));
+            let all: FsResult<()> = row.written().filter(is_elsewhere).map(of_member).collect();
             if all.is_err() {
                 outcome = outcome.and(all);
                 continue;
             }
+            let chain = of_row(row);
             if *are_lost || !self.rows.settled(chain.target, *upto) {
                 continue;
             }
             // Numbers of changes are those of the head: one that was the head has others.
-            if row.head().is_none_or(|head| here.index(head).is_none()) {
+            if row.head().is_none_or(|head| is_elsewhere(&head)) {
                 continue;
             }
             self.is_stable(here, chain, *upto);
-            for member in elsewhere {
-                let stable = PeerRequest::Stable(chain, *upto);
-                match self.ask_member(here, chain, member, stable).await {
-                    Ok(_) | Err(Errno::EREMCHG) => {}
-                    Err(errno) => return Err(errno),
-                }
-            }
+            stable.extend(row.written().filter(is_elsewhere).map(|member| (chain, *upto, member)));
         }
-        outcome
+        let told = stable.into_iter().map(async |(chain, upto, member)| {
+            match self.ask_member(here, chain, member, PeerRequest::Stable(chain, upto)).await {
+                Ok(_) | Err(Errno::EREMCHG) => Ok(()),
+                Err(errno) => Err(errno),
+            }
+        });
+        let told: FsResult<()> = join_all(told).await.into_iter().collect();
+        outcome.and(told).map(|()| true)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -29,6 +29,8 @@ pub(super) struct World {
     row: Mutex<Chain>,
     /// Objects that files have.
     pub(super) files: Mutex<BTreeSet<ObjectId>>,
+    /// How many servers are asked to commit at the moment, and at most were.
+    pub(super) committing: Mutex<(usize, usize)>,
 }
 
 /// One of them.
@@ -69,6 +71,7 @@ impl World {
             servers: states.iter().map(|_| Server::new()).collect(),
             row: Mutex::new(row.clone()),
             files: Mutex::default(),
+            committing: Mutex::default(),
         });
         for (ost, server) in world.servers.iter().enumerate() {
             server.replication.set_peers(Some(Arc::new(Way(Arc::downgrade(&world)))));
@@ -186,6 +189,16 @@ impl Peers for Way {
         Box::pin(async move {
             let world = self.0.upgrade().ok_or(Errno::EIO)?;
             sent(&request)?;
+            let is_commit = matches!(request, PeerRequest::Commit(_));
+            if is_commit {
+                {
+                    let (now, most) = &mut *world.committing.lock();
+                    *now += 1;
+                    *most = (*most).max(*now);
+                }
+                futures_lite::future::yield_now().await;
+                world.committing.lock().0 -= 1;
+            }
             let reply = world.server(ost).answer(world.here(ost), request).await?;
             sent(&reply)?;
             Ok(reply)
