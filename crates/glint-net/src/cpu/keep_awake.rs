@@ -74,6 +74,15 @@ pub fn beat_here() {
     beat(rustix::thread::sched_getcpu());
 }
 
+/// How often the scheduler has taken a core from this thread while it ran.
+pub(crate) fn preemptions() -> u64 {
+    // SAFETY: a structure of integers, for which zeroes are a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the structure lives through the call.
+    let failed = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) } != 0;
+    if failed { 0 } else { usage.ru_nivcsw as u64 }
+}
+
 /// Number of CPUs that this machine can have, online or not.
 pub fn possible_cores() -> usize {
     let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
