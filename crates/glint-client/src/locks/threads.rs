@@ -1,6 +1,6 @@
 //! The threads that keep a client's locks. One answers recalls, writes old data, and returns what
 //! is not used; it serves no requests, so nothing that it waits for can wait for it. The other
-//! watches the lease, and waits for nothing.
+//! watches the lease, and waits for nothing. Beside them are threads that send data of closed files.
 
 use crate::cache::INODES_MAX;
 use crate::client::Client;
@@ -16,6 +16,9 @@ use std::time::Duration;
 const CHANGE_AGE_MAX: Duration = Duration::from_millis(500);
 /// Pause before what has become old, and the lease, are seen to again.
 const ROUND: Duration = Duration::from_millis(100);
+
+/// Most threads that send data of closed files.
+const SENDERS_MAX: usize = 4;
 
 /// Set in the environment by tests that count requests: nothing is sent because time has passed.
 /// Builds for users do not look at it.
@@ -58,16 +61,41 @@ impl<T: Transport> RunningClient<T> {
                 watching.watch();
             }
         })?);
+        for _ in 1..senders() {
+            let client = client.clone();
+            let closes = std::thread::Builder::new().name("closes".into());
+            running.threads.push(closes.spawn(move || match glint_net::runtime(None) {
+                Ok(runtime) => runtime.block_on(client.send_closed()),
+                Err(error) => tracing::warn!(%error, "closed files are written by fewer threads"),
+            })?);
+        }
         let locks = std::thread::Builder::new().name("locks".into());
-        running.threads.push(locks.spawn(move || match glint_net::runtime(None) {
-            Ok(runtime) => runtime.block_on(client.keep()),
-            Err(error) => tracing::error!(
-                %error,
-                "could not start the thread that returns locks; others wait for what this client \
-                holds"
-            ),
+        running.threads.push(locks.spawn(move || {
+            let _end = EndOfLog(client.clone());
+            match glint_net::runtime(None) {
+                Ok(runtime) => runtime.block_on(client.keep()),
+                Err(error) => tracing::error!(
+                    %error,
+                    "could not start the thread that returns locks; others wait for what this \
+                    client holds"
+                ),
+            }
         })?);
         Ok(running)
+    }
+}
+
+/// Threads that send data of closed files: one for each core, which copies it, but for many.
+fn senders() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).min(SENDERS_MAX)
+}
+
+/// Ends the threads that send data of closed files with the one that is the last to need them.
+struct EndOfLog<T: Transport>(Arc<Client<T>>);
+
+impl<T: Transport> Drop for EndOfLog<T> {
+    fn drop(&mut self) {
+        self.0.log.end();
     }
 }
 

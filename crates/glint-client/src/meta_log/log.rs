@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// Changes that are sent without waiting for more.
@@ -67,6 +67,9 @@ pub(crate) struct WriteBackLog {
     /// Calls that wait until changes are done, each with the number of its last one.
     waiting: WaitList<u64>,
     sender: WaitList,
+    /// Threads that send data of closed files beside the sender.
+    helpers: AtomicUsize,
+    has_ended: AtomicBool,
 }
 
 impl WriteBackLog {
@@ -211,18 +214,52 @@ impl WriteBackLog {
             let mut state = self.state.lock();
             let enough = self.len() >= ENOUGH || state.wanted > self.done.load(Ordering::Acquire);
             let batch = if enough { state.batches.pop_front() } else { None };
-            let hurry = std::mem::take(&mut state.hurry);
-            let ready = |file: &OpenFile| hurry || !self.is_pending(file.made);
-            let count = state.closed.iter().take_while(|file| ready(file)).count();
-            let closed: Vec<_> = state.closed.drain(..count).collect();
+            let closed = self.take_closed(&mut state);
             (batch.is_some() || !closed.is_empty()).then_some((batch, closed))
         };
         self.sender.until(look).await
     }
 
+    /// A thread's part of the closed files that may be written.
+    fn take_closed(&self, state: &mut LogState) -> Vec<Arc<OpenFile>> {
+        let ready = |file: &OpenFile| state.hurry || !self.is_pending(file.made);
+        let count = state.closed.iter().take_while(|file| ready(file)).count();
+        let part = count.div_ceil(1 + self.helpers.load(Ordering::Acquire));
+        let closed = state.closed.drain(..part).collect();
+        state.hurry &= part < count;
+        closed
+    }
+
+    /// A thread sends data of closed files from now on, beside the sender.
+    pub(crate) fn begin_help(&self) {
+        self.helpers.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Next work of such a thread: closed files to write; `None` at the end.
+    pub(crate) async fn next_closed(&self) -> Option<Vec<Arc<OpenFile>>> {
+        let look = || {
+            let closed = self.take_closed(&mut self.state.lock());
+            match closed.is_empty() {
+                true => self.has_ended.load(Ordering::Acquire).then_some(None),
+                false => Some(Some(closed)),
+            }
+        };
+        self.sender.until(look).await
+    }
+
+    /// There will be no closed files any more.
+    pub(crate) fn end(&self) {
+        self.has_ended.store(true, Ordering::Release);
+        self.sender.wake();
+    }
+
     /// The servers have answered so many more.
     pub(crate) fn note_answered(&self, count: u32) {
         self.done.fetch_add(u64::from(count), Ordering::AcqRel);
+        if self.helpers.load(Ordering::Acquire) > 0 {
+            // Files may be written that were made by these changes.
+            self.sender.wake();
+        }
         self.wake_waiters();
     }
 
@@ -297,6 +334,7 @@ impl WriteBackLog {
 mod tests {
     use super::*;
     use futures_util::FutureExt;
+    use glint_proto::Layout;
     use glint_proto::MdsRequest;
     use glint_proto::Timestamp;
 
@@ -356,6 +394,39 @@ mod tests {
         assert!(strict.as_mut().now_or_never().is_none());
         log.note_closed(true);
         assert!(strict.now_or_never().is_some() && !log.is_busy());
+    }
+
+    fn closed() -> Arc<OpenFile> {
+        Arc::new(OpenFile {
+            ino: Ino(7),
+            layout: Layout::default(),
+            write: true,
+            is_dir: false,
+            wrote: AtomicBool::new(true),
+            append: false,
+            shared: false,
+            declared: false,
+            made: 0,
+            error_seen: AtomicU64::new(0),
+            lock_owners: Mutex::default(),
+            plain: AtomicU64::new(0),
+            atime_done: AtomicBool::new(false),
+            ahead: Mutex::default(),
+        })
+    }
+
+    #[test]
+    fn threads_share_closed_files_until_the_end() {
+        let log = WriteBackLog::default();
+        let mut helps = Box::pin(log.next_closed());
+        assert!(helps.as_mut().now_or_never().is_none());
+        log.begin_help();
+        (0..5).for_each(|_| log.close(closed()));
+        assert_eq!(log.next().now_or_never().unwrap().1.len(), 3, "half of them");
+        log.end();
+        assert_eq!(helps.now_or_never().unwrap().unwrap().len(), 1, "half of what is left");
+        assert_eq!(log.next_closed().now_or_never().unwrap().unwrap().len(), 1);
+        assert!(log.next_closed().now_or_never().unwrap().is_none());
     }
 
     #[test]

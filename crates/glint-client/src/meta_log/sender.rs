@@ -34,6 +34,18 @@ impl<T: Transport> Client<T> {
         }
     }
 
+    /// Sends the data of such files until the end, on a thread beside that: each has a connection of
+    /// its own to a server, which serves them by different threads.
+    pub(crate) async fn send_closed(self: Arc<Self>) {
+        self.log.begin_help();
+        while let Some(closed) = self.log.next_closed().await {
+            for file in closed {
+                let client = self.clone();
+                host::spawn(async move { client.finish_closed(&file).await });
+            }
+        }
+    }
+
     async fn send_batch(self: &Arc<Self>, batch: &LogBatch) {
         let request = MdsRequest::Batch { epoch: batch.epoch, changes: &batch.changes };
         let _in_flight = self.cache.begin_request();
