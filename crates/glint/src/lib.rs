@@ -14,6 +14,7 @@ mod file_handle;
 pub mod identity;
 mod live;
 mod logging;
+mod memory;
 mod metrics;
 pub mod output;
 pub mod program;

@@ -49,6 +49,7 @@ const UNSAFE: [&str; 10] = [
     "glint/src/daemon.rs",
     "glint/src/file_handle.rs",
     "glint/src/live.rs",
+    "glint/src/memory.rs",
     "glint-ost/src/store/allocated.rs",
     "glint-kv/src/segment.rs",
     "tests/e2e/support/mapped.rs",
