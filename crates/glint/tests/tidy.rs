@@ -41,7 +41,7 @@ const FULL_FOLDERS: [(&str, usize); 1] = [
 ];
 
 /// The modules that may contain `unsafe`.
-const UNSAFE: [&str; 10] = [
+const UNSAFE: [&str; 11] = [
     "glint-sim/src/world/chance.rs",
     "glint-net/src/cpu/keep_awake.rs",
     "glint-mount/src/transport/ring_entry.rs",

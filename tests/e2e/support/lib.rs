@@ -25,9 +25,9 @@ pub mod random;
 pub mod stalls;
 pub mod tail;
 
+use glint_telemetry::event;
 pub use host::claims::{claim, free_port};
 pub use host::{claims, namespace};
-use glint_telemetry::event;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

@@ -142,7 +142,7 @@ impl Replication {
         let mut stable = Vec::new();
         for Settling { row, upto, are_lost } in &due {
             let of_member = |member: u16| committed.get(&member).copied().unwrap_or(Ok(()));
-            let all: FsResult<()> = row.written().filter(is_elsewhere).map(of_member).collect();
+            let all: FsResult<()> = row.written().filter(is_elsewhere).try_for_each(of_member);
             if all.is_err() {
                 outcome = outcome.and(all);
                 continue;
