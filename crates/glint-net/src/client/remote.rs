@@ -387,7 +387,11 @@ impl ServerStatistics for Remote {
 
 impl Durability for Remote {
     async fn commit(&self) -> FsResult<()> {
-        self.call(&Request::Ping { commit: true, hurry: false }, Bulk::None).await.map(drop)
+        match self.call(&Request::Ping { commit: true, hurry: false }, Bulk::None).await? {
+            Reply::Pong(_) => Ok(()),
+            Reply::Failed(errno) => Err(errno),
+            _ => Err(Errno::EPROTO),
+        }
     }
 
     async fn until_stable(&self) -> FsResult<()> {

@@ -105,9 +105,13 @@ impl<S: Service> Worker<S> {
             Request::Ping { commit, hurry } => self.ping(&received, commit, hurry).await?,
             Request::Bye => {
                 let session = received.session()?;
-                self.commit().await?;
-                self.service.goodbye(session).await;
-                self.pong()
+                match self.commit().await? {
+                    Ok(()) => {
+                        self.service.goodbye(session).await;
+                        self.pong()
+                    }
+                    Err(errno) => Reply::Failed(errno),
+                }
             }
             Request::Recovered => {
                 let session = received.session()?;
@@ -277,17 +281,19 @@ impl<S: Service> Worker<S> {
                 worker.hurrying.set(false);
             });
         }
-        if commit {
-            self.commit().await?;
+        match commit {
+            true => Ok(self.commit().await?.map_or_else(Reply::Failed, |()| self.pong())),
+            false => Ok(self.pong()),
         }
-        Ok(self.pong())
     }
 
-    async fn commit(&self) -> Result<(), NetError> {
-        self.service.commit().await.map_err(|errno| match self.service.has_failed() {
-            true => NetError::Closed,
-            false => NetError::Refused(errno.to_string()),
-        })
+    /// Commits. What fails now and may work the next time is the client's to try again; after a
+    /// failure for good the next run of this server is asked.
+    async fn commit(&self) -> Result<FsResult<()>, NetError> {
+        match self.service.commit().await {
+            Err(_) if self.service.has_failed() => Err(NetError::Closed),
+            done => Ok(done),
+        }
     }
 
     fn pong(&self) -> Reply {

@@ -6,7 +6,8 @@
 
 use super::ClientSession;
 use crate::host;
-use glint_proto::FsResult;
+use glint_proto::retry::Failing;
+use glint_proto::{Errno, FsResult, clock};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -37,11 +38,24 @@ impl ClientSession {
     }
 
     /// Has a server commit (`ask`) until all changes of data that it has answered so far are on
-    /// stable storage, or have moved elsewhere.
+    /// stable storage, or have moved elsewhere. What fails is tried again as data is; EIO if the
+    /// client is evicted meanwhile.
     pub(crate) async fn until_stable(&self, ask: impl AsyncFn() -> FsResult<()>) -> FsResult<()> {
-        let mut mark = self.mark_log();
+        let evictions = self.evictions.load(Ordering::Acquire);
+        let (mut mark, mut failing) = (self.mark_log(), None);
         loop {
-            ask().await?;
+            let asked = ask().await;
+            if self.evictions.load(Ordering::Acquire) != evictions {
+                return Err(Errno::EIO);
+            }
+            if let Err(errno) = asked {
+                let now = clock::now();
+                let again = Failing::again(failing, errno, now).ok_or(errno)?;
+                failing = Some(again);
+                host::sleep(again.rests_until.saturating_duration_since(now)).await;
+                continue;
+            }
+            failing = None;
             match self.are_stable(mark) {
                 Some(true) => return Ok(()),
                 Some(false) => host::sleep(AGAIN).await,

@@ -1,12 +1,16 @@
 //! Tests of what a session hears.
 
 use super::*;
+use crate::host;
 use crate::transport::stream::Address;
 use glint_proto::limits::REPLAY_LOG_BYTES_MAX;
 use glint_proto::{ObjectId, OstRequest};
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::pin;
+use std::rc::Rc;
 use std::task::{Context, Waker};
+use std::time::Duration;
 
 /// Welcome of a server.
 pub(crate) fn welcome() -> Welcome {
@@ -154,6 +158,39 @@ fn a_commit_is_over_when_nothing_of_before_is_left_in_the_log() {
     assert_eq!(session.are_stable(mark), Some(true));
     session.count_anew(run + 1, Survived { mds: 0, ost: 0 });
     assert_eq!(session.are_stable(mark), None, "there are other numbers");
+}
+
+/// A world in which no time passes while somebody sleeps.
+struct Sleepless;
+
+impl host::World for Sleepless {
+    fn spawn(&self, _: host::Task) {}
+
+    fn sleep(&self, _: Duration) -> host::Task {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn connect(&self, _: &str) -> std::io::Result<host::Pipe> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
+}
+
+#[test]
+fn a_commit_that_fails_is_tried_again_but_not_after_an_eviction() {
+    host::simulate(Some(Rc::new(Sleepless)));
+    let session = self::session(None);
+    let answers = RefCell::new(vec![Ok(()), Err(Errno::EIO), Err(Errno::EAGAIN)]);
+    let asked = session.until_stable(async || answers.borrow_mut().pop().unwrap());
+    assert_eq!(futures_lite::future::block_on(asked), Ok(()));
+    assert!(answers.borrow().is_empty());
+    let asked = session.until_stable(async || Err(Errno::ENOSPC));
+    assert_eq!(futures_lite::future::block_on(asked), Err(Errno::ENOSPC), "that does not pass");
+    let asked = session.until_stable(async || {
+        session.on_eviction();
+        Ok(())
+    });
+    assert_eq!(futures_lite::future::block_on(asked), Err(Errno::EIO), "nothing is left of it");
+    host::simulate(None);
 }
 
 #[test]
