@@ -63,11 +63,21 @@ pub struct RequestId {
 pub struct ObjectId {
     /// The file.
     pub ino: Ino,
-    /// Index of the stripe in the file, from 0.
+    /// Number of the object in the file: those from [`ObjectId::OF_CHAINS`] on have copies.
     pub stripe: u16,
 }
 
 impl ObjectId {
+    /// First number of objects that lie on chains. No server takes a request for one of these but as
+    /// a member of a chain, so nobody changes one copy alone by mistake or on purpose.
+    pub const OF_CHAINS: u16 = 1 << 15;
+
+    /// Whether it lies on a chain. (Files with copies of early development versions have objects that
+    /// do not say so.)
+    pub fn is_of_chain(self) -> bool {
+        self.stripe >= ObjectId::OF_CHAINS
+    }
+
     /// Big-endian bytes: objects of one file are neighbours.
     pub fn key(self) -> [u8; 10] {
         let mut key = [0; 10];

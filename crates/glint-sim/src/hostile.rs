@@ -64,6 +64,9 @@ pub(crate) fn limit(network: &Network, machine: Machine, which: u64) -> bool {
 
 const HOME: &str = "home";
 const NAMES: [&[u8]; 6] = [b"a", b"b", b"mine", b".", b"..", b"a/b"];
+/// Numbers of objects, without and with copies.
+const STRIPES: [u16; 8] =
+    [0, 0, 1, u16::MAX, ObjectId::OF_CHAINS, ObjectId::OF_CHAINS, ObjectId::OF_CHAINS, 0x7fff];
 /// Numbers at which arithmetic goes wrong.
 const EDGES: [u64; 10] =
     [0, 1, 2, 1 << 18, 1 << 40, 1 << 48, (1 << 63) - 1, 1 << 63, u64::MAX - (1 << 19), u64::MAX];
@@ -395,7 +398,7 @@ impl<D: Dice> Hostile<D> {
     }
 
     fn data(&self) -> Option<OstRequest> {
-        let object = ObjectId { ino: self.ino()?, stripe: self.pick(&[0, 0, 0, 1, u16::MAX])? };
+        let object = ObjectId { ino: self.ino()?, stripe: self.pick(&STRIPES)? };
         let offset = self.roll(1000)?;
         Some(match self.roll(8)? {
             0 => OstRequest::Read { object, offset, len: 100 },

@@ -12,7 +12,7 @@ use glint_net::{Address, Cluster, Remote, RemoteOptions, SessionService};
 use glint_proto::by_hand::hello;
 use glint_proto::limits::STRIPE_BYTES_LOG2_MIN;
 use glint_proto::message::Welcome;
-use glint_proto::{ClientId, FileType, Ino, Layout, Owner};
+use glint_proto::{ClientId, FileType, Ino, Layout, ObjectId, Owner};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -219,9 +219,15 @@ pub(crate) fn check(hosts: &Hosts, but: &BTreeSet<Ino>, any: bool) -> Result<(),
         let has_all = copies.len() == hosts.replicas() || copies[0].1.is_empty();
         !has_all || copies.windows(2).any(|two| two[0].1 != two[1].1)
     };
-    // A hostile client may write one copy of its own.
-    let theirs: BTreeSet<String> = but.iter().map(|ino| format!("{:016x}.", ino.0)).collect();
-    let is_theirs = |object: &str| theirs.iter().any(|ino| object.starts_with(ino));
+    // A hostile client may make objects of its own files at one OST alone, where no file has them.
+    let theirs: BTreeSet<String> = but.iter().map(|ino| format!("{:016x}", ino.0)).collect();
+    let is_theirs = |object: &str| {
+        let is_of_chain =
+            |stripe| u16::from_str_radix(stripe, 16).map(|n| n >= ObjectId::OF_CHAINS);
+        object
+            .split_once('.')
+            .is_some_and(|(ino, stripe)| theirs.contains(ino) && is_of_chain(stripe) != Ok(true))
+    };
     let differing = copies.iter().find(|(object, copies)| differ(copies) && !is_theirs(object));
     if let Some((object, copies)) = differing {
         let shown: Vec<_> = copies.iter().map(|(place, bytes)| (place, bytes.len())).collect();

@@ -50,7 +50,7 @@ impl<K: Kv> Mds<K> {
     /// Says with a lock on data where that lies, if it has moved once: the client may know an older
     /// layout, which is of no use any more.
     pub(crate) fn grant_layout(&self, context: &Context<'_>, attr: &Attr) {
-        if attr.layout.first_object != 0 {
+        if attr.layout.has_moved() {
             let grant = Grant::Layout { ino: attr.ino, layout: attr.layout };
             context.grants.borrow_mut().push(grant);
         }

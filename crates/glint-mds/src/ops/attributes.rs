@@ -202,7 +202,11 @@ impl<K: Kv> Mds<K> {
             _ => return Err(Errno::EINVAL.into()),
         }
         self.claim(context, ino, Bits::ATTR)?;
-        layout.first_object = record.attr.layout.first_object;
+        if record.attr.is_file() {
+            layout.number_objects(record.attr.layout.first_object);
+        } else {
+            layout.first_object = 0;
+        }
         record.attr.layout = layout;
         record.attr.ctime = context.now;
         let mut batch = Batch::new();

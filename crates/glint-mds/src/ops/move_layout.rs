@@ -116,9 +116,9 @@ impl<K: Kv> Mds<K> {
         if others.len() > PLANS_MAX {
             return Err(Errno::EAGAIN);
         }
-        layout.first_object = record.attr.layout.next_object(layout.stripe_count);
+        layout.number_after(&record.attr.layout);
         while let Some(other) = others.iter().find(|other| overlap(other, &layout)) {
-            layout.first_object = other.next_object(layout.stripe_count);
+            layout.number_after(other);
         }
         if layout.is_valid() { Ok(layout) } else { Err(Errno::EINVAL) }
     }

@@ -10,7 +10,7 @@
 
 use crate::server::access::subtree;
 use crate::server::connection::ServedConnection;
-use crate::server::refusals::{check_slot, failed_with_disk, not_admitted, refused};
+use crate::server::refusals::{check_slot, check_target, failed_with_disk, not_admitted, refused};
 use crate::server::spare::Spare;
 use crate::server::worker::{EVICTED, Job, Worker};
 use crate::transport::framing::{Envelope, append_frame};
@@ -417,7 +417,7 @@ impl<S: Service> Worker<S> {
         session: &Session,
         asked: &DataRequest,
     ) -> FsResult<()> {
-        asked.request.check()?;
+        asked.request.check().and(check_target(asked.to, &asked.request))?;
         if asked.forward.is_some() {
             // The head has asked the client for what allows it.
             let is_good = connection.peer.may_be_oss() && asked.to.chain.is_some();

@@ -1,10 +1,11 @@
 //! What is not executed, or not answered, and why.
 
 use crate::NetError;
+use glint_proto::chain::Destination;
 use glint_proto::frame::{Header, NO_SLOT};
 use glint_proto::limits::{CONNECTIONS_PER_CLIENT_MAX, SLOTS_PER_CONNECTION};
 use glint_proto::message::{Reply, Request};
-use glint_proto::{Errno, FsResult, MdsReply};
+use glint_proto::{Errno, FsResult, MdsReply, OstRequest};
 
 /// Slots of a client, over all its connections.
 const SLOTS_MAX: u16 = SLOTS_PER_CONNECTION * CONNECTIONS_PER_CLIENT_MAX;
@@ -28,6 +29,13 @@ pub(crate) fn failed_with_disk(reply: &Reply) -> bool {
         Reply::Reclaimed(replies) => replies.iter().any(of_mds),
         _ => false,
     }
+}
+
+/// Refuses to change or read an object with copies at one OST alone: copies would differ for good.
+pub(crate) fn check_target(to: Destination, request: &OstRequest) -> FsResult<()> {
+    let is_alone =
+        request.object().is_some_and(|object| object.is_of_chain() && to.chain.is_none());
+    if is_alone { Err(Errno::EACCES) } else { Ok(()) }
 }
 
 /// Refuses a slot that a client cannot have, whose replies are remembered for each of its slots,
@@ -67,6 +75,20 @@ pub(crate) fn not_admitted(errno: Errno) -> NetError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use glint_proto::chain::ChainVersion;
+    use glint_proto::{Ino, ObjectId};
+
+    #[test]
+    fn an_object_with_copies_is_not_changed_at_one_ost_alone() {
+        let member = ChainVersion { target: 0xa000, version: 3 };
+        for (stripe, is_of_chain) in [(0, false), (0x7fff, false), (0x8000, true), (0x8005, true)] {
+            let object = ObjectId { ino: Ino(7), stripe };
+            let write = OstRequest::Write { object, offset: 0, mtime: None, kept: false };
+            assert_eq!(check_target(Destination::from(1), &write).is_err(), is_of_chain);
+            assert_eq!(check_target(Destination { ost: 1, chain: Some(member) }, &write), Ok(()));
+        }
+        assert_eq!(check_target(Destination::from(1), &OstRequest::Space), Ok(()));
+    }
 
     #[test]
     fn any_change_of_several_may_have_failed_with_the_disk() {

@@ -9,8 +9,9 @@
 //! `first_ost` and `osts` count the chains with so many members, and each member has the object.
 
 //!
-//! A file whose data moves gets other objects: `first_object` rises each time, so of two layouts
-//! of a file that it once had it is known which is the later one.
+//! A file whose data moves gets other objects: `first_object` rises each time, but for its highest
+//! bit, so of two layouts of a file that it once had it is known which is the later one. That bit
+//! says that the objects lie on chains: what is asked of one OST alone for one of them is refused.
 
 pub mod chain;
 mod stored;
@@ -37,9 +38,13 @@ pub struct Layout {
     pub osts: u16,
     /// How many OSTs have each object; 1 for one alone.
     pub replicas: u8,
-    /// Number of the object of the first stripe; 0 until data of the file has moved.
+    /// Number of the object of the first stripe; [`Layout::has_moved`] but for 0 and
+    /// [`ObjectId::OF_CHAINS`].
     pub first_object: u16,
 }
+
+/// Bits of the number of an object that rise when data moves.
+const RISING: u16 = ObjectId::OF_CHAINS - 1;
 
 impl Default for Layout {
     fn default() -> Layout {
@@ -98,7 +103,19 @@ impl Layout {
             && self.first_ost < self.targets_max()
             && self.osts <= self.targets_max()
             && (1..=REPLICAS_MAX).contains(&self.replicas)
-            && self.first_object.checked_add(self.stripe_count.max(1)).is_some()
+            && (self.replicas > 1 || self.first_object < ObjectId::OF_CHAINS)
+            && fits(self.first_object & RISING, self.stripe_count)
+    }
+
+    /// Whether data of the file has moved.
+    pub fn has_moved(&self) -> bool {
+        self.first_object & RISING != 0
+    }
+
+    /// Numbers objects from this one on, as those of files with copies if it has copies.
+    pub fn number_objects(&mut self, first: u16) {
+        let of_chains = if self.replicas > 1 { ObjectId::OF_CHAINS } else { 0 };
+        self.first_object = first & RISING | of_chains;
     }
 
     /// The object of a stripe.
@@ -112,17 +129,17 @@ impl Layout {
         (stripe < self.stripe_count.max(1)).then_some(stripe)
     }
 
-    /// Number of the first object of a layout with `stripes` stripes that comes after this one.
-    /// Never 0, which says that nothing has moved.
-    pub fn next_object(&self, stripes: u16) -> u16 {
-        let next = self.first_object.checked_add(self.stripe_count.max(1));
-        next.filter(|next| next.checked_add(stripes.max(1)).is_some()).unwrap_or(1)
+    /// Numbers the objects of a layout that comes after another one of the file.
+    pub fn number_after(&mut self, other: &Layout) {
+        let next = (other.first_object & RISING) + other.stripe_count.max(1);
+        self.number_objects(if fits(next, self.stripe_count) { next } else { 1 });
     }
 
     /// Whether this layout of a file is one that came before another, however often the numbers
     /// of objects have begun anew.
     pub fn is_before(&self, other: &Layout) -> bool {
-        (1..1 << 15).contains(&other.first_object.wrapping_sub(self.first_object))
+        let ahead = other.first_object.wrapping_sub(self.first_object) & RISING;
+        (1..RISING.div_ceil(2)).contains(&ahead)
     }
 
     /// How many targets there can be: OSTs, or chains of so many members.
@@ -141,6 +158,7 @@ impl Layout {
                 layout.stripe_count = osts.min(OST_COUNT_MAX);
             }
             layout.place(ino, osts, avoided);
+            layout.number_objects(0);
         }
         layout
     }
@@ -233,6 +251,11 @@ impl Layout {
     }
 }
 
+/// Whether so many objects from a number on have numbers without the bit of those on chains.
+fn fits(first: u16, stripes: u16) -> bool {
+    first + stripes.max(1) <= ObjectId::OF_CHAINS
+}
+
 /// How many of `count` targets in a circle follow each other between two that are gone, at most.
 fn between(gone: &[u16], count: u16) -> u16 {
     let mut gone: Vec<u16> = gone.iter().copied().filter(|one| *one < count).collect();
@@ -298,10 +321,11 @@ mod tests {
     #[test]
     fn objects_of_the_next_layout_are_others_and_later() {
         let mut layout = Layout { stripe_count: 1000, ..Layout::default() };
-        for _ in 0..200 {
-            let first_object = layout.next_object(700);
-            let next = Layout { first_object, stripe_count: 700, ..layout };
-            assert!(next.is_valid() && next.first_object > 0);
+        for n in 0..200 {
+            let mut next = Layout { stripe_count: 700, replicas: 1 + n % 3 / 2, ..layout };
+            next.number_after(&layout);
+            assert!(next.is_valid() && next.has_moved());
+            assert_eq!(next.object(Ino(7), 699).is_of_chain(), next.replicas > 1);
             assert!(layout.is_before(&next) && !next.is_before(&layout));
             assert!(!layout.is_before(&layout));
             for stripe in [0, 699] {
@@ -312,6 +336,10 @@ mod tests {
             layout = next;
         }
         assert!(!Layout { first_object: u16::MAX, ..Layout::default() }.is_valid());
+        let of_chains = Layout { first_object: ObjectId::OF_CHAINS, ..Layout::default() };
+        assert!(!of_chains.is_valid() && !of_chains.has_moved());
+        assert!(Layout { replicas: 2, ..of_chains }.is_valid());
+        assert!(Layout { replicas: 2, ..Layout::default() }.is_valid(), "of an early version");
     }
 
     #[test]

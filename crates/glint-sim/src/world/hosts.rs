@@ -152,7 +152,8 @@ impl Hosts {
     /// Reading or writing objects of a file fails some times, or for ever.
     pub(crate) fn fail_file(&self, host: usize, ino: Ino, operation: DiskOperation, times: u32) {
         for disk in &self.hosts[host].disks {
-            let path = ObjectId { ino, stripe: 0 }.to_string();
+            let stripe = if self.layout.replicas > 1 { ObjectId::OF_CHAINS } else { 0 };
+            let path = ObjectId { ino, stripe }.to_string();
             disk.fail(Fault::new(operation, &path, Errno::EIO.0, times));
         }
     }
