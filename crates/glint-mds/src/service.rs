@@ -63,7 +63,7 @@ pub struct Mds<K> {
     pub(crate) osts: AtomicU16,
     /// OSTs that new files avoid: not heard of, or drained; and those of them that none gets: given
     /// up, or drained.
-    avoided: Mutex<(Vec<u16>, Vec<u16>)>,
+    pub(crate) avoided: Mutex<(Vec<u16>, Vec<u16>)>,
     /// True if `avoided` is not empty; creates read it without the lock.
     has_avoided: AtomicBool,
     /// OSTs that an administrator drains, sorted.
@@ -223,6 +223,8 @@ impl<K: Kv> Mds<K> {
     /// Sets the OSTs that are not heard of, so that new files are laid out over others where they
     /// can be, and those of them that were given up, which no new file gets.
     pub fn set_absent(&self, absent: Vec<u16>, given_up: &[u16]) {
+        // Before the drained ones are read: nobody sets older lists after this.
+        let mut avoided = self.avoided.lock();
         let with_drained = |mut osts: Vec<u16>| {
             osts.extend(self.drained.lock().iter());
             osts.sort_unstable();
@@ -230,7 +232,6 @@ impl<K: Kv> Mds<K> {
             osts
         };
         let now = (with_drained([&absent, given_up].concat()), with_drained(given_up.to_vec()));
-        let mut avoided = self.avoided.lock();
         if *avoided != now {
             self.has_avoided.store(!now.0.is_empty(), Ordering::Release);
             self.chains.set_given_up(given_up);

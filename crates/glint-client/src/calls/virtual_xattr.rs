@@ -3,7 +3,7 @@
 //! | name | value |
 //! |---|---|
 //! | `glint.layout` | `stripe_count=N stripe_size=BYTES first_ost=N osts=N`, readable and writable |
-//! | `glint.restripe` | as above, and `avoid=N,N`: OSTs without a stripe of it; only writable: moves data |
+//! | `glint.restripe` | as above, and `avoid=N,N`: OSTs without a stripe of it, which gets as many as fit; only writable: moves data |
 //! | `glint.status` | state dump of the servers, JSON; other users than root see no other client |
 //! | `glint.stats` | statistics of the servers and this client, JSON |
 //!

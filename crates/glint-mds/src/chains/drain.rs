@@ -35,6 +35,9 @@ pub enum DrainError {
     /// It could not be stored.
     #[error("the drain could not be stored: {0}")]
     Store(Errno),
+    /// New files avoid it; chains without it could not be made.
+    #[error("new files avoid it, but chains without it could not be made: {0}; try again")]
+    Chains(Errno),
 }
 
 impl<K: Kv> Mds<K> {
@@ -43,16 +46,26 @@ impl<K: Kv> Mds<K> {
         self.drained.lock().clone()
     }
 
-    /// Has new files avoid an OST from now on.
+    /// Has new files avoid an OST from now on, over chains that are made for it if need be.
     pub async fn begin_drain(&self, ost: u16) -> Result<(), DrainError> {
-        let changing = self.chains.changing.lock().await;
+        self.store_drain(ost).await?;
+        // Of those that are there each may have it as a member.
+        for copies in self.chains.copies() {
+            self.make_chains(copies).await.map_err(|error| DrainError::Chains(error.errno()))?;
+        }
+        Ok(())
+    }
+
+    async fn store_drain(&self, ost: u16) -> Result<(), DrainError> {
+        let _changing = self.chains.changing.lock().await;
         let mut drained = self.drained();
         if drained.contains(&ost) {
             return Ok(());
         }
         drained.push(ost);
         drained.sort_unstable();
-        if (0..self.osts()).all(|ost| drained.contains(&ost)) {
+        let gone = self.avoided.lock().1.clone();
+        if (0..self.osts()).all(|ost| drained.contains(&ost) || gone.contains(&ost)) {
             let none = "new files would have no OST left: add one first".to_owned();
             return Err(DrainError::NoPlace(none));
         }
@@ -62,14 +75,7 @@ impl<K: Kv> Mds<K> {
             placement::chains(usize::from(copies), &left)
                 .map_err(|error| DrainError::NoPlace(format!("without OST {ost}, {error}")))?;
         }
-        self.store_drained(drained).await.map_err(DrainError::Store)?;
-        drop(changing);
-        // Of those that are there each may have it as a member.
-        for copies in self.chains.copies() {
-            let made = self.make_chains(copies).await;
-            made.map_err(|error| DrainError::Store(error.errno()))?;
-        }
-        Ok(())
+        self.store_drained(drained).await.map_err(DrainError::Store)
     }
 
     /// Has new files use an OST again. Returns whether it was drained.

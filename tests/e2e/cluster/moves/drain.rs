@@ -19,9 +19,11 @@ fn make(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     fs::create_dir(dir.join("copies")).unwrap();
     fs::create_dir(dir.join("striped")).unwrap();
     run(glint().args(["setstripe", "-r", "2"]).arg(dir.join("copies")));
+    fs::create_dir(dir.join("wide")).unwrap();
     run(glint().args(["setstripe", "-c", "2", "-S", "64K"]).arg(dir.join("striped")));
+    run(glint().args(["setstripe", "-c", "0", "-S", "64K"]).arg(dir.join("wide")));
     for n in 0..FILES {
-        for below in ["", "copies", "striped"] {
+        for below in ["", "copies", "striped", "wide"] {
             let path = dir.join(below).join(format!("file{n}"));
             // Empty ones, too: what is written there later must not come to the OST.
             let content: Vec<u8> =

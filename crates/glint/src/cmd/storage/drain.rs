@@ -173,8 +173,9 @@ fn pass(
                     _ => move_data(&path, &words, stop),
                 }
             }
-            // It was removed meanwhile.
-            Err(error) if error.raw_os_error() == Some(libc::ESTALE) => continue,
+            Err(error) if error.raw_os_error() == Some(libc::ESTALE) => {
+                Err("it was removed meanwhile".into())
+            }
             Err(error) => Err(error.to_string()),
         };
         if args.json {
