@@ -22,12 +22,12 @@ const BYTES: u64 = 16 << 20;
 
 impl Replication {
     /// Notes what the head of a chain has found to be in doubt by this row.
-    pub(super) async fn note_doubtful(&self, row: &Chain, parts: &[Touched]) -> FsResult<()> {
+    pub(super) fn note_doubtful(&self, row: &Chain, parts: &[Touched]) -> FsResult<()> {
         let target = row.id.target();
         // Without a number: what the head calls stable is what it has ordered, and not this.
-        self.recent.touch_all((target, 0), parts.iter().copied(), UNNUMBERED).await?;
+        self.recent.touch_all((target, 0), parts.iter().copied(), UNNUMBERED)?;
         for absent in row.missing() {
-            self.pending.touch_all((target, absent), parts.iter().copied(), UNNUMBERED).await?;
+            self.pending.touch_all((target, absent), parts.iter().copied(), UNNUMBERED)?;
         }
         Ok(())
     }
@@ -107,7 +107,7 @@ impl Replication {
             return self.tell_decided(here, row).await.map(|()| false);
         }
         let decided = some.into_iter().map(async |undecided| {
-            let undecided = self.first_of(here, (head, row), undecided).await?;
+            let undecided = self.first_of(here, head, undecided).await?;
             let _turn = self.doubts.turn(&undecided).await;
             self.make_decided(here, chain, &undecided).await
         });
@@ -138,7 +138,7 @@ impl Replication {
     async fn first_of<D: Disk>(
         &self,
         here: Here<'_, D>,
-        head: (u16, &Chain),
+        head: u16,
         mut undecided: Undecided,
     ) -> FsResult<Undecided> {
         let object = undecided.object;
@@ -191,7 +191,7 @@ impl Replication {
                 // The chain is not kept from everything else. Who is synced gets it later.
                 for member in row.written().filter(|member| *member != head) {
                     let whole = std::iter::once(Touched::whole(undecided.object));
-                    self.pending.touch_all((chain.target, member), whole, UNNUMBERED).await?;
+                    self.pending.touch_all((chain.target, member), whole, UNNUMBERED)?;
                 }
             }
         }
@@ -210,12 +210,9 @@ impl Replication {
         for member in others() {
             self.copy(here, (head, row), member, (object, &undecided.parts), None).await?;
         }
-        let failed = |errno| match errno {
-            Errno::EREMCHG => CopyError::Changed,
-            errno => CopyError::Own { ost: head, object, errno },
-        };
+        let failed = |errno| CopyError::Own { ost: head, object, errno };
         let stat = OstRequest::Stat { object };
-        let is_there = match self.own(here, (head, row), stat, Bulk::None).await.map_err(failed)? {
+        let is_there = match self.own(here, head, stat, Bulk::None).await.map_err(failed)? {
             OstReply::Stat(attr) => attr.is_some(),
             _ => return Err(failed(Errno::EPROTO)),
         };
@@ -225,7 +222,7 @@ impl Replication {
         self.pending.sync().await.map_err(failed)?;
         self.recent.sync().await.map_err(failed)?;
         let sync = OstRequest::Sync { object };
-        self.own(here, (head, row), sync, Bulk::None).await.map_err(failed)?;
+        self.own(here, head, sync, Bulk::None).await.map_err(failed)?;
         for member in others() {
             self.give_to(here, (member, row), sync, None).await?;
         }
@@ -240,10 +237,7 @@ impl Replication {
         object: ObjectId,
     ) -> Result<(), CopyError> {
         let chain = ChainVersion { target: row.id.target(), version: row.version };
-        let failed = |errno| match errno {
-            Errno::EREMCHG => CopyError::Changed,
-            errno => CopyError::Own { ost: head, object, errno },
-        };
+        let failed = |errno| CopyError::Own { ost: head, object, errno };
         self.commit(here).await.map_err(failed)?;
         for member in row.written().filter(|member| here.index(*member).is_none()) {
             let commit = PeerRequest::Commit(vec![chain]);

@@ -4,8 +4,6 @@
 //! - A change is called stable when all members that were written by its row, and are now, have had
 //!   everything on stable storage since they made it.
 //! - Other members hear of that from the head of their row only.
-//! - What is reported as durable does not wait for an OST that no chain has written, unless that has
-//!   changes of objects without copies.
 //!
 //! A change is brought to stable storage only after the record that its object was changed. (The
 //! kernel, which may write back data by itself, takes files in the order in which they became
@@ -13,7 +11,6 @@
 
 use super::rows::Settling;
 use super::{Here, Replication};
-use futures_lite::future::{block_on, or};
 use futures_util::future::{join, join_all};
 use glint_net::host;
 use glint_ost::OstSet;
@@ -43,25 +40,12 @@ impl Replication {
         drop(self.adopting.lock());
         self.recent.sync().await?;
         self.pending.sync().await?;
-        let accepted = here.osts.accepted();
-        let all = (0..here.osts.count()).map(async |index| {
-            // An OST of which all chains go on without it has their changes made durable when it is
-            // healed. (This comes first: a flush of a disk that stands still is not even begun.)
-            let is_out = async {
-                let has_others = || !here.osts.is_alone(index);
-                self.rows.until_out_of_all(here.first + index, has_others).await;
-                Ok(())
-            };
-            or(is_out, here.osts.commit_one(index)).await
-        });
-        join_all(all).await.into_iter().collect::<FsResult<()>>()?;
-        here.osts.note_committed(accepted);
-        Ok(())
+        here.osts.commit().await
     }
 
-    /// Begins to do it, and to seal objects that were left alone for `idle`.
-    pub(crate) async fn settle_osts<D: Disk>(&self, osts: &OstSet<D>, idle: Duration) {
-        match self.recent.sync().await {
+    /// Does it, and has objects that were left alone for `idle` be sealed. May take long.
+    pub(crate) fn settle_osts<D: Disk>(&self, osts: &OstSet<D>, idle: Duration) {
+        match self.recent.sync_here() {
             Ok(()) => osts.settle(idle),
             Err(errno) => {
                 tracing::error!(%errno, "could not settle the log of changed objects; it is tried again");
@@ -71,7 +55,7 @@ impl Replication {
 
     /// The last thing before the end of a process: everything is on stable storage after it.
     pub(crate) fn settle_last<D: Disk>(&self, osts: &OstSet<D>) -> FsResult<()> {
-        block_on(self.recent.sync())?;
+        self.recent.sync_here()?;
         osts.settle_last()
     }
 
@@ -130,8 +114,7 @@ impl Replication {
     /// All members do it at the same time: clients wait for as long as one of them takes.
     pub(super) async fn settle_once<D: Disk>(&self, here: Here<'_, D>) -> FsResult<bool> {
         let _settling = self.settling.lock().await;
-        let is_headed = |row: &Chain| row.head().is_some_and(|head| here.index(head).is_some());
-        let due = self.rows.begin_settling(is_headed);
+        let due = self.rows.begin_settling();
         if due.is_empty() {
             return Ok(false);
         }
@@ -165,11 +148,11 @@ impl Replication {
                 continue;
             }
             let chain = of_row(row);
-            if *are_lost || !self.rows.settled(chain.target, *upto, is_headed) {
+            if *are_lost || !self.rows.settled(chain.target, *upto) {
                 continue;
             }
             // Numbers of changes are those of the head: one that was the head has others.
-            if !is_headed(row) {
+            if row.head().is_none_or(|head| is_elsewhere(&head)) {
                 continue;
             }
             self.is_stable(here, chain, *upto);

@@ -25,14 +25,11 @@ impl Replication {
             if row.head().is_none_or(|head| here.index(head).is_none()) {
                 return;
             }
-            let chain = ChainVersion { target: row.id.target(), version: row.version };
-            let taken = async {
-                match is_active {
-                    true => self.tell_active(here, &row, false).await,
-                    false => self.take_over_one(here, &row).await,
-                }
+            let taken = match is_active {
+                true => self.tell_active(here, &row, false).await,
+                false => self.take_over_one(here, &row).await,
             };
-            if let Err(errno) = self.unless_newer(chain, taken).await
+            if let Err(errno) = taken
                 && errno != Errno::EREMCHG
             {
                 let chain = row.id;
@@ -57,7 +54,7 @@ impl Replication {
             .await?;
         }
         let all = merged(all);
-        self.note_doubtful(row, &all).await?;
+        self.note_doubtful(row, &all)?;
         self.doubts.begin(chain.target, chain.version, &all);
         for member in &elsewhere {
             for some in all.chunks(ENTRIES) {
