@@ -212,9 +212,9 @@ pub enum PeerRequest {
     /// As `Adopt`. Answered, when nothing is executed by an older row any more, with a page of the
     /// objects that were changed and may differ in other members: the next ones `after` this one.
     Recent { row: Chain, after: Option<ObjectId> },
-    /// Reads are answered in this version. With `are_equal` all changes by older ones are on stable
-    /// storage in all copies.
-    Activate { chain: ChainVersion, are_equal: bool },
+    /// Reads are answered in this version. If `are_equal` names the takeover by it that has found
+    /// nothing in doubt, all changes by older ones are on stable storage in all copies.
+    Activate { chain: ChainVersion, are_equal: Option<u64> },
     /// Everything answered so far to stable storage, unless one of these chains is another one now:
     /// then it may have been answered by a run that is over.
     Commit(Vec<ChainVersion>),
@@ -225,13 +225,15 @@ pub enum PeerRequest {
     /// An absent member lacks these changes; or [`Touched::EVERYTHING`].
     Pending { chain: ChainVersion, absent: u16, touched: Vec<Touched> },
     /// Before `Activate`: the head has taken over, and copies may differ in these parts. Nobody may read
-    /// them before the head has decided what they are.
-    Doubtful { chain: ChainVersion, touched: Vec<Touched> },
+    /// them before the head has decided what they are. A head may take over more than once by one row:
+    /// `takeover` rises.
+    Doubtful { chain: ChainVersion, takeover: u64, touched: Vec<Touched> },
     /// The head is to decide what this range of an object is, and its size, before others: somebody
     /// reads it.
     Decide { chain: ChainVersion, object: ObjectId, start: u64, end: u64 },
-    /// Nothing is in doubt any more that was ordered by rows before this version.
-    Decided { chain: ChainVersion, before: u32 },
+    /// Nothing is in doubt any more that this takeover, by the row of the version `before`, has found,
+    /// or one before it.
+    Decided { chain: ChainVersion, before: u32, takeover: u64 },
 }
 
 /// Answers to [`PeerRequest`].

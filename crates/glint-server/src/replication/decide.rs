@@ -5,7 +5,7 @@
 //! it is so in the index, before it is called decided.
 
 use super::copy::CopyError;
-use super::doubts::{Undecided, Wanted};
+use super::doubts::{Takeover, Undecided, Wanted};
 use super::touched::UNNUMBERED;
 use super::{Here, PATIENCE, Replication, within};
 use futures_util::StreamExt;
@@ -118,20 +118,20 @@ impl Replication {
     /// Tells all members that nothing is in doubt any more.
     async fn tell_decided<D: Disk>(&self, here: Here<'_, D>, row: &Chain) -> FsResult<()> {
         let chain = ChainVersion { target: row.id.target(), version: row.version };
-        let Some(before) = self.doubts.are_over(chain.target) else { return Ok(()) };
+        let Some((before, takeover)) = self.doubts.are_over(chain.target) else { return Ok(()) };
         for member in row.written().filter(|member| here.index(*member).is_none()) {
-            let request = PeerRequest::Decided { chain, before };
+            let request = PeerRequest::Decided { chain, before, takeover };
             self.ask_member(here, chain, member, request).await?;
         }
-        self.are_decided(chain.target, before);
+        self.are_decided(chain.target, (before, takeover));
         tracing::info!(chain = %row.id, before, "copies are equal");
         Ok(())
     }
 
-    /// Nothing of a chain that was ordered by rows before this version is in doubt at any member.
-    pub(super) fn are_decided(&self, target: u16, before: u32) {
-        self.recent.forget((target, 0), |tag| tag.0 < before);
-        self.doubts.end(target, before);
+    /// Nothing of a chain that this takeover has found, or one before it, is in doubt at any member.
+    pub(super) fn are_decided(&self, target: u16, takeover: Takeover) {
+        let forget = || self.recent.forget((target, 0), |tag| tag.0 < takeover.0);
+        self.doubts.end(target, takeover, forget);
     }
 
     /// The first parts of an object: no more data than is soon copied.

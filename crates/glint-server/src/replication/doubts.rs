@@ -7,6 +7,8 @@
 //! - A member that serves has in doubt at least what its head has.
 //! - All members have noted as recent what is in doubt, until nothing of the chain is: so the next head
 //!   finds it, whoever is lost meanwhile.
+//! - What one takeover has found is not ended by word of an earlier one, also if both are by the same
+//!   row: it is in the list before it is noted, and notes are forgotten under the lock of the list.
 //!
 //! Changes do not wait: the copy of the head is what all others get, now or later, and whatever comes
 //! in between is made by all.
@@ -20,6 +22,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Parts begin and end where pieces do that are copied at once.
 const PIECE: u64 = super::copy::PIECE;
+
+/// A takeover: version of the row that it is by, and its number at that head. A head takes over anew by
+/// the same row if a change may be in some copies only.
+pub(super) type Takeover = (u32, u64);
 
 /// Range of an object that a reader wants, which is empty if the size is all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,14 +48,14 @@ pub(super) struct Doubts {
 #[derive(Default)]
 struct State {
     chains: BTreeMap<u16, ChainDoubts>,
-    /// Lists of doubts that ever came.
+    /// Lists of doubts that ever came, and takeovers of heads here.
     lists: u64,
 }
 
 /// What is in doubt of a chain.
 struct ChainDoubts {
-    /// Version of the row whose head has taken over: what older ones have ordered is in doubt.
-    before: u32,
+    /// The last one: what was ordered before it is in doubt.
+    takeover: Takeover,
     /// Number of the last list that it comes from.
     list: u64,
     objects: BTreeMap<ObjectId, Doubt>,
@@ -132,27 +138,39 @@ impl ChainDoubts {
     }
 }
 
+impl State {
+    fn add(&mut self, target: u16, takeover: Takeover, parts: &[Touched]) {
+        if parts.is_empty() {
+            return;
+        }
+        self.lists += 1;
+        let list = self.lists;
+        let none = ChainDoubts { takeover, list, objects: BTreeMap::new() };
+        let chain = self.chains.entry(target).or_insert(none);
+        (chain.takeover, chain.list) = (takeover.max(chain.takeover), list);
+        for part in parts {
+            chain.objects.entry(part.object).or_default().add(part.start, part.end);
+        }
+    }
+}
+
 impl Doubts {
     /// The head of a chain, whose row has this version, has found these parts to be in doubt, and all
-    /// that are.
-    pub(super) fn begin(&self, target: u16, before: u32, parts: &[Touched]) {
-        self.state.lock().chains.remove(&target);
-        self.add(target, before, parts);
+    /// that are. Returns what the takeover is called.
+    pub(super) fn begin(&self, target: u16, version: u32, parts: &[Touched]) -> Takeover {
+        let mut state = self.state.lock();
+        state.lists += 1;
+        let takeover = (version, state.lists);
+        state.chains.remove(&target);
+        state.add(target, takeover, parts);
+        self.is_any.store(!state.chains.is_empty(), Ordering::Release);
+        takeover
     }
 
     /// The head of a chain says of some parts that they are in doubt.
-    pub(super) fn add(&self, target: u16, before: u32, parts: &[Touched]) {
+    pub(super) fn add(&self, target: u16, takeover: Takeover, parts: &[Touched]) {
         let mut state = self.state.lock();
-        if !parts.is_empty() {
-            state.lists += 1;
-            let list = state.lists;
-            let none = ChainDoubts { before, list, objects: BTreeMap::new() };
-            let chain = state.chains.entry(target).or_insert(none);
-            (chain.before, chain.list) = (before.max(chain.before), list);
-            for part in parts {
-                chain.objects.entry(part.object).or_default().add(part.start, part.end);
-            }
-        }
+        state.add(target, takeover, parts);
         self.is_any.store(!state.chains.is_empty(), Ordering::Release);
     }
 
@@ -213,19 +231,22 @@ impl Doubts {
         }
     }
 
-    /// Version before which all of a chain was in doubt, if nothing is any more.
-    pub(super) fn are_over(&self, target: u16) -> Option<u32> {
+    /// The takeover of a chain of which nothing is in doubt any more, if something was.
+    pub(super) fn are_over(&self, target: u16) -> Option<Takeover> {
         let state = self.state.lock();
         let chain = state.chains.get(&target).filter(|chain| chain.objects.is_empty())?;
-        Some(chain.before)
+        Some(chain.takeover)
     }
 
-    /// All members know that nothing is in doubt which was ordered before this version.
-    pub(super) fn end(&self, target: u16, before: u32) {
+    /// Nothing is in doubt any more that this takeover has found, or one before it: what was noted of
+    /// it is forgotten. Nothing is done if there was another takeover since.
+    pub(super) fn end(&self, target: u16, takeover: Takeover, forget: impl FnOnce()) {
         let mut state = self.state.lock();
-        if state.chains.get(&target).is_some_and(|chain| chain.before <= before) {
-            state.chains.remove(&target);
+        if state.chains.get(&target).is_some_and(|chain| chain.takeover > takeover) {
+            return;
         }
+        state.chains.remove(&target);
+        forget();
         self.is_any.store(!state.chains.is_empty(), Ordering::Release);
     }
 }
@@ -256,7 +277,7 @@ mod tests {
     #[test]
     fn a_reader_waits_for_the_size_and_for_no_more_of_a_part_than_it_reads() {
         let doubts = Doubts::default();
-        doubts.begin(CHAIN, 2, &[part(5, u64::MAX)]);
+        let takeover = doubts.begin(CHAIN, 2, &[part(5, u64::MAX)]);
         assert_eq!(doubts.of(CHAIN + 1, wanted(0, 9)), None);
         assert_eq!(decide(&doubts, wanted(0, 0)), Some(vec![]));
         assert_eq!(decide(&doubts, wanted(0, 0)), None);
@@ -265,28 +286,52 @@ mod tests {
         assert_eq!(decide(&doubts, middle), None);
         let rest = vec![part(5, 3 * PIECE), part(4 * PIECE, u64::MAX)];
         assert_eq!(decide(&doubts, wanted(0, u64::MAX)), Some(rest));
-        assert_eq!(doubts.are_over(CHAIN), Some(2));
-        doubts.end(CHAIN, 2);
-        assert!(!doubts.is_any_of(CHAIN));
+        assert_eq!(doubts.are_over(CHAIN), Some(takeover));
+        let mut is_forgotten = false;
+        doubts.end(CHAIN, takeover, || is_forgotten = true);
+        assert!(is_forgotten && !doubts.is_any_of(CHAIN));
     }
 
     #[test]
     fn what_comes_to_be_in_doubt_meanwhile_stays_so() {
         let doubts = Doubts::default();
-        doubts.begin(CHAIN, 2, &[part(0, 9)]);
+        let first = doubts.begin(CHAIN, 2, &[part(0, 9)]);
         let before = doubts.of(CHAIN, wanted(0, 9)).unwrap();
         doubts.begin(CHAIN, 3, &[part(0, 9)]);
         doubts.decided(CHAIN, &before);
         assert!(doubts.of(CHAIN, wanted(0, 9)).is_some());
-        doubts.end(CHAIN, 2);
+        doubts.end(CHAIN, first, || panic!("it is forgotten"));
         assert!(doubts.is_any_of(CHAIN), "another head has taken over since");
+    }
+
+    #[test]
+    fn word_of_a_takeover_does_not_end_what_the_next_one_by_the_same_row_has_found() {
+        let (head, member) = (Doubts::default(), Doubts::default());
+        let first = head.begin(CHAIN, 2, &[part(0, 9)]);
+        member.add(CHAIN, first, &[part(0, 9)]);
+        assert!(decide(&head, wanted(0, 9)).is_some());
+        assert_eq!(head.are_over(CHAIN), Some(first));
+        // A change has ended while it may be in some copies only; then come the words of before.
+        let second = head.begin(CHAIN, 2, &[part(20, 30)]);
+        member.add(CHAIN, second, &[part(20, 30)]);
+        for doubts in [&head, &member] {
+            doubts.end(CHAIN, first, || panic!("it is forgotten"));
+            assert!(doubts.of(CHAIN, wanted(20, 21)).is_some());
+        }
+        assert_eq!(head.are_over(CHAIN), None);
+        assert!(decide(&head, wanted(20, 30)).is_some());
+        assert_eq!(head.are_over(CHAIN), Some(second));
+        for doubts in [&head, &member] {
+            doubts.end(CHAIN, second, || ());
+            assert!(!doubts.is_any_of(CHAIN));
+        }
     }
 
     #[test]
     fn an_object_of_which_only_the_time_was_changed_is_in_doubt() {
         let doubts = Doubts::default();
-        doubts.begin(CHAIN, 2, &[part(u64::MAX, 0)]);
+        let takeover = doubts.begin(CHAIN, 2, &[part(u64::MAX, 0)]);
         assert_eq!(decide(&doubts, wanted(0, 9)), Some(vec![]));
-        assert_eq!(doubts.are_over(CHAIN), Some(2));
+        assert_eq!(doubts.are_over(CHAIN), Some(takeover));
     }
 }

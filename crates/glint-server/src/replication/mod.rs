@@ -359,8 +359,8 @@ impl Replication {
             }
             PeerRequest::Activate { chain, are_equal } => {
                 let _entered = self.rows.enter(chain)?;
-                if are_equal {
-                    self.are_decided(chain.target, chain.version);
+                if let Some(takeover) = are_equal {
+                    self.are_decided(chain.target, (chain.version, takeover));
                 }
                 self.rows.activate(chain);
                 Ok(PeerReply::Done)
@@ -387,10 +387,11 @@ impl Replication {
                 self.pending.sync().await?;
                 Ok(PeerReply::Done)
             }
-            PeerRequest::Doubtful { chain, touched } => {
+            PeerRequest::Doubtful { chain, takeover, touched } => {
                 let entered = self.rows.enter(chain)?;
+                // Before it is noted, so that no word of an earlier takeover has the notes forgotten.
+                self.doubts.add(chain.target, (chain.version, takeover), &touched);
                 self.note_doubtful(&entered.row, &touched)?;
-                self.doubts.add(chain.target, chain.version, &touched);
                 Ok(PeerReply::Done)
             }
             PeerRequest::Decide { chain, object, start, end } => {
@@ -404,9 +405,9 @@ impl Replication {
                 self.decide(here, chain, wanted).await?;
                 Ok(PeerReply::Done)
             }
-            PeerRequest::Decided { chain, before } => {
+            PeerRequest::Decided { chain, before, takeover } => {
                 let _entered = self.rows.enter(chain)?;
-                self.are_decided(chain.target, before);
+                self.are_decided(chain.target, (before, takeover));
                 Ok(PeerReply::Done)
             }
         }

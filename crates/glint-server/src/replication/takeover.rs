@@ -26,7 +26,7 @@ impl Replication {
                 return;
             }
             let taken = match is_active {
-                true => self.tell_active(here, &row, false).await,
+                true => self.tell_active(here, &row, None).await,
                 false => self.take_over_one(here, &row).await,
             };
             if let Err(errno) = taken
@@ -54,17 +54,19 @@ impl Replication {
             .await?;
         }
         let all = merged(all);
+        // Before it is noted, so that no word of an earlier takeover has the notes forgotten.
+        let takeover = self.doubts.begin(chain.target, chain.version, &all);
         self.note_doubtful(row, &all)?;
-        self.doubts.begin(chain.target, chain.version, &all);
         for member in &elsewhere {
             for some in all.chunks(ENTRIES) {
-                let request = PeerRequest::Doubtful { chain, touched: some.to_vec() };
+                let (takeover, touched) = (takeover.1, some.to_vec());
+                let request = PeerRequest::Doubtful { chain, takeover, touched };
                 self.ask_member(here, chain, *member, request).await?;
             }
         }
-        self.tell_active(here, row, all.is_empty()).await?;
+        self.tell_active(here, row, all.is_empty().then_some(takeover.1)).await?;
         if all.is_empty() {
-            self.are_decided(chain.target, chain.version);
+            self.are_decided(chain.target, takeover);
         }
         self.rows.activate_own(chain, undecided);
         tracing::info!(chain = %row.id, version = row.version, in_doubt = all.len(), "took over");
@@ -101,7 +103,7 @@ impl Replication {
         &self,
         here: Here<'_, D>,
         row: &Chain,
-        are_equal: bool,
+        are_equal: Option<u64>,
     ) -> FsResult<()> {
         let chain = ChainVersion { target: row.id.target(), version: row.version };
         if self.rows.is_told(Told::Active, chain) {
