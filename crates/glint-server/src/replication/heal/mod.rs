@@ -151,6 +151,11 @@ impl Replication {
             self.repair(here, chain.target, head, object).await.map_err(|_| errno)?;
             return Err(Errno::EREMCHG);
         }
+        // A member that serves has to know what is in doubt; this one was not told all of it. Asked
+        // first: until nothing is, all copies are not synced for it again and again.
+        if self.doubts.is_any_of(chain.target) {
+            return Ok(false);
+        }
         // Everything before it was synced is stable in all copies, or comes with a takeover.
         if self.pending.is_empty(key) {
             self.settle_once(here).await?;
@@ -159,7 +164,7 @@ impl Replication {
         if !self.pending.is_empty(key) {
             return Ok(true);
         }
-        // A member that serves has to know what is in doubt; this one was not told all of it.
+        // The chain may have been taken over anew meanwhile.
         if self.doubts.is_any_of(chain.target) {
             return Ok(false);
         }
