@@ -215,7 +215,8 @@ impl Replication {
         };
         let mut touched = touched(&request, data)?;
         if forward.sequence > 0 {
-            // The head orders changes only when the copies are equal.
+            // The head orders changes only when it has taken over: what may differ in copies is in doubt
+            // here by then.
             self.rows.activate(chain);
             self.is_stable(here, chain, forward.stable);
             let tag = (chain.version, forward.sequence);

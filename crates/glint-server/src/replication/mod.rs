@@ -11,8 +11,9 @@
 //!   a member is out only when that one serves nobody any more.
 //! - What an absent member lacks is in the index of pending changes, on stable storage at every
 //!   member that serves, before it is acknowledged.
-//! - Copies that may differ after the death of a member are among those that were changed
-//!   recently. Nobody reads these before the new head has made them equal.
+//! - What may differ in copies after the death of a member is among the parts of objects that were
+//!   changed recently. The new head has all members note it as in doubt before they serve, and nobody
+//!   reads such a part before the head has made it equal ([`doubts`]). Changes do not wait for that.
 //! - What is reported as committed is on stable storage in all copies.
 //!
 //! (The version that each request carries and the takeover by a new head are those of Chain
