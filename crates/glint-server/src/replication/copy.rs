@@ -202,7 +202,7 @@ impl Replication {
         Ok(u64::from(len))
     }
 
-    async fn own_of<D: Disk>(
+    pub(super) async fn own_of<D: Disk>(
         &self,
         here: Here<'_, D>,
         (ost, object): (u16, ObjectId),

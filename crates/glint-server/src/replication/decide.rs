@@ -12,7 +12,6 @@ use futures_util::StreamExt;
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion, PeerRequest, Touched};
 use glint_proto::{Bulk, Errno, FsResult, ObjectId, OstReply, OstRequest};
-use std::sync::Arc;
 
 /// Chains, and objects of each, that are decided at once.
 const CHAINS_AT_ONCE: usize = 8;
@@ -62,13 +61,32 @@ impl Replication {
         wanted: Wanted,
     ) -> FsResult<()> {
         while let Some(undecided) = self.doubts.of(chain.target, wanted) {
-            let _turn = self.doubts.turn(&undecided).await;
-            // Somebody else may have decided it meanwhile.
-            if let Some(undecided) = self.doubts.of(chain.target, wanted) {
-                self.make_decided(here, chain, &undecided).await?;
-            }
+            self.decide_first_of(here, chain, undecided).await?;
         }
         Ok(())
+    }
+
+    /// Decides the first parts of it, in their turn: others that want more of the object wait for no
+    /// more than that.
+    async fn decide_first_of<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        chain: ChainVersion,
+        undecided: Undecided,
+    ) -> FsResult<()> {
+        let row = self.row_of(chain)?;
+        let head = row.head().filter(|head| here.index(*head).is_some()).ok_or(Errno::EREMCHG)?;
+        let first = self.first_of(here, head, undecided.clone()).await;
+        let (undecided, found) = match first {
+            Ok(first) => (first, Ok(())),
+            Err(error) => (undecided, Err(error)),
+        };
+        let _turn = self.doubts.turn(&undecided).await;
+        // Somebody else may have decided it meanwhile.
+        if !self.doubts.is_left(chain.target, &undecided) {
+            return Ok(());
+        }
+        self.make_decided(here, chain, &undecided, found).await
     }
 
     /// Decides some more of each chain whose head is here: once, every [`TENDING`](super::TENDING).
@@ -78,11 +96,11 @@ impl Replication {
             let Ok(entered) = self.rows.enter_newest(target) else { return false };
             let (row, is_active) = (entered.row.clone(), entered.is_active);
             drop(entered);
-            let Some(head) = row.head().filter(|head| here.index(*head).is_some() && is_active)
-            else {
+            let is_head = row.head().is_some_and(|head| here.index(head).is_some());
+            if !is_head || !is_active {
                 return false;
-            };
-            match self.decide_some_of(here, head, &row).await {
+            }
+            match self.decide_some_of(here, &row).await {
                 Ok(is_more) => is_more,
                 Err(Errno::EREMCHG) => false,
                 Err(errno) => {
@@ -95,22 +113,14 @@ impl Replication {
         decided.buffer_unordered(CHAINS_AT_ONCE).fold(false, async |all, more| all | more).await
     }
 
-    async fn decide_some_of<D: Disk>(
-        &self,
-        here: Here<'_, D>,
-        head: u16,
-        row: &Arc<Chain>,
-    ) -> FsResult<bool> {
+    async fn decide_some_of<D: Disk>(&self, here: Here<'_, D>, row: &Chain) -> FsResult<bool> {
         let chain = ChainVersion { target: row.id.target(), version: row.version };
         let some = self.doubts.some(chain.target, OBJECTS_AT_ONCE);
         if some.is_empty() {
             return self.tell_decided(here, row).await.map(|()| false);
         }
-        let decided = some.into_iter().map(async |undecided| {
-            let undecided = self.first_of(here, head, undecided).await?;
-            let _turn = self.doubts.turn(&undecided).await;
-            self.make_decided(here, chain, &undecided).await
-        });
+        let decided =
+            some.into_iter().map(|undecided| self.decide_first_of(here, chain, undecided));
         let decided = futures_util::future::join_all(decided).await;
         decided.into_iter().collect::<FsResult<()>>().map(|()| true)
     }
@@ -140,7 +150,7 @@ impl Replication {
         here: Here<'_, D>,
         head: u16,
         mut undecided: Undecided,
-    ) -> FsResult<Undecided> {
+    ) -> Result<Undecided, CopyError> {
         let object = undecided.object;
         let (mut left, mut count) = (BYTES, 0);
         for part in &mut undecided.parts {
@@ -149,8 +159,10 @@ impl Replication {
             }
             count += 1;
             let seek = OstRequest::Seek { object, offset: part.start, hole: false };
-            let OstReply::Offset(data) = self.own(here, head, seek, Bulk::None).await? else {
-                return Err(Errno::EPROTO);
+            let OstReply::Offset(data) =
+                self.own_of(here, (head, object), seek, Bulk::None).await?
+            else {
+                return Err(CopyError::Own { ost: head, object, errno: Errno::EPROTO });
             };
             // Holes are copied in one request.
             let Some(data) = data.filter(|data| *data < part.end) else { continue };
@@ -161,12 +173,13 @@ impl Replication {
         Ok(undecided)
     }
 
-    /// Makes it the same in all copies, on stable storage.
+    /// Makes it the same in all copies, on stable storage, if it was `found`.
     async fn make_decided<D: Disk>(
         &self,
         here: Here<'_, D>,
         chain: ChainVersion,
         undecided: &Undecided,
+        found: Result<(), CopyError>,
     ) -> FsResult<()> {
         let entered = self.rows.enter(chain)?;
         let (row, is_active) = (entered.row.clone(), entered.is_active);
@@ -174,7 +187,11 @@ impl Replication {
         drop(entered);
         let head = row.head().filter(|head| here.index(*head).is_some() && is_active);
         let head = head.ok_or(Errno::EREMCHG)?;
-        match self.make_same(here, (head, &row), undecided).await {
+        let made = match found {
+            Ok(()) => self.make_same(here, (head, &row), undecided).await,
+            Err(error) => Err(error),
+        };
+        match made {
             Ok(()) => {}
             Err(CopyError::Changed) => return Err(Errno::EREMCHG),
             Err(CopyError::Member { ost, errno }) => {

@@ -18,6 +18,7 @@ use glint_proto::chain::Touched;
 use glint_proto::{ObjectId, OstRequest};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Parts begin and end where pieces do that are copied at once.
@@ -59,6 +60,8 @@ struct ChainDoubts {
     /// Number of the last list that it comes from.
     list: u64,
     objects: BTreeMap<ObjectId, Doubt>,
+    /// The last one that [`Doubts::some`] has named.
+    last: Option<ObjectId>,
 }
 
 /// What is in doubt of an object.
@@ -145,7 +148,7 @@ impl State {
         }
         self.lists += 1;
         let list = self.lists;
-        let none = ChainDoubts { takeover, list, objects: BTreeMap::new() };
+        let none = ChainDoubts { takeover, list, objects: BTreeMap::new(), last: None };
         let chain = self.chains.entry(target).or_insert(none);
         (chain.takeover, chain.list) = (takeover.max(chain.takeover), list);
         for part in parts {
@@ -187,12 +190,30 @@ impl Doubts {
         (!is_decided).then(|| chain.undecided(wanted.object, parts))
     }
 
-    /// Some of what is in doubt of a chain, of so many objects.
+    /// Some of what is in doubt of a chain, of so many objects: the next ones each time.
     pub(super) fn some(&self, target: u16, most: usize) -> Vec<Undecided> {
+        let mut state = self.state.lock();
+        let Some(chain) = state.chains.get_mut(&target) else { return Vec::new() };
+        let last = chain.last;
+        let from = last.map_or(Bound::Unbounded, Bound::Excluded);
+        let next = chain.objects.range((from, Bound::Unbounded));
+        let first = chain.objects.iter().take_while(|one| last.is_some_and(|last| *one.0 <= last));
+        let some = next.chain(first).take(most);
+        let some: Vec<Undecided> =
+            some.map(|(object, doubt)| chain.undecided(*object, doubt.parts.clone())).collect();
+        chain.last = some.last().map(|one| one.object);
+        some
+    }
+
+    /// Whether something of it is in doubt still, by the list that it comes from.
+    pub(super) fn is_left(&self, target: u16, undecided: &Undecided) -> bool {
         let state = self.state.lock();
-        let Some(chain) = state.chains.get(&target) else { return Vec::new() };
-        let some = chain.objects.iter().take(most);
-        some.map(|(object, doubt)| chain.undecided(*object, doubt.parts.clone())).collect()
+        let Some(chain) = state.chains.get(&target) else { return false };
+        let Some(doubt) = chain.objects.get(&undecided.object) else { return false };
+        let is_in_doubt = |part: &Touched| {
+            doubt.parts.iter().any(|(from, to)| *from < part.end && part.start < *to)
+        };
+        chain.list == undecided.list && (!doubt.is_sized || undecided.parts.iter().any(is_in_doubt))
     }
 
     /// Waits until nobody decides the same.
@@ -325,6 +346,20 @@ mod tests {
             doubts.end(CHAIN, second, || ());
             assert!(!doubts.is_any_of(CHAIN));
         }
+    }
+
+    #[test]
+    fn each_look_names_the_next_objects_and_what_is_decided_is_not_left() {
+        let doubts = Doubts::default();
+        let of = |ino| Touched { object: ObjectId { ino: Ino(ino), stripe: 0 }, start: 0, end: 9 };
+        doubts.begin(CHAIN, 2, &[of(1), of(2), of(3)]);
+        let look =
+            || -> Vec<u64> { doubts.some(CHAIN, 2).iter().map(|one| one.object.ino.0).collect() };
+        assert_eq!([look(), look(), look()], [[1, 2], [3, 1], [2, 3]]);
+        let one = doubts.some(CHAIN, 1).remove(0);
+        assert!(doubts.is_left(CHAIN, &one));
+        doubts.decided(CHAIN, &one);
+        assert!(!doubts.is_left(CHAIN, &one));
     }
 
     #[test]
