@@ -5,6 +5,8 @@
 //! - From when a chain has another head, or may have lost something, until the head has, on stable
 //!   storage or from this client, what the old one has not made durable, nothing else is sent to the
 //!   chain ([`MovedChanges::is_moving`]).
+//! - A chain is lost only by a row that was in force when the MDS named its servers
+//!   ([`ChainRows::hear`]); any newer row says nothing of that.
 
 use crate::client::moved::MovedChanges;
 use glint_proto::chain::{Chain, ChainVersion, Destination};
@@ -13,7 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Rows of chains, for all servers of a client.
@@ -26,8 +28,32 @@ pub struct ChainRows {
     pub(crate) wants_news: AtomicBool,
     /// When they were all asked for.
     asked: Mutex<Option<Instant>>,
-    /// OSTs of servers that may be asked, as the MDS said last while a chain was without a head.
-    servers: RwLock<Option<Vec<Range<u16>>>>,
+    /// How often they were asked for.
+    times_asked: AtomicU64,
+    lost: RwLock<LostChains>,
+}
+
+/// Chains whose members' servers were all given up.
+#[derive(Default)]
+struct LostChains {
+    /// Which [`Inquiry`] found that.
+    inquiry: u64,
+    /// Each by this version of its row alone.
+    versions: HashMap<u16, u32>,
+}
+
+/// What is known when somebody asks for the servers, and then for the rows.
+pub(crate) struct Inquiry {
+    number: u64,
+    /// Versions of the rows without a head.
+    waiting: HashMap<u16, u32>,
+}
+
+impl Inquiry {
+    /// Whether some chain is without a head: then the servers are asked for, too.
+    pub(crate) fn is_one_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
 }
 
 impl ChainRows {
@@ -63,25 +89,51 @@ impl ChainRows {
         self.get(chain.target).is_some_and(|row| is_later(&row))
     }
 
-    /// Whether some chain is without a head.
-    pub(crate) fn is_one_waiting(&self) -> bool {
-        self.rows.read().values().any(|row| row.head().is_none())
+    /// Somebody is about to ask for the servers, and then for the rows.
+    pub(crate) fn inquire(&self) -> Inquiry {
+        let number = self.times_asked.fetch_add(1, Ordering::Relaxed) + 1;
+        let rows = self.rows.read();
+        let waiting = rows.iter().filter(|(_, row)| row.head().is_none());
+        Inquiry { number, waiting: waiting.map(|(target, row)| (*target, row.version)).collect() }
     }
 
-    /// The MDS has said which servers may be asked, by their OSTs: the others were given up.
-    pub(crate) fn note_servers(&self, osts: Vec<Range<u16>>) {
-        *self.servers.write() = Some(osts);
+    /// The MDS has answered: which servers may be asked, by their OSTs (the others were given up), and
+    /// then these rows. Without the servers, nobody is lost.
+    ///
+    /// Neither order alone will do. A server may join or come back after it was not named, and be a
+    /// member of a row that is told later; and a chain may get other members after its row was told,
+    /// before the servers are. So a chain is lost if its row was known before the servers were asked
+    /// for, and is told again after that: versions only rise, so it was in force when they were named.
+    pub(crate) fn hear(
+        &self,
+        inquiry: &Inquiry,
+        servers: Option<&[Range<u16>]>,
+        told: impl IntoIterator<Item = Chain>,
+    ) {
+        let is_gone = |ost: u16| {
+            servers.is_some_and(|servers| !servers.iter().any(|osts| osts.contains(&ost)))
+        };
+        let mut versions = HashMap::new();
+        for row in told {
+            let target = row.id.target();
+            let was_in_force = inquiry.waiting.get(&target) == Some(&row.version);
+            if was_in_force && row.members.iter().all(|member| is_gone(member.ost)) {
+                versions.insert(target, row.version);
+            }
+            self.learn(row);
+        }
+        let mut lost = self.lost.write();
+        // Answers may be heard in another order than they were asked for.
+        if lost.inquiry < inquiry.number {
+            *lost = LostChains { inquiry: inquiry.number, versions };
+        }
     }
 
     /// Whether a chain waits for members whose servers were all given up: nobody is to come back,
     /// for all that the MDS has said so far.
     pub(crate) fn is_lost(&self, target: u16) -> bool {
-        let Some(row) = self.get(target).filter(|row| row.head().is_none()) else { return false };
-        let servers = self.servers.read();
-        let is_gone = |ost: u16| {
-            servers.as_ref().is_some_and(|all| !all.iter().any(|osts| osts.contains(&ost)))
-        };
-        row.members.iter().all(|member| is_gone(member.ost))
+        let Some(row) = self.get(target) else { return false };
+        self.lost.read().versions.get(&target) == Some(&row.version)
     }
 
     /// Whether none is known.
@@ -167,20 +219,59 @@ mod tests {
         assert_eq!((ost(&write, 9), ost(&read, 3)), (Some(2), Some(2)));
     }
 
+    /// Asks once, and is told of these servers and rows.
+    fn ask(rows: &ChainRows, servers: &[Range<u16>], told: Chain) {
+        rows.hear(&rows.inquire(), Some(servers), [told]);
+    }
+
     #[test]
     fn a_chain_is_lost_when_the_servers_of_all_members_were_given_up() {
         use MemberState::{Emptied, Offline, Serving};
-        let rows = ChainRows::default();
-        rows.learn(row(2, &[(1, Serving), (2, Offline), (3, Offline)]));
-        rows.note_servers(std::iter::once(0..1).collect());
-        assert!(!rows.is_one_waiting() && !rows.is_lost(ID.target()), "one serves");
-        rows.learn(row(3, &[(1, Emptied), (2, Emptied), (3, Emptied)]));
-        assert!(rows.is_one_waiting() && rows.is_lost(ID.target()));
-        rows.note_servers(Vec::from([0..1, 3..5]));
+        let (rows, own) = (ChainRows::default(), [0..1, 7..9]);
+        let serves = row(2, &[(1, Serving), (2, Offline), (3, Offline)]);
+        rows.learn(serves.clone());
+        ask(&rows, &own, serves);
+        assert!(!rows.inquire().is_one_waiting() && !rows.is_lost(ID.target()), "one serves");
+        let waits = row(3, &[(1, Emptied), (2, Emptied), (3, Emptied)]);
+        rows.learn(waits.clone());
+        assert!(rows.inquire().is_one_waiting());
+        ask(&rows, &own, waits.clone());
+        assert!(rows.is_lost(ID.target()));
+        ask(&rows, &[0..1, 3..5], waits.clone());
         assert!(!rows.is_lost(ID.target()), "the third may begin with nothing");
-        rows.note_servers(std::iter::once(0..1).collect());
+        ask(&rows, &own, waits);
+        assert!(rows.is_lost(ID.target()));
         rows.learn(row(4, &[(3, Serving), (1, Emptied), (2, Emptied)]));
         assert!(!rows.is_lost(ID.target()), "it has come back");
         assert!(!ChainRows::default().is_lost(ID.target()), "nobody knows of it");
+    }
+
+    #[test]
+    fn no_chain_is_lost_by_servers_that_were_named_under_another_row() {
+        use MemberState::{Emptied, LastServing, Serving};
+        let (rows, own) = (ChainRows::default(), [0..1, 7..9]);
+        let emptied = row(2, &[(1, Emptied), (2, Emptied), (3, Emptied)]);
+        rows.learn(emptied.clone());
+        ask(&rows, &own, emptied.clone());
+        assert!(rows.is_lost(ID.target()));
+        // Servers come back and join, and then are away for a moment.
+        rows.learn(row(3, &[(1, Serving), (4, Serving), (5, Serving)]));
+        let away = row(4, &[(1, LastServing), (4, LastServing), (5, LastServing)]);
+        rows.learn(away.clone());
+        assert!(!rows.is_lost(ID.target()), "the servers were named before");
+        let late = rows.inquire();
+        ask(&rows, &[0..2, 4..6], away.clone());
+        assert!(!rows.is_lost(ID.target()), "they are there");
+        ask(&rows, &own, away.clone());
+        assert!(rows.is_lost(ID.target()), "they were given up");
+        rows.hear(&late, Some(&[0..2, 4..6]), [away.clone()]);
+        assert!(rows.is_lost(ID.target()), "that was asked before");
+        rows.hear(&rows.inquire(), None, [away.clone()]);
+        assert!(!rows.is_lost(ID.target()), "nobody has named the servers");
+        let next = row(5, &[(1, Emptied), (4, Emptied), (5, Emptied)]);
+        ask(&rows, &own, next.clone());
+        assert!(!rows.is_lost(ID.target()), "they may have joined before the row was told");
+        ask(&rows, &own, next);
+        assert!(rows.is_lost(ID.target()));
     }
 }

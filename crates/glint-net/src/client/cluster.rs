@@ -21,6 +21,7 @@ use glint_proto::{
 use glint_telemetry::event;
 use glint_wait::Backoff;
 use parking_lot::RwLock;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -267,14 +268,21 @@ impl<M: Transport> Cluster<M> {
     /// Waits, and asks the MDS for the rows of the chains if nobody has just done so.
     async fn ask_rows(&self, pause: Duration) -> FsResult<()> {
         if self.rows.is_due(pause) {
-            for row in self.mds().chains().await? {
-                self.rows.learn(row);
+            let inquiry = self.rows.inquire();
+            let mut servers = None;
+            if inquiry.is_one_waiting() {
+                servers = self.mds().osses().await.ok().map(|osses| {
+                    let own = std::iter::once(0..self.welcome.own_osts);
+                    let osts = osses.iter().map(|oss| oss.first_ost..oss.first_ost + oss.osts);
+                    own.chain(osts).collect::<Vec<Range<u16>>>()
+                });
             }
-            if self.rows.is_one_waiting() {
-                let own = std::iter::once(0..self.welcome.own_osts);
-                let osses = self.mds().osses().await?;
-                let osts = osses.iter().map(|oss| oss.first_ost..oss.first_ost + oss.osts);
-                self.rows.note_servers(own.chain(osts).collect());
+            match self.mds().chains().await {
+                Ok(rows) => self.rows.hear(&inquiry, servers.as_deref(), rows),
+                Err(errno) => {
+                    self.rows.hear(&inquiry, None, Vec::new());
+                    return Err(errno);
+                }
             }
         }
         host::sleep(pause).await;
