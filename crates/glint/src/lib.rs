@@ -10,7 +10,6 @@
 mod cmd;
 mod control;
 mod daemon;
-mod file_handle;
 pub mod identity;
 mod live;
 mod logging;

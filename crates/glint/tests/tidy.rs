@@ -47,7 +47,7 @@ const UNSAFE: [&str; 11] = [
     "glint-mount/src/transport/ring_entry.rs",
     "glint-telemetry/src/recorder.rs",
     "glint/src/daemon.rs",
-    "glint/src/file_handle.rs",
+    "glint/src/cmd/storage/file_handle.rs",
     "glint/src/live.rs",
     "glint/src/memory.rs",
     "glint-ost/src/store/allocated.rs",

@@ -216,21 +216,21 @@ fn what_nobody_has_any_more_is_an_error_and_new_files_are_elsewhere() {
         fs::remove_file(&path).unwrap();
     }
     drop(late);
-    // No stripe of new files is there.
-    for directory in ["alone", "wide", "."] {
-        for n in 0..8 {
-            let path = a.join(directory).join(format!("new{n}"));
-            fs::write(&path, vec![n; 4 << 20]).unwrap();
-            File::open(&path).unwrap().sync_all().unwrap();
-            assert!(fs::read(&path).unwrap() == vec![n; 4 << 20]);
-        }
-    }
     three.glint(&["heal", "info"], &[]);
     three.glint(&["scrub"], &[]);
     client.signal(rustix::process::Signal::INT);
     client.ends();
     let (client, b) = three.world.mount(three.port, "b", &[]);
-    assert_eq!(fs::read(b.join("wide/new3")).unwrap().len(), 4 << 20);
+    // No stripe of new files is there. (Mounts of before may have numbers for files that were laid out
+    // over these.)
+    for directory in ["alone", "wide", "."] {
+        for n in 0..8 {
+            let path = b.join(directory).join(format!("new{n}"));
+            fs::write(&path, vec![n; 4 << 20]).unwrap();
+            File::open(&path).unwrap().sync_all().unwrap();
+            assert!(fs::read(&path).unwrap() == vec![n; 4 << 20]);
+        }
+    }
     [client, server].into_iter().for_each(Process::stop);
 }
 

@@ -282,8 +282,8 @@ fn the_experiment_of_smallfile_runs_on_three_servers() {
     let lines = json_lines(&run(smallfile(&small).args(places)));
     assert_eq!(lines.len(), 3 * (4 * 3 + 11));
     let said = fs::read_to_string(report.join("gluster-2022-3-servers.md")).unwrap();
-    for part in ["| 3 copies | 4 | server 3 | obj_write |", "| server 3 | object_io | obj_write |"]
-    {
+    // So few files may be removed before their data is sent.
+    for part in ["\n3 copies:\n", "| server 3 | net_queue | stats |"] {
         assert!(said.contains(part), "{part}: {said}");
     }
     assert_eq!(fs::read_dir(&stage).unwrap().count(), 0, "nothing is left");

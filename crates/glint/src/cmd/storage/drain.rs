@@ -1,9 +1,10 @@
 //! `glint ost drain`, `undrain`, `files` and `remove`: files leave an OST while they are used. The
 //! process behind a mount moves each, when the attribute `glint.restripe` of it is set.
 
+use super::file_handle::ByNumber;
 use super::restripe::move_data;
 use crate::CommandResult;
-use crate::file_handle::ByNumber;
+
 use crate::live;
 use crate::signals::Stop;
 use crate::target::Target;

@@ -1,6 +1,7 @@
 //! Commands about where data lies, and in what state it is: a file each.
 
 mod drain;
+mod file_handle;
 pub(crate) mod heal;
 pub(crate) mod lost;
 pub(crate) mod ost;
