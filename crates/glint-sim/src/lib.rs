@@ -20,7 +20,6 @@ mod contested;
 #[cfg(test)]
 mod copies;
 mod fate;
-mod felled;
 pub mod fuzz;
 mod hostile;
 mod oracle;

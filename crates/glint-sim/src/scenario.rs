@@ -221,12 +221,11 @@ pub(crate) fn check(hosts: &Hosts, but: &BTreeSet<Ino>, any: bool) -> Result<(),
     };
     // A hostile client may make objects of its own files at one OST alone, where no file has them.
     let theirs: BTreeSet<String> = but.iter().map(|ino| format!("{:016x}", ino.0)).collect();
+    let is_of_chain =
+        |stripe: &str| u16::from_str_radix(stripe, 16).is_ok_and(|n| n >= ObjectId::OF_CHAINS);
     let is_theirs = |object: &str| {
-        let is_of_chain =
-            |stripe| u16::from_str_radix(stripe, 16).map(|n| n >= ObjectId::OF_CHAINS);
-        object
-            .split_once('.')
-            .is_some_and(|(ino, stripe)| theirs.contains(ino) && is_of_chain(stripe) != Ok(true))
+        let parts = object.split_once('.');
+        parts.is_some_and(|(ino, stripe)| theirs.contains(ino) && !is_of_chain(stripe))
     };
     let differing = copies.iter().find(|(object, copies)| differ(copies) && !is_theirs(object));
     if let Some((object, copies)) = differing {
@@ -384,16 +383,8 @@ impl Run {
         }
         self.workers.borrow_mut().extend(workers.iter().cloned());
         fs.sync().await.map_err(text)?;
-        Ok((
-            Rc::new(Member {
-                machine,
-                fs,
-                workers,
-                running: Cell::new(WORKERS),
-                dead: Cell::new(false),
-            }),
-            shared,
-        ))
+        let (running, dead) = (Cell::new(WORKERS), Cell::new(false));
+        Ok((Rc::new(Member { machine, fs, workers, running, dead }), shared))
     }
 
     /// A client whose certificate limits it says what it likes, until the end.

@@ -277,13 +277,10 @@ impl<M: Transport> Cluster<M> {
                     own.chain(osts).collect::<Vec<Range<u16>>>()
                 });
             }
-            match self.mds().chains().await {
-                Ok(rows) => self.rows.hear(&inquiry, servers.as_deref(), rows),
-                Err(errno) => {
-                    self.rows.hear(&inquiry, None, Vec::new());
-                    return Err(errno);
-                }
-            }
+            let told = self.mds().chains().await;
+            let servers = servers.as_deref().filter(|_| told.is_ok());
+            self.rows.hear(&inquiry, servers, told.clone().unwrap_or_default());
+            told?;
         }
         host::sleep(pause).await;
         Ok(())

@@ -3,8 +3,8 @@
 //!
 //! Invariant: a change is noted as recent at a member before it is made there.
 
-use super::doubts::Wanted;
 use super::rows::Entered;
+use super::takeover::doubts::Wanted;
 use super::{Here, PATIENCE, PATIENCE_WITH_DISKS, Replication, within};
 use glint_ost::disk::Disk;
 use glint_proto::chain::{

@@ -21,8 +21,6 @@
 //! of members are those of 3FS.)
 
 mod copy;
-mod decide;
-mod doubts;
 mod execute;
 mod heal;
 mod order;
@@ -35,7 +33,6 @@ mod takeover;
 mod touched;
 
 use crate::records::{Records, RecordsError, ServerLog};
-use doubts::{Doubts, Wanted};
 use glint_net::host;
 use glint_ost::OstSet;
 use glint_ost::disk::Disk;
@@ -57,6 +54,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use takeover::doubts::{Doubts, Wanted};
 use touched::{TouchedCount, TouchedLog, UNNUMBERED};
 
 /// A member that does not make a change in this time is taken out.

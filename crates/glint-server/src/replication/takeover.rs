@@ -2,7 +2,10 @@
 //!
 //! Invariant: a version is active, at any member, only when all that members were asked to do by an
 //! older one, and may differ between those that are written, is in doubt at each of them
-//! ([`super::doubts`]). That is a list: no data is read or given before calls go on.
+//! ([`doubts`]). That is a list: no data is read or given before calls go on.
+
+mod decide;
+pub(super) mod doubts;
 
 use super::rows::Told;
 use super::{ENTRIES, Here, PATIENCE_WITH_DISKS, Replication, within};

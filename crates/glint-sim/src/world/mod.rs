@@ -2,6 +2,7 @@
 
 pub(crate) mod chance;
 pub(crate) mod executor;
+pub(crate) mod felled;
 pub(crate) mod hosts;
 pub(crate) mod network;
 mod peers;

@@ -13,7 +13,7 @@
 //! Changes do not wait: the copy of the head is what all others get, now or later, and whatever comes
 //! in between is made by all.
 
-use super::ranges::{RangeTurn, RangeTurns};
+use crate::replication::ranges::{RangeTurn, RangeTurns};
 use glint_proto::chain::Touched;
 use glint_proto::{ObjectId, OstRequest};
 use parking_lot::Mutex;
@@ -22,24 +22,24 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Parts begin and end where pieces do that are copied at once.
-const PIECE: u64 = super::copy::PIECE;
+const PIECE: u64 = crate::replication::copy::PIECE;
 
 /// A takeover: version of the row that it is by, and its number at that head. A head takes over anew by
 /// the same row if a change may be in some copies only.
-pub(super) type Takeover = (u32, u64);
+pub(in crate::replication) type Takeover = (u32, u64);
 
 /// Range of an object that a reader wants, which is empty if the size is all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Wanted {
-    pub(super) object: ObjectId,
-    pub(super) start: u64,
-    pub(super) end: u64,
+pub(in crate::replication) struct Wanted {
+    pub(in crate::replication) object: ObjectId,
+    pub(in crate::replication) start: u64,
+    pub(in crate::replication) end: u64,
 }
 
 /// What is in doubt, of all chains.
 #[derive(Default)]
-pub(super) struct Doubts {
-    state: Mutex<State>,
+pub(in crate::replication) struct Doubts {
+    state: Mutex<DoubtTable>,
     /// Whether anything is.
     is_any: AtomicBool,
     /// Turns of those who decide the same.
@@ -47,7 +47,7 @@ pub(super) struct Doubts {
 }
 
 #[derive(Default)]
-struct State {
+struct DoubtTable {
     chains: BTreeMap<u16, ChainDoubts>,
     /// Lists of doubts that ever came, and takeovers of heads here.
     lists: u64,
@@ -75,16 +75,16 @@ struct Doubt {
 
 /// Something to be decided.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Undecided {
-    pub(super) object: ObjectId,
+pub(in crate::replication) struct Undecided {
+    pub(in crate::replication) object: ObjectId,
     /// Parts of the object in their order; none if its size is all.
-    pub(super) parts: Vec<Touched>,
+    pub(in crate::replication) parts: Vec<Touched>,
     list: u64,
 }
 
 impl Wanted {
     /// What a request reads that changes nothing; `None` if it is about no object.
-    pub(super) fn of(request: &OstRequest) -> Option<Wanted> {
+    pub(in crate::replication) fn of(request: &OstRequest) -> Option<Wanted> {
         let object = request.object()?;
         let (start, end) = match *request {
             OstRequest::Read { offset, len, .. } => (offset, offset.saturating_add(len.into())),
@@ -141,7 +141,7 @@ impl ChainDoubts {
     }
 }
 
-impl State {
+impl DoubtTable {
     fn add(&mut self, target: u16, takeover: Takeover, parts: &[Touched]) {
         if parts.is_empty() {
             return;
@@ -160,7 +160,12 @@ impl State {
 impl Doubts {
     /// The head of a chain, whose row has this version, has found these parts to be in doubt, and all
     /// that are. Returns what the takeover is called.
-    pub(super) fn begin(&self, target: u16, version: u32, parts: &[Touched]) -> Takeover {
+    pub(in crate::replication) fn begin(
+        &self,
+        target: u16,
+        version: u32,
+        parts: &[Touched],
+    ) -> Takeover {
         let mut state = self.state.lock();
         state.lists += 1;
         let takeover = (version, state.lists);
@@ -171,14 +176,14 @@ impl Doubts {
     }
 
     /// The head of a chain says of some parts that they are in doubt.
-    pub(super) fn add(&self, target: u16, takeover: Takeover, parts: &[Touched]) {
+    pub(in crate::replication) fn add(&self, target: u16, takeover: Takeover, parts: &[Touched]) {
         let mut state = self.state.lock();
         state.add(target, takeover, parts);
         self.is_any.store(!state.chains.is_empty(), Ordering::Release);
     }
 
     /// What is in doubt of that which somebody wants; `None` if nothing is.
-    pub(super) fn of(&self, target: u16, wanted: Wanted) -> Option<Undecided> {
+    pub(in crate::replication) fn of(&self, target: u16, wanted: Wanted) -> Option<Undecided> {
         if !self.is_any.load(Ordering::Acquire) {
             return None;
         }
@@ -191,7 +196,7 @@ impl Doubts {
     }
 
     /// Some of what is in doubt of a chain, of so many objects: the next ones each time.
-    pub(super) fn some(&self, target: u16, most: usize) -> Vec<Undecided> {
+    pub(in crate::replication) fn some(&self, target: u16, most: usize) -> Vec<Undecided> {
         let mut state = self.state.lock();
         let Some(chain) = state.chains.get_mut(&target) else { return Vec::new() };
         let last = chain.last;
@@ -206,7 +211,7 @@ impl Doubts {
     }
 
     /// Whether something of it is in doubt still, by the list that it comes from.
-    pub(super) fn is_left(&self, target: u16, undecided: &Undecided) -> bool {
+    pub(in crate::replication) fn is_left(&self, target: u16, undecided: &Undecided) -> bool {
         let state = self.state.lock();
         let Some(chain) = state.chains.get(&target) else { return false };
         let Some(doubt) = chain.objects.get(&undecided.object) else { return false };
@@ -217,14 +222,14 @@ impl Doubts {
     }
 
     /// Waits until nobody decides the same.
-    pub(super) async fn turn(&self, undecided: &Undecided) -> RangeTurn<'_> {
+    pub(in crate::replication) async fn turn(&self, undecided: &Undecided) -> RangeTurn<'_> {
         let start = undecided.parts.first().map_or(0, |part| part.start);
         let end = undecided.parts.last().map_or(0, |part| part.end);
         self.turns.take(undecided.object, start, end).await
     }
 
     /// This is decided, unless it came to be in doubt once more.
-    pub(super) fn decided(&self, target: u16, undecided: &Undecided) {
+    pub(in crate::replication) fn decided(&self, target: u16, undecided: &Undecided) {
         let mut state = self.state.lock();
         let Some(chain) = state.chains.get_mut(&target) else { return };
         if chain.list != undecided.list {
@@ -240,12 +245,12 @@ impl Doubts {
     }
 
     /// Whether a chain has had something in doubt, and not all members know that it has not any more.
-    pub(super) fn is_any_of(&self, target: u16) -> bool {
+    pub(in crate::replication) fn is_any_of(&self, target: u16) -> bool {
         self.is_any.load(Ordering::Acquire) && self.state.lock().chains.contains_key(&target)
     }
 
     /// Chains of which something was in doubt.
-    pub(super) fn chains(&self) -> Vec<u16> {
+    pub(in crate::replication) fn chains(&self) -> Vec<u16> {
         match self.is_any.load(Ordering::Acquire) {
             true => self.state.lock().chains.keys().copied().collect(),
             false => Vec::new(),
@@ -253,7 +258,7 @@ impl Doubts {
     }
 
     /// The takeover of a chain of which nothing is in doubt any more, if something was.
-    pub(super) fn are_over(&self, target: u16) -> Option<Takeover> {
+    pub(in crate::replication) fn are_over(&self, target: u16) -> Option<Takeover> {
         let state = self.state.lock();
         let chain = state.chains.get(&target).filter(|chain| chain.objects.is_empty())?;
         Some(chain.takeover)
@@ -261,7 +266,12 @@ impl Doubts {
 
     /// Nothing is in doubt any more that this takeover has found, or one before it: what was noted of
     /// it is forgotten. Nothing is done if there was another takeover since.
-    pub(super) fn end(&self, target: u16, takeover: Takeover, forget: impl FnOnce()) {
+    pub(in crate::replication) fn end(
+        &self,
+        target: u16,
+        takeover: Takeover,
+        forget: impl FnOnce(),
+    ) {
         let mut state = self.state.lock();
         if state.chains.get(&target).is_some_and(|chain| chain.takeover > takeover) {
             return;

@@ -4,10 +4,10 @@
 //! Invariant: it is on stable storage at all members that are written, and what absent ones lack of
 //! it is so in the index, before it is called decided.
 
-use super::copy::CopyError;
 use super::doubts::{Takeover, Undecided, Wanted};
-use super::touched::UNNUMBERED;
-use super::{Here, PATIENCE, Replication, within};
+use crate::replication::copy::CopyError;
+use crate::replication::touched::UNNUMBERED;
+use crate::replication::{Here, PATIENCE, Replication, within};
 use futures_util::StreamExt;
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion, PeerRequest, Touched};
@@ -21,7 +21,11 @@ const BYTES: u64 = 16 << 20;
 
 impl Replication {
     /// Notes what the head of a chain has found to be in doubt by this row.
-    pub(super) fn note_doubtful(&self, row: &Chain, parts: &[Touched]) -> FsResult<()> {
+    pub(in crate::replication) fn note_doubtful(
+        &self,
+        row: &Chain,
+        parts: &[Touched],
+    ) -> FsResult<()> {
         let target = row.id.target();
         // Without a number: what the head calls stable is what it has ordered, and not this.
         self.recent.touch_all((target, 0), parts.iter().copied(), UNNUMBERED)?;
@@ -33,7 +37,7 @@ impl Replication {
 
     /// Waits until what somebody wants to read is in doubt no more: EREMCHG if the chain is another
     /// one now, or the head does not answer.
-    pub(super) async fn until_decided<D: Disk>(
+    pub(in crate::replication) async fn until_decided<D: Disk>(
         &self,
         here: Here<'_, D>,
         chain: ChainVersion,
@@ -54,7 +58,7 @@ impl Replication {
     }
 
     /// Decides, as the head, what somebody wants to read.
-    pub(super) async fn decide<D: Disk>(
+    pub(in crate::replication) async fn decide<D: Disk>(
         &self,
         here: Here<'_, D>,
         chain: ChainVersion,
@@ -89,7 +93,7 @@ impl Replication {
         self.make_decided(here, chain, &undecided, found).await
     }
 
-    /// Decides some more of each chain whose head is here: once, every [`TENDING`](super::TENDING).
+    /// Decides some more of each chain whose head is here: once, every [`TENDING`](crate::replication::TENDING).
     /// Returns whether there is more to do at once.
     pub(crate) async fn decide_some<D: Disk>(&self, here: Here<'_, D>) -> bool {
         let decided = futures_util::stream::iter(self.doubts.chains()).map(async |target| {
@@ -139,7 +143,7 @@ impl Replication {
     }
 
     /// Nothing of a chain that this takeover has found, or one before it, is in doubt at any member.
-    pub(super) fn are_decided(&self, target: u16, takeover: Takeover) {
+    pub(in crate::replication) fn are_decided(&self, target: u16, takeover: Takeover) {
         let forget = || self.recent.forget((target, 0), |tag| tag.0 < takeover.0);
         self.doubts.end(target, takeover, forget);
     }
