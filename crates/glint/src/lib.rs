@@ -13,7 +13,6 @@ mod daemon;
 pub mod identity;
 mod live;
 mod logging;
-mod memory;
 mod metrics;
 pub mod output;
 pub mod program;

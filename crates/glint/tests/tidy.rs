@@ -41,7 +41,7 @@ const FULL_FOLDERS: [(&str, usize); 1] = [
 ];
 
 /// The modules that may contain `unsafe`.
-const UNSAFE: [&str; 11] = [
+const UNSAFE: [&str; 10] = [
     "glint-sim/src/world/chance.rs",
     "glint-net/src/cpu/keep_awake.rs",
     "glint-mount/src/transport/ring_entry.rs",
@@ -49,7 +49,6 @@ const UNSAFE: [&str; 11] = [
     "glint/src/daemon.rs",
     "glint/src/cmd/storage/file_handle.rs",
     "glint/src/live.rs",
-    "glint/src/memory.rs",
     "glint-ost/src/store/allocated.rs",
     "glint-kv/src/segment.rs",
     "tests/e2e/support/mapped.rs",

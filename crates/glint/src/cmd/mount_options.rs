@@ -166,7 +166,6 @@ impl ParsedOptions {
     /// Sets this process up. What was switched off already stays off.
     pub fn apply(&self) {
         crate::identity::set(self.cert.clone());
-        crate::memory::keep_freed();
         if !self.keep_awake {
             glint_net::keep_awake::enable(false);
         }

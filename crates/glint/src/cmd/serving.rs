@@ -204,7 +204,6 @@ pub(crate) struct Serving {
 impl Serving {
     /// Sets this process up, and says how its servers are to be.
     pub(crate) fn apply(&self) -> Settings {
-        crate::memory::keep_freed();
         glint_net::polling::enable(self.polling == Switch::Auto);
         glint_net::keep_awake::enable(!self.no_keep_awake);
         let default = Settings::default();
