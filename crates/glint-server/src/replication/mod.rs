@@ -13,7 +13,7 @@
 //!   member that serves, before it is acknowledged.
 //! - What may differ in copies after the death of a member is among the parts of objects that were
 //!   changed recently. The new head has all members note it as in doubt before they serve, and nobody
-//!   reads such a part before the head has made it equal ([`doubts`]). Changes do not wait for that.
+//!   reads such a part before the head has made it equal ([`takeover::doubts`]). Changes do not wait for that.
 //! - What is reported as committed is on stable storage in all copies.
 //!
 //! (The version that each request carries and the takeover by a new head are those of Chain
