@@ -6,9 +6,10 @@
 //! (`GLINT_NEVER_OLD`), so a slow machine counts as a fast one does. The kernel alone may drop a page
 //! that is read again: many virtual machines page out what was not used for a minute, by regions, so
 //! new pages, too (`/sys/kernel/mm/damon`). So work with more reads than written is done again, up to
-//! [`TRIES`] times, and the fewest reads count. Ceilings (`<= N`) are for two
-//! figures that depend on speed: batches of a client that makes changes while it sends some, and
-//! questions for the size of an object that is being written.
+//! [`TRIES`] times, and the fewest reads count. Ceilings (`<= N`) are for
+//! figures that depend on speed: batches of a client that makes changes while it sends some,
+//! questions for the size of an object that is being written, and opens of a file whose close is on
+//! its way.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
