@@ -241,9 +241,7 @@ impl<M: Transport> Cluster<M> {
             while remote.has_uncommitted() {
                 host::sleep(LOOK_AGAIN).await;
                 self.ask_rows(Duration::ZERO).await?;
-                for target in self.rows.moved.moving() {
-                    self.send_moved(target).await;
-                }
+                self.send_to_moving().await;
             }
             Ok(())
         };
@@ -257,9 +255,7 @@ impl<M: Transport> Cluster<M> {
                 host::sleep(LOOK_AGAIN).await;
                 // The commit sees what fails here.
                 let _ = self.ask_rows(Duration::ZERO).await;
-                for target in self.rows.moved.moving() {
-                    self.send_moved(target).await;
-                }
+                self.send_to_moving().await;
             }
         };
         futures_lite::future::or(self.mds.until_stable(), moved).await
@@ -284,6 +280,13 @@ impl<M: Transport> Cluster<M> {
         }
         host::sleep(pause).await;
         Ok(())
+    }
+
+    /// Sends to all chains that are moving.
+    async fn send_to_moving(&self) {
+        for target in self.rows.moved.moving() {
+            self.send_moved(target).await;
+        }
     }
 
     /// Sends to a chain what its old head may lose, before anything else is sent to it.
@@ -426,9 +429,7 @@ fn lend<'a>(bulk: &'a mut Bulk<'_>) -> Bulk<'a> {
 impl<M: Transport> Durability for Cluster<M> {
     async fn commit(&self) -> FsResult<()> {
         loop {
-            for target in self.rows.moved.moving() {
-                self.send_moved(target).await;
-            }
+            self.send_to_moving().await;
             // What comes here and leaves meanwhile may reach a server after it has committed.
             let sent = self.rows.moved.last_if_empty();
             self.commit_everywhere().await?;

@@ -18,7 +18,7 @@ use crate::{NetError, Service, capability, host, stats};
 use glint_proto::chain::{Destination, Forward};
 use glint_proto::frame::{FrameError, Header};
 use glint_proto::limits::*;
-use glint_proto::message::{DrainOst, GiveUp, Hello, Reply, Request, Survived};
+use glint_proto::message::{Hello, Reply, Request, Survived};
 use glint_proto::oss::OssRequest;
 use glint_proto::{
     Answer, Arrival, Bulk, Capability, ClientId, Cred, Errno, FsResult, MdsReply, MdsRequest,
@@ -94,8 +94,12 @@ impl<S: Service> Worker<S> {
             Request::ResetStats => reset_stats(&connection),
             Request::Scrub { begins } => self.scrub(&connection, begins),
             Request::Heal { paused } => self.pause_heal(&connection, paused).await,
-            Request::GiveUpOst(request) => self.give_up_ost(&connection, request).await,
-            Request::DrainOst(request) => self.drain_ost(&connection, request).await,
+            Request::GiveUpOst(request) => {
+                self.order(&connection, self.service.give_up_ost(request)).await
+            }
+            Request::DrainOst(request) => {
+                self.order(&connection, self.service.drain_ost(request)).await
+            }
             Request::Hello(hello) => self.greet(&received, hello).await?,
             Request::Osses => {
                 received.session()?;
@@ -228,23 +232,16 @@ impl<S: Service> Worker<S> {
         }
     }
 
-    /// Gives up an OST or says what is lost with it, for who may do everything.
-    async fn give_up_ost(&self, connection: &ServedConnection<S>, request: GiveUp) -> Reply {
+    /// Carries out an order about an OST, for who may do everything.
+    async fn order(
+        &self,
+        connection: &ServedConnection<S>,
+        carried_out: impl Future<Output = Result<String, String>>,
+    ) -> Reply {
         if connection.rights().is_some() {
             return Reply::Failed(Errno::EACCES);
         }
-        match self.service.give_up_ost(request).await {
-            Ok(text) => Reply::Json(text),
-            Err(reason) => Reply::Refused(reason),
-        }
-    }
-
-    /// Has files leave an OST or says which are there, for who may do everything.
-    async fn drain_ost(&self, connection: &ServedConnection<S>, request: DrainOst) -> Reply {
-        if connection.rights().is_some() {
-            return Reply::Failed(Errno::EACCES);
-        }
-        match self.service.drain_ost(request).await {
+        match carried_out.await {
             Ok(text) => Reply::Json(text),
             Err(reason) => Reply::Refused(reason),
         }
