@@ -19,6 +19,7 @@ use glint_proto::chain::{Chain, ChainVersion, PeerRequest};
 use glint_proto::clock;
 use glint_proto::{Errno, FsResult};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Pause between two looks at what is stable.
@@ -30,6 +31,10 @@ const AGAIN: Duration = Duration::from_millis(20);
 /// Last time that it was looked what is stable.
 #[derive(Default)]
 pub(super) struct LastSettled(parking_lot::Mutex<Option<Instant>>);
+
+fn of_row(row: &Chain) -> ChainVersion {
+    ChainVersion { target: row.id.target(), version: row.version }
+}
 
 impl Replication {
     /// Brings everything here to stable storage: first which objects were changed, so that a loss of
@@ -91,21 +96,31 @@ impl Replication {
     /// Brings to stable storage, at all members, what another head has ordered: it is in doubt here, but
     /// all of them have what was acknowledged.
     async fn commit_doubtful<D: Disk>(&self, here: Here<'_, D>) -> FsResult<()> {
+        let rows = self.doubts.chains().into_iter().filter_map(|target| self.rows.get(target));
+        let is_own = |row: &Arc<Chain>| row.head().is_some_and(|head| here.index(head).is_some());
+        let rows: Vec<Arc<Chain>> = rows.filter(is_own).collect();
+        self.commit_elsewhere(here, &rows).await.into_values().collect()
+    }
+
+    /// Has members of these chains that are elsewhere bring everything to stable storage, all of them at
+    /// the same time, and each once. Returns how it went at each.
+    async fn commit_elsewhere<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        rows: impl IntoIterator<Item = &Arc<Chain>>,
+    ) -> BTreeMap<u16, FsResult<()>> {
         let mut chains: BTreeMap<u16, Vec<ChainVersion>> = BTreeMap::new();
-        for row in self.doubts.chains().into_iter().filter_map(|target| self.rows.get(target)) {
-            if row.head().is_none_or(|head| here.index(head).is_none()) {
-                continue;
-            }
-            let chain = ChainVersion { target: row.id.target(), version: row.version };
+        for row in rows {
             for member in row.written().filter(|member| here.index(*member).is_none()) {
-                chains.entry(member).or_default().push(chain);
+                chains.entry(member).or_default().push(of_row(row));
             }
         }
-        for (member, chains) in chains {
-            let Some(first) = chains.first().copied() else { continue };
-            self.ask_member(here, first, member, PeerRequest::Commit(chains)).await?;
-        }
-        Ok(())
+        let asked = chains.into_iter().map(async |(member, chains)| {
+            let commit = PeerRequest::Commit(chains.clone());
+            let done = self.ask_member(here, chains[0], member, commit).await;
+            (member, done.map(drop))
+        });
+        join_all(asked).await.into_iter().collect()
     }
 
     /// Brings what this head has ordered to stable storage in all copies, by the rows of now: EREMCHG
@@ -121,23 +136,10 @@ impl Replication {
         for Settling { row, upto, .. } in &due {
             self.rows.until_executed(row.id.target(), *upto).await;
         }
-        let of_row = |row: &Chain| ChainVersion { target: row.id.target(), version: row.version };
         let is_elsewhere = |member: &u16| here.index(*member).is_none();
-        // Each member once, whatever it has of these chains.
-        let mut chains: BTreeMap<u16, Vec<ChainVersion>> = BTreeMap::new();
-        for Settling { row, .. } in &due {
-            for member in row.written().filter(is_elsewhere) {
-                chains.entry(member).or_default().push(of_row(row));
-            }
-        }
-        let asked = chains.into_iter().map(async |(member, chains)| {
-            let commit = PeerRequest::Commit(chains.clone());
-            let done = self.ask_member(here, chains[0], member, commit).await;
-            (member, done.map(drop))
-        });
-        let (own, committed) = join(self.commit(here), join_all(asked)).await;
+        let elsewhere = self.commit_elsewhere(here, due.iter().map(|one| &one.row));
+        let (own, committed) = join(self.commit(here), elsewhere).await;
         own?;
-        let committed: BTreeMap<u16, FsResult<()>> = committed.into_iter().collect();
         let mut outcome = Ok(());
         let mut stable = Vec::new();
         for Settling { row, upto, are_lost } in &due {

@@ -232,8 +232,9 @@ impl Replication {
             self.copy(here, (head, row), member, (object, &undecided.parts), None).await?;
         }
         let failed = |errno| CopyError::Own { ost: head, object, errno };
+        let own = (head, object);
         let stat = OstRequest::Stat { object };
-        let is_there = match self.own(here, head, stat, Bulk::None).await.map_err(failed)? {
+        let is_there = match self.own_of(here, own, stat, Bulk::None).await? {
             OstReply::Stat(attr) => attr.is_some(),
             _ => return Err(failed(Errno::EPROTO)),
         };
@@ -243,7 +244,7 @@ impl Replication {
         self.pending.sync().await.map_err(failed)?;
         self.recent.sync().await.map_err(failed)?;
         let sync = OstRequest::Sync { object };
-        self.own(here, head, sync, Bulk::None).await.map_err(failed)?;
+        self.own_of(here, own, sync, Bulk::None).await?;
         for member in others() {
             self.give_to(here, (member, row), sync, None).await?;
         }
