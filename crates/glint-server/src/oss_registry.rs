@@ -79,7 +79,7 @@ impl RegisteredOss {
         if self.has_left { Duration::MAX } else { clock::since(self.heard) }
     }
 
-    /// Whether an OST of it does not exist any more.
+    /// Its address and OSTs.
     fn info(&self) -> OssInfo {
         OssInfo {
             first_ost: self.identity.first_ost,
@@ -89,6 +89,7 @@ impl RegisteredOss {
         }
     }
 
+    /// Whether an OST of it does not exist any more.
     fn has_given_up(&self, ost: u16) -> bool {
         self.identity.given_up.contains(&ost)
     }
@@ -309,6 +310,13 @@ impl OssRegistry {
     pub fn unheard(&self) -> Vec<(Range<u16>, Duration)> {
         let one = |oss: &RegisteredOss| (oss.osts(), clock::since(oss.heard));
         self.state.lock().all.iter().map(one).collect()
+    }
+
+    /// How many OSTs of all OSSes there are, but for those that were given up.
+    pub fn placed_count(&self) -> usize {
+        let state = self.state.lock();
+        let each = state.all.iter().map(|oss| oss.osts().len() - oss.identity.given_up.len());
+        each.sum()
     }
 
     /// Failure domains of the OSTs of all OSSes, but for those that were given up.

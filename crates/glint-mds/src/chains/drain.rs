@@ -110,12 +110,8 @@ impl<K: Kv> Mds<K> {
         own: u16,
         from: Ino,
     ) -> FsResult<(Vec<NamedFile<()>>, Option<Ino>)> {
-        self.named_files(from, |record| {
-            let layout = record.attr.layout;
-            let mut stripes = 0..layout.stripe_count.max(1);
-            stripes.any(|stripe| self.lies_on(layout.ost_of(stripe, own), &[ost])).then_some(())
-        })
-        .await
+        let is_there = |layout: &Layout| self.has_stripe_on(layout, own, &[ost]);
+        self.named_files(from, |record| is_there(&record.attr.layout).then_some(())).await
     }
 
     /// How many files that were removed, or moved, have objects there which are not removed yet.
@@ -124,16 +120,12 @@ impl<K: Kv> Mds<K> {
         loop {
             let page = self.kv.scan(Keyspace::Orphan, &from, &[0xff; 11], ORPHANS).await;
             let page = page.map_err(errno)?;
-            let is_there = |layout: Layout| {
-                let mut stripes = 0..layout.stripe_count.max(1);
-                stripes.any(|stripe| self.lies_on(layout.ost_of(stripe, own), &[ost]))
-            };
             for (_, value) in &page {
-                let layout = match Orphan::parse(value) {
-                    Some(Orphan::Destroy(layout) | Orphan::Planned(layout, _)) => Some(layout),
-                    _ => None,
-                };
-                count += u64::from(layout.is_some_and(is_there));
+                if let Some(Orphan::Destroy(layout) | Orphan::Planned(layout, _)) =
+                    Orphan::parse(value)
+                {
+                    count += u64::from(self.has_stripe_on(&layout, own, &[ost]));
+                }
             }
             let Some((last, _)) = page.last().filter(|_| page.len() == ORPHANS) else { break };
             from = [last.as_slice(), &[0]].concat();

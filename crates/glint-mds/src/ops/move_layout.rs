@@ -98,11 +98,9 @@ impl<K: Kv> Mds<K> {
         if !placed {
             return Err(Errno::EINVAL);
         }
-        let stripes = 0..layout.stripe_count;
-        let target = |stripe| layout.ost_of(stripe, self.osts());
         // Where OSTs are avoided, it gets as many stripes as fit.
         if (layout.stripe_count < asked && avoid.is_empty())
-            || stripes.into_iter().any(|stripe| self.lies_on(target(stripe), avoid))
+            || self.has_stripe_on(&layout, self.osts(), avoid)
         {
             return Err(Errno::ENOSPC);
         }
@@ -126,8 +124,15 @@ impl<K: Kv> Mds<K> {
         if layout.is_valid() { Ok(layout) } else { Err(Errno::EINVAL) }
     }
 
+    /// Whether a stripe lies on one of these OSTs, or on a chain with one of them. A layout without
+    /// stated OSTs is over the first `own` ones.
+    pub(crate) fn has_stripe_on(&self, layout: &Layout, own: u16, osts: &[u16]) -> bool {
+        let mut stripes = 0..layout.stripe_count.max(1);
+        stripes.any(|stripe| self.lies_on(layout.ost_of(stripe, own), osts))
+    }
+
     /// Whether a target is one of these OSTs, or a chain with one of them.
-    pub(crate) fn lies_on(&self, target: u16, osts: &[u16]) -> bool {
+    fn lies_on(&self, target: u16, osts: &[u16]) -> bool {
         if osts.is_empty() {
             return false;
         }

@@ -44,13 +44,13 @@ impl<K: Kv, D: Disk> AdminService for MdsServer<K, D> {
             OssRequest::Heartbeat(beat) => {
                 let (uuid, run) = (beat.uuid, beat.boot_verifier);
                 let restarted = self.osses.restarted(&beat);
-                let placed = self.osses.placed().len();
+                let placed = self.osses.placed_count();
                 let mut orders = self.osses.beat(&*self.records, name, beat.clone())?;
                 let restarted = restarted.or_else(|| self.osses.restarted(&beat));
                 let osts = self.osses.osts(self.osts.count());
                 self.mds.note_ost_count(osts);
                 // It joins, or some of its OSTs had been given up.
-                if self.osses.placed().len() != placed {
+                if self.osses.placed_count() != placed {
                     self.avoid_absent();
                     self.place_chains().await;
                 }
