@@ -2,9 +2,9 @@
 //! process behind a mount moves each, when the attribute `glint.restripe` of it is set.
 
 use super::file_handle::ByNumber;
+use super::order::{WhichOst, ask, pages};
 use super::restripe::move_data;
 use crate::CommandResult;
-
 use crate::live;
 use crate::signals::Stop;
 use crate::target::Target;
@@ -26,16 +26,11 @@ const REDRAW: Duration = Duration::from_millis(200);
 /// Files that are named with the reason why they did not move.
 const NAMED: usize = 8;
 
-/// OST and file system of these commands.
+/// OST and file system of these commands; `drain` moves files through a mount.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Number of the OST, as `glint ost list` shows it.
-    #[arg(value_name = "N")]
-    ost: u16,
-    /// A mount point, or (not for `drain`) the server with the MDS as HOST, HOST:PORT, or its data
-    /// directory or socket here [default: the only one that is mounted or served here].
-    #[arg(value_name = "DIR|HOST:PORT")]
-    target: Option<String>,
+    #[command(flatten)]
+    which: WhichOst,
     /// Print JSON, one object a line.
     #[arg(long)]
     json: bool,
@@ -55,15 +50,12 @@ struct Held {
     leaving: u64,
 }
 
-fn ask(target: &Target, request: &impl ToString) -> Result<Value, Box<dyn std::error::Error>> {
-    Ok(serde_json::from_str(&target.ask(&request.to_string())?)?)
-}
-
 /// Asks for all files with a stripe on an OST.
 fn held(target: &Target, ost: u16, stop: &Stop) -> Result<Held, Box<dyn std::error::Error>> {
-    let (mut files, mut leaving, mut from) = (Vec::new(), 0, Some(0));
-    while let Some(ino) = from.filter(|_| !stop.is_asked()) {
-        let page = ask(target, &DrainOst { ost, step: DrainStep::Files(Ino(ino)) })?;
+    let (mut files, mut leaving) = (Vec::new(), 0);
+    let request = |from| DrainOst { ost, step: DrainStep::Files(from) };
+    for page in pages(target, request).take_while(|_| !stop.is_asked()) {
+        let page = page?;
         let Some(rows) = page["files"].as_array() else {
             return Err("the server cannot say which files are there".into());
         };
@@ -72,16 +64,14 @@ fn held(target: &Target, ost: u16, stop: &Stop) -> Result<Held, Box<dyn std::err
             Some(Placed { ino: row["ino"].as_u64()?, size: row["size"].as_u64()?, path })
         }));
         leaving = page["leaving"].as_u64().unwrap_or(leaving);
-        // A server that does not get on would be asked for ever.
-        from = page["next"].as_u64().filter(|next| *next > ino);
     }
     Ok(Held { files, leaving })
 }
 
 /// Lists the files.
 pub(crate) fn files(args: &Args) -> CommandResult {
-    let target = Target::find(args.target.as_deref())?;
-    let held = held(&target, args.ost, &Stop::listen()?)?;
+    let target = args.which.target()?;
+    let held = held(&target, args.which.ost, &Stop::listen()?)?;
     for Placed { ino, size, path } in &held.files {
         match (args.json, path) {
             (true, path) => crate::say!("{}", json!({ "ino": ino, "path": path, "size": size })),
@@ -94,8 +84,8 @@ pub(crate) fn files(args: &Args) -> CommandResult {
 
 /// Has new files use it again.
 pub(crate) fn undrain(args: &Args) -> CommandResult {
-    let target = Target::find(args.target.as_deref())?;
-    let ost = args.ost;
+    let target = args.which.target()?;
+    let ost = args.which.ost;
     let answer = ask(&target, &DrainOst { ost, step: DrainStep::End })?;
     match (args.json, answer["was_drained"] == true) {
         (true, _) => crate::say!("{answer}"),
@@ -113,7 +103,7 @@ struct Moved {
 
 /// Moves all files away.
 pub(crate) fn drain(args: &Args) -> CommandResult {
-    let (ost, target) = (args.ost, Target::find(args.target.as_deref())?);
+    let (ost, target) = (args.which.ost, args.which.target()?);
     let Target::Mount(mount) = &target else {
         return Err(
             "files are moved through a mount: name a mount point of the file system on this \
@@ -156,7 +146,7 @@ fn pass(
 ) -> Vec<(String, String)> {
     let is_shown = !args.json && std::io::stderr().is_terminal();
     let mut shown = Instant::now();
-    let words = format!("avoid={}", args.ost);
+    let words = format!("avoid={}", args.which.ost);
     let mut left = Vec::new();
     for (n, file) in found.iter().enumerate() {
         if stop.is_asked() {
@@ -214,7 +204,7 @@ fn progress(moved: &Moved, left: usize, took: Duration) -> String {
 }
 
 fn report(args: &Args, moved: &Moved, left: &[(String, String)], is_stopped: bool) {
-    let (ost, Moved { files, bytes }) = (args.ost, moved);
+    let (ost, Moved { files, bytes }) = (args.which.ost, moved);
     if args.json {
         let row = json!({ "ost": ost, "moved": files, "bytes": bytes, "left": left.len() });
         crate::say!("{row}");
@@ -243,7 +233,7 @@ fn report(args: &Args, moved: &Moved, left: &[(String, String)], is_stopped: boo
 
 /// Takes an OST away that has no files.
 pub(crate) fn remove(args: &Args) -> CommandResult {
-    let (ost, target) = (args.ost, Target::find(args.target.as_deref())?);
+    let (ost, target) = (args.which.ost, args.which.target()?);
     let stop = Stop::listen()?;
     let held = held(&target, ost, &stop)?;
     if stop.is_asked() {

@@ -1,8 +1,8 @@
 //! `glint ost lost`: gives up an OST that does not exist any more.
 
+use super::order::{WhichOst, ask, pages};
 use crate::CommandResult;
 use crate::target::Target;
-use glint_proto::Ino;
 use glint_proto::message::{GiveUp, GiveUpStep};
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write, stderr, stdin};
@@ -28,13 +28,8 @@ const NAMED: usize = 8;
 /// everything from the others. Administrators only.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Number of the OST, as `glint ost list` shows it.
-    #[arg(value_name = "N")]
-    ost: u16,
-    /// A mount point, or the server with the MDS as HOST, HOST:PORT, or its data directory or
-    /// socket here [default: the only one that is mounted or served here].
-    #[arg(value_name = "DIR|HOST:PORT")]
-    target: Option<String>,
+    #[command(flatten)]
+    which: WhichOst,
     /// Only say what is lost, with the names of all files.
     #[arg(long)]
     dry_run: bool,
@@ -49,8 +44,8 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> CommandResult {
-    let target = Target::find(args.target.as_deref())?;
-    let losses = ask(&target, args.ost)?;
+    let (ost, target) = (args.which.ost, args.which.target()?);
+    let losses = Losses::ask(&target, ost)?;
     if args.json {
         losses.rows().for_each(|row| crate::say!("{row}"));
     } else {
@@ -59,15 +54,13 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     if args.dry_run {
         return Ok(ExitCode::SUCCESS);
     }
-    if !args.yes && !is_confirmed(args.ost)? {
+    if !args.yes && !is_confirmed(ost)? {
         return Err("nothing was done".into());
     }
-    let confirmed = GiveUp { ost: args.ost, step: GiveUpStep::Confirmed(losses.number) };
-    let answer = target.ask(&confirmed.to_string())?;
-    let answer: Value = serde_json::from_str(&answer)?;
+    let answer = ask(&target, &GiveUp { ost, step: GiveUpStep::Confirmed(losses.number) })?;
     match args.json {
-        true => crate::say!("{}", json!({ "given_up": args.ost, "chains": answer["chains"] })),
-        false => crate::say!("OST {} is given up in {} chains", args.ost, answer["chains"]),
+        true => crate::say!("{}", json!({ "given_up": ost, "chains": answer["chains"] })),
+        false => crate::say!("OST {ost} is given up in {} chains", answer["chains"]),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -95,32 +88,29 @@ struct Losses {
     files: Vec<Value>,
 }
 
-fn ask(target: &Target, ost: u16) -> Result<Losses, Box<dyn std::error::Error>> {
-    let mut losses = Losses { ost, ..Losses::default() };
-    let mut from = Some(0);
-    while let Some(ino) = from {
-        let request = GiveUp { ost, step: GiveUpStep::Preview(Ino(ino)) };
-        let mut page: Value = serde_json::from_str(&target.ask(&request.to_string())?)?;
-        // If chains change while files are asked for, the OST is not given up.
-        if ino == 0 {
-            let (silent_ms, number) = (page["silent_ms"].as_u64(), page["number"].as_u64());
-            let Value::Array(chains) = page["chains"].take() else {
-                return Err("the server cannot say what is lost".into());
-            };
-            losses.silent_ms = silent_ms.unwrap_or(0);
-            losses.number = number.ok_or("the server cannot say what is lost")?;
-            losses.chains = chains;
-        }
-        if let Value::Array(files) = page["files"].take() {
-            losses.files.extend(files);
-        }
-        // A server that does not get on would be asked for ever.
-        from = page["next"].as_u64().filter(|next| *next > ino);
-    }
-    Ok(losses)
-}
-
 impl Losses {
+    fn ask(target: &Target, ost: u16) -> Result<Losses, Box<dyn std::error::Error>> {
+        let mut losses = Losses { ost, ..Losses::default() };
+        let request = |from| GiveUp { ost, step: GiveUpStep::Preview(from) };
+        for (n, page) in pages(target, request).enumerate() {
+            let mut page = page?;
+            // If chains change while files are asked for, the OST is not given up.
+            if n == 0 {
+                let (silent_ms, number) = (page["silent_ms"].as_u64(), page["number"].as_u64());
+                let Value::Array(chains) = page["chains"].take() else {
+                    return Err("the server cannot say what is lost".into());
+                };
+                losses.silent_ms = silent_ms.unwrap_or(0);
+                losses.number = number.ok_or("the server cannot say what is lost")?;
+                losses.chains = chains;
+            }
+            if let Value::Array(files) = page["files"].take() {
+                losses.files.extend(files);
+            }
+        }
+        Ok(losses)
+    }
+
     /// Rows for programs.
     fn rows(&self) -> impl Iterator<Item = &Value> {
         self.chains.iter().chain(&self.files)
