@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use glint_telemetry::event;
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -209,6 +210,48 @@ fn small_files_cost_one_request_with_data_and_a_part_of_one() {
     assert_eq!((count(&at_once, "create"), count(&at_once, "batch")), (1000, 0), "{at_once:?}");
     mount.stop();
     direct.stop();
+    server.stop();
+    world.assert_sound();
+}
+
+/// As unzip does, or rsync: the data of a file that was just closed may be on its way, or there.
+#[test]
+fn times_of_files_that_were_just_closed_cost_no_request() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &[]);
+    let (mount, a) = world.mount(port, "a", &[]);
+    let (other, b) = world.mount(port, "b", &[]);
+    let directory = a.join("d");
+    fs::create_dir(&directory).unwrap();
+    let noon = Timespec { tv_sec: 1_000_000_000, tv_nsec: 0 };
+    let times = Timestamps { last_access: noon, last_modification: noon };
+    let count = || {
+        let counts = requests(&address(port));
+        ["setattr", "obj_stat", "obj_set_time"].map(|op| counts.get(op).copied().unwrap_or(0))
+    };
+    let before = count();
+    for i in 0..50 {
+        let file = File::create(directory.join(format!("f{i}"))).unwrap();
+        file.write_all_at(&[7; 5000], 0).unwrap();
+        if i % 2 == 0 {
+            // Its objects have a time.
+            file.sync_data().unwrap();
+        }
+        drop(file);
+        rustix::fs::utimensat(CWD, directory.join(format!("f{i}")), &times, AtFlags::empty())
+            .unwrap();
+    }
+    File::open(&directory).unwrap().sync_all().unwrap();
+    assert_eq!(count(), before, "setattr, obj_stat, obj_set_time");
+    for i in 0..50 {
+        for mount in [&a, &b] {
+            let metadata = fs::metadata(mount.join(format!("d/f{i}"))).unwrap();
+            assert_eq!((metadata.mtime(), metadata.len()), (noon.tv_sec, 5000), "f{i}");
+        }
+    }
+    mount.stop();
+    other.stop();
     server.stop();
     world.assert_sound();
 }
