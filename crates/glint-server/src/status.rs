@@ -11,6 +11,7 @@ use glint_ost::{Damage, OstSet, ScrubReport};
 use glint_proto::SpaceInfo;
 use glint_proto::chain::{Chain, Member, MemberState};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Rows of the OSTs of a server, the first of which has the number `first`.
@@ -34,7 +35,11 @@ pub(crate) fn osts<D: Disk>(osts: &OstSet<D>, first: u16, repairs: &Repairs) -> 
 
 /// Space of an OST.
 fn space_row(space: &SpaceInfo) -> Value {
-    json!({ "total_bytes": space.total, "available_bytes": space.available })
+    json!({
+        "total_bytes": space.total,
+        "free_bytes": space.free,
+        "available_bytes": space.available,
+    })
 }
 
 /// How far the scrubbing of an OST is, and what it found.
@@ -64,23 +69,31 @@ fn scrub_row(scrub: &ScrubReport, repairs: RepairCount) -> Value {
 /// Rows of chains that are shown: all have room in an attribute of a mount.
 const CHAIN_ROWS: usize = 256;
 
-/// The chains: how many there are, and rows, those first in which not all serve.
+fn state_name(state: MemberState) -> &'static str {
+    match state {
+        MemberState::Serving => "serving",
+        MemberState::Syncing => "syncing",
+        MemberState::Waiting => "waiting",
+        MemberState::Offline => "offline",
+        MemberState::LastServing => "last serving",
+        MemberState::Emptied => "emptied",
+    }
+}
+
+/// The chains: how many there are, in how many an OST does not serve, and rows, those first in which
+/// not all serve.
 fn chains<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
     let (mut chains, _) = server.mds().chains().since(0);
     let is_whole = |row: &Chain| row.readable().count() == row.members.len();
     let whole = chains.iter().filter(|row| is_whole(row)).count();
     chains.sort_by_key(is_whole);
-    let member = |member: &Member| {
-        let state = match member.state {
-            MemberState::Serving => "serving",
-            MemberState::Syncing => "syncing",
-            MemberState::Waiting => "waiting",
-            MemberState::Offline => "offline",
-            MemberState::LastServing => "last serving",
-            MemberState::Emptied => "emptied",
-        };
-        json!({ "ost": member.ost, "state": state })
-    };
+    let mut counts = BTreeMap::<(u16, &str), u64>::new();
+    let members = chains.iter().flat_map(|row| &row.members);
+    for member in members.filter(|member| member.state != MemberState::Serving) {
+        *counts.entry((member.ost, state_name(member.state))).or_default() += 1;
+    }
+    let count = |((ost, state), chains)| json!({ "ost": ost, "state": state, "chains": chains });
+    let member = |member: &Member| json!({ "ost": member.ost, "state": state_name(member.state) });
     let row = |row: &Chain| {
         let members: Vec<Value> = row.members.iter().map(member).collect();
         json!({ "id": row.id.to_string(), "version": row.version, "members": members })
@@ -88,6 +101,7 @@ fn chains<K: Kv, D: Disk>(server: &MdsServer<K, D>) -> Value {
     json!({
         "count": chains.len(),
         "whole": whole,
+        "not_serving": counts.into_iter().map(count).collect::<Vec<_>>(),
         "rows": chains.iter().take(CHAIN_ROWS).map(row).collect::<Vec<_>>(),
     })
 }

@@ -101,7 +101,8 @@ fn an_emptied_ost_is_refused_replaced_and_filled_while_heal_rests_and_goes_on() 
     assert!(said.contains("belongs there"), "{said}");
     run(glint().args(["ost", "replace", text(&osts[1])]));
 
-    let up = one.up(&[]);
+    let metrics = address(free_port());
+    let up = one.up(&["--metrics", &metrics]);
     let list = || {
         let output = run(glint().args(["ost", "list", text(&mount)]));
         String::from_utf8_lossy(&output.stdout).into_owned()
@@ -118,6 +119,15 @@ fn an_emptied_ost_is_refused_replaced_and_filled_while_heal_rests_and_goes_on() 
     let lacking = rows.lines().map(row).find(|row| row["ost"] == 1).unwrap();
     let objects = lacking["objects"].as_u64().unwrap();
     assert!(lacking["paused"] == true && objects >= 40, "{lacking}");
+    let scraped = scrape(&metrics);
+    for wanted in [
+        format!("glint_heal_pending_objects{{ost=\"1\"}} {objects}"),
+        "glint_heal_paused 1".into(),
+        "glint_chains{whole=\"yes\"} 0".into(),
+        "glint_ost_lost_files{ost=\"1\"} 1".into(),
+    ] {
+        assert!(scraped.lines().any(|line| line == wanted), "{wanted} is not in {scraped}");
+    }
     std::thread::sleep(Duration::from_secs(1));
     assert!(content(&osts[1]).is_empty(), "heal rests");
     // New changes reach those that serve, and are read from them.

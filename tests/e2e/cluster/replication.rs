@@ -59,13 +59,20 @@ impl Copies {
 
     /// Waits until all copies are the same, and no server knows of one that lacks something.
     fn must_be_equal(&self) {
-        let dirs = self.dirs();
-        eventually("all copies are the same", || {
-            let first = content(&dirs[0]);
-            dirs[1..].iter().all(|dir| content(dir) == first)
-        });
+        let difference = || {
+            let [first, others @ ..] = self.dirs().map(|dir| content(&dir));
+            others.iter().enumerate().find_map(|(n, other)| {
+                let is_as = |path: &&PathBuf| first.get(*path) == other.get(*path);
+                let path = first.keys().chain(other.keys()).find(|path| !is_as(path))?;
+                let bytes = [&first, other].map(|copy| copy.get(path).map(Vec::len));
+                Some(format!("{} at 0 and {}: bytes {bytes:?}", path.display(), n + 1))
+            })
+        };
+        eventually_none("a copy that differs", difference);
     }
 
+    /// Ends it all. Objects of removed files are destroyed before: who is stopped amid that, after
+    /// others, has some that they have not, until it is back.
     fn stop(self, processes: Vec<Process>) {
         processes.into_iter().for_each(Process::stop);
         self.must_be_equal();

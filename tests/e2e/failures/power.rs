@@ -59,8 +59,8 @@ fn a_client_that_does_not_come_back_is_evicted() {
     let world = World::new();
     let (at, port) = (world.data(), free_port());
     let disk = Disk::new(&world.path("image"), &at, "ext4", 400);
-    // Nothing is synced by itself, however long this takes.
-    let server = world.serve(port, &["--lease", "8", "--commit", "60000"]);
+    // Nothing is synced by itself, and nobody evicted, however long this takes.
+    let server = world.serve(port, &["--lease", "60", "--commit", "60000"]);
     let (gone, a) = world.mount(port, "a", &[]);
     let (stays, b) = world.mount(port, "b", &[]);
     fs::write(a.join("synced"), b"synced").unwrap();

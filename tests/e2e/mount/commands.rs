@@ -4,7 +4,6 @@
 
 use glint_telemetry::event;
 use std::fs;
-use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
@@ -399,10 +398,7 @@ fn statistics_add_up_and_can_be_reset_watched_and_scraped() {
     let parts: f64 = creates.iter().map(|row| row["self_sum"].as_f64().unwrap()).sum();
     assert!((whole - parts).abs() < whole * 0.01, "whole {whole} us, parts {parts} us");
 
-    let mut scraped = String::new();
-    let mut http = std::net::TcpStream::connect(&metrics).unwrap();
-    http.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-    http.read_to_string(&mut scraped).unwrap();
+    let scraped = scrape(&metrics);
     let wanted = "glint_operation_seconds_count{layer=\"mount\",op=\"create\"} 200";
     assert!(scraped.contains(wanted), "{scraped}");
 

@@ -29,6 +29,7 @@ use glint_telemetry::event;
 pub use host::claims::{claim, free_port};
 pub use host::{claims, namespace};
 use std::fs;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -90,6 +91,15 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
         assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Waits until nothing is left that `one_left` names.
+pub fn eventually_none(what: &str, mut one_left: impl FnMut() -> Option<String>) {
+    let start = Instant::now();
+    while let Some(left) = one_left() {
+        assert!(start.elapsed() < PATIENCE, "{what}, still after {PATIENCE:?}: {left}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -440,6 +450,15 @@ impl Drop for MountHelper {
 pub fn secured(more: &[&str]) -> &'static [&'static str] {
     let is_said = more.iter().any(|word| ["--cert", "--insecure"].contains(word));
     if is_said { &[] } else { &["--insecure"] }
+}
+
+/// What a process says at the address of its `--metrics`.
+pub fn scrape(metrics: &str) -> String {
+    let mut scraped = String::new();
+    let mut http = std::net::TcpStream::connect(metrics).unwrap();
+    http.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    http.read_to_string(&mut scraped).unwrap();
+    scraped
 }
 
 pub fn address(port: u16) -> String {

@@ -5,7 +5,7 @@ use super::serving::{Alone, keep_files_private, serve_until};
 use crate::metrics;
 use crate::signals::Stop;
 use crate::{CommandResult, daemon, identity};
-use glint_net::{Address, UNIX_PREFIX};
+use glint_net::{Address, AdminService, UNIX_PREFIX};
 use glint_server::RunningOss;
 use glint_server::data_dir::{Role, ServedDir};
 use glint_telemetry::event;
@@ -77,7 +77,8 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let domain = args.alone.failure_domain.unwrap_or_default();
     let running = RunningOss::start(data, settings, mds, advertised.clone(), domain)?;
     let server = listener.serve(running.oss.clone(), threads)?;
-    let metrics = metrics.serve(None)?;
+    let admin = running.oss.clone();
+    let metrics = metrics.serve(Some(Box::new(move || admin.status())))?;
     let joined = running.wait_joined(|| stop.is_asked(), daemon::say_waiting);
     if let Ok(true) = joined {
         tracing::info!(

@@ -4,7 +4,7 @@ use super::serving::{Alone, keep_files_private, serve_until};
 use crate::metrics;
 use crate::signals::Stop;
 use crate::{CommandResult, daemon};
-use glint_net::{Address, Server, ServerHandle, ServerOptions, Service, UNIX_PREFIX};
+use glint_net::{Address, AdminService, Server, ServerHandle, ServerOptions, Service, UNIX_PREFIX};
 use glint_server::data_dir::{Role, ServedDir};
 use glint_server::{RunningMds, Settings};
 use glint_telemetry::event;
@@ -51,7 +51,8 @@ pub(crate) fn run(args: Args) -> CommandResult {
     running.reach_peers(crate::identity::get()?);
     let address = listener.address.clone();
     let server = listener.serve(running.server.clone(), threads)?;
-    let metrics = metrics.serve(Some(running.server.clone()))?;
+    let admin = running.server.clone();
+    let metrics = metrics.serve(Some(Box::new(move || admin.status())))?;
     tracing::info!(event = event::SERVING, "serving {} at {address}", path);
     let (in_short, failure) = (|| running.server.in_short(), || running.server.failure());
     if let Some(reason) = serve_until(&stop, in_short, failure) {

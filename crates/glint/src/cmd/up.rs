@@ -102,7 +102,8 @@ pub(crate) fn run(args: Args) -> CommandResult {
     // The mount is the last that can fail: nobody would answer it then.
     let serve = |l: BoundListener| l.serve(running.server.clone(), threads);
     let server = listener.map(serve).transpose()?;
-    let metrics = metrics.serve(Some(running.server.clone()))?;
+    let admin = running.server.clone();
+    let metrics = metrics.serve(Some(Box::new(move || admin.status())))?;
     let mount = Mount::new(client.clone(), &mount_point, &mount_options, options.transport)?;
     let servers = ServersHere(running.server.clone());
     let control = Control::start(&mount_point, client.clone(), options.own(), servers);

@@ -129,12 +129,10 @@ fn list(args: ListArgs) -> CommandResult {
 /// A row for each OST.
 fn rows(status: &Value) -> Vec<Value> {
     let mut missing: BTreeMap<u64, BTreeMap<String, u64>> = BTreeMap::new();
-    let chains = status["chains"]["rows"].as_array().into_iter().flatten();
-    for member in chains.flat_map(|row| row["members"].as_array()).flatten() {
-        if let (Some(ost), Some(state)) = (member["ost"].as_u64(), member["state"].as_str())
-            && state != "serving"
-        {
-            *missing.entry(ost).or_default().entry(state.to_owned()).or_default() += 1;
+    for row in status["chains"]["not_serving"].as_array().into_iter().flatten() {
+        if let (Some(ost), Some(state)) = (row["ost"].as_u64(), row["state"].as_str()) {
+            let chains = row["chains"].as_u64().unwrap_or_default();
+            missing.entry(ost).or_default().insert(state.to_owned(), chains);
         }
     }
     let lost_files = |ost: u64| {
@@ -217,7 +215,6 @@ mod tests {
 
     #[test]
     fn each_ost_is_shown_with_what_it_misses() {
-        let member = |ost: u16, state: &str| json!({ "ost": ost, "state": state });
         let status = json!({
             "failure_domain": "mds",
             "osts": [{ "index": 0, "total_bytes": 2048, "available_bytes": 512 }],
@@ -230,9 +227,9 @@ mod tests {
                 "failure_domain": "c:1", "given_up": [3],
             }],
             "replaced": [{ "ost": 0, "lost_files": 3 }, { "ost": 1, "found_objects": 9 }],
-            "chains": { "rows": [
-                { "members": [member(0, "serving"), member(2, "offline")] },
-                { "members": [member(1, "syncing"), member(2, "offline")] },
+            "chains": { "not_serving": [
+                { "ost": 1, "state": "syncing", "chains": 1 },
+                { "ost": 2, "state": "offline", "chains": 2 },
             ]},
         });
         let shown: Vec<String> = rows(&status).iter().map(shown).collect();

@@ -3,10 +3,10 @@
 //! Invariant: one connection at a time, for a short time. Who floods this port costs one thread
 //! and one descriptor.
 
+mod servers;
+
 use crate::cmd::serve::{not_bound, resolve};
 use glint_net::stats::op_name;
-use glint_proto::SpaceInfo;
-use glint_server::MdsServer;
 use std::fmt::{Arguments, Write as _};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -20,6 +20,9 @@ const TIME: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(500);
 /// Longest request.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
+
+/// Asks the servers of this process for their status, which is JSON.
+pub(crate) type Status = Box<dyn Fn() -> String + Send>;
 
 /// The address of `--metrics`, if there is one, before anything is served at it: a wrong one is
 /// said before there is a mount or a server that would have to end.
@@ -37,14 +40,14 @@ impl Bound {
         bound.map(|bound| Bound(Some(bound))).map_err(|e| not_bound("--metrics", address, &e))
     }
 
-    /// Serves `/metrics` from now on; of servers too, if this process has them.
-    pub(crate) fn serve(self, servers: Option<Arc<MdsServer>>) -> Result<Option<Metrics>, String> {
+    /// Serves `/metrics` from now on; with the status of servers, if this process has some.
+    pub(crate) fn serve(self, status: Option<Status>) -> Result<Option<Metrics>, String> {
         let Some((listener, address)) = self.0 else { return Ok(None) };
         let stop = Arc::<AtomicBool>::default();
         let stopped = stop.clone();
         let thread = std::thread::Builder::new()
             .name("metrics".into())
-            .spawn(move || serve(&listener, &stopped, servers.as_deref()))
+            .spawn(move || serve(&listener, &stopped, status.as_ref()))
             .map_err(|e| format!("--metrics {address}: starting a thread: {e}"))?;
         tracing::info!("metrics at http://{address}/metrics");
         Ok(Some(Metrics { address, stop, thread: Some(thread) }))
@@ -70,12 +73,12 @@ impl Drop for Metrics {
     }
 }
 
-fn serve(listener: &TcpListener, stop: &AtomicBool, servers: Option<&MdsServer>) {
+fn serve(listener: &TcpListener, stop: &AtomicBool, status: Option<&Status>) {
     for connection in listener.incoming() {
         if stop.load(Ordering::Acquire) {
             return;
         }
-        let answered = connection.and_then(|connection| answer(connection, servers));
+        let answered = connection.and_then(|connection| answer(connection, status));
         if let Err(error) = answered {
             tracing::debug!(%error, "answering a request for metrics");
             // Out of descriptors, perhaps; others may give some back.
@@ -84,13 +87,13 @@ fn serve(listener: &TcpListener, stop: &AtomicBool, servers: Option<&MdsServer>)
     }
 }
 
-fn answer(mut connection: TcpStream, servers: Option<&MdsServer>) -> io::Result<()> {
+fn answer(mut connection: TcpStream, status: Option<&Status>) -> io::Result<()> {
     connection.set_read_timeout(Some(PAUSE))?;
     connection.set_write_timeout(Some(TIME))?;
     let request = read_head(&mut connection)?;
     let target = request.split(' ').nth(1).unwrap_or_default();
     let (status, body) = match target.split('?').next() {
-        Some("/metrics") => ("200 OK", text(servers)),
+        Some("/metrics") => ("200 OK", text(status)),
         _ => ("404 Not Found", "see /metrics\n".to_owned()),
     };
     // Version 0.0.4 is the text format that every Prometheus reads.
@@ -119,31 +122,8 @@ fn read_head(connection: &mut impl Read) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&head).into_owned())
 }
 
-/// Space of each OST of this server, and of each other server of OSTs, and whether that is heard of.
-fn osts(servers: &MdsServer, line: &mut impl FnMut(Arguments<'_>)) {
-    let own = (0..).zip(servers.ost_spaces()).map(|(ost, space)| (format!("ost=\"{ost}\""), space));
-    let others = servers.other_servers().infos();
-    let elsewhere = others.iter().map(|oss| {
-        let labels = format!("first_ost=\"{}\",oss=\"{}\"", oss.first_ost, oss.address);
-        (labels, SpaceInfo::sum(oss.space.clone()))
-    });
-    let all: Vec<(String, SpaceInfo)> = own.chain(elsewhere).collect();
-    for (number, kind) in ["total", "free", "available"].into_iter().enumerate() {
-        line(format_args!("# TYPE glint_ost_{kind}_bytes gauge"));
-        for (labels, space) in &all {
-            let bytes = [space.total, space.free, space.available][number];
-            line(format_args!("glint_ost_{kind}_bytes{{{labels}}} {bytes}"));
-        }
-    }
-    line(format_args!("# TYPE glint_oss_silent_seconds gauge"));
-    for (oss, silence) in std::iter::zip(&others, servers.other_servers().silence()) {
-        let (address, silent) = (&oss.address, silence.as_secs_f64());
-        line(format_args!("glint_oss_silent_seconds{{oss=\"{address}\"}} {silent}"));
-    }
-}
-
 /// The text format of Prometheus, durations in seconds.
-fn text(servers: Option<&MdsServer>) -> String {
+fn text(status: Option<&Status>) -> String {
     let mut out = String::new();
     let seconds = |nanos: u64| nanos as f64 / 1e9;
     let mut line = |args: Arguments<'_>| {
@@ -175,18 +155,11 @@ fn text(servers: Option<&MdsServer>) -> String {
         let name = counter.name();
         line(format_args!("# TYPE glint_{name}_total counter\nglint_{name}_total {value}"));
     }
-    if let Some(servers) = servers {
-        let space = servers.space();
-        for (name, value) in [
-            ("space_total_bytes", space.total),
-            ("space_free_bytes", space.free),
-            ("space_available_bytes", space.available),
-            ("inodes", servers.mds().inode_count()),
-            ("clients", servers.mds().sessions().len() as u64),
-        ] {
-            line(format_args!("# TYPE glint_{name} gauge\nglint_{name} {value}"));
+    if let Some(status) = status {
+        match serde_json::from_str(&status()) {
+            Ok(status) => out.push_str(&servers::text(&status)),
+            Err(error) => tracing::debug!(%error, "a status that is no JSON"),
         }
-        osts(servers, &mut line);
     }
     out
 }
