@@ -74,6 +74,7 @@ impl Copies {
     /// Ends it all. Objects of removed files are destroyed before: who is stopped amid that, after
     /// others, has some that they have not, until it is back.
     fn stop(self, processes: Vec<Process>) {
+        self.must_be_equal();
         processes.into_iter().for_each(Process::stop);
         self.must_be_equal();
         self.world.assert_sound();
