@@ -119,6 +119,47 @@ fn attributes() {
     });
 }
 
+/// When a file was read is told with other changes, at the latest when the mount ends; a time that
+/// was set meanwhile stays.
+#[test]
+fn access_times() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &[]);
+    let (other, b) = world.mount(port, "b", &[]);
+    let old = "touch -a -d 2001-01-01";
+    sh(&b, &format!("mkdir d; for f in 1 2 3 4 5; do echo $f > d/$f; done; {old} d/* d"));
+    let is_old =
+        |at: &Path, name: &str| sh(at, &format!("stat -c %x d/{name}")).starts_with("2001");
+    // Whoever has cached the attributes is not waited for.
+    let must_be_new = |name: &str, when: &str| {
+        let begun = Instant::now();
+        while is_old(&b, name) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{name} {when}");
+        }
+    };
+    let (reader, a) = world.mount(port, "a", &[]);
+    sh(&a, "cat d/[1-3]");
+    for name in [".", "1"] {
+        assert!(!is_old(&a, name), "{name}: who read it sees that at once");
+    }
+    // Changes by who read it come after that.
+    sh(&a, "chmod 600 d/2; mv d/3 d/6; sync d");
+    for name in [".", "1", "2", "6"] {
+        must_be_new(name, "after a sync");
+    }
+    sh(&b, &format!("{old} d/*"));
+    sh(&a, "cat d/4 d/5");
+    sh(&b, &format!("{old} d/5"));
+    reader.stop();
+    must_be_new("4", "after the end of the mount");
+    assert!(is_old(&b, "5"), "set after it was read");
+    assert!(is_old(&b, "1"), "not read since");
+    other.stop();
+    server.stop();
+    world.assert_sound();
+}
+
 /// A time that is set stays, whoever has written before it and has not sent that yet.
 #[test]
 fn times_of_files_being_written() {

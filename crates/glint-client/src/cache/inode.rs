@@ -44,6 +44,8 @@ pub(crate) struct InodeState {
     pub(crate) data: FileData,
     /// A program took a lock of fcntl(2).
     has_posix_locks: bool,
+    /// Number in the write-back log of the last change that says when it was read.
+    last_access: u64,
     /// Capabilities of this session, if OSTs want to see them.
     pub(crate) capabilities: Capabilities,
 }
@@ -69,6 +71,7 @@ impl CachedInode {
             lock_turns: LockTurns::default(),
             data: FileData::default(),
             has_posix_locks: false,
+            last_access: 0,
             capabilities: Capabilities::default(),
         };
         CachedInode { ino, is_listed: AtomicBool::new(false), state: Monitor::new(state) }
@@ -298,6 +301,19 @@ impl InodeState {
         self.delegation.remove(number);
         self.names.take();
         self.attrs.lose();
+    }
+
+    /// The inode was read at this time, which is a change of this number.
+    pub(crate) fn on_local_access(&mut self, time: Timestamp, number: u64) {
+        self.last_access = self.last_access.max(number);
+        if let Some(attr) = self.attributes_mut() {
+            attr.atime = time;
+        }
+    }
+
+    /// Number of the last change that says when the inode was read.
+    pub(crate) fn last_access(&self) -> u64 {
+        self.last_access
     }
 
     /// A program takes a lock of fcntl(2).

@@ -1,6 +1,6 @@
 //! setattr (chmod, chown, truncate, utimens), atime, layouts.
 
-use crate::error::{OpResult, errno};
+use crate::error::{OpResult, Stop, errno};
 use crate::locking::namespace_locks::{Held, Key, Want};
 use crate::service::{Context, Mds};
 use crate::store::keys;
@@ -134,14 +134,25 @@ impl<K: Kv> Mds<K> {
         Ok(())
     }
 
-    /// The inode was read: relatime, as mount(8) describes it.
+    /// Notes that an inode was read: relatime, as mount(8) describes it. Waits for no other client,
+    /// because it travels with changes that others may wait for. So the access time is left alone if
+    /// the inode has changed since it was read, perhaps by who set that time, or if another client
+    /// changes it by itself; and those who have cached the attributes are told, but not waited for.
     pub(crate) async fn touch(&self, context: &Context<'_>, ino: Ino) -> OpResult {
         let _held = self.lock_attributes(context, ino).await;
-        let mut record = self.inode(ino).await?;
-        if !record.attr.needs_atime(context.now) {
+        let Some(mut record) = self.find_inode(ino).await? else { return Ok(MdsReply::Done) };
+        if !self.is_seen(context, &record) {
+            return Ok(MdsReply::Done);
+        }
+        let has_changed = context.now < record.attr.ctime;
+        if has_changed || !record.attr.needs_atime(context.now) {
             return Ok(MdsReply::Attr(record.attr));
         }
-        self.claim(context, ino, Bits::ATTR)?;
+        let is_cached = match self.claim(context, ino, Bits::ATTR) {
+            Ok(()) => false,
+            Err(Stop::Conflict(_)) => true,
+            Err(stop) => return Err(stop),
+        };
         record.attr.atime = context.now;
         let mut batch = Batch::new();
         self.put_inode(&mut batch, &record);
