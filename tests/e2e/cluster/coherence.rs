@@ -112,10 +112,21 @@ fn attributes() {
         assert_eq!(fs::metadata(y.join("f")).unwrap().modified().unwrap(), time);
         drop(file);
         assert_eq!(fs::metadata(y.join("f")).unwrap().modified().unwrap(), time);
+        // Both know that there are none.
+        for at in [x, y] {
+            assert_eq!(sh(at, "getfattr -d -m - f"), "");
+            assert!(!sh(at, "getfacl -c f").contains("mask"));
+        }
         sh(x, "setfattr -n user.a -v 1 f");
         assert!(sh(y, "getfattr -n user.a f").contains("\"1\""));
         sh(y, "setfattr -n user.a -v 2 f");
         assert!(sh(x, "getfattr -n user.a f").contains("\"2\""));
+        sh(x, "setfacl -m u:77:rw f; setfacl -d -m u:78:r .");
+        assert!(sh(y, "getfacl -c f").contains("user:77:rw-"));
+        assert!(sh(y, "getfacl -c .").contains("default:user:78:r--"));
+        // What a new file inherits is an attribute, too.
+        fs::write(y.join("g"), b"").unwrap();
+        assert!(sh(x, "getfacl -c g").contains("user:78:r--"));
     });
 }
 

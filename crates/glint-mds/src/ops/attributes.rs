@@ -79,8 +79,11 @@ impl<K: Kv> Mds<K> {
 
     /// Whether a file has capabilities.
     async fn is_capable(&self, record: &InodeRecord) -> FsResult<bool> {
+        if record.attr.has_no_xattrs {
+            return Ok(false);
+        }
         let key = keys::xattr(record.attr.ino, XATTR_CAPABILITY);
-        Ok(record.has_xattr && self.kv.get(Keyspace::Xattr, &key).await.map_err(errno)?.is_some())
+        Ok(self.kv.get(Keyspace::Xattr, &key).await.map_err(errno)?.is_some())
     }
 
     /// Whether a setattr is that of a write, and the file has nothing that it takes.
@@ -156,7 +159,11 @@ impl<K: Kv> Mds<K> {
         record.attr.atime = context.now;
         let mut batch = Batch::new();
         self.put_inode(&mut batch, &record);
-        self.commit(context, batch, MdsReply::Attr(record.attr)).await
+        let reply = self.commit(context, batch, MdsReply::Attr(record.attr)).await;
+        if is_cached {
+            self.client_locks.recall(context.client, ino, Bits::ATTR);
+        }
+        reply
     }
 
     pub(crate) async fn set_layout(
@@ -228,7 +235,7 @@ impl<K: Kv> Mds<K> {
 
 /// Removes the file capabilities, as any change of data does: capabilities(7).
 pub(crate) fn kill_capability(record: &InodeRecord, batch: &mut Batch) {
-    if record.has_xattr {
+    if !record.attr.has_no_xattrs {
         batch.delete(Keyspace::Xattr, &keys::xattr(record.attr.ino, XATTR_CAPABILITY));
     }
 }
