@@ -317,11 +317,17 @@ impl<T: Transport> Vfs for Client<T> {
     ) -> FsResult<Listing> {
         let file = self.handles.get(handle)?;
         self.touch(&file).await;
+        if file.take_last_entry(cookie) {
+            return Ok(Listing::default());
+        }
         let request = MdsRequest::Readdir { ino: file.ino, cookie, bytes_max, plus };
         let asked = Tick::ask();
         let MdsReply::Dir(page) = self.ask(caller, &request).await? else {
             return Err(Errno::EPROTO);
         };
+        if let Some(last) = page.entries.last().filter(|_| page.end) {
+            file.note_last_entry(last.cookie);
+        }
         let mut listing = Listing { valid: Vec::new(), entries: page.entries };
         for entry in &mut listing.entries {
             let mut valid = Valid::default();
