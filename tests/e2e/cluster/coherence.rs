@@ -93,6 +93,41 @@ fn directories() {
     });
 }
 
+/// A mount looks several names up, and knows the directory from then on.
+#[test]
+fn names_of_a_directory_that_was_learned() {
+    let pair = pair();
+    both_ways(&pair, "learned", |x, y| {
+        for i in 0..10 {
+            let d = format!("d{i}");
+            fs::create_dir(x.join(&d)).unwrap();
+            let (x, y) = (x.join(&d), y.join(&d));
+            sh(&x, "mkdir e; touch {1..9}; ln 8 g");
+            for name in ["1", "2", "3", "8", "g", "e"] {
+                assert!(y.join(name).exists());
+            }
+            assert!(gone(&y.join("new")) && gone(&y.join("e/new")));
+            fs::write(x.join("new"), b"1").unwrap();
+            assert_eq!(fs::read(y.join("new")).unwrap(), b"1", "made elsewhere");
+            fs::rename(x.join("1"), x.join("old")).unwrap();
+            assert!(gone(&y.join("1")) && y.join("old").exists(), "renamed");
+            fs::remove_file(x.join("2")).unwrap();
+            assert!(gone(&y.join("2")), "removed");
+            fs::remove_file(x.join("g")).unwrap();
+            assert!(gone(&y.join("g")) && y.join("8").exists(), "one of two names");
+            fs::hard_link(x.join("3"), x.join("h")).unwrap();
+            assert_eq!(fs::metadata(y.join("h")).unwrap().nlink(), 2, "linked");
+            fs::write(y.join("other"), b"").unwrap();
+            fs::remove_file(y.join("4")).unwrap();
+            assert!(x.join("other").exists() && gone(&x.join("4")) && gone(&y.join("4")));
+            fs::set_permissions(x.join("5"), fs::Permissions::from_mode(0o600)).unwrap();
+            assert_eq!(fs::metadata(y.join("5")).unwrap().mode() & 0o777, 0o600);
+            let count = |at: &Path| fs::read_dir(at).unwrap().count();
+            assert_eq!((count(&x), count(&y)), (11, 11));
+        }
+    });
+}
+
 #[test]
 fn attributes() {
     let pair = pair();

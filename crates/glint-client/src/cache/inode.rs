@@ -205,8 +205,8 @@ impl InodeState {
         self.bits.sent_mark()
     }
 
-    /// Bits have come with an answer. If ATTR is new, what was known before is not so any more,
-    /// unless nobody else could change it.
+    /// Bits have come with an answer. What those that are new protect and was known before is not so
+    /// any more, unless nobody else could change it.
     pub(crate) fn on_grant(&mut self, bits: Bits, number: u64, sent_mark: u64) {
         let (usable, new) = self.bits.on_grant(bits, number, sent_mark);
         if usable.contains(Bits::DELEGATION) {
@@ -214,6 +214,9 @@ impl InodeState {
         }
         if new.contains(Bits::ATTR) && !self.delegation.is_exclusive() {
             self.attrs.forget_unprotected();
+        }
+        if new.contains(Bits::NEGATIVE) && !self.delegation.is_delegated() {
+            self.dentries.forget_unprotected();
         }
     }
 

@@ -74,6 +74,11 @@ impl<T: Transport> Vfs for Client<T> {
         if let Some(known) = self.lookup_locally(caller, parent, name) {
             return known;
         }
+        if self.learn_page(caller, parent, name).await
+            && let Some(known) = self.lookup_locally(caller, parent, name)
+        {
+            return known;
+        }
         let asked = Tick::ask();
         match self.ask_attr(caller, &MdsRequest::Lookup { parent, name }).await {
             Ok(attr) => Ok(self.learn_name(parent, name, attr, asked, true)),
