@@ -372,8 +372,11 @@ impl Run {
         while self.executor.now() < self.watched_until.get() {
             let members = self.members.borrow().clone();
             let alive: Vec<&Rc<Member>> = members.iter().filter(|m| !m.dead.get()).collect();
+            if alive.is_empty() {
+                break;
+            }
             let which = self.executor.below(alive.len() as u64) as usize;
-            let Some(member) = alive.get(which).map(|member| (*member).clone()) else { break };
+            let member = alive[which].clone();
             let (contested, troubles) = (contested.clone(), self.troubles.clone());
             let (machine, done) = (member.machine, Rc::new(RefCell::new(None)));
             let slot = done.clone();
