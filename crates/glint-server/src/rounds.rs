@@ -68,17 +68,10 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
     /// Rounds of the server with the MDS, beside requests.
     pub fn rounds(&self) -> Vec<Round<Self>> {
         vec![
-            // Waits for nothing: it counts how long others stood still, and disks.
+            // Waits for nothing: it counts how long others stood still.
             Round::every(HOUSEKEEPING, "watch", |server, _| {
-                once(async {
-                    server.mds().time_passes();
-                    server.look_at_disks();
-                })
+                once(async { server.mds().time_passes() })
             }),
-            Round {
-                asks: true,
-                ..Round::every(TENDING, "disks", |server, _| once(server.give_up_still()))
-            },
             Round::every(HOUSEKEEPING, "eviction", |server, _| once(server.expire())),
             Round {
                 gives_way: true,
@@ -125,7 +118,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
             },
             Round::every(self.commit_interval(), "settling", |server, idle| {
                 once(async move {
-                    server.settle(idle).await;
+                    server.settle(idle);
                     server.note_totals();
                 })
             }),
@@ -137,11 +130,6 @@ impl<D: Disk> Oss<D> {
     /// Rounds of an OSS, beside requests, [`Oss::talk`] and [`Oss::destroy_ordered`].
     pub fn rounds(&self) -> Vec<Round<Self>> {
         vec![
-            Round::every(HOUSEKEEPING, "watch", |oss, _| once(async { oss.look_at_disks() })),
-            Round {
-                asks: true,
-                ..Round::every(TENDING, "disks", |oss, _| once(oss.give_up_still()))
-            },
             Round {
                 gives_way: true,
                 ..Round::every(HOUSEKEEPING, "scrub", |oss, _| Box::pin(async { oss.scrub_some() }))
@@ -166,7 +154,9 @@ impl<D: Disk> Oss<D> {
                 asks: true,
                 ..Round::every(HOUSEKEEPING, "repair", |oss, _| once(oss.repair_some()))
             },
-            Round::every(self.commit_interval(), "settling", |oss, idle| once(oss.settle(idle))),
+            Round::every(self.commit_interval(), "settling", |oss, idle| {
+                once(async move { oss.settle(idle) })
+            }),
         ]
     }
 }

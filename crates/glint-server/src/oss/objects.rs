@@ -84,7 +84,7 @@ impl<D: Disk> CommitService for Oss<D> {
     }
 
     fn has_failed(&self) -> bool {
-        self.failure().is_some()
+        self.osts.failure().is_some()
     }
 
     fn survival(&self, boot_verifier: u64) -> Option<Survived> {

@@ -87,13 +87,9 @@ impl Replication {
         if !is_ordered {
             return match self.enter_to_read(here, to.ost, chain, &request).await {
                 Ok(entered) => {
-                    let read = here.osts.handle_apart(client, index, request, bulk, None);
+                    let read = here.osts.handle(client, index, request, bulk);
                     let read = self.unless_slow(here, chain, &entered.row, to.ost, &request, read);
-                    let read = async { Ok(read.await) };
-                    let answer = match self.unless_out((chain.target, to.ost), read).await {
-                        Ok(answer) => answer,
-                        Err(errno) => return Answer::unchanged(Err(errno)),
-                    };
+                    let answer = read.await;
                     drop(entered);
                     self.unless_damaged(here, (to.ost, chain.target), request, answer).await
                 }
@@ -124,8 +120,7 @@ impl Replication {
             let in_doubt = |wanted: &Wanted| self.doubts.of(chain.target, *wanted).is_some();
             let Some(wanted) = Wanted::of(request).filter(in_doubt) else { return Ok(entered) };
             drop(entered);
-            // Apart from the state of each read: it is rare, and has much.
-            Box::pin(self.until_decided(here, chain, wanted)).await?;
+            self.until_decided(here, chain, wanted).await?;
         }
     }
 
@@ -147,15 +142,12 @@ impl Replication {
         data: Data<'_>,
     ) -> FsResult<OstReply> {
         let chain = ChainVersion { target: row.id.target(), version: row.version };
+        if let Some(index) = here.index(member) {
+            let _entered = self.rows.enter(chain)?;
+            return here.osts.handle(client, index, request, data.bulk()).await.reply;
+        }
         let to = Destination { ost: member, chain: Some(chain) };
         let made = async {
-            if here.index(member).is_some() {
-                let _entered = self.rows.enter(chain)?;
-                return self
-                    .at_member(here, client, (member, row), request, data.bulk())
-                    .await
-                    .reply;
-            }
             for _ in 0..TELLINGS {
                 let peers = self.peers()?;
                 match peers.forward(to, forward, request, data.bulk()).await {
@@ -174,7 +166,11 @@ impl Replication {
             }
             Err(Errno::EPROTO)
         };
-        within(patience(&request), self.unless_newer(chain, made)).await
+        let changed = async {
+            self.rows.until_newer(chain).await;
+            Err(Errno::EREMCHG)
+        };
+        within(patience(&request), futures_lite::future::or(made, changed)).await
     }
 
     /// Makes a change that the head of a chain has ordered.
@@ -188,9 +184,7 @@ impl Replication {
         bulk: Bulk<'_>,
     ) -> Answer<OstReply> {
         let _span = Span::start(Layer::Handler, request.op() as u8);
-        let target = to.chain.map_or(0, |chain| chain.target);
-        let followed = self.follow(here, client, to, forward, request, bulk);
-        match self.unless_out((target, to.ost), followed).await {
+        match self.follow(here, client, to, forward, request, bulk).await {
             Ok(answer) => answer,
             Err(errno) => Answer::unchanged(Err(errno)),
         }
@@ -205,19 +199,17 @@ impl Replication {
         request: OstRequest,
         bulk: Bulk<'_>,
     ) -> FsResult<Answer<OstReply>> {
-        let chain = to.chain.ok_or(Errno::ENXIO)?;
+        let (Some(chain), Some(index)) = (to.chain, here.index(to.ost)) else {
+            return Err(Errno::ENXIO);
+        };
         let entered = self.rows.enter(chain)?;
-        let member = (to.ost, &*entered.row);
-        if self.is_given_up(here, member) {
-            return Err(Errno::ETIMEDOUT);
-        }
         if !entered.row.written().any(|member| member == to.ost) {
             return Err(Errno::EREMCHG);
         }
         let data = match bulk.borrowed() {
             Bulk::Out(data) => Data(Some(data)),
             Bulk::In(room) => {
-                return Ok(self.at_member(here, client, member, request, Bulk::In(room)).await);
+                return Ok(here.osts.handle(client, index, request, Bulk::In(room)).await);
             }
             _ => Data(None),
         };
@@ -228,7 +220,7 @@ impl Replication {
             self.rows.activate(chain);
             self.is_stable(here, chain, forward.stable);
             let tag = (chain.version, forward.sequence);
-            self.recent.touch_all((chain.target, 0), parts(&request, data, touched), tag).await?;
+            self.recent.touch_all((chain.target, 0), parts(&request, data, touched), tag)?;
         } else {
             touched = None;
         }
@@ -237,26 +229,22 @@ impl Replication {
             // Of what the head has found to be in doubt.
             self.pending.sync_for_request().await?;
         }
-        let answer = self.at_member(here, client, member, request, data.bulk()).await;
+        let answer = here.osts.handle(client, index, request, data.bulk()).await;
         // A part of a change that fails may be made.
         self.note_pending(&entered.row, parts(&request, data, touched)).await?;
         Ok(answer)
     }
 
-    /// Reads an object of a member here, or asks about it: EREMCHG if there is a newer row, as there
-    /// is when that takes too long and another member serves.
+    /// Reads an object of a member here, or asks about it.
     pub(super) async fn own<D: Disk>(
         &self,
         here: Here<'_, D>,
-        (ost, row): (u16, &Chain),
+        ost: u16,
         request: OstRequest,
         bulk: Bulk<'_>,
     ) -> FsResult<OstReply> {
-        let chain = ChainVersion { target: row.id.target(), version: row.version };
         let index = here.index(ost).ok_or(Errno::ENXIO)?;
-        let own = here.osts.handle_apart(ClientId::IN_PROCESS, index, request, bulk, None);
-        let own = self.unless_slow(here, chain, row, ost, &request, own);
-        self.unless_newer(chain, async { own.await.reply }).await
+        here.osts.handle(ClientId::IN_PROCESS, index, request, bulk).await.reply
     }
 
     /// Has a member make a part of an older change, which it lacks.

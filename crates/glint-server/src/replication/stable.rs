@@ -4,9 +4,6 @@
 //! - A change is called stable when all members that were written by its row, and are now, have had
 //!   everything on stable storage since they made it.
 //! - Other members hear of that from the head of their row only.
-//! - No chain waits here for a disk of an OST that is no member of it.
-//! - What is reported as durable does not wait for an OST that no chain has written, unless that has
-//!   changes of objects without copies.
 //!
 //! A change is brought to stable storage only after the record that its object was changed. (The
 //! kernel, which may write back data by itself, takes files in the order in which they became
@@ -14,7 +11,6 @@
 
 use super::rows::Settling;
 use super::{Here, Replication};
-use futures_lite::future::{block_on, or};
 use futures_util::future::{join, join_all};
 use glint_net::host;
 use glint_ost::OstSet;
@@ -22,7 +18,7 @@ use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion, PeerRequest};
 use glint_proto::clock;
 use glint_proto::{Errno, FsResult};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -41,64 +37,20 @@ fn of_row(row: &Chain) -> ChainVersion {
 }
 
 impl Replication {
-    /// Brings everything here to stable storage.
+    /// Brings everything here to stable storage: first which objects were changed, so that a loss of
+    /// power that leaves a change in one copy only leaves that it may have; and what absent members
+    /// lack by the rows that are known here.
     pub(crate) async fn commit<D: Disk>(&self, here: Here<'_, D>) -> FsResult<()> {
-        self.commit_logs().await?;
-        let accepted = here.osts.accepted();
-        let all = (0..here.osts.count()).map(async |index| {
-            // An OST of which all chains go on without it has their changes made durable when it is
-            // healed. (This comes first: a flush of a disk that stands still is not even begun.)
-            let is_out = async {
-                let has_others = || !here.osts.is_alone(index);
-                self.rows.until_out_of_all(here.first + index, has_others).await;
-                Ok(())
-            };
-            or(is_out, here.osts.commit_one(index)).await
-        });
-        join_all(all).await.into_iter().collect::<FsResult<()>>()?;
-        here.osts.note_committed(accepted);
-        Ok(())
-    }
-
-    /// First which objects were changed, so that a loss of power that leaves a change in one copy only
-    /// leaves that it may have; and what absent members lack by the rows that are known here.
-    async fn commit_logs(&self) -> FsResult<()> {
         // Waits for the adoption of a row, which notes it.
         drop(self.adopting.lock());
         self.recent.sync().await?;
-        self.pending.sync().await
+        self.pending.sync().await?;
+        here.osts.commit().await
     }
 
-    /// Brings to stable storage what the members here of these chains have, whatever other disks here
-    /// do. Returns how it went at each: EREMCHG where the disk stands still, of which the chain hears.
-    pub(super) async fn commit_members<D: Disk>(
-        &self,
-        here: Here<'_, D>,
-        rows: impl IntoIterator<Item = &Chain>,
-    ) -> FsResult<BTreeMap<u16, FsResult<()>>> {
-        let members = rows.into_iter().flat_map(|row| row.written());
-        let members: BTreeSet<u16> = members.filter(|ost| here.index(*ost).is_some()).collect();
-        self.commit_logs().await?;
-        let accepted = here.osts.accepted();
-        let all = members.into_iter().map(async |ost| {
-            let index = here.index(ost).ok_or(Errno::ENXIO)?;
-            let is_still = async {
-                match here.osts.watch(index) {
-                    Some(watch) => watch.until_still().await,
-                    None => std::future::pending().await,
-                }
-                Err(Errno::EREMCHG)
-            };
-            Ok((ost, or(is_still, here.osts.commit_one(index)).await))
-        });
-        let all: FsResult<_> = join_all(all).await.into_iter().collect();
-        here.osts.note_if_synced(accepted);
-        all
-    }
-
-    /// Begins to do it, and to seal objects that were left alone for `idle`.
-    pub(crate) async fn settle_osts<D: Disk>(&self, osts: &OstSet<D>, idle: Duration) {
-        match self.recent.sync().await {
+    /// Does it, and has objects that were left alone for `idle` be sealed. May take long.
+    pub(crate) fn settle_osts<D: Disk>(&self, osts: &OstSet<D>, idle: Duration) {
+        match self.recent.sync_here() {
             Ok(()) => osts.settle(idle),
             Err(errno) => {
                 tracing::error!(%errno, "could not settle the log of changed objects; it is tried again");
@@ -108,7 +60,7 @@ impl Replication {
 
     /// The last thing before the end of a process: everything is on stable storage after it.
     pub(crate) fn settle_last<D: Disk>(&self, osts: &OstSet<D>) -> FsResult<()> {
-        block_on(self.recent.sync())?;
+        self.recent.sync_here()?;
         osts.settle_last()
     }
 
@@ -133,7 +85,8 @@ impl Replication {
                 self.settle_once(here).await
             };
             match settled.await {
-                Ok(()) => return self.commit(here).await,
+                Ok(true) => return Ok(()),
+                Ok(false) => return self.commit(here).await,
                 Err(Errno::EREMCHG) => host::sleep(AGAIN).await,
                 Err(errno) => return Err(errno),
             }
@@ -171,39 +124,37 @@ impl Replication {
     }
 
     /// Brings what this head has ordered to stable storage in all copies, by the rows of now: EREMCHG
-    /// if there are others.
+    /// if there are others. Returns whether there was anything: everything here is stable then, too.
     ///
     /// All members do it at the same time: clients wait for as long as one of them takes.
-    pub(super) async fn settle_once<D: Disk>(&self, here: Here<'_, D>) -> FsResult<()> {
+    pub(super) async fn settle_once<D: Disk>(&self, here: Here<'_, D>) -> FsResult<bool> {
         let _settling = self.settling.lock().await;
-        let is_headed = |row: &Chain| row.head().is_some_and(|head| here.index(head).is_some());
-        let due = self.rows.begin_settling(is_headed);
+        let due = self.rows.begin_settling();
         if due.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         for Settling { row, upto, .. } in &due {
             self.rows.until_executed(row.id.target(), *upto).await;
         }
         let is_elsewhere = |member: &u16| here.index(*member).is_none();
         let elsewhere = self.commit_elsewhere(here, due.iter().map(|one| &one.row));
-        let own = self.commit_members(here, due.iter().map(|one| &*one.row));
-        let (own, mut committed) = join(own, elsewhere).await;
-        committed.extend(own?);
+        let (own, committed) = join(self.commit(here), elsewhere).await;
+        own?;
         let mut outcome = Ok(());
         let mut stable = Vec::new();
         for Settling { row, upto, are_lost } in &due {
             let of_member = |member: u16| committed.get(&member).copied().unwrap_or(Ok(()));
-            let all: FsResult<()> = row.written().try_for_each(of_member);
+            let all: FsResult<()> = row.written().filter(is_elsewhere).try_for_each(of_member);
             if all.is_err() {
                 outcome = outcome.and(all);
                 continue;
             }
             let chain = of_row(row);
-            if *are_lost || !self.rows.settled(chain.target, *upto, is_headed) {
+            if *are_lost || !self.rows.settled(chain.target, *upto) {
                 continue;
             }
             // Numbers of changes are those of the head: one that was the head has others.
-            if !is_headed(row) {
+            if row.head().is_none_or(|head| is_elsewhere(&head)) {
                 continue;
             }
             self.is_stable(here, chain, *upto);
@@ -216,7 +167,7 @@ impl Replication {
             }
         });
         let told: FsResult<()> = join_all(told).await.into_iter().collect();
-        outcome.and(told)
+        outcome.and(told).map(|()| true)
     }
 }
 

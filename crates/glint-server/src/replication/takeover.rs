@@ -28,14 +28,11 @@ impl Replication {
             if row.head().is_none_or(|head| here.index(head).is_none()) {
                 return;
             }
-            let chain = ChainVersion { target: row.id.target(), version: row.version };
-            let taken = async {
-                match is_active {
-                    true => self.tell_active(here, &row, None).await,
-                    false => self.take_over_one(here, &row).await,
-                }
+            let taken = match is_active {
+                true => self.tell_active(here, &row, None).await,
+                false => self.take_over_one(here, &row).await,
             };
-            if let Err(errno) = self.unless_newer(chain, taken).await
+            if let Err(errno) = taken
                 && errno != Errno::EREMCHG
             {
                 let chain = row.id;
@@ -62,7 +59,7 @@ impl Replication {
         let all = merged(all);
         // Before it is noted, so that no word of an earlier takeover has the notes forgotten.
         let takeover = self.doubts.begin(chain.target, chain.version, &all);
-        self.note_doubtful(row, &all).await?;
+        self.note_doubtful(row, &all)?;
         for member in &elsewhere {
             for some in all.chunks(ENTRIES) {
                 let (takeover, touched) = (takeover.1, some.to_vec());

@@ -1,4 +1,4 @@
-//! Servers of one chain in one process, for tests: each has one OST, in memory, if nothing else is said.
+//! Servers of one chain in one process, for tests: each has one OST, in memory.
 
 use super::{Asked, Here, Peers, Replication};
 use crate::process::data_dir::{DataDir, Role};
@@ -37,7 +37,6 @@ pub(super) struct World {
 pub(super) struct Server {
     pub(super) replication: Replication,
     pub(super) osts: OstSet<MemoryDisk>,
-    pub(super) disks: Vec<MemoryDisk>,
     _dir: tempfile::TempDir,
 }
 
@@ -151,22 +150,13 @@ impl World {
 
 impl Server {
     pub(super) fn new() -> Server {
-        Server::with(1)
-    }
-
-    /// One with so many OSTs.
-    pub(super) fn with(osts: usize) -> Server {
         let dir = tempfile::tempdir().unwrap();
         let records: Arc<dyn Records> =
             Arc::new(DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap());
-        let disks: Vec<MemoryDisk> = (0..osts).map(|_| MemoryDisk::default()).collect();
-        let store =
-            |disk: &MemoryDisk| ObjectStore::on(disk.clone(), Path::new("ost"), 64, Arc::default());
-        let stores = disks.iter().map(store).collect();
+        let store = ObjectStore::on(MemoryDisk::default(), Path::new("ost"), 64, Arc::default());
         Server {
             replication: Replication::load(&records, false, None).unwrap(),
-            osts: OstSet::start(stores, Arc::default(), None, false).unwrap(),
-            disks,
+            osts: OstSet::start(vec![store], Arc::default(), None, false).unwrap(),
             _dir: dir,
         }
     }

@@ -340,15 +340,6 @@ impl Hosts {
         };
     }
 
-    /// Whether an OST of a process has failed.
-    pub(crate) fn has_failed_ost(&self, host: usize) -> bool {
-        match &*self.hosts[host].process.borrow() {
-            Some(Process::Mds(server)) => server.has_failed_ost(),
-            Some(Process::Oss(oss)) => oss.has_failed_ost(),
-            None => false,
-        }
-    }
-
     /// Why a process should end, if it should.
     pub(crate) fn failure(&self, host: usize) -> Option<String> {
         match &*self.hosts[host].process.borrow() {
@@ -407,7 +398,6 @@ fn disk(executor: &Rc<Executor>, stands_still: &Arc<Mutex<Duration>>) -> MemoryD
     let disk = MemoryDisk::default();
     let dice = Mutex::new(fastrand::Rng::with_seed(executor.below(u64::MAX)));
     let (until, now, passed) = (stands_still.clone(), glint_proto::clock::now(), executor.now());
-    disk.run_tasks(Arc::new(host::spawn));
     disk.wait(Arc::new(move || {
         let slow = {
             let mut dice = dice.lock();

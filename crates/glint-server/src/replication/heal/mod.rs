@@ -73,9 +73,7 @@ impl Replication {
         let head = row.head().filter(|head| here.index(*head).is_some());
         let syncing = row.members.iter().find(|m| m.state == MemberState::Syncing);
         let (Some(head), Some(member)) = (head, syncing) else { return false };
-        let chain = ChainVersion { target: row.id.target(), version: row.version };
-        let healed = self.heal_some(here, (head, row), member.ost);
-        match self.unless_newer(chain, healed).await {
+        match self.heal_some(here, (head, row), member.ost).await {
             Ok(more) => more,
             // The next look finds the new row, or a way to the others.
             Err(Errno::EREMCHG) => false,
@@ -100,11 +98,9 @@ impl Replication {
         if here.index(member).is_none() && !self.rows.is_told(Told::Syncing, chain) {
             // Changes before it was lost that are on its disk may be known to nobody else.
             self.ask_recent(here, row, member, |recent| {
-                self.pending.note(key, recent.into_iter(), UNNUMBERED);
-                Ok(())
+                recent.into_iter().try_for_each(|one| self.pending.touch(key, one, UNNUMBERED))
             })
             .await?;
-            self.pending.sync().await?;
             self.rows.told(Told::Syncing, chain);
         }
         let begun = clock::now();
@@ -137,9 +133,9 @@ impl Replication {
         }
         if let Some(last) = page {
             self.commit_at(here, chain, member).await?;
-            self.pending.advance(key, last, upto).await?;
+            self.pending.advance(key, last, upto)?;
             for touched in batch.iter().filter(|one| !done.contains(&one.object)) {
-                self.pending.touch(key, *touched, UNNUMBERED).await?;
+                self.pending.touch(key, *touched, UNNUMBERED)?;
             }
             self.healing.note(member, done.len() as u64, bytes, begun);
             return Ok(true);
@@ -200,9 +196,8 @@ impl Replication {
     ) -> FsResult<()> {
         match here.index(member) {
             Some(_) => {
-                let entered = self.rows.enter(chain)?;
-                let committed = self.commit_members(here, [&*entered.row]).await?;
-                committed.into_values().collect()
+                let _entered = self.rows.enter(chain)?;
+                self.commit(here).await
             }
             None => {
                 let commit = PeerRequest::Commit(vec![chain]);
