@@ -10,5 +10,4 @@ mod moves;
 mod network;
 mod oss;
 mod replication;
-mod times;
 mod write_back;

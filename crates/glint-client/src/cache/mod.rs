@@ -11,7 +11,6 @@ mod idle;
 pub(crate) mod in_flight;
 pub(crate) mod inode;
 mod negative;
-pub(crate) mod pages;
 pub(crate) mod pins;
 pub(crate) mod prune;
 
@@ -25,7 +24,7 @@ use crate::vfs::{Caller, Found, Valid};
 use glint_proto::lock::{Bits, Grant, Recall};
 use glint_proto::{Attr, Errno, FsResult, Ino, MdsReply};
 use glint_wait::Sharded;
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -36,14 +35,6 @@ pub(crate) const SHARDS: usize = 64;
 pub(crate) const INODES_MAX: usize = 200_000;
 
 type Shard = RwLock<HashMap<Ino, Arc<CachedInode>>>;
-
-/// Until when answers to a request bring something: locks until the servers have forgotten all of
-/// them, capabilities until they have forgotten this client.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Generation {
-    locks: u64,
-    session: u64,
-}
 
 /// The inodes that a client has cached.
 pub(crate) struct Cache {
@@ -60,9 +51,8 @@ pub(crate) struct Cache {
     pub(crate) with_negative: Mutex<VecDeque<Ino>>,
     pub(crate) flight: RequestsInFlight,
     kernel: OnceLock<Arc<dyn Kernel>>,
-    /// Counts how often the servers have forgotten all locks, and how often this client.
+    /// Generation of the locks here: counts how often the servers have forgotten all of them.
     generation: AtomicU64,
-    session: AtomicU64,
     log: Arc<WriteBackLog>,
 }
 
@@ -79,7 +69,6 @@ impl Cache {
             flight: RequestsInFlight::default(),
             kernel: OnceLock::new(),
             generation: AtomicU64::new(0),
-            session: AtomicU64::new(0),
             log,
         }
     }
@@ -137,7 +126,7 @@ impl Cache {
 
     /// Locks have come with an answer. Returns those that are not to be relied on, as if a
     /// server asked for them.
-    pub(crate) fn learn_grants(&self, grants: &[Grant], generation: Generation) -> Vec<Recall> {
+    pub(crate) fn learn_grants(&self, grants: &[Grant], generation: u64) -> Vec<Recall> {
         let mut refused = Vec::new();
         let sent_mark = self.sent_mark();
         for grant in grants {
@@ -172,7 +161,7 @@ impl Cache {
                 Grant::Capability { ino, capability } => {
                     let inode = self.inode(ino);
                     let mut state = inode.lock();
-                    if self.session.load(Ordering::Acquire) == generation.session {
+                    if self.is_generation(generation) {
                         state.capabilities.add(capability);
                     }
                 }
@@ -182,23 +171,20 @@ impl Cache {
     }
 
     /// The servers have forgotten all locks: what they gave before is not to be relied on, however
-    /// late its answer comes; if this client was `evicted`, neither are capabilities. To be called
-    /// before any inode is changed because of that.
-    pub(crate) fn begin_generation(&self, evicted: bool) {
-        self.session.fetch_add(u64::from(evicted), Ordering::AcqRel);
+    /// late its answer comes. To be called before any inode is changed because of that.
+    pub(crate) fn begin_generation(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Generation of what is granted in answer to what is asked from now on.
-    pub(crate) fn generation(&self) -> Generation {
-        let locks = self.generation.load(Ordering::Acquire);
-        Generation { locks, session: self.session.load(Ordering::Acquire) }
+    /// Generation of the locks that are granted from now on.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 
-    /// Whether the locks of a generation are held. What is learned in it is learned with the inode locked: who ends
+    /// Whether a generation goes on. What is learned in it is learned with the inode locked: who ends
     /// it looks at the inode after that.
-    pub(crate) fn is_generation(&self, generation: Generation) -> bool {
-        self.generation.load(Ordering::Acquire) == generation.locks
+    pub(crate) fn is_generation(&self, generation: u64) -> bool {
+        self.generation() == generation
     }
 
     /// An update of inodes by this client begins.
@@ -257,28 +243,6 @@ impl Cache {
         learns: bool,
     ) -> Found {
         let inode = self.inode(attr.ino);
-        let (mut state, held) = self.learn_entry(&inode, (parent, name), attr, asked, learns);
-        // Attributes known under a lock are no older than the answer.
-        let attr = state.attributes().unwrap_or(attr).clone();
-        let is_known = held || name == b"." || state.delegation.parent().is_some();
-        let found = self.found(&mut state, attr);
-        match is_known {
-            true => found,
-            // Nobody would be told that the name leads elsewhere.
-            false => Found { valid: Valid { entry: Duration::ZERO, ..found.valid }, ..found },
-        }
-    }
-
-    /// Learns that a name leads to `inode`. Returns the state of that, and whether the name is known
-    /// from now on.
-    pub(crate) fn learn_entry<'a>(
-        &self,
-        inode: &'a CachedInode,
-        (parent, name): (Ino, &[u8]),
-        attr: &Attr,
-        asked: Tick,
-        learns: bool,
-    ) -> (MutexGuard<'a, InodeState>, bool) {
         let mut held = {
             let state = inode.lock();
             state.believes_names(asked) && name != b"." && name != b".."
@@ -304,7 +268,15 @@ impl Cache {
         if held {
             state.add_name(parent, name);
         }
-        (state, held)
+        // Attributes known under a lock are no older than the answer.
+        let attr = state.attributes().unwrap_or(attr).clone();
+        let is_known = held || name == b"." || state.delegation.parent().is_some();
+        let found = self.found(&mut state, attr);
+        match is_known {
+            true => found,
+            // Nobody would be told that the name leads elsewhere.
+            false => Found { valid: Valid { entry: Duration::ZERO, ..found.valid }, ..found },
+        }
     }
 
     /// Forgets a name that this client removed, moved, or gave to another inode.
@@ -427,39 +399,16 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glint_proto::{Access, Capability, Timestamp};
+    use glint_proto::Timestamp;
 
     const FILE: Ino = Ino(7);
-
-    #[test]
-    fn a_capability_outlives_a_restart_of_the_servers_and_no_eviction() {
-        for evicted in [false, true] {
-            let cache = Cache::new(Arc::default());
-            let asked = cache.generation();
-            cache.begin_generation(evicted);
-            let capability = Capability { access: Access::READ, signature: [0; 32] };
-            let grants = [
-                Grant::Capability { ino: FILE, capability },
-                Grant::Bits { ino: FILE, bits: Bits::ATTR, number: 1 },
-            ];
-            cache.learn_grants(&grants, asked);
-            let inode = cache.inode(FILE);
-            let state = inode.lock();
-            assert_eq!(state.capabilities.allowing(Access::READ).is_some(), !evicted);
-            assert!(!state.has(Bits::ATTR));
-        }
-    }
 
     /// Both answers are about attributes, the first question is answered last.
     #[test]
     fn an_answer_that_a_recall_and_a_new_grant_overtook_is_not_believed() {
         let cache = Cache::new(Arc::default());
-        let grant = |number| {
-            cache.learn_grants(
-                &[Grant::Bits { ino: FILE, bits: Bits::ALL, number }],
-                cache.generation(),
-            )
-        };
+        let grant =
+            |number| cache.learn_grants(&[Grant::Bits { ino: FILE, bits: Bits::ALL, number }], 0);
         let of_size = |size| Attr { size, ..Attr::new(FILE, 0o100_644, Timestamp::default()) };
         for by_name in [false, true] {
             let learn = |size, asked| match by_name {

@@ -57,16 +57,10 @@ impl<T: Transport> Client<T> {
             Ok(MdsReply::Batched { failed, .. }) => failed,
             other => {
                 let errno = other.err().unwrap_or(Errno::EPROTO);
-                let lost = batch.promises();
-                if lost > 0 {
-                    tracing::error!(
-                        event = event::CHANGES_LOST, %errno, lost,
-                        "changes that were made here are lost"
-                    );
-                } else if matches!(errno, Errno::EOPNOTSUPP | Errno::EROFS) {
-                    // The rights of this client do not allow for it to make changes by itself.
-                    self.log.turn_off();
-                }
+                tracing::error!(
+                    event = event::CHANGES_LOST, %errno, lost = batch.count,
+                    "changes that were made here are lost"
+                );
                 (0..batch.count).map(|at| (at, errno)).collect()
             }
         };
@@ -74,9 +68,7 @@ impl<T: Transport> Client<T> {
             return;
         }
         for (at, change) in deferred::changes(&batch.changes).flatten().enumerate() {
-            if let Some((_, errno)) = failed.iter().find(|(number, _)| *number as usize == at)
-                && !change.is_access()
-            {
+            if let Some((_, errno)) = failed.iter().find(|(number, _)| *number as usize == at) {
                 self.change_failed(&change, *errno);
             }
         }

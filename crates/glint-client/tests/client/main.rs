@@ -4,6 +4,5 @@
 
 mod data_write_back;
 mod grants;
-mod lookups;
 #[path = "../support/mod.rs"]
 mod support;

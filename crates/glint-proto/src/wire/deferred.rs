@@ -49,11 +49,6 @@ impl Deferred<'_> {
         }
     }
 
-    /// Whether it only says that an inode was read, which may be lost.
-    pub fn is_access(&self) -> bool {
-        matches!(self.request, MdsRequest::Touch { .. })
-    }
-
     /// Whether a client may make such a change by itself.
     fn is_allowed(&self) -> bool {
         match self.request {
@@ -62,8 +57,7 @@ impl Deferred<'_> {
             MdsRequest::Setattr { .. }
             | MdsRequest::Unlink { .. }
             | MdsRequest::Rmdir { .. }
-            | MdsRequest::Release { .. }
-            | MdsRequest::Touch { .. } => self.made.is_none(),
+            | MdsRequest::Release { .. } => self.made.is_none(),
             MdsRequest::Rename { flags, .. } => {
                 flags == RenameFlags::default() && self.made.is_none()
             }

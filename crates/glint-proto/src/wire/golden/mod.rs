@@ -99,7 +99,6 @@ fn attr() -> Attr {
         mtime: TIME,
         ctime: LATER,
         size_on_ost: true,
-        has_no_xattrs: false,
         layout: LAYOUT,
     }
 }
