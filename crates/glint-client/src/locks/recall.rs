@@ -172,10 +172,11 @@ impl<T: Transport> Client<T> {
         }
     }
 
+    /// Forgets names that lead to an inode: one of them is about to go, the others stay.
     fn forget_children(&self, names: &[Name]) {
         for (parent, name) in names {
             if let Some(directory) = self.cache.find(*parent) {
-                directory.lock().dentries.remove(name);
+                directory.lock().dentries.doubt(name);
             }
         }
     }

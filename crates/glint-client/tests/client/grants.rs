@@ -224,6 +224,34 @@ fn a_lock_that_does_not_come_with_its_batch_keeps_no_inode() {
     });
 }
 
+/// The MDS recalls the lock of a file of which another client removes a name, perhaps another one.
+#[test]
+fn a_recall_makes_no_name_free() {
+    with_client(async |fake, client| {
+        let directory = Ino(9);
+        let file = fake.0.lock().attr();
+        fake.turn(move |_, request, answer| match request {
+            MdsRequest::Create { .. } => {
+                let attr = Attr { ino: directory, mode: 0o040_755, ..file.clone() };
+                (Ok(MdsReply::Attr(attr)), vec![bits(directory, Bits::SHARED, 1)])
+            }
+            MdsRequest::Link { .. } | MdsRequest::Lookup { .. } => {
+                (Ok(MdsReply::Attr(file.clone())), vec![bits(FILE, Bits::SHARED, 2)])
+            }
+            _ => answer,
+        });
+        let make = Make { mode: 0o040_755, umask: 0, rdev: 0, target: b"" };
+        client.make(&Caller::ROOT, Ino::ROOT, b"d", make).await.unwrap();
+        client.link(&Caller::ROOT, FILE, directory, b"name").await.unwrap();
+        let recall = Recall::Bits { ino: FILE, bits: Bits::ENTRY, number: 3 };
+        client.on_recall(vec![recall]);
+        let returned = Return::Bits { ino: FILE, bits: Bits::ENTRY, number: 3 };
+        until(|| fake.0.lock().returns.contains(&returned)).await;
+        let found = client.lookup(&Caller::ROOT, directory, b"name").await;
+        assert_eq!(found.map(|found| found.attr.ino), Ok(FILE));
+    });
+}
+
 #[test]
 fn a_link_whose_objects_cannot_be_asked_leaves_no_name_free() {
     with_client(async |fake, client| {
