@@ -36,6 +36,14 @@ pub(crate) const INODES_MAX: usize = 200_000;
 
 type Shard = RwLock<HashMap<Ino, Arc<CachedInode>>>;
 
+/// Until when answers to a request bring something: locks until the servers have forgotten all of
+/// them, capabilities until they have forgotten this client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Generation {
+    locks: u64,
+    session: u64,
+}
+
 /// The inodes that a client has cached.
 pub(crate) struct Cache {
     shards: Sharded<Shard>,
@@ -51,8 +59,9 @@ pub(crate) struct Cache {
     pub(crate) with_negative: Mutex<VecDeque<Ino>>,
     pub(crate) flight: RequestsInFlight,
     kernel: OnceLock<Arc<dyn Kernel>>,
-    /// Generation of the locks here: counts how often the servers have forgotten all of them.
+    /// Counts how often the servers have forgotten all locks, and how often this client.
     generation: AtomicU64,
+    session: AtomicU64,
     log: Arc<WriteBackLog>,
 }
 
@@ -69,6 +78,7 @@ impl Cache {
             flight: RequestsInFlight::default(),
             kernel: OnceLock::new(),
             generation: AtomicU64::new(0),
+            session: AtomicU64::new(0),
             log,
         }
     }
@@ -126,7 +136,7 @@ impl Cache {
 
     /// Locks have come with an answer. Returns those that are not to be relied on, as if a
     /// server asked for them.
-    pub(crate) fn learn_grants(&self, grants: &[Grant], generation: u64) -> Vec<Recall> {
+    pub(crate) fn learn_grants(&self, grants: &[Grant], generation: Generation) -> Vec<Recall> {
         let mut refused = Vec::new();
         let sent_mark = self.sent_mark();
         for grant in grants {
@@ -161,7 +171,7 @@ impl Cache {
                 Grant::Capability { ino, capability } => {
                     let inode = self.inode(ino);
                     let mut state = inode.lock();
-                    if self.is_generation(generation) {
+                    if self.session.load(Ordering::Acquire) == generation.session {
                         state.capabilities.add(capability);
                     }
                 }
@@ -171,20 +181,23 @@ impl Cache {
     }
 
     /// The servers have forgotten all locks: what they gave before is not to be relied on, however
-    /// late its answer comes. To be called before any inode is changed because of that.
-    pub(crate) fn begin_generation(&self) {
+    /// late its answer comes; if this client was `evicted`, neither are capabilities. To be called
+    /// before any inode is changed because of that.
+    pub(crate) fn begin_generation(&self, evicted: bool) {
+        self.session.fetch_add(u64::from(evicted), Ordering::AcqRel);
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Generation of the locks that are granted from now on.
-    pub(crate) fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Acquire)
+    /// Generation of what is granted in answer to what is asked from now on.
+    pub(crate) fn generation(&self) -> Generation {
+        let locks = self.generation.load(Ordering::Acquire);
+        Generation { locks, session: self.session.load(Ordering::Acquire) }
     }
 
-    /// Whether a generation goes on. What is learned in it is learned with the inode locked: who ends
+    /// Whether the locks of a generation are held. What is learned in it is learned with the inode locked: who ends
     /// it looks at the inode after that.
-    pub(crate) fn is_generation(&self, generation: u64) -> bool {
-        self.generation() == generation
+    pub(crate) fn is_generation(&self, generation: Generation) -> bool {
+        self.generation.load(Ordering::Acquire) == generation.locks
     }
 
     /// An update of inodes by this client begins.
@@ -399,16 +412,39 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glint_proto::Timestamp;
+    use glint_proto::{Access, Capability, Timestamp};
 
     const FILE: Ino = Ino(7);
+
+    #[test]
+    fn a_capability_outlives_a_restart_of_the_servers_and_no_eviction() {
+        for evicted in [false, true] {
+            let cache = Cache::new(Arc::default());
+            let asked = cache.generation();
+            cache.begin_generation(evicted);
+            let capability = Capability { access: Access::READ, signature: [0; 32] };
+            let grants = [
+                Grant::Capability { ino: FILE, capability },
+                Grant::Bits { ino: FILE, bits: Bits::ATTR, number: 1 },
+            ];
+            cache.learn_grants(&grants, asked);
+            let inode = cache.inode(FILE);
+            let state = inode.lock();
+            assert_eq!(state.capabilities.allowing(Access::READ).is_some(), !evicted);
+            assert!(!state.has(Bits::ATTR));
+        }
+    }
 
     /// Both answers are about attributes, the first question is answered last.
     #[test]
     fn an_answer_that_a_recall_and_a_new_grant_overtook_is_not_believed() {
         let cache = Cache::new(Arc::default());
-        let grant =
-            |number| cache.learn_grants(&[Grant::Bits { ino: FILE, bits: Bits::ALL, number }], 0);
+        let grant = |number| {
+            cache.learn_grants(
+                &[Grant::Bits { ino: FILE, bits: Bits::ALL, number }],
+                cache.generation(),
+            )
+        };
         let of_size = |size| Attr { size, ..Attr::new(FILE, 0o100_644, Timestamp::default()) };
         for by_name in [false, true] {
             let learn = |size, asked| match by_name {

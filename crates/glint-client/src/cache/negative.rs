@@ -71,7 +71,7 @@ mod tests {
         for directory in (0..80).map(Ino) {
             cache.learn_grants(
                 &[Grant::Bits { ino: directory, bits: Bits::NEGATIVE, number: 1 }],
-                0,
+                cache.generation(),
             );
             for name in 0..NEGATIVE_DENTRIES_PER_DIRECTORY_MAX + 9 {
                 cache.learn_negative(directory, &name.to_le_bytes(), Tick::ask());

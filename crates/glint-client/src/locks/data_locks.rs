@@ -12,6 +12,7 @@
 //! - While the inode is open to read and write, pages are filled under locks to write only:
 //!   they may be mapped, and the kernel does not tell us when a store dirties them.
 
+use crate::cache::Generation;
 use crate::cache::inode::CachedInode;
 use crate::client::Client;
 use crate::locks::turns::{LockTurns, TurnPlace};
@@ -211,7 +212,7 @@ impl<T: Transport> Client<T> {
 
     /// Locks have come with the answer to a request of a generation. Those that came too late to be
     /// relied on are returned.
-    pub(crate) fn learn_grants(&self, grants: &[Grant], generation: u64) {
+    pub(crate) fn learn_grants(&self, grants: &[Grant], generation: Generation) {
         let refused = self.cache.learn_grants(grants, generation);
         if !refused.is_empty() {
             self.on_recall(refused);

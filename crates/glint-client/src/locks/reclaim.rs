@@ -16,7 +16,7 @@ const KERNEL_PATIENCE: Duration = Duration::from_secs(1);
 impl<T: Transport> Client<T> {
     /// The servers have forgotten all locks. Returns what has to be said to keep those on data.
     pub(crate) async fn start_anew(&self, evicted: bool) -> Vec<MdsRequest<'static>> {
-        self.cache.begin_generation();
+        self.cache.begin_generation(evicted);
         self.locks.returns.on_locks_forgotten();
         self.data.limits.nothing_is_kept();
         let mut requests = Vec::new();
