@@ -270,7 +270,7 @@ impl Run {
     fn fail_something(&self, host: usize) {
         let times = [1, 3, u32::MAX][self.executor.below(3) as usize];
         let workers = self.workers.borrow();
-        let worker = &workers[self.executor.below(workers.len() as u64) as usize];
+        let Some(worker) = self.executor.one_of(&workers) else { return };
         let model = worker.model.borrow();
         let files: Vec<Ino> =
             model.inodes.iter().filter(|(_, inode)| !inode.is_dir).map(|(ino, _)| *ino).collect();
@@ -278,7 +278,7 @@ impl Run {
             self.troubles.descriptors.set(true);
             return self.hosts.fail_opens(host, times.min(3));
         }
-        let ino = files[self.executor.below(files.len() as u64) as usize];
+        let Some(&ino) = self.executor.one_of(&files) else { return };
         self.troubles.broken.borrow_mut().insert(ino);
         let operation = match self.executor.below(2) {
             0 => DiskOperation::Read,
@@ -294,8 +294,8 @@ impl Run {
     pub(crate) fn a_client(&self) -> Option<Rc<Member>> {
         let members = self.members.borrow();
         let alive: Vec<&Rc<Member>> = members.iter().filter(|m| !m.dead.get()).collect();
-        let which = self.executor.below(alive.len() as u64) as usize;
-        (alive.len() > 1).then(|| alive[which].clone())
+        let one = self.executor.one_of(&alive)?;
+        (alive.len() > 1).then(|| Rc::clone(one))
     }
 
     fn lose(&self, member: &Member) {
@@ -372,11 +372,7 @@ impl Run {
         while self.executor.now() < self.watched_until.get() {
             let members = self.members.borrow().clone();
             let alive: Vec<&Rc<Member>> = members.iter().filter(|m| !m.dead.get()).collect();
-            if alive.is_empty() {
-                break;
-            }
-            let which = self.executor.below(alive.len() as u64) as usize;
-            let member = alive[which].clone();
+            let Some(member) = self.executor.one_of(&alive).map(|&one| one.clone()) else { break };
             let (contested, troubles) = (contested.clone(), self.troubles.clone());
             let (machine, done) = (member.machine, Rc::new(RefCell::new(None)));
             let slot = done.clone();

@@ -105,6 +105,11 @@ impl Executor {
         self.rng.borrow_mut().u64(0..limit)
     }
 
+    /// One of these, if there are any.
+    pub(crate) fn one_of<'a, T>(&self, all: &'a [T]) -> Option<&'a T> {
+        if all.is_empty() { None } else { all.get(self.below(all.len() as u64) as usize) }
+    }
+
     /// True once in so many times.
     pub(crate) fn one_in(&self, many: u64) -> bool {
         self.below(many) == 0

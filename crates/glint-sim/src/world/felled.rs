@@ -42,8 +42,7 @@ impl Run {
     /// takes.
     pub(crate) async fn fell_a_head(self: &Rc<Self>) {
         let Some(victim) = self.a_client().filter(|_| self.hosts.count() > 1) else { return };
-        let which = self.executor.below(victim.workers.len() as u64) as usize;
-        let worker = &victim.workers[which];
+        let Some(worker) = self.executor.one_of(&victim.workers) else { return };
         let files = worker.model.borrow().files_at_rest();
         let which = self.executor.below(files.len() as u64 + 1) as usize;
         let Some(ino) = files.get(which).copied() else { return };

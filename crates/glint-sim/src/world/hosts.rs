@@ -145,7 +145,7 @@ impl Hosts {
     /// A disk fails to bring something to stable storage, once.
     pub(crate) fn fail_a_flush(&self, host: usize) {
         let disks = &self.hosts[host].disks;
-        let disk = &disks[self.executor.below(disks.len() as u64) as usize];
+        let Some(disk) = self.executor.one_of(disks) else { return };
         disk.fail(Fault::new(DiskOperation::Sync, "", Errno::EIO.0, 1));
     }
 
