@@ -2,11 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use support::copies::{content, wait_until_equal};
 use support::load::Load;
 use support::random::Random;
 use support::*;
@@ -14,27 +14,6 @@ use support::*;
 fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut random = Random(seed);
     (0..len).map(|_| random.below(256) as u8).collect()
-}
-
-/// Objects of an OST: paths below its directory, and content.
-fn content(ost: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    let top = ost.join("objects");
-    for folder in fs::read_dir(&top).into_iter().flatten().flatten() {
-        for object in fs::read_dir(folder.path()).into_iter().flatten().flatten() {
-            // One that is removed meanwhile is not there.
-            let Ok(bytes) = fs::read(object.path()) else { continue };
-            found.insert(object.path().strip_prefix(&top).unwrap().to_owned(), bytes);
-        }
-    }
-    found
-}
-
-fn must_be_equal(osts: &[PathBuf]) {
-    eventually("all copies are the same", || {
-        let first = content(&osts[0]);
-        !first.is_empty() && osts[1..].iter().all(|ost| content(ost) == first)
-    });
 }
 
 /// Puts an empty directory in the place of an OST, as a new disk is.
@@ -142,7 +121,7 @@ fn an_emptied_ost_is_refused_replaced_and_filled_while_heal_rests_and_goes_on() 
     assert_eq!(info(), "", "nothing is lacking");
     one.must_read(40);
     fs::remove_dir_all(mount.join("alone")).unwrap();
-    must_be_equal(&osts);
+    wait_until_equal(&osts, true);
     up.stop();
     one.world.assert_sound();
 }
@@ -159,7 +138,7 @@ fn damage_is_never_read_and_repaired_from_another_copy() {
     eventually("all is on stable storage", || fs::metadata(&recent).unwrap().len() == 0);
     up.stop();
     let good = content(&osts[0]);
-    must_be_equal(&osts);
+    wait_until_equal(&osts, true);
     // Each object is damaged in one copy, and in some of them in two.
     for (n, path) in good.keys().enumerate() {
         for ost in [Some(n % 3), (n % 4 == 0).then_some((n + 1) % 3)].into_iter().flatten() {
@@ -175,7 +154,7 @@ fn damage_is_never_read_and_repaired_from_another_copy() {
     one.must_read(12);
     let scrub = run(glint().args(["scrub", "--json", text(&mount)]));
     assert!(String::from_utf8_lossy(&scrub.stdout).contains("\"repaired\""));
-    must_be_equal(&osts);
+    wait_until_equal(&osts, true);
     wait_until_whole(text(&mount));
     assert!(content(&osts[2]) == good, "the good bytes are everywhere");
     one.must_read(12);
@@ -210,7 +189,7 @@ fn servers_are_used_while_the_disk_of_one_is_exchanged() {
     load.end(1);
     sh(&a, "sync -f .");
     let dirs = [world.data(), world.oss_data(1), world.oss_data(2)];
-    must_be_equal(&dirs.map(|dir| dir.join("ost0")));
+    wait_until_equal(&dirs.map(|dir| dir.join("ost0")), true);
     // The filled copy alone has everything.
     first.kill();
     for n in 0..30 {
@@ -243,7 +222,7 @@ fn the_last_copy_is_given_up_only_on_demand() {
     one.must_read(6);
     run(glint().args(["heal", "resume", text(&mount)]));
     wait_until_whole(text(&mount));
-    must_be_equal(&osts);
+    wait_until_equal(&osts, true);
     one.must_read(6);
     up.stop();
     one.world.assert_sound();

@@ -2,11 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use support::copies::wait_until_equal;
 use support::load::Load;
 use support::random::Random;
 use support::*;
@@ -17,20 +17,6 @@ const LOST_MAX: Duration = Duration::from_secs(15);
 fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut random = Random(seed);
     (0..len).map(|_| random.below(256) as u8).collect()
-}
-
-/// Objects of the first OST of a data directory: sizes and content.
-fn content(data: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    let top = data.join("ost0/objects");
-    for folder in fs::read_dir(&top).into_iter().flatten().flatten() {
-        for object in fs::read_dir(folder.path()).into_iter().flatten().flatten() {
-            // One that is removed meanwhile is not there.
-            let Ok(bytes) = fs::read(object.path()) else { continue };
-            found.insert(object.path().strip_prefix(&top).unwrap().to_owned(), bytes);
-        }
-    }
-    found
 }
 
 /// A file system on three servers, of which each has a copy of everything.
@@ -59,16 +45,7 @@ impl Copies {
 
     /// Waits until all copies are the same, and no server knows of one that lacks something.
     fn must_be_equal(&self) {
-        let difference = || {
-            let [first, others @ ..] = self.dirs().map(|dir| content(&dir));
-            others.iter().enumerate().find_map(|(n, other)| {
-                let is_as = |path: &&PathBuf| first.get(*path) == other.get(*path);
-                let path = first.keys().chain(other.keys()).find(|path| !is_as(path))?;
-                let bytes = [&first, other].map(|copy| copy.get(path).map(Vec::len));
-                Some(format!("{} at 0 and {}: bytes {bytes:?}", path.display(), n + 1))
-            })
-        };
-        eventually_none("a copy that differs", difference);
+        wait_until_equal(&self.dirs().map(|dir| dir.join("ost0")), false);
     }
 
     /// Ends it all. Objects of removed files are destroyed before: who is stopped amid that, after

@@ -10,6 +10,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 pub mod binary;
+pub mod copies;
 pub mod disk;
 pub mod events;
 /// What tests have of this machine for themselves, and other hosts.
