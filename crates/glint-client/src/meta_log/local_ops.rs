@@ -230,10 +230,10 @@ impl<T: Transport> Client<T> {
         if permit_setattr(attr, &cred, set) != Ok(Needs::Nothing) {
             return None;
         }
-        // Objects that were written have a time of their own while the file is open. A close that
-        // is under way says the time that is known when it ends.
+        // Objects that were written have a time of their own until the file is closed: a time that
+        // the MDS heard before that close would be taken for the older one.
         let sent = state.data.has_objects() || state.data.dirty().has_in_flight();
-        if set.mtime.is_some() && attr.is_file() && state.pins.is_open() && sent {
+        if set.mtime.is_some() && attr.is_file() && sent {
             return None;
         }
         let now = Timestamp::now();
@@ -425,14 +425,12 @@ impl<T: Transport> Client<T> {
         };
         let mut wrote = self.say_written(Some(&inode), file).await;
         let mut state = inode.lock();
-        if let Some((_, Some(objects))) = &mut wrote {
+        if let Some((_, Some(objects))) = &mut wrote
+            && let Some(times) = state.last_times()
+        {
             // Times of the objects are older than a utimensat(2) that is in the write-back log
             // before this.
-            match (state.last_times(), state.data.mtime()) {
-                (Some(times), _) => (objects.mtime, objects.ctime) = times,
-                (None, Some(mtime)) => objects.mtime = mtime,
-                (None, None) => {}
-            }
+            (objects.mtime, objects.ctime) = times;
         }
         let request = MdsRequest::Release { ino: file.ino, write: file.write, wrote };
         match self.push(&Caller::ROOT, Timestamp::now(), None, request) {
