@@ -302,25 +302,30 @@ impl ClientSession {
         committed: Committed,
         spare: &mut impl FnMut(KeptFrame),
     ) {
-        if boot_verifier != self.boot_verifier.load(Ordering::Acquire) {
-            return;
+        let is_news = |which: usize, now: u64| now > self.committed[which].load(Ordering::Acquire);
+        if boot_verifier == self.boot_verifier.load(Ordering::Acquire)
+            && (is_news(0, committed.mds) || is_news(1, committed.ost))
+        {
+            self.forget_durable(Some((boot_verifier, committed)), spare);
         }
-        let news = |which: usize, now: u64| {
-            now > self.committed[which].load(Ordering::Relaxed)
-                && self.committed[which].fetch_max(now, Ordering::AcqRel) < now
-        };
-        let (mds, ost) = (news(0, committed.mds), news(1, committed.ost));
-        if mds || ost {
-            // The server says so of its own copy. What the chain may have lost is to be sent to it.
-            let moving = self.chain_rows.get().map(|rows| rows.moved.moving()).unwrap_or_default();
-            moving.into_iter().for_each(|target| self.move_chain(target));
-            self.change_log(|log| {
-                // Another thread may have begun to count anew.
-                if boot_verifier == self.boot_verifier.load(Ordering::Acquire) {
-                    log.committed(committed, spare);
-                }
-            });
-        }
+    }
+
+    /// Takes out of the replay log what is known to be durable, with what a run of the server has
+    /// just said of that.
+    fn forget_durable(&self, news: Option<(u64, Committed)>, spare: &mut impl FnMut(KeptFrame)) {
+        // The server says so of its own copy. What the chain may have lost is to be sent to it.
+        let moving = self.chain_rows.get().map(|rows| rows.moved.moving()).unwrap_or_default();
+        moving.into_iter().for_each(|target| self.move_chain(target));
+        self.change_log(|log| {
+            // Another thread may have begun to count anew, which it does with the log locked.
+            let run = self.boot_verifier.load(Ordering::Acquire);
+            if let Some((_, news)) = news.filter(|(of, _)| *of == run) {
+                self.committed[0].fetch_max(news.mds, Ordering::AcqRel);
+                self.committed[1].fetch_max(news.ost, Ordering::AcqRel);
+            }
+            let [mds, ost] = [0, 1].map(|which| self.committed[which].load(Ordering::Acquire));
+            log.committed(Committed { mds, ost }, spare);
+        });
     }
 
     /// Changes the replay log, and then wakes those for whom there is room.
@@ -421,20 +426,26 @@ impl ClientSession {
 
     /// Keeps a request until its transaction is durable.
     pub(crate) fn log_request(&self, transaction: u64, request: UncommittedRequest) {
-        self.log(|log| log.add_mds(transaction, request));
+        self.log(0, transaction, |log| log.add_mds(transaction, request));
     }
 
     /// Keeps a change of data until it is durable.
     pub(crate) fn log_write(&self, transaction: u64, change: UncommittedWrite) {
-        self.log(|log| log.add_ost(transaction, change));
+        self.log(1, transaction, |log| log.add_ost(transaction, change));
     }
 
-    fn log(&self, add: impl FnOnce(&mut ReplayLog)) {
+    fn log(&self, which: usize, transaction: u64, add: impl FnOnce(&mut ReplayLog)) {
         let mut log = self.replay_log.lock();
         let was_filling = log.is_filling();
         add(&mut log);
         let fills = !was_filling && log.is_filling();
+        let is_late = transaction <= self.committed[which].load(Ordering::Acquire);
         drop(log);
+        if is_late {
+            // An answer that was sent again is overtaken by one that says that all is durable, which
+            // no other one may say later.
+            self.forget_durable(None, &mut drop);
+        }
         if fills {
             self.hurry();
         }

@@ -160,6 +160,25 @@ fn a_commit_is_over_when_nothing_of_before_is_left_in_the_log() {
     assert_eq!(session.are_stable(mark), None, "there are other numbers");
 }
 
+/// An answer is lost, and sent again after the server has said that everything is durable.
+#[test]
+fn a_change_whose_answer_comes_after_its_commit_is_not_kept() {
+    let session = self::session(None);
+    let run = session.boot_verifier.load(Ordering::Acquire);
+    let object = (0, ObjectId { ino: Ino(7), stripe: 0 });
+    let write = || UncommittedWrite { frame: vec![0; 10].into(), object, retry: None };
+    session.on_committed(run, Committed { mds: 0, ost: 18 }, &mut drop);
+    session.log_write(18, write());
+    assert!(session.replay_log.lock().is_empty(), "a sync would wait for it without end");
+    session.log_write(19, write());
+    assert!(!session.replay_log.lock().is_empty());
+    // What a run that has ended said late is not so in the next one.
+    session.count_anew(run + 1, Survived { mds: 0, ost: 0 });
+    session.on_committed(run, Committed { mds: 0, ost: 30 }, &mut drop);
+    session.log_write(1, write());
+    assert_eq!(session.are_stable(session.mark_log()), Some(false));
+}
+
 /// A world in which no time passes while somebody sleeps.
 struct Sleepless;
 
