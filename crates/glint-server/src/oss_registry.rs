@@ -315,8 +315,8 @@ impl OssRegistry {
     /// How many OSTs of all OSSes there are, but for those that were given up.
     pub fn placed_count(&self) -> usize {
         let state = self.state.lock();
-        let each = state.all.iter().map(|oss| oss.osts().len() - oss.identity.given_up.len());
-        each.sum()
+        let there = |oss: &RegisteredOss| oss.osts().filter(|ost| !oss.has_given_up(*ost)).count();
+        state.all.iter().map(there).sum()
     }
 
     /// Failure domains of the OSTs of all OSSes, but for those that were given up.

@@ -10,7 +10,9 @@ use std::sync::Arc;
 
 impl<D: Disk> AdminService for Oss<D> {
     fn status(&self) -> String {
-        let first = self.joined.get().map_or(0, |(_, first)| *first);
+        // Before it has joined nobody knows the numbers of its OSTs.
+        let first = self.joined.get().map(|(_, first)| *first);
+        let here = first.map(|first| Here { osts: &self.osts, first });
         let space = SpaceInfo::sum(self.osts.spaces());
         let client = |(session, connections): &(Arc<Session>, usize)| json!({"id": session.client().to_string(), "connections": connections});
         json!({
@@ -27,8 +29,9 @@ impl<D: Disk> AdminService for Oss<D> {
                 "free_bytes": space.free,
                 "available_bytes": space.available,
             },
-            "osts": crate::status::osts(&self.osts, first, &self.repairs),
-            "pending": crate::status::pending(&self.replication, Here { osts: &self.osts, first }),
+            "joined": first.is_some(),
+            "osts": first.map(|first| crate::status::osts(&self.osts, first, &self.repairs)),
+            "pending": here.map(|here| crate::status::pending(&self.replication, here)),
             "heal": crate::status::heal(&self.replication),
             "clients": self.sessions.all().iter().map(client).collect::<Vec<_>>(),
         })

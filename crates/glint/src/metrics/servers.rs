@@ -34,7 +34,7 @@ impl Gauges {
 
 fn help(name: &str) -> &'static str {
     match name {
-        "space_total_bytes" => "Space of all OSTs.",
+        "space_total_bytes" => "Space of all OSTs, or of those of this server if it is an OSS.",
         "space_free_bytes" => "Space that their disks have left.",
         "space_available_bytes" => "Space that users may still fill.",
         "inodes" => "Inodes of the file system.",
@@ -46,10 +46,12 @@ fn help(name: &str) -> &'static str {
         "ost_drained" => "1 if new files avoid the OST.",
         "ost_given_up" => "1 if an administrator has given the OST up.",
         "ost_damaged_objects" => "Objects that the last scrub of the OST found damaged.",
-        "ost_repaired_objects" => "Of the damaged objects, those that were repaired.",
+        "ost_repaired_objects" => "Of the damaged objects, those of which a repair was begun.",
         "ost_scrub_running" => "1 while the data of the OST is compared with its checksums.",
         "ost_lost_files" => "Files without copies that lost data when the OST was replaced.",
-        "oss_silent_seconds" => "How long another server of OSTs was not heard of.",
+        "oss_silent_seconds" => {
+            "How long another server of OSTs was not heard of, since this MDS started at most."
+        }
         "chains" => "Chains of copies; those of which all members serve are whole.",
         "ost_not_serving_chains" => "Chains in which an OST does not serve, by its state there.",
         "heal_pending_objects" => {
@@ -116,8 +118,15 @@ fn osts(status: &Value, gauges: &mut Gauges) {
     for oss in rows(&status["osses"]) {
         let first = oss["first_ost"].as_u64().unwrap_or_default();
         let address = escaped(oss["address"].as_str().unwrap_or_default());
-        for (ost, space) in (first..).zip(rows(&oss["space"])) {
-            row(gauges, ost, &format!("ost=\"{ost}\",oss=\"{address}\""), space, &oss["given_up"]);
+        // One that was not heard of since the MDS started has not said what space it has.
+        let count = oss["osts"].as_u64().unwrap_or_default();
+        for (at, ost) in (first..first + count).enumerate() {
+            let labels = format!("ost=\"{ost}\",oss=\"{address}\"");
+            row(gauges, ost, &labels, &oss["space"][at], &oss["given_up"]);
+        }
+        if oss["given_up"].as_array().is_some_and(|given_up| given_up.len() as u64 >= count) {
+            // Nobody waits for it any more.
+            continue;
         }
         let silent = oss["silent_ms"].as_f64().map(|ms| ms / 1000.0);
         gauges.add("oss_silent_seconds", &format!("oss=\"{address}\""), &silent.into());
@@ -184,10 +193,12 @@ mod tests {
                 "scrub": { "damaged": 2, "repaired": 1, "running": true },
             }],
             "osses": [{
-                "address": "a\"b:1", "first_ost": 1, "silent_ms": 1500, "given_up": [2],
+                "address": "a\"b:1", "first_ost": 1, "osts": 3, "silent_ms": 1500, "given_up": [2],
                 "space": [
                     { "total_bytes": 11, "available_bytes": 5 }, { "total_bytes": 9 },
                 ],
+            }, {
+                "address": "c:1", "first_ost": 4, "osts": 1, "silent_ms": 9, "given_up": [4], "space": [],
             }],
             "drained": [1],
             "replaced": [{ "ost": 0, "lost_files": 3 }, { "ost": 1, "found_objects": 3 }],
@@ -214,6 +225,8 @@ mod tests {
             "glint_ost_available_bytes{ost=\"1\",oss=\"a\\\"b:1\"} 5",
             "glint_ost_drained{ost=\"1\",oss=\"a\\\"b:1\"} 1",
             "glint_ost_given_up{ost=\"2\",oss=\"a\\\"b:1\"} 1",
+            "glint_ost_drained{ost=\"3\",oss=\"a\\\"b:1\"} 0",
+            "glint_ost_given_up{ost=\"4\",oss=\"c:1\"} 1",
             "glint_oss_silent_seconds{oss=\"a\\\"b:1\"} 1.5",
             "glint_ost_lost_files{ost=\"0\"} 3",
             "glint_chains{whole=\"no\"} 2",
@@ -226,7 +239,9 @@ mod tests {
         ] {
             assert!(lines.iter().any(|line| line == wanted), "{wanted} is not in {lines:#?}");
         }
-        assert!(!lines.iter().any(|line| line.contains("pending_objects{ost=\"1\"}")));
+        for without in ["pending_objects{ost=\"1\"}", "silent_seconds{oss=\"c:1\"}"] {
+            assert!(!lines.iter().any(|line| line.contains(without)), "{without} is in {lines:#?}");
+        }
     }
 
     #[test]
