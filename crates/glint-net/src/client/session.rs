@@ -312,7 +312,11 @@ impl ClientSession {
 
     /// Takes out of the replay log what is known to be durable, with what a run of the server has
     /// just said of that.
-    fn forget_durable(&self, news: Option<(u64, Committed)>, spare: &mut impl FnMut(KeptFrame)) {
+    pub(crate) fn forget_durable(
+        &self,
+        news: Option<(u64, Committed)>,
+        spare: &mut impl FnMut(KeptFrame),
+    ) {
         // The server says so of its own copy. What the chain may have lost is to be sent to it.
         let moving = self.chain_rows.get().map(|rows| rows.moved.moving()).unwrap_or_default();
         moving.into_iter().for_each(|target| self.move_chain(target));

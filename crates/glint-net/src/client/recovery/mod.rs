@@ -69,6 +69,8 @@ impl Connection {
                         self.session.count_anew(welcome.boot_verifier, welcome.survived);
                     }
                     self.replay(writer, reader, evictions, &mut recovery.retries).await?;
+                    // Another thread may have heard that it is durable before the answer was here.
+                    self.session.forget_durable(None, &mut drop);
                 }
                 RecoveryStep::SayRecovered => {
                     let recovered = self.request(&Request::Recovered)?;
