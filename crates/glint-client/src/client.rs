@@ -242,9 +242,14 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Whether an inode was made here without extended attributes, and nobody else has seen it.
+    /// Whether it is known that an inode has no extended attributes: its attributes are known and
+    /// say so, or it was made here without, and nobody else has seen it.
     pub(crate) fn has_no_xattrs(&self, ino: Ino) -> bool {
-        self.cache.find(ino).is_some_and(|inode| inode.lock().delegation.has_no_xattrs())
+        self.cache.find(ino).is_some_and(|inode| {
+            let state = inode.lock();
+            state.delegation.has_no_xattrs()
+                || state.attributes().is_some_and(|attr| attr.has_no_xattrs)
+        })
     }
 
     pub(crate) async fn size_of(&self, ino: Ino) -> FsResult<u64> {

@@ -89,6 +89,7 @@ impl FileType {
 
 /// Attributes of an inode, apart from its names and its data.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(into = "EncodedAttr", try_from = "EncodedAttr")]
 pub struct Attr {
     /// Inode number.
     pub ino: Ino,
@@ -115,12 +116,72 @@ pub struct Attr {
     /// The objects know size, blocks and mtime better than the inode: the file
     /// is, or was when a writer vanished, open for writing.
     pub size_on_ost: bool,
+    /// It has no extended attributes, and with that no ACLs and no file capabilities. If not, it
+    /// may have some.
+    pub has_no_xattrs: bool,
     /// Layout of the data; for a directory, what new files in it get.
     pub layout: Layout,
 }
 
+/// [`Attr`] as it is encoded.
+#[derive(Serialize, Deserialize)]
+struct EncodedAttr {
+    ino: Ino,
+    mode: u32,
+    nlink: u32,
+    uid: u32,
+    gid: u32,
+    rdev: u32,
+    size: u64,
+    blocks: u64,
+    atime: Timestamp,
+    mtime: Timestamp,
+    ctime: Timestamp,
+    flags: u8,
+    layout: Layout,
+}
+
+impl EncodedAttr {
+    const SIZE_ON_OST: u8 = 1;
+    const NO_XATTRS: u8 = 2;
+}
+
+impl From<Attr> for EncodedAttr {
+    fn from(attr: Attr) -> EncodedAttr {
+        let Attr { ino, mode, nlink, uid, gid, rdev, size, blocks, .. } = attr;
+        let Attr { atime, mtime, ctime, size_on_ost, has_no_xattrs, layout, .. } = attr;
+        let flags = if size_on_ost { EncodedAttr::SIZE_ON_OST } else { 0 }
+            | if has_no_xattrs { EncodedAttr::NO_XATTRS } else { 0 };
+        #[rustfmt::skip]
+        let encoded = EncodedAttr {
+            ino, mode, nlink, uid, gid, rdev, size, blocks, atime, mtime, ctime, flags, layout,
+        };
+        encoded
+    }
+}
+
+impl TryFrom<EncodedAttr> for Attr {
+    type Error = &'static str;
+
+    fn try_from(encoded: EncodedAttr) -> Result<Attr, &'static str> {
+        let EncodedAttr { ino, mode, nlink, uid, gid, rdev, size, blocks, .. } = encoded;
+        let EncodedAttr { atime, mtime, ctime, flags, layout, .. } = encoded;
+        if flags & !(EncodedAttr::SIZE_ON_OST | EncodedAttr::NO_XATTRS) != 0 {
+            return Err("unknown flags of attributes");
+        }
+        let size_on_ost = flags & EncodedAttr::SIZE_ON_OST != 0;
+        let has_no_xattrs = flags & EncodedAttr::NO_XATTRS != 0;
+        #[rustfmt::skip]
+        let attr = Attr {
+            ino, mode, nlink, uid, gid, rdev, size, blocks, atime, mtime, ctime, size_on_ost,
+            has_no_xattrs, layout,
+        };
+        Ok(attr)
+    }
+}
+
 impl Attr {
-    /// An inode of the superuser with one name, no data and these times.
+    /// An inode of the superuser with one name, no data, no extended attributes and these times.
     pub fn new(ino: Ino, mode: u32, now: Timestamp) -> Attr {
         Attr {
             ino,
@@ -135,6 +196,7 @@ impl Attr {
             mtime: now,
             ctime: now,
             size_on_ost: false,
+            has_no_xattrs: true,
             layout: Layout::default(),
         }
     }

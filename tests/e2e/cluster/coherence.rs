@@ -10,17 +10,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, sy
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use support::pair::{Pair, pair};
+use support::pair::{both_ways, pair};
 use support::*;
-
-/// Runs a test twice, with the mounts in both roles.
-fn both_ways(pair: &Pair, name: &str, test: impl Fn(&Path, &Path)) {
-    for (way, (x, y)) in [(&pair.a, &pair.b), (&pair.b, &pair.a)].into_iter().enumerate() {
-        let directory = format!("{name}-{way}");
-        fs::create_dir(x.join(&directory)).unwrap();
-        test(&x.join(&directory), &y.join(&directory));
-    }
-}
 
 fn gone(path: &Path) -> bool {
     fs::metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
@@ -93,6 +84,41 @@ fn directories() {
     });
 }
 
+/// A mount looks several names up, and knows the directory from then on.
+#[test]
+fn names_of_a_directory_that_was_learned() {
+    let pair = pair();
+    both_ways(&pair, "learned", |x, y| {
+        for i in 0..10 {
+            let d = format!("d{i}");
+            fs::create_dir(x.join(&d)).unwrap();
+            let (x, y) = (x.join(&d), y.join(&d));
+            sh(&x, "mkdir e; touch {1..9}; ln 8 g");
+            for name in ["1", "2", "3", "8", "g", "e"] {
+                assert!(y.join(name).exists());
+            }
+            assert!(gone(&y.join("new")) && gone(&y.join("e/new")));
+            fs::write(x.join("new"), b"1").unwrap();
+            assert_eq!(fs::read(y.join("new")).unwrap(), b"1", "made elsewhere");
+            fs::rename(x.join("1"), x.join("old")).unwrap();
+            assert!(gone(&y.join("1")) && y.join("old").exists(), "renamed");
+            fs::remove_file(x.join("2")).unwrap();
+            assert!(gone(&y.join("2")), "removed");
+            fs::remove_file(x.join("g")).unwrap();
+            assert!(gone(&y.join("g")) && y.join("8").exists(), "one of two names");
+            fs::hard_link(x.join("3"), x.join("h")).unwrap();
+            assert_eq!(fs::metadata(y.join("h")).unwrap().nlink(), 2, "linked");
+            fs::write(y.join("other"), b"").unwrap();
+            fs::remove_file(y.join("4")).unwrap();
+            assert!(x.join("other").exists() && gone(&x.join("4")) && gone(&y.join("4")));
+            fs::set_permissions(x.join("5"), fs::Permissions::from_mode(0o600)).unwrap();
+            assert_eq!(fs::metadata(y.join("5")).unwrap().mode() & 0o777, 0o600);
+            let count = |at: &Path| fs::read_dir(at).unwrap().count();
+            assert_eq!((count(&x), count(&y)), (11, 11));
+        }
+    });
+}
+
 #[test]
 fn attributes() {
     let pair = pair();
@@ -112,80 +138,21 @@ fn attributes() {
         assert_eq!(fs::metadata(y.join("f")).unwrap().modified().unwrap(), time);
         drop(file);
         assert_eq!(fs::metadata(y.join("f")).unwrap().modified().unwrap(), time);
+        // Both know that there are none.
+        for at in [x, y] {
+            assert_eq!(sh(at, "getfattr -d -m - f"), "");
+            assert!(!sh(at, "getfacl -c f").contains("mask"));
+        }
         sh(x, "setfattr -n user.a -v 1 f");
         assert!(sh(y, "getfattr -n user.a f").contains("\"1\""));
         sh(y, "setfattr -n user.a -v 2 f");
         assert!(sh(x, "getfattr -n user.a f").contains("\"2\""));
-    });
-}
-
-/// A time that is set stays, whoever has written before it and has not sent that yet.
-#[test]
-fn times_of_files_being_written() {
-    let pair = pair();
-    both_ways(&pair, "times", |x, y| {
-        let time_of = |round| std::time::UNIX_EPOCH + Duration::from_secs(1000 + round);
-        let same = |round: u64, when: &str| {
-            for path in [y.join(format!("f{round}")), x.join(format!("f{round}"))] {
-                let found = fs::metadata(&path).unwrap().modified().unwrap();
-                assert_eq!(found, time_of(round), "{when}: {}", path.display());
-            }
-        };
-        for round in 0..60 {
-            let (here, there) = (x.join(format!("f{round}")), y.join(format!("f{round}")));
-            let time = time_of(round);
-            // Alternately in a directory delegated to one client, and in one it shares.
-            if round % 2 == 0 {
-                fs::metadata(y).unwrap();
-            }
-            let writer = File::create(&here).unwrap();
-            let reader = (round % 3 == 0).then(|| File::open(&there).unwrap());
-            writer.write_all_at(&[round as u8; 5000], 100 * round).unwrap();
-            let setter = if round % 5 < 2 { &there } else { &here };
-            if round % 7 < 3 {
-                drop(writer);
-                File::options().write(true).open(setter).unwrap().set_modified(time).unwrap();
-                same(round, "after the close");
-            } else {
-                File::options().write(true).open(setter).unwrap().set_modified(time).unwrap();
-                same(round, "before the close");
-                drop(writer);
-                same(round, "just closed");
-            }
-            drop(reader);
-        }
-        std::thread::sleep(Duration::from_millis(1200));
-        (0..60).for_each(|round| same(round, "later"));
-    });
-}
-
-/// Times of a change are those at which its program made it, before and after the data was sent.
-#[test]
-fn times_of_written_files_are_the_same_everywhere_and_stay() {
-    let pair = pair();
-    both_ways(&pair, "changes", |x, y| {
-        let path = x.join("f");
-        let times = |directory: &Path| {
-            let found = fs::metadata(directory.join("f")).unwrap();
-            (found.mtime_nsec(), found.ctime_nsec())
-        };
-        let same = |round: u64, when: &str| {
-            assert_eq!(times(x), times(y), "round {round}, {when}");
-        };
-        for round in 0..20 {
-            let writer = File::options().write(true).create(true).truncate(false).open(&path);
-            let writer = writer.unwrap();
-            writer.write_all_at(&[round as u8; 5000], 100 * round).unwrap();
-            let written = times(x);
-            same(round, "written");
-            writer.sync_all().unwrap();
-            same(round, "synced");
-            drop(writer);
-            same(round, "closed");
-            std::thread::sleep(Duration::from_millis(20));
-            same(round, "later");
-            assert_eq!(times(x), written, "round {round}: nothing was changed since");
-        }
+        sh(x, "setfacl -m u:77:rw f; setfacl -d -m u:78:r .");
+        assert!(sh(y, "getfacl -c f").contains("user:77:rw-"));
+        assert!(sh(y, "getfacl -c .").contains("default:user:78:r--"));
+        // What a new file inherits is an attribute, too.
+        fs::write(y.join("g"), b"").unwrap();
+        assert!(sh(x, "getfacl -c g").contains("user:78:r--"));
     });
 }
 

@@ -13,6 +13,9 @@ use crate::cache::attrs::Tick;
 use glint_proto::Ino;
 use std::collections::HashMap;
 
+/// Doublings of the names that are looked up one by one before another page is asked for.
+const PAGES_DOUBLING: u32 = 10;
+
 /// Known names of one directory.
 #[derive(Default)]
 pub(crate) struct Dentries {
@@ -23,6 +26,19 @@ pub(crate) struct Dentries {
     complete: bool,
     /// When names were lost or changed last.
     disturbed: Tick,
+    pages: Pages,
+}
+
+/// Pages of the directory that were asked for because names were looked up one by one: after two of
+/// them the first, and each time after twice as many another one, in turns. So what is asked for in
+/// vain is a small part, however large the directory is.
+#[derive(Default)]
+struct Pages {
+    count: u32,
+    /// Names that were looked up since.
+    names: u32,
+    /// Cookie of the last entry of the last page, or 0 after the last one.
+    cookie: u64,
 }
 
 impl Dentries {
@@ -106,9 +122,34 @@ impl Dentries {
         self.names.retain(|_, ino| ino.is_none_or(|ino| !is_doubtful(ino)));
     }
 
+    /// A name is looked up that is not known. Returns the cookie after which a page of names is worth
+    /// asking for instead, and how many were asked for.
+    pub(crate) fn page_to_ask_for(&mut self) -> Option<(u64, u32)> {
+        let Pages { count, names, cookie } = &mut self.pages;
+        *names += 1;
+        if *names <= 1 << (*count).min(PAGES_DOUBLING) {
+            return None;
+        }
+        *names = 0;
+        *count += 1;
+        Some((*cookie, *count - 1))
+    }
+
+    /// A page of names has come that ends with this cookie; `None` if it was the last.
+    pub(crate) fn note_page(&mut self, last: Option<u64>) {
+        self.pages.cookie = last.unwrap_or(0);
+    }
+
     /// Nothing protects free names any more.
     pub(crate) fn revoke_negative(&mut self) {
         self.disturbed = Tick::now();
+        self.complete = false;
+        self.names.retain(|_, ino| ino.is_some());
+    }
+
+    /// A lock on free names has come with an answer: what was known without one may be old, the
+    /// answer is not.
+    pub(crate) fn forget_unprotected(&mut self) {
         self.complete = false;
         self.names.retain(|_, ino| ino.is_some());
     }
@@ -139,6 +180,21 @@ mod tests {
     use std::collections::BTreeMap;
 
     const NAMES: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
+
+    #[test]
+    fn pages_are_asked_for_more_and_more_seldom() {
+        let mut dentries = Dentries::default();
+        let mut asked = Vec::new();
+        for name in 1..40 {
+            if let Some((cookie, pages)) = dentries.page_to_ask_for() {
+                asked.push((name, cookie, pages));
+                dentries.note_page((pages < 2).then_some(u64::from(pages) + 7));
+            }
+        }
+        assert_eq!(asked, [(2, 0, 0), (5, 7, 1), (10, 8, 2), (19, 0, 3), (36, 0, 4)]);
+        let many = (0..100_000).filter(|_| dentries.page_to_ask_for().is_some()).count();
+        assert!((90..110).contains(&many), "{many}");
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(500))]

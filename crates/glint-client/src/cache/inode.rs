@@ -44,6 +44,8 @@ pub(crate) struct InodeState {
     pub(crate) data: FileData,
     /// A program took a lock of fcntl(2).
     has_posix_locks: bool,
+    /// Number in the write-back log of the last change that says when it was read.
+    last_access: u64,
     /// Capabilities of this session, if OSTs want to see them.
     pub(crate) capabilities: Capabilities,
 }
@@ -69,6 +71,7 @@ impl CachedInode {
             lock_turns: LockTurns::default(),
             data: FileData::default(),
             has_posix_locks: false,
+            last_access: 0,
             capabilities: Capabilities::default(),
         };
         CachedInode { ino, is_listed: AtomicBool::new(false), state: Monitor::new(state) }
@@ -202,8 +205,8 @@ impl InodeState {
         self.bits.sent_mark()
     }
 
-    /// Bits have come with an answer. If ATTR is new, what was known before is not so any more,
-    /// unless nobody else could change it.
+    /// Bits have come with an answer. What those that are new protect and was known before is not so
+    /// any more, unless nobody else could change it.
     pub(crate) fn on_grant(&mut self, bits: Bits, number: u64, sent_mark: u64) {
         let (usable, new) = self.bits.on_grant(bits, number, sent_mark);
         if usable.contains(Bits::DELEGATION) {
@@ -211,6 +214,9 @@ impl InodeState {
         }
         if new.contains(Bits::ATTR) && !self.delegation.is_exclusive() {
             self.attrs.forget_unprotected();
+        }
+        if new.contains(Bits::NEGATIVE) && !self.delegation.is_delegated() {
+            self.dentries.forget_unprotected();
         }
     }
 
@@ -298,6 +304,19 @@ impl InodeState {
         self.delegation.remove(number);
         self.names.take();
         self.attrs.lose();
+    }
+
+    /// The inode was read at this time, which is a change of this number.
+    pub(crate) fn on_local_access(&mut self, time: Timestamp, number: u64) {
+        self.last_access = self.last_access.max(number);
+        if let Some(attr) = self.attributes_mut() {
+            attr.atime = time;
+        }
+    }
+
+    /// Number of the last change that says when the inode was read.
+    pub(crate) fn last_access(&self) -> u64 {
+        self.last_access
     }
 
     /// A program takes a lock of fcntl(2).

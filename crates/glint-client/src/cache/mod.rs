@@ -11,6 +11,7 @@ mod idle;
 pub(crate) mod in_flight;
 pub(crate) mod inode;
 mod negative;
+pub(crate) mod pages;
 pub(crate) mod pins;
 pub(crate) mod prune;
 
@@ -24,7 +25,7 @@ use crate::vfs::{Caller, Found, Valid};
 use glint_proto::lock::{Bits, Grant, Recall};
 use glint_proto::{Attr, Errno, FsResult, Ino, MdsReply};
 use glint_wait::Sharded;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -256,6 +257,28 @@ impl Cache {
         learns: bool,
     ) -> Found {
         let inode = self.inode(attr.ino);
+        let (mut state, held) = self.learn_entry(&inode, (parent, name), attr, asked, learns);
+        // Attributes known under a lock are no older than the answer.
+        let attr = state.attributes().unwrap_or(attr).clone();
+        let is_known = held || name == b"." || state.delegation.parent().is_some();
+        let found = self.found(&mut state, attr);
+        match is_known {
+            true => found,
+            // Nobody would be told that the name leads elsewhere.
+            false => Found { valid: Valid { entry: Duration::ZERO, ..found.valid }, ..found },
+        }
+    }
+
+    /// Learns that a name leads to `inode`. Returns the state of that, and whether the name is known
+    /// from now on.
+    pub(crate) fn learn_entry<'a>(
+        &self,
+        inode: &'a CachedInode,
+        (parent, name): (Ino, &[u8]),
+        attr: &Attr,
+        asked: Tick,
+        learns: bool,
+    ) -> (MutexGuard<'a, InodeState>, bool) {
         let mut held = {
             let state = inode.lock();
             state.believes_names(asked) && name != b"." && name != b".."
@@ -281,15 +304,7 @@ impl Cache {
         if held {
             state.add_name(parent, name);
         }
-        // Attributes known under a lock are no older than the answer.
-        let attr = state.attributes().unwrap_or(attr).clone();
-        let is_known = held || name == b"." || state.delegation.parent().is_some();
-        let found = self.found(&mut state, attr);
-        match is_known {
-            true => found,
-            // Nobody would be told that the name leads elsewhere.
-            false => Found { valid: Valid { entry: Duration::ZERO, ..found.valid }, ..found },
-        }
+        (state, held)
     }
 
     /// Forgets a name that this client removed, moved, or gave to another inode.

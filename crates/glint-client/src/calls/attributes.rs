@@ -10,7 +10,6 @@ use glint_net::{MdsSession, Transport};
 use glint_proto::lock::Range;
 use glint_proto::{
     Bulk, Errno, FsResult, Ino, MdsReply, MdsRequest, OstReply, OstRequest, SetAttr, SpaceInfo,
-    Timestamp,
 };
 use std::sync::atomic::Ordering;
 
@@ -100,13 +99,10 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Sets the access time, if that is due.
+    /// Sets the access time, if that is due. It travels with the next changes, as with the option
+    /// lazytime of mount(8), where this client knows what is due.
     pub(crate) async fn touch(&self, file: &OpenFile) {
-        if file.atime_done.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let now = Timestamp::now();
-        if self.cache.attributes(file.ino).is_some_and(|found| !found.attr.needs_atime(now)) {
+        if file.atime_done.swap(true, Ordering::Relaxed) || self.touch_locally(file.ino) {
             return;
         }
         // A read does not fail because its time could not be noted.

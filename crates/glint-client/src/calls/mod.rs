@@ -74,6 +74,11 @@ impl<T: Transport> Vfs for Client<T> {
         if let Some(known) = self.lookup_locally(caller, parent, name) {
             return known;
         }
+        if self.learn_page(caller, parent, name).await
+            && let Some(known) = self.lookup_locally(caller, parent, name)
+        {
+            return known;
+        }
         let asked = Tick::ask();
         match self.ask_attr(caller, &MdsRequest::Lookup { parent, name }).await {
             Ok(attr) => Ok(self.learn_name(parent, name, attr, asked, true)),
@@ -317,11 +322,17 @@ impl<T: Transport> Vfs for Client<T> {
     ) -> FsResult<Listing> {
         let file = self.handles.get(handle)?;
         self.touch(&file).await;
+        if file.take_last_entry(cookie) {
+            return Ok(Listing::default());
+        }
         let request = MdsRequest::Readdir { ino: file.ino, cookie, bytes_max, plus };
         let asked = Tick::ask();
         let MdsReply::Dir(page) = self.ask(caller, &request).await? else {
             return Err(Errno::EPROTO);
         };
+        if let Some(last) = page.entries.last().filter(|_| page.end) {
+            file.note_last_entry(last.cookie);
+        }
         let mut listing = Listing { valid: Vec::new(), entries: page.entries };
         for entry in &mut listing.entries {
             let mut valid = Valid::default();

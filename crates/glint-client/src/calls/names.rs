@@ -4,8 +4,13 @@ use crate::cache::attrs::Tick;
 use crate::client::{Client, said_attr};
 use crate::vfs::{Caller, Found};
 use glint_net::Transport;
+use glint_proto::limits::DIR_PAGE_BYTES_MAX;
 use glint_proto::lock::Bits;
-use glint_proto::{Attr, FsResult, Ino, MdsRequest, RenameFlags};
+use glint_proto::{Attr, FsResult, Ino, MdsReply, MdsRequest, RenameFlags};
+
+/// Size of the first page of a directory that is asked for because of lookups: a directory with no
+/// more than some ten names is complete then.
+const FIRST_PAGE_BYTES: u32 = 8 << 10;
 
 impl<T: Transport> Client<T> {
     /// Finds a name without asking, if it is known where it leads or that it is free.
@@ -20,6 +25,23 @@ impl<T: Transport> Client<T> {
             return None;
         }
         self.cache.lookup(caller, parent, name)
+    }
+
+    /// Learns a page of a directory, if a name is looked up there after others that were not known
+    /// either: one request instead of one for each name. Whether it has.
+    pub(crate) async fn learn_page(&self, caller: &Caller, parent: Ino, name: &[u8]) -> bool {
+        if !self.has_locks() || name == b".." || !caller.may_all() {
+            return false;
+        }
+        let page = self.cache.inode(parent).lock().dentries.page_to_ask_for();
+        let Some((cookie, pages)) = page else { return false };
+        let bytes_max = if pages == 0 { FIRST_PAGE_BYTES } else { DIR_PAGE_BYTES_MAX as u32 };
+        let request = MdsRequest::Readdir { ino: parent, cookie, bytes_max, plus: true };
+        let asked = Tick::ask();
+        // Whoever may look names up may not be allowed to list them.
+        let Ok(MdsReply::Dir(page)) = self.ask(caller, &request).await else { return false };
+        self.cache.learn_page(parent, cookie, &page, asked);
+        true
     }
 
     /// Looks an inode of any type up by its number, for who has a file handle.

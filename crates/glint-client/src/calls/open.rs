@@ -93,6 +93,7 @@ impl<T: Transport> Client<T> {
             plain: AtomicU64::new(0),
             wrote: AtomicBool::new(flags.truncate),
             atime_done: AtomicBool::new(self.parameters.noatime),
+            last_entry: AtomicU64::new(0),
             ahead: Mutex::default(),
         })
     }

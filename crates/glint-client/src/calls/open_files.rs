@@ -35,7 +35,22 @@ pub(crate) struct OpenFile {
     pub(crate) plain: AtomicU64,
     /// The access time was seen to.
     pub(crate) atime_done: AtomicBool,
+    /// Cookie of the last entry of a directory, if a page said that nothing follows it.
+    pub(crate) last_entry: AtomicU64,
     pub(crate) ahead: Mutex<ReadAhead>,
+}
+
+impl OpenFile {
+    /// Notes which entry of the directory is the last.
+    pub(crate) fn note_last_entry(&self, cookie: u64) {
+        self.last_entry.store(cookie, Ordering::Release);
+    }
+
+    /// Whether it is known that no entry follows this one. It is so only for who asks next: somebody
+    /// who asks again wants to know what was made meanwhile.
+    pub(crate) fn take_last_entry(&self, cookie: u64) -> bool {
+        self.last_entry.swap(0, Ordering::AcqRel) == cookie && cookie != 0
+    }
 }
 
 /// The open files of a client.

@@ -18,27 +18,35 @@ impl<T: Transport> Client<T> {
             MdsRequest::Sync => self.flush_log().await,
             MdsRequest::Create { parent, name, .. }
             | MdsRequest::Lookup { parent, name }
-            | MdsRequest::Unlink { parent, name }
             | MdsRequest::Rmdir { parent, name } => self.flush_name(parent, name).await,
+            MdsRequest::Unlink { parent, name } => {
+                self.flush_access_of(parent, name).await;
+                self.flush_name(parent, name).await;
+            }
             MdsRequest::Link { ino, parent, name } => {
+                self.flush_access(ino).await;
                 self.flush_changes_and_closes(ino).await;
                 self.flush_name(parent, name).await;
             }
             MdsRequest::Rename { parent, name, new_parent, new_name, .. } => {
+                self.flush_access_of(parent, name).await;
                 self.flush_name(parent, name).await;
                 self.flush_name(new_parent, new_name).await;
             }
+            MdsRequest::Setattr { ino, .. }
+            | MdsRequest::Setxattr { ino, .. }
+            | MdsRequest::Removexattr { ino, .. } => {
+                self.flush_access(ino).await;
+                self.flush_changes_and_closes(ino).await;
+            }
             MdsRequest::Tmpfile { parent: ino, .. }
             | MdsRequest::Getattr { ino }
-            | MdsRequest::Setattr { ino, .. }
             | MdsRequest::Open { ino, .. }
             | MdsRequest::Release { ino, .. }
             | MdsRequest::Readdir { ino, .. }
             | MdsRequest::Readlink { ino }
             | MdsRequest::Getxattr { ino, .. }
-            | MdsRequest::Setxattr { ino, .. }
             | MdsRequest::Listxattr { ino }
-            | MdsRequest::Removexattr { ino, .. }
             | MdsRequest::SetLayout { ino, .. }
             | MdsRequest::PlanLayout { ino, .. }
             | MdsRequest::Reopen { ino, .. }
@@ -58,6 +66,19 @@ impl<T: Transport> Client<T> {
             self.flush_changes_and_closes(ino).await;
         }
         self.flush_changes_and_closes(parent).await;
+    }
+
+    /// Waits until the servers know when an inode was read: if it was changed before they do, that
+    /// counts for nothing.
+    async fn flush_access(&self, ino: Ino) {
+        let number = self.cache.find(ino).map_or(0, |inode| inode.lock().last_access());
+        self.log.until_answered(number).await;
+    }
+
+    async fn flush_access_of(&self, parent: Ino, name: &[u8]) {
+        if let Some(ino) = self.cache.child(parent, name) {
+            self.flush_access(ino).await;
+        }
     }
 
     async fn flush_changes_and_closes(&self, ino: Ino) {

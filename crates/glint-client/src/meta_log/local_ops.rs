@@ -255,6 +255,25 @@ impl<T: Transport> Client<T> {
         Some(Found { attr: changed, valid: Valid::under(false, true) })
     }
 
+    /// Notes that an inode was read just now, if that is due. `false` if the servers have to be
+    /// asked. Of any inode: access times are not exact, and one that was overtaken by a change
+    /// counts for nothing.
+    pub(crate) fn touch_locally(&self, ino: Ino) -> bool {
+        let Some(inode) = self.cache.find(ino) else { return false };
+        let mut state = inode.lock();
+        let now = Timestamp::now();
+        match state.attributes() {
+            Some(attr) if !attr.needs_atime(now) || now < attr.ctime => return true,
+            Some(_) if self.may_defer() && self.log.has_room() => {}
+            _ => return false,
+        }
+        match self.push(&Caller::ROOT, now, None, MdsRequest::Touch { ino }) {
+            Ok(number) => state.on_local_access(now, number),
+            Err(_) => return false,
+        }
+        true
+    }
+
     /// The inode of a name in a directory, and whether that takes changes.
     fn child_locally(
         &self,

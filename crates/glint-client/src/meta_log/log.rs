@@ -8,7 +8,7 @@
 //!   may take without end, and no other file depends on it.
 
 use crate::calls::open_files::OpenFile;
-use glint_proto::deferred::Deferred;
+use glint_proto::deferred::{self, Deferred};
 use glint_proto::limits::{BATCH_BYTES_MAX, BATCH_CHANGES_MAX, NAME_BYTES_MAX};
 use glint_proto::{FsResult, Ino, clock};
 use glint_wait::WaitList;
@@ -34,6 +34,13 @@ pub(crate) struct LogBatch {
     pub(crate) epoch: u64,
     /// When the first was made.
     made: Instant,
+}
+
+impl LogBatch {
+    /// How many of its changes somebody relies on: all but access times.
+    pub(crate) fn promises(&self) -> usize {
+        deferred::changes(&self.changes).flatten().filter(|change| !change.is_access()).count()
+    }
 }
 
 #[derive(Default)]
@@ -200,9 +207,14 @@ impl WriteBackLog {
         self.sender.wake();
     }
 
+    /// Whether there is room for another change.
+    pub(crate) fn has_room(&self) -> bool {
+        self.len() + self.closing.load(Ordering::Acquire) < CHANGES_MAX
+    }
+
     /// Until there is room for another change.
     pub(crate) async fn room(&self) {
-        let room = || self.len() + self.closing.load(Ordering::Acquire) < CHANGES_MAX;
+        let room = || self.has_room();
         let urge = |state: &mut LogState| (state.wanted, state.hurry) = (self.last(), true);
         // Woken at each end of a batch or a file.
         self.wait(0, room, urge).await;
@@ -273,13 +285,13 @@ impl WriteBackLog {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Nobody will hear of what was not sent. Returns how many changes that are.
-    pub(crate) fn lose(&self) -> u32 {
+    /// Nobody will hear of what was not sent. Returns how many changes that are, apart from access
+    /// times.
+    pub(crate) fn lose(&self) -> usize {
         self.epoch.fetch_add(1, Ordering::AcqRel);
         let batches = std::mem::take(&mut self.state.lock().batches);
-        let count = batches.iter().map(|batch| batch.count).sum();
-        self.note_answered(count);
-        count
+        self.note_answered(batches.iter().map(|batch| batch.count).sum());
+        batches.iter().map(LogBatch::promises).sum()
     }
 
     /// Waits until every closed file is among the changes, or stuck.
@@ -411,6 +423,7 @@ mod tests {
             lock_owners: Mutex::default(),
             plain: AtomicU64::new(0),
             atime_done: AtomicBool::new(false),
+            last_entry: AtomicU64::new(0),
             ahead: Mutex::default(),
         })
     }

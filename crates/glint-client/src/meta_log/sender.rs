@@ -57,10 +57,16 @@ impl<T: Transport> Client<T> {
             Ok(MdsReply::Batched { failed, .. }) => failed,
             other => {
                 let errno = other.err().unwrap_or(Errno::EPROTO);
-                tracing::error!(
-                    event = event::CHANGES_LOST, %errno, lost = batch.count,
-                    "changes that were made here are lost"
-                );
+                let lost = batch.promises();
+                if lost > 0 {
+                    tracing::error!(
+                        event = event::CHANGES_LOST, %errno, lost,
+                        "changes that were made here are lost"
+                    );
+                } else if matches!(errno, Errno::EOPNOTSUPP | Errno::EROFS) {
+                    // The rights of this client do not allow for it to make changes by itself.
+                    self.log.turn_off();
+                }
                 (0..batch.count).map(|at| (at, errno)).collect()
             }
         };
@@ -68,7 +74,9 @@ impl<T: Transport> Client<T> {
             return;
         }
         for (at, change) in deferred::changes(&batch.changes).flatten().enumerate() {
-            if let Some((_, errno)) = failed.iter().find(|(number, _)| *number as usize == at) {
+            if let Some((_, errno)) = failed.iter().find(|(number, _)| *number as usize == at)
+                && !change.is_access()
+            {
                 self.change_failed(&change, *errno);
             }
         }

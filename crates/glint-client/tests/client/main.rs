@@ -4,5 +4,6 @@
 
 mod data_write_back;
 mod grants;
+mod lookups;
 #[path = "../support/mod.rs"]
 mod support;

@@ -221,6 +221,16 @@ impl ClientLocks {
         wanted
     }
 
+    /// Recalls `bits` from everybody but `client`, and waits for nobody.
+    pub(crate) fn recall(&self, client: ClientId, ino: Ino, bits: Bits) {
+        let mut out = Vec::new();
+        let mut shard = self.shard(ino).lock();
+        shard.bits.want(client, ino, bits, &mut out);
+        shard.bits.unwant(ino, bits);
+        drop(shard);
+        self.post(out);
+    }
+
     /// A lock on data, when its turn comes.
     pub(crate) async fn data(
         &self,

@@ -7,6 +7,7 @@
 use crate::error::{Conflict, Stop};
 use crate::locking::client_locks::ClientLocks;
 use crate::service::{Context, Mds};
+use crate::store::record::InodeRecord;
 use glint_kv::Kv;
 use glint_proto::lock::Bits;
 use glint_proto::{ClientId, Ino, MdsReply, MdsRequest};
@@ -31,7 +32,7 @@ impl ClientLocks {
 }
 
 /// The inode that a request names by its number and not by a name. Not of requests that only say
-/// what a client has open.
+/// what a client has open or has read.
 fn named_by_number(request: &MdsRequest<'_>) -> Option<Ino> {
     match *request {
         MdsRequest::Getattr { ino }
@@ -45,8 +46,7 @@ fn named_by_number(request: &MdsRequest<'_>) -> Option<Ino> {
         | MdsRequest::Listxattr { ino }
         | MdsRequest::Removexattr { ino, .. }
         | MdsRequest::SetLayout { ino, .. }
-        | MdsRequest::PlanLayout { ino, .. }
-        | MdsRequest::Touch { ino } => Some(ino),
+        | MdsRequest::PlanLayout { ino, .. } => Some(ino),
         _ => None,
     }
 }
@@ -89,6 +89,17 @@ impl<K: Kv> Mds<K> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether no other client may change an inode by itself.
+    pub(crate) fn is_seen(&self, context: &Context<'_>, record: &InodeRecord) -> bool {
+        let ino = record.attr.ino;
+        !self.client_locks.is_used()
+            || self.client_locks.has_seen(context.client, ino)
+            || record
+                .parents()
+                .chain([ino])
+                .all(|directory| self.client_locks.is_visible(context.client, directory))
     }
 
     /// Grants the client the delegation of a directory that it makes, if it has use for that.

@@ -1,6 +1,6 @@
 //! setattr (chmod, chown, truncate, utimens), atime, layouts.
 
-use crate::error::{OpResult, errno};
+use crate::error::{OpResult, Stop, errno};
 use crate::locking::namespace_locks::{Held, Key, Want};
 use crate::service::{Context, Mds};
 use crate::store::keys;
@@ -79,8 +79,11 @@ impl<K: Kv> Mds<K> {
 
     /// Whether a file has capabilities.
     async fn is_capable(&self, record: &InodeRecord) -> FsResult<bool> {
+        if record.attr.has_no_xattrs {
+            return Ok(false);
+        }
         let key = keys::xattr(record.attr.ino, XATTR_CAPABILITY);
-        Ok(record.has_xattr && self.kv.get(Keyspace::Xattr, &key).await.map_err(errno)?.is_some())
+        Ok(self.kv.get(Keyspace::Xattr, &key).await.map_err(errno)?.is_some())
     }
 
     /// Whether a setattr is that of a write, and the file has nothing that it takes.
@@ -134,18 +137,33 @@ impl<K: Kv> Mds<K> {
         Ok(())
     }
 
-    /// The inode was read: relatime, as mount(8) describes it.
+    /// Notes that an inode was read: relatime, as mount(8) describes it. Waits for no other client,
+    /// because it travels with changes that others may wait for. So the access time is left alone if
+    /// the inode has changed since it was read, perhaps by who set that time, or if another client
+    /// changes it by itself; and those who have cached the attributes are told, but not waited for.
     pub(crate) async fn touch(&self, context: &Context<'_>, ino: Ino) -> OpResult {
         let _held = self.lock_attributes(context, ino).await;
-        let mut record = self.inode(ino).await?;
-        if !record.attr.needs_atime(context.now) {
+        let Some(mut record) = self.find_inode(ino).await? else { return Ok(MdsReply::Done) };
+        if !self.is_seen(context, &record) {
+            return Ok(MdsReply::Done);
+        }
+        let has_changed = context.now < record.attr.ctime;
+        if has_changed || !record.attr.needs_atime(context.now) {
             return Ok(MdsReply::Attr(record.attr));
         }
-        self.claim(context, ino, Bits::ATTR)?;
+        let is_cached = match self.claim(context, ino, Bits::ATTR) {
+            Ok(()) => false,
+            Err(Stop::Conflict(_)) => true,
+            Err(stop) => return Err(stop),
+        };
         record.attr.atime = context.now;
         let mut batch = Batch::new();
         self.put_inode(&mut batch, &record);
-        self.commit(context, batch, MdsReply::Attr(record.attr)).await
+        let reply = self.commit(context, batch, MdsReply::Attr(record.attr)).await;
+        if is_cached {
+            self.client_locks.recall(context.client, ino, Bits::ATTR);
+        }
+        reply
     }
 
     pub(crate) async fn set_layout(
@@ -217,7 +235,7 @@ impl<K: Kv> Mds<K> {
 
 /// Removes the file capabilities, as any change of data does: capabilities(7).
 pub(crate) fn kill_capability(record: &InodeRecord, batch: &mut Batch) {
-    if record.has_xattr {
+    if !record.attr.has_no_xattrs {
         batch.delete(Keyspace::Xattr, &keys::xattr(record.attr.ino, XATTR_CAPABILITY));
     }
 }

@@ -173,7 +173,7 @@ impl<K: Kv> Mds<K> {
         record.target = new.target.to_vec();
         let mut put_acl = |name: &[u8], acl: &Acl| {
             batch.put(Keyspace::Xattr, &keys::xattr(ino, name), &acl.encode());
-            record.has_xattr = true;
+            record.attr.has_no_xattrs = false;
         };
         if let Some(acl) = &made.acl {
             put_acl(XATTR_ACCESS, acl);

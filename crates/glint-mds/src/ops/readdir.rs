@@ -60,6 +60,10 @@ impl<K: Kv> Mds<K> {
         let each = if plus { ENTRY_PLUS_BYTES } else { ENTRY_BYTES };
         let budget = (bytes_max as usize).clamp(4096, DIR_PAGE_BYTES_MAX);
         let limit = (budget / (each + 8)).min(DIR_PAGE_ENTRIES_MAX);
+        if plus && cookie == 0 {
+            // Who learns all names knows which there are not.
+            self.grant(context, ino, Bits::NEGATIVE);
+        }
         let from = keys::entry_from(ino, cookie.saturating_add(1));
         let to = keys::after(ino);
         let found = self.kv.scan(Keyspace::Entry, &from, &to, limit + 1).await.map_err(errno)?;

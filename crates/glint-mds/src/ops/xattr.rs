@@ -26,7 +26,7 @@ const XATTR_PAGE: usize = 16;
 impl<K: Kv> Mds<K> {
     pub(crate) async fn getxattr(&self, ino: Ino, name: &[u8]) -> FsResult<MdsReply> {
         let record = self.inode(ino).await?;
-        if !record.has_xattr {
+        if record.attr.has_no_xattrs {
             return Err(Errno::ENODATA);
         }
         let value = self.kv.get(Keyspace::Xattr, &keys::xattr(ino, name)).await.map_err(errno)?;
@@ -56,7 +56,7 @@ impl<K: Kv> Mds<K> {
     /// Attributes of an inode from a key on, which then is the one that follows them. Empty after
     /// the last one.
     async fn xattr_page(&self, record: &InodeRecord, from: &mut Vec<u8>) -> FsResult<Vec<Pair>> {
-        if !record.has_xattr {
+        if record.attr.has_no_xattrs {
             return Ok(Vec::new());
         }
         let to = keys::after(record.attr.ino);
@@ -169,7 +169,6 @@ impl<K: Kv> Mds<K> {
         }
         self.permit_usage(&record, &key, value.len()).await?;
         let mut batch = Batch::new();
-        record.has_xattr = true;
         let stored = match name {
             XATTR_ACCESS => self.set_access_acl(&mut record, value, flags)?,
             XATTR_DEFAULT if record.attr.is_dir() => {
@@ -180,7 +179,10 @@ impl<K: Kv> Mds<K> {
             _ => Some(value.to_vec()),
         };
         match stored {
-            Some(value) => batch.put(Keyspace::Xattr, &key, &value),
+            Some(value) => {
+                record.attr.has_no_xattrs = false;
+                batch.put(Keyspace::Xattr, &key, &value);
+            }
             None => batch.delete(Keyspace::Xattr, &key),
         }
         record.attr.ctime = context.now;

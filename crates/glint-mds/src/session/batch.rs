@@ -28,7 +28,10 @@ impl<K: Kv> Mds<K> {
         changes: &[u8],
         begun: Option<MdsReply>,
     ) -> FsResult<MdsReply> {
-        if self.client_locks.recalls.epoch(context.client) != Some(epoch) {
+        let is_access = |change: FsResult<Deferred<'_>>| change.is_ok_and(|it| it.is_access());
+        if self.client_locks.recalls.epoch(context.client) != Some(epoch)
+            && !deferred::changes(changes).all(is_access)
+        {
             // The batch was made before the client was evicted. Others have changed things since.
             return Err(Errno::ESTALE);
         }

@@ -35,6 +35,7 @@ fn an_inode_record() {
         mtime: time(10),
         ctime: time(-12),
         size_on_ost: true,
+        has_no_xattrs: true,
         layout: LAYOUT,
     };
     let mut record = InodeRecord::of(attr);
@@ -55,7 +56,7 @@ fn an_inode_record() {
     };
     assert_eq!(flags(|_| {}), 0);
     assert_eq!(flags(|record| record.attr.size_on_ost = true), 1 | 32);
-    assert_eq!(flags(|record| record.has_xattr = true), 2);
+    assert_eq!(flags(|record| record.attr.has_no_xattrs = false), 2);
     assert_eq!(flags(|record| record.has_acl = true), 4);
     assert_eq!(flags(|record| record.has_default_acl = true), 8);
     assert_eq!(flags(|record| record.layout_set = true), 16);

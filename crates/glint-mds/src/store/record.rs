@@ -69,8 +69,6 @@ pub struct InodeRecord {
     /// one when a name goes.
     names_in_parent: u32,
     other_parent: Ino,
-    /// Some extended attribute may exist.
-    pub has_xattr: bool,
     /// There is an access ACL.
     pub has_acl: bool,
     /// There is a default ACL.
@@ -101,7 +99,6 @@ impl InodeRecord {
             parent: Ino(0),
             names_in_parent: 1,
             other_parent: Ino(0),
-            has_xattr: false,
             has_acl: false,
             has_default_acl: false,
             layout_set: false,
@@ -164,7 +161,7 @@ impl InodeRecord {
         bytes[0] = VERSION;
         for (set, flag) in [
             (a.size_on_ost, FLAG_SIZE_ON_OST),
-            (self.has_xattr, FLAG_XATTR),
+            (!a.has_no_xattrs, FLAG_XATTR),
             (self.has_acl, FLAG_ACL),
             (self.has_default_acl, FLAG_DEFAULT_ACL),
             (self.layout_set, FLAG_LAYOUT_SET),
@@ -229,6 +226,7 @@ impl InodeRecord {
             mtime: time_at(60),
             ctime: time_at(72),
             size_on_ost: flags & FLAG_SIZE_ON_OST != 0,
+            has_no_xattrs: flags & FLAG_XATTR == 0,
             layout: Layout {
                 stripe_bytes_log2: bytes[2],
                 stripe_count: u16_at(4),
@@ -252,7 +250,6 @@ impl InodeRecord {
             parent: Ino(u64_at(84)),
             names_in_parent: u32_at(92),
             other_parent: Ino(u64_at(96)),
-            has_xattr: flags & FLAG_XATTR != 0,
             has_acl: flags & FLAG_ACL != 0,
             has_default_acl: flags & FLAG_DEFAULT_ACL != 0,
             layout_set: flags & FLAG_LAYOUT_SET != 0,
@@ -280,7 +277,7 @@ mod tests {
                 Ino(9), libc_mode(mode), Timestamp { secs, nanos });
             record.attr.size = size;
             record.attr.size_on_ost = flags & 1 != 0;
-            record.has_xattr = flags & 2 != 0;
+            record.attr.has_no_xattrs = flags & 2 == 0;
             record.has_acl = flags & 4 != 0;
             record.has_objects = record.attr.size_on_ost;
             record.target = target;

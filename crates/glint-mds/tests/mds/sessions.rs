@@ -11,7 +11,7 @@ use glint_proto::limits::RUNS_MAX;
 use glint_proto::lock::{Bits, Grant, Range, Return};
 use glint_proto::{
     Answer, Arrival, ClientId, Cred, Errno, Ino, MdsReply, MdsRequest, OpenFlags, Owner, Placement,
-    PosixLock, PosixLockHow, PosixLockMode, RequestId, Session, Timestamp, clock,
+    PosixLock, PosixLockHow, PosixLockMode, RequestId, Session, SetAttr, Timestamp, clock,
 };
 use std::pin::pin;
 use std::sync::Arc;
@@ -308,6 +308,39 @@ fn an_answer_that_is_said_again_brings_the_same_locks() {
     assert!(done.grants.iter().any(is_data), "{:?}", done.grants);
     let again = block_on(ask(&mds, &session, 3, batch));
     assert_eq!((again.reply, again.grants), (done.reply, done.grants));
+}
+
+/// When an inode was read travels with changes, so it is neither refused nor waited for, and counts
+/// for nothing if the inode has changed since.
+#[test]
+fn an_access_harms_no_change() {
+    let mds = start(&Arc::default(), 1);
+    let [reader, other] = [1, 2].map(|client| connect(&mds, client));
+    mds.listen(other.client());
+    let ino = ino_of(block_on(ask(&mds, &other, 1, FILE)));
+    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    let changed = block_on(ask(&mds, &other, 2, MdsRequest::Setattr { ino, set: set.clone() }));
+    let Ok(MdsReply::Attr(changed)) = changed.reply else { panic!("{:?}", changed.reply) };
+    let batch = |xid, ago, request| {
+        let secs = changed.ctime.secs - ago;
+        let (time, made) = (Timestamp { secs, ..changed.ctime }, None);
+        let mut changes = Vec::new();
+        Deferred { uid: 0, gid: 0, time, made, request }.encode(&mut changes).unwrap();
+        // The server has never heard of this epoch.
+        let batch = MdsRequest::Batch { epoch: 7, changes: &changes };
+        let reply = block_on(ask(&mds, &reader, xid, batch)).reply;
+        let found = block_on(ask(&mds, &other, 3, MdsRequest::Getattr { ino })).reply;
+        let Ok(MdsReply::Attr(found)) = found else { panic!("{found:?}") };
+        (reply, found.atime)
+    };
+    let touch = |ino| MdsRequest::Touch { ino };
+    let done = || Ok(MdsReply::Batched { done: 1, failed: Vec::new() });
+    assert_eq!(batch(1, 1, touch(ino)), (done(), changed.atime), "it was changed since");
+    assert_eq!(batch(2, 0, touch(Ino(999))), (done(), changed.atime), "it is gone");
+    // The other client has the attributes, and answers no recall.
+    let later = Timestamp { secs: changed.ctime.secs + 1, ..changed.ctime };
+    assert_eq!(batch(3, -1, touch(ino)), (done(), later));
+    assert_eq!(batch(4, -2, MdsRequest::Setattr { ino, set }).0, Err(Errno::ESTALE));
 }
 
 /// A client that was last heard of in a run that nobody remembers has missed too many: it is told

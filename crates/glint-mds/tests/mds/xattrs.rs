@@ -44,6 +44,28 @@ fn attributes_have_names_owners_and_sizes() {
     }
 }
 
+#[test]
+fn attributes_say_whether_there_are_extended_ones() {
+    let tree = planted();
+    let has_none = |path| tree.find(path).unwrap().has_no_xattrs;
+    // Owner, group and others as the mode says them: nothing that is kept.
+    let acl = |more: &[u8]| {
+        let entry = |tag: u16, permissions: u16, id: u32| {
+            [&tag.to_le_bytes()[..], &permissions.to_le_bytes(), &id.to_le_bytes()].concat()
+        };
+        let plain = [entry(1, 6, !0), entry(4, 4, !0), entry(32, 4, !0)].concat();
+        let named = [entry(1, 6, !0), entry(2, 6, 77), entry(4, 4, !0), entry(16, 6, !0)].concat();
+        let entries = if more.is_empty() { plain } else { [named, entry(32, 4, !0)].concat() };
+        [&[2, 0, 0, 0][..], &entries].concat()
+    };
+    assert!(has_none("file") && has_none("dir"));
+    set_xattr(&tree, &ROOT, "file", b"system.posix_acl_access", &acl(b"")).unwrap();
+    assert!(has_none("file"));
+    set_xattr(&tree, &ROOT, "file", b"system.posix_acl_access", &acl(b"more")).unwrap();
+    set_xattr(&tree, &ROOT, "dir", b"user.a", b"").unwrap();
+    assert!(!has_none("file") && !has_none("dir"));
+}
+
 /// The kernel removes capabilities as the owner who changes the group of a file, and as anybody who
 /// truncates or preallocates one.
 #[test]

@@ -49,6 +49,11 @@ impl Deferred<'_> {
         }
     }
 
+    /// Whether it only says that an inode was read, which may be lost.
+    pub fn is_access(&self) -> bool {
+        matches!(self.request, MdsRequest::Touch { .. })
+    }
+
     /// Whether a client may make such a change by itself.
     fn is_allowed(&self) -> bool {
         match self.request {
@@ -57,7 +62,8 @@ impl Deferred<'_> {
             MdsRequest::Setattr { .. }
             | MdsRequest::Unlink { .. }
             | MdsRequest::Rmdir { .. }
-            | MdsRequest::Release { .. } => self.made.is_none(),
+            | MdsRequest::Release { .. }
+            | MdsRequest::Touch { .. } => self.made.is_none(),
             MdsRequest::Rename { flags, .. } => {
                 flags == RenameFlags::default() && self.made.is_none()
             }

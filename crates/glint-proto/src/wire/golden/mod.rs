@@ -99,6 +99,7 @@ fn attr() -> Attr {
         mtime: TIME,
         ctime: LATER,
         size_on_ost: true,
+        has_no_xattrs: false,
         layout: LAYOUT,
     }
 }
