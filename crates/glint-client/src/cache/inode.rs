@@ -44,8 +44,8 @@ pub(crate) struct InodeState {
     pub(crate) data: FileData,
     /// A program took a lock of fcntl(2).
     has_posix_locks: bool,
-    /// Number in the write-back log of the last change that says when it was read.
-    last_access: u64,
+    /// When it was read last by this client, and the number of that change in the write-back log.
+    last_access: (u64, Timestamp),
     /// Capabilities of this session, if OSTs want to see them.
     pub(crate) capabilities: Capabilities,
 }
@@ -71,7 +71,7 @@ impl CachedInode {
             lock_turns: LockTurns::default(),
             data: FileData::default(),
             has_posix_locks: false,
-            last_access: 0,
+            last_access: (0, Timestamp::default()),
             capabilities: Capabilities::default(),
         };
         CachedInode { ino, is_listed: AtomicBool::new(false), state: Monitor::new(state) }
@@ -107,6 +107,7 @@ impl CachedInode {
             && state.data_locks.is_unused()
             && state.data.is_clean()
             && !is_pending(state.delegation.last_change())
+            && !is_pending(state.last_access())
             && state.dentries.is_empty()
     }
 }
@@ -186,7 +187,12 @@ impl InodeState {
             return;
         }
         if self.bits.has(Bits::ATTR) {
-            self.attrs.learn(attr, asked);
+            let (_, accessed) = self.last_access;
+            // They may not have heard of an access yet, and who has read sees that at once.
+            match attr.atime < accessed && attr.ctime <= accessed {
+                true => self.attrs.learn(&Attr { atime: accessed, ..attr.clone() }, asked),
+                false => self.attrs.learn(attr, asked),
+            }
         }
     }
 
@@ -308,7 +314,7 @@ impl InodeState {
 
     /// The inode was read at this time, which is a change of this number.
     pub(crate) fn on_local_access(&mut self, time: Timestamp, number: u64) {
-        self.last_access = self.last_access.max(number);
+        self.last_access = self.last_access.max((number, time));
         if let Some(attr) = self.attributes_mut() {
             attr.atime = time;
         }
@@ -316,7 +322,7 @@ impl InodeState {
 
     /// Number of the last change that says when the inode was read.
     pub(crate) fn last_access(&self) -> u64 {
-        self.last_access
+        self.last_access.0
     }
 
     /// A program takes a lock of fcntl(2).

@@ -100,10 +100,15 @@ impl<T: Transport> Client<T> {
 
     /// Waits until the servers know everything but the closes of files that are stuck.
     pub(crate) async fn flush_log(&self) {
-        while self.log.is_to_flush() {
-            self.log.hurry();
-            self.log.until_answered(self.log.last()).await;
-            self.log.none_closing().await;
+        if !self.log.is_to_flush() {
+            return;
         }
+        // What is changed from now on is not waited for: it may never end. Closes are changes that
+        // come after those that made their files.
+        self.log.hurry();
+        self.log.until_answered(self.log.last()).await;
+        self.log.hurry();
+        self.log.none_closing().await;
+        self.log.until_answered(self.log.last()).await;
     }
 }
