@@ -60,14 +60,15 @@ impl<T: Transport> Client<T> {
         self.note_privileges_given(set.mode, b"");
         let MdsReply::Attr(mut attr) = reply? else { return Err(Errno::EPROTO) };
         if let Some(size) = set.size {
-            self.truncate_objects(ino, attr.layout, size, &|| is_held(&guard)).await?;
+            let cut = self.truncate_objects(ino, attr.layout, size, &|| is_held(&guard)).await;
+            if let Some(inode) = &inode {
+                inode.lock().data.change();
+            }
+            cut?;
         }
         let (mtime, ctime) = (attr.mtime, attr.ctime);
         if let Some(inode) = &inode {
             let mut state = inode.lock();
-            if set.size.is_some() {
-                state.data.change();
-            }
             if set.mtime.is_some() || set.size.is_some() {
                 state.data.set_mtime(mtime);
             }

@@ -221,9 +221,9 @@ impl<T: Transport> Client<T> {
         // Data that could not be written yet would come back later. Lost data is told to the
         // writer.
         self.flush_inode(&inode).await?;
-        self.truncate_objects(ino, layout, size, &|| guard.is_held()).await?;
+        let cut = self.truncate_objects(ino, layout, size, &|| guard.is_held()).await;
         inode.lock().data.change();
-        Ok(())
+        cut
     }
 
     /// Brings written data to stable storage; an error if some of it is lost.
