@@ -265,7 +265,7 @@ impl Replication {
         object: ObjectId,
         start: u64,
         end: u64,
-    ) -> super::ranges::RangeTurn<'_> {
+    ) -> super::order::ranges::RangeTurn<'_> {
         self.turns.take(object, start, end).await
     }
 }

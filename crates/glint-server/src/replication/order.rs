@@ -8,9 +8,11 @@
 //! - What absent members lack, also of a change that has failed, is noted before the change is
 //!   answered, and acknowledged only when nobody acts by a row in which they serve.
 
+pub(super) mod ranges;
+pub(super) mod size_limits;
+
 use super::execute::{Data, parts, patience, touched};
 use super::rows::Entered;
-use super::size_limits::is_of_request;
 use super::touched::UNNUMBERED;
 use super::{Here, Replication};
 use futures_util::future::{Either, join, join_all, select};
@@ -19,6 +21,7 @@ use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion, Forward, MemberEvent, Touched};
 use glint_proto::{Answer, ClientId, Errno, FsResult, OstReply, OstRequest};
 use glint_telemetry::{Layer, Span, traced};
+use size_limits::is_of_request;
 use std::future::Future;
 use std::pin::pin;
 

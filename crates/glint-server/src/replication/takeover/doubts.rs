@@ -13,7 +13,7 @@
 //! Changes do not wait: the copy of the head is what all others get, now or later, and whatever comes
 //! in between is made by all.
 
-use crate::replication::ranges::{RangeTurn, RangeTurns};
+use crate::replication::order::ranges::{RangeTurn, RangeTurns};
 use glint_proto::chain::Touched;
 use glint_proto::{ObjectId, OstRequest};
 use parking_lot::Mutex;

@@ -3,7 +3,7 @@
 //! Invariant: a change that some member cannot make because of its file system, or that no member
 //! can make because of what it asks for, takes no member out.
 
-use super::{Here, Replication};
+use crate::replication::{Here, Replication};
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, Touched};
 use glint_proto::{Bulk, Errno, FsResult, OstReply, OstRequest};
@@ -15,11 +15,11 @@ const ALWAYS_FITS: u64 = i32::MAX as u64;
 
 /// Limits that were asked for: of each chain, with the version of its row.
 #[derive(Default)]
-pub(super) struct SizeLimits(Mutex<HashMap<u16, (u32, u64)>>);
+pub(in crate::replication) struct SizeLimits(Mutex<HashMap<u16, (u32, u64)>>);
 
 /// Whether an error says something about the request, and nothing about the disk of the member
 /// that returns it.
-pub(super) fn is_of_request(errno: Errno) -> bool {
+pub(in crate::replication) fn is_of_request(errno: Errno) -> bool {
     matches!(errno, Errno::EFBIG | Errno::EINVAL | Errno::EOPNOTSUPP)
 }
 
@@ -36,7 +36,7 @@ fn end_after(request: &OstRequest, touched: &Touched) -> u64 {
 
 impl Replication {
     /// Refuses a change after which the object would be larger than a member can have it: EFBIG.
-    pub(super) async fn fits<D: Disk>(
+    pub(in crate::replication) async fn fits<D: Disk>(
         &self,
         here: Here<'_, D>,
         (head, row): (u16, &Chain),

@@ -9,13 +9,13 @@ use std::collections::HashMap;
 
 /// Ranges of objects that are being changed.
 #[derive(Default)]
-pub(super) struct RangeTurns {
+pub(in crate::replication) struct RangeTurns {
     taken: Mutex<HashMap<ObjectId, Vec<(u64, u64)>>>,
     turns: Turns<ObjectId>,
 }
 
 /// A range whose turn it is, until it is dropped.
-pub(super) struct RangeTurn<'a> {
+pub(in crate::replication) struct RangeTurn<'a> {
     of: &'a RangeTurns,
     object: ObjectId,
     range: (u64, u64),
@@ -23,7 +23,12 @@ pub(super) struct RangeTurn<'a> {
 
 impl RangeTurns {
     /// Waits for the turn of a range.
-    pub(super) async fn take(&self, object: ObjectId, start: u64, end: u64) -> RangeTurn<'_> {
+    pub(in crate::replication) async fn take(
+        &self,
+        object: ObjectId,
+        start: u64,
+        end: u64,
+    ) -> RangeTurn<'_> {
         let range = (start, end.max(start.saturating_add(1)));
         let take = || {
             let mut taken = self.taken.lock();
