@@ -17,10 +17,10 @@ mod service;
 mod space;
 mod store;
 
-pub use disk::{Disk, DiskFile, LocalDisk};
+pub use disk::{CallKind, Disk, DiskFile, DiskWatch, LocalDisk};
 pub use error::OstError;
 pub use ost_set::{OstSet, SEAL_IDLE};
-pub use service::Ost;
+pub use service::{Kept, Ost, Way};
 pub use space::bandwidth::Bandwidth;
 pub use space::grants::SpaceGrants;
 pub use store::object_store::{ObjectStore, StoredObject};

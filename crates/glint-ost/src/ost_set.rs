@@ -1,20 +1,26 @@
 //! The OSTs of one server, in the order of their numbers, and how much of what they answered for
 //! is on stable storage. Whoever has it calls [`OstSet::settle`] every commit interval.
 //!
-//! Invariant: `committed` covers a change only when it is on stable storage. After a flush that
-//! failed, on any OST, it never moves again.
+//! Invariants:
+//! - `committed` covers a change only when it is on stable storage, or has copies on other OSTs and
+//!   whoever called [`OstSet::note_committed`] has seen to it that it is there. After a flush that
+//!   failed, on any OST, it never moves again.
+//! - No OST waits for the disk of another one.
 
 use crate::disk::{Disk, LocalDisk};
-use crate::{Bandwidth, ObjectStore, Ost, ScrubReport, ScrubStep, SpaceGrants};
-use futures_util::future::try_join_all;
+use crate::{
+    Bandwidth, DiskWatch, Kept, ObjectStore, Ost, ScrubReport, ScrubStep, SpaceGrants, Way,
+};
+use futures_util::future::{Either, join_all, select};
 use glint_proto::limits::BULK_BYTES_MAX;
 use glint_proto::{
     Answer, Bulk, ClientId, Errno, FsResult, ObjectId, OstReply, OstRequest, SpaceInfo, clock,
 };
 use glint_telemetry::Counter;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// How long an object must be left alone to get its checksums.
@@ -29,7 +35,47 @@ pub struct OstSet<D: Disk = LocalDisk> {
     commit_sync: bool,
     /// Changes of data that were answered for, and those that are on stable storage.
     accepted: AtomicU64,
-    committed: AtomicU64,
+    committed: Arc<AtomicU64>,
+    /// Of each OST.
+    changes: Vec<Arc<ChangesOfOst>>,
+}
+
+/// Numbers of changes of one OST, counted apart from those of others.
+#[derive(Default)]
+struct ChangesOfOst {
+    /// The last one, and the last one of an object without copies.
+    last: AtomicU64,
+    last_alone: AtomicU64,
+    /// Up to this one they are on stable storage.
+    synced: AtomicU64,
+}
+
+impl ChangesOfOst {
+    /// Whether all are on stable storage.
+    fn are_synced(&self) -> bool {
+        self.last.load(Ordering::Acquire) <= self.synced.load(Ordering::Acquire)
+    }
+}
+
+/// Settling of all OSTs at once.
+struct Settling {
+    accepted: u64,
+    left: AtomicUsize,
+    has_failed: AtomicBool,
+    committed: Arc<AtomicU64>,
+}
+
+impl Settling {
+    /// One OST is settled, or not.
+    fn on_settled(&self, is_settled: bool) {
+        if !is_settled {
+            self.has_failed.store(true, Ordering::Release);
+        }
+        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 && !self.has_failed.load(Ordering::Acquire)
+        {
+            self.committed.fetch_max(self.accepted, Ordering::AcqRel);
+        }
+    }
 }
 
 impl<D: Disk> OstSet<D> {
@@ -51,11 +97,12 @@ impl<D: Disk> OstSet<D> {
         let limits = bandwidth.map(|limit| stores.iter().map(move |_| Bandwidth::new(limit)));
         Ok(OstSet {
             bandwidth: limits.into_iter().flatten().collect(),
+            changes: stores.iter().map(|_| Arc::default()).collect(),
             osts: stores.into_iter().map(Ost::new).collect(),
             grants,
             commit_sync,
             accepted: AtomicU64::new(0),
-            committed: AtomicU64::new(0),
+            committed: Arc::default(),
         })
     }
 
@@ -69,7 +116,7 @@ impl<D: Disk> OstSet<D> {
         self.osts.iter().map(|ost| ost.store().path())
     }
 
-    /// Executes a request for one of them.
+    /// Executes a request for an object without copies, on one of them.
     pub async fn handle(
         &self,
         client: ClientId,
@@ -77,10 +124,39 @@ impl<D: Disk> OstSet<D> {
         request: OstRequest,
         bulk: Bulk<'_>,
     ) -> Answer<OstReply> {
+        self.handle_by(client, index, request, bulk, Way::InPlace).await
+    }
+
+    /// Executes a request for an object with copies on other OSTs, apart from the calling thread. It
+    /// is executed whether or not anybody waits for it; `kept` is kept until then.
+    pub async fn handle_apart(
+        &self,
+        client: ClientId,
+        index: u16,
+        request: OstRequest,
+        bulk: Bulk<'_>,
+        kept: Option<Kept>,
+    ) -> Answer<OstReply> {
+        self.handle_by(client, index, request, bulk, Way::Apart(kept)).await
+    }
+
+    async fn handle_by(
+        &self,
+        client: ClientId,
+        index: u16,
+        request: OstRequest,
+        bulk: Bulk<'_>,
+        way: Way,
+    ) -> Answer<OstReply> {
         let Some(ost) = self.osts.get(usize::from(index)) else {
             return Answer::unchanged(Err(Errno::ENXIO));
         };
-        let mut reply = ost.handle(client, request, bulk).await;
+        let is_alone = matches!(way, Way::InPlace);
+        let mut reply = ost.handle(client, request, bulk, way).await;
+        if is_alone && reply.is_err() && ost.store().failure().is_some() {
+            // Who asked has to be answered by the next run of the server: nobody else can.
+            self.count_change(index, true);
+        }
         if !request.is_modifying() || reply.is_err() {
             return Answer::unchanged(reply);
         }
@@ -90,11 +166,39 @@ impl<D: Disk> OstSet<D> {
             reply = Err(errno);
         }
         // Counted after it is done, so that whoever flushes after reading the count has it.
-        Answer::changed(self.changed(), reply)
+        Answer::changed(self.changed(index, is_alone), reply)
     }
 
-    fn changed(&self) -> u64 {
+    /// Counts a change. Returns its number.
+    fn changed(&self, index: u16, is_alone: bool) -> u64 {
+        // Before the other: who finds that number has this OST flushed, too.
+        self.count_change(index, is_alone);
         self.accepted.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    fn count_change(&self, index: u16, is_alone: bool) {
+        if let Some(of_it) = self.changes.get(usize::from(index)) {
+            let last = of_it.last.fetch_add(1, Ordering::AcqRel) + 1;
+            if is_alone {
+                of_it.last_alone.fetch_max(last, Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// Disk of an OST, to be watched.
+    pub fn watch(&self, index: u16) -> Option<&DiskWatch> {
+        self.osts.get(usize::from(index)).map(Ost::watch)
+    }
+
+    /// Looks how the disks are; see [`DiskWatch::look`].
+    pub fn look(&self) {
+        self.osts.iter().for_each(|ost| ost.watch().look());
+    }
+
+    /// Whether the disk of an OST stands still, or has failed in this run.
+    pub fn is_out_of_order(&self, index: u16) -> bool {
+        let ost = self.osts.get(usize::from(index));
+        ost.is_some_and(|ost| ost.watch().stands_still() || ost.store().failure().is_some())
     }
 
     /// The number that the next change gets, or one before it.
@@ -117,47 +221,80 @@ impl<D: Disk> OstSet<D> {
     }
 
     /// Removes objects, each from one OST. Returns the number of the change, and the objects
-    /// that are still there: one that fails stops no other.
-    pub fn destroy(&self, objects: &[(u16, ObjectId)]) -> (u64, Vec<ObjectId>) {
-        let mut failed = Vec::new();
-        for (index, object) in objects {
-            let removed = match self.osts.get(usize::from(*index)) {
-                Some(ost) => ost.store().remove(*object),
-                None => Err(std::io::ErrorKind::NotFound.into()),
-            };
-            if let Err(error) = removed {
-                if failed.is_empty() {
-                    // One line, however many there are: a failing disk fails for all.
-                    tracing::error!(
-                        %error, ost = index, %object,
-                        "could not remove an object; it is tried again"
-                    );
-                }
-                failed.push(*object);
-            }
-        }
-        (self.changed(), failed)
+    /// that are still there: one that fails stops no other, nor does a disk that stands still. An
+    /// object that is still there may be removed later, when its disk goes on.
+    pub async fn destroy(&self, objects: &[(u16, ObjectId)]) -> (u64, Vec<ObjectId>) {
+        let of = |index: u16| {
+            let its = objects.iter().filter(move |(ost, _)| *ost == index);
+            self.destroy_on(index, its.map(|(_, object)| *object).collect())
+        };
+        let is_unknown = |(index, _): &&(u16, ObjectId)| *index >= self.count();
+        let unknown = objects.iter().filter(is_unknown).map(|(_, object)| *object);
+        let failed = join_all((0..self.count()).map(of)).await.into_iter().flatten();
+        let failed = failed.chain(unknown).collect();
+        (self.accepted.fetch_add(1, Ordering::AcqRel) + 1, failed)
     }
 
-    /// Brings data to stable storage and seals objects that were left alone for `idle`, usually
-    /// [`SEAL_IDLE`]. May take long.
-    pub fn settle(&self, idle: Duration) {
-        let accepted = self.accepted.load(Ordering::Acquire);
-        let mut all = true;
-        for ost in &self.osts {
-            if let Err(error) = ost.store().settle(idle) {
-                all = false;
-                let path = ost.store().path().display();
-                if ost.store().failure().is_none() {
-                    tracing::error!(
-                        %error, %path,
-                        "could not seal objects; they have no checksums yet"
-                    );
+    async fn destroy_on(&self, index: u16, objects: Vec<ObjectId>) -> Vec<ObjectId> {
+        let (Some(ost), false) = (self.osts.get(usize::from(index)), objects.is_empty()) else {
+            return objects;
+        };
+        let removed = match ost.watch().stands_still() {
+            true => None,
+            false => {
+                let (removed, still) = (ost.remove_all(objects.clone()), ost.watch().until_still());
+                match select(pin!(removed), pin!(still)).await {
+                    Either::Left((removed, _)) => removed,
+                    Either::Right(_) => None,
                 }
             }
+        };
+        let Some(failed) = removed else {
+            tracing::error!(ost = index, "could not remove objects from a disk that stands still");
+            return objects;
+        };
+        // On stable storage before it is told; where nothing can be, by the next run.
+        self.count_change(index, true);
+        // One line, however many there are: a failing disk fails for all.
+        if let Some((object, errno)) = failed.first() {
+            tracing::error!(
+                %errno, ost = index, %object,
+                "could not remove an object; it is tried again"
+            );
         }
-        if all {
-            self.committed.fetch_max(accepted, Ordering::AcqRel);
+        failed.into_iter().map(|(object, _)| object).collect()
+    }
+
+    /// Removes an object of one OST, of which other OSTs have copies. `kept` is kept until that is
+    /// done.
+    pub async fn remove(&self, index: u16, object: ObjectId, kept: Kept) -> FsResult<()> {
+        let ost = self.osts.get(usize::from(index)).ok_or(Errno::ENXIO)?;
+        ost.remove(object, Some(kept)).await?;
+        self.changed(index, false);
+        Ok(())
+    }
+
+    /// Begins to bring data to stable storage, and to seal objects that were left alone for `idle`,
+    /// usually [`SEAL_IDLE`]; on each OST for which that is not under way. Waits for nothing.
+    pub fn settle(&self, idle: Duration) {
+        let all = Arc::new(Settling {
+            accepted: self.accepted.load(Ordering::Acquire),
+            left: AtomicUsize::new(self.osts.len()),
+            has_failed: AtomicBool::new(false),
+            committed: self.committed.clone(),
+        });
+        for (ost, changes) in self.osts.iter().zip(&self.changes) {
+            let upto = changes.last.load(Ordering::Acquire);
+            let (its, of_all) = (changes.clone(), all.clone());
+            let began = ost.settle(idle, move |is_settled| {
+                if is_settled {
+                    its.synced.fetch_max(upto, Ordering::AcqRel);
+                }
+                of_all.on_settled(is_settled);
+            });
+            if !began {
+                all.on_settled(changes.are_synced());
+            }
         }
     }
 
@@ -186,26 +323,66 @@ impl<D: Disk> OstSet<D> {
         self.osts.iter().map(|ost| ost.store().scrub_report())
     }
 
-    /// Why nothing here can be called durable any more, if that is so.
-    pub fn failure(&self) -> Option<String> {
-        self.osts.iter().find_map(|ost| ost.store().failure().map(str::to_owned))
+    /// Whether an OST has failed in this run.
+    pub fn has_failed_one(&self) -> bool {
+        (0..self.count()).any(|index| self.failure(index).is_some())
     }
 
-    /// Settles all OSTs before the end; see `ObjectStore::settle_last`.
+    /// Why nothing of an OST can be called durable any more, if that is so.
+    pub fn failure(&self, index: u16) -> Option<&str> {
+        self.osts.get(usize::from(index))?.store().failure()
+    }
+
+    /// Settles all OSTs before the end; see `ObjectStore::settle_last`. One that has failed is no
+    /// error if all that is not on stable storage there has copies.
     pub fn settle_last(&self) -> FsResult<()> {
-        let settle = |ost: &Ost<D>| ost.store().settle_last().map_err(|e| Errno::from_io(&e));
-        self.osts.iter().try_for_each(settle)
+        let counts = |index: &u16| self.failure(*index).is_none() || self.is_alone(*index);
+        (0..self.count()).filter(counts).try_for_each(|index| {
+            let settled = self.osts[usize::from(index)].settle_last();
+            settled.map_err(|e| Errno::from_io(&e))
+        })
     }
 
     /// Everything answered for so far to stable storage.
     pub async fn commit(&self) -> FsResult<()> {
-        let accepted = self.accepted.load(Ordering::Acquire);
-        if accepted > self.committed() {
-            // At the same time: each disk has its own work, and of those on one the first does all.
-            try_join_all(self.osts.iter().map(Ost::commit_all)).await?;
-            self.committed.fetch_max(accepted, Ordering::AcqRel);
+        let accepted = self.accepted();
+        let all = join_all((0..self.count()).map(|index| self.commit_one(index))).await;
+        all.into_iter().collect::<FsResult<()>>()?;
+        self.note_committed(accepted);
+        Ok(())
+    }
+
+    /// Everything that one OST has answered for so far to stable storage.
+    pub async fn commit_one(&self, index: u16) -> FsResult<()> {
+        let at = usize::from(index);
+        let (Some(ost), Some(changes)) = (self.osts.get(at), self.changes.get(at)) else {
+            return Err(Errno::ENXIO);
+        };
+        let last = changes.last.load(Ordering::Acquire);
+        if !changes.are_synced() {
+            ost.commit_all().await?;
+            changes.synced.fetch_max(last, Ordering::AcqRel);
         }
         Ok(())
+    }
+
+    /// Whether an OST has answered for changes of objects without copies that are not on stable
+    /// storage, or has failed and was asked for an object without copies since.
+    pub fn is_alone(&self, index: u16) -> bool {
+        let is_alone = |changes: &Arc<ChangesOfOst>| {
+            changes.last_alone.load(Ordering::Acquire) > changes.synced.load(Ordering::Acquire)
+        };
+        self.changes.get(usize::from(index)).is_some_and(is_alone)
+    }
+
+    /// Changes that were answered for so far.
+    pub fn accepted(&self) -> u64 {
+        self.accepted.load(Ordering::Acquire)
+    }
+
+    /// Changes up to this number are on stable storage: here, or on each OST that counts for them.
+    pub fn note_committed(&self, upto: u64) {
+        self.committed.fetch_max(upto, Ordering::AcqRel);
     }
 
     /// Changes up to this number are on stable storage.
@@ -236,5 +413,55 @@ fn size_class(bytes: usize) -> Counter {
         0x1_0001..=0x10_0000 => Counter::WritesTo1M,
         BULK_BYTES_MAX.. => Counter::WritesFull,
         _ => Counter::WritesBelowFull,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::memory::{DiskOperation, Fault, MemoryDisk};
+    use futures_lite::future::block_on;
+    use glint_proto::Ino;
+
+    #[test]
+    fn an_ost_counts_as_alone_until_its_changes_without_copies_are_durable() {
+        let store =
+            |_| ObjectStore::on(MemoryDisk::default(), Path::new("ost"), 64, Arc::default());
+        let stores = (0..2).map(store).collect();
+        let osts = OstSet::start(stores, Arc::default(), None, false).unwrap();
+        let object = ObjectId { ino: Ino(1), stripe: 0 };
+        let write = OstRequest::Write { object, offset: 0, mtime: None, kept: false };
+        let (client, data) = (ClientId(1), || Bulk::Out(b"data"));
+        block_on(osts.handle_apart(client, 0, write, data(), None)).reply.unwrap();
+        block_on(osts.handle(client, 1, write, data())).reply.unwrap();
+        assert_eq!([osts.is_alone(0), osts.is_alone(1)], [false, true]);
+        assert_eq!((osts.accepted(), osts.committed()), (2, 0));
+        block_on(osts.commit_one(1)).unwrap();
+        assert_eq!((osts.is_alone(1), osts.committed()), (false, 0));
+        block_on(osts.commit()).unwrap();
+        assert_eq!(osts.committed(), 2);
+        let removed = block_on(osts.destroy(&[(0, object), (7, object)]));
+        assert_eq!(removed, (3, vec![object]), "there is no OST 7");
+        assert!(osts.is_alone(0), "a removal is durable before it is told");
+        osts.settle(Duration::ZERO);
+        assert_eq!((osts.is_alone(0), osts.committed()), (false, 3));
+    }
+
+    #[test]
+    fn an_ost_that_has_failed_counts_as_alone_once_it_is_asked_for_an_object_without_copies() {
+        let disk = MemoryDisk::default();
+        let store = ObjectStore::on(disk.clone(), Path::new("ost"), 64, Arc::default());
+        let osts = OstSet::start(vec![store], Arc::default(), None, false).unwrap();
+        let object = ObjectId { ino: Ino(1), stripe: 0 };
+        let write = OstRequest::Write { object, offset: 0, mtime: None, kept: false };
+        let (client, data) = (ClientId(1), || Bulk::Out(b"data"));
+        block_on(osts.handle_apart(client, 0, write, data(), None)).reply.unwrap();
+        disk.fail(Fault::new(DiskOperation::Sync, "", Errno::EIO.0, 1));
+        block_on(osts.commit_one(0)).unwrap_err();
+        assert!(osts.failure(0).is_some() && !osts.is_alone(0));
+        block_on(osts.handle_apart(client, 0, write, data(), None)).reply.unwrap_err();
+        assert!(!osts.is_alone(0), "others have copies");
+        block_on(osts.handle(client, 0, write, data())).reply.unwrap_err();
+        assert!(osts.is_alone(0), "the error is the client's only if the server goes on");
     }
 }

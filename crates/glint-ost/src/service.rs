@@ -1,28 +1,121 @@
-//! Requests of an OST. What may block on the disk runs on a pool of threads; what
-//! the page cache can answer is answered at once.
+//! Requests of an OST, and which thread waits for the disk meanwhile.
+//!
+//! Invariants:
+//! - What asks for that ([`Way::Apart`]) has no thread but those of the disk wait for it: not for the
+//!   device, nor for a lock that is held by who waits for it.
+//! - Nothing else waits on the calling thread once the disk was seen to be slow; changes of an object
+//!   are made in the order in which they came then, too, whoever still waits for them.
+//! - An object is removed after the changes that were begun before.
 
-use crate::disk::{Disk, DiskFile, LocalDisk};
+use crate::disk::threads::DiskThreads;
+use crate::disk::{CallKind, Disk, DiskFile, DiskWatch, LocalDisk};
 use crate::error::OstError;
-use crate::store::object_store::ObjectStore;
-use glint_proto::{Bulk, ClientId, Errno, Extents, FsResult, ObjectId, OstReply, OstRequest};
+use crate::store::object_store::{ObjectStore, state};
+use futures_channel::oneshot;
+use glint_proto::{Bulk, ClientId, Errno, Extents, FsResult, Ino, ObjectId, OstReply, OstRequest};
 use glint_telemetry::{Counter, Layer, Span};
+use glint_wait::Monitor;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Kept until a disk is done with something, however long who asked for it waits.
+pub type Kept = Box<dyn Send>;
+
+/// On which thread a request waits for the disk.
+pub enum Way {
+    /// On the calling one as long as the disk is prompt: none is woken.
+    InPlace,
+    /// On one of the disk's own. The request is executed whether or not anybody waits for it.
+    Apart(Option<Kept>),
+}
+
+/// Object in errors of requests that are for none.
+const NONE: ObjectId = ObjectId { ino: Ino(0), stripe: 0 };
 
 /// An object storage target.
 pub struct Ost<D: Disk = LocalDisk> {
     store: Arc<ObjectStore<D>>,
+    threads: DiskThreads,
+    watch: Arc<DiskWatch>,
+    is_settling: Arc<AtomicBool>,
+    changing: Changing,
+}
+
+/// Objects that are changed apart just now, and by how many.
+#[derive(Clone, Default)]
+struct Changing(Arc<Monitor<HashMap<ObjectId, usize>>>);
+
+/// A change of an object that is made apart, until it is dropped.
+struct ObjectChange {
+    of: Changing,
+    object: ObjectId,
+}
+
+impl Changing {
+    /// A change whose order among others somebody else sees to.
+    fn beside_others(&self, object: ObjectId) -> ObjectChange {
+        *self.0.lock().entry(object).or_default() += 1;
+        ObjectChange { of: self.clone(), object }
+    }
+
+    /// A change that begins when those before it are over.
+    async fn after_others(&self, object: ObjectId) -> ObjectChange {
+        let take = |all: &mut HashMap<ObjectId, usize>| match all.entry(object) {
+            Entry::Occupied(_) => None,
+            Entry::Vacant(free) => Some(_ = free.insert(1)),
+        };
+        self.0.until(take).await;
+        ObjectChange { of: self.clone(), object }
+    }
+}
+
+impl Drop for ObjectChange {
+    fn drop(&mut self) {
+        self.of.0.change(|all| {
+            if let Entry::Occupied(mut its) = all.entry(self.object) {
+                *its.get_mut() -= 1;
+                if *its.get() == 0 {
+                    its.remove();
+                }
+            }
+        });
+    }
+}
+
+/// The store is being settled until this is dropped, also where there is no thread for it.
+struct SettlingOnce(Arc<AtomicBool>);
+
+impl Drop for SettlingOnce {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 impl<D: Disk> Ost<D> {
     /// Serves a store.
     pub fn new(store: ObjectStore<D>) -> Ost<D> {
-        Ost { store: Arc::new(store) }
+        let (threads, watch, is_settling, changing) = Default::default();
+        Ost { store: Arc::new(store), threads, watch, is_settling, changing }
     }
 
     /// The store.
     pub fn store(&self) -> &ObjectStore<D> {
         &self.store
+    }
+
+    /// Threads that wait for its disk, or have just done so.
+    #[cfg(test)]
+    pub(crate) fn threads(&self) -> usize {
+        self.threads.count()
+    }
+
+    /// Its disk, as somebody has to watch it.
+    pub fn watch(&self) -> &DiskWatch {
+        &self.watch
     }
 
     /// Executes a request.
@@ -31,80 +124,98 @@ impl<D: Disk> Ost<D> {
         client: ClientId,
         request: OstRequest,
         bulk: Bulk<'_>,
+        way: Way,
     ) -> FsResult<OstReply> {
         let _span = Span::start(Layer::ObjectIo, request.op() as u8);
-        let store = &self.store;
-        store.turn().await;
-        let (object, result) = match request {
-            OstRequest::Read { object, offset, len } => {
-                let Bulk::In(buffer) = bulk else { return Err(Errno::EPROTO) };
+        let object = request.object().unwrap_or(NONE);
+        let result = match (request, bulk) {
+            (OstRequest::Read { offset, len, .. }, Bulk::In(buffer)) => {
                 let room = buffer.get_mut(..len as usize).ok_or(Errno::EPROTO)?;
-                (object, self.read(object, offset, room).await.map(OstReply::Data))
+                self.read(object, offset, room, way).await.map(OstReply::Data)
             }
-            OstRequest::Write { object, offset, mtime, kept } => {
-                let Bulk::Out(data) = bulk else { return Err(Errno::EPROTO) };
-                let write = |kept| store.write(object, offset, data, mtime, kept);
-                let result = self.use_kept(client, data.len() as u64, kept, write);
-                (object, result.map(OstReply::Written))
-            }
-            OstRequest::WriteExtents { object, count, mtime, kept } => {
-                let Bulk::Out(bulk) = bulk else { return Err(Errno::EPROTO) };
-                let extents = Extents::parse(bulk, count)?;
-                let bytes = extents.bytes() as u64;
-                let write = |kept| store.write_extents(object, extents, mtime, kept);
-                let result = self.use_kept(client, bytes, kept, write);
-                (object, result.map(OstReply::Written))
-            }
-            OstRequest::Truncate { object, size } => {
-                (object, store.truncate(object, size).map(|()| OstReply::Done))
-            }
-            OstRequest::Fallocate { object, mode, offset, len } => {
-                let result = self.in_pool(move |s| s.allocate(object, mode, offset, len)).await;
-                (object, result.map(|()| OstReply::Done))
-            }
-            OstRequest::Sync { object } => {
-                let result = self.in_pool(move |store| store.sync(object)).await;
-                (object, result.map(|()| OstReply::Done))
-            }
-            OstRequest::Stat { object } => (object, store.stat(object).map(OstReply::Stat)),
-            OstRequest::Seek { object, offset, hole } => {
-                (object, store.seek(object, offset, hole).map(OstReply::Offset))
-            }
-            OstRequest::SetTime { object, mtime } => {
-                (object, store.set_mtime(object, mtime).map(|()| OstReply::Done))
-            }
-            OstRequest::Space => {
-                let none = ObjectId { ino: glint_proto::Ino(0), stripe: 0 };
-                (none, store.space().map(OstReply::Space))
-            }
-            OstRequest::GrantSpace { bytes } => {
-                let none = ObjectId { ino: glint_proto::Ino(0), stripe: 0 };
-                let object_bytes_max = store.object_bytes_max();
-                let reserved = |bytes| OstReply::SpaceGranted { bytes, object_bytes_max };
-                (none, store.grant(client, bytes).map(reserved))
-            }
+            (OstRequest::Read { .. }, _) => return Err(Errno::EPROTO),
+            (request, Bulk::Out(data)) => self.execute(client, request, data, way).await,
+            (request, _) if request.is_write() => return Err(Errno::EPROTO),
+            (request, _) => self.execute(client, request, &[], way).await,
         };
+        self.outcome(object, result)
+    }
+
+    /// Removes an object if it exists.
+    pub async fn remove(&self, object: ObjectId, kept: Option<Kept>) -> FsResult<()> {
+        let change = self.changing.after_others(object).await;
+        let work = move |store: &ObjectStore<D>| store.remove(object);
+        let removed = self.apart(CallKind::Short, Some(Box::new((kept, change))), work).await;
+        self.outcome(object, removed)
+    }
+
+    /// Removes objects that exist. Returns those that could not be; nothing if there was no thread for
+    /// it.
+    pub(crate) async fn remove_all(
+        &self,
+        objects: Vec<ObjectId>,
+    ) -> Option<Vec<(ObjectId, Errno)>> {
+        // A change that somebody has given up waiting for would make the object anew.
+        let mut changes = Vec::with_capacity(objects.len());
+        for object in &objects {
+            changes.push(self.changing.after_others(*object).await);
+        }
+        let watch = self.watch.clone();
+        let remove = move |store: &ObjectStore<D>| {
+            let remove = |object: ObjectId| {
+                let _call = watch.begin(CallKind::Short);
+                store.remove(object).err().map(|error| (object, Errno::from_io(&error)))
+            };
+            Ok(objects.into_iter().filter_map(remove).collect())
+        };
+        self.apart(CallKind::Long, Some(Box::new(changes)), remove).await.ok()
+    }
+
+    fn outcome<T>(&self, object: ObjectId, result: io::Result<T>) -> FsResult<T> {
         result.map_err(|source| {
-            let path = store.path().display().to_string();
+            let path = self.store.path().display().to_string();
             OstError::Object { object, path, source }.errno()
         })
     }
 
-    /// Writes into space that was kept for a client, if it says so and all of it was: what was
-    /// not must leave the rest to what was written before it.
-    fn use_kept<T>(
+    /// Executes a request that is not a read.
+    async fn execute(
         &self,
         client: ClientId,
-        bytes: u64,
-        kept: bool,
-        write: impl FnOnce(bool) -> io::Result<T>,
-    ) -> io::Result<T> {
-        let used = if kept { self.store.grants().use_up(client, bytes) } else { 0 };
-        let result = write(kept && used == bytes);
-        if result.is_err() {
-            self.store.grants().give_back(client, used);
+        request: OstRequest,
+        data: &[u8],
+        way: Way,
+    ) -> io::Result<OstReply> {
+        let kind = match request {
+            OstRequest::Sync { .. } => CallKind::Flush,
+            _ => CallKind::Short,
+        };
+        let takes_long = matches!(request, OstRequest::Fallocate { .. } | OstRequest::Sync { .. });
+        let kept = match way {
+            Way::InPlace if !takes_long && !self.watch.is_slow() => {
+                let _call = self.watch.begin(kind);
+                self.store.turn().await;
+                return perform(&self.store, client, request, data);
+            }
+            Way::InPlace => match request.object().filter(|_| request.is_modifying()) {
+                Some(object) => Some(Box::new(self.changing.after_others(object).await) as Kept),
+                None => None,
+            },
+            Way::Apart(kept) => match request.object().filter(|_| request.is_modifying()) {
+                Some(object) => Some(Box::new((kept, self.changing.beside_others(object))) as Kept),
+                None => kept,
+            },
+        };
+        if let OstRequest::Stat { object } = request
+            && let Some(file) = self.store.open_file(object)
+        {
+            self.store.turn().await;
+            return state(&file).map(|state| OstReply::Stat(Some(state)));
         }
-        result
+        // Who asked may have gone before it is written.
+        let data = data.to_vec();
+        glint_telemetry::count(Counter::BytesCopied, data.len() as u64);
+        self.apart(kind, kept, move |store| perform(store, client, request, &data)).await
     }
 
     /// Brings to stable storage the changes of a request.
@@ -114,54 +225,145 @@ impl<D: Disk> Ost<D> {
             | OstRequest::WriteExtents { object, .. }
             | OstRequest::Truncate { object, .. }
             | OstRequest::Fallocate { object, .. }
-            | OstRequest::SetTime { object, .. } => self
-                .handle(ClientId::IN_PROCESS, OstRequest::Sync { object }, Bulk::None)
-                .await
-                .map(drop),
+            | OstRequest::SetTime { object, .. } => {
+                let sync = OstRequest::Sync { object };
+                self.handle(ClientId::IN_PROCESS, sync, Bulk::None, Way::Apart(None))
+                    .await
+                    .map(drop)
+            }
             _ => Ok(()),
         }
     }
 
     /// Everything to stable storage.
     pub async fn commit_all(&self) -> FsResult<()> {
-        self.in_pool(ObjectStore::sync_all).await.map_err(|e| Errno::from_io(&e))
+        let done = match D::WAITS {
+            true => self.apart(CallKind::Flush, None, ObjectStore::sync_all).await,
+            // At once: what is noted elsewhere of changes is on stable storage before them, and no
+            // simulated disk orders that as a kernel does.
+            false => self.store.sync_all(),
+        };
+        done.map_err(|e| Errno::from_io(&e))
     }
 
-    async fn in_pool<T: Send + 'static>(
+    /// Settles the store, see [`ObjectStore::settle`], and says to `done` whether that went well;
+    /// unless it is being settled. Waits for nothing. Returns whether it began.
+    pub(crate) fn settle(&self, idle: Duration, done: impl FnOnce(bool) + Send + 'static) -> bool {
+        if self.is_settling.swap(true, Ordering::AcqRel) {
+            return false;
+        }
+        let settling = SettlingOnce(self.is_settling.clone());
+        let settle = move |store: &ObjectStore<D>| {
+            let settled = store.settle(idle);
+            if let Err(error) = &settled
+                && store.failure().is_none()
+            {
+                let path = store.path().display();
+                tracing::error!(%error, %path, "could not seal objects; they have no checksums yet");
+            }
+            done(settled.is_ok());
+            drop(settling);
+            settled
+        };
+        match D::WAITS {
+            true => drop(self.apart_unless_dropped(CallKind::Long, None, settle)),
+            // See `commit_all`.
+            false => _ = settle(&self.store),
+        }
+        true
+    }
+
+    /// Settles the store before the end; see [`ObjectStore::settle_last`].
+    pub(crate) fn settle_last(&self) -> io::Result<()> {
+        while D::WAITS && self.is_settling.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.store.settle_last()
+    }
+
+    /// Has the disk do something apart from this thread.
+    async fn apart<T: Send + 'static>(
         &self,
+        kind: CallKind,
+        kept: Option<Kept>,
         work: impl FnOnce(&ObjectStore<D>) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
-        if !D::WAITS {
-            return work(&self.store);
+        let done = self.apart_unless_dropped(kind, kept, work);
+        // It was dropped: there was no thread for it.
+        done.await.unwrap_or_else(|_| Err(io::ErrorKind::WouldBlock.into()))
+    }
+
+    fn apart_unless_dropped<T: Send + 'static>(
+        &self,
+        kind: CallKind,
+        kept: Option<Kept>,
+        work: impl FnOnce(&ObjectStore<D>) -> io::Result<T> + Send + 'static,
+    ) -> oneshot::Receiver<io::Result<T>> {
+        let (says, done) = oneshot::channel();
+        let (store, watch) = (self.store.clone(), self.watch.clone());
+        if D::WAITS {
+            self.threads.run(Box::new(move || {
+                let call = watch.begin(kind);
+                let result = work(&store);
+                drop((call, kept));
+                // Who asked may have gone.
+                let _ = says.send(result);
+            }));
+        } else {
+            let task = async move {
+                let call = watch.begin(kind);
+                store.turn().await;
+                let result = work(&store);
+                drop((call, kept));
+                let _ = says.send(result);
+            };
+            self.store.spawn(Box::pin(task));
         }
-        let store = self.store.clone();
-        blocking::unblock(move || work(&store)).await
+        done
     }
 
     /// Reads until `buffer` is full or the object ends. What is in memory is copied
-    /// at once; only a miss goes to the pool.
-    async fn read(&self, object: ObjectId, offset: u64, buffer: &mut [u8]) -> io::Result<u32> {
-        let Some(file) = self.store.file(object, None)? else { return Ok(0) };
+    /// at once; only a miss goes to another thread.
+    async fn read(
+        &self,
+        object: ObjectId,
+        offset: u64,
+        buffer: &mut [u8],
+        way: Way,
+    ) -> io::Result<u32> {
+        let is_apart = D::WAITS && (matches!(way, Way::Apart(_)) || self.watch.is_slow());
+        let call = (!is_apart).then(|| self.watch.begin(CallKind::Short));
+        self.store.turn().await;
         let mut done = 0;
         while done < buffer.len() {
             let at = offset + done as u64;
-            let cached = file.checked_read(at, &mut buffer[done..], |file, room| {
-                Ok(file.read_cached(room, at)?)
-            });
+            let room = &mut buffer[done..];
+            let cached = match (is_apart, self.store.open_file(object)) {
+                (true, Some(file)) => file.read_at_once(at, room),
+                (true, None) => Err(rustix::io::Errno::AGAIN.into()),
+                (false, known) => {
+                    match known.map_or_else(|| self.store.file(object, None), |f| Ok(Some(f)))? {
+                        Some(file) => file
+                            .checked_read(at, room, |file, room| Ok(file.read_cached(room, at)?)),
+                        None => Ok(0),
+                    }
+                }
+            };
             let n = match cached.map_err(|e| (e.raw_os_error(), e)) {
                 Ok(n) => n,
                 Err((Some(libc::EINTR), _)) => continue,
                 Err((Some(libc::EAGAIN | libc::EOPNOTSUPP), _)) => {
-                    let (file, len) = (file.clone(), buffer.len() - done);
-                    let data = blocking::unblock(move || {
+                    let len = room.len();
+                    let miss = move |store: &ObjectStore<D>| {
                         let mut data = vec![0u8; len];
+                        let Some(file) = store.file(object, None)? else { return Ok(Vec::new()) };
                         let read = |file: &D::File, room: &mut [u8]| Ok(file.read(room, at)?);
                         let n = file.checked_read(at, &mut data, read)?;
                         data.truncate(n);
                         Ok::<_, io::Error>(data)
-                    })
-                    .await?;
-                    buffer[done..done + data.len()].copy_from_slice(&data);
+                    };
+                    let data = self.apart(CallKind::Short, None, miss).await?;
+                    room[..data.len()].copy_from_slice(&data);
                     glint_telemetry::count(Counter::BytesCopied, data.len() as u64);
                     data.len()
                 }
@@ -172,6 +374,67 @@ impl<D: Disk> Ost<D> {
             }
             done += n;
         }
+        drop(call);
         Ok(done as u32)
     }
+}
+
+/// Executes a request that is not a read, on this thread.
+fn perform<D: Disk>(
+    store: &ObjectStore<D>,
+    client: ClientId,
+    request: OstRequest,
+    data: &[u8],
+) -> io::Result<OstReply> {
+    match request {
+        OstRequest::Write { object, offset, mtime, kept } => {
+            let write = |kept| store.write(object, offset, data, mtime, kept);
+            use_kept(store, client, data.len() as u64, kept, write).map(OstReply::Written)
+        }
+        OstRequest::WriteExtents { object, count, mtime, kept } => {
+            let failed = |errno: Errno| io::Error::from_raw_os_error(errno.0);
+            let extents = Extents::parse(data, count).map_err(failed)?;
+            let bytes = extents.bytes() as u64;
+            let write = |kept| store.write_extents(object, extents, mtime, kept);
+            use_kept(store, client, bytes, kept, write).map(OstReply::Written)
+        }
+        OstRequest::Truncate { object, size } => {
+            store.truncate(object, size).map(|()| OstReply::Done)
+        }
+        OstRequest::Fallocate { object, mode, offset, len } => {
+            store.allocate(object, mode, offset, len).map(|()| OstReply::Done)
+        }
+        OstRequest::Sync { object } => store.sync(object).map(|()| OstReply::Done),
+        OstRequest::Stat { object } => store.stat(object).map(OstReply::Stat),
+        OstRequest::Seek { object, offset, hole } => {
+            store.seek(object, offset, hole).map(OstReply::Offset)
+        }
+        OstRequest::SetTime { object, mtime } => {
+            store.set_mtime(object, mtime).map(|()| OstReply::Done)
+        }
+        OstRequest::Space => store.space().map(OstReply::Space),
+        OstRequest::GrantSpace { bytes } => {
+            let object_bytes_max = store.object_bytes_max();
+            let reserved = |bytes| OstReply::SpaceGranted { bytes, object_bytes_max };
+            store.grant(client, bytes).map(reserved)
+        }
+        OstRequest::Read { .. } => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+/// Writes into space that was kept for a client, if it says so and all of it was: what was
+/// not must leave the rest to what was written before it.
+fn use_kept<D: Disk, T>(
+    store: &ObjectStore<D>,
+    client: ClientId,
+    bytes: u64,
+    kept: bool,
+    write: impl FnOnce(bool) -> io::Result<T>,
+) -> io::Result<T> {
+    let used = if kept { store.grants().use_up(client, bytes) } else { 0 };
+    let result = write(kept && used == bytes);
+    if result.is_err() {
+        store.grants().give_back(client, used);
+    }
+    result
 }

@@ -68,10 +68,17 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
     /// Rounds of the server with the MDS, beside requests.
     pub fn rounds(&self) -> Vec<Round<Self>> {
         vec![
-            // Waits for nothing: it counts how long others stood still.
+            // Waits for nothing: it counts how long others stood still, and disks.
             Round::every(HOUSEKEEPING, "watch", |server, _| {
-                once(async { server.mds().time_passes() })
+                once(async {
+                    server.mds().time_passes();
+                    server.look_at_disks();
+                })
             }),
+            Round {
+                asks: true,
+                ..Round::every(TENDING, "disks", |server, _| once(server.give_up_still()))
+            },
             Round::every(HOUSEKEEPING, "eviction", |server, _| once(server.expire())),
             Round {
                 gives_way: true,
@@ -118,7 +125,7 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
             },
             Round::every(self.commit_interval(), "settling", |server, idle| {
                 once(async move {
-                    server.settle(idle);
+                    server.settle(idle).await;
                     server.note_totals();
                 })
             }),
@@ -130,6 +137,11 @@ impl<D: Disk> Oss<D> {
     /// Rounds of an OSS, beside requests, [`Oss::talk`] and [`Oss::destroy_ordered`].
     pub fn rounds(&self) -> Vec<Round<Self>> {
         vec![
+            Round::every(HOUSEKEEPING, "watch", |oss, _| once(async { oss.look_at_disks() })),
+            Round {
+                asks: true,
+                ..Round::every(TENDING, "disks", |oss, _| once(oss.give_up_still()))
+            },
             Round {
                 gives_way: true,
                 ..Round::every(HOUSEKEEPING, "scrub", |oss, _| Box::pin(async { oss.scrub_some() }))
@@ -154,9 +166,7 @@ impl<D: Disk> Oss<D> {
                 asks: true,
                 ..Round::every(HOUSEKEEPING, "repair", |oss, _| once(oss.repair_some()))
             },
-            Round::every(self.commit_interval(), "settling", |oss, idle| {
-                once(async move { oss.settle(idle) })
-            }),
+            Round::every(self.commit_interval(), "settling", |oss, idle| once(oss.settle(idle))),
         ]
     }
 }

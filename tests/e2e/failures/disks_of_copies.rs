@@ -2,17 +2,22 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
-use support::disk::Disk;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use support::disk::{Disk, Frozen};
+use support::stalls::Stalls;
 use support::*;
 
 /// Moves an OST of a data directory that nobody serves to another disk.
 fn move_ost(data: &Path, ost: u16, to: &Path) {
     let at = data.join(format!("ost{ost}"));
     let moved = to.join("ost");
-    run(std::process::Command::new("cp").arg("-a").arg(&at).arg(&moved));
+    run(Command::new("cp").arg("-a").arg(&at).arg(&moved));
     fs::remove_dir_all(&at).unwrap();
     symlink(&moved, &at).unwrap();
 }
@@ -48,4 +53,259 @@ fn the_smallest_limit_of_all_members_counts() {
     process.stop();
     world.assert_sound();
     drop(disk);
+}
+
+/// Longest time in which a call waits for a disk that stands still: three seconds until it is called
+/// so, and what its chains need to go on.
+const STILL_MAX: Duration = Duration::from_secs(5);
+
+/// Objects of an OST: sizes and content.
+fn content(ost: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let (top, mut found) = (ost.join("objects"), BTreeMap::new());
+    for folder in fs::read_dir(&top).unwrap().flatten() {
+        for object in fs::read_dir(folder.path()).unwrap().flatten() {
+            // One that is removed meanwhile is not there.
+            let Ok(bytes) = fs::read(object.path()) else { continue };
+            found.insert(object.path().strip_prefix(&top).unwrap().to_owned(), bytes);
+        }
+    }
+    found
+}
+
+/// Files in which each has another head, or an OST of its own.
+struct Files<'a> {
+    dir: &'a Path,
+    count: u64,
+}
+
+impl Files<'_> {
+    fn path(&self, n: u64) -> PathBuf {
+        self.dir.join(format!("file{n}"))
+    }
+
+    /// Writes all of them from their beginning, to stable storage. Returns how long the slowest took.
+    fn write(&self, stalls: &Stalls, text: &str) -> Duration {
+        let write = |n| {
+            stalls.timed(|| {
+                let path = self.path(n);
+                let file = fs::File::options().create(true).write(true).truncate(false).open(path);
+                let file = file.unwrap();
+                file.write_all_at(text.as_bytes(), 0).unwrap();
+                file.sync_all().unwrap();
+            })
+        };
+        (0..self.count).map(|n| write(n).1).max().unwrap()
+    }
+
+    fn must_be(&self, text: &str) {
+        for n in 0..self.count {
+            assert_eq!(fs::read_to_string(self.path(n)).unwrap(), text, "file {n}");
+        }
+    }
+}
+
+/// A disk stands still, that of the head of some chains and of followers of others. All OSTs are in
+/// the process that mounts.
+#[test]
+fn one_process_goes_on_while_one_of_its_disks_stands_still() {
+    let world = World::new();
+    let options = ["--osts", "3", "--replicas", "3"];
+    world.up(&options).stop();
+    let at = world.path("disk");
+    let disk = Disk::new(&world.path("image"), &at, "ext4", 1000);
+    move_ost(&world.data(), 1, &at);
+    let process = world.up(&options);
+    let mount = world.mount_point();
+    wait_until_whole(text(&mount));
+    let (files, stalls) = (Files { dir: &mount, count: 9 }, Stalls::start());
+    files.write(&stalls, "before");
+    let frozen = Frozen::new(&at);
+    let took = files.write(&stalls, "frozen");
+    assert!(took < STILL_MAX, "{took:?}");
+    files.must_be("frozen");
+    let again = files.write(&stalls, "again!");
+    assert!(again < Duration::from_secs(1), "{again:?} for a disk that is known to stand still");
+    frozen.thaw();
+    wait_until_whole(text(&mount));
+    files.must_be("again!");
+    process.stop();
+    let osts = [0, 1, 2].map(|n| content(&world.data().join(format!("ost{n}"))));
+    assert!(osts[0].len() >= 9 && osts[0] == osts[1] && osts[1] == osts[2]);
+    world.assert_sound();
+    drop(disk);
+}
+
+/// The same with servers of their own, one of which has a second disk, which goes on.
+fn servers_go_on(freezes_all: bool) {
+    let world = World::new();
+    let (port, ports) = (free_port(), [free_port(), free_port()]);
+    let serve = || world.serve(port, &["--replicas", "3"]);
+    let oss = |n: u16, osts: &str| world.oss(n, ports[usize::from(n) - 1], port, &["--osts", osts]);
+    let (at, data) = (world.path("disk"), world.oss_data(1));
+    let disk;
+    let (server, first);
+    if freezes_all {
+        // Its logs, too.
+        disk = Disk::new(&world.path("image"), &data, "ext4", 1000);
+        (server, first) = (serve(), oss(1, "2"));
+    } else {
+        let before = serve();
+        oss(1, "2").stop();
+        before.stop();
+        disk = Disk::new(&world.path("image"), &at, "ext4", 1000);
+        move_ost(&data, 1, &at);
+        (server, first) = (serve(), oss(1, "2"));
+    }
+    let second = oss(2, "1");
+    let (client, mount) = world.mount(port, "m", &[]);
+    wait_until_whole(text(&mount));
+    let alone = mount.join("alone");
+    fs::create_dir(&alone).unwrap();
+    run(glint().args(["setstripe", "-r", "1", text(&alone)]));
+    let (files, stalls) = (Files { dir: &mount, count: 12 }, Stalls::start());
+    files.write(&stalls, "before");
+    // Without copies, on the disks that go on.
+    let layout = |path: &Path| {
+        let get = ["--only-values", "-n", "glint.layout", text(path)];
+        String::from_utf8(run(Command::new("getfattr").args(get)).stdout).unwrap()
+    };
+    let still: &[u16] = if freezes_all { &[1, 2] } else { &[2] };
+    let mut others = Vec::new();
+    for n in 0..8 {
+        let path = alone.join(format!("alone{n}"));
+        fs::write(&path, b"before").unwrap();
+        let text = layout(&path);
+        if !still.iter().any(|ost| text.contains(&format!("first_ost={ost}"))) {
+            others.push(path);
+        }
+    }
+    assert!(others.len() >= 2);
+    sh(&mount, "sync -f .");
+    // Of another client: one tells its changes of names in their order.
+    let (other, seen) = world.mount(port, "o", &[]);
+    for path in &mut others {
+        *path = seen.join(path.strip_prefix(&mount).unwrap());
+        assert_eq!(fs::read(&*path).unwrap(), b"before");
+    }
+    let frozen = Frozen::new(if freezes_all { &data } else { &at });
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (others, stalls, stop) = (&others, &stalls, &stop);
+        let beside = scope.spawn(move || {
+            let (mut longest, begun) = (Duration::ZERO, Instant::now());
+            // Also when the test fails.
+            while !stop.load(Ordering::Relaxed) && begun.elapsed() < Duration::from_secs(60) {
+                for path in others {
+                    let (_, took) = stalls.timed(|| {
+                        let file = fs::File::options().write(true).open(path).unwrap();
+                        file.write_all_at(b"beside", 0).unwrap();
+                        file.sync_all().unwrap();
+                    });
+                    longest = longest.max(took);
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            longest
+        });
+        let took = files.write(stalls, "frozen");
+        let again = files.write(stalls, "again!");
+        stop.store(true, Ordering::Relaxed);
+        let longest = beside.join().unwrap();
+        assert!(took < STILL_MAX, "{took:?}");
+        assert!(
+            again < Duration::from_secs(2),
+            "{again:?} for a disk that is known to stand still"
+        );
+        assert!(longest < Duration::from_secs(2), "{longest:?} for files on disks that go on");
+    });
+    files.must_be("again!");
+    frozen.thaw();
+    wait_until_whole(text(&mount));
+    files.must_be("again!");
+    sh(&mount, "sync -f .");
+    client.stop();
+    other.stop();
+    first.stop();
+    second.stop();
+    server.stop();
+    let copies = |osts: &[PathBuf]| {
+        let all = osts.iter().flat_map(|ost| content(ost));
+        all.filter(|(_, bytes)| bytes == b"again!").collect::<BTreeMap<_, _>>()
+    };
+    let its = [data.join("ost0"), data.join("ost1")];
+    let all = [
+        copies(&[world.data().join("ost0")]),
+        copies(&its),
+        copies(&[world.oss_data(2).join("ost0")]),
+    ];
+    assert_eq!(all[0].len(), 12);
+    assert!(all[0] == all[1] && all[1] == all[2]);
+    world.assert_sound();
+    drop(disk);
+}
+
+#[test]
+fn servers_go_on_while_one_disk_of_one_of_them_stands_still() {
+    servers_go_on(false);
+}
+
+#[test]
+fn servers_go_on_while_all_disks_of_one_of_them_stand_still() {
+    servers_go_on(true);
+}
+
+/// Overwrites files, one after the other, while one member's disk does not do what it should.
+fn goes_on_without(spoil: impl FnOnce(&Path), mend: impl FnOnce(&Path, &Disk<'_>) -> bool) {
+    let world = World::new();
+    let options = ["--osts", "3", "--replicas", "3"];
+    world.up(&options).stop();
+    let at = world.path("disk");
+    let disk = Disk::new(&world.path("image"), &at, "ext4", 400);
+    move_ost(&world.data(), 1, &at);
+    let mut process = world.up(&options);
+    let mount = world.mount_point();
+    wait_until_whole(text(&mount));
+    let (files, stalls) = (Files { dir: &mount, count: 9 }, Stalls::start());
+    files.write(&stalls, "before");
+    spoil(&at);
+    // Longer than what is there: it needs blocks.
+    let after = "after ".repeat(10_000);
+    let took = files.write(&stalls, &after);
+    assert!(took < STILL_MAX, "{took:?}");
+    files.must_be(&after);
+    let took = files.write(&stalls, &after);
+    assert!(took < STILL_MAX, "{took:?}");
+    if mend(&at, &disk) {
+        process.stop();
+        disk.repair();
+        process = world.up(&options);
+    }
+    wait_until_whole(text(&mount));
+    files.must_be(&after);
+    process.stop();
+    let osts = [0, 1, 2].map(|n| content(&world.data().join(format!("ost{n}"))));
+    assert!(osts[0].len() >= 9 && osts[0] == osts[1] && osts[1] == osts[2]);
+    world.assert_sound();
+    drop(disk);
+}
+
+#[test]
+fn one_process_goes_on_while_one_of_its_disks_is_full() {
+    let fill = |at: &Path| {
+        let filler = fs::File::create(at.join("filler")).unwrap();
+        let _ = std::io::copy(&mut std::io::repeat(1), &mut &filler);
+    };
+    goes_on_without(fill, |at, _| {
+        fs::remove_file(at.join("filler")).unwrap();
+        false
+    });
+}
+
+/// A file system that is remounted because of an error takes no changes any more.
+#[test]
+fn one_process_goes_on_while_one_of_its_disks_is_read_only() {
+    let abort = |at: &Path| {
+        run(Command::new("mount").args(["-o", "remount,abort"]).arg(at));
+    };
+    goes_on_without(abort, |_, _| true);
 }

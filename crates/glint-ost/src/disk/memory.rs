@@ -11,7 +11,7 @@
 //! is any that is named), what fallocate(2) reserves.
 
 use super::inode::{BLOCK_BYTES, Change, Content, Inode};
-use super::{Disk, DiskFile, DiskResult, DiskSpace, Stat};
+use super::{Disk, DiskFile, DiskResult, DiskSpace, DiskTask, Stat};
 use glint_proto::Timestamp;
 use glint_proto::limits::FILE_BYTES_MAX;
 use parking_lot::{Mutex, MutexGuard};
@@ -21,12 +21,16 @@ use std::ffi::OsString;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 
 /// A decision: a number below the given one.
 pub type Decide<'a> = &'a mut dyn FnMut(u64) -> u64;
 
 /// How long each request waits for a disk.
 pub type DiskTurn = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = ()>>> + Send + Sync>;
+
+/// How tasks are run that wait for a disk.
+pub type RunsTasks = Arc<dyn Fn(DiskTask) + Send + Sync>;
 
 /// Operation of a disk that can be made to fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,6 +79,7 @@ struct DiskContents {
     capacity: Option<u64>,
     /// If requests wait.
     turn: Option<DiskTurn>,
+    tasks: Option<RunsTasks>,
 }
 
 /// An open file.
@@ -198,6 +203,11 @@ impl MemoryDisk {
         self.0.lock().turn = Some(turn);
     }
 
+    /// From now on what may outlive its request runs so.
+    pub fn run_tasks(&self, tasks: RunsTasks) {
+        self.0.lock().tasks = Some(tasks);
+    }
+
     /// Loses power: each write that was not synced is there afterwards or not, as `decide` says.
     pub fn lose_power(&self, decide: Decide<'_>) {
         let mut state = self.0.lock();
@@ -241,6 +251,15 @@ impl Disk for MemoryDisk {
         let turn = self.0.lock().turn.clone();
         if let Some(turn) = turn {
             turn().await;
+        }
+    }
+
+    fn spawn(&self, mut task: DiskTask) {
+        let tasks = self.0.lock().tasks.clone();
+        match tasks {
+            Some(run) => run(task),
+            // Where requests do not wait, it comes to its end at once.
+            None => _ = task.as_mut().poll(&mut Context::from_waker(Waker::noop())),
         }
     }
 

@@ -12,13 +12,20 @@ mod local;
 pub mod memory;
 #[cfg(test)]
 mod tests;
+pub(crate) mod threads;
+mod watch;
 
 pub use local::LocalDisk;
+pub use watch::{CallKind, DiskWatch, WatchedCall};
 
 use glint_proto::Timestamp;
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::io;
+use std::pin::Pin;
+
+/// A task that waits for a disk in a simulation, in the place of a thread.
+pub type DiskTask = Pin<Box<dyn Future<Output = ()>>>;
 
 /// Result of an operation.
 pub type DiskResult<T> = Result<T, Errno>;
@@ -55,8 +62,8 @@ pub trait Disk: Send + Sync + 'static {
     /// An open directory.
     type Directory;
 
-    /// Whether operations may wait for a device; then those that nobody expects to be short run
-    /// on threads of their own.
+    /// Whether operations may keep a thread that waits for a device. Others have tasks for what waits:
+    /// [`Disk::spawn`].
     const WAITS: bool;
 
     /// Waits for a disk in a simulation, where no thread may wait. A disk that is there is waited
@@ -64,6 +71,9 @@ pub trait Disk: Send + Sync + 'static {
     fn turn(&self) -> impl Future<Output = ()> {
         std::future::ready(())
     }
+
+    /// Runs a task in a simulation, in which no thread may wait: to its end, whoever waits for it.
+    fn spawn(&self, _: DiskTask) {}
 
     /// Opens a file that is there.
     fn open(&self, path: &str) -> DiskResult<Self::File>;

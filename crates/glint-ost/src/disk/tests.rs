@@ -2,7 +2,8 @@
 
 use super::memory::{DiskOperation, Fault, MemoryDisk};
 use super::{Disk, DiskFile, LocalDisk};
-use crate::{ObjectStore, Ost, SpaceGrants};
+use crate::{ObjectStore, Ost, SpaceGrants, Way};
+use futures_lite::future::{block_on, poll_once};
 use glint_proto::{Bulk, ClientId, Errno as Error, Ino, ObjectId, OstReply, OstRequest};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -234,7 +235,7 @@ fn space_is_still_kept_for_a_write_that_failed() {
     let ost = Ost::new(store(&disk));
     let ask = |client, request, bulk: &[u8]| {
         let bulk = if bulk.is_empty() { Bulk::None } else { Bulk::Out(bulk) };
-        futures_lite::future::block_on(ost.handle(ClientId(client), request, bulk))
+        futures_lite::future::block_on(ost.handle(ClientId(client), request, bulk, Way::InPlace))
     };
     let write = |ino, kept| {
         let object = ObjectId { ino: Ino(ino), stripe: 0 };
@@ -250,4 +251,40 @@ fn space_is_still_kept_for_a_write_that_failed() {
     }
     ask(1, write(1, true), &[1; 300]).unwrap();
     assert_eq!(ask(1, write(1, true), &[1; 300]).map(drop), Ok(()), "it has its blocks");
+}
+
+#[test]
+fn a_lone_request_wakes_nobody_and_one_apart_is_executed_whoever_waits_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let ost = Ost::new(ObjectStore::open(dir.path(), 64, Arc::default()).unwrap());
+    let write = OstRequest::Write { object: OBJECT, offset: 0, mtime: None, kept: false };
+    let read = OstRequest::Read { object: OBJECT, offset: 0, len: 5 };
+    let mut room = [0; 5];
+    let (client, in_memory) = (ClientId(1), Bulk::In(&mut room));
+    block_on(ost.handle(client, write, Bulk::Out(b"place"), Way::InPlace)).unwrap();
+    block_on(ost.handle(client, OstRequest::Stat { object: OBJECT }, Bulk::None, Way::InPlace))
+        .unwrap();
+    assert_eq!(ost.threads(), 0);
+    // What is in memory is read without a thread also where nobody may wait.
+    assert_eq!(
+        block_on(ost.handle(client, read, in_memory, Way::Apart(None))),
+        Ok(OstReply::Data(5))
+    );
+    assert_eq!((&room, ost.threads()), (b"place", 0));
+    for round in 0..100 {
+        let (kept, done) = std::sync::mpsc::channel::<()>();
+        let way = Way::Apart(Some(Box::new(kept)));
+        let apart = ost.handle(client, write, Bulk::Out(b"apart"), way);
+        let _ = block_on(poll_once(std::pin::pin!(apart)));
+        if round % 2 == 0 {
+            assert!(done.recv().is_err(), "it is kept until the change is made");
+            let mut room = [0; 5];
+            block_on(ost.handle(client, read, Bulk::In(&mut room), Way::InPlace)).unwrap();
+            assert_eq!(&room, b"apart");
+        }
+        // After the change, whoever waits for that.
+        block_on(ost.remove(OBJECT, None)).unwrap();
+        assert_eq!(ost.store().stat(OBJECT).unwrap(), None);
+    }
+    assert!(ost.threads() > 0);
 }

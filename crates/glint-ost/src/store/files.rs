@@ -104,6 +104,11 @@ impl<F: DiskFile> Files<F> {
         Ok(Some(file))
     }
 
+    /// The open file of an object, if that is there and can be told without waiting.
+    pub(crate) fn known(&self, object: ObjectId) -> Option<Arc<ObjectFile<F>>> {
+        self.shard(object).try_lock()?.open.get(&object).cloned()
+    }
+
     /// Closes what nobody uses, in `shard` and wherever nobody is. Returns whether there was
     /// anything.
     fn close_unused(&self, shard: &mut Shard<F>) -> bool {

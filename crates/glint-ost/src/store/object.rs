@@ -12,6 +12,7 @@ use crate::disk::DiskFile;
 use crate::store::checksum::Sums;
 use glint_proto::Timestamp;
 use parking_lot::RwLock;
+use rustix::io::Errno;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
@@ -166,7 +167,7 @@ impl<F: DiskFile> ObjectFile<F> {
         let mut value = [0u8; ATTRIBUTE_BYTES_MAX];
         match self.file.attribute(ATTRIBUTE, &mut value) {
             Ok(len) => Ok(Sums::decode(&value[..len]).map_or(Seal::Open, Seal::Sealed)),
-            Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP) => Ok(Seal::Open),
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(Seal::Open),
             Err(error) => Err(error.into()),
         }
     }
@@ -190,7 +191,21 @@ impl<F: DiskFile> ObjectFile<F> {
         }
         let n = read(&self.file, buffer)?;
         if let Seal::Sealed(sums) = &*seal {
-            sums.check_read(&self.file, offset, &buffer[..n])?;
+            sums.check_read(|room, at| self.file.read(room, at), offset, &buffer[..n])?;
+        }
+        Ok(n)
+    }
+
+    /// Reads what is in memory, checked, and waits for nothing: EAGAIN where it would have to, also
+    /// for who changes the object just now.
+    pub(crate) fn read_at_once(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let seal = self.seal.try_read().ok_or(Errno::AGAIN)?;
+        if matches!(*seal, Seal::Unknown) {
+            return Err(Errno::AGAIN.into());
+        }
+        let n = self.file.read_cached(buffer, offset)?;
+        if let Seal::Sealed(sums) = &*seal {
+            sums.check_read(|room, at| self.file.read_cached(room, at), offset, &buffer[..n])?;
         }
         Ok(n)
     }

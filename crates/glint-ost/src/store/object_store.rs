@@ -11,7 +11,7 @@
 //! - An object that was synced is found again: also its directory's entry is on stable storage,
 //!   whether or not its file was closed in between.
 
-use crate::disk::{Disk, DiskFile, LocalDisk};
+use crate::disk::{Disk, DiskFile, DiskTask, LocalDisk};
 use crate::error::OstError;
 use crate::space::grants::SpaceGrants;
 use crate::space::reserve::Space;
@@ -130,6 +130,16 @@ impl<D: Disk> ObjectStore<D> {
     /// See [`Disk::turn`].
     pub(crate) async fn turn(&self) {
         self.disk.turn().await;
+    }
+
+    /// See [`Disk::spawn`].
+    pub(crate) fn spawn(&self, task: DiskTask) {
+        self.disk.spawn(task);
+    }
+
+    /// The object's file, if it is open and that can be told without waiting.
+    pub(crate) fn open_file(&self, object: ObjectId) -> Option<Arc<ObjectFile<D::File>>> {
+        self.files.known(object)
     }
 
     /// Directory of the store.

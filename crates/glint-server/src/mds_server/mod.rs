@@ -199,10 +199,20 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
         }
     }
 
-    /// Brings data to stable storage and seals objects that were left alone for `idle`, every
-    /// commit interval. May take long.
-    pub(crate) fn settle(&self, idle: Duration) {
-        self.replication.settle_osts(&self.osts, idle);
+    /// Begins to bring data to stable storage and to seal objects that were left alone for `idle`,
+    /// every commit interval.
+    pub(crate) async fn settle(&self, idle: Duration) {
+        self.replication.settle_osts(&self.osts, idle).await;
+    }
+
+    /// Looks how the disks of the OSTs here are. Waits for nothing.
+    pub(crate) fn look_at_disks(&self) {
+        self.replication.look_at_disks(self.here());
+    }
+
+    /// Has members here taken out of their chains whose disks stand still.
+    pub(crate) async fn give_up_still(&self) {
+        self.replication.give_up_still(self.here()).await;
     }
 
     /// Compares some more data with its checksums. Returns whether there is more to do at once.
@@ -259,13 +269,13 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
 
     /// The last thing before the end: everything accepted is on stable storage after it.
     pub async fn shut_down(&self) -> FsResult<()> {
-        self.settle_last()?;
+        self.settle_last().await?;
         self.mds.shut_down().await
     }
 
     /// The last thing for the OSTs here.
-    pub fn settle_last(&self) -> FsResult<()> {
-        self.replication.settle_last(&self.osts)
+    pub async fn settle_last(&self) -> FsResult<()> {
+        self.replication.settle_last(&self.osts).await
     }
 
     /// Rates per second, over the last one or two seconds before `now`.
@@ -296,7 +306,12 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
 
     /// Why nothing can be called durable any more, if that is so; then the server should end.
     pub fn failure(&self) -> Option<String> {
-        self.mds.failure().or_else(|| self.osts.failure())
+        self.mds.failure().or_else(|| self.replication.failure(self.here()))
+    }
+
+    /// Whether an OST here has failed and is used again only by the next run.
+    pub fn has_failed_ost(&self) -> bool {
+        self.osts.has_failed_one()
     }
 
     /// How things are, in a few words.

@@ -30,7 +30,11 @@ impl<K: Kv, D: Disk> ObjectService for MdsServer<K, D> {
         }
         let answer = match to.chain {
             None => self.osts.handle(client, ost, request, bulk).await,
-            Some(_) => self.replication.execute(self.here(), client, to, request, bulk).await,
+            Some(_) => {
+                let executed = self.replication.execute(self.here(), client, to, request, bulk);
+                // Apart from the state of requests that are for one OST alone: it has much more.
+                Box::pin(executed).await
+            }
         };
         tracing::trace!(%client, ost, ?request, ?answer, "data");
         answer

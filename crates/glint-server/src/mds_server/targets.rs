@@ -36,7 +36,7 @@ impl<K: Kv, D: Disk> Targets for MdsServer<K, D> {
         };
         let (here, elsewhere): (Vec<_>, Vec<_>) =
             files.iter().flat_map(objects_of).partition(|(ost, _)| *ost < own);
-        let (change, failed) = self.osts.destroy(&here);
+        let (change, failed) = self.osts.destroy(&here).await;
         let removed = here.iter().map(|(_, object)| *object);
         self.replication.are_removed(removed.filter(|object| !failed.contains(object)));
         self.osses.left(failed);

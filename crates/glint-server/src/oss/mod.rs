@@ -173,10 +173,23 @@ impl<D: Disk> Oss<D> {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Brings data to stable storage and seals objects that were left alone for `idle`, every
-    /// commit interval. May take long.
-    pub(crate) fn settle(&self, idle: Duration) {
-        self.replication.settle_osts(&self.osts, idle);
+    /// Looks how the disks of the OSTs here are. Waits for nothing.
+    pub(crate) fn look_at_disks(&self) {
+        let first = self.joined.get().map_or(0, |(_, first)| *first);
+        self.replication.look_at_disks(Here { osts: &self.osts, first });
+    }
+
+    /// Has members here taken out of their chains whose disks stand still.
+    pub(crate) async fn give_up_still(&self) {
+        if self.joined.get().is_some() {
+            self.replication.give_up_still(self.here().await).await;
+        }
+    }
+
+    /// Begins to bring data to stable storage and to seal objects that were left alone for `idle`,
+    /// every commit interval.
+    pub(crate) async fn settle(&self, idle: Duration) {
+        self.replication.settle_osts(&self.osts, idle).await;
         self.osts.retain_grants(|client| self.sessions.knows(client));
     }
 
@@ -207,8 +220,8 @@ impl<D: Disk> Oss<D> {
     }
 
     /// The last thing before the end: everything accepted is on stable storage after it.
-    pub fn settle_last(&self) -> FsResult<()> {
-        self.replication.settle_last(&self.osts)
+    pub async fn settle_last(&self) -> FsResult<()> {
+        self.replication.settle_last(&self.osts).await
     }
 
     /// For whom it waits before it is a part of its file system, and why.
@@ -252,8 +265,9 @@ impl<D: Disk> Oss<D> {
     /// Destroys objects, and whatever clients might still want to do to them. Returns those that
     /// are still there.
     async fn destroy(&self, objects: &[(u16, ObjectId)]) -> Result<Vec<ObjectId>, String> {
-        let (change, failed) = self.osts.destroy(objects);
-        self.osts.commit().await.map_err(|errno| errno.to_string())?;
+        let (change, failed) = self.osts.destroy(objects).await;
+        let committed = self.replication.commit(self.here().await).await;
+        committed.map_err(|errno| errno.to_string())?;
         self.boot_history.durable(&*self.records, change).map_err(|error| error.to_string())?;
         let removed = objects.iter().map(|(_, object)| *object);
         self.replication.are_removed(removed.filter(|object| !failed.contains(object)));
@@ -262,7 +276,13 @@ impl<D: Disk> Oss<D> {
 
     /// Why nothing can be called durable any more, if that is so; then the server should end.
     pub fn failure(&self) -> Option<String> {
-        self.osts.failure()
+        let first = self.joined.get().map_or(0, |(_, first)| *first);
+        self.replication.failure(Here { osts: &self.osts, first })
+    }
+
+    /// Whether an OST here has failed and is used again only by the next run.
+    pub fn has_failed_ost(&self) -> bool {
+        self.osts.has_failed_one()
     }
 
     /// How things are, in a few words.

@@ -84,7 +84,7 @@ impl<D: Disk> CommitService for Oss<D> {
     }
 
     fn has_failed(&self) -> bool {
-        self.osts.failure().is_some()
+        self.failure().is_some()
     }
 
     fn survival(&self, boot_verifier: u64) -> Option<Survived> {

@@ -92,7 +92,7 @@ impl RunningOss {
             }
         }
         self.oss.leave_peers();
-        self.oss.settle_last()
+        block_on(self.oss.settle_last())
     }
 }
 

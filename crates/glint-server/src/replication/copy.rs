@@ -66,7 +66,7 @@ impl Replication {
             let mut at = part.start.min(end);
             while at < end {
                 let stop = end.min((at / PIECE + 1) * PIECE);
-                let hole = self.hole(here, (head, object), at, end).await?;
+                let hole = self.hole(here, (head, to.1), object, (at, end)).await?;
                 if hole > stop {
                     at = self.give_hole(here, (head, to), object, (at, hole)).await?;
                     continue;
@@ -82,7 +82,7 @@ impl Replication {
         }
         let _turn = self.turn(object, 0, u64::MAX).await;
         if let OstReply::Stat(Some(attr)) =
-            self.own_of(here, (head, object), OstRequest::Stat { object }, Bulk::None).await?
+            self.own_of(here, (head, row), object, OstRequest::Stat { object }, Bulk::None).await?
         {
             let time = OstRequest::SetTime { object, mtime: attr.mtime };
             self.give_to(here, to, time, None).await?;
@@ -100,7 +100,8 @@ impl Replication {
     ) -> Result<Option<ObjectAttr>, CopyError> {
         let _turn = self.turn(object, 0, u64::MAX).await;
         let stat = OstRequest::Stat { object };
-        let OstReply::Stat(own) = self.own_of(here, (head, object), stat, Bulk::None).await? else {
+        let OstReply::Stat(own) = self.own_of(here, (head, to.1), object, stat, Bulk::None).await?
+        else {
             return Err(CopyError::Own { ost: head, object, errno: Errno::EPROTO });
         };
         let OstReply::Stat(its) = self.give_to(here, to, stat, None).await? else {
@@ -126,7 +127,7 @@ impl Replication {
         object: ObjectId,
     ) -> Result<(), CopyError> {
         let removed = match here.index(ost) {
-            Some(_) => self.remove_own(here, ost, object),
+            Some(_) => self.remove_own(here, (ost, row), object).await,
             None => {
                 let chain = ChainVersion { target: row.id.target(), version: row.version };
                 let remove = PeerRequest::Remove { chain, ost, object };
@@ -143,12 +144,12 @@ impl Replication {
     async fn hole<D: Disk>(
         &self,
         here: Here<'_, D>,
-        (head, object): (u16, ObjectId),
-        at: u64,
-        end: u64,
+        (head, row): (u16, &Chain),
+        object: ObjectId,
+        (at, end): (u64, u64),
     ) -> Result<u64, CopyError> {
         let seek = OstRequest::Seek { object, offset: at, hole: false };
-        match self.own_of(here, (head, object), seek, Bulk::None).await? {
+        match self.own_of(here, (head, row), object, seek, Bulk::None).await? {
             OstReply::Offset(data) => Ok(data.unwrap_or(end).min(end)),
             _ => Err(CopyError::Own { ost: head, object, errno: Errno::EPROTO }),
         }
@@ -164,7 +165,7 @@ impl Replication {
         (at, end): (u64, u64),
     ) -> Result<u64, CopyError> {
         let _turn = self.turn(object, at, end).await;
-        let end = self.hole(here, (head, object), at, end).await?;
+        let end = self.hole(here, (head, to.1), object, (at, end)).await?;
         if end > at {
             let (mode, len) = (PUNCH_HOLE, end - at);
             let punch = OstRequest::Fallocate { object, mode, offset: at, len };
@@ -183,14 +184,15 @@ impl Replication {
         room: &mut [u8],
     ) -> Result<u64, CopyError> {
         let end = at + room.len() as u64;
-        if self.hole(here, (head, object), at, end).await? == end {
+        if self.hole(here, (head, to.1), object, (at, end)).await? == end {
             let len = end - at;
             let hole = OstRequest::Fallocate { object, mode: PUNCH_HOLE, offset: at, len };
             return self.give_to(here, to, hole, None).await.map(|_| 0);
         }
         let len = room.len() as u32;
         let read = OstRequest::Read { object, offset: at, len };
-        let OstReply::Data(len) = self.own_of(here, (head, object), read, Bulk::In(room)).await?
+        let OstReply::Data(len) =
+            self.own_of(here, (head, to.1), object, read, Bulk::In(room)).await?
         else {
             return Err(CopyError::Own { ost: head, object, errno: Errno::EPROTO });
         };
@@ -205,12 +207,15 @@ impl Replication {
     pub(super) async fn own_of<D: Disk>(
         &self,
         here: Here<'_, D>,
-        (ost, object): (u16, ObjectId),
+        (ost, row): (u16, &Chain),
+        object: ObjectId,
         request: OstRequest,
         bulk: Bulk<'_>,
     ) -> Result<OstReply, CopyError> {
-        let failed = |errno| CopyError::Own { ost, object, errno };
-        self.own(here, ost, request, bulk).await.map_err(failed)
+        self.own(here, (ost, row), request, bulk).await.map_err(|errno| match errno {
+            Errno::EREMCHG => CopyError::Changed,
+            errno => CopyError::Own { ost, object, errno },
+        })
     }
 
     pub(super) async fn give_to<D: Disk>(

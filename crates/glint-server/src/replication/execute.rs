@@ -87,9 +87,13 @@ impl Replication {
         if !is_ordered {
             return match self.enter_to_read(here, to.ost, chain, &request).await {
                 Ok(entered) => {
-                    let read = here.osts.handle(client, index, request, bulk);
+                    let read = here.osts.handle_apart(client, index, request, bulk, None);
                     let read = self.unless_slow(here, chain, &entered.row, to.ost, &request, read);
-                    let answer = read.await;
+                    let read = async { Ok(read.await) };
+                    let answer = match self.unless_out((chain.target, to.ost), read).await {
+                        Ok(answer) => answer,
+                        Err(errno) => return Answer::unchanged(Err(errno)),
+                    };
                     drop(entered);
                     self.unless_damaged(here, (to.ost, chain.target), request, answer).await
                 }
@@ -120,7 +124,8 @@ impl Replication {
             let in_doubt = |wanted: &Wanted| self.doubts.of(chain.target, *wanted).is_some();
             let Some(wanted) = Wanted::of(request).filter(in_doubt) else { return Ok(entered) };
             drop(entered);
-            self.until_decided(here, chain, wanted).await?;
+            // Apart from the state of each read: it is rare, and has much.
+            Box::pin(self.until_decided(here, chain, wanted)).await?;
         }
     }
 
@@ -142,12 +147,15 @@ impl Replication {
         data: Data<'_>,
     ) -> FsResult<OstReply> {
         let chain = ChainVersion { target: row.id.target(), version: row.version };
-        if let Some(index) = here.index(member) {
-            let _entered = self.rows.enter(chain)?;
-            return here.osts.handle(client, index, request, data.bulk()).await.reply;
-        }
         let to = Destination { ost: member, chain: Some(chain) };
         let made = async {
+            if here.index(member).is_some() {
+                let _entered = self.rows.enter(chain)?;
+                return self
+                    .at_member(here, client, (member, row), request, data.bulk())
+                    .await
+                    .reply;
+            }
             for _ in 0..TELLINGS {
                 let peers = self.peers()?;
                 match peers.forward(to, forward, request, data.bulk()).await {
@@ -166,11 +174,7 @@ impl Replication {
             }
             Err(Errno::EPROTO)
         };
-        let changed = async {
-            self.rows.until_newer(chain).await;
-            Err(Errno::EREMCHG)
-        };
-        within(patience(&request), futures_lite::future::or(made, changed)).await
+        within(patience(&request), self.unless_newer(chain, made)).await
     }
 
     /// Makes a change that the head of a chain has ordered.
@@ -184,7 +188,9 @@ impl Replication {
         bulk: Bulk<'_>,
     ) -> Answer<OstReply> {
         let _span = Span::start(Layer::Handler, request.op() as u8);
-        match self.follow(here, client, to, forward, request, bulk).await {
+        let target = to.chain.map_or(0, |chain| chain.target);
+        let followed = self.follow(here, client, to, forward, request, bulk);
+        match self.unless_out((target, to.ost), followed).await {
             Ok(answer) => answer,
             Err(errno) => Answer::unchanged(Err(errno)),
         }
@@ -199,17 +205,19 @@ impl Replication {
         request: OstRequest,
         bulk: Bulk<'_>,
     ) -> FsResult<Answer<OstReply>> {
-        let (Some(chain), Some(index)) = (to.chain, here.index(to.ost)) else {
-            return Err(Errno::ENXIO);
-        };
+        let chain = to.chain.ok_or(Errno::ENXIO)?;
         let entered = self.rows.enter(chain)?;
+        let member = (to.ost, &*entered.row);
+        if self.is_given_up(here, member) {
+            return Err(Errno::ETIMEDOUT);
+        }
         if !entered.row.written().any(|member| member == to.ost) {
             return Err(Errno::EREMCHG);
         }
         let data = match bulk.borrowed() {
             Bulk::Out(data) => Data(Some(data)),
             Bulk::In(room) => {
-                return Ok(here.osts.handle(client, index, request, Bulk::In(room)).await);
+                return Ok(self.at_member(here, client, member, request, Bulk::In(room)).await);
             }
             _ => Data(None),
         };
@@ -220,7 +228,7 @@ impl Replication {
             self.rows.activate(chain);
             self.is_stable(here, chain, forward.stable);
             let tag = (chain.version, forward.sequence);
-            self.recent.touch_all((chain.target, 0), parts(&request, data, touched), tag)?;
+            self.recent.touch_all((chain.target, 0), parts(&request, data, touched), tag).await?;
         } else {
             touched = None;
         }
@@ -229,22 +237,26 @@ impl Replication {
             // Of what the head has found to be in doubt.
             self.pending.sync_for_request().await?;
         }
-        let answer = here.osts.handle(client, index, request, data.bulk()).await;
+        let answer = self.at_member(here, client, member, request, data.bulk()).await;
         // A part of a change that fails may be made.
         self.note_pending(&entered.row, parts(&request, data, touched)).await?;
         Ok(answer)
     }
 
-    /// Reads an object of a member here, or asks about it.
+    /// Reads an object of a member here, or asks about it: EREMCHG if there is a newer row, as there
+    /// is when that takes too long and another member serves.
     pub(super) async fn own<D: Disk>(
         &self,
         here: Here<'_, D>,
-        ost: u16,
+        (ost, row): (u16, &Chain),
         request: OstRequest,
         bulk: Bulk<'_>,
     ) -> FsResult<OstReply> {
+        let chain = ChainVersion { target: row.id.target(), version: row.version };
         let index = here.index(ost).ok_or(Errno::ENXIO)?;
-        here.osts.handle(ClientId::IN_PROCESS, index, request, bulk).await.reply
+        let own = here.osts.handle_apart(ClientId::IN_PROCESS, index, request, bulk, None);
+        let own = self.unless_slow(here, chain, row, ost, &request, own);
+        self.unless_newer(chain, async { own.await.reply }).await
     }
 
     /// Has a member make a part of an older change, which it lacks.

@@ -15,6 +15,8 @@
 //!   changed recently. The new head has all members note it as in doubt before they serve, and nobody
 //!   reads such a part before the head has made it equal ([`takeover::doubts`]). Changes do not wait for that.
 //! - What is reported as committed is on stable storage in all copies.
+//! - No thread that decides anything waits for a disk: neither one that executes requests, nor one of
+//!   those that look after chains ([`members`], [`touched`]).
 //!
 //! (The version that each request carries and the takeover by a new head are those of Chain
 //! Replication, van Renesse and Schneider 2004, with a star in the place of the chain; the states
@@ -23,6 +25,7 @@
 mod copy;
 mod execute;
 mod heal;
+mod members;
 mod order;
 pub(crate) mod peers;
 mod rows;
@@ -44,6 +47,7 @@ use glint_proto::{Bulk, Errno, FsResult, ObjectId, OstReply, OstRequest, clock};
 pub(crate) use heal::ENTRIES;
 use heal::HealControl;
 pub(crate) use heal::HealRate;
+use members::terms::Terms;
 use order::ranges::RangeTurns;
 use order::size_limits::SizeLimits;
 use parking_lot::Mutex;
@@ -95,6 +99,7 @@ pub(crate) struct Replication {
     /// Held while a newer row is adopted and the index follows it.
     adopting: Mutex<()>,
     turns: RangeTurns,
+    terms: Terms,
     size_limits: SizeLimits,
     /// What a lost head may have left different in copies.
     doubts: Doubts,
@@ -159,6 +164,7 @@ impl Replication {
             rows: Rows::default(),
             adopting: Mutex::default(),
             turns: RangeTurns::default(),
+            terms: Terms::default(),
             size_limits: SizeLimits::default(),
             doubts: Doubts::default(),
             recent: TouchedLog::load(records.clone(), ServerLog::Recent)?,
@@ -324,11 +330,9 @@ impl Replication {
 
     /// A member that was written may lack what was changed recently.
     fn lacks_recent(&self, target: u16, absent: u16) {
-        for touched in self.recent.list((target, 0)) {
-            // Where the disk of the records refuses it, it is known as long as this process lives,
-            // and written when the disk takes it.
-            let _ = self.pending.touch((target, absent), touched, UNNUMBERED);
-        }
+        // It is written before anything is acknowledged without the member.
+        let recent = self.recent.list((target, 0)).into_iter();
+        self.pending.note((target, absent), recent, UNNUMBERED);
     }
 
     /// Answers another member.
@@ -373,22 +377,22 @@ impl Replication {
                 Ok(PeerReply::Done)
             }
             PeerRequest::Remove { chain, ost, object } => {
-                let _entered = self.rows.enter(chain)?;
-                self.remove_own(here, ost, object).map(|()| PeerReply::Done)
+                let entered = self.rows.enter(chain)?;
+                let removed = self.remove_own(here, (ost, &entered.row), object);
+                self.unless_newer(chain, removed).await.map(|()| PeerReply::Done)
             }
             PeerRequest::Pending { chain, absent, touched } => {
                 let _entered = self.rows.enter(chain)?;
-                for touched in touched {
-                    self.pending.touch((chain.target, absent), touched, UNNUMBERED)?;
-                }
-                self.pending.sync().await?;
+                let key = (chain.target, absent);
+                self.pending.note(key, touched.into_iter(), UNNUMBERED);
+                self.unless_newer(chain, self.pending.sync()).await?;
                 Ok(PeerReply::Done)
             }
             PeerRequest::Doubtful { chain, takeover, touched } => {
                 let entered = self.rows.enter(chain)?;
                 // Before it is noted, so that no word of an earlier takeover has the notes forgotten.
                 self.doubts.add(chain.target, (chain.version, takeover), &touched);
-                self.note_doubtful(&entered.row, &touched)?;
+                self.unless_newer(chain, self.note_doubtful(&entered.row, &touched)).await?;
                 Ok(PeerReply::Done)
             }
             PeerRequest::Decide { chain, object, start, end } => {
@@ -408,12 +412,6 @@ impl Replication {
                 Ok(PeerReply::Done)
             }
         }
-    }
-
-    fn remove_own<D: Disk>(&self, here: Here<'_, D>, ost: u16, object: ObjectId) -> FsResult<()> {
-        let index = here.index(ost).ok_or(Errno::ENXIO)?;
-        let (_, left) = here.osts.destroy(&[(index, object)]);
-        if left.is_empty() { Ok(()) } else { Err(Errno::EIO) }
     }
 
     fn take_row<D: Disk>(&self, here: Here<'_, D>, row: &Chain) -> FsResult<()> {
@@ -461,9 +459,9 @@ impl Replication {
         }
         self.settle_if_due(here).await;
         let is_more = self.heal(here).await;
-        let shrunk = self.recent.shrink().and_then(|()| self.pending.shrink());
-        if let Err(error) = shrunk {
-            tracing::error!(%error, "could not shorten the log of changed objects; it is tried again");
+        let shrunk = self.recent.shrink().await.and(self.pending.shrink().await);
+        if let Err(errno) = shrunk {
+            tracing::error!(%errno, "could not shorten the log of changed objects; it is tried again");
             host::sleep(TENDING).await;
         }
         is_more

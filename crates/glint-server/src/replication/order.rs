@@ -96,11 +96,14 @@ impl Replication {
             if request.is_modifying() {
                 self.has_enough(&entered.row)?;
             }
-            if let Some(touched) = &touched {
-                self.fits(here, (ost, &entered.row), &request, touched).await?;
-            }
             let change = (request, data, touched);
-            match self.attempt(here, client, ost, &entered, change, &mut under_way).await? {
+            let attempt = async {
+                if let Some(touched) = &touched {
+                    self.fits(here, (ost, &entered.row), &request, touched).await?;
+                }
+                self.attempt(here, client, ost, &entered, change, &mut under_way).await
+            };
+            match self.unless_out((chain.target, ost), attempt).await? {
                 Attempt::Done(answer) => {
                     under_way.is_decided = true;
                     return Ok(answer);
@@ -143,7 +146,9 @@ impl Replication {
         under_way: &mut UnderWay<'_>,
     ) -> FsResult<Attempt> {
         let (row, version) = (&entered.row, entered.version());
-        let index = here.index(ost).ok_or(Errno::ENXIO)?;
+        if self.is_given_up(here, (ost, row)) {
+            return self.fails_here(here, version, row, ost, Errno::ETIMEDOUT).await;
+        }
         let (sequence, stable) = self.rows.begin(version, here.osts.next_change());
         under_way.numbers.push(sequence);
         let parts = parts(&request, data, touched);
@@ -158,11 +163,14 @@ impl Replication {
             traced(pin!(made)).await
         });
         under_way.is_decided = touched.is_none();
-        let own = here.osts.handle(client, index, request, data.bulk());
+        let own = self.at_member(here, client, (ost, row), request, data.bulk());
         let own = self.unless_slow(here, version, row, ost, &request, own);
         let span = (!others.is_empty()).then(|| Span::part(Layer::Forward));
         let (own, made) = join(own, join_all(forwards)).await;
         drop(span);
+        if own.reply == Err(Errno::EREMCHG) {
+            return Ok(Attempt::Again);
+        }
         if let Err(errno) = own.reply {
             let may_have_it: Vec<u16> = others
                 .iter()
@@ -179,7 +187,8 @@ impl Replication {
             }
             // Members that may have it are synced, and get what is here again.
             for member in &may_have_it {
-                self.pending.touch_all((version.target, *member), parts.clone(), UNNUMBERED)?;
+                let key = (version.target, *member);
+                self.pending.touch_all(key, parts.clone(), UNNUMBERED).await?;
                 self.is_lost(here, version, *member, errno).await?;
             }
             let now = self.rows.get(version.target).ok_or(Errno::EREMCHG)?;
@@ -264,7 +273,7 @@ impl Replication {
         sequence: u64,
         parts: impl Iterator<Item = Touched>,
     ) -> FsResult<()> {
-        self.recent.touch_all((version.target, 0), parts, (version.version, sequence))?;
+        self.recent.touch_all((version.target, 0), parts, (version.version, sequence)).await?;
         match request {
             OstRequest::Sync { .. } => self.recent.sync_for_request().await,
             _ => Ok(()),
@@ -323,7 +332,7 @@ impl Replication {
         }
         let mut is_one = false;
         for absent in row.missing() {
-            self.pending.touch_all((row.id.target(), absent), parts.clone(), UNNUMBERED)?;
+            self.pending.note((row.id.target(), absent), parts.clone(), UNNUMBERED);
             is_one = true;
         }
         if is_one { self.pending.sync_for_request().await } else { Ok(()) }

@@ -346,6 +346,28 @@ impl Rows {
         }
     }
 
+    /// Waits until a member is not written by the newest row of a chain.
+    pub(super) async fn until_out(&self, target: u16, ost: u16) {
+        let is_out = || {
+            let known = self.known.lock();
+            let is_in =
+                known.get(&target).is_some_and(|one| one.row.written().any(|its| its == ost));
+            (!is_in).then_some(())
+        };
+        self.changed.until(is_out).await;
+    }
+
+    /// Waits until an OST is written by no row.
+    pub(super) async fn until_out_of_all(&self, ost: u16, other: impl Fn() -> bool) {
+        let is_out = || {
+            let known = self.known.lock();
+            let mut rows = known.values().map(|one| &one.row);
+            let is_in = rows.any(|row| row.written().any(|its| its == ost));
+            (!is_in && other()).then_some(())
+        };
+        self.changed.until(is_out).await;
+    }
+
     /// Waits until there is a newer row than this.
     pub(super) async fn until_newer(&self, chain: ChainVersion) {
         let is_newer = || {
@@ -386,8 +408,10 @@ impl Rows {
     }
 
     /// Chains with changes that are not stable, but for those that another takeover is due in or
-    /// nobody has at hand. What comes later counts to the next look.
-    pub(super) fn begin_settling(&self) -> Vec<Settling> {
+    /// nobody has at hand. What comes later counts to the next look. A takeover is due only where the
+    /// row `is_headed` here: another head settles what may differ before anybody sees it, and nobody
+    /// was told that an undecided change is made.
+    pub(super) fn begin_settling(&self, is_headed: impl Fn(&Chain) -> bool) -> Vec<Settling> {
         let mut known = self.known.lock();
         let mut found = Vec::new();
         for one in known.values_mut() {
@@ -398,7 +422,8 @@ impl Rows {
             let Some(first) = changes.settling else { continue };
             let are_lost = changes.are_lost(first, &one.row);
             let is_at_hand = one.row.head().is_some() || !are_lost;
-            if !changes.is_undecided() && is_at_hand {
+            let is_undecided = changes.is_undecided() && is_headed(&one.row);
+            if !is_undecided && is_at_hand {
                 found.push(Settling { row: one.row.clone(), upto: changes.last, are_lost });
             }
         }
@@ -417,9 +442,15 @@ impl Rows {
 
     /// Changes up to this one are on stable storage in all copies, unless one of them turned out to
     /// be undecided. Returns whether they are.
-    pub(super) fn settled(&self, target: u16, upto: u64) -> bool {
+    pub(super) fn settled(
+        &self,
+        target: u16,
+        upto: u64,
+        is_headed: impl Fn(&Chain) -> bool,
+    ) -> bool {
         let mut known = self.known.lock();
-        let one = known.get_mut(&target).filter(|one| !one.changes.is_undecided());
+        let is_decided = |one: &&mut Known| !(one.changes.is_undecided() && is_headed(&one.row));
+        let one = known.get_mut(&target).filter(is_decided);
         let is_stable = one.is_some();
         if let Some(one) = one {
             (one.changes.settling, one.changes.lost_since) = (None, None);

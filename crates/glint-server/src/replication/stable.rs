@@ -4,6 +4,8 @@
 //! - A change is called stable when all members that were written by its row, and are now, have had
 //!   everything on stable storage since they made it.
 //! - Other members hear of that from the head of their row only.
+//! - What is reported as durable does not wait for an OST that no chain has written, unless that has
+//!   changes of objects without copies.
 //!
 //! A change is brought to stable storage only after the record that its object was changed. (The
 //! kernel, which may write back data by itself, takes files in the order in which they became
@@ -11,6 +13,7 @@
 
 use super::rows::Settling;
 use super::{Here, Replication};
+use futures_lite::future::or;
 use futures_util::future::{join, join_all};
 use glint_net::host;
 use glint_ost::OstSet;
@@ -45,12 +48,25 @@ impl Replication {
         drop(self.adopting.lock());
         self.recent.sync().await?;
         self.pending.sync().await?;
-        here.osts.commit().await
+        let accepted = here.osts.accepted();
+        let all = (0..here.osts.count()).map(async |index| {
+            // An OST of which all chains go on without it has their changes made durable when it is
+            // healed. (This comes first: a flush of a disk that stands still is not even begun.)
+            let is_out = async {
+                let has_others = || !here.osts.is_alone(index);
+                self.rows.until_out_of_all(here.first + index, has_others).await;
+                Ok(())
+            };
+            or(is_out, here.osts.commit_one(index)).await
+        });
+        join_all(all).await.into_iter().collect::<FsResult<()>>()?;
+        here.osts.note_committed(accepted);
+        Ok(())
     }
 
-    /// Does it, and has objects that were left alone for `idle` be sealed. May take long.
-    pub(crate) fn settle_osts<D: Disk>(&self, osts: &OstSet<D>, idle: Duration) {
-        match self.recent.sync_here() {
+    /// Begins to do it, and to seal objects that were left alone for `idle`.
+    pub(crate) async fn settle_osts<D: Disk>(&self, osts: &OstSet<D>, idle: Duration) {
+        match self.recent.sync().await {
             Ok(()) => osts.settle(idle),
             Err(errno) => {
                 tracing::error!(%errno, "could not settle the log of changed objects; it is tried again");
@@ -59,8 +75,8 @@ impl Replication {
     }
 
     /// The last thing before the end of a process: everything is on stable storage after it.
-    pub(crate) fn settle_last<D: Disk>(&self, osts: &OstSet<D>) -> FsResult<()> {
-        self.recent.sync_here()?;
+    pub(crate) async fn settle_last<D: Disk>(&self, osts: &OstSet<D>) -> FsResult<()> {
+        self.recent.sync().await?;
         osts.settle_last()
     }
 
@@ -129,7 +145,8 @@ impl Replication {
     /// All members do it at the same time: clients wait for as long as one of them takes.
     pub(super) async fn settle_once<D: Disk>(&self, here: Here<'_, D>) -> FsResult<bool> {
         let _settling = self.settling.lock().await;
-        let due = self.rows.begin_settling();
+        let is_headed = |row: &Chain| row.head().is_some_and(|head| here.index(head).is_some());
+        let due = self.rows.begin_settling(is_headed);
         if due.is_empty() {
             return Ok(false);
         }
@@ -150,11 +167,11 @@ impl Replication {
                 continue;
             }
             let chain = of_row(row);
-            if *are_lost || !self.rows.settled(chain.target, *upto) {
+            if *are_lost || !self.rows.settled(chain.target, *upto, is_headed) {
                 continue;
             }
             // Numbers of changes are those of the head: one that was the head has others.
-            if row.head().is_none_or(|head| is_elsewhere(&head)) {
+            if !is_headed(row) {
                 continue;
             }
             self.is_stable(here, chain, *upto);

@@ -28,11 +28,14 @@ impl Replication {
             if row.head().is_none_or(|head| here.index(head).is_none()) {
                 return;
             }
-            let taken = match is_active {
-                true => self.tell_active(here, &row, None).await,
-                false => self.take_over_one(here, &row).await,
+            let chain = ChainVersion { target: row.id.target(), version: row.version };
+            let taken = async {
+                match is_active {
+                    true => self.tell_active(here, &row, None).await,
+                    false => self.take_over_one(here, &row).await,
+                }
             };
-            if let Err(errno) = taken
+            if let Err(errno) = self.unless_newer(chain, taken).await
                 && errno != Errno::EREMCHG
             {
                 let chain = row.id;
@@ -59,7 +62,7 @@ impl Replication {
         let all = merged(all);
         // Before it is noted, so that no word of an earlier takeover has the notes forgotten.
         let takeover = self.doubts.begin(chain.target, chain.version, &all);
-        self.note_doubtful(row, &all)?;
+        self.note_doubtful(row, &all).await?;
         for member in &elsewhere {
             for some in all.chunks(ENTRIES) {
                 let (takeover, touched) = (takeover.1, some.to_vec());

@@ -2,9 +2,12 @@
 //! absent members lack.
 //!
 //! Invariants:
-//! - The log has every entry before the change that it is for is made; on stable storage once
-//!   [`TouchedLog::sync`] has returned. After an append or a sync that failed, all entries are written
-//!   anew before any is said to be there.
+//! - The log has every entry before the change that it is for is made ([`TouchedLog::touch`]); on
+//!   stable storage once [`TouchedLog::sync`] has returned. After an append or a sync that failed, all
+//!   entries are written anew before any is said to be there.
+//! - Nobody waits for the disk of the log on the thread that asks, nor for a lock that is held
+//!   meanwhile: entries are known at once, and written by a thread of their own, those of many in one
+//!   append.
 //! - An entry says which extents of its object were changed, and covers all changes since it came. A
 //!   later change that its newer extents cover is not written to the log.
 //! - [`TouchedLog::remove`] keeps entries that were noted again since they were listed, and
@@ -20,11 +23,13 @@ mod record;
 mod sets;
 
 use crate::records::{LogStore, RecordsError, ServerLog};
+use glint_net::host;
+use glint_ost::{CallKind, DiskWatch};
 use glint_proto::chain::{ChainId, Touched};
 use glint_proto::limits::PENDING_ENTRIES_MAX;
 use glint_proto::{Errno, FsResult, ObjectId};
 use glint_telemetry::{Layer, Span};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use record::{RECORD_BYTES, decode, encode};
 pub(super) use sets::TouchedCount;
 use sets::TouchedSets;
@@ -45,24 +50,101 @@ const RECORDS_MAX: usize = 1 << 14;
 
 /// Objects that were changed.
 pub(super) struct TouchedLog {
+    file: Arc<LogFile>,
+    /// Held while something is written to the log, and while it is synced; also by the thread that
+    /// does it when nobody waits for that any more.
+    writing: Arc<futures_util::lock::Mutex<()>>,
+    syncing: Arc<futures_util::lock::Mutex<()>>,
+}
+
+/// The log, as threads know it that wait for its disk.
+struct LogFile {
     records: Arc<dyn LogStore>,
     log: ServerLog,
     state: Mutex<LogState>,
-    /// Held while the log is synced.
-    syncing: futures_util::lock::Mutex<()>,
     /// Records on stable storage.
     synced: AtomicU64,
+    watch: DiskWatch,
 }
 
 #[derive(Default)]
 struct LogState {
     sets: TouchedSets,
-    /// Records that were ever appended.
-    appended: u64,
+    /// Records that were ever noted, those of them that are in the log, and the bytes of the rest.
+    noted: u64,
+    written: u64,
+    unwritten: Vec<u8>,
     /// Records in the log.
     in_log: usize,
-    /// The log may lack entries, and end in a part of a record.
-    is_broken: bool,
+    /// The log may lack entries, end in a part of a record, or is too long: it is written anew.
+    is_due_anew: bool,
+}
+
+impl LogState {
+    fn is_written(&self, upto: u64) -> bool {
+        !self.is_due_anew && self.written >= upto
+    }
+}
+
+impl LogFile {
+    /// Writes everything that was noted and is not in the log. May take long.
+    fn write(&self) -> Result<(), RecordsError> {
+        let (bytes, upto, is_anew) = {
+            let mut state = self.state.lock();
+            let mut bytes = std::mem::take(&mut state.unwritten);
+            let is_anew = std::mem::take(&mut state.is_due_anew);
+            if is_anew {
+                bytes.clear();
+                state.sets.for_each(|key, entry| bytes.extend_from_slice(&encode(key, entry)));
+            }
+            (bytes, state.noted, is_anew)
+        };
+        if bytes.is_empty() && !is_anew {
+            return Ok(());
+        }
+        let written = {
+            let kind = if is_anew { CallKind::Flush } else { CallKind::Short };
+            let _call = self.watch.begin(kind);
+            match is_anew {
+                true => self.records.replace_log(self.log, &bytes),
+                false => self.records.append_to_log(self.log, &bytes),
+            }
+        };
+        let mut state = self.state.lock();
+        if let Err(error) = written {
+            state.is_due_anew = true;
+            return Err(error);
+        }
+        let before = if is_anew { 0 } else { state.in_log };
+        state.in_log = before + bytes.len() / RECORD_BYTES;
+        state.written = upto;
+        if is_anew {
+            self.synced.fetch_max(upto, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    /// Brings what is in the log to stable storage. May take long.
+    fn sync(&self) -> Result<(), RecordsError> {
+        let upto = self.state.lock().written;
+        let _call = self.watch.begin(CallKind::Flush);
+        match self.records.sync_log(self.log) {
+            Ok(()) => {
+                self.synced.fetch_max(upto, Ordering::AcqRel);
+                Ok(())
+            }
+            // The kernel reports a failed writeback once, and may have dropped the pages.
+            Err(error) => {
+                self.state.lock().is_due_anew = true;
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Does something that waits for a disk on another thread: to its end, whoever waits for it.
+async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    if host::is_simulated() { work() } else { blocking::unblock(work).await }
 }
 
 /// Selects changes that are stable when the head of a chain, at row `version`, says so of its changes
@@ -99,27 +181,40 @@ impl TouchedLog {
         }
         let whole = in_log * RECORD_BYTES == bytes.len();
         // An earlier process may have ended before it synced them.
-        let state = LogState { sets, appended: in_log as u64, in_log, is_broken: false };
-        let loaded = TouchedLog {
+        let written = in_log as u64;
+        let is_due_anew = !whole || is_over;
+        let unwritten = Vec::new();
+        let state = LogState { sets, noted: written, written, unwritten, in_log, is_due_anew };
+        let file = LogFile {
             records,
             log,
             state: Mutex::new(state),
-            syncing: Default::default(),
             synced: AtomicU64::new(0),
+            watch: DiskWatch::default(),
         };
-        if !whole || is_over {
-            loaded.write_all(&mut loaded.state.lock())?;
+        if is_due_anew {
+            file.write()?;
         }
-        Ok(loaded)
+        let (writing, syncing) = Default::default();
+        Ok(TouchedLog { file: Arc::new(file), writing, syncing })
+    }
+
+    /// Disk of the log, to be watched.
+    pub(super) fn watch(&self) -> &DiskWatch {
+        &self.file.watch
+    }
+
+    fn state(&self) -> MutexGuard<'_, LogState> {
+        self.file.state.lock()
     }
 
     /// A part of an object is about to be changed.
-    pub(super) fn touch(&self, key: Key, touched: Touched, tag: Tag) -> FsResult<()> {
-        self.touch_all(key, std::iter::once(touched), tag)
+    pub(super) async fn touch(&self, key: Key, touched: Touched, tag: Tag) -> FsResult<()> {
+        self.touch_all(key, std::iter::once(touched), tag).await
     }
 
     /// These parts of objects are about to be changed.
-    pub(super) fn touch_all(
+    pub(super) async fn touch_all(
         &self,
         key: Key,
         touched: impl Iterator<Item = Touched>,
@@ -131,11 +226,18 @@ impl TouchedLog {
             return Ok(());
         }
         let _span = Span::part(Layer::Index);
-        let mut state = self.state.lock();
-        let mut bytes = Vec::new();
+        self.note(key, touched, tag);
+        self.write().await.map(drop)
+    }
+
+    /// Notes parts of objects, to be written with the next that are touched, or synced.
+    pub(super) fn note(&self, key: Key, touched: impl Iterator<Item = Touched>, tag: Tag) {
+        let mut state = self.state();
+        let state = &mut *state;
         for touched in touched {
             if let Some(entry) = state.sets.insert(key, touched, tag) {
-                bytes.extend_from_slice(&encode(key, entry));
+                state.unwritten.extend_from_slice(&encode(key, entry));
+                state.noted += 1;
             }
         }
         if let Some(key) = state.sets.bound() {
@@ -144,28 +246,31 @@ impl TouchedLog {
                 ost = key.1,
                 "a member lacks more changes than are remembered: it will be given everything"
             );
-            state.is_broken = true;
+            state.is_due_anew = true;
         }
-        if state.is_broken {
-            return self.write_all(&mut state).map_err(failed);
-        }
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        if let Err(error) = self.records.append_to_log(self.log, &bytes) {
-            state.is_broken = true;
-            return Err(failed(error));
-        }
-        let count = bytes.len() / RECORD_BYTES;
-        state.appended += count as u64;
-        state.in_log += count;
-        Ok(())
     }
 
-    /// Writes the log anew if it may lack something.
-    fn mend(&self) -> FsResult<()> {
-        let mut state = self.state.lock();
-        if state.is_broken { self.write_all(&mut state).map_err(failed) } else { Ok(()) }
+    /// Waits until everything that was noted so far is in the log. Returns how much that is.
+    async fn write(&self) -> FsResult<u64> {
+        let mine = {
+            let state = self.state();
+            if state.is_written(state.noted) {
+                return Ok(state.noted);
+            }
+            state.noted
+        };
+        let writing = self.writing.clone().lock_owned().await;
+        // Others may have been written together with it.
+        if self.state().is_written(mine) {
+            return Ok(mine);
+        }
+        let file = self.file.clone();
+        let written = apart(move || {
+            let written = file.write();
+            drop(writing);
+            written
+        });
+        written.await.map(|()| mine).map_err(failed)
     }
 
     /// [`TouchedLog::sync`] as a part of a request, which is timed.
@@ -176,49 +281,22 @@ impl TouchedLog {
 
     /// Waits until all entries so far are on stable storage.
     pub(super) async fn sync(&self) -> FsResult<()> {
-        self.mend()?;
-        let mine = self.state.lock().appended;
-        if self.synced.load(Ordering::Acquire) >= mine {
+        let mine = self.write().await?;
+        if self.file.synced.load(Ordering::Acquire) >= mine {
             return Ok(());
         }
-        let _syncing = self.syncing.lock().await;
+        let syncing = self.syncing.clone().lock_owned().await;
         // Others may have been synced together with it.
-        if self.synced.load(Ordering::Acquire) >= mine {
+        if self.file.synced.load(Ordering::Acquire) >= mine {
             return Ok(());
         }
-        let upto = self.state.lock().appended;
-        let (records, log) = (self.records.clone(), self.log);
-        let sync = move || records.sync_log(log);
-        let done = match glint_net::host::is_simulated() {
-            true => sync(),
-            false => blocking::unblock(sync).await,
-        };
-        self.on_synced(upto, done)
-    }
-
-    fn on_synced(&self, upto: u64, done: Result<(), RecordsError>) -> FsResult<()> {
-        match done {
-            Ok(()) => {
-                self.synced.fetch_max(upto, Ordering::AcqRel);
-                Ok(())
-            }
-            // The kernel reports a failed writeback once, and may have dropped the pages.
-            Err(error) => {
-                self.state.lock().is_broken = true;
-                Err(failed(error))
-            }
-        }
-    }
-
-    /// Brings all entries so far to stable storage, on this thread.
-    pub(super) fn sync_here(&self) -> FsResult<()> {
-        self.mend()?;
-        let upto = self.state.lock().appended;
-        if self.synced.load(Ordering::Acquire) < upto {
-            let done = self.records.sync_log(self.log);
-            return self.on_synced(upto, done);
-        }
-        Ok(())
+        let file = self.file.clone();
+        let synced = apart(move || {
+            let synced = file.sync();
+            drop(syncing);
+            synced
+        });
+        synced.await.map_err(failed)
     }
 
     /// Parts of objects of a key, in the order of objects, [`Touched::EVERYTHING`] first.
@@ -229,77 +307,77 @@ impl TouchedLog {
     /// Parts of the next objects of a key after this one: not many more than `most`, those of an
     /// object together.
     pub(super) fn page(&self, key: Key, after: Option<ObjectId>, most: usize) -> Vec<Touched> {
-        self.state.lock().sets.page(key, after, most)
+        self.state().sets.page(key, after, most)
     }
 
     /// Parts of objects of a key, and the tag of the last change without a number so far.
     pub(super) fn list_until_now(&self, key: Key) -> (Vec<Touched>, Tag) {
-        let state = self.state.lock();
+        let state = self.state();
         (state.sets.list(key), state.sets.now())
     }
 
     /// Whether a key has no entries.
     pub(super) fn is_empty(&self, key: Key) -> bool {
-        self.state.lock().sets.is_empty(key)
+        self.state().sets.is_empty(key)
     }
 
     /// Object after which a key lacks all of its chain, if it does, and the tag of the last change
     /// without a number so far.
     pub(super) fn rest(&self, key: Key) -> Option<(ObjectId, Tag)> {
-        let state = self.state.lock();
+        let state = self.state();
         Some((state.sets.rest(key)?, state.sets.now()))
     }
 
     /// A key that lacks all objects after one of them lacks those up to `last` no more, or none if
     /// there is no last one; unless something of it was noted after `upto`: then it is as before.
-    pub(super) fn advance(&self, key: Key, last: Option<ObjectId>, upto: Tag) -> FsResult<()> {
-        let mut state = self.state.lock();
-        match state.sets.advance(key, last, upto) {
+    pub(super) async fn advance(
+        &self,
+        key: Key,
+        last: Option<ObjectId>,
+        upto: Tag,
+    ) -> FsResult<()> {
+        {
+            let mut state = self.state();
+            if !state.sets.advance(key, last, upto) {
+                return Ok(());
+            }
             // So that the next process does not look at everything again.
-            true => self.write_all(&mut state).map_err(failed),
-            false => Ok(()),
+            state.is_due_anew = true;
         }
+        self.write().await.map(drop)
     }
 
     /// How much each key has.
     pub(super) fn counts(&self) -> Vec<TouchedCount> {
-        self.state.lock().sets.counts()
+        self.state().sets.counts()
     }
 
     /// Forgets extents of which the last change `is_over`. Extents that are left are apart from those
     /// that come: one that is changed all the time is forgotten, too, up to what came last.
     pub(super) fn forget(&self, key: Key, is_over: impl Fn(Tag) -> bool) {
-        self.state.lock().sets.forget(key, is_over);
+        self.state().sets.forget(key, is_over);
     }
 
     /// Forgets objects in all keys: there are no such objects any more.
     pub(super) fn forget_objects(&self, objects: impl Iterator<Item = ObjectId>) {
-        self.state.lock().sets.forget_objects(objects);
+        self.state().sets.forget_objects(objects);
     }
 
     /// Forgets entries of these objects, unless they were noted again after `upto`.
     pub(super) fn remove(&self, key: Key, objects: &HashSet<ObjectId>, upto: Tag) {
-        self.state.lock().sets.remove(key, objects, upto);
+        self.state().sets.remove(key, objects, upto);
     }
 
-    /// Writes the log anew if that makes it much smaller. May take long.
-    pub(super) fn shrink(&self) -> Result<(), RecordsError> {
-        let (live, in_log, is_broken) = {
-            let state = self.state.lock();
-            (state.sets.records(), state.in_log, state.is_broken)
-        };
-        let is_worth_it = in_log > RECORDS_MAX && in_log > 4 * live || live == 0 && in_log > 0;
-        if is_worth_it || is_broken { self.write_all(&mut self.state.lock()) } else { Ok(()) }
-    }
-
-    fn write_all(&self, state: &mut LogState) -> Result<(), RecordsError> {
-        let mut bytes = Vec::new();
-        state.sets.for_each(|key, entry| bytes.extend_from_slice(&encode(key, entry)));
-        self.records.replace_log(self.log, &bytes)?;
-        state.in_log = bytes.len() / RECORD_BYTES;
-        state.is_broken = false;
-        self.synced.fetch_max(state.appended, Ordering::AcqRel);
-        Ok(())
+    /// Writes the log anew if that makes it much smaller.
+    pub(super) async fn shrink(&self) -> FsResult<()> {
+        {
+            let mut state = self.state();
+            let (live, in_log) = (state.sets.records(), state.in_log);
+            if in_log > RECORDS_MAX && in_log > 4 * live || live == 0 && in_log > 0 {
+                state.is_due_anew = true;
+            }
+        }
+        self.write().await.map(drop)
     }
 }
 

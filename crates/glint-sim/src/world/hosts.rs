@@ -5,6 +5,7 @@
 
 use crate::world::executor::{Executor, Machine};
 use crate::world::records::MemoryRecords;
+use futures_lite::future::block_on;
 use glint_kv::Kv;
 use glint_kv::memory::{FlushTurn, MemoryKv};
 use glint_net::host::Pipe;
@@ -229,10 +230,10 @@ impl Hosts {
             };
             // A server begins with what it found on stable storage.
             self.engine.wait(None);
-            let found = futures_lite::future::block_on(self.engine.sync());
+            let found = block_on(self.engine.sync());
             found.unwrap_or_else(|error| panic!("starting the engine: {error}"));
             let server = MdsServer::start(self.engine.clone(), osts, records, settings, drawn);
-            let server = futures_lite::future::block_on(server);
+            let server = block_on(server);
             self.engine.wait(Some(flushes(draw())));
             let server = Arc::new(server.unwrap_or_else(|error| panic!("the MDS: {error}")));
             self.spawn_mds(&server);
@@ -334,10 +335,19 @@ impl Hosts {
     pub(crate) fn settle_last(&self, host: usize) {
         // The check of the objects sees what fails.
         let _ = match &*self.hosts[host].process.borrow() {
-            Some(Process::Mds(server)) => server.settle_last(),
-            Some(Process::Oss(oss)) => oss.settle_last(),
+            Some(Process::Mds(server)) => block_on(server.settle_last()),
+            Some(Process::Oss(oss)) => block_on(oss.settle_last()),
             None => Ok(()),
         };
+    }
+
+    /// Whether an OST of a process has failed.
+    pub(crate) fn has_failed_ost(&self, host: usize) -> bool {
+        match &*self.hosts[host].process.borrow() {
+            Some(Process::Mds(server)) => server.has_failed_ost(),
+            Some(Process::Oss(oss)) => oss.has_failed_ost(),
+            None => false,
+        }
     }
 
     /// Why a process should end, if it should.
@@ -398,6 +408,7 @@ fn disk(executor: &Rc<Executor>, stands_still: &Arc<Mutex<Duration>>) -> MemoryD
     let disk = MemoryDisk::default();
     let dice = Mutex::new(fastrand::Rng::with_seed(executor.below(u64::MAX)));
     let (until, now, passed) = (stands_still.clone(), glint_proto::clock::now(), executor.now());
+    disk.run_tasks(Arc::new(host::spawn));
     disk.wait(Arc::new(move || {
         let slow = {
             let mut dice = dice.lock();

@@ -73,7 +73,9 @@ impl Replication {
         let head = row.head().filter(|head| here.index(*head).is_some());
         let syncing = row.members.iter().find(|m| m.state == MemberState::Syncing);
         let (Some(head), Some(member)) = (head, syncing) else { return false };
-        match self.heal_some(here, (head, row), member.ost).await {
+        let chain = ChainVersion { target: row.id.target(), version: row.version };
+        let healed = self.heal_some(here, (head, row), member.ost);
+        match self.unless_newer(chain, healed).await {
             Ok(more) => more,
             // The next look finds the new row, or a way to the others.
             Err(Errno::EREMCHG) => false,
@@ -98,9 +100,11 @@ impl Replication {
         if here.index(member).is_none() && !self.rows.is_told(Told::Syncing, chain) {
             // Changes before it was lost that are on its disk may be known to nobody else.
             self.ask_recent(here, row, member, |recent| {
-                recent.into_iter().try_for_each(|one| self.pending.touch(key, one, UNNUMBERED))
+                self.pending.note(key, recent.into_iter(), UNNUMBERED);
+                Ok(())
             })
             .await?;
+            self.pending.sync().await?;
             self.rows.told(Told::Syncing, chain);
         }
         let begun = clock::now();
@@ -133,9 +137,9 @@ impl Replication {
         }
         if let Some(last) = page {
             self.commit_at(here, chain, member).await?;
-            self.pending.advance(key, last, upto)?;
+            self.pending.advance(key, last, upto).await?;
             for touched in batch.iter().filter(|one| !done.contains(&one.object)) {
-                self.pending.touch(key, *touched, UNNUMBERED)?;
+                self.pending.touch(key, *touched, UNNUMBERED).await?;
             }
             self.healing.note(member, done.len() as u64, bytes, begun);
             return Ok(true);

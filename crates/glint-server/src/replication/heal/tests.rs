@@ -33,7 +33,7 @@ fn a_member_that_changed_more_than_a_message_holds_is_healed() {
     let chain = world.version();
     for ino in 1..=OBJECTS {
         let key = (chain.target, 0);
-        world.server(1).recent.touch(key, touched(ino << 32), UNNUMBERED).unwrap();
+        block_on(world.server(1).recent.touch(key, touched(ino << 32), UNNUMBERED)).unwrap();
     }
     let last = touched(OBJECTS << 32).object;
     world.write(0, last, 0, b"head");
@@ -56,11 +56,11 @@ fn a_member_that_is_synced_forgets_what_is_stable_since_and_nothing_from_before(
     let key = (chain.target, 0);
     let member = world.server(1);
     let before = (chain.version - 1, 5);
-    member.recent.touch(key, touched(1), before).unwrap();
-    member.recent.touch(key, touched(1), (chain.version, 4)).unwrap();
-    member.recent.touch(key, touched(2), UNNUMBERED).unwrap();
-    member.recent.touch(key, touched(3), (chain.version, 5)).unwrap();
-    member.recent.touch(key, touched(4), (chain.version, 7)).unwrap();
+    block_on(member.recent.touch(key, touched(1), before)).unwrap();
+    block_on(member.recent.touch(key, touched(1), (chain.version, 4))).unwrap();
+    block_on(member.recent.touch(key, touched(2), UNNUMBERED)).unwrap();
+    block_on(member.recent.touch(key, touched(3), (chain.version, 5))).unwrap();
+    block_on(member.recent.touch(key, touched(4), (chain.version, 7))).unwrap();
     member.is_stable(world.here(1), chain, 6);
     let left: Vec<u64> = member.recent.list(key).iter().map(|one| one.object.ino.0).collect();
     assert_eq!(left, [1, 2, 4]);
@@ -92,9 +92,9 @@ fn a_member_that_is_synced_again_keeps_what_it_changed_when_it_was_synced_before
         let (target, member) = (first.id.target(), world.server(1));
         let key = (target, 0);
         // The first one from before it was lost, the second one from when it was synced.
-        member.recent.touch(key, touched(7), UNNUMBERED).unwrap();
-        member.recent.touch(key, touched(7), (1, 2)).unwrap();
-        member.recent.touch(key, touched(8), (1, 3)).unwrap();
+        block_on(member.recent.touch(key, touched(7), UNNUMBERED)).unwrap();
+        block_on(member.recent.touch(key, touched(7), (1, 2))).unwrap();
+        block_on(member.recent.touch(key, touched(8), (1, 3))).unwrap();
         for (version, states) in rows {
             let mut row = Chain { version: *version, ..first.clone() };
             row.members.iter_mut().zip(states).for_each(|(one, state)| one.state = *state);
@@ -125,8 +125,8 @@ fn a_member_that_lacks_everything_is_given_all_objects() {
     }
     let key = (chain.target, 1);
     let head = world.server(0);
-    head.pending.touch(key, Touched::EVERYTHING, UNNUMBERED).unwrap();
-    head.pending.touch(key, touched(7), UNNUMBERED).unwrap();
+    block_on(head.pending.touch(key, Touched::EVERYTHING, UNNUMBERED)).unwrap();
+    block_on(head.pending.touch(key, touched(7), UNNUMBERED)).unwrap();
     let shown = &head.pending(world.here(0))[0];
     assert_eq!((shown.everything, shown.objects), (true, 0));
     head.rows.activate_own(chain, 0);
@@ -143,7 +143,7 @@ fn removed_objects_are_not_pending_any_more() {
     let chain = world.version();
     let head = world.server(0);
     for ino in 1..=1000 {
-        head.pending.touch((chain.target, 1), touched(ino), UNNUMBERED).unwrap();
+        block_on(head.pending.touch((chain.target, 1), touched(ino), UNNUMBERED)).unwrap();
     }
     head.are_removed((1..1000).map(|ino| touched(ino).object));
     assert_eq!(head.pending.list((chain.target, 1)), [touched(1000)]);

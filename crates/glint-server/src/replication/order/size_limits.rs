@@ -66,7 +66,7 @@ impl Replication {
         for member in row.written() {
             let ask = OstRequest::GrantSpace { bytes: 0 };
             let asked = match member == head {
-                true => self.own(here, member, ask, Bulk::None).await,
+                true => self.own(here, (member, row), ask, Bulk::None).await,
                 false => self.give(here, (member, row), ask, None).await,
             };
             match asked {

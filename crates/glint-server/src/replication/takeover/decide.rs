@@ -1,8 +1,10 @@
 //! Deciding what is in doubt after a takeover ([`super::doubts`]): the head makes it the same in all
 //! copies, as it is in its own, first what somebody waits for.
 //!
-//! Invariant: it is on stable storage at all members that are written, and what absent ones lack of
-//! it is so in the index, before it is called decided.
+//! Invariants:
+//! - It is on stable storage at all members that are written, and what absent ones lack of it is so in
+//!   the index, before it is called decided.
+//! - Who waits for that waits no longer for the head's disk than until there is a row without the head.
 
 use super::doubts::{Takeover, Undecided, Wanted};
 use crate::replication::copy::CopyError;
@@ -21,16 +23,16 @@ const BYTES: u64 = 16 << 20;
 
 impl Replication {
     /// Notes what the head of a chain has found to be in doubt by this row.
-    pub(in crate::replication) fn note_doubtful(
+    pub(in crate::replication) async fn note_doubtful(
         &self,
         row: &Chain,
         parts: &[Touched],
     ) -> FsResult<()> {
         let target = row.id.target();
         // Without a number: what the head calls stable is what it has ordered, and not this.
-        self.recent.touch_all((target, 0), parts.iter().copied(), UNNUMBERED)?;
+        self.recent.touch_all((target, 0), parts.iter().copied(), UNNUMBERED).await?;
         for absent in row.missing() {
-            self.pending.touch_all((target, absent), parts.iter().copied(), UNNUMBERED)?;
+            self.pending.touch_all((target, absent), parts.iter().copied(), UNNUMBERED).await?;
         }
         Ok(())
     }
@@ -71,8 +73,17 @@ impl Replication {
     }
 
     /// Decides the first parts of it, in their turn: others that want more of the object wait for no
-    /// more than that.
+    /// more than that. EREMCHG if there is a newer row, whatever disk that waits for.
     async fn decide_first_of<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        chain: ChainVersion,
+        undecided: Undecided,
+    ) -> FsResult<()> {
+        self.unless_newer(chain, self.decide_in_turn(here, chain, undecided)).await
+    }
+
+    async fn decide_in_turn<D: Disk>(
         &self,
         here: Here<'_, D>,
         chain: ChainVersion,
@@ -80,7 +91,7 @@ impl Replication {
     ) -> FsResult<()> {
         let row = self.row_of(chain)?;
         let head = row.head().filter(|head| here.index(*head).is_some()).ok_or(Errno::EREMCHG)?;
-        let first = self.first_of(here, head, undecided.clone()).await;
+        let first = self.first_of(here, (head, &row), undecided.clone()).await;
         let (undecided, found) = match first {
             Ok(first) => (first, Ok(())),
             Err(error) => (undecided, Err(error)),
@@ -152,7 +163,7 @@ impl Replication {
     async fn first_of<D: Disk>(
         &self,
         here: Here<'_, D>,
-        head: u16,
+        head: (u16, &Chain),
         mut undecided: Undecided,
     ) -> Result<Undecided, CopyError> {
         let object = undecided.object;
@@ -163,10 +174,9 @@ impl Replication {
             }
             count += 1;
             let seek = OstRequest::Seek { object, offset: part.start, hole: false };
-            let OstReply::Offset(data) =
-                self.own_of(here, (head, object), seek, Bulk::None).await?
+            let OstReply::Offset(data) = self.own_of(here, head, object, seek, Bulk::None).await?
             else {
-                return Err(CopyError::Own { ost: head, object, errno: Errno::EPROTO });
+                return Err(CopyError::Own { ost: head.0, object, errno: Errno::EPROTO });
             };
             // Holes are copied in one request.
             let Some(data) = data.filter(|data| *data < part.end) else { continue };
@@ -212,7 +222,7 @@ impl Replication {
                 // The chain is not kept from everything else. Who is synced gets it later.
                 for member in row.written().filter(|member| *member != head) {
                     let whole = std::iter::once(Touched::whole(undecided.object));
-                    self.pending.touch_all((chain.target, member), whole, UNNUMBERED)?;
+                    self.pending.touch_all((chain.target, member), whole, UNNUMBERED).await?;
                 }
             }
         }
@@ -231,10 +241,12 @@ impl Replication {
         for member in others() {
             self.copy(here, (head, row), member, (object, &undecided.parts), None).await?;
         }
-        let failed = |errno| CopyError::Own { ost: head, object, errno };
-        let own = (head, object);
+        let failed = |errno| match errno {
+            Errno::EREMCHG => CopyError::Changed,
+            errno => CopyError::Own { ost: head, object, errno },
+        };
         let stat = OstRequest::Stat { object };
-        let is_there = match self.own_of(here, own, stat, Bulk::None).await? {
+        let is_there = match self.own_of(here, (head, row), object, stat, Bulk::None).await? {
             OstReply::Stat(attr) => attr.is_some(),
             _ => return Err(failed(Errno::EPROTO)),
         };
@@ -244,7 +256,7 @@ impl Replication {
         self.pending.sync().await.map_err(failed)?;
         self.recent.sync().await.map_err(failed)?;
         let sync = OstRequest::Sync { object };
-        self.own_of(here, own, sync, Bulk::None).await?;
+        self.own_of(here, (head, row), object, sync, Bulk::None).await?;
         for member in others() {
             self.give_to(here, (member, row), sync, None).await?;
         }
@@ -259,7 +271,10 @@ impl Replication {
         object: ObjectId,
     ) -> Result<(), CopyError> {
         let chain = ChainVersion { target: row.id.target(), version: row.version };
-        let failed = |errno| CopyError::Own { ost: head, object, errno };
+        let failed = |errno| match errno {
+            Errno::EREMCHG => CopyError::Changed,
+            errno => CopyError::Own { ost: head, object, errno },
+        };
         self.commit(here).await.map_err(failed)?;
         for member in row.written().filter(|member| here.index(*member).is_none()) {
             let commit = PeerRequest::Commit(vec![chain]);

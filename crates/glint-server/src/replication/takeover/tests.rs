@@ -49,7 +49,7 @@ fn in_doubt() -> Arc<World> {
         world.write(ost, OTHER, 0, b"o");
     }
     let key = (world.version().target, 0);
-    world.server(0).recent.touch(key, part(7, 0, 1), (1, 1)).unwrap();
+    block_on(world.server(0).recent.touch(key, part(7, 0, 1), (1, 1))).unwrap();
     block_on(world.server(0).take_over(world.here(0)));
     assert_eq!(world.read(2, OBJECT, 0, 1), b"a", "nobody has waited for it");
     world
@@ -106,7 +106,7 @@ fn the_next_head_finds_what_was_in_doubt_and_forgets_what_was_decided() {
 fn what_an_absent_member_may_lack_is_known_to_all_that_serve() {
     let world = World::new(&[SERVING, SERVING, MemberState::Offline]);
     let (target, doubtful) = (world.version().target, part(7, 0, 1));
-    world.server(0).recent.touch((target, 0), doubtful, (1, 1)).unwrap();
+    block_on(world.server(0).recent.touch((target, 0), doubtful, (1, 1))).unwrap();
     block_on(world.server(0).take_over(world.here(0)));
     for ost in [0, 1] {
         assert_eq!(world.server(ost).pending.list((target, 2)), [doubtful], "OST {ost}");
@@ -126,8 +126,8 @@ fn what_lies_between_two_writes_is_not_compared() {
     // Nobody has noted this; it stands for data that need not be read.
     world.write(0, OBJECT, END / 2, b"b");
     let key = (chain.target, 0);
-    world.server(0).recent.touch(key, part(7, 0, 1), (1, 1)).unwrap();
-    world.server(1).recent.touch(key, part(7, END, END + 1), (1, 2)).unwrap();
+    block_on(world.server(0).recent.touch(key, part(7, 0, 1), (1, 1))).unwrap();
+    block_on(world.server(1).recent.touch(key, part(7, END, END + 1), (1, 2))).unwrap();
     block_on(world.server(0).take_over(world.here(0)));
     assert!(world.server(0).rows.enter(chain).unwrap().is_active);
     decide_all(&world, 0);

@@ -7,6 +7,19 @@ use glint_proto::Ino;
 use std::io::ErrorKind;
 use std::sync::atomic::AtomicBool;
 
+impl TouchedLog {
+    /// Touches on this thread.
+    fn touch_here(&self, key: Key, touched: Touched, tag: Tag) -> FsResult<()> {
+        self.note(key, std::iter::once(touched), tag);
+        self.file.write().map_err(failed)
+    }
+
+    fn write_anew(&self) {
+        self.state().is_due_anew = true;
+        self.file.write().unwrap();
+    }
+}
+
 fn touched(ino: u64, start: u64, end: u64) -> Touched {
     Touched { object: ObjectId { ino: Ino(ino), stripe: 1 }, start, end }
 }
@@ -17,10 +30,10 @@ fn entries_outlive_the_process_and_a_torn_record() {
     let data: Arc<dyn LogStore> =
         Arc::new(DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap());
     let log = TouchedLog::load(data.clone(), ServerLog::Pending).unwrap();
-    log.touch((1, 2), touched(7, 100, 200), (1, 1)).unwrap();
-    log.touch((1, 2), touched(7, 120, 180), (1, 2)).unwrap();
-    log.touch((1, 2), touched(7, 0, 10), (1, 3)).unwrap();
-    log.touch((1, 3), touched(8, 5, 6), (1, 4)).unwrap();
+    log.touch_here((1, 2), touched(7, 100, 200), (1, 1)).unwrap();
+    log.touch_here((1, 2), touched(7, 120, 180), (1, 2)).unwrap();
+    log.touch_here((1, 2), touched(7, 0, 10), (1, 3)).unwrap();
+    log.touch_here((1, 3), touched(8, 5, 6), (1, 4)).unwrap();
     block_on(log.sync()).unwrap();
     data.append_to_log(ServerLog::Pending, &[1, 2, 3]).unwrap();
     assert_eq!(data.read_log(ServerLog::Pending).unwrap().len(), 3 * RECORD_BYTES + 3);
@@ -32,7 +45,7 @@ fn entries_outlive_the_process_and_a_torn_record() {
     let again = TouchedLog::load(data.clone(), ServerLog::Pending).unwrap();
     again.forget((1, 2), |_| true);
     again.forget((1, 3), |_| true);
-    again.shrink().unwrap();
+    block_on(again.shrink()).unwrap();
     assert!(data.read_log(ServerLog::Pending).unwrap().is_empty());
 }
 
@@ -43,9 +56,9 @@ fn what_could_not_be_appended_is_written_with_the_next_one() {
         Arc::new(DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap());
     let log = TouchedLog::load(data.clone(), ServerLog::Pending).unwrap();
     std::os::unix::fs::symlink("/dev/full", dir.path().join("pending.log")).unwrap();
-    assert_eq!(log.touch((1, 2), touched(7, 0, 10), (1, 1)), Err(Errno::EIO));
-    log.touch((1, 2), touched(7, 0, 10), (1, 2)).unwrap();
-    log.touch((1, 2), touched(8, 0, 10), (1, 3)).unwrap();
+    assert_eq!(log.touch_here((1, 2), touched(7, 0, 10), (1, 1)), Err(Errno::EIO));
+    log.touch_here((1, 2), touched(7, 0, 10), (1, 2)).unwrap();
+    log.touch_here((1, 2), touched(8, 0, 10), (1, 3)).unwrap();
     block_on(log.sync()).unwrap();
     let again = TouchedLog::load(data, ServerLog::Pending).unwrap();
     let mut found = again.list((1, 2));
@@ -60,7 +73,7 @@ fn a_stream_costs_few_records_and_only_what_is_stable_is_forgotten() {
         Arc::new(DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap());
     let log = TouchedLog::load(data.clone(), ServerLog::Recent).unwrap();
     for block in 0..1024 {
-        log.touch((1, 0), touched(7, block << 20, (block + 1) << 20), (1, block)).unwrap();
+        log.touch_here((1, 0), touched(7, block << 20, (block + 1) << 20), (1, block)).unwrap();
     }
     assert!(data.read_log(ServerLog::Recent).unwrap().len() <= 18 * RECORD_BYTES);
     log.forget((1, 0), |tag| tag <= (1, 1022));
@@ -75,7 +88,7 @@ fn an_object_that_is_changed_all_the_time_is_forgotten_up_to_its_last_changes() 
     let log = TouchedLog::load(Arc::new(Logs::default()), ServerLog::Recent).unwrap();
     for change in 1..=10_000 {
         let start = change << 20;
-        log.touch((1, 0), touched(7, start, start + 1), (1, change)).unwrap();
+        log.touch_here((1, 0), touched(7, start, start + 1), (1, change)).unwrap();
         if change % 100 == 0 {
             // What came before the last look is stable.
             log.forget((1, 0), is_stable(1, change - 50));
@@ -104,7 +117,7 @@ fn changes_of_a_fragmented_object_outlive_the_process() {
         for _ in 0..4000 {
             let at = room.0 + below(room.1);
             let change = touched(7, at, at + 1);
-            log.touch((1, 2), change, UNNUMBERED).unwrap();
+            log.touch_here((1, 2), change, UNNUMBERED).unwrap();
             changes.push(at);
             match below(1000) {
                 0 => {
@@ -113,7 +126,7 @@ fn changes_of_a_fragmented_object_outlive_the_process() {
                     changes.clear();
                     room = (below(1 << 20) << 32, 1 << (27 + below(4)));
                 }
-                1 => log.write_all(&mut log.state.lock()).unwrap(),
+                1 => log.write_anew(),
                 2 | 3 => log = TouchedLog::load(logs.clone(), ServerLog::Pending).unwrap(),
                 _ => {}
             }
@@ -129,10 +142,10 @@ fn changes_of_a_fragmented_object_outlive_the_process() {
 fn a_change_of_an_earlier_run_is_not_forgotten_with_later_ones_of_its_object() {
     let log = TouchedLog::load(Arc::new(Logs::default()), ServerLog::Recent).unwrap();
     let (before, after) = (touched(7, 0, 10), touched(7, 1 << 30, (1 << 30) + 10));
-    log.touch((1, 0), before, UNNUMBERED).unwrap();
-    log.touch((1, 0), after, (9, 1)).unwrap();
-    log.touch((1, 0), touched(8, 0, 10), (5, 1)).unwrap();
-    log.touch((1, 0), touched(8, 20, 30), (9, 2)).unwrap();
+    log.touch_here((1, 0), before, UNNUMBERED).unwrap();
+    log.touch_here((1, 0), after, (9, 1)).unwrap();
+    log.touch_here((1, 0), touched(8, 0, 10), (5, 1)).unwrap();
+    log.touch_here((1, 0), touched(8, 20, 30), (9, 2)).unwrap();
     // A member that is synced since version 9 hears that.
     log.forget((1, 0), |tag| tag.0 >= 9 && is_stable(9, 2)(tag));
     let left: Vec<u64> = log.list((1, 0)).iter().map(|one| one.object.ino.0).collect();
@@ -148,11 +161,11 @@ fn extents_outlive_the_process() {
     let logs = Arc::new(Logs::default());
     let log = TouchedLog::load(logs.clone(), ServerLog::Pending).unwrap();
     let parts = [touched(7, 0, 1), touched(7, 1 << 40, (1 << 40) + 1), touched(9, u64::MAX, 0)];
-    log.touch_all((1, 2), parts.into_iter(), UNNUMBERED).unwrap();
+    block_on(log.touch_all((1, 2), parts.into_iter(), UNNUMBERED)).unwrap();
     for _ in 0..2 {
         let again = TouchedLog::load(logs.clone(), ServerLog::Pending).unwrap();
         assert_eq!(again.list((1, 2)), parts);
-        again.write_all(&mut again.state.lock()).unwrap();
+        again.write_anew();
     }
 }
 
@@ -162,9 +175,9 @@ fn a_change_after_the_stable_ones_is_kept_when_the_row_changes() {
     let data: Arc<dyn LogStore> =
         Arc::new(DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap());
     let log = TouchedLog::load(data, ServerLog::Recent).unwrap();
-    log.touch((1, 0), touched(7, 0, 10), (4, 51)).unwrap();
-    log.touch((1, 0), touched(8, 0, 10), (4, 50)).unwrap();
-    log.touch((1, 0), touched(9, 0, 10), UNNUMBERED).unwrap();
+    log.touch_here((1, 0), touched(7, 0, 10), (4, 51)).unwrap();
+    log.touch_here((1, 0), touched(8, 0, 10), (4, 50)).unwrap();
+    log.touch_here((1, 0), touched(9, 0, 10), UNNUMBERED).unwrap();
     // The head has lost another member, and goes on counting after these.
     log.forget((1, 0), is_stable(5, 50));
     let mut left = log.list((1, 0));
@@ -181,14 +194,14 @@ fn an_entry_that_was_noted_again_since_it_was_listed_is_not_removed() {
         Arc::new(DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap());
     let log = TouchedLog::load(data, ServerLog::Pending).unwrap();
     for ino in [7, 8, 9] {
-        log.touch((1, 2), touched(ino, 0, 10), UNNUMBERED).unwrap();
+        log.touch_here((1, 2), touched(ino, 0, 10), UNNUMBERED).unwrap();
     }
     let (listed, upto) = log.list_until_now((1, 2));
     assert_eq!(listed.len(), 3);
     // The member is lost again: one object is written elsewhere, one where it was before.
-    log.touch((1, 2), touched(7, 90, 99), UNNUMBERED).unwrap();
-    log.touch((1, 2), touched(8, 3, 4), UNNUMBERED).unwrap();
-    log.touch((1, 2), touched(10, 0, 1), UNNUMBERED).unwrap();
+    log.touch_here((1, 2), touched(7, 90, 99), UNNUMBERED).unwrap();
+    log.touch_here((1, 2), touched(8, 3, 4), UNNUMBERED).unwrap();
+    log.touch_here((1, 2), touched(10, 0, 1), UNNUMBERED).unwrap();
     let copied = [7, 8, 9, 10].map(|ino| touched(ino, 0, 0).object);
     log.remove((1, 2), &copied.into(), upto);
     let mut left = log.list((1, 2));
@@ -204,28 +217,28 @@ fn an_entry_that_was_noted_again_since_it_was_listed_is_not_removed() {
 fn entries_are_synced_after_a_process_was_killed_and_after_a_sync_that_failed() {
     let logs = Arc::new(Logs::default());
     let first = TouchedLog::load(logs.clone(), ServerLog::Pending).unwrap();
-    first.touch((1, 2), touched(7, 0, 10), UNNUMBERED).unwrap();
+    first.touch_here((1, 2), touched(7, 0, 10), UNNUMBERED).unwrap();
     // It is killed. The next one notes what its log covers.
     let log = TouchedLog::load(logs.clone(), ServerLog::Pending).unwrap();
-    log.touch((1, 2), touched(7, 0, 10), UNNUMBERED).unwrap();
+    log.touch_here((1, 2), touched(7, 0, 10), UNNUMBERED).unwrap();
     logs.fails.store(true, Ordering::Relaxed);
     assert_eq!(block_on(log.sync()), Err(Errno::EIO));
-    assert_eq!(log.sync_here(), Err(Errno::EIO), "it does not become stable by itself");
+    assert_eq!(block_on(log.sync()), Err(Errno::EIO), "it does not become stable by itself");
     logs.fails.store(false, Ordering::Relaxed);
     block_on(log.sync()).unwrap();
     assert_eq!(*logs.stable.lock(), encode((1, 2), touched(7, 0, 10)));
-    assert_eq!(log.sync_here(), Ok(()));
+    assert_eq!(block_on(log.sync()), Ok(()));
 }
 
 #[test]
 fn more_changes_than_are_remembered_are_everything() {
     let logs = Arc::new(Logs::default());
     let log = TouchedLog::load(logs.clone(), ServerLog::Pending).unwrap();
-    log.touch((1, 3), touched(7, 0, 10), UNNUMBERED).unwrap();
+    log.touch_here((1, 3), touched(7, 0, 10), UNNUMBERED).unwrap();
     for ino in 1..=1_000_000 {
-        log.touch((1, 2), touched(ino, 0, 10), UNNUMBERED).unwrap();
+        log.touch_here((1, 2), touched(ino, 0, 10), UNNUMBERED).unwrap();
     }
-    assert!(log.state.lock().sets.records() <= 2);
+    assert!(log.state().sets.records() <= 2);
     assert!(logs.content.lock().len() <= 2 * RECORD_BYTES);
     for log in [&log, &TouchedLog::load(logs.clone(), ServerLog::Pending).unwrap()] {
         assert_eq!(log.list((1, 2)), [Touched::EVERYTHING]);
@@ -238,15 +251,15 @@ fn more_changes_than_are_remembered_are_everything() {
     // It is given all objects up to one.
     let (after, upto) = log.rest((1, 2)).unwrap();
     assert_eq!(after, Touched::EVERYTHING.object);
-    log.advance((1, 2), Some(touched(500, 0, 0).object), upto).unwrap();
+    block_on(log.advance((1, 2), Some(touched(500, 0, 0).object), upto)).unwrap();
     // It is lost, and lacks changes of objects that it was given, and of others.
-    log.touch((1, 2), touched(400, 0, 10), UNNUMBERED).unwrap();
-    log.touch((1, 2), touched(600, 0, 10), UNNUMBERED).unwrap();
+    log.touch_here((1, 2), touched(400, 0, 10), UNNUMBERED).unwrap();
+    log.touch_here((1, 2), touched(600, 0, 10), UNNUMBERED).unwrap();
     assert_eq!(log.list((1, 2)), [Touched::EVERYTHING, touched(400, 0, 10)]);
-    log.advance((1, 2), Some(touched(700, 0, 0).object), upto).unwrap();
+    block_on(log.advance((1, 2), Some(touched(700, 0, 0).object), upto)).unwrap();
     let (after, upto) = log.rest((1, 2)).unwrap();
     assert_eq!(after, touched(500, 0, 0).object, "somebody has noted more meanwhile");
-    log.advance((1, 2), None, upto).unwrap();
+    block_on(log.advance((1, 2), None, upto)).unwrap();
     for log in [&log, &TouchedLog::load(logs.clone(), ServerLog::Pending).unwrap()] {
         assert_eq!(log.list((1, 2)), [touched(400, 0, 10)]);
         assert_eq!(log.rest((1, 2)), None);

@@ -1,0 +1,209 @@
+//! Whether a disk is prompt, slow, or stands still, as seen from outside of the threads that use it.
+//!
+//! A call notes when it began, in a place of its own; whoever watches looks at all of them every
+//! [`LOOKED_MS_MAX`] or more often.
+//!
+//! Invariants:
+//! - A look touches no disk and waits for nothing.
+//! - Time counts only while somebody looks: a process that stood still blames no disk.
+
+use glint_proto::clock;
+use glint_wait::WaitList;
+use parking_lot::Mutex;
+use std::array;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// Calls that are watched at once. More are made all the same: where so many are under way, the
+/// oldest of them says enough.
+const CALLS_MAX: usize = 128;
+/// Most time that counts between two looks.
+const LOOKED_MS_MAX: u64 = 200;
+/// A call that takes so long makes its disk a slow one for some time.
+const SLOW_MS: u64 = 300;
+const SLOW_FOR_MS: u64 = 5_000;
+/// A disk stands still when a call takes so long; those that flush may take longer.
+const STILL_MS: u64 = 3_000;
+const FLUSH_STILL_MS: u64 = 20_000;
+
+/// How long a call of a disk may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CallKind {
+    /// It needs the disk at most for a few blocks.
+    Short,
+    /// It waits for what others have written.
+    Flush,
+    /// It is many calls.
+    Long,
+}
+
+/// A disk, as it is watched.
+pub struct DiskWatch {
+    /// Milliseconds in which somebody has looked.
+    now_ms: AtomicU64,
+    looked: Mutex<Option<Instant>>,
+    /// Calls under way, see [`stamp`]; 0 for a free place.
+    calls: [AtomicU64; CALLS_MAX],
+    slow_until_ms: AtomicU64,
+    is_slow: AtomicBool,
+    is_still: AtomicBool,
+    changed: WaitList,
+}
+
+/// A call under way.
+pub struct WatchedCall<'a>(Option<&'a AtomicU64>);
+
+impl Drop for WatchedCall<'_> {
+    fn drop(&mut self) {
+        if let Some(place) = self.0 {
+            place.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// When a call began, and in the lowest bit whether it flushes. Never 0.
+fn stamp(now_ms: u64, flushes: bool) -> u64 {
+    (now_ms + 1) << 1 | u64::from(flushes)
+}
+
+impl Default for DiskWatch {
+    fn default() -> DiskWatch {
+        DiskWatch {
+            now_ms: AtomicU64::new(0),
+            looked: Mutex::default(),
+            calls: array::from_fn(|_| AtomicU64::new(0)),
+            slow_until_ms: AtomicU64::new(0),
+            is_slow: AtomicBool::new(false),
+            is_still: AtomicBool::new(false),
+            changed: WaitList::default(),
+        }
+    }
+}
+
+impl DiskWatch {
+    /// Notes that a call begins: a load and an exchange on a line that no other thread uses.
+    pub fn begin(&self, kind: CallKind) -> WatchedCall<'_> {
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static THREAD: usize = THREADS.fetch_add(1, Ordering::Relaxed);
+        }
+        if kind == CallKind::Long {
+            return WatchedCall(None);
+        }
+        let stamp = stamp(self.now_ms.load(Ordering::Relaxed), kind == CallKind::Flush);
+        // Threads that were started one after the other are not in each other's line.
+        let first = THREAD.with(|thread| thread * 8 + thread / 16);
+        let places = (0..CALLS_MAX).map(|next| &self.calls[(first + next) % CALLS_MAX]);
+        let take = |place: &&AtomicU64| {
+            place.compare_exchange(0, stamp, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        WatchedCall(places.into_iter().find(take))
+    }
+
+    /// Looks how long calls have been under way.
+    pub fn look(&self) {
+        let passed = {
+            let (now, mut looked) = (clock::now(), self.looked.lock());
+            let before = looked.replace(now);
+            before.map_or(0, |before| now.saturating_duration_since(before).as_millis() as u64)
+        };
+        let passed = passed.min(LOOKED_MS_MAX);
+        let now_ms = self.now_ms.fetch_add(passed, Ordering::Relaxed) + passed;
+        let (mut longest, mut longest_flush) = (0, 0);
+        for call in &self.calls {
+            let stamp = call.load(Ordering::Relaxed);
+            if stamp == 0 {
+                continue;
+            }
+            let lasts = (now_ms + 1).saturating_sub(stamp >> 1);
+            let of_kind = if stamp & 1 == 1 { &mut longest_flush } else { &mut longest };
+            *of_kind = lasts.max(*of_kind);
+        }
+        if longest >= SLOW_MS {
+            self.slow_until_ms.store(now_ms + SLOW_FOR_MS, Ordering::Relaxed);
+        }
+        self.is_slow.store(now_ms < self.slow_until_ms.load(Ordering::Relaxed), Ordering::Relaxed);
+        let is_still = longest >= STILL_MS || longest_flush >= FLUSH_STILL_MS;
+        if self.is_still.swap(is_still, Ordering::AcqRel) != is_still {
+            self.changed.wake();
+        }
+    }
+
+    /// Whether it was slow a moment ago.
+    pub fn is_slow(&self) -> bool {
+        self.is_slow.load(Ordering::Relaxed)
+    }
+
+    /// Whether a call has been under way for so long that the disk is not relied on.
+    pub fn stands_still(&self) -> bool {
+        self.is_still.load(Ordering::Acquire)
+    }
+
+    /// Waits until it stands still.
+    pub async fn until_still(&self) {
+        self.changed.until(|| self.stands_still().then_some(())).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// Looks every 100 ms for so long.
+    fn look_for(watch: &DiskWatch, now: &mut Instant, ms: u64) {
+        for _ in 0..ms / 100 {
+            *now += Duration::from_millis(100);
+            clock::simulate(Some(*now));
+            watch.look();
+        }
+    }
+
+    #[test]
+    fn a_call_that_does_not_end_makes_a_disk_slow_and_then_one_that_stands_still() {
+        let (watch, mut now) = (DiskWatch::default(), Instant::now());
+        let seen = |watch: &DiskWatch| (watch.is_slow(), watch.stands_still());
+        look_for(&watch, &mut now, 1000);
+        let call = watch.begin(CallKind::Short);
+        look_for(&watch, &mut now, 200);
+        assert_eq!(seen(&watch), (false, false));
+        look_for(&watch, &mut now, 200);
+        assert_eq!(seen(&watch), (true, false));
+        look_for(&watch, &mut now, 3000);
+        assert_eq!(seen(&watch), (true, true));
+        drop(call);
+        look_for(&watch, &mut now, 100);
+        assert_eq!(seen(&watch), (true, false), "it is not trusted at once");
+        look_for(&watch, &mut now, 6000);
+        assert_eq!(seen(&watch), (false, false));
+        clock::simulate(None);
+    }
+
+    #[test]
+    fn flushes_have_longer_and_a_process_that_stood_still_blames_nobody() {
+        let (watch, mut now) = (DiskWatch::default(), Instant::now());
+        look_for(&watch, &mut now, 1000);
+        let flush = watch.begin(CallKind::Flush);
+        let _many = watch.begin(CallKind::Long);
+        look_for(&watch, &mut now, 19_000);
+        assert!(!watch.stands_still() && !watch.is_slow());
+        look_for(&watch, &mut now, 1500);
+        assert!(watch.stands_still());
+        drop(flush);
+        let _call = watch.begin(CallKind::Short);
+        look_for(&watch, &mut now, 100);
+        assert!(!watch.stands_still());
+        now += Duration::from_secs(60);
+        look_for(&watch, &mut now, 100);
+        assert!(!watch.stands_still());
+        clock::simulate(None);
+    }
+
+    #[test]
+    fn calls_beyond_those_that_are_watched_are_made_all_the_same() {
+        let watch = DiskWatch::default();
+        let calls: Vec<_> = (0..2 * CALLS_MAX).map(|_| watch.begin(CallKind::Short)).collect();
+        drop(calls);
+        assert!(watch.calls.iter().all(|call| call.load(Ordering::Relaxed) == 0));
+    }
+}
