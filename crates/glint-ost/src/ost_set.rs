@@ -385,6 +385,14 @@ impl<D: Disk> OstSet<D> {
         self.committed.fetch_max(upto, Ordering::AcqRel);
     }
 
+    /// Notes that changes up to this number, which were answered for so far, are on stable storage, if
+    /// all of all OSTs are.
+    pub fn note_if_synced(&self, upto: u64) {
+        if self.changes.iter().all(|changes| changes.are_synced()) {
+            self.note_committed(upto);
+        }
+    }
+
     /// Changes up to this number are on stable storage.
     pub fn committed(&self) -> u64 {
         self.committed.load(Ordering::Acquire)

@@ -368,8 +368,10 @@ impl Replication {
             }
             PeerRequest::Commit(chains) => {
                 let entered = chains.iter().map(|chain| self.rows.enter(*chain));
-                let _entered: Vec<Entered> = entered.collect::<FsResult<_>>()?;
-                self.commit(here).await.map(|()| PeerReply::Done)
+                let entered: Vec<Entered> = entered.collect::<FsResult<_>>()?;
+                let rows = entered.iter().map(|entered| &*entered.row);
+                let committed = self.commit_members(here, rows).await?;
+                committed.into_values().collect::<FsResult<()>>().map(|()| PeerReply::Done)
             }
             PeerRequest::Stable(chain, upto) => {
                 let _entered = self.rows.enter(chain)?;

@@ -4,6 +4,7 @@
 //! - A change is called stable when all members that were written by its row, and are now, have had
 //!   everything on stable storage since they made it.
 //! - Other members hear of that from the head of their row only.
+//! - No chain waits here for a disk of an OST that is no member of it.
 //! - What is reported as durable does not wait for an OST that no chain has written, unless that has
 //!   changes of objects without copies.
 //!
@@ -21,7 +22,7 @@ use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion, PeerRequest};
 use glint_proto::clock;
 use glint_proto::{Errno, FsResult};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -40,14 +41,9 @@ fn of_row(row: &Chain) -> ChainVersion {
 }
 
 impl Replication {
-    /// Brings everything here to stable storage: first which objects were changed, so that a loss of
-    /// power that leaves a change in one copy only leaves that it may have; and what absent members
-    /// lack by the rows that are known here.
+    /// Brings everything here to stable storage.
     pub(crate) async fn commit<D: Disk>(&self, here: Here<'_, D>) -> FsResult<()> {
-        // Waits for the adoption of a row, which notes it.
-        drop(self.adopting.lock());
-        self.recent.sync().await?;
-        self.pending.sync().await?;
+        self.commit_logs().await?;
         let accepted = here.osts.accepted();
         let all = (0..here.osts.count()).map(async |index| {
             // An OST of which all chains go on without it has their changes made durable when it is
@@ -62,6 +58,42 @@ impl Replication {
         join_all(all).await.into_iter().collect::<FsResult<()>>()?;
         here.osts.note_committed(accepted);
         Ok(())
+    }
+
+    /// First which objects were changed, so that a loss of power that leaves a change in one copy only
+    /// leaves that it may have; and what absent members lack by the rows that are known here.
+    async fn commit_logs(&self) -> FsResult<()> {
+        // Waits for the adoption of a row, which notes it.
+        drop(self.adopting.lock());
+        self.recent.sync().await?;
+        self.pending.sync().await
+    }
+
+    /// Brings to stable storage what the members here of these chains have, whatever other disks here
+    /// do. Returns how it went at each: EREMCHG where the disk stands still, of which the chain hears.
+    pub(super) async fn commit_members<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        rows: impl IntoIterator<Item = &Chain>,
+    ) -> FsResult<BTreeMap<u16, FsResult<()>>> {
+        let members = rows.into_iter().flat_map(|row| row.written());
+        let members: BTreeSet<u16> = members.filter(|ost| here.index(*ost).is_some()).collect();
+        self.commit_logs().await?;
+        let accepted = here.osts.accepted();
+        let all = members.into_iter().map(async |ost| {
+            let index = here.index(ost).ok_or(Errno::ENXIO)?;
+            let is_still = async {
+                match here.osts.watch(index) {
+                    Some(watch) => watch.until_still().await,
+                    None => std::future::pending().await,
+                }
+                Err(Errno::EREMCHG)
+            };
+            Ok((ost, or(is_still, here.osts.commit_one(index)).await))
+        });
+        let all: FsResult<_> = join_all(all).await.into_iter().collect();
+        here.osts.note_if_synced(accepted);
+        all
     }
 
     /// Begins to do it, and to seal objects that were left alone for `idle`.
@@ -101,8 +133,7 @@ impl Replication {
                 self.settle_once(here).await
             };
             match settled.await {
-                Ok(true) => return Ok(()),
-                Ok(false) => return self.commit(here).await,
+                Ok(()) => return self.commit(here).await,
                 Err(Errno::EREMCHG) => host::sleep(AGAIN).await,
                 Err(errno) => return Err(errno),
             }
@@ -140,28 +171,29 @@ impl Replication {
     }
 
     /// Brings what this head has ordered to stable storage in all copies, by the rows of now: EREMCHG
-    /// if there are others. Returns whether there was anything: everything here is stable then, too.
+    /// if there are others.
     ///
     /// All members do it at the same time: clients wait for as long as one of them takes.
-    pub(super) async fn settle_once<D: Disk>(&self, here: Here<'_, D>) -> FsResult<bool> {
+    pub(super) async fn settle_once<D: Disk>(&self, here: Here<'_, D>) -> FsResult<()> {
         let _settling = self.settling.lock().await;
         let is_headed = |row: &Chain| row.head().is_some_and(|head| here.index(head).is_some());
         let due = self.rows.begin_settling(is_headed);
         if due.is_empty() {
-            return Ok(false);
+            return Ok(());
         }
         for Settling { row, upto, .. } in &due {
             self.rows.until_executed(row.id.target(), *upto).await;
         }
         let is_elsewhere = |member: &u16| here.index(*member).is_none();
         let elsewhere = self.commit_elsewhere(here, due.iter().map(|one| &one.row));
-        let (own, committed) = join(self.commit(here), elsewhere).await;
-        own?;
+        let own = self.commit_members(here, due.iter().map(|one| &*one.row));
+        let (own, mut committed) = join(own, elsewhere).await;
+        committed.extend(own?);
         let mut outcome = Ok(());
         let mut stable = Vec::new();
         for Settling { row, upto, are_lost } in &due {
             let of_member = |member: u16| committed.get(&member).copied().unwrap_or(Ok(()));
-            let all: FsResult<()> = row.written().filter(is_elsewhere).try_for_each(of_member);
+            let all: FsResult<()> = row.written().try_for_each(of_member);
             if all.is_err() {
                 outcome = outcome.and(all);
                 continue;
@@ -184,7 +216,7 @@ impl Replication {
             }
         });
         let told: FsResult<()> = join_all(told).await.into_iter().collect();
-        outcome.and(told).map(|()| true)
+        outcome.and(told)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Servers of one chain in one process, for tests: each has one OST, in memory.
+//! Servers of one chain in one process, for tests: each has one OST, in memory, if nothing else is said.
 
 use super::{Asked, Here, Peers, Replication};
 use crate::process::data_dir::{DataDir, Role};
@@ -37,6 +37,7 @@ pub(super) struct World {
 pub(super) struct Server {
     pub(super) replication: Replication,
     pub(super) osts: OstSet<MemoryDisk>,
+    pub(super) disks: Vec<MemoryDisk>,
     _dir: tempfile::TempDir,
 }
 
@@ -150,13 +151,22 @@ impl World {
 
 impl Server {
     pub(super) fn new() -> Server {
+        Server::with(1)
+    }
+
+    /// One with so many OSTs.
+    pub(super) fn with(osts: usize) -> Server {
         let dir = tempfile::tempdir().unwrap();
         let records: Arc<dyn Records> =
             Arc::new(DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap());
-        let store = ObjectStore::on(MemoryDisk::default(), Path::new("ost"), 64, Arc::default());
+        let disks: Vec<MemoryDisk> = (0..osts).map(|_| MemoryDisk::default()).collect();
+        let store =
+            |disk: &MemoryDisk| ObjectStore::on(disk.clone(), Path::new("ost"), 64, Arc::default());
+        let stores = disks.iter().map(store).collect();
         Server {
             replication: Replication::load(&records, false, None).unwrap(),
-            osts: OstSet::start(vec![store], Arc::default(), None, false).unwrap(),
+            osts: OstSet::start(stores, Arc::default(), None, false).unwrap(),
+            disks,
             _dir: dir,
         }
     }

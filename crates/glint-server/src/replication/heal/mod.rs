@@ -200,8 +200,9 @@ impl Replication {
     ) -> FsResult<()> {
         match here.index(member) {
             Some(_) => {
-                let _entered = self.rows.enter(chain)?;
-                self.commit(here).await
+                let entered = self.rows.enter(chain)?;
+                let committed = self.commit_members(here, [&*entered.row]).await?;
+                committed.into_values().collect()
             }
             None => {
                 let commit = PeerRequest::Commit(vec![chain]);

@@ -275,7 +275,8 @@ impl Replication {
             Errno::EREMCHG => CopyError::Changed,
             errno => CopyError::Own { ost: head, object, errno },
         };
-        self.commit(here).await.map_err(failed)?;
+        let committed = self.commit_members(here, [row]).await.map_err(failed)?;
+        committed.into_values().collect::<FsResult<()>>().map_err(failed)?;
         for member in row.written().filter(|member| here.index(*member).is_none()) {
             let commit = PeerRequest::Commit(vec![chain]);
             let done = self.ask_member(here, chain, member, commit).await;
