@@ -76,28 +76,34 @@ struct LogState {
     unwritten: Vec<u8>,
     /// Records in the log.
     in_log: usize,
-    /// The log may lack entries, end in a part of a record, or is too long: it is written anew.
-    is_due_anew: bool,
+    /// How often it was found that the log may lack entries, ends in a part of a record, or is too long:
+    /// then it is written anew; and how often of these it was.
+    due_anew: u64,
+    done_anew: u64,
 }
 
 impl LogState {
+    fn is_due_anew(&self) -> bool {
+        self.due_anew > self.done_anew
+    }
+
     fn is_written(&self, upto: u64) -> bool {
-        !self.is_due_anew && self.written >= upto
+        !self.is_due_anew() && self.written >= upto
     }
 }
 
 impl LogFile {
     /// Writes everything that was noted and is not in the log. May take long.
     fn write(&self) -> Result<(), RecordsError> {
-        let (bytes, upto, is_anew) = {
+        let (bytes, upto, is_anew, due_anew) = {
             let mut state = self.state.lock();
             let mut bytes = std::mem::take(&mut state.unwritten);
-            let is_anew = std::mem::take(&mut state.is_due_anew);
+            let is_anew = state.is_due_anew();
             if is_anew {
                 bytes.clear();
                 state.sets.for_each(|key, entry| bytes.extend_from_slice(&encode(key, entry)));
             }
-            (bytes, state.noted, is_anew)
+            (bytes, state.noted, is_anew, state.due_anew)
         };
         if bytes.is_empty() && !is_anew {
             return Ok(());
@@ -112,8 +118,11 @@ impl LogFile {
         };
         let mut state = self.state.lock();
         if let Err(error) = written {
-            state.is_due_anew = true;
+            state.due_anew += 1;
             return Err(error);
+        }
+        if is_anew {
+            state.done_anew = due_anew;
         }
         let before = if is_anew { 0 } else { state.in_log };
         state.in_log = before + bytes.len() / RECORD_BYTES;
@@ -135,7 +144,7 @@ impl LogFile {
             }
             // The kernel reports a failed writeback once, and may have dropped the pages.
             Err(error) => {
-                self.state.lock().is_due_anew = true;
+                self.state.lock().due_anew += 1;
                 Err(error)
             }
         }
@@ -183,8 +192,10 @@ impl TouchedLog {
         // An earlier process may have ended before it synced them.
         let written = in_log as u64;
         let is_due_anew = !whole || is_over;
+        let (due_anew, done_anew) = (u64::from(is_due_anew), 0);
         let unwritten = Vec::new();
-        let state = LogState { sets, noted: written, written, unwritten, in_log, is_due_anew };
+        let noted = written;
+        let state = LogState { sets, noted, written, unwritten, in_log, due_anew, done_anew };
         let file = LogFile {
             records,
             log,
@@ -246,7 +257,7 @@ impl TouchedLog {
                 ost = key.1,
                 "a member lacks more changes than are remembered: it will be given everything"
             );
-            state.is_due_anew = true;
+            state.due_anew += 1;
         }
     }
 
@@ -342,7 +353,7 @@ impl TouchedLog {
                 return Ok(());
             }
             // So that the next process does not look at everything again.
-            state.is_due_anew = true;
+            state.due_anew += 1;
         }
         self.write().await.map(drop)
     }
@@ -374,7 +385,7 @@ impl TouchedLog {
             let mut state = self.state();
             let (live, in_log) = (state.sets.records(), state.in_log);
             if in_log > RECORDS_MAX && in_log > 4 * live || live == 0 && in_log > 0 {
-                state.is_due_anew = true;
+                state.due_anew += 1;
             }
         }
         self.write().await.map(drop)

@@ -5,6 +5,7 @@ use crate::process::data_dir::{DataDir, Role};
 use futures_lite::future::block_on;
 use glint_proto::Ino;
 use std::io::ErrorKind;
+use std::sync::Weak;
 use std::sync::atomic::AtomicBool;
 
 impl TouchedLog {
@@ -15,7 +16,7 @@ impl TouchedLog {
     }
 
     fn write_anew(&self) {
-        self.state().is_due_anew = true;
+        self.state().due_anew += 1;
         self.file.write().unwrap();
     }
 }
@@ -266,12 +267,28 @@ fn more_changes_than_are_remembered_are_everything() {
     }
 }
 
+#[test]
+fn nothing_is_called_written_while_the_log_is_written_anew() {
+    let logs = Arc::new(Logs::default());
+    let log = TouchedLog::load(logs.clone(), ServerLog::Pending).unwrap();
+    log.touch_here((1, 2), touched(7, 0, 10), (1, 1)).unwrap();
+    *logs.asked.lock() = Arc::downgrade(&log.file);
+    logs.fails.store(true, Ordering::Relaxed);
+    assert_eq!(block_on(log.sync()), Err(Errno::EIO));
+    logs.fails.store(false, Ordering::Relaxed);
+    block_on(log.sync()).unwrap();
+    let state = log.state();
+    assert!(state.is_written(state.noted));
+}
+
 /// A log in memory, and the part of it that a loss of power leaves.
 #[derive(Default)]
 struct Logs {
     content: Mutex<Vec<u8>>,
     stable: Mutex<Vec<u8>>,
     fails: AtomicBool,
+    /// Who is asked, while the log is written anew, whether everything is in it.
+    asked: Mutex<Weak<LogFile>>,
 }
 
 impl LogStore for Logs {
@@ -294,6 +311,10 @@ impl LogStore for Logs {
     }
 
     fn replace_log(&self, log: ServerLog, bytes: &[u8]) -> Result<(), RecordsError> {
+        if let Some(file) = self.asked.lock().upgrade() {
+            let state = file.state.lock();
+            assert!(!state.is_written(state.noted), "it is not yet");
+        }
         *self.content.lock() = bytes.to_vec();
         self.sync_log(log)
     }
