@@ -17,10 +17,11 @@ mod service;
 mod space;
 mod store;
 
+pub use disk::threads::First;
 pub use disk::{CallKind, Disk, DiskFile, DiskWatch, LocalDisk};
 pub use error::OstError;
 pub use ost_set::{OstSet, SEAL_IDLE};
-pub use service::{Kept, Ost, Way};
+pub use service::{Apart, GoOn, Kept, Ost, Way};
 pub use space::bandwidth::Bandwidth;
 pub use space::grants::SpaceGrants;
 pub use store::object_store::{ObjectStore, StoredObject};

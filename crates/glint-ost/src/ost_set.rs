@@ -9,7 +9,7 @@
 
 use crate::disk::{Disk, LocalDisk};
 use crate::{
-    Bandwidth, DiskWatch, Kept, ObjectStore, Ost, ScrubReport, ScrubStep, SpaceGrants, Way,
+    Apart, Bandwidth, DiskWatch, Kept, ObjectStore, Ost, ScrubReport, ScrubStep, SpaceGrants, Way,
 };
 use futures_util::future::{Either, join_all, select};
 use glint_proto::limits::BULK_BYTES_MAX;
@@ -127,17 +127,17 @@ impl<D: Disk> OstSet<D> {
         self.handle_by(client, index, request, bulk, Way::InPlace).await
     }
 
-    /// Executes a request for an object with copies on other OSTs, apart from the calling thread. It
-    /// is executed whether or not anybody waits for it; `kept` is kept until then.
+    /// Executes a request for an object with copies on other OSTs, apart from the calling thread:
+    /// whether or not anybody waits for it.
     pub async fn handle_apart(
         &self,
         client: ClientId,
         index: u16,
         request: OstRequest,
         bulk: Bulk<'_>,
-        kept: Option<Kept>,
+        apart: Apart,
     ) -> Answer<OstReply> {
-        self.handle_by(client, index, request, bulk, Way::Apart(kept)).await
+        self.handle_by(client, index, request, bulk, Way::Apart(apart)).await
     }
 
     async fn handle_by(
@@ -440,7 +440,7 @@ mod tests {
         let object = ObjectId { ino: Ino(1), stripe: 0 };
         let write = OstRequest::Write { object, offset: 0, mtime: None, kept: false };
         let (client, data) = (ClientId(1), || Bulk::Out(b"data"));
-        block_on(osts.handle_apart(client, 0, write, data(), None)).reply.unwrap();
+        block_on(osts.handle_apart(client, 0, write, data(), Apart::default())).reply.unwrap();
         block_on(osts.handle(client, 1, write, data())).reply.unwrap();
         assert_eq!([osts.is_alone(0), osts.is_alone(1)], [false, true]);
         assert_eq!((osts.accepted(), osts.committed()), (2, 0));
@@ -463,11 +463,11 @@ mod tests {
         let object = ObjectId { ino: Ino(1), stripe: 0 };
         let write = OstRequest::Write { object, offset: 0, mtime: None, kept: false };
         let (client, data) = (ClientId(1), || Bulk::Out(b"data"));
-        block_on(osts.handle_apart(client, 0, write, data(), None)).reply.unwrap();
+        block_on(osts.handle_apart(client, 0, write, data(), Apart::default())).reply.unwrap();
         disk.fail(Fault::new(DiskOperation::Sync, "", Errno::EIO.0, 1));
         block_on(osts.commit_one(0)).unwrap_err();
         assert!(osts.failure(0).is_some() && !osts.is_alone(0));
-        block_on(osts.handle_apart(client, 0, write, data(), None)).reply.unwrap_err();
+        block_on(osts.handle_apart(client, 0, write, data(), Apart::default())).reply.unwrap_err();
         assert!(!osts.is_alone(0), "others have copies");
         block_on(osts.handle(client, 0, write, data())).reply.unwrap_err();
         assert!(osts.is_alone(0), "the error is the client's only if the server goes on");

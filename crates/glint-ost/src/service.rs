@@ -6,8 +6,10 @@
 //! - Nothing else waits on the calling thread once the disk was seen to be slow; changes of an object
 //!   are made in the order in which they came then, too, whoever still waits for them.
 //! - An object is removed after the changes that were begun before.
+//! - A change that has to come [after](Apart::after) something else takes no thread before that is done,
+//!   or is its own to do: then it is begun at once.
 
-use crate::disk::threads::DiskThreads;
+use crate::disk::threads::{DiskThreads, First};
 use crate::disk::{CallKind, Disk, DiskFile, DiskWatch, LocalDisk};
 use crate::error::OstError;
 use crate::store::object_store::{ObjectStore, state};
@@ -30,7 +32,26 @@ pub enum Way {
     /// On the calling one as long as the disk is prompt: none is woken.
     InPlace,
     /// On one of the disk's own. The request is executed whether or not anybody waits for it.
-    Apart(Option<Kept>),
+    Apart(Apart),
+}
+
+/// Goes on with a request, on whichever thread says so: with what is left to do first, if anything is.
+pub type GoOn = Box<dyn FnOnce(Option<First>) + Send>;
+
+/// What is done about a request that is executed apart, beside executing it.
+#[derive(Default)]
+pub struct Apart {
+    /// Called with the request, which goes on when something else is done.
+    pub after: Option<Box<dyn FnOnce(GoOn) + Send>>,
+    /// Kept until the disk is done with the request.
+    pub kept: Option<Kept>,
+}
+
+impl Apart {
+    /// A request of which something is kept until the disk is done with it.
+    fn keeping(kept: impl Send + 'static) -> Apart {
+        Apart { kept: Some(Box::new(kept)), after: None }
+    }
 }
 
 /// Object in errors of requests that are for none.
@@ -145,7 +166,7 @@ impl<D: Disk> Ost<D> {
     pub async fn remove(&self, object: ObjectId, kept: Option<Kept>) -> FsResult<()> {
         let change = self.changing.after_others(object).await;
         let work = move |store: &ObjectStore<D>| store.remove(object);
-        let removed = self.apart(CallKind::Short, Some(Box::new((kept, change))), work).await;
+        let removed = self.apart(CallKind::Short, Apart::keeping((kept, change)), work).await;
         self.outcome(object, removed)
     }
 
@@ -168,7 +189,7 @@ impl<D: Disk> Ost<D> {
             };
             Ok(objects.into_iter().filter_map(remove).collect())
         };
-        self.apart(CallKind::Long, Some(Box::new(changes)), remove).await.ok()
+        self.apart(CallKind::Long, Apart::keeping(changes), remove).await.ok()
     }
 
     fn outcome<T>(&self, object: ObjectId, result: io::Result<T>) -> FsResult<T> {
@@ -191,20 +212,21 @@ impl<D: Disk> Ost<D> {
             _ => CallKind::Short,
         };
         let takes_long = matches!(request, OstRequest::Fallocate { .. } | OstRequest::Sync { .. });
-        let kept = match way {
+        let changed = request.object().filter(|_| request.is_modifying());
+        let apart = match way {
             Way::InPlace if !takes_long && !self.watch.is_slow() => {
                 let _call = self.watch.begin(kind);
                 self.store.turn().await;
                 return perform(&self.store, client, request, data);
             }
-            Way::InPlace => match request.object().filter(|_| request.is_modifying()) {
-                Some(object) => Some(Box::new(self.changing.after_others(object).await) as Kept),
-                None => None,
+            Way::InPlace => match changed {
+                Some(object) => Apart::keeping(self.changing.after_others(object).await),
+                None => Apart::default(),
             },
-            Way::Apart(kept) => match request.object().filter(|_| request.is_modifying()) {
-                Some(object) => Some(Box::new((kept, self.changing.beside_others(object))) as Kept),
-                None => kept,
-            },
+            Way::Apart(Apart { after, kept }) => {
+                let change = changed.map(|object| self.changing.beside_others(object));
+                Apart { after, ..Apart::keeping((kept, change)) }
+            }
         };
         if let OstRequest::Stat { object } = request
             && let Some(file) = self.store.open_file(object)
@@ -215,7 +237,7 @@ impl<D: Disk> Ost<D> {
         // Who asked may have gone before it is written.
         let data = data.to_vec();
         glint_telemetry::count(Counter::BytesCopied, data.len() as u64);
-        self.apart(kind, kept, move |store| perform(store, client, request, &data)).await
+        self.apart(kind, apart, move |store| perform(store, client, request, &data)).await
     }
 
     /// Brings to stable storage the changes of a request.
@@ -227,9 +249,8 @@ impl<D: Disk> Ost<D> {
             | OstRequest::Fallocate { object, .. }
             | OstRequest::SetTime { object, .. } => {
                 let sync = OstRequest::Sync { object };
-                self.handle(ClientId::IN_PROCESS, sync, Bulk::None, Way::Apart(None))
-                    .await
-                    .map(drop)
+                let way = Way::Apart(Apart::default());
+                self.handle(ClientId::IN_PROCESS, sync, Bulk::None, way).await.map(drop)
             }
             _ => Ok(()),
         }
@@ -238,7 +259,7 @@ impl<D: Disk> Ost<D> {
     /// Everything to stable storage.
     pub async fn commit_all(&self) -> FsResult<()> {
         let done = match D::WAITS {
-            true => self.apart(CallKind::Flush, None, ObjectStore::sync_all).await,
+            true => self.apart(CallKind::Flush, Apart::default(), ObjectStore::sync_all).await,
             // At once: what is noted elsewhere of changes is on stable storage before them, and no
             // simulated disk orders that as a kernel does.
             false => self.store.sync_all(),
@@ -266,7 +287,7 @@ impl<D: Disk> Ost<D> {
             settled
         };
         match D::WAITS {
-            true => drop(self.apart_unless_dropped(CallKind::Long, None, settle)),
+            true => drop(self.apart_unless_dropped(CallKind::Long, Apart::default(), settle)),
             // See `commit_all`.
             false => _ = settle(&self.store),
         }
@@ -285,10 +306,10 @@ impl<D: Disk> Ost<D> {
     async fn apart<T: Send + 'static>(
         &self,
         kind: CallKind,
-        kept: Option<Kept>,
+        apart: Apart,
         work: impl FnOnce(&ObjectStore<D>) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
-        let done = self.apart_unless_dropped(kind, kept, work);
+        let done = self.apart_unless_dropped(kind, apart, work);
         // It was dropped: there was no thread for it.
         done.await.unwrap_or_else(|_| Err(io::ErrorKind::WouldBlock.into()))
     }
@@ -296,28 +317,44 @@ impl<D: Disk> Ost<D> {
     fn apart_unless_dropped<T: Send + 'static>(
         &self,
         kind: CallKind,
-        kept: Option<Kept>,
+        Apart { after, kept }: Apart,
         work: impl FnOnce(&ObjectStore<D>) -> io::Result<T> + Send + 'static,
     ) -> oneshot::Receiver<io::Result<T>> {
         let (says, done) = oneshot::channel();
-        let (store, watch) = (self.store.clone(), self.watch.clone());
-        if D::WAITS {
-            self.threads.run(Box::new(move || {
-                let call = watch.begin(kind);
-                let result = work(&store);
-                drop((call, kept));
-                // Who asked may have gone.
-                let _ = says.send(result);
-            }));
-        } else {
-            let task = async move {
-                let call = watch.begin(kind);
-                store.turn().await;
-                let result = work(&store);
-                drop((call, kept));
-                let _ = says.send(result);
+        let (store, watch, threads) =
+            (self.store.clone(), self.watch.clone(), self.threads.clone());
+        let go_on = move |first: Option<First>| {
+            let execute = move |store: &ObjectStore<D>| {
+                let result = work(store);
+                drop(kept);
+                result
             };
-            self.store.spawn(Box::pin(task));
+            if D::WAITS {
+                let work = move |done: io::Result<()>| {
+                    // This disk is not blamed for what comes first, which may wait for another one.
+                    let result = done.and_then(|()| {
+                        let _call = watch.begin(kind);
+                        execute(&store)
+                    });
+                    // Who asked may have gone.
+                    let _ = says.send(result);
+                };
+                threads.run(first, Box::new(work));
+            } else {
+                let (done, disk) = (first.map_or(Ok(()), |first| first()), store.clone());
+                let task = async move {
+                    let call = watch.begin(kind);
+                    store.turn().await;
+                    let result = done.and_then(|()| execute(&store));
+                    drop(call);
+                    let _ = says.send(result);
+                };
+                disk.spawn(Box::pin(task));
+            }
+        };
+        match after {
+            Some(after) => after(Box::new(go_on)),
+            None => go_on(None),
         }
         done
     }
@@ -331,7 +368,7 @@ impl<D: Disk> Ost<D> {
         buffer: &mut [u8],
         way: Way,
     ) -> io::Result<u32> {
-        let is_apart = D::WAITS && (matches!(way, Way::Apart(_)) || self.watch.is_slow());
+        let is_apart = D::WAITS && (matches!(way, Way::Apart(..)) || self.watch.is_slow());
         let call = (!is_apart).then(|| self.watch.begin(CallKind::Short));
         self.store.turn().await;
         let mut done = 0;
@@ -362,7 +399,7 @@ impl<D: Disk> Ost<D> {
                         data.truncate(n);
                         Ok::<_, io::Error>(data)
                     };
-                    let data = self.apart(CallKind::Short, None, miss).await?;
+                    let data = self.apart(CallKind::Short, Apart::default(), miss).await?;
                     room[..data.len()].copy_from_slice(&data);
                     glint_telemetry::count(Counter::BytesCopied, data.len() as u64);
                     data.len()

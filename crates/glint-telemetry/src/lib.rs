@@ -39,6 +39,8 @@ pub enum Layer {
     Forward,
     /// Noting which objects are changed, and bringing that to stable storage.
     Index,
+    /// Writing what was noted to its log, by the thread that makes a change.
+    IndexWrite,
     /// Waiting for a lock inside the MDS.
     LockWait,
     /// Reading the metadata engine.
@@ -55,7 +57,7 @@ pub enum Layer {
 
 impl Layer {
     /// All layers, top first.
-    pub const ALL: [Layer; 13] = [
+    pub const ALL: [Layer; 14] = [
         Layer::Mount,
         Layer::Client,
         Layer::Net,
@@ -63,6 +65,7 @@ impl Layer {
         Layer::Handler,
         Layer::Forward,
         Layer::Index,
+        Layer::IndexWrite,
         Layer::LockWait,
         Layer::KvRead,
         Layer::Journal,
@@ -81,6 +84,7 @@ impl Layer {
             Layer::Handler => "handler",
             Layer::Forward => "forward",
             Layer::Index => "index",
+            Layer::IndexWrite => "index_write",
             Layer::LockWait => "lock_wait",
             Layer::KvRead => "kv_read",
             Layer::Journal => "journal",

@@ -42,11 +42,13 @@ pub enum Counter {
     WriteErrors,
     /// Bytes of files that were copied within this process, from one buffer into another.
     BytesCopied,
+    /// Calls of disks that were handed to another thread, because they may wait.
+    HandOvers,
 }
 
 impl Counter {
     /// All counters.
-    pub const ALL: [Counter; 16] = [
+    pub const ALL: [Counter; 17] = [
         Counter::BytesRead,
         Counter::BytesWritten,
         Counter::Requests,
@@ -63,6 +65,7 @@ impl Counter {
         Counter::Evictions,
         Counter::WriteErrors,
         Counter::BytesCopied,
+        Counter::HandOvers,
     ];
 
     /// Lower-case name.
@@ -84,6 +87,7 @@ impl Counter {
             Counter::Evictions => "evictions",
             Counter::WriteErrors => "write_errors",
             Counter::BytesCopied => "bytes_copied",
+            Counter::HandOvers => "hand_overs",
         }
     }
 }

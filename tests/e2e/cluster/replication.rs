@@ -19,6 +19,41 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
     (0..len).map(|_| random.below(256) as u8).collect()
 }
 
+/// Noting that an object is changed wakes no thread: the one that makes the change does it. An object
+/// without copies is changed by the thread that was asked.
+#[test]
+fn a_small_write_is_handed_to_one_thread_for_each_copy() {
+    const WRITES: u64 = 300;
+    let world = World::new();
+    let process = world.up(&["--osts", "3", "--replicas", "3"]);
+    let mount = world.mount_point();
+    wait_until_whole(text(&mount));
+    let alone = mount.join("alone");
+    fs::create_dir(&alone).unwrap();
+    run(glint().args(["setstripe", "-r", "1", text(&alone)]));
+    let handed_over = || {
+        let output = run(glint().args(["status", "--json", text(&mount)]));
+        let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        status["counters"]["hand_overs"].as_u64().unwrap()
+    };
+    let write = |dir: &Path, from: u64| {
+        let write = "dd if=/dev/zero of=f$n oflag=direct bs=4096 count=1 status=none";
+        sh(dir, &format!("for n in $(seq {from} {}); do {write}; done", from + WRITES - 1));
+    };
+    for (dir, least) in [(&mount, 3.0), (&alone, 0.0)] {
+        // Space is asked for at first.
+        write(dir, 0);
+        let before = handed_over();
+        write(dir, WRITES);
+        let each = (handed_over() - before) as f64 / WRITES as f64;
+        // Beside them, what was written is made stable every half second.
+        println!("{each:.2} hand-overs for each small write to {}", dir.display());
+        assert!((least..least + 0.6).contains(&each), "{each}");
+    }
+    process.stop();
+    world.assert_sound();
+}
+
 /// A file system on three servers, of which each has a copy of everything.
 struct Copies {
     world: World,

@@ -2,7 +2,7 @@
 
 use super::memory::{DiskOperation, Fault, MemoryDisk};
 use super::{Disk, DiskFile, LocalDisk};
-use crate::{ObjectStore, Ost, SpaceGrants, Way};
+use crate::{Apart, ObjectStore, Ost, SpaceGrants, Way};
 use futures_lite::future::{block_on, poll_once};
 use glint_proto::{Bulk, ClientId, Errno as Error, Ino, ObjectId, OstReply, OstRequest};
 use rustix::fs::OFlags;
@@ -267,13 +267,13 @@ fn a_lone_request_wakes_nobody_and_one_apart_is_executed_whoever_waits_for_it() 
     assert_eq!(ost.threads(), 0);
     // What is in memory is read without a thread also where nobody may wait.
     assert_eq!(
-        block_on(ost.handle(client, read, in_memory, Way::Apart(None))),
+        block_on(ost.handle(client, read, in_memory, Way::Apart(Apart::default()))),
         Ok(OstReply::Data(5))
     );
     assert_eq!((&room, ost.threads()), (b"place", 0));
     for round in 0..100 {
         let (kept, done) = std::sync::mpsc::channel::<()>();
-        let way = Way::Apart(Some(Box::new(kept)));
+        let way = Way::Apart(Apart { kept: Some(Box::new(kept)), ..Apart::default() });
         let apart = ost.handle(client, write, Bulk::Out(b"apart"), way);
         let _ = block_on(poll_once(std::pin::pin!(apart)));
         if round % 2 == 0 {

@@ -6,6 +6,7 @@
 use super::rows::Entered;
 use super::takeover::doubts::Wanted;
 use super::{Here, PATIENCE, PATIENCE_WITH_DISKS, Replication, within};
+use glint_ost::Apart;
 use glint_ost::disk::Disk;
 use glint_proto::chain::{
     Chain, ChainVersion, Destination, Forward, MemberState, PeerReply, PeerRequest, Touched,
@@ -87,7 +88,8 @@ impl Replication {
         if !is_ordered {
             return match self.enter_to_read(here, to.ost, chain, &request).await {
                 Ok(entered) => {
-                    let read = here.osts.handle_apart(client, index, request, bulk, None);
+                    let read =
+                        here.osts.handle_apart(client, index, request, bulk, Apart::default());
                     let read = self.unless_slow(here, chain, &entered.row, to.ost, &request, read);
                     let read = async { Ok(read.await) };
                     let answer = match self.unless_out((chain.target, to.ost), read).await {
@@ -228,7 +230,8 @@ impl Replication {
             self.rows.activate(chain);
             self.is_stable(here, chain, forward.stable);
             let tag = (chain.version, forward.sequence);
-            self.recent.touch_all((chain.target, 0), parts(&request, data, touched), tag).await?;
+            let parts = parts(&request, data, touched);
+            self.recent.note_for_request((chain.target, 0), parts, tag);
         } else {
             touched = None;
         }
@@ -254,7 +257,8 @@ impl Replication {
     ) -> FsResult<OstReply> {
         let chain = ChainVersion { target: row.id.target(), version: row.version };
         let index = here.index(ost).ok_or(Errno::ENXIO)?;
-        let own = here.osts.handle_apart(ClientId::IN_PROCESS, index, request, bulk, None);
+        let client = ClientId::IN_PROCESS;
+        let own = here.osts.handle_apart(client, index, request, bulk, Apart::default());
         let own = self.unless_slow(here, chain, row, ost, &request, own);
         self.unless_newer(chain, async { own.await.reply }).await
     }

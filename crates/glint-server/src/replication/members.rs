@@ -2,15 +2,19 @@
 //!
 //! Invariants:
 //! - What a disk makes late is in the order of [`terms`].
+//! - No change is made before all that was noted as changed by then is in the log.
 //! - Nothing that a chain waits for waits for a member that the newest row does not have written.
 //! - No member is waited for whose disk stands still or has failed, if another one of its chain can
 //!   be read.
 
 pub(super) mod terms;
+#[cfg(test)]
+mod tests;
 
 use super::{Here, Replication};
 use futures_lite::future::or;
 use futures_util::future::join_all;
+use glint_ost::Apart;
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion};
 use glint_proto::{Answer, Bulk, ClientId, Errno, FsResult, ObjectId, OstReply, OstRequest};
@@ -33,11 +37,13 @@ impl Replication {
             return Answer::unchanged(Err(Errno::ETIMEDOUT));
         }
         if !request.is_modifying() {
-            return here.osts.handle_apart(client, index, request, bulk, None).await;
+            return here.osts.handle_apart(client, index, request, bulk, Apart::default()).await;
         }
         match self.terms.enter((row.id.target(), ost), row.version).await {
             Ok((change, _awaited)) => {
-                here.osts.handle_apart(client, index, request, bulk, Some(Box::new(change))).await
+                let after = self.recent.before_change(request.op() as u8);
+                let apart = Apart { after, kept: Some(Box::new(change)) };
+                here.osts.handle_apart(client, index, request, bulk, apart).await
             }
             Err(errno) => Answer::unchanged(Err(errno)),
         }

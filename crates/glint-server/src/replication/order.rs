@@ -265,7 +265,8 @@ impl Replication {
         true
     }
 
-    /// Notes that an object is about to be changed; before a sync on stable storage.
+    /// Notes that an object is about to be changed, for [`Replication::at_member`]; before a sync on
+    /// stable storage.
     async fn note_recent(
         &self,
         request: &OstRequest,
@@ -273,7 +274,7 @@ impl Replication {
         sequence: u64,
         parts: impl Iterator<Item = Touched>,
     ) -> FsResult<()> {
-        self.recent.touch_all((version.target, 0), parts, (version.version, sequence)).await?;
+        self.recent.note_for_request((version.target, 0), parts, (version.version, sequence));
         match request {
             OstRequest::Sync { .. } => self.recent.sync_for_request().await,
             _ => Ok(()),

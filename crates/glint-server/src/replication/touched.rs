@@ -2,12 +2,12 @@
 //! absent members lack.
 //!
 //! Invariants:
-//! - The log has every entry before the change that it is for is made ([`TouchedLog::touch`]); on
-//!   stable storage once [`TouchedLog::sync`] has returned. After an append or a sync that failed, all
-//!   entries are written anew before any is said to be there.
+//! - The log has every entry before the change that it is for is made: the change comes
+//!   [after](TouchedLog::before_change) what was noted before. It is on stable storage once
+//!   [`TouchedLog::sync`] has returned.
 //! - Nobody waits for the disk of the log on the thread that asks, nor for a lock that is held
-//!   meanwhile: entries are known at once, and written by a thread of their own, those of many in one
-//!   append.
+//!   meanwhile: entries are known at once, and written by the thread that makes the change, those of
+//!   many changes in one append ([`log_file`]).
 //! - An entry says which extents of its object were changed, and covers all changes since it came. A
 //!   later change that its newer extents cover is not written to the log.
 //! - [`TouchedLog::remove`] keeps entries that were noted again since they were listed, and
@@ -19,23 +19,25 @@
 //! keeps it as links in a directory, one for each file.)
 
 mod extents;
+mod log_file;
 mod record;
 mod sets;
 
 use crate::records::{LogStore, RecordsError, ServerLog};
+use futures_channel::oneshot;
 use glint_net::host;
-use glint_ost::{CallKind, DiskWatch};
+use glint_ost::{DiskWatch, First, GoOn};
 use glint_proto::chain::{ChainId, Touched};
 use glint_proto::limits::PENDING_ENTRIES_MAX;
 use glint_proto::{Errno, FsResult, ObjectId};
-use glint_telemetry::{Layer, Span};
-use parking_lot::{Mutex, MutexGuard};
+use glint_telemetry::{Counter, Layer, Span};
+use log_file::{LogFile, LogState, failed};
+use parking_lot::MutexGuard;
 use record::{RECORD_BYTES, decode, encode};
 pub(super) use sets::TouchedCount;
 use sets::TouchedSets;
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Chain and, of pending changes, the member that lacks them.
 pub(super) type Key = (u16, u16);
@@ -51,109 +53,21 @@ const RECORDS_MAX: usize = 1 << 14;
 /// Objects that were changed.
 pub(super) struct TouchedLog {
     file: Arc<LogFile>,
-    /// Held while something is written to the log, and while it is synced; also by the thread that
-    /// does it when nobody waits for that any more.
-    writing: Arc<futures_util::lock::Mutex<()>>,
+    /// Held while the log is synced; also by the thread that does it when nobody waits for that any
+    /// more.
     syncing: Arc<futures_util::lock::Mutex<()>>,
 }
 
-/// The log, as threads know it that wait for its disk.
-struct LogFile {
-    records: Arc<dyn LogStore>,
-    log: ServerLog,
-    state: Mutex<LogState>,
-    /// Records on stable storage.
-    synced: AtomicU64,
-    watch: DiskWatch,
-}
-
-#[derive(Default)]
-struct LogState {
-    sets: TouchedSets,
-    /// Records that were ever noted, those of them that are in the log, and the bytes of the rest.
-    noted: u64,
-    written: u64,
-    unwritten: Vec<u8>,
-    /// Records in the log.
-    in_log: usize,
-    /// How often it was found that the log may lack entries, ends in a part of a record, or is too long:
-    /// then it is written anew; and how often of these it was.
-    due_anew: u64,
-    done_anew: u64,
-}
-
-impl LogState {
-    fn is_due_anew(&self) -> bool {
-        self.due_anew > self.done_anew
-    }
-
-    fn is_written(&self, upto: u64) -> bool {
-        !self.is_due_anew() && self.written >= upto
-    }
-}
-
-impl LogFile {
-    /// Writes everything that was noted and is not in the log. May take long.
-    fn write(&self) -> Result<(), RecordsError> {
-        let (bytes, upto, is_anew, due_anew) = {
-            let mut state = self.state.lock();
-            let mut bytes = std::mem::take(&mut state.unwritten);
-            let is_anew = state.is_due_anew();
-            if is_anew {
-                bytes.clear();
-                state.sets.for_each(|key, entry| bytes.extend_from_slice(&encode(key, entry)));
-            }
-            (bytes, state.noted, is_anew, state.due_anew)
-        };
-        if bytes.is_empty() && !is_anew {
-            return Ok(());
-        }
-        let written = {
-            let kind = if is_anew { CallKind::Flush } else { CallKind::Short };
-            let _call = self.watch.begin(kind);
-            match is_anew {
-                true => self.records.replace_log(self.log, &bytes),
-                false => self.records.append_to_log(self.log, &bytes),
-            }
-        };
-        let mut state = self.state.lock();
-        if let Err(error) = written {
-            state.due_anew += 1;
-            return Err(error);
-        }
-        if is_anew {
-            state.done_anew = due_anew;
-        }
-        let before = if is_anew { 0 } else { state.in_log };
-        state.in_log = before + bytes.len() / RECORD_BYTES;
-        state.written = upto;
-        if is_anew {
-            self.synced.fetch_max(upto, Ordering::AcqRel);
-        }
-        Ok(())
-    }
-
-    /// Brings what is in the log to stable storage. May take long.
-    fn sync(&self) -> Result<(), RecordsError> {
-        let upto = self.state.lock().written;
-        let _call = self.watch.begin(CallKind::Flush);
-        match self.records.sync_log(self.log) {
-            Ok(()) => {
-                self.synced.fetch_max(upto, Ordering::AcqRel);
-                Ok(())
-            }
-            // The kernel reports a failed writeback once, and may have dropped the pages.
-            Err(error) => {
-                self.state.lock().due_anew += 1;
-                Err(error)
-            }
-        }
-    }
-}
+/// Has a change begin once what was noted before is in the log.
+pub(super) type AfterNotes = Box<dyn FnOnce(GoOn) + Send>;
 
 /// Does something that waits for a disk on another thread: to its end, whoever waits for it.
-async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    if host::is_simulated() { work() } else { blocking::unblock(work).await }
+fn apart(work: impl FnOnce() + Send + 'static) {
+    if host::is_simulated() {
+        return work();
+    }
+    glint_telemetry::count(Counter::HandOvers, 1);
+    blocking::unblock(work).detach();
 }
 
 /// Selects changes that are stable when the head of a chain, at row `version`, says so of its changes
@@ -188,26 +102,12 @@ impl TouchedLog {
         while sets.bound().is_some() {
             is_over = true;
         }
-        let whole = in_log * RECORD_BYTES == bytes.len();
-        // An earlier process may have ended before it synced them.
-        let written = in_log as u64;
-        let is_due_anew = !whole || is_over;
-        let (due_anew, done_anew) = (u64::from(is_due_anew), 0);
-        let unwritten = Vec::new();
-        let noted = written;
-        let state = LogState { sets, noted, written, unwritten, in_log, due_anew, done_anew };
-        let file = LogFile {
-            records,
-            log,
-            state: Mutex::new(state),
-            synced: AtomicU64::new(0),
-            watch: DiskWatch::default(),
-        };
+        let is_due_anew = in_log * RECORD_BYTES != bytes.len() || is_over;
+        let file = LogFile::new(records, log, LogState::new(sets, in_log, is_due_anew));
         if is_due_anew {
             file.write()?;
         }
-        let (writing, syncing) = Default::default();
-        Ok(TouchedLog { file: Arc::new(file), writing, syncing })
+        Ok(TouchedLog { file: Arc::new(file), syncing: Arc::default() })
     }
 
     /// Disk of the log, to be watched.
@@ -219,29 +119,57 @@ impl TouchedLog {
         self.file.state.lock()
     }
 
-    /// A part of an object is about to be changed.
+    /// Notes that these parts of objects are about to be changed, as a part of a request, which is
+    /// timed.
+    pub(super) fn note_for_request(
+        &self,
+        key: Key,
+        touched: impl Iterator<Item = Touched>,
+        tag: Tag,
+    ) {
+        let mut touched = touched.peekable();
+        // Syncs and grants of space change nothing: they are neither timed nor counted here.
+        if touched.peek().is_some() {
+            let _span = Span::part(Layer::Index);
+            self.note(key, touched, tag);
+        }
+    }
+
+    /// Notes that a part of an object is about to be changed, and waits until that is in the log.
     pub(super) async fn touch(&self, key: Key, touched: Touched, tag: Tag) -> FsResult<()> {
         self.touch_all(key, std::iter::once(touched), tag).await
     }
 
-    /// These parts of objects are about to be changed.
+    /// Notes that these parts of objects are about to be changed, and waits until that is in the log.
     pub(super) async fn touch_all(
         &self,
         key: Key,
         touched: impl Iterator<Item = Touched>,
         tag: Tag,
     ) -> FsResult<()> {
-        let mut touched = touched.peekable();
-        // Syncs and grants of space change nothing: they are neither timed nor counted here.
-        if touched.peek().is_none() {
-            return Ok(());
-        }
-        let _span = Span::part(Layer::Index);
-        self.note(key, touched, tag);
+        self.note_for_request(key, touched, tag);
         self.write().await.map(drop)
     }
 
-    /// Notes parts of objects, to be written with the next that are touched, or synced.
+    /// What a change of this kind, which was noted, has to come after, if anything is not in the log.
+    pub(super) fn before_change(&self, op: u8) -> Option<AfterNotes> {
+        let upto = {
+            let state = self.state();
+            (!state.is_written(state.noted)).then_some(state.noted)?
+        };
+        let file = self.file.clone();
+        let timed = move |first: First| -> First {
+            Box::new(move || {
+                let _span = Span::start(Layer::IndexWrite, op);
+                first()
+            })
+        };
+        Some(Box::new(move |go_on| {
+            file.once_written(upto, Box::new(move |first| go_on(first.map(timed))));
+        }))
+    }
+
+    /// Notes parts of objects, to be written before the next change is made, or synced.
     pub(super) fn note(&self, key: Key, touched: impl Iterator<Item = Touched>, tag: Tag) {
         let mut state = self.state();
         let state = &mut *state;
@@ -263,25 +191,25 @@ impl TouchedLog {
 
     /// Waits until everything that was noted so far is in the log. Returns how much that is.
     async fn write(&self) -> FsResult<u64> {
-        let mine = {
+        let upto = {
             let state = self.state();
             if state.is_written(state.noted) {
                 return Ok(state.noted);
             }
             state.noted
         };
-        let writing = self.writing.clone().lock_owned().await;
-        // Others may have been written together with it.
-        if self.state().is_written(mine) {
-            return Ok(mine);
+        let (says, written) = oneshot::channel();
+        // Whoever asked may have gone when it is answered.
+        let go_on = move |first: Option<First>| match first {
+            Some(first) => apart(move || _ = says.send(first())),
+            None => _ = says.send(Ok(())),
+        };
+        self.file.clone().once_written(upto, Box::new(go_on));
+        match written.await {
+            Ok(written) => written.map(|()| upto).map_err(|error| Errno::from_io(&error)),
+            // There was no thread for it.
+            Err(_) => Err(Errno::EIO),
         }
-        let file = self.file.clone();
-        let written = apart(move || {
-            let written = file.write();
-            drop(writing);
-            written
-        });
-        written.await.map(|()| mine).map_err(failed)
     }
 
     /// [`TouchedLog::sync`] as a part of a request, which is timed.
@@ -293,21 +221,26 @@ impl TouchedLog {
     /// Waits until all entries so far are on stable storage.
     pub(super) async fn sync(&self) -> FsResult<()> {
         let mine = self.write().await?;
-        if self.file.synced.load(Ordering::Acquire) >= mine {
+        if self.file.is_synced(mine) {
             return Ok(());
         }
         let syncing = self.syncing.clone().lock_owned().await;
         // Others may have been synced together with it.
-        if self.file.synced.load(Ordering::Acquire) >= mine {
+        if self.file.is_synced(mine) {
             return Ok(());
         }
+        let (says, synced) = oneshot::channel();
         let file = self.file.clone();
-        let synced = apart(move || {
+        apart(move || {
             let synced = file.sync();
             drop(syncing);
-            synced
+            // Whoever asked may have gone.
+            let _ = says.send(synced);
         });
-        synced.await.map_err(failed)
+        match synced.await {
+            Ok(synced) => synced.map_err(|error| failed(&error)),
+            Err(_) => Err(Errno::EIO),
+        }
     }
 
     /// Parts of objects of a key, in the order of objects, [`Touched::EVERYTHING`] first.
@@ -390,11 +323,6 @@ impl TouchedLog {
         }
         self.write().await.map(drop)
     }
-}
-
-fn failed(error: RecordsError) -> Errno {
-    tracing::error!(%error, "could not note which objects are being changed");
-    Errno::EIO
 }
 
 #[cfg(test)]

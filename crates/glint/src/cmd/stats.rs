@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 /// handler contains index (noting which objects are changed) and forward (having all members make
 /// a change), and forward contains object_io; heal is the copying of an object to a member that
 /// was away. `self` is what a layer spent itself, so the `self` of all layers of an operation add
-/// up to its whole; what other members do meanwhile are rows of their own.
+/// up to its whole; what other members do meanwhile are rows of their own, and so is index_write,
+/// the writing of notes to their log in the object_io of a change.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// A mount point, or a server as HOST, HOST:PORT, or its data directory or socket here

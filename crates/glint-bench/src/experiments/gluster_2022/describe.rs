@@ -220,21 +220,28 @@ fn index(out: &mut Report, measured: &[Measured]) {
     for own in measured {
         for (run, Run { layers, .. }) in own.runs.iter().enumerate() {
             for index in layers.iter().filter(|row| row["layer"] == "index") {
-                let is_below = |row: &&Value| {
-                    row["layer"] == "object_io"
-                        && ["process", "op"].iter().all(|key| row[*key] == index[*key])
+                let of_change = |layer: &str| {
+                    let is_of_it = |row: &&Value| {
+                        row["layer"] == layer
+                            && ["process", "op"].iter().all(|key| row[*key] == index[*key])
+                    };
+                    layers.iter().find(is_of_it)
                 };
-                let Some(below) = layers.iter().find(is_below) else { continue };
-                let of = |row: &Value| row["self"].as_f64().unwrap_or(0.0);
+                let Some(below) = of_change("object_io") else { continue };
+                let of = |row: &Value, key: &str| row[key].as_f64().unwrap_or(0.0);
+                // Notes are written by the thread that makes the change, in the time below the index.
+                let written = of_change("index_write").map_or(0.0, |row| of(row, "self_sum"));
+                let noting = (of(index, "self_sum") + written) / of(index, "count").max(1.0);
+                let making = of(below, "self") - written / of(below, "count").max(1.0);
                 table.push(vec![
                     own.directory.name.clone(),
                     (run + 1).to_string(),
                     index["process"].as_str().unwrap_or("?").to_owned(),
                     index["op"].as_str().unwrap_or("?").to_owned(),
                     index["count"].to_string(),
-                    format!("{:.2}", of(index)),
-                    format!("{:.2}", of(below)),
-                    format!("{:.1} %", 100.0 * of(index) / of(below)),
+                    format!("{noting:.2}"),
+                    format!("{making:.2}"),
+                    format!("{:.1} %", 100.0 * noting / making),
                 ]);
             }
         }

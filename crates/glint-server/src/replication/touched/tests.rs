@@ -4,15 +4,16 @@ use super::*;
 use crate::process::data_dir::{DataDir, Role};
 use futures_lite::future::block_on;
 use glint_proto::Ino;
+use parking_lot::Mutex;
 use std::io::ErrorKind;
 use std::sync::Weak;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 impl TouchedLog {
     /// Touches on this thread.
     fn touch_here(&self, key: Key, touched: Touched, tag: Tag) -> FsResult<()> {
         self.note(key, std::iter::once(touched), tag);
-        self.file.write().map_err(failed)
+        self.file.write().map_err(|error| failed(&error))
     }
 
     fn write_anew(&self) {
@@ -281,14 +282,82 @@ fn nothing_is_called_written_while_the_log_is_written_anew() {
     assert!(state.is_written(state.noted));
 }
 
+/// Changes that come after what they have noted, in the order in which they went on.
+#[derive(Clone, Default)]
+struct Changes(Arc<Mutex<Vec<(u64, Option<First>)>>>);
+
+impl Changes {
+    /// One of its own object.
+    fn make(&self, log: &TouchedLog, ino: u64) {
+        log.note((1, 0), std::iter::once(touched(ino, 0, 10)), (1, ino));
+        let all = self.0.clone();
+        let go_on = move |first| all.lock().push((ino, first));
+        match log.before_change(0) {
+            Some(after) => after(Box::new(go_on)),
+            None => go_on(None),
+        }
+    }
+
+    /// Those that have gone on, and whether it is theirs to write.
+    fn gone_on(&self) -> Vec<(u64, bool)> {
+        self.0.lock().iter().map(|(ino, first)| (*ino, first.is_some())).collect()
+    }
+
+    /// The last one's to write.
+    fn last(&self) -> First {
+        self.0.lock().last_mut().unwrap().1.take().unwrap()
+    }
+}
+
+#[test]
+fn one_change_writes_for_all_that_came_meanwhile() {
+    let logs = Arc::new(Logs::default());
+    let log = TouchedLog::load(logs.clone(), ServerLog::Recent).unwrap();
+    let changes = Changes::default();
+    (1..=3).for_each(|ino| changes.make(&log, ino));
+    assert_eq!(changes.gone_on(), [(1, true)], "others wait until it has written");
+    changes.last()().unwrap();
+    assert_eq!(changes.gone_on(), [(1, false), (2, false), (3, false)]);
+    assert_eq!(logs.content.lock().len(), 3 * RECORD_BYTES);
+    // Covered by what was noted.
+    changes.make(&log, 2);
+    assert_eq!(changes.gone_on()[3..], [(2, false)]);
+}
+
+#[test]
+fn a_turn_to_write_that_is_lost_or_fails_is_the_next_ones() {
+    let logs = Arc::new(Logs::default());
+    let log = TouchedLog::load(logs.clone(), ServerLog::Recent).unwrap();
+    let changes = Changes::default();
+    (1..=3).for_each(|ino| changes.make(&log, ino));
+    // There was no thread for it.
+    drop(changes.last());
+    assert_eq!(changes.gone_on(), [(1, false), (2, true)]);
+    logs.is_full.store(true, Ordering::Relaxed);
+    let error = changes.last()().unwrap_err();
+    assert_eq!(Errno::from_io(&error), Errno::EIO);
+    assert_eq!(changes.gone_on(), [(1, false), (2, false), (3, true)]);
+    logs.is_full.store(false, Ordering::Relaxed);
+    changes.last()().unwrap();
+    // What the one that failed may have left is gone.
+    assert_eq!(logs.content.lock().len(), 3 * RECORD_BYTES);
+    assert_eq!(block_on(log.sync()), Ok(()));
+}
+
 /// A log in memory, and the part of it that a loss of power leaves.
 #[derive(Default)]
 struct Logs {
     content: Mutex<Vec<u8>>,
     stable: Mutex<Vec<u8>>,
+    /// Syncs fail, or appends do after a part.
     fails: AtomicBool,
+    is_full: AtomicBool,
     /// Who is asked, while the log is written anew, whether everything is in it.
     asked: Mutex<Weak<LogFile>>,
+}
+
+fn io_error(kind: ErrorKind) -> RecordsError {
+    RecordsError::Io { path: "log".into(), source: kind.into() }
 }
 
 impl LogStore for Logs {
@@ -297,14 +366,17 @@ impl LogStore for Logs {
     }
 
     fn append_to_log(&self, _: ServerLog, bytes: &[u8]) -> Result<(), RecordsError> {
+        if self.is_full.load(Ordering::Relaxed) {
+            self.content.lock().extend_from_slice(&bytes[..1]);
+            return Err(io_error(ErrorKind::StorageFull));
+        }
         self.content.lock().extend_from_slice(bytes);
         Ok(())
     }
 
     fn sync_log(&self, _: ServerLog) -> Result<(), RecordsError> {
         if self.fails.load(Ordering::Relaxed) {
-            let source = ErrorKind::Other.into();
-            return Err(RecordsError::Io { path: "log".into(), source });
+            return Err(io_error(ErrorKind::Other));
         }
         *self.stable.lock() = self.content.lock().clone();
         Ok(())
