@@ -141,8 +141,20 @@ pub trait LogStore: Send + Sync + 'static {
     /// Brings what was appended before to stable storage.
     fn sync_log(&self, log: ServerLog) -> Result<(), RecordsError>;
 
-    /// Puts another content in the place of a log, at once and durably.
+    /// Puts another content in the place of a log, at once and durably, and drops its draft.
     fn replace_log(&self, log: ServerLog, bytes: &[u8]) -> Result<(), RecordsError>;
+
+    /// Begins a draft of a log, with this content, beside it.
+    fn draft_log(&self, log: ServerLog, bytes: &[u8]) -> Result<(), RecordsError>;
+
+    /// Appends to the draft of a log; what is appended to the log from now on goes to both. Nobody
+    /// appends to the log meanwhile.
+    fn join_draft(&self, log: ServerLog, bytes: &[u8]) -> Result<(), RecordsError>;
+
+    /// Puts the draft in the place of a log, durably, while others append: each record is in the file
+    /// that a loss of power leaves as the log before anything that happens after it was appended. If it
+    /// fails nobody knows which one is the log.
+    fn adopt_draft(&self, log: ServerLog) -> Result<(), RecordsError>;
 }
 
 /// A log of a server.

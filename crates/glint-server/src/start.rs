@@ -51,6 +51,18 @@ mod tests {
         fn replace_log(&self, _: ServerLog, _: &[u8]) -> Result<(), RecordsError> {
             Ok(())
         }
+
+        fn draft_log(&self, _: ServerLog, _: &[u8]) -> Result<(), RecordsError> {
+            Ok(())
+        }
+
+        fn join_draft(&self, _: ServerLog, _: &[u8]) -> Result<(), RecordsError> {
+            Ok(())
+        }
+
+        fn adopt_draft(&self, _: ServerLog) -> Result<(), RecordsError> {
+            Ok(())
+        }
     }
 
     #[test]

@@ -9,26 +9,28 @@
 //! DATA/scrubbed.json  when all data was compared with its checksums last
 //! DATA/recent.log   objects of chains that were changed not long ago
 //! DATA/pending.log  objects that absent members of chains lack changes of
+//! DATA/*.log.draft  a shorter one, which takes its place
 //! DATA/osts.json    which directory each OST is in, and which were replaced
 //! DATA/ost0 ...     object stores
 //! ```
 //!
 //! Invariant: nobody but its owner reads what is in it, whatever the modes below it are.
 
+mod logs;
 mod ost_identity;
 mod records;
 
 pub use ost_identity::{OstIdentityError, replace_ost};
 
-use crate::records::{OssIdentity, RecordsError, ServerLog};
+use crate::records::{OssIdentity, RecordsError};
 use glint_proto::limits::{FORMAT_VERSION, FORMAT_VERSION_MIN, OST_COUNT_MAX};
+use logs::OpenLog;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const IDENTITY: &str = "glint.json";
@@ -132,7 +134,7 @@ pub struct DataDir {
     path: PathBuf,
     identity: DataDirIdentity,
     /// Files of logs that were appended to.
-    logs: Mutex<Vec<(ServerLog, Arc<File>)>>,
+    logs: Mutex<Vec<OpenLog>>,
     _lock: File,
 }
 

@@ -25,6 +25,7 @@ mod sets;
 
 use crate::records::{LogStore, RecordsError, ServerLog};
 use futures_channel::oneshot;
+use futures_util::lock::{self, OwnedMutexGuard};
 use glint_net::host;
 use glint_ost::{DiskWatch, First, GoOn};
 use glint_proto::chain::{ChainId, Touched};
@@ -53,9 +54,9 @@ const RECORDS_MAX: usize = 1 << 14;
 /// Objects that were changed.
 pub(super) struct TouchedLog {
     file: Arc<LogFile>,
-    /// Held while the log is synced; also by the thread that does it when nobody waits for that any
-    /// more.
-    syncing: Arc<futures_util::lock::Mutex<()>>,
+    /// Held while the log is synced, or a shorter one takes its place; also by the thread that does it
+    /// when nobody waits for that any more.
+    syncing: Arc<lock::Mutex<()>>,
 }
 
 /// Has a change begin once what was noted before is in the log.
@@ -229,16 +230,26 @@ impl TouchedLog {
         if self.file.is_synced(mine) {
             return Ok(());
         }
-        let (says, synced) = oneshot::channel();
+        self.flush(syncing, |file| file.sync()).await
+    }
+
+    /// Does something about what is on stable storage, and waits until it is done.
+    async fn flush(
+        &self,
+        syncing: OwnedMutexGuard<()>,
+        work: impl FnOnce(Arc<LogFile>) -> Result<(), RecordsError> + Send + 'static,
+    ) -> FsResult<()> {
+        let (says, done) = oneshot::channel();
         let file = self.file.clone();
         apart(move || {
-            let synced = file.sync();
+            let result = work(file);
             drop(syncing);
             // Whoever asked may have gone.
-            let _ = says.send(synced);
+            let _ = says.send(result);
         });
-        match synced.await {
-            Ok(synced) => synced.map_err(|error| failed(&error)),
+        match done.await {
+            Ok(result) => result.map_err(|error| failed(&error)),
+            // There was no thread for it.
             Err(_) => Err(Errno::EIO),
         }
     }
@@ -314,14 +325,18 @@ impl TouchedLog {
 
     /// Writes the log anew if that makes it much smaller.
     pub(super) async fn shrink(&self) -> FsResult<()> {
-        {
-            let mut state = self.state();
+        // Also what is to be written, or written anew, for which nobody waits.
+        self.write().await?;
+        let is_long = {
+            let state = self.state();
             let (live, in_log) = (state.sets.records(), state.in_log);
-            if in_log > RECORDS_MAX && in_log > 4 * live || live == 0 && in_log > 0 {
-                state.due_anew += 1;
-            }
+            in_log > RECORDS_MAX && in_log > 4 * live || live == 0 && in_log > 0
+        };
+        if !is_long {
+            return Ok(());
         }
-        self.write().await.map(drop)
+        let syncing = self.syncing.clone().lock_owned().await;
+        self.flush(syncing, LogFile::shrink).await
     }
 }
 

@@ -23,11 +23,13 @@ struct Kept {
     logs: HashMap<ServerLog, KeptLog>,
 }
 
-/// A log, and how much of it was synced.
+/// A log, and how much of it was synced. Its draft becomes the log before anything else happens: no
+/// simulated thread does it meanwhile.
 #[derive(Default)]
 struct KeptLog {
     bytes: Vec<u8>,
     synced: usize,
+    draft: Vec<u8>,
 }
 
 impl MemoryRecords {
@@ -135,8 +137,23 @@ impl LogStore for MemoryRecords {
     }
 
     fn replace_log(&self, log: ServerLog, bytes: &[u8]) -> Result<(), RecordsError> {
-        let replaced = KeptLog { bytes: bytes.to_vec(), synced: bytes.len() };
+        let replaced = KeptLog { bytes: bytes.to_vec(), synced: bytes.len(), draft: Vec::new() };
         self.kept.lock().logs.insert(log, replaced);
         Ok(())
+    }
+
+    fn draft_log(&self, log: ServerLog, bytes: &[u8]) -> Result<(), RecordsError> {
+        self.kept.lock().logs.entry(log).or_default().draft = bytes.to_vec();
+        Ok(())
+    }
+
+    fn join_draft(&self, log: ServerLog, bytes: &[u8]) -> Result<(), RecordsError> {
+        self.kept.lock().logs.entry(log).or_default().draft.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn adopt_draft(&self, log: ServerLog) -> Result<(), RecordsError> {
+        let draft = std::mem::take(&mut self.kept.lock().logs.entry(log).or_default().draft);
+        self.replace_log(log, &draft)
     }
 }

@@ -1,14 +1,10 @@
 //! Records of a server, in its data directory.
 
 use super::ost_identity::OstIdentities;
-use super::{
-    BOOT, DataDir, DataDirIdentity, boot_id, damaged, io_error, store, store_bytes, store_json,
-};
-use crate::records::{LogStore, OssIdentity, OssRuns, Records, RecordsError, ServerLog};
+use super::{BOOT, DataDir, DataDirIdentity, boot_id, damaged, io_error, store, store_json};
+use crate::records::{OssIdentity, OssRuns, Records, RecordsError};
 use glint_proto::oss::ReplacedOst;
-use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Write};
-use std::sync::Arc;
+use std::io::ErrorKind;
 use std::time::Duration;
 
 /// How the runs of an OSS ended.
@@ -16,29 +12,7 @@ const RUNS: &str = "runs.json";
 /// End of the last scrub, in seconds since the epoch.
 const SCRUBBED: &str = "scrubbed.json";
 
-fn name_of(log: ServerLog) -> &'static str {
-    match log {
-        ServerLog::Recent => "recent.log",
-        ServerLog::Pending => "pending.log",
-    }
-}
-
 impl DataDir {
-    /// File that a log is appended to.
-    fn log_file(&self, log: ServerLog) -> Result<Arc<File>, RecordsError> {
-        let mut logs = self.logs.lock();
-        if let Some((_, file)) = logs.iter().find(|(known, _)| *known == log) {
-            return Ok(file.clone());
-        }
-        let path = self.path.join(name_of(log));
-        let file = OpenOptions::new().create(true).append(true).open(&path);
-        let file = Arc::new(file.map_err(io_error(&path))?);
-        // The name is durable before anything that is appended is said to be.
-        File::open(&self.path).and_then(|dir| dir.sync_all()).map_err(io_error(&self.path))?;
-        logs.push((log, file.clone()));
-        Ok(file)
-    }
-
     /// The boot_id of the host when it was last served, or [`super::LOST`]; `None` if it never was.
     fn last_served(&self) -> Option<String> {
         std::fs::read_to_string(self.path.join(BOOT)).ok()
@@ -119,34 +93,6 @@ impl Records for DataDir {
 
     fn store_runs(&self, runs: &OssRuns) -> Result<(), RecordsError> {
         store_json(&self.path, RUNS, runs)
-    }
-}
-
-impl LogStore for DataDir {
-    fn read_log(&self, log: ServerLog) -> Result<Vec<u8>, RecordsError> {
-        let path = self.path.join(name_of(log));
-        match std::fs::read(&path) {
-            Ok(bytes) => Ok(bytes),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-            Err(error) => Err(io_error(&path)(error)),
-        }
-    }
-
-    fn append_to_log(&self, log: ServerLog, bytes: &[u8]) -> Result<(), RecordsError> {
-        let path = self.path.join(name_of(log));
-        (&*self.log_file(log)?).write_all(bytes).map_err(io_error(&path))
-    }
-
-    fn sync_log(&self, log: ServerLog) -> Result<(), RecordsError> {
-        let path = self.path.join(name_of(log));
-        self.log_file(log)?.sync_data().map_err(io_error(&path))
-    }
-
-    fn replace_log(&self, log: ServerLog, bytes: &[u8]) -> Result<(), RecordsError> {
-        // Locked until the file is exchanged: who syncs meanwhile would open the old one again.
-        let mut logs = self.logs.lock();
-        logs.retain(|(known, _)| *known != log);
-        store_bytes(&self.path, name_of(log), bytes)
     }
 }
 

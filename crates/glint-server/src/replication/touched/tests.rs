@@ -7,7 +7,7 @@ use glint_proto::Ino;
 use parking_lot::Mutex;
 use std::io::ErrorKind;
 use std::sync::Weak;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 impl TouchedLog {
     /// Touches on this thread.
@@ -344,6 +344,49 @@ fn a_turn_to_write_that_is_lost_or_fails_is_the_next_ones() {
     assert_eq!(block_on(log.sync()), Ok(()));
 }
 
+#[test]
+fn nobody_who_notes_a_change_waits_for_a_log_that_becomes_shorter() {
+    const LEFT: u64 = 10;
+    let logs = Arc::new(Logs::default());
+    let log = Arc::new(TouchedLog::load(logs.clone(), ServerLog::Recent).unwrap());
+    let count = RECORDS_MAX as u64 + 1;
+    for ino in 1..=count {
+        log.touch_here((1, 0), touched(ino, 0, 10), (1, ino)).unwrap();
+    }
+    log.forget((1, 0), is_stable(1, count - LEFT));
+    let (changes, next) = (Changes::default(), AtomicU64::new(count + 1));
+    let (noting, of) = (changes.clone(), Arc::downgrade(&log));
+    *logs.beside.lock() = Some(Arc::new(move || {
+        noting.make(&of.upgrade().unwrap(), next.fetch_add(1, Ordering::Relaxed));
+        noting.last()().unwrap();
+    }));
+    block_on(log.shrink()).unwrap();
+    logs.beside.lock().take();
+    // Before the draft has joined the log, and after that.
+    assert_eq!(changes.gone_on(), [(count + 1, false), (count + 2, false)]);
+    let again = TouchedLog::load(logs.clone(), ServerLog::Recent).unwrap();
+    assert_eq!(again.list((1, 0)).len() as u64, LEFT + 2);
+    assert_eq!(logs.content.lock().len(), (LEFT + 2) as usize * RECORD_BYTES);
+    assert_eq!(log.state().in_log as u64, LEFT + 2);
+    assert_eq!(*logs.stable.lock(), *logs.content.lock());
+}
+
+#[test]
+fn a_draft_that_cannot_be_adopted_is_not_taken_for_the_log() {
+    let logs = Arc::new(Logs::default());
+    let log = TouchedLog::load(logs.clone(), ServerLog::Recent).unwrap();
+    log.touch_here((1, 0), touched(7, 0, 10), (1, 1)).unwrap();
+    log.forget((1, 0), |_| true);
+    logs.fails.store(true, Ordering::Relaxed);
+    assert_eq!(block_on(log.shrink()), Err(Errno::EIO));
+    let state = log.state();
+    assert!(!state.is_written(state.noted), "it is written anew");
+    drop(state);
+    logs.fails.store(false, Ordering::Relaxed);
+    block_on(log.shrink()).unwrap();
+    assert!(logs.content.lock().is_empty());
+}
+
 /// A log in memory, and the part of it that a loss of power leaves.
 #[derive(Default)]
 struct Logs {
@@ -352,12 +395,25 @@ struct Logs {
     /// Syncs fail, or appends do after a part.
     fails: AtomicBool,
     is_full: AtomicBool,
+    draft: Mutex<Vec<u8>>,
+    is_joined: AtomicBool,
+    /// What happens while there is a draft.
+    beside: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
     /// Who is asked, while the log is written anew, whether everything is in it.
     asked: Mutex<Weak<LogFile>>,
 }
 
 fn io_error(kind: ErrorKind) -> RecordsError {
     RecordsError::Io { path: "log".into(), source: kind.into() }
+}
+
+impl Logs {
+    fn happens_beside(&self) {
+        let beside = self.beside.lock().clone();
+        if let Some(beside) = beside {
+            beside();
+        }
+    }
 }
 
 impl LogStore for Logs {
@@ -371,6 +427,9 @@ impl LogStore for Logs {
             return Err(io_error(ErrorKind::StorageFull));
         }
         self.content.lock().extend_from_slice(bytes);
+        if self.is_joined.load(Ordering::Relaxed) {
+            self.draft.lock().extend_from_slice(bytes);
+        }
         Ok(())
     }
 
@@ -388,6 +447,25 @@ impl LogStore for Logs {
             assert!(!state.is_written(state.noted), "it is not yet");
         }
         *self.content.lock() = bytes.to_vec();
+        self.sync_log(log)
+    }
+
+    fn draft_log(&self, _: ServerLog, bytes: &[u8]) -> Result<(), RecordsError> {
+        *self.draft.lock() = bytes.to_vec();
+        self.happens_beside();
+        Ok(())
+    }
+
+    fn join_draft(&self, _: ServerLog, bytes: &[u8]) -> Result<(), RecordsError> {
+        self.draft.lock().extend_from_slice(bytes);
+        self.is_joined.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn adopt_draft(&self, log: ServerLog) -> Result<(), RecordsError> {
+        self.happens_beside();
+        self.is_joined.store(false, Ordering::Relaxed);
+        *self.content.lock() = std::mem::take(&mut *self.draft.lock());
         self.sync_log(log)
     }
 }
