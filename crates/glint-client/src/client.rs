@@ -79,6 +79,13 @@ impl<T: Transport> Client<T> {
         self.log.turn_off();
     }
 
+    /// From now on small files are prefetched, if they are not in this process.
+    pub fn prefetch_files(&self) {
+        if self.parameters.reads_ahead && self.has_locks() {
+            self.data.prefetched.turn_on();
+        }
+    }
+
     /// From now on the kernel is asked to forget when it knows more than so many inodes.
     pub fn limit_inodes(&self, limit: usize) {
         self.kernel_memory.limit(limit);
@@ -231,9 +238,14 @@ impl<T: Transport> Client<T> {
         match serde_json::from_str(&servers) {
             Ok(Value::Object(mut status)) if self.has_locks() => {
                 let (unsent, errors) = self.data.limits.counts();
-                let ahead = glint_telemetry::counters()[Counter::BytesReadAhead as usize].1;
+                let counted = glint_telemetry::counters();
+                let count = |counter: Counter| counted[counter as usize].1;
+                let prefetched = json!({"files": count(Counter::FilesPrefetched),
+                    "read": count(Counter::FilesPrefetchedRead),
+                    "unread_bytes": self.data.prefetched.bytes()});
+                let ahead = count(Counter::BytesReadAhead);
                 let own = json!({"cached_inodes": self.cache.len(), "unsent_bytes": unsent,
-                    "unsent_changes": self.log.len(), "read_ahead_bytes": ahead,
+                    "unsent_changes": self.log.len(), "read_ahead_bytes": ahead, "prefetched": prefetched,
                     "write_errors": errors});
                 status.insert("client".into(), own);
                 Value::Object(status).to_string().into_bytes()

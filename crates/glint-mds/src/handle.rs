@@ -192,6 +192,7 @@ impl<K: Kv> Mds<K> {
             MdsRequest::Lock { ino, range, write, reclaim, .. } => {
                 Ok(self.lock_data(context, ino, range, write, reclaim).await?)
             }
+            MdsRequest::Prefetch { ref inos } => Ok(self.prefetch(context, inos).await?),
             MdsRequest::AddOpens { ino, readers } => {
                 context.begin()?;
                 for _ in 0..readers {

@@ -365,6 +365,7 @@ impl<D: Dice> Hostile<D> {
             21 => MdsRequest::GrantInodes { count: self.number()? as u32, epoch: 1 },
             22 => MdsRequest::WritesBack { epoch: 1 },
             23 => MdsRequest::ReclaimDelegation { ino },
+            25 => MdsRequest::Prefetch { inos: vec![ino; self.roll(100)? as usize] },
             24 => MdsRequest::Batch { epoch: 1, changes: b"\x01\x02\x03" },
             _ => MdsRequest::Readdir { ino, cookie: self.number()?, bytes_max: 4096, plus: true },
         })

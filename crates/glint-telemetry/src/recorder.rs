@@ -36,6 +36,10 @@ pub enum Counter {
     Recalls,
     /// Bytes that were read ahead, and then read.
     BytesReadAhead,
+    /// Small files whose data was asked for before they were read.
+    FilesPrefetched,
+    /// Those of them that were read.
+    FilesPrefetchedRead,
     /// Clients that were evicted.
     Evictions,
     /// Writes of data behind a call that failed.
@@ -48,7 +52,7 @@ pub enum Counter {
 
 impl Counter {
     /// All counters.
-    pub const ALL: [Counter; 17] = [
+    pub const ALL: [Counter; 19] = [
         Counter::BytesRead,
         Counter::BytesWritten,
         Counter::Requests,
@@ -62,6 +66,8 @@ impl Counter {
         Counter::WritesFull,
         Counter::Recalls,
         Counter::BytesReadAhead,
+        Counter::FilesPrefetched,
+        Counter::FilesPrefetchedRead,
         Counter::Evictions,
         Counter::WriteErrors,
         Counter::BytesCopied,
@@ -84,6 +90,8 @@ impl Counter {
             Counter::WritesFull => "object_writes_4m",
             Counter::Recalls => "recalls",
             Counter::BytesReadAhead => "bytes_read_ahead",
+            Counter::FilesPrefetched => "files_prefetched",
+            Counter::FilesPrefetchedRead => "files_prefetched_read",
             Counter::Evictions => "evictions",
             Counter::WriteErrors => "write_errors",
             Counter::BytesCopied => "bytes_copied",

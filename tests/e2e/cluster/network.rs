@@ -11,6 +11,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use support::random::Random;
 use support::*;
 
 #[test]
@@ -269,6 +270,88 @@ fn what_is_read_ahead_is_never_old() {
     mount.stop();
     other_mount.stop();
     server.stop();
+    world.assert_sound();
+}
+
+/// Small files that are read one after the other are asked for before, and what was asked for is not
+/// used when somebody has changed it since.
+#[test]
+fn small_files_that_are_prefetched_are_never_old() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &[]);
+    let (mount, a) = world.mount(port, "a", &["-o", "prefetch=on"]);
+    let (other_mount, b) = world.mount(port, "b", &[]);
+    let prefetched = || {
+        let status: serde_json::Value =
+            serde_json::from_str(&sh(&a, "getfattr --only-values -n glint.status .")).unwrap();
+        let count = |name: &str| status["client"]["prefetched"][name].as_u64().unwrap();
+        (count("files"), count("read"))
+    };
+    let mut random = Random(1);
+    let mut content = |version: u8| vec![version; 1 + random.below(70_000) as usize];
+    let mut version = 0u8;
+    const FILES: usize = 60;
+    for round in 0..6 {
+        let name = |n: usize| format!("d{round}/f{n:02}");
+        fs::create_dir(b.join(format!("d{round}"))).unwrap();
+        let mut newest: Vec<Option<Vec<u8>>> = Vec::new();
+        for n in 0..FILES {
+            version = version.wrapping_add(1);
+            newest.push(Some(content(version)));
+            fs::write(b.join(name(n)), newest[n].as_ref().unwrap()).unwrap();
+        }
+        let listed = fs::read_dir(a.join(format!("d{round}"))).unwrap();
+        assert_eq!(listed.map(|entry| entry.unwrap().metadata().unwrap()).count(), FILES);
+        for at in 0..FILES {
+            // In the order of names, or backwards.
+            let n = if round % 2 == 0 { at } else { FILES - 1 - at };
+            let found = fs::read(a.join(name(n))).ok();
+            assert!(found == newest[n], "{} is not what it was changed to last", name(n));
+            let ahead = at + 1 + at % 5;
+            if round < 2 || ahead >= FILES || at % 3 != 0 {
+                continue;
+            }
+            let n = if round % 2 == 0 { ahead } else { FILES - 1 - ahead };
+            let (path, here) = (b.join(name(n)), a.join(name(n)));
+            version = version.wrapping_add(1);
+            let new = content(version);
+            match at / 3 % 6 {
+                0 => fs::write(&path, &new).unwrap(),
+                1 => {
+                    fs::write(b.join("new"), &new).unwrap();
+                    fs::rename(b.join("new"), &path).unwrap();
+                }
+                2 => {
+                    fs::remove_file(&path).unwrap();
+                    newest[n] = None;
+                    continue;
+                }
+                3 => fs::write(&here, &new).unwrap(),
+                4 => {
+                    let file = fs::File::options().write(true).open(&path).unwrap();
+                    file.set_len(new.len() as u64 / 2).unwrap();
+                    let before = newest[n].take().unwrap_or_default();
+                    let mut cut = before;
+                    cut.resize(new.len() / 2, 0);
+                    newest[n] = Some(cut);
+                    continue;
+                }
+                _ => {
+                    let mut file = fs::File::options().append(true).open(&path).unwrap();
+                    file.write_all(&new).unwrap();
+                    newest[n].get_or_insert_default().extend(new);
+                    continue;
+                }
+            }
+            newest[n] = Some(new);
+        }
+        if round == 1 {
+            let (files, read) = prefetched();
+            assert!(read >= 90 && files - read <= 10, "of {files} prefetched {read} were read");
+        }
+    }
+    [mount, other_mount, server].into_iter().for_each(Process::stop);
     world.assert_sound();
 }
 

@@ -80,6 +80,11 @@ impl Dentries {
         self.names.values().all(Option::is_none)
     }
 
+    /// Names that lead to inodes, and these.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], Ino)> {
+        self.names.iter().filter_map(|(name, ino)| ino.map(|ino| (&**name, ino)))
+    }
+
     /// The inodes of names.
     pub(crate) fn inodes(&self) -> Vec<Ino> {
         self.names.values().flatten().copied().collect()

@@ -15,6 +15,7 @@ use crate::cache::inode::names::{InodeNames, Name};
 use crate::cache::pins::Pins;
 use crate::data::capabilities::Capabilities;
 use crate::data::file_data::{BLOCK_BYTES, FileData};
+use crate::data::prefetch_plan::PrefetchPlan;
 use crate::locks::turns::LockTurns;
 use glint_lock::held::HeldData;
 use glint_proto::lock::{Bits, DataLock, Range, Return};
@@ -33,6 +34,8 @@ pub(crate) struct InodeState {
     names: InodeNames,
     /// Of a directory: its names, and names that are free.
     pub(crate) dentries: Dentries,
+    /// Of a directory whose files are read: which of them are next.
+    pub(crate) prefetch_plan: Option<Box<PrefetchPlan>>,
     /// Rights to change the inode without asking.
     pub(crate) delegation: Delegation,
     /// Users that need the inode to be known.
@@ -65,6 +68,7 @@ impl CachedInode {
             attrs: AttrCache::default(),
             names: InodeNames::default(),
             dentries: Dentries::default(),
+            prefetch_plan: None,
             delegation: Delegation::default(),
             pins: Pins::default(),
             data_locks: HeldData::default(),
@@ -284,6 +288,11 @@ impl InodeState {
     /// A name leads here, under ENTRY.
     pub(crate) fn add_name(&mut self, parent: Ino, name: &[u8]) {
         self.names.add(parent, name);
+    }
+
+    /// A name that leads here, under ENTRY.
+    pub(crate) fn name(&self) -> Option<&Name> {
+        self.names.first()
     }
 
     /// A name does not lead here any more.

@@ -3,7 +3,7 @@
 use crate::cache::inode::CachedInode;
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
-use crate::data::read_ahead::{BlockAhead, is_slow};
+use crate::data::read_ahead::{BlockAhead, BlockOnItsWay, is_slow};
 use crate::vfs::{Caller, Handle, WriteHow, Writer};
 use glint_lock::held::Use;
 use glint_net::{Transport, host};
@@ -54,6 +54,9 @@ impl<T: Transport> Client<T> {
                     true => Use::Fill(Range::of(offset, buffer.len() as u64)),
                     false => Use::Call,
                 };
+                if self.data.prefetched.is_on() && file.ahead.lock().is_unused() {
+                    self.prefetch_after(&inode);
+                }
                 let _guard = self.lock_data(&inode, Range::ALL, false, purpose).await?;
                 // The stamp before anything that it is about is looked at.
                 let stamp = {
@@ -61,10 +64,15 @@ impl<T: Transport> Client<T> {
                     if pages {
                         state.data.note_pages();
                     }
+                    if let Some((stamp, block)) = state.data.take_prefetched() {
+                        file.ahead.lock().prefetched(block, stamp);
+                        glint_telemetry::count(Counter::FilesPrefetchedRead, 1);
+                    }
                     state.data.stamp()
                 };
                 self.flush_inode(&inode).await?;
-                match self.parameters.reads_ahead {
+                // What is here was read under locks, which others may have soon.
+                match self.parameters.reads_ahead && !self.locks.suspension.is_now() {
                     true => self.read_with_ahead(&inode, &file, stamp, offset, buffer).await?,
                     false => self.read_file(&file, offset, buffer).await?,
                 }
@@ -137,6 +145,8 @@ impl<T: Transport> Client<T> {
     }
 
     async fn fetch_ahead(self: Arc<Self>, file: Arc<OpenFile>, block: Arc<BlockAhead>) {
+        let block = BlockOnItsWay(block);
+        let block = &block.0;
         let mut data = vec![0; block.len as usize];
         let result = self.read_file(&file, block.offset, &mut data).await;
         block.fill(result.ok().map(|len| {

@@ -10,9 +10,11 @@
 
 use crate::data::dirty::{Dirty, ExtentsInFlight, Failed};
 use crate::data::extents::Due;
+use crate::data::read_ahead::BlockAhead;
 use glint_proto::limits::BULK_BYTES_MAX;
 use glint_proto::{Errno, FsResult, Layout, ObjectAttr, Timestamp};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -35,6 +37,8 @@ pub(crate) struct FileData {
     stamp: u64,
     /// Whether the kernel may have pages.
     pages: bool,
+    /// All of it, asked for before anybody reads it, when the stamp was this.
+    prefetched: Option<(u64, Arc<BlockAhead>)>,
     loss: Option<Loss>,
 }
 
@@ -56,6 +60,7 @@ impl Default for FileData {
             objects: HashMap::new(),
             stamp: 0,
             pages: false,
+            prefetched: None,
             loss: None,
         }
     }
@@ -102,6 +107,7 @@ impl FileData {
     /// A program has written up to this end.
     pub(crate) fn wrote(&mut self, end: u64, now: Timestamp) {
         self.stamp += 1;
+        self.prefetched = None;
         self.mtime = Some(now);
         // The data may have been sent before the time is noted.
         if !self.dirty.is_clean() {
@@ -113,13 +119,35 @@ impl FileData {
     /// The data may be another from now on: it was changed here, or may be changed elsewhere.
     pub(crate) fn change(&mut self) {
         self.stamp += 1;
+        self.prefetched = None;
         // The known attributes of the objects are of before.
         self.objects.clear();
+    }
+
+    /// What was read may be changed elsewhere.
+    pub(crate) fn forget_read(&mut self) {
+        self.stamp += 1;
+        self.prefetched = None;
     }
 
     /// Changes when what was read may not be so any more.
     pub(crate) fn stamp(&self) -> u64 {
         self.stamp
+    }
+
+    /// Keeps all of a small file for who reads it first. A lock on it is held.
+    pub(crate) fn set_prefetched(&mut self, block: Arc<BlockAhead>) {
+        self.prefetched = Some((self.stamp, block));
+    }
+
+    /// Whether all of it was asked for, and nobody has read it since.
+    pub(crate) fn is_prefetched(&self) -> bool {
+        self.prefetched.is_some()
+    }
+
+    /// What was asked for, for who reads it, or because it takes memory.
+    pub(crate) fn take_prefetched(&mut self) -> Option<(u64, Arc<BlockAhead>)> {
+        self.prefetched.take()
     }
 
     /// Notes that the kernel may get pages.

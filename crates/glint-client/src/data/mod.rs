@@ -7,12 +7,15 @@ pub(crate) mod file_data;
 pub(crate) mod gate;
 mod mover;
 pub(crate) mod placement;
+mod prefetch;
+pub(crate) mod prefetch_plan;
 pub(crate) mod read_ahead;
 mod stripes;
 pub(crate) mod write_back;
 pub(crate) mod write_limits;
 
 use crate::data::gate::DataGate;
+use crate::data::prefetch::PrefetchedFiles;
 use crate::data::read_ahead::ReadAheadMemory;
 use crate::data::write_limits::WriteLimits;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,6 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(crate) struct SharedByFiles {
     pub(crate) limits: WriteLimits,
     pub(crate) ahead_memory: ReadAheadMemory,
+    pub(crate) prefetched: PrefetchedFiles,
     pub(crate) gate: DataGate,
     /// Counts what was asked of objects for closes.
     glimpses: AtomicU64,

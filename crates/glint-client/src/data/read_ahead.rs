@@ -37,6 +37,8 @@ const REPEATS: u64 = 2;
 const PAGE: u64 = 4096;
 /// Memory for all files.
 const MEMORY_MAX: usize = 128 << 20;
+/// Memory for small files that nobody has read yet.
+const PREFETCHED_MAX: usize = 32 << 20;
 
 /// Whether a read has taken so long that it is worth to foresee the next one.
 pub(crate) fn is_slow(took: Duration, bytes: usize) -> bool {
@@ -44,13 +46,32 @@ pub(crate) fn is_slow(took: Duration, bytes: usize) -> bool {
 }
 
 /// Memory that is used for reading ahead.
-#[derive(Clone, Default)]
-pub(crate) struct ReadAheadMemory(Arc<AtomicUsize>);
+#[derive(Clone)]
+pub(crate) struct ReadAheadMemory {
+    used: Arc<AtomicUsize>,
+    max: usize,
+}
+
+impl Default for ReadAheadMemory {
+    fn default() -> ReadAheadMemory {
+        ReadAheadMemory { used: Arc::default(), max: MEMORY_MAX }
+    }
+}
 
 impl ReadAheadMemory {
+    /// Memory for small files that nobody has read yet.
+    pub(crate) fn for_prefetched() -> ReadAheadMemory {
+        ReadAheadMemory { used: Arc::default(), max: PREFETCHED_MAX }
+    }
+
     fn take(&self, bytes: usize) -> bool {
-        let take = |used: usize| (used + bytes <= MEMORY_MAX).then_some(used + bytes);
-        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).is_ok()
+        let take = |used: usize| (used + bytes <= self.max).then_some(used + bytes);
+        self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).is_ok()
+    }
+
+    /// Bytes that are used.
+    pub(crate) fn used(&self) -> usize {
+        self.used.load(Ordering::Acquire)
     }
 }
 
@@ -70,13 +91,33 @@ pub(crate) struct BlockAhead {
 
 impl Drop for BlockAhead {
     fn drop(&mut self) {
-        self.memory.0.fetch_sub(self.len as usize, Ordering::AcqRel);
+        self.memory.used.fetch_sub(self.len as usize, Ordering::AcqRel);
     }
 }
 
 impl BlockAhead {
+    /// A block that is about to come, if there is memory for it.
+    pub(crate) fn coming(
+        offset: u64,
+        len: u64,
+        memory: &ReadAheadMemory,
+    ) -> Option<Arc<BlockAhead>> {
+        let content = Monitor::new(Content::Coming);
+        let block = |()| Arc::new(BlockAhead { offset, len, content, memory: memory.clone() });
+        memory.take(len as usize).then_some(()).map(block)
+    }
+
     fn end(&self) -> u64 {
         self.offset + self.len
+    }
+
+    /// Whoever waits for it reads by itself, unless it is here.
+    pub(crate) fn give_up(&self) {
+        self.content.change(|content| {
+            if matches!(content, Content::Coming) {
+                *content = Content::Failed;
+            }
+        });
     }
 
     /// Ends the wait for this block, with its data or without.
@@ -103,6 +144,15 @@ impl BlockAhead {
             Content::Failed => Some(None),
         };
         self.content.until(&mut look).await
+    }
+}
+
+/// The task that reads a block: if it is dropped, nobody waits for that.
+pub(crate) struct BlockOnItsWay(pub(crate) Arc<BlockAhead>);
+
+impl Drop for BlockOnItsWay {
+    fn drop(&mut self) {
+        self.0.give_up();
     }
 }
 
@@ -155,6 +205,20 @@ impl ReadAhead {
     /// The objects said how large the file is.
     pub(crate) fn note_size(&mut self, stamp: u64, size: u64) {
         self.size = Some((stamp, size));
+    }
+
+    /// Whether nothing was read so far.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.run.is_empty()
+    }
+
+    /// All of a small file was asked for before it was opened, when the stamp was this.
+    pub(crate) fn prefetched(&mut self, block: Arc<BlockAhead>, stamp: u64) {
+        if self.stamp != stamp {
+            self.blocks.clear();
+            self.stamp = stamp;
+        }
+        self.blocks.push(block);
     }
 
     /// A program reads, in a file of `size` bytes with stripes of `spread` bytes in all.
@@ -264,12 +328,7 @@ impl ReadAhead {
             }
             let next = self.blocks.iter().map(|block| block.offset).filter(|start| *start > at);
             let end = (at - at % BLOCK + BLOCK).min(range.end).min(next.min().unwrap_or(u64::MAX));
-            if !memory.take((end - at) as usize) {
-                return;
-            }
-            let content = Monitor::new(Content::Coming);
-            let block =
-                Arc::new(BlockAhead { offset: at, len: end - at, content, memory: memory.clone() });
+            let Some(block) = BlockAhead::coming(at, end - at, memory) else { return };
             self.blocks.push(block.clone());
             fetch.push(block);
             at = end;
@@ -412,10 +471,10 @@ mod tests {
                 ahead.plan(n * BLOCK..(n + 1) * BLOCK, SIZE, 64 << 20, 1, &memory);
             }
         }
-        let used = memory.0.load(Ordering::Acquire);
+        let used = memory.used();
         assert!(used > MEMORY_MAX / 2 && used <= MEMORY_MAX, "{used}");
         drop(files);
-        assert_eq!(memory.0.load(Ordering::Acquire), 0);
+        assert_eq!(memory.used(), 0);
     }
 
     #[test]

@@ -49,6 +49,7 @@ impl<T: Transport> Client<T> {
         for inode in &inodes {
             let mut state = inode.lock();
             state.on_silence();
+            state.data.forget_read();
             if !state.delegation.is_delegated() {
                 state.dentries.clear();
             }

@@ -57,6 +57,8 @@ impl<T: Transport> Client<T> {
             MdsRequest::Lock { ino, .. }
             | MdsRequest::SwitchLayout { ino, .. }
             | MdsRequest::DropLayout { ino, .. } => self.flush_changes(ino).await,
+            // Only of files that this client does not change.
+            MdsRequest::Prefetch { .. } => {}
             MdsRequest::PosixLock(lock) => self.flush_changes(lock.ino).await,
         }
     }

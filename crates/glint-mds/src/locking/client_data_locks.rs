@@ -2,6 +2,7 @@
 
 use crate::service::{Context, Mds};
 use glint_kv::Kv;
+use glint_proto::limits::PREFETCHED_FILES_MAX;
 use glint_proto::lock::{Grant, Range};
 use glint_proto::{Attr, Errno, FsResult, Ino, MdsReply, Op, Timestamp};
 use glint_telemetry::{Layer, Span};
@@ -45,6 +46,28 @@ impl<K: Kv> Mds<K> {
                 Ok(MdsReply::Locked(lock))
             }
         }
+    }
+
+    /// A client is going to read these files. It gets the locks on their data that are in nobody's
+    /// way, and nothing of the others: it asks for those when it reads them.
+    pub(crate) async fn prefetch(&self, context: &Context<'_>, inos: &[Ino]) -> FsResult<MdsReply> {
+        if inos.len() > PREFETCHED_FILES_MAX {
+            return Err(Errno::EINVAL);
+        }
+        context.begin()?;
+        for ino in inos {
+            if let Some(record) = self.find_inode(*ino).await?
+                && record.attr.is_file()
+            {
+                self.grant_data(context, &record.attr, false);
+                // The data may have moved before the lock was given.
+                let latest = self.find_inode(*ino).await?;
+                if let Some(latest) = latest.filter(|now| now.attr.layout != record.attr.layout) {
+                    self.grant_layout(context, &latest.attr);
+                }
+            }
+        }
+        Ok(MdsReply::Done)
     }
 
     /// Says with a lock on data where that lies, if it has moved once: the client may know an older

@@ -200,6 +200,9 @@ pub enum MdsRequest<'a> {
     SwitchLayout { ino: Ino, from: Layout, to: Layout },
     /// A plan is given up: its objects are removed.
     DropLayout { ino: Ino, layout: Layout },
+    /// The client is going to read these files: it gets, with the answer, the locks on their data
+    /// that are in nobody's way.
+    Prefetch { inos: Vec<Ino> },
 }
 
 impl MdsRequest<'_> {
@@ -228,7 +231,7 @@ impl MdsRequest<'_> {
             MdsRequest::SetLayout { .. } => Op::SetLayout,
             MdsRequest::Reopen { .. } => Op::Reopen,
             MdsRequest::Touch { .. } => Op::Touch,
-            MdsRequest::Lock { .. } => Op::Lock,
+            MdsRequest::Lock { .. } | MdsRequest::Prefetch { .. } => Op::Lock,
             MdsRequest::AddOpens { .. } => Op::Open,
             MdsRequest::PosixLock(_) => Op::Flock,
             MdsRequest::GrantInodes { .. } => Op::GrantInodes,

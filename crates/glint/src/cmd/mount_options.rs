@@ -10,7 +10,8 @@ use std::path::PathBuf;
 pub(crate) const HELP: &str = "\
     Options, separated by commas: all that mount(8) has for every file system (ro, noatime, \
     noexec, nosuid, nodev, sync, remount, ...), and direct_io, transport=auto|uring|devfuse, \
-    keep_awake=auto|off, polling=auto|off, cert=DIR (the same as --cert), wbmeta (the default) \
+    keep_awake=auto|off, polling=auto|off, prefetch=on|off (off: whether small files are read \
+    before a program asks, after others of their directory), cert=DIR (the same as --cert), wbmeta (the default) \
     or nowbmeta: whether changes in directories that nobody else uses may be told to the server \
     up to half a second later; inodes=N: how many are kept in memory (1 048 576). Without --cert \
     a mount is nosuid,nodev unless trust is said: whoever reaches the server may make programs and \
@@ -69,10 +70,11 @@ const IGNORED: [&str; 17] = [
 const IGNORED_PREFIXES: [&str; 8] =
     ["x-", "X-", "comment=", "user_id=", "group_id=", "max_read=", "rootmode=", "uhelper="];
 /// Words of Glint's own options, and the option that each is about.
-const OWN_OPTIONS: [(&str, &str); 12] = [
+const OWN_OPTIONS: [(&str, &str); 13] = [
     ("direct_io", "direct_io"),
     ("keep_awake", "keep_awake"),
     ("polling", "polling"),
+    ("prefetch", "prefetch"),
     ("wbmeta", "wbmeta"),
     ("nowbmeta", "wbmeta"),
     ("transport", "transport"),
@@ -84,9 +86,10 @@ const OWN_OPTIONS: [(&str, &str); 12] = [
     ("rootcontext", "context"),
 ];
 /// Glint's own options that are a choice, and what there is to choose.
-const CHOICES: [(&str, &[&str]); 3] = [
+const CHOICES: [(&str, &[&str]); 4] = [
     ("keep_awake", &["auto", "off"]),
     ("polling", &["auto", "off"]),
+    ("prefetch", &["on", "off"]),
     ("transport", &["auto", "uring", "devfuse"]),
 ];
 /// Glint's own options that are said without a value.
@@ -147,6 +150,8 @@ pub struct ParsedOptions {
     keep_awake: bool,
     /// Threads look for replies for a short time before they sleep.
     polling: bool,
+    /// Small files are prefetched.
+    prefetch: bool,
     /// Changes in directories that this client has for itself are told to servers later.
     write_back_metadata: bool,
     /// Inodes above which the kernel is asked to forget some.
@@ -179,6 +184,9 @@ impl ParsedOptions {
         if let Some(inodes) = self.inodes {
             client.limit_inodes(inodes);
         }
+        if self.prefetch {
+            client.prefetch_files();
+        }
         if !self.write_back_metadata {
             client.tell_changes_at_once();
         }
@@ -190,6 +198,7 @@ impl ParsedOptions {
             ("direct_io", self.direct_io.to_string()),
             ("keep_awake", self.keep_awake.to_string()),
             ("polling", self.polling.to_string()),
+            ("prefetch", self.prefetch.to_string()),
             ("wbmeta", self.write_back_metadata.to_string()),
             ("transport", format!("{:?}", self.transport)),
             ("inodes", format!("{:?}", self.inodes)),
@@ -250,6 +259,7 @@ pub fn parse(options: &[String], sloppy: bool) -> Result<ParsedOptions, String> 
         transport: TransportKind::Auto,
         keep_awake: true,
         polling: true,
+        prefetch: false,
         write_back_metadata: true,
         inodes: None,
         trust: false,
@@ -276,6 +286,8 @@ pub fn parse(options: &[String], sloppy: bool) -> Result<ParsedOptions, String> 
             "keep_awake=off" => parsed.keep_awake = false,
             "polling=auto" => parsed.polling = true,
             "polling=off" => parsed.polling = false,
+            "prefetch=on" => parsed.prefetch = true,
+            "prefetch=off" => parsed.prefetch = false,
             "wbmeta" => parsed.write_back_metadata = true,
             "nowbmeta" => parsed.write_back_metadata = false,
             "trust" => parsed.trust = true,
@@ -388,6 +400,7 @@ mod tests {
             "direct_io",
             "keep_awake=off",
             "polling=off",
+            "prefetch=on",
             "nowbmeta",
             "transport=devfuse",
             "inodes=7",

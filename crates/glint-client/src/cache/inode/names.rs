@@ -32,6 +32,11 @@ impl InodeNames {
         self.0.retain(|(p, n)| *p != parent || **n != *name);
     }
 
+    /// One of them.
+    pub(crate) fn first(&self) -> Option<&Name> {
+        self.0.first()
+    }
+
     /// None is known any more. Returns those that were.
     pub(crate) fn take(&mut self) -> SmallVec<[Name; 1]> {
         std::mem::take(&mut self.0)

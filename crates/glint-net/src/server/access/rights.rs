@@ -145,7 +145,11 @@ impl Rights {
         }
         match request {
             // A client does by itself only what it can foresee, and it does not know who it is.
-            GrantInodes { .. } | WritesBack { .. } | ReclaimDelegation { .. } | Batch { .. }
+            GrantInodes { .. }
+            | WritesBack { .. }
+            | ReclaimDelegation { .. }
+            | Batch { .. }
+            | Prefetch { .. }
                 if self.changes_ids() || self.subtree.is_some() =>
             {
                 Err(Errno::EOPNOTSUPP)

@@ -34,8 +34,11 @@ fn named(request: &MdsRequest<'_>) -> [Option<Ino>; 2] {
         | AddOpens { ino, .. }
         | ReclaimDelegation { ino } => [Some(ino), None],
         PosixLock(lock) => [Some(lock.ino), None],
-        // Requests that name no inode; a batch is only for clients that are bound to no subtree.
-        Statfs | Sync | GrantInodes { .. } | WritesBack { .. } | Batch { .. } => [None, None],
+        // Requests that name no inode; a batch, and a prefetch, are only for clients that
+        // are bound to no subtree.
+        Statfs | Sync | GrantInodes { .. } | WritesBack { .. } | Batch { .. } | Prefetch { .. } => {
+            [None, None]
+        }
     }
 }
 

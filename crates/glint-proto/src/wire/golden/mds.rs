@@ -62,6 +62,7 @@ fn requests_to_the_mds() {
         MdsRequest::PlanLayout { ino, layout: LAYOUT, avoid: vec![4] },
         MdsRequest::SwitchLayout { ino, from: LAYOUT, to: MOVED },
         MdsRequest::DropLayout { ino, layout: MOVED },
+        MdsRequest::Prefetch { inos: vec![ino, parent] },
     ];
     must_be(
         &requests,
@@ -97,7 +98,8 @@ fn requests_to_the_mds() {
          Batch 1c010163
          PlanLayout 1d0114020304010104
          SwitchLayout 1e011402030401140203048105
-         DropLayout 1f01140203048105",
+         DropLayout 1f01140203048105
+         Prefetch 20020102",
     );
 }
 

@@ -1,0 +1,223 @@
+//! Small files are asked for before they are read: their locks in one request, and their data at
+//! once. Which ones, `prefetch_plan.rs` says.
+//!
+//! Invariants:
+//! - Data is kept for who reads it only with the stamp that the file had when it was asked for, under
+//!   a lock: it goes with the lock, and with what is written here.
+//! - No call waits for it that does not hold that lock, and no lock waits for it.
+//! - It takes no more memory than its limit: what was asked for first goes first.
+
+use crate::cache::inode::{CachedInode, InodeState};
+use crate::client::Client;
+use crate::data::prefetch_plan::Next;
+use crate::data::read_ahead::{BlockAhead, BlockOnItsWay, ReadAheadMemory};
+use futures_util::stream::{self, StreamExt};
+use glint_lock::held::Use;
+use glint_net::{Transport, host};
+use glint_proto::limits::PREFETCHED_FILES_MAX;
+use glint_proto::lock::Range;
+use glint_proto::{Errno, Ino, Layout, MdsRequest};
+use glint_telemetry::Counter;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+/// Largest file that is read before anybody asks.
+const FILE_BYTES_MAX: u64 = 64 << 10;
+/// Files of which it is known that they were asked for: more than memory has room for, unless they
+/// are tiny.
+const FILES_MAX: usize = 8192;
+/// Names of a directory among which a sequence is looked for.
+const NAMES_MAX: usize = 20_000;
+/// How often others are taken for files that are not to be asked for.
+const TRIES: usize = 3;
+
+/// Reads that are under way at once for a batch.
+const READS_MAX: usize = 8;
+
+/// Files that were asked for, and are perhaps not read yet; the oldest first.
+pub(crate) struct PrefetchedFiles {
+    is_on: AtomicBool,
+    memory: ReadAheadMemory,
+    files: Mutex<VecDeque<Weak<CachedInode>>>,
+}
+
+impl Default for PrefetchedFiles {
+    fn default() -> PrefetchedFiles {
+        PrefetchedFiles {
+            is_on: AtomicBool::new(false),
+            memory: ReadAheadMemory::for_prefetched(),
+            files: Mutex::default(),
+        }
+    }
+}
+
+impl PrefetchedFiles {
+    /// From now on small files are prefetched.
+    pub(crate) fn turn_on(&self) {
+        self.is_on.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on none are.
+    fn turn_off(&self) {
+        self.is_on.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether small files are prefetched.
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of files that nobody has read yet.
+    pub(crate) fn bytes(&self) -> usize {
+        self.memory.used()
+    }
+
+    /// Room for a file. What was asked for long ago goes for it.
+    fn room(&self, len: u64) -> Option<Arc<BlockAhead>> {
+        let mut freed = 0;
+        loop {
+            if let Some(block) = BlockAhead::coming(0, len, &self.memory) {
+                return Some(block);
+            }
+            // More than that would help nobody: somebody reads the rest.
+            let oldest = if freed < len { self.files.lock().pop_front()? } else { return None };
+            let taken = oldest.upgrade().and_then(|inode| inode.lock().data.take_prefetched());
+            freed += taken.map_or(0, |(_, block)| block.len);
+        }
+    }
+
+    /// A file was asked for.
+    fn note(&self, inode: &Arc<CachedInode>) {
+        let oldest = {
+            let mut files = self.files.lock();
+            files.push_back(Arc::downgrade(inode));
+            if files.len() > FILES_MAX { files.pop_front() } else { None }
+        };
+        drop(oldest.and_then(|oldest| oldest.upgrade()?.lock().data.take_prefetched()));
+    }
+}
+
+impl<T: Transport> Client<T> {
+    /// A file is read through a handle for the first time: asks for those that are likely to be
+    /// next.
+    pub(crate) fn prefetch_after(&self, inode: &CachedInode) {
+        let (was_prefetched, parent, name) = {
+            let state = inode.lock();
+            let Some((parent, name)) = state.name().cloned() else { return };
+            if !state.attributes().is_some_and(|attr| attr.size <= FILE_BYTES_MAX) {
+                return;
+            }
+            (state.data.is_prefetched(), parent, name)
+        };
+        let Some(directory) = self.cache.find(parent) else { return };
+        let many = {
+            let mut state = directory.lock();
+            if state.delegation.is_delegated() {
+                return;
+            }
+            let InodeState { prefetch_plan, dentries, .. } = &mut *state;
+            let plan = prefetch_plan.get_or_insert_default();
+            let next = plan.on_read(inode.ino, was_prefetched);
+            if let Next::Sequence(_) = next {
+                plan.begin((&name, inode.ino), dentries.iter().take(NAMES_MAX));
+            }
+            plan.note(&name, inode.ino);
+            match next {
+                Next::Nothing => return,
+                Next::More(many) | Next::Sequence(many) => many,
+            }
+        };
+        // Some of them are not to be read ahead.
+        let mut files = Vec::new();
+        for _ in 0..TRIES {
+            let inos = match directory.lock().prefetch_plan.as_mut() {
+                Some(plan) => plan.pop(many - files.len()),
+                None => return,
+            };
+            let known = inos.into_iter().filter_map(|ino| self.cache.find(ino));
+            files.extend(known.filter(|file| self.is_to_prefetch(file)));
+        }
+        let client = self.me.get().and_then(Weak::upgrade);
+        let (Some(client), false) = (client, files.is_empty()) else { return };
+        if let Some(plan) = &mut directory.lock().prefetch_plan {
+            plan.asked(&files.iter().map(|file| file.ino).collect::<Vec<_>>());
+        }
+        host::spawn(client.prefetch(files));
+    }
+
+    /// Whether a file may be asked for: it is small, nobody writes it, and nothing of it is here.
+    fn is_to_prefetch(&self, file: &CachedInode) -> bool {
+        // Whoever has it uses it.
+        let Some(state) = file.try_lock() else { return false };
+        small_size(&state).is_some()
+            && is_unread(&state)
+            && state.data_locks.is_empty()
+            && state.delegation.parent().is_none()
+            && (!self.parameters.needs_capabilities || state.may_read())
+    }
+
+    async fn prefetch(self: Arc<Self>, files: Vec<Arc<CachedInode>>) {
+        for files in files.chunks(PREFETCHED_FILES_MAX) {
+            let inos: Vec<Ino> = files.iter().map(|file| file.ino).collect();
+            match self.ask_as_root(&MdsRequest::Prefetch { inos }).await {
+                Ok(_) => {}
+                // Not with the rights of this client.
+                Err(Errno::EOPNOTSUPP) => return self.data.prefetched.turn_off(),
+                // What is refused is asked for when it is read.
+                Err(_) => return,
+            }
+            // Fewer than there are slots: others read, too.
+            let fetch = files.iter().map(|file| self.fetch_whole(file));
+            stream::iter(fetch).buffer_unordered(READS_MAX).collect::<()>().await;
+        }
+    }
+
+    /// Reads a small file, if a lock on it has come.
+    async fn fetch_whole(&self, file: &Arc<CachedInode>) {
+        let Some((layout, block)) = self.begin_fetch(file) else { return };
+        self.data.prefetched.note(file);
+        glint_telemetry::count(Counter::FilesPrefetched, 1);
+        let mut data = vec![0; block.0.len as usize];
+        let result = self.read_objects(file.ino, layout, 0, &mut data).await;
+        block.0.fill(result.ok().map(|len| {
+            data.truncate(len);
+            data
+        }));
+    }
+
+    /// Where a file lies that may be read, and the block that is to be filled. The lock is not in use
+    /// while that is read: an OST that is away must not keep it from others. Whoever loses it
+    /// forgets the block.
+    fn begin_fetch(&self, file: &CachedInode) -> Option<(Layout, BlockOnItsWay)> {
+        let size = small_size(&file.lock())?;
+        let block = self.data.prefetched.room(size)?;
+        let mut state = file.lock();
+        if small_size(&state) != Some(size) || !is_unread(&state) {
+            return None;
+        }
+        let attr = state.attributes()?;
+        let latest = state.data.layout().filter(|latest| attr.layout.is_before(latest));
+        let layout = latest.unwrap_or(attr.layout);
+        let id = state.data_locks.begin(Range::ALL, false, Use::Call)?;
+        state.data.set_prefetched(block.clone());
+        let is_returned = state.data_locks.end(id);
+        drop(state);
+        if is_returned {
+            file.wake();
+        }
+        Some((layout, BlockOnItsWay(block)))
+    }
+}
+
+/// The size of a small file that nobody writes.
+fn small_size(state: &InodeState) -> Option<u64> {
+    let attr = state.attributes().filter(|attr| attr.is_file() && !attr.size_on_ost)?;
+    Some(attr.size).filter(|size| (1..=FILE_BYTES_MAX).contains(size))
+}
+
+/// Whether nothing of a file is here.
+fn is_unread(state: &InodeState) -> bool {
+    !state.data.has_pages() && !state.data.is_prefetched() && state.data.is_clean()
+}
