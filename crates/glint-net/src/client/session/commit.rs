@@ -1,4 +1,4 @@
-//! Waiting until changes of data that were answered are on stable storage.
+//! Changes that were answered and are durable: what the server says of that, and waiting for it.
 //!
 //! A server leaves out of what it calls stable the changes of a chain that may have lost some of
 //! them, or has nobody; and its answer to a commit does not wait for that chain, because others have
@@ -6,8 +6,9 @@
 
 use super::ClientSession;
 use crate::host;
+use crate::transport::frame_writer::KeptFrame;
 use glint_proto::retry::Failing;
-use glint_proto::{Errno, FsResult, clock};
+use glint_proto::{Committed, Errno, FsResult, clock};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -23,6 +24,43 @@ pub(crate) struct LogMark {
 }
 
 impl ClientSession {
+    /// The server has said, in the run with this boot verifier, what is durable.
+    pub(crate) fn on_committed(
+        &self,
+        boot_verifier: u64,
+        committed: Committed,
+        spare: &mut impl FnMut(KeptFrame),
+    ) {
+        let is_news = |which: usize, now: u64| now > self.committed[which].load(Ordering::Acquire);
+        if boot_verifier == self.boot_verifier.load(Ordering::Acquire)
+            && (is_news(0, committed.mds) || is_news(1, committed.ost))
+        {
+            self.forget_durable(Some((boot_verifier, committed)), spare);
+        }
+    }
+
+    /// Takes out of the replay log what is known to be durable, with what a run of the server has
+    /// just said of that.
+    pub(crate) fn forget_durable(
+        &self,
+        news: Option<(u64, Committed)>,
+        spare: &mut impl FnMut(KeptFrame),
+    ) {
+        // The server says so of its own copy. What the chain may have lost is to be sent to it.
+        let moving = self.chain_rows.get().map(|rows| rows.moved.moving()).unwrap_or_default();
+        moving.into_iter().for_each(|target| self.move_chain(target));
+        self.change_log(|log| {
+            // Another thread may have begun to count anew, which it does with the log locked.
+            let run = self.boot_verifier.load(Ordering::Acquire);
+            if let Some((_, news)) = news.filter(|(of, _)| *of == run) {
+                self.committed[0].fetch_max(news.mds, Ordering::AcqRel);
+                self.committed[1].fetch_max(news.ost, Ordering::AcqRel);
+            }
+            let [mds, ost] = [0, 1].map(|which| self.committed[which].load(Ordering::Acquire));
+            log.committed(Committed { mds, ost }, spare);
+        });
+    }
+
     /// Marks the changes of data that were answered so far.
     pub(crate) fn mark_log(&self) -> LogMark {
         let log = self.replay_log.lock();

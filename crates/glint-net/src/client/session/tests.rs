@@ -3,6 +3,7 @@
 use super::*;
 use crate::host;
 use crate::transport::stream::Address;
+use glint_proto::Committed;
 use glint_proto::limits::REPLAY_LOG_BYTES_MAX;
 use glint_proto::{ObjectId, OstRequest};
 use std::cell::RefCell;
