@@ -470,11 +470,7 @@ impl Run {
             return Err(format!("{sessions} sessions of {alive} clients"));
         }
         (0..self.hosts.count()).for_each(|host| self.hosts.heal(host));
-        // An OST that has failed alone is used by the next run of its server.
-        for host in (0..self.hosts.count()).filter(|host| self.hosts.has_failed_ost(*host)) {
-            self.hosts.stop(host);
-            self.hosts.start(host);
-        }
+        self.hosts.restart_failed();
         let healed = self.executor.now() + HEAL_MAX;
         while !self.hosts.are_whole() {
             if self.executor.now() > healed {

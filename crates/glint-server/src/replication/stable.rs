@@ -76,7 +76,7 @@ impl Replication {
         here: Here<'_, D>,
         rows: impl IntoIterator<Item = &Chain>,
     ) -> FsResult<BTreeMap<u16, FsResult<()>>> {
-        let members = rows.into_iter().flat_map(|row| row.written());
+        let members = rows.into_iter().flat_map(Chain::written);
         let members: BTreeSet<u16> = members.filter(|ost| here.index(*ost).is_some()).collect();
         self.commit_logs().await?;
         let accepted = here.osts.accepted();

@@ -341,6 +341,14 @@ impl Hosts {
         };
     }
 
+    /// Starts servers again of which an OST has failed alone: their next run uses it.
+    pub(crate) fn restart_failed(self: &Rc<Self>) {
+        for host in (0..self.count()).filter(|host| self.has_failed_ost(*host)) {
+            self.stop(host);
+            self.start(host);
+        }
+    }
+
     /// Whether an OST of a process has failed.
     pub(crate) fn has_failed_ost(&self, host: usize) -> bool {
         match &*self.hosts[host].process.borrow() {

@@ -282,9 +282,12 @@ fn nothing_is_called_written_while_the_log_is_written_anew() {
     assert!(state.is_written(state.noted));
 }
 
+/// A change, and how it was begun, if it was.
+type OneChange = (u64, Option<First>);
+
 /// Changes that come after what they have noted, in the order in which they went on.
 #[derive(Clone, Default)]
-struct Changes(Arc<Mutex<Vec<(u64, Option<First>)>>>);
+struct Changes(Arc<Mutex<Vec<OneChange>>>);
 
 impl Changes {
     /// One of its own object.
