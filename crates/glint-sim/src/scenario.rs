@@ -187,7 +187,7 @@ pub(crate) fn text(error: impl std::fmt::Display) -> String {
 /// A client, on the machine of the calling task.
 pub(crate) async fn mount(servers: &Servers, index: u32) -> Result<Fs, String> {
     let client = Client::simulated(connect(servers, index).await?, true);
-    if index % 2 == 0 {
+    if index.is_multiple_of(2) {
         client.prefetch_files();
     }
     Ok(client)

@@ -15,7 +15,7 @@ use crate::cache::inode::names::{InodeNames, Name};
 use crate::cache::pins::Pins;
 use crate::data::capabilities::Capabilities;
 use crate::data::file_data::{BLOCK_BYTES, FileData};
-use crate::data::prefetch_plan::PrefetchPlan;
+use crate::data::prefetch::plan::PrefetchPlan;
 use crate::locks::turns::LockTurns;
 use glint_lock::held::HeldData;
 use glint_proto::lock::{Bits, DataLock, Range, Return};

@@ -1,5 +1,5 @@
 //! Small files are asked for before they are read: their locks in one request, and their data at
-//! once. Which ones, `prefetch_plan.rs` says.
+//! once. Which ones, `plan.rs` says.
 //!
 //! Invariants:
 //! - Data is kept for who reads it only with the stamp that the file had when it was asked for, under
@@ -7,9 +7,11 @@
 //! - No call waits for it that does not hold that lock, and no lock waits for it.
 //! - It takes no more memory than its limit: what was asked for first goes first.
 
+pub(crate) mod plan;
+
 use crate::cache::inode::{CachedInode, InodeState};
 use crate::client::Client;
-use crate::data::prefetch_plan::Next;
+use crate::data::prefetch::plan::Next;
 use crate::data::read_ahead::{BlockAhead, BlockOnItsWay, ReadAheadMemory};
 use futures_util::stream::{self, StreamExt};
 use glint_lock::held::Use;
@@ -106,7 +108,7 @@ impl<T: Transport> Client<T> {
         let (was_prefetched, parent, name) = {
             let state = inode.lock();
             let Some((parent, name)) = state.name().cloned() else { return };
-            if !state.attributes().is_some_and(|attr| attr.size <= FILE_BYTES_MAX) {
+            if state.attributes().is_none_or(|attr| attr.size > FILE_BYTES_MAX) {
                 return;
             }
             (state.data.is_prefetched(), parent, name)
