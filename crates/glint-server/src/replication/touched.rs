@@ -18,6 +18,7 @@
 mod extents;
 mod record;
 mod sets;
+pub(super) mod stopped;
 
 use crate::records::{LogStore, RecordsError, ServerLog};
 use glint_proto::chain::{ChainId, Touched};
