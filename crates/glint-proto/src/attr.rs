@@ -112,9 +112,12 @@ pub struct Attr {
     pub mtime: Timestamp,
     /// Last change of the inode.
     pub ctime: Timestamp,
-    /// The objects know size, blocks and mtime better than the inode: the file
-    /// is, or was when a writer vanished, open for writing.
+    /// The objects know size and blocks, and mtime unless `mtime_set`, better than the inode: the
+    /// file is, or was when a writer vanished, open for writing.
     pub size_on_ost: bool,
+    /// A program set mtime, and no data was changed since: the inode knows it, whatever the
+    /// objects say.
+    pub mtime_set: bool,
     /// Layout of the data; for a directory, what new files in it get.
     pub layout: Layout,
 }
@@ -135,6 +138,7 @@ impl Attr {
             mtime: now,
             ctime: now,
             size_on_ost: false,
+            mtime_set: false,
             layout: Layout::default(),
         }
     }
@@ -196,6 +200,7 @@ pub struct SetAttr {
     pub ctime: Option<Timestamp>,
     /// Clear set-user-id and set-group-id, as a write by another user must.
     pub kill_suidgid: bool,
-    /// Remove file capabilities, as every change of data must (capabilities(7)).
+    /// Remove file capabilities, as every change of data must (capabilities(7)). From a client that
+    /// has the file open to write it ends [`Attr::mtime_set`], too.
     pub kill_capability: bool,
 }

@@ -259,6 +259,7 @@ impl<D: Dice> Hostile<D> {
             mtime: self.time()?,
             ctime: self.time()?,
             size_on_ost: self.flip()?,
+            mtime_set: self.flip()?,
             layout: Layout { osts: self.roll(4)? as u16, ..Layout::default() },
         })
     }

@@ -75,6 +75,7 @@ impl World {
             mtime: now,
             ctime: now,
             size_on_ost: self.opens > 0,
+            mtime_set: false,
             layout: self.layout,
         }
     }

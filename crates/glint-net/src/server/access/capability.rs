@@ -217,6 +217,7 @@ mod tests {
             mtime: time,
             ctime: time,
             size_on_ost,
+            mtime_set: false,
             layout: Layout::default(),
         };
         let file = || MdsReply::Attr(attr(0o100600, false));

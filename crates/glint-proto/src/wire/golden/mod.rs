@@ -99,6 +99,7 @@ fn attr() -> Attr {
         mtime: TIME,
         ctime: LATER,
         size_on_ost: true,
+        mtime_set: false,
         layout: LAYOUT,
     }
 }
