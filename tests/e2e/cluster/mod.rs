@@ -10,4 +10,5 @@ mod moves;
 mod network;
 mod oss;
 mod replication;
+mod times;
 mod write_back;
