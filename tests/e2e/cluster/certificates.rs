@@ -98,7 +98,7 @@ fn a_file_system_over_encrypted_connections() {
     let port = free_port();
     let mut server = world.serve(port, &serve());
     let (one, a) = world.mount(port, "a", &["--cert", text(&client_cert)]);
-    let (two, b) = world.mount(port, "b", &["-o", &format!("cert={}", text(&client_cert))]);
+    let (two, b) = world.mount(port, "b", &["-o", &format!("cert=\"{}\"", text(&client_cert))]);
     let data: Vec<u8> = (0..20_000_000u32).map(|i| (i.wrapping_mul(i) >> 5) as u8).collect();
     fs::create_dir(a.join("d")).unwrap();
     fs::write(a.join("d/f"), &data).unwrap();

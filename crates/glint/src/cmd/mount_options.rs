@@ -250,6 +250,11 @@ fn split(text: &str) -> Vec<String> {
     options
 }
 
+/// The value of an option without the quotation marks around it, if it has them.
+fn unquoted(value: &str) -> &str {
+    value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(value)
+}
+
 /// Parses `-o` options; one that nobody knows is an error, unless `sloppy`.
 pub fn parse(options: &[String], sloppy: bool) -> Result<ParsedOptions, String> {
     let mut parsed = ParsedOptions {
@@ -305,7 +310,7 @@ pub fn parse(options: &[String], sloppy: bool) -> Result<ParsedOptions, String> 
                 parsed.flags.say(MountFlags::NOEXEC, true);
             }
             other if other.starts_with("cert=") => {
-                parsed.cert = Some(other["cert=".len()..].into());
+                parsed.cert = Some(unquoted(&other["cert=".len()..]).into());
             }
             other if other.starts_with("inodes=") => {
                 let number = &other["inodes=".len()..];
@@ -436,6 +441,7 @@ mod tests {
         let quoted = parsed("context=\"a:s0:c1,c2\",ro");
         assert_eq!(quoted.contexts, ["context=\"a:s0:c1,c2\""]);
         assert_eq!(quoted.flags.set, MountFlags::RDONLY);
+        assert_eq!(parsed("cert=\"/a,b\",ro").cert, Some("/a,b".into()));
     }
 
     #[test]
