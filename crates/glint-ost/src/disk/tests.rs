@@ -133,7 +133,7 @@ fn sealed(disk: &MemoryDisk) -> ObjectStore<MemoryDisk> {
     store.write(OBJECT, 0, &[1; 300], None, false).unwrap();
     store.settle(Duration::ZERO).unwrap();
     store.sync_all().unwrap();
-    assert!(store.check(OBJECT).unwrap());
+    assert!(store.check(OBJECT).unwrap().is_some());
     store
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct Sums {
 
 /// Bytes that are not what was written.
 #[derive(Debug, thiserror::Error)]
-#[error("bytes {from}..{to} do not match their checksum; restore the file from a copy")]
+#[error("bytes {from}..{to} do not match their checksum")]
 pub struct Mismatch {
     /// First byte of the block.
     pub from: u64,

@@ -2,6 +2,7 @@
 
 pub(crate) mod allocated;
 pub(crate) mod checksum;
+pub(crate) mod compare;
 pub(crate) mod files;
 pub(crate) mod object;
 pub(crate) mod object_store;

@@ -210,22 +210,19 @@ impl<F: DiskFile> ObjectFile<F> {
         Ok(n)
     }
 
-    /// Compares all data with its checksums. Returns whether it has any.
-    pub(crate) fn check(&self) -> io::Result<bool> {
+    /// Compares all data with its checksums. Returns these, if it has any.
+    pub(crate) fn check(&self) -> io::Result<Option<Sums>> {
         match self.load()? {
             Seal::Sealed(sums) => {
                 if self.file.stat()?.size != sums.size() {
                     return Err(io::Error::new(
                         io::ErrorKind::InvalidData,
-                        format!(
-                            "it should have {} bytes; restore the file from a copy",
-                            sums.size()
-                        ),
+                        format!("it should have {} bytes", sums.size()),
                     ));
                 }
-                sums.check_all(&self.file).map(|()| true)
+                sums.check_all(&self.file).map(|()| Some(sums))
             }
-            Seal::Open | Seal::Leaving(_) | Seal::Unknown => Ok(false),
+            Seal::Open | Seal::Leaving(_) | Seal::Unknown => Ok(None),
         }
     }
 
@@ -335,7 +332,7 @@ mod tests {
         assert!(!one.seal(before).unwrap(), "it changed in the meantime");
         assert!(one.seal(one.settled()).unwrap() && is_sealed(&file));
         let again = object(&file);
-        assert!(again.check().unwrap());
+        assert!(again.check().unwrap().is_some());
         file.write_all_at(b"rot", 100).unwrap();
         assert!(again.check().is_err());
         let mut buffer = [0u8; 3];

@@ -366,12 +366,11 @@ impl<D: Disk> ObjectStore<D> {
         }
     }
 
-    /// Compares an object with its checksums. Returns whether it has any.
-    pub fn check(&self, object: ObjectId) -> io::Result<bool> {
-        match self.file(object, None)? {
-            Some(file) => file.check(),
-            None => Ok(false),
-        }
+    /// Compares an object with its checksums. Returns these as they are stored, if it has any: those
+    /// of equal copies are equal.
+    pub fn check(&self, object: ObjectId) -> io::Result<Option<Vec<u8>>> {
+        let Some(file) = self.file(object, None)? else { return Ok(None) };
+        Ok(file.check()?.map(|sums| sums.encode()))
     }
 
     /// Begins to compare all objects with their checksums, unless that is under way.

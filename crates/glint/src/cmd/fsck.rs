@@ -285,10 +285,11 @@ impl Check {
             for (done, object) in kept.iter().enumerate() {
                 progress.show(index, done, kept.len());
                 match store.check(*object) {
-                    Ok(true) => self.checked += 1,
-                    Ok(false) => {}
+                    Ok(sums) => self.checked += u64::from(sums.is_some()),
                     Err(error) => {
-                        let what = format!("object {object} on OST {index}: {error}");
+                        let what = format!(
+                            "object {object} on OST {index}: {error}; restore its file from a backup"
+                        );
                         self.find(what, Outcome::Left);
                     }
                 }
