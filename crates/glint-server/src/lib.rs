@@ -34,6 +34,7 @@ pub use process::data_dir::{self, DataDirError};
 pub use process::{RunningMds, RunningOss, descriptors, engine_options};
 pub use rates::{Rates, Totals};
 pub use records::{LogStore, OssIdentity, OssRuns, Records, RecordsError, ServerLog, StartError};
+pub use replication::{StoppedLogs, note_missing};
 pub use rounds::Round;
 pub use settings::{Drawn, Settings};
 pub use start::start_osts;

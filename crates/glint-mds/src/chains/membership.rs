@@ -327,6 +327,24 @@ pub(crate) fn indexed(chain: &Chain, ost: u16) -> Option<Chain> {
     Some(settled(changed))
 }
 
+/// The row after something wrong was found at `ost` while nothing is served, which the index of all
+/// others that serve names; `None` if it is known to lag, or if no other has everything.
+pub(crate) fn outdated(chain: &Chain, ost: u16) -> Option<Chain> {
+    use MemberState::{LastServing, Offline, Serving};
+    let now = chain.state_of(ost).filter(|now| matches!(now, Serving | LastServing))?;
+    if is_last(chain, ost) {
+        return None;
+    }
+    let mut changed = chain.clone();
+    set(&mut changed, Offline, |member| member.ost == ost);
+    let mut changed = settled(changed);
+    // As where one of several that were the last is emptied.
+    if now == LastServing {
+        changed.intact_since = changed.version;
+    }
+    Some(changed)
+}
+
 /// Brings the members into their order, lets the first that waits be synced, and counts.
 fn settled(mut chain: Chain) -> Chain {
     use MemberState::{Emptied, LastServing, Offline, Serving, Syncing, Waiting};

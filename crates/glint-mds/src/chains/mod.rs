@@ -6,6 +6,7 @@ pub(crate) mod emptied;
 pub(crate) mod losses;
 pub(crate) mod membership;
 pub(crate) mod named_files;
+pub(crate) mod outdated;
 pub(crate) mod placement;
 pub(crate) mod policy;
 pub(crate) mod table;

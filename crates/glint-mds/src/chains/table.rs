@@ -143,7 +143,7 @@ fn parse_unfilled(key: &[u8]) -> Option<(u16, u16)> {
 
 impl ChainTable {
     /// Reads all rows. EIO if one is damaged.
-    pub(crate) async fn load(kv: &impl Kv) -> FsResult<ChainTable> {
+    pub async fn load(kv: &impl Kv) -> FsResult<ChainTable> {
         let pairs = kv.scan(Keyspace::Meta, KEY, KEYS_END, usize::MAX).await.map_err(errno)?;
         let mut chains = Vec::new();
         for (key, value) in pairs {

@@ -57,6 +57,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use takeover::doubts::{Doubts, Wanted};
+pub use touched::stopped::{StoppedLogs, note_missing};
 use touched::{TouchedCount, TouchedLog, UNNUMBERED};
 
 /// A member that does not make a change in this time is taken out.

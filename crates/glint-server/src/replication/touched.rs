@@ -22,6 +22,7 @@ mod extents;
 mod log_file;
 mod record;
 mod sets;
+pub(super) mod stopped;
 
 use crate::records::{LogStore, RecordsError, ServerLog};
 use futures_channel::oneshot;

@@ -223,6 +223,16 @@ impl TouchedSets {
         page
     }
 
+    /// Extents of one object of a key; one without bytes stands for a change of its time alone.
+    pub(super) fn extents_of(&self, key: Key, object: ObjectId) -> Vec<(u64, u64)> {
+        let Some(set) = self.sets.get(&key) else { return Vec::new() };
+        if set.rest.is_some_and(|rest| rest.after < object) {
+            return vec![(0, u64::MAX)];
+        }
+        let parts = set.objects.get(&object).into_iter().flat_map(|one| one.parts(object));
+        parts.map(|part| (part.start, part.end)).collect()
+    }
+
     pub(super) fn rest(&self, key: Key) -> Option<ObjectId> {
         Some(self.sets.get(&key)?.rest?.after)
     }

@@ -1,0 +1,95 @@
+//! The logs of changed objects of servers that are stopped, for a check of their copies.
+//!
+//! Invariant: what is read changes nothing; what is noted is on stable storage, behind all that was
+//! noted before, also where a crash has left a part of a record at the end of the log.
+
+use super::record::{RECORD_BYTES, decode, encode};
+use super::sets::TouchedSets;
+use crate::records::{LogStore, RecordsError, ServerLog};
+use glint_proto::ObjectId;
+use glint_proto::chain::Touched;
+
+/// Everything that the logs of some servers name.
+#[derive(Default)]
+pub struct StoppedLogs {
+    pending: TouchedSets,
+    recent: TouchedSets,
+}
+
+impl StoppedLogs {
+    /// Adds the logs of a server.
+    pub fn read(&mut self, records: &dyn LogStore) -> Result<(), RecordsError> {
+        for (log, sets) in
+            [(ServerLog::Pending, &mut self.pending), (ServerLog::Recent, &mut self.recent)]
+        {
+            let bytes = records.read_log(log)?;
+            for (key, touched) in bytes.chunks_exact(RECORD_BYTES).filter_map(decode) {
+                sets.restore(key, touched);
+            }
+        }
+        Ok(())
+    }
+
+    /// Extents of an object of a chain that a member lacks.
+    pub fn pending(&self, target: u16, ost: u16, object: ObjectId) -> Vec<(u64, u64)> {
+        self.pending.extents_of((target, ost), object)
+    }
+
+    /// Extents of an object of a chain that were changed not long ago, so that copies may differ
+    /// there until a head has made them equal.
+    pub fn recent(&self, target: u16, object: ObjectId) -> Vec<(u64, u64)> {
+        self.recent.extents_of((target, 0), object)
+    }
+}
+
+/// Notes at a server that members of chains, each as target and OST, lack all of these objects.
+pub fn note_missing(
+    records: &dyn LogStore,
+    missing: &[(u16, u16, ObjectId)],
+) -> Result<(), RecordsError> {
+    let mut bytes = records.read_log(ServerLog::Pending)?;
+    bytes.truncate(bytes.len() / RECORD_BYTES * RECORD_BYTES);
+    for (target, ost, object) in missing {
+        bytes.extend_from_slice(&encode((*target, *ost), Touched::whole(*object)));
+    }
+    records.replace_log(ServerLog::Pending, &bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::data_dir::{DataDir, Role};
+    use crate::replication::touched::{TouchedLog, UNNUMBERED};
+    use futures_lite::future::block_on;
+    use glint_proto::Ino;
+    use std::sync::Arc;
+
+    #[test]
+    fn what_is_noted_is_found_by_a_check_and_by_the_next_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = Arc::new(DataDir::open_or_create(dir.path(), None, Role::Oss).unwrap());
+        let object = |ino| ObjectId { ino: Ino(ino), stripe: 0 };
+        let log = TouchedLog::load(data.clone(), ServerLog::Pending).unwrap();
+        let part = Touched { object: object(7), start: 5, end: 9 };
+        block_on(log.touch((1, 2), part, UNNUMBERED)).unwrap();
+        block_on(log.touch((1, 3), Touched::EVERYTHING, UNNUMBERED)).unwrap();
+        let recent = TouchedLog::load(data.clone(), ServerLog::Recent).unwrap();
+        let changed = Touched { object: object(8), start: 1, end: 2 };
+        block_on(recent.touch((1, 0), changed, UNNUMBERED)).unwrap();
+        // A crash amid a record.
+        data.append_to_log(ServerLog::Pending, &[1, 2, 3]).unwrap();
+        note_missing(&*data, &[(1, 2, object(9))]).unwrap();
+
+        let mut logs = StoppedLogs::default();
+        logs.read(&*data).unwrap();
+        let all = [(0, u64::MAX)];
+        assert_eq!(logs.pending(1, 2, object(7)), [(5, 9)]);
+        assert_eq!(logs.pending(1, 2, object(9)), all);
+        assert_eq!(logs.pending(1, 2, object(8)), []);
+        assert_eq!(logs.pending(1, 3, object(8)), all);
+        assert_eq!(logs.recent(1, object(8)), [(1, 2)]);
+        assert_eq!(logs.recent(1, object(7)), []);
+        let next = TouchedLog::load(data, ServerLog::Pending).unwrap();
+        assert_eq!(next.list((1, 2)), [part, Touched::whole(object(9))]);
+    }
+}
