@@ -89,10 +89,7 @@ impl Copies {
         self.must_be_equal();
         processes.into_iter().for_each(Process::stop);
         self.must_be_equal();
-        self.world.assert_sound();
-        for oss in [1, 2] {
-            self.world.assert_sound_at(&self.world.oss_data(oss));
-        }
+        self.world.assert_sound_with(&self.world.data(), &[1, 2]);
     }
 }
 

@@ -410,7 +410,13 @@ impl World {
 
     /// `glint fsck` of another data directory must find nothing.
     pub fn assert_sound_at(&self, data: &Path) {
-        let output = run(glint().args(["fsck", "--json", "--data", text(data)]));
+        self.assert_sound_with(data, &[]);
+    }
+
+    /// `glint fsck` of a data directory and those of servers of OSTs must find nothing.
+    pub fn assert_sound_with(&self, data: &Path, osses: &[u16]) {
+        let osses = osses.iter().flat_map(|n| ["--oss".into(), self.oss_data(*n)]);
+        let output = run(glint().args(["fsck", "--json", "--data", text(data)]).args(osses));
         let report = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(report.contains("\"findings\":0"), "{report}");
     }

@@ -32,16 +32,15 @@ pub struct CheckReport {
     pub orphans: u64,
     /// Everything that is wrong.
     pub findings: Vec<Finding>,
-    /// Files whose objects must be kept, and what these must add up to; `None` where
-    /// the objects know better.
+    /// Files whose objects must be kept; `None` where nobody knows how they are cut.
     pub files: HashMap<Ino, Option<Extent>>,
 }
 
 /// Extent of a file that its objects must add up to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
-    /// Size of the file.
-    pub size: u64,
+    /// Size of the file; `None` where the objects know better.
+    pub size: Option<u64>,
     /// How it is cut.
     pub layout: Layout,
 }
@@ -144,9 +143,9 @@ impl<K: Kv> Check<'_, K> {
                     Some((ino, Ok(record))) => {
                         if record.attr.is_file() {
                             let attr = &record.attr;
-                            let extent = Extent { size: attr.size, layout: attr.layout };
-                            let known = (!attr.size_on_ost).then_some(extent);
-                            self.report.files.insert(ino, known);
+                            let size = (!attr.size_on_ost).then_some(attr.size);
+                            let extent = Extent { size, layout: attr.layout };
+                            self.report.files.insert(ino, Some(extent));
                         }
                         self.inodes.insert(ino, SeenInode { record, links: 0, subdirectories: 0 });
                     }

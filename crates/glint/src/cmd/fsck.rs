@@ -1,15 +1,20 @@
 //! `glint fsck`: offline check of a data directory.
 
+mod copies;
+mod servers;
+
 use crate::CommandResult;
+use copies::{Copies, size_of_file};
 use futures_lite::future::block_on;
 use glint_kv::local::LocalKv;
 use glint_mds::Extent;
-use glint_ost::{ObjectStore, StoredObject};
+use glint_ost::StoredObject;
 use glint_proto::Ino;
 use glint_server::data_dir::{DataDir, Role};
-use glint_server::{Records, Settings, engine_options};
-use serde_json::json;
-use std::collections::HashMap;
+use glint_server::{Settings, engine_options};
+use serde_json::{Value, json};
+use servers::{Servers, Store};
+use std::collections::{HashMap, HashSet};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -26,11 +31,16 @@ pub(crate) const FAILED: u8 = 8;
 pub(crate) const USAGE: u8 = 16;
 
 /// Check a file system that is not being served: entries, inodes, link counts,
-/// objects, orphans.
+/// objects, orphans, data against its checksums, copies against each other.
 ///
-/// Of a directory of `glint oss` the data is compared with its checksums; which file an
-/// object belongs to is known where the MDS is. Sizes of files with objects on other servers
-/// are not compared.
+/// Say the directories of its other servers with --oss, as far as they are on this host or mounted
+/// here: files with data there are checked, too, and copies there compared with those here. Of a
+/// directory of `glint oss` alone the data is compared with its checksums; which file an
+/// object belongs to is known where the MDS is.
+///
+/// What a copy lacks because its OST was away is no damage, if the index of its chain says so: it is
+/// counted as `healing outstanding`, and is copied when the servers run. A copy that is damaged, or
+/// missing, while another one is right, --repair notes in that index, so that it is copied, too.
 ///
 /// Exits as fsck(8): 0 if nothing is wrong, 1 if something was and --repair put it right, 4 if
 /// something is wrong and was left, 5 for both, 8 if the check could not come to its end (a
@@ -44,10 +54,16 @@ pub(crate) struct Args {
     /// Data directory.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Put right what can be put right. Unreachable inodes get a name in lost+found.
+    /// Data directory of `glint oss`, of a server of this file system that is stopped, too; may be
+    /// said several times.
+    #[arg(long = "oss", value_name = "DIR")]
+    osses: Vec<PathBuf>,
+    /// Put right what can be put right. Unreachable inodes get a name in lost+found; wrong copies
+    /// are written anew from right ones, when the servers run.
     #[arg(long)]
     repair: bool,
-    /// Leave the data alone: do not compare it with its checksums.
+    /// Leave the data alone: do not compare it with its checksums, nor copies by more than their
+    /// sizes.
     #[arg(long)]
     skip_data: bool,
     /// Print JSON: a line per finding, then a summary, which says in `error` why the check did not
@@ -79,6 +95,8 @@ struct Check {
     objects: u64,
     bytes: u64,
     checked: u64,
+    /// What [`Copies::summary`] says.
+    copies: Option<Value>,
 }
 
 /// Counts of a namespace.
@@ -86,12 +104,18 @@ struct Namespace {
     inodes: u64,
     entries: u64,
     orphans: u64,
-    /// Files with objects on other servers, too.
+    /// Files with objects on servers whose directories were not named.
     elsewhere: usize,
 }
 
-/// Objects that are open at once: one after the other is read.
-const OPEN_FILES: usize = 16;
+/// Owner of an object.
+enum Belongs {
+    /// It is of no file.
+    Nowhere,
+    Alone,
+    /// It is one of several copies, which are looked at together.
+    Copy,
+}
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> CommandResult {
@@ -125,7 +149,7 @@ impl Check {
 
     /// Prints what was found, and of a check that failed, why.
     fn say(&self, args: &Args, error: Option<&String>) {
-        let Check { findings, namespace, objects, bytes, checked } = self;
+        let Check { findings, namespace, objects, bytes, checked, copies } = self;
         let (all, repaired) = (findings.len(), self.count(Outcome::Repaired));
         if args.json {
             for Finding { what, outcome } in findings {
@@ -142,6 +166,9 @@ impl Check {
                 summary["orphans"] = json!(orphans);
                 summary["elsewhere"] = json!(elsewhere);
             }
+            if let Some(copies) = copies {
+                summary["copies"] = copies.clone();
+            }
             if let Some(error) = error {
                 summary["error"] = json!(error);
             }
@@ -155,6 +182,7 @@ impl Check {
         if error.is_some() {
             return;
         }
+        copies.iter().flat_map(copies::lines).for_each(|line| crate::say!("{line}"));
         let mut text = String::new();
         if let Some(Namespace { inodes, entries, orphans, elsewhere }) = namespace {
             text = format!("{inodes} inodes, {entries} entries, {orphans} orphans, ");
@@ -172,16 +200,19 @@ impl Check {
         crate::say!("{text}{objects} objects ({checked} with checksums): {result}");
     }
 
-    /// Checks a data directory.
+    /// Checks a data directory, and those of other servers that were named.
     fn directory(&mut self, path: &Path, args: &Args) -> Result<(), Box<dyn std::error::Error>> {
         let data = DataDir::open(path)?;
         match data.role() {
             // Only the MDS knows which files the objects of an OSS belong to.
-            Role::Oss => self.stores(&data, args, |_| true),
+            Role::Oss => {
+                let servers = Servers::open(data, &args.osses)?;
+                self.stores(&servers, args, &mut Progress::new(), |_, _| Belongs::Alone)
+            }
             Role::Mds => {
                 let options = engine_options(&data, Settings::default().commit_interval)?;
                 let kv = LocalKv::open(&data.mds(), options)?;
-                self.file_system(&data, args, &kv)
+                self.file_system(&Servers::open(data, &args.osses)?, args, &kv)
             }
         }
     }
@@ -189,7 +220,7 @@ impl Check {
     /// Checks a namespace and its objects.
     fn file_system(
         &mut self,
-        data: &DataDir,
+        servers: &Servers,
         args: &Args,
         kv: &LocalKv,
     ) -> Result<(), Box<dyn std::error::Error>> {
@@ -200,43 +231,81 @@ impl Check {
             let outcome = if repaired { Outcome::Repaired } else { Outcome::Repairable };
             self.find(finding.what.clone(), outcome);
         }
-        let is_elsewhere = |extent: &&Extent| extent.layout.reaches_beyond(data.osts());
+        let mut copies = Copies::read(kv, servers, args.skip_data)?;
+        if copies.is_err() {
+            let what = "the table of chains is damaged; copies are not compared";
+            self.find(what.to_owned(), Outcome::Left);
+        }
+        let own = servers.own();
+        let is_elsewhere = |extent: &Extent| {
+            let mut stripes = 0..extent.layout.stripe_count.max(1);
+            stripes.any(|stripe| {
+                let target = extent.layout.ost_of(stripe, own);
+                !match &copies {
+                    Ok(copies) => copies.is_here(target),
+                    Err(_) => servers.store(target).is_some(),
+                }
+            })
+        };
+        let extents = report.files.iter().filter_map(|(ino, extent)| Some((*ino, (*extent)?)));
+        let (elsewhere, here): (Vec<_>, Vec<_>) =
+            extents.partition(|(_, extent)| is_elsewhere(extent));
         self.namespace = Some(Namespace {
             inodes: report.inodes,
             entries: report.entries,
             orphans: report.orphans,
-            elsewhere: report.files.values().flatten().filter(is_elsewhere).count(),
+            elsewhere: elsewhere.len(),
         });
         let waiting = block_on(glint_mds::objects_to_destroy(kv))?;
         let mut sizes: HashMap<Ino, u64> = HashMap::new();
-        self.stores(data, args, |found| {
-            let ino = found.object.ino;
-            let known = match report.files.get(&ino) {
-                Some(Some(extent)) => match extent.layout.stripe_of(found.object) {
+        let mut progress = Progress::new();
+        self.stores(servers, args, &mut progress, |ost, found| {
+            let StoredObject { object, size } = *found;
+            let known = match report.files.get(&object.ino) {
+                Some(Some(extent)) => match extent.layout.stripe_of(object) {
                     Some(stripe) => {
-                        let reaches = extent.layout.file_size(stripe, found.size);
-                        let size = sizes.entry(ino).or_default();
+                        let target = extent.layout.ost_of(stripe, own);
+                        if let Ok(copies) = &mut copies
+                            && copies.add(target, object, (ost, size))
+                        {
+                            return Belongs::Copy;
+                        }
+                        let reaches = extent.layout.file_size(stripe, size);
+                        let size = sizes.entry(object.ino).or_default();
                         *size = reaches.max(*size);
                         true
                     }
                     // The file's data has moved from there, or was to move.
-                    None => false,
+                    None => extent.size.is_none(),
                 },
                 Some(None) => true,
                 None => false,
             };
-            known || waiting.contains(&ino)
+            match known || waiting.contains(&object.ino) {
+                true => Belongs::Alone,
+                false => Belongs::Nowhere,
+            }
         })?;
+        let mut unsure = HashSet::new();
+        if let Ok(copies) = &mut copies {
+            copies.compare(self, &mut progress);
+            self.copies = Some(copies.summary());
+            copies.put_right(self, kv, args.repair)?;
+            for (object, size) in &copies.sizes {
+                let extent = report.files.get(&object.ino).and_then(Option::as_ref);
+                let reaches = extent.map_or(0, |extent| size_of_file(extent, *object, *size));
+                let size = sizes.entry(object.ino).or_default();
+                *size = reaches.max(*size);
+            }
+            unsure = std::mem::take(&mut copies.unsure);
+        }
         let (mut doubted, mut wrong) = (Vec::new(), Vec::new());
-        for (ino, extent) in &report.files {
-            let Some(extent) = extent.as_ref().filter(|extent| !is_elsewhere(extent)) else {
-                continue;
-            };
-            let have = sizes.get(ino).copied().unwrap_or(0);
-            if have != extent.size {
-                let size = extent.size;
+        for (ino, extent) in here {
+            let Some(size) = extent.size.filter(|_| !unsure.contains(&ino)) else { continue };
+            let have = sizes.get(&ino).copied().unwrap_or(0);
+            if have != size {
                 wrong.push(format!("file {ino} has {size} bytes, its objects {have}; they count"));
-                doubted.push(*ino);
+                doubted.push(ino);
             }
         }
         let repaired = match args.repair && !doubted.is_empty() {
@@ -248,17 +317,16 @@ impl Check {
         Ok(repaired?)
     }
 
-    /// Checks all objects of a data directory: whether each `belongs` to a file, and its data.
+    /// Checks all objects: what each `belongs` to, given its OST, and the data of those that are no
+    /// copies.
     fn stores(
         &mut self,
-        data: &DataDir,
+        servers: &Servers,
         args: &Args,
-        mut belongs: impl FnMut(&StoredObject) -> bool,
+        progress: &mut Progress,
+        mut belongs: impl FnMut(u16, &StoredObject) -> Belongs,
     ) -> Result<(), Box<dyn std::error::Error>> {
-        let mut progress = Progress::new();
-        data.find_osts()?;
-        for index in 0..data.osts() {
-            let store = ObjectStore::open(&data.ost(index), OPEN_FILES, Default::default())?;
+        for Store { ost, objects: store, .. } in servers.stores() {
             let mut lost = Vec::new();
             let mut kept = Vec::new();
             let mut strays = Vec::new();
@@ -266,16 +334,16 @@ impl Check {
                 |found| {
                     self.objects += 1;
                     self.bytes += found.size;
-                    if !belongs(&found) {
-                        lost.push(found.object);
-                    } else if !args.skip_data {
-                        kept.push(found.object);
+                    match belongs(*ost, &found) {
+                        Belongs::Nowhere => lost.push(found.object),
+                        Belongs::Alone if !args.skip_data => kept.push(found.object),
+                        Belongs::Alone | Belongs::Copy => {}
                     }
                 },
                 |path| strays.push(path),
             )?;
             for object in lost {
-                let what = format!("object {object} on OST {index} belongs to no file");
+                let what = format!("object {object} on OST {ost} belongs to no file");
                 match args.repair.then(|| store.remove(object)) {
                     None => self.find(what, Outcome::Repairable),
                     Some(Ok(())) => self.find(what, Outcome::Repaired),
@@ -283,12 +351,12 @@ impl Check {
                 }
             }
             for (done, object) in kept.iter().enumerate() {
-                progress.show(index, done, kept.len());
+                progress.show(&format!("OST {ost}"), done, kept.len());
                 match store.check(*object) {
                     Ok(sums) => self.checked += u64::from(sums.is_some()),
                     Err(error) => {
                         let what = format!(
-                            "object {object} on OST {index}: {error}; restore its file from a backup"
+                            "object {object} on OST {ost}: {error}; restore its file from a backup"
                         );
                         self.find(what, Outcome::Left);
                     }
@@ -314,9 +382,9 @@ impl Progress {
         Progress { terminal: std::io::stderr().is_terminal(), last: Instant::now() }
     }
 
-    fn show(&mut self, ost: u16, done: usize, of: usize) {
+    fn show(&mut self, of_what: &str, done: usize, of: usize) {
         if self.terminal && self.last.elapsed() > Duration::from_millis(200) {
-            crate::live::show(&format!("\r\x1b[2KOST {ost}: {done} of {of} objects"));
+            crate::live::show(&format!("\r\x1b[2K{of_what}: {done} of {of} objects"));
             self.last = Instant::now();
         }
     }

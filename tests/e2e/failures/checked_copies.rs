@@ -1,0 +1,280 @@
+//! `glint fsck` of files with copies: what is wrong is named, and nothing else, and heal puts it right.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use support::random::Random;
+use support::*;
+
+const FILES: u64 = 12;
+const BYTES: usize = 200_000;
+
+fn bytes(seed: u64) -> Vec<u8> {
+    let mut random = Random(seed);
+    (0..BYTES).map(|_| random.below(256) as u8).collect()
+}
+
+/// Objects of an OST: paths below its directory, and content.
+fn content(ost: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let top = ost.join("objects");
+    for folder in fs::read_dir(&top).unwrap().flatten() {
+        for object in fs::read_dir(folder.path()).unwrap().flatten() {
+            let path = object.path();
+            let name = path.strip_prefix(&top).unwrap().to_owned();
+            found.insert(name, fs::read(path).unwrap());
+        }
+    }
+    found
+}
+
+fn flip(ost: &Path, object: &Path, at: u64) {
+    let path = ost.join("objects").join(object);
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+}
+
+fn name(object: &Path) -> &str {
+    object.file_name().unwrap().to_str().unwrap()
+}
+
+/// What `glint fsck` says.
+struct Report {
+    findings: Vec<Value>,
+    copies: Value,
+}
+
+impl Report {
+    /// Of a check that ends with this code.
+    fn new(data: &Path, more: &[&str], code: i32) -> Report {
+        let output = glint().args(["fsck", "--json"]).arg(data).args(more).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}{error}");
+        let rows = said.lines().map(|line| serde_json::from_str(line).unwrap());
+        let (findings, rest): (Vec<Value>, Vec<Value>) =
+            rows.partition(|row: &Value| row["finding"].is_string());
+        Report { findings, copies: rest[0]["copies"].clone() }
+    }
+
+    fn count(&self, what: &str) -> u64 {
+        self.copies[what].as_u64().unwrap()
+    }
+
+    fn outstanding(&self) -> BTreeMap<u64, u64> {
+        let rows = self.copies["outstanding"].as_array().unwrap().iter();
+        rows.map(|row| (row["ost"].as_u64().unwrap(), row["objects"].as_u64().unwrap())).collect()
+    }
+
+    /// The finding about an object on an OST, which `--repair` puts right.
+    fn finding(&self, object: &Path, ost: usize) -> &str {
+        let (object, ost) = (name(object), format!("on OST {ost}"));
+        let is_meant = |row: &&Value| {
+            let text = row["finding"].as_str().unwrap();
+            text.contains(object) && text.contains(&ost)
+        };
+        let found = self.findings.iter().find(is_meant);
+        let found = found.unwrap_or_else(|| panic!("{object} {ost}: {:?}", self.findings));
+        assert_eq!(found["repairable"], true, "{found}");
+        found["finding"].as_str().unwrap()
+    }
+}
+
+/// Three OSTs of one server, each with a copy of everything.
+struct OneServer {
+    world: World,
+}
+
+impl OneServer {
+    fn up(&self) -> Process {
+        self.world.up(&["--osts", "3", "--replicas", "3"])
+    }
+
+    fn osts(&self) -> [PathBuf; 3] {
+        [0, 1, 2].map(|n| self.world.data().join(format!("ost{n}")))
+    }
+
+    fn check(&self, more: &[&str], code: i32) -> Report {
+        Report::new(&self.world.data(), more, code)
+    }
+
+    /// Waits until nothing is to be made equal any more, and stops.
+    fn stop(&self, up: Process) {
+        let recent = self.world.data().join("recent.log");
+        eventually("all is on stable storage", || fs::metadata(&recent).unwrap().len() == 0);
+        up.stop();
+    }
+
+    fn must_be_equal(&self) {
+        let [one, two, three] = self.osts().map(|ost| content(&ost));
+        assert!(one == two && two == three, "copies differ");
+    }
+}
+
+#[test]
+fn wrong_copies_are_named_and_healed_and_what_the_index_names_is_outstanding() {
+    let one = OneServer { world: World::new() };
+    let (osts, mount) = (one.osts(), one.world.mount_point());
+    let up = one.up();
+    for n in 0..FILES {
+        fs::write(mount.join(format!("file{n}")), bytes(n)).unwrap();
+        File::open(mount.join(format!("file{n}"))).unwrap().sync_all().unwrap();
+    }
+    one.stop(up);
+    let sound = one.check(&[], 0);
+    assert_eq!((sound.count("objects"), sound.count("copies")), (FILES, 3 * FILES));
+    assert_eq!((sound.count("elsewhere"), sound.count("in_doubt")), (0, 0));
+    assert!(sound.outstanding().is_empty());
+
+    let objects: Vec<PathBuf> = content(&osts[0]).into_keys().collect();
+    flip(&osts[1], &objects[0], 150_000);
+    fs::remove_file(osts[2].join("objects").join(&objects[1])).unwrap();
+    let report = one.check(&[], 4);
+    assert_eq!(report.findings.len(), 2, "{:?}", report.findings);
+    let said = report.finding(&objects[0], 1);
+    assert!(said.contains("bytes 131072..196608 do not match their checksum"), "{said}");
+    assert!(said.contains("--repair has heal copy it from OST"), "{said}");
+    let said = report.finding(&objects[1], 2);
+    assert!(said.contains("is missing"), "{said}");
+    let report = one.check(&["--skip-data"], 4);
+    assert_eq!(report.findings.len(), 1, "{:?}", report.findings);
+    report.finding(&objects[1], 2);
+    assert_eq!(one.check(&["--repair"], 1).findings.len(), 2);
+    let report = one.check(&[], 0);
+    assert_eq!(report.outstanding(), BTreeMap::from([(1, 1), (2, 1)]));
+    let said = run(glint().arg("fsck").arg(one.world.data())).stdout;
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert!(said.contains("OST 2: healing outstanding of 1 objects"), "{said}");
+    assert!(said.contains("sound"), "{said}");
+    let up = one.up();
+    wait_until_whole(text(&mount));
+    run(glint().args(["heal", "pause", text(&mount)]));
+    one.stop(up);
+    one.must_be_equal();
+    assert!(one.check(&[], 0).outstanding().is_empty());
+
+    // After a start of its only server one member of each chain serves, and the others wait for heal.
+    let up = one.up();
+    for n in 0..FILES {
+        let file = File::options().write(true).open(mount.join(format!("file{n}"))).unwrap();
+        file.write_all_at(b"changed", 1000).unwrap();
+        file.sync_all().unwrap();
+    }
+    up.stop();
+    let report = one.check(&[], 0);
+    let lagging = report.outstanding();
+    assert!(lagging.values().sum::<u64>() > 0, "{lagging:?}");
+    // Beside what the index names, damage is none the less.
+    let copies = osts.each_ref().map(|ost| content(ost));
+    let differs = |(ost, object): &(usize, &PathBuf)| {
+        let others = [(ost + 1) % 3, (ost + 2) % 3];
+        others.iter().all(|other| copies[*other][*object] != copies[*ost][*object])
+    };
+    let mut all = (0..3).flat_map(|ost| objects.iter().map(move |object| (ost, object)));
+    let (ost, object) = all.find(differs).unwrap();
+    assert!(lagging.contains_key(&(ost as u64)), "{lagging:?} without {ost}");
+    flip(&osts[ost], object, 150_000);
+    let report = one.check(&[], 4);
+    assert_eq!(report.findings.len(), 1, "{:?}", report.findings);
+    report.finding(object, ost);
+    assert_eq!(one.check(&["--repair"], 1).findings.len(), 1);
+    assert_eq!(one.check(&[], 0).outstanding(), lagging);
+    let up = one.up();
+    run(glint().args(["heal", "resume", text(&mount)]));
+    wait_until_whole(text(&mount));
+    for n in 0..FILES {
+        let mut wanted = bytes(n);
+        wanted[1000..1007].copy_from_slice(b"changed");
+        assert!(fs::read(mount.join(format!("file{n}"))).unwrap() == wanted, "file{n}");
+    }
+    one.stop(up);
+    one.must_be_equal();
+    assert!(one.check(&[], 0).outstanding().is_empty());
+}
+
+#[test]
+fn nothing_is_named_after_a_crash() {
+    let one = OneServer { world: World::new() };
+    let mount = one.world.mount_point();
+    for round in 0..at_length(4, 20) {
+        let up = one.up();
+        wait_until_whole(text(&mount));
+        let goes_on = AtomicBool::new(true);
+        std::thread::scope(|scope| {
+            for worker in 0..4 {
+                let (mount, goes_on) = (&mount, &goes_on);
+                scope.spawn(move || {
+                    let mut random = Random(round << 8 | worker);
+                    while goes_on.load(Ordering::Acquire) {
+                        let path = mount.join(format!("file{worker}.{}", random.below(20)));
+                        // It is killed meanwhile.
+                        let file =
+                            File::options().create(true).truncate(false).write(true).open(&path);
+                        let Ok(file) = file else { continue };
+                        let _ = file.write_all_at(&bytes(round)[..5000], random.below(1 << 20));
+                        let _ = file.set_len(random.below(1 << 20));
+                        if random.below(8) == 0 {
+                            let _ = fs::remove_file(&path);
+                        }
+                    }
+                });
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1500));
+            up.kill();
+            goes_on.store(false, Ordering::Release);
+        });
+        let report = one.check(&[], 0);
+        assert!(report.count("objects") > 0 && report.findings.is_empty());
+    }
+    let up = one.up();
+    wait_until_whole(text(&mount));
+    up.stop();
+    assert!(one.check(&[], 0).outstanding().is_empty());
+}
+
+#[test]
+fn copies_on_other_servers_are_compared_where_these_are_named() {
+    let world = World::new();
+    let (port, ports) = (free_port(), [free_port(), free_port()]);
+    let serve = || world.serve(port, &["--replicas", "3"]);
+    let oss = |n: u16| world.oss(n, ports[usize::from(n) - 1], port, &[]);
+    let (server, first, second) = (serve(), oss(1), oss(2));
+    let (client, dir) = world.mount(port, "a", &[]);
+    for n in 0..FILES {
+        fs::write(dir.join(format!("file{n}")), bytes(n)).unwrap();
+    }
+    sh(&dir, "sync -f .");
+    [client, first, second, server].into_iter().for_each(Process::stop);
+    let dirs = [world.data(), world.oss_data(1), world.oss_data(2)];
+    let osts = dirs.each_ref().map(|data| data.join("ost0"));
+    let all = ["--oss", text(&dirs[1]), "--oss", text(&dirs[2])];
+    let report = Report::new(&dirs[0], &all, 0);
+    assert_eq!((report.count("copies"), report.count("elsewhere")), (3 * FILES, 0));
+
+    let objects: Vec<PathBuf> = content(&osts[1]).into_keys().collect();
+    fs::remove_file(osts[1].join("objects").join(&objects[3])).unwrap();
+    flip(&osts[2], &objects[4], 5);
+    let report = Report::new(&dirs[0], &[], 0);
+    assert_eq!((report.count("copies"), report.count("elsewhere")), (FILES, 2 * FILES));
+    let report = Report::new(&dirs[0], &all, 4);
+    assert_eq!(report.findings.len(), 2, "{:?}", report.findings);
+    report.finding(&objects[3], 1);
+    report.finding(&objects[4], 2);
+    let said = refused(glint().args(["fsck", "--oss", text(&dirs[1])]).arg(&dirs[2]));
+    assert!(said.contains("goes with the directory of the server with the MDS"), "{said}");
+    Report::new(&dirs[0], &[&all[..], &["--repair"]].concat(), 1);
+    Report::new(&dirs[0], &all, 0);
+    let (server, first, second) = (serve(), oss(1), oss(2));
+    wait_until_whole(&address(port));
+    let [one, two, three] = osts.each_ref().map(|ost| content(ost));
+    assert!(one == two && two == three, "copies differ");
+    [first, second, server].into_iter().for_each(Process::stop);
+    Report::new(&dirs[0], &all, 0);
+}
