@@ -1,32 +1,24 @@
-//! `glint ost drain`, `undrain`, `files` and `remove`: files leave an OST while they are used. The
-//! process behind a mount moves each, when the attribute `glint.restripe` of it is set.
+//! `glint ost drain`, `undrain`, `files` and `remove`: files leave an OST while they are used.
 
-use super::file_handle::ByNumber;
+use super::moves::{AtOnce, Move, Moved, Mover};
 use super::order::{WhichOst, ask, pages};
-use super::restripe::move_data;
 use crate::CommandResult;
-use crate::live;
 use crate::signals::Stop;
 use crate::target::Target;
 use glint_proto::Ino;
 use glint_proto::message::{DrainOst, DrainStep, GiveUp, GiveUpStep};
 use glint_server::human_bytes;
 use serde_json::{Value, json};
-use std::io::IsTerminal;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Looks for files in a row that move none of those that are left, before it is given up.
 const IDLE_PASSES_MAX: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(1);
-const REDRAW: Duration = Duration::from_millis(200);
 /// Files that are named with the reason why they did not move.
 const NAMED: usize = 8;
 
-/// OST and file system of these commands; `drain` moves files through a mount.
+/// OST and file system of these commands.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -36,11 +28,27 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// Options of `drain`, which moves files through a mount.
+#[derive(clap::Args)]
+pub(crate) struct DrainArgs {
+    #[command(flatten)]
+    args: Args,
+    #[command(flatten)]
+    at_once: AtOnce,
+}
+
 /// File with a stripe on an OST.
 struct Placed {
     ino: u64,
     size: u64,
     path: Option<String>,
+}
+
+impl Placed {
+    /// Name of the file for people.
+    fn name(&self) -> String {
+        self.path.clone().unwrap_or_else(|| format!("inode {}", self.ino))
+    }
 }
 
 /// Everything that an OST has.
@@ -72,7 +80,7 @@ fn held(target: &Target, ost: u16, stop: &Stop) -> Result<Held, Box<dyn std::err
 pub(crate) fn files(args: &Args) -> CommandResult {
     let target = args.which.target()?;
     let held = held(&target, args.which.ost, &Stop::listen()?)?;
-    for Placed { ino, size, path } in &held.files {
+    for Placed { ino, size, path, .. } in &held.files {
         match (args.json, path) {
             (true, path) => crate::say!("{}", json!({ "ino": ino, "path": path, "size": size })),
             (false, Some(path)) => crate::say!("{path}"),
@@ -95,35 +103,32 @@ pub(crate) fn undrain(args: &Args) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-#[derive(Default)]
-struct Moved {
-    files: u64,
-    bytes: u64,
-}
-
 /// Moves all files away.
-pub(crate) fn drain(args: &Args) -> CommandResult {
+pub(crate) fn drain(DrainArgs { args, at_once }: &DrainArgs) -> CommandResult {
     let (ost, target) = (args.which.ost, args.which.target()?);
-    let Target::Mount(mount) = &target else {
-        return Err(
-            "files are moved through a mount: name a mount point of the file system on this \
-                    host"
-                .into(),
-        );
-    };
-    let by_number =
-        ByNumber::new(mount).map_err(|error| format!("{}: {error}", mount.display()))?;
     let stop = Stop::listen()?;
+    let mut mover = Mover::new(&target, at_once, args.json, &stop)?;
     ask(&target, &DrainOst { ost, step: DrainStep::Begin })?;
-    let (begun, mut moved, mut idle) = (Instant::now(), Moved::default(), 0);
+    let mut idle = 0;
     let left = loop {
         let found = held(&target, ost, &stop)?.files;
         if found.is_empty() && !stop.is_asked() {
             break Vec::new();
         }
-        let before = moved.files;
-        let left = pass(args, &by_number, &found, &stop, (&mut moved, begun));
-        idle = if moved.files > before { 0 } else { idle + 1 };
+        let words = vec![format!("avoid={ost}")];
+        let to_move = |file: Placed| Move {
+            ino: file.ino,
+            bytes: file.size,
+            name: file.name(),
+            words: words.clone(),
+            way: None,
+        };
+        let moves: Vec<Move> = found.into_iter().map(to_move).collect();
+        let before = mover.moved.files;
+        let left = mover.pass(&moves);
+        let left: Vec<(String, String)> =
+            left.into_iter().map(|(file, reason)| (file.name.clone(), reason)).collect();
+        idle = if mover.moved.files > before { 0 } else { idle + 1 };
         if stop.is_asked() || idle == IDLE_PASSES_MAX {
             break left;
         }
@@ -131,76 +136,9 @@ pub(crate) fn drain(args: &Args) -> CommandResult {
             std::thread::sleep(PAUSE);
         }
     };
-    report(args, &moved, &left, stop.is_asked());
+    report(args, &mover.moved, &left, stop.is_asked());
     let is_done = left.is_empty() && !stop.is_asked();
     Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Moves files once. Returns those that stay, each with the reason.
-fn pass(
-    args: &Args,
-    by_number: &ByNumber,
-    found: &[Placed],
-    stop: &Stop,
-    (moved, begun): (&mut Moved, Instant),
-) -> Vec<(String, String)> {
-    let is_shown = !args.json && std::io::stderr().is_terminal();
-    let mut shown = Instant::now();
-    let words = format!("avoid={}", args.which.ost);
-    let mut left = Vec::new();
-    for (n, file) in found.iter().enumerate() {
-        if stop.is_asked() {
-            break;
-        }
-        let name = file.path.clone().unwrap_or_else(|| format!("inode {}", file.ino));
-        let result = match by_number.open(file.ino) {
-            // Where it is now, whatever happens to its names.
-            Ok(fd) => {
-                let path = PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()));
-                match path.metadata() {
-                    Ok(metadata) if metadata.nlink() == 0 => {
-                        Err("it is removed, and goes when it is closed".into())
-                    }
-                    _ => move_data(&path, &words, stop),
-                }
-            }
-            Err(error) if error.raw_os_error() == Some(libc::ESTALE) => {
-                Err("it was removed meanwhile".into())
-            }
-            Err(error) => Err(error.to_string()),
-        };
-        if args.json {
-            let (error, is_moved) = (result.as_ref().err(), result.is_ok());
-            crate::say!(
-                "{}",
-                json!({ "ino": file.ino, "path": name, "moved": is_moved, "error": error })
-            );
-        }
-        match result {
-            Ok(()) => {
-                moved.files += 1;
-                moved.bytes += file.size;
-            }
-            Err(error) => left.push((name, error)),
-        }
-        if is_shown && shown.elapsed() >= REDRAW {
-            shown = Instant::now();
-            live::show(&progress(moved, found.len() - n - 1, begun.elapsed()));
-        }
-    }
-    if is_shown {
-        live::show("\r\x1b[J");
-    }
-    left
-}
-
-fn progress(moved: &Moved, left: usize, took: Duration) -> String {
-    let Moved { files, bytes } = moved;
-    let seconds = took.as_secs_f64().max(0.001);
-    let rate = human_bytes((*bytes as f64 / seconds) as u64);
-    let more = (left as f64 * seconds / (*files).max(1) as f64).ceil();
-    let bytes = human_bytes(*bytes);
-    format!("\r\x1b[J{files} files with {bytes} moved at {rate}/s, {left} left, {more} s")
 }
 
 fn report(args: &Args, moved: &Moved, left: &[(String, String)], is_stopped: bool) {

@@ -4,6 +4,7 @@ mod drain;
 mod file_handle;
 pub(crate) mod heal;
 pub(crate) mod lost;
+mod moves;
 mod order;
 pub(crate) mod ost;
 pub(crate) mod restripe;

@@ -21,13 +21,13 @@ pub(crate) enum OstCommand {
     Lost(lost::Args),
     /// Move all files away from an OST, while they are used
     ///
-    /// New files avoid it from now on, and those that are there are moved to other OSTs one after the
-    /// other, through the mount that is named. Who reads or writes a file waits while that is moved;
+    /// New files avoid it from now on, and those that are there are moved to other OSTs, some at
+    /// once, through the mount that is named. Who reads or writes a file waits while that is moved;
     /// one that others use all the time is tried again, and named in the end, with exit status 1.
-    /// Ctrl-C ends after the file that is being moved; the same command goes on from there. When it
+    /// Ctrl-C ends after the files that are being moved; the same command goes on from there. When it
     /// has ended, nothing is lost with the OST: `glint ost remove` takes it away. For root, and
     /// administrators only.
-    Drain(drain::Args),
+    Drain(drain::DrainArgs),
     /// Have new files use an OST again that was drained
     Undrain(drain::Args),
     /// Take a drained OST away, whose server is stopped

@@ -177,23 +177,29 @@ fn restripe(path: &Path, words: &str, stop: &Stop) -> Result<bool, String> {
     if is_as_wished(&layout, words) {
         return Ok(false);
     }
-    move_data(path, words, stop).map(|()| true)
+    move_data(path, &[words], stop).map(|()| true)
 }
 
-/// Has the data of a file moved as these words say, when others let it.
-pub(super) fn move_data(path: &Path, words: &str, stop: &Stop) -> Result<(), String> {
+/// Has the data of a file moved, when others let it: as the first of these words say that there is a
+/// place for.
+pub(super) fn move_data(path: &Path, words: &[impl AsRef<str>], stop: &Stop) -> Result<(), String> {
     let mut pause = PAUSE;
     let mut attempts = ATTEMPTS;
+    let mut words = words.iter().map(AsRef::as_ref);
+    let mut wish = words.next().unwrap_or("");
     loop {
-        attempts -= 1;
         let flags = XattrFlags::empty();
-        match rustix::fs::setxattr(path, "glint.restripe", words.as_bytes(), flags) {
+        match rustix::fs::setxattr(path, "glint.restripe", wish.as_bytes(), flags) {
             Ok(()) => return Ok(()),
-            Err(Errno::AGAIN | Errno::BUSY) if attempts > 0 && !stop.is_asked() => {
+            Err(Errno::AGAIN | Errno::BUSY) if attempts > 1 && !stop.is_asked() => {
+                attempts -= 1;
                 std::thread::sleep(pause);
                 pause *= 2;
             }
-            Err(errno) => return Err(explained(path, errno)),
+            Err(errno) => match words.next().filter(|_| errno == Errno::NOSPC) {
+                Some(next) => wish = next,
+                None => return Err(explained(path, errno)),
+            },
         }
     }
 }
