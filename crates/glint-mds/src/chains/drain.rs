@@ -10,7 +10,7 @@ use crate::error::errno;
 use crate::service::Mds;
 use crate::store::keys::Orphan;
 use glint_kv::{Batch, Keyspace, Kv};
-use glint_proto::{Errno, FsResult, Ino, Layout};
+use glint_proto::{Attr, Errno, FsResult, Ino};
 
 const KEY: &[u8] = b"drained";
 /// Orphan keys that are read at once.
@@ -38,6 +38,26 @@ pub enum DrainError {
     /// New files avoid it; chains without it could not be made.
     #[error("new files avoid it, but chains without it could not be made: {0}; try again")]
     Chains(Errno),
+}
+
+/// The part of a file that an OST holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HeldPart {
+    /// Bytes that it takes there, as far as the MDS knows.
+    pub bytes: u64,
+    /// Stripes of the file.
+    pub stripes: u16,
+    /// OSTs that the file lies on; none where it has several stripes.
+    pub osts: Vec<u16>,
+}
+
+/// Files with objects on an OST that are to be removed there.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Leaving {
+    /// All of them.
+    pub files: u64,
+    /// Those of them whose data has moved, or is just being copied there.
+    pub moved: u64,
 }
 
 impl<K: Kv> Mds<K> {
@@ -109,29 +129,61 @@ impl<K: Kv> Mds<K> {
         ost: u16,
         own: u16,
         from: Ino,
-    ) -> FsResult<(Vec<NamedFile<()>>, Option<Ino>)> {
-        let is_there = |layout: &Layout| self.has_stripe_on(layout, own, &[ost]);
-        self.named_files(from, |record| is_there(&record.attr.layout).then_some(())).await
+    ) -> FsResult<(Vec<NamedFile<HeldPart>>, Option<Ino>)> {
+        self.named_files(from, |record| self.held_part(&record.attr, own, ost)).await
     }
 
-    /// How many files that were removed, or moved, have objects there which are not removed yet.
-    pub async fn leaving(&self, ost: u16, own: u16) -> FsResult<u64> {
-        let (mut count, mut from) = (0, Vec::new());
+    /// The part of a file that an OST holds, if it holds one.
+    fn held_part(&self, attr: &Attr, own: u16, ost: u16) -> Option<HeldPart> {
+        let Attr { size, blocks, layout, .. } = *attr;
+        let stripes = layout.stripe_count.max(1);
+        let (mut is_there, mut bytes, mut osts) = (false, 0, Vec::new());
+        for stripe in 0..stripes {
+            let members = self.members_of(layout.ost_of(stripe, own));
+            if members.contains(&ost) {
+                is_there = true;
+                bytes += layout.object_size(stripe, size);
+            }
+            if stripes == 1 {
+                osts = members;
+            }
+        }
+        // Holes take no space.
+        let stored = blocks.saturating_mul(512);
+        if (1..size).contains(&stored) {
+            bytes = (u128::from(bytes) * u128::from(stored) / u128::from(size)) as u64;
+        }
+        is_there.then_some(HeldPart { bytes, stripes, osts })
+    }
+
+    /// OSTs that have what lies on a target.
+    fn members_of(&self, target: u16) -> Vec<u16> {
+        match self.chains.get(target) {
+            Some(row) => row.members.iter().map(|member| member.ost).collect(),
+            None => vec![target],
+        }
+    }
+
+    /// Counts files that were removed, or moved, and have objects there which are not removed yet.
+    pub async fn leaving(&self, ost: u16, own: u16) -> FsResult<Leaving> {
+        let (mut leaving, mut from) = (Leaving::default(), Vec::new());
         loop {
             let page = self.kv.scan(Keyspace::Orphan, &from, &[0xff; 11], ORPHANS).await;
             let page = page.map_err(errno)?;
-            for (_, value) in &page {
+            for (key, value) in &page {
                 if let Some(Orphan::Destroy(layout) | Orphan::Planned(layout, _)) =
                     Orphan::parse(value)
+                    && self.has_stripe_on(&layout, own, &[ost])
                 {
-                    count += u64::from(self.has_stripe_on(&layout, own, &[ost]));
+                    leaving.files += 1;
+                    leaving.moved += u64::from(key.len() > Ino::ROOT.key().len());
                 }
             }
             let Some((last, _)) = page.last().filter(|_| page.len() == ORPHANS) else { break };
             from = [last.as_slice(), &[0]].concat();
             futures_lite::future::yield_now().await;
         }
-        Ok(count)
+        Ok(leaving)
     }
 }
 

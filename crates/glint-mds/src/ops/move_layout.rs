@@ -344,5 +344,7 @@ mod tests {
         assert_eq!(orphan(narrow), Some(Orphan::Planned(narrow, client)));
         let is_moving = |layout| mds.is_moving(&keys::orphan_objects(ino, layout), client);
         assert!(is_moving(narrow) && !is_moving(other) && !is_moving(one));
+        let leaving = block_on(mds.leaving(narrow.first_ost, 3)).unwrap();
+        assert!(leaving.moved > 0 && leaving.moved == leaving.files, "{leaving:?}");
     }
 }

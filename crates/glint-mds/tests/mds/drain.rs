@@ -5,7 +5,7 @@
 use crate::copies::{place, set};
 use crate::support::{ROOT, Tree, planted};
 use futures_lite::future::block_on;
-use glint_mds::DrainError;
+use glint_mds::{DrainError, HeldPart};
 use glint_proto::chain::ChainId;
 use glint_proto::{FileType, Ino, Layout, MdsReply, MdsRequest};
 use std::collections::BTreeSet;
@@ -27,6 +27,10 @@ fn is_on(tree: &Tree, layout: Layout, ost: u16) -> bool {
 fn listed(tree: &Tree, ost: u16) -> BTreeSet<String> {
     let (files, next) = block_on(tree.mds.files_on(ost, OWN, Ino(0))).unwrap();
     assert_eq!(next, None);
+    for file in &files {
+        let HeldPart { bytes, stripes, osts } = &file.says;
+        assert!(*stripes == 1 && osts.contains(&ost) && *bytes <= file.size, "{file:?}");
+    }
     files.into_iter().map(|file| String::from_utf8(file.path.unwrap()).unwrap()).collect()
 }
 

@@ -3,7 +3,7 @@
 
 use super::MdsServer;
 use glint_kv::Kv;
-use glint_mds::NamedFile;
+use glint_mds::{HeldPart, Leaving, NamedFile};
 use glint_ost::disk::Disk;
 use glint_proto::message::{DrainOst, DrainStep};
 use serde_json::{Value, json};
@@ -38,7 +38,9 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
                 let mut page = json!({ "files": files, "next": next.map(|ino| ino.0) });
                 if next.is_none() {
                     let leaving = self.mds.leaving(ost, self.osts.count()).await;
-                    page["leaving"] = json!(leaving.map_err(|errno| errno.to_string())?);
+                    let Leaving { files, moved } = leaving.map_err(|errno| errno.to_string())?;
+                    page["leaving"] = json!(files);
+                    page["moved"] = json!(moved);
                 }
                 Ok(page.to_string())
             }
@@ -46,6 +48,9 @@ impl<K: Kv, D: Disk> MdsServer<K, D> {
     }
 }
 
-fn row(file: &NamedFile<()>) -> Value {
-    json!({ "ino": file.ino.0, "path": file.path.as_deref().map(String::from_utf8_lossy), "size": file.size })
+fn row(file: &NamedFile<HeldPart>) -> Value {
+    let HeldPart { bytes, stripes, osts } = &file.says;
+    let path = file.path.as_deref().map(String::from_utf8_lossy);
+    json!({ "ino": file.ino.0, "path": path, "size": file.size,
+        "bytes": bytes, "stripes": stripes, "osts": osts })
 }
