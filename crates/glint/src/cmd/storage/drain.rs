@@ -38,42 +38,85 @@ pub(crate) struct DrainArgs {
 }
 
 /// File with a stripe on an OST.
-struct Placed {
-    ino: u64,
+pub(super) struct Placed {
+    pub(super) ino: u64,
     size: u64,
     path: Option<String>,
+    /// Bytes of it on that OST.
+    pub(super) bytes: u64,
+    pub(super) stripes: u64,
+    /// OSTs that it lies on, if it has one stripe.
+    pub(super) osts: Vec<u16>,
 }
 
 impl Placed {
     /// Name of the file for people.
-    fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         self.path.clone().unwrap_or_else(|| format!("inode {}", self.ino))
+    }
+
+    /// File of a test of those who choose files.
+    #[cfg(test)]
+    pub(super) fn for_test(ino: u64, bytes: u64, stripes: u64, osts: Vec<u16>) -> Placed {
+        Placed { ino, size: bytes, path: None, bytes, stripes, osts }
     }
 }
 
 /// Everything that an OST has.
-struct Held {
-    files: Vec<Placed>,
+pub(super) struct Held {
+    pub(super) files: Vec<Placed>,
     /// Removed or moved files whose objects are not removed there yet.
     leaving: u64,
+    /// Those of them that were moved.
+    moved: u64,
 }
 
 /// Asks for all files with a stripe on an OST.
-fn held(target: &Target, ost: u16, stop: &Stop) -> Result<Held, Box<dyn std::error::Error>> {
-    let (mut files, mut leaving) = (Vec::new(), 0);
-    let request = |from| DrainOst { ost, step: DrainStep::Files(from) };
+pub(super) fn held(
+    target: &Target,
+    ost: u16,
+    stop: &Stop,
+) -> Result<Held, Box<dyn std::error::Error>> {
+    held_from(target, ost, Ino(0), stop)
+}
+
+/// How many moved files have objects on an OST that are not removed yet.
+pub(super) fn moved(
+    target: &Target,
+    ost: u16,
+    stop: &Stop,
+) -> Result<u64, Box<dyn std::error::Error>> {
+    Ok(held_from(target, ost, Ino(u64::MAX), stop)?.moved)
+}
+
+fn held_from(
+    target: &Target,
+    ost: u16,
+    first: Ino,
+    stop: &Stop,
+) -> Result<Held, Box<dyn std::error::Error>> {
+    let (mut files, mut leaving, mut moved) = (Vec::new(), 0, 0);
+    let request = |from: Ino| DrainOst { ost, step: DrainStep::Files(from.max(first)) };
     for page in pages(target, request).take_while(|_| !stop.is_asked()) {
         let page = page?;
         let Some(rows) = page["files"].as_array() else {
             return Err("the server cannot say which files are there".into());
         };
         files.extend(rows.iter().filter_map(|row| {
-            let path = row["path"].as_str().map(str::to_owned);
-            Some(Placed { ino: row["ino"].as_u64()?, size: row["size"].as_u64()?, path })
+            let osts = row["osts"].as_array().into_iter().flatten();
+            Some(Placed {
+                ino: row["ino"].as_u64()?,
+                size: row["size"].as_u64()?,
+                path: row["path"].as_str().map(str::to_owned),
+                bytes: row["bytes"].as_u64().unwrap_or(0),
+                stripes: row["stripes"].as_u64().unwrap_or(0),
+                osts: osts.filter_map(|ost| ost.as_u64()?.try_into().ok()).collect(),
+            })
         }));
         leaving = page["leaving"].as_u64().unwrap_or(leaving);
+        moved = page["moved"].as_u64().unwrap_or(moved);
     }
-    Ok(Held { files, leaving })
+    Ok(Held { files, leaving, moved })
 }
 
 /// Lists the files.

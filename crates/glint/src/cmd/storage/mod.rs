@@ -7,6 +7,7 @@ pub(crate) mod lost;
 mod moves;
 mod order;
 pub(crate) mod ost;
+pub(crate) mod rebalance;
 pub(crate) mod restripe;
 pub(crate) mod scrub;
 pub(crate) mod stripe;

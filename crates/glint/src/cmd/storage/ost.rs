@@ -1,6 +1,6 @@
 //! `glint ost`: the OSTs of a file system, for whoever looks after them.
 
-use super::{drain, lost};
+use super::{drain, lost, rebalance};
 use crate::CommandResult;
 use crate::target::Target;
 use glint_server::data_dir::replace_ost;
@@ -35,6 +35,7 @@ pub(crate) enum OstCommand {
     /// Nobody waits for it afterwards, and no chain is laid over it. It is refused while a file is
     /// there, or while it has something that other members of its chains have not.
     Remove(drain::Args),
+    Rebalance(rebalance::Args),
     /// List the files that have data, or would have it, on an OST
     Files(drain::Args),
 }
@@ -88,6 +89,7 @@ pub(crate) fn run(command: OstCommand) -> CommandResult {
         OstCommand::Drain(args) => drain::drain(&args),
         OstCommand::Undrain(args) => drain::undrain(&args),
         OstCommand::Remove(args) => drain::remove(&args),
+        OstCommand::Rebalance(args) => rebalance::run(&args),
         OstCommand::Files(args) => drain::files(&args),
     }
 }
@@ -127,7 +129,7 @@ fn list(args: ListArgs) -> CommandResult {
 }
 
 /// A row for each OST.
-fn rows(status: &Value) -> Vec<Value> {
+pub(super) fn rows(status: &Value) -> Vec<Value> {
     let mut missing: BTreeMap<u64, BTreeMap<String, u64>> = BTreeMap::new();
     for row in status["chains"]["not_serving"].as_array().into_iter().flatten() {
         if let (Some(ost), Some(state)) = (row["ost"].as_u64(), row["state"].as_str()) {
@@ -153,6 +155,7 @@ fn rows(status: &Value) -> Vec<Value> {
         json!({
             "total_bytes": space["total_bytes"],
             "available_bytes": space["available_bytes"],
+            "free_bytes": space["free_bytes"],
             "ost": ost,
             "drained": is_drained(ost),
             "given_up": given_up,

@@ -1,0 +1,201 @@
+//! `glint ost rebalance`: files move from fuller to emptier OSTs while they are used.
+
+mod plan;
+
+use super::drain::moved;
+use super::moves::{AtOnce, Move, Mover};
+use crate::CommandResult;
+use crate::live;
+use crate::signals::Stop;
+use crate::target::Target;
+use glint_server::human_bytes;
+use plan::{Disk, Disks, plan};
+use serde_json::{Value, json};
+use std::collections::HashSet;
+use std::error::Error;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Looks at the space after which it is given up: somebody writes as fast as files move.
+const PASSES_MAX: u32 = 8;
+/// Longest time in which objects of moved files are waited for, which go a lease later (30 s where
+/// nothing else is said), and a pause between two looks.
+const LEAVING_MAX: Duration = Duration::from_secs(120);
+const PAUSE: Duration = Duration::from_secs(1);
+/// How soon servers say how much space they have.
+const SPACE_IS_KNOWN: Duration = Duration::from_secs(2);
+/// Files that are named with the reason why they did not move.
+const NAMED: usize = 8;
+
+/// Move files from fuller to emptier OSTs, while they are used.
+///
+/// For after OSTs were added. Files move until the used share of each OST is within some per cent
+/// (--within) of the used share of all together; the largest move first, so that few do, and none
+/// that would make an emptier OST the fuller one. Copies of a file stay in different failure domains.
+/// Files over several OSTs keep their number of stripes; those over all OSTs stay: `glint restripe -c
+/// 0` lays them out over the new ones, too. OSTs that are drained or not heard of have no part.
+///
+/// The space of a file becomes free a lease after it moved (`--lease` of the server), and the command
+/// waits for that before it looks whether it is done. Ctrl-C ends after the files that are being
+/// moved; the same command goes on from there. The exit status is 1 if an OST is not within the limit
+/// in the end. For root, and administrators only.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// A mount point; with --dry-run also the server with the MDS as HOST, HOST:PORT, or its data
+    /// directory or socket here [default: the only one that is mounted or served here].
+    #[arg(value_name = "DIR|HOST:PORT")]
+    target: Option<String>,
+    /// How far the used share of an OST may be from that of all together, in per cent of its space.
+    /// What is closer costs more moves than it gives room: new files go to all OSTs alike.
+    #[arg(long, value_name = "PERCENT", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=50))]
+    within: u8,
+    /// Only say what would move.
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    at_once: AtOnce,
+    /// Print JSON: an object for each file, and one about all.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> CommandResult {
+    let target = Target::find(args.target.as_deref())?;
+    let stop = Stop::listen()?;
+    let within = f64::from(args.within) / 100.0;
+    if args.dry_run {
+        let disks = Disks::ask(&target)?;
+        let moves = plan(&target, &disks, within, &HashSet::new(), &stop)?;
+        preview(args, &disks, &moves);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut mover = Mover::new(&target, &args.at_once, args.json, &stop)?;
+    let before = Disks::ask(&target)?;
+    // Files that did not move are not tried again in this run.
+    let (mut stay, mut left) = (HashSet::new(), Vec::new());
+    for _ in 0..PASSES_MAX {
+        let disks = until_known(args, &target, &stop)?;
+        let moves = plan(&target, &disks, within, &stay, &stop)?;
+        if moves.is_empty() || stop.is_asked() {
+            break;
+        }
+        for (file, reason) in mover.pass(&moves) {
+            stay.insert(file.ino);
+            left.push((file.name.clone(), reason));
+        }
+        if stop.is_asked() {
+            break;
+        }
+    }
+    let after = Disks::ask(&target)?;
+    let is_balanced = after.are_within(within) && !stop.is_asked();
+    let (files, bytes) = (mover.moved.files, mover.moved.bytes);
+    if args.json {
+        let osts: Vec<Value> = before.pairs(&after).map(|(was, is)| disk_row(was, is)).collect();
+        crate::say!(
+            "{}",
+            json!({ "moved": files, "bytes": bytes, "left": left.len(), "within": args.within,
+                "balanced": is_balanced, "osts": osts })
+        );
+    } else {
+        for (name, reason) in left.iter().take(NAMED) {
+            eprintln!("glint: {name}: {reason}");
+        }
+        crate::say!("{files} files with {} moved", human_bytes(bytes));
+        before.pairs(&after).for_each(|(was, is)| show(was, is));
+        match (is_balanced, stop.is_asked()) {
+            (_, true) => crate::say!("ended before all were moved; run it again to go on"),
+            (true, _) => crate::say!("all OSTs are within {} % of the mean", args.within),
+            (false, _) => crate::say!(
+                "not all OSTs are within {} %: {}; run it again later",
+                args.within,
+                match left.len() {
+                    0 => "no other file fits".to_owned(),
+                    some => format!("{some} files did not move"),
+                }
+            ),
+        }
+    }
+    Ok(if is_balanced { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Waits until files that have moved take no space any more where they were, and returns how much is
+/// used then.
+fn until_known(args: &Args, target: &Target, stop: &Stop) -> Result<Disks, Box<dyn Error>> {
+    let is_shown = !args.json && std::io::stderr().is_terminal();
+    let (begun, mut has_waited) = (Instant::now(), false);
+    let disks = loop {
+        let disks = Disks::ask(target)?;
+        let mut count = 0;
+        for disk in disks.iter() {
+            count += moved(target, disk.ost, stop)?;
+        }
+        if count == 0 || stop.is_asked() || begun.elapsed() > LEAVING_MAX {
+            break disks;
+        }
+        has_waited = true;
+        if is_shown {
+            live::show(&format!("\r\x1b[J{count} files that have moved take space still"));
+        }
+        std::thread::sleep(PAUSE);
+    };
+    if is_shown && has_waited {
+        live::show("\r\x1b[J");
+    }
+    if !has_waited {
+        return Ok(disks);
+    }
+    std::thread::sleep(SPACE_IS_KNOWN);
+    Disks::ask(target)
+}
+
+/// Says what would move.
+fn preview(args: &Args, disks: &Disks, moves: &[Move]) {
+    let bytes: u64 = moves.iter().map(|file| file.bytes).sum();
+    for Move { ino, name, bytes, way, .. } in moves {
+        let (from, to) = way.map_or((None, None), |(from, to)| (Some(from), Some(to)));
+        match (args.json, way) {
+            (true, _) => crate::say!(
+                "{}",
+                json!({ "ino": ino, "path": name, "bytes": bytes, "from": from, "to": to })
+            ),
+            (false, Some((from, to))) => {
+                crate::say!("{name}: {} from OST {from} to OST {to}", human_bytes(*bytes));
+            }
+            (false, None) => crate::say!("{name}: {}", human_bytes(*bytes)),
+        }
+    }
+    let is_balanced = disks.are_within(f64::from(args.within) / 100.0);
+    if args.json {
+        let osts: Vec<Value> = disks.iter().map(|disk| disk_row(disk, disk)).collect();
+        crate::say!(
+            "{}",
+            json!({ "files": moves.len(), "bytes": bytes, "within": args.within,
+                "balanced": is_balanced, "osts": osts })
+        );
+        return;
+    }
+    disks.iter().for_each(|disk| crate::say!("ost {:<4} {:.1} % used", disk.ost, percent(disk)));
+    match is_balanced {
+        true => crate::say!("all OSTs are within {} %; nothing would move", args.within),
+        false => {
+            crate::say!("{} files with {} would move", moves.len(), human_bytes(bytes));
+        }
+    }
+}
+
+fn percent(disk: &Disk) -> f64 {
+    disk.share() * 100.0
+}
+
+fn disk_row(was: &Disk, is: &Disk) -> Value {
+    let rounded = |disk| (percent(disk) * 10.0).round() / 10.0;
+    json!({ "ost": is.ost, "used_percent_before": rounded(was), "used_percent": rounded(is) })
+}
+
+fn show(was: &Disk, is: &Disk) {
+    crate::say!("ost {:<4} {:.1} % used, {:.1} % before", is.ost, percent(is), percent(was));
+}

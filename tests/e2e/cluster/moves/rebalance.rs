@@ -1,0 +1,131 @@
+//! Files that move to an OST that has joined, while they are used, until all are about as full.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use support::disk::Disk;
+use support::load::Load;
+use support::*;
+
+const MEGABYTES: u64 = 600;
+const FILES: usize = 200;
+const MIB: usize = 1 << 20;
+const WITHIN: f64 = 3.0;
+
+fn content(n: usize) -> Vec<u8> {
+    (0..MIB).map(|at| (at * 7 + n * 13 + at / 251) as u8).collect()
+}
+
+/// Files without copies, with copies, and over two OSTs.
+fn make(dir: &Path) -> BTreeMap<PathBuf, usize> {
+    for (below, options) in
+        [("copies", ["-r", "2"]), ("striped", ["-c", "2"]), ("plain", ["-c", "1"])]
+    {
+        fs::create_dir(dir.join(below)).unwrap();
+        run(glint().arg("setstripe").args(options).arg(dir.join(below)));
+    }
+    let below = |n: usize| match n % 10 {
+        0 | 1 => "copies",
+        2 => "striped",
+        _ => "plain",
+    };
+    let paths = (0..FILES).map(|n| (dir.join(below(n)).join(format!("file{n}")), n));
+    paths.inspect(|(path, n)| fs::write(path, content(*n)).unwrap()).collect()
+}
+
+fn must_be(files: &BTreeMap<PathBuf, usize>) {
+    for (path, n) in files {
+        assert!(fs::read(path).unwrap() == content(*n), "{} is another one", path.display());
+    }
+}
+
+fn rows(said: &[u8]) -> Vec<Value> {
+    let said = String::from_utf8_lossy(said);
+    said.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Used share of each OST that is not drained, in per cent; of those that have said it.
+fn used(dir: &Path) -> Vec<f64> {
+    let listed = run(glint().args(["ost", "list", "--json"]).arg(dir)).stdout;
+    let share = |row: &Value| {
+        let (free, total) = (row["free_bytes"].as_f64()?, row["total_bytes"].as_f64()?);
+        (row["drained"] == false).then_some(100.0 - 100.0 * free / total)
+    };
+    rows(&listed).iter().filter_map(share).collect()
+}
+
+fn furthest(used: &[f64]) -> f64 {
+    let mean = used.iter().sum::<f64>() / used.len() as f64;
+    used.iter().map(|one| (one - mean).abs()).fold(0.0, f64::max)
+}
+
+fn rebalance(dir: &Path) -> Command {
+    let mut command = glint();
+    command.args(["ost", "rebalance", "--json", "--within", "3"]).arg(dir);
+    command
+}
+
+#[test]
+fn files_move_to_an_ost_that_has_joined_until_all_are_as_full() {
+    let world = World::new();
+    let dirs = [1, 2, 3].map(|n| world.oss_data(n));
+    let disks = dirs.each_ref().map(|dir| {
+        let name = dir.file_name().unwrap().to_string_lossy();
+        Disk::new(&world.path(&format!("{name}.image")), dir, "ext4", MEGABYTES)
+    });
+    let (port, ports) = (free_port(), [free_port(), free_port(), free_port()]);
+    let server = world.serve(port, &["--lease", "8"]);
+    let oss = |n: u16| world.oss(n, ports[usize::from(n) - 1], port, &[]);
+    let (first, second) = (oss(1), oss(2));
+    // That of the server is on the disk of everything else here.
+    let (a, dir) = world.mount(port, "a", &[]);
+    run(glint().args(["ost", "drain", "0"]).arg(&dir));
+    let (b, other) = world.mount(port, "b", &[]);
+    let files = make(&dir);
+    run(Command::new("sync").arg("-f").arg(&dir));
+    let third = oss(3);
+    eventually("the new one says how much space it has", || used(&dir).len() == 3);
+    let before = used(&dir);
+    assert!(furthest(&before) > 2.0 * WITHIN, "{before:?}");
+
+    let said = refused(glint().args(["ost", "rebalance", &address(port)]));
+    assert!(said.contains("through a mount"), "{said}");
+    let said = run(rebalance(&dir).arg("--dry-run")).stdout;
+    let said = rows(&said);
+    let (all, moves) = said.split_last().unwrap();
+    assert!(all["balanced"] == false && all["files"] == moves.len() && moves.len() > 20, "{all}");
+    assert!(moves.iter().all(|one| one["to"] == 3), "{moves:?}");
+    assert!(furthest(&used(&dir)) > 2.0 * WITHIN, "nothing has moved");
+
+    let load = Load::start([&dir, &other]);
+    // Ctrl-C after the first files.
+    let mut moving = rebalance(&dir).args(["--jobs", "2"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(moving.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let one: Value = serde_json::from_str(&lines.next().unwrap()).unwrap();
+    assert!(one["path"].is_string(), "{one}");
+    run(Command::new("kill").args(["-INT", &moving.id().to_string()]));
+    let last: Value = serde_json::from_str(&lines.last().unwrap()).unwrap();
+    assert_eq!(moving.wait().unwrap().code(), Some(1));
+    let some = last["moved"].as_u64().unwrap();
+    assert!(some >= 1 && (some as usize) < moves.len(), "{last}");
+    let rest = run(&mut rebalance(&dir)).stdout;
+    let last = rows(&rest).pop().unwrap();
+    assert!(last["balanced"] == true && last["moved"].as_u64().unwrap() > 10, "{last}");
+    load.end(10);
+    let after = used(&other);
+    // The load has gone on since.
+    assert!(furthest(&after) < WITHIN + 2.0, "{after:?}, before {before:?}");
+    must_be(&files);
+    let seen = |path: &PathBuf| other.join(path.strip_prefix(&dir).unwrap());
+    must_be(&files.iter().map(|(path, n)| (seen(path), *n)).collect());
+    let again = rows(&run(&mut rebalance(&dir)).stdout).pop().unwrap();
+    assert!(again["moved"].as_u64().unwrap() < 10, "{again}");
+    [a, b, third, second, first, server].into_iter().for_each(Process::stop);
+    world.assert_sound_with(&world.data(), &[1, 2, 3]);
+    drop(disks);
+}
