@@ -5,6 +5,7 @@
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -207,9 +208,12 @@ fn nothing_is_named_after_a_crash() {
         let up = one.up();
         wait_until_whole(text(&mount));
         let goes_on = AtomicBool::new(true);
+        // By what is mounted there now: nothing is made below it once it is killed.
+        let root = File::open(&mount).unwrap();
+        let held = PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd()));
         std::thread::scope(|scope| {
             for worker in 0..4 {
-                let (mount, goes_on) = (&mount, &goes_on);
+                let (mount, goes_on) = (&held, &goes_on);
                 scope.spawn(move || {
                     let mut random = Random(round << 8 | worker);
                     while goes_on.load(Ordering::Acquire) {
