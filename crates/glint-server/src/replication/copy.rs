@@ -112,14 +112,18 @@ impl Replication {
                 let truncate = OstRequest::Truncate { object, size: own.size };
                 self.give_to(here, to, truncate, None).await?;
             }
-            (None, Some(_)) => self.remove_from(here, to, object).await?,
+            (None, Some(its)) => {
+                self.unless_lost_here(here, (head, to), object, its.size).await?;
+                self.remove_from(here, to, object).await?;
+            }
             _ => {}
         }
         Ok(own)
     }
 
     /// Removes an object that the head does not have: it was removed here, or a change that failed
-    /// has made it there.
+    /// has made it there. Not if the head has lost its own
+    /// ([`unless_lost_here`](Replication::unless_lost_here)).
     async fn remove_from<D: Disk>(
         &self,
         here: Here<'_, D>,

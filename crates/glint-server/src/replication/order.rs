@@ -100,6 +100,8 @@ impl Replication {
             let attempt = async {
                 if let Some(touched) = &touched {
                     self.fits(here, (ost, &entered.row), &request, touched).await?;
+                    let head = (ost, &*entered.row);
+                    self.unless_lost_in_doubt(here, head, touched.object).await?;
                 }
                 self.attempt(here, client, ost, &entered, change, &mut under_way).await
             };

@@ -6,6 +6,7 @@
 
 mod decide;
 pub(super) mod doubts;
+mod lost;
 
 use super::rows::Told;
 use super::{ENTRIES, Here, PATIENCE_WITH_DISKS, Replication, within};

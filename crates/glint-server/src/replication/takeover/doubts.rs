@@ -11,7 +11,8 @@
 //!   row: it is in the list before it is noted, and notes are forgotten under the lock of the list.
 //!
 //! Changes do not wait: the copy of the head is what all others get, now or later, and whatever comes
-//! in between is made by all.
+//! in between is made by all. Only where the head has no object it is found out first whether it has
+//! lost that ([`lost`](super::lost)).
 
 use crate::replication::order::ranges::{RangeTurn, RangeTurns};
 use glint_proto::chain::Touched;

@@ -5,7 +5,7 @@ use crate::replication::copy::PIECE;
 use crate::replication::tests::World;
 use futures_lite::future::block_on;
 use glint_proto::chain::{Destination, MemberState, Touched};
-use glint_proto::{Bulk, ClientId, FsResult, Ino, ObjectId, OstReply, OstRequest};
+use glint_proto::{Bulk, ClientId, Errno, FsResult, Ino, ObjectId, OstReply, OstRequest};
 use std::sync::Arc;
 
 const SERVING: MemberState = MemberState::Serving;
@@ -187,5 +187,62 @@ fn one_that_was_the_head_calls_nothing_stable_that_another_has_ordered() {
     for ost in [0, 1] {
         let left = world.server(ost).recent.list((target, 0));
         assert!(left.contains(&part(7, 0, 1)), "nobody has brought it to stable storage");
+    }
+}
+
+/// Three members, of which the first has lost an object that the others have; only its first byte was
+/// under way. The file may be gone, too. The first has taken over.
+fn lost_by_the_head(is_of_file: bool) -> Arc<World> {
+    let world = World::new(&[SERVING; 3]);
+    for ost in [1, 2] {
+        world.write(ost, OBJECT, 0, b"good");
+    }
+    if is_of_file {
+        world.files.lock().insert(OBJECT);
+    }
+    let key = (world.version().target, 0);
+    block_on(world.server(1).recent.touch(key, part(7, 0, 1), (1, 1))).unwrap();
+    block_on(world.server(0).take_over(world.here(0)));
+    world
+}
+
+#[test]
+fn an_object_that_the_head_has_lost_is_not_removed_from_others() {
+    for is_of_file in [true, false] {
+        let world = lost_by_the_head(is_of_file);
+        decide_all(&world, 0);
+        let (left, head): (&[u8], _) = if is_of_file { (b"good", 1) } else { (b"", 0) };
+        for ost in [1, 2] {
+            assert_eq!(world.read(ost, OBJECT, 0, 9), left, "OST {ost}, {is_of_file}");
+        }
+        assert_eq!(world.row().head(), Some(head));
+        if is_of_file {
+            let target = world.version().target;
+            let pending = world.server(1).pending.list((target, 0));
+            assert!(pending.contains(&Touched::whole(OBJECT)), "{pending:?}");
+        }
+    }
+}
+
+#[test]
+fn an_object_that_only_a_change_under_way_has_made_is_removed() {
+    let world = World::new(&[SERVING; 2]);
+    world.files.lock().insert(OBJECT);
+    world.write(1, OBJECT, 4, b"new");
+    let key = (world.version().target, 0);
+    block_on(world.server(1).recent.touch(key, part(7, 4, 7), (1, 1))).unwrap();
+    block_on(world.server(0).take_over(world.here(0)));
+    decide_all(&world, 0);
+    assert_eq!(world.read(1, OBJECT, 0, 9), b"");
+    assert_eq!(world.row().head(), Some(0));
+}
+
+#[test]
+fn a_change_makes_no_new_object_where_the_head_has_lost_its_own() {
+    let world = lost_by_the_head(true);
+    assert_eq!(write_at(&world, 0, OBJECT), Err(Errno::EREMCHG));
+    assert_eq!(world.row().head(), Some(1));
+    for ost in [1, 2] {
+        assert_eq!(world.read(ost, OBJECT, 0, 9), b"good", "OST {ost}");
     }
 }

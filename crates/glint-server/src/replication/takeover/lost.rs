@@ -1,0 +1,148 @@
+//! Objects that the head has lost: its disk has them no more, and nobody has removed them.
+//!
+//! Invariant: that the head does not have an object takes nothing from a member that serves but what is
+//! noted as recent: all else is stable, so the head had it. Whether the file is gone, only the MDS knows.
+
+use crate::replication::copy::CopyError;
+use crate::replication::takeover::doubts::Wanted;
+use crate::replication::{Here, Replication};
+use glint_ost::disk::Disk;
+use glint_proto::chain::{Chain, Touched};
+use glint_proto::{Bulk, Errno, FsResult, Ino, ObjectId, OstReply, OstRequest};
+
+/// Disks know of no smaller parts whether there is data: more than any has in a block.
+const BLOCK: u64 = 64 << 10;
+
+impl Replication {
+    /// The head is about to change an object. If that is in doubt, and the head has lost it, the head is
+    /// taken out first: EREMCHG. Else the change would make a new one, to which others are made equal.
+    pub(in crate::replication) async fn unless_lost_in_doubt<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        (head, row): (u16, &Chain),
+        object: ObjectId,
+    ) -> FsResult<()> {
+        if self.doubts.of(row.id.target(), Wanted { object, start: 0, end: 0 }).is_none() {
+            return Ok(());
+        }
+        let find = async {
+            if self.is_there(here, (head, row), object).await? {
+                return Ok(());
+            }
+            for member in row.readable().filter(|member| *member != head) {
+                let stat = OstRequest::Stat { object };
+                let its = self.give_to(here, (member, row), stat, None).await?;
+                if let OstReply::Stat(Some(its)) = its {
+                    self.unless_lost_here(here, (head, (member, row)), object, its.size).await?;
+                }
+            }
+            Ok(())
+        };
+        find.await.map_err(|error| match error {
+            // A change asks each of them itself.
+            CopyError::Changed | CopyError::Member { .. } => Errno::EREMCHG,
+            CopyError::Own { errno, .. } => errno,
+        })
+    }
+
+    /// Another member has an object that the head does not have. If the head has lost its own, it is
+    /// taken out of the chain, to get the object from the others: [`CopyError::Changed`].
+    pub(in crate::replication) async fn unless_lost_here<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        (head, to): (u16, (u16, &Chain)),
+        object: ObjectId,
+        size: u64,
+    ) -> Result<(), CopyError> {
+        let (member, row) = to;
+        // One that is synced may have anything, from before it was lost.
+        if !row.readable().any(|other| other == member)
+            || !self.has_stable(here, to, object, size).await?
+            || self.is_there(here, (head, row), object).await?
+            || !self.is_of_file(row, object).await.map_err(|_| CopyError::Changed)?
+        {
+            return Ok(());
+        }
+        // In a box: it answers requests of peers, of which some copy.
+        let repaired = Box::pin(self.repair(here, row.id.target(), head, object)).await;
+        // Not with the row of before, whatever became of that.
+        repaired.map_err(|_| CopyError::Changed).and(Err(CopyError::Changed))
+    }
+
+    async fn is_there<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        head: (u16, &Chain),
+        object: ObjectId,
+    ) -> Result<bool, CopyError> {
+        let stat = OstRequest::Stat { object };
+        match self.own_of(here, head, object, stat, Bulk::None).await? {
+            OstReply::Stat(attr) => Ok(attr.is_some()),
+            _ => Err(CopyError::Own { ost: head.0, object, errno: Errno::EPROTO }),
+        }
+    }
+
+    /// Whether another member has more of an object than is noted as recent.
+    async fn has_stable<D: Disk>(
+        &self,
+        here: Here<'_, D>,
+        to: (u16, &Chain),
+        object: ObjectId,
+        size: u64,
+    ) -> Result<bool, CopyError> {
+        let Some(last) = size.checked_sub(1) else { return Ok(false) };
+        let noted = self.noted_of(to.1, object);
+        let (mut found, mut at) = ((!is_noted(&noted, last, 1)).then_some((last, 1)), 0);
+        for part in noted.iter().filter(|part| part.start < part.end) {
+            let (start, end) = outwards(part, BLOCK);
+            if found.is_none() && at < start.min(size) {
+                let seek = OstRequest::Seek { object, offset: at, hole: false };
+                found = match self.give_to(here, to, seek, None).await? {
+                    OstReply::Offset(data) => {
+                        data.filter(|data| *data < start).map(|data| (data, BLOCK))
+                    }
+                    _ => return Err(CopyError::Member { ost: to.0, errno: Errno::EPROTO }),
+                };
+            }
+            at = at.max(end);
+        }
+        // A change may have come there meanwhile.
+        let noted = self.noted_of(to.1, object);
+        Ok(found.is_some_and(|(at, unit)| !is_noted(&noted, at, unit)))
+    }
+
+    /// Parts of an object that are noted as recent, in their order.
+    fn noted_of(&self, row: &Chain, object: ObjectId) -> Vec<Touched> {
+        let mut noted = self.recent.page((row.id.target(), 0), Some(before(object)), 1);
+        noted.retain(|part| part.object == object);
+        noted.sort_unstable_by_key(|part| part.start);
+        noted
+    }
+
+    /// Whether a file has an object, by what the MDS knows.
+    async fn is_of_file(&self, row: &Chain, object: ObjectId) -> FsResult<bool> {
+        let page = self.peers()?.objects(row.id.target(), before(object)).await?;
+        Ok(page.objects.contains(&object))
+    }
+}
+
+/// A part up to where units of this size begin and end.
+fn outwards(part: &Touched, unit: u64) -> (u64, u64) {
+    (part.start / unit * unit, part.end.checked_next_multiple_of(unit).unwrap_or(u64::MAX))
+}
+
+/// Whether one of these parts, each in whole units, has an offset.
+fn is_noted(noted: &[Touched], at: u64, unit: u64) -> bool {
+    noted.iter().filter(|part| part.start < part.end).any(|part| {
+        let (start, end) = outwards(part, unit);
+        start <= at && at < end
+    })
+}
+
+/// The last object that there can be before this one.
+fn before(ObjectId { ino, stripe }: ObjectId) -> ObjectId {
+    match stripe.checked_sub(1) {
+        Some(stripe) => ObjectId { ino, stripe },
+        None => ObjectId { ino: Ino(ino.0.saturating_sub(1)), stripe: u16::MAX },
+    }
+}
