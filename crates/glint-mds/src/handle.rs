@@ -7,7 +7,7 @@ use crate::error::{Conflict, OpResult, Stop, errno};
 use crate::service::{Context, Mds};
 use crate::session::open_files::Count;
 use crate::session::sessions::LastReply;
-use glint_kv::{Keyspace, Kv};
+use glint_kv::Kv;
 use glint_proto::{
     Answer, Arrival, Cred, Errno, FsResult, Ino, MdsReply, MdsRequest, MetadataService, RequestId,
 };
@@ -182,11 +182,7 @@ impl<K: Kv> Mds<K> {
             }
             MdsRequest::DropLayout { ino, layout } => self.drop_layout(context, ino, layout).await,
             MdsRequest::Reopen { ino, readers, writers, .. } => {
-                context.begin()?;
-                let orphan = self.kv.get(Keyspace::Orphan, &ino.key()).await.map_err(errno)?;
-                let count = Count { readers, writers, doubtful: true };
-                self.opens.replace(context.client, ino, count, orphan.is_some());
-                Ok(MdsReply::Done)
+                self.reopen(context, ino, Count { readers, writers, doubtful: true }).await
             }
             MdsRequest::Touch { ino } => self.touch(context, ino).await,
             MdsRequest::Lock { ino, range, write, reclaim, .. } => {

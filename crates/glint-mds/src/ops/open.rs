@@ -1,10 +1,11 @@
 //! open and release of existing files.
 
-use crate::error::OpResult;
+use crate::error::{OpResult, errno};
 use crate::locking::namespace_locks::{Key, Want};
 use crate::ops::attributes::kill_capability;
 use crate::service::{Context, Mds};
-use glint_kv::{Batch, Kv};
+use crate::session::open_files::Count;
+use glint_kv::{Batch, Keyspace, Kv};
 use glint_proto::lock::Bits;
 use glint_proto::posix::{EXEC, READ, WRITE, kill_set_id};
 use glint_proto::{Errno, FileType, Ino, MdsReply, ObjectAttr, OpenFlags};
@@ -77,6 +78,37 @@ impl<K: Kv> Mds<K> {
             self.opens.add(context.client, ino, flags.write);
         }
         Ok(reply)
+    }
+
+    /// Replaces what a client has open of a file by what it says. The last writer of others may have
+    /// brought the size home meanwhile: the client was evicted, or the server started again.
+    pub(crate) async fn reopen(&self, context: &Context<'_>, ino: Ino, count: Count) -> OpResult {
+        let wants = [Want::exclusive(Key::Inode(ino))];
+        let _held = match count.writers {
+            0 => None,
+            _ => Some(self.lock(context, &wants).await),
+        };
+        // The replay of what made a file says it too.
+        let record = match count.writers {
+            0 => None,
+            _ => self.find_inode(ino).await?,
+        };
+        let home = record.filter(|record| record.attr.is_file() && !record.attr.size_on_ost);
+        if home.is_some() {
+            self.claim(context, ino, Bits::ATTR)?;
+        }
+        context.begin()?;
+        if let Some(mut record) = home {
+            record.attr.size_on_ost = true;
+            let mut batch = Batch::new();
+            self.put_inode(&mut batch, &record);
+            // Clients remember no answer to this, and may not come back to say it again.
+            self.commit_batch(batch).await?;
+            self.kv.sync().await.map_err(errno)?;
+        }
+        let orphan = self.kv.get(Keyspace::Orphan, &ino.key()).await.map_err(errno)?;
+        self.opens.replace(context.client, ino, count, orphan.is_some());
+        Ok(MdsReply::Done)
     }
 
     /// One open less. The last writer brings the size home.

@@ -10,8 +10,9 @@ use glint_proto::deferred::Deferred;
 use glint_proto::limits::RUNS_MAX;
 use glint_proto::lock::{Bits, Grant, Range, Return};
 use glint_proto::{
-    Answer, Arrival, ClientId, Cred, Errno, Ino, MdsReply, MdsRequest, OpenFlags, Owner, Placement,
-    PosixLock, PosixLockHow, PosixLockMode, RequestId, Session, SetAttr, Timestamp, clock,
+    Answer, Arrival, ClientId, Cred, Errno, Ino, MdsReply, MdsRequest, ObjectAttr, OpenFlags,
+    Owner, Placement, PosixLock, PosixLockHow, PosixLockMode, RequestId, Session, SetAttr,
+    Timestamp, clock,
 };
 use std::pin::pin;
 use std::sync::Arc;
@@ -356,5 +357,63 @@ fn a_server_remembers_so_many_runs_and_no_more() {
     assert_eq!(mds.survived(1), None, "the oldest");
     for known in [2, 3, last - 1, last] {
         assert!(mds.survived(known).is_some(), "run {known}");
+    }
+}
+
+/// Others have closed the file meanwhile, so its record says a size.
+#[test]
+fn a_writer_that_goes_on_after_an_eviction_takes_the_size_to_the_objects_again() {
+    for with_locks in [false, true] {
+        let kv = Arc::<MemoryKv>::default();
+        let mds = crate::support::start(kv.clone(), 1000, with_locks);
+        let (mut evicted, other) = (connect(&mds, 1), connect(&mds, 2));
+        mds.listen(other.client());
+        let file = ino_of(block_on(ask(&mds, &evicted, 1, FILE)));
+        let flags = OpenFlags { write: true, ..OpenFlags::default() };
+        let open = MdsRequest::Open { ino: file, flags };
+        assert!(block_on(ask(&mds, &evicted, 2, open.clone())).reply.is_ok());
+        block_on(mds.goodbye(&evicted)).unwrap();
+        evicted = connect(&mds, 1);
+
+        let objects = ObjectAttr { size: 5, ..ObjectAttr::default() };
+        let release =
+            MdsRequest::Release { ino: file, write: true, wrote: Some((1, Some(objects))) };
+        assert!(block_on(ask(&mds, &other, 1, open)).reply.is_ok());
+        assert!(block_on(ask(&mds, &other, 2, release)).reply.is_ok());
+        let attr = |mds: &Server, session: &Session, xid| {
+            let getattr = MdsRequest::Getattr { ino: file };
+            match block_on(ask(mds, session, xid, getattr)).reply {
+                Ok(MdsReply::Attr(attr)) => (attr.size, attr.size_on_ost),
+                reply => panic!("{reply:?}"),
+            }
+        };
+        assert_eq!(attr(&mds, &other, 3), (5, false));
+
+        let reopen =
+            |writers| MdsRequest::Reopen { ino: file, readers: 1, writers, capability: None };
+        let reopened = |writers| block_on(ask(&mds, &evicted, 1, reopen(writers))).reply;
+        assert_eq!(reopened(0), Ok(MdsReply::Done));
+        assert_eq!(attr(&mds, &other, 4), (5, false), "it only reads");
+        // Others know the size, as attributes that they have cached.
+        let mut reopening = Box::pin(ask(&mds, &evicted, 2, reopen(1)));
+        assert_eq!(block_on(poll_once(&mut reopening)).is_none(), with_locks);
+        let returned = Return::Bits { ino: file, bits: Bits::ALL, number: u64::MAX };
+        mds.return_locks(other.client(), &[returned]);
+        if with_locks {
+            assert_eq!(block_on(&mut reopening).reply, Ok(MdsReply::Done));
+        }
+        drop(reopening);
+        assert!(attr(&mds, &other, 5).1, "it may write");
+        // It ends without a word, and so does the server.
+        block_on(mds.goodbye(&evicted)).unwrap();
+        assert!(attr(&mds, &other, 6).1, "nobody has said what it wrote");
+        drop((mds, evicted, other));
+        kv.lose_power();
+        let mds = crate::support::start(kv, 2000, with_locks);
+        for client in [1, 2] {
+            mds.recovered(ClientId(client));
+        }
+        let new = connect(&mds, 3);
+        assert!(attr(&mds, &new, 1).1, "nobody has said what it wrote");
     }
 }
