@@ -113,12 +113,15 @@ pub struct Attr {
     pub mtime: Timestamp,
     /// Last change of the inode.
     pub ctime: Timestamp,
-    /// The objects know size, blocks and mtime better than the inode: the file
-    /// is, or was when a writer vanished, open for writing.
+    /// The objects know size and blocks, and mtime unless `mtime_set`, better than the inode: the
+    /// file is, or was when a writer vanished, open for writing.
     pub size_on_ost: bool,
     /// It has no extended attributes, and with that no ACLs and no file capabilities. If not, it
     /// may have some.
     pub has_no_xattrs: bool,
+    /// A program set mtime, and no data was changed since: the inode knows it, whatever the
+    /// objects say.
+    pub mtime_set: bool,
     /// Layout of the data; for a directory, what new files in it get.
     pub layout: Layout,
 }
@@ -144,14 +147,17 @@ struct EncodedAttr {
 impl EncodedAttr {
     const SIZE_ON_OST: u8 = 1;
     const NO_XATTRS: u8 = 2;
+    const MTIME_SET: u8 = 4;
+    const ALL: u8 = Self::SIZE_ON_OST | Self::NO_XATTRS | Self::MTIME_SET;
 }
 
 impl From<Attr> for EncodedAttr {
     fn from(attr: Attr) -> EncodedAttr {
         let Attr { ino, mode, nlink, uid, gid, rdev, size, blocks, .. } = attr;
-        let Attr { atime, mtime, ctime, size_on_ost, has_no_xattrs, layout, .. } = attr;
+        let Attr { atime, mtime, ctime, size_on_ost, has_no_xattrs, mtime_set, layout, .. } = attr;
         let flags = if size_on_ost { EncodedAttr::SIZE_ON_OST } else { 0 }
-            | if has_no_xattrs { EncodedAttr::NO_XATTRS } else { 0 };
+            | if has_no_xattrs { EncodedAttr::NO_XATTRS } else { 0 }
+            | if mtime_set { EncodedAttr::MTIME_SET } else { 0 };
         #[rustfmt::skip]
         let encoded = EncodedAttr {
             ino, mode, nlink, uid, gid, rdev, size, blocks, atime, mtime, ctime, flags, layout,
@@ -166,15 +172,16 @@ impl TryFrom<EncodedAttr> for Attr {
     fn try_from(encoded: EncodedAttr) -> Result<Attr, &'static str> {
         let EncodedAttr { ino, mode, nlink, uid, gid, rdev, size, blocks, .. } = encoded;
         let EncodedAttr { atime, mtime, ctime, flags, layout, .. } = encoded;
-        if flags & !(EncodedAttr::SIZE_ON_OST | EncodedAttr::NO_XATTRS) != 0 {
+        if flags & !EncodedAttr::ALL != 0 {
             return Err("unknown flags of attributes");
         }
         let size_on_ost = flags & EncodedAttr::SIZE_ON_OST != 0;
         let has_no_xattrs = flags & EncodedAttr::NO_XATTRS != 0;
+        let mtime_set = flags & EncodedAttr::MTIME_SET != 0;
         #[rustfmt::skip]
         let attr = Attr {
             ino, mode, nlink, uid, gid, rdev, size, blocks, atime, mtime, ctime, size_on_ost,
-            has_no_xattrs, layout,
+            has_no_xattrs, mtime_set, layout,
         };
         Ok(attr)
     }
@@ -197,6 +204,7 @@ impl Attr {
             ctime: now,
             size_on_ost: false,
             has_no_xattrs: true,
+            mtime_set: false,
             layout: Layout::default(),
         }
     }
@@ -258,6 +266,7 @@ pub struct SetAttr {
     pub ctime: Option<Timestamp>,
     /// Clear set-user-id and set-group-id, as a write by another user must.
     pub kill_suidgid: bool,
-    /// Remove file capabilities, as every change of data must (capabilities(7)).
+    /// Remove file capabilities, as every change of data must (capabilities(7)). From a client that
+    /// has the file open to write it ends [`Attr::mtime_set`], too.
     pub kill_capability: bool,
 }

@@ -166,7 +166,7 @@ impl Theirs {
     async fn attr(&self, ino: Ino) -> FsResult<Attr> {
         let mut attr = self.fs.getattr(ino).await?.attr;
         (attr.atime, attr.size_on_ost, attr.blocks) = Default::default();
-        (attr.mtime, attr.ctime) = Default::default();
+        (attr.mtime, attr.mtime_set, attr.ctime) = Default::default();
         // Who may set attributes of users (`user.`) is asked of the kernel of a client only.
         attr.has_no_xattrs = true;
         Ok(attr)

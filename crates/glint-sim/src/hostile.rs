@@ -260,6 +260,7 @@ impl<D: Dice> Hostile<D> {
             ctime: self.time()?,
             size_on_ost: self.flip()?,
             has_no_xattrs: self.flip()?,
+            mtime_set: self.flip()?,
             layout: Layout { osts: self.roll(4)? as u16, ..Layout::default() },
         })
     }

@@ -76,6 +76,7 @@ impl World {
             ctime: now,
             size_on_ost: self.opens > 0,
             has_no_xattrs: false,
+            mtime_set: false,
             layout: self.layout,
         }
     }

@@ -36,6 +36,7 @@ fn an_inode_record() {
         ctime: time(-12),
         size_on_ost: true,
         has_no_xattrs: true,
+        mtime_set: false,
         layout: LAYOUT,
     };
     let mut record = InodeRecord::of(attr);
@@ -61,6 +62,7 @@ fn an_inode_record() {
     assert_eq!(flags(|record| record.has_default_acl = true), 8);
     assert_eq!(flags(|record| record.layout_set = true), 16);
     assert_eq!(flags(|record| record.has_objects = true), 32);
+    assert_eq!(flags(|record| record.attr.mtime_set = true), 64);
 }
 
 #[test]

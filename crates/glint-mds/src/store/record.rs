@@ -38,6 +38,7 @@ const FLAG_ACL: u8 = 4;
 const FLAG_DEFAULT_ACL: u8 = 8;
 const FLAG_LAYOUT_SET: u8 = 16;
 const FLAG_OBJECTS: u8 = 32;
+const FLAG_MTIME_SET: u8 = 64;
 
 /// Why a record was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -166,6 +167,7 @@ impl InodeRecord {
             (self.has_default_acl, FLAG_DEFAULT_ACL),
             (self.layout_set, FLAG_LAYOUT_SET),
             (self.has_objects || a.size_on_ost, FLAG_OBJECTS),
+            (a.mtime_set, FLAG_MTIME_SET),
         ] {
             if set {
                 bytes[1] |= flag;
@@ -227,6 +229,7 @@ impl InodeRecord {
             ctime: time_at(72),
             size_on_ost: flags & FLAG_SIZE_ON_OST != 0,
             has_no_xattrs: flags & FLAG_XATTR == 0,
+            mtime_set: flags & FLAG_MTIME_SET != 0,
             layout: Layout {
                 stripe_bytes_log2: bytes[2],
                 stripe_count: u16_at(4),
@@ -272,13 +275,14 @@ mod tests {
     proptest! {
         #[test]
         fn round_trip(mode in 0u32..0o10000, size: u64, secs: i64, nanos in 0u32..1_000_000_000,
-                      target in proptest::collection::vec(any::<u8>(), 0..64), flags in 0u8..32) {
+                      target in proptest::collection::vec(any::<u8>(), 0..64), flags in 0u8..16) {
             let mut record = InodeRecord::new(
                 Ino(9), libc_mode(mode), Timestamp { secs, nanos });
             record.attr.size = size;
             record.attr.size_on_ost = flags & 1 != 0;
             record.attr.has_no_xattrs = flags & 2 == 0;
             record.has_acl = flags & 4 != 0;
+            record.attr.mtime_set = flags & 8 != 0;
             record.has_objects = record.attr.size_on_ost;
             record.target = target;
             let bytes = record.encode();

@@ -102,7 +102,7 @@ pub fn apply_setattr(attr: &mut Attr, set: &SetAttr, cred: &Cred, now: Timestamp
         // crash in between leaves the old size.
         attr.size = size;
         attr.size_on_ost = true;
-        attr.mtime = now;
+        (attr.mtime, attr.mtime_set) = (now, false);
     }
     let time = |set: SetTime| match set {
         SetTime::Now => now,
@@ -236,9 +236,11 @@ mod tests {
         assert_eq!((mode(&[2]), mode(&[])), (0o102755, 0o100755), "a group of others");
         assert_eq!(apply(0o100644, chmod.clone(), &Cred::ROOT).1.permissions, Some(0o2755));
 
-        let (attr, effects) =
-            apply(0o100644, SetAttr { size: Some(3), ..none.clone() }, &Cred::ROOT);
-        assert_eq!((attr.size, attr.size_on_ost, attr.mtime), (3, true, now));
+        let size = SetAttr { size: Some(3), ..none.clone() };
+        let mut attr = Attr { mtime_set: true, ..of(0o100644) };
+        let effects = apply_setattr(&mut attr, &size, &Cred::ROOT, now);
+        assert_eq!((attr.size, attr.size_on_ost), (3, true));
+        assert_eq!((attr.mtime, attr.mtime_set), (now, false));
         assert!(effects.kills_capability);
 
         let then = Timestamp { secs: 1, nanos: 0 };

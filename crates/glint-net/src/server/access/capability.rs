@@ -218,6 +218,7 @@ mod tests {
             ctime: time,
             size_on_ost,
             has_no_xattrs: true,
+            mtime_set: false,
             layout: Layout::default(),
         };
         let file = || MdsReply::Attr(attr(0o100600, false));

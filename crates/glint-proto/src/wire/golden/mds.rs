@@ -116,7 +116,7 @@ fn answers_of_the_mds() {
     let replies = [
         MdsReply::Done,
         MdsReply::Removed { ino: Ino(1) },
-        MdsReply::Attr(Attr { has_no_xattrs: true, ..attr() }),
+        MdsReply::Attr(Attr { has_no_xattrs: true, mtime_set: true, ..attr() }),
         MdsReply::Opened { attr: attr(), created: true },
         MdsReply::Dir(DirPage { entries: vec![entry], end: true }),
         MdsReply::Bytes(b"b".to_vec()),
@@ -132,7 +132,7 @@ fn answers_of_the_mds() {
         "
          Done 00
          Removed 0101
-         Attr 0201a48302020304050607020206040a06031402030401
+         Attr 0201a48302020304050607020206040a06071402030401
          Opened 0301a48302020304050607020206040a0601140203040101
          Dir 0401010203016e0101a48302020304050607020206040a0601140203040101
          Bytes 050162

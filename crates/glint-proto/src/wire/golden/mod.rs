@@ -100,6 +100,7 @@ fn attr() -> Attr {
         ctime: LATER,
         size_on_ost: true,
         has_no_xattrs: false,
+        mtime_set: false,
         layout: LAYOUT,
     }
 }
