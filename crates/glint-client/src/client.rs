@@ -178,7 +178,10 @@ impl<T: Transport> Client<T> {
         for (size, mtime, blocks) in [others, unsent].into_iter().flatten() {
             attr.size = attr.size.max(size);
             attr.blocks += blocks;
-            attr.mtime = attr.mtime.max(mtime);
+            // Data that was written after a time was set ends `mtime_set` first.
+            if !attr.mtime_set {
+                attr.mtime = attr.mtime.max(mtime);
+            }
             attr.ctime = attr.ctime.max(mtime);
         }
         Ok(attr)

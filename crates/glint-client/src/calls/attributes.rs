@@ -1,6 +1,7 @@
 //! The calls on attributes: what of a file they lock and flush before they are changed, and who knows
 //! them.
 
+use crate::cache::attrs::Tick;
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
 use crate::locks::data_locks::DataLockGuard;
@@ -56,6 +57,7 @@ impl<T: Transport> Client<T> {
         }
         let update = inode.as_ref().map(|_| self.cache.begin_update(&[ino]));
         let request = MdsRequest::Setattr { ino, set: set.clone() };
+        let asked = Tick::ask();
         let reply = self.ask(caller, &request).await;
         self.note_privileges_given(set.mode, b"");
         let MdsReply::Attr(mut attr) = reply? else { return Err(Errno::EPROTO) };
@@ -72,6 +74,7 @@ impl<T: Transport> Client<T> {
             if set.mtime.is_some() || set.size.is_some() {
                 state.data.set_mtime(mtime);
             }
+            state.data.learn_mtime_set(attr.mtime_set, asked);
         }
         if set.mtime.is_some() && attr.is_file() && attr.size_on_ost {
             // While the file is being written the objects are asked for the time,

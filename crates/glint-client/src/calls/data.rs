@@ -169,9 +169,7 @@ impl<T: Transport> Client<T> {
         file.wrote.store(true, Ordering::Release);
         let inode = self.inode(file.ino);
         let inside = self.data.gate.enter(file.ino).await;
-        if !how.pages {
-            self.take_privileges(inode.as_deref(), &file, how.writer).await?;
-        }
+        self.take_privileges(inode.as_ref(), &file, how).await?;
         match inode {
             Some(inode) => {
                 self.error_of(&inode, &file)?;
@@ -282,8 +280,9 @@ impl<T: Transport> Client<T> {
         }
         file.wrote.store(true, Ordering::Release);
         let inode = self.inode(file.ino);
-        self.take_privileges(inode.as_deref(), &file, Writer::of(caller)).await?;
         let _inside = self.data.gate.enter(file.ino).await;
+        let how = WriteHow { writer: Writer::of(caller), ..WriteHow::default() };
+        self.take_privileges(inode.as_ref(), &file, how).await?;
         let Some(inode) = inode else {
             return self.allocate_file(&file, mode, offset, len, &|| true).await;
         };

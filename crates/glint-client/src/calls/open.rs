@@ -146,6 +146,9 @@ impl<T: Transport> Client<T> {
         }
         // The objects may not have yet what this client wrote before.
         let attr = self.with_unsent(attr, None).await?;
+        if let Some(inode) = self.inode(attr.ino) {
+            inode.lock().data.learn_mtime_set(attr.mtime_set, asked);
+        }
         let handle = self.add_handle(&attr, flags, true);
         if flags.read
             && flags.write

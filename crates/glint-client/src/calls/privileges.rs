@@ -1,7 +1,11 @@
-//! Set-id bits and file capabilities: what a change of data takes from a file.
+//! What a change of data takes from a file: set-id bits, file capabilities, and a modification time
+//! that a program has set.
 //!
-//! Invariant: when a change of data returns, nobody runs the file with what it took away:
-//! neither the servers nor the kernel have it any more.
+//! Invariants:
+//! - When a change of data returns, nobody runs the file with what it took away: neither the servers
+//!   nor the kernel have it any more.
+//! - No data of a file changes while its inode knows the time ([`Attr::mtime_set`]): nobody would see
+//!   the change by it.
 //!
 //! [`Bits::PLAIN`] says that a file has nothing to take; a client without locks is alone, and
 //! counts its own changes that may give a file such things.
@@ -9,30 +13,45 @@
 use crate::cache::inode::CachedInode;
 use crate::calls::open_files::OpenFile;
 use crate::client::Client;
-use crate::vfs::{Caller, Handle, Writer};
+use crate::vfs::{Caller, Handle, WriteHow, Writer};
+use glint_lock::held::Use;
 use glint_net::Transport;
-use glint_proto::lock::Bits;
+use glint_proto::lock::{Bits, Range};
 use glint_proto::posix::XATTR_CAPABILITY;
-use glint_proto::{Attr, Cred, FsResult, Ino, SetAttr};
+use glint_proto::{Attr, Cred, FsResult, Ino, SetAttr, Timestamp};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Id of no user and no group.
 const NOBODY: u32 = u32::MAX;
 
 impl<T: Transport> Client<T> {
-    /// Takes from a file what it must not keep when `writer` changes its data.
+    /// Takes from a file what it must not keep when its data changes.
     pub(crate) async fn take_privileges(
         &self,
-        inode: Option<&CachedInode>,
+        inode: Option<&Arc<CachedInode>>,
         file: &OpenFile,
-        writer: Writer,
+        how: WriteHow,
     ) -> FsResult<()> {
         let counted = self.handles.privileges_given();
-        let plain = match inode {
-            Some(inode) => inode.lock().is_plain(),
-            None => file.plain.load(Ordering::Acquire) == counted,
+        // Nothing says who wrote to a page. A store takes no set-id bits.
+        let writer = if how.pages { Writer::Privileged } else { how.writer };
+        let (plain, announces) = match inode {
+            Some(inode) => {
+                let state = inode.lock();
+                (how.pages || state.is_plain(), state.data.must_announce())
+            }
+            // A time that is set while the file is open its objects know.
+            None => match file.plain.load(Ordering::Acquire) {
+                0 => (false, false),
+                then => (how.pages || then == counted, false),
+            },
         };
-        if plain {
+        let is_announced = match inode.filter(|_| announces) {
+            Some(inode) => self.announce(inode, file, how.pages).await?,
+            None => true,
+        };
+        if plain && is_announced {
             return Ok(());
         }
         let caller = |uid, gid, groups, pid| Caller { cred: Cred { uid, gid, groups }, pid };
@@ -46,8 +65,34 @@ impl<T: Transport> Client<T> {
         if !found.attr.has_set_id() {
             file.plain.store(counted, Ordering::Release);
         }
-        self.forget_mode(file.ino);
+        if !how.pages {
+            self.forget_mode(file.ino);
+        }
         Ok(())
+    }
+
+    /// Has the servers hear that data of a file changes whose time was set. False if that is left to
+    /// the setattr that takes privileges.
+    ///
+    /// The objects get a time first: they are believed as soon as the servers have heard, and what
+    /// they had before is older than the time that was set.
+    async fn announce(
+        &self,
+        inode: &Arc<CachedInode>,
+        file: &OpenFile,
+        pages: bool,
+    ) -> FsResult<bool> {
+        // Those of a file that is open since it was made have none from before that one, unless the
+        // server has started again meanwhile.
+        if file.made > 0 && self.announce_locally(inode) {
+            return Ok(true);
+        }
+        let purpose = if pages { Use::Bring } else { Use::Call };
+        let guard = self.lock_data(inode, Range::ALL, true, purpose).await?;
+        let layout = self.layout_of_open(file);
+        self.set_objects_time(file.ino, layout, Timestamp::now(), &|| guard.is_held()).await?;
+        drop(guard);
+        Ok(self.announce_locally(inode))
     }
 
     /// The kernel has to ask for the mode of a file, which is open, before it uses it again.

@@ -8,6 +8,7 @@
 //! - What the objects said is forgotten when the data may have changed elsewhere.
 //! - Each loss is told to each open file once; to one that is opened later if nobody was told.
 
+use crate::cache::attrs::Tick;
 use crate::data::dirty::{Dirty, ExtentsInFlight, Failed};
 use crate::data::extents::Due;
 use crate::data::read_ahead::BlockAhead;
@@ -31,6 +32,9 @@ pub(crate) struct FileData {
     wrote_to: Option<(u64, Timestamp)>,
     /// Set by a program; what is written to the objects later takes it along.
     mtime: Option<Timestamp>,
+    /// When this client learned that the inode knows a time that a program set
+    /// ([`glint_proto::Attr::mtime_set`]), which the first change of data ends.
+    mtime_set: Option<Tick>,
     /// Attributes of the objects when they were last written, by stripe.
     objects: HashMap<u16, ObjectAttr>,
     /// Changes when what was read may not be so any more.
@@ -57,6 +61,7 @@ impl Default for FileData {
             dirty: Dirty::new(BULK_BYTES_MAX),
             wrote_to: None,
             mtime: None,
+            mtime_set: None,
             objects: HashMap::new(),
             stamp: 0,
             pages: false,
@@ -167,6 +172,30 @@ impl FileData {
         if let Some((_, time)) = &mut self.wrote_to {
             *time = mtime;
         }
+    }
+
+    /// Notes that a time was set which the inode knows, and the objects do not.
+    pub(crate) fn on_mtime_set(&mut self) {
+        self.mtime_set = Some(Tick::now());
+    }
+
+    /// Notes whether such a time is set, as a server said in answer to what was asked then.
+    pub(crate) fn learn_mtime_set(&mut self, is_set: bool, asked: Tick) {
+        if is_set {
+            self.on_mtime_set();
+        } else if self.mtime_set.is_some_and(|learned| learned.is_before(asked)) {
+            self.mtime_set = None;
+        }
+    }
+
+    /// Notes that the servers are told, before anything else of the file, that data changes.
+    pub(crate) fn on_change_announced(&mut self) {
+        self.mtime_set = None;
+    }
+
+    /// Whether the servers must hear of a change of data before it is made.
+    pub(crate) fn must_announce(&self) -> bool {
+        self.mtime_set.is_some()
     }
 
     /// The time that goes to the objects with what is sent.
@@ -320,6 +349,21 @@ mod tests {
         assert_eq!(data.objects(layout, 5000), None, "the other object is not known");
         data.change();
         assert_eq!(data.objects(layout, 100), None);
+    }
+
+    #[test]
+    fn a_change_is_announced_until_a_later_answer_says_that_no_time_is_set() {
+        let mut data = FileData::default();
+        let early = Tick::ask();
+        data.on_mtime_set();
+        data.learn_mtime_set(false, early);
+        assert!(data.must_announce(), "the answer is of before");
+        data.learn_mtime_set(false, Tick::ask());
+        assert!(!data.must_announce());
+        data.learn_mtime_set(true, Tick::ask());
+        assert!(data.must_announce());
+        data.on_change_announced();
+        assert!(!data.must_announce());
     }
 
     #[test]

@@ -138,7 +138,8 @@ impl<T: Transport> Client<T> {
                 self.copy_data(ino, (from, to), objects.size, &patience).await?;
                 let is_held = || patience.is_held();
                 self.truncate_objects(ino, to, objects.size, &is_held).await?;
-                let mtime = if attr.size_on_ost { objects.mtime } else { attr.mtime };
+                let objects_know = attr.size_on_ost && !attr.mtime_set;
+                let mtime = if objects_know { objects.mtime } else { attr.mtime };
                 self.set_objects_time(ino, to, mtime, &is_held).await?;
                 self.sync_objects(ino, to).await
             };

@@ -5,7 +5,8 @@
 //! - No object without an inode: nothing changes an object of a file that was made here before the
 //!   MDS knows the file ([`Client::until_created`]).
 //! - What the objects say about size and times is asked from all objects
-//!   of a file, and only believed while the inode says so (`size_on_ost`).
+//!   of a file, and only believed while the inode says so (`size_on_ost`, and of times not
+//!   `mtime_set`).
 
 use crate::cache::inode::CachedInode;
 use crate::calls::open_files::OpenFile;
@@ -89,7 +90,9 @@ impl<T: Transport> Client<T> {
                 Some(objects) => {
                     attr.size = objects.size;
                     attr.blocks = objects.blocks;
-                    attr.mtime = objects.mtime;
+                    if !attr.mtime_set {
+                        attr.mtime = objects.mtime;
+                    }
                     attr.ctime = attr.ctime.max(objects.ctime);
                 }
                 None => (attr.size, attr.blocks) = (0, 0),

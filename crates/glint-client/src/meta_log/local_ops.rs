@@ -233,7 +233,8 @@ impl<T: Transport> Client<T> {
         // Objects that were written have a time of their own until the file is closed: a time that
         // the MDS heard before that close would be taken for the older one.
         let sent = state.data.has_objects() || state.data.dirty().has_in_flight();
-        if set.mtime.is_some() && attr.is_file() && sent {
+        let dates = set.mtime.is_some() && attr.is_file();
+        if dates && sent {
             return None;
         }
         let now = Timestamp::now();
@@ -241,6 +242,7 @@ impl<T: Transport> Client<T> {
         // Capabilities and access lists are with the servers alone. They change when this is
         // executed, and reading one flushes the log before.
         apply_setattr(&mut changed, set, &cred, now);
+        changed.mtime_set |= dates;
         if changed.has_set_id() && state.has(Bits::PLAIN) {
             // Writes rely on PLAIN until the servers have recalled it.
             return None;
@@ -251,6 +253,11 @@ impl<T: Transport> Client<T> {
         state.attributes_mut()?.clone_from(&changed);
         if set.mtime.is_some() {
             state.data.set_mtime(changed.mtime);
+        }
+        if dates {
+            // The log tells the servers in the order of changes: what is written from now on comes
+            // after this.
+            state.data.on_mtime_set();
         }
         Some(Found { attr: changed, valid: Valid::under(false, true) })
     }
@@ -270,6 +277,26 @@ impl<T: Transport> Client<T> {
         match self.push(&Caller::ROOT, now, None, MdsRequest::Touch { ino }) {
             Ok(number) => state.on_local_access(now, number),
             Err(_) => return false,
+        }
+        true
+    }
+
+    /// Has the servers hear that data changes of a file that was made here, whose time was set. False
+    /// if they have to be asked.
+    pub(crate) fn announce_locally(&self, inode: &CachedInode) -> bool {
+        let mut state = inode.lock();
+        let is_known = state.delegation.parent().is_some() && state.attributes().is_some();
+        if !self.may_defer() || !is_known {
+            return false;
+        }
+        let now = Timestamp::now();
+        let set = SetAttr { kill_capability: true, ..SetAttr::default() };
+        let request = MdsRequest::Setattr { ino: inode.ino, set };
+        let Ok(number) = self.push(&Caller::ROOT, now, None, request) else { return false };
+        state.delegation.note_change(number);
+        state.data.on_change_announced();
+        if let Some(attr) = state.attributes_mut() {
+            (attr.mtime, attr.ctime, attr.mtime_set) = (now, now, false);
         }
         true
     }
