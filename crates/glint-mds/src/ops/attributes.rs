@@ -32,8 +32,9 @@ impl<K: Kv> Mds<K> {
         let _held = self.lock_attributes(context, ino).await;
         let mut record = self.inode(ino).await?;
         self.check_setattr(context, &record, set).await?;
+        let is_batched = context.progress.is_some();
         if self.has_nothing_to_take(context, &record, set).await? {
-            if !record.attr.has_set_id() {
+            if !record.attr.has_set_id() && !is_batched {
                 self.grant(context, ino, Bits::PLAIN);
             }
             self.grant_attributes(context, ino);
@@ -52,6 +53,7 @@ impl<K: Kv> Mds<K> {
         }
         let mut batch = Batch::new();
         let effects = apply_setattr(&mut record.attr, set, context.cred, context.now);
+        self.note_mtime(context, &mut record.attr, set);
         if effects.kills_capability {
             kill_capability(&record, &mut batch);
         }
@@ -64,11 +66,32 @@ impl<K: Kv> Mds<K> {
         if set.mtime.is_some() {
             self.opens.dated(context.client, ino, record.attr.mtime);
         }
-        if set.kill_capability && !record.attr.has_set_id() {
+        // What comes with a batch may be changed by the rest of it.
+        if set.kill_capability && !record.attr.has_set_id() && !is_batched {
             self.grant(context, ino, Bits::PLAIN);
         }
         self.put_inode(&mut batch, &record);
         self.commit(context, batch, MdsReply::Attr(record.attr)).await
+    }
+
+    /// Notes whether the record knows when a file was changed last.
+    ///
+    /// It does when a program set the time of a file that nobody has open to write, or that its
+    /// client changes by itself, in the write-back log. (Who sets that of another one tells its
+    /// objects, under a lock on the data.) That ends when a client that has the file open to write is
+    /// about to change data: from then on the objects know.
+    fn note_mtime(&self, context: &Context<'_>, attr: &mut Attr, set: &SetAttr) {
+        let is_batched = context.progress.is_some();
+        // The file may have been closed, or opened, since.
+        let before = context.answered_before().map(|attr| attr.mtime_set);
+        if set.mtime.is_some() && attr.is_file() {
+            attr.mtime_set |= before.unwrap_or(!attr.size_on_ost || is_batched);
+        } else if set.kill_capability && attr.mtime_set {
+            let is_writer = || is_batched || self.opens.is_writer(context.client, attr.ino);
+            if before.map_or_else(is_writer, |is_set| !is_set) {
+                (attr.mtime, attr.mtime_set) = (context.now, false);
+            }
+        }
     }
 
     /// Whether no write has anything to take from a file.
@@ -86,7 +109,8 @@ impl<K: Kv> Mds<K> {
         Ok(self.kv.get(Keyspace::Xattr, &key).await.map_err(errno)?.is_some())
     }
 
-    /// Whether a setattr is that of a write, and the file has nothing that it takes.
+    /// Whether a setattr is that of a write, and the file has nothing that it takes, nor a time that
+    /// was set.
     async fn has_nothing_to_take(
         &self,
         context: &Context<'_>,
@@ -95,7 +119,8 @@ impl<K: Kv> Mds<K> {
     ) -> FsResult<bool> {
         let kill_suidgid = set.kill_suidgid;
         let of_write = SetAttr { kill_suidgid, kill_capability: true, ..SetAttr::default() };
-        if *set != of_write || !record.attr.is_file() || self.is_capable(record).await? {
+        let is_plain = record.attr.is_file() && !record.attr.mtime_set;
+        if *set != of_write || !is_plain || self.is_capable(record).await? {
             return Ok(false);
         }
         let mut left = record.attr.clone();

@@ -42,7 +42,7 @@ impl<K: Kv> Mds<K> {
         let mut batch = Batch::new();
         let is_file = record.attr.is_file();
         if is_file && flags.truncate {
-            record.attr.mtime = context.now;
+            (record.attr.mtime, record.attr.mtime_set) = (context.now, false);
             record.attr.ctime = context.now;
             record.attr.size = 0;
             if flags.kill_suidgid {
@@ -116,7 +116,11 @@ impl<K: Kv> Mds<K> {
                 record.has_objects = true;
                 record.attr.size = objects.size;
                 record.attr.blocks = objects.blocks;
-                record.attr.mtime = objects.mtime;
+                // A close that arrives after a time was set says an older one; and that it says the
+                // same proves nothing of the objects, because its client says what it has set.
+                if !record.attr.mtime_set {
+                    record.attr.mtime = objects.mtime;
+                }
                 record.attr.ctime = record.attr.ctime.max(objects.ctime);
             }
             None => record.has_objects &= !left.fresh,

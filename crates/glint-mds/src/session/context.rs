@@ -81,6 +81,11 @@ impl<'a> Context<'a> {
         self.arrival.replay.is_some()
     }
 
+    /// Attributes of the inode in the answer that the request had when it was executed before.
+    pub(crate) fn answered_before(&self) -> Option<&Attr> {
+        self.arrival.replay.as_ref().and_then(attr_of)
+    }
+
     /// Of one change of a batch.
     pub(crate) fn part<'b>(
         &'b self,

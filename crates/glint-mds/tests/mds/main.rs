@@ -11,4 +11,5 @@ mod operations;
 mod sessions;
 #[path = "../support/mod.rs"]
 mod support;
+mod times;
 mod xattrs;
