@@ -161,7 +161,7 @@ fn difference(
 }
 
 /// Requests that the server executed, by operation.
-fn requests(address: &str) -> BTreeMap<String, u64> {
+pub(super) fn requests(address: &str) -> BTreeMap<String, u64> {
     let output = run(glint().args(["stats", address, "--json"]));
     let text = String::from_utf8_lossy(&output.stdout);
     let rows = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
