@@ -134,6 +134,7 @@ impl<T: Transport> Client<T> {
     /// One request, whose grants are known before anything else is waited for: a call may be
     /// dropped whenever it waits.
     async fn ask_once(&self, cred: &Cred, request: &MdsRequest<'_>) -> FsResult<MdsReply> {
+        tracing::trace!(op = request.op().name(), ?request, "asks the MDS");
         let generation = self.cache.generation();
         let (reply, grants) = self.transport.mds().request(cred, request).await;
         if !grants.is_empty() {

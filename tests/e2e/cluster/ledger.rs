@@ -151,15 +151,19 @@ fn mount(world: &World, port: u16, name: &str) -> (Process, PathBuf) {
     let directory = world.short(name);
     fs::create_dir_all(&directory).unwrap();
     let mut command = glint();
-    command.args(["mount", "-f", &address(port), text(&directory)]).env("GLINT_NEVER_OLD", "1");
+    command.args(["mount", "-f", &address(port), text(&directory)]);
+    command.env("GLINT_NEVER_OLD", "1").env("GLINT_LOG", "info,glint_client::client=trace");
     let log = world.path(&format!("{name}.log"));
     let process = Process::start_as(&mut command, log, Some(&directory));
     process.wait_for_event(event::MOUNTED);
     (process, directory)
 }
 
-/// Does some work on a file system of its own. Returns the requests.
-fn cost(material: &Path, work: &Work) -> Counts {
+/// Requests of one kind of which each is named when there are more than are written down.
+const NAMED: usize = 8;
+
+/// Does some work on a file system of its own. Returns the requests, and lines about those to the MDS.
+fn cost(material: &Path, work: &Work) -> (Counts, String) {
     let world = World::new();
     let port = free_port();
     let server = world.serve(port, &[]);
@@ -179,6 +183,7 @@ fn cost(material: &Path, work: &Work) -> Counts {
     fs::File::open(&directory).unwrap().sync_all().unwrap();
     let before = received(&address(port));
     run(&directory, work.script);
+    let log = process.log_path();
     process.stop();
     let mut counts = received(&address(port));
     for (op, count) in &mut counts {
@@ -187,24 +192,24 @@ fn cost(material: &Path, work: &Work) -> Counts {
     counts.retain(|_, count| *count > 0);
     server.stop();
     world.assert_sound();
-    counts
+    (counts, fs::read_to_string(log).unwrap())
 }
 
 /// Does some work, again while it reads more than `expected`.
-fn cost_with_pages(material: &Path, work: &Work, expected: Figure) -> Counts {
+fn cost_with_pages(material: &Path, work: &Work, expected: Figure) -> (Counts, String) {
     let reads = |counts: &Counts| counts.get("obj_read").copied().unwrap_or(0);
-    let mut counts = cost(material, work);
+    let mut cost_now = cost(material, work);
     for _ in 1..TRIES {
-        if !expected.is_exceeded(reads(&counts)) {
+        if !expected.is_exceeded(reads(&cost_now.0)) {
             break;
         }
-        println!("{}: {} reads, and again", work.name, reads(&counts));
+        println!("{}: {} reads, and again", work.name, reads(&cost_now.0));
         let again = cost(material, work);
-        if reads(&again) < reads(&counts) {
-            counts = again;
+        if reads(&again.0) < reads(&cost_now.0) {
+            cost_now = again;
         }
     }
-    counts
+    cost_now
 }
 
 /// A figure of the ledger.
@@ -281,7 +286,7 @@ fn common_work_costs_what_is_written_down() {
     for work in WORKS {
         let name = work.name;
         let figure_of = |op| ledger.get(&(name, op)).copied().unwrap_or(Figure::Exactly(0));
-        let counts = cost_with_pages(scratch.path(), work, figure_of("obj_read"));
+        let (counts, log) = cost_with_pages(scratch.path(), work, figure_of("obj_read"));
         println!("{name}: {counts:?}");
         let written = ledger.keys().filter(|(of, _)| *of == name).map(|(_, op)| *op);
         let mut ops: Vec<&str> = counts.keys().map(String::as_str).chain(written).collect();
@@ -290,6 +295,11 @@ fn common_work_costs_what_is_written_down() {
         for op in ops {
             let count = counts.get(op).copied().unwrap_or(0);
             let figure = figure_of(op);
+            if figure.is_exceeded(count) {
+                // Which one it was, the count does not say.
+                let is_named = |line: &&str| line.contains(&format!("op=\"{op}\""));
+                log.lines().filter(is_named).take(NAMED).for_each(|line| println!("{line}"));
+            }
             wrong.extend(figure.judge(count).map(|what| format!("{name}: {op}: {what}")));
             if count > 0 || matches!(figure, Figure::AtMost(_)) {
                 writeln!(rows, "{name} | {op} | {}", figure.rewritten(count)).unwrap();
