@@ -201,6 +201,36 @@ fn wrong_copies_are_named_and_healed_and_what_the_index_names_is_outstanding() {
 }
 
 #[test]
+fn a_repair_gives_no_copy_up_that_no_other_replaces() {
+    let one = OneServer { world: World::new() };
+    let (osts, mount) = (one.osts(), one.world.mount_point());
+    let up = one.up();
+    for n in 0..FILES {
+        fs::write(mount.join(format!("file{n}")), bytes(n)).unwrap();
+        File::open(mount.join(format!("file{n}"))).unwrap().sync_all().unwrap();
+    }
+    one.stop(up);
+    // No member of a chain has all of these objects.
+    let before = content(&osts[0]);
+    for (n, object) in before.keys().enumerate() {
+        let lost: &[usize] = if n % 2 == 0 { &[0, 1] } else { &[2] };
+        lost.iter()
+            .for_each(|ost| fs::remove_file(osts[*ost].join("objects").join(object)).unwrap());
+    }
+    let output = glint().args(["fsck", "--repair"]).arg(one.world.data()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("--repair leaves them all"), "{said}");
+    let up = one.up();
+    run(glint().args(["heal", "resume", text(&mount)]));
+    wait_until_whole(text(&mount));
+    one.stop(up);
+    let after = osts.each_ref().map(|ost| content(ost));
+    for (object, data) in &before {
+        assert!(after.iter().any(|ost| ost.get(object) == Some(data)), "{}", name(object));
+    }
+}
+
+#[test]
 fn nothing_is_named_after_a_crash() {
     let one = OneServer { world: World::new() };
     let mount = one.world.mount_point();

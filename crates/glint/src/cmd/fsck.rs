@@ -270,9 +270,12 @@ impl Check {
                         {
                             return Belongs::Copy;
                         }
-                        let reaches = extent.layout.file_size(stripe, size);
-                        let size = sizes.entry(object.ino).or_default();
-                        *size = reaches.max(*size);
+                        // What is left of it on another OST says nothing.
+                        if target == ost {
+                            let reaches = extent.layout.file_size(stripe, size);
+                            let size = sizes.entry(object.ino).or_default();
+                            *size = reaches.max(*size);
+                        }
                         true
                     }
                     // The file's data has moved from there, or was to move.

@@ -65,8 +65,8 @@ struct Wrong {
     ost: u16,
     object: ObjectId,
     what: String,
-    /// OST with a copy that is right.
-    right: u16,
+    /// OSTs with copies that are right, one at least.
+    right: Vec<u16>,
 }
 
 /// How a copy differs from another one.
@@ -188,6 +188,7 @@ impl<'a> Copies<'a> {
         // A head that is not here may decide otherwise.
         let mut is_in_doubt =
             !recent.is_empty() && elsewhere.iter().any(|member| have_all.contains(&member.ost));
+        let (first, mut are_right) = (self.wrong.len(), vec![right]);
         for member in here.into_iter().filter(|member| member.ost != right) {
             let (ost, has_all) = (member.ost, have_all.contains(&member.ost));
             let mut excused = recent.clone();
@@ -205,11 +206,15 @@ impl<'a> Copies<'a> {
                 }
                 Ok(difference) => {
                     let damage = copies.get(&ost).and_then(|copy| copy.damage.as_deref());
+                    if has_all && damage.is_none() && difference == Difference::None {
+                        are_right.push(ost);
+                    }
                     let verdict = Verdict { object, row, right, ost, has_all, damage };
                     is_in_doubt |= self.judge(check, &verdict, difference);
                 }
             }
         }
+        self.wrong[first..].iter_mut().for_each(|wrong| wrong.right.clone_from(&are_right));
         match copies.get(&right) {
             Some(copy) if !is_in_doubt => self.sizes.push((object, copy.size)),
             _ => _ = self.unsure.insert(object.ino),
@@ -318,7 +323,7 @@ impl<'a> Copies<'a> {
         let is_surely_wrong = !has_all || damage.is_some() || difference == Difference::Missing;
         if is_surely_wrong {
             let target = verdict.row.id.target();
-            self.wrong.push(Wrong { target, ost, object, what, right });
+            self.wrong.push(Wrong { target, ost, object, what, right: vec![right] });
         } else {
             check.find(format!("{what}; nothing says which one is right"), Outcome::Left);
         }
@@ -336,10 +341,18 @@ impl<'a> Copies<'a> {
             .map(|one| (one.target, one.ost))
             .filter(|one| has_all(one.0, one.1))
             .collect();
-        // All that serve from then on must have it in their index.
+        // All that serve from then on must have it in their index, and for each object that is wrong
+        // one of them must be right: heal copies from none that lags behind.
         let are_here = |row: &Chain| with_all(row).into_iter().all(|ost| self.has(ost));
+        let has_right = |row: &Chain, wrong: &Wrong| {
+            with_all(row).into_iter().any(|ost| wrong.right.contains(&ost))
+        };
         let mut rows = self.table.without_outdated(&outdated);
         rows.retain(are_here);
+        rows.retain(|row| {
+            let mut of_row = wrong.iter().filter(|one| one.target == row.id.target());
+            of_row.all(|one| has_right(row, one))
+        });
         let rows: HashMap<u16, Chain> =
             rows.into_iter().map(|row| (row.id.target(), row)).collect();
         let mut notes: BTreeMap<usize, Vec<(u16, u16, ObjectId)>> = BTreeMap::new();
@@ -357,8 +370,7 @@ impl<'a> Copies<'a> {
                     format!("--repair needs the directory of the server of {absent}, too (--oss)");
                 said.push((format!("{what}; {how}"), Outcome::Left));
             } else if with_all(&row).contains(&ost) {
-                let how =
-                    "other copies of its chain are to be healed first: serve, and check again";
+                let how = "its OST has what others of its chain lack: --repair leaves them all";
                 said.push((format!("{what}; {how}"), Outcome::Left));
             } else {
                 let servers =
@@ -366,9 +378,11 @@ impl<'a> Copies<'a> {
                 for server in servers.collect::<BTreeSet<usize>>() {
                     notes.entry(server).or_default().push((target, ost, object));
                 }
+                let serve = with_all(&row);
+                let from = right.iter().find(|ost| serve.contains(ost)).unwrap_or(&right[0]);
                 let how = match repair {
-                    true => format!("heal copies it from OST {right} when the servers run"),
-                    false => format!("--repair has heal copy it from OST {right}"),
+                    true => format!("heal copies it from OST {from} when the servers run"),
+                    false => format!("--repair has heal copy it from OST {from}"),
                 };
                 said.push((format!("{what}; {how}"), Outcome::Repairable));
             }
