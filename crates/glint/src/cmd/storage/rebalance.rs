@@ -76,10 +76,17 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     let before = Disks::ask(&target)?;
     // Files that did not move are not tried again in this run.
     let (mut stay, mut left) = (HashSet::new(), Vec::new());
+    let mut ended_by = "others write as fast as files move";
     for _ in 0..PASSES_MAX {
-        let disks = until_known(args, &target, &stop)?;
+        let (disks, is_known) = until_known(args, &target, &stop)?;
+        if !is_known && mover.moved.files > 0 {
+            // What has moved would be counted twice.
+            ended_by = "what has moved takes space where it was still";
+            break;
+        }
         let moves = plan(&target, &disks, within, &stay, &stop)?;
         if moves.is_empty() || stop.is_asked() {
+            ended_by = "no other file fits";
             break;
         }
         for (file, reason) in mover.pass(&moves) {
@@ -113,7 +120,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
                 "not all OSTs are within {} %: {}; run it again later",
                 args.within,
                 match left.len() {
-                    0 => "no other file fits".to_owned(),
+                    0 => ended_by.to_owned(),
                     some => format!("{some} files did not move"),
                 }
             ),
@@ -122,19 +129,19 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     Ok(if is_balanced { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Waits until files that have moved take no space any more where they were, and returns how much is
-/// used then.
-fn until_known(args: &Args, target: &Target, stop: &Stop) -> Result<Disks, Box<dyn Error>> {
+/// Waits until files that have moved take no space any more where they were. Returns how much is
+/// used then, and whether it came to that.
+fn until_known(args: &Args, target: &Target, stop: &Stop) -> Result<(Disks, bool), Box<dyn Error>> {
     let is_shown = !args.json && std::io::stderr().is_terminal();
     let (begun, mut has_waited) = (Instant::now(), false);
-    let disks = loop {
+    let (disks, is_known) = loop {
         let disks = Disks::ask(target)?;
         let mut count = 0;
         for disk in disks.iter() {
             count += moved(target, disk.ost, stop)?;
         }
         if count == 0 || stop.is_asked() || begun.elapsed() > LEAVING_MAX {
-            break disks;
+            break (disks, count == 0);
         }
         has_waited = true;
         if is_shown {
@@ -146,10 +153,10 @@ fn until_known(args: &Args, target: &Target, stop: &Stop) -> Result<Disks, Box<d
         live::show("\r\x1b[J");
     }
     if !has_waited {
-        return Ok(disks);
+        return Ok((disks, is_known));
     }
     std::thread::sleep(SPACE_IS_KNOWN);
-    Disks::ask(target)
+    Ok((Disks::ask(target)?, is_known))
 }
 
 /// Says what would move.
