@@ -280,7 +280,7 @@ fn small_files_that_are_prefetched_are_never_old() {
     let world = World::new();
     let port = free_port();
     let server = world.serve(port, &[]);
-    let (mount, a) = world.mount(port, "a", &["-o", "prefetch=on"]);
+    let (mount, a) = world.mount(port, "a", &[]);
     let (other_mount, b) = world.mount(port, "b", &[]);
     let prefetched = || {
         let status: serde_json::Value =

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 pub(crate) const HELP: &str = "\
     Options, separated by commas: all that mount(8) has for every file system (ro, noatime, \
     noexec, nosuid, nodev, sync, remount, ...), and direct_io, transport=auto|uring|devfuse, \
-    keep_awake=auto|off, polling=auto|off, prefetch=on|off (off: whether small files are read \
+    keep_awake=auto|off, polling=auto|off, prefetch=on|off (on: whether small files are read \
     before a program asks, after others of their directory), cert=DIR (the same as --cert), wbmeta (the default) \
     or nowbmeta: whether changes in directories that nobody else uses may be told to the server \
     up to half a second later; inodes=N: how many are kept in memory (1 048 576). Without --cert \
@@ -264,7 +264,7 @@ pub fn parse(options: &[String], sloppy: bool) -> Result<ParsedOptions, String> 
         transport: TransportKind::Auto,
         keep_awake: true,
         polling: true,
-        prefetch: false,
+        prefetch: true,
         write_back_metadata: true,
         inodes: None,
         trust: false,
@@ -405,7 +405,7 @@ mod tests {
             "direct_io",
             "keep_awake=off",
             "polling=off",
-            "prefetch=on",
+            "prefetch=off",
             "nowbmeta",
             "transport=devfuse",
             "inodes=7",
