@@ -65,6 +65,7 @@ pub use client::transport::{
     OstRequests, PeerRequests, ServerStatistics, Transport,
 };
 pub use cpu::runtime::runtime;
+pub use cpu::tuning::note_work;
 pub use cpu::{keep_awake, polling};
 pub use error::NetError;
 pub use oss_link::OssLink;

@@ -13,7 +13,7 @@ use crate::transport::waiting::{Takers, Waiting};
 use compio_driver::op::{Interest, PollOnce};
 use futures_util::lock::Mutex;
 use glint_client::Vfs;
-use glint_net::{host, keep_awake};
+use glint_net::{host, keep_awake, note_work};
 use glint_proto::limits::FUSE_IO_BYTES_MAX;
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
@@ -131,6 +131,7 @@ impl<F: Vfs> Device<F> {
             drop(ready);
             if self.pace == Pace::Eager {
                 keep_awake::beat_here();
+                note_work(1);
             }
             let Ok((header, _)) = InHeader::read_from_prefix(&buffer[..len]) else {
                 self.waiting.unmounted();

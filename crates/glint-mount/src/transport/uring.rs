@@ -10,7 +10,7 @@ use crate::transport::notify::ask_for_reply;
 use crate::transport::ring_entry::{Command, Entry, Payload};
 use crate::transport::waiting::{Taker, Takers, Waiting};
 use glint_client::Vfs;
-use glint_net::{host, keep_awake};
+use glint_net::{host, keep_awake, note_work};
 use glint_proto::limits::{FUSE_IO_BYTES_MAX, FUSE_QUEUE_BYTES_MAX};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -176,6 +176,7 @@ impl<F: Vfs> Ring<F> {
             }
             drop(ready);
             keep_awake::beat(self.queue as usize);
+            note_work(1);
             let (header, fixed, len) = (entry.in_header(), entry.fixed(), entry.payload_len());
             let request = Request { header, fixed: &fixed, buffer: &mut payload, len };
             let (outcome, kept) = {

@@ -9,6 +9,7 @@
 //! burst and within `HOLD` of its own core's part in it, so an idle mount costs
 //! nothing and a core without callers is left alone.
 
+use crate::cpu::tuning::{self, KEEP_AWAKE};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -51,17 +52,16 @@ struct KeepAwake {
     activity: Arc<Activity>,
 }
 
-static ENABLED: AtomicBool = AtomicBool::new(true);
 static GLOBAL: OnceLock<KeepAwake> = OnceLock::new();
 
-/// Whether this process keeps cores awake; it does unless it is told not to.
+/// Whether this process keeps cores awake; it does where it pays unless it is told not to.
 pub fn enable(enabled: bool) {
-    ENABLED.store(enabled, Ordering::Relaxed);
+    tuning::allow(KEEP_AWAKE, enabled);
 }
 
 /// A request or a reply has come in on this core.
 pub fn beat(core: usize) {
-    if ENABLED.load(Ordering::Relaxed) {
+    if tuning::is_on(KEEP_AWAKE) {
         GLOBAL.get_or_init(|| KeepAwake::new(possible_cores())).beat(core);
     }
 }

@@ -10,12 +10,12 @@
 //! thread's share.
 
 use crate::cpu::keep_awake::preemptions;
+use crate::cpu::tuning::{self, POLLING};
 use crate::host;
 use compio_runtime::Runtime;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::rc::{Rc, Weak};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -32,11 +32,9 @@ const TAKEN: Duration = Duration::from_millis(2);
 /// Weight of the last wait in the share of waits that were short: one in so many.
 const MEMORY: f32 = 16.0;
 
-static ENABLED: AtomicBool = AtomicBool::new(true);
-
 /// Whether threads of this process poll; they do where it pays unless they are told not to.
 pub fn enable(enabled: bool) {
-    ENABLED.store(enabled, Ordering::Relaxed);
+    tuning::allow(POLLING, enabled);
 }
 
 /// Decides how long to poll.
@@ -137,8 +135,7 @@ impl Poller {
 
     /// Something is waited for from now on.
     pub(crate) fn wait_begins(&self) {
-        if self.waiting.get().is_some() || !ENABLED.load(Ordering::Relaxed) || host::is_simulated()
-        {
+        if self.waiting.get().is_some() || host::is_simulated() || !tuning::is_on(POLLING) {
             return;
         }
         let now = Instant::now();

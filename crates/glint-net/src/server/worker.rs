@@ -14,6 +14,7 @@
 //!   read from until that is over; it costs others a few requests.
 
 use crate::cpu::polling::Poller;
+use crate::cpu::tuning::note_work;
 use crate::server::connection::{ServedConnection, UNDER_WAY_MAX, is_patient};
 use crate::server::connection_limits::Place;
 use crate::server::reply_cache::ReplyCache;
@@ -232,6 +233,7 @@ impl<S: Service> Worker<S> {
             let worker = self.clone();
             host::run_or_spawn(async move { traced(pin!(worker.answer(job, now))).await });
         }
+        note_work(executed as u64);
         glint_telemetry::count(Counter::Passes, 1);
         glint_telemetry::count(Counter::Requests, executed as u64);
     }

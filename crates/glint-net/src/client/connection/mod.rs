@@ -319,6 +319,7 @@ impl Connection {
             crate::cpu::keep_awake::beat_here();
         }
         self.poller.wait_ends();
+        crate::cpu::tuning::note_work(frames.len() as u64);
         for frame in &frames {
             self.on_reply(&pass, frame)?;
         }
