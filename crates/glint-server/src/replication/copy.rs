@@ -21,6 +21,9 @@ pub(super) enum CopyError {
     /// The member does not take it.
     #[error("writing to OST {ost}: {errno}")]
     Member { ost: u16, errno: Errno },
+    /// The MDS does not say whether a file has the object.
+    #[error("asking the MDS for {object}: {errno}")]
+    Unknown { object: ObjectId, errno: Errno },
     /// The chain is another one now.
     #[error("the chain has changed")]
     Changed,

@@ -101,7 +101,9 @@ impl Replication {
                 if let Some(touched) = &touched {
                     self.fits(here, (ost, &entered.row), &request, touched).await?;
                     let head = (ost, &*entered.row);
-                    self.unless_lost_in_doubt(here, head, touched.object).await?;
+                    if !self.unless_lost_in_doubt(here, head, touched.object).await? {
+                        return Ok(Attempt::Again);
+                    }
                 }
                 self.attempt(here, client, ost, &entered, change, &mut under_way).await
             };

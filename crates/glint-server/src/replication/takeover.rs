@@ -13,7 +13,8 @@ use super::{ENTRIES, Here, PATIENCE_WITH_DISKS, Replication, within};
 use futures_util::StreamExt;
 use glint_ost::disk::Disk;
 use glint_proto::chain::{Chain, ChainVersion, PeerReply, PeerRequest, Touched};
-use glint_proto::{Errno, FsResult};
+use glint_proto::{Errno, FsResult, ObjectId};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Chains that are taken over at once.
@@ -53,6 +54,7 @@ impl Replication {
         let elsewhere: Vec<u16> =
             row.written().filter(|member| here.index(*member).is_none()).collect();
         let mut all = self.recent.list((chain.target, 0));
+        let own: BTreeSet<ObjectId> = all.iter().map(|part| part.object).collect();
         for member in &elsewhere {
             self.ask_recent(here, row, *member, |touched| {
                 all.extend(touched);
@@ -62,7 +64,7 @@ impl Replication {
         }
         let all = merged(all);
         // Before it is noted, so that no word of an earlier takeover has the notes forgotten.
-        let takeover = self.doubts.begin(chain.target, chain.version, &all);
+        let takeover = self.doubts.begin(chain.target, chain.version, &all, own);
         self.note_doubtful(row, &all).await?;
         for member in &elsewhere {
             for some in all.chunks(ENTRIES) {

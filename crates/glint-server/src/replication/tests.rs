@@ -29,6 +29,10 @@ pub(super) struct World {
     row: Mutex<Chain>,
     /// Objects that files have.
     pub(super) files: Mutex<BTreeSet<ObjectId>>,
+    /// Why the MDS does not say which.
+    pub(super) mds_fails: Mutex<Option<Errno>>,
+    /// Member that answers no requests for its objects by others.
+    pub(super) silent: Mutex<Option<u16>>,
     /// How many servers are asked to commit at the moment, and at most were.
     pub(super) committing: Mutex<(usize, usize)>,
 }
@@ -72,6 +76,8 @@ impl World {
             servers: states.iter().map(|_| Server::new()).collect(),
             row: Mutex::new(row.clone()),
             files: Mutex::default(),
+            mds_fails: Mutex::default(),
+            silent: Mutex::default(),
             committing: Mutex::default(),
         });
         for (ost, server) in world.servers.iter().enumerate() {
@@ -189,6 +195,9 @@ impl Peers for Way {
     ) -> Asked<'a, OstReply> {
         Box::pin(async move {
             let world = self.0.upgrade().ok_or(Errno::EIO)?;
+            if *world.silent.lock() == Some(to.ost) {
+                return Err(Errno::EIO);
+            }
             let (server, here) = (world.server(to.ost), world.here(to.ost));
             let client = ClientId::IN_PROCESS;
             server.execute_forward(here, client, to, forward, request, bulk).await.reply
@@ -222,6 +231,9 @@ impl Peers for Way {
     fn objects(&self, _: u16, after: ObjectId) -> Asked<'_, ObjectPage> {
         Box::pin(async move {
             let world = self.0.upgrade().ok_or(Errno::EIO)?;
+            if let Some(errno) = *world.mds_fails.lock() {
+                return Err(errno);
+            }
             let mut objects: Vec<ObjectId> = world.files.lock().range(after..).copied().collect();
             objects.retain(|object| *object > after);
             let is_last = objects.len() <= OBJECTS_PER_PAGE_MAX;

@@ -266,6 +266,12 @@ impl TouchedLog {
         self.state().sets.page(key, after, most)
     }
 
+    /// Parts of one object of a key: all of it if the key has everything from some point on.
+    pub(super) fn parts_of(&self, key: Key, object: ObjectId) -> Vec<Touched> {
+        let extents = self.state().sets.extents_of(key, object);
+        extents.into_iter().map(|(start, end)| Touched { object, start, end }).collect()
+    }
+
     /// Parts of objects of a key, and the tag of the last change without a number so far.
     pub(super) fn list_until_now(&self, key: Key) -> (Vec<Touched>, Tag) {
         let state = self.state();

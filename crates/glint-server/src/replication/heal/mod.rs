@@ -122,6 +122,7 @@ impl Replication {
                     bytes += given;
                 }
                 Err(CopyError::Changed) => return Err(Errno::EREMCHG),
+                Err(CopyError::Unknown { errno, .. }) => return Err(errno),
                 // The others come first.
                 Err(error @ CopyError::Own { errno, .. }) => {
                     if unreadable.is_ok() {

@@ -208,6 +208,8 @@ impl Replication {
         match made {
             Ok(()) => {}
             Err(CopyError::Changed) => return Err(Errno::EREMCHG),
+            // It stays in doubt, and is tried again: no member is at fault.
+            Err(CopyError::Unknown { errno, .. }) => return Err(errno),
             Err(CopyError::Member { ost, errno }) => {
                 self.is_lost(here, chain, ost, errno).await?;
                 return Err(Errno::EREMCHG);

@@ -18,7 +18,7 @@ use crate::replication::order::ranges::{RangeTurn, RangeTurns};
 use glint_proto::chain::Touched;
 use glint_proto::{ObjectId, OstRequest};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -61,6 +61,8 @@ struct ChainDoubts {
     /// Number of the last list that it comes from.
     list: u64,
     objects: BTreeMap<ObjectId, Doubt>,
+    /// At the head: those of them that it had noted itself before it took over.
+    of_head: BTreeSet<ObjectId>,
     /// The last one that [`Doubts::some`] has named.
     last: Option<ObjectId>,
 }
@@ -149,7 +151,8 @@ impl DoubtTable {
         }
         self.lists += 1;
         let list = self.lists;
-        let none = ChainDoubts { takeover, list, objects: BTreeMap::new(), last: None };
+        let (objects, of_head, last) = Default::default();
+        let none = ChainDoubts { takeover, list, objects, of_head, last };
         let chain = self.chains.entry(target).or_insert(none);
         (chain.takeover, chain.list) = (takeover.max(chain.takeover), list);
         for part in parts {
@@ -160,18 +163,22 @@ impl DoubtTable {
 
 impl Doubts {
     /// The head of a chain, whose row has this version, has found these parts to be in doubt, and all
-    /// that are. Returns what the takeover is called.
+    /// that are; it had noted those of `own` itself. Returns what the takeover is called.
     pub(in crate::replication) fn begin(
         &self,
         target: u16,
         version: u32,
         parts: &[Touched],
+        own: BTreeSet<ObjectId>,
     ) -> Takeover {
         let mut state = self.state.lock();
         state.lists += 1;
         let takeover = (version, state.lists);
         state.chains.remove(&target);
         state.add(target, takeover, parts);
+        if let Some(chain) = state.chains.get_mut(&target) {
+            chain.of_head = own;
+        }
         self.is_any.store(!state.chains.is_empty(), Ordering::Release);
         takeover
     }
@@ -194,6 +201,15 @@ impl Doubts {
         let parts = doubt.within(wanted.start, wanted.end);
         let is_decided = doubt.is_sized && parts.is_empty();
         (!is_decided).then(|| chain.undecided(wanted.object, parts))
+    }
+
+    /// Whether an object is in doubt that the head, which asks, had changed itself, or was to.
+    pub(in crate::replication) fn is_of_head(&self, target: u16, object: ObjectId) -> bool {
+        let state = self.state.lock();
+        let is_of_head = |chain: &ChainDoubts| {
+            chain.objects.contains_key(&object) && chain.of_head.contains(&object)
+        };
+        state.chains.get(&target).is_some_and(is_of_head)
     }
 
     /// Some of what is in doubt of a chain, of so many objects: the next ones each time.
@@ -309,7 +325,7 @@ mod tests {
     #[test]
     fn a_reader_waits_for_the_size_and_for_no_more_of_a_part_than_it_reads() {
         let doubts = Doubts::default();
-        let takeover = doubts.begin(CHAIN, 2, &[part(5, u64::MAX)]);
+        let takeover = doubts.begin(CHAIN, 2, &[part(5, u64::MAX)], BTreeSet::new());
         assert_eq!(doubts.of(CHAIN + 1, wanted(0, 9)), None);
         assert_eq!(decide(&doubts, wanted(0, 0)), Some(vec![]));
         assert_eq!(decide(&doubts, wanted(0, 0)), None);
@@ -327,9 +343,9 @@ mod tests {
     #[test]
     fn what_comes_to_be_in_doubt_meanwhile_stays_so() {
         let doubts = Doubts::default();
-        let first = doubts.begin(CHAIN, 2, &[part(0, 9)]);
+        let first = doubts.begin(CHAIN, 2, &[part(0, 9)], BTreeSet::new());
         let before = doubts.of(CHAIN, wanted(0, 9)).unwrap();
-        doubts.begin(CHAIN, 3, &[part(0, 9)]);
+        doubts.begin(CHAIN, 3, &[part(0, 9)], BTreeSet::new());
         doubts.decided(CHAIN, &before);
         assert!(doubts.of(CHAIN, wanted(0, 9)).is_some());
         doubts.end(CHAIN, first, || panic!("it is forgotten"));
@@ -339,12 +355,12 @@ mod tests {
     #[test]
     fn word_of_a_takeover_does_not_end_what_the_next_one_by_the_same_row_has_found() {
         let (head, member) = (Doubts::default(), Doubts::default());
-        let first = head.begin(CHAIN, 2, &[part(0, 9)]);
+        let first = head.begin(CHAIN, 2, &[part(0, 9)], BTreeSet::new());
         member.add(CHAIN, first, &[part(0, 9)]);
         assert!(decide(&head, wanted(0, 9)).is_some());
         assert_eq!(head.are_over(CHAIN), Some(first));
         // A change has ended while it may be in some copies only; then come the words of before.
-        let second = head.begin(CHAIN, 2, &[part(20, 30)]);
+        let second = head.begin(CHAIN, 2, &[part(20, 30)], BTreeSet::new());
         member.add(CHAIN, second, &[part(20, 30)]);
         for doubts in [&head, &member] {
             doubts.end(CHAIN, first, || panic!("it is forgotten"));
@@ -363,7 +379,7 @@ mod tests {
     fn each_look_names_the_next_objects_and_what_is_decided_is_not_left() {
         let doubts = Doubts::default();
         let of = |ino| Touched { object: ObjectId { ino: Ino(ino), stripe: 0 }, start: 0, end: 9 };
-        doubts.begin(CHAIN, 2, &[of(1), of(2), of(3)]);
+        doubts.begin(CHAIN, 2, &[of(1), of(2), of(3)], BTreeSet::new());
         let look =
             || -> Vec<u64> { doubts.some(CHAIN, 2).iter().map(|one| one.object.ino.0).collect() };
         assert_eq!([look(), look(), look()], [[1, 2], [3, 1], [2, 3]]);
@@ -376,7 +392,7 @@ mod tests {
     #[test]
     fn an_object_of_which_only_the_time_was_changed_is_in_doubt() {
         let doubts = Doubts::default();
-        let takeover = doubts.begin(CHAIN, 2, &[part(u64::MAX, 0)]);
+        let takeover = doubts.begin(CHAIN, 2, &[part(u64::MAX, 0)], BTreeSet::new());
         assert_eq!(decide(&doubts, wanted(0, 9)), Some(vec![]));
         assert_eq!(doubts.are_over(CHAIN), Some(takeover));
     }

@@ -1,13 +1,14 @@
 //! Objects that the head has lost: its disk has them no more, and nobody has removed them.
 //!
-//! Invariant: that the head does not have an object takes nothing from a member that serves but what is
-//! noted as recent: all else is stable, so the head had it. Whether the file is gone, only the MDS knows.
+//! Invariant: that the head does not have an object takes nothing from a member that serves but what a
+//! change under way has made, which the head was not asked for. All that was acknowledged the head had:
+//! it is noted as recent there, or stable. Whether the file is gone, only the MDS knows.
 
 use crate::replication::copy::CopyError;
 use crate::replication::takeover::doubts::Wanted;
 use crate::replication::{Here, Replication};
 use glint_ost::disk::Disk;
-use glint_proto::chain::{Chain, Touched};
+use glint_proto::chain::{Chain, ChainVersion, Touched};
 use glint_proto::{Bulk, Errno, FsResult, Ino, ObjectId, OstReply, OstRequest};
 
 /// Disks know of no smaller parts whether there is data: more than any has in a block.
@@ -15,15 +16,17 @@ const BLOCK: u64 = 64 << 10;
 
 impl Replication {
     /// The head is about to change an object. If that is in doubt, and the head has lost it, the head is
-    /// taken out first: EREMCHG. Else the change would make a new one, to which others are made equal.
+    /// taken out first; and so is a member that does not say what it has. Returns whether the chain is
+    /// the same still. Else the change would make a new object, to which others are made equal.
     pub(in crate::replication) async fn unless_lost_in_doubt<D: Disk>(
         &self,
         here: Here<'_, D>,
         (head, row): (u16, &Chain),
         object: ObjectId,
-    ) -> FsResult<()> {
-        if self.doubts.of(row.id.target(), Wanted { object, start: 0, end: 0 }).is_none() {
-            return Ok(());
+    ) -> FsResult<bool> {
+        let chain = ChainVersion { target: row.id.target(), version: row.version };
+        if self.doubts.of(chain.target, Wanted { object, start: 0, end: 0 }).is_none() {
+            return Ok(true);
         }
         let find = async {
             if self.is_there(here, (head, row), object).await? {
@@ -38,15 +41,25 @@ impl Replication {
             }
             Ok(())
         };
-        find.await.map_err(|error| match error {
-            // A change asks each of them itself.
-            CopyError::Changed | CopyError::Member { .. } => Errno::EREMCHG,
-            CopyError::Own { errno, .. } => errno,
-        })
+        match find.await {
+            Ok(()) => Ok(true),
+            Err(CopyError::Changed) => Ok(false),
+            Err(CopyError::Member { ost, errno }) => {
+                self.is_lost(here, chain, ost, errno).await?;
+                Ok(false)
+            }
+            // Who asks waits for the MDS, as for each row that it needs.
+            Err(error @ CopyError::Unknown { .. }) => {
+                tracing::warn!(%error, chain = %row.id, "a change waits until that is known");
+                Err(Errno::EREMCHG)
+            }
+            Err(CopyError::Own { errno, .. }) => Err(errno),
+        }
     }
 
     /// Another member has an object that the head does not have. If the head has lost its own, it is
-    /// taken out of the chain, to get the object from the others: [`CopyError::Changed`].
+    /// taken out of the chain, to get the object from the others: [`CopyError::Changed`]. Nothing is
+    /// known if the MDS does not say whether there is a file: [`CopyError::Unknown`].
     pub(in crate::replication) async fn unless_lost_here<D: Disk>(
         &self,
         here: Here<'_, D>,
@@ -55,16 +68,22 @@ impl Replication {
         size: u64,
     ) -> Result<(), CopyError> {
         let (member, row) = to;
+        let target = row.id.target();
         // One that is synced may have anything, from before it was lost.
-        if !row.readable().any(|other| other == member)
-            || !self.has_stable(here, to, object, size).await?
+        if !row.readable().any(|other| other == member) {
+            return Ok(());
+        }
+        let had_it = size > 0 && self.doubts.is_of_head(target, object)
+            || self.has_stable(here, to, object, size).await?;
+        let unknown = |errno| CopyError::Unknown { object, errno };
+        if !had_it
             || self.is_there(here, (head, row), object).await?
-            || !self.is_of_file(row, object).await.map_err(|_| CopyError::Changed)?
+            || !self.is_of_file(row, object).await.map_err(unknown)?
         {
             return Ok(());
         }
         // In a box: it answers requests of peers, of which some copy.
-        let repaired = Box::pin(self.repair(here, row.id.target(), head, object)).await;
+        let repaired = Box::pin(self.repair(here, target, head, object)).await;
         // Not with the row of before, whatever became of that.
         repaired.map_err(|_| CopyError::Changed).and(Err(CopyError::Changed))
     }
@@ -113,8 +132,7 @@ impl Replication {
 
     /// Parts of an object that are noted as recent, in their order.
     fn noted_of(&self, row: &Chain, object: ObjectId) -> Vec<Touched> {
-        let mut noted = self.recent.page((row.id.target(), 0), Some(before(object)), 1);
-        noted.retain(|part| part.object == object);
+        let mut noted = self.recent.parts_of((row.id.target(), 0), object);
         noted.sort_unstable_by_key(|part| part.start);
         noted
     }

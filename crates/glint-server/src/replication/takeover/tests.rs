@@ -2,6 +2,7 @@
 
 use super::merged;
 use crate::replication::copy::PIECE;
+use crate::replication::takeover::doubts::Wanted;
 use crate::replication::tests::World;
 use futures_lite::future::block_on;
 use glint_proto::chain::{Destination, MemberState, Touched};
@@ -244,5 +245,73 @@ fn a_change_makes_no_new_object_where_the_head_has_lost_its_own() {
     assert_eq!(world.row().head(), Some(1));
     for ost in [1, 2] {
         assert_eq!(world.read(ost, OBJECT, 0, 9), b"good", "OST {ost}");
+    }
+}
+
+/// The client hears nothing of an error that passes, and waits; and who makes copies equal says why not.
+#[test]
+fn nothing_is_removed_nor_taken_out_while_the_mds_does_not_say_what_files_have() {
+    let world = lost_by_the_head(true);
+    *world.mds_fails.lock() = Some(Errno::EAGAIN);
+    let wanted = Wanted { object: OBJECT, start: 0, end: 1 };
+    let decided = block_on(world.server(0).decide(world.here(0), world.version(), wanted));
+    assert_eq!(decided, Err(Errno::EAGAIN), "there is no other row");
+    assert!(!block_on(world.server(0).decide_some(world.here(0))));
+    assert_eq!(write_at(&world, 0, OBJECT), Err(Errno::EREMCHG));
+    assert_eq!((world.row().head(), world.row().version), (Some(0), 1));
+    *world.mds_fails.lock() = None;
+    decide_all(&world, 0);
+    for ost in [1, 2] {
+        assert_eq!(world.read(ost, OBJECT, 0, 9), b"good", "OST {ost}");
+    }
+    assert_eq!(world.row().head(), Some(1));
+}
+
+#[test]
+fn a_change_goes_on_without_a_member_that_does_not_say_what_it_has() {
+    let world = World::new(&[SERVING; 3]);
+    let key = (world.version().target, 0);
+    block_on(world.server(1).recent.touch(key, part(7, 0, 1), (1, 1))).unwrap();
+    block_on(world.server(0).take_over(world.here(0)));
+    *world.silent.lock() = Some(1);
+    let to = Destination { ost: 0, chain: Some(world.version()) };
+    let write = OstRequest::Write { object: OBJECT, offset: 0, mtime: None, kept: false };
+    let (server, client) = (world.server(0), ClientId::IN_PROCESS);
+    let written = server.execute(world.here(0), client, to, write, Bulk::Out(b"c"));
+    let reply = block_on(written).reply;
+    assert!(world.row().readable().eq([0, 2]), "{:?}", world.row());
+    assert!(matches!(reply, Ok(_) | Err(Errno::EREMCHG)), "{reply:?}");
+    // The head takes over by the new row, if it has to.
+    block_on(world.server(0).take_over(world.here(0)));
+    if reply.is_err() {
+        write_at(&world, 0, OBJECT).unwrap();
+    }
+    for ost in [0, 2] {
+        assert_eq!(world.read(ost, OBJECT, 0, 9), b"c", "OST {ost}");
+    }
+}
+
+/// All of it was changed not long ago: the head has made that change, too.
+#[test]
+fn what_was_acknowledged_not_long_ago_is_not_removed_where_the_head_has_lost_it() {
+    for by_a_change in [false, true] {
+        let world = World::new(&[SERVING; 3]);
+        world.files.lock().insert(OBJECT);
+        let key = (world.version().target, 0);
+        for ost in [0, 1, 2] {
+            block_on(world.server(ost).recent.touch(key, part(7, 0, 4), (1, 1))).unwrap();
+        }
+        for ost in [1, 2] {
+            world.write(ost, OBJECT, 0, b"good");
+        }
+        block_on(world.server(0).take_over(world.here(0)));
+        match by_a_change {
+            true => assert_eq!(write_at(&world, 0, OBJECT), Err(Errno::EREMCHG)),
+            false => decide_all(&world, 0),
+        }
+        assert_eq!(world.row().head(), Some(1));
+        for ost in [1, 2] {
+            assert_eq!(world.read(ost, OBJECT, 0, 9), b"good", "OST {ost}");
+        }
     }
 }
