@@ -3,6 +3,7 @@
 
 mod commit;
 pub(crate) mod hello;
+mod run_log;
 
 use crate::client::chain_rows::ChainRows;
 use crate::client::cluster::ClientIdentity;
@@ -12,9 +13,7 @@ use crate::client::opens::ClientOpens;
 use crate::client::outage::Outage;
 use crate::client::recovery::frames::changed_chain;
 use crate::client::recovery::replay::Retries;
-use crate::client::recovery::replay_log::{
-    Kind, Object, ReplayLog, UncommittedRequest, UncommittedWrite,
-};
+use crate::client::recovery::replay_log::{Kind, Object, ReplayLog};
 use crate::client::remote::RemoteOptions;
 use crate::client::session::hello::{hello_of, welcome_of};
 use crate::transport::frame_writer::KeptFrame;
@@ -389,33 +388,6 @@ impl ClientSession {
     pub(crate) fn move_chain(&self, target: u16) {
         let Some(rows) = self.chain_rows.get() else { return };
         self.change_log(|log| rows.moved.put_back(target, log.take_chain(target)));
-    }
-
-    /// Keeps a request until its transaction is durable.
-    pub(crate) fn log_request(&self, transaction: u64, request: UncommittedRequest) {
-        self.log(0, transaction, |log| log.add_mds(transaction, request));
-    }
-
-    /// Keeps a change of data until it is durable.
-    pub(crate) fn log_write(&self, transaction: u64, change: UncommittedWrite) {
-        self.log(1, transaction, |log| log.add_ost(transaction, change));
-    }
-
-    fn log(&self, which: usize, transaction: u64, add: impl FnOnce(&mut ReplayLog)) {
-        let mut log = self.replay_log.lock();
-        let was_filling = log.is_filling();
-        add(&mut log);
-        let fills = !was_filling && log.is_filling();
-        let is_late = transaction <= self.committed[which].load(Ordering::Acquire);
-        drop(log);
-        if is_late {
-            // An answer that was sent again is overtaken by one that says that all is durable, which
-            // no other one may say later.
-            self.forget_durable(None, &mut drop);
-        }
-        if fills {
-            self.hurry();
-        }
     }
 
     /// Has the server make things durable now.

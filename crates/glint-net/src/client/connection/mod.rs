@@ -339,9 +339,9 @@ impl Connection {
         {
             return Err(NetError::Refused(reason));
         }
+        // A run that has ended: what survived of it was asked on another connection, so this one asks
+        // again, too.
         if header.boot_verifier != self.session.boot_verifier.load(Ordering::Acquire) {
-            // A run that has ended: what survived of it was asked on another connection, so
-            // this one asks again, too.
             return Ok(());
         }
         let mut all = self.pending.borrow_mut();
@@ -367,35 +367,49 @@ impl Connection {
             }
             reply => reply,
         };
+        // Another thread may begin to count another run, from now until the answer is kept.
+        let run_log = match &reply {
+            Ok(Reply::Mds { transaction, reply: Ok(_), .. })
+            | Ok(Reply::Ost { transaction, reply: Ok(_) })
+                if *transaction > 0 =>
+            {
+                let Some(log) = self.session.log_of_run(header.boot_verifier) else {
+                    return Ok(());
+                };
+                Some(log)
+            }
+            _ => None,
+        };
         if ClientOpens::follow(header.op)
             && let Ok(Reply::Mds { reply, grants, .. }) = &reply
             && let Some((_, Request::Mds { request, .. })) = parse(&pending.frame.head)
         {
             pending.opened = self.session.opens.on_answer(&request, reply, grants);
         }
-        if let (true, Ok(reply)) = (pending.abandoned, &reply) {
-            self.give_back(&pending.frame.head, reply, pending.opened);
-        }
-        match &reply {
-            Ok(Reply::Mds { transaction, reply: Ok(reply), grants }) if *transaction > 0 => {
+        // Given back when the log is not locked any more.
+        let abandoned = pending.abandoned.then(|| pending.frame.head.clone());
+        match (&reply, run_log) {
+            (Ok(Reply::Mds { transaction, reply: Ok(reply), grants }), Some(log)) => {
                 let frame = std::mem::take(&mut pending.frame);
                 let (reply, capability) = (reply.clone(), capability_of(grants));
-                self.session.log_request(
+                log.keep_request(
                     *transaction,
                     UncommittedRequest { frame, reply, capability, retry: None },
                 );
             }
-            Ok(Reply::Ost { transaction, reply: Ok(_) }) if *transaction > 0 => {
+            (Ok(Reply::Ost { transaction, reply: Ok(_) }), Some(log)) => {
                 // A call that was dropped was made at another member since, where it is logged.
                 let is_elsewhere = pending.abandoned && is_of_chain(&pending.frame.head);
                 let object = object_of(&pending.frame.head).filter(|_| !is_elsewhere);
                 if let Some(object) = object {
                     let frame = std::mem::take(&mut pending.frame);
-                    self.session
-                        .log_write(*transaction, UncommittedWrite { frame, object, retry: None });
+                    log.keep_write(*transaction, UncommittedWrite { frame, object, retry: None });
                 }
             }
             _ => {}
+        }
+        if let (Some(head), Ok(reply)) = (abandoned, &reply) {
+            self.give_back(&head, reply, pending.opened);
         }
         let committed = match reply {
             Ok(Reply::Pong(committed)) => committed,

@@ -80,6 +80,7 @@ impl Connection {
             "the server lost what was not synced; replaying it"
         );
         let patience = clock::now() + Duration::from_millis(REPLAY_FAILS_MS_MAX);
+        let run = self.session.boot_verifier.load(Ordering::Acquire);
         let is_over = || self.session.evictions.load(Ordering::Acquire) != evictions;
         loop {
             // A request stays in the log until it is answered: it is unstable, and this task may be
@@ -98,12 +99,12 @@ impl Connection {
             };
             self.tell_lost(&request, &reply);
             let logged = (reply.is_ok() && transaction > 0).then_some(transaction);
-            let mut log = self.session.replay_log.lock();
+            let mut log = self.session.log_of_run(run).ok_or(NetError::Closed)?;
             if is_over() {
                 return Err(NetError::Closed);
             }
             if let (Some(request), Some(transaction)) = (log.unreplayed().mds.pop_front(), logged) {
-                log.add_mds(transaction, request);
+                log.keep_request(transaction, request);
             }
         }
         loop {
@@ -126,7 +127,7 @@ impl Connection {
                 }
                 _ => return Err(NetError::Refused("it did not answer a write".into())),
             };
-            let mut log = self.session.replay_log.lock();
+            let mut log = self.session.log_of_run(run).ok_or(NetError::Closed)?;
             if is_over() {
                 return Err(NetError::Closed);
             }
@@ -136,7 +137,7 @@ impl Connection {
                 && let (Some(change), Some(transaction)) =
                     (log.unreplayed().ost.pop_front(), logged)
             {
-                log.add_ost(transaction, change);
+                log.keep_write(transaction, change);
             }
         }
         Ok(())

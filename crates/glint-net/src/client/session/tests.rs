@@ -1,6 +1,7 @@
 //! Tests of what a session hears.
 
 use super::*;
+use crate::client::recovery::replay_log::UncommittedWrite;
 use crate::host;
 use crate::transport::stream::Address;
 use glint_proto::Committed;
@@ -133,6 +134,11 @@ fn each_eviction_counts_at_an_oss_in_one_run_of_it() {
     assert_eq!(connect(6, true), 3);
 }
 
+fn log_write(session: &ClientSession, transaction: u64, change: UncommittedWrite) {
+    let run = session.boot_verifier.load(Ordering::Acquire);
+    session.log_of_run(run).unwrap().keep_write(transaction, change);
+}
+
 /// Notes whether the replay log is locked when it is woken.
 struct Woken(Arc<ClientSession>, AtomicU64);
 
@@ -149,9 +155,9 @@ fn a_commit_is_over_when_nothing_of_before_is_left_in_the_log() {
     let run = session.boot_verifier.load(Ordering::Acquire);
     let object = (0x8000, ObjectId { ino: Ino(7), stripe: 0 });
     let write = || UncommittedWrite { frame: vec![0; 10].into(), object, retry: None };
-    session.log_write(3, write());
+    log_write(&session, 3, write());
     let mark = session.mark_log();
-    session.log_write(4, write());
+    log_write(&session, 4, write());
     // The answer to a commit says that a chain may have lost some of it.
     session.on_committed(run, Committed { mds: 0, ost: 2 }, &mut drop);
     assert_eq!(session.are_stable(mark), Some(false));
@@ -169,15 +175,33 @@ fn a_change_whose_answer_comes_after_its_commit_is_not_kept() {
     let object = (0, ObjectId { ino: Ino(7), stripe: 0 });
     let write = || UncommittedWrite { frame: vec![0; 10].into(), object, retry: None };
     session.on_committed(run, Committed { mds: 0, ost: 18 }, &mut drop);
-    session.log_write(18, write());
+    log_write(&session, 18, write());
     assert!(session.replay_log.lock().is_empty(), "a sync would wait for it without end");
-    session.log_write(19, write());
+    log_write(&session, 19, write());
     assert!(!session.replay_log.lock().is_empty());
     // What a run that has ended said late is not so in the next one.
     session.count_anew(run + 1, Survived { mds: 0, ost: 0 });
     session.on_committed(run, Committed { mds: 0, ost: 30 }, &mut drop);
-    session.log_write(1, write());
+    log_write(&session, 1, write());
     assert_eq!(session.are_stable(session.mark_log()), Some(false));
+}
+
+/// Its answer comes while another thread begins to count the next run.
+#[test]
+fn an_answer_of_a_run_that_has_ended_is_not_kept_in_the_next_one() {
+    let session = self::session(None);
+    let run = session.boot_verifier.load(Ordering::Acquire);
+    let log = session.log_of_run(run).unwrap();
+    let other = session.clone();
+    let counting = std::thread::spawn(move || other.count_anew(run + 1, Survived::ALL));
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(!counting.is_finished(), "it would not know of the change");
+    let object = (0, ObjectId { ino: Ino(7), stripe: 0 });
+    log.keep_write(30, UncommittedWrite { frame: vec![0; 10].into(), object, retry: None });
+    counting.join().unwrap();
+    assert!(session.log_of_run(run).is_none());
+    assert!(session.replay_log.lock().is_empty(), "it has survived");
+    assert!(session.log_of_run(run + 1).is_some());
 }
 
 /// A world in which no time passes while somebody sleeps.
@@ -221,7 +245,7 @@ fn nobody_is_woken_under_the_lock_of_the_replay_log() {
     let object = (0, ObjectId { ino: Ino(7), stripe: 0 });
     let full =
         UncommittedWrite { frame: vec![0; REPLAY_LOG_BYTES_MAX].into(), object, retry: None };
-    session.log_write(1, full);
+    log_write(&session, 1, full);
     let woken = Arc::new(Woken(session.clone(), AtomicU64::new(0)));
     let waker = Waker::from(woken.clone());
     let request = OstRequest::Truncate { object: object.1, size: 0 };
