@@ -28,6 +28,14 @@ pub fn write(text: Arguments<'_>, end: &str) {
     }
 }
 
+/// Prints bytes on standard output.
+pub(crate) fn write_bytes(bytes: &[u8]) {
+    let mut out = std::io::stdout().lock();
+    if let Err(error) = out.write_all(bytes).and_then(|()| out.flush()) {
+        ended(&error);
+    }
+}
+
 /// Standard output does not take any more.
 fn ended(error: &std::io::Error) -> ! {
     if error.kind() == ErrorKind::BrokenPipe {

@@ -41,13 +41,14 @@ const FULL_FOLDERS: [(&str, usize); 1] = [
 ];
 
 /// The modules that may contain `unsafe`.
-const UNSAFE: [&str; 10] = [
+const UNSAFE: [&str; 11] = [
     "glint-sim/src/world/chance.rs",
     "glint-net/src/cpu/keep_awake.rs",
     "glint-mount/src/transport/ring_entry.rs",
     "glint-telemetry/src/recorder.rs",
     "glint/src/daemon.rs",
     "glint/src/cmd/storage/file_handle.rs",
+    "glint/src/cmd/find/c_library.rs",
     "glint/src/live.rs",
     "glint-ost/src/store/allocated.rs",
     "glint-kv/src/segment.rs",

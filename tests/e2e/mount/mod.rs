@@ -3,6 +3,7 @@
 mod adapter;
 mod commands;
 mod conventions;
+mod find;
 mod handles;
 mod pages;
 mod posix;

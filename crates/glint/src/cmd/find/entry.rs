@@ -1,0 +1,129 @@
+//! A file as the tests of an expression see it.
+
+use glint_proto::{Attr, FileType};
+
+/// A file that was come to, and what is known of it.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    /// Path from the starting point as it was said.
+    pub(super) path: Vec<u8>,
+    /// How many of its first bytes are the starting point.
+    pub(super) start: usize,
+    /// Names below the starting point.
+    pub(super) depth: usize,
+    pub(super) attr: Attr,
+    /// Facts that cost a request, once they were asked for.
+    pub(super) facts: Facts,
+}
+
+/// Facts that are asked for only if an expression needs them.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Facts {
+    /// Whether a directory has no names.
+    pub(super) is_empty: Option<bool>,
+    /// Target of a symbolic link.
+    pub(super) target: Option<Vec<u8>>,
+}
+
+/// A fact that has to be known first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Missing {
+    IsEmpty,
+    Target,
+}
+
+impl Entry {
+    pub(super) fn kind(&self) -> Option<FileType> {
+        FileType::from_mode(self.attr.mode)
+    }
+
+    pub(super) fn is_directory(&self) -> bool {
+        self.kind() == Some(FileType::Directory)
+    }
+
+    /// Path without slashes at its end, but for the root.
+    fn trimmed(&self) -> &[u8] {
+        let end = self.path.iter().rposition(|byte| *byte != b'/').map_or(1, |last| last + 1);
+        &self.path[..end.min(self.path.len())]
+    }
+
+    /// The last name of the path.
+    pub(super) fn name(&self) -> &[u8] {
+        let path = self.trimmed();
+        match path.iter().rposition(|byte| *byte == b'/') {
+            Some(slash) if path.len() > 1 => &path[slash + 1..],
+            _ => path,
+        }
+    }
+
+    /// The last name as -printf shows it: with a slash that was said after it.
+    pub(super) fn shown_name(&self) -> Vec<u8> {
+        let mut name = self.name().to_vec();
+        if self.path.ends_with(b"/") && name != b"/" {
+            name.push(b'/');
+        }
+        name
+    }
+
+    /// The path before the last name.
+    pub(super) fn parent(&self) -> &[u8] {
+        let path = self.trimmed();
+        path.iter().rposition(|byte| *byte == b'/').map_or(b".", |slash| &path[..slash])
+    }
+
+    /// The path below the starting point.
+    pub(super) fn below(&self) -> &[u8] {
+        let rest = &self.path[self.start..];
+        rest.strip_prefix(b"/").unwrap_or(rest)
+    }
+}
+
+/// The path of a name in a directory.
+pub(super) fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
+    let slash: &[u8] = if directory.ends_with(b"/") { b"" } else { b"/" };
+    [directory, slash, name].concat()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use glint_proto::{Ino, Layout, Timestamp};
+
+    /// A file of root with 1000 bytes.
+    pub(in super::super) fn entry(path: &[u8], mode: u32) -> Entry {
+        let time = |secs| Timestamp { secs, nanos: 5 };
+        let attr = Attr {
+            ino: Ino(77),
+            mode,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 1000,
+            blocks: 3,
+            atime: time(1_000_000),
+            mtime: time(2_000_000),
+            ctime: time(3_000_000),
+            size_on_ost: false,
+            has_no_xattrs: true,
+            layout: Layout::default(),
+        };
+        let facts = Facts::default();
+        Entry { path: path.to_vec(), start: 1, depth: 1, attr, facts }
+    }
+
+    #[test]
+    fn names_are_taken_from_paths_as_find_does() {
+        for (path, name, parent) in [
+            (&b"a/b"[..], &b"b"[..], &b"a"[..]),
+            (b"a", b"a", b"."),
+            (b"a//", b"a", b"."),
+            (b"/", b"/", b""),
+            (b"/x", b"x", b""),
+        ] {
+            let entry = entry(path, libc::S_IFREG);
+            assert_eq!((entry.name(), entry.parent()), (name, parent), "{path:?}");
+        }
+        assert_eq!((join(b"a", b"b"), join(b"a/", b"b")), (b"a/b".to_vec(), b"a/b".to_vec()));
+    }
+}

@@ -1,0 +1,394 @@
+//! The words of an expression, as a tree.
+
+use super::c_library::{Pattern, group_id, user_id};
+use super::print::Format;
+use super::test::{Comparison, Perm, Test, TimeOf, Unit};
+use glint_proto::{FileType, Timestamp};
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+
+/// Parentheses within parentheses, at most: the parser and all that walks a tree are recursive.
+const DEPTH_MAX: usize = 200;
+
+/// An expression.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum Expression {
+    Test(Test),
+    Not(Box<Expression>),
+    /// True if all are; what comes after one that is not is not looked at.
+    All(Vec<Expression>),
+    /// True if one is; what comes after it is not looked at.
+    Any(Vec<Expression>),
+    /// As true as the last one; all are looked at.
+    List(Vec<Expression>),
+    /// Takes what is below a directory out of the walk.
+    Prune,
+    /// Ends the walk.
+    Quit,
+    /// Prints the path, and this byte.
+    Print(u8),
+    Printf(Format),
+    /// Prints a JSON object in a line.
+    Json,
+}
+
+/// What was said after the starting points.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct FindCall {
+    pub(super) expression: Expression,
+    pub(super) depth_min: usize,
+    pub(super) depth_max: usize,
+    /// What is in a directory comes before the directory.
+    pub(super) contents_first: bool,
+}
+
+/// Returns how many of the words are starting points.
+pub(super) fn count_starts(words: &[OsString]) -> usize {
+    let begins = |word: &OsString| {
+        let word = word.as_bytes();
+        (word.starts_with(b"-") && word.len() > 1) || [&b"("[..], b")", b"!", b","].contains(&word)
+    };
+    words.iter().position(begins).unwrap_or(words.len())
+}
+
+/// Parses an expression. `now` is what ages are counted from; `json` is how files are printed if no
+/// word says how.
+pub(super) fn parse(words: &[OsString], now: Timestamp, json: bool) -> Result<FindCall, String> {
+    let mut parser = Parser {
+        words: words.iter(),
+        now,
+        has_action: false,
+        open: 0,
+        depth_min: 0,
+        depth_max: usize::MAX,
+        contents_first: false,
+    };
+    let mut expression = match words.is_empty() {
+        true => Expression::All(Vec::new()),
+        false => parser.list()?,
+    };
+    if let Some(word) = parser.peek() {
+        return Err(format!("{word:?} has no '(' before it"));
+    }
+    if !parser.has_action {
+        let print = if json { Expression::Json } else { Expression::Print(b'\n') };
+        expression = Expression::All(vec![expression, print]);
+    } else if json {
+        return Err("--json and an action that prints exclude each other".into());
+    }
+    let Parser { depth_min, depth_max, contents_first, .. } = parser;
+    Ok(FindCall { expression, depth_min, depth_max, contents_first })
+}
+
+struct Parser<'a> {
+    words: std::slice::Iter<'a, OsString>,
+    now: Timestamp,
+    has_action: bool,
+    open: usize,
+    depth_min: usize,
+    depth_max: usize,
+    contents_first: bool,
+}
+
+/// One expression, or several as `group` combines them.
+fn combined(
+    mut parts: Vec<Expression>,
+    group: impl FnOnce(Vec<Expression>) -> Expression,
+) -> Expression {
+    match parts.len() {
+        1 => parts.remove(0),
+        _ => group(parts),
+    }
+}
+
+impl Parser<'_> {
+    fn peek(&self) -> Option<&str> {
+        // Words that are operators are text.
+        self.words.as_slice().first().map(|word| word.to_str().unwrap_or_default())
+    }
+
+    fn takes(&mut self, operators: &[&str]) -> bool {
+        let takes = self.peek().is_some_and(|word| operators.contains(&word));
+        if takes {
+            self.words.next();
+        }
+        takes
+    }
+
+    fn list(&mut self) -> Result<Expression, String> {
+        let mut parts = vec![self.any()?];
+        while self.takes(&[","]) {
+            parts.push(self.any()?);
+        }
+        Ok(combined(parts, Expression::List))
+    }
+
+    fn any(&mut self) -> Result<Expression, String> {
+        let mut parts = vec![self.all()?];
+        while self.takes(&["-o", "-or"]) {
+            parts.push(self.all()?);
+        }
+        Ok(combined(parts, Expression::Any))
+    }
+
+    fn all(&mut self) -> Result<Expression, String> {
+        let mut parts = vec![self.not()?];
+        loop {
+            let operator = self.takes(&["-a", "-and"]);
+            let ends = self.peek().is_none_or(|word| [",", ")", "-o", "-or"].contains(&word));
+            if ends && !operator {
+                return Ok(combined(parts, Expression::All));
+            }
+            parts.push(self.not()?);
+        }
+    }
+
+    fn not(&mut self) -> Result<Expression, String> {
+        let mut negated = false;
+        while self.takes(&["!", "-not"]) {
+            negated = !negated;
+        }
+        let one = self.one()?;
+        Ok(if negated { Expression::Not(Box::new(one)) } else { one })
+    }
+
+    fn one(&mut self) -> Result<Expression, String> {
+        let Some(word) = self.words.next() else {
+            return Err("the expression ends where a test or an action is expected".into());
+        };
+        let name = word.to_str().ok_or_else(|| format!("{word:?} is no test and no action"))?;
+        match name {
+            "(" => {
+                self.open += 1;
+                if self.open > DEPTH_MAX {
+                    return Err(format!("more than {DEPTH_MAX} parentheses within each other"));
+                }
+                let inner = self.list()?;
+                self.open -= 1;
+                match self.takes(&[")"]) {
+                    true => Ok(inner),
+                    false => Err("a '(' has no ')' after it".into()),
+                }
+            }
+            ")" | "," | "-o" | "-or" | "-a" | "-and" => {
+                Err(format!("{name:?} stands where a test or an action is expected"))
+            }
+            _ => self.primary(name),
+        }
+    }
+
+    fn primary(&mut self, name: &str) -> Result<Expression, String> {
+        let age =
+            |of, seconds| Test::Age { of, seconds, count: Comparison::Exactly(0), now: self.now };
+        let test = match name {
+            "-name" => Test::Name(self.pattern(name, false)?),
+            "-iname" => Test::Name(self.pattern(name, true)?),
+            "-path" | "-wholename" => Test::Path(self.pattern(name, false)?),
+            "-ipath" | "-iwholename" => Test::Path(self.pattern(name, true)?),
+            "-lname" => Test::Target(self.pattern(name, false)?),
+            "-ilname" => Test::Target(self.pattern(name, true)?),
+            "-type" => Test::Type(types(&self.text(name)?)?),
+            "-size" => self.size()?,
+            "-perm" => Test::Perm(Perm::parse(&self.text(name)?)?),
+            "-links" => Test::Links(self.number(name)?),
+            "-inum" => Test::Ino(self.number(name)?),
+            "-uid" => Test::Uid(self.number(name)?),
+            "-gid" => Test::Gid(self.number(name)?),
+            "-user" => Test::Uid(self.id(name, user_id, "user")?),
+            "-group" => Test::Gid(self.id(name, group_id, "group")?),
+            "-nouser" => Test::NoUser,
+            "-nogroup" => Test::NoGroup,
+            "-empty" => Test::Empty,
+            "-true" => Test::Constant(true),
+            "-false" => Test::Constant(false),
+            "-mtime" => self.aged(name, age(TimeOf::Data, 86400))?,
+            "-atime" => self.aged(name, age(TimeOf::Access, 86400))?,
+            "-ctime" => self.aged(name, age(TimeOf::Inode, 86400))?,
+            "-mmin" => self.aged(name, age(TimeOf::Data, 60))?,
+            "-amin" => self.aged(name, age(TimeOf::Access, 60))?,
+            "-cmin" => self.aged(name, age(TimeOf::Inode, 60))?,
+            "-newer" | "-newermm" => self.newer(name, TimeOf::Data)?,
+            "-anewer" => self.newer(name, TimeOf::Access)?,
+            "-cnewer" => self.newer(name, TimeOf::Inode)?,
+            "-maxdepth" => {
+                self.depth_max = self.level(name)?;
+                Test::Constant(true)
+            }
+            "-mindepth" => {
+                self.depth_min = self.level(name)?;
+                Test::Constant(true)
+            }
+            "-depth" | "-d" => {
+                self.contents_first = true;
+                Test::Constant(true)
+            }
+            "-prune" => return Ok(Expression::Prune),
+            "-quit" => return Ok(Expression::Quit),
+            "-print" => return Ok(self.action(Expression::Print(b'\n'))),
+            "-print0" => return Ok(self.action(Expression::Print(0))),
+            "-printf" => {
+                let format = Format::parse(self.word(name)?.as_bytes())?;
+                return Ok(self.action(Expression::Printf(format)));
+            }
+            "-L" | "-H" | "-follow" => {
+                return Err(format!("{name}: symbolic links are not followed; find(1) does it"));
+            }
+            _ if name.starts_with('-') => {
+                return Err(format!("{name} is no test and no action of this command"));
+            }
+            _ => return Err(format!("{name:?}: paths come before the expression")),
+        };
+        Ok(Expression::Test(test))
+    }
+
+    fn action(&mut self, action: Expression) -> Expression {
+        self.has_action = true;
+        action
+    }
+
+    fn word(&mut self, name: &str) -> Result<&OsString, String> {
+        self.words.next().ok_or_else(|| format!("{name} needs a word after it"))
+    }
+
+    fn text(&mut self, name: &str) -> Result<String, String> {
+        let word = self.word(name)?;
+        word.to_str().map(str::to_owned).ok_or_else(|| format!("{name} {word:?}: not understood"))
+    }
+
+    fn pattern(&mut self, name: &str, ignores_case: bool) -> Result<Pattern, String> {
+        let word = self.word(name)?.clone().into_vec();
+        Pattern::new(&word, ignores_case).ok_or_else(|| format!("{name}: a pattern has no byte 0"))
+    }
+
+    fn number(&mut self, name: &str) -> Result<Comparison, String> {
+        let text = self.text(name)?;
+        Comparison::parse(&text).ok_or_else(|| format!("{name} {text:?}: say N, +N or -N"))
+    }
+
+    fn level(&mut self, name: &str) -> Result<usize, String> {
+        let text = self.text(name)?;
+        let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+        let level = digits.then(|| text.parse().ok()).flatten();
+        level.ok_or_else(|| format!("{name} {text:?}: say a number of levels, 0 or more"))
+    }
+
+    fn id(
+        &mut self,
+        name: &str,
+        find: fn(&str) -> Option<u32>,
+        what: &str,
+    ) -> Result<Comparison, String> {
+        let text = self.text(name)?;
+        let id = find(&text).map(u64::from).or_else(|| text.parse().ok());
+        let id = id.ok_or_else(|| format!("{name} {text:?}: there is no {what} of that name"))?;
+        Ok(Comparison::Exactly(id))
+    }
+
+    fn size(&mut self) -> Result<Test, String> {
+        let text = self.text("-size")?;
+        let (number, unit) = match text.char_indices().next_back() {
+            Some((at, letter)) if !letter.is_ascii_digit() => (&text[..at], Unit::parse(letter)),
+            _ => (&text[..], Some(Unit(512))),
+        };
+        let size = Comparison::parse(number).zip(unit).map(|(count, unit)| Test::Size(count, unit));
+        size.ok_or_else(|| format!("-size {text:?}: say a number and one of c w b k M G"))
+    }
+
+    fn aged(&mut self, name: &str, age: Test) -> Result<Test, String> {
+        let given = self.number(name)?;
+        Ok(match age {
+            Test::Age { of, seconds, now, .. } => Test::Age { of, seconds, count: given, now },
+            other => other,
+        })
+    }
+
+    fn newer(&mut self, name: &str, of: TimeOf) -> Result<Test, String> {
+        let path = self.word(name)?;
+        let found = std::fs::symlink_metadata(path).map_err(|e| format!("{name} {path:?}: {e}"))?;
+        let than = Timestamp { secs: found.mtime(), nanos: found.mtime_nsec() as u32 };
+        Ok(Test::Newer { of, than })
+    }
+}
+
+fn types(text: &str) -> Result<Vec<FileType>, String> {
+    let one = |letter: &str| match letter {
+        "f" => Ok(FileType::Regular),
+        "d" => Ok(FileType::Directory),
+        "l" => Ok(FileType::Symlink),
+        "p" => Ok(FileType::Fifo),
+        "s" => Ok(FileType::Socket),
+        "b" => Ok(FileType::BlockDevice),
+        "c" => Ok(FileType::CharDevice),
+        _ => Err(format!("-type {text:?}: say one or more of f d l p s b c, with commas between")),
+    };
+    text.split(',').map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(text: &str) -> Result<FindCall, String> {
+        let words: Vec<OsString> = text.split_whitespace().map(OsString::from).collect();
+        parse(&words, Timestamp { secs: 0, nanos: 0 }, false)
+    }
+
+    fn constant(value: bool) -> Expression {
+        Expression::Test(Test::Constant(value))
+    }
+
+    #[test]
+    fn and_binds_closer_than_or_and_or_than_a_comma() {
+        let (yes, no, print) = (constant(true), constant(false), Expression::Print(b'\n'));
+        let all = |parts: &[&Expression]| Expression::All(parts.iter().copied().cloned().collect());
+        let any = Expression::Any(vec![yes.clone(), all(&[&no, &print])]);
+        for (text, expected) in [
+            ("-true -o -false -print", any.clone()),
+            ("-true -or -false -and -print", any.clone()),
+            ("( -true -o -false ) -print", {
+                all(&[&Expression::Any(vec![yes.clone(), no.clone()]), &print])
+            }),
+            ("! ! ! -true , -print", {
+                Expression::List(vec![Expression::Not(Box::new(yes.clone())), print.clone()])
+            }),
+            ("-true -o -false", all(&[&Expression::Any(vec![yes.clone(), no.clone()]), &print])),
+            ("-prune", all(&[&Expression::Prune, &print])),
+        ] {
+            assert_eq!(call(text).unwrap().expression, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_error_names_the_word() {
+        for (text, told) in [
+            ("-nmae x", "-nmae"),
+            ("-name", "-name needs"),
+            ("( -true", "has no ')'"),
+            ("-true )", "has no '('"),
+            ("-true -o", "ends where"),
+            ("-o -true", "\"-o\" stands"),
+            ("-true -a , -true", "\",\" stands"),
+            ("-size 5x", "-size \"5x\""),
+            ("-size k", "-size \"k\""),
+            ("-type fd", "-type \"fd\""),
+            ("-maxdepth -1", "-maxdepth \"-1\""),
+            ("-perm 9", "-perm \"9\""),
+            ("-user no-such-user", "no user"),
+            ("-true file", "paths come before"),
+            ("-printf %Q", "%Q"),
+        ] {
+            let said = call(text).unwrap_err();
+            assert!(said.contains(told), "{text}: {said}");
+        }
+        assert!(call(&"( ".repeat(100_000)).unwrap_err().contains("200"));
+    }
+
+    #[test]
+    fn paths_end_where_the_expression_begins() {
+        for (text, count) in [("a b -name x", 2), ("", 0), ("( a )", 0), ("- a ! b", 2)] {
+            let words: Vec<OsString> = text.split_whitespace().map(OsString::from).collect();
+            assert_eq!(count_starts(&words), count, "{text}");
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! How files are printed: the formats of -printf, and JSON.
+
+use super::c_library::{date, group_name, user_name};
+use super::entry::{Entry, Missing};
+use super::test::TimeOf;
+use glint_proto::{FileType, Timestamp};
+use serde_json::json;
+use std::ffi::CStr;
+
+/// Columns of a directive, at most.
+const WIDTH_MAX: usize = 4096;
+
+/// A format of -printf.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Format(Vec<Part>);
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Part {
+    Text(Vec<u8>),
+    Field { what: Field, width: usize, left: bool, zeros: bool },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Field {
+    /// A directive of one letter.
+    Letter(u8),
+    /// A time, as a whole.
+    Time(TimeOf),
+    /// A part of a time.
+    TimePart(TimeOf, u8),
+}
+
+impl Format {
+    /// Parses a format; an error names the directive.
+    pub(super) fn parse(text: &[u8]) -> Result<Format, String> {
+        let mut parts = Vec::new();
+        let mut plain = Vec::new();
+        let mut rest = text;
+        while let Some((&byte, after)) = rest.split_first() {
+            rest = after;
+            match byte {
+                b'\\' => match escape(&mut rest) {
+                    Some(byte) => plain.push(byte),
+                    // \c: nothing is printed any more.
+                    None if rest.first() == Some(&b'c') => break,
+                    None => plain.push(b'\\'),
+                },
+                b'%' if rest.first() == Some(&b'%') => {
+                    plain.push(b'%');
+                    rest = &rest[1..];
+                }
+                b'%' => {
+                    parts.push(Part::Text(std::mem::take(&mut plain)));
+                    parts.push(field(&mut rest)?);
+                }
+                _ => plain.push(byte),
+            }
+        }
+        parts.push(Part::Text(plain));
+        Ok(Format(parts))
+    }
+
+    /// Prints a file.
+    pub(super) fn print(&self, entry: &Entry, out: &mut Vec<u8>) -> Result<(), Missing> {
+        for part in &self.0 {
+            match part {
+                Part::Text(text) => out.extend_from_slice(text),
+                Part::Field { what, width, left, zeros } => {
+                    let (value, is_number) = what.value(entry)?;
+                    let fill = width.saturating_sub(value.len());
+                    let with = if *zeros && !left && is_number { b'0' } else { b' ' };
+                    let (before, after) = if *left { (0, fill) } else { (fill, 0) };
+                    out.resize(out.len() + before, with);
+                    out.extend_from_slice(&value);
+                    out.resize(out.len() + after, b' ');
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes an escape after its backslash; `None`, and nothing is taken, if it is none or \c.
+fn escape(rest: &mut &[u8]) -> Option<u8> {
+    let octal = rest.iter().take(3).take_while(|byte| (b'0'..=b'7').contains(byte)).count();
+    let (byte, len) = match rest.first()? {
+        b'a' => (7, 1),
+        b'b' => (8, 1),
+        b'f' => (12, 1),
+        b'n' => (b'\n', 1),
+        b'r' => (b'\r', 1),
+        b't' => (b'\t', 1),
+        b'v' => (11, 1),
+        b'\\' => (b'\\', 1),
+        b'0'..=b'7' => {
+            let value =
+                rest[..octal].iter().fold(0u32, |all, byte| all * 8 + u32::from(byte - b'0'));
+            (value as u8, octal)
+        }
+        _ => return None,
+    };
+    *rest = &rest[len..];
+    Some(byte)
+}
+
+/// Takes a directive after its percent sign.
+fn field(rest: &mut &[u8]) -> Result<Part, String> {
+    let flags = rest.iter().take_while(|byte| b"-0".contains(byte)).count();
+    let (left, zeros) = (rest[..flags].contains(&b'-'), rest[..flags].contains(&b'0'));
+    let digits = rest[flags..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let width = String::from_utf8_lossy(&rest[flags..flags + digits]);
+    let width = if digits == 0 { Ok(0) } else { width.parse::<usize>() };
+    let width = width.ok().filter(|width| *width <= WIDTH_MAX);
+    let width = width.ok_or_else(|| format!("-printf: a width is at most {WIDTH_MAX}"))?;
+    let after = &rest[flags + digits..];
+    let mut take = |count: usize| {
+        *rest = &after[count..];
+    };
+    let of = |letter: u8| match letter.to_ascii_lowercase() {
+        b'a' => TimeOf::Access,
+        b'c' => TimeOf::Inode,
+        _ => TimeOf::Data,
+    };
+    let what = match after {
+        [letter @ (b'a' | b'c' | b't'), ..] => {
+            take(1);
+            Field::Time(of(*letter))
+        }
+        [letter @ (b'A' | b'C' | b'T'), part, ..]
+            if b"@+YymdjHIMSTpabBhUWwZkleD".contains(part) =>
+        {
+            take(2);
+            Field::TimePart(of(*letter), *part)
+        }
+        [letter, ..] if b"pfhPHdsbkmMniuUgGyl".contains(letter) => {
+            take(1);
+            Field::Letter(*letter)
+        }
+        [] => return Err("-printf: the format ends within a directive".into()),
+        _ => {
+            let len = if b"ACT".contains(&after[0]) { 2 } else { 1 };
+            let shown = String::from_utf8_lossy(&after[..len.min(after.len())]);
+            return Err(format!("-printf: %{shown} is no directive of this command"));
+        }
+    };
+    Ok(Part::Field { what, width, left, zeros })
+}
+
+impl Field {
+    /// The value, and whether it is a number.
+    fn value(self, entry: &Entry) -> Result<(Vec<u8>, bool), Missing> {
+        let letter = match self {
+            Field::Letter(letter) => letter,
+            Field::Time(of) => return Ok((whole_time(of.of(entry)), false)),
+            Field::TimePart(of, part) => return Ok((part_of_time(of.of(entry), part), false)),
+        };
+        let attr = &entry.attr;
+        let bytes = match letter {
+            b'p' => entry.path.clone(),
+            b'f' => entry.shown_name(),
+            b'h' => entry.parent().to_vec(),
+            b'P' => entry.below().to_vec(),
+            b'H' => entry.path[..entry.start].to_vec(),
+            b'M' => symbolic(attr.mode).into_bytes(),
+            b'u' => user_name(attr.uid).unwrap_or_else(|| attr.uid.to_string().into()),
+            b'g' => group_name(attr.gid).unwrap_or_else(|| attr.gid.to_string().into()),
+            b'y' => vec![letter_of(entry.kind())],
+            b'l' => target(entry)?.to_vec(),
+            number => {
+                let text = match number {
+                    b'd' => entry.depth.to_string(),
+                    b's' => attr.size.to_string(),
+                    b'b' => attr.blocks.to_string(),
+                    b'k' => attr.blocks.div_ceil(2).to_string(),
+                    b'm' => format!("{:o}", attr.mode & 0o7777),
+                    b'n' => attr.nlink.to_string(),
+                    b'i' => attr.ino.0.to_string(),
+                    b'U' => attr.uid.to_string(),
+                    _ => attr.gid.to_string(),
+                };
+                // find(1) prints all of these but %d and %m as text.
+                return Ok((text.into_bytes(), [b'd', b'm'].contains(&number)));
+            }
+        };
+        Ok((bytes, false))
+    }
+}
+
+/// Target of a symbolic link; nothing for other files.
+fn target(entry: &Entry) -> Result<&[u8], Missing> {
+    match entry.kind() {
+        Some(FileType::Symlink) => entry.facts.target.as_deref().ok_or(Missing::Target),
+        _ => Ok(b""),
+    }
+}
+
+fn letter_of(kind: Option<FileType>) -> u8 {
+    match kind {
+        Some(FileType::Regular) => b'f',
+        Some(FileType::Directory) => b'd',
+        Some(FileType::Symlink) => b'l',
+        Some(FileType::Fifo) => b'p',
+        Some(FileType::Socket) => b's',
+        Some(FileType::BlockDevice) => b'b',
+        Some(FileType::CharDevice) => b'c',
+        None => b'U',
+    }
+}
+
+/// A mode as ls(1) shows it.
+fn symbolic(mode: u32) -> String {
+    let kind = match letter_of(FileType::from_mode(mode)) {
+        b'f' => '-',
+        b'U' => '?',
+        letter => letter.into(),
+    };
+    let mut text = String::from(kind);
+    for (shift, special, with, without) in
+        [(6, 0o4000, 's', 'S'), (3, 0o2000, 's', 'S'), (0, 0o1000, 't', 'T')]
+    {
+        let bits = mode >> shift;
+        text.push(if bits & 4 != 0 { 'r' } else { '-' });
+        text.push(if bits & 2 != 0 { 'w' } else { '-' });
+        text.push(match (mode & special != 0, bits & 1 != 0) {
+            (true, true) => with,
+            (true, false) => without,
+            (false, true) => 'x',
+            (false, false) => '-',
+        });
+    }
+    text
+}
+
+/// Nanoseconds as find(1) shows them: with a tenth digit.
+fn fraction(time: Timestamp) -> Vec<u8> {
+    format!(".{:09}0", time.nanos).into_bytes()
+}
+
+fn with_fraction(time: Timestamp, before: &CStr, after: &CStr) -> Vec<u8> {
+    [date(time, before), fraction(time), date(time, after)].concat()
+}
+
+fn whole_time(time: Timestamp) -> Vec<u8> {
+    with_fraction(time, c"%a %b %e %H:%M:%S", c" %Y")
+}
+
+fn part_of_time(time: Timestamp, part: u8) -> Vec<u8> {
+    match part {
+        b'@' => [time.secs.to_string().into_bytes(), fraction(time)].concat(),
+        b'+' => with_fraction(time, c"%Y-%m-%d+%H:%M:%S", c""),
+        b'S' => with_fraction(time, c"%S", c""),
+        b'T' => with_fraction(time, c"%H:%M:%S", c""),
+        _ => {
+            let format = [b'%', part, 0];
+            CStr::from_bytes_until_nul(&format).map_or(Vec::new(), |format| date(time, format))
+        }
+    }
+}
+
+/// Prints a file as a JSON object in a line. A path that is not UTF-8 is in `path_bytes`, too.
+pub(super) fn json(entry: &Entry, out: &mut Vec<u8>) -> Result<(), Missing> {
+    let attr = &entry.attr;
+    let time = |time: Timestamp| format!("{}.{:09}", time.secs, time.nanos);
+    let kind = char::from(letter_of(entry.kind())).to_string();
+    let mut row = json!({
+        "path": String::from_utf8_lossy(&entry.path),
+        "type": kind,
+        "ino": attr.ino.0,
+        "mode": format!("{:04o}", attr.mode & 0o7777),
+        "links": attr.nlink,
+        "uid": attr.uid,
+        "gid": attr.gid,
+        "size": attr.size,
+        "allocated": attr.blocks * 512,
+        "atime": time(attr.atime),
+        "mtime": time(attr.mtime),
+        "ctime": time(attr.ctime),
+    });
+    if std::str::from_utf8(&entry.path).is_err() {
+        row["path_bytes"] = json!(entry.path);
+    }
+    if entry.kind() == Some(FileType::Symlink) {
+        row["target"] = json!(String::from_utf8_lossy(target(entry)?));
+    }
+    out.extend_from_slice(row.to_string().as_bytes());
+    out.push(b'\n');
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::entry::tests::entry;
+    use super::*;
+
+    fn printed(format: &[u8], entry: &Entry) -> String {
+        let mut out = Vec::new();
+        Format::parse(format).unwrap().print(entry, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn directives_and_escapes() {
+        let file = entry(b"d/x", libc::S_IFREG | 0o4755);
+        for (format, expected) in [
+            (&b"%p %f %h %P %H %d"[..], "d/x x d x d 1"),
+            (b"%s %b %k %n %i", "1000 3 2 1 77"),
+            (b"%m %M %y %u %U", "4755 -rwsr-xr-x f root 0"),
+            (b"[%6s][%-6s][%03d]%%", "[  1000][1000  ][001]%"),
+            (b"a\\tb\\n\\101\\\\\\q", "a\tb\nA\\\\q"),
+            (b"a\\cb", "a"),
+            (b"%T@", "2000000.0000000050"),
+            (b"%l", ""),
+        ] {
+            assert_eq!(printed(format, &file), expected, "{}", String::from_utf8_lossy(format));
+        }
+        let link = entry(b"l", libc::S_IFLNK | 0o777);
+        assert_eq!(
+            Format::parse(b"%l").unwrap().print(&link, &mut Vec::new()),
+            Err(Missing::Target)
+        );
+        for wrong in [&b"%"[..], b"%q", b"%T", b"%Tq", b"%99999s"] {
+            Format::parse(wrong).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn json_keeps_names_that_are_no_text() {
+        let mut out = Vec::new();
+        json(&entry(b"d/\xff", libc::S_IFREG), &mut out).unwrap();
+        let row: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(row["path_bytes"], json!(b"d/\xff"));
+    }
+}
