@@ -58,6 +58,7 @@ const EXPRESSIONS: &str = "
 -name nothing -print0
 -false -o -true -print0
 -printf %p|%f|%h|%P|%H|%d\\0
+-type f ! -name open -printf %b|%k|%p\\0
 -printf %s~%m~%M~%n~%i~%u~%g~%U~%G~%y~%l\\0
 -printf %t|%a|%c|%T@|%T+|%TS|%TY-%Tm\\0
 -printf [%12s][%-12f][%05d][%06m]%%\\t\\101\\0
@@ -106,9 +107,12 @@ fn glint_find_finds_what_find_does() {
     let world = World::new();
     let port = free_port();
     let _server = world.serve(port, &["--osts", "2"]);
-    let (_mount, dir) = world.mount(port, "m", &[]);
+    let (mut mount, dir) = world.mount(port, "m", &[]);
     let tree = dir.join("tree");
     make_tree(&tree);
+    // A mount estimates the space of what it wrote itself.
+    mount.stop();
+    let (_mount, dir) = world.mount(port, "m", &[]);
     // Written and not closed: the mount has it, and servers have to ask.
     let open = fs::File::create(tree.join("open")).unwrap();
     open.write_all_at(b"written", 40_000).unwrap();

@@ -67,7 +67,7 @@ pub(super) enum Test {
 
 /// What an expression did with a file.
 #[derive(Default, PartialEq, Eq, Debug)]
-pub(super) struct Outcome {
+pub(super) struct Applied {
     pub(super) printed: Vec<u8>,
     pub(super) pruned: bool,
     pub(super) quit: bool,
@@ -233,7 +233,7 @@ impl Test {
 
 impl Expression {
     /// Looks at a file. If a fact is missing, nothing in `outcome` counts.
-    pub(super) fn apply(&self, entry: &Entry, outcome: &mut Outcome) -> Result<bool, Missing> {
+    pub(super) fn apply(&self, entry: &Entry, outcome: &mut Applied) -> Result<bool, Missing> {
         if outcome.quit {
             return Ok(false);
         }
@@ -335,8 +335,8 @@ mod tests {
         let directory = entry(b"a", libc::S_IFDIR | 0o755);
         let empty = Expression::Test(Test::Empty);
         let never = Expression::Test(Test::Constant(false));
-        assert_eq!(empty.apply(&directory, &mut Outcome::default()), Err(Missing::IsEmpty));
+        assert_eq!(empty.apply(&directory, &mut Applied::default()), Err(Missing::IsEmpty));
         let all = Expression::All(vec![never, empty]);
-        assert_eq!(all.apply(&directory, &mut Outcome::default()), Ok(false));
+        assert_eq!(all.apply(&directory, &mut Applied::default()), Ok(false));
     }
 }

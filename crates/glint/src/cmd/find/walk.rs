@@ -6,7 +6,7 @@
 
 use super::entry::{Entry, Facts, Missing, join};
 use super::expression::FindCall;
-use super::test::Outcome;
+use super::test::Applied;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use glint_proto::{Attr, Errno, FsResult, Ino};
 use std::cell::{Cell, RefCell};
@@ -114,7 +114,7 @@ impl<'a, S: Source, O: Sink> Walk<'a, S, O> {
             return (false, entry);
         }
         let outcome = loop {
-            let mut outcome = Outcome::default();
+            let mut outcome = Applied::default();
             let Err(missing) = self.call.expression.apply(&entry, &mut outcome) else {
                 break outcome;
             };
