@@ -174,8 +174,12 @@ impl<D: Disk> Ost<D> {
     /// it.
     pub(crate) async fn remove_all(
         &self,
-        objects: Vec<ObjectId>,
+        mut objects: Vec<ObjectId>,
     ) -> Option<Vec<(ObjectId, Errno)>> {
+        // One that was named twice would wait for itself; in one order, so that no two wait for each
+        // other.
+        objects.sort_unstable();
+        objects.dedup();
         // A change that somebody has given up waiting for would make the object anew.
         let mut changes = Vec::with_capacity(objects.len());
         for object in &objects {

@@ -18,7 +18,7 @@ fn kills_of_a_mount_lose_nothing_acknowledged() {
     let mut models = Vec::new();
     let mut total = 0;
     for round in 0..rounds {
-        let up = world.up(&["-o", TRANSPORTS[round as usize % 2]]);
+        let mut up = world.up(&["-o", TRANSPORTS[round as usize % 2]]);
         models.iter().for_each(verify);
         let workers: Vec<_> = (0..3u64)
             .map(|worker| {
@@ -29,13 +29,14 @@ fn kills_of_a_mount_lose_nothing_acknowledged() {
             .collect();
         std::thread::sleep(Duration::from_millis(150 + 97 * round));
         workers.iter().for_each(|(progress, _)| progress.reach(40));
-        up.kill();
+        up.kill_and_stay_mounted();
         for (progress, worker) in workers {
             progress.stop();
             let model = worker.join().unwrap();
             total += model.len();
             models.push(model);
         }
+        drop(up);
         world.assert_sound();
     }
     let up = world.up(&[]);

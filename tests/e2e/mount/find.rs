@@ -107,12 +107,12 @@ fn glint_find_finds_what_find_does() {
     let world = World::new();
     let port = free_port();
     let _server = world.serve(port, &["--osts", "2"]);
-    let (mut mount, dir) = world.mount(port, "m", &[]);
-    let tree = dir.join("tree");
-    make_tree(&tree);
+    let (mount, dir) = world.mount(port, "first", &[]);
+    make_tree(&dir.join("tree"));
     // A mount estimates the space of what it wrote itself.
     mount.stop();
-    let (_mount, dir) = world.mount(port, "m", &[]);
+    let (_mount, dir) = world.mount(port, "second", &[]);
+    let tree = dir.join("tree");
     // Written and not closed: the mount has it, and servers have to ask.
     let open = fs::File::create(tree.join("open")).unwrap();
     open.write_all_at(b"written", 40_000).unwrap();

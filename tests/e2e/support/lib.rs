@@ -261,6 +261,12 @@ impl Process {
 
     /// As a crash does.
     pub fn kill(mut self) {
+        self.kill_and_stay_mounted();
+    }
+
+    /// Kills it with SIGKILL. What it mounted stays until this is dropped: who works there gets
+    /// errors, and makes nothing in the directory below.
+    pub fn kill_and_stay_mounted(&mut self) {
         let mut child = self.child.take().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();

@@ -165,11 +165,18 @@ impl<D: Disk> Oss<D> {
     }
 
     /// Destroys what the MDS has ordered to be, as long as [`Oss::talk`] runs. May wait for the
-    /// disk.
+    /// disk, and for changes of the same objects: who makes those may have ended when the OSS is to
+    /// end, so nothing is waited for then. What was not said to be done is ordered again.
     pub async fn destroy_ordered(&self) {
         let Some(mut ordered) = self.liaison.ordered.lock().take() else { return };
         while let Some((order, objects)) = ordered.next().await {
-            let failed = self.destroy(&objects).await;
+            let ends = async {
+                self.stopping().await;
+                None
+            };
+            let Some(failed) = or(async { Some(self.destroy(&objects).await) }, ends).await else {
+                return;
+            };
             let destroyed = Event::Destroyed(Destroyed { order, failed });
             if self.liaison.event_sender.unbounded_send(destroyed).is_err() {
                 return;

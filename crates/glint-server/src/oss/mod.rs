@@ -64,6 +64,8 @@ pub struct Oss<D: Disk = LocalDisk> {
     /// Key that capabilities are checked with; from then on, too.
     key: OnceLock<Key>,
     stop: AtomicBool,
+    /// Work that waits for others, which may have ended before it.
+    until_stopping: WaitList,
     started: Instant,
 }
 
@@ -107,6 +109,7 @@ impl<D: Disk> Oss<D> {
             until_joined: WaitList::default(),
             key: OnceLock::new(),
             stop: AtomicBool::new(false),
+            until_stopping: WaitList::default(),
             started: clock::now(),
         })
     }
@@ -165,12 +168,18 @@ impl<D: Disk> Oss<D> {
     /// Ends [`Oss::talk`] soon, if it has begun.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
+        self.until_stopping.wake();
         self.liaison.stop();
     }
 
     /// Whether it is to end.
     pub fn is_stopping(&self) -> bool {
         self.stop.load(Ordering::Acquire)
+    }
+
+    /// Waits until it is to end.
+    pub(crate) async fn stopping(&self) {
+        self.until_stopping.until(|| self.is_stopping().then_some(())).await;
     }
 
     /// Looks how the disks of the OSTs here are. Waits for nothing.
