@@ -54,12 +54,12 @@ Examples:
   glint find /mnt/glint -name .git -prune -o -mtime -1 -print0
   glint find --json server:5640/project -user alice";
 
-type Servers = Client<Cluster<Remote>>;
+type FindClient = Client<Cluster<Remote>>;
 
 /// A file system, as who called this command may see it.
 struct Tree {
     address: String,
-    client: Servers,
+    client: FindClient,
     caller: Caller,
 }
 
