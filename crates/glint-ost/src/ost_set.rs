@@ -455,6 +455,24 @@ mod tests {
         assert_eq!((osts.is_alone(0), osts.committed()), (false, 3));
     }
 
+    /// Two orders for the same object may come in one request.
+    #[test]
+    fn an_object_that_is_named_twice_is_removed_once() {
+        let (says, done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let store =
+                ObjectStore::on(MemoryDisk::default(), Path::new("ost"), 64, Arc::default());
+            let osts = OstSet::start(vec![store], Arc::default(), None, false).unwrap();
+            let object = ObjectId { ino: Ino(1), stripe: 0 };
+            let write = OstRequest::Write { object, offset: 0, mtime: None, kept: false };
+            let written = osts.handle(ClientId(1), 0, write, Bulk::Out(b"data"));
+            block_on(written).reply.unwrap();
+            says.send(block_on(osts.destroy(&[(0, object), (0, object)]))).unwrap();
+        });
+        let removed = done.recv_timeout(Duration::from_secs(30)).expect("it waits for itself");
+        assert_eq!(removed, (2, Vec::new()));
+    }
+
     #[test]
     fn an_ost_that_has_failed_counts_as_alone_once_it_is_asked_for_an_object_without_copies() {
         let disk = MemoryDisk::default();
