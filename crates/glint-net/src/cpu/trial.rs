@@ -4,7 +4,8 @@
 //! Invariants:
 //! - A slice counts only if work went on to its end: a pause says nothing of a policy.
 //! - With as much done without a policy as with it, it stays off: it costs processors. It is off until
-//!   it was tried, and work that is over soon is not tried at all.
+//!   it was tried, and after a pause until work has gone on for a while nothing is tried. A trial that
+//!   a pause interrupts leaves what was found before.
 //! - What was found is tried again, the more rarely the longer it has stayed the same, and soon if the
 //!   rate of the work has become another one.
 
@@ -67,7 +68,9 @@ impl Trials {
     /// A policy may be used, or must not.
     pub(super) fn allow(&mut self, policy: usize, allowed: bool) {
         self.allowed[policy] = allowed;
-        self.phase = Phase::Stay { until: LONG_ENOUGH, rate: None };
+        // Counted from the first work, if there was none yet.
+        let now = self.began.map_or(Duration::ZERO, |(began, _)| began);
+        self.phase = Phase::Stay { until: now + LONG_ENOUGH, rate: None };
     }
 
     /// Whether a policy is on now.
@@ -108,6 +111,8 @@ impl Trials {
                 if is_whole {
                     // A mean of the last ones: one slice alone varies.
                     *rate = Some(rate.map_or(per_slice, |rate| rate + (per_slice - rate) / 8.0));
+                } else {
+                    *until = (*until).max(now + LONG_ENOUGH);
                 }
                 if is_other {
                     *until = (*until).min(now + STAY_MIN);
@@ -118,7 +123,9 @@ impl Trials {
                     self.begin_trial(0);
                 }
             }
-            Phase::Trial { half, .. } if !is_whole => *half = None,
+            Phase::Trial { policy, half, is_on, .. } if !is_whole => {
+                (*half, *is_on) = (None, self.found[*policy]);
+            }
             Phase::Trial { policy, pairs, half, is_on } => {
                 let done = per_slice as u64;
                 match half.take() {
@@ -257,6 +264,35 @@ mod tests {
             work.now += Duration::from_millis(100);
         }
         assert_eq!(trials.found, [false, false]);
+    }
+
+    #[test]
+    fn a_pause_in_a_trial_leaves_what_was_found_before() {
+        let (mut trials, mut work) = (Trials::new(), Work::new());
+        while !trials.is_on(0) {
+            work.run(&mut trials, SLICE, |_| 100_000.0);
+        }
+        // A request now and then, for long: no slice of it is whole.
+        for _ in 0..500 {
+            work.now += Duration::from_millis(30);
+            work.done += 1;
+            trials.on_work(work.now, work.done);
+            assert!(!trials.is_on(0) && !trials.is_on(1));
+        }
+    }
+
+    #[test]
+    fn short_work_after_a_pause_is_not_tried() {
+        let (mut trials, mut work) = (Trials::new(), Work::new());
+        let rate = |_: [bool; 2]| 100_000.0;
+        work.run(&mut trials, LONG_ENOUGH / 2, rate);
+        for _ in 0..20 {
+            work.now += Duration::from_secs(5);
+            work.run(&mut trials, LONG_ENOUGH / 2, |is_on| {
+                assert_eq!(is_on, [false, false]);
+                100_000.0
+            });
+        }
     }
 
     #[test]
