@@ -19,6 +19,8 @@ use std::fmt::Write;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 use support::*;
 
 const LEDGER: &str = include_str!("ledger.txt");
@@ -146,6 +148,23 @@ fn received(address: &str) -> Counts {
         .collect()
 }
 
+/// Pause between two looks at what was received.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Returns them when nothing is on its way any more. (The kernel tells a mount of a closed file
+/// when nobody waits for it, and looks at a new mount by itself.)
+fn received_at_rest(address: &str) -> Counts {
+    let mut before = received(address);
+    loop {
+        thread::sleep(PAUSE);
+        let now = received(address);
+        if now == before {
+            return now;
+        }
+        before = now;
+    }
+}
+
 /// Starts a mount that sends nothing because time passes.
 fn mount(world: &World, port: u16, name: &str) -> (Process, PathBuf) {
     let directory = world.short(name);
@@ -179,9 +198,12 @@ fn cost(material: &Path, work: &Work) -> (Counts, String) {
         process.stop();
         (process, directory) = mount(&world, port, "second");
     }
-    // Everything that was written behind is sent.
-    fs::File::open(&directory).unwrap().sync_all().unwrap();
-    let before = received(&address(port));
+    // Everything that was written behind is sent, and what a mount asks for of its root is here.
+    for _ in 0..2 {
+        fs::File::open(&directory).unwrap().sync_all().unwrap();
+        fs::metadata(&directory).unwrap();
+    }
+    let before = received_at_rest(&address(port));
     run(&directory, work.script);
     let log = process.log_path();
     process.stop();
