@@ -23,7 +23,7 @@ mod session;
 mod store;
 
 pub use background::check::{
-    CheckReport, Extent, Finding, believe_objects, check, objects_to_destroy,
+    CheckReport, Extent, Finding, believe_objects, check, clients_to_return, objects_to_destroy,
 };
 pub use background::reaper::Targets;
 pub use chains::drain::{DrainError, HeldPart, Leaving};

@@ -276,6 +276,41 @@ fn a_damaged_object_is_reported_and_not_read() {
     up.stop();
 }
 
+/// Clients write objects of files that they have made before the MDS hears of these.
+#[test]
+fn objects_of_which_a_client_may_tell_that_comes_back_are_kept() {
+    let world = World::new();
+    let port = free_port();
+    let server = world.serve(port, &[]);
+    let (mount, directory) = world.mount(port, "mount", &[]);
+    fs::write(directory.join("f"), vec![5u8; 100_000]).unwrap();
+    fs::File::open(&directory).unwrap().sync_all().unwrap();
+    server.kill();
+    // As if it were of a file that the mount has made.
+    let object = world.data().join(sh(&world.data(), "find ost0/objects -type f").trim());
+    let name = object.file_name().unwrap().to_str().unwrap();
+    let (ino, stripe) = name.split_once('.').unwrap();
+    let other = u64::from_str_radix(ino, 16).unwrap() ^ 1;
+    fs::copy(&object, object.with_file_name(format!("{other:016x}.{stripe}"))).unwrap();
+    let data = world.data();
+    for _ in 0..2 {
+        let kept = fsck(&data, &["--repair", "--json"], 0);
+        assert_eq!((&kept["untold"], &kept["objects"]), (&1.into(), &2.into()), "{kept}");
+    }
+    let server = world.serve(port, &[]);
+    fs::write(directory.join("g"), b"").unwrap();
+    mount.stop();
+    eventually_none("a client", || {
+        let status = run(glint().args(["status", &address(port)]));
+        let status = String::from_utf8_lossy(&status.stdout).into_owned();
+        status.contains("\n  client ").then_some(status)
+    });
+    server.stop();
+    let removed = fsck(&data, &["--repair", "--json"], 1);
+    assert_eq!((&removed["untold"], &removed["findings"]), (&0.into(), &1.into()), "{removed}");
+    world.assert_sound();
+}
+
 #[test]
 fn a_scrub_finds_damage_while_the_data_is_used() {
     let world = World::new();

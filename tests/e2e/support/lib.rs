@@ -425,6 +425,7 @@ impl World {
         let output = run(glint().args(["fsck", "--json", "--data", text(data)]).args(osses));
         let report = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(report.contains("\"findings\":0"), "{report}");
+        assert!(!report.contains("\"untold\"") || report.contains("\"untold\":0"), "{report}");
     }
 }
 

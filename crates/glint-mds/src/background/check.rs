@@ -109,6 +109,12 @@ pub async fn objects_to_destroy<K: Kv>(kv: &K) -> Result<HashSet<Ino>, MdsError>
     Ok(all.iter().filter_map(|(key, _)| Ino::from_key(key)).collect())
 }
 
+/// How many clients may come back when the file system is served again, and tell of files that they
+/// have made: objects of these may be there already.
+pub async fn clients_to_return<K: Kv>(kv: &K) -> Result<usize, MdsError> {
+    Ok(kv.scan(Keyspace::Session, &[], &[0xff; 9], usize::MAX).await?.len())
+}
+
 impl<K: Kv> Check<'_, K> {
     fn find(&mut self, what: String, repairable: bool) -> bool {
         let repaired = self.repair && repairable;

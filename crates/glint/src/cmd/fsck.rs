@@ -42,6 +42,10 @@ pub(crate) const USAGE: u8 = 16;
 /// counted as `healing outstanding`, and is copied when the servers run. A copy that is damaged, or
 /// missing, while another one is right, --repair notes in that index, so that it is copied, too.
 ///
+/// A client may have made files of which it has not told the server yet, when that ended. So while
+/// clients may come back, objects that belong to no file are counted and kept; when none is
+/// expected any more, after a start and a clean end, --repair removes them.
+///
 /// Exits as fsck(8): 0 if nothing is wrong, 1 if something was and --repair put it right, 4 if
 /// something is wrong and was left, 5 for both, 8 if the check could not come to its end (a
 /// directory that is served, or is none of Glint; a disk that gives nothing; metadata too damaged
@@ -95,6 +99,8 @@ struct Check {
     objects: u64,
     bytes: u64,
     checked: u64,
+    /// Objects that may be of files which clients have not told the MDS of.
+    untold: u64,
     /// What [`Copies::summary`] says.
     copies: Option<Value>,
 }
@@ -112,6 +118,8 @@ struct Namespace {
 enum Belongs {
     /// It is of no file.
     Nowhere,
+    /// It is of no file that the MDS knows, but a client that comes back may tell of one.
+    Untold,
     Alone,
     /// It is one of several copies, which are looked at together.
     Copy,
@@ -149,7 +157,7 @@ impl Check {
 
     /// Prints what was found, and of a check that failed, why.
     fn say(&self, args: &Args, error: Option<&String>) {
-        let Check { findings, namespace, objects, bytes, checked, copies } = self;
+        let Check { findings, namespace, objects, bytes, checked, untold, copies } = self;
         let (all, repaired) = (findings.len(), self.count(Outcome::Repaired));
         if args.json {
             for Finding { what, outcome } in findings {
@@ -165,6 +173,7 @@ impl Check {
                 summary["entries"] = json!(entries);
                 summary["orphans"] = json!(orphans);
                 summary["elsewhere"] = json!(elsewhere);
+                summary["untold"] = json!(untold);
             }
             if let Some(copies) = copies {
                 summary["copies"] = copies.clone();
@@ -188,6 +197,9 @@ impl Check {
             text = format!("{inodes} inodes, {entries} entries, {orphans} orphans, ");
             if *elsewhere > 0 {
                 text += &format!("{elsewhere} files with objects on other servers, ");
+            }
+            if *untold > 0 {
+                text += &format!("{untold} objects of which clients may tell that come back, ");
             }
         }
         let result = match (all, all - repaired, self.count(Outcome::Repairable)) {
@@ -257,11 +269,12 @@ impl Check {
             elsewhere: elsewhere.len(),
         });
         let waiting = block_on(glint_mds::objects_to_destroy(kv))?;
+        let may_be_told = block_on(glint_mds::clients_to_return(kv))? > 0;
         let mut sizes: HashMap<Ino, u64> = HashMap::new();
         let mut progress = Progress::new();
         self.stores(servers, args, &mut progress, |ost, found| {
             let StoredObject { object, size } = *found;
-            let known = match report.files.get(&object.ino) {
+            let belongs = match report.files.get(&object.ino) {
                 Some(Some(extent)) => match extent.layout.stripe_of(object) {
                     Some(stripe) => {
                         let target = extent.layout.ost_of(stripe, own);
@@ -276,17 +289,19 @@ impl Check {
                             let size = sizes.entry(object.ino).or_default();
                             *size = reaches.max(*size);
                         }
-                        true
+                        Belongs::Alone
                     }
                     // The file's data has moved from there, or was to move.
-                    None => extent.size.is_none(),
+                    None if extent.size.is_some() => Belongs::Nowhere,
+                    None => Belongs::Alone,
                 },
-                Some(None) => true,
-                None => false,
+                Some(None) => Belongs::Alone,
+                None if may_be_told => Belongs::Untold,
+                None => Belongs::Nowhere,
             };
-            match known || waiting.contains(&object.ino) {
+            match waiting.contains(&object.ino) {
                 true => Belongs::Alone,
-                false => Belongs::Nowhere,
+                false => belongs,
             }
         })?;
         let mut unsure = HashSet::new();
@@ -337,10 +352,14 @@ impl Check {
                 |found| {
                     self.objects += 1;
                     self.bytes += found.size;
-                    match belongs(*ost, &found) {
+                    let belongs = belongs(*ost, &found);
+                    match belongs {
                         Belongs::Nowhere => lost.push(found.object),
-                        Belongs::Alone if !args.skip_data => kept.push(found.object),
+                        Belongs::Untold => self.untold += 1,
                         Belongs::Alone | Belongs::Copy => {}
+                    }
+                    if !args.skip_data && matches!(belongs, Belongs::Alone | Belongs::Untold) {
+                        kept.push(found.object);
                     }
                 },
                 |path| strays.push(path),
