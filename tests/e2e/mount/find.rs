@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -48,6 +49,18 @@ const EXPRESSIONS: &str = "
 -mtime +10 -print0
 -mtime -1 -print0
 -mmin -10 -print0
+-mtime -0.5 -print0
+-mtime +0.5 -print0
+-mmin +0.5 -type d,s -print0
+-perm -a+X -print0
+-perm /u+X,g=s -print0
+-perm g=u -print0
+-newermt 2020-02-04 -print0
+! -newermt 2020-02-03T04:05:07 -print0
+-newercm old -print0
+! -newermc old -print0
+-newerat @1600000000 -print0
+-xdev -mount -print0
 -newer old -print0
 -maxdepth 1 -print0
 -mindepth 2 -maxdepth 3 -print0
@@ -61,6 +74,8 @@ const EXPRESSIONS: &str = "
 -type f ! -name open -printf %b|%k|%p\\0
 -printf %s~%m~%M~%n~%i~%u~%g~%U~%G~%y~%l\\0
 -printf %t|%a|%c|%T@|%T+|%TS|%TY-%Tm\\0
+-printf %F|%+d|%#m|%.3f|%-8.2f|%TX|%Ts|%TF|%Tr|%TG-%TV\\0
+! -type l ! -name open -printf %S|%p\\0
 -printf [%12s][%-12f][%05d][%06m]%%\\t\\101\\0
 ";
 
@@ -190,8 +205,129 @@ fn glint_find_finds_what_find_does() {
 
     let missing = refused(glint().arg("find").arg(tree.join("missing")));
     assert!(missing.contains("missing: No such file"), "{missing}");
+    for start in ["deep/to/", "deep/to/.", "deep/er//", "old/", "deep/dangling/", "deep/to"] {
+        let theirs = Command::new("find").args([start, "-print0"]).current_dir(&tree).output();
+        let ours = glint().args(["find", start, "-print0"]).current_dir(&tree).output();
+        let (theirs, ours) = (theirs.unwrap(), ours.unwrap());
+        assert_eq!(sorted(&theirs), sorted(&ours), "{start}");
+        assert_eq!(theirs.status.code(), ours.status.code(), "{start}");
+        // At the server, too.
+        let start = format!("{on_server}/{start}");
+        let at_server = glint().args(["find", &start, "-print0"]).output().unwrap();
+        assert_eq!(at_server.status.code(), theirs.status.code(), "{start}");
+        assert_eq!(sorted(&at_server).len(), sorted(&theirs).len(), "{start}");
+    }
+    let file = refused(glint().args(["find", &format!("{on_server}/old/")]));
+    assert!(file.contains("old/: Not a directory"), "{file}");
+
+    // A name with a colon is one of the current directory, if it is there.
+    fs::write(tree.join("2024:10"), b"").unwrap();
+    let here = run(glint().args(["find", "-P", "2024:10"]).current_dir(&tree));
+    assert_eq!(here.stdout, b"2024:10\n");
+    // A server that is away is told, and the rest is found.
+    let away = format!("127.0.0.1:{}/x", free_port());
+    let mut command = glint();
+    let output = command.args(["find", &away, text(&tree.join("old")), &away]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.stdout, format!("{}/old\n", tree.display()).into_bytes());
+    assert_eq!(String::from_utf8_lossy(&output.stderr).matches("no server listens").count(), 1);
+
     let wrong = refused(glint().arg("find").arg(&tree).arg("-nmae"));
     assert!(wrong.contains("-nmae is no test"), "{wrong}");
     let elsewhere = refused(glint().args(["find", "/proc"]));
     assert!(elsewhere.contains("not in a Glint mount"), "{elsewhere}");
+}
+
+/// What both commands say of the same tree: output, exit code, and the paths that could not be
+/// looked at.
+fn told(output: &Output) -> (Vec<Vec<u8>>, Option<i32>, BTreeSet<String>) {
+    let errors = String::from_utf8_lossy(&output.stderr).replace(['\'', '"'], "");
+    let errors = errors.lines().map(|line| line.replace("glint find: ", "find: ")).collect();
+    (sorted(output), output.status.code(), errors)
+}
+
+/// `glint find` and find(1), as an ordinary user who is in no group but his own.
+fn as_user(uid: &str, arguments: &[&str], at: &Path) -> [Output; 2] {
+    let ours = glint();
+    ["find".into(), ours.get_program().to_owned()].map(|program| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", uid, "--regid", uid, "--clear-groups"]).arg(&program);
+        if program != "find" {
+            command.arg("find");
+        }
+        command.args(arguments).current_dir(at).env("LC_ALL", "C").output().unwrap()
+    })
+}
+
+#[test]
+fn an_ordinary_user_finds_what_a_mount_shows_him() {
+    let world = World::new();
+    let port = free_port();
+    let _server = world.serve(port, &[]);
+    let (_mount, dir) = world.mount(port, "mount", &[]);
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
+    for (name, mode, owner) in [
+        ("read", 0o744, 0),
+        ("search", 0o711, 0),
+        ("none", 0o700, 0),
+        ("all", 0o755, 0),
+        ("own", 0o400, 1234),
+        ("acl-read", 0o700, 0),
+        ("acl-all", 0o700, 0),
+    ] {
+        let tree = dir.join("tree").join(name);
+        fs::create_dir_all(tree.join("sub")).unwrap();
+        fs::write(tree.join("file"), b"bytes").unwrap();
+        fs::write(tree.join("sub/inner"), b"bytes").unwrap();
+        fs::create_dir(tree.join("empty")).unwrap();
+        symlink("file", tree.join("link")).unwrap();
+        fs::set_permissions(&tree, fs::Permissions::from_mode(mode)).unwrap();
+        std::os::unix::fs::chown(&tree, Some(owner), Some(owner)).unwrap();
+    }
+    let has_acl = Command::new("setfacl").arg("--version").output().is_ok();
+    for (name, acl) in [("acl-read", "u:1234:r"), ("acl-all", "u:1234:rx")] {
+        if has_acl {
+            run(Command::new("setfacl").args(["-m", acl]).arg(dir.join("tree").join(name)));
+        }
+    }
+    for expression in [
+        "-print0",
+        "-depth -print0",
+        "-name file -print0",
+        "-name link -o -print0",
+        "-type f -print0",
+        "-type d -print0",
+        "-type l -print0",
+        "-size +0 -print0",
+        "! -size +0 -print0",
+        "-size +0 -o -print0",
+        "-user root -print0",
+        "-lname file -print0",
+        "-empty -print0",
+        "! -empty -print0",
+        "-inum +1 -print0",
+        "-printf %p|%f|%h|%d\\0",
+        "-printf %p|%y\\0",
+        "-printf %p|%i\\0",
+        "-printf %p|%l\\0",
+        "-printf %p|%s|%m\\0",
+        "-mindepth 2 -print0",
+        "-maxdepth 1 -print0",
+        "-name sub -prune -o -print0",
+        "-name file -prune -o -print0",
+    ] {
+        for (uid, start) in [("1234", "tree"), ("4321", "tree"), ("1234", "tree/read/link")] {
+            let mut arguments = vec![start];
+            arguments.extend(expression.split(' '));
+            let [theirs, ours] = as_user(uid, &arguments, &dir).map(|output| told(&output));
+            assert_eq!(theirs, ours, "{uid} {arguments:?}");
+        }
+    }
+    // Asked by its address, the server refuses the same.
+    let on_server = format!("{}/tree/read", address(port));
+    let [_, ours] = as_user("1234", &[&on_server, "-name", "file", "-printf", "%s"], &dir);
+    let (output, code, errors) = told(&ours);
+    assert_eq!((output, code), (vec![Vec::new()], Some(1)), "{errors:?}");
+    let [_, ours] = as_user("1234", &[&format!("{on_server}/link"), "-printf", "%l"], &dir);
+    assert_eq!((ours.status.code(), ours.stdout.len()), (Some(1), 0));
 }

@@ -83,6 +83,29 @@ pub(super) fn group_id(name: &str) -> Option<u32> {
     }
 }
 
+/// Returns when a date is: year, month, day, hour, minute, second.
+pub(super) fn local_time(date: [i32; 6], is_utc: bool) -> Option<i64> {
+    let [year, month, day, hour, minute, second] = date;
+    // SAFETY: a `tm` is numbers, and a pointer to the name of a time zone, which may be null.
+    let mut parts: libc::tm = unsafe { MaybeUninit::zeroed().assume_init() };
+    (parts.tm_year, parts.tm_mon, parts.tm_mday) = (year.checked_sub(1900)?, month - 1, day);
+    (parts.tm_hour, parts.tm_min, parts.tm_sec, parts.tm_isdst) = (hour, minute, second, -1);
+    // SAFETY: the parts outlive the call, which writes them only.
+    let secs =
+        unsafe { if is_utc { libc::timegm(&raw mut parts) } else { libc::mktime(&raw mut parts) } };
+    // A day that its month does not have has become another one.
+    (parts.tm_mday == day && parts.tm_mon == month - 1).then_some(secs)
+}
+
+/// Returns a number as %g of printf(3) writes it.
+pub(super) fn short(number: f64) -> Vec<u8> {
+    let mut text = [0u8; 64];
+    // SAFETY: the text is as long as is said, and the format ends with a 0 and takes one `double`.
+    let len =
+        unsafe { libc::snprintf(text.as_mut_ptr().cast(), text.len(), c"%g".as_ptr(), number) };
+    text[..usize::try_from(len).unwrap_or_default().min(text.len())].to_vec()
+}
+
 /// Returns a time in the local time zone, as strftime(3) writes it.
 pub(super) fn date(time: Timestamp, format: &CStr) -> Vec<u8> {
     let mut parts = MaybeUninit::<libc::tm>::uninit();

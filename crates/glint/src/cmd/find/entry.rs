@@ -1,6 +1,6 @@
 //! A file as the tests of an expression see it.
 
-use glint_proto::{Attr, FileType};
+use glint_proto::{Attr, FileType, FsResult, Ino};
 
 /// A file that was come to, and what is known of it.
 #[derive(Clone, Debug)]
@@ -11,7 +11,12 @@ pub(super) struct Entry {
     pub(super) start: usize,
     /// Names below the starting point.
     pub(super) depth: usize,
-    pub(super) attr: Attr,
+    pub(super) ino: Ino,
+    /// Type as its directory has it; `None` if only the attributes can say it.
+    pub(super) kind: Option<FileType>,
+    /// Attributes, or why they are not to be had: a name may be read in a directory that may not be
+    /// searched.
+    pub(super) attr: FsResult<Attr>,
     /// Facts that cost a request, once they were asked for.
     pub(super) facts: Facts,
 }
@@ -30,15 +35,27 @@ pub(super) struct Facts {
 pub(super) enum Missing {
     IsEmpty,
     Target,
+    /// They were asked for, and are not to be had.
+    Attributes,
 }
 
 impl Entry {
-    pub(super) fn kind(&self) -> Option<FileType> {
-        FileType::from_mode(self.attr.mode)
+    pub(super) fn attr(&self) -> Result<&Attr, Missing> {
+        self.attr.as_ref().map_err(|_| Missing::Attributes)
     }
 
-    pub(super) fn is_directory(&self) -> bool {
-        self.kind() == Some(FileType::Directory)
+    /// The inode. find(1) takes nothing from a name whose attributes it needs and does not get.
+    pub(super) fn ino(&self) -> Result<Ino, Missing> {
+        self.kind().map(|_| self.ino)
+    }
+
+    /// The type of the file; none if it is one that nobody knows.
+    pub(super) fn kind(&self) -> Result<Option<FileType>, Missing> {
+        match (&self.attr, self.kind) {
+            (Ok(attr), _) => Ok(FileType::from_mode(attr.mode)),
+            (Err(_), None) => Err(Missing::Attributes),
+            (Err(_), kind) => Ok(kind),
+        }
     }
 
     /// Path without slashes at its end, but for the root.
@@ -108,8 +125,8 @@ pub(super) mod tests {
             has_no_xattrs: true,
             layout: Layout::default(),
         };
-        let facts = Facts::default();
-        Entry { path: path.to_vec(), start: 1, depth: 1, attr, facts }
+        let (path, facts) = (path.to_vec(), Facts::default());
+        Entry { path, start: 1, depth: 1, ino: attr.ino, kind: None, attr: Ok(attr), facts }
     }
 
     #[test]

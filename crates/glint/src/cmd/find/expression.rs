@@ -1,8 +1,10 @@
 //! The words of an expression, as a tree.
 
+use super::age::{AskedAge, DAY, MINUTE, point_in_time};
 use super::c_library::{Pattern, group_id, user_id};
+use super::perm::Perm;
 use super::print::Format;
-use super::test::{Comparison, Perm, Test, TimeOf, Unit};
+use super::test::{Comparison, Test, TimeOf, Unit};
 use glint_proto::{FileType, Timestamp};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -41,6 +43,11 @@ pub(super) struct FindCall {
     pub(super) depth_max: usize,
     /// What is in a directory comes before the directory.
     pub(super) contents_first: bool,
+}
+
+/// Returns how many of the words say, before the starting points, that links are not followed.
+pub(super) fn count_options(words: &[OsString]) -> usize {
+    words.iter().take_while(|word| *word == "-P").count()
 }
 
 /// Returns how many of the words are starting points.
@@ -179,8 +186,6 @@ impl Parser<'_> {
     }
 
     fn primary(&mut self, name: &str) -> Result<Expression, String> {
-        let age =
-            |of, seconds| Test::Age { of, seconds, count: Comparison::Exactly(0), now: self.now };
         let test = match name {
             "-name" => Test::Name(self.pattern(name, false)?),
             "-iname" => Test::Name(self.pattern(name, true)?),
@@ -202,15 +207,16 @@ impl Parser<'_> {
             "-empty" => Test::Empty,
             "-true" => Test::Constant(true),
             "-false" => Test::Constant(false),
-            "-mtime" => self.aged(name, age(TimeOf::Data, 86400))?,
-            "-atime" => self.aged(name, age(TimeOf::Access, 86400))?,
-            "-ctime" => self.aged(name, age(TimeOf::Inode, 86400))?,
-            "-mmin" => self.aged(name, age(TimeOf::Data, 60))?,
-            "-amin" => self.aged(name, age(TimeOf::Access, 60))?,
-            "-cmin" => self.aged(name, age(TimeOf::Inode, 60))?,
-            "-newer" | "-newermm" => self.newer(name, TimeOf::Data)?,
-            "-anewer" => self.newer(name, TimeOf::Access)?,
-            "-cnewer" => self.newer(name, TimeOf::Inode)?,
+            "-mtime" => self.aged(name, TimeOf::Data, DAY)?,
+            "-atime" => self.aged(name, TimeOf::Access, DAY)?,
+            "-ctime" => self.aged(name, TimeOf::Inode, DAY)?,
+            "-mmin" => self.aged(name, TimeOf::Data, MINUTE)?,
+            "-amin" => self.aged(name, TimeOf::Access, MINUTE)?,
+            "-cmin" => self.aged(name, TimeOf::Inode, MINUTE)?,
+            "-newer" => self.newer(name, "mm")?,
+            "-anewer" => self.newer(name, "am")?,
+            "-cnewer" => self.newer(name, "cm")?,
+            _ if name.starts_with("-newer") => self.newer(name, &name["-newer".len()..])?,
             "-maxdepth" => {
                 self.depth_max = self.level(name)?;
                 Test::Constant(true)
@@ -223,6 +229,8 @@ impl Parser<'_> {
                 self.contents_first = true;
                 Test::Constant(true)
             }
+            // What is mounted over a directory is never seen.
+            "-xdev" | "-mount" => Test::Constant(true),
             "-prune" => return Ok(Expression::Prune),
             "-quit" => return Ok(Expression::Quit),
             "-print" => return Ok(self.action(Expression::Print(b'\n'))),
@@ -280,7 +288,9 @@ impl Parser<'_> {
         what: &str,
     ) -> Result<Comparison, String> {
         let text = self.text(name)?;
-        let id = find(&text).map(u64::from).or_else(|| text.parse().ok());
+        let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+        let number = is_number.then(|| text.parse::<u32>().ok()).flatten();
+        let id = find(&text).or(number).map(u64::from);
         let id = id.ok_or_else(|| format!("{name} {text:?}: there is no {what} of that name"))?;
         Ok(Comparison::Exactly(id))
     }
@@ -295,19 +305,42 @@ impl Parser<'_> {
         size.ok_or_else(|| format!("-size {text:?}: say a number and one of c w b k M G"))
     }
 
-    fn aged(&mut self, name: &str, age: Test) -> Result<Test, String> {
-        let given = self.number(name)?;
-        Ok(match age {
-            Test::Age { of, seconds, now, .. } => Test::Age { of, seconds, count: given, now },
-            other => other,
-        })
+    fn aged(&mut self, name: &str, of: TimeOf, unit: u64) -> Result<Test, String> {
+        let text = self.text(name)?;
+        let age = AskedAge::parse(&text, unit);
+        let age = age.ok_or_else(|| format!("{name} {text:?}: say N, +N or -N"))?;
+        Ok(Test::Age { of, age, now: self.now })
     }
 
-    fn newer(&mut self, name: &str, of: TimeOf) -> Result<Test, String> {
+    /// -newerXY: time X of a file is after time Y of another one, or after time t.
+    fn newer(&mut self, name: &str, times: &str) -> Result<Test, String> {
+        let of = |letter| match letter {
+            b'a' => Some(TimeOf::Access),
+            b'm' => Some(TimeOf::Data),
+            b'c' => Some(TimeOf::Inode),
+            _ => None,
+        };
+        let [x, y] = *times.as_bytes() else {
+            return Err(format!("{name} is no test and no action of this command"));
+        };
+        let (Some(of), true) = (of(x), y == b't' || of(y).is_some()) else {
+            return Err(format!("{name}: say a, c or m, and then one of these or t"));
+        };
+        if y == b't' {
+            let text = self.text(name)?;
+            let than = point_in_time(&text).ok_or_else(|| {
+                format!("{name} {text:?}: say YYYY-MM-DD, YYYY-MM-DD HH:MM:SS, or @SECONDS")
+            })?;
+            return Ok(Test::Newer { of, than });
+        }
         let path = self.word(name)?;
         let found = std::fs::symlink_metadata(path).map_err(|e| format!("{name} {path:?}: {e}"))?;
-        let than = Timestamp { secs: found.mtime(), nanos: found.mtime_nsec() as u32 };
-        Ok(Test::Newer { of, than })
+        let (secs, nanos) = match y {
+            b'a' => (found.atime(), found.atime_nsec()),
+            b'c' => (found.ctime(), found.ctime_nsec()),
+            _ => (found.mtime(), found.mtime_nsec()),
+        };
+        Ok(Test::Newer { of, than: Timestamp { secs, nanos: nanos as u32 } })
     }
 }
 
@@ -322,7 +355,11 @@ fn types(text: &str) -> Result<Vec<FileType>, String> {
         "c" => Ok(FileType::CharDevice),
         _ => Err(format!("-type {text:?}: say one or more of f d l p s b c, with commas between")),
     };
-    text.split(',').map(one).collect()
+    let kinds: Vec<FileType> = text.split(',').map(one).collect::<Result<_, _>>()?;
+    match kinds.iter().enumerate().find(|(at, kind)| kinds[..*at].contains(kind)) {
+        Some(_) => Err(format!("-type {text:?}: says the same type twice")),
+        None => Ok(kinds),
+    }
 }
 
 #[cfg(test)]
@@ -374,6 +411,13 @@ mod tests {
             ("-type fd", "-type \"fd\""),
             ("-maxdepth -1", "-maxdepth \"-1\""),
             ("-perm 9", "-perm \"9\""),
+            ("-type f,d,f", "twice"),
+            ("-user +0", "no user"),
+            ("-mtime 1.5.2", "-mtime \"1.5.2\""),
+            ("-newerBm /", "-newerBm"),
+            ("-newermt never", "-newermt \"never\""),
+            ("-newerer x", "-newerer"),
+            ("-L", "not followed"),
             ("-user no-such-user", "no user"),
             ("-true file", "paths come before"),
             ("-printf %Q", "%Q"),

@@ -1,8 +1,10 @@
 //! `glint find`: find(1) on the servers themselves, many directories at once.
 
+mod age;
 mod c_library;
 mod entry;
 mod expression;
+mod perm;
 mod place;
 mod print;
 mod test;
@@ -12,9 +14,10 @@ use crate::target::not_reached;
 use crate::{CommandResult, Usage};
 use glint_client::{Caller, Client, Handle, Vfs};
 use glint_net::{Cluster, Remote, RemoteOptions};
-use glint_proto::{Attr, Cred, Errno, FsResult, Ino, Timestamp};
-use place::Place;
+use glint_proto::{Attr, Cred, DirEntry, Errno, FileType, FsResult, Ino, Timestamp};
+use place::{Place, names, without_number};
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -43,10 +46,12 @@ const HELP: &str = "\
 Tests (N is exactly N, +N more, -N less):
   -name -iname -path -ipath -lname -ilname PATTERN
   -type f,d,l,p,s,b,c   -size N[cwbkMG]   -empty   -perm MODE, -MODE or /MODE
-  -mtime -atime -ctime N (days)   -mmin -amin -cmin N (minutes)   -newer -anewer -cnewer FILE
+  -mtime -atime -ctime N (days)   -mmin -amin -cmin N (minutes), with fractions
+  -newer -anewer -cnewer FILE
+  -newerXY FILE (X and Y: a, c or m)   -newerXt TIME (YYYY-MM-DD, YYYY-MM-DD HH:MM:SS, @SECONDS)
   -user -group NAME   -uid -gid -links -inum N   -nouser -nogroup   -true -false
 Actions: -print -print0 -printf FORMAT -prune -quit
-Options: -maxdepth N -mindepth N -depth
+Options: -maxdepth N -mindepth N -depth -xdev -mount   -P, before the paths
 Operators, by precedence: ( )  ! -not  -a -and  -o -or  ,
 
 Examples:
@@ -54,11 +59,13 @@ Examples:
   glint find /mnt/glint -name .git -prune -o -mtime -1 -print0
   glint find --json server:5640/project -user alice";
 
+/// Links that are followed on the way to a starting point, as Linux does it.
+const LINKS_MAX: u32 = 40;
+
 type FindClient = Client<Cluster<Remote>>;
 
 /// A file system, as who called this command may see it.
 struct Tree {
-    address: String,
     client: FindClient,
     caller: Caller,
 }
@@ -84,15 +91,36 @@ impl Tree {
         };
         // Without locks: nothing is looked at twice. Reading changes no times, as nobody reads data.
         let client = Client::new(cluster, true);
-        Ok(Tree { address: address.to_owned(), client, caller: Caller { cred, pid: 0 } })
+        Ok(Tree { client, caller: Caller { cred, pid: 0 } })
     }
 
-    async fn resolve(&self, names: &[Vec<u8>]) -> FsResult<Attr> {
+    /// Looks a starting point up. Links on the way to it are followed, and one at its end if it must
+    /// be a directory; a link that begins at the root of some host leads nowhere here.
+    async fn resolve(&self, place: &Place) -> FsResult<Attr> {
         let mut attr = self.client.getattr(self.client.root()).await?.attr;
-        for name in names {
-            attr = self.client.lookup(&self.caller, attr.ino, name).await?.attr;
+        let mut rest: Vec<Vec<u8>> = place.names.iter().rev().cloned().collect();
+        let mut links = 0;
+        while let Some(name) = rest.pop() {
+            let found = self.client.lookup(&self.caller, attr.ino, &name).await?.attr;
+            let is_link = FileType::from_mode(found.mode) == Some(FileType::Symlink);
+            if !is_link || (rest.is_empty() && !place.is_directory) {
+                attr = found;
+                continue;
+            }
+            links += 1;
+            if links > LINKS_MAX {
+                return Err(Errno::ELOOP);
+            }
+            let target = self.client.readlink(found.ino).await?;
+            if target.starts_with(b"/") {
+                return Err(Errno::EXDEV);
+            }
+            rest.extend(names(&target).into_iter().rev());
         }
-        Ok(attr)
+        match place.is_directory && !attr.is_dir() {
+            true => Err(Errno::ENOTDIR),
+            false => Ok(attr),
+        }
     }
 }
 
@@ -110,7 +138,11 @@ impl Source for Tree {
         listing.cookie = last.cookie;
         let names =
             page.entries.into_iter().filter(|entry| ![&b"."[..], b".."].contains(&&*entry.name));
-        Ok(Some(names.map(|entry| Named { name: entry.name, attr: entry.attr }).collect()))
+        let named = |entry: DirEntry| {
+            let kind = FileType::from_dirent_type(entry.dirent_type);
+            Named { name: entry.name, ino: entry.ino, kind, attr: entry.attr }
+        };
+        Ok(Some(names.map(named).collect()))
     }
 
     async fn close(&self, listing: Listing) {
@@ -123,6 +155,7 @@ impl Source for Tree {
     }
 
     async fn target(&self, link: Ino) -> FsResult<Vec<u8>> {
+        // Whoever may look a link up may read it, and the walk does so with no other.
         self.client.readlink(link).await
     }
 }
@@ -134,10 +167,9 @@ struct Terminal {
 }
 
 impl Terminal {
-    fn say(&self, path: &[u8], error: &str) {
+    fn say(&self, why: &str) {
         self.failed.set(true);
-        let shown = String::from_utf8_lossy(path);
-        let _ = writeln!(std::io::stderr(), "glint find: {shown}: {error}");
+        let _ = writeln!(std::io::stderr(), "glint find: {why}");
     }
 }
 
@@ -147,37 +179,37 @@ impl Sink for Terminal {
     }
 
     fn fail(&self, path: &[u8], error: Errno) {
-        let error = error.to_string();
-        // find(1) shows no numbers.
-        self.say(path, error.split(" (os error").next().unwrap_or(&error));
+        let (path, error) = (String::from_utf8_lossy(path), error.to_string());
+        self.say(&format!("{path}: {}", without_number(&error)));
     }
 }
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> CommandResult {
-    let (starts, words) = args.words.split_at(expression::count_starts(&args.words));
+    let words = &args.words[expression::count_options(&args.words)..];
+    let (starts, words) = words.split_at(expression::count_starts(words));
     let call = expression::parse(words, Timestamp::now(), args.json).map_err(Usage)?;
     let here = [OsString::from(".")];
     let starts = if starts.is_empty() { &here } else { starts };
     let terminal = Terminal::default();
-    let mut trees: Vec<Tree> = Vec::new();
+    // Of those that are not reached there is none: the other starting points are looked at.
+    let mut trees: HashMap<String, Option<Tree>> = HashMap::new();
     let runtime = glint_net::runtime(None)?;
     for start in starts {
         let path = start.as_bytes();
         let place = match Place::find(start) {
             Ok(place) => place,
             Err(why) => {
-                terminal.failed.set(true);
-                let _ = writeln!(std::io::stderr(), "glint find: {why}");
+                terminal.say(&why);
                 continue;
             }
         };
-        if !trees.iter().any(|tree| tree.address == place.address) {
-            trees.push(Tree::connect(&place.address)?);
-        }
-        let Some(tree) = trees.iter().find(|tree| tree.address == place.address) else { continue };
+        let tree = trees.entry(place.address.clone()).or_insert_with(|| {
+            Tree::connect(&place.address).map_err(|why| terminal.say(&why)).ok()
+        });
+        let Some(tree) = tree else { continue };
         let goes_on = runtime.block_on(async {
-            match tree.resolve(&place.names).await {
+            match tree.resolve(&place).await {
                 Ok(attr) => Walk::new(&call, tree, &terminal).run(path, attr).await,
                 Err(error) => {
                     terminal.fail(path, error);

@@ -5,7 +5,7 @@ use crate::target::resolve;
 use glint_net::UNIX_PREFIX;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A starting point.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -14,11 +14,19 @@ pub(super) struct Place {
     pub(super) address: String,
     /// Names from the root of the file system to it.
     pub(super) names: Vec<Vec<u8>>,
+    /// It must be a directory, or a link to one: it was said with a slash after it.
+    pub(super) is_directory: bool,
 }
 
-fn names(path: &[u8]) -> Vec<Vec<u8>> {
+pub(super) fn names(path: &[u8]) -> Vec<Vec<u8>> {
     let is_name = |name: &&[u8]| !name.is_empty() && *name != b".";
     path.split(|byte| *byte == b'/').filter(is_name).map(<[u8]>::to_vec).collect()
+}
+
+/// Whether a path leads through its last name: there is a slash after it, or `.` or `..`.
+fn leads_on(path: &[u8]) -> bool {
+    let mut parts = path.split(|byte| *byte == b'/');
+    !path.is_empty() && parts.next_back().is_some_and(|last| matches!(last, b"" | b"." | b".."))
 }
 
 /// HOST:PORT or HOST:PORT/PATH, in its parts.
@@ -26,7 +34,8 @@ fn on_server(said: &[u8]) -> Option<Place> {
     let end = said.iter().position(|byte| *byte == b'/').unwrap_or(said.len());
     let address = std::str::from_utf8(&said[..end]).ok()?;
     crate::identity::host_and_port(address).ok()?;
-    Some(Place { address: address.to_owned(), names: names(&said[end..]) })
+    let (address, path) = (address.to_owned(), &said[end..]);
+    Some(Place { address, names: names(path), is_directory: leads_on(path) })
 }
 
 /// Address of a `glint up`, which listens only if it was told to.
@@ -43,16 +52,34 @@ fn socket_of_up(data: &Path) -> Result<String, String> {
     }
 }
 
+fn absolute(said: &Path) -> PathBuf {
+    std::path::absolute(said).unwrap_or_else(|_| said.to_owned())
+}
+
+/// Whether the first name of a path is one in the current directory.
+fn is_here(said: &Path) -> bool {
+    said.components().next().is_some_and(|first| std::fs::symlink_metadata(first).is_ok())
+}
+
+/// The text of an error as find(1) shows it: without its number.
+pub(super) fn without_number(error: &str) -> &str {
+    error.split(" (os error").next().unwrap_or(error)
+}
+
 impl Place {
     /// Finds a starting point: a path in a mount, or HOST:PORT/PATH.
     pub(super) fn find(said: &OsStr) -> Result<Place, String> {
-        if let Some(place) = on_server(said.as_bytes()) {
+        let is_directory = leads_on(said.as_bytes());
+        let said = Path::new(said);
+        if let Some(place) = on_server(said.as_os_str().as_bytes()).filter(|_| !is_here(said)) {
             return Ok(place);
         }
-        let said = Path::new(said);
-        let path = match said.components().next_back() {
-            Some(std::path::Component::Normal(_)) => resolve(said),
-            _ => said.canonicalize().map_err(|e| format!("{}: {e}", said.display()))?,
+        let path = match is_directory && glint_mount::mounted_at(&absolute(said)).is_none() {
+            true => said.canonicalize().map_err(|error| {
+                let error = error.to_string();
+                format!("{}: {}", said.display(), without_number(&error))
+            })?,
+            false => resolve(said),
         };
         let all = glint_mount::mounts();
         let within = all.iter().rev().filter(|mount| path.starts_with(&mount.path));
@@ -69,7 +96,7 @@ impl Place {
             None => mount.source.clone(),
         };
         let below = path.strip_prefix(&mount.path).unwrap_or(&path);
-        Ok(Place { address, names: names(below.as_os_str().as_bytes()) })
+        Ok(Place { address, names: names(below.as_os_str().as_bytes()), is_directory })
     }
 }
 
@@ -86,6 +113,11 @@ mod tests {
         ] {
             let place = on_server(said.as_bytes()).unwrap();
             assert_eq!((place.address.as_str(), place.names.len()), (address, count), "{said}");
+        }
+        for (said, expected) in
+            [("h:1", false), ("h:1/", true), ("h:1/a", false), ("h:1/a/", true), ("h:1/a/.", true)]
+        {
+            assert_eq!(on_server(said.as_bytes()).unwrap().is_directory, expected, "{said}");
         }
         for said in ["/mnt/host:5640", "./host:5640", "host", "host:x/a", "a/b:1"] {
             assert_eq!(on_server(said.as_bytes()), None, "{said}");

@@ -1,9 +1,9 @@
 //! How files are printed: the formats of -printf, and JSON.
 
-use super::c_library::{date, group_name, user_name};
+use super::c_library::{date, group_name, short, user_name};
 use super::entry::{Entry, Missing};
 use super::test::TimeOf;
-use glint_proto::{FileType, Timestamp};
+use glint_proto::{Attr, FileType, Timestamp};
 use serde_json::json;
 use std::ffi::CStr;
 
@@ -17,7 +17,7 @@ pub(super) struct Format(Vec<Part>);
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Part {
     Text(Vec<u8>),
-    Field { what: Field, width: usize, left: bool, zeros: bool },
+    Field(Field, Shape),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,18 +65,63 @@ impl Format {
         for part in &self.0 {
             match part {
                 Part::Text(text) => out.extend_from_slice(text),
-                Part::Field { what, width, left, zeros } => {
-                    let (value, is_number) = what.value(entry)?;
-                    let fill = width.saturating_sub(value.len());
-                    let with = if *zeros && !left && is_number { b'0' } else { b' ' };
-                    let (before, after) = if *left { (0, fill) } else { (fill, 0) };
-                    out.resize(out.len() + before, with);
-                    out.extend_from_slice(&value);
-                    out.resize(out.len() + after, b' ');
+                Part::Field(field, shape) => {
+                    let (value, number) = field.value(entry)?;
+                    shape.print(value, number, out);
                 }
             }
         }
         Ok(())
+    }
+}
+
+/// A number that printf(3) prints as one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Number {
+    Decimal,
+    Octal,
+}
+
+/// Flags, width and precision of a directive.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Shape {
+    flags: Vec<u8>,
+    width: usize,
+    precision: Option<usize>,
+}
+
+impl Shape {
+    fn has(&self, flag: u8) -> bool {
+        self.flags.contains(&flag)
+    }
+
+    fn print(&self, mut value: Vec<u8>, number: Option<Number>, out: &mut Vec<u8>) {
+        let mut sign: &[u8] = b"";
+        match number {
+            None => value.truncate(self.precision.unwrap_or(value.len())),
+            Some(number) => {
+                match number {
+                    Number::Decimal if self.has(b'+') => sign = b"+",
+                    Number::Decimal if self.has(b' ') => sign = b" ",
+                    Number::Octal if self.has(b'#') && !value.starts_with(b"0") => {
+                        value.insert(0, b'0');
+                    }
+                    _ => {}
+                }
+                let filled = self.has(b'0') && !self.has(b'-');
+                let digits = match self.precision {
+                    None if filled => self.width.saturating_sub(sign.len()),
+                    precision => precision.unwrap_or(0),
+                };
+                let zeros = digits.saturating_sub(value.len());
+                value.splice(0..0, sign.iter().copied().chain(std::iter::repeat_n(b'0', zeros)));
+            }
+        }
+        let fill = self.width.saturating_sub(value.len());
+        let (before, after) = if self.has(b'-') { (0, fill) } else { (fill, 0) };
+        out.resize(out.len() + before, b' ');
+        out.extend_from_slice(&value);
+        out.resize(out.len() + after, b' ');
     }
 }
 
@@ -105,14 +150,18 @@ fn escape(rest: &mut &[u8]) -> Option<u8> {
 
 /// Takes a directive after its percent sign.
 fn field(rest: &mut &[u8]) -> Result<Part, String> {
-    let flags = rest.iter().take_while(|byte| b"-0".contains(byte)).count();
-    let (left, zeros) = (rest[..flags].contains(&b'-'), rest[..flags].contains(&b'0'));
-    let digits = rest[flags..].iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let width = String::from_utf8_lossy(&rest[flags..flags + digits]);
-    let width = if digits == 0 { Ok(0) } else { width.parse::<usize>() };
-    let width = width.ok().filter(|width| *width <= WIDTH_MAX);
-    let width = width.ok_or_else(|| format!("-printf: a width is at most {WIDTH_MAX}"))?;
-    let after = &rest[flags + digits..];
+    let mut after: &[u8] = rest;
+    let count = after.iter().take_while(|byte| b"-+ #0".contains(byte)).count();
+    let flags = after[..count].to_vec();
+    after = &after[count..];
+    let width = columns(&mut after)?.unwrap_or(0);
+    let precision = match after.strip_prefix(b".") {
+        Some(digits) => {
+            after = digits;
+            Some(columns(&mut after)?.unwrap_or(0))
+        }
+        None => None,
+    };
     let mut take = |count: usize| {
         *rest = &after[count..];
     };
@@ -127,12 +176,12 @@ fn field(rest: &mut &[u8]) -> Result<Part, String> {
             Field::Time(of(*letter))
         }
         [letter @ (b'A' | b'C' | b'T'), part, ..]
-            if b"@+YymdjHIMSTpabBhUWwZkleD".contains(part) =>
+            if b"@+YymdjHIMSTpabBhUWwZkleDFGgVuPRCczsntrxX".contains(part) =>
         {
             take(2);
             Field::TimePart(of(*letter), *part)
         }
-        [letter, ..] if b"pfhPHdsbkmMniuUgGyl".contains(letter) => {
+        [letter, ..] if b"pfhPHdsbkmMniuUgGylFS".contains(letter) => {
             take(1);
             Field::Letter(*letter)
         }
@@ -143,55 +192,85 @@ fn field(rest: &mut &[u8]) -> Result<Part, String> {
             return Err(format!("-printf: %{shown} is no directive of this command"));
         }
     };
-    Ok(Part::Field { what, width, left, zeros })
+    Ok(Part::Field(what, Shape { flags, width, precision }))
+}
+
+/// Takes a number of columns.
+fn columns(rest: &mut &[u8]) -> Result<Option<usize>, String> {
+    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (number, after) = rest.split_at(digits);
+    *rest = after;
+    if digits == 0 {
+        return Ok(None);
+    }
+    let columns = String::from_utf8_lossy(number).parse().ok();
+    let columns = columns.filter(|columns| *columns <= WIDTH_MAX);
+    columns.map(Some).ok_or_else(|| format!("-printf: a width is at most {WIDTH_MAX}"))
 }
 
 impl Field {
-    /// The value, and whether it is a number.
-    fn value(self, entry: &Entry) -> Result<(Vec<u8>, bool), Missing> {
+    /// The value, and how it is a number.
+    fn value(self, entry: &Entry) -> Result<(Vec<u8>, Option<Number>), Missing> {
         let letter = match self {
             Field::Letter(letter) => letter,
-            Field::Time(of) => return Ok((whole_time(of.of(entry)), false)),
-            Field::TimePart(of, part) => return Ok((part_of_time(of.of(entry), part), false)),
+            Field::Time(of) => return Ok((whole_time(of.of(entry.attr()?)), None)),
+            Field::TimePart(of, part) => {
+                return Ok((part_of_time(of.of(entry.attr()?), part), None));
+            }
         };
-        let attr = &entry.attr;
+        let attr = || entry.attr();
         let bytes = match letter {
             b'p' => entry.path.clone(),
             b'f' => entry.shown_name(),
             b'h' => entry.parent().to_vec(),
             b'P' => entry.below().to_vec(),
             b'H' => entry.path[..entry.start].to_vec(),
-            b'M' => symbolic(attr.mode).into_bytes(),
-            b'u' => user_name(attr.uid).unwrap_or_else(|| attr.uid.to_string().into()),
-            b'g' => group_name(attr.gid).unwrap_or_else(|| attr.gid.to_string().into()),
-            b'y' => vec![letter_of(entry.kind())],
+            b'M' => symbolic(attr()?.mode).into_bytes(),
+            b'u' => named(attr()?.uid, user_name),
+            b'g' => named(attr()?.gid, group_name),
+            b'y' => vec![letter_of(entry.kind()?)],
             b'l' => target(entry)?.to_vec(),
+            b'F' => glint_mount::FS_TYPE.into(),
+            b'S' => match attr()? {
+                Attr { size: 0, blocks: 0, .. } => short(1.0),
+                Attr { size, blocks, .. } => short(*blocks as f64 * 512.0 / *size as f64),
+            },
             number => {
                 let text = match number {
                     b'd' => entry.depth.to_string(),
-                    b's' => attr.size.to_string(),
-                    b'b' => attr.blocks.to_string(),
-                    b'k' => attr.blocks.div_ceil(2).to_string(),
-                    b'm' => format!("{:o}", attr.mode & 0o7777),
-                    b'n' => attr.nlink.to_string(),
-                    b'i' => attr.ino.0.to_string(),
-                    b'U' => attr.uid.to_string(),
-                    _ => attr.gid.to_string(),
+                    b's' => attr()?.size.to_string(),
+                    b'b' => attr()?.blocks.to_string(),
+                    b'k' => attr()?.blocks.div_ceil(2).to_string(),
+                    b'm' => format!("{:o}", attr()?.mode & 0o7777),
+                    b'n' => attr()?.nlink.to_string(),
+                    b'i' => entry.ino()?.0.to_string(),
+                    b'U' => attr()?.uid.to_string(),
+                    _ => attr()?.gid.to_string(),
                 };
                 // find(1) prints all of these but %d and %m as text.
-                return Ok((text.into_bytes(), [b'd', b'm'].contains(&number)));
+                let kind = match number {
+                    b'd' => Some(Number::Decimal),
+                    b'm' => Some(Number::Octal),
+                    _ => None,
+                };
+                return Ok((text.into_bytes(), kind));
             }
         };
-        Ok((bytes, false))
+        Ok((bytes, None))
     }
 }
 
 /// Target of a symbolic link; nothing for other files.
 fn target(entry: &Entry) -> Result<&[u8], Missing> {
-    match entry.kind() {
+    match FileType::from_mode(entry.attr()?.mode) {
         Some(FileType::Symlink) => entry.facts.target.as_deref().ok_or(Missing::Target),
         _ => Ok(b""),
     }
+}
+
+/// The name of a user or group, or its number.
+fn named(id: u32, name_of: fn(u32) -> Option<Vec<u8>>) -> Vec<u8> {
+    name_of(id).unwrap_or_else(|| id.to_string().into())
 }
 
 fn letter_of(kind: Option<FileType>) -> u8 {
@@ -249,7 +328,7 @@ fn part_of_time(time: Timestamp, part: u8) -> Vec<u8> {
         b'@' => [time.secs.to_string().into_bytes(), fraction(time)].concat(),
         b'+' => with_fraction(time, c"%Y-%m-%d+%H:%M:%S", c""),
         b'S' => with_fraction(time, c"%S", c""),
-        b'T' => with_fraction(time, c"%H:%M:%S", c""),
+        b'T' | b'X' => with_fraction(time, c"%H:%M:%S", c""),
         _ => {
             let format = [b'%', part, 0];
             CStr::from_bytes_until_nul(&format).map_or(Vec::new(), |format| date(time, format))
@@ -259,9 +338,9 @@ fn part_of_time(time: Timestamp, part: u8) -> Vec<u8> {
 
 /// Prints a file as a JSON object in a line. A path that is not UTF-8 is in `path_bytes`, too.
 pub(super) fn json(entry: &Entry, out: &mut Vec<u8>) -> Result<(), Missing> {
-    let attr = &entry.attr;
+    let attr = entry.attr()?;
     let time = |time: Timestamp| format!("{}.{:09}", time.secs, time.nanos);
-    let kind = char::from(letter_of(entry.kind())).to_string();
+    let kind = char::from(letter_of(entry.kind()?)).to_string();
     let mut row = json!({
         "path": String::from_utf8_lossy(&entry.path),
         "type": kind,
@@ -279,7 +358,7 @@ pub(super) fn json(entry: &Entry, out: &mut Vec<u8>) -> Result<(), Missing> {
     if std::str::from_utf8(&entry.path).is_err() {
         row["path_bytes"] = json!(entry.path);
     }
-    if entry.kind() == Some(FileType::Symlink) {
+    if entry.kind()? == Some(FileType::Symlink) {
         row["target"] = json!(String::from_utf8_lossy(target(entry)?));
     }
     out.extend_from_slice(row.to_string().as_bytes());
@@ -310,6 +389,9 @@ mod tests {
             (b"a\\cb", "a"),
             (b"%T@", "2000000.0000000050"),
             (b"%l", ""),
+            (b"%+d|% d|%+5d|%-+4d|%+05d|%.3d", "+1| 1|   +1|+1  |+0001|001"),
+            (b"%#m|%#6m|%.2p|%5.1p|%+s", "04755| 04755|d/|    d|1000"),
+            (b"%S %F", "1.536 fuse.glint"),
         ] {
             assert_eq!(printed(format, &file), expected, "{}", String::from_utf8_lossy(format));
         }

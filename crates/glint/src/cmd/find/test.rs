@@ -1,11 +1,13 @@
 //! Tests of files, and what an expression does with one. Nothing here waits: a fact that costs a
 //! request is asked for by the caller, and the expression is looked at again.
 
+use super::age::AskedAge;
 use super::c_library::{Pattern, group_name, user_name};
 use super::entry::{Entry, Missing};
 use super::expression::Expression;
+use super::perm::Perm;
 use super::print;
-use glint_proto::{FileType, Timestamp};
+use glint_proto::{Attr, FileType, Timestamp};
 
 /// A number in an expression: N, +N or -N.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,14 +29,6 @@ pub(super) enum TimeOf {
     Inode,
 }
 
-/// Permissions that are asked for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Perm {
-    Exactly(u32),
-    All(u32),
-    Any(u32),
-}
-
 /// A test of a file.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Test {
@@ -52,13 +46,12 @@ pub(super) enum Test {
     NoUser,
     NoGroup,
     Empty,
-    /// In days (fractions are dropped), or in minutes (N is the Nth minute before now).
     Age {
         of: TimeOf,
-        seconds: i128,
-        count: Comparison,
+        age: AskedAge,
         now: Timestamp,
     },
+    /// Changed later than that.
     Newer {
         of: TimeOf,
         than: Timestamp,
@@ -71,6 +64,21 @@ pub(super) struct Applied {
     pub(super) printed: Vec<u8>,
     pub(super) pruned: bool,
     pub(super) quit: bool,
+    /// A test or an action needed attributes that are not to be had: it was false.
+    pub(super) refused: bool,
+}
+
+impl Applied {
+    /// Without attributes a test is false, and an action does nothing.
+    fn unless_refused(&mut self, holds: Result<bool, Missing>) -> Result<bool, Missing> {
+        match holds {
+            Err(Missing::Attributes) => {
+                self.refused = true;
+                Ok(false)
+            }
+            other => other,
+        }
+    }
 }
 
 impl Comparison {
@@ -107,76 +115,12 @@ impl Unit {
     }
 }
 
-impl Perm {
-    /// From octal digits or symbols (u=rw,g+r), after - for all or / for any of them.
-    pub(super) fn parse(text: &str) -> Result<Perm, String> {
-        let (make, rest): (fn(u32) -> Perm, &str) = match text.as_bytes().first() {
-            Some(b'-') => (Perm::All, &text[1..]),
-            Some(b'/') => (Perm::Any, &text[1..]),
-            _ => (Perm::Exactly, text),
-        };
-        let octal = rest.starts_with(|first: char| first.is_ascii_digit());
-        let mode = if octal { u32::from_str_radix(rest, 8).ok() } else { symbols(rest) };
-        let mode = mode.filter(|mode| *mode <= 0o7777);
-        mode.map(make).ok_or_else(|| {
-            format!("-perm {text:?}: say a mode as 644 or u=rw,go=r, after - for all or / for any")
-        })
-    }
-
-    fn holds(self, mode: u32) -> bool {
-        let mode = mode & 0o7777;
-        match self {
-            Perm::Exactly(wanted) => mode == wanted,
-            Perm::All(wanted) => mode & wanted == wanted,
-            Perm::Any(wanted) => wanted == 0 || mode & wanted != 0,
-        }
-    }
-}
-
-/// A mode in symbols, as chmod(1) would make it of 0.
-fn symbols(text: &str) -> Option<u32> {
-    let mut mode = 0;
-    for clause in text.split(',') {
-        let at = clause.find(['=', '+', '-'])?;
-        let mut who = 0;
-        for letter in clause[..at].chars() {
-            who |= match letter {
-                'u' => 0o4700,
-                'g' => 0o2070,
-                'o' => 0o1007,
-                'a' => 0o7777,
-                _ => return None,
-            };
-        }
-        let who = if at == 0 { 0o7777 } else { who };
-        let mut bits = 0;
-        for letter in clause[at + 1..].chars() {
-            bits |= match letter {
-                'r' => 0o444,
-                'w' => 0o222,
-                'x' => 0o111,
-                's' => 0o6000,
-                't' => 0o1000,
-                _ => return None,
-            };
-        }
-        // The sticky bit belongs to nobody.
-        let bits = bits & (who | if at == 0 { 0 } else { 0o1000 });
-        match &clause[at..=at] {
-            "=" => mode = mode & !(who & 0o6777) | bits,
-            "+" => mode |= bits,
-            _ => mode &= !bits,
-        }
-    }
-    Some(mode)
-}
-
 impl TimeOf {
-    pub(super) fn of(self, entry: &Entry) -> Timestamp {
+    pub(super) fn of(self, attr: &Attr) -> Timestamp {
         match self {
-            TimeOf::Access => entry.attr.atime,
-            TimeOf::Data => entry.attr.mtime,
-            TimeOf::Inode => entry.attr.ctime,
+            TimeOf::Access => attr.atime,
+            TimeOf::Data => attr.mtime,
+            TimeOf::Inode => attr.ctime,
         }
     }
 }
@@ -185,48 +129,33 @@ fn nanos(time: Timestamp) -> i128 {
     i128::from(time.secs) * 1_000_000_000 + i128::from(time.nanos)
 }
 
-/// Whether a file is so old, in units of days or minutes as find(1) counts either.
-fn is_aged(age: i128, seconds: i128, count: Comparison) -> bool {
-    let unit = seconds * 1_000_000_000;
-    let at = |n: u64| i128::from(n) * unit;
-    match (seconds, count) {
-        (60, Comparison::Exactly(n)) => (at(n) - unit..at(n)).contains(&age),
-        (60, Comparison::More(n)) => age > at(n),
-        (_, Comparison::More(n)) => age > at(n) + unit,
-        (_, Comparison::Less(n)) => age < at(n),
-        (_, Comparison::Exactly(n)) => (at(n)..at(n) + unit).contains(&age),
-    }
-}
-
 impl Test {
     fn holds(&self, entry: &Entry) -> Result<bool, Missing> {
-        let attr = &entry.attr;
+        let attr = || entry.attr();
         Ok(match self {
             Test::Constant(value) => *value,
             Test::Name(pattern) => pattern.matches(entry.name()),
             Test::Path(pattern) => pattern.matches(&entry.path),
             Test::Target(pattern) => {
-                entry.kind() == Some(FileType::Symlink)
+                FileType::from_mode(attr()?.mode) == Some(FileType::Symlink)
                     && pattern.matches(entry.facts.target.as_ref().ok_or(Missing::Target)?)
             }
-            Test::Type(kinds) => entry.kind().is_some_and(|kind| kinds.contains(&kind)),
-            Test::Size(count, Unit(unit)) => count.holds(attr.size.div_ceil(*unit)),
-            Test::Perm(perm) => perm.holds(attr.mode),
-            Test::Links(count) => count.holds(attr.nlink.into()),
-            Test::Ino(count) => count.holds(attr.ino.0),
-            Test::Uid(count) => count.holds(attr.uid.into()),
-            Test::Gid(count) => count.holds(attr.gid.into()),
-            Test::NoUser => user_name(attr.uid).is_none(),
-            Test::NoGroup => group_name(attr.gid).is_none(),
-            Test::Empty => match entry.kind() {
-                Some(FileType::Regular) => attr.size == 0,
+            Test::Type(kinds) => entry.kind()?.is_some_and(|kind| kinds.contains(&kind)),
+            Test::Size(count, Unit(unit)) => count.holds(attr()?.size.div_ceil(*unit)),
+            Test::Perm(perm) => perm.holds(attr()?.mode),
+            Test::Links(count) => count.holds(attr()?.nlink.into()),
+            Test::Ino(count) => count.holds(entry.ino()?.0),
+            Test::Uid(count) => count.holds(attr()?.uid.into()),
+            Test::Gid(count) => count.holds(attr()?.gid.into()),
+            Test::NoUser => user_name(attr()?.uid).is_none(),
+            Test::NoGroup => group_name(attr()?.gid).is_none(),
+            Test::Empty => match FileType::from_mode(attr()?.mode) {
+                Some(FileType::Regular) => attr()?.size == 0,
                 Some(FileType::Directory) => entry.facts.is_empty.ok_or(Missing::IsEmpty)?,
                 _ => false,
             },
-            Test::Age { of, seconds, count, now } => {
-                is_aged(nanos(*now) - nanos(of.of(entry)), *seconds, *count)
-            }
-            Test::Newer { of, than } => nanos(of.of(entry)) > nanos(*than),
+            Test::Age { of, age, now } => age.holds(nanos(*now) - nanos(of.of(attr()?))),
+            Test::Newer { of, than } => nanos(of.of(attr()?)) > nanos(*than),
         })
     }
 }
@@ -238,7 +167,7 @@ impl Expression {
             return Ok(false);
         }
         match self {
-            Expression::Test(test) => return test.holds(entry),
+            Expression::Test(test) => return outcome.unless_refused(test.holds(entry)),
             Expression::Not(inner) => return Ok(!inner.apply(entry, outcome)?),
             Expression::All(parts) => {
                 for part in parts {
@@ -262,14 +191,29 @@ impl Expression {
                 }
                 return Ok(last);
             }
-            Expression::Prune => outcome.pruned = true,
+            // As find(1) has it: it looks at a file before it prunes it.
+            Expression::Prune => {
+                let known = outcome.unless_refused(entry.attr().map(|_| true))?;
+                outcome.pruned |= known;
+                return Ok(known);
+            }
             Expression::Quit => outcome.quit = true,
             Expression::Print(end) => {
                 outcome.printed.extend_from_slice(&entry.path);
                 outcome.printed.push(*end);
             }
-            Expression::Printf(format) => format.print(entry, &mut outcome.printed)?,
-            Expression::Json => print::json(entry, &mut outcome.printed)?,
+            Expression::Printf(format) => {
+                let before = outcome.printed.len();
+                let printed = format.print(entry, &mut outcome.printed);
+                if printed.is_err() {
+                    outcome.printed.truncate(before);
+                }
+                return outcome.unless_refused(printed.map(|()| true));
+            }
+            Expression::Json => {
+                let printed = print::json(entry, &mut outcome.printed);
+                return outcome.unless_refused(printed.map(|()| true));
+            }
         }
         Ok(true)
     }
@@ -278,7 +222,9 @@ impl Expression {
 #[cfg(test)]
 mod tests {
     use super::super::entry::tests::entry;
+    use super::super::print::Format;
     use super::*;
+    use glint_proto::Errno;
 
     #[test]
     fn sizes_are_rounded_up_to_units() {
@@ -294,43 +240,6 @@ mod tests {
     }
 
     #[test]
-    fn ages_are_counted_as_find_does() {
-        const SECOND: i128 = 1_000_000_000;
-        for (age, seconds, count, expected) in [
-            (0, 86400, Comparison::Exactly(0), true),
-            (86399, 86400, Comparison::Exactly(0), true),
-            (86400, 86400, Comparison::Exactly(1), true),
-            (86401, 86400, Comparison::More(0), true),
-            (86399, 86400, Comparison::More(0), false),
-            (86399, 86400, Comparison::Less(1), true),
-            (30, 60, Comparison::Exactly(1), true),
-            (60, 60, Comparison::Exactly(1), false),
-            (61, 60, Comparison::More(1), true),
-            (59, 60, Comparison::Less(1), true),
-        ] {
-            let found = is_aged(age * SECOND, seconds, count);
-            assert_eq!(found, expected, "{age} {seconds} {count:?}");
-        }
-    }
-
-    #[test]
-    fn modes_are_digits_or_symbols() {
-        for (text, mode) in [
-            ("644", 0o644),
-            ("u=rw,go=r", 0o644),
-            ("a+x", 0o111),
-            ("+t", 0o1000),
-            ("u+s", 0o4000),
-            ("g=s", 0o2000),
-            ("u=rwx,u-x", 0o600),
-        ] {
-            assert_eq!(Perm::parse(text), Ok(Perm::Exactly(mode)), "{text}");
-        }
-        assert!(Perm::parse("-111").unwrap().holds(0o755) && !Perm::All(0o022).holds(0o755));
-        assert!(Perm::parse("/000").unwrap().holds(0) && Perm::Any(0o011).holds(0o010));
-    }
-
-    #[test]
     fn a_fact_is_asked_for_only_where_it_decides() {
         let directory = entry(b"a", libc::S_IFDIR | 0o755);
         let empty = Expression::Test(Test::Empty);
@@ -338,5 +247,25 @@ mod tests {
         assert_eq!(empty.apply(&directory, &mut Applied::default()), Err(Missing::IsEmpty));
         let all = Expression::All(vec![never, empty]);
         assert_eq!(all.apply(&directory, &mut Applied::default()), Ok(false));
+    }
+
+    #[test]
+    fn without_attributes_a_test_is_false() {
+        let mut file = entry(b"a", libc::S_IFREG);
+        (file.attr, file.kind) = (Err(Errno::EACCES), Some(FileType::Regular));
+        for (test, expected, refused) in [
+            (Test::Type(vec![FileType::Regular]), true, false),
+            (Test::Ino(Comparison::Exactly(77)), true, false),
+            (Test::Uid(Comparison::Exactly(0)), false, true),
+            (Test::Empty, false, true),
+        ] {
+            let mut outcome = Applied::default();
+            let held = Expression::Test(test.clone()).apply(&file, &mut outcome);
+            assert_eq!((held, outcome.refused), (Ok(expected), refused), "{test:?}");
+        }
+        let print = Format::parse(b"%p %s").unwrap();
+        let mut outcome = Applied::default();
+        assert_eq!(Expression::Printf(print).apply(&file, &mut outcome), Ok(false));
+        assert_eq!((outcome.refused, outcome.printed.len()), (true, 0));
     }
 }

@@ -1,0 +1,119 @@
+//! Walks over a tree that is as deep as no disk has it.
+
+use super::super::entry::tests::entry;
+use super::super::expression::parse;
+use super::*;
+use glint_proto::Timestamp;
+use std::ffi::OsString;
+
+/// A deep tree: each directory has a file `f`, and directories `d` and `e`, of which `e` is empty.
+struct Deep {
+    depth: u64,
+}
+
+/// Inode numbers: those of directories `d` are their depth.
+const EMPTY: u64 = 1 << 40;
+const FILE: u64 = 1 << 41;
+
+impl Source for Deep {
+    type Listing = Option<Ino>;
+
+    async fn open(&self, directory: Ino) -> FsResult<Option<Ino>> {
+        Ok(Some(directory))
+    }
+
+    async fn next(&self, listing: &mut Option<Ino>) -> FsResult<Option<Vec<Named>>> {
+        let Some(Ino(depth)) = listing.take() else { return Ok(None) };
+        let named = |name: &[u8], mode, ino| {
+            let attr = Attr { ino: Ino(ino), ..entry(name, mode).attr.unwrap() };
+            Named { name: name.to_vec(), ino: Ino(ino), kind: None, attr: Some(attr) }
+        };
+        Ok((depth < self.depth).then(|| {
+            vec![
+                named(b"f", libc::S_IFREG, FILE),
+                named(b"e", libc::S_IFDIR | 0o755, EMPTY),
+                named(b"d", libc::S_IFDIR | 0o755, depth + 1),
+            ]
+        }))
+    }
+
+    async fn close(&self, _: Option<Ino>) {}
+
+    async fn lookup(&self, _: Ino, _: &[u8]) -> FsResult<Attr> {
+        Err(Errno::ENOENT)
+    }
+
+    async fn target(&self, _: Ino) -> FsResult<Vec<u8>> {
+        Err(Errno::EINVAL)
+    }
+}
+
+/// Lines that were printed.
+#[derive(Default)]
+struct Lines(RefCell<Vec<u8>>);
+
+impl Sink for Lines {
+    fn print(&self, bytes: &[u8]) {
+        self.0.borrow_mut().extend_from_slice(bytes);
+    }
+
+    fn fail(&self, path: &[u8], error: Errno) {
+        panic!("{error}: {path:?}");
+    }
+}
+
+/// Does something with little stack.
+fn with_little_stack<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    std::thread::Builder::new().stack_size(256 << 10).spawn(work).unwrap().join().unwrap()
+}
+
+/// Walks over a deep tree; returns what was printed.
+fn walk(depth: u64, words: &'static str) -> String {
+    with_little_stack(move || {
+        let words: Vec<OsString> = words.split_whitespace().map(OsString::from).collect();
+        let call = parse(&words, Timestamp { secs: 0, nanos: 0 }, false).unwrap();
+        let (source, lines) = (Deep { depth }, Lines::default());
+        let attr = Attr { ino: Ino(0), ..entry(b"s", libc::S_IFDIR | 0o755).attr.unwrap() };
+        futures_lite::future::block_on(Walk::new(&call, &source, &lines).run(b"s", attr));
+        String::from_utf8(lines.0.into_inner()).unwrap()
+    })
+}
+
+#[test]
+fn a_deep_tree_needs_little_stack() {
+    const DEPTH: usize = 4_000;
+    for order in ["-depth -type d -printf %d\\n", "-type d -printf %d\\n"] {
+        assert_eq!(walk(DEPTH as u64, order).lines().count(), 2 * DEPTH + 1, "{order}");
+    }
+    // The walk ends in the middle, and leaves directories.
+    let printed = walk(DEPTH as u64, "-inum 3000 -printf %d -quit");
+    assert_eq!(printed, "3000");
+}
+
+#[test]
+fn a_directory_keeps_its_own_name_alone() {
+    with_little_stack(|| {
+        let name = [&b"s/"[..], &[b'n'; 200]].concat();
+        let mut chain: Vec<Rc<Directory>> = Vec::new();
+        for depth in 1..=50_000 {
+            let entry = Entry { depth, ..entry(&name, libc::S_IFDIR) };
+            chain.extend(Directory::new(entry, chain.last(), false).map(Rc::new));
+        }
+        assert_eq!(
+            chain.iter().map(|directory| directory.own_bytes()).sum::<usize>(),
+            200 * 50_000
+        );
+        let deepest = chain.pop();
+        drop(chain);
+        assert_eq!(deepest.unwrap().path().0.len(), 201 * 50_000 - 1);
+    });
+}
+
+#[test]
+fn paths_are_put_together_as_they_were_said() {
+    let printed = walk(2, "-depth");
+    let mut lines: Vec<&str> = printed.lines().collect();
+    assert_eq!(lines.pop(), Some("s"));
+    lines.sort_unstable();
+    assert_eq!(lines, ["s/d", "s/d/d", "s/d/e", "s/d/f", "s/e", "s/f"]);
+}
