@@ -28,6 +28,9 @@ const PONGS_PER_LEASE: u64 = 4;
 /// But not less than this.
 const PATIENCE_MIN: Duration = Duration::from_millis(500);
 
+/// How long the end of a session waits for each answer of a server that was lost.
+const GOODBYE: Duration = Duration::from_secs(1);
+
 /// How often a client asks for the rows of chains while it has changes of them.
 const NEWS: Duration = Duration::from_millis(CHAIN_NEWS_MS / 4);
 /// Pause between pings while the server should hurry.
@@ -61,12 +64,27 @@ impl ClientSession {
         let (mut backoff, mut silent) = (backoff(), false);
         while !self.is_stopping() {
             let mut connected = false;
-            if let Err(error) = self.ping_until_end(&mut connected, &mut silent).await {
-                silent |= error.is_silence();
-                tracing::debug!(%error, "keeping the lease");
+            match self.ping_until_end(&mut connected, &mut silent).await {
+                Ok(()) => return,
+                Err(error) => {
+                    silent |= error.is_silence();
+                    tracing::debug!(%error, "keeping the lease");
+                }
             }
             self.pause(backoff.pause(connected)).await;
         }
+        // The session ends while the connection is lost, or not there again: a server that did not
+        // hear of it would keep locks, and after a restart have others wait, for a lease.
+        if let Err(error) = self.say_goodbye().await {
+            tracing::debug!(%error, "ending the session");
+        }
+    }
+
+    /// Says on a connection of its own that the session ends.
+    async fn say_goodbye(&self) -> Result<(), NetError> {
+        let mut link = Link::open(&self.options.address, self.client, GOODBYE).await?;
+        link.ask(&self.hello().0, GOODBYE).await?;
+        link.ask(&Request::Bye, GOODBYE).await.map(drop)
     }
 
     /// Whether the server, which is that of the MDS, is to be asked for the rows of the chains: there
